@@ -1,0 +1,177 @@
+"""The contract between controller and agent: one JSON object a line, both ways, in order.
+
+    request   {"id": 7, "verb": "apply", "args": {...}}
+    reply     {"id": 7, "clock_ns": 123, "result": ...}
+    failure   {"id": 7, "clock_ns": 123, "error": {"kind": "...", "message": "...", "host": "..."}}
+
+No verb waits for anything but its own work; waiting is the controller polling a named condition.
+``clock_ns`` is the agent's CLOCK_MONOTONIC when it wrote the reply. Every request renews the lease.
+
+verb      args                                      result
+hello     host, run, build, protocol, lease_ns      Hello
+facts     interface                                 Facts
+apply     settings: [Setting], dry_run              [Change] in force, or [Planned] for a dry run
+prepare   interface, workers: [WorkerSpec]          [Prepared]; a sender proves each route first
+start     phase, tag, at_ns, duration_ns, count     None; count: packets per worker, None = spec's
+sample    since: int                                SampleReply
+snapshot  interface                                 Snapshot, with drops of this agent's sockets
+stop      –                                         None; loops end, sockets stay
+close     –                                         None; sockets and worker processes end
+restore   –                                         [Change] undone, in the order they were undone
+ping      –                                         None; only renews the lease
+
+``apply`` is declarative: the agent keeps the longest common prefix of what is in force and what is
+asked for, undoes the rest backwards and applies the remainder. One ``start`` counts from zero.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
+
+from udpbench.model import FlowStats, Sample, WorkerStats
+
+PROTOCOL = 1
+VERBS = (
+    "hello",
+    "facts",
+    "apply",
+    "prepare",
+    "start",
+    "sample",
+    "snapshot",
+    "stop",
+    "close",
+    "restore",
+    "ping",
+)
+MAX_LINE_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What an agent says of itself; ``held_by`` names the run that holds its namespace."""
+
+    pid: int
+    netns: int
+    """Inode number of the agent's network namespace."""
+    boot_id: str
+    build: str
+    python: str
+    capabilities: dict[str, bool]
+    held_by: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A worker that has its socket and memory and waits for a start."""
+
+    worker: str
+    pid: int
+    cpu: Optional[int]
+    """The one CPU its thread may run on, read back; None where it is not pinned."""
+    socket_inode: Optional[int]
+    buffer_bytes: Optional[int]
+
+
+WorkersState = Literal["none", "ready", "running", "done", "failed"]
+
+
+@dataclass(frozen=True)
+class SampleReply:
+    """State of an agent's workers and what it sampled since the sample numbered ``since``.
+
+    ``running`` until every loop has ended; senders end by themselves (``done``), receivers when
+    stopped. ``queued_bytes`` is the sum over the receiving sockets; None where there are none.
+    """
+
+    state: WorkersState
+    error: Optional[dict[str, str]]
+    next: int
+    samples: tuple[Sample, ...]
+    stats: tuple[WorkerStats, ...]
+    flows: tuple[FlowStats, ...]
+    queued_bytes: Optional[int]
+
+
+def build_id() -> str:
+    """Return a digest of the agent's side of the code: the same on both ends or no run."""
+    package = Path(__file__).parent
+    files = [package / f"{name}.py" for name in ("errors", "units", "model", "protocol")]
+    files += sorted((package / "agent").rglob("*.py"))
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.relative_to(package).as_posix().encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def encode(value: Any) -> Any:
+    """Return plain JSON data for a dataclass, or for a list, tuple or dict of them."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, (list, tuple)):
+        return [encode(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): encode(item) for key, item in value.items()}
+    return value
+
+
+def decode(kind: Any, plain: Any) -> Any:
+    """Return plain JSON data as an instance of ``kind``, a dataclass or a typing form of them.
+
+    Raises ValueError naming the type and key where the data does not fit.
+    """
+    origin = get_origin(kind)
+    if is_dataclass(kind) and isinstance(kind, type):
+        return _decode_dataclass(kind, plain)
+    if origin is Union:
+        return _decode_union(kind, plain)
+    if origin in (tuple, list):
+        item = get_args(kind)[0]
+        return origin(decode(item, part) for part in plain)
+    if origin is dict:
+        item = get_args(kind)[1]
+        return {key: decode(item, part) for key, part in plain.items()}
+    return plain
+
+
+def _decode_dataclass(kind: type, plain: Any) -> Any:
+    if not isinstance(plain, dict):
+        raise ValueError(f"{kind.__name__}: expected an object, got {type(plain).__name__}")
+    hints = get_type_hints(kind)
+    known = {item.name for item in fields(kind)}
+    unknown = sorted(set(plain) - known)
+    if unknown:
+        raise ValueError(f"{kind.__name__}: unknown key {unknown[0]!r}")
+    try:
+        return kind(**{key: decode(hints[key], part) for key, part in plain.items()})
+    except TypeError as error:
+        raise ValueError(f"{kind.__name__}: {error}") from error
+
+
+def _decode_union(kind: Any, plain: Any) -> Any:
+    if plain is None:
+        return None
+    for option in get_args(kind):
+        if is_dataclass(option) and isinstance(plain, dict):
+            return decode(option, plain)
+        if get_origin(option) in (tuple, list) and isinstance(plain, list):
+            return decode(option, plain)
+    return plain
+
+
+def write_line(message: dict[str, Any]) -> bytes:
+    """Return one message as a line, newline included."""
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def read_line(line: bytes) -> dict[str, Any]:
+    """Return the message of one line; ValueError where it is none."""
+    message = json.loads(line)
+    if not isinstance(message, dict):
+        raise ValueError("a message is a JSON object")
+    return message
