@@ -17,7 +17,7 @@ RECORD_SCHEMA = 1
 """History of stored trial records: 1 — the first form."""
 
 HEADER_BYTES = 18
-"""Bytes of the packet header: tag u32, flow u16, sequence u48, send time u48 (native/udpbench.h)."""
+"""Bytes of the header: tag u32, flow u16, sequence u48, send time u48 (native/udpbench.h)."""
 
 MAX_PAYLOAD_BYTES = 65507
 """Largest UDP payload over IPv4: 65535 − 20 (IP header) − 8 (UDP header)."""
@@ -141,7 +141,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of an expectation: ``factor * metric[point]``, or a bare number where metric is None.
+    """One side of an expectation: ``factor * metric[point]``; a bare number where metric is None.
 
     A bare number is in the metric's base unit (pps, packets, ns, a ratio).
     """
@@ -286,7 +286,7 @@ class Facts:
     limits: dict[str, int]
     """``net.core.rmem_max`` and the like, where readable."""
     capabilities: dict[str, bool]
-    """What the agent may do, each tried and not guessed: net_admin, rcvbuf_force, host_sysctl ..."""
+    """What the agent may do, each tried, not guessed: net_admin, rcvbuf_force ..."""
     environment: dict[str, str] = field(default_factory=dict)
     """What must not change under way and is worth recording: mitigations, governor, offloads ..."""
 
@@ -455,7 +455,7 @@ class TrialRecord:
     """UTC, ISO 8601."""
     built_in_lab: bool
     error: Optional[dict[str, str]] = None
-    """``{kind, message, host}`` of a failed trial; ``{kind: skipped, message}`` of a skipped one."""
+    """``{kind, message, host}`` of a failed trial; of a skipped one kind is ``skipped``."""
     facts: dict[str, Facts] = field(default_factory=dict)
     changes: dict[str, tuple[Change, ...]] = field(default_factory=dict)
     workers: tuple[WorkerSpec, ...] = ()

@@ -8,20 +8,38 @@ No verb waits for anything but its own work; waiting is the controller polling a
 ``clock_ns`` is the agent's CLOCK_MONOTONIC when it wrote the reply. Every request renews the lease.
 
 verb      args                                      result
-hello     host, run, build, protocol, lease_ns      Hello
+hello     host, run, build, protocol, lease_ns,     Hello; a scope it was not given it never touches
+          scopes: [Scope]
 facts     interface                                 Facts
 apply     settings: [Setting], dry_run              [Change] in force, or [Planned] for a dry run
 prepare   interface, workers: [WorkerSpec]          [Prepared]; a sender proves each route first
 start     phase, tag, at_ns, duration_ns, count     None; count: packets per worker, None = spec's
 sample    since: int                                SampleReply
 snapshot  interface                                 Snapshot, with drops of this agent's sockets
-stop      –                                         None; loops end, sockets stay
+stop      –                                         None; loops are told to end, sockets stay
 close     –                                         None; sockets and worker processes end
 restore   –                                         [Change] undone, in the order they were undone
 ping      –                                         None; only renews the lease
 
 ``apply`` is declarative: the agent keeps the longest common prefix of what is in force and what is
 asked for, undoes the rest backwards and applies the remainder. One ``start`` counts from zero.
+
+Settings, by kind (``value`` None undoes: the thing is not there):
+link        receive0          {peer, peer_pid, peer_mac, mac, queues}: a veth pair, the peer in
+                              peer_pid's namespace; compared without peer_pid
+up          send0             bool
+address     send0/10.0.0.1/24 true or null
+neighbour   send0/10.0.0.1    MAC address of a permanent entry
+mtu         send0             bytes
+txqueuelen  send0             packets
+qdisc       send0             {tbf: {rate_bps, burst_bytes, limit_bytes}}, {pfifo: {limit_packets}}
+feature     send0/rx-gro      bool; the kernel's feature names
+device      receive0/threaded integer in /sys/class/net/<interface>: threaded,
+                              napi_defer_hard_irqs, gro_flush_timeout
+napi_cpus   receive0          [[cpu, ...], ...]: CPUs of the k-th RX queue's NAPI thread
+rps         receive0/rx-0     [cpu, ...]
+xps         send0/tx-0        [cpu, ...]
+sysctl      net.core.rmem_max integer or text as the kernel prints it; scope machine if host-wide
 """
 
 from __future__ import annotations

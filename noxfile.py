@@ -1,0 +1,198 @@
+"""Every check of the project by name, and the two commands that do everything.
+
+    python3 noxfile.py demo     set up all that is needed and run the main job in the built-in lab
+    python3 noxfile.py test     set up all that is needed and pass every test
+
+Runs on a machine that has nothing but python3: nox is put into a private environment when it is
+not there (Debian's own pip refuses to install), and missing system packages are installed when
+root on an apt system, else the one line to type is printed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+NOX = "nox>=2025.5"
+PACKAGES = {
+    "gcc": lambda: shutil.which("gcc") is not None,
+    "libc6-dev": lambda: Path("/usr/include/stdio.h").exists(),
+    "python3-venv": lambda: importlib.util.find_spec("ensurepip") is not None,
+    "python3-dev": lambda: (Path(sysconfig.get_path("include")) / "Python.h").exists(),
+    "util-linux": lambda: shutil.which("unshare") is not None,
+}
+"""Debian package → whether what it brings is here already."""
+
+
+def install_system_packages() -> None:
+    """Install what is missing as root with apt, else print the line to type and leave with 2."""
+    missing = [name for name, present in PACKAGES.items() if not present()]
+    if not missing:
+        return
+    command = ["apt-get", "install", "--yes", "--no-install-recommends", *missing]
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        print(f"missing system packages; type, then run this again:\n    sudo {' '.join(command)}")
+        raise SystemExit(2)
+    print(f"installing system packages: {' '.join(missing)}", flush=True)
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "--quiet", "update"], env=quiet, stdout=subprocess.DEVNULL)
+    if subprocess.run(command, env=quiet, stdout=subprocess.DEVNULL).returncode != 0:
+        print(f"that failed; type, then run this again:\n    {' '.join(command)}")
+        raise SystemExit(2)
+
+
+def enter_private_nox() -> None:
+    """Go on inside a private environment that has nox; does not return."""
+    install_system_packages()
+    home = ROOT / ".nox" / "bootstrap"
+    python = home / "bin" / "python"
+    asked = [python, "-c", "import nox"]
+    if not python.exists() or subprocess.run(asked, capture_output=True).returncode != 0:
+        print("preparing nox in .nox/bootstrap", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", home], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", NOX], check=True)
+    os.execv(python, [str(python), __file__, *sys.argv[1:]])
+
+
+if sys.version_info < (3, 11):
+    raise SystemExit("udpbench's controller needs Python 3.11 or later; run this with such a one")
+try:
+    import nox
+except ModuleNotFoundError:
+    enter_private_nox()
+
+STRICT = "-Wall -Wextra -Werror"
+"""Warnings stop us here, and never a user's install with another compiler."""
+
+nox.options.sessions = ["test"]
+nox.options.reuse_existing_virtualenvs = True
+CHECKS = ("lint", "types", "unit", "agent", "native", "lab", "docs")
+
+
+def prepare(session: nox.Session) -> None:
+    """Install udpbench as it stands, with all that checks it, once per change of what is built."""
+    install_system_packages()
+    built_from = [ROOT / "pyproject.toml", ROOT / "setup.py", *sorted((ROOT / "native").glob("*"))]
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in built_from)).hexdigest()
+    stamp = Path(session.virtualenv.location) / "udpbench.stamp"
+    if stamp.exists() and stamp.read_text() == digest:
+        return
+    project = nox.project.load_toml(ROOT / "pyproject.toml")
+    groups = nox.project.dependency_groups(project, "lint", "types", "test")
+    session.install("--quiet", "--editable", ".", *groups, env={"CFLAGS": STRICT})
+    stamp.write_text(digest)
+
+
+def checking(function):
+    """Make a session of ``function`` in the one environment that all of them share."""
+    return nox.session(venv_location=str(ROOT / ".nox" / "udpbench"))(function)
+
+
+@checking
+def demo(session: nox.Session) -> None:
+    """Receive as fast as the built-in lab can, then lose packets on purpose and find them again."""
+    prepare(session)
+    experiments = ("million/01-naive-and-pinned", "drops/small-buffer")
+    session.run("udpbench", "run", *experiments, *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def test(session: nox.Session) -> None:
+    """Run every check."""
+    for name in CHECKS:
+        session.notify(name)
+
+
+@checking
+def lint(session: nox.Session) -> None:
+    """Look at the form of Python and C."""
+    prepare(session)
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    sources = sorted(str(file) for file in (ROOT / "native").glob("*.[ch]"))
+    session.run("clang-format", "--dry-run", "-Werror", *sources)
+
+
+@checking
+def types(session: nox.Session) -> None:
+    """Check every type, strictly."""
+    prepare(session)
+    session.run("mypy")
+
+
+@checking
+def unit(session: nox.Session) -> None:
+    """Test what needs neither root nor network."""
+    prepare(session)
+    session.run("pytest", "tests/unit", *session.posargs)
+
+
+@checking
+def agent(session: nox.Session) -> None:
+    """Test the agent, from the wheel, on every Python from 3.9 on that the machine has."""
+    prepare(session)
+    wheels = Path(session.create_tmp()) / "wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
+    session.run("pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), ".")
+    (wheel,) = wheels.glob("udpbench-*-cp39-abi3-*.whl")
+    for name, python in interpreters().items():
+        home = ROOT / ".nox" / f"agent-{name}"
+        if not (home / "bin" / "pytest").exists():
+            session.run(python, "-m", "venv", "--clear", str(home), external=True)
+            needed = ("cffi", "psutil", "pyroute2", "pytest", "hypothesis")
+            pip = str(home / "bin" / "pip")
+            session.run(pip, "install", "--quiet", *needed, external=True)
+        pip = str(home / "bin" / "pip")
+        deploy = ("install", "--quiet", "--no-deps", "--force-reinstall", str(wheel))
+        session.run(pip, *deploy, external=True)
+        session.run(str(home / "bin" / "pytest"), "tests/agent", *session.posargs, external=True)
+
+
+@checking
+def lab(session: nox.Session) -> None:
+    """Test in real namespaces; skipped, with the command to use, where not root."""
+    prepare(session)
+    if os.geteuid() != 0 and not os.environ.get("UDPBENCH_REQUIRE_LAB"):
+        session.skip("the lab tests need root: sudo python3 noxfile.py lab")
+    session.run("pytest", "tests/lab", *session.posargs)
+
+
+@checking
+def docs(session: nox.Session) -> None:
+    """Run what the documentation shows."""
+    prepare(session)
+    session.run("pytest", "tests/docs", *session.posargs)
+
+
+@checking
+def bench(session: nox.Session) -> None:
+    """Measure udpbench itself, as ratios in one run."""
+    prepare(session)
+    for program in sorted((ROOT / "benchmarks").glob("*.py")):
+        session.run("python", str(program), *session.posargs)
+
+
+def interpreters() -> dict[str, str]:
+    """Return minor version → interpreter, for every Python from 3.9 on that answers here."""
+    places = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep)]
+    places += sorted(Path.home().glob(".pyenv/versions/*/bin"))
+    found: dict[str, str] = {}
+    for minor in range(9, 15):
+        name = f"python3.{minor}"
+        for candidate in (folder / name for folder in places):
+            if name not in found and candidate.exists() and _answers(candidate):
+                found[name] = str(candidate)
+    return found
+
+
+def _answers(python: Path) -> bool:
+    """Tell whether the interpreter runs and can make environments; pyenv's shims often do not."""
+    asked = [python, "-c", "import ensurepip, sys; sys.exit(sys.version_info < (3, 9))"]
+    return subprocess.run(asked, capture_output=True).returncode == 0
