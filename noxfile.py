@@ -156,6 +156,26 @@ def agent(session: nox.Session) -> None:
 
 
 @checking
+def native(session: nox.Session) -> None:
+    """Test the C loops as they are, then again under AddressSanitizer and UBSan."""
+    prepare(session)
+    session.run("pytest", "tests/native", *session.posargs)
+    build = Path(session.create_tmp()) / "sanitized"
+    shutil.rmtree(build, ignore_errors=True)
+    sanitized = {"UDPBENCH_SANITIZE": "address,undefined", "CFLAGS": STRICT}
+    places = ("--build-base", str(build / "base"), "--build-lib", str(build / "lib"))
+    session.run("python", "setup.py", "--quiet", "build", *places, env=sanitized)
+    asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True)
+    loaded = {
+        **sanitized,
+        "LD_PRELOAD": asan.stdout.strip(),
+        "ASAN_OPTIONS": "detect_leaks=0",  # CPython keeps what it allocated until it exits
+        "PYTHONPATH": str(build / "lib"),
+    }
+    session.run("pytest", "tests/native", *session.posargs, env=loaded)
+
+
+@checking
 def lab(session: nox.Session) -> None:
     """Test in real namespaces; skipped, with the command to use, where not root."""
     prepare(session)

@@ -28,9 +28,9 @@ struct ub_control {
  * and use up no attempt. A sequence number is burnt only for a datagram the kernel took.
  */
 struct ub_send_config {
-    uint32_t call;          /* enum ub_send_call */
-    uint32_t batch;         /* messages per call at most; the rate decides below that */
-    uint32_t size_bytes;    /* UDP payload, at least UB_HEADER_BYTES */
+    uint32_t call;       /* enum ub_send_call */
+    uint32_t batch;      /* messages per call at most; the rate decides below that */
+    uint32_t size_bytes; /* UDP payload, at least UB_HEADER_BYTES */
     uint32_t flow_count;
     const int32_t *sockets; /* flow_count connected sockets, blocking, with SO_SNDTIMEO set */
     const uint16_t *flows;  /* flow_count flow numbers for the header */
@@ -39,10 +39,10 @@ struct ub_send_config {
     uint32_t pace_sleeps;   /* 0: spin to each deadline, 1: sleep */
     uint64_t rate_pps;      /* this worker's share; 0: unlimited */
     uint64_t bucket_ns;     /* debt that may be made up after a stall */
-    uint64_t count;         /* attempts after which the loop ends; 0: none */
+    uint64_t count;         /* attempts after which the loop ends, even over flows; 0: none */
     uint64_t epoch_ns;      /* header send times count from here */
     uint64_t start_ns;      /* the loop waits for this time */
-    uint64_t end_ns;        /* and leaves at this one */
+    uint64_t end_ns;        /* and leaves at this one; paced, it makes up its debt first */
     const struct ub_control *control;
 };
 
@@ -58,9 +58,9 @@ struct ub_send_stats { /* one writer, the loop; cache-line aligned; readable at 
     uint64_t econnrefused;
     uint64_t emsgsize;
     uint64_t other_errors;
-    uint64_t last_errno;   /* of other_errors */
+    uint64_t last_errno;      /* of other_errors */
     uint64_t stalled_packets; /* tokens beyond bucket_ns that a stall swallowed */
-    uint64_t first_ns; /* before the first call, after the last */
+    uint64_t first_ns;        /* before the first call, after the last */
     uint64_t last_ns;
     uint64_t last_cpu; /* CPU that the latest call ran on, plus 1; 0: none yet */
 };
@@ -71,28 +71,28 @@ struct ub_send_stats { /* one writer, the loop; cache-line aligned; readable at 
 struct ub_flow_state; /* opaque: one per flow, shared by every worker of the host */
 
 struct ub_receive_config {
-    uint32_t call;        /* enum ub_receive_call */
-    uint32_t batch;       /* messages per call at most */
-    uint32_t room_bytes;  /* buffer offered per datagram */
-    uint32_t size_bytes;  /* payload that this run sends: any other size is corrupt */
-    int32_t socket;       /* blocking, with SO_RCVTIMEO set so that stop is seen */
-    uint32_t tag;         /* datagrams of another tag are foreign */
-    uint32_t flow_count;  /* flow numbers are 0 .. flow_count - 1 */
-    uint32_t window_words; /* per flow, a power of two */
-    uint64_t work_ns;     /* CPU time spent per datagram: a slow reader; 0: none */
+    uint32_t call;               /* enum ub_receive_call */
+    uint32_t batch;              /* messages per call at most */
+    uint32_t room_bytes;         /* buffer offered per datagram */
+    uint32_t size_bytes;         /* payload that this run sends: any other size is corrupt */
+    int32_t socket;              /* blocking, with SO_RCVTIMEO set so that stop is seen */
+    uint32_t tag;                /* datagrams of another tag are foreign */
+    uint32_t flow_count;         /* flow numbers are 0 .. flow_count - 1 */
+    uint32_t window_words;       /* per flow, a power of two */
+    uint64_t work_ns;            /* time spent per datagram, spinning: a slow reader; 0: none */
     struct ub_flow_state *flows; /* ub_flow_state_bytes(flow_count, window_words), zeroed */
     const struct ub_control *control;
 };
 
-struct ub_receive_stats { /* one writer, the loop; cache-line aligned; readable at any time */
+struct ub_receive_stats {      /* one writer, the loop; cache-line aligned; readable at any time */
     uint64_t read_packets;     /* datagrams that the calls returned */
     uint64_t received_packets; /* of this run and phase, each once */
     uint64_t received_bytes;   /* UDP payload of received_packets */
     uint64_t duplicate_packets;
-    uint64_t late_packets; /* received below the highest sequence of their flow (RFC 4737) */
-    uint64_t ancient_packets; /* below the window: late or duplicate cannot be told */
-    uint64_t foreign_packets; /* no header, another tag, or a flow number that is not ours */
-    uint64_t truncated_packets; /* MSG_TRUNC: longer than room_bytes */
+    uint64_t late_packets;      /* received below the highest sequence of their flow (RFC 4737) */
+    uint64_t ancient_packets;   /* below the window: late or duplicate cannot be told */
+    uint64_t foreign_packets;   /* no header, another tag, or a flow number that is not ours */
+    uint64_t truncated_packets; /* ours, but MSG_TRUNC: longer than room_bytes */
     uint64_t corrupt_packets;   /* our tag and flow, but not our size */
     uint64_t receive_calls;
     uint64_t empty_calls; /* calls that timed out without a datagram */

@@ -1,0 +1,51 @@
+"""Builds ``udpbench._native``: cffi in API mode, one abi3 extension for Python 3.9 and later.
+
+The declarations are the very text of udpbench.h, so that the compiler checks every one of them.
+``UDPBENCH_SANITIZE=address,undefined`` in the environment builds it with those sanitizers.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cffi import FFI
+
+SOURCES = (
+    "sender",
+    "send_sendmmsg",
+    "receiver",
+    "receive_recvmmsg",
+    "pacer",
+    "window",
+)
+
+
+def sanitizer_flags() -> list[str]:
+    """Return what compiler and linker need for the sanitizers asked for, if any."""
+    sanitizers = os.environ.get("UDPBENCH_SANITIZE", "")
+    if not sanitizers:
+        return []
+    return [
+        f"-fsanitize={sanitizers}",
+        "-fno-sanitize-recover=all",
+        "-fno-omit-frame-pointer",
+        "-g",
+    ]
+
+
+# setuptools runs this file without a name of its own, from the project's root.
+HEADER = Path("native/udpbench.h")
+
+ffibuilder = FFI()
+ffibuilder.cdef(HEADER.read_text(encoding="utf-8"))
+ffibuilder.set_source(
+    "udpbench._native",
+    '#include <stdint.h>\n#include "udpbench.h"',
+    sources=[f"native/{name}.c" for name in SOURCES],
+    depends=["native/udpbench.h", "native/internal.h"],
+    include_dirs=["native"],
+    py_limited_api=True,
+    extra_compile_args=["-O2", "-std=gnu11", "-fvisibility=hidden", *sanitizer_flags()],
+    extra_link_args=sanitizer_flags(),
+)

@@ -1,0 +1,194 @@
+/*
+ * What the loops share among themselves, and the only file that includes udpbench.h.
+ *
+ * Owns the shapes of a way of sending, a way of receiving, the pacer and the window. Must never
+ * hold anything Python may call: that stands in udpbench.h.
+ */
+#ifndef UB_INTERNAL_H
+#define UB_INTERNAL_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* sendmmsg, recvmmsg, sched_getcpu */
+#endif
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "udpbench.h"
+
+#define UB_SECOND_NS UINT64_C(1000000000)
+#define UB_SLICE_NS UINT64_C(50000000)       /* longest sleep between two looks at control->stop */
+#define UB_PAYLOAD_BYTES_MAX UINT32_C(65535) /* the UDP length field, RFC 768 */
+#define UB_ROOM_BYTES_MAX UINT32_C(65536)
+#define UB_FLOWS_MAX UINT32_C(65536) /* the header's flow number is 16 bits wide */
+#define UB_RATE_PPS_MAX UB_SECOND_NS /* above it ub_pacer_packets would overflow */
+#define UB_WORK_NS_MAX UB_SECOND_NS  /* with UB_BATCH_MAX datagrams still far from overflow */
+#define UB_WINDOW_WORDS_MAX (UINT32_C(1) << 24) /* 128 MiB a flow; leaves 19 bits of lap */
+#define UB_SEQUENCE_MASK ((UINT64_C(1) << 48) - 1)
+
+/* ---- clock, stop and counters -------------------------------------------------------------- */
+
+static inline uint64_t ub_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UB_SECOND_NS + (uint64_t)now.tv_nsec;
+}
+
+static inline int ub_stopped(const struct ub_control *control) {
+    return __atomic_load_n(&control->stop, __ATOMIC_RELAXED) != 0;
+}
+
+/* Each counter has one writer, so a plain read of the old value is enough; the store is atomic
+ * because the sampling thread reads at any time, and must never see half a value. */
+static inline void ub_set(uint64_t *counter, uint64_t value) {
+    __atomic_store_n(counter, value, __ATOMIC_RELAXED);
+}
+
+static inline void ub_add(uint64_t *counter, uint64_t amount) {
+    ub_set(counter, *counter + amount);
+}
+
+/* Sleeps until a time, at most one slice, so that a caller in a loop sees stop promptly. */
+void ub_sleep_slice(uint64_t now_ns, uint64_t until_ns);
+
+/* 0 if a call on this blocking socket comes back by itself, else -EINVAL or getsockopt's -errno. */
+int ub_socket_comes_back(int socket, int timeout_option);
+
+/* Zeroed, cache-line aligned and touched, so that its pages lie where the calling thread runs. */
+void *ub_allocate(size_t bytes);
+
+static inline size_t ub_lines_bytes(size_t bytes) {
+    return (bytes + UB_CACHE_LINE_BYTES - 1) / UB_CACHE_LINE_BYTES * UB_CACHE_LINE_BYTES;
+}
+
+/* ---- header ---------------------------------------------------------------------------------- */
+
+struct ub_header {
+    uint32_t tag;
+    uint16_t flow;
+    uint64_t sequence;
+};
+
+void ub_header_read(const uint8_t *from, struct ub_header *header);
+
+/* ---- pacer ----------------------------------------------------------------------------------- */
+
+/* Packet n, counted from 0, is due n / rate after the start: deadlines are absolute, so that a
+ * late wake-up delays one packet and does not lower the average. */
+struct ub_pacer {
+    uint64_t rate_pps; /* 0: unlimited */
+    uint64_t start_ns;
+    uint64_t end_ns;
+    uint64_t leave_ns; /* end, plus the debt that may still be made up */
+    uint64_t bucket_packets;
+    uint64_t given; /* used by attempts or swallowed by a stall */
+    uint32_t sleeps;
+};
+
+uint64_t ub_pacer_packets(uint64_t elapsed_ns, uint64_t rate_pps);
+uint64_t ub_pacer_elapsed_ns(uint64_t packets, uint64_t rate_pps);
+void ub_pacer_init(struct ub_pacer *pacer, const struct ub_send_config *config);
+uint64_t ub_pacer_available(struct ub_pacer *pacer, uint64_t now_ns, uint64_t *stalled);
+uint64_t ub_pacer_wait(const struct ub_pacer *pacer, uint64_t now_ns,
+                       const struct ub_control *control);
+
+/* ---- a way of sending ------------------------------------------------------------------------ */
+
+struct ub_send_way {
+    /* Everything the loop will need; NULL where memory is short. */
+    void *(*prepare)(const struct ub_send_config *config);
+    /* Offers the flow's next datagrams; the number the kernel took, or -errno where it took none.
+     * Reads the flow's sequence number and leaves it alone: what is burnt, the frame decides. */
+    int (*offer)(void *memory, const struct ub_send_config *config, uint32_t flow, uint32_t packets,
+                 uint64_t now_ns);
+    void (*release)(void *memory);
+};
+
+extern const struct ub_send_way ub_send_sendmmsg;
+
+/* ---- window ---------------------------------------------------------------------------------- */
+
+/* One flow, followed by the next one at ub_flow_state_stride. The counts fill a line of their own,
+ * because every run of every worker writes them. */
+struct ub_flow_state {
+    uint64_t packets;
+    uint64_t highest;
+    uint64_t reserved[6];
+    uint64_t words[]; /* lap << 32 | bitmap; a bitmap of 0 is a word never used, of any lap */
+};
+
+/* Consecutive datagrams of one flow that fall into one window word, not yet in the window. */
+struct ub_run {
+    struct ub_flow_state *state; /* NULL: none */
+    uint64_t number;             /* of the word, counted from sequence number 0 */
+    uint64_t highest;            /* the flow's, as known: when the run began, and by the run */
+    uint32_t seen;
+    uint32_t late;     /* those of `seen` that were below `highest` */
+    uint64_t repeated; /* datagrams that `seen` had already */
+    uint32_t flow;
+};
+
+/* What runs came to, in datagrams. */
+struct ub_arrivals {
+    uint64_t received;
+    uint64_t duplicate;
+    uint64_t late;
+    uint64_t ancient;
+};
+
+struct ub_flow_state *ub_flow_state_at(struct ub_flow_state *flows, uint32_t window_words,
+                                       uint32_t flow);
+void ub_run_begin(struct ub_run *run, struct ub_flow_state *state, uint32_t flow, uint64_t number);
+void ub_run_flush(struct ub_run *run, uint32_t window_words, struct ub_arrivals *arrivals);
+
+/* Notes a datagram of the flow and word that the run is about. */
+static inline void ub_run_note(struct ub_run *run, uint64_t sequence) {
+    uint32_t bit = UINT32_C(1) << (sequence % UB_WINDOW_WORD_PACKETS);
+    if (run->seen & bit) {
+        run->repeated++;
+        return;
+    }
+    run->seen |= bit;
+    if (run->highest == 0) { /* the flow's first */
+        run->highest = sequence + 1;
+        return;
+    }
+    /* The header carries 48 bits; the distance to the highest, as a signed 48-bit number, carries
+     * it on beyond them (serial arithmetic, RFC 1982). The shift makes bit 47 the sign. */
+    int64_t ahead = (int64_t)((sequence - (run->highest - 1)) << 16) / 65536;
+    if (ahead > 0)
+        run->highest += (uint64_t)ahead;
+    else if (ahead < 0)
+        run->late |= bit;
+}
+
+/* ---- a way of receiving ---------------------------------------------------------------------- */
+
+/* The account of what one call returned. */
+struct ub_tally {
+    const struct ub_receive_config *config;
+    struct ub_run run;
+    struct ub_arrivals arrivals;
+    uint64_t read;
+    uint64_t foreign;
+    uint64_t truncated;
+    uint64_t corrupt;
+};
+
+void ub_tally_datagram(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
+                       int truncated);
+
+struct ub_receive_way {
+    void *(*prepare)(const struct ub_receive_config *config);
+    /* One call: the number of messages it returned, or -errno. */
+    int (*receive)(void *memory, const struct ub_receive_config *config);
+    /* Tells the tally of every datagram in the first `messages` ones. */
+    void (*account)(const void *memory, uint32_t messages, struct ub_tally *tally);
+    void (*release)(void *memory);
+};
+
+extern const struct ub_receive_way ub_receive_recvmmsg;
+
+#endif

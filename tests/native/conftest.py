@@ -1,0 +1,56 @@
+"""Builds what the native tests load besides the extension: the loops over a kernel of our own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cffi import FFI
+
+NATIVE = Path(__file__).parents[2] / "native"
+HERE = Path(__file__).parent
+
+INSIDE = """
+struct fake_step { int32_t takes; uint32_t delay_ms; };
+struct fake_call { int32_t socket; uint32_t offered; uint64_t first_sequence; };
+void fake_script(const struct fake_step *script, uint32_t count, int repeat_last);
+uint32_t fake_calls(struct fake_call *to);
+void fake_memory(uint32_t allocations);
+uint64_t ub_pacer_packets(uint64_t elapsed_ns, uint64_t rate_pps);
+uint64_t ub_pacer_elapsed_ns(uint64_t packets, uint64_t rate_pps);
+"""
+
+
+@pytest.fixture(scope="session")
+def strict_flags() -> list[str]:
+    """Return how test programs are compiled: as strictly as the project's own checks."""
+    return ["-O2", "-g", "-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{NATIVE}"]
+
+
+@pytest.fixture(scope="session")
+def plain_environment() -> dict[str, str]:
+    """Return the environment without a sanitizer's preload, which is meant for Python alone."""
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+
+
+@pytest.fixture(scope="session")
+def scripted(
+    tmp_path_factory: pytest.TempPathFactory,
+    strict_flags: list[str],
+    plain_environment: dict[str, str],
+) -> tuple[Any, Any]:
+    """Return (ffi, lib) of the same loops, with sendmmsg and memory as fake_kernel.c plays them."""
+    library = tmp_path_factory.mktemp("scripted") / "scripted.so"
+    sanitizers = os.environ.get("UDPBENCH_SANITIZE")
+    wrapped = ("sendmmsg", "aligned_alloc")
+    flags = [*strict_flags, "-shared", "-fPIC", *(f"-Wl,--wrap={name}" for name in wrapped)]
+    if sanitizers:
+        flags += [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
+    sources = [*sorted(str(file) for file in NATIVE.glob("*.c")), str(HERE / "fake_kernel.c")]
+    subprocess.run(["gcc", *flags, "-o", str(library), *sources], check=True, env=plain_environment)
+    ffi = FFI()
+    ffi.cdef((NATIVE / "udpbench.h").read_text(encoding="utf-8") + INSIDE)
+    return ffi, ffi.dlopen(str(library))

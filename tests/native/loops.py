@@ -1,0 +1,177 @@
+"""What the native tests share: the loops as Python calls, with sockets on loopback only."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+SECOND_NS = 10**9
+DEADLINE_S = 20.0
+TAG = 0x1234ABCD
+WORDS = 1024
+TIMEOUT = struct.pack("ll", 0, 20_000)
+"""struct timeval: 20 ms."""
+
+
+def wait_until(what: str, condition: Callable[[], bool]) -> None:
+    """Wait for a named condition; AssertionError says what was awaited."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
+        time.sleep(0.001)
+
+
+def receiving_socket(buffer_bytes: int = 4 * 2**20) -> socket.socket:
+    """Return a bound loopback socket whose calls come back after 20 ms."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEOUT)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+    sock.bind(("127.0.0.1", 0))
+    return sock
+
+
+def sending_socket(to: tuple[str, int]) -> socket.socket:
+    """Return a loopback socket connected to an address, whose calls come back after 20 ms."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TIMEOUT)
+    sock.connect(to)
+    return sock
+
+
+def closed_port() -> tuple[str, int]:
+    """Return a loopback address at which nobody listens: it was free a moment ago."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()
+
+
+def drops(sock: socket.socket) -> int:
+    """Return the datagrams this socket dropped: SK_MEMINFO_DROPS of SO_MEMINFO (55)."""
+    return struct.unpack("9I", sock.getsockopt(socket.SOL_SOCKET, 55, 36))[8]
+
+
+@dataclass
+class Sending:
+    """One ub_send, callable in this thread or beside it; fields may be changed before."""
+
+    ffi: Any
+    lib: Any
+    sockets: list[socket.socket]
+    flows: list[int] = field(default_factory=lambda: [0])
+    sequences: list[int] = field(default_factory=list)
+    duration_ns: int = 5 * SECOND_NS
+
+    def __post_init__(self) -> None:
+        count = len(self.sockets)
+        self.control = self.ffi.new("struct ub_control *")
+        self.stats = self.ffi.new("struct ub_send_stats *")
+        descriptors = [sock.fileno() for sock in self.sockets]
+        self.next = self.ffi.new("uint64_t[]", self.sequences or [0] * count)
+        self.keep = [
+            self.ffi.new("int32_t[]", descriptors),
+            self.ffi.new("uint16_t[]", self.flows),
+            self.next,
+            self.control,
+        ]
+        now = time.monotonic_ns()
+        values = {"sockets": self.keep[0], "flows": self.keep[1], "sequences": self.next}
+        values |= {"batch": 64, "size_bytes": 32, "flow_count": count, "tag": TAG}
+        values |= {"bucket_ns": 10**7, "epoch_ns": now, "start_ns": now}
+        values |= {"end_ns": now + self.duration_ns, "control": self.control}
+        self.config = self.ffi.new("struct ub_send_config *", values)
+
+    def run(self, **changes: Any) -> dict[str, int]:
+        """Send, expecting no error; counts by name."""
+        assert self.result(**changes) == 0
+        return counts(self.ffi, self.stats)
+
+    def result(self, **changes: Any) -> int:
+        """Send and return what C returned."""
+        for name, value in changes.items():
+            setattr(self.config, name, value)
+        return self.lib.ub_send(self.config, self.stats)
+
+
+@dataclass
+class Receiving:
+    """One host's receiving workers: one socket, one flow window, a thread per worker."""
+
+    ffi: Any
+    lib: Any
+    sock: socket.socket
+    flow_count: int = 1
+    workers: int = 1
+    words: int = WORDS
+
+    def __post_init__(self) -> None:
+        size = self.lib.ub_flow_state_bytes(self.flow_count, self.words)
+        self.memory = self.ffi.new("uint8_t[]", size)
+        self.flows = self.ffi.cast("struct ub_flow_state *", self.memory)
+        self.control = self.ffi.new("struct ub_control *")
+        values = {"batch": 64, "room_bytes": 2048, "size_bytes": 32, "tag": TAG}
+        values |= {"socket": self.sock.fileno(), "flow_count": self.flow_count}
+        values |= {"window_words": self.words, "flows": self.flows, "control": self.control}
+        self.config = self.ffi.new("struct ub_receive_config *", values)
+        self.stats = [self.ffi.new("struct ub_receive_stats *") for _ in range(self.workers)]
+        self.results: list[int] = []
+        self.threads: list[threading.Thread] = []
+
+    def start(self, **changes: Any) -> None:
+        """Start the workers."""
+        for name, value in changes.items():
+            setattr(self.config, name, value)
+        for stats in self.stats:
+            thread = threading.Thread(target=self._loop, args=(stats,))
+            thread.start()
+            self.threads.append(thread)
+
+    def _loop(self, stats: Any) -> None:
+        self.results.append(self.lib.ub_receive(self.config, stats))
+
+    def read(self) -> int:
+        """Return the datagrams that the workers have read so far."""
+        return sum(stats.read_packets for stats in self.stats)
+
+    def stop(self) -> dict[str, int]:
+        """End the loops and return the sums of their counts."""
+        self.control.stop = 1
+        for thread in self.threads:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive(), "a receiving loop did not see stop"
+        assert [0] * self.workers == self.results
+        each = [counts(self.ffi, stats) for stats in self.stats]
+        summed = {name: sum(stats[name] for stats in each) for name in each[0]}
+        parts = ("received", "duplicate", "foreign", "truncated", "corrupt", "ancient")
+        assert summed["read_packets"] == sum(summed[f"{part}_packets"] for part in parts)
+        return summed
+
+    def totals(self, flow: int = 0) -> tuple[int, int]:
+        """Return the flow's distinct packets and its highest sequence number plus 1."""
+        totals = self.ffi.new("struct ub_flow_totals *")
+        self.lib.ub_flow_totals_read(self.flows, self.words, flow, totals)
+        return totals.packets, totals.highest
+
+    def receive(self, datagrams: list[bytes], **changes: Any) -> dict[str, int]:
+        """Let the workers read these datagrams, no more and no less; the sums of their counts."""
+        with sending_socket(self.sock.getsockname()) as sender:
+            for datagram in datagrams:
+                sender.send(datagram)
+        self.start(**changes)
+        wait_until(f"{len(datagrams)} datagrams read", lambda: self.read() >= len(datagrams))
+        return self.stop()
+
+
+def counts(ffi: Any, stats: Any) -> dict[str, int]:
+    """Return a stats struct as a dict."""
+    return {name: getattr(stats, name) for name, _ in ffi.typeof(stats).item.fields}
+
+
+def datagram(sequence: int, flow: int = 0, tag: int = TAG, size_bytes: int = 32) -> bytes:
+    """Return a datagram as the header's definition has it, written without any C."""
+    header = tag.to_bytes(4, "big") + flow.to_bytes(2, "big") + sequence.to_bytes(6, "big")
+    return (header + bytes(6)).ljust(size_bytes, b"\0")

@@ -1,0 +1,313 @@
+"""The receiving loop: what each datagram counts as, alone and with company, and when it leaves."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+from loops import (
+    SECOND_NS,
+    TAG,
+    Receiving,
+    Sending,
+    closed_port,
+    datagram,
+    drops,
+    receiving_socket,
+    sending_socket,
+    wait_until,
+)
+from udpbench._native import ffi, lib
+
+NAMES = ("received", "duplicate", "late", "ancient", "foreign", "truncated", "corrupt")
+
+
+def told_apart(stats: dict[str, int]) -> dict[str, int]:
+    """Return the counts of datagrams by kind that are not 0."""
+    return {name: stats[f"{name}_packets"] for name in NAMES if stats[f"{name}_packets"]}
+
+
+def receive(datagrams: list[bytes], *, flow_count: int = 1, **changes: Any) -> dict[str, int]:
+    """Return what one worker makes of these datagrams."""
+    with receiving_socket() as sock:
+        return Receiving(ffi, lib, sock, flow_count).receive(datagrams, **changes)
+
+
+# --- what a datagram counts as -------------------------------------------------------------------
+
+CASES: dict[str, tuple[list[bytes], dict[str, int]]] = {
+    "in order": ([datagram(n) for n in range(100)], {"received": 100}),
+    "twice": ([datagram(n) for n in (0, 1, 1, 2, 0)], {"received": 3, "duplicate": 2}),
+    "late": ([datagram(n) for n in (0, 5, 3, 4, 6)], {"received": 5, "late": 2}),
+    "late and twice": (
+        [datagram(n) for n in (64, 3, 3, 65, 3)],
+        {"received": 3, "late": 1, "duplicate": 2},
+    ),
+    "across the wrap": (
+        [datagram(n) for n in (2**48 - 2, 2**48 - 1, 0, 1, 2**48 - 1)],
+        {"received": 4, "duplicate": 1},
+    ),
+    "below the window": (
+        [datagram(n) for n in (0, 1024 * 32 + 1, 1, 1)],
+        {"received": 2, "ancient": 2},
+    ),
+    "another tag": ([datagram(0), datagram(1, tag=TAG + 1)], {"received": 1, "foreign": 1}),
+    "another flow": ([datagram(0), datagram(0, flow=1)], {"received": 1, "foreign": 1}),
+    "too short for a header": ([b"x" * 17, b""], {"foreign": 2}),
+    "not our size": (
+        [datagram(0, size_bytes=31), datagram(1, size_bytes=33), datagram(1)],
+        {"received": 1, "corrupt": 2},
+    ),
+    "longer than the room": ([datagram(0, size_bytes=2049), datagram(0)],
+                             {"received": 1, "truncated": 1}),
+    "a long stranger": ([datagram(0, tag=1, size_bytes=2049)], {"foreign": 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [1, 64])
+@pytest.mark.parametrize(("datagrams", "expected"), CASES.values(), ids=CASES.keys())
+def test_every_datagram_is_told_apart(
+    datagrams: list[bytes], expected: dict[str, int], batch: int
+) -> None:
+    """Every datagram counts as one kind, the same in one batch as one by one."""
+    stats = receive(datagrams, batch=batch)
+    assert expected == told_apart(stats)
+    assert stats["read_packets"] == len(datagrams)
+    assert stats["received_bytes"] == 32 * expected.get("received", 0)
+
+
+def test_a_room_below_the_header_truncates_all() -> None:
+    """Where not even the header fits, a datagram is truncated; whose it was cannot be told."""
+    assert told_apart(receive([datagram(0), datagram(1)], room_bytes=8)) == {"truncated": 2}
+
+
+def test_flows_have_windows_of_their_own() -> None:
+    """Equal numbers of different flows are different packets, interleaved within a batch too."""
+    datagrams = [datagram(n, flow) for n in range(40) for flow in (0, 1, 2)]
+    with receiving_socket() as sock:
+        receiver = Receiving(ffi, lib, sock, flow_count=3)
+        stats = receiver.receive(datagrams)
+    assert told_apart(stats) == {"received": 120}
+    assert [receiver.totals(flow) for flow in range(3)] == [(40, 40)] * 3
+
+
+def test_totals_tell_packets_and_highest() -> None:
+    """A flow's totals are its distinct packets and its highest number plus 1; 0 is none."""
+    with receiving_socket() as sock:
+        receiver = Receiving(ffi, lib, sock, flow_count=2)
+        receiver.receive([datagram(n) for n in (7, 3, 7)])
+    assert (receiver.totals(0), receiver.totals(1)) == ((2, 8), (0, 0))
+
+
+def test_stamps_are_of_our_datagrams_alone() -> None:
+    """Strangers set no first or last time; ours do, on the monotonic clock."""
+    strange = receive([datagram(0, tag=1)])
+    assert (strange["first_ns"], strange["last_ns"]) == (0, 0)
+    before_ns = time.monotonic_ns()
+    ours = receive([datagram(0), datagram(1)], batch=1)
+    assert before_ns <= ours["first_ns"] < ours["last_ns"] <= time.monotonic_ns()
+    assert ours["last_cpu"] >= 1
+
+
+# --- together with the sender --------------------------------------------------------------------
+
+
+def test_conservation_with_a_small_buffer() -> None:
+    """Sent is received plus dropped by the socket, packet by packet, and the window agrees."""
+    with receiving_socket(buffer_bytes=16 * 1024) as sock:
+        sender = Sending(ffi, lib, [sending_socket(sock.getsockname())])
+        sent = sender.run(count=20_000, batch=1024)
+        receiver = Receiving(ffi, lib, sock)
+        receiver.start()
+        more = Sending(ffi, lib, sender.sockets, sequences=[sender.next[0]]).run(count=20_000)
+        sent_packets = sent["sent_packets"] + more["sent_packets"]
+        wait_until("all read or dropped", lambda: receiver.read() + drops(sock) == sent_packets)
+        stats = receiver.stop()
+        lost = drops(sock)
+    assert sent_packets == 40_000
+    assert lost > 0
+    assert told_apart(stats) == {"received": sent_packets - lost}
+    assert receiver.totals()[0] == sent_packets - lost
+
+
+def test_workers_share_a_socket_and_the_windows() -> None:
+    """Two workers on one socket see each packet once between them, whoever read it."""
+    flows = 3
+    with receiving_socket() as sock:
+        receiver = Receiving(ffi, lib, sock, flows, workers=2)
+        receiver.start()
+        sockets = [sending_socket(sock.getsockname()) for _ in range(flows)]
+        sender = Sending(ffi, lib, sockets, list(range(flows)))
+        sent = sender.run(count=60_000, batch=32)["sent_packets"]
+        again = Sending(ffi, lib, sockets, list(range(flows)), sequences=[59_000 // flows] * flows)
+        again.run(count=300, batch=32)
+        total = sent + 300
+        wait_until("all read or dropped", lambda: receiver.read() + drops(sock) == total)
+        stats = receiver.stop()
+        lost = drops(sock)
+    distinct = sum(receiver.totals(flow)[0] for flow in range(flows))
+    assert stats["read_packets"] == total - lost
+    assert distinct == stats["received_packets"]
+    assert stats["duplicate_packets"] + stats["received_packets"] == total - lost
+    assert (stats["duplicate_packets"] == 300) or lost > 0
+
+
+# --- slow readers, stop, errors ------------------------------------------------------------------
+
+
+def test_work_is_spent_on_every_datagram() -> None:
+    """A reader with 2 ms of work a datagram takes 2 ms a datagram or longer."""
+    began_ns = time.monotonic_ns()
+    with receiving_socket() as sock:
+        receiver = Receiving(ffi, lib, sock)
+        with sending_socket(sock.getsockname()) as sender:
+            for n in range(40):
+                sender.send(datagram(n))
+        receiver.start(work_ns=2_000_000, batch=8)
+        wait_until("40 read", lambda: receiver.read() == 40)
+        took_ns = time.monotonic_ns() - began_ns
+        receiver.stop()
+    # The last batch is counted before its work is done.
+    assert took_ns >= 32 * 2_000_000
+
+
+def test_stop_ends_work_and_counts_what_was_read() -> None:
+    """Stop within a batch of long work leaves at once; what was read counts, the rest stays."""
+    with receiving_socket() as sock:
+        receiver = Receiving(ffi, lib, sock)
+        with sending_socket(sock.getsockname()) as sender:
+            for n in range(30):
+                sender.send(datagram(n))
+        receiver.start(work_ns=SECOND_NS, batch=20)
+        wait_until("the first batch", lambda: receiver.read() == 20)
+        began = time.monotonic()
+        stats = receiver.stop()
+        assert time.monotonic() - began < 1
+        assert told_apart(stats) == {"received": 20}
+        left = [sock.recv(2048) for _ in range(10)]
+    assert [datagram(n) for n in range(20, 30)] == left
+
+
+def test_silence_is_counted_and_stop_is_seen() -> None:
+    """Calls that time out are counted as empty, and stop is seen after one of them."""
+    with receiving_socket() as sock:
+        receiver = Receiving(ffi, lib, sock)
+        receiver.start()
+        wait_until("two empty calls", lambda: receiver.stats[0].empty_calls >= 2)
+        began = time.monotonic()
+        stats = receiver.stop()
+    assert time.monotonic() - began < 1
+    assert stats["receive_calls"] == stats["empty_calls"]
+    assert (stats["read_packets"], stats["errors"]) == (0, 0)
+
+
+def test_an_error_is_counted_and_the_loop_goes_on() -> None:
+    """A pending ICMP error comes out of one call; later datagrams are read all the same."""
+    refused_at = closed_port()
+    with receiving_socket() as sock:
+        sock.connect(refused_at)
+        sock.send(b"nobody is there")
+        receiver = Receiving(ffi, lib, sock)
+        receiver.start()
+        wait_until("the error", lambda: receiver.stats[0].errors == 1)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.bind(refused_at)
+            sender.sendto(datagram(0), sock.getsockname())
+            wait_until("the datagram", lambda: receiver.read() == 1)
+        stats = receiver.stop()
+    assert stats["last_errno"] == errno.ECONNREFUSED
+    assert told_apart(stats) == {"received": 1}
+
+
+def test_a_signal_is_neither_an_error_nor_silence() -> None:
+    """A call that a signal ended is made again, and counts as nothing but a call."""
+    before = signal.signal(signal.SIGUSR1, lambda _number, _frame: None)
+    try:
+        with receiving_socket() as sock:
+            receiver = Receiving(ffi, lib, sock)
+            receiver.start()
+            (thread,), (stats,) = receiver.threads, receiver.stats
+
+            def interrupted() -> bool:
+                signal.pthread_kill(thread.ident, signal.SIGUSR1)
+                return stats.receive_calls > stats.empty_calls + 1
+
+            wait_until("an interrupted call", interrupted)
+            assert receiver.stop()["errors"] == 0
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+# --- guards --------------------------------------------------------------------------------------
+
+BAD = {
+    "call": {"call": 1},
+    "no batch": {"batch": 0},
+    "batch beyond UIO_MAXIOV": {"batch": 1025},
+    "no room": {"room_bytes": 0},
+    "room beyond IP": {"room_bytes": 65537},
+    "size below the header": {"size_bytes": 17},
+    "size beyond UDP": {"size_bytes": 65536},
+    "no flow": {"flow_count": 0},
+    "more flows than numbers": {"flow_count": 65537},
+    "no window": {"window_words": 0},
+    "window no power of two": {"window_words": 1000},
+    "window too large": {"window_words": 2**25},
+    "work beyond a second": {"work_ns": 10**9 + 1},
+    "no flow memory": {"flows": ffi.NULL},
+    "no control": {"control": ffi.NULL},
+}
+
+
+@pytest.mark.parametrize("changes", BAD.values(), ids=BAD.keys())
+def test_a_bad_config_is_refused(changes: dict[str, Any]) -> None:
+    """Each guard refuses with -EINVAL before anything is read."""
+    with receiving_socket() as sock:
+        receiver = Receiving(ffi, lib, sock)
+        for name, value in changes.items():
+            setattr(receiver.config, name, value)
+        assert lib.ub_receive(receiver.config, receiver.stats[0]) == -errno.EINVAL
+
+
+def test_nothing_at_all_is_refused() -> None:
+    """A missing config or stats struct is refused, not dereferenced."""
+    with receiving_socket() as sock:
+        receiver = Receiving(ffi, lib, sock)
+        assert lib.ub_receive(ffi.NULL, receiver.stats[0]) == -errno.EINVAL
+        assert lib.ub_receive(receiver.config, ffi.NULL) == -errno.EINVAL
+
+
+def test_a_socket_that_could_hang_is_refused() -> None:
+    """A socket without SO_RCVTIMEO would never see stop: refused; so is what is no socket."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forever:
+        receiver = Receiving(ffi, lib, forever)
+        assert lib.ub_receive(receiver.config, receiver.stats[0]) == -errno.EINVAL
+    receiver.config.socket = -1
+    assert lib.ub_receive(receiver.config, receiver.stats[0]) == -errno.EBADF
+
+
+@pytest.mark.parametrize("allocations", range(4))
+def test_too_little_memory_is_reported(scripted: tuple[Any, Any], allocations: int) -> None:
+    """Where any of the buffers cannot be had the loop says so and reads nothing."""
+    with receiving_socket() as sock:
+        receiver = Receiving(*scripted, sock)
+        scripted[1].fake_memory(allocations)
+        result = scripted[1].ub_receive(receiver.config, receiver.stats[0])
+        scripted[1].fake_memory(2**32 - 1)
+    assert (result, receiver.stats[0].receive_calls) == (-errno.ENOMEM, 0)
+
+
+def test_python_runs_while_a_loop_does() -> None:
+    """The loops let go of Python's lock: another thread counts on while one of them waits."""
+    with receiving_socket() as sock:
+        receiver = Receiving(ffi, lib, sock)
+        receiver.start()
+        ran = threading.Event()
+        threading.Thread(target=ran.set).start()
+        assert ran.wait(20)
+        receiver.stop()
