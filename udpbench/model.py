@@ -314,6 +314,8 @@ class Change:
     setting: Setting
     before: Any
     after: Any
+    refusal: Optional[str] = None
+    """Why an optional setting is not in force; then ``after`` equals ``before``."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ sample    since: int                                SampleReply
 snapshot  interface                                 Snapshot, with drops of this agent's sockets
 stop      –                                         None; loops are told to end, sockets stay
 close     –                                         None; sockets and worker processes end
-restore   –                                         [Change] undone, in the order they were undone
+restore   force, left_behind: bool                  [Change] undone, in the order they were undone;
+                                                    left_behind: of runs that died here, not of this
 ping      –                                         None; only renews the lease
 
 ``apply`` is declarative: the agent keeps the longest common prefix of what is in force and what is
@@ -47,6 +48,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
 
@@ -81,6 +83,8 @@ class Hello:
     python: str
     capabilities: dict[str, bool]
     held_by: Optional[str] = None
+    left_behind: tuple[str, ...] = ()
+    """Runs that died here with changes which nobody has undone."""
 
 
 @dataclass(frozen=True)
@@ -157,10 +161,14 @@ def decode(kind: Any, plain: Any) -> Any:
     return plain
 
 
+# Evaluating annotations took 0.7 ms of the 1.2 ms that a sample's reply took to decode.
+_hints = lru_cache(maxsize=None)(get_type_hints)
+
+
 def _decode_dataclass(kind: type, plain: Any) -> Any:
     if not isinstance(plain, dict):
         raise ValueError(f"{kind.__name__}: expected an object, got {type(plain).__name__}")
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     known = {item.name for item in fields(kind)}
     unknown = sorted(set(plain) - known)
     if unknown:

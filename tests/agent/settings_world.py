@@ -1,0 +1,85 @@
+"""A host that is a folder, and kinds of setting that are a dictionary: for tests without root."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any, Optional
+
+from udpbench.agent.host import Host
+from udpbench.agent.journal import Journal
+from udpbench.agent.settings.engine import Engine
+from udpbench.agent.settings.registry import Kind
+from udpbench.model import Setting
+
+BOOT_ID = "6ab1c5d0-0000-4000-8000-000000000001"
+FILES = {
+    "proc/sys/kernel/random/boot_id": BOOT_ID,
+    "proc/self/ns/net": "",
+    "proc/sys/net/core/rmem_max": "212992",
+    "proc/sys/net/ipv4/udp_mem": "100\t200\t300",
+    "proc/sys/net/ipv4/conf/eth0.100/rp_filter": "0",
+    "sys/class/net/send0/threaded": "0",
+    "sys/class/net/send0/queues/tx-0/xps_cpus": "0",
+    "sys/class/net/send0/queues/rx-0/rps_cpus": "00000001,0000000f",
+}
+
+
+def fake_host(root: Path) -> Host:
+    """Return a host whose /proc and /sys are plain files under ``root``."""
+    for name, text in FILES.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    return Host(root)
+
+
+class World:
+    """Values by target behind one fake kind, with the refusals and events a test asks for."""
+
+    def __init__(self, root: Path, values: Optional[dict[str, Any]] = None) -> None:
+        self.host = fake_host(root)
+        self.values: dict[str, Any] = dict(values or {"a": 1, "b": 2, "c": 3})
+        self.events: list[str] = []
+        self.refused: set[tuple[str, Any]] = set()
+        """Writes that fail with EPERM."""
+        self.kept: set[tuple[str, Any]] = set()
+        """Writes that succeed and change nothing."""
+        self.half_done: set[tuple[str, Any]] = set()
+        """Writes that change the value and then fail."""
+        self.journal = Journal(self.host, "run")
+        self.kinds = {"fake": Kind(self.read, self.write)}
+
+    def engine(self, scopes: tuple[Any, ...] = ("namespace",)) -> Engine:
+        """Return an engine of this world's kind."""
+        return Engine(self.host, self.journal, scopes, self.kinds)
+
+    def reopened(self) -> Engine:
+        """Return the engine of another process, after this one's was killed."""
+        path = self.journal.path
+        self.journal.close()
+        self.journal = Journal.open(self.host, path)
+        return self.engine()
+
+    def read(self, _: Host, target: str) -> Any:
+        """Read a value; ENODEV where there is none."""
+        if target not in self.values:
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+        return self.values[target]
+
+    def write(self, _: Host, target: str, value: Any) -> None:
+        """Write a value, or do what the test asked for."""
+        assert self.journal.path.exists(), "written before it was journalled"
+        self.events.append(f"{target}={value}")
+        if (target, value) in self.refused:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        if (target, value) not in self.kept:
+            self.values[target] = value
+        if (target, value) in self.half_done:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def fake(target: str, value: Any, **more: Any) -> Setting:
+    """Return a setting of the fake kind."""
+    return Setting("fake", target, value, **more)

@@ -1,0 +1,124 @@
+"""Parsers of the kernel's counter files, on text as kernels of several ages print it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from udpbench.agent import counters
+
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "counters"
+
+
+def fixture(name: str) -> str:
+    """Return the text of one captured file."""
+    return (FIXTURES / name).read_text()
+
+
+def test_snmp_counts_by_protocol_and_name() -> None:
+    """Names and values of /proc/net/snmp are paired, and settings among them are left out."""
+    found = counters.parse_snmp(fixture("snmp-6.18"), "snmp")
+
+    assert 50000 == found["snmp.Udp.InDatagrams"]
+    assert 7 == found["snmp.Udp.NoPorts"]
+    assert 3 == found["snmp.Udp.RcvbufErrors"]
+    assert 50010 == found["snmp.Ip.InDelivers"]
+    assert "snmp.Ip.Forwarding" not in found
+    assert [] == [name for name in found if name.startswith("snmp.Tcp.")]
+
+
+def test_netstat_counts_segments_at_ip_input() -> None:
+    """The ECN counters of IpExt, which count segments and not skbs, are read."""
+    found = counters.parse_snmp(fixture("netstat-6.18"), "netstat")
+
+    assert 50010 == found["netstat.IpExt.InNoECTPkts"]
+    assert 2 == found["netstat.TcpExt.IPReversePathFilter"]
+    assert [] == [name for name in found if name.startswith("netstat.MPTcpExt.")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "online", "expected"),
+    [
+        (11, (0, 2), {"softnet.cpu0.dropped": 2, "softnet.cpu2.dropped": 0x12}),
+        (13, (), {"softnet.cpu0.dropped": 2, "softnet.cpu3.dropped": 0x12}),
+        (15, (), {"softnet.cpu0.dropped": 2, "softnet.cpu3.dropped": 0x12}),
+    ],
+)
+def test_softnet_is_read_by_its_number_of_columns(
+    columns: int, online: tuple[int, ...], expected: dict[str, int]
+) -> None:
+    """A line's CPU is what the line says, and before Linux 5.10 its place among those online."""
+    found = counters.parse_softnet(fixture(f"softnet_stat-{columns}"), online)
+
+    assert expected == {name: value for name, value in found.items() if "dropped" in name}
+    assert 0x1F == found["softnet.cpu0.processed"]
+    assert 4 == found["softnet.cpu0.flow_limit_count"]
+    assert 10 == len(found)
+
+
+def test_rt_cache_is_summed_over_cpus() -> None:
+    """Hexadecimal lines are added up, and the gauge in the first column is left out."""
+    found = counters.parse_rt_cache(fixture("rt_cache"))
+
+    assert 0x10 + 2 == found["rt_cache.in_martian_src"]
+    assert "rt_cache.entries" not in found
+
+
+def test_rt_cache_of_a_kernel_without_it_is_empty() -> None:
+    """No lines are no counters."""
+    assert {} == counters.parse_rt_cache("")
+
+
+def test_cpu_times_are_nanoseconds_per_cpu() -> None:
+    """Ticks of 10 ms become nanoseconds; the line of all CPUs together is not one of them."""
+    found = counters.parse_cpu_times(fixture("stat"), 100)
+
+    assert 110_000_000 == found["cpu.0.softirq_ns"]
+    assert 280_000_000 == found["cpu.1.steal_ns"]
+    assert 16 == len(found)
+
+
+def test_softirqs_are_the_networks_two() -> None:
+    """Of all softirqs only sending and receiving are read."""
+    assert {
+        "softirq.cpu0.NET_TX": 4,
+        "softirq.cpu1.NET_TX": 0,
+        "softirq.cpu0.NET_RX": 3222,
+        "softirq.cpu1.NET_RX": 6204,
+    } == counters.parse_softirqs(fixture("softirqs"))
+
+
+def test_udp_sockets_are_known_by_inode() -> None:
+    """Queue and drops of a socket are found by the inode that its owner sees."""
+    assert {
+        22307: counters.SocketQueue(queued_bytes=0, drops=0),
+        22308: counters.SocketQueue(queued_bytes=166400, drops=4294967295),
+    } == counters.parse_udp_sockets(fixture("udp"))
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"), [("0-3,8\n", (0, 1, 2, 3, 8)), ("5", (5,)), ("\n", ()), ("", ())]
+)
+def test_cpu_lists_are_expanded(text: str, cpus: tuple[int, ...]) -> None:
+    """Ranges and single CPUs are spelled out."""
+    assert cpus == counters.parse_cpu_list(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [("3\n", (0, 1)), ("00000000", ()), ("00000001,80000000", (31, 32)), ("", ())],
+)
+def test_cpu_masks_are_expanded(text: str, cpus: tuple[int, ...]) -> None:
+    """Groups of 32 bits are one number."""
+    assert cpus == counters.parse_cpu_mask(text)
+
+
+def test_device_statistics_are_named_as_the_driver_names_them() -> None:
+    """An indented name is stripped, one that repeats is summed, and an index is no counter."""
+    pairs = [("  pkts rx OOB", 1), ("rx_drops", 2), ("rx_drops", 3), ("peer_ifindex", 9)]
+
+    assert {
+        "ethtool.eth1.pkts rx OOB": 1,
+        "ethtool.eth1.rx_drops": 5,
+    } == counters.device_statistics("eth1", pairs)

@@ -1,0 +1,167 @@
+"""What a host is, read from a fake root."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from udpbench.agent import facts
+from udpbench.agent.host import Host, Napi
+
+
+class FakeHost(Host):
+    """A host whose files lie in a folder and whose netlink answers are given."""
+
+    def __init__(self, root: Path, napis: dict[int, Napi]) -> None:
+        super().__init__(root)
+        self._napis = napis
+
+    def queue_napis(self, interface: str) -> dict[int, Napi]:  # noqa: ARG002 - Host's signature
+        """Return the NAPI instances given, or fail as an old kernel does."""
+        if not self._napis:
+            raise OSError(2, "No such file or directory")
+        return self._napis
+
+    def affinity(self, pid: int) -> list[int]:
+        """Return a CPU that tells the thread."""
+        return [pid % 100]
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    """Write files below a root."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    return root
+
+
+QUEUES = {
+    "sys/class/net/eth3/queues/rx-0/rps_cpus": "0",
+    "sys/class/net/eth3/queues/rx-1/rps_cpus": "00000000,0000000c",
+    "sys/class/net/eth3/queues/tx-0/xps_cpus": "f",
+}
+IRQS = {
+    "sys/class/net/eth3/device/msi_irqs/40": "msix",
+    "sys/class/net/eth3/device/msi_irqs/41": "msix",
+    "sys/class/net/eth3/device/msi_irqs/42": "msix",
+    "sys/kernel/irq/40/actions": "eth3-TxRx-0",
+    "sys/kernel/irq/41/actions": "eth3-TxRx-1",
+    "sys/kernel/irq/42/actions": "eth3-tx-1",
+    "proc/irq/40/effective_affinity_list": "5",
+    "proc/irq/41/effective_affinity_list": "6",
+    "proc/irq/42/effective_affinity_list": "7",
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "napis", "expected"),
+    [
+        ({}, {}, {}),
+        ({"sys/class/net/eth3/queues/rx-0/rps_cpus": "0"}, {}, {}),
+        (IRQS, {}, {"0": (5,), "1": (6,)}),
+        ({**IRQS, **QUEUES}, {}, {"0": (5,), "1": (2, 3)}),
+        (QUEUES, {0: Napi(1, None, 109), 1: Napi(2, None, 110)}, {"0": (9,), "1": (2, 3)}),
+        ({}, {0: Napi(1, 33, None)}, {}),
+    ],
+)
+def test_a_queue_is_served_where_its_packets_reach_the_socket(
+    tmp_path: Path, files: dict[str, str], napis: dict[int, Napi], expected: dict[str, Any]
+) -> None:
+    """A steering mask wins over a NAPI thread, and that over an interrupt; else it is unknown."""
+    host = FakeHost(tree(tmp_path, files), napis)
+
+    assert expected == facts.queue_cpus(host, "eth3")
+
+
+@pytest.mark.parametrize(
+    ("action", "queue"),
+    [
+        ("eth0-TxRx-3", "3"),
+        ("virtio1-input.2", "2"),
+        ("mlx5_comp7@pci:0000:01:00.0", "7"),
+        ("ens1-rx-4", "4"),
+        ("vmxnet3-rxtx-1", "1"),
+        ("eth2-5", "5"),
+        ("virtio1-output.2", None),
+        ("ens1-tx-4", None),
+        ("virtio1-config", None),
+    ],
+)
+def test_an_interrupts_name_tells_its_rx_queue(
+    tmp_path: Path, action: str, queue: str | None
+) -> None:
+    """Drivers name queues differently; what only sends or configures is no RX queue."""
+    files = {
+        "sys/class/net/eth3/device/msi_irqs/40": "msix",
+        "sys/kernel/irq/40/actions": action,
+        "proc/irq/40/effective_affinity_list": "1",
+    }
+
+    found = facts.irq_cpus(Host(tree(tmp_path, files)), "eth3")
+
+    assert ({} if queue is None else {queue: (1,)}) == found
+
+
+def test_topology_limits_and_environment_are_read(tmp_path: Path) -> None:
+    """Nodes, siblings, sysctls and what moves a number come from /proc and /sys."""
+    host = Host(
+        tree(
+            tmp_path,
+            {
+                "sys/devices/system/node/node0/cpulist": "0-1",
+                "sys/devices/system/node/node1/cpulist": "2-3",
+                "sys/devices/system/node/possible": "0-1",
+                "sys/devices/system/cpu/cpu0/topology/thread_siblings_list": "0,2",
+                "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "performance",
+                "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "powersave",
+                "sys/devices/system/cpu/vulnerabilities/mds": "Not affected",
+                "sys/devices/system/cpu/vulnerabilities/spectre_v2": "Mitigation: Retpolines",
+                "sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc",
+                "proc/sys/net/core/rmem_max": "212992",
+                "proc/41/comm": "irqbalance",
+            },
+        )
+    )
+
+    assert {"0": (0, 1), "1": (2, 3)} == facts.numa_nodes(host)
+    assert {"0": (0, 2)} == facts.siblings(host)
+    assert {"net.core.rmem_max": 212992} == facts.limits(host)
+    assert {
+        "mitigations": "spectre_v2: Mitigation: Retpolines",
+        "governor": "performance, powersave",
+        "clocksource": "tsc",
+        "virtual_machine": "yes",
+        "irqbalance": "running",
+    } == facts.environment(host, None, "flags\t\t: fpu hypervisor")
+
+
+def test_a_bare_host_has_no_invented_facts(tmp_path: Path) -> None:
+    """What cannot be read is left out; an interface that is not there has no properties."""
+    host = Host(tree(tmp_path, {"proc/sys/kernel/random/boot_id": "b"}))
+
+    found = facts.facts(host, "left", "receive0", {"net_admin": False})
+
+    assert ("left", "receive0", "b") == (found.host, found.interface, found.boot_id)
+    assert (None, None, None, None, None) == (
+        found.driver,
+        found.mac,
+        found.mtu,
+        found.rx_queues,
+        found.cpu_model,
+    )
+    assert ((), {}, {}, {}) == (found.addresses, found.queue_cpus, found.limits, found.numa_nodes)
+    assert {"irqbalance": "not running"} == found.environment
+    assert tuple(sorted(os.sched_getaffinity(0))) == found.cpus
+
+
+def test_a_devices_driver_is_the_link_in_sysfs(tmp_path: Path) -> None:
+    """A real device names its driver by a symbolic link."""
+    device = tmp_path / "sys/class/net/eth3/device"
+    device.mkdir(parents=True)
+    (device / "driver").symlink_to("../../drivers/mlx5_core")
+
+    assert "mlx5_core" == facts.driver(Host(tmp_path), "eth3")

@@ -1,0 +1,193 @@
+"""The guardian against a real agent process that is killed, on a host that is a folder."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from settings_world import fake_host
+
+from udpbench.agent.guardian import Guardian
+from udpbench.agent.host import Host
+from udpbench.agent.journal import Journal
+from udpbench.agent.settings.engine import Engine
+from udpbench.errors import AgentError, RestoreError
+from udpbench.model import Setting
+
+DEADLINE_S = 20.0
+TARGET = "net.core.rmem_max"
+FILE = "/proc/sys/net/core/rmem_max"
+
+# What an agent does, up to the moment at which it is killed; it prints its guardian's pid.
+AGENT = """
+import sys
+from pathlib import Path
+from udpbench.agent.guardian import Guardian
+from udpbench.agent.host import Host
+from udpbench.agent.journal import Journal
+from udpbench.agent.settings.engine import Engine
+from udpbench.model import Setting
+host = Host(Path(sys.argv[1]))
+journal = Journal(host, "run")
+guardian = Guardian.start(host, journal)
+if sys.argv[2] == "change":
+    Engine(host, journal, ["namespace"]).apply([Setting("sysctl", "net.core.rmem_max", 4194304)])
+print(guardian.process.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """Return a host that is a folder."""
+    return fake_host(tmp_path)
+
+
+@pytest.fixture
+def guarded(host: Host) -> Iterator[tuple[Journal, Guardian]]:
+    """Yield a journal and the guardian that watches over this very process."""
+    journal = Journal(host, "run")
+    guardian = Guardian.start(host, journal)
+    yield journal, guardian
+    guardian.release()
+    journal.close()
+
+
+def ended(pid: int) -> bool:
+    """Wait until a process has ended, with a deadline."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([process], [], [], DEADLINE_S)[0])
+    finally:
+        os.close(process)
+
+
+def agent(host: Host, does: str) -> tuple[subprocess.Popen[bytes], int]:
+    """Start an agent and return it with its guardian's pid, once it has done its work."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", AGENT, str(host.root), does],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert select.select([process.stdout], [], [], DEADLINE_S)[0], "the agent said nothing"
+    return process, int(process.stdout.readline())
+
+
+def finish(process: subprocess.Popen[bytes]) -> None:
+    """Kill an agent and close its pipes."""
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        pipe.close()
+
+
+def test_a_killed_agent_is_restored(host: Host) -> None:
+    """The value is back, the journal is gone, and the guardian is, too."""
+    process, guardian = agent(host, "change")
+    assert "4194304" == host.read_text(FILE)
+    finish(process)
+    assert ended(guardian)
+    assert ("212992", []) == (host.read_text(FILE), host.listdir("/run/udpbench"))
+
+
+def test_signals_to_the_guardian_do_not_stop_it(host: Host) -> None:
+    """It has its own session, and outlives whatever ends its agent politely."""
+    process, guardian = agent(host, "change")
+    assert guardian == os.getsid(guardian)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(guardian, number)
+    finish(process)
+    assert ended(guardian)
+    assert "212992" == host.read_text(FILE)
+
+
+def test_without_a_change_there_is_nothing_to_restore(host: Host) -> None:
+    """The guardian of an agent that changed nothing just ends."""
+    process, guardian = agent(host, "nothing")
+    finish(process)
+    assert ended(guardian)
+    assert not host.exists("/run/udpbench")
+
+
+def test_what_it_cannot_restore_stays_in_the_journal(host: Host) -> None:
+    """Somebody else's value is left alone, and the next restore tells."""
+    process, guardian = agent(host, "change")
+    host.write_text(FILE, "7")
+    finish(process)
+    assert ended(guardian)
+    (name,) = host.listdir("/run/udpbench")
+    with pytest.raises(RestoreError, match="somebody else changed it"):
+        Engine(host, Journal.open(host, host.path(f"/run/udpbench/{name}")), ()).restore()
+    assert "7" == host.read_text(FILE)
+
+
+def test_a_released_guardian_restores_nothing(
+    host: Host, guarded: tuple[Journal, Guardian]
+) -> None:
+    """It ends with status 0 and leaves the settings and the journal to the agent."""
+    journal, guardian = guarded
+    Engine(host, journal, ["namespace"]).apply([Setting("sysctl", TARGET, 4194304)])
+    assert guardian.check()
+    guardian.release()
+    guardian.release()
+    assert (0, "4194304", True) == (
+        guardian.process.returncode,
+        host.read_text(FILE),
+        journal.path.exists(),
+    )
+
+
+def test_a_dead_guardian_is_noticed(guarded: tuple[Journal, Guardian]) -> None:
+    """Without one nothing may be changed: the agent asks before it does."""
+    _, guardian = guarded
+    guardian.process.kill()
+    assert ended(guardian.process.pid)
+    assert not guardian.check()
+
+
+def test_a_child_of_the_agent_does_not_keep_the_pipe_open(host: Host) -> None:
+    """Workers outlive their agent by a moment; the guardian must not wait for them."""
+    reader, writer = os.pipe()
+    journal = Journal(host, "run")
+    guardian = Guardian.start(host, journal)
+    worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=reader)
+    try:
+        guardian._hang_up()
+        assert ended(guardian.process.pid)
+    finally:
+        worker.kill()
+        worker.wait()
+        os.close(reader)
+        os.close(writer)
+        guardian.process.wait()
+
+
+def test_a_guardian_that_does_not_start_is_an_error(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is changed then, and the message has the command to try."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(AgentError, match=r"the guardian did not start .*exit status.*nothing was"):
+        Guardian.start(host, Journal(host, "run"))
+
+
+def test_a_guardian_whose_python_is_missing_is_an_error(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no descriptor is left open."""
+    before = set(Path("/proc/self/fd").iterdir())
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(FileNotFoundError):
+        Guardian.start(host, Journal(host, "run"))
+    assert before == set(Path("/proc/self/fd").iterdir())

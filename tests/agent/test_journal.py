@@ -1,0 +1,212 @@
+"""The journal: what is on disk, when, and what a later process makes of it."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from settings_world import BOOT_ID, fake, fake_host
+
+from udpbench.agent.host import Host
+from udpbench.agent.journal import Journal, leftovers
+from udpbench.errors import RestoreError
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """Return a host that is a folder."""
+    return fake_host(tmp_path)
+
+
+@pytest.fixture
+def journal(host: Host) -> Journal:
+    """Return a journal that nothing was written to."""
+    return Journal(host, "run")
+
+
+def test_nothing_is_on_disk_before_the_first_change(journal: Journal) -> None:
+    """A run that changes nothing leaves nothing."""
+    assert not journal.path.exists()
+
+
+def test_the_file_says_where_it_belongs(host: Host, journal: Journal) -> None:
+    """Boot, namespace and run stand in its first line; only root may read it."""
+    journal.begin(fake("a", 10), 1)
+    assert host.root / f"run/udpbench/run-{host.netns()}.jsonl" == journal.path
+    assert (0o600, 0o700) == (
+        journal.path.stat().st_mode & 0o777,
+        journal.path.parent.stat().st_mode & 0o777,
+    )
+    head, line = map(json.loads, journal.path.read_text().splitlines())
+    assert {
+        "journal": 1,
+        "run": "run",
+        "boot_id": BOOT_ID,
+        "netns": host.netns(),
+        "netns_cookie": host.netns_cookie(),
+    } == head
+    assert (1, "a", 10, 1) == (
+        line["seq"],
+        line["setting"]["target"],
+        line["setting"]["value"],
+        line["before"],
+    )
+
+
+def test_a_later_process_finds_what_is_pending(host: Host, journal: Journal) -> None:
+    """Undone changes are gone, applied ones have their read-back, the last may have none."""
+    first = journal.begin(fake("a", 10), 1)
+    journal.applied(first, 10)
+    second = journal.applied(journal.begin(fake("b", [1, 2]), None), [1, 2])
+    journal.undone(first)
+    third = journal.begin(fake("c", {"x": 1}), {"x": None})
+    journal.close()
+    opened = Journal.open(host, journal.path)
+    assert (second, third) == opened.pending
+    assert (True, False) == (second.applied, third.applied)
+    assert 3 == opened.last_seq
+
+
+def test_the_file_goes_with_the_last_change(host: Host, journal: Journal) -> None:
+    """And comes back with the next, whose number goes on."""
+    journal.undone(journal.begin(fake("a", 10), 1))
+    assert not journal.path.exists()
+    assert 2 == journal.begin(fake("a", 10), 1).seq
+    assert journal.path.exists()
+
+
+@pytest.mark.parametrize("torn", [b"{", b'{"seq":2,"undone":true}', b"\xff\xfe"])
+def test_a_torn_last_line_is_dropped(host: Host, journal: Journal, torn: bytes) -> None:
+    """A line without its end was never acted on; the next line starts on its own."""
+    entry = journal.begin(fake("a", 10), 1)
+    journal.close()
+    with journal.path.open("ab") as file:
+        file.write(torn)
+    opened = Journal.open(host, journal.path)
+    assert (entry,) == opened.pending
+    second = opened.begin(fake("b", 20), 2)
+    opened.close()
+    assert (entry, second) == Journal.open(host, journal.path).pending
+
+
+@pytest.mark.parametrize(
+    "line", [b"nonsense\n", b'{"seq":7,"undone":true}\n', b"[]\n", b'{"seq":1,"setting":{}}\n']
+)
+def test_a_damaged_journal_is_reported_with_its_line(
+    host: Host, journal: Journal, line: bytes
+) -> None:
+    """It is not guessed at: the message has the line and the next step."""
+    journal.begin(fake("a", 10), 1)
+    journal.close()
+    with journal.path.open("ab") as file:
+        file.write(line)
+    with pytest.raises(RestoreError, match=rf"{journal.path}:3: the journal is damaged .*rm "):
+        Journal.open(host, journal.path)
+    assert (journal.path,) == leftovers(host).here
+
+
+@pytest.mark.parametrize("head", [b"", b"{}\n", b'{"journal":2}\n', b'{"journal":1,"odd":1}\n'])
+def test_a_file_that_is_no_journal_is_reported(host: Host, journal: Journal, head: bytes) -> None:
+    """Also one of another format, and an empty one."""
+    journal.path.parent.mkdir(parents=True)
+    journal.path.write_bytes(head)
+    with pytest.raises(RestoreError, match=":1: the journal is damaged"):
+        Journal.open(host, journal.path)
+
+
+def test_a_journal_in_use_is_not_opened(host: Host, journal: Journal) -> None:
+    """Its lock belongs to the process that writes it."""
+    journal.begin(fake("a", 10), 1)
+    with pytest.raises(RestoreError, match="has the journal open; wait for that run to end"):
+        Journal.open(host, journal.path)
+
+
+def test_a_second_journal_of_the_same_run_is_refused(host: Host, journal: Journal) -> None:
+    """What a killed agent of the run has left must be undone first."""
+    journal.begin(fake("a", 10), 1)
+    with pytest.raises(RestoreError, match="left changes here that are not undone"):
+        Journal(host, "run").begin(fake("b", 20), 2)
+
+
+def test_a_journal_of_another_boot_is_stale(host: Host, journal: Journal) -> None:
+    """What it describes did not survive; it is listed apart and not opened."""
+    journal.begin(fake("a", 10), 1)
+    journal.close()
+    host.write_text("/proc/sys/kernel/random/boot_id", "another")
+    assert ((), (journal.path,)) == (leftovers(host).here, leftovers(host).stale)
+    with pytest.raises(RestoreError, match="of another boot or network namespace"):
+        Journal.open(host, journal.path)
+
+
+def test_a_journal_of_another_namespace_is_not_ours(host: Host, journal: Journal) -> None:
+    """Not even where the kernel has used the inode number again: the cookie tells."""
+    journal.identity = replace(journal.identity, netns_cookie=0)
+    journal.begin(fake("a", 10), 1)
+    journal.close()
+    assert ((), ()) == (leftovers(host).here, leftovers(host).stale)
+    with pytest.raises(RestoreError, match="of another boot or network namespace"):
+        Journal.open(host, journal.path)
+
+
+def test_leftovers_are_those_of_any_run_here(host: Host) -> None:
+    """A new agent finds what earlier runs have left in its namespace, and no other file."""
+    assert ((), ()) == (leftovers(host).here, leftovers(host).stale)
+    paths = []
+    for run in ("one", "two"):
+        journal = Journal(host, run)
+        journal.begin(fake("a", 10), 1)
+        journal.close()
+        paths.append(journal.path)
+    (host.root / "run/udpbench/note.txt").write_text("x")
+    assert tuple(paths) == leftovers(host).here
+
+
+def test_a_journal_that_is_gone_is_said_so(host: Host, journal: Journal) -> None:
+    """Nothing is pending then: the caller decides that all is well."""
+    with pytest.raises(FileNotFoundError):
+        Journal.open(host, journal.path)
+
+
+@pytest.mark.parametrize("run", ["", "a/b", "../x", "a b"])
+def test_a_run_whose_name_is_no_file_name_is_refused(host: Host, run: str) -> None:
+    """The name comes from the controller and becomes a path."""
+    with pytest.raises(ValueError, match="a name holds only letters"):
+        Journal(host, run)
+
+
+def test_a_closed_journal_takes_no_line(journal: Journal) -> None:
+    """A change whose journal is closed cannot be recorded as applied."""
+    entry = journal.begin(fake("a", 10), 1)
+    journal.close()
+    with pytest.raises(OSError, match="the journal is closed"):
+        journal.applied(entry, 10)
+
+
+@contextmanager
+def largest_file(size_bytes: int) -> Iterator[None]:
+    """Let no file grow beyond a size: write(2) then takes a part, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_half_a_line_is_taken_back(host: Host, journal: Journal) -> None:
+    """Where the disk is full the entry is refused, and the next one stands on a line of its own."""
+    journal.begin(fake("a", 10), 1)
+    with largest_file(journal.path.stat().st_size + 20), pytest.raises(OSError, match="No space"):
+        journal.begin(fake("b", 20), 2)
+    journal.begin(fake("c", 30), 3)
+    journal.close()
+    opened = Journal.open(host, journal.path)
+    assert ["a", "c"] == [entry.setting.target for entry in opened.pending]

@@ -1,0 +1,82 @@
+"""What a run that died has left on a host, found at hello and put back by a later agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from settings_world import fake_host
+
+from udpbench.agent.host import Host
+from udpbench.agent.journal import Journal, abandoned
+from udpbench.agent.locks import Locks
+from udpbench.agent.settings.engine import Engine
+from udpbench.agent.verbs import Verbs
+from udpbench.errors import RestoreError
+from udpbench.model import Setting
+
+RMEM_MAX = Setting("sysctl", "net.core.rmem_max", 4194304)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """Return a host that is a folder."""
+    return fake_host(tmp_path)
+
+
+@pytest.fixture
+def journal(host: Host) -> Journal:
+    """Return the journal of a run that has changed one sysctl and is alive."""
+    journal = Journal(host, "dead")
+    Engine(host, journal, ["namespace"]).apply([RMEM_MAX])
+    return journal
+
+
+def later(host: Host) -> Verbs:
+    """Return the verbs of another run's agent, with no scope of its own."""
+    return Verbs(host, "machine", "later", (), Locks(host, "later"), {})
+
+
+def value(host: Host) -> str:
+    """Return the sysctl as it is on the host."""
+    return host.read_text("/proc/sys/net/core/rmem_max").strip()
+
+
+def test_a_living_run_is_left_alone(host: Host, journal: Journal) -> None:
+    """What a run that still holds its journal has changed is not called left behind."""
+    assert () == abandoned(host)
+    assert () == later(host).restore(left_behind=True)
+    assert "4194304" == value(host)
+
+
+def test_what_a_dead_run_left_is_put_back_once(host: Host, journal: Journal) -> None:
+    """The first restore undoes it, the second finds nothing to do."""
+    journal.close()
+    assert (journal.path,) == abandoned(host)
+    (undone,) = later(host).restore(left_behind=True)
+    assert (4194304, 212992) == (undone.before, undone.after)
+    assert "212992" == value(host)
+    assert () == later(host).restore(left_behind=True)
+    assert () == abandoned(host)
+
+
+def test_what_somebody_else_changed_since_is_reported_and_kept(
+    host: Host, journal: Journal
+) -> None:
+    """A value that is no longer the dead run's is only overwritten by force."""
+    journal.close()
+    host.write_text("/proc/sys/net/core/rmem_max", "1000000")
+    with pytest.raises(RestoreError, match="somebody else changed it"):
+        later(host).restore(left_behind=True)
+    assert "1000000" == value(host)
+    later(host).restore(force=True, left_behind=True)
+    assert "212992" == value(host)
+
+
+def test_a_journal_of_another_boot_is_removed(host: Host, journal: Journal) -> None:
+    """The settings it describes went with that boot."""
+    journal.close()
+    host.write_text("/proc/sys/kernel/random/boot_id", "another")
+    assert () == later(host).restore(left_behind=True)
+    assert not journal.path.exists()
+    assert "4194304" == value(host)

@@ -1,0 +1,440 @@
+"""The agent as a process on a pipe: what it answers, what it refuses, and how it ends.
+
+The agents here are given no scope, so that they change, lock and send nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Optional, cast
+
+import pytest
+
+from udpbench.agent.host import Host
+from udpbench.agent.namespace import is_own
+from udpbench.agent.serve import Lines, parse
+from udpbench.errors import AgentError
+from udpbench.model import FlowSpec, Receive, Send, Traffic, WorkerSpec
+from udpbench.protocol import PROTOCOL, build_id, encode, read_line, write_line
+
+DEADLINE_S = 10.0
+SECOND_NS = 10**9
+
+
+class Agent:
+    """A real agent, spoken to in lines."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "udpbench.agent.serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.requests = cast("IO[bytes]", self.process.stdin)
+        self.replies = cast("IO[bytes]", self.process.stdout)
+        self._number = 0
+
+    def raw(self, line: bytes) -> dict[str, Any]:
+        """Return the reply to a line."""
+        self.requests.write(line)
+        self.requests.flush()
+        ready = select.select([self.replies], [], [], DEADLINE_S)[0]
+        assert ready, f"no reply within {DEADLINE_S} s to {line[:100]!r}"
+        return read_line(self.replies.readline())
+
+    def ask(self, verb: str, **args: Any) -> Any:
+        """Return the result of a request; its error where it failed."""
+        self._number += 1
+        reply = self.raw(write_line({"id": self._number, "verb": verb, "args": args}))
+        assert self._number == reply["id"]
+        return reply.get("result", reply.get("error"))
+
+    def hello(self, **changed: Any) -> Any:
+        """Greet the agent; it is given no scope."""
+        said = {
+            "host": "left",
+            "run": "test",
+            "build": build_id(),
+            "protocol": PROTOCOL,
+            "lease_ns": 60 * SECOND_NS,
+            "scopes": [],
+        }
+        return self.ask("hello", **{**said, **changed})
+
+    def ended(self) -> tuple[int, str]:
+        """Return exit status and stderr once the agent has ended."""
+        status = self.process.wait(DEADLINE_S)
+        return status, cast("IO[bytes]", self.process.stderr).read().decode()
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    """Start an agent that is not left behind."""
+    made = Agent()
+    yield made
+    with contextlib.suppress(BrokenPipeError):
+        made.requests.close()
+    made.process.wait(DEADLINE_S)
+    made.replies.close()
+    cast("IO[bytes]", made.process.stderr).close()
+
+
+def test_hello_tells_who_the_agent_is(agent: Agent) -> None:
+    """Process, namespace, build and what it may do are told; it is in a session of its own."""
+    hello = agent.hello()
+
+    assert (agent.process.pid, build_id(), None) == (
+        hello["pid"],
+        hello["build"],
+        hello["held_by"],
+    )
+    assert os.stat("/proc/self/ns/net").st_ino == hello["netns"]  # noqa: PTH116
+    assert {"net_admin", "rcvbuf_force", "machine_sysctl"} == set(hello["capabilities"])
+    assert agent.process.pid == os.getsid(agent.process.pid)
+
+
+def test_hello_refuses_another_make_with_every_difference(agent: Agent) -> None:
+    """Protocol and build are both named, and what to do; the agent can then be greeted rightly."""
+    refused = agent.hello(build="0123", protocol=99)
+
+    assert {
+        "kind": "HelloRefused",
+        "message": f"the controller speaks protocol 99, the agent {PROTOCOL}; the controller's "
+        f"build is 0123, the agent's {build_id()}; install the same udpbench on both",
+        "host": "left",
+    } == refused
+    assert "pid" in agent.hello()
+
+
+def test_hello_is_said_once(agent: Agent) -> None:
+    """An agent serves one run."""
+    agent.hello()
+
+    assert "this agent serves run test already" == agent.hello()["message"]
+
+
+def test_hello_refuses_a_run_whose_name_is_no_file_name(agent: Agent) -> None:
+    """A run's name becomes part of its journal's."""
+    refused = agent.hello(run="../x")
+
+    assert "HelloRefused" == refused["kind"]
+    assert refused["message"].startswith("run '../x': ")
+
+
+def test_no_verb_is_served_before_hello(agent: Agent) -> None:
+    """What is asked too early is refused, and the agent waits on."""
+    refused = agent.ask("ping")
+
+    assert {
+        "kind": "HelloRefused",
+        "message": "ping before hello: the first request must be hello",
+        "host": "",
+    } == refused
+    assert "pid" in agent.hello()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"what\n", "not a request: Expecting value"),
+        (b"[1]\n", "not a request: a message is a JSON object"),
+        (b"\xff\n", "not a request: "),
+        (b'{"id":3,"verb":"jump"}\n', "verb 'jump' is unknown; this agent knows hello, facts"),
+        (b'{"id":3,"verb":["x"]}\n', "verb ['x'] is unknown"),
+        (b'{"id":3,"verb":"ping","args":[1]}\n', "ping: args must be an object, not list"),
+        (b'{"id":3,"verb":"sample"}\n', "sample: missing a required argument: 'since'"),
+        (b'{"id":3,"verb":"ping","args":{"x":1}}\n', "ping: got an unexpected keyword"),
+    ],
+)
+def test_a_bad_request_is_answered_with_what_is_wrong(
+    agent: Agent, line: bytes, words: str
+) -> None:
+    """Every line gets one reply, and the loop goes on."""
+    agent.hello()
+    error = agent.raw(line)["error"]
+
+    assert ("AgentError", "left") == (error["kind"], error["host"])
+    assert error["message"].startswith(words)
+    assert agent.ask("ping") is None
+
+
+def test_a_bug_in_a_verb_leaves_the_agent_serving(agent: Agent) -> None:
+    """It comes back as an AgentError, with the traceback on stderr and never in the reply."""
+    agent.hello()
+    error = agent.ask("apply", settings=5)
+    assert ("AgentError", "TypeError: 'int' object is not iterable") == (
+        error["kind"],
+        error["message"],
+    )
+    assert agent.ask("ping") is None
+
+    agent.requests.close()
+    status, stderr = agent.ended()
+    assert 0 == status
+    assert "Traceback" in stderr
+
+
+def test_a_reply_carries_the_agents_clock(agent: Agent) -> None:
+    """CLOCK_MONOTONIC at the reply lies between the request and its answer."""
+    before_ns = time.monotonic_ns()
+    clock_ns = agent.raw(b'{"id":1,"verb":"ping"}\n')["clock_ns"]
+
+    assert before_ns < clock_ns < time.monotonic_ns()
+
+
+def test_a_lease_that_runs_out_ends_the_agent(agent: Agent) -> None:
+    """Without a request the agent ends by itself, restored."""
+    agent.hello(lease_ns=SECOND_NS // 10)
+
+    assert (0, "udpbench agent: the lease of 0.1 s ran out; restored\n") == agent.ended()
+
+
+def test_every_request_renews_the_lease(agent: Agent) -> None:
+    """An agent that is asked again and again outlives its lease several times."""
+    agent.hello(lease_ns=SECOND_NS // 4)
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        assert agent.ask("ping") is None
+
+    assert agent.process.poll() is None
+
+
+def test_an_agent_that_nobody_hears_ends_as_well(agent: Agent) -> None:
+    """A closed stderr does not turn a restored host into a failure."""
+    agent.hello(lease_ns=SECOND_NS // 10)
+    cast("IO[bytes]", agent.process.stderr).close()
+
+    assert 0 == agent.process.wait(DEADLINE_S)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_agent_restored(agent: Agent, number: signal.Signals) -> None:
+    """SIGTERM and SIGHUP are requests to put things back and go."""
+    agent.hello()
+    agent.process.send_signal(number)
+
+    assert (0, f"udpbench agent: {number.name} came; restored\n") == agent.ended()
+
+
+def test_ctrl_c_is_for_the_controller(agent: Agent) -> None:
+    """SIGINT does not touch an agent."""
+    agent.hello()
+    agent.process.send_signal(signal.SIGINT)
+
+    assert agent.ask("ping") is None
+
+
+@pytest.mark.parametrize("greeted", [True, False])
+def test_the_end_of_stdin_ends_the_agent(agent: Agent, greeted: bool) -> None:
+    """A controller that is gone, however it went, leaves nothing running; that is no message."""
+    if greeted:
+        agent.hello()
+    agent.requests.close()
+
+    assert (0, "") == agent.ended()
+
+
+def test_a_controller_that_reads_no_more_ends_the_agent(agent: Agent) -> None:
+    """A reply that nobody takes is as good as an end of stdin."""
+    agent.hello()
+    agent.replies.close()
+    agent.requests.write(b'{"id":9,"verb":"ping"}\n')
+    agent.requests.flush()
+
+    assert (0, "udpbench agent: the controller no longer reads; restored\n") == agent.ended()
+
+
+def test_a_setting_outside_the_scopes_is_refused(agent: Agent) -> None:
+    """A scope that hello did not give is never touched."""
+    agent.hello()
+    setting = {"kind": "sysctl", "target": "net.core.rmem_max", "value": 1, "scope": "machine"}
+    error = agent.ask("apply", settings=[setting])
+
+    assert "SettingRefused" == error["kind"]
+    planned = agent.ask("apply", settings=[setting], dry_run=True)
+    assert "scope machine is not this agent's (none)" == planned[0]["refusal"]
+
+
+def spec(role: str, destination: str, port: int) -> dict[str, Any]:
+    """Return a worker's specification in its plain form."""
+    flow = FlowSpec(0, "127.0.0.1", 65400, destination, port)
+    made = WorkerSpec(
+        cast("Any", role), "left", 0, None, (flow,), Traffic(), Send(), Receive(), bind_port=port
+    )
+    return cast("dict[str, Any]", encode(made))
+
+
+@pytest.mark.parametrize(
+    ("destination", "reason"),
+    [
+        ("127.0.0.1", "127.0.0.1 → 127.0.0.1: a local address"),
+        ("224.0.0.1", "127.0.0.1 → 224.0.0.1: a multicast address"),
+        ("255.255.255.255", "127.0.0.1 → 255.255.255.255: "),
+    ],
+)
+def test_a_sender_is_not_prepared_for_an_unproven_route(
+    agent: Agent, destination: str, reason: str
+) -> None:
+    """A destination on this host, or on more than one, is refused before a socket is opened."""
+    agent.hello()
+    error = agent.ask("prepare", interface="lo", workers=[spec("sender", destination, 9)])
+
+    assert "SafetyError" == error["kind"]
+    assert reason in error["message"]
+    assert "none" == agent.ask("sample", since=0)["state"]
+
+
+def free_port() -> int:
+    """Return a UDP port that is free now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def running_receiver(agent: Agent) -> int:
+    """Start a receiver on a free port; return its process."""
+    workers = [spec("receiver", "127.0.0.1", free_port())]
+    pid = int(agent.ask("prepare", interface="lo", workers=workers)[0]["pid"])
+    start = {"phase": "path", "tag": 1, "at_ns": time.monotonic_ns(), "duration_ns": None}
+    assert agent.ask("start", **start, count=1) is None
+    return pid
+
+
+def wait_for_end(pid: int) -> None:
+    """Wait until a process that is not our child is gone."""
+    pidfd = os.pidfd_open(pid)
+    assert select.select([pidfd], [], [], DEADLINE_S)[0], f"process {pid} still lives"
+    os.close(pidfd)
+
+
+def test_workers_are_sampled_stopped_and_closed(agent: Agent) -> None:
+    """The agent itself samples every 100 ms; stop ends the loops, close the process."""
+    agent.hello()
+    pid = running_receiver(agent)
+    deadline = time.monotonic() + DEADLINE_S
+    while len((reply := agent.ask("sample", since=0))["samples"]) < 4:
+        assert time.monotonic() < deadline, reply
+    assert "running" == reply["state"]
+    gaps_ms = [
+        (later["clock_ns"] - sooner["clock_ns"]) // 10**6
+        for sooner, later in zip(reply["samples"][1:], reply["samples"][2:])
+    ]
+    assert all(80 <= gap <= 200 for gap in gaps_ms), gaps_ms
+
+    agent.ask("stop")
+    while agent.ask("sample", since=0)["state"] != "done":
+        assert time.monotonic() < deadline
+    os.kill(pid, 0)
+    agent.ask("close")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert "none" == agent.ask("sample", since=0)["state"]
+
+
+def test_workers_die_with_their_agent(agent: Agent) -> None:
+    """An agent that is killed cannot end its workers: the kernel does."""
+    agent.hello()
+    pid = running_receiver(agent)
+    agent.process.kill()
+
+    wait_for_end(pid)
+
+
+def test_workers_end_with_the_lease(agent: Agent) -> None:
+    """Running loops are no reason to stay."""
+    agent.hello(lease_ns=SECOND_NS)
+    pid = running_receiver(agent)
+
+    assert 0 == agent.ended()[0]
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ([b"one\ntwo\nthr", b"ee\n"], [b"one", b"two", b"three"]),
+        ([b"x" * 9, b"y" * 9, b"z\nnext\n"], [None, b"next"]),
+        ([b"x" * 9, b"\nnext\n"], [None, b"next"]),
+        ([b""], []),
+    ],
+)
+def test_lines_come_whole_or_are_told_to_be_too_long(
+    written: list[bytes], expected: list[Optional[bytes]]
+) -> None:
+    """A line beyond the limit is told once and skipped to its end; those around it are kept."""
+    reading, writing = os.pipe()
+    lines = Lines(reading, limit_bytes=8)
+    found = []
+    for chunk in written:
+        if chunk:
+            os.write(writing, chunk)
+            found += list(lines.read())
+    os.close(writing)
+    assert [] == list(lines.read())
+    os.close(reading)
+
+    assert expected == found
+    assert lines.ended
+
+
+def test_a_line_that_is_too_long_is_an_error_of_its_own() -> None:
+    """The reply names the limit."""
+    with pytest.raises(AgentError) as caught:
+        parse(None)
+
+    assert "a line is longer than 67108864 B; split the request" == caught.value.message
+
+
+def test_a_stray_print_is_no_reply() -> None:
+    """Whatever prints goes to stderr: stdout is for replies alone."""
+    code = (
+        "import atexit, sys; from udpbench.agent.serve import main;"
+        "atexit.register(print, 'stray'); sys.exit(main())"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], input=b"", capture_output=True, check=True, timeout=10
+    )
+
+    assert (b"", b"stray\n") == (ran.stdout, ran.stderr)
+
+
+@pytest.mark.parametrize(
+    ("same", "there", "expected"), [(False, True, True), (True, True, False), (False, False, False)]
+)
+def test_an_agent_mounts_only_in_namespaces_of_its_own(
+    tmp_path: Path, same: bool, there: bool, expected: bool
+) -> None:
+    """Both namespaces must differ from the parent's; a parent out of sight is no proof."""
+    for pid in ("self", str(os.getppid())):
+        (tmp_path / "proc" / pid / "ns").mkdir(parents=True)
+    for kind in ("net", "mnt"):
+        own = tmp_path / "proc/self/ns" / kind
+        parents = tmp_path / f"proc/{os.getppid()}/ns" / kind
+        own.touch()
+        if there and same and kind == "mnt":
+            os.link(own, parents)
+        elif there:
+            parents.touch()
+
+    assert expected == is_own(Host(tmp_path))
+
+
+def test_an_agent_answers_hello_quickly() -> None:
+    """No heavy library is loaded before hello is answered: pyroute2 alone would take 0.2 s."""
+    code = "import json, sys; import udpbench.agent.serve; print(json.dumps(sorted(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=10)
+
+    loaded = set(json.loads(ran.stdout))
+    assert set() == loaded & {"pyroute2", "psutil", "cffi", "udpbench._native", "asyncio"}

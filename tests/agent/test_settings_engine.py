@@ -1,0 +1,298 @@
+"""The engine: order, undoing, refusals and what is left after each of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from settings_world import World, fake
+
+from udpbench.agent.settings.engine import Engine
+from udpbench.errors import RestoreError, SettingRefused
+from udpbench.model import Change, Planned, Setting
+
+START = {"a": 1, "b": 2, "c": 3}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Return a world of three values."""
+    return World(tmp_path, START)
+
+
+def test_settings_are_applied_in_order_and_restored_in_reverse(world: World) -> None:
+    """Each is written once, restored to what was read, newest first; then the journal is gone."""
+    engine = world.engine()
+    changes = engine.apply([fake("a", 10), fake("b", 20), fake("a", 11)])
+    assert [(1, 10), (2, 20), (10, 11)] == [(c.before, c.after) for c in changes]
+    undone = engine.restore()
+    assert ["a=10", "b=20", "a=11", "a=10", "b=2", "a=1"] == world.events
+    assert [(11, 10), (20, 2), (10, 1)] == [(c.before, c.after) for c in undone]
+    assert (START, False) == (world.values, world.journal.path.exists())
+
+
+def test_restoring_twice_does_nothing_more(world: World) -> None:
+    """The second time there is nothing to undo."""
+    engine = world.engine()
+    engine.apply([fake("a", 10)])
+    engine.restore()
+    events = list(world.events)
+    assert () == engine.restore()
+    assert events == world.events
+
+
+def test_a_value_that_is_there_already_is_not_written(world: World) -> None:
+    """Nothing is journalled either, and it is in force with before == after."""
+    engine = world.engine()
+    assert (Change(fake("a", 1), 1, 1),) == engine.apply([fake("a", 1)])
+    assert ([], False, ()) == (world.events, world.journal.path.exists(), engine.restore())
+
+
+def test_the_common_prefix_is_kept(world: World) -> None:
+    """The rest is undone backwards before the remainder is applied."""
+    engine = world.engine()
+    engine.apply([fake("a", 10), fake("b", 20), fake("c", 30)])
+    world.events.clear()
+    changes = engine.apply([fake("a", 10, path="new.path"), fake("c", 31)])
+    assert ["c=3", "b=2", "c=31"] == world.events
+    assert ["new.path", ""] == [change.setting.path for change in changes]
+    engine.apply([])
+    assert START == world.values
+
+
+def test_an_optional_setting_is_no_prefix_of_a_required_one(world: World) -> None:
+    """What was skipped because it was optional is tried again once it is required."""
+    world.refused.add(("a", 10))
+    engine = world.engine()
+    engine.apply([fake("a", 10, optional=True)])
+    with pytest.raises(SettingRefused):
+        engine.apply([fake("a", 10)])
+
+
+def test_a_refused_setting_undoes_what_its_call_applied(world: World) -> None:
+    """The prefix that was in force before the call stays."""
+    world.refused.add(("c", 30))
+    engine = world.engine()
+    engine.apply([fake("a", 10)])
+    with pytest.raises(SettingRefused) as refused:
+        engine.apply([fake("a", 10), fake("b", 20), fake("c", 30, path="s.c")])
+    assert (
+        "s.c: fake c: asked for 30: the kernel says: Operation not permitted; "
+        "run as root, or leave it out" == refused.value.message
+    )
+    assert ["a=10", "b=20", "c=30", "b=2"] == world.events
+    assert {"a": 10, "b": 2, "c": 3} == world.values
+    engine.restore()
+    assert START == world.values
+
+
+def test_a_value_that_is_not_kept_is_refused(world: World) -> None:
+    """Only reading back tells, and the message has both values."""
+    world.kept.add(("a", 10))
+    with pytest.raises(SettingRefused, match="fake a: asked for 10: read back 1"):
+        world.engine().apply([fake("a", 10)])
+
+
+def test_a_write_that_fails_half_way_is_undone(world: World) -> None:
+    """The error came, but the value had changed: it is put back."""
+    world.half_done.add(("a", 10))
+    with pytest.raises(SettingRefused, match="Input/output error"):
+        world.engine().apply([fake("a", 10)])
+    assert (START, False) == (world.values, world.journal.path.exists())
+
+
+def test_an_optional_setting_is_skipped_and_said(world: World) -> None:
+    """Its change has before == after, which is not what was asked for; the rest is applied."""
+    world.refused.add(("a", 10))
+    world.kept.add(("b", 20))
+    asked = [
+        fake("a", 10, optional=True),
+        fake("b", 20, optional=True),
+        fake("gone", 1, optional=True),
+        fake("c", 30, scope="machine", optional=True),
+        fake("c", 30),
+    ]
+    changes = world.engine().apply(asked)
+    assert [(1, 1), (2, 2), (None, None), (None, None), (3, 30)] == [
+        (change.before, change.after) for change in changes
+    ]
+    assert {"a": 1, "b": 2, "c": 30} == world.values
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        (fake("a", 10, scope="machine"), r"scope machine is not this agent's \(namespace\)"),
+        (Setting("colour", "a", 10), "this agent knows no kind colour"),
+        (fake("gone", 10), "No such device"),
+    ],
+)
+def test_what_the_agent_may_not_touch_is_refused(
+    world: World, setting: Setting, words: str
+) -> None:
+    """A scope it was not given, a kind it does not know, a thing that is not there."""
+    with pytest.raises(SettingRefused, match=words):
+        world.engine().apply([setting])
+    (planned,) = world.engine().plan([setting])
+    assert planned.refusal is not None
+    assert [] == world.events
+
+
+def test_without_a_journal_nothing_is_changed(world: World) -> None:
+    """Where it cannot be written, the setting is refused before it is touched."""
+    world.journal.path.parent.parent.mkdir(parents=True)
+    world.journal.path.parent.write_text("in the way")
+    with pytest.raises(SettingRefused, match=r"the journal .* cannot be written: "):
+        world.engine().apply([fake("a", 10)])
+    assert [] == world.events
+
+
+def test_a_dry_run_changes_nothing(world: World) -> None:
+    """It reads; what an earlier setting will make is not refused for being absent."""
+    world.values["link"] = None
+    asked = [fake("a", 10), fake("link", "new"), fake("link/address", 1), fake("x.link.y", 1)]
+    planned = world.engine().plan(asked)
+    assert [
+        Planned(asked[0], 1),
+        Planned(asked[1], None),
+        Planned(asked[2], None),
+        Planned(asked[3], None),
+    ] == list(planned)
+    assert ([], False) == (world.events, world.journal.path.exists())
+
+
+def test_what_somebody_else_changed_is_left_alone(world: World) -> None:
+    """It is reported with the command to mend it; everything else is restored; force overwrites."""
+    engine = world.engine()
+    engine.apply([fake("a", 10), fake("b", 20), fake("c", 30)])
+    world.values["b"] = 99
+    with pytest.raises(RestoreError) as error:
+        engine.restore()
+    assert (
+        "fake b: somebody else changed it: it was set from 2 to 20 and is 99 now; it was left "
+        "alone (udpbench restore --force overwrites it); by hand: put fake b back to 2"
+        == error.value.message
+    )
+    assert {"a": 1, "b": 99, "c": 3} == world.values
+    with pytest.raises(RestoreError):
+        engine.restore()
+    engine.restore(force=True)
+    assert (START, False) == (world.values, world.journal.path.exists())
+
+
+def test_what_somebody_else_restored_is_restored(world: World) -> None:
+    """A value that is as it was before needs no write."""
+    engine = world.engine()
+    engine.apply([fake("a", 10)])
+    world.values["a"] = 1
+    assert (Change(fake("a", 10), 1, 1),) == engine.restore()
+    assert ["a=10"] == world.events
+
+
+def test_what_is_gone_is_restored(world: World) -> None:
+    """A device that went with its namespace needs nothing more."""
+    engine = world.engine()
+    engine.apply([fake("a", 10), fake("b", 20)])
+    del world.values["a"]
+    assert [(20, 2), (None, None)] == [(c.before, c.after) for c in engine.restore()]
+    assert {"b": 2, "c": 3} == world.values
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [("refused", "Operation not permitted"), ("kept", "set back to 2, it is 20")],
+)
+def test_restoring_goes_on_after_a_failure(world: World, fault: str, words: str) -> None:
+    """What can be restored is; what cannot is named; a later attempt does the rest."""
+    engine = world.engine()
+    engine.apply([fake("a", 10), fake("b", 20), fake("c", 30)])
+    getattr(world, fault).add(("b", 2))
+    with pytest.raises(RestoreError, match=words):
+        engine.restore()
+    assert {"a": 1, "b": 20, "c": 3} == world.values
+    assert ["b"] == [entry.setting.target for entry in world.journal.pending]
+    getattr(world, fault).clear()
+    assert ["b"] == [change.setting.target for change in engine.restore()]
+
+
+def test_a_refusal_that_cannot_be_undone_is_both(world: World) -> None:
+    """The error says what was refused and what remains."""
+    world.refused |= {("b", 20), ("a", 1)}
+    with pytest.raises(RestoreError) as error:
+        world.engine().apply([fake("a", 10), fake("b", 20)])
+    first, second = error.value.message.splitlines()
+    assert first.startswith("fake b: asked for 20")
+    assert second.endswith("by hand: put fake a back to 1")
+
+
+def test_another_process_restores_from_the_journal_alone(world: World) -> None:
+    """After a SIGKILL a new engine knows everything that is needed."""
+    world.engine().apply([fake("a", 10), fake("b", 20)])
+    assert ["b", "a"] == [change.setting.target for change in world.reopened().restore()]
+    assert (START, False) == (world.values, world.journal.path.exists())
+
+
+def test_a_change_that_was_never_read_back_is_undone(world: World) -> None:
+    """Killed between write and read-back: whatever the value is now, it is this run's."""
+    world.journal.begin(fake("a", 10), 1)
+    world.values["a"] = 9
+    world.reopened().restore()
+    assert START == world.values
+
+
+def test_a_kind_that_this_agent_does_not_know_is_reported(world: World) -> None:
+    """A journal of another version names it; the rest is restored."""
+    world.engine().apply([fake("a", 10)])
+    world.journal.begin(Setting("colour", "c", 1), 0)
+    with pytest.raises(
+        RestoreError,
+        match=r"colour c: this agent knows no kind colour; by hand: put colour c back to 0",
+    ):
+        world.engine().restore()
+    assert START == world.values
+
+
+TARGETS = st.sampled_from(sorted(START))
+SETTINGS = st.lists(st.builds(fake, TARGETS, st.integers(0, 4), optional=st.booleans()), max_size=5)
+FAULTS = st.sets(st.tuples(TARGETS, st.integers(4, 6)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(SETTINGS, max_size=4), FAULTS, FAULTS, FAULTS, st.booleans())
+def test_the_state_is_always_restored(
+    rounds: list[list[Setting]],
+    refused: set[tuple[str, Any]],
+    kept: set[tuple[str, Any]],
+    half_done: set[tuple[str, Any]],
+    killed: bool,
+) -> None:
+    """Whatever is applied and whatever fails under way, restoring gives the first state back.
+
+    Only writes of new values fail here: the values to go back to (1 to 3) can be written.
+    """
+    with TemporaryDirectory() as folder:
+        world = World(Path(folder), START)
+        world.refused, world.kept, world.half_done = refused, kept, half_done
+        engine = world.engine()
+        for asked in rounds:
+            _apply(world, engine, asked)
+        if killed and world.journal.pending:
+            engine = world.reopened()
+        engine.restore()
+        assert (START, False) == (world.values, world.journal.path.exists())
+
+
+def _apply(world: World, engine: Engine, asked: list[Setting]) -> None:
+    """Apply; if it went well, every required setting that nothing later overrides holds."""
+    try:
+        engine.apply(asked)
+    except SettingRefused:
+        return
+    last = {setting.target: setting for setting in asked}
+    assert {target: one.value for target, one in last.items() if not one.optional} == {
+        target: world.values[target] for target, one in last.items() if not one.optional
+    }

@@ -1,0 +1,167 @@
+"""The kinds that are files, on a host that is a folder; and the words for what failed."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from settings_world import fake_host
+
+from udpbench.agent.host import Host
+from udpbench.agent.journal import Journal
+from udpbench.agent.settings import by_hand, masks, refusal
+from udpbench.agent.settings.engine import Engine
+from udpbench.agent.settings.registry import KINDS
+from udpbench.errors import SettingRefused
+from udpbench.model import Setting
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """Return a host that is a folder."""
+    return fake_host(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "before", "wanted", "written"),
+    [
+        ("sysctl", "net.core.rmem_max", 212992, 4194304, "4194304"),
+        ("sysctl", "net.ipv4.udp_mem", "100 200 300", "1 2 3", "1 2 3"),
+        ("sysctl", "net/ipv4/conf/eth0.100/rp_filter", 0, 2, "2"),
+        ("device", "send0/threaded", 0, 1, "1"),
+        ("xps", "send0/tx-0", [], [0, 33], "2,00000001"),
+        ("rps", "send0/rx-0", [0, 1, 2, 3, 32], [1], "2"),
+    ],
+)
+def test_a_file_is_read_written_and_restored(
+    host: Host, kind: str, target: str, before: Any, wanted: Any, written: str
+) -> None:
+    """The file holds what the kernel wants to read, and afterwards what it held before."""
+    engine = Engine(host, Journal(host, "run"), ["namespace"])
+    files = {path: path.read_text() for path in host.root.rglob("*") if path.is_file()}
+    (change,) = engine.apply([Setting(kind, target, wanted)])
+    assert (before, wanted) == (change.before, change.after)
+    changed = [path.read_text().strip() for path, text in files.items() if path.read_text() != text]
+    assert [written] == changed
+    (undone,) = engine.restore()
+    assert (wanted, before) == (undone.before, undone.after)
+    assert before == KINDS[kind].read(host, target)
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "text"),
+    [
+        ("sysctl", "net..rmem_max", "no name of a kernel parameter"),
+        ("sysctl", "net/../../etc/passwd", "no name of a kernel parameter"),
+        ("sysctl", "net.core/rmem_max", "no name of a kernel parameter"),
+        ("sysctl", "net.core.no_such", "No such file or directory; a host-wide parameter"),
+        ("device", "send0/uevent", "no interface with one of threaded"),
+        ("device", "../threaded", "no interface with one of threaded"),
+        ("device", "absent0/threaded", "No such file or directory"),
+        ("rps", "send0/tx-0/x", "no queue; write for example"),
+        ("rps", "../rx-0", "no queue; write for example"),
+        ("xps", "send0/tx-7", "No such file or directory; an interface with one TX queue"),
+    ],
+)
+def test_a_target_that_is_none_is_refused(host: Host, kind: str, target: str, text: str) -> None:
+    """Nothing outside the kind's own files can be named, and what is absent is not created."""
+    engine = Engine(host, Journal(host, "run"), ["namespace"])
+    with pytest.raises(SettingRefused, match=text):
+        engine.apply([Setting(kind, target, [0])])
+
+
+def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
+    """Writing wants the file to be there, as in /proc."""
+    with pytest.raises(FileNotFoundError):
+        host.write_text("/proc/sys/net/core/no_such", "1")
+
+
+@pytest.mark.parametrize("cpus", [[], [0], [31], [32], [0, 31, 32, 63, 64, 127]])
+def test_a_mask_reads_back(cpus: list[int]) -> None:
+    """What is written as a mask is parsed as the same CPUs, in groups of 32 bits."""
+    assert cpus == masks.parse(masks.text(cpus))
+    assert [True] * len(masks.text(cpus).split(",")) == [
+        len(group) <= 8 for group in masks.text(cpus).split(",")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "value", "command"),
+    [
+        ("link", "receive0", None, "ip link del receive0"),
+        ("up", "send0", False, "ip link set send0 down"),
+        ("mtu", "send0", 1500, "ip link set send0 mtu 1500"),
+        ("txqueuelen", "send0", 1000, "ip link set send0 txqueuelen 1000"),
+        ("address", "send0/10.0.0.1/24", None, "ip address del 10.0.0.1/24 dev send0"),
+        ("neighbour", "send0/10.0.0.1", None, "ip neighbour del 10.0.0.1 dev send0"),
+        (
+            "neighbour",
+            "send0/10.0.0.1",
+            "02:00:00:00:00:01",
+            "ip neighbour replace 10.0.0.1 lladdr 02:00:00:00:00:01 dev send0",
+        ),
+        ("qdisc", "send0", None, "tc qdisc del dev send0 root"),
+        (
+            "qdisc",
+            "send0",
+            {"pfifo": {"limit_packets": 9}},
+            "tc qdisc replace dev send0 root pfifo limit 9",
+        ),
+        (
+            "qdisc",
+            "send0",
+            {"tbf": {"rate_bps": 800, "burst_bytes": 2, "limit_bytes": 3}},
+            "tc qdisc replace dev send0 root tbf rate 800bit burst 2 limit 3",
+        ),
+        ("feature", "send0/rx-gro", False, "ethtool -K send0 rx-gro off"),
+        ("device", "send0/threaded", 0, "echo 0 > /sys/class/net/send0/threaded"),
+        (
+            "napi_cpus",
+            "send0",
+            [[0, 1], [0, 1]],
+            "for pid in $(pgrep napi/send0-); do taskset -cp 0,1 $pid; done",
+        ),
+        ("napi_cpus", "send0", [[0], [1]], "put napi_cpus send0 back to [[0], [1]]"),
+        ("rps", "send0/rx-0", [0], "echo 1 > /sys/class/net/send0/queues/rx-0/rps_cpus"),
+        ("xps", "send0/tx-0", [], "echo 0 > /sys/class/net/send0/queues/tx-0/xps_cpus"),
+        ("sysctl", "net.core.rmem_max", 1, "sysctl -w net.core.rmem_max=1"),
+        ("sysctl", "net.ipv4.udp_mem", "1 2 3", "sysctl -w 'net.ipv4.udp_mem=1 2 3'"),
+    ],
+)
+def test_every_kind_can_be_mended_by_hand(kind: str, target: str, value: Any, command: str) -> None:
+    """The command is one that an administrator can paste."""
+    assert command == by_hand.command(Setting(kind, target, None), value)
+
+
+def test_every_kind_is_among_those_that_can_be_mended() -> None:
+    """A new kind needs its command above."""
+    marks = test_every_kind_can_be_mended_by_hand.pytestmark  # type: ignore[attr-defined]
+    assert set(KINDS) == {case[0] for case in marks[0].args[1]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "words"),
+    [
+        ("rps", PermissionError(errno.EPERM, "no"), "the kernel says: no; without root, link"),
+        ("mtu", PermissionError(errno.EACCES, "no"), "the kernel says: no; run as root"),
+        ("mtu", OSError(errno.EINVAL, "bad"), "the kernel says: bad"),
+        ("mtu", OSError("odd"), "the kernel says: odd"),
+        ("link", KeyError("mac"), "the value has no 'mac'"),
+        ("mtu", ValueError("odd"), "odd"),
+    ],
+)
+def test_a_refusal_is_explained(kind: str, error: Exception, words: str) -> None:
+    """The kernel's text comes first, then what would do instead where that is known."""
+    assert refusal.explain(Setting(kind, "x", 1), error).startswith(words)
+
+
+def test_only_a_missing_thing_is_gone() -> None:
+    """A device or a thread that is no longer there needs no restoring; a refusal does."""
+    gone = [refusal.is_gone(OSError(code, os.strerror(code))) for code in range(1, 30)]
+    assert [errno.ENOENT, errno.ESRCH, errno.ENODEV] == [
+        k for k, is_gone in enumerate(gone, 1) if is_gone
+    ]
+    assert not refusal.is_gone(ValueError("x"))

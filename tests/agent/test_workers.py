@@ -1,0 +1,356 @@
+"""Worker processes with real sockets on the loopback interface, seen through the agent's pool.
+
+Only receivers run here: a sender's packets need a lab (tests/lab/test_agent.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from udpbench.agent.host import Host
+from udpbench.agent.pool import Limits, Pool
+from udpbench.errors import DeadlineExceeded, SafetyError, WorkerFailed
+from udpbench.model import SECOND_NS, FlowSpec, Receive, Send, Traffic, WorkerSpec
+
+DEADLINE_S = 5.0
+TAG = 0xFEED0001
+
+
+@pytest.fixture
+def port() -> int:
+    """Find a UDP port that is free now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    """Make a pool that leaves no process behind, and is not patient."""
+    made = Pool(Host(), "right", Limits(answer_ns=SECOND_NS // 2, close_ns=SECOND_NS // 2))
+    yield made
+    made.close()
+
+
+def receiver(port: int, index: int = 0, **changed: Any) -> WorkerSpec:
+    """Return a receiver of flows 0 and 1 on a port."""
+    flows = tuple(FlowSpec(n, "127.0.0.1", 65400 + n, "127.0.0.1", port) for n in (0, 1))
+    spec = WorkerSpec(
+        "receiver", "right", index, None, flows, Traffic(), receive=Receive(), bind_port=port
+    )
+    return replace(spec, **changed)
+
+
+def sender(**changed: Any) -> WorkerSpec:
+    """Return a sender to a port where nobody listens; the tests let it send nothing."""
+    flow = FlowSpec(0, "127.0.0.1", 0, "127.0.0.1", 9)
+    return replace(
+        WorkerSpec("sender", "left", 0, None, (flow,), Traffic(), send=Send()), **changed
+    )
+
+
+def phase(tag: int = TAG) -> dict[str, Any]:
+    """Return a phase that starts now."""
+    return {"tag": tag, "at_ns": time.monotonic_ns(), "duration_ns": SECOND_NS, "count": None}
+
+
+def datagram(flow: int, sequence: int, tag: int = TAG, size: int = 32) -> bytes:
+    """Return a datagram as native/udpbench.h describes it."""
+    header = struct.pack("!IH", tag, flow) + sequence.to_bytes(6, "big") + bytes(6)
+    return header.ljust(size, b"\0")
+
+
+def give(port: int, datagrams: list[bytes]) -> None:
+    """Send datagrams to a port of the loopback interface."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as giver:
+        for one in datagrams:
+            giver.sendto(one, ("127.0.0.1", port))
+
+
+def until(what: str, condition: Callable[[], Any]) -> Any:
+    """Return the condition's value once it is true; fail at the deadline with its last value."""
+    deadline = time.monotonic() + DEADLINE_S
+    value = condition()
+    while not value:
+        assert time.monotonic() < deadline, f"{what}: still {value!r}"
+        value = condition()
+    return value
+
+
+def count(pool: Pool, field: str) -> int:
+    """Return a count, summed over the workers."""
+    return sum(stats.counts[field] for stats in pool.sample(0).stats)
+
+
+def gone(pid: int) -> bool:
+    """Say whether a process has ended, reaped or not."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 - one line
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_a_receiver_counts_what_arrives_by_kind(pool: Pool, port: int) -> None:
+    """Own, doubled, foreign, truncated and corrupt datagrams are told apart, and flows as well."""
+    prepared = pool.prepare([receiver(port)])
+    pool.start(phase())
+    own = [datagram(0, 0), datagram(0, 1), datagram(1, 0)]
+    others = [datagram(0, 1), datagram(0, 2, tag=7), datagram(0, 2, size=100)]
+    give(port, [*own, *others, datagram(0, 2, size=40), b"hi"])
+    until("eight datagrams read", lambda: count(pool, "read_packets") == 8)
+    pool.stop()
+    until("done", lambda: pool.sample(0).state == "done")
+
+    reply = pool.sample(0)
+    stats = reply.stats[0]
+    assert {
+        "received_packets": 3,
+        "duplicate_packets": 1,
+        "foreign_packets": 2,
+        "truncated_packets": 1,
+        "corrupt_packets": 1,
+    } == {
+        name: stats.counts[name]
+        for name in (
+            "received_packets",
+            "duplicate_packets",
+            "foreign_packets",
+            "truncated_packets",
+            "corrupt_packets",
+        )
+    }
+    assert [(0, 2, 1), (1, 1, 0)] == [(f.flow, f.packets, f.highest_sequence) for f in reply.flows]
+    assert (None, 0) == (reply.error, reply.queued_bytes)
+    assert (prepared[0].socket_inode, prepared[0].buffer_bytes) == (
+        stats.socket_inode,
+        stats.buffer_bytes,
+    )
+    assert {prepared[0].socket_inode} == set(pool.inodes())
+    assert stats.cpus_seen
+
+
+def test_a_phase_counts_from_zero(pool: Pool, port: int) -> None:
+    """The second phase knows nothing of the first: its packets are foreign, its counts its own."""
+    pool.prepare([receiver(port)])
+    pool.start(phase())
+    give(port, [datagram(0, 0)])
+    until("one received", lambda: count(pool, "received_packets") == 1)
+    pool.stop()
+    until("done", lambda: pool.sample(0).state == "done")
+    pool.start(phase(TAG + 1))
+    give(port, [datagram(0, 0, tag=TAG + 1), datagram(0, 5)])
+    until("two read", lambda: count(pool, "read_packets") == 2)
+
+    assert (1, 1) == (count(pool, "received_packets"), count(pool, "foreign_packets"))
+    assert [1, 0] == [flow.packets for flow in pool.sample(0).flows]
+
+
+def test_workers_of_one_port_share_its_socket(pool: Pool, port: int) -> None:
+    """Two workers read one socket; each has its thread, and their counts add up."""
+    prepared = pool.prepare([receiver(port), receiver(port, 1)])
+    pool.start(phase())
+    give(port, [datagram(0, sequence) for sequence in range(100)])
+    until("hundred received", lambda: count(pool, "received_packets") == 100)
+
+    assert ["right.receiver0", "right.receiver1"] == [one.worker for one in prepared]
+    assert 1 == len({one.socket_inode for one in prepared})
+    assert 100 == pool.sample(0).flows[0].packets
+
+
+def test_a_worker_is_pinned_before_it_opens_its_socket(pool: Pool, port: int) -> None:
+    """The affinity read back is the one CPU asked for, and the loop was seen there alone."""
+    cpu = max(os.sched_getaffinity(0))
+    prepared = pool.prepare([receiver(port, cpu=cpu)])
+    pool.start(phase())
+    give(port, [datagram(0, 0)])
+    until("one received", lambda: count(pool, "received_packets") == 1)
+
+    assert cpu == prepared[0].cpu
+    assert (cpu,) == pool.sample(0).stats[0].cpus_seen
+
+
+def test_samples_are_numbered_and_given_once_received(pool: Pool, port: int) -> None:
+    """``since`` lets go of what came before; the same number again gives the same samples."""
+    pool.prepare([receiver(port)])
+    pool.start(phase())
+    pool.tick()
+    pool.tick()
+    first = pool.sample(0)
+    again = pool.sample(0)
+    rest = pool.sample(first.next)
+
+    assert (3, 3) == (len(first.samples), first.next)
+    assert first.samples == again.samples
+    assert ((), 3) == (rest.samples, rest.next)
+    assert ["right.receiver0"] * 3 == [sample.worker for sample in first.samples]
+
+
+def test_what_waits_in_the_socket_is_seen(pool: Pool, port: int) -> None:
+    """Datagrams that nobody reads yet are queued bytes."""
+    pool.prepare([receiver(port)])
+    assert 0 == pool.sample(0).queued_bytes
+    give(port, [datagram(0, 0)])
+
+    until("queued", lambda: pool.sample(0).queued_bytes)
+
+
+def test_a_buffer_is_read_back_doubled(pool: Pool, port: int) -> None:
+    """The kernel grants twice what was asked for, as socket(7) says; none asked is the default."""
+    receive = Receive(buffer_bytes=8192, force_buffer=False)
+    prepared = pool.prepare([receiver(port, receive=receive)])
+    assert 16384 == prepared[0].buffer_bytes
+
+    default = int(Host().read_text("/proc/sys/net/core/rmem_default"))
+    prepared = pool.prepare([receiver(port, receive=Receive(buffer_bytes=None))])
+    assert default == prepared[0].buffer_bytes
+
+
+def test_no_workers_are_no_process(pool: Pool) -> None:
+    """``receive.workers: 0`` prepares nothing, and the port stays closed."""
+    assert () == pool.prepare([])
+    assert ("none", None) == (pool.sample(0).state, pool.fileno)
+
+
+def test_everything_that_cannot_be_opened_is_named(pool: Pool, port: int) -> None:
+    """A port that is taken and a CPU that is not there are told in one error."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("0.0.0.0", port))  # noqa: S104 - nothing sends to it
+        with pytest.raises(WorkerFailed) as caught:
+            pool.prepare([receiver(port), receiver(port, 1, cpu=4095)])
+
+    cpus = sorted(os.sched_getaffinity(0))
+    assert (
+        f"right.receiver0: socket 0.0.0.0:{port}: Address already in use; "
+        f"right.receiver1: CPU 4095: Invalid argument; the agent may run on {cpus}"
+    ) == caught.value.message
+    assert "none" == pool.sample(0).state
+
+
+def test_an_address_that_is_not_ours_is_named(pool: Pool) -> None:
+    """A sender that cannot bind its source names the whole flow."""
+    flow = FlowSpec(0, "192.0.2.1", 65400, "127.0.0.1", 9)
+    with pytest.raises(WorkerFailed) as caught:
+        pool.prepare([sender(flows=(flow,))])
+
+    assert (
+        "left.sender0: socket 192.0.2.1:65400 → 127.0.0.1:9: Cannot assign requested address"
+    ) == caught.value.message
+
+
+def test_both_roles_in_one_namespace_are_refused(pool: Pool, port: int) -> None:
+    """The kernel would send by lo and no network would be measured."""
+    with pytest.raises(SafetyError):
+        pool.prepare([sender(), receiver(port)])
+
+
+def test_a_loop_that_refuses_its_config_fails_the_phase(pool: Pool) -> None:
+    """What C returns is told with the worker's name: a payload must hold the header."""
+    pool.prepare([sender(traffic=Traffic(size_bytes=10))])
+    pool.start(phase())
+    until("failed", lambda: pool.sample(0).state == "failed")
+
+    error = pool.sample(0).error
+    assert error is not None
+    assert (
+        "left.sender0: its loop ended with Invalid argument (errno 22)",
+        "WorkerFailed",
+        "right",
+    ) == (error["message"], error["kind"], error["host"])
+
+
+def test_a_bug_in_a_worker_ends_its_process_with_its_last_words(pool: Pool) -> None:
+    """A thread that fails unforeseen takes the process along, and the agent tells why."""
+    pool.prepare([sender(send=Send(call="send"))])
+    pool.start(phase())
+    until("failed", lambda: pool.sample(0).state == "failed")
+
+    error = pool.sample(0).error
+    assert error is not None
+    assert error["message"].startswith("the worker process ended by itself with status 1: ")
+    assert error["message"].endswith("KeyError: 'send'")
+
+
+def test_a_killed_process_is_a_failure(pool: Pool, port: int) -> None:
+    """A worker process that dies is noticed, and nothing can be started with it."""
+    prepared = pool.prepare([receiver(port)])
+    os.kill(prepared[0].pid, signal.SIGKILL)
+    until("failed", lambda: pool.sample(0).state == "failed")
+
+    assert {
+        "kind": "WorkerFailed",
+        "message": "the worker process ended by itself with signal 9",
+        "host": "right",
+    } == pool.sample(0).error
+    with pytest.raises(WorkerFailed):
+        pool.start(phase())
+    assert pool.fileno is None
+
+
+def test_a_process_that_dies_under_an_order_is_a_failure(pool: Pool, port: int) -> None:
+    """A start that meets a dead process says how it ended, not that a pipe broke."""
+    prepared = pool.prepare([receiver(port)])
+    os.kill(prepared[0].pid, signal.SIGKILL)
+    until("process gone", lambda: gone(prepared[0].pid))
+
+    with pytest.raises(WorkerFailed) as caught:
+        pool.start(phase())
+    assert "the worker process ended by itself with signal 9" == caught.value.message
+
+
+def test_a_stuck_process_is_given_up_and_killed(pool: Pool, port: int) -> None:
+    """An answer that does not come in time is told as such, and close does not wait for ever."""
+    prepared = pool.prepare([receiver(port)])
+    os.kill(prepared[0].pid, signal.SIGSTOP)
+
+    with pytest.raises(DeadlineExceeded) as caught:
+        pool.start(phase())
+    assert "the worker process did not say 'started' within 0.5 s" == caught.value.message
+
+    pool.close()
+    assert gone(prepared[0].pid)
+
+
+def test_a_start_needs_workers_at_rest(pool: Pool, port: int) -> None:
+    """Neither without workers nor while they run can a phase begin."""
+    with pytest.raises(WorkerFailed) as caught:
+        pool.start(phase())
+    assert "start: there are no workers; prepare them first" == caught.value.message
+
+    pool.prepare([receiver(port)])
+    pool.start(phase())
+    with pytest.raises(WorkerFailed) as caught:
+        pool.start(phase())
+    assert "start: the workers are not at rest but running" == caught.value.message
+
+
+def test_close_frees_the_port(pool: Pool, port: int) -> None:
+    """Once closed, also out of a running loop, process and socket are gone."""
+    prepared = pool.prepare([receiver(port)])
+    pool.start(phase())
+    pool.close()
+
+    assert gone(prepared[0].pid)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("0.0.0.0", port))  # noqa: S104 - nothing sends to it
+
+
+def test_a_worker_process_serves_the_agent_that_started_it_alone() -> None:
+    """Where the agent died before the process could ask to die with it, it ends by itself."""
+    plan = json.dumps({"agent_pid": 1}).encode() + b"\n"
+    command = [sys.executable, "-m", "udpbench.agent.workers"]
+    ended = subprocess.run(command, input=plan, capture_output=True, check=False, timeout=10)
+
+    assert (1, b"") == (ended.returncode, ended.stdout)

@@ -1,0 +1,498 @@
+"""Agents in network namespaces of their own: real links, real packets, real deaths."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+import pytest
+
+from udpbench.model import (
+    Facts,
+    FlowSpec,
+    Receive,
+    Scope,
+    Send,
+    Setting,
+    Snapshot,
+    Traffic,
+    WorkerSpec,
+)
+from udpbench.protocol import (
+    PROTOCOL,
+    SampleReply,
+    build_id,
+    decode,
+    encode,
+    read_line,
+    write_line,
+)
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces; run it as root"),
+]
+
+DEADLINE_S = 10.0
+SECOND_NS = 10**9
+OWN_NAMESPACE = ("unshare", "--net", "--mount")
+SENDER, RECEIVER = "198.18.0.30", "198.18.0.1"
+"""Of the range that RFC 2544 sets aside for benchmarks."""
+PACKETS = 20_000
+
+
+class Agent:
+    """A real agent, spoken to in lines."""
+
+    def __init__(self, name: str, *prefix: str) -> None:
+        self.name = name
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", "udpbench.agent.serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.requests = cast("IO[bytes]", self.process.stdin)
+        self.replies = cast("IO[bytes]", self.process.stdout)
+
+    def ask(self, verb: str, **args: Any) -> Any:
+        """Return the result of a request; its error where it failed."""
+        self.requests.write(write_line({"id": 1, "verb": verb, "args": encode(args)}))
+        self.requests.flush()
+        assert select.select([self.replies], [], [], DEADLINE_S)[0], f"no reply to {verb}"
+        reply = read_line(self.replies.readline())
+        return reply.get("result", reply.get("error"))
+
+    def hello(
+        self, run: str = "test", scopes: Sequence[Scope] = ("namespace",), lease_s: int = 60
+    ) -> Any:
+        """Greet the agent."""
+        return self.ask(
+            "hello",
+            host=self.name,
+            run=run,
+            build=build_id(),
+            protocol=PROTOCOL,
+            lease_ns=lease_s * SECOND_NS,
+            scopes=scopes,
+        )
+
+    def done(self, verb: str, **args: Any) -> Any:
+        """Return the result of a request that must not fail."""
+        result = self.ask(verb, **args)
+        assert not (isinstance(result, dict) and "kind" in result), result
+        return result
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Agent]]:
+    """Start agents that are not left behind."""
+    agents: list[Agent] = []
+
+    def one(name: str, *prefix: str) -> Agent:
+        agents.append(Agent(name, *prefix))
+        return agents[-1]
+
+    yield one
+    for agent in agents:
+        agent.requests.close()
+        if agent.process.poll() is None:
+            agent.process.wait(DEADLINE_S)
+        agent.replies.close()
+        cast("IO[bytes]", agent.process.stderr).close()
+
+
+@pytest.fixture
+def pair(start: Callable[..., Agent]) -> tuple[Agent, Agent]:
+    """Join a sender's and a receiver's namespace by a veth pair."""
+    left, right = start("left", *OWN_NAMESPACE), start("right", *OWN_NAMESPACE)
+    left.hello()
+    right.hello()
+    link = {"peer": "send0", "peer_pid": left.process.pid, "queues": 2}
+    link |= {"mac": "02:00:00:00:00:01", "peer_mac": "02:00:00:00:00:02"}
+    right.done(
+        "apply",
+        settings=[
+            Setting("link", "receive0", link),
+            Setting("address", f"receive0/{RECEIVER}/24", True),
+            Setting("up", "receive0", True),
+        ],
+    )
+    left.done(
+        "apply",
+        settings=[Setting("address", f"send0/{SENDER}/24", True), Setting("up", "send0", True)],
+    )
+    return left, right
+
+
+def flows(destination: str = RECEIVER) -> tuple[FlowSpec, ...]:
+    """Return two flows from one source."""
+    return tuple(FlowSpec(n, SENDER, 65400 + n, destination, 4321) for n in (0, 1))
+
+
+def sender(destination: str = RECEIVER, **traffic: Any) -> WorkerSpec:
+    """Return a sender that sends a fixed number of packets."""
+    return WorkerSpec(
+        "sender",
+        "left",
+        0,
+        None,
+        flows(destination),
+        Traffic(**traffic),
+        send=Send(),
+        rate_pps=100_000,
+        count_packets=PACKETS,
+    )
+
+
+def receiver() -> WorkerSpec:
+    """Return a receiver with a large buffer."""
+    return WorkerSpec(
+        "receiver", "right", 0, None, flows(), Traffic(), receive=Receive(), bind_port=4321
+    )
+
+
+def sample(agent: Agent) -> SampleReply:
+    """Return an agent's sample in the model's terms."""
+    return cast("SampleReply", decode(SampleReply, agent.done("sample", since=0)))
+
+
+def until(agent: Agent, what: str, condition: Callable[[SampleReply], Any]) -> SampleReply:
+    """Poll an agent until a condition holds of its sample; fail at the deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition(reply := sample(agent)):
+        assert time.monotonic() < deadline, f"{agent.name}: not {what}: {reply}"
+    return reply
+
+
+def run_phase(left: Agent, right: Agent, tag: int) -> tuple[SampleReply, SampleReply]:
+    """Send one phase and return what both ends counted once all is quiet."""
+    at_ns = time.monotonic_ns() + SECOND_NS // 20
+    for agent in (right, left):
+        agent.done("start", phase="measured", tag=tag, at_ns=at_ns, duration_ns=None)
+    sent = until(left, "done", lambda reply: reply.state == "done")
+    until(right, "all read", lambda reply: reply.stats[0].counts["received_packets"] == PACKETS)
+    right.done("stop")
+    return sent, until(right, "done", lambda reply: reply.state == "done")
+
+
+def snapshot(agent: Agent, interface: str) -> dict[str, int]:
+    """Return an agent's counters."""
+    made = cast("Snapshot", decode(Snapshot, agent.done("snapshot", interface=interface)))
+    assert agent.name == made.host
+    return made.counters
+
+
+def test_every_packet_arrives_and_is_counted_at_each_place(pair: tuple[Agent, Agent]) -> None:
+    """Loops, flows, sockets, IP, devices and queues agree, in a second phase as in the first."""
+    left, right = pair
+    right.done("prepare", interface="receive0", workers=[receiver()])
+    left.done("prepare", interface="send0", workers=[sender()])
+    for tag in (1, 2):
+        before = {**snapshot(left, "send0"), **snapshot(right, "receive0")}
+        sent, received = run_phase(left, right, tag)
+        after = {**snapshot(left, "send0"), **snapshot(right, "receive0")}
+        moved = {name: after[name] - before[name] for name in after}
+
+        assert PACKETS == sent.stats[0].counts["sent_packets"]
+        assert PACKETS == received.stats[0].counts["received_packets"]
+        assert [(f.flow, f.packets, f.highest_sequence) for f in sent.flows] == [
+            (f.flow, f.packets, f.highest_sequence) for f in received.flows
+        ]
+        assert PACKETS == sum(flow.packets for flow in received.flows)
+        assert PACKETS == moved["snmp.Udp.InDatagrams"]
+        assert PACKETS == moved["netstat.IpExt.InNoECTPkts"]
+        assert PACKETS <= moved["link.send0.tx_packets"]
+        assert PACKETS <= moved["link.receive0.rx_packets"]
+        assert (0, 0) == (moved["qdisc.send0.drops"], moved["link.receive0.rx_dropped"])
+        inode = received.stats[0].socket_inode
+        assert 0 == moved[f"socket.{inode}.drops"]
+        assert "ethtool.receive0.rx_queue_1_drops" in moved
+        assert [] == [name for name in moved if name.startswith(("softnet", "cpu", "rt_cache"))]
+
+
+def test_a_socket_that_nobody_reads_loses_what_the_ledger_finds(pair: tuple[Agent, Agent]) -> None:
+    """Drops of the socket by its inode are those of the namespace: nothing else was lost."""
+    left, right = pair
+    small = Receive(buffer_bytes=4096, work_ns=1_000_000, batch=1)
+    spec = WorkerSpec(
+        "receiver", "right", 0, None, flows(), Traffic(), receive=small, bind_port=4321
+    )
+    inode = right.done("prepare", interface="receive0", workers=[spec])[0]["socket_inode"]
+    left.done("prepare", interface="send0", workers=[sender()])
+    before = snapshot(right, "receive0")
+    at_ns = time.monotonic_ns() + SECOND_NS // 20
+    for agent in (right, left):
+        agent.done("start", phase="measured", tag=1, at_ns=at_ns, duration_ns=SECOND_NS)
+    until(left, "done", lambda reply: reply.state == "done")
+    quiet = until(right, "queue empty", lambda reply: reply.queued_bytes == 0)
+    right.done("stop")
+    quiet = until(right, "done", lambda reply: reply.state == "done")
+    after = snapshot(right, "receive0")
+
+    drops = after[f"socket.{inode}.drops"] - before[f"socket.{inode}.drops"]
+    rcvbuf = after["snmp.Udp.RcvbufErrors"] - before["snmp.Udp.RcvbufErrors"]
+    assert drops == rcvbuf
+    assert drops > 0
+    assert PACKETS == quiet.stats[0].counts["received_packets"] + drops
+
+
+def test_facts_are_those_of_the_namespace(pair: tuple[Agent, Agent]) -> None:
+    """Sysfs and netlink show the pair that was made in this namespace alone."""
+    _, right = pair
+    facts = cast("Facts", decode(Facts, right.done("facts", interface="receive0")))
+
+    assert ("veth", "02:00:00:00:00:01", 1500, 2, 2) == (
+        facts.driver,
+        facts.mac,
+        facts.mtu,
+        facts.rx_queues,
+        facts.tx_queues,
+    )
+    assert (f"{RECEIVER}/24",) == facts.addresses
+    shown = Path(f"/proc/{right.process.pid}/root/sys/class/net").iterdir()
+    assert ["receive0"] == [path.name for path in shown if path.name != "lo"]
+
+
+def test_a_queue_is_served_by_its_napi_thread(start: Callable[..., Agent]) -> None:
+    """Where NAPI is threaded, a queue's CPUs are those that its kernel thread may run on."""
+    left, right = start("left", *OWN_NAMESPACE), start("right", *OWN_NAMESPACE)
+    left.hello()
+    right.hello()
+    cpu = max(os.sched_getaffinity(0))
+    link = {"peer": "send0", "peer_pid": left.process.pid, "queues": 2}
+    link |= {"mac": "02:00:00:00:00:01", "peer_mac": "02:00:00:00:00:02"}
+    settings = [
+        Setting("link", "receive0", link),
+        Setting("up", "receive0", True),
+        Setting("feature", "receive0/rx-gro", True),
+        Setting("device", "receive0/threaded", 1),
+        Setting("napi_cpus", "receive0", [[cpu], [cpu]]),
+    ]
+    right.done("apply", settings=settings)
+    facts = cast("Facts", decode(Facts, right.done("facts", interface="receive0")))
+
+    assert {"0": (cpu,), "1": (cpu,)} == facts.queue_cpus
+
+
+def test_the_machines_counters_are_the_machine_agents(start: Callable[..., Agent]) -> None:
+    """With scope machine alone there is nothing of a namespace in a snapshot."""
+    machine = start("machine", *OWN_NAMESPACE)
+    machine.hello(scopes=("machine",))
+    found = snapshot(machine, "")
+
+    assert {"softnet", "rt_cache", "cpu", "softirq"} == {name.split(".")[0] for name in found}
+
+
+@pytest.mark.parametrize(
+    ("destination", "reason"),
+    [
+        (SENDER, "a local address"),
+        ("198.18.0.255", "a broadcast address"),
+        ("224.0.0.1", "a multicast address"),
+        ("203.0.113.1", "no route (Network is unreachable)"),
+    ],
+)
+def test_nothing_is_sent_without_a_proven_route(
+    pair: tuple[Agent, Agent], destination: str, reason: str
+) -> None:
+    """A wrong destination is refused at prepare, with its reason, and no worker is made."""
+    left, _ = pair
+    error = left.ask("prepare", interface="send0", workers=[sender(destination)])
+
+    assert "SafetyError" == error["kind"]
+    assert f"{SENDER} → {destination}: {reason}" in error["message"]
+    assert "none" == sample(left).state
+
+
+def test_a_route_by_another_interface_is_refused(pair: tuple[Agent, Agent]) -> None:
+    """The route exists, but does not leave where the lab says."""
+    left, _ = pair
+    error = left.ask("prepare", interface="lo", workers=[sender()])
+
+    assert "SafetyError" == error["kind"]
+    assert "not by lo" in error["message"]
+
+
+def test_a_datagram_is_not_fragmented_unless_asked(pair: tuple[Agent, Agent]) -> None:
+    """Beyond the MTU every attempt fails with EMSGSIZE; with ``fragment`` all of them go out."""
+    left, _ = pair
+    for fragment, field in ((False, "emsgsize"), (True, "sent_packets")):
+        worker = sender(size_bytes=2000, fragment=fragment)
+        left.done("prepare", interface="send0", workers=[worker])
+        at_ns = time.monotonic_ns()
+        left.done("start", phase="path", tag=1, at_ns=at_ns, duration_ns=SECOND_NS, count=50)
+        reply = until(left, "done", lambda reply: reply.state == "done")
+        assert 50 == reply.stats[0].counts[field]
+
+
+def test_restore_undoes_the_pair(pair: tuple[Agent, Agent]) -> None:
+    """What was applied is undone, newest first, and the journal goes with it."""
+    left, right = pair
+    undone = right.done("restore")
+
+    assert ["up", "address", "link"] == [change["setting"]["kind"] for change in undone]
+    assert None is decode(Facts, right.done("facts", interface="receive0")).driver
+    assert [] == right.done("restore")
+    assert None is decode(Facts, left.done("facts", interface="send0")).driver
+
+
+def test_a_lease_that_runs_out_ends_workers_and_settings(start: Callable[..., Agent]) -> None:
+    """An agent without a controller puts its host back by itself."""
+    agent = start("left", *OWN_NAMESPACE)
+    agent.hello(lease_s=1)
+    agent.done("apply", settings=[Setting("sysctl", "net.ipv4.ip_default_ttl", 33)])
+    namespace = os.open(f"/proc/{agent.process.pid}/ns/net", os.O_RDONLY)
+    assert 0 == agent.process.wait(DEADLINE_S)
+
+    ttl = in_namespace(namespace, "cat", "/proc/sys/net/ipv4/ip_default_ttl")
+    os.close(namespace)
+    assert "64" == ttl
+
+
+def test_what_somebody_else_changed_is_left_and_told(start: Callable[..., Agent]) -> None:
+    """The agent ends with status 4 and says what remains; its journal stays."""
+    agent = start("left", *OWN_NAMESPACE)
+    netns = agent.hello()["netns"]
+    agent.done("apply", settings=[Setting("sysctl", "net.ipv4.ip_default_ttl", 33)])
+    guardian = os.pidfd_open(children(agent)[0])
+    enter = ["nsenter", f"--target={agent.process.pid}", "--net", "sysctl", "-qw"]
+    subprocess.run([*enter, "net.ipv4.ip_default_ttl=44"], check=True, timeout=DEADLINE_S)
+    agent.requests.close()
+    status = agent.process.wait(DEADLINE_S)
+    stderr = cast("IO[bytes]", agent.process.stderr).read().decode()
+    assert select.select([guardian], [], [], DEADLINE_S)[0], "the guardian still lives"
+    os.close(guardian)
+    journal = Path(f"/run/udpbench/test-{netns}.jsonl")
+    left_behind = journal.exists()
+    journal.unlink(missing_ok=True)
+
+    assert (4, True) == (status, left_behind)
+    assert stderr.startswith("udpbench agent: stdin ended; not restored: sysctl net.ipv4.ip_def")
+
+
+def test_an_agent_that_cannot_settle_says_so() -> None:
+    """Without the right to mount in its own namespace it does not start half-blind."""
+    drop = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
+    command = [*OWN_NAMESPACE, *drop, sys.executable, "-m", "udpbench.agent.serve"]
+    ran = subprocess.run(command, input=b"", capture_output=True, check=False, timeout=DEADLINE_S)
+
+    assert (
+        3,
+        b"",
+        "udpbench agent: not started: [Errno 1] mount of sysfs: Operation not permitted: '/sys'\n",
+    ) == (ran.returncode, ran.stdout, ran.stderr.decode())
+
+
+def in_namespace(descriptor: int, *command: str) -> str:
+    """Return what a command prints in a network namespace that is held open."""
+    enter = ["nsenter", f"--net=/proc/self/fd/{descriptor}", *command]
+    ran = subprocess.run(enter, pass_fds=(descriptor,), capture_output=True, check=True, timeout=10)
+    return ran.stdout.decode().strip()
+
+
+def test_a_killed_agent_leaves_nothing(pair: tuple[Agent, Agent]) -> None:
+    """Workers, guardians, namespaces and links vanish after SIGKILL, without anybody's help."""
+    left, right = pair
+    journals = [
+        Path(f"/run/udpbench/test-{Path(f'/proc/{agent.process.pid}/ns/net').stat().st_ino}.jsonl")
+        for agent in pair
+    ]
+    assert [True, True] == [journal.exists() for journal in journals]
+    worker = right.done("prepare", interface="receive0", workers=[receiver()])[0]["pid"]
+    watched = [os.pidfd_open(pid) for pid in (worker, *children(left), *children(right))]
+    left.process.kill()
+    right.process.kill()
+
+    deadline = time.monotonic() + DEADLINE_S
+    for pidfd in watched:
+        left_s = max(deadline - time.monotonic(), 0)
+        assert select.select([pidfd], [], [], left_s)[0], "a child of the agent still lives"
+        os.close(pidfd)
+    assert [False, False] == [journal.exists() for journal in journals]
+
+
+def children(agent: Agent) -> list[int]:
+    """Return an agent's child processes."""
+    pid = agent.process.pid
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_dead_guardian_is_replaced(start: Callable[..., Agent]) -> None:
+    """A host is never changed without somebody to put it back."""
+    agent = start("left", *OWN_NAMESPACE)
+    agent.hello()
+    agent.done("apply", settings=[Setting("sysctl", "net.ipv4.ip_default_ttl", 33)])
+    first = children(agent)
+    assert 1 == len(first)
+    os.kill(first[0], signal.SIGKILL)
+
+    deadline = time.monotonic() + DEADLINE_S
+    while children(agent) in (first, []):
+        assert time.monotonic() < deadline, "the guardian was not replaced"
+        agent.done("ping")
+    assert 1 == len(children(agent))
+
+
+def test_a_namespace_belongs_to_one_run(start: Callable[..., Agent]) -> None:
+    """A second run is refused at hello, with the first one's name, until that has ended."""
+    first = start("left", *OWN_NAMESPACE)
+    first.hello("one")
+    enter = ("nsenter", f"--net=/proc/{first.process.pid}/ns/net")
+    second = start("left", *enter)
+    refused = second.hello("two")
+    assert (
+        "HelloRefused",
+        f"the namespace is held by run one (pid {first.process.pid}); let that run end first",
+    ) == (refused["kind"], refused["message"])
+
+    first.process.kill()
+    first.process.wait(DEADLINE_S)
+    assert "pid" in second.hello("two")
+
+
+def test_a_machine_changes_under_one_run_alone(start: Callable[..., Agent]) -> None:
+    """A setting of machine scope is refused while another run shares the machine."""
+    first = start("left", *OWN_NAMESPACE)
+    first.hello("one", ("machine",))
+    second = start("right", "nsenter", f"--net=/proc/{first.process.pid}/ns/net")
+    second.hello("two", ("machine",))
+    setting = Setting("sysctl", "net.ipv4.ip_default_ttl", 33, "machine")
+    refused = first.ask("apply", settings=[setting])
+
+    assert "SettingRefused" == refused["kind"]
+    assert f"held by run two (pid {second.process.pid})" in refused["message"]
+    second.requests.close()
+    second.process.wait(DEADLINE_S)
+    assert 33 == first.done("apply", settings=[setting])[0]["after"]
+
+
+def test_an_agent_without_root_has_a_run_folder_of_its_own(start: Callable[..., Agent]) -> None:
+    """In a user namespace it settles as well, journals included, and tells what it may not do."""
+    drop = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    unshare = ("unshare", "--user", "--map-root-user", *OWN_NAMESPACE[1:])
+    tried = subprocess.run(
+        [*drop, *unshare, sys.executable, "-c", "import pyroute2"],
+        capture_output=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )
+    if tried.returncode != 0:
+        pytest.skip(f"not possible as another user: {tried.stderr.decode().strip()[-200:]}")
+    # As a controller would be: the parent is of the same user and stays in its own namespaces.
+    agent = start("left", *drop, "sh", "-c", '"$@"; exit $?', "sh", *unshare)
+    hello = agent.hello()
+    changed = agent.done("apply", settings=[Setting("sysctl", "net.ipv4.ip_default_ttl", 33)])
+
+    assert {"net_admin": True, "rcvbuf_force": False, "machine_sysctl": False} == hello[
+        "capabilities"
+    ]
+    assert 33 == changed[0]["after"]
+    assert ["sysctl"] == [change["setting"]["kind"] for change in agent.done("restore")]

@@ -1,0 +1,158 @@
+"""Parsers of the kernel's counters: text in, counters by dotted name out.
+
+Owns the layout of every counter file and the names in ``model.Snapshot``; never opens a file. Only
+counters that grow are kept: a queue length or a configured value has no difference worth taking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+SNMP_PROTOCOLS = ("Ip", "Icmp", "Udp", "TcpExt", "IpExt")
+"""Blocks that udpbench reads: /proc/net/snmp has the first three, /proc/net/netstat the others."""
+NOT_COUNTERS = ("Ip.Forwarding", "Ip.DefaultTTL")
+SOFTNET_COLUMNS = {
+    "processed": 0,
+    "dropped": 1,
+    "time_squeeze": 2,
+    "received_rps": 9,
+    "flow_limit_count": 10,
+}
+SOFTNET_CPU_COLUMN = 12
+"""Since Linux 5.10; older lines do not say which CPU they are of."""
+CPU_TIMES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+"""Columns of /proc/stat; guest and guest_nice follow and are part of user and nice."""
+SOFTIRQS = ("NET_TX", "NET_RX")
+NOT_STATISTICS = ("peer_ifindex",)
+"""What veth lists among its statistics and is an index."""
+
+
+@dataclass(frozen=True)
+class SocketQueue:
+    """One UDP socket as /proc/net/udp shows it."""
+
+    queued_bytes: int
+    """Memory charged for datagrams that wait to be read (truesize, not payload)."""
+    drops: int
+    """Datagrams lost at the socket since it was opened; 32 bits in the kernel, it wraps."""
+
+
+def parse_snmp(text: str, prefix: str) -> dict[str, int]:
+    """Return ``<prefix>.Udp.NoPorts`` and the like of /proc/net/snmp or /proc/net/netstat.
+
+    Each protocol has a line of names and a line of values (net/ipv4/proc.c).
+    """
+    counters = {}
+    lines = text.splitlines()
+    for names, values in zip(lines[::2], lines[1::2]):
+        protocol, _, rest = names.partition(":")
+        if protocol not in SNMP_PROTOCOLS:
+            continue
+        for name, value in zip(rest.split(), values.partition(":")[2].split()):
+            if f"{protocol}.{name}" not in NOT_COUNTERS:
+                counters[f"{prefix}.{protocol}.{name}"] = int(value)
+    return counters
+
+
+def parse_softnet(text: str, online: Sequence[int]) -> dict[str, int]:
+    """Return ``softnet.cpu0.dropped`` and the like of /proc/net/softnet_stat.
+
+    There is a line of hexadecimal columns for each online CPU, 11, 13 or 15 of them by kernel
+    (net/core/net-procfs.c); ``online`` names the CPUs where the lines do not.
+    """
+    counters = {}
+    for position, line in enumerate(text.splitlines()):
+        columns = [int(column, 16) for column in line.split()]
+        named = len(columns) > SOFTNET_CPU_COLUMN
+        cpu = columns[SOFTNET_CPU_COLUMN] if named else online[position]
+        for name, column in SOFTNET_COLUMNS.items():
+            if column < len(columns):
+                counters[f"softnet.cpu{cpu}.{name}"] = columns[column]
+    return counters
+
+
+def parse_rt_cache(text: str) -> dict[str, int]:
+    """Return ``rt_cache.in_martian_src`` and the like, summed over the CPUs' hexadecimal lines.
+
+    ``entries`` is a gauge, the same in every line, and left out (net/ipv4/route.c).
+    """
+    lines = text.splitlines()
+    names = lines[0].split() if lines else []
+    counters: dict[str, int] = {}
+    for line in lines[1:]:
+        for name, value in zip(names, line.split()):
+            if name != "entries":
+                key = f"rt_cache.{name}"
+                counters[key] = counters.get(key, 0) + int(value, 16)
+    return counters
+
+
+def parse_cpu_times(text: str, ticks_per_s: int) -> dict[str, int]:
+    """Return ``cpu.0.softirq_ns`` and the like of /proc/stat, in nanoseconds.
+
+    The kernel prints ticks of USER_HZ, so the resolution is 10 ms where that is 100.
+    """
+    counters = {}
+    for line in text.splitlines():
+        label, *values = line.split()
+        if label.startswith("cpu") and label != "cpu":
+            for name, value in zip(CPU_TIMES, values):
+                counters[f"cpu.{label[3:]}.{name}_ns"] = int(value) * (10**9 // ticks_per_s)
+    return counters
+
+
+def parse_softirqs(text: str) -> dict[str, int]:
+    """Return ``softirq.cpu0.NET_RX`` and ``NET_TX`` of /proc/softirqs: times each has run."""
+    lines = text.splitlines()
+    cpus = [label.lower() for label in lines[0].split()] if lines else []
+    counters = {}
+    for line in lines[1:]:
+        name, _, values = line.partition(":")
+        if name.strip() in SOFTIRQS:
+            for cpu, value in zip(cpus, values.split()):
+                counters[f"softirq.{cpu}.{name.strip()}"] = int(value)
+    return counters
+
+
+def parse_udp_sockets(text: str) -> dict[int, SocketQueue]:
+    """Return each socket of /proc/net/udp by inode number.
+
+    Its rx_queue is what still waits; the memory that SO_MEMINFO and SKMEMINFO report lags behind
+    by up to a quarter of the buffer (net/ipv4/udp.c: udp_rqueue_get, udp_rmem_release).
+    """
+    sockets = {}
+    for line in text.splitlines()[1:]:
+        columns = line.split()
+        queued = int(columns[4].partition(":")[2], 16)
+        sockets[int(columns[9])] = SocketQueue(queued, int(columns[-1]))
+    return sockets
+
+
+def parse_cpu_list(text: str) -> tuple[int, ...]:
+    """Return the CPUs of a kernel list such as ``0-3,8``; empty text is no CPU."""
+    cpus: list[int] = []
+    for part in text.strip().split(","):
+        if part:
+            first, _, last = part.partition("-")
+            cpus.extend(range(int(first), int(last or first) + 1))
+    return tuple(cpus)
+
+
+def parse_cpu_mask(text: str) -> tuple[int, ...]:
+    """Return the CPUs of a hexadecimal mask such as ``00000000,00000003``."""
+    mask = int(text.strip().replace(",", "") or "0", 16)
+    return tuple(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
+
+
+def device_statistics(interface: str, pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Return ``ethtool.receive0.rx_queue_0_drops`` and the like of a driver's own statistics.
+
+    vmxnet3 indents its names; a name that a driver repeats for each queue is summed.
+    """
+    counters: dict[str, int] = {}
+    for name, value in pairs:
+        if name not in NOT_STATISTICS:
+            key = f"ethtool.{interface}.{name.strip()}"
+            counters[key] = counters.get(key, 0) + value
+    return counters

@@ -1,0 +1,273 @@
+"""The one seam between the agent and its host: files under a root, netlink, ethtool, affinity.
+
+Nothing here decides anything. Every failure leaves as OSError with the kernel's own text. The
+process must never change its network namespace, and netlink is used from the main thread alone:
+pyroute2 keeps one socket per thread, opened in that thread's namespace (kernel-reference 6.2).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Optional
+
+SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h, Linux 5.14
+_NETDEV_CMD_QUEUE_GET = 10  # include/uapi/linux/netdev.h, Linux 6.8
+_NETDEV_CMD_NAPI_GET = 11
+_NETDEV_QUEUE_TYPE_RX = 0
+_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+
+
+@dataclass(frozen=True)
+class Napi:
+    """One NAPI instance of an interface; ``pid`` is its kernel thread where it is threaded."""
+
+    id: int
+    irq: Optional[int]
+    pid: Optional[int]
+
+
+class Host:
+    """The host as its agent sees it; ``root`` is another folder in tests of file settings."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self.root = root
+        self._netlink: Any = None
+
+    # --- files ---------------------------------------------------------------------------------
+
+    def path(self, path: str) -> Path:
+        """Return where an absolute path of the host lies under the root."""
+        return self.root / path.lstrip("/")
+
+    def exists(self, path: str) -> bool:
+        """Say whether a path is there."""
+        return self.path(path).exists()
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the sorted names in a folder; OSError where it is none."""
+        return sorted(os.listdir(self.path(path)))  # noqa: PTH208 - names, in /sys by the hundred
+
+    def read_text(self, path: str) -> str:
+        """Return a file's text without the space around it; OSError where it cannot be read."""
+        return self.path(path).read_text(encoding="utf-8", errors="replace").strip()
+
+    def write_text(self, path: str, text: str) -> None:
+        """Write a file that exists already, in one write(2), as /proc and /sys want it."""
+        file = os.open(self.path(path), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        try:
+            os.write(file, text.encode())
+        finally:
+            os.close(file)
+
+    # --- identity and time ---------------------------------------------------------------------
+
+    def boot_id(self) -> str:
+        """Return the identity of this boot."""
+        return self.read_text("/proc/sys/kernel/random/boot_id")
+
+    def netns(self) -> int:
+        """Return the inode number of the network namespace; the kernel may use it again."""
+        return self.path("/proc/self/ns/net").stat().st_ino
+
+    def netns_cookie(self) -> Optional[int]:
+        """Return the namespace's number, never used twice in a boot; None before Linux 5.14."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                raw = probe.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8)
+            except OSError:
+                return None
+        return int.from_bytes(raw, sys.byteorder)
+
+    def clock_ns(self) -> int:
+        """Return CLOCK_MONOTONIC in nanoseconds, the agent's only clock."""
+        return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+    def affinity(self, pid: int) -> list[int]:
+        """Return the CPUs that a thread may run on."""
+        return sorted(os.sched_getaffinity(pid))
+
+    def set_affinity(self, pid: int, cpus: Iterable[int]) -> None:
+        """Let a thread run on these CPUs alone."""
+        os.sched_setaffinity(pid, cpus)
+
+    # --- rtnetlink -----------------------------------------------------------------------------
+
+    @property
+    def netlink(self) -> Any:
+        """The pyroute2 IPRoute of this namespace, opened on first use (its import takes 0.2 s).
+
+        It raises NetlinkError, which is no OSError; ``rtnl`` translates.
+        """
+        if self._netlink is None:
+            from pyroute2 import IPRoute
+
+            # Without groups: nobody would read the multicast messages of a subscription.
+            self._netlink = IPRoute(ext_ack=True, strict_check=True, groups=0)
+        return self._netlink
+
+    def rtnl(self, noun: str, verb: str, **fields: Any) -> list[Any]:
+        """Call for example ``rtnl("link", "set", index=2, mtu=9000)`` and return its messages.
+
+        Raises OSError with the kernel's extended message where it gave one.
+        """
+        with _kernel_errors():
+            return list(getattr(self.netlink, noun)(verb, **fields) or ())
+
+    def link(self, interface: str) -> Any:
+        """Return the RTM_NEWLINK message of an interface; OSError ENODEV where there is none."""
+        return self.rtnl("link", "get", ifname=interface)[0]
+
+    def index(self, interface: str) -> int:
+        """Return an interface's index; OSError ENODEV where there is none."""
+        try:
+            return socket.if_nametoindex(interface)
+        except OSError as error:
+            # glibc reports the ioctl's ENODEV without a text.
+            code = error.errno or errno.ENODEV
+            raise OSError(code, os.strerror(code), interface) from error
+
+    # --- ethtool -------------------------------------------------------------------------------
+
+    def features(self, interface: str) -> dict[str, bool]:
+        """Return an interface's offload features, by the kernel's names."""
+        with _ethtool(interface) as device:
+            listed = device.get_features()
+            return {name: bool(listed[name]) for name in listed.keys() if name}  # noqa: SIM118
+
+    def set_feature(self, interface: str, name: str, enabled: bool) -> None:
+        """Ask for one feature; the kernel may quietly keep it as it is, so read it back."""
+        with _ethtool(interface) as device:
+            listed = device.get_features()
+            if name not in listed:
+                raise OSError(errno.EINVAL, f"{interface} has no feature {name}")
+            listed[name] = enabled
+            device.set_features(listed)
+
+    def statistics(self, interface: str) -> dict[str, int]:
+        """Return the driver's own counters (ethtool -S); empty where it has none."""
+        with _ethtool(interface) as device:
+            if device.get_stringset_length(_ETH_SS_STATS) == 0:
+                return {}
+            return {name: int(value) for name, value in device.get_statistics()}
+
+    # --- NAPI (generic netlink family netdev, Linux 6.8) ----------------------------------------
+
+    def napis(self, interface: str) -> tuple[Napi, ...]:
+        """Return the NAPI instances of an interface that is up, by id: in their queues' order.
+
+        Raises OSError where the kernel has no netdev family (before 6.8).
+        """
+        index = self.index(interface)
+        found = [
+            Napi(int(m.get_attr("ID")), m.get_attr("IRQ"), m.get_attr("PID"))
+            for m in _netdev_dump("napi", index)
+            if m.get_attr("IFINDEX") == index
+        ]
+        return tuple(sorted(found, key=lambda napi: napi.id))
+
+    def queue_napis(self, interface: str) -> dict[int, Napi]:
+        """Return RX queue → the NAPI instance that serves it.
+
+        A driver that does not link them (veth) has one instance per queue, in the queues' order.
+        """
+        index = self.index(interface)
+        napis = self.napis(interface)
+        by_id = {napi.id: napi for napi in napis}
+        linked = {
+            int(m.get_attr("ID")): by_id[m.get_attr("NAPI_ID")]
+            for m in _netdev_dump("queue", index)
+            if m.get_attr("IFINDEX") == index
+            and m.get_attr("TYPE") == _NETDEV_QUEUE_TYPE_RX
+            and m.get_attr("NAPI_ID") in by_id
+        }
+        return linked or dict(enumerate(napis))
+
+    def close(self) -> None:
+        """Close the netlink socket; the next use opens a new one."""
+        if self._netlink is not None:
+            self._netlink.close()
+            self._netlink = None
+
+
+_ETH_SS_STATS = 1  # include/uapi/linux/ethtool.h
+
+
+@contextmanager
+def _kernel_errors(what: str = "") -> Iterator[None]:
+    """Turn pyroute2's own exceptions into the OSError that they stand for."""
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    try:
+        yield
+    except NetlinkError as error:
+        text = error.args[1] if len(error.args) > 1 else ""
+        raise OSError(error.code, text or os.strerror(error.code), what or None) from error
+
+
+@contextmanager
+def _ethtool(interface: str) -> Iterator[Any]:
+    """Open an interface for ethtool's ioctls; a new object each time, for it caches names."""
+    from pyroute2.ethtool.ioctl import IoctlEthtool, NoSuchDevice, NotSupportedError
+
+    device = IoctlEthtool(interface)
+    try:
+        yield device
+    except NoSuchDevice as error:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), interface) from error
+    except NotSupportedError as error:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), interface) from error
+    finally:
+        device.close()
+
+
+@cache
+def _netdev_messages() -> dict[str, tuple[int, Any]]:
+    """Return the two messages that pyroute2 lacks: name → (command, class).
+
+    Attributes as in include/uapi/linux/netdev.h: NETDEV_A_NAPI_*, NETDEV_A_QUEUE_*.
+    """
+    from pyroute2.netlink import genlmsg
+
+    class NapiMessage(genlmsg):  # type: ignore[misc]
+        nla_map = (
+            ("A_UNSPEC", "none"),
+            ("IFINDEX", "uint32"),
+            ("ID", "uint32"),
+            ("IRQ", "uint32"),
+            ("PID", "uint32"),
+        )
+
+    class QueueMessage(genlmsg):  # type: ignore[misc]
+        nla_map = (
+            ("A_UNSPEC", "none"),
+            ("ID", "uint32"),
+            ("IFINDEX", "uint32"),
+            ("TYPE", "uint32"),
+            ("NAPI_ID", "uint32"),
+        )
+
+    return {
+        "napi": (_NETDEV_CMD_NAPI_GET, NapiMessage),
+        "queue": (_NETDEV_CMD_QUEUE_GET, QueueMessage),
+    }
+
+
+def _netdev_dump(name: str, index: int) -> list[Any]:
+    from pyroute2 import GenericNetlinkSocket
+
+    command, message = _netdev_messages()[name]
+    with _kernel_errors("netdev"), GenericNetlinkSocket() as link:
+        link.bind("netdev", message)
+        request = message()
+        request["cmd"], request["version"] = command, 1
+        request["attrs"] = [("IFINDEX", index)]
+        return list(link.nlm_request(request, msg_type=link.prid, msg_flags=_DUMP))

@@ -1,0 +1,279 @@
+"""What was changed on this host and is not yet undone, on disk before the change is made.
+
+One file per run and network namespace, /run/udpbench/<run>-<netns>.jsonl, gone after a reboot like
+the settings it describes. Whoever has it open holds its lock. It never touches a setting.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Optional
+
+from udpbench.agent.host import Host
+from udpbench.errors import RestoreError
+from udpbench.model import Setting
+from udpbench.protocol import decode
+
+FOLDER = "/run/udpbench"
+FORMAT = 1
+_RUN = re.compile(r"[\w.:+-]+", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One change; ``after`` means something only where the change is known to be ``applied``."""
+
+    seq: int
+    setting: Setting
+    before: Any
+    after: Any = None
+    applied: bool = False
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Where a journal belongs; ``netns_cookie`` is never used twice in a boot, the inode may be."""
+
+    run: str
+    boot_id: str
+    netns: int
+    netns_cookie: Optional[int]
+
+    def same_place(self, other: Identity) -> bool:
+        """Say whether both are of the same boot and network namespace, whatever the run."""
+        return replace(self, run="") == replace(other, run="")
+
+
+def identify(host: Host, run: str) -> Identity:
+    """Return the identity of this process's namespace for a run."""
+    return Identity(run, host.boot_id(), host.netns(), host.netns_cookie())
+
+
+class Journal:
+    """The journal of one run in one namespace; the file appears with the first change.
+
+    Its lock is flock(2) on the file, so it ends with the process. Files are made 0600, in a folder
+    0700. What is about to change is on disk before ``begin`` returns; the rest is only written,
+    which outlives the process: a replay can do without it, and fsync(2) takes 3 ms on ext4.
+    """
+
+    def __init__(self, host: Host, run: str) -> None:
+        if not _RUN.fullmatch(run):
+            raise ValueError(f"run {run!r}: a name holds only letters, digits and ._:+-")
+        self.identity = identify(host, run)
+        self.path = host.path(FOLDER) / f"{run}-{self.identity.netns}.jsonl"
+        self._file: Optional[int] = None
+        self._entries: dict[int, Entry] = {}
+        self._last = 0
+
+    @classmethod
+    def open(cls, host: Host, path: Path, wait: bool = False) -> Journal:
+        """Return the journal in a file that another process left, and take its lock.
+
+        Raises RestoreError where it is of another boot or namespace, or damaged; where it is
+        locked, waits for the lock or raises as well. A last line without its end is cut off.
+        """
+        file = _lock(path, wait)
+        try:
+            identity, entries, last, size = _load(path)
+            journal = cls(host, identity.run)
+            _check_place(path, identity, journal.identity)
+            os.ftruncate(file, size)
+        except BaseException:
+            os.close(file)
+            raise
+        journal.path, journal._file = path, file
+        journal._entries, journal._last = entries, last
+        return journal
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the latest change; 0 before the first."""
+        return self._last
+
+    @property
+    def pending(self) -> tuple[Entry, ...]:
+        """What is not undone yet, in the order of the changes."""
+        return tuple(self._entries.values())
+
+    def begin(self, setting: Setting, before: Any) -> Entry:
+        """Record what is about to be changed and what was read; OSError where that fails."""
+        if self._file is None:
+            self._create()
+        entry = Entry(self._last + 1, setting, before)
+        line = {"seq": entry.seq, "setting": asdict(setting), "before": before}
+        self._append(line, durable=True)
+        self._last = entry.seq
+        self._entries[entry.seq] = entry
+        return entry
+
+    def applied(self, entry: Entry, after: Any) -> Entry:
+        """Record what was read back after the change."""
+        self._append({"seq": entry.seq, "after": after})
+        entry = replace(entry, after=after, applied=True)
+        self._entries[entry.seq] = entry
+        return entry
+
+    def undone(self, entry: Entry) -> None:
+        """Record that a change is undone; the file goes with the last one.
+
+        A failure to record it is harmless: a replay finds the value as it was before.
+        """
+        del self._entries[entry.seq]
+        with suppress(OSError):
+            if self._entries:
+                self._append({"seq": entry.seq, "undone": True})
+            else:
+                self.path.unlink()
+        if not self._entries:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the file and its lock; what is pending stays on disk."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _create(self) -> None:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            self._file = os.open(self.path, flags, 0o600)
+        except FileExistsError as error:
+            raise RestoreError(
+                f"{self.path}: run {self.identity.run} has left changes here that are not undone; "
+                "undo them first: udpbench restore"
+            ) from error
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._append({"journal": FORMAT, **asdict(self.identity)})
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _append(self, line: dict[str, Any], durable: bool = False) -> None:
+        if self._file is None:
+            raise OSError(errno.EBADF, "the journal is closed", str(self.path))
+        data = json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        size = os.fstat(self._file).st_size
+        written = os.write(self._file, data)
+        if written != len(data):
+            os.ftruncate(self._file, size)  # half a line would make the next one unreadable
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        if durable:
+            os.fsync(self._file)
+
+
+def _lock(path: Path, wait: bool) -> int:
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(file)
+        raise RestoreError(
+            f"{path}: a running agent or its guardian has the journal open; "
+            "wait for that run to end, or stop it"
+        ) from error
+    if os.fstat(file).st_nlink == 0:
+        os.close(file)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return file
+
+
+def _check_place(path: Path, found: Identity, own: Identity) -> None:
+    if not found.same_place(own):
+        raise RestoreError(
+            f"{path}: the journal is of another boot or network namespace; "
+            f"what it describes is not here; remove it: rm {path}"
+        )
+
+
+def _load(path: Path) -> tuple[Identity, dict[int, Entry], int, int]:
+    """Return identity, pending entries, last number and the bytes of whole lines."""
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    entries: dict[int, Entry] = {}
+    last = 0
+    number = 1
+    try:
+        head, *lines = whole.splitlines()
+        identity = _identity(head)
+        for number, line in enumerate(lines, start=2):  # noqa: B007 - named in the error
+            plain = json.loads(line)
+            last = max(last, plain["seq"])
+            _replay(entries, plain)
+    except (ValueError, KeyError, TypeError) as error:
+        raise RestoreError(
+            f"{path}:{number}: the journal is damaged ({error}); "
+            f"undo by hand what it describes, then remove it: rm {path}"
+        ) from error
+    return identity, entries, last, len(whole)
+
+
+def _identity(line: bytes) -> Identity:
+    head = json.loads(line)
+    if head.pop("journal") != FORMAT:
+        raise ValueError(f"its format is not {FORMAT}")
+    return Identity(**head)
+
+
+def _replay(entries: dict[int, Entry], plain: dict[str, Any]) -> None:
+    seq = plain["seq"]
+    if "setting" in plain:
+        entries[seq] = Entry(seq, decode(Setting, plain["setting"]), plain["before"])
+    elif "after" in plain:
+        entries[seq] = replace(entries[seq], after=plain["after"], applied=True)
+    else:
+        del entries[seq]
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """Journals on this host: of this namespace, to be restored, and of another boot, to be removed.
+
+    Those of this boot's other namespaces are in neither: they are not ours to judge.
+    """
+
+    here: tuple[Path, ...]
+    stale: tuple[Path, ...]
+
+
+def leftovers(host: Host) -> Leftovers:
+    """Return what runs have left here; a journal too damaged to be placed counts as here."""
+    here: list[Path] = []
+    stale: list[Path] = []
+    own = identify(host, "")
+    names = host.listdir(FOLDER) if host.exists(FOLDER) else []
+    for path in (host.path(FOLDER) / name for name in names if name.endswith(".jsonl")):
+        try:
+            identity = _load(path)[0]
+        except RestoreError:
+            here.append(path)
+            continue
+        except FileNotFoundError:
+            continue
+        if identity.boot_id != own.boot_id:
+            stale.append(path)
+        elif identity.same_place(own):
+            here.append(path)
+    return Leftovers(tuple(here), tuple(stale))
+
+
+def abandoned(host: Host) -> tuple[Path, ...]:
+    """Return the journals of this place that no living process holds."""
+    found = []
+    for path in leftovers(host).here:
+        try:
+            os.close(_lock(path, wait=False))
+        except (RestoreError, FileNotFoundError):
+            continue
+        found.append(path)
+    return tuple(found)

@@ -1,0 +1,332 @@
+"""The agent's side of its workers: starts their process, reads their memory, knows their state.
+
+Holds no socket and sends no packet itself. Everything here runs in the agent's main thread, because
+a worker process must not outlive the thread that started it (PR_SET_PDEATHSIG).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Optional, cast
+
+from udpbench.agent.host import Host
+from udpbench.agent.plan import plan
+from udpbench.errors import DeadlineExceeded, HostError, SafetyError, WorkerFailed, to_wire
+from udpbench.model import SECOND_NS, FlowStats, Sample, WorkerSpec, WorkerStats
+from udpbench.protocol import Prepared, SampleReply, WorkersState
+
+STDERR_LINES = 5
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a worker process may take before it counts as stuck."""
+
+    prepare_ns: int = 10 * SECOND_NS
+    """To start and open its sockets; measured: 0.1 s."""
+    answer_ns: int = 2 * SECOND_NS
+    """To clear the shared memory and set its threads going; measured: 0.5 ms."""
+    close_ns: int = 2 * SECOND_NS
+    """To see its stop (50 ms) and end; then it is killed."""
+
+
+class Pool:
+    """The workers of one agent: none, or one process with all workers of its role."""
+
+    def __init__(self, host: Host, name: str, limits: Limits = Limits()) -> None:
+        self._host = host
+        self._name = name
+        self._limits = limits
+        self._crew: Optional[Crew] = None
+
+    @property
+    def running(self) -> bool:
+        """True while a loop runs."""
+        return self._crew is not None and self._crew.state == "running"
+
+    @property
+    def fileno(self) -> Optional[int]:
+        """The descriptor to select on: readable when ``read`` has something to do."""
+        return self._crew.answers if self._crew is not None and not self._crew.gone else None
+
+    def prepare(self, specs: Sequence[WorkerSpec]) -> tuple[Prepared, ...]:
+        """Start the workers, whatever was there before; WorkerFailed names all that went wrong."""
+        self.close()
+        if not specs:
+            return ()
+        if len({spec.role for spec in specs}) > 1:
+            raise SafetyError(
+                "senders and receivers in one namespace: the kernel would send by lo; "
+                "give each role a host of its own",
+                self._name,
+            )
+        self._crew = Crew(self._host, self._name, specs, self._limits)
+        try:
+            return self._crew.prepare()
+        except HostError:
+            self.close()
+            raise
+
+    def start(self, phase: dict[str, Any]) -> None:
+        """Start every loop on a phase: {tag, at_ns, duration_ns, count}; all counts at zero."""
+        if self._crew is None:
+            raise WorkerFailed("start: there are no workers; prepare them first", self._name)
+        self._crew.start(phase)
+
+    def read(self) -> None:
+        """Take in what the workers said since."""
+        if self._crew is not None:
+            self._crew.read()
+
+    def tick(self) -> None:
+        """Take one sample of every worker, if they run."""
+        if self._crew is not None and self._crew.state == "running":
+            self._crew.take_sample()
+
+    def sample(self, since: int) -> SampleReply:
+        """Return the state, the samples from number ``since`` on, and the counts as they are."""
+        if self._crew is None:
+            return SampleReply("none", None, 0, (), (), (), None)
+        self._crew.read()
+        return self._crew.reply(since)
+
+    def inodes(self) -> tuple[int, ...]:
+        """Return the inode numbers of the workers' sockets."""
+        return self._crew.inodes() if self._crew is not None else ()
+
+    def stop(self) -> None:
+        """Tell every loop to leave; the state says when they have."""
+        if self._crew is not None:
+            self._crew.memory.stop()
+
+    def close(self) -> None:
+        """End the worker process and with it the sockets; killed if it does not end by itself."""
+        if self._crew is not None:
+            crew, self._crew = self._crew, None
+            crew.close()
+
+
+class Crew:
+    """One worker process."""
+
+    def __init__(self, host: Host, name: str, specs: Sequence[WorkerSpec], limits: Limits) -> None:
+        self.state: WorkersState = "none"
+        self.gone = False
+        self.prepared: tuple[Prepared, ...] = ()
+        self._host = host
+        self._name = name
+        self._specs = specs
+        self._limits = limits
+        self._error: Optional[WorkerFailed] = None
+        self._buffer = b""
+        self._started = False
+        self._ended: set[str] = set()
+        self._samples: list[Sample] = []
+        self._first = 0
+        self._seen: dict[str, set[int]] = {spec.name: set() for spec in specs}
+        self._open()
+
+    def _open(self) -> None:
+        # Late, because only an agent that has workers needs the loops.
+        from udpbench.agent.workers import Memory, layout
+
+        fd = os.memfd_create("udpbench-workers")
+        self._stderr: IO[bytes] = os.fdopen(os.memfd_create("udpbench-stderr"), "w+b")
+        try:
+            self.plan = plan(self._specs, fd, os.getpid())
+            os.ftruncate(fd, layout(self.plan).total)
+            self.memory = Memory(fd, self.plan)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "udpbench.agent.workers"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                pass_fds=(fd,),
+                # The very code that the agent runs, whatever lies in its working directory.
+                cwd="/",
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+                start_new_session=True,
+            )
+        finally:
+            os.close(fd)
+        self._orders = cast("IO[bytes]", self._process.stdin)
+        self._answers = cast("IO[bytes]", self._process.stdout)
+        self.answers = self._answers.fileno()
+        os.set_blocking(self.answers, False)
+
+    def prepare(self) -> tuple[Prepared, ...]:
+        """Send the plan and wait until every worker has its socket."""
+        self._order(self.plan)
+        self._await("ready", self._limits.prepare_ns)
+        return self.prepared
+
+    def start(self, phase: dict[str, Any]) -> None:
+        """Start a phase; raises WorkerFailed unless all loops are at rest."""
+        if self.state not in ("ready", "done"):
+            state = self._error.message if self._error is not None else self.state
+            raise WorkerFailed(f"start: the workers are not at rest but {state}", self._name)
+        self._samples, self._first = [], self._first + len(self._samples)
+        self._ended.clear()
+        for seen in self._seen.values():
+            seen.clear()
+        self._order(phase)
+        self._await("started", self._limits.answer_ns)
+        self.take_sample()
+
+    def _order(self, order: dict[str, Any]) -> None:
+        try:
+            self._orders.write(json.dumps(order).encode() + b"\n")
+            self._orders.flush()
+        except OSError:
+            self._lose()
+            raise cast("WorkerFailed", self._error) from None
+
+    def _await(self, event: str, limit_ns: int) -> None:
+        """Read answers until the event came; raises where the process failed or is too slow."""
+        deadline_ns = time.monotonic_ns() + limit_ns
+        while event not in self._take():
+            if self._error is not None:
+                raise self._error
+            left_s = (deadline_ns - time.monotonic_ns()) / SECOND_NS
+            if left_s <= 0:
+                text = f"the worker process did not say {event!r} within {limit_ns / SECOND_NS} s"
+                raise DeadlineExceeded(text, self._name)
+            select.select([self.answers], [], [], left_s)
+
+    def read(self) -> None:
+        """Take in what the process said."""
+        self._take()
+
+    def _take(self) -> list[str]:
+        """Return the events read now, having acted on each."""
+        try:
+            while not self.gone:
+                chunk = os.read(self.answers, 65536)
+                self._buffer += chunk
+                if not chunk:
+                    self._lose()
+        except BlockingIOError:
+            pass
+        *lines, self._buffer = self._buffer.split(b"\n")
+        events = [json.loads(line) for line in lines]
+        for event in events:
+            self._act(event)
+        return [event["event"] for event in events]
+
+    def _act(self, event: dict[str, Any]) -> None:
+        if event["event"] == "ready":
+            self.prepared = tuple(Prepared(**one) for one in event["workers"])
+            self.state = "ready"
+        elif event["event"] == "started":
+            self.state = "running"
+        elif event["event"] == "failed":
+            self._fail("; ".join(event["problems"]))
+        elif event["event"] == "ended":
+            self._end(event["worker"], event["errno"])
+
+    def _end(self, worker: str, errno: int) -> None:
+        self._ended.add(worker)
+        if errno != 0:
+            self._fail(f"{worker}: its loop ended with {os.strerror(errno)} (errno {errno})")
+        elif len(self._ended) == len(self._specs) and self.state == "running":
+            self.take_sample()
+            self.state = "done"
+
+    def _fail(self, text: str) -> None:
+        """Keep the first failure: what follows is its consequence."""
+        self.state = "failed"
+        if self._error is None:
+            self._error = WorkerFailed(text, self._name)
+
+    def _lose(self) -> None:
+        """Note that the process has ended, with its status and last words."""
+        self.gone = True
+        status = self._process.wait()
+        self._stderr.seek(0)
+        words = self._stderr.read().decode(errors="replace").splitlines()[-STDERR_LINES:]
+        how = f"signal {-status}" if status < 0 else f"status {status}"
+        said = f": {' | '.join(words)}" if words else ""
+        self._fail(f"the worker process ended by itself with {how}{said}")
+
+    def take_sample(self) -> None:
+        """Append one sample of every worker, and note on which CPU each was found."""
+        clock_ns = time.monotonic_ns()
+        for index, spec in enumerate(self._specs):
+            counts = self.memory.counts(index)
+            if counts["last_cpu"] != 0:
+                self._seen[spec.name].add(counts["last_cpu"] - 1)
+            self._samples.append(Sample(spec.name, clock_ns, counts))
+
+    def reply(self, since: int) -> SampleReply:
+        """Return the reply; samples below ``since`` were received before and are let go."""
+        gone = min(max(since - self._first, 0), len(self._samples))
+        self._samples, self._first = self._samples[gone:], self._first + gone
+        return SampleReply(
+            state=self.state,
+            error=to_wire(self._error) if self._error is not None else None,
+            next=self._first + len(self._samples),
+            samples=tuple(self._samples),
+            stats=self._stats(),
+            flows=self._flows(),
+            queued_bytes=self._queued_bytes(),
+        )
+
+    def _stats(self) -> tuple[WorkerStats, ...]:
+        found = []
+        for index, spec in enumerate(self._specs):
+            counts = self.memory.counts(index)
+            if counts["last_cpu"] != 0:
+                self._seen[spec.name].add(counts["last_cpu"] - 1)
+            own = self.prepared[index] if self.prepared else None
+            found.append(
+                WorkerStats(
+                    worker=spec.name,
+                    role=spec.role,
+                    cpu=own.cpu if own is not None else None,
+                    counts=counts,
+                    socket_inode=own.socket_inode if own is not None else None,
+                    buffer_bytes=own.buffer_bytes if own is not None else None,
+                    cpus_seen=tuple(sorted(self._seen[spec.name])),
+                )
+            )
+        return tuple(found)
+
+    def _flows(self) -> tuple[FlowStats, ...]:
+        return tuple(
+            FlowStats(flow, packets, following - 1 if following else None)
+            for flow, packets, following in self.memory.flows()
+        )
+
+    def _queued_bytes(self) -> Optional[int]:
+        if self.plan["role"] == "sender":
+            return None
+        from udpbench.agent.snapshot import udp_sockets
+
+        queues = udp_sockets(self._host)
+        return sum(queues[inode].queued_bytes for inode in self.inodes() if inode in queues)
+
+    def inodes(self) -> tuple[int, ...]:
+        """Return the inode numbers of the workers' first sockets, each once."""
+        found = {one.socket_inode for one in self.prepared if one.socket_inode is not None}
+        return tuple(sorted(found))
+
+    def close(self) -> None:
+        """End the process: stop, end of file, and SIGKILL after a deadline."""
+        self.memory.stop()
+        with contextlib.suppress(OSError):
+            self._orders.close()
+        try:
+            self._process.wait(timeout=self._limits.close_ns / SECOND_NS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._answers.close()
+        self._stderr.close()

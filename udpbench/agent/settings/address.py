@@ -1,0 +1,38 @@
+"""Kind ``address``: one IP address on an interface, ``send0/10.0.0.1/24``; true, or null."""
+
+from __future__ import annotations
+
+import socket
+from ipaddress import IPv4Interface, IPv6Interface, ip_interface
+from typing import Any, Optional, Union
+
+from udpbench.agent.host import Host
+
+# Without duplicate address detection an IPv6 address can be used at once, not a second later.
+IFA_F_NODAD = 2  # include/uapi/linux/if_addr.h
+
+
+def read(host: Host, target: str) -> Optional[bool]:
+    """Return true where the interface has the address with this very prefix length."""
+    index, wanted = _split(host, target)
+    family = socket.AF_INET if wanted.version == 4 else socket.AF_INET6
+    for message in host.rtnl("addr", "dump", index=index, family=family):
+        # IFA_LOCAL is the own end where IFA_ADDRESS is the other end of a point-to-point link.
+        own = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
+        if ip_interface(f"{own}/{message['prefixlen']}") == wanted:
+            return True
+    return None
+
+
+def write(host: Host, target: str, value: Optional[bool]) -> None:
+    """Add the address or take it away."""
+    index, wanted = _split(host, target)
+    fields: dict[str, Any] = {"address": str(wanted.ip), "prefixlen": wanted.network.prefixlen}
+    if value and wanted.version == 6:
+        fields["flags"] = IFA_F_NODAD
+    host.rtnl("addr", "add" if value else "del", index=index, **fields)
+
+
+def _split(host: Host, target: str) -> tuple[int, Union[IPv4Interface, IPv6Interface]]:
+    interface, _, address = target.partition("/")
+    return host.index(interface), ip_interface(address)

@@ -1,0 +1,217 @@
+"""Apply and restore settings: what to change, in which order, and never without a journal.
+
+Undo is derived: whatever was read before a change is written back, newest first. Nothing here
+knows a kind of setting by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Optional
+
+from udpbench.agent.host import Host
+from udpbench.agent.journal import Entry, Journal
+from udpbench.agent.settings import by_hand, refusal
+from udpbench.agent.settings.registry import KINDS, Kind
+from udpbench.errors import RestoreError, SettingRefused
+from udpbench.model import Change, Planned, Scope, Setting
+
+
+class _Unrestored(Exception):
+    """Why one change could not be undone."""
+
+
+class Engine:
+    """The settings in force in one namespace.
+
+    ``scopes`` are those the controller gave this agent: what is outside them is refused.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        journal: Journal,
+        scopes: Collection[Scope],
+        kinds: Mapping[str, Kind] = KINDS,
+    ) -> None:
+        self._host = host
+        self._journal = journal
+        self._scopes = scopes
+        self._kinds = kinds
+        self._in_force: list[Change] = []
+        self._last_seq: list[int] = []
+        """For each setting in force, the journal's last number once it was."""
+
+    def apply(self, settings: Sequence[Setting]) -> tuple[Change, ...]:
+        """Make these settings, in this order, the ones in force, and return them all.
+
+        Keeps the longest common prefix of old and new. An optional setting that is refused is in
+        force as it was: its ``after`` equals its ``before`` and not the value asked for. Raises
+        SettingRefused, with what this call had applied undone again; RestoreError where something
+        could not be undone.
+        """
+        kept = self._common(settings)
+        self._undo_beyond(kept)
+        self._in_force = [
+            replace(change, setting=setting)
+            for change, setting in zip(self._in_force[:kept], settings)
+        ]
+        for setting in settings[kept:]:
+            try:
+                change = self._take(setting)
+            except SettingRefused as refused:
+                self._undo_refused(kept, refused)
+                raise
+            self._in_force.append(change)
+            self._last_seq.append(self._journal.last_seq)
+        return tuple(self._in_force)
+
+    def plan(self, settings: Sequence[Setting]) -> tuple[Planned, ...]:
+        """Read, and change nothing; a value that an earlier setting makes possible is None."""
+        planned: list[Planned] = []
+        coming: set[str] = set()
+        for setting in settings:
+            found = self._look(setting)
+            if found.refusal is None and found.now is None:
+                coming.add(setting.target)
+            elif found.refusal and coming & set(re.split(r"[./]", setting.target)):
+                found = Planned(setting, None, self._stranger(setting))
+            planned.append(found)
+        return tuple(planned)
+
+    def restore(self, force: bool = False) -> tuple[Change, ...]:
+        """Undo whatever the journal holds, newest first, and return it: found, then put back.
+
+        Goes on after a failure and raises RestoreError at the end. What somebody else has changed
+        meanwhile is left alone and counts as a failure, unless ``force``.
+        """
+        self._in_force.clear()
+        self._last_seq.clear()
+        return self._undo_after(0, force)
+
+    def _common(self, settings: Sequence[Setting]) -> int:
+        kept = 0
+        for change, asked in zip(self._in_force, settings):
+            held = change.setting
+            place = (held.kind, held.target, held.scope, held.optional)
+            if place != (asked.kind, asked.target, asked.scope, asked.optional):
+                break
+            if not self._kinds[asked.kind].same(asked.value, held.value):
+                break
+            kept += 1
+        return kept
+
+    # --- applying ------------------------------------------------------------------------------
+
+    def _stranger(self, setting: Setting) -> Optional[str]:
+        """Say why the agent may not even look at a setting; None where it may."""
+        if setting.kind not in self._kinds:
+            return f"this agent knows no kind {setting.kind}"
+        if setting.scope not in self._scopes:
+            given = ", ".join(self._scopes) or "none"
+            return f"scope {setting.scope} is not this agent's ({given})"
+        return None
+
+    def _look(self, setting: Setting) -> Planned:
+        """Return the value now, or why it cannot be known or may not be changed."""
+        stranger = self._stranger(setting)
+        if stranger is not None:
+            return Planned(setting, None, stranger)
+        try:
+            now = self._kinds[setting.kind].read(self._host, setting.target)
+        except refusal.FAILURES as error:
+            return Planned(setting, None, refusal.explain(setting, error))
+        return Planned(setting, now)
+
+    def _take(self, setting: Setting) -> Change:
+        """Apply one setting; an optional one that is refused leaves things as they were."""
+        found = self._look(setting)
+        why = found.refusal
+        if why is None:
+            kind = self._kinds[setting.kind]
+            if kind.same(setting.value, found.now):
+                return Change(setting, found.now, found.now)
+            after, why = self._write(kind, setting, found.now)
+            if why is None:
+                return Change(setting, found.now, after)
+        if setting.optional:
+            return Change(setting, found.now, found.now, why)
+        raise SettingRefused(refusal.sentence(setting, why))
+
+    def _write(self, kind: Kind, setting: Setting, before: Any) -> tuple[Any, Optional[str]]:
+        """Journal, write, read back; return the value now, or why it is refused, undone again."""
+        try:
+            entry = self._journal.begin(setting, before)
+        except OSError as error:
+            return None, f"the journal {self._journal.path} cannot be written: {error.strerror}"
+        try:
+            kind.write(self._host, setting.target, setting.value)
+            after = kind.read(self._host, setting.target)
+            self._journal.applied(entry, after)
+        except refusal.FAILURES as error:
+            why = refusal.explain(setting, error)
+        else:
+            if kind.same(setting.value, after):
+                return after, None
+            why = refusal.kept(setting, after)
+        self._undo_after(entry.seq - 1)
+        return None, why
+
+    # --- undoing -------------------------------------------------------------------------------
+
+    def _undo_refused(self, kept: int, refused: SettingRefused) -> None:
+        try:
+            self._undo_beyond(kept)
+        except RestoreError as error:
+            raise RestoreError(f"{refused.message}\n{error.message}") from refused
+
+    def _undo_beyond(self, kept: int) -> None:
+        seq = self._last_seq[kept - 1] if kept else 0
+        del self._in_force[kept:], self._last_seq[kept:]
+        self._undo_after(seq)
+
+    def _undo_after(self, seq: int, force: bool = False) -> tuple[Change, ...]:
+        failures: list[str] = []
+        entries = [entry for entry in self._journal.pending if entry.seq > seq]
+        tried = [self._undo(entry, force, failures) for entry in reversed(entries)]
+        if failures:
+            raise RestoreError("\n".join(failures))
+        return tuple(change for change in tried if change is not None)
+
+    def _undo(self, entry: Entry, force: bool, failures: list[str]) -> Optional[Change]:
+        """Write back what was read before; a thing that is gone needs nothing more."""
+        setting = entry.setting
+        now = put_back = None
+        try:
+            kind = self._kind(setting)
+            now = kind.read(self._host, setting.target)
+            put_back = self._put_back(kind, entry, now, force)
+        except (_Unrestored, *refusal.FAILURES) as error:
+            if not refusal.is_gone(error):
+                mend = by_hand.command(setting, entry.before)
+                why = refusal.explain(setting, error)
+                failures.append(f"{setting.kind} {setting.target}: {why}; by hand: {mend}")
+                return None
+        self._journal.undone(entry)
+        return Change(setting, now, put_back)
+
+    def _kind(self, setting: Setting) -> Kind:
+        if setting.kind not in self._kinds:
+            raise _Unrestored(f"this agent knows no kind {setting.kind}")
+        return self._kinds[setting.kind]
+
+    def _put_back(self, kind: Kind, entry: Entry, now: Any, force: bool) -> Any:
+        if kind.same(entry.before, now):
+            return now
+        if entry.applied and not force and not kind.same(entry.after, now):
+            raise _Unrestored(
+                f"somebody else changed it: it was set from {entry.before!r} to {entry.after!r} "
+                f"and is {now!r} now; it was left alone (udpbench restore --force overwrites it)"
+            )
+        kind.write(self._host, entry.setting.target, entry.before)
+        put_back = kind.read(self._host, entry.setting.target)
+        if not kind.same(entry.before, put_back):
+            raise _Unrestored(f"set back to {entry.before!r}, it is {put_back!r}")
+        return put_back

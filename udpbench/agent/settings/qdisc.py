@@ -1,0 +1,84 @@
+"""Kind ``qdisc``: an interface's root queueing discipline; null is the kernel's own default.
+
+Values: {tbf: {rate_bps, burst_bytes, limit_bytes}}, {pfifo: {limit_packets}}. A discipline that
+somebody else has set is refused, because it could not be put back as it was.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any, Optional
+
+from udpbench.agent.host import Host
+
+TC_H_ROOT = 0xFFFFFFFF
+TICK_NS = 64  # include/net/pkt_sched.h: PSCHED_SHIFT 6
+MAX_RATE_BYTES = 2**32 - 1  # struct tc_ratespec.rate
+KNOWN = ("tbf", "pfifo")
+
+
+def read(host: Host, target: str) -> Optional[dict[str, Any]]:
+    """Return the root discipline; a rate is whole bytes per second, so eight bits at a time."""
+    for message in host.rtnl("tc", "dump", index=host.index(target)):
+        # The kernel's default (noqueue, mq, pfifo_fast) has no handle; one that was set has.
+        if message["parent"] == TC_H_ROOT and message["handle"] != 0:
+            kind = message.get_attr("TCA_KIND")
+            return {kind: _options(kind, message.get_attr("TCA_OPTIONS"))}
+    return None
+
+
+def _options(kind: str, options: Any) -> dict[str, int]:
+    if kind == "pfifo":
+        return {"limit_packets": options["limit"]}
+    if kind == "tbf":
+        parameters = options.get_attr("TCA_TBF_PARMS")
+        burst_ns = parameters["buffer"] * TICK_NS
+        return {
+            "rate_bps": parameters["rate"] * 8,
+            "burst_bytes": round(burst_ns * parameters["rate"] / 10**9),
+            "limit_bytes": parameters["limit"],
+        }
+    return {}
+
+
+def write(host: Host, target: str, value: Optional[dict[str, Any]]) -> None:
+    """Add the discipline at the root, or take away one of the kinds known here."""
+    index = host.index(target)
+    there = set(read(host, target) or {})
+    if value is None:
+        if there - set(KNOWN):
+            raise OSError(errno.EBUSY, f"{target} has a {there.pop()} that is not of udpbench")
+        host.rtnl("tc", "del", index=index, parent=TC_H_ROOT)
+        return
+    if there:  # the kernel would replace it: pyroute2's "add" is without NLM_F_EXCL
+        raise OSError(errno.EEXIST, f"{target} has a {there.pop()} already")
+    ((kind, options),) = value.items()
+    host.rtnl("tc", "add", kind=kind, index=index, parent=TC_H_ROOT, **_fields(kind, options))
+
+
+def _fields(kind: str, options: dict[str, int]) -> dict[str, int]:
+    if kind == "pfifo":
+        return {"limit": options["limit_packets"]}
+    if kind == "tbf":
+        rate_bytes = options["rate_bps"] // 8
+        if rate_bytes > MAX_RATE_BYTES:
+            raise ValueError(f"{options['rate_bps']} bps is above {MAX_RATE_BYTES * 8} bps")
+        return {
+            "rate": rate_bytes,
+            "burst": options["burst_bytes"],
+            "limit": options["limit_bytes"],
+        }
+    raise ValueError(f"{kind} is none of {', '.join(KNOWN)}")
+
+
+def same(wanted: Any, got: Any) -> bool:
+    """Compare; pyroute2 sends a burst as whole microseconds, so it may come back that much less."""
+    if not (wanted and got and "tbf" in wanted and "tbf" in got):
+        return bool(wanted == got)
+    asked, kept = wanted["tbf"], got["tbf"]
+    microsecond_bytes = kept["rate_bps"] // 8 // 10**6 + 1
+    return bool(
+        asked["rate_bps"] // 8 == kept["rate_bps"] // 8
+        and asked["limit_bytes"] == kept["limit_bytes"]
+        and abs(asked["burst_bytes"] - kept["burst_bytes"]) <= microsecond_bytes
+    )

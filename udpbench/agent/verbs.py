@@ -1,0 +1,157 @@
+"""The verbs of a greeted agent, one method each; ``protocol`` documents them.
+
+Owns one run's settings, guardian and workers on this host, and what has to hold between them:
+machine scope is changed by one run alone, nothing is changed without a guardian, nothing is sent
+before its route is proven, and what was changed is put back at the end.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any, Optional
+
+from udpbench.agent.facts import facts
+from udpbench.agent.guardian import Guardian
+from udpbench.agent.host import Host
+from udpbench.agent.journal import Journal, abandoned, leftovers
+from udpbench.agent.locks import Held, Locks
+from udpbench.agent.pool import Pool
+from udpbench.agent.route import prove
+from udpbench.agent.settings.engine import Engine
+from udpbench.agent.snapshot import snapshot
+from udpbench.errors import RestoreError, SettingRefused
+from udpbench.model import (
+    DAY_NS,
+    Change,
+    Facts,
+    PhaseName,
+    Planned,
+    Scope,
+    Setting,
+    Snapshot,
+    WorkerSpec,
+)
+from udpbench.protocol import Prepared, SampleReply, decode
+
+
+class Verbs:
+    """One run on one host."""
+
+    def __init__(
+        self,
+        host: Host,
+        name: str,
+        run: str,
+        scopes: tuple[Scope, ...],
+        locks: Locks,
+        capabilities: dict[str, bool],
+    ) -> None:
+        self.name = name
+        self.run = run
+        self.pool = Pool(host, name)
+        self._host = host
+        self._scopes = scopes
+        self._locks = locks
+        self._capabilities = capabilities
+        self._journal = Journal(host, run)
+        self._engine = Engine(host, self._journal, scopes)
+        self._guardian: Optional[Guardian] = None
+
+    def facts(self, interface: str) -> Facts:
+        """Return what this host is now."""
+        return facts(self._host, self.name, interface, self._capabilities)
+
+    def apply(
+        self, settings: list[dict[str, Any]], dry_run: bool = False
+    ) -> tuple[Change, ...] | tuple[Planned, ...]:
+        """Put the settings in force, or say what a dry run of them would meet."""
+        wanted = tuple(decode(Setting, plain) for plain in settings)
+        if dry_run:
+            return self._engine.plan(wanted)
+        if wanted:
+            self._secure(wanted)
+        return self._engine.apply(wanted)
+
+    def _secure(self, wanted: tuple[Setting, ...]) -> None:
+        """Before a change: be alone on a machine that is to change, and have a guardian."""
+        if "machine" in self._scopes and any(one.scope == "machine" for one in wanted):
+            try:
+                self._locks.exclude_machine()
+            except Held as held:
+                text = f"{held}, and a setting of machine scope would disturb it; run one at a time"
+                raise SettingRefused(text, self.name) from held
+        if self._guardian is None or not self._guardian.check():
+            self._guardian = Guardian.start(self._host, self._journal)
+
+    def prepare(self, interface: str, workers: list[dict[str, Any]]) -> tuple[Prepared, ...]:
+        """Start the workers and open their sockets, once every route is proven."""
+        specs = tuple(decode(WorkerSpec, plain) for plain in workers)
+        prove(self._host, interface, (spec for spec in specs if spec.role == "sender"))
+        return self.pool.prepare(specs)
+
+    def start(
+        self,
+        phase: PhaseName,
+        tag: int,
+        at_ns: int,
+        duration_ns: Optional[int] = None,
+        count: Optional[int] = None,
+    ) -> None:
+        """Start a phase; without a duration the count ends it, or else a day."""
+        del phase  # its tag is what tells its packets from others
+        end_ns = duration_ns if duration_ns is not None else DAY_NS
+        self.pool.start({"tag": tag, "at_ns": at_ns, "duration_ns": end_ns, "count": count})
+
+    def sample(self, since: int) -> SampleReply:
+        """Return how the workers stand."""
+        return self.pool.sample(since)
+
+    def snapshot(self, interface: str) -> Snapshot:
+        """Return every counter of this agent's scopes."""
+        return snapshot(self._host, self.name, interface, self._scopes, self.pool.inodes())
+
+    def stop(self) -> None:
+        """Tell the loops to leave."""
+        self.pool.stop()
+
+    def close(self) -> None:
+        """End the workers."""
+        self.pool.close()
+
+    def restore(self, force: bool = False, left_behind: bool = False) -> tuple[Change, ...]:
+        """Undo every setting in force, or what runs that died here have left behind."""
+        if left_behind:
+            return self._restore_left_behind(force)
+        return self._engine.restore(force)
+
+    def _restore_left_behind(self, force: bool) -> tuple[Change, ...]:
+        """Go through every journal found, and on where one fails; stale ones describe nothing."""
+        undone: list[Change] = []
+        failures: list[str] = []
+        for path in leftovers(self._host).stale:
+            path.unlink()
+        for path in abandoned(self._host):
+            try:
+                with closing(Journal.open(self._host, path)) as journal:
+                    undone += Engine(self._host, journal, ()).restore(force)
+                path.unlink(missing_ok=True)  # one that held nothing pending is still there
+            except RestoreError as error:
+                failures.append(error.message)
+        if failures:
+            raise RestoreError("\n".join(failures), self.name)
+        return tuple(undone)
+
+    def ping(self) -> None:
+        """Do nothing: that the request came renews the lease."""
+
+    def watch(self) -> None:
+        """Replace a guardian that died; raises AgentError where none can be started."""
+        if self._guardian is not None and not self._guardian.check():
+            self._guardian = Guardian.start(self._host, self._journal)
+
+    def end(self) -> None:
+        """End the workers and undo every setting; RestoreError says what remains."""
+        self.pool.close()
+        self._engine.restore()
+        if self._guardian is not None:
+            self._guardian.release()
