@@ -1,0 +1,249 @@
+"""Sweeps, variants, --set and expectations."""
+
+from __future__ import annotations
+
+import pytest
+from definition_fixture import loaded, refused
+
+from udpbench.definition import override
+from udpbench.model import Expectation, Side
+
+
+def test_every_variant_meets_every_point_of_the_sweep_in_declared_order() -> None:
+    """Names are ``variant,key=value`` with the shortest unique tail of each path."""
+    experiment = loaded(
+        "sweep: {traffic.size: [64B, 32B], receive.batch: [1, 8]}",
+        "variants:",
+        "  one: {send.batch: 1}",
+        "  all: {source: cloudflare-2015/naive, needs: {receiver: {cpus: 2}}}",
+    )
+    assert [
+        "one,size=64B,batch=1",
+        "one,size=64B,batch=8",
+        "one,size=32B,batch=1",
+        "one,size=32B,batch=8",
+        "all,size=64B,batch=1",
+        "all,size=64B,batch=8",
+        "all,size=32B,batch=1",
+        "all,size=32B,batch=8",
+    ] == [trial.point for trial in experiment.points]
+    last = experiment.points[-1]
+    assert {"traffic.size": "32B", "receive.batch": 8} == last.values
+    assert ("all", 32, 8, 1024) == (
+        last.variant,
+        last.traffic.size_bytes,
+        last.receive.batch,
+        last.send.batch,
+    )
+    assert (None, 2) == (experiment.source, last.needs.receiver.cpus)
+    assert "cloudflare-2015/naive" == last.source
+
+
+def test_a_swept_word_keeps_its_spelling_in_the_name() -> None:
+    """``off`` is not false."""
+    experiment = loaded("sweep: {send.gso: [off]}")
+    assert "gso=off" == experiment.points[0].point
+
+
+@pytest.mark.parametrize(
+    ("paths", "tails"),
+    [
+        (["send.batch", "receive.batch"], ["send.batch", "receive.batch"]),
+        (["traffic.size"], ["size"]),
+        (["settings.receiver.sysctl.net.core.rmem_max"], ["rmem_max"]),
+        (["duration", "x.duration"], ["duration", "x.duration"]),
+    ],
+)
+def test_the_key_of_a_point_is_the_shortest_unique_tail(paths: list[str], tails: list[str]) -> None:
+    """A tail that another swept path ends in, too, is no name."""
+    assert tails == list(override.shortest_tails(paths).values())
+
+
+def test_below_sysctl_the_rest_of_a_path_is_one_key() -> None:
+    """A sysctl's dots do not nest."""
+    experiment = loaded("sweep: {settings.receiver.sysctl.net.core.rmem_max: [1MiB, 2MiB]}")
+    assert [2**20, 2**21] == [
+        trial.settings["receiver"]["sysctl"]["net.core.rmem_max"] for trial in experiment.points
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "sweep:\n  send.batch: [1,\n    4096]",
+            "x.yaml:4: send.batch: 4096: above the range; 1 to 1024",
+        ),
+        (
+            "variants:\n  a: {send.bach: 1}",
+            "x.yaml:3: send.bach: 1: unknown key; did you mean batch?",
+        ),
+        (
+            "variants:\n  a:\n    settings.sender:\n      mtu: 1",
+            "x.yaml:5: settings.sender.mtu: 1: below the range; 68 to 65535",
+        ),
+        (
+            "variants:\n  a: {send.batch.x: 1}",
+            "x.yaml:3: send.batch: not a text; 1 to 1024; write a single value",
+        ),
+        ("sweep: {send.batch: 1}", "x.yaml:2: sweep.send.batch: 1: a list is expected"),
+        ("sweep: {send.batch: []}", "x.yaml:2: sweep.send.batch: the list is empty; name at least"),
+        ("sweep: {}", "x.yaml:2: sweep: the map is empty; name at least one, or remove it"),
+        ("variants: {}", "x.yaml:2: variants: the map is empty; name at least one, or remove it"),
+        (
+            "sweep: {traffic.flows: [{from: 1}]}",
+            (
+                "x.yaml:2: sweep.traffic.flows[1]: a sweep lists single values; "
+                "what is a map or a list is a variant"
+            ),
+        ),
+        (
+            "sweep: {send.batch: [1, 2, 1]}",
+            "x.yaml:2: sweep.send.batch[3]: 1: the value stands twice; name it once",
+        ),
+        (
+            "sweep: {send..batch: [1]}",
+            "x.yaml:2: sweep.send..batch: no dotted path; write for exam",
+        ),
+        (
+            "sweep: {repetitions: [1, 2]}",
+            (
+                "x.yaml:2: sweep.repetitions: repetitions is the same at every point; "
+                "it belongs to the whole experiment"
+            ),
+        ),
+        (
+            "variants: {a: {expect: []}}",
+            (
+                "x.yaml:2: variants.a.expect: expect is the same at every point; "
+                "it belongs to the whole experiment"
+            ),
+        ),
+        (
+            "variants: {'a,b': {}}",
+            "x.yaml:2: variants.a,b: no name for a variant; use letters, digits and . _ + -",
+        ),
+        (
+            "sweep: {send.batch: [1]}\nvariants: {a: {send.batch: 2}}",
+            (
+                "x.yaml:3: variants.a.send.batch: 2: sweep sets send.batch too; "
+                "let one of the two set it"
+            ),
+        ),
+        (
+            "variants: {a: {traffic.flows: {from: 1}, traffic.flows.from: 2}}",
+            (
+                "x.yaml:2: variants.a.traffic.flows.from: 2: overlaps traffic.flows; "
+                "set each path once"
+            ),
+        ),
+        (
+            "sweep: {send.batch: [1], send: [2]}",
+            "x.yaml:2: sweep.send: overlaps send.batch; set each path once",
+        ),
+        (
+            "sweep: {traffic.ttl: [" + ", ".join(str(i) for i in range(1, 101)) + "],\n"
+            "  send.batch: [" + ", ".join(str(i) for i in range(1, 101)) + "]}",
+            "x.yaml:2: sweep: 10000 points are too many; at most 4096; sweep less",
+        ),
+    ],
+)
+def test_a_sweep_or_variant_that_cannot_be_is_refused_on_its_line(text: str, message: str) -> None:
+    """What a point gets wrong is reported where the sweep or the variant says it."""
+    found = refused(text)
+    assert found[0].startswith(message)
+    assert 1 == len(found)
+
+
+def test_set_changes_the_base() -> None:
+    """A value on the command line replaces the file's."""
+    experiment = loaded("send: {batch: 8}", sets=("send.batch=64", "repetitions=2"))
+    assert (64, 2) == (experiment.points[0].send.batch, experiment.repetitions)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("send.batch", "--set: send.batch: not path=value; write for example send.batch=64"),
+        ("send.batch=", "--set: send.batch=: not path=value; write for example send.batch=64"),
+        ("=3", "--set: no dotted path; write for example send.batch=64"),
+        ("a..b=3", "--set: a..b: no dotted path; write for example send.batch=64"),
+        ("expect=[]", "--set: expect: --set changes single values only; edit the file instead"),
+        ("extends=x", "--set: extends: --set changes single values only; edit the file instead"),
+        ("send.batch=9999", "--set: send.batch: 9999: above the range; 1 to 1024"),
+        ("send.bach=9", "--set: send.bach: 9: unknown key; did you mean batch?"),
+        ("send.batch=[", "--set:1: no YAML: while parsing"),
+        (
+            "traffic.size=64B",
+            (
+                "--set: traffic.size: sweep sets traffic.size, so the base does not matter; "
+                "x.yaml:2; edit the file"
+            ),
+        ),
+        (
+            "receive.work=1us",
+            (
+                "--set: receive.work: variants.a sets receive.work, so the base does not matter; "
+                "x.yaml:3; edit the file"
+            ),
+        ),
+        (
+            "receive={}",
+            "--set: receive: variants.a sets receive.work, so the base does not matter; x.yaml:3",
+        ),
+    ],
+)
+def test_a_set_that_cannot_work_is_refused(given: str, message: str) -> None:
+    """A bad path, a bad value and a path that a sweep or variant sets are errors."""
+    text = ("sweep: {traffic.size: [32B]}", "variants: {a: {receive.work: 2us}}")
+    found = refused(*text, sets=(given,))[0]
+    assert found.startswith(message) or ("no YAML" in message and "no YAML" in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "left", "op", "right"),
+    [
+        ("unaccounted == 0", Side(1.0, "unaccounted"), "==", Side(0.0)),
+        ("delivered_pps[two] > 1.5 * delivered_pps[one]", None, ">", None),
+        ("0.5*udp_rcvbuf<=10k", Side(0.5, "udp_rcvbuf"), "<=", Side(10000.0)),
+        ("loss_ratio < 1%", Side(1.0, "loss_ratio"), "<", Side(0.01)),
+        ("300kpps <= delivered_pps", Side(300000.0), "<=", Side(1.0, "delivered_pps")),
+        ("send_cpu_ns_per_packet < 2us", Side(1.0, "send_cpu_ns_per_packet"), "<", Side(2000.0)),
+        ("unaccounted >= -5", Side(1.0, "unaccounted"), ">=", Side(-5.0)),
+    ],
+)
+def test_expectations_are_read(text: str, left: Side | None, op: str, right: Side | None) -> None:
+    """Numbers come in the metric's base unit, points by name."""
+    left = left or Side(1.0, "delivered_pps", "two")
+    right = right or Side(1.5, "delivered_pps", "one")
+    experiment = loaded("variants: {one: {}, two: {}}", f"expect: ['{text}']")
+    assert (Expectation(text, left, op, right),) == experiment.expect  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("unaccounted", "no expectation; side op side, op one of < <= == != >= >; write one"),
+        ("1 < unaccounted < 3", "more than one comparison; side op side"),
+        ("unaccounted = 0", "no expectation; side op side"),
+        ("3 > 2", "compares two numbers; name a metric, for example delivered_pps"),
+        ("delivered_ps > 2", "unknown metric delivered_ps; did you mean delivered_pps?"),
+        ("name == 2", "unknown metric name; "),
+        ("delivered_pps[too] > 2", "no point is called too; did you mean two?"),
+        ("delivered_pps[two] > 1.2.3 * delivered_pps[two]", "1.2.3 is no number; write for"),
+        ("delivered_pps > 3ms", "unit 'ms' is unknown; of delivered_pps; known: pps"),
+        ("delivered_pps > 3Mbps", "delivered_pps is in packets; write for example 300kpps"),
+        ("delivered_mib_s > 3MiB", "delivered_mib_s takes no unit MiB; write a bare number"),
+        ("unaccounted == 3pps", "unit 'pps' is unknown; of unaccounted"),
+        (
+            "unaccounted == __import__('os')",
+            "__import__('os') is no side of an expectation; number",
+        ),
+        ("unaccounted ==", "nothing is no side of an expectation; number[unit]"),
+    ],
+)
+def test_an_expectation_that_cannot_be_judged_is_refused(text: str, message: str) -> None:
+    """Nothing is evaluated; what is not understood says why."""
+    found = refused("variants: {one: {}, two: {}}", "expect:", f'  - "{text}"')
+    shown = text if len(text) <= 60 else text[:59] + "…"
+    assert found[0].startswith(f"x.yaml:4: expect[1]: {shown}: {message}")

@@ -1,0 +1,260 @@
+"""The settings of each host of a lab as literal lists: their values and their order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from definition_fixture import both, trial
+
+from udpbench.definition.bind import (
+    LabContext,
+    machine_settings_for,
+    settings_for,
+)
+from udpbench.definition.wanted import TSO_FEATURES, is_machine_wide
+from udpbench.errors import InputError
+from udpbench.model import Lab, Setting, Trial
+
+SENDER_MAC = "02:75:62:01:00:01"
+RECEIVER_MAC = "02:75:62:02:00:01"
+
+
+def listed(
+    lab: Lab, host: int, chosen: Trial | None, cpus: tuple[int, ...] = (0, 1)
+) -> list[tuple[str, str, Any]]:
+    """Return (kind, target, value) of a host's settings, 0 the sender and 1 the receiver."""
+    context = LabContext({"sender": 7, "receiver": 8}, both(cpus))
+    wanted = settings_for(lab, chosen, lab.hosts[host], context)
+    return [(setting.kind, setting.target, setting.value) for setting in wanted]
+
+
+RECEIVER_ADDRESSES_UP_NEIGHBOUR = [
+    ("address", "receive0/10.0.0.1/24", True),
+    ("address", "receive0/10.0.0.2/24", True),
+    ("up", "receive0", True),
+    ("neighbour", "receive0/10.0.0.30", SENDER_MAC),
+]
+SENDER_ADDRESS_UP_NEIGHBOURS = [
+    ("address", "send0/10.0.0.30/24", True),
+    ("up", "send0", True),
+    ("neighbour", "send0/10.0.0.1", RECEIVER_MAC),
+    ("neighbour", "send0/10.0.0.2", RECEIVER_MAC),
+]
+
+
+def link(queues: int) -> tuple[str, str, Any]:
+    """Return the pair as the receiver asks for it."""
+    value = {
+        "peer": "send0",
+        "peer_pid": 7,
+        "peer_mac": SENDER_MAC,
+        "mac": RECEIVER_MAC,
+        "queues": queues,
+    }
+    return ("link", "receive0", value)
+
+
+def test_by_default_the_receiver_polls_in_threads_on_its_own_cpus(lab: Lab) -> None:
+    """``napi``: GRO on before the link is up, threads after it, one queue for each CPU."""
+    assert [
+        link(2),
+        ("sysctl", "net.ipv6.conf.receive0.disable_ipv6", 1),
+        ("feature", "receive0/rx-gro", True),
+        *RECEIVER_ADDRESSES_UP_NEIGHBOUR,
+        ("device", "receive0/threaded", 1),
+        ("napi_cpus", "receive0", [[0], [1]]),
+    ] == listed(lab, 1, None, (0, 1, 2, 3))
+
+
+def test_by_default_the_sender_has_no_tso(lab: Lab) -> None:
+    """Veth takes UDP into NAPI only where the peer has every TSO feature off."""
+    assert [
+        ("sysctl", "net.ipv6.conf.send0.disable_ipv6", 1),
+        *[("feature", f"send0/{name}", False) for name in TSO_FEATURES],
+        *SENDER_ADDRESS_UP_NEIGHBOURS,
+    ] == listed(lab, 0, None)
+
+
+def test_rps_gives_every_queue_all_of_the_receivers_cpus(lab: Lab) -> None:
+    """The flow hash chooses, because veth's queue numbers are one too high for get_rps_cpu."""
+    chosen = trial(settings={"receiver": {"link": {"receive": "rps"}}})
+    assert [
+        link(2),
+        ("sysctl", "net.ipv6.conf.receive0.disable_ipv6", 1),
+        *RECEIVER_ADDRESSES_UP_NEIGHBOUR,
+        ("rps", "receive0/rx-0", [0, 1]),
+        ("rps", "receive0/rx-1", [0, 1]),
+    ] == listed(lab, 1, chosen, (0, 1, 2, 3))
+    assert [
+        ("sysctl", "net.ipv6.conf.send0.disable_ipv6", 1),
+        *SENDER_ADDRESS_UP_NEIGHBOURS,
+    ] == listed(lab, 0, chosen)
+
+
+def test_inline_leaves_the_pair_as_it_is(lab: Lab) -> None:
+    """The sender's CPU does the receive work, as veth does by default."""
+    chosen = trial(settings={"receiver": {"link": {"receive": "inline", "queues": 1}}})
+    assert [
+        link(1),
+        ("sysctl", "net.ipv6.conf.receive0.disable_ipv6", 1),
+        *RECEIVER_ADDRESSES_UP_NEIGHBOUR,
+    ] == listed(lab, 1, chosen)
+
+
+def test_every_supported_setting_has_its_place_in_the_order(lab: Lab) -> None:
+    """Sizes and features before ``up``, polling and steering after it, the queue last."""
+    chosen = trial(
+        settings={
+            "receiver": {
+                "link": {"queues": 2, "cpus": "1"},
+                "addresses": ["10.0.0.3-4/24"],
+                "mtu": 9000,
+                "txqueuelen": 10,
+                "qdisc": {"pfifo": {"limit": 20}},
+                "sysctl": {"net.ipv4.ip_forward": 0, "net.core.rmem_max": "1MiB"},
+                "ethtool": {"features": {"gro": False, "gso": True, "rx-udp-gro-forwarding": True}},
+                "napi": {
+                    "threaded": False,
+                    "cpus": "0-1",
+                    "defer-hard-irqs": 2,
+                    "gro-flush-timeout": "200us",
+                },
+                "rps": {"cpus": "1"},
+                "xps": {"cpus": "0-1"},
+            }
+        }
+    )
+    up = RECEIVER_ADDRESSES_UP_NEIGHBOUR
+    assert [
+        link(2),
+        ("sysctl", "net.ipv6.conf.receive0.disable_ipv6", 1),
+        ("sysctl", "net.ipv4.ip_forward", 0),
+        ("mtu", "receive0", 9000),
+        ("txqueuelen", "receive0", 10),
+        ("feature", "receive0/rx-gro", False),
+        ("feature", "receive0/tx-generic-segmentation", True),
+        ("feature", "receive0/rx-udp-gro-forwarding", True),
+        *up[:2],
+        ("address", "receive0/10.0.0.3/24", True),
+        ("address", "receive0/10.0.0.4/24", True),
+        *up[2:],
+        ("device", "receive0/threaded", 0),
+        ("device", "receive0/napi_defer_hard_irqs", 2),
+        ("device", "receive0/gro_flush_timeout", 200000),
+        ("napi_cpus", "receive0", [[0], [1]]),
+        ("rps", "receive0/rx-0", [1]),
+        ("rps", "receive0/rx-1", [1]),
+        ("xps", "receive0/tx-0", [0]),
+        ("xps", "receive0/tx-1", [1]),
+        ("qdisc", "receive0", {"pfifo": {"limit_packets": 20}}),
+    ] == listed(lab, 1, chosen)
+
+
+def test_the_experiments_value_wins_over_the_labs(lab: Lab) -> None:
+    """Maps merge key by key; the root queue is replaced; a host's own beat the role's."""
+    tbf = {"tbf": {"rate_bps": 1, "burst_bytes": 1, "limit_bytes": 1}}
+    lab = replace(
+        lab,
+        settings={"sender": {"mtu_bytes": 1000, "qdisc": tbf, "txqueuelen_packets": 1}},
+        senders=(replace(lab.senders[0], settings={"mtu_bytes": 2000}),),
+    )
+    chosen = trial(settings={"sender": {"mtu": 3000, "qdisc": {"bfifo": {"limit": "1KiB"}}}})
+    sizes = ("mtu", "txqueuelen", "qdisc")
+    assert [("mtu", "send0", 2000), ("txqueuelen", "send0", 1), ("qdisc", "send0", tbf)] == [
+        item for item in listed(lab, 0, None) if item[0] in sizes
+    ]
+    assert [
+        ("mtu", "send0", 3000),
+        ("txqueuelen", "send0", 1),
+        ("qdisc", "send0", {"bfifo": {"limit_bytes": 1024}}),
+    ] == [item for item in listed(lab, 0, chosen) if item[0] in sizes]
+
+
+def test_an_optional_path_marks_its_setting_and_says_where_it_came_from(lab: Lab) -> None:
+    """A refusal of it becomes a finding, not an error."""
+    chosen = trial(
+        settings={
+            "receiver": {
+                "mtu": 9000,
+                "ethtool": {"features": {"gro": True}},
+                "optional": ["ethtool.features"],
+            }
+        }
+    )
+    context = LabContext({}, both())
+    found = settings_for(lab, chosen, lab.receivers[0], context)
+    assert [
+        Setting("mtu", "receive0", 9000, path="settings.receiver.mtu"),
+        Setting(
+            "feature",
+            "receive0/rx-gro",
+            True,
+            path="settings.receiver.ethtool.features.gro",
+            optional=True,
+        ),
+    ] == [setting for setting in found if setting.kind in ("mtu", "feature")]
+
+
+def test_what_the_machine_shares_goes_to_the_machine(lab: Lab) -> None:
+    """In a built-in lab no namespace may write it."""
+    chosen = trial(
+        settings={
+            "receiver": {"sysctl": {"net.core.rmem_max": "1MiB", "net.core.somaxconn": 1}},
+            "sender": {"sysctl": {"net.core.rmem_max": "1MiB", "net.ipv4.udp_mem": "1 2 3"}},
+        }
+    )
+    assert (
+        Setting(
+            "sysctl",
+            "net.core.rmem_max",
+            2**20,
+            "machine",
+            "settings.sender.sysctl.net.core.rmem_max",
+        ),
+        Setting(
+            "sysctl",
+            "net.ipv4.udp_mem",
+            "1\t2\t3",
+            "machine",
+            "settings.sender.sysctl.net.ipv4.udp_mem",
+        ),
+    ) == machine_settings_for(lab, chosen)
+    assert () == machine_settings_for(lab, None)
+    assert ("sysctl", "net.core.somaxconn", 1) in listed(lab, 1, chosen)
+
+
+def test_two_roles_cannot_set_one_machine_differently(lab: Lab) -> None:
+    """Both namespaces see the same value, so one wish would be lost."""
+    chosen = trial(
+        settings={
+            "receiver": {"sysctl": {"net.core.rmem_max": 1}},
+            "sender": {"sysctl": {"net.core.rmem_max": 2}},
+        }
+    )
+    with pytest.raises(InputError) as caught:
+        machine_settings_for(lab, chosen)
+    assert (
+        "x: settings.receiver.sysctl.net.core.rmem_max: 1: "
+        "settings.sender.sysctl.net.core.rmem_max says 2, and both are this machine; set it once"
+    ) == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "wide"),
+    [
+        ("net.core.rmem_max", True),
+        ("net.core.netdev_max_backlog", True),
+        ("net.core.somaxconn", False),
+        ("net.ipv4.udp_mem", True),
+        ("net.ipv4.udp_rmem_min", False),
+        ("net.ipv4.conf.all.rp_filter", False),
+        ("net.ipv6.conf.x.disable_ipv6", False),
+        ("net.core", True),
+        ("kernel.sched_rt_runtime_us", True),
+    ],
+)
+def test_sysctls_are_the_machines_or_a_namespaces(name: str, wide: bool) -> None:
+    """As found on Linux 6.18 by what a child namespace may write."""
+    assert wide == is_machine_wide(name)

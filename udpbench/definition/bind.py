@@ -1,0 +1,217 @@
+"""The door from symbols to facts: a trial on hosts as they are becomes workers and settings.
+
+Pure functions. What a host cannot offer raises Unavailable: the trial is skipped, with the reason.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from udpbench.definition.placement import Unavailable, host_cpus, worker_cpus
+from udpbench.definition.ranges import parse_ports, parse_to
+from udpbench.definition.wanted import LabContext, machine_settings_for, settings_for
+from udpbench.model import Facts, Finding, FlowSpec, Host, HostNeeds, Lab, Trial, WorkerSpec
+
+__all__ = [
+    "Bound",
+    "LabContext",
+    "Unavailable",
+    "bind",
+    "machine_settings_for",
+    "settings_for",
+    "unmet_needs",
+]
+
+IPV4_UDP_HEADERS_BYTES = 28
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The workers of a trial, senders first, and what binding found worth knowing."""
+
+    workers: tuple[WorkerSpec, ...]
+    findings: tuple[Finding, ...]
+
+
+def bind(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> Bound:
+    """Return every worker of a trial, fully resolved against the facts of each host by name.
+
+    Raises Unavailable where needs are not met or a symbol means nothing on these hosts.
+    """
+    reasons = unmet_needs(trial, lab, facts)
+    if reasons:
+        raise Unavailable("; ".join(reasons))
+    _check_mtu(trial, lab, facts)
+    flows, per_worker = _flows(trial, lab)
+    senders, sender_findings = _senders(trial, lab, facts, per_worker)
+    receivers, receiver_findings = _receivers(trial, lab, facts, flows)
+    findings = (*sender_findings, *receiver_findings, *_shared_cpus(lab, senders, receivers))
+    return Bound((*senders, *receivers), findings)
+
+
+def unmet_needs(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> list[str]:
+    """Return a reason for each need of a trial that the lab or a host does not meet."""
+    reasons = []
+    if trial.needs.lab is not None and trial.needs.lab != lab.built_in:
+        kind = "a built-in lab" if trial.needs.lab else "hosts of their own, not a built-in lab"
+        reasons.append(f"needs {kind}; --lab is {lab.name}")
+    for host in lab.hosts:
+        needs = trial.needs.sender if host.role == "sender" else trial.needs.receiver
+        reasons += [f"{host.name} {reason}" for reason in _unmet(needs, lab, host, facts)]
+    return reasons
+
+
+def _unmet(needs: HostNeeds, lab: Lab, host: Host, facts: Mapping[str, Facts]) -> Iterator[str]:
+    of_host = facts[host.name]
+    counted = (
+        ("CPUs", needs.cpus, len(host_cpus(lab, host, facts))),
+        ("RX queues", needs.rx_queues, of_host.rx_queues),
+        ("NUMA nodes", needs.nodes, len(of_host.numa_nodes)),
+    )
+    for what, wanted, there in counted:
+        if wanted is not None and (there is None or there < wanted):
+            known = "an unknown number" if there is None else there
+            yield f"needs {wanted} {what} and has {known}"
+    if needs.smt is not None:
+        smt = any(len(threads) > 1 for threads in of_host.siblings.values())
+        if smt != needs.smt:
+            yield f"needs cores {'with' if needs.smt else 'without'} SMT siblings"
+
+
+def _check_mtu(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> None:
+    needed = trial.traffic.size_bytes + IPV4_UDP_HEADERS_BYTES
+    for host in lab.hosts:
+        mtu = facts[host.name].mtu
+        if mtu is not None and needed > mtu:
+            raise Unavailable(
+                f"a datagram of {trial.traffic.size_bytes}B needs an MTU of {needed}; "
+                f"{host.interface} of {host.name} has {mtu}; raise settings.{host.role}.mtu"
+            )
+
+
+def _destinations(trial: Trial, lab: Lab) -> list[tuple[str, int]]:
+    """Return (address, port) of every destination, address by address."""
+    indexes, ports = parse_to(trial.traffic.flows.to)
+    found = []
+    for host in lab.receivers:
+        addresses = [a.partition("/")[0] for a in host.addresses if ":" not in a]
+        if indexes[-1] > len(addresses):
+            raise Unavailable(
+                f"traffic.flows.to asks for address {indexes[-1]} of {host.name}, "
+                f"which has {len(addresses)}"
+            )
+        found += [(addresses[i - 1], port) for i in indexes for port in ports]
+    return found
+
+
+def _source(host: Host) -> str:
+    addresses = [a.partition("/")[0] for a in host.addresses if ":" not in a]
+    if not addresses:
+        raise Unavailable(f"{host.name} has no IPv4 address to send from")
+    return addresses[0]
+
+
+def _flows(
+    trial: Trial, lab: Lab
+) -> tuple[tuple[FlowSpec, ...], dict[tuple[str, int], tuple[FlowSpec, ...]]]:
+    """Return all flows, and those of each sending worker by host and index.
+
+    ``split`` deals flows out in turn; with ``each`` every worker has all of them under numbers of
+    its own, so that two senders of one 4-tuple are told apart.
+    """
+    destinations = _destinations(trial, lab)
+    ports = parse_ports(trial.traffic.flows.source_ports)
+    count = trial.send.workers
+    numbers = itertools.count()
+    per_worker: dict[tuple[str, int], tuple[FlowSpec, ...]] = {}
+    for host in lab.senders:
+        source = _source(host)
+        tuples = [(source, port, *to) for to in destinations for port in ports]
+        for k in range(count):
+            mine = tuples[k::count] if trial.traffic.flows.spread == "split" else tuples
+            per_worker[host.name, k] = tuple(FlowSpec(next(numbers), *four) for four in mine)
+    return tuple(flow for flows in per_worker.values() for flow in flows), per_worker
+
+
+def _share(total: int | None, k: int, workers: int) -> int | None:
+    """Return worker k's part of a total, so that the parts add up to it exactly."""
+    return None if total is None else total // workers + (1 if k < total % workers else 0)
+
+
+def _senders(
+    trial: Trial,
+    lab: Lab,
+    facts: Mapping[str, Facts],
+    per_worker: dict[tuple[str, int], tuple[FlowSpec, ...]],
+) -> tuple[list[WorkerSpec], list[Finding]]:
+    traffic, workers = trial.traffic, trial.send.workers
+    pps = traffic.rate.pps(traffic.size_bytes) if traffic.rate is not None else None
+    total = workers * len(lab.senders)
+    specs: list[WorkerSpec] = []
+    findings: list[Finding] = []
+    for n, host in enumerate(lab.senders):
+        cpus, found = worker_cpus(trial.send.cpus, workers, lab, host, facts)
+        findings += found
+        specs += [
+            WorkerSpec(
+                role="sender",
+                host=host.name,
+                index=k,
+                cpu=cpu,
+                flows=per_worker[host.name, k],
+                traffic=traffic,
+                send=trial.send,
+                rate_pps=_share(pps, n * workers + k, total),
+                count_packets=_share(traffic.count_packets, n * workers + k, total),
+            )
+            for k, cpu in enumerate(cpus)
+        ]
+    return specs, findings
+
+
+def _receivers(
+    trial: Trial, lab: Lab, facts: Mapping[str, Facts], flows: tuple[FlowSpec, ...]
+) -> tuple[list[WorkerSpec], list[Finding]]:
+    """Worker k has the k-th port, wrapping round: workers of one port share its socket."""
+    ports = parse_to(trial.traffic.flows.to)[1]
+    specs: list[WorkerSpec] = []
+    findings: list[Finding] = []
+    for host in lab.receivers:
+        cpus, found = worker_cpus(trial.receive.cpus, trial.receive.workers, lab, host, facts)
+        findings += found
+        own = {address.partition("/")[0] for address in host.addresses}
+        specs += [
+            WorkerSpec(
+                role="receiver",
+                host=host.name,
+                index=k,
+                cpu=cpu,
+                flows=tuple(flow for flow in flows if flow.destination in own),
+                traffic=trial.traffic,
+                receive=trial.receive,
+                bind_port=ports[k % len(ports)],
+            )
+            for k, cpu in enumerate(cpus)
+        ]
+    return specs, findings
+
+
+def _shared_cpus(
+    lab: Lab, senders: list[WorkerSpec], receivers: list[WorkerSpec]
+) -> Iterator[Finding]:
+    """Yield a finding where sender and receiver of one machine contend for a CPU."""
+    if not lab.built_in:
+        return
+    sending = {spec.cpu for spec in senders if spec.cpu is not None}
+    shared = sorted(sending & {spec.cpu for spec in receivers if spec.cpu is not None})
+    if shared:
+        yield Finding(
+            "warning",
+            "sender and receiver share a CPU",
+            where=lab.name,
+            value=f"CPU {', '.join(str(cpu) for cpu in shared)}",
+            limit="a CPU for each role",
+            next_step="take a machine with 2 or more CPUs, or other cpus",
+        )

@@ -1,0 +1,197 @@
+"""Values that are each in range and together make no sense, found before any host is asked.
+
+Every rule is a generator over one validated point or lab; it never changes anything.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from udpbench import units
+from udpbench.definition.grammar import key_of
+from udpbench.definition.problems import Tree
+from udpbench.definition.ranges import addresses_of, parse_ports, parse_to
+from udpbench.errors import Problem
+from udpbench.model import HEADER_BYTES, MAX_PAYLOAD_BYTES, SECOND_NS, Lab, Trial
+
+MAX_FLOWS = 65536
+"""Flow numbers are u16 in the packet header."""
+
+GRO_ROOM_BYTES = 65535
+"""A merged datagram may be this long (net/core/gro.c: GRO_LEGACY_MAX_SIZE is 64 KiB)."""
+
+
+def flow_count(trial: Trial) -> int:
+    """Return how many 4-tuples the traffic of one sender and receiver has."""
+    indexes, ports = parse_to(trial.traffic.flows.to)
+    return len(parse_ports(trial.traffic.flows.source_ports)) * len(indexes) * len(ports)
+
+
+def in_point(tree: Tree, trial: Trial, model: BaseModel) -> Iterator[Problem]:
+    """Yield every contradiction within one point."""
+    yield from _calls(tree, trial, model)
+    yield from _sizes(tree, trial)
+    yield from _flows(tree, trial)
+    yield from _load(tree, trial)
+    yield from _receiver(tree, trial)
+    for role in ("sender", "receiver"):
+        block = getattr(getattr(model, "settings"), role)  # noqa: B009 - a derived model
+        if isinstance(block, BaseModel):
+            yield from in_settings(tree, block, ("settings", role), role)
+
+
+def _calls(tree: Tree, trial: Trial, model: Any) -> Iterator[Problem]:
+    for key, single, block in (("send", "send", trial.send), ("receive", "recv", trial.receive)):
+        chosen = getattr(model, key)
+        batch_set = isinstance(chosen, BaseModel) and "batch" in chosen.model_fields_set
+        if block.call == single and batch_set:
+            what = f"call {single} moves one message a call"
+            yield tree.problem((key, "batch"), what, "", f"remove it, or call {single}mmsg")
+    if trial.send.tail_bytes is not None and trial.send.gso == "off":
+        yield tree.problem(("send", "tail"), "only a GSO message has a tail", "", "set send.gso")
+
+
+def _sizes(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    size, read = trial.traffic.size_bytes, trial.receive.read
+    where = ("traffic", "size")
+    if size < HEADER_BYTES and read in ("header", "verify"):
+        limit = f"at least {HEADER_BYTES}B with read: {read}"
+        yield tree.problem(where, "no room for the header", limit, "set receive.read: copy or none")
+    gso = trial.send.gso
+    if isinstance(gso, int) and gso * size > MAX_PAYLOAD_BYTES:
+        limit = f"size times gso at most {MAX_PAYLOAD_BYTES}B"
+        yield tree.problem(("send", "gso"), "the message is too long", limit, "lower one of them")
+    room = trial.receive.room
+    if trial.receive.gro and room != "auto" and room < GRO_ROOM_BYTES:
+        limit = f"at least {GRO_ROOM_BYTES}B with gro"
+        step = "leave room out"
+        yield tree.problem(("receive", "room"), "would truncate a merged datagram", limit, step)
+
+
+def _flows(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    flows, workers = flow_count(trial), trial.send.workers
+    where = ("traffic", "flows")
+    if trial.traffic.flows.spread == "split" and flows < workers:
+        what = f"{workers} workers cannot split {flows} {'flow' if flows == 1 else 'flows'}"
+        step = "widen from or to, lower it, or set spread: each"
+        yield tree.problem(("send", "workers"), what, "a flow for each worker", step)
+    numbered = flows * workers if trial.traffic.flows.spread == "each" else flows
+    if numbered > MAX_FLOWS:
+        step = "narrow from or to"
+        yield tree.problem((*where, "to"), f"{numbered} flows are too many", f"{MAX_FLOWS}", step)
+    ports = parse_to(trial.traffic.flows.to)[1]
+    if 0 < trial.receive.workers < len(ports):
+        limit = f"at least {len(ports)}, one for each port of traffic.flows.to"
+        step = "raise it, or narrow the ports"
+        yield tree.problem(("receive", "workers"), "too few receiving workers", limit, step)
+
+
+def _load(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    rate, count, workers = trial.traffic.rate, trial.traffic.count_packets, trial.send.workers
+    if count is not None and count < workers:
+        limit = f"at least {workers}, one for each worker"
+        yield tree.problem(("traffic", "count"), "fewer packets than workers", limit, "raise it")
+    if rate is None:
+        return
+    if rate.bits_per_s is not None and trial.traffic.size_bytes == 0:
+        step = "give a rate in pps, or a size"
+        yield tree.problem(("traffic", "rate"), "a size of 0B has no bits to count", "", step)
+        return
+    pps = rate.pps(trial.traffic.size_bytes)
+    if pps < workers:
+        limit = "at least one packet a second for each worker"
+        yield tree.problem(("traffic", "rate"), f"{pps} packets a second", limit, "raise it")
+    elif count is not None and count * SECOND_NS > pps * trial.duration_ns:
+        seconds = -(-count // pps)
+        what = f"takes {seconds}s at {pps} packets a second"
+        limit = f"the deadline is duration: {units.format_duration(trial.duration_ns)}"
+        yield tree.problem(("traffic", "count"), what, limit, "raise duration, or lower count")
+
+
+def _receiver(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    receive = trial.receive
+    if receive.fault is not None and receive.fault.worker > receive.workers:
+        limit = f"receive.workers is {receive.workers}"
+        yield tree.problem(("receive", "fault", "worker"), "no such worker", limit, "lower it")
+    if receive.workers == 0 and trial.path_check == "arrive":
+        step = "set path_check: explained"
+        yield tree.problem(("receive", "workers"), "nothing can arrive at a closed port", "", step)
+
+
+def in_settings(tree: Tree, block: Any, path: tuple[Any, ...], role: str) -> Iterator[Problem]:
+    """Yield every contradiction within one block of settings."""
+    if role == "sender" and "link" in block.model_fields_set:
+        step = "write it under the receiver's settings"
+        yield tree.problem((*path, "link"), "the receiver makes the link", "", step)
+    if isinstance(block.qdisc, BaseModel) and len(block.qdisc.model_fields_set) != 1:
+        limit = "one of tbf, pfifo, bfifo"
+        yield tree.problem((*path, "qdisc"), "a device has one root queue", limit)
+    for i, wanted in enumerate(block.optional or []):
+        if not _is_set(block, wanted):
+            step = "name a path that is set beside it, such as ethtool.features.rx-gro"
+            yield tree.problem((*path, "optional", i), "nothing is set there", "", step)
+
+
+def _is_set(block: Any, wanted: str) -> bool:
+    found: Any = block
+    rest = wanted
+    while rest:
+        if isinstance(found, dict):
+            return rest in found
+        key, _, rest = rest.partition(".")
+        if not isinstance(found, BaseModel):
+            return False
+        names = [name for name in found.model_fields_set if key_of(name) == key]
+        if not names:
+            return False
+        found = getattr(found, names[0])
+    return True
+
+
+def in_lab(tree: Tree, lab: Lab) -> Iterator[Problem]:
+    """Yield every contradiction within one lab."""
+    seen_names: set[str] = set()
+    seen_addresses: set[str] = set()
+    for role, hosts in (("sender", lab.senders), ("receiver", lab.receivers)):
+        if not hosts:
+            yield tree.problem((role,), "a lab needs one host of each role", "", "add a host")
+        for i, host in enumerate(hosts):
+            if host.name in seen_names:
+                step = "give each host a name of its own"
+                yield tree.problem((role, i, "name"), f"{host.name} stands twice", "", step)
+            seen_names.add(host.name)
+            if not host.addresses and not host.existing:
+                step = "add one, such as 192.168.254.1/24"
+                yield tree.problem((role, i, "addresses"), "a host needs an address", "", step)
+            for address in host.addresses:
+                ip = address.partition("/")[0]
+                if ip in seen_addresses:
+                    step = "give each address to one host"
+                    yield tree.problem((role, i, "addresses"), f"{ip} stands twice", "", step)
+                seen_addresses.add(ip)
+    yield from _unreachable(tree, lab)
+
+
+def _unreachable(tree: Tree, lab: Lab) -> Iterator[Problem]:
+    networks = {
+        ipaddress.ip_interface(address).network
+        for host in lab.senders
+        for address in host.addresses[:1]
+    }
+    for i, host in enumerate(lab.receivers):
+        for address in host.addresses:
+            ip = ipaddress.ip_interface(address).ip
+            if networks and not all(ip in network for network in networks):
+                limit = ", ".join(sorted(str(network) for network in networks))
+                what = f"{ip} is outside the sender's network"
+                step = "take addresses of one network"
+                yield tree.problem(("receiver", i, "addresses"), what, limit, step)
+
+
+def spelled_out(texts: list[str]) -> tuple[str, ...]:
+    """Return every address of a list, ranges spelled out."""
+    return tuple(address for text in texts for address in addresses_of(text))

@@ -1,0 +1,336 @@
+"""Single values as users write them: parsed, range-checked, and described for the JSON Schema.
+
+Knows no key's place and no meaning; ``grammar`` decides which leaf stands where.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+from udpbench import units
+from udpbench.definition.problems import did_you_mean
+from udpbench.definition.ranges import addresses_of, parse_cpus, parse_ports, parse_to
+from udpbench.model import Connect
+from udpbench.units import Bytes, Count, Nanoseconds, Rate
+
+STAGES = (
+    "unsent",
+    "tx_netfilter",
+    "tx_qdisc",
+    "tx_device",
+    "link",
+    "rx_ring",
+    "rx_xdp",
+    "rx_backlog",
+    "rx_tc",
+    "rx_ip",
+    "rx_netfilter",
+    "udp_checksum",
+    "udp_no_port",
+    "udp_filter",
+    "udp_rcvbuf",
+    "udp_memory",
+    "udp_purged",
+    "app_truncated",
+    "app_log",
+)
+"""Ledger stages in the packet's order; a test holds them equal to those of ``analysis.ledger``."""
+
+CPU_RELATIONS = ("same-cpu", "smt-sibling", "same-node", "other-node")
+MAX_RATE = 10**12
+
+
+def refusal(what: str, limit: str = "", next_step: str = "") -> PydanticCustomError:
+    """Return the error by which a leaf refuses its value; ``grammar`` adds where and which."""
+    context = {"what": what, "limit": limit, "next_step": next_step}
+    return PydanticCustomError("refused", "{what}", context)
+
+
+def refusal_parts(error: ValueError) -> tuple[str, str, str]:
+    """Return what, limit and next step of a refusal."""
+    context = dict(getattr(error, "context", None) or {})
+    return context.get("what", str(error)), context.get("limit", ""), context.get("next_step", "")
+
+
+@dataclass(frozen=True)
+class Named:
+    """Marker for ``Annotated``: the value is the leaf of this name in ``NAMED``."""
+
+    leaf: str
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """How one value is written: fixed words, else what ``parse`` takes."""
+
+    schema: dict[str, Any]
+    parse: Callable[[Any], Any] | None = None
+    words: Mapping[Any, Any] = field(default_factory=dict)
+    show: Callable[[Any], Any] = lambda value: value
+
+    def read(self, value: Any) -> Any:
+        """Return the value inside; raises the refusal."""
+        # Data that did not come through our YAML reader may hold ``off`` as false.
+        if value is False and "off" in self.words:
+            value = "off"
+        if isinstance(value, (str, int)) and not isinstance(value, bool) and value in self.words:
+            return self.words[value]
+        if self.parse is None:
+            known = [str(word) for word in self.words]
+            step = did_you_mean(str(value), known) if isinstance(value, str) else ""
+            raise refusal("unknown value", f"one of {', '.join(known)}", step)
+        try:
+            return self.parse(value)
+        except PydanticCustomError as error:
+            if not self.words:
+                raise
+            context = dict(error.context or {})
+            words = "or " + ", ".join(str(word) for word in self.words)
+            limit = f"{context['limit']}, {words}" if context["limit"] else words
+            raise refusal(context["what"], limit, context["next_step"]) from error
+
+    def written(self, value: Any) -> Any:
+        """Return a value inside as a user would write it."""
+        for word, meaning in self.words.items():
+            if meaning == value and type(meaning) is type(value):
+                return word
+        return self.show(value)
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of what a user may write."""
+        if not self.words:
+            return dict(self.schema)
+        words = {"enum": list(self.words)}
+        return {"anyOf": [words, dict(self.schema)]} if self.parse is not None else words
+
+
+def _text(value: Any, limit: str = "") -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise refusal("not a text", limit, "write a single value")
+    return str(value)
+
+
+def quantity(marker: Bytes | Nanoseconds | Count) -> Leaf:
+    """Return the leaf of an integer with a unit and an inclusive range."""
+    kinds: dict[type, tuple[Callable[[str], int], Callable[[int], str], str]] = {
+        Bytes: (units.parse_bytes, units.format_bytes, r"^[0-9.]+ *([kKMGT]|[KMGT]i)?B$"),
+        Nanoseconds: (
+            units.parse_duration,
+            units.format_duration,
+            r"^[0-9.]+ *(ns|us|ms|s|m|min|h)$",
+        ),
+        Count: (units.parse_count, units.format_count, r"^[0-9.]+ *[kKMGT]?$"),
+    }
+    parse, show, pattern = kinds[type(marker)]
+    limit = f"{show(marker.low)} to {show(marker.high)}"
+
+    def read(value: Any) -> int:
+        text = _text(value, limit)
+        try:
+            number = parse(text)
+        except ValueError as error:
+            what, _, step = str(error).partition("; ")
+            raise refusal(what, limit, step) from error
+        if number < marker.low:
+            raise refusal("below the range", limit)
+        if number > marker.high:
+            raise refusal("above the range", limit)
+        return number
+
+    text = {"type": "string", "pattern": pattern, "description": limit}
+    if not isinstance(marker, Count):
+        return Leaf(text, read, show=show)
+    whole = {"type": "integer", "minimum": marker.low, "maximum": marker.high}
+    return Leaf({"anyOf": [whole, text]}, read)
+
+
+def _rate(value: Any) -> Rate:
+    limit = "above 0, to 1Tpps or 1Tbps"
+    text = _text(value, limit)
+    try:
+        rate = units.parse_rate(text)
+    except ValueError as error:
+        what, _, step = str(error).partition("; ")
+        raise refusal(what, limit, step) from error
+    if not 0 < (rate.packets_per_s or rate.bits_per_s or 0) <= MAX_RATE:
+        raise refusal("out of range", limit)
+    return rate
+
+
+def _bit_rate(value: Any) -> int:
+    bits = _rate(value).bits_per_s
+    if bits is None:
+        raise refusal("a device's rate is in bits per second", "", "write for example 1Gbps")
+    return bits
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise refusal("neither true nor false", "", "write true or false")
+    return value
+
+
+def _cpus(value: Any) -> str:
+    text = _text(value).replace(" ", "")
+    try:
+        parse_cpus(text)
+    except ValueError as error:
+        what, _, step = str(error).partition("; ")
+        raise refusal(what, "", step) from error
+    return text
+
+
+def _cpu_tuple(value: Any) -> tuple[int, ...]:
+    return parse_cpus(_cpus(value))
+
+
+def _checked(check: Callable[[str], Any]) -> Callable[[Any], str]:
+    """Return a parser that keeps the text as written once ``check`` takes it."""
+
+    def read(value: Any) -> str:
+        text = _text(value)
+        try:
+            check(text)
+        except ValueError as error:
+            what, _, step = str(error).partition("; ")
+            raise refusal(what, "", step) from error
+        return text
+
+    return read
+
+
+def _pattern(pattern: str, example: str) -> Leaf:
+    compiled = re.compile(pattern + r"\Z")
+
+    def read(value: Any) -> str:
+        text = _text(value)
+        if compiled.match(text) is None:
+            raise refusal("not understood", "", f"write for example {example}")
+        return text
+
+    return Leaf({"type": ["string", "integer"]}, read)
+
+
+def _wait(text: str) -> None:
+    word, _, duration = text.partition(" ")
+    if word not in ("nap", "busy-poll") or not duration:
+        raise ValueError("unknown value; write block, epoll, spin, nap 100us or busy-poll 50us")
+    if not 0 < units.parse_duration(duration) <= 10**9:
+        raise ValueError("out of range; above 0s, to 1s")
+
+
+def _levels(classes: Mapping[str, tuple[int, int]]) -> Callable[[str], None]:
+    def check(text: str) -> None:
+        word, _, level = text.partition(" ")
+        known = ", ".join(f"{name} {low} to {high}" for name, (low, high) in classes.items())
+        if word not in classes or re.match(r"-?\d{1,3}\Z", level, re.ASCII) is None:
+            raise ValueError(f"unknown value; write normal, {known}")
+        low, high = classes[word]
+        if not low <= int(level) <= high:
+            raise ValueError(f"out of range; {word} takes {low} to {high}")
+
+    return check
+
+
+def _sysctl_name(value: Any) -> str:
+    text = _text(value)
+    if re.match(r"[a-z][a-z0-9_-]*(\.[A-Za-z0-9_-]+)+\Z", text) is None:
+        raise refusal("no name of a sysctl", "", "write for example net.core.rmem_max")
+    return text
+
+
+def _connect(value: Any) -> Connect:
+    """Return how a host is reached from ``{ssh: bench@left, become: sudo, python: /opt/…}``."""
+    known = ("ssh", "become", "python")
+    if not isinstance(value, dict):
+        raise refusal("unknown value", "namespace, local or {ssh: …}")
+    for key, text in value.items():
+        if key not in known:
+            raise refusal(f"unknown key {key}", "", did_you_mean(str(key), known))
+        if not isinstance(text, str) or not re.match(r"[^\s-]\S{0,255}\Z", text):
+            raise refusal(f"{key} is no single word", "", f"write {key}: …")
+    if "ssh" not in value:
+        raise refusal("ssh is missing", "", "add ssh: user@host")
+    if value.get("become", "sudo") != "sudo":
+        raise refusal("become takes sudo", "sudo", "or leave it out")
+    return Connect("ssh", value["ssh"], value.get("become"), value.get("python"))
+
+
+def sysctl_value(value: Any) -> int | str:
+    """Return what to write: an integer, or text with several numbers apart by tabs.
+
+    The kernel prints vectors such as net.ipv4.udp_mem with tabs (kernel/sysctl.c:proc_put_char).
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    text = _text(value)
+    if re.match(r"[0-9.]+\s*([kKMGT]|[KMGT]i)?B\Z", text):
+        return quantity(Bytes(0, 2**63 - 1)).read(value) or 0
+    parts = text.split()
+    if not parts:
+        raise refusal("no value", "", "write what the kernel would print")
+    if len(parts) > 1 and all(re.match(r"-?\d+\Z", part, re.ASCII) for part in parts):
+        return "\t".join(parts)
+    return int(text) if re.match(r"-?\d{1,18}\Z", text, re.ASCII) else text.strip()
+
+
+def _words(*words: str) -> dict[str, str]:
+    return {word: word for word in words}
+
+
+_STRING = {"type": ["string", "integer"]}
+_IO_LEVELS = {"best-effort": (0, 7), "realtime": (0, 7)}
+
+# Leaves with a grammar of their own: by the name of a field of plain text, or by Named.
+NAMED: dict[str, Leaf] = {
+    "cpus": Leaf(_STRING, _cpus, _words("lab", "any", *CPU_RELATIONS)),
+    "cpu_list": Leaf(_STRING, _cpus),
+    "link_cpus": Leaf(_STRING, _cpus, _words("lab")),
+    "cpu_tuple": Leaf(_STRING, _cpu_tuple),
+    "source_ports": Leaf(_STRING, _checked(parse_ports)),
+    "to": Leaf({"type": "string"}, _checked(parse_to)),
+    "wait": Leaf({"type": "string"}, _checked(_wait), _words("block", "epoll", "spin")),
+    "priority": Leaf(
+        {"type": "string"},
+        _checked(_levels({"nice": (-20, 19), "fifo": (1, 99)})),
+        _words("normal"),
+    ),
+    "io_priority": Leaf(
+        {"type": "string"}, _checked(_levels(_IO_LEVELS)), _words("normal", "idle")
+    ),
+    "path": _pattern(r"/[^\0]{1,1000}", "/var/log/udpbench.log"),
+    "question": _pattern(r"[\s\S]*\S[\s\S]*", "Does pinning help?"),
+    "source": _pattern(r"[a-z0-9-]+/[a-z0-9-]+", "cloudflare-2015/naive"),
+    "extends": _pattern(r".*\S.*", "01-naive-and-pinned.yaml"),
+    "name": _pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", "left"),
+    "interface": _pattern(r"(?!\.{1,2}\Z)[^\s/:]{1,15}", "eth3"),
+    "address": Leaf({"type": "string"}, _checked(addresses_of)),
+    "neighbour": _pattern(
+        r"[0-9a-fA-F.:]+ ([0-9a-f]{2}:){5}[0-9a-f]{2}", "10.0.0.2 02:00:00:00:00:02"
+    ),
+    "route": _pattern(r"[0-9a-fA-F.:]+/\d{1,3} via [0-9a-fA-F.:]+", "10.1.0.0/16 via 10.0.0.1"),
+    "governor": _pattern(r"[a-z_]{1,32}", "performance"),
+    "hash_fields": _pattern(r"[mvtsdfnrc]{1,9}", "sdfn"),
+    "indirection": _pattern(r"default|equal [1-9]\d{0,3}|weight( \d{1,4})+", "equal 2"),
+    "optional_path": _pattern(r"[A-Za-z0-9_.-]+", "ethtool.rx-flow-hash"),
+    "expectation": _pattern(r".*\S.*", "delivered_pps[two] > delivered_pps[one]"),
+    "feature": _pattern(r"[a-z0-9_-]{1,64}", "rx-gro"),
+    "sysctl_name": Leaf({"type": "string"}, _sysctl_name),
+    "stage": Leaf({}, words=_words(*STAGES)),
+    "connect": Leaf(
+        {"type": "object", "required": ["ssh"], "additionalProperties": {"type": "string"}},
+        _connect,
+        {word: Connect(word) for word in ("namespace", "local")},
+    ),
+    "sysctl": Leaf({"type": ["string", "integer"]}, sysctl_value),
+    "bit_rate": Leaf({"type": "string", "pattern": r"^[0-9.]+ *[kKMGT]?bps$"}, _bit_rate),
+    "rate": Leaf(
+        {"type": "string", "pattern": r"^[0-9.]+ *[kKMGT]?[pb]ps$"}, _rate, show=units.format_rate
+    ),
+}
+BOOLEAN = Leaf({"type": "boolean"}, _boolean)

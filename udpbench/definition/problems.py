@@ -1,0 +1,112 @@
+"""Where each value of a definition was written, and how a problem with it is said.
+
+Knows no key and no meaning; the other modules of this room report through it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from udpbench.errors import InputError, Problem
+
+KeyPath = tuple[str | int, ...]
+SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a file; ``line`` None where the data came from somewhere else."""
+
+    file: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Plain data with the place of each of its parts."""
+
+    data: dict[str, Any]
+    origin: Place
+    places: Mapping[KeyPath, Place] = field(default_factory=dict)
+
+    def place(self, path: KeyPath) -> Place:
+        """Return where the value at ``path``, or the nearest thing below or above, was written."""
+        if path in self.places:
+            return self.places[path]
+        below = [place for known, place in self.places.items() if known[: len(path)] == path]
+        if below:
+            return below[0]
+        return self.place(path[:-1]) if len(path) > 1 else self.origin
+
+    def value(self, path: KeyPath) -> Any:
+        """Return the value at ``path``; None where there is none."""
+        found: Any = self.data
+        for part in path:
+            try:
+                found = found[part]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return found
+
+    def problem(self, path: KeyPath, what: str, limit: str = "", next_step: str = "") -> Problem:
+        """Return a problem with the value at ``path``, shown as it was written."""
+        value = self.value(path)
+        scalar = None if value is None or isinstance(value, (dict, list)) else shown(value)
+        return at(self.place(path), dotted(path), what, limit, next_step, scalar)
+
+
+def at(
+    place: Place,
+    key: str,
+    what: str,
+    limit: str = "",
+    next_step: str = "",
+    value: str | None = None,
+) -> Problem:
+    """Return a problem with one key at one place; every problem of this room is made here."""
+    where = ": ".join(part for part in (str(place), key) if part)
+    return Problem(what, where, value, limit, next_step)
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """Return ``settings.receiver.mtu``, with list items as ``addresses[2]``, counted from 1."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part + 1}]"
+        else:
+            text += f".{part}" if text else part
+    return text
+
+
+def shown(value: Any) -> str:
+    """Return a scalar as YAML would write it, shortened so that a message stays a line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = " ".join(str(value).split())
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the next step for an unknown word: the nearest known one, else all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(word[:200], names, n=1)
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"known: {', '.join(names)}" if names else ""
+
+
+def raise_all(problems: Iterable[Problem]) -> None:
+    """Raise InputError with every distinct problem, in the order found; nothing if there is none.
+
+    A value that many points share is reported once.
+    """
+    distinct = list(dict.fromkeys(problems))
+    if distinct:
+        raise InputError(distinct)

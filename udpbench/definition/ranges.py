@@ -1,0 +1,87 @@
+"""Texts that stand for several things: CPUs, ports, destinations, addresses.
+
+Each parser raises ValueError with ``what; next step``; none knows where its text was written.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+MAX_CPU = 4095
+_DIGITS = r"[0-9]{1,6}"
+_CPUS = re.compile(rf"{_DIGITS}(-{_DIGITS})?(,{_DIGITS}(-{_DIGITS})?)*\Z")
+_TO = re.compile(
+    rf"receiver\.addresses\[({_DIGITS})(?:-({_DIGITS}))?\]:({_DIGITS}(?:-{_DIGITS})?)\Z"
+)
+_ADDRESS_RANGE = re.compile(
+    r"(\d{1,3}\.\d{1,3}\.\d{1,3})\.(\d{1,3})-(\d{1,3})/(\d{1,2})\Z", re.ASCII
+)
+
+
+def parse_cpus(text: str) -> tuple[int, ...]:
+    """Return the CPUs of ``0-3,8`` in the order written; ValueError says why not."""
+    if _CPUS.match(text) is None:
+        raise ValueError("no CPU numbers; write for example 2 or 0-3,8")
+    cpus: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        low, high = int(first), int(last or first)
+        if low > high or high > MAX_CPU:
+            raise ValueError(f"no range of CPUs; write it upwards, at most {MAX_CPU}")
+        cpus.extend(range(low, high + 1))
+    if len(set(cpus)) < len(cpus):
+        raise ValueError("a CPU stands twice; name each once")
+    return tuple(cpus)
+
+
+def parse_ports(text: str) -> tuple[int, ...]:
+    """Return the ports of ``4321`` or ``4321-4324``; ValueError says why not."""
+    found = re.match(rf"({_DIGITS})(?:-({_DIGITS}))?\Z", text)
+    if found is None:
+        raise ValueError("no port or range of ports; write for example 4321 or 4321-4324")
+    low, high = int(found.group(1)), int(found.group(2) or found.group(1))
+    if not 1 <= low <= high <= 65535:
+        raise ValueError("no range of ports; 1 to 65535, written upwards")
+    return tuple(range(low, high + 1))
+
+
+def parse_to(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return address indexes (from 1) and ports of ``receiver.addresses[1-4]:4321-4324``."""
+    found = _TO.match(text)
+    if found is None:
+        raise ValueError("no destination; write for example receiver.addresses[1-4]:4321")
+    low, high = int(found.group(1)), int(found.group(2) or found.group(1))
+    if not 1 <= low <= high <= 65536:
+        raise ValueError("no range of addresses; counted from 1, written upwards")
+    return tuple(range(low, high + 1)), parse_ports(found.group(3))
+
+
+def addresses_of(text: str) -> tuple[str, ...]:
+    """Return each address of ``192.168.254.1-20/24``, prefix kept; ValueError says why not."""
+    found = _ADDRESS_RANGE.match(text)
+    if found is None:
+        spelled = [text]
+    else:
+        low, high = int(found.group(2)), int(found.group(3))
+        if not 0 <= low <= high <= 255:
+            raise ValueError("no range of addresses; write it upwards, to 255")
+        spelled = [f"{found.group(1)}.{i}/{found.group(4)}" for i in range(low, high + 1)]
+    return tuple(_interface_address(part) for part in spelled)
+
+
+def _interface_address(text: str) -> str:
+    example = "write for example 192.168.254.1/24 or 192.168.254.1-20/24"
+    if "/" not in text:
+        raise ValueError(f"the prefix length is missing; {example}")
+    try:
+        address = ipaddress.ip_interface(text)
+    except ValueError:
+        raise ValueError(f"no address with a prefix; {example}") from None
+    ip, network = address.ip, address.network
+    if ip.is_multicast or ip.is_loopback or ip.is_unspecified or str(ip) == "255.255.255.255":
+        raise ValueError("no address of one host; take a unicast address")
+    edges = (network.network_address, network.broadcast_address)
+    if network.num_addresses > 2 and ip.version == 4 and ip in edges:
+        raise ValueError("the network's own or its broadcast address; take one between")
+    return str(address)

@@ -1,0 +1,121 @@
+"""What the grammar knows and nothing obeys yet: refused, never ignored.
+
+One table; whoever builds an effect removes its line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from udpbench.definition.grammar import key_of, sorted_fields
+from udpbench.definition.leaves import CPU_RELATIONS
+from udpbench.definition.problems import KeyPath, Tree
+from udpbench.errors import Problem
+
+
+def only(*values: Any) -> Callable[[Any], bool]:
+    """Supported are these values alone."""
+    return lambda value: value in values
+
+
+def but(*values: Any) -> Callable[[Any], bool]:
+    """Supported is everything but these values."""
+    return lambda value: value not in values
+
+
+def nothing(_: Any) -> bool:
+    """No value is supported."""
+    return False
+
+
+# Path, with * for any one key or list item → whether the value has an effect today.
+NOT_YET: dict[str, Callable[[Any], bool]] = {
+    "traffic.protocol": only("udp"),
+    "traffic.family": only(4),
+    "traffic.flows.queues": only("any"),
+    "traffic.fragment": only(False),
+    "traffic.echo": only(None),
+    "send.workers_as": only("threads"),
+    "send.cpus": but(*CPU_RELATIONS),
+    "send.call": only("sendmmsg"),
+    "send.gso": only("off"),
+    "send.tail": only(None),
+    "send.zerocopy": only(False),
+    "send.priority": only("normal"),
+    "receive.workers_as": only("threads"),
+    "receive.cpus": but(*CPU_RELATIONS),
+    "receive.call": only("recvmmsg"),
+    "receive.gro": only(False),
+    "receive.wait": only("block"),
+    "receive.sockets": only("shared"),
+    "receive.read": only("header"),
+    "receive.priority": only("normal"),
+    "receive.io_priority": only("normal"),
+    "receive.fault": only(None),
+    "receive.log": only(None),
+    "needs.sender.rings": nothing,
+    "needs.receiver.rings": nothing,
+    "faults": only({}),
+    "explain": only(False),
+    **{
+        f"{block}.{key}": nothing
+        for block in ("settings.*", "sender.*.settings", "receiver.*.settings")
+        for key in (
+            "neighbours",
+            "routes",
+            "firewall",
+            "ethtool.channels",
+            "ethtool.rings",
+            "ethtool.coalesce",
+            "ethtool.pause",
+            "ethtool.rx-flow-hash",
+            "ethtool.indirection",
+            "ethtool.ntuple",
+            "irq",
+            "rfs",
+            "cpu",
+        )
+    },
+    **{
+        f"{block}.link.rate": only(None)
+        for block in ("settings.*", "sender.*.settings", "receiver.*.settings")
+    },
+    "sender.*.connect": lambda connect: connect.by == "namespace",
+    "receiver.*.connect": lambda connect: connect.by == "namespace",
+    "sender.*.addresses": but("existing"),
+    "receiver.*.addresses": but("existing"),
+    "sender": lambda hosts: len(hosts) <= 1,
+    "receiver": lambda hosts: len(hosts) <= 1,
+}
+
+
+def refused(tree: Tree, model: BaseModel) -> Iterator[Problem]:
+    """Yield every value of a validated tree that has no effect yet."""
+    for path, value in _walk(model, ()):
+        supported = NOT_YET.get(
+            ".".join("*" if _open(path, i) else str(p) for i, p in enumerate(path))
+        )
+        supported = supported or NOT_YET.get(".".join(str(part) for part in path))
+        if supported is not None and not supported(value):
+            step = "leave it out, or wait for a later version"
+            yield tree.problem(path, "not yet supported", "", step)
+
+
+def _open(path: KeyPath, i: int) -> bool:
+    """Return whether a part stands for any key: a list's item, or the role of settings."""
+    return isinstance(path[i], int) or (i == 1 and path[0] == "settings")
+
+
+def _walk(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield every key that the user set with its value, depth first."""
+    if path:
+        yield path, value
+    if isinstance(value, BaseModel):
+        for name in sorted_fields(value):
+            yield from _walk(getattr(value, name), (*path, key_of(name)))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from _walk(item, (*path, i))
