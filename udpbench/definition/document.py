@@ -66,9 +66,17 @@ def read_text(path: Path, shown_as: str) -> str:
 
 
 def parse(text: str, file: str) -> Tree:
+    """Return what ``survey`` does; raises InputError with every problem it found."""
+    tree, problems = survey(text, file)
+    raise_all(problems)
+    return tree
+
+
+def survey(text: str, file: str) -> tuple[Tree, list[Problem]]:
     """Return the one map that a YAML text holds, with the line of every key and list item.
 
-    Raises InputError with every problem found; a syntax error ends the search.
+    Problems with single keys are returned beside what can be read without them, so that all else
+    that is wrong can be said at once. Raises InputError where nothing can be read.
     """
     problems = list(_refused_structure(text, file))
     raise_all(problems)
@@ -80,8 +88,7 @@ def parse(text: str, file: str) -> Tree:
         raise InputError([at(place, "", "not a map of keys", "", "write question: … for example")])
     builder = _Builder(file)
     data = builder.plain(node, ())
-    raise_all(builder.problems)
-    return Tree(data, Place(file), builder.places)
+    return Tree(data, Place(file), builder.places), builder.problems
 
 
 def _line(node: yaml.Node | yaml.Event) -> int:
@@ -173,7 +180,9 @@ class _Builder:
                 self.problems.append(at(place, dotted((*path, key)), what, first, "remove one"))
                 continue
             self.places[(*path, key)] = place
-            result[key] = self.plain(value_node, (*path, key))
+            value = self.plain(value_node, (*path, key))
+            if value is not None:
+                result[key] = value
         return result
 
     def _scalar(self, node: yaml.Node, path: KeyPath) -> Any:

@@ -72,7 +72,7 @@ def load_experiments(names: Sequence[str], sets: Sequence[str] = ()) -> list[Exp
     """
     problems: list[Problem] = []
     overrides = _collect(problems, lambda: _sets(sets)) or []
-    files = _collect(problems, lambda: _files(names)) or []
+    files = _files(names, problems)
     found = [
         _collect(problems, lambda file=path: _load_file(file, overrides))  # type: ignore[misc]
         for path, is_named in files
@@ -89,7 +89,8 @@ def load_experiments(names: Sequence[str], sets: Sequence[str] = ()) -> list[Exp
 
 def left_alone(names: Sequence[str]) -> list[Path]:
     """Return the YAML files in the named folders that are no experiments."""
-    return [path for path, is_named in _files(names) if not is_named and not _is_experiment(path)]
+    files = _files(names, [])
+    return [path for path, is_named in files if not is_named and not _is_experiment(path)]
 
 
 def load_experiment_data(data: dict[str, Any], name: str, sets: Sequence[str] = ()) -> Experiment:
@@ -107,9 +108,9 @@ def load_lab(name: str) -> Lab:
     path = shipped.find_lab(name)
     shown_as = shipped.shown_as(path)
     text = document.read_text(path, shown_as)
-    tree = document.parse(text, shown_as)
-    model, problems = grammar.check(tree, LabFile)
-    raise_all(problems)
+    tree, problems = document.survey(text, shown_as)
+    model, wrong = grammar.check(tree, LabFile)
+    raise_all([*problems, *wrong])
     lab = _lab(model, path.stem, str(path), text)
     problems = [*unsupported.refused(tree, model), *contradictions.in_lab(tree, lab)]  # type: ignore[arg-type]
     problems += _lab_settings(tree, model)
@@ -131,9 +132,11 @@ def _sets(sets: Sequence[str]) -> list[Override]:
     return overrides
 
 
-def _files(names: Sequence[str]) -> list[tuple[Path, bool]]:
-    """Return each file once, with whether it was named itself rather than found in a folder."""
-    problems: list[Problem] = []
+def _files(names: Sequence[str], problems: list[Problem]) -> list[tuple[Path, bool]]:
+    """Return each file once, with whether it was named itself rather than found in a folder.
+
+    A name that leads nowhere adds to ``problems``.
+    """
     found: dict[Path, tuple[Path, bool]] = {}
     for name in names:
         path = _collect(problems, lambda name=name: shipped.find_experiment(name))  # type: ignore[misc]
@@ -142,7 +145,6 @@ def _files(names: Sequence[str]) -> list[tuple[Path, bool]]:
         listed = shipped.files_in(path) if path.is_dir() else [path]
         for file in listed:
             found.setdefault(file.resolve(), (file, not path.is_dir()))
-    raise_all(problems)
     return list(found.values())
 
 
@@ -166,11 +168,18 @@ def _same_names(experiments: Iterable[Experiment]) -> list[Problem]:
     return problems
 
 
-def _load_file(path: Path, overrides: list[Override]) -> Experiment:
+def _load_file(path: Path, overrides: list[Override]) -> Experiment | None:
     shown_as = shipped.shown_as(path)
     text = document.read_text(path, shown_as)
-    tree = document.parse(text, shown_as)
-    if "question" not in tree.data:
+    tree, problems = document.survey(text, shown_as)
+    experiment = _collect(problems, lambda: _read(tree, path, text, overrides))
+    raise_all(problems)
+    return experiment
+
+
+def _read(tree: Tree, path: Path, text: str, overrides: list[Override]) -> Experiment:
+    shown_as = str(tree.origin)
+    if ("question",) not in tree.places:
         what = "no experiment: it has no question"
         step = "add question: …; a lab goes behind --lab"
         raise_all([at(Place(shown_as), "", what, "", step)])

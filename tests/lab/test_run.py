@@ -1,0 +1,241 @@
+"""Whole runs on real namespaces: what they measure, and what is left when one dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from udpbench.analysis.judge import judge
+from udpbench.model import SECOND_NS
+from udpbench.records import Run, read_run
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
+]
+
+LEASE_NS = 2 * SECOND_NS
+DEADLINE_S = 30.0
+SYSCTL = Path("/proc/sys/net/core/netdev_budget_usecs")
+TINY = {
+    "question": "Does it run?",
+    "traffic": {"rate": "5kpps"},
+    "duration": "300ms",
+    "warmup": "100ms",
+    "repetitions": 2,
+}
+
+
+def wait_until(what: str, condition: Callable[[], bool], limit_s: float = DEADLINE_S) -> None:
+    """Wait for a named condition; AssertionError says what was awaited."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
+        time.sleep(0.01)
+
+
+@dataclass
+class Controller:
+    """A controller in a process of its own."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def said(self, text: str) -> bool:
+        """Return whether a line with ``text`` was printed."""
+        return text in self.log.read_text()
+
+    def await_line(self, text: str) -> None:
+        """Wait until it has printed a line, or fail with all it printed."""
+        wait_until(
+            f"{text!r} in:\n{self.log.read_text()}",
+            lambda: self.said(text) or self.process.poll() is not None,
+        )
+        assert self.said(text), self.log.read_text()
+
+    def family(self) -> list[psutil.Process]:
+        """Return agents, guardians and workers."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def run(self) -> Run:
+        """Return what is in the run folder."""
+        return read_run(self.folder)
+
+
+Start = Callable[..., Controller]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Yield a function that starts a controller; what is left of any is killed by pid."""
+    started: list[Controller] = []
+
+    def starting(**keys: Any) -> Controller:
+        folder = tmp_path / f"run{len(started)}"
+        log = tmp_path / f"log{len(started)}"
+        program = str(Path(__file__).with_name("controller.py"))
+        data = json.dumps({**TINY, **keys})
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, program, str(folder), str(LEASE_NS), data],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        started.append(Controller(folder, process, log))
+        return started[-1]
+
+    yield starting
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.wait()
+
+
+def namespace(pid: int | str) -> int:
+    """Return the inode number of a process's network namespace."""
+    return Path(f"/proc/{pid}/ns/net").stat().st_ino
+
+
+def namespaces(processes: list[psutil.Process]) -> set[int]:
+    """Return the network namespaces of processes, except our own."""
+    return {namespace(one.pid) for one in processes} - {namespace("self")}
+
+
+def all_namespaces() -> set[int]:
+    """Return the network namespaces of every process there is."""
+    found = set()
+    for pid in psutil.pids():
+        try:
+            found.add(namespace(pid))
+        except OSError:
+            continue
+    return found
+
+
+def await_nothing_left(family: list[psutil.Process], spaces: set[int], limit_s: float) -> None:
+    """Wait until no process of a dead run and none of its namespaces is there."""
+    wait_until(f"an end of {family}", lambda: not any(one.is_running() for one in family), limit_s)
+    assert set() == spaces & all_namespaces()
+
+
+def test_a_run_measures_and_leaves_nothing(start: Start) -> None:
+    """Two trials end, every packet has an entry, settings and namespaces are as before."""
+    before = SYSCTL.read_text()
+    value = int(before) + 1
+    one = start(settings={"receiver": {"sysctl": {"net.core.netdev_budget_usecs": value}}})
+    one.await_line("phase 1")
+    family = one.family()
+    spaces = namespaces(family)
+    assert (2, str(value)) == (len(spaces), SYSCTL.read_text().strip())
+    assert 0 == one.process.wait(DEADLINE_S), one.log.read_text()
+    assert before == SYSCTL.read_text()
+    await_nothing_left(family, spaces, 1.0)
+    run = one.run()
+    results = [judge(record) for record in run.records]
+    assert [("done", 0)] * 2 == [(one.status, one.unaccounted) for one in results], results
+    assert [1500] * 2 == [result.intended_packets for result in results]
+    assert run.ending is not None
+    assert "complete" == run.ending.status
+
+
+def test_a_trial_costs_little_beyond_its_phases(start: Start) -> None:
+    """The second trial, whose settings are in force, adds less than 1.5 s to its 0.4 s."""
+    one = start()
+    assert 0 == one.process.wait(DEADLINE_S), one.log.read_text()
+    spent_ns = sum(one.run().records[1].overhead_ns.values())
+    assert spent_ns - 400_000_000 < 1_500_000_000
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_restores_and_keeps_what_it_has(start: Start, number: int) -> None:
+    """Exit 130 although asked twice; the first trial is readable, nothing is left."""
+    before = SYSCTL.read_text()
+    sysctl = {"net.core.netdev_budget_usecs": int(before) + 1}
+    one = start(settings={"receiver": {"sysctl": sysctl}}, duration="2s")
+    one.await_line("phase 2 tiny#2 measured")
+    family = one.family()
+    spaces = namespaces(family)
+    one.process.send_signal(number)
+    one.process.send_signal(number)
+    assert 130 == one.process.wait(DEADLINE_S), one.log.read_text()
+    assert before == SYSCTL.read_text()
+    await_nothing_left(family, spaces, 1.0)
+    run = one.run()
+    assert ["done"] == [record.status for record in run.records]
+    assert run.ending is not None
+    assert "interrupted" == run.ending.status
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_controller_that_dies_or_hangs_leaves_nothing(start: Start, number: int) -> None:
+    """A lease and a second later no process, no namespace and no changed setting is there."""
+    before = SYSCTL.read_text()
+    sysctl = {"net.core.netdev_budget_usecs": int(before) + 1}
+    one = start(settings={"receiver": {"sysctl": sysctl}}, duration="60s")
+    one.await_line("phase 1 tiny#1 measured")
+    family = one.family()
+    spaces = namespaces(family)
+    assert before != SYSCTL.read_text()
+    one.process.send_signal(number)
+
+    def gone() -> bool:
+        # What a stopped controller has not waited for stays as a zombie, and holds nothing.
+        return all(not p.is_running() or p.status() == psutil.STATUS_ZOMBIE for p in family)
+
+    wait_until(f"an end of {family}", gone, LEASE_NS / SECOND_NS + 1)
+    assert before == SYSCTL.read_text()
+    assert set() == spaces & all_namespaces()
+    assert ((), None) == (one.run().records, one.run().ending)
+
+
+def test_an_agent_that_is_killed_ends_the_run_restored(start: Start) -> None:
+    """The trial is recorded as failed, the machine's setting is put back, exit 3."""
+    before = SYSCTL.read_text()
+    sysctl = {"net.core.netdev_budget_usecs": int(before) + 1}
+    one = start(settings={"receiver": {"sysctl": sysctl}}, duration="60s")
+    one.await_line("phase 1 tiny#1 measured")
+    family = one.family()
+    spaces = namespaces(family)
+    sender = psutil.Process(one.process.pid).children()[0]
+    sender.kill()
+    assert 3 == one.process.wait(DEADLINE_S), one.log.read_text()
+    assert before == SYSCTL.read_text()
+    await_nothing_left(family, spaces, 6.0)
+    assert [{"kind": "AgentLost", "host": "sender"}] == [
+        {key: (record.error or {})[key] for key in ("kind", "host")} for record in one.run().records
+    ]
+
+
+def test_a_worker_that_is_killed_fails_its_trial_alone(start: Start) -> None:
+    """The next trial has a new worker and ends well."""
+    one = start(duration="1s")
+    one.await_line("phase 1 tiny#1 measured")
+    workers = [p for p in one.family() if "udpbench.agent.workers" in p.cmdline()]
+    workers[0].kill()
+    assert 0 == one.process.wait(DEADLINE_S), one.log.read_text()
+    records = one.run().records
+    assert [("failed", "WorkerFailed"), ("done", None)] == [
+        (record.status, (record.error or {}).get("kind")) for record in records
+    ]
+
+
+def test_two_runs_at_once_do_not_collide(start: Start) -> None:
+    """Each has namespaces, a folder and counters of its own."""
+    both = [start(), start()]
+    assert [0, 0] == [one.process.wait(DEADLINE_S) for one in both]
+    for one in both:
+        results = [judge(record) for record in one.run().records]
+        assert [("done", 0)] * 2 == [(r.status, r.unaccounted) for r in results], results

@@ -1,0 +1,294 @@
+"""The one double of control's tests: agents in this process that append words to a list.
+
+Below them nothing is replaced: trials are bound by the definition, judged by the analysis and
+written by the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from udpbench.control.lab import Reach
+from udpbench.control.run import Outcome, RunOptions, Surroundings, run
+from udpbench.control.waiting import Clock, Interrupt
+from udpbench.definition.load import load_experiment_data, load_lab
+from udpbench.model import (
+    Experiment,
+    Facts,
+    Lab,
+    Progress,
+    Sample,
+    Snapshot,
+    TrialRecord,
+    WorkerStats,
+)
+from udpbench.protocol import Hello, SampleReply, encode
+from udpbench.records import Run, RunHeader, RunWriter, read_run
+
+PACKETS = 1000
+"""What a fake sender sends in a phase without a count."""
+
+
+SENDING = ("attempted_packets", "sent_packets", "first_ns", "last_ns", "last_cpu")
+SENDING += ("sent_bytes", "send_calls", "partial_calls", "eagain", "enobufs", "eperm")
+SENDING += ("econnrefused", "emsgsize", "other_errors", "last_errno", "stalled_packets")
+RECEIVING = ("read_packets", "received_packets", "first_ns", "last_ns", "last_cpu")
+RECEIVING += ("received_bytes", "duplicate_packets", "late_packets", "ancient_packets")
+RECEIVING += ("foreign_packets", "truncated_packets", "corrupt_packets", "receive_calls")
+RECEIVING += ("empty_calls", "errors", "last_errno")
+"""Fields of the C structs, in native/udpbench.h."""
+
+
+class FakeClock(Clock):
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.time_ns = 10**15
+        self.sleeps = 0
+
+    def now_ns(self) -> int:
+        """Return the time."""
+        return self.time_ns
+
+    def sleep_ns(self, duration_ns: int) -> None:
+        """Pass the time at once; a wait without end is a failure, not a hanging test."""
+        self.sleeps += 1
+        assert self.sleeps < 100_000, "something waits for ever"
+        self.time_ns += duration_ns
+
+
+@dataclass
+class World:
+    """Fake agents, their clock, and what is to happen when a word is said."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    interrupt: Interrupt = field(default_factory=Interrupt)
+    words: list[str] = field(default_factory=list)
+    hooks: dict[str, Callable[[], object]] = field(default_factory=dict)
+    """Word → what happens the first time it is said, before its effect."""
+    progress: list[Progress] = field(default_factory=list)
+    agents: dict[str, FakeAgent] = field(default_factory=dict)
+    netns: dict[str, int] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ("192.168.254.1/24",)
+    arriving: int | None = None
+    """Packets that arrive per phase; None: all that were sent."""
+    drop_counters: dict[str, int] = field(default_factory=dict)
+    """Counters that rise by the given step at every snapshot of the receiver."""
+    reading: Callable[[int], tuple[int, int]] | None = None
+    """Nanoseconds since the receivers' start → packets read, bytes queued: a slow reader."""
+    start_takes_ns: int = 0
+    left_behind: tuple[str, ...] = ()
+    """Runs that died and whose settings are on the machine still."""
+
+    def say(self, word: str) -> None:
+        """Note a word and let happen what was planned for it."""
+        self.words.append(word)
+        hook = self.hooks.pop(word, None)
+        if hook is not None:
+            hook()
+
+    def raises(self, word: str, error: BaseException) -> None:
+        """Plan that a word fails."""
+
+        def fail() -> None:
+            raise error
+
+        self.hooks[word] = fail
+
+    def open(self, host: str) -> FakeAgent:
+        """Return a channel to a fake agent."""
+        self.say(f"open {host}")
+        self.agents[host] = FakeAgent(host, self)
+        return self.agents[host]
+
+    def surroundings(self) -> Surroundings:
+        """Return what run() takes in place of the real thing."""
+        reach = Reach({"namespace": self.open}, self.open)
+        return Surroundings(reach, self.clock, self.interrupt)
+
+
+class FakeAgent:
+    """A channel with an agent behind it that has workers of paper."""
+
+    def __init__(self, host: str, world: World) -> None:
+        self.host = host
+        self.world = world
+        self.offset_ns = 0
+        self.round_trip_ns: int | None = 100_000
+        self.pid: int | None = 1000 + len(world.agents)
+        self.in_force: list[dict[str, Any]] = []
+        self.workers: list[dict[str, Any]] = []
+        self.state = "none"
+        self.phase: dict[str, Any] = {}
+        self.snapshots = 0
+        self.exit_status = 0
+
+    def request(self, verb: str, deadline_ns: int, **args: Any) -> Any:
+        """Serve a verb; what is polled or only renews the lease is no word."""
+        assert deadline_ns > 0
+        if verb == "start":
+            self.world.say(f"start {self.host} {args['phase']}")
+        elif verb == "apply" and not args["settings"]:
+            self.world.say(f"apply {self.host} nothing")
+        elif verb not in ("sample", "ping"):
+            self.world.say(f"{verb} {self.host}")
+        plain = encode(args)
+        return encode(getattr(self, f"_{verb}")(**plain))
+
+    def ping(self) -> None:
+        """Renew the lease."""
+
+    def close(self) -> int | None:
+        """End."""
+        self.world.say(f"end {self.host}")
+        return self.exit_status
+
+    def _hello(self, build: str, **_args: Any) -> Hello:
+        netns = self.world.netns.get(self.host, self.pid or 0)
+        left = self.world.left_behind if self.host == "machine" else ()
+        capabilities = {"net_admin": True}
+        return Hello(self.pid or 0, netns, "boot", build, "3.11", capabilities, left_behind=left)
+
+    def _ping(self) -> None:
+        return None
+
+    def _facts(self, interface: str) -> Facts:
+        there = any(one["kind"] == "link" for one in self.world.agents["receiver"].in_force)
+        mine = self.world.addresses if self.host == "receiver" else ("192.168.254.30/24",)
+        return facts(self.host, interface, mine if there else ())
+
+    def _apply(self, settings: list[dict[str, Any]], dry_run: bool) -> list[dict[str, Any]]:
+        assert not dry_run
+        self.in_force = settings
+        return [{"setting": one, "before": None, "after": one["value"]} for one in settings]
+
+    def _prepare(self, interface: str, workers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        assert interface in ("send0", "receive0")
+        self.workers, self.state = workers, "ready"
+        common = {"pid": 5, "cpu": None, "socket_inode": 7, "buffer_bytes": 425984}
+        return [{"worker": f"{self.host}.w{n}", **common} for n, _ in enumerate(workers)]
+
+    def _start(self, **phase: Any) -> None:
+        assert self.state in ("ready", "done"), f"start while {self.state}"
+        self.phase, self.state = phase, "running"
+        self.world.clock.time_ns += self.world.start_takes_ns
+
+    def _sent(self) -> int:
+        sender = self.world.agents["sender"].phase
+        count = sender.get("count")
+        return PACKETS if count is None else int(count)
+
+    def _counts(self) -> tuple[dict[str, int], int]:
+        """Return the counts of one worker, and the bytes in its queue."""
+        if not self.phase:
+            return dict.fromkeys(SENDING + RECEIVING, 0), 0
+        since_ns = self.world.clock.now_ns() - self.phase["at_ns"]
+        if self.host == "sender":
+            over = self.phase["count"] is not None or since_ns >= self.phase["duration_ns"]
+            if self.state == "running" and since_ns >= 0 and over:
+                self.state = "done"
+            sent = self._sent() if self.state == "done" else 0
+            return dict.fromkeys(SENDING, 0) | {"attempted_packets": sent, "sent_packets": sent}, 0
+        arriving = self._sent() if self.world.arriving is None else self.world.arriving
+        read, queued = arriving, 0
+        if self.world.reading is not None:
+            read, queued = self.world.reading(since_ns)
+        return dict.fromkeys(RECEIVING, 0) | {
+            "read_packets": read,
+            "received_packets": read,
+        }, queued
+
+    def _sample(self, since: int) -> SampleReply:
+        name = f"{self.host}.{self.host}0"
+        counts, queued = self._counts()
+        role = "sender" if self.host == "sender" else "receiver"
+        return SampleReply(
+            state=self.state,  # type: ignore[arg-type]
+            error=None,
+            next=since + 1,
+            samples=(Sample(name, self.world.clock.now_ns(), counts),),
+            stats=(WorkerStats(name, role, None, counts),),  # type: ignore[arg-type]
+            flows=(),
+            queued_bytes=queued if role == "receiver" else None,
+        )
+
+    def _snapshot(self, interface: str) -> Snapshot:
+        assert interface in ("send0", "receive0", "")
+        self.snapshots += 1
+        steps = self.world.drop_counters if self.host == "receiver" else {}
+        counters = {name: step * self.snapshots for name, step in steps.items()}
+        return Snapshot(self.host, self.world.clock.now_ns(), counters)
+
+    def _stop(self) -> None:
+        self.state = "done"
+
+    def _close(self) -> None:
+        self.workers, self.state = [], "none"
+
+    def _restore(self, **_args: Any) -> list[Any]:
+        self.in_force = []
+        return []
+
+
+def facts(host: str, interface: str, addresses: tuple[str, ...]) -> Facts:
+    """Return plausible facts of a host with two CPUs."""
+    there = bool(addresses)
+    return Facts(
+        host=host,
+        hostname="fake",
+        kernel="6.18",
+        boot_id="boot",
+        python="3.11",
+        cpus=(0, 1),
+        cpu_model=None,
+        numa_nodes={"0": (0, 1)},
+        siblings={"0": (0,), "1": (1,)},
+        interface=interface,
+        driver="veth" if there else None,
+        mac=None,
+        mtu=1500 if there else None,
+        addresses=addresses,
+        rx_queues=1 if there else None,
+        tx_queues=1 if there else None,
+        queue_cpus={},
+        limits={},
+        capabilities={},
+    )
+
+
+def experiment(name: str = "one", **keys: Any) -> Experiment:
+    """Return an experiment of one short trial; keys as in YAML."""
+    data = {"question": "What?", "duration": "1s", "warmup": "200ms", "repetitions": 1, **keys}
+    return load_experiment_data(data, name)
+
+
+@lru_cache
+def lab() -> Lab:
+    """Return the built-in lab."""
+    return load_lab("local")
+
+
+def header(*experiments: Experiment) -> RunHeader:
+    """Return the header of a run of these experiments."""
+    here = lab()
+    command = ("udpbench", "run")
+    return RunHeader("0.1.0", "2026-11-21T00:00:00", command, 1, here.name, here.text, experiments)
+
+
+def go(world: World, folder: Path, *experiments: Experiment) -> tuple[Outcome, Run]:
+    """Run experiments in the fake world; return how it ended and what it left."""
+    chosen = experiments or (experiment(),)
+    writer = RunWriter.create(folder, header(*chosen))
+    outcome = run(
+        chosen, lab(), writer, world.progress.append, RunOptions(seed=1), world.surroundings()
+    )
+    return outcome, read_run(folder)
+
+
+def only(folder: Path, world: World, **keys: Any) -> TrialRecord:
+    """Return the record of a run of one trial; keys as in YAML."""
+    return go(world, folder, experiment(**keys))[1].records[0]

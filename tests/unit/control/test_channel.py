@@ -1,0 +1,181 @@
+"""The channel, with real processes of a few lines at its other end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from udpbench.control.channel import Channel, open_local
+from udpbench.control.lease import kept
+from udpbench.errors import AgentLost, ConnectError, DeadlineExceeded, SettingRefused
+from udpbench.model import SECOND_NS
+
+ECHO = """
+import json, sys, time
+for line in sys.stdin:
+    request = json.loads(line)
+    verb, args = request["verb"], request["args"]
+    reply = {"id": request["id"], "clock_ns": time.monotonic_ns() + 3600 * 10**9}
+    if verb == "fail":
+        reply["error"] = {"kind": "SettingRefused", "message": "no", "host": ""}
+    elif verb == "die":
+        sys.exit("spoken last")
+    elif verb == "babble":
+        print("not json", flush=True)
+    elif verb == "later":
+        held = reply
+        continue
+    elif verb == "now":
+        print(json.dumps(held), flush=True)
+    reply["result"] = args
+    print(json.dumps(reply), flush=True)
+"""
+
+Opened = Callable[[str], Channel]
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    """Yield a function that opens a channel to a program; all are closed afterwards."""
+    channels: list[Channel] = []
+
+    def opening(program: str = ECHO) -> Channel:
+        channels.append(open_local("left", (sys.executable, "-c", program)))
+        return channels[-1]
+
+    yield opening
+    for one in channels:
+        one.close()
+
+
+def test_a_request_has_its_reply(opened: Opened) -> None:
+    """Arguments go out as plain data and come back."""
+    assert {"a": [1, 2]} == opened(ECHO).request("echo", SECOND_NS * 10, a=(1, 2))
+
+
+def test_a_failure_is_raised_as_the_same_class(opened: Opened) -> None:
+    """What the agent failed with is raised here, named after its host."""
+    with pytest.raises(SettingRefused, match=r"^left: no$"):
+        opened(ECHO).request("fail", SECOND_NS * 10)
+
+
+def test_an_agent_that_ends_is_lost_with_its_last_words(opened: Opened) -> None:
+    """The error tells at which verb, how it ended, and what it said last."""
+    one = opened(ECHO)
+    with pytest.raises(AgentLost) as caught:
+        one.request("die", SECOND_NS * 10)
+    expected = "the agent is lost at die: it ended (exit 1); its last words: spoken last"
+    assert expected == caught.value.message
+    with pytest.raises(AgentLost, match="lost at echo"):
+        one.request("echo", SECOND_NS * 10)
+
+
+def test_an_agent_that_is_killed_is_lost(opened: Opened) -> None:
+    """The signal is told."""
+    one = opened(ECHO)
+    assert one.pid is not None
+    os.kill(one.pid, signal.SIGKILL)
+    with pytest.raises(AgentLost, match=r"\(signal 9\)"):
+        one.request("echo", SECOND_NS * 10)
+
+
+def test_an_agent_that_babbles_is_lost(opened: Opened) -> None:
+    """A line that is no reply breaks the channel: nothing after it could be trusted."""
+    with pytest.raises(AgentLost, match="it wrote what is no reply"):
+        opened(ECHO).request("babble", SECOND_NS * 10)
+
+
+def test_a_late_reply_is_dropped_and_the_channel_stays_usable(opened: Opened) -> None:
+    """After a deadline the next request gets its own reply, not the late one."""
+    one = opened(ECHO)
+    one.request("echo", SECOND_NS * 10)
+    with pytest.raises(DeadlineExceeded, match=r"^left: later: no reply within 1ms$"):
+        one.request("later", 10**6)
+    assert {"b": 2} == one.request("now", SECOND_NS * 10, b=2)
+
+
+def test_the_clock_offset_is_that_of_the_least_round_trip(opened: Opened) -> None:
+    """An agent whose clock is an hour ahead is found to be, to within half the round trip."""
+    one = opened(ECHO)
+    for _ in range(5):
+        one.request("echo", SECOND_NS * 10)
+    assert one.round_trip_ns is not None
+    assert abs(one.offset_ns - 3600 * SECOND_NS) <= one.round_trip_ns / 2
+
+
+def test_two_threads_share_a_channel(opened: Opened) -> None:
+    """Each gets its own replies."""
+    one = opened(ECHO)
+    found: dict[int, list[int]] = {}
+
+    def ask(base: int) -> None:
+        found[base] = [one.request("echo", SECOND_NS * 10, n=base + n)["n"] for n in range(50)]
+
+    threads = [threading.Thread(target=ask, args=(base,)) for base in (0, 100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {0: list(range(50)), 100: list(range(100, 150))} == found
+
+
+def test_a_ping_waits_for_nothing(opened: Opened) -> None:
+    """Its reply is dropped; also a lost agent can be pinged."""
+    one = opened(ECHO)
+    one.ping()
+    assert {} == one.request("echo", SECOND_NS * 10)
+    with pytest.raises(AgentLost):
+        one.request("die", SECOND_NS * 10)
+    one.ping()
+
+
+def test_closing_ends_the_agent(opened: Opened) -> None:
+    """End of stdin is the sign to end, and the exit status comes back."""
+    one = opened("import sys\nsys.stdin.read()\nsys.exit(4)")
+    assert 4 == one.close()
+
+
+def test_an_agent_that_does_not_end_is_killed(opened: Opened) -> None:
+    """After the deadline comes SIGKILL; its guardian restores."""
+    one = opened("import signal\nwhile True: signal.pause()")
+    assert -signal.SIGKILL == one.close(SECOND_NS // 20)
+
+
+def test_an_agent_has_a_session_of_its_own(opened: Opened) -> None:
+    """Ctrl-C in the terminal reaches the controller alone."""
+    one = opened(ECHO)
+    assert one.pid is not None
+    assert one.pid == os.getsid(one.pid)
+
+
+def test_a_program_that_is_not_there_is_told() -> None:
+    """The error names it and what to do."""
+    with pytest.raises(ConnectError, match="no-such-program cannot be started: No such file"):
+        open_local("left", ("no-such-program",))
+
+
+class Pinged:
+    """Counts pings and tells when three came."""
+
+    def __init__(self) -> None:
+        self.three = threading.Event()
+        self.count = 0
+
+    def ping(self) -> None:
+        """Count."""
+        self.count += 1
+        if self.count >= 3:
+            self.three.set()
+
+
+def test_a_lease_pings_every_channel_until_its_block_ends() -> None:
+    """Three pings in a lease's time; none after the end."""
+    channels = [Pinged(), Pinged()]
+    with kept(channels, 30 * 10**6):
+        assert all(one.three.wait(10) for one in channels)
+    assert "lease" not in {thread.name for thread in threading.enumerate()}

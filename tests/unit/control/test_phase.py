@@ -1,0 +1,164 @@
+"""One phase: when packets count as arrived, what is waited for and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from control.fake import PACKETS, World, only
+from udpbench.control.phase import Plan, path_plan, warmup_plan
+from udpbench.model import (
+    SECOND_NS,
+    FlowSpec,
+    Receive,
+    Send,
+    Traffic,
+    WorkerSpec,
+)
+
+
+def test_a_slow_reader_may_take_long_while_it_moves(tmp_path: Path) -> None:
+    """Nine seconds of draining after the end of the phase are waited for."""
+
+    def reading(since_ns: int) -> tuple[int, int]:
+        read = max(0, min(PACKETS, since_ns * 100 // SECOND_NS))
+        return read, (PACKETS - read) * 100
+
+    world = World(reading=reading)
+    record = only(tmp_path, world, warmup="0s")
+    received = sum(one.counts.get("received_packets", 0) for one in record.phases[-1].stats)
+    assert ("done", PACKETS) == (record.status, received)
+
+
+def test_a_queue_that_nobody_reads_is_a_deadline(tmp_path: Path) -> None:
+    """The message says what was awaited, for how long, where, and what was seen last."""
+    record = only(tmp_path, World(reading=lambda _: (10, 768)))
+    assert {
+        "kind": "DeadlineExceeded",
+        "message": "waited 5s in vain until receivers were quiet after phase path: "
+        "768B are queued and nobody reads them",
+        "host": "receiver",
+    } == record.error
+
+
+def test_a_batch_of_slow_work_is_no_stall(tmp_path: Path) -> None:
+    """Counts stand still while a reader works on what one call returned."""
+
+    def reading(since_ns: int) -> tuple[int, int]:
+        return (0, 768) if since_ns < 20 * SECOND_NS else (4, 0)
+
+    record = only(tmp_path, World(reading=reading), receive={"work": "100ms"}, warmup="0s")
+    assert "done" == record.status
+
+
+def test_senders_that_never_end_are_a_deadline(tmp_path: Path) -> None:
+    """A sender that still runs three seconds after its end failed."""
+    world = World()
+    world.hooks["start sender path"] = lambda: setattr(
+        world.agents["sender"], "_counts", lambda: ({}, 0)
+    )
+    record = only(tmp_path, world)
+    assert record.error is not None
+    assert ("DeadlineExceeded", "sender") == (record.error["kind"], record.error["host"])
+    assert record.error["message"].endswith("in vain until senders were done with phase path")
+
+
+def test_loops_that_do_not_leave_are_a_deadline(tmp_path: Path) -> None:
+    """A receiver that runs on after its stop fails the trial."""
+    world = World()
+    world.hooks["start sender path"] = lambda: setattr(
+        world.agents["receiver"], "_stop", lambda: None
+    )
+    record = only(tmp_path, world)
+    assert {
+        "kind": "DeadlineExceeded",
+        "message": "waited 5s in vain until loops had ended after phase path",
+        "host": "receiver",
+    } == record.error
+
+
+def test_a_worker_that_fails_is_raised_as_what_it_was(tmp_path: Path) -> None:
+    """An error in a sample ends the phase with the agent's own words."""
+    world = World()
+    error = {"kind": "WorkerFailed", "message": "signal 9", "host": "receiver"}
+
+    def failing() -> None:
+        agent = world.agents["receiver"]
+        before = agent._sample
+        agent._sample = lambda since: replace(  # type: ignore[method-assign]
+            before(since), state="failed", error=error
+        )
+
+    world.hooks["start sender measured"] = failing
+    record = only(tmp_path, world)
+    assert error == record.error
+    assert ["path", "warmup", "measured"] == [phase.name for phase in record.phases]
+
+
+def test_a_start_after_the_common_time_is_a_finding(tmp_path: Path) -> None:
+    """A controller that was held up says so, because rates then cover less than the duration."""
+    record = only(tmp_path, World(start_takes_ns=50 * 10**6), warmup="0s")
+    assert [("phase path", "59900us late"), ("phase measured", "59900us late")] == [
+        (finding.where, finding.value) for finding in record.findings
+    ]
+
+
+def test_the_common_time_is_in_each_agents_own_clock(tmp_path: Path) -> None:
+    """Agents whose clocks differ by an hour get starts that differ by an hour."""
+    world = World()
+    hour_ns = 3600 * SECOND_NS
+    world.hooks["hello machine"] = lambda: setattr(world.agents["receiver"], "offset_ns", hour_ns)
+    start_ns = only(tmp_path, world).phases[-1].start_ns
+    assert hour_ns == start_ns["receiver"] - start_ns["sender"]
+
+
+def test_senders_are_not_watched_at_the_polling_interval(tmp_path: Path) -> None:
+    """In a phase of ten seconds each agent is asked five times a second, not fifty."""
+    series = only(tmp_path, World(), duration="10s", warmup="0s").series
+    sent = [one for one in series if one.worker == "sender.sender0"]
+    assert 50 <= len(sent) <= 60
+
+
+FLOW = FlowSpec(0, "10.0.0.1", 65400, "10.0.0.2", 4321)
+
+
+def workers(flows: int = 1, work_ns: int = 0, rate_pps: int | None = None) -> list[WorkerSpec]:
+    """Return one sender and one receiver."""
+    spec = WorkerSpec("sender", "left", 0, None, (FLOW,) * flows, Traffic(), Send(), None, rate_pps)
+    receive = Receive(work_ns=work_ns)
+    return [
+        spec,
+        WorkerSpec("receiver", "right", 0, None, (FLOW,), Traffic(), None, receive),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("specs", "count"),
+    [
+        (workers(), 4),
+        (workers(flows=20), 80),
+        (workers(flows=500), 1000),
+        (workers(flows=20, rate_pps=40), 20),
+        (workers(flows=20, rate_pps=1), 1),
+        (workers(flows=20, work_ns=100 * 10**6), 5),
+        (workers(flows=20, work_ns=SECOND_NS), 1),
+    ],
+)
+def test_a_path_phase_is_a_few_packets(specs: list[WorkerSpec], count: int) -> None:
+    """Four per flow, fewer where a low rate or a slow reader would make it long, never none."""
+    assert Plan("path", 2 * SECOND_NS, count) == path_plan(specs)
+
+
+@pytest.mark.parametrize(
+    ("specs", "count"),
+    [
+        (workers(), None),
+        (workers(work_ns=10**6), 2000),
+        ([replace(workers()[0], count_packets=100), workers(work_ns=10**6)[1]], 100),
+    ],
+)
+def test_a_warm_up_leaves_no_long_queue(specs: list[WorkerSpec], count: int | None) -> None:
+    """A slow reader gets what it can read in twice the warm-up; others what the rate gives."""
+    assert Plan("warmup", SECOND_NS, count) == warmup_plan(specs, SECOND_NS)

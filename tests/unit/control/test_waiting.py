@@ -1,0 +1,64 @@
+"""Waiting: named conditions, deadlines, and signals that only leave a note."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from control.fake import FakeClock
+from udpbench.control.waiting import POLL_NS, Clock, Interrupt, Waiter
+from udpbench.errors import DeadlineExceeded, Interrupted
+
+
+def test_a_condition_that_comes_true_is_waited_for() -> None:
+    """It is polled at the polling interval."""
+    clock = FakeClock()
+    begun_ns = clock.now_ns()
+    answers = iter([False, False, True])
+    Waiter(clock, Interrupt()).until("it was so", "left", lambda: next(answers), 10**9)
+    assert 2 * POLL_NS == clock.now_ns() - begun_ns
+
+
+def test_a_condition_that_does_not_is_named() -> None:
+    """The message says what was awaited, where, and for how long."""
+    with pytest.raises(DeadlineExceeded, match=r"^left: waited 1s in vain until it was so$"):
+        Waiter(FakeClock(), Interrupt()).until("it was so", "left", lambda: False, 10**9)
+
+
+def test_an_interrupt_ends_a_wait() -> None:
+    """The flag is looked at in every polling interval."""
+    interrupt = Interrupt()
+    interrupt.note()
+    with pytest.raises(Interrupted):
+        Waiter(FakeClock(), interrupt).until("it was so", "left", lambda: False, 10**9)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_note_and_raises_nothing(number: int) -> None:
+    """After the block the old handlers are back."""
+    before = signal.getsignal(number)
+    interrupt = Interrupt()
+    with interrupt.caught():
+        os.kill(os.getpid(), number)
+        assert interrupt.asked
+    assert before is signal.getsignal(number)
+
+
+def test_a_second_signal_says_what_is_still_going_on(capfd: pytest.CaptureFixture[str]) -> None:
+    """It abandons nothing; the first one says nothing."""
+    interrupt = Interrupt()
+    interrupt.doing = "restoring left"
+    interrupt.note()
+    assert "" == capfd.readouterr().err
+    interrupt.note()
+    assert "\nstill restoring left; please wait\n" == capfd.readouterr().err
+
+
+def test_the_clock_is_the_machines() -> None:
+    """It runs on while it sleeps."""
+    clock = Clock()
+    begun_ns = clock.now_ns()
+    clock.sleep_ns(1000)
+    assert clock.now_ns() - begun_ns >= 1000

@@ -1,0 +1,510 @@
+"""The way of a run as one literal list of words: when all is well, and for every failure."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from control.fake import World, experiment, facts, go, header, lab, only
+from udpbench.control.run import RunOptions, mend, run
+from udpbench.control.trial import refused
+from udpbench.errors import (
+    AgentError,
+    AgentLost,
+    DeadlineExceeded,
+    HelloRefused,
+    HostError,
+    RestoreError,
+    SafetyError,
+    SettingRefused,
+    UdpbenchError,
+    WorkerFailed,
+)
+from udpbench.model import Change, Progress, Setting
+from udpbench.records import RunWriter, read_run
+
+BEGIN = [
+    "open sender",
+    "open receiver",
+    "open machine",
+    "hello sender",
+    "hello receiver",
+    "hello machine",
+]
+SNAPSHOTS = ["snapshot sender", "snapshot receiver", "snapshot machine"]
+SET_UP = [
+    "facts sender",
+    "facts receiver",
+    "apply machine nothing",
+    "apply receiver",
+    "apply sender",
+    "facts sender",
+    "facts receiver",
+    "prepare receiver",
+    "prepare sender",
+]
+PATH = [*SNAPSHOTS, "start receiver path", "start sender path", "stop receiver", *SNAPSHOTS]
+WARMUP = [*SNAPSHOTS, "start receiver warmup", "start sender warmup", "stop receiver", *SNAPSHOTS]
+MEASURED = [
+    *SNAPSHOTS,
+    "start receiver measured",
+    "start sender measured",
+    "stop receiver",
+    *SNAPSHOTS,
+]
+CLOSE = ["close receiver", "close sender"]
+TRIAL = [*SET_UP, *PATH, *WARMUP, *MEASURED, *CLOSE]
+CLEAN_UP = ["close sender", "close receiver"]
+RESTORE = ["restore sender", "restore receiver", "restore machine"]
+END = ["end sender", "end receiver", "end machine"]
+
+
+def test_a_good_trial_takes_every_step_in_order(tmp_path: Path) -> None:
+    """From the first agent to the last one, in one list."""
+    world = World()
+    outcome, run = go(world, tmp_path)
+    assert [
+        "open sender",
+        "open receiver",
+        "open machine",
+        "hello sender",
+        "hello receiver",
+        "hello machine",
+        "facts sender",
+        "facts receiver",
+        "apply machine nothing",
+        "apply receiver",
+        "apply sender",
+        "facts sender",
+        "facts receiver",
+        "prepare receiver",
+        "prepare sender",
+        "snapshot sender",
+        "snapshot receiver",
+        "snapshot machine",
+        "start receiver path",
+        "start sender path",
+        "stop receiver",
+        "snapshot sender",
+        "snapshot receiver",
+        "snapshot machine",
+        "snapshot sender",
+        "snapshot receiver",
+        "snapshot machine",
+        "start receiver warmup",
+        "start sender warmup",
+        "stop receiver",
+        "snapshot sender",
+        "snapshot receiver",
+        "snapshot machine",
+        "snapshot sender",
+        "snapshot receiver",
+        "snapshot machine",
+        "start receiver measured",
+        "start sender measured",
+        "stop receiver",
+        "snapshot sender",
+        "snapshot receiver",
+        "snapshot machine",
+        "close receiver",
+        "close sender",
+        "restore sender",
+        "restore receiver",
+        "restore machine",
+        "end sender",
+        "end receiver",
+        "end machine",
+    ] == world.words
+    assert (1, 0, False) == (outcome.records, outcome.exit_code, outcome.interrupted)
+    assert ("done", None) == (run.records[0].status, run.records[0].error)
+    assert run.ending is not None
+    assert "complete" == run.ending.status
+
+
+def test_a_good_record_holds_what_was_seen(tmp_path: Path) -> None:
+    """Facts, changes, workers, phases with their own tags, series and the cost of every step."""
+    _, run = go(World(), tmp_path)
+    record = run.records[0]
+    assert ["path", "warmup", "measured"] == [phase.name for phase in record.phases]
+    tags = {phase.tag for phase in record.phases}
+    assert (3, True) == (len(tags), all(0 < tag < 2**32 for tag in tags))
+    assert ["sender", "receiver"] == [spec.role for spec in record.workers]
+    assert {"sender", "receiver", "machine"} == set(record.changes)
+    assert {"sender", "receiver"} == set(record.facts)
+    assert {"sender.sender0", "receiver.receiver0"} == {one.worker for one in record.series}
+    assert [
+        "facts",
+        "apply",
+        "facts again",
+        "needs",
+        "safety",
+        "prepare",
+        "path",
+        "warmup",
+        "measured",
+        "close",
+    ] == list(record.overhead_ns)
+
+
+def test_a_trial_costs_little_beyond_its_phases(tmp_path: Path) -> None:
+    """What control itself waits for is the quiet of three phases and the starts."""
+    _, run = go(World(), tmp_path)
+    spent_ns = sum(run.records[0].overhead_ns.values()) - 1_200_000_000
+    assert spent_ns < 900_000_000
+
+
+def test_a_warm_up_of_nothing_is_skipped(tmp_path: Path) -> None:
+    """Without a warm-up there are two phases."""
+    world = World()
+    go(world, tmp_path, experiment(warmup="0s"))
+    assert [*BEGIN, *SET_UP, *PATH, *MEASURED, *CLOSE, *RESTORE, *END] == world.words
+
+
+def test_between_trials_settings_stay(tmp_path: Path) -> None:
+    """The next trial of a point applies the same settings, and the sender undoes nothing."""
+    world = World()
+    go(world, tmp_path, experiment(repetitions=2))
+    assert [*BEGIN, *TRIAL, *TRIAL, *RESTORE, *END] == world.words
+
+
+def test_before_a_link_changes_the_sender_lets_go_of_it(tmp_path: Path) -> None:
+    """A pair that is made anew takes the sender's end along, so its settings are undone first."""
+    world = World()
+    variants = {
+        "one": {"settings.receiver.link": {"queues": 1}},
+        "two": {"settings.receiver.link": {"queues": 2}},
+    }
+    go(world, tmp_path, experiment(variants=variants, warmup="0s"))
+    second = world.words[len(BEGIN) + len(TRIAL) - len(WARMUP) :]
+    assert [
+        "facts sender",
+        "facts receiver",
+        "apply sender nothing",
+        "apply machine nothing",
+        "apply receiver",
+        "apply sender",
+    ] == second[:6]
+
+
+SALVAGE = ["stop receiver", "stop sender", *SNAPSHOTS]
+FAILURES = [
+    ("facts sender", AgentError("x", "sender"), []),
+    ("apply machine nothing", SettingRefused("x", "machine"), []),
+    ("apply receiver", SettingRefused("x", "receiver"), []),
+    ("apply sender", SettingRefused("x", "sender"), []),
+    ("prepare receiver", WorkerFailed("x", "receiver"), []),
+    ("prepare sender", SafetyError("x", "sender"), []),
+    ("snapshot sender", AgentError("x", "sender"), []),
+    ("start receiver path", WorkerFailed("x", "receiver"), SALVAGE),
+    ("start sender path", WorkerFailed("x", "sender"), SALVAGE),
+    ("start sender warmup", DeadlineExceeded("x", "sender"), SALVAGE),
+    ("start sender measured", WorkerFailed("x", "sender"), SALVAGE),
+    ("stop receiver", DeadlineExceeded("x", "receiver"), SALVAGE),
+    ("close receiver", AgentError("x", "receiver"), []),
+]
+
+
+@pytest.mark.parametrize(
+    ("word", "error", "then"), FAILURES, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_failure_ends_its_trial_and_not_the_run(
+    tmp_path: Path, word: str, error: HostError, then: list[str]
+) -> None:
+    """The trial stops where it failed, its workers are closed, and the next trial runs."""
+    world = World()
+    world.raises(word, error)
+    outcome, run = go(world, tmp_path, experiment(repetitions=2))
+    until = TRIAL[: TRIAL.index(word) + 1]
+    unsure = word.startswith("apply")
+    second = [*TRIAL[:2], *(["apply sender nothing"] if unsure else []), *TRIAL[2:]]
+    assert [*BEGIN, *until, *then, *CLEAN_UP, *second, *RESTORE, *END] == world.words
+    assert ["failed", "done"] == [record.status for record in run.records]
+    expected = {"kind": type(error).__name__, "message": "x", "host": error.host}
+    assert expected == run.records[0].error
+    assert (0, None) == (outcome.exit_code, outcome.error)
+
+
+@pytest.mark.parametrize("word", dict.fromkeys(TRIAL))
+def test_a_lost_agent_ends_the_run_with_the_others_restored(tmp_path: Path, word: str) -> None:
+    """No further trial begins; whoever is left restores; the lost trial is recorded."""
+    world = World()
+    world.raises(word, AgentLost("gone", "sender"))
+    outcome, run = go(world, tmp_path, experiment(repetitions=2))
+    until = TRIAL[: TRIAL.index(word) + 1]
+    assert [*BEGIN, *until, *CLEAN_UP, *RESTORE, *END] == world.words
+    assert ["failed"] == [record.status for record in run.records]
+    assert (3, "AgentLost") == (outcome.exit_code, type(outcome.error).__name__)
+    assert run.ending is not None
+    assert "failed" == run.ending.status
+    assert {"kind": "AgentLost", "message": "gone", "host": "sender"} == run.ending.error
+
+
+def test_an_agent_that_is_lost_at_restore_keeps_no_other_from_it(tmp_path: Path) -> None:
+    """Its guardian restores in its place, so that alone is no failure to restore."""
+    world = World()
+    world.raises("restore sender", AgentLost("gone", "sender"))
+    outcome, _ = go(world, tmp_path)
+    assert [*BEGIN, *TRIAL, *RESTORE, *END] == world.words
+    assert 0 == outcome.exit_code
+
+
+@pytest.mark.parametrize(
+    "error", [RestoreError("eth3 mtu stays 9000", "receiver"), DeadlineExceeded("x", "receiver")]
+)
+def test_a_failed_restore_is_told_and_ends_with_4(tmp_path: Path, error: HostError) -> None:
+    """Every other agent is restored all the same."""
+    world = World()
+    world.raises("restore receiver", error)
+    outcome, run = go(world, tmp_path)
+    assert [*BEGIN, *TRIAL, *RESTORE, *END] == world.words
+    assert (4, ["receiver"]) == (
+        outcome.exit_code,
+        [one.host for one in outcome.restore_errors],
+    )
+    assert run.ending is not None
+    assert ["RestoreError"] == [one["kind"] for one in run.ending.restore_errors]
+
+
+def test_a_host_that_cannot_undo_at_apply_gets_no_further_trial(tmp_path: Path) -> None:
+    """RestoreError in the middle of a run brands the host: the run ends with 4."""
+    world = World()
+    world.raises("apply receiver", RestoreError("mtu stays", "receiver"))
+    outcome, run = go(world, tmp_path, experiment(repetitions=2))
+    until = TRIAL[: TRIAL.index("apply receiver") + 1]
+    assert [*BEGIN, *until, *CLEAN_UP, *RESTORE, *END] == world.words
+    assert (4, 1) == (outcome.exit_code, len(run.records))
+
+
+def test_an_agent_that_does_not_answer_the_clean_up_is_lost(tmp_path: Path) -> None:
+    """What cannot even close its workers would fail every later trial after a long wait."""
+    world = World()
+    world.raises("prepare sender", WorkerFailed("x", "sender"))
+    world.raises("close sender", DeadlineExceeded("close: no reply", "sender"))
+    outcome, run = go(world, tmp_path, experiment(repetitions=2))
+    assert (3, "AgentLost") == (outcome.exit_code, type(outcome.error).__name__)
+    assert ["WorkerFailed"] == [(one.error or {})["kind"] for one in run.records]
+
+
+def test_a_clean_up_that_fails_is_a_finding(tmp_path: Path) -> None:
+    """The reason of the failed trial stays; that its workers remained stands beside it."""
+    world = World()
+    world.raises("prepare sender", WorkerFailed("x", "sender"))
+    world.raises("close receiver", AgentError("busy", "receiver"))
+    _, run = go(world, tmp_path)
+    assert ["workers were not closed: busy"] == [one.what for one in run.records[0].findings]
+
+
+def test_what_a_failed_phase_saw_is_kept(tmp_path: Path) -> None:
+    """Snapshots and counts of the phase in which a worker died are in the record."""
+    world = World()
+    world.raises("start sender measured", WorkerFailed("x", "sender"))
+    _, run = go(world, tmp_path)
+    phase = run.records[0].phases[-1]
+    assert ("measured", {"sender", "receiver", "machine"}) == (phase.name, set(phase.after))
+
+
+def test_a_salvage_that_fails_leaves_the_first_reason(tmp_path: Path) -> None:
+    """What cannot be saved is left; the trial failed for what failed first."""
+    world = World()
+    world.raises("start sender path", WorkerFailed("first", "sender"))
+    world.raises("stop receiver", AgentError("second", "receiver"))
+    _, run = go(world, tmp_path)
+    assert ({"kind": "WorkerFailed", "message": "first", "host": "sender"}, ()) == (
+        run.records[0].error,
+        run.records[0].phases,
+    )
+
+
+@pytest.mark.parametrize("word", dict.fromkeys([*BEGIN, *TRIAL[:-2]]))
+def test_an_interrupt_restores_and_ends_with_130(tmp_path: Path, word: str) -> None:
+    """Wherever it comes, nothing is cut in its middle: workers closed, all restored, 130."""
+    world = World()
+    world.hooks[word] = world.interrupt.note
+    outcome, run = go(world, tmp_path)
+    # Every trial is cleaned up, also one that was interrupted before its first step.
+    assert [*CLEAN_UP, *RESTORE, *END] == world.words[-8:]
+    assert (130, 0, True) == (outcome.exit_code, outcome.records, outcome.interrupted)
+    assert run.ending is not None
+    assert "interrupted" == run.ending.status
+    assert all(agent.in_force == [] for agent in world.agents.values())
+
+
+def test_an_interrupt_while_packets_flow_ends_the_phase_at_once(tmp_path: Path) -> None:
+    """The literal list: after the start nothing but the clean-up and the restore follows."""
+    world = World()
+    world.hooks["start sender measured"] = world.interrupt.note
+    go(world, tmp_path)
+    until = TRIAL[: TRIAL.index("start sender measured") + 1]
+    assert [*BEGIN, *until, *CLEAN_UP, *RESTORE, *END] == world.words
+
+
+def test_trials_that_ended_before_an_interrupt_are_kept(tmp_path: Path) -> None:
+    """The run folder has the first trial, whole, and says that the run was interrupted."""
+    world = World()
+    world.hooks["close sender"] = world.interrupt.note
+    outcome, run = go(world, tmp_path, experiment(repetitions=2))
+    assert ["done"] == [record.status for record in run.records]
+    assert 130 == outcome.exit_code
+    assert [*BEGIN, *TRIAL, *CLEAN_UP, *RESTORE, *END] == world.words
+
+
+def test_a_bug_restores_before_it_is_raised(tmp_path: Path) -> None:
+    """An error that is none of ours passes through, and leaves the hosts as they were."""
+    world = World()
+    world.raises("prepare sender", ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        go(world, tmp_path)
+    assert [*RESTORE, *END] == world.words[-6:]
+
+
+def test_what_a_dead_run_left_refuses_the_next(tmp_path: Path) -> None:
+    """Its settings may move every number, so nothing is changed or sent on top of them."""
+    world = World(left_behind=("20261121T080000-17",))
+    outcome, _ = go(world, tmp_path)
+    expected = (
+        "machine: run 20261121T080000-17 died here and left settings; undo them: udpbench restore"
+    )
+    assert expected == str(outcome.error)
+    assert 3 == outcome.exit_code
+    assert not [word for word in world.words if word.startswith(("apply", "start"))]
+
+
+def test_mending_asks_every_agent_and_says_what_was_undone() -> None:
+    """Namespaces of a built-in lab have nothing; the machine may."""
+    world = World(left_behind=("20261121T080000-17",))
+    assert {"sender": (), "receiver": (), "machine": ()} == mend(lab(), False, world.surroundings())
+    assert RESTORE == [word for word in world.words if word.startswith("restore")]
+
+
+def test_mending_goes_on_where_a_host_fails() -> None:
+    """What remains anywhere is said at the end."""
+    world = World()
+    world.raises("restore sender", RestoreError("mtu send0: gone wrong", "sender"))
+    with pytest.raises(RestoreError, match="sender: mtu send0: gone wrong"):
+        mend(lab(), False, world.surroundings())
+    assert RESTORE == [word for word in world.words if word.startswith("restore")]
+
+
+class ClosedPipe(list[Progress]):
+    """Progress that cannot be drawn from the first trial's end on."""
+
+    def append(self, progress: Progress) -> None:
+        """Fail as a terminal does that has gone."""
+        if progress.event in ("trial", "restore"):
+            raise BrokenPipeError
+        super().append(progress)
+
+
+def test_progress_that_cannot_be_drawn_still_restores(tmp_path: Path) -> None:
+    """Hosts are restored before the error of whoever draws goes on; the trial is stored."""
+    world = World(progress=ClosedPipe())
+    with pytest.raises(BrokenPipeError):
+        go(world, tmp_path)
+    assert [*BEGIN, *TRIAL, *RESTORE, *END] == world.words
+    assert ["done"] == [record.status for record in read_run(tmp_path).records]
+
+
+def test_a_run_folder_that_cannot_be_written_ends_the_run_restored(tmp_path: Path) -> None:
+    """A full disk is told with exit code 2, after the hosts were restored."""
+    world = World()
+    writer = RunWriter.create(tmp_path, header(experiment()))
+    full = os.open("/dev/full", os.O_WRONLY)
+    world.hooks["close sender"] = lambda: os.dup2(full, writer._run_fd)
+    options = RunOptions(seed=1)
+    outcome = run(
+        [experiment()], lab(), writer, world.progress.append, options, world.surroundings()
+    )
+    os.close(full)
+    assert [*BEGIN, *TRIAL, *RESTORE, *END] == world.words
+    assert (2, "RecordError") == (outcome.exit_code, type(outcome.error).__name__)
+
+
+def test_what_a_host_lacks_skips_the_trial_with_the_reason(tmp_path: Path) -> None:
+    """A need that is not met is no failure; the next trial runs."""
+    world = World()
+    outcome, run = go(
+        world, tmp_path, experiment(needs={"receiver": {"cpus": 64}}), experiment("two")
+    )
+    assert ["skipped", "done"] == [record.status for record in run.records]
+    error = run.records[0].error or {}
+    assert ("skipped", True) == (error["kind"], "CPUs" in error["message"])
+    assert 0 == outcome.exit_code
+
+
+def test_an_address_that_is_not_the_receivers_stops_before_a_packet(tmp_path: Path) -> None:
+    """Nothing is prepared for a destination that the receiver does not report."""
+    world = World(addresses=("192.168.254.9/24",))
+    _, run = go(world, tmp_path)
+    assert "prepare sender" not in world.words
+    error = run.records[0].error or {}
+    assert ("SafetyError", "sender") == (error["kind"], error["host"])
+    assert (
+        "sender.sender0: destination 192.168.254.1 is no address of a lab receiver; "
+        "addresses found there: 192.168.254.9; nothing was sent"
+    ) == error["message"]
+
+
+def test_sender_and_receiver_in_one_namespace_are_refused(tmp_path: Path) -> None:
+    """The kernel would send by lo, so not even a fact is asked for."""
+    world = World(netns={"sender": 7, "receiver": 7})
+    outcome, _ = go(world, tmp_path)
+    assert [*BEGIN, *END] == world.words
+    assert (3, "SafetyError") == (outcome.exit_code, type(outcome.error).__name__)
+
+
+@pytest.mark.parametrize(
+    ("word", "error", "kind"),
+    [
+        ("hello receiver", HelloRefused("build differs", "receiver"), "HelloRefused"),
+        ("hello receiver", AgentLost("exit 1", "receiver"), "ConnectError"),
+    ],
+)
+def test_an_agent_that_does_not_come_up_ends_the_run(
+    tmp_path: Path, word: str, error: UdpbenchError, kind: str
+) -> None:
+    """Whatever was started is ended, and a run killed before its first trial is readable."""
+    world = World()
+    world.raises(word, error)
+    outcome, run = go(world, tmp_path)
+    assert [*BEGIN[:5], *END] == world.words
+    assert (3, kind, ()) == (outcome.exit_code, type(outcome.error).__name__, run.records)
+
+
+def test_a_path_on_which_nothing_arrives_fails_before_load(tmp_path: Path) -> None:
+    """Only the few packets of the path phase were sent."""
+    world = World(arriving=0)
+    error = only(tmp_path, world).error or {}
+    assert [*BEGIN, *SET_UP, *PATH, *CLEAN_UP, *RESTORE, *END] == world.words
+    assert ("PathError", "") == (error["kind"], error["host"])
+
+
+def test_an_explained_path_needs_a_ledger_that_explains_it(tmp_path: Path) -> None:
+    """Packets that nobody can place fail the trial although drops were expected."""
+    error = only(tmp_path, World(arriving=0), path_check="explained").error or {}
+    expected = "no packet of the path check arrived, and the ledger does not say why"
+    assert expected == error["message"]
+
+
+def test_an_explained_path_goes_on_where_the_ledger_places_every_packet(tmp_path: Path) -> None:
+    """The four packets of the one flow were dropped at the socket, and the trial runs."""
+    world = World(arriving=0, drop_counters={"snmp.Udp.RcvbufErrors": 4})
+    assert "done" == only(tmp_path, world, path_check="explained").status
+
+
+def test_an_optional_setting_that_is_refused_becomes_a_finding() -> None:
+    """An optional change that left the value as it was is told with what was asked for."""
+    wanted = Setting("feature", "eth0/rx-gro", True, path="ethtool.features.gro", optional=True)
+    assert [] == refused("right", (Change(wanted, False, True),))
+    assert [] == refused("right", (Change(wanted, True, True),))
+    (told,) = refused("right", (Change(wanted, False, False, "Operation not supported"),))
+    assert (
+        "right: optional setting ethtool.features.gro was refused (eth0/rx-gro stays False); "
+        "Operation not supported; compare only with trials that ran without it, too"
+    ) == str(told)
+
+
+def test_facts_of_the_fake_are_none_before_its_link(tmp_path: Path) -> None:
+    """What the fake does not have yet is missing, as on a real host, not zero."""
+    assert (None, None) == (facts("a", "send0", ()).mtu, facts("a", "send0", ()).rx_queues)

@@ -1,0 +1,269 @@
+"""The run folder: what is written is read, whatever happened in between."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from udpbench.definition.load import load_experiments
+from udpbench.errors import RecordError
+from udpbench.model import (
+    RECORD_SCHEMA,
+    Change,
+    Facts,
+    Finding,
+    FlowSpec,
+    FlowStats,
+    Phase,
+    Rate,
+    Sample,
+    Setting,
+    Snapshot,
+    TrialRecord,
+    WorkerSpec,
+    WorkerStats,
+)
+from udpbench.records import (
+    RUN_FILE,
+    SERIES_FILE,
+    Ending,
+    RunHeader,
+    RunWriter,
+    last_run,
+    new_folder,
+    read_run,
+)
+
+EXPERIMENTS = tuple(load_experiments(["smoke", "drops/small-buffer"]))
+HEADER = RunHeader(
+    udpbench="0.1.0",
+    started_at="2026-11-21T08:00:00.000+00:00",
+    command=("udpbench", "run", "smoke"),
+    seed=7,
+    lab_name="local",
+    lab_text="# a lab – with a dash\n",
+    experiments=EXPERIMENTS,
+)
+ENDING = Ending("2026-11-21T08:00:09+00:00", "complete")
+
+
+def record(samples: int = 3) -> TrialRecord:
+    """Return a record that uses every kind of field."""
+    trial = replace(EXPERIMENTS[1].points[0], values={"send.batch": 4, "send.pace": "spin"})
+    trial = replace(trial, traffic=replace(trial.traffic, rate=Rate(packets_per_s=40_000)))
+    flow = FlowSpec(0, "10.0.0.1", 65400, "10.0.0.2", 4321)
+    facts = Facts(
+        host="left",
+        hostname="löwe",
+        kernel="6.18",
+        boot_id="b",
+        python="3.11",
+        cpus=(0, 1),
+        cpu_model=None,
+        numa_nodes={"0": (0, 1)},
+        siblings={"0": (0,)},
+        interface="send0",
+        driver=None,
+        mac=None,
+        mtu=None,
+        addresses=("10.0.0.1/24",),
+        rx_queues=0,
+        tx_queues=None,
+        queue_cpus={"0": (1,)},
+        limits={"net.core.rmem_max": 212992},
+        capabilities={"net_admin": True},
+    )
+    counts = {"sent_packets": 2**63, "first_ns": 0}
+    return TrialRecord(
+        trial=trial,
+        status="failed",
+        started_at="2026-11-21T08:00:01+00:00",
+        built_in_lab=True,
+        error={"kind": "WorkerFailed", "message": "signal 9", "host": "left"},
+        facts={"left": facts},
+        changes={"left": (Change(Setting("qdisc", "send0", {"tbf": {"rate_bps": 1}}), None, [1]),)},
+        workers=(WorkerSpec("sender", "left", 0, 1, (flow,), trial.traffic, trial.send),),
+        phases=(
+            Phase(
+                "measured",
+                2**32 - 1,
+                {"left": 10**15},
+                {"left": Snapshot("left", 1, {"snmp.Udp.InErrors": 0})},
+                {},
+                (WorkerStats("left.sender0", "sender", None, counts, cpus_seen=(1,)),),
+                {"left": (FlowStats(0, 5), FlowStats(1, 5, 0))},
+            ),
+        ),
+        series=tuple(Sample("left.sender0", n, counts) for n in range(samples)),
+        findings=(Finding("note", "odd", value="3"),),
+        overhead_ns={"facts": 0},
+    )
+
+
+def written(folder: Path, *records: TrialRecord, ending: Ending | None = ENDING) -> Path:
+    """Write a run and return its folder."""
+    writer = RunWriter.create(folder, HEADER)
+    for one in records:
+        writer.write(one)
+    if ending is not None:
+        writer.finish(ending)
+    return folder
+
+
+def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Header, records with their series, and ending are equal, every type and field of them."""
+    run = read_run(written(tmp_path / "r", record(), record(0)))
+    assert (HEADER, (record(), record(0)), ENDING, ()) == (
+        run.header,
+        run.records,
+        run.ending,
+        run.findings,
+    )
+
+
+def test_a_run_killed_before_its_first_trial_is_readable(tmp_path: Path) -> None:
+    """It has a header, no records and no ending."""
+    run = read_run(written(tmp_path, ending=None))
+    assert (HEADER, (), None) == (run.header, run.records, run.ending)
+
+
+def test_every_record_is_in_the_file_before_the_next_begins(tmp_path: Path) -> None:
+    """Whoever reads beside the writer sees each record as soon as write has returned."""
+    writer = RunWriter.create(tmp_path, HEADER)
+    found = []
+    for _ in range(3):
+        writer.write(record())
+        found.append(len(read_run(tmp_path).records))
+    assert [1, 2, 3] == found
+
+
+@pytest.mark.parametrize("cut", [1, 100, 2000])
+def test_a_kill_in_the_middle_of_a_write_costs_that_line_alone(tmp_path: Path, cut: int) -> None:
+    """The torn line is left out and told; what stands before it is whole."""
+    file = written(tmp_path, record(), record(), ending=None) / RUN_FILE
+    os.truncate(file, file.stat().st_size - cut)
+    run = read_run(tmp_path)
+    assert ((record(),), None) == (run.records, run.ending)
+    assert [f"{file}:3"] == [finding.where for finding in run.findings]
+    assert "the last line is torn" in str(run.findings[0])
+
+
+def test_a_torn_series_is_told_and_its_record_is_read(tmp_path: Path) -> None:
+    """A kill while a series was written leaves no record of that trial."""
+    written(tmp_path, record(), ending=None)
+    with (tmp_path / SERIES_FILE).open("a") as file:
+        file.write('{"sequence":1,"sampl')
+    run = read_run(tmp_path)
+    assert ((record(),), 1) == (run.records, len(run.findings))
+
+
+def test_series_of_several_lines_are_joined(tmp_path: Path) -> None:
+    """A long series may be written in parts."""
+    written(tmp_path, record(1))
+    more = {"worker": "left.sender0", "clock_ns": 9, "counts": {}}
+    with (tmp_path / SERIES_FILE).open("a") as file:
+        file.write(json.dumps({"sequence": 0, "samples": [more]}) + "\n")
+    assert [0, 9] == [sample.clock_ns for sample in read_run(tmp_path).records[0].series]
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path: Path) -> None:
+    """Two runs at once, or one after the other, never share a file."""
+    written(tmp_path)
+    with pytest.raises(RecordError, match="holds a run already"):
+        RunWriter.create(tmp_path, HEADER)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty: the run was killed before it began"),
+        (b"hello\n", ":1: not JSON"),
+        (b"[1]\n", ":1: not an object"),
+        (b'{"kind":"trial"}\n', ":1: not the header of a run: the file is foreign"),
+        (b'{"kind":"header","schema":99,"udpbench":"9.0"}\n', "schema 99: .* use udpbench 9.0"),
+        (b'{"kind":"header","schema":1}\n', ":1: udpbench: .*; the file is damaged"),
+    ],
+)
+def test_what_is_no_run_is_told(tmp_path: Path, content: bytes, message: str) -> None:
+    """Each message names the file and the line."""
+    (tmp_path / RUN_FILE).write_bytes(content)
+    (tmp_path / SERIES_FILE).write_bytes(b"")
+    with pytest.raises(RecordError, match=message) as caught:
+        read_run(tmp_path)
+    assert str(tmp_path / RUN_FILE) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"kind": "poem"}, ":2: neither a trial nor an ending"),
+        ({"kind": "trial", "sequence": 0, "record": {}}, ":2: trial: .*; the file is damaged"),
+        ({"kind": "ending", "status": "happy"}, ":2: "),
+    ],
+)
+def test_a_damaged_line_is_told(tmp_path: Path, line: dict[str, object], message: str) -> None:
+    """Damage in the middle of a file is no torn line and not tolerated."""
+    file = written(tmp_path, ending=None) / RUN_FILE
+    file.write_bytes(file.read_bytes() + json.dumps(line).encode() + b"\n")
+    with pytest.raises(RecordError, match=message):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nothing-here", "run.jsonl"])
+def test_a_folder_without_a_run_is_told(tmp_path: Path, name: str) -> None:
+    """A folder that is missing and a file in its place give a message, not a traceback."""
+    (tmp_path / "run.jsonl").write_text("")
+    with pytest.raises(RecordError, match=name):
+        read_run(tmp_path / name)
+
+
+def test_a_disk_that_is_full_is_told() -> None:
+    """The message names the folder, the reason and what to do."""
+    fd = os.open("/dev/full", os.O_WRONLY)
+    writer = RunWriter(Path("results/x"), fd, fd)
+    with pytest.raises(RecordError, match=r"results/x: cannot write to the run: No space left"):
+        writer.write(record())
+    os.close(fd)
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    """A file in the way is named with the reason."""
+    (tmp_path / "file").write_text("")
+    message = os.strerror(errno.ENOTDIR)
+    with pytest.raises(RecordError, match=f"cannot begin a run: {message}"):
+        RunWriter.create(tmp_path / "file" / "run", HEADER)
+    with pytest.raises(RecordError, match=f"cannot make the run folder: {message}"):
+        new_folder(tmp_path / "file", "run")
+
+
+def test_new_folders_are_unique_and_plain(tmp_path: Path) -> None:
+    """Two runs within one second get two folders; a name is cleaned of what paths mean."""
+    names = [new_folder(tmp_path, "a/b c").name for _ in range(3)]
+    assert 3 == len(set(names))
+    assert all("-a-b-c" in name for name in names)
+    assert new_folder(tmp_path, "../..").parent == tmp_path
+
+
+def test_the_last_run_is_the_one_begun_last(tmp_path: Path) -> None:
+    """Whatever the folders are called; folders without a run do not count."""
+    for name, second in (("z", 1), ("a", 3), ("m", 2)):
+        header = replace(HEADER, started_at=f"2026-11-21T08:00:0{second}+00:00")
+        RunWriter.create(tmp_path / name, header)
+    (tmp_path / "zz").mkdir()
+    assert tmp_path / "a" == last_run(tmp_path)
+
+
+def test_no_run_at_all_is_told(tmp_path: Path) -> None:
+    """The message says where was looked."""
+    with pytest.raises(RecordError, match=f"{tmp_path}: no run in it"):
+        last_run(tmp_path)
+
+
+def test_the_schema_is_the_models() -> None:
+    """A reader knows exactly the schema that the writer writes."""
+    assert RECORD_SCHEMA == HEADER.schema == record().schema

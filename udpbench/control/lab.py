@@ -1,0 +1,164 @@
+"""The agents of a lab: which there are, the order in which they start, and how they end.
+
+Owns the way from a Lab to greeted agents and back to restored hosts. Knows nothing of trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+
+from udpbench.control.channel import open_machine, open_namespace
+from udpbench.control.remote import Remote, Requests
+from udpbench.errors import (
+    AgentLost,
+    ConnectError,
+    HelloRefused,
+    HostError,
+    RestoreError,
+    SafetyError,
+)
+from udpbench.model import Change, Lab
+from udpbench.protocol import Hello
+
+MACHINE = "machine"
+"""Name of the agent that has the machine scope of a built-in lab; it plays no role in a trial."""
+
+Open = Callable[[str], Requests]
+
+# How a host is reached, by its ``connect.by``: a new way is a function in channel.py and a row.
+WAYS: Mapping[str, Open] = {"namespace": open_namespace}
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How agents are reached; the tests' fakes replace it, and nothing else."""
+
+    ways: Mapping[str, Open]
+    machine: Open
+
+
+REAL = Reach(WAYS, open_machine)
+
+
+@dataclass(frozen=True)
+class Agents:
+    """The greeted agents of a lab."""
+
+    senders: tuple[Remote, ...]
+    receivers: tuple[Remote, ...]
+    machine: Remote | None
+    left_behind: Mapping[str, tuple[str, ...]]
+    """Agent → runs that died on its host and whose settings are still in force there."""
+
+    @property
+    def hosts(self) -> tuple[Remote, ...]:
+        """The lab's hosts, senders first."""
+        return self.senders + self.receivers
+
+    @property
+    def everyone(self) -> tuple[Remote, ...]:
+        """Every agent; whoever has settings undone in this order undoes them backwards."""
+        return self.hosts + ((self.machine,) if self.machine is not None else ())
+
+
+@contextmanager
+def started(lab: Lab, run: str, lease_ns: int, reach: Reach) -> Iterator[Agents]:
+    """Start and greet the agents of a lab, senders first, and end them with the block.
+
+    All are started before the first is greeted, so that their start-up overlaps. Raises
+    ConnectError, HelloRefused, SafetyError.
+    """
+    opened: list[Remote] = []
+    try:
+        for host in lab.hosts:
+            way = reach.ways.get(host.connect.by)
+            if way is None:
+                known = ", ".join(sorted(reach.ways))
+                text = f"connect: {host.connect.by}: not yet supported; known: {known}"
+                raise ConnectError(text, host.name)
+            opened.append(Remote(way(host.name), host.role, host.interface, ("namespace",)))
+        if lab.built_in:
+            opened.append(Remote(reach.machine(MACHINE), "machine", "", ("machine",)))
+        hellos = {remote: _greet(remote, run, lease_ns) for remote in opened}
+        _prove_apart(hellos)
+        yield Agents(
+            senders=tuple(one for one in opened if one.role == "sender"),
+            receivers=tuple(one for one in opened if one.role == "receiver"),
+            machine=next((one for one in opened if one.role == "machine"), None),
+            left_behind={one.name: hello.left_behind for one, hello in hellos.items()},
+        )
+    finally:
+        for remote in opened:
+            remote.channel.close()
+
+
+def _greet(remote: Remote, run: str, lease_ns: int) -> Hello:
+    try:
+        hello = remote.hello(run, lease_ns)
+    except AgentLost as error:
+        text = f"the agent did not start: {error.message}; a built-in lab needs root"
+        raise ConnectError(text, remote.name) from error
+    if hello.held_by is not None:
+        text = f"its namespace is held by run {hello.held_by}; let that run end first"
+        raise HelloRefused(text, remote.name)
+    return hello
+
+
+def _prove_apart(hellos: Mapping[Remote, Hello]) -> None:
+    """Refuse a sender and a receiver in one namespace: the kernel would send by lo."""
+    for one, other in product(hellos, hellos):
+        if (one.role, other.role) != ("sender", "receiver"):
+            continue
+        same_boot = hellos[one].boot_id == hellos[other].boot_id
+        if same_boot and hellos[one].netns == hellos[other].netns:
+            raise SafetyError(
+                f"shares its network namespace {hellos[one].netns} with {other.name}: packets "
+                "would take lo instead of the lab interface; give each role a namespace or host",
+                one.name,
+            )
+
+
+def refuse_left_behind(agents: Agents) -> None:
+    """Refuse a host on which a run died and left settings: they may move every number."""
+    for name, runs in agents.left_behind.items():
+        if runs:
+            text = f"run {', '.join(runs)} died here and left settings; undo them: udpbench restore"
+            raise HelloRefused(text, name)
+
+
+def restore_left_behind(agents: Agents, force: bool) -> dict[str, tuple[Change, ...]]:
+    """Undo what runs that died have left, and return host → what was undone.
+
+    Goes on where one fails, and raises RestoreError at the end, naming what remains.
+    """
+    undone: dict[str, tuple[Change, ...]] = {}
+    failures: list[str] = []
+    for remote in agents.everyone:
+        try:
+            undone[remote.name] = remote.restore(force=force, left_behind=True)
+        except RestoreError as error:
+            failures.append(str(error))
+    if failures:
+        raise RestoreError("\n".join(failures))
+    return undone
+
+
+def restore(agents: Agents) -> tuple[RestoreError, ...]:
+    """Undo the settings of every agent, and go on where one fails; return what failed.
+
+    A lost agent is no failure here: its guardian restores, or its namespace is gone.
+    """
+    failed: list[RestoreError] = []
+    for remote in agents.everyone:
+        try:
+            remote.restore()
+        except AgentLost:
+            continue
+        except RestoreError as error:
+            failed.append(error)
+        except HostError as error:
+            failed.append(RestoreError(f"restore: {error.message}", remote.name))
+    return tuple(failed)

@@ -1,0 +1,39 @@
+"""The lease: one thread that keeps every agent of a run from restoring by itself.
+
+Owns when a ping is due and nothing else. An agent that is slow or lost never delays another's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from udpbench.model import SECOND_NS
+
+
+class Renewable(Protocol):
+    """What a lease needs of a channel."""
+
+    def ping(self) -> None:
+        """Send a request whose reply nobody waits for."""
+
+
+@contextmanager
+def kept(channels: Sequence[Renewable], lease_ns: int) -> Iterator[None]:
+    """Ping every channel each third of the lease until the block ends."""
+    ended = threading.Event()
+
+    def keep() -> None:
+        while not ended.wait(lease_ns / 3 / SECOND_NS):
+            for channel in channels:
+                channel.ping()
+
+    thread = threading.Thread(target=keep, name="lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

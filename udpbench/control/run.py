@@ -1,0 +1,210 @@
+"""The door of control: ``run`` takes experiments through a lab and leaves the hosts as they were.
+
+Owns the frame around the trials: signals, agents, lease, record, restore. Derives no number, but
+asks ``judge`` for what the schedule needs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from udpbench.analysis.judge import judge
+from udpbench.control.lab import (
+    REAL,
+    Agents,
+    Reach,
+    refuse_left_behind,
+    restore,
+    restore_left_behind,
+    started,
+)
+from udpbench.control.lease import kept
+from udpbench.control.schedule import fixed_sweep, trial_count
+from udpbench.control.trial import Attempt, Bench, described, run_trial
+from udpbench.control.waiting import Clock, Interrupt, Waiter
+from udpbench.errors import Interrupted, RecordError, RestoreError, UdpbenchError
+from udpbench.model import SECOND_NS, Change, Experiment, Lab, Progress, TrialRecord
+from udpbench.records import Ending, RunWriter, now_utc
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a user may choose for a whole run."""
+
+    seed: int
+    """Of the order of trials; the header records it."""
+    lease_ns: int = 10 * SECOND_NS
+    """After so long without a sign of the controller an agent restores by itself."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended; what it measured is in the run folder."""
+
+    records: int
+    error: UdpbenchError | None = None
+    """What ended the run early."""
+    restore_errors: tuple[RestoreError, ...] = ()
+    interrupted: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """4 not restored, else 130 interrupted, else the error's own, else 0."""
+        if self.restore_errors:
+            return RestoreError.exit_code
+        if self.interrupted:
+            return Interrupted.exit_code
+        return self.error.exit_code if self.error is not None else 0
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a run touches beside its folder; tests replace it whole."""
+
+    reach: Reach = REAL
+    clock: Clock = field(default_factory=Clock)
+    interrupt: Interrupt = field(default_factory=Interrupt)
+
+
+def run(
+    experiments: Sequence[Experiment],
+    lab: Lab,
+    writer: RunWriter,
+    progress: Callable[[Progress], None],
+    options: RunOptions,
+    surroundings: Surroundings | None = None,
+) -> Outcome:
+    """Run every trial, record each, restore the hosts, finish the run folder.
+
+    Failures of trials are in their records, failures of the run in the Outcome. Nothing is raised
+    but a bug, and before that the hosts are restored.
+    """
+    around = surroundings or Surroundings()
+    return _Run(experiments, lab, writer, progress, options, around).whole()
+
+
+def mend(
+    lab: Lab, force: bool = False, surroundings: Surroundings | None = None
+) -> dict[str, tuple[Change, ...]]:
+    """Undo what runs that died have left on a lab's machines; return host → what was undone.
+
+    What somebody else has changed since is left alone unless ``force``. Raises RestoreError naming
+    what remains, ConnectError, HelloRefused.
+    """
+    reach = (surroundings or Surroundings()).reach
+    with started(lab, run_name(), RunOptions.lease_ns, reach) as agents:
+        return restore_left_behind(agents, force)
+
+
+class _Run:
+    """One run while it happens."""
+
+    def __init__(
+        self,
+        experiments: Sequence[Experiment],
+        lab: Lab,
+        writer: RunWriter,
+        progress: Callable[[Progress], None],
+        options: RunOptions,
+        around: Surroundings,
+    ) -> None:
+        self.experiments = experiments
+        self.lab = lab
+        self.writer = writer
+        self.progress = progress
+        self.options = options
+        self.around = around
+        self.error: UdpbenchError | None = None
+        self.restore_errors: tuple[RestoreError, ...] = ()
+        self.status: Literal["complete", "interrupted", "failed"] = "failed"
+        self.total = trial_count(experiments)
+
+    def whole(self) -> Outcome:
+        """Go from signals to the last line of the run folder."""
+        with self.around.interrupt.caught():
+            try:
+                self._with_agents()
+                self.status = "complete"
+            except Interrupted:
+                self.status = "interrupted"
+            except UdpbenchError as error:
+                self.error = error
+            finally:
+                self._finish()
+        interrupted = self.status == "interrupted"
+        return Outcome(self.writer.written, self.error, self.restore_errors, interrupted)
+
+    def _with_agents(self) -> None:
+        name, lease_ns = run_name(), self.options.lease_ns
+        self._tell("run", f"run {name}: {self.total} trials, lab {self.lab.name}")
+        with started(self.lab, name, lease_ns, self.around.reach) as agents:
+            for remote in agents.everyone:
+                self._tell("host", f"{remote.name}: agent {remote.channel.pid} is up")
+            refuse_left_behind(agents)
+            with kept([remote.channel for remote in agents.everyone], lease_ns):
+                try:
+                    self._trials(agents)
+                finally:
+                    self._restore(agents)
+
+    def _trials(self, agents: Agents) -> None:
+        waiter = Waiter(self.around.clock, self.around.interrupt)
+        bench = Bench(self.lab, agents, waiter, self.progress)
+        schedule = fixed_sweep(self.experiments, self.options.seed)
+        index = 0
+        trial = next(schedule, None)
+        while trial is not None:
+            index += 1
+            end = run_trial(Attempt(bench, trial, index, self.total))
+            self.writer.write(end.record)
+            self._tell_trial(end.record, index)
+            if end.fatal is not None:
+                raise end.fatal
+            try:
+                trial = schedule.send(judge(end.record))
+            except StopIteration:
+                trial = None
+
+    def _restore(self, agents: Agents) -> None:
+        names = ", ".join(remote.name for remote in agents.everyone)
+        self.around.interrupt.doing = f"restoring {names}"
+        try:
+            self._tell("restore", f"restoring {names}")
+        finally:  # Whoever draws the progress may fail, for one on a closed pipe.
+            self.restore_errors = restore(agents)
+        for error in self.restore_errors:
+            self._tell("restore", f"not restored: {error}")
+
+    def _finish(self) -> None:
+        """Write the run folder's last line; a folder that cannot be written keeps what it has."""
+        error = described(self.error) if self.error is not None else None
+        failed = tuple(described(one) for one in self.restore_errors)
+        try:
+            self.writer.finish(Ending(now_utc(), self.status, error, failed))
+        except RecordError as record_error:
+            self.error = self.error or record_error
+
+    def _tell(self, event: Literal["run", "host", "restore"], text: str) -> None:
+        self.progress(Progress(event=event, text=text))
+
+    def _tell_trial(self, record: TrialRecord, index: int) -> None:
+        why = f": {record.error['message']}" if record.error is not None else ""
+        self.progress(
+            Progress(
+                event="trial",
+                text=f"{record.trial.name}: {record.status}{why}",
+                trial=record.trial,
+                index=index,
+                total=self.total,
+                record=record,
+            )
+        )
+
+
+def run_name() -> str:
+    """Return what agents call this run: whoever finds a namespace held can find its controller."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}"

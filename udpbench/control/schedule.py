@@ -1,0 +1,35 @@
+"""Which trial comes next: a generator that yields trials and is sent each one's Result.
+
+Owns order alone. The fixed sweep ignores what it is sent; a search will not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+
+from udpbench.model import Experiment, Result, Trial
+
+Schedule = Generator[Trial, Result, None]
+
+
+def fixed_sweep(experiments: Sequence[Experiment], seed: int) -> Schedule:
+    """Yield every point of every experiment as often as it is repeated.
+
+    A repetition is a block, and the points' order within each block is random, so that a drift of
+    the machine falls on all points alike. The same seed gives the same order.
+    """
+    for experiment in experiments:
+        for repetition in range(1, experiment.repetitions + 1):
+            block = [replace(point, repetition=repetition) for point in experiment.points]
+            # The order of an experiment does not depend on what is run beside it.
+            random.Random(f"{seed}/{experiment.name}/{repetition}").shuffle(block)  # noqa: S311
+            # Not `yield from`: it would hand the Result on to a list, which cannot be sent one.
+            for trial in block:  # noqa: UP028
+                yield trial
+
+
+def trial_count(experiments: Sequence[Experiment]) -> int:
+    """Return how many trials the fixed sweep yields."""
+    return sum(len(one.points) * one.repetitions for one in experiments)
