@@ -16,6 +16,7 @@ from udpbench.model import (
     Change,
     Facts,
     PhaseName,
+    Planned,
     Scope,
     Setting,
     Snapshot,
@@ -124,6 +125,13 @@ class Remote:
             tuple[Change, ...], "apply", settings=list(settings), dry_run=False
         )
         return changes
+
+    def plan(self, settings: Sequence[Setting]) -> tuple[Planned, ...]:
+        """Return what putting these settings in force would meet, changing nothing."""
+        planned: tuple[Planned, ...] = self._ask(
+            tuple[Planned, ...], "apply", settings=list(settings), dry_run=True
+        )
+        return planned
 
     def prepare(self, workers: Sequence[WorkerSpec]) -> tuple[Prepared, ...]:
         """Make workers with their sockets; raises SafetyError, WorkerFailed."""

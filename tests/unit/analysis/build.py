@@ -1,0 +1,280 @@
+"""Records as a test wants them: a good trial in the built-in lab, and what differs from it.
+
+Not a test. Hosts are ``left`` (sends, CPU 1), ``right`` (receives, CPU 0) and ``machine``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from udpbench.model import (
+    SECOND_NS,
+    Expectation,
+    Experiment,
+    Facts,
+    FlowSpec,
+    Needs,
+    Phase,
+    PhaseName,
+    Receive,
+    Role,
+    Sample,
+    Send,
+    Side,
+    Snapshot,
+    Traffic,
+    Trial,
+    TrialRecord,
+    WorkerSpec,
+    WorkerStats,
+)
+from udpbench.units import Rate
+
+START_NS = 5 * SECOND_NS
+BASE = 1000
+"""What every counter reads before the phase."""
+COUNTERS = {
+    "left": ("link.send0.tx_dropped", "link.send0.tx_packets", "qdisc.send0.drops"),
+    "right": (
+        "link.receive0.rx_dropped",
+        "link.receive0.rx_packets",
+        "ethtool.receive0.rx_queue_0_xdp_packets",
+        "snmp.Udp.InDatagrams",
+        "snmp.Udp.InErrors",
+        "snmp.Udp.NoPorts",
+        "snmp.Udp.InCsumErrors",
+        "snmp.Udp.RcvbufErrors",
+        "socket.77.drops",
+    ),
+    "machine": (
+        "softnet.cpu0.dropped",
+        "softnet.cpu1.dropped",
+        *(
+            f"cpu.{cpu}.{time}_ns"
+            for cpu in (0, 1)
+            for time in ("user", "system", "softirq", "idle", "steal")
+        ),
+    ),
+}
+
+Moves = Mapping[str, int]
+
+
+def trial(point: str = "", repetition: int = 1, **changes: Any) -> Trial:
+    """Return a trial of one second at an unlimited rate."""
+    plain = Trial(
+        experiment="example",
+        question="Does it arrive?",
+        point=point,
+        variant=None,
+        values={},
+        repetition=repetition,
+        traffic=Traffic(),
+        send=Send(),
+        receive=Receive(),
+        settings={},
+        needs=Needs(),
+        duration_ns=SECOND_NS,
+        warmup_ns=0,
+    )
+    return replace(plain, **changes)
+
+
+def paced(pps: int = 1000, **changes: Any) -> Trial:
+    """Return a trial at a rate."""
+    return trial(traffic=Traffic(rate=Rate(packets_per_s=pps)), **changes)
+
+
+def facts(host: str, interface: str, address: str, **changes: Any) -> Facts:
+    """Return a host of the built-in lab."""
+    plain = Facts(
+        host=host,
+        hostname="bench",
+        kernel="6.18.0",
+        boot_id="b",
+        python="3.11.7",
+        cpus=(0, 1),
+        cpu_model="a CPU",
+        numa_nodes={"0": (0, 1)},
+        siblings={},
+        interface=interface,
+        driver="veth",
+        mac="02:00:00:00:00:01",
+        mtu=1500,
+        addresses=(address,),
+        rx_queues=1,
+        tx_queues=1,
+        queue_cpus={"0": (0,)} if interface == "receive0" else {},
+        limits={"net.core.rmem_max": 212992},
+        capabilities={"net_admin": True},
+        environment={"governor": "performance"},
+    )
+    return replace(plain, **changes)
+
+
+def specs(of: Trial, *, closed: bool = False) -> tuple[WorkerSpec, ...]:
+    """Return one sender and, but for a closed port, one receiver."""
+    flow = FlowSpec(0, "10.0.0.30", 65400, "10.0.0.1", 4321)
+    rate = of.traffic.rate.pps(of.traffic.size_bytes) if of.traffic.rate is not None else None
+    sender = WorkerSpec(
+        "sender",
+        "left",
+        0,
+        1,
+        (flow,),
+        of.traffic,
+        send=of.send,
+        rate_pps=rate,
+        count_packets=of.traffic.count_packets,
+    )
+    receiver = WorkerSpec(
+        "receiver", "right", 0, 0, (flow,), of.traffic, receive=of.receive, bind_port=4321
+    )
+    return (sender,) if closed else (sender, receiver)
+
+
+def worker(role: Role, counts: Mapping[str, int], **changes: Any) -> WorkerStats:
+    """Return the statistics of the one worker of a role, pinned and where it belongs."""
+    host, cpu = ("left", 1) if role == "sender" else ("right", 0)
+    stats = WorkerStats(
+        worker=f"{host}.{role}0",
+        role=role,
+        cpu=cpu,
+        counts=dict(counts),
+        socket_inode=77 if role == "receiver" else None,
+        buffer_bytes=8 * 2**20 if role == "receiver" else None,
+        cpus_seen=(cpu,),
+    )
+    return replace(stats, **changes)
+
+
+def sender_counts(sent: int, **changes: int) -> dict[str, int]:
+    """Return the counts of a sender that had a second."""
+    counts = {
+        "attempted_packets": sent,
+        "sent_packets": sent,
+        "sent_bytes": sent * 32,
+        "send_calls": -(-sent // 10),
+        "first_ns": START_NS,
+        "last_ns": START_NS + SECOND_NS,
+    }
+    return {**counts, **changes}
+
+
+def receiver_counts(received: int, **changes: int) -> dict[str, int]:
+    """Return the counts of a receiver that had a second, beginning 1 ms late."""
+    counts = {
+        "read_packets": received,
+        "received_packets": received,
+        "received_bytes": received * 32,
+        "receive_calls": received,
+        "first_ns": START_NS + 10**6 if received else 0,
+        "last_ns": START_NS + 10**6 + SECOND_NS if received else 0,
+    }
+    return {**counts, **changes}
+
+
+def snapshots(moves: Mapping[str, Moves]) -> tuple[dict[str, Snapshot], dict[str, Snapshot]]:
+    """Return every host before and after; what ``moves`` does not name stood still."""
+    before, after = {}, {}
+    for host, names in COUNTERS.items():
+        moved = moves.get(host, {})
+        first = dict.fromkeys((*names, *moved), BASE)
+        last = {name: value + moved.get(name, 0) for name, value in first.items()}
+        before[host] = Snapshot(host, START_NS, first)
+        after[host] = Snapshot(host, START_NS + 2 * SECOND_NS, last)
+    return before, after
+
+
+def record(
+    sent: int = 1000,
+    received: int | None = None,
+    *,
+    of: Trial | None = None,
+    moves: Mapping[str, Moves] | None = None,
+    workers: Sequence[WorkerStats] | None = None,
+    phase: PhaseName = "measured",
+    **changes: Any,
+) -> TrialRecord:
+    """Return a trial that ran to its end; without ``moves`` its receiver read what it received."""
+    got = sent if received is None else received
+    of = of if of is not None else trial()
+    moved: dict[str, Moves] = {"right": {"snmp.Udp.InDatagrams": got}, **(moves or {})}
+    before, after = snapshots(moved)
+    if workers is None:
+        workers = (
+            worker("sender", sender_counts(sent)),
+            worker("receiver", receiver_counts(got)),
+        )
+    closed = all(stats.role == "sender" for stats in workers)
+    made = Phase(phase, 1, {"left": START_NS, "right": START_NS}, before, after, tuple(workers), {})
+    plain = TrialRecord(
+        trial=of,
+        status="done",
+        started_at="2026-11-21T08:00:00+00:00",
+        built_in_lab=True,
+        facts={
+            "left": facts("left", "send0", "10.0.0.30/24"),
+            "right": facts("right", "receive0", "10.0.0.1/24"),
+        },
+        workers=specs(of, closed=closed),
+        phases=(made,),
+    )
+    return replace(plain, **changes)
+
+
+def lossy(sent: int, stage_moves: Mapping[str, Moves], lost: int, **changes: Any) -> TrialRecord:
+    """Return a trial that lost packets where the moved counters say so."""
+    right = {"snmp.Udp.InDatagrams": sent - lost, **stage_moves.get("right", {})}
+    return record(sent, sent - lost, moves={**stage_moves, "right": right}, **changes)
+
+
+def series(
+    per_second: Sequence[int], of_worker: str = "right.receiver0", field: str = "received_packets"
+) -> tuple[Sample, ...]:
+    """Return samples each 100 ms of a worker that counts so many packets in each second."""
+    samples, total = [Sample(of_worker, START_NS, {field: 0})], 0
+    for second, packets in enumerate(per_second):
+        for tick in range(1, 11):
+            clock = START_NS + second * SECOND_NS + tick * SECOND_NS // 10
+            samples.append(Sample(of_worker, clock, {field: total + packets * tick // 10}))
+        total += packets
+    return tuple(samples)
+
+
+def failed(kind: str = "WorkerFailed", message: str = "it died", **changes: Any) -> TrialRecord:
+    """Return a trial that failed before its measured phase."""
+    error = {"kind": kind, "message": message, "host": "right"}
+    status: Literal["failed", "skipped"] = "skipped" if kind == "skipped" else "failed"
+    return record(phases=(), status=status, error=error, **changes)
+
+
+def side(text: str) -> Side:
+    """Return one side of an expectation: a number, or ``metric`` or ``metric[point]``."""
+    try:
+        return Side(float(text))
+    except ValueError:
+        name, _, point = text.rstrip("]").partition("[")
+        return Side(1.0, name, point or None)
+
+
+def expectation(left: str, op: Any, right: str) -> Expectation:
+    """Return ``left op right``."""
+    return Expectation(f"{left} {op} {right}", side(left), op, side(right))
+
+
+def experiment(*expect: Expectation, points: Sequence[Trial] = (), **changes: Any) -> Experiment:
+    """Return an experiment of the given points, by default of one."""
+    plain = Experiment(
+        name="example",
+        path="example.yaml",
+        text="question: Does it arrive?\n",
+        question="Does it arrive?",
+        source=None,
+        points=tuple(points) or (trial(),),
+        repetitions=1,
+        expect=expect,
+    )
+    return replace(plain, **changes)

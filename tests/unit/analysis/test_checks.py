@@ -1,0 +1,299 @@
+"""Validity checks: for each a record that makes it fire, and one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+
+from analysis import build
+from udpbench.analysis import checks
+from udpbench.analysis.readings import readings
+from udpbench.model import Finding, TrialRecord
+
+
+def findings(check: checks.Check, record: TrialRecord) -> list[Finding]:
+    """Return what one check says of a record."""
+    measured = readings(record)
+    assert measured is not None
+    return list(check(measured))
+
+
+def with_counts(sender: Mapping[str, int] = {}, receiver: Mapping[str, int] = {}) -> TrialRecord:
+    """Return a good record with some counts of its workers changed."""
+    workers = (
+        build.worker("sender", build.sender_counts(1000, **sender)),
+        build.worker("receiver", build.receiver_counts(1000, **receiver)),
+    )
+    return build.record(workers=workers)
+
+
+def with_worker(**changes: object) -> TrialRecord:
+    """Return a good record whose receiver differs."""
+    workers = (
+        build.worker("sender", build.sender_counts(1000)),
+        build.worker("receiver", build.receiver_counts(1000), **changes),
+    )
+    return build.record(workers=workers)
+
+
+def stolen(share_ns: int) -> TrialRecord:
+    """Return a record of 2 × 2 s of CPU time of which some was taken."""
+    moves = {"cpu.0.idle_ns": 4 * 10**9 - share_ns, "cpu.0.steal_ns": share_ns}
+    return build.record(moves={"machine": moves})
+
+
+def backwards(name: str) -> TrialRecord:
+    """Return a good record in which one counter of the receiver shrank."""
+    return build.record(moves={"right": {"snmp.Udp.InDatagrams": 1000, name: -1}})
+
+
+FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
+    (
+        checks.sender_bound,
+        build.record(990, of=build.paced(1000)),
+        build.record(995, of=build.paced(1000)),
+        "invalid",
+        (
+            "sender: sender-bound: the senders offered less than they were asked for (99.00 %); at "
+            "least 99.50 % of the intended load; lower traffic.rate, or give the sender more workers "
+            "or CPUs"
+        ),
+    ),
+    (
+        checks.never_pressed,
+        build.record(1000),
+        build.record(1000, 999),
+        "note",
+        (
+            "receiver: lower bound: nothing was lost, so the receiver was never pressed; send with "
+            "more workers, or read the rate as at least this much"
+        ),
+    ),
+    (
+        checks.placement_lost,
+        with_worker(cpus_seen=(0, 1)),
+        with_worker(cpu=None, cpus_seen=(0, 1)),
+        "invalid",
+        (
+            "right.receiver0: placement lost: the worker ran elsewhere (CPU 0, 1); CPU 0 alone; see "
+            "whether something else changes affinities on that host"
+        ),
+    ),
+    (
+        checks.foreign_traffic,
+        with_counts(receiver={"foreign_packets": 80}),
+        with_counts(),
+        "invalid",
+        (
+            "right.receiver0: foreign traffic: datagrams that this phase did not send reached the "
+            "port (80 packets); none; find who else sends there, or use another port"
+        ),
+    ),
+    (
+        checks.odd_packets,
+        with_counts(receiver={"duplicate_packets": 1}),
+        with_counts(),
+        "note",
+        "right.receiver0: datagrams arrived more than once; each is counted once (1 packets); none",
+    ),
+    (
+        checks.odd_packets,
+        with_counts(receiver={"ancient_packets": 2}),
+        with_counts(),
+        "warning",
+        "right.receiver0: datagrams so late that late or duplicate can't be told (2 packets); none",
+    ),
+    (
+        checks.odd_packets,
+        with_counts(receiver={"corrupt_packets": 3}),
+        with_counts(),
+        "warning",
+        "right.receiver0: datagrams of ours with another size than was sent (3 packets); none",
+    ),
+    (
+        checks.worker_errors,
+        with_counts(sender={"other_errors": 4, "last_errno": 22}),
+        with_counts(),
+        "warning",
+        "left.sender0: system calls failed (4 times, last errno 22); never",
+    ),
+    (
+        checks.worker_errors,
+        with_counts(receiver={"errors": 1, "last_errno": 111}),
+        with_counts(),
+        "warning",
+        "right.receiver0: system calls failed (1 times, last errno 111); never",
+    ),
+    (
+        checks.stalled,
+        with_counts(sender={"stalled_packets": 9}),
+        with_counts(),
+        "note",
+        (
+            "left.sender0: the sender stood still for longer than send.bucket; the ledger has it as "
+            "unsent (9 packets)"
+        ),
+    ),
+    (
+        checks.counter_backwards,
+        backwards("snmp.Udp.NoPorts"),
+        backwards("snmp.Udp.IgnoredMulti"),
+        "invalid",
+        (
+            "right: a counter of stage udp_no_port went backwards (snmp.Udp.NoPorts: 1000 > 999); "
+            "counters only grow; see whether the host rebooted, or its driver was reset"
+        ),
+    ),
+    (
+        checks.unaccounted,
+        build.record(1000, 999),
+        build.record(1000),
+        "invalid",
+        (
+            "ledger: unaccounted: the ledger does not close (+1 packets); within ±0; see the ledger's "
+            "sources; foreign traffic or a place without a counter does this"
+        ),
+    ),
+    (
+        checks.unaccounted,
+        build.record(5_000_000, 5_000_051, built_in_lab=False),
+        build.record(5_000_000, built_in_lab=False),
+        "invalid",
+        (
+            "ledger: unaccounted: the ledger does not close (-51 packets); within ±50; see the "
+            "ledger's sources; foreign traffic or a place without a counter does this"
+        ),
+    ),
+    (
+        checks.unaccounted,
+        build.record(1000, 990, built_in_lab=False),
+        build.record(1000, built_in_lab=False),
+        "note",
+        (
+            "ledger: unaccounted: the ledger does not close (+10 packets); within ±10; see the "
+            "ledger's sources; foreign traffic or a place without a counter does this"
+        ),
+    ),
+    (
+        checks.counters_disagree,
+        build.lossy(1000, {"right": {"socket.77.drops": 60}}, 60),
+        build.lossy(1000, {"right": {"socket.77.drops": 60, "snmp.Udp.RcvbufErrors": 60}}, 60),
+        "warning",
+        (
+            "udp_rcvbuf: counters disagree (sockets 60, RcvbufErrors 0); equal; more on the sockets: "
+            "UDP memory (net.ipv4.udp_mem) or a socket filter; fewer: another socket of the namespace "
+            "drops"
+        ),
+    ),
+    (
+        checks.counters_disagree,
+        build.lossy(1000, {"right": {"link.receive0.rx_dropped": 7}}, 0),
+        build.lossy(1000, {"right": {"socket.77.drops": 2, "snmp.Udp.InCsumErrors": 2}}, 2),
+        "warning",
+        (
+            "rx_backlog: counters disagree (softnet 0, rx_dropped 7); equal; more in softnet: another "
+            "device of the machine drops; more in rx_dropped: the device drops for another reason"
+        ),
+    ),
+    (
+        checks.counters_disagree,
+        build.record(1000, moves={"right": {"snmp.Udp.InDatagrams": 1003}}),
+        build.record(1000, moves={"right": {"snmp.Udp.InDatagrams": 1003}}, built_in_lab=False),
+        "warning",
+        (
+            "receiver: counters disagree (read 1000, InDatagrams 1003); equal; another socket of the "
+            "namespace receives, or a worker miscounts"
+        ),
+    ),
+    (
+        checks.counters_disagree,
+        build.record(1000, moves={"right": {"snmp.Udp.InDatagrams": 999}}, built_in_lab=False),
+        build.record(1000, built_in_lab=False),
+        "warning",
+        (
+            "receiver: counters disagree (read 1000, InDatagrams 999); equal; another socket of the "
+            "namespace receives, or a worker miscounts"
+        ),
+    ),
+    (
+        checks.buffer_capped,
+        with_worker(buffer_bytes=425984),
+        with_worker(buffer_bytes=8 * 2**20),
+        "warning",
+        (
+            "right.receiver0: the socket buffer is smaller than asked for (212992 bytes); asked for "
+            "4194304 bytes; raise net.core.rmem_max, or set force_buffer and run with CAP_NET_ADMIN"
+        ),
+    ),
+    (
+        checks.steal,
+        stolen(44 * 10**6),
+        stolen(40 * 10**6),
+        "warning",
+        (
+            "machine: the hypervisor took CPU time from this machine (1.10 %); at most 1.00 %; repeat "
+            "when the machine is quieter; rates are lower bounds until then"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "bad", "good", "severity", "text"), FIRES)
+def test_a_check_fires_when_it_must_and_only_then(
+    check: checks.Check, bad: TrialRecord, good: TrialRecord, severity: str, text: str
+) -> None:
+    """The finding says what, where, value, limit and next step; the sound record has none."""
+    assert [(severity, text)] == [(one.severity, str(one)) for one in findings(check, bad)]
+    assert [] == findings(check, good)
+
+
+def test_every_check_has_a_record_that_makes_it_fire() -> None:
+    """A check without one is no check."""
+    tried: set[Callable[..., object]] = {check for check, *_ in FIRES}
+    assert set(checks.CHECKS) == tried
+
+
+def test_an_unlimited_sender_is_never_sender_bound() -> None:
+    """Without a rate there is nothing to fall short of."""
+    counts = build.sender_counts(10, attempted_packets=1000, econnrefused=990)
+    workers = (build.worker("sender", counts), build.worker("receiver", build.receiver_counts(10)))
+    assert [] == findings(checks.sender_bound, build.record(10, workers=workers))
+
+
+def test_nothing_sent_is_no_lower_bound() -> None:
+    """Zero of zero packets says nothing of a receiver."""
+    assert [] == findings(checks.never_pressed, build.record(0))
+
+
+def test_a_paced_trial_without_loss_is_no_lower_bound() -> None:
+    """It was asked for that much and delivered it."""
+    assert [] == findings(checks.never_pressed, build.record(1000, of=build.paced(1000)))
+
+
+def test_a_sound_record_has_the_one_note_that_it_deserves() -> None:
+    """All checks together find nothing else in a trial without loss."""
+    measured = readings(build.record())
+    assert measured is not None
+    assert ["note"] == [finding.severity for finding in checks.check(measured)]
+
+
+def test_a_senders_capped_buffer_names_its_own_limit() -> None:
+    """wmem_max, not rmem_max, bounds SO_SNDBUF."""
+    of = build.trial(send=build.Send(buffer_bytes=2**20))
+    workers = (
+        build.worker("sender", build.sender_counts(1), buffer_bytes=2**20),
+        build.worker("receiver", build.receiver_counts(1)),
+    )
+    (finding,) = findings(checks.buffer_capped, build.record(1, of=of, workers=workers))
+    assert "net.core.wmem_max" in finding.next_step
+
+
+def test_without_a_second_counter_nothing_can_disagree() -> None:
+    """A host that lacks the corroborating counters has no such finding."""
+    record = build.record()
+    phase = record.phases[0]
+    bare = {host: replace(snapshot, counters={}) for host, snapshot in phase.before.items()}
+    record = replace(record, phases=(replace(phase, before=bare),))
+    assert [] == findings(checks.counters_disagree, record)

@@ -1,0 +1,57 @@
+"""Differences of counters."""
+
+from __future__ import annotations
+
+from udpbench.analysis.delta import deltas
+from udpbench.model import Snapshot
+
+
+def difference(before: dict[str, int], after: dict[str, int]) -> tuple[dict[str, int], tuple]:
+    """Return the values and what went backwards."""
+    made = deltas(Snapshot("h", 10, before), Snapshot("h", 30, after))
+    return made.values, made.backwards
+
+
+def test_a_counter_that_grew_has_its_difference() -> None:
+    """The plain case."""
+    assert ({"snmp.Udp.NoPorts": 3}, ()) == difference(
+        {"snmp.Udp.NoPorts": 2**40}, {"snmp.Udp.NoPorts": 2**40 + 3}
+    )
+
+
+def test_u32_counters_wrap() -> None:
+    """Softnet columns and socket drops are taken modulo 2^32."""
+    before = {"softnet.cpu3.dropped": 2**32 - 1, "socket.9.drops": 2**32 - 5}
+    after = {"softnet.cpu3.dropped": 1, "socket.9.drops": 0}
+    assert ({"softnet.cpu3.dropped": 2, "socket.9.drops": 5}, ()) == difference(before, after)
+
+
+def test_any_other_counter_refuses_to_go_backwards() -> None:
+    """It has no difference, and is told with both readings."""
+    assert ({}, ("snmp.Udp.NoPorts: 7 > 6",)) == difference(
+        {"snmp.Udp.NoPorts": 7}, {"snmp.Udp.NoPorts": 6}
+    )
+
+
+def test_a_counter_that_only_one_snapshot_holds_has_no_difference() -> None:
+    """Missing is not 0."""
+    assert ({}, ()) == difference({"a.b": 1}, {"c.d": 2})
+
+
+def test_totals_add_up_what_matches_and_know_when_nothing_does() -> None:
+    """A pattern without a match is None; a match of 0 is 0."""
+    made = deltas(
+        Snapshot("h", 10, {"softnet.cpu0.dropped": 1, "softnet.cpu1.dropped": 1, "x.y": 0}),
+        Snapshot("h", 30, {"softnet.cpu0.dropped": 3, "softnet.cpu1.dropped": 4, "x.y": 0}),
+    )
+    assert 5 == made.total("softnet.*.dropped")
+    assert 0 == made.total("x.y")
+    assert made.total("x.*.z") is None
+    assert made.total("x.z") is None
+    assert 20 == made.elapsed_ns
+
+
+def test_what_went_backwards_is_found_by_pattern() -> None:
+    """A stage asks only for its own counters."""
+    made = deltas(Snapshot("h", 0, {"a.b": 2, "c.d": 2}), Snapshot("h", 1, {"a.b": 1, "c.d": 1}))
+    assert ("a.b: 2 > 1",) == made.went_backwards("a.*")

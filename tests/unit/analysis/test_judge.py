@@ -1,0 +1,187 @@
+"""judge: one record in, one result out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from analysis import build
+from udpbench.analysis.judge import judge, path_ledger
+from udpbench.model import SECOND_NS, Finding
+
+
+def test_a_lossy_trial_has_its_numbers() -> None:
+    """Counts, rates over the time between stamps, ratios and cost follow from the record."""
+    moves = {
+        "right": {"snmp.Udp.RcvbufErrors": 100, "socket.77.drops": 100},
+        "machine": {
+            "cpu.0.softirq_ns": 600_000,
+            "cpu.0.user_ns": 300_000,
+            "cpu.0.idle_ns": 5,
+            "cpu.1.system_ns": 2_000_000,
+        },
+    }
+    result = judge(build.lossy(1000, moves, 100))
+    assert ("done", True, ()) == (result.status, result.valid, result.findings)
+    assert (1000, 1000, 900, 100) == (
+        result.intended_packets,
+        result.sent_packets,
+        result.received_packets,
+        result.lost_packets,
+    )
+    assert (1000.0, 900.0, 0.1) == (result.offered_pps, result.delivered_pps, result.loss_ratio)
+    assert 900 * 32 / 2**20 == result.delivered_mib_s
+    assert (0.1, 2000.0, 1000.0) == (
+        result.send_calls_per_packet,
+        result.send_cpu_ns_per_packet,
+        result.receive_cpu_ns_per_packet,
+    )
+    assert 0 == result.unaccounted
+    assert [("left.sender0", 1000, 1000.0), ("right.receiver0", 900, 900.0)] == [
+        (worker.worker, worker.packets, worker.pps) for worker in result.workers
+    ]
+
+
+def test_an_invalid_finding_makes_the_trial_invalid_and_keeps_its_numbers() -> None:
+    """It is shown struck out, so the numbers are needed."""
+    result = judge(build.record(1000, 999))
+    assert (False, 999, 1) == (result.valid, result.received_packets, result.unaccounted)
+
+
+def test_what_control_found_comes_first() -> None:
+    """A finding of the run counts like one of the analysis."""
+    found = Finding("invalid", "the clock stepped")
+    result = judge(build.lossy(1000, {}, 0, findings=(found,)))
+    assert (False, found) == (result.valid, result.findings[0])
+
+
+@pytest.mark.parametrize("received", [0, 1])
+def test_fewer_than_two_packets_make_no_rate(received: int) -> None:
+    """A rate needs a time between a first and a last packet; missing is None, not 0."""
+    result = judge(build.record(1000, received))
+    assert (None, None, None) == (
+        result.delivered_pps,
+        result.delivered_mib_s,
+        result.delivered_pps_spread,
+    )
+    assert result.receive_cpu_ns_per_packet is None or received == 1
+
+
+def test_one_batch_makes_no_rate() -> None:
+    """When all packets came with one call there is no time between first and last."""
+    counts = build.receiver_counts(500, last_ns=build.START_NS + 10**6)
+    workers = (build.worker("sender", build.sender_counts(500)), build.worker("receiver", counts))
+    assert judge(build.record(500, workers=workers)).delivered_pps is None
+
+
+def test_nothing_sent_has_no_ratio() -> None:
+    """0 of 0 is not a loss of 0."""
+    result = judge(build.record(0))
+    assert (0, None, None) == (result.sent_packets, result.loss_ratio, result.send_calls_per_packet)
+
+
+def test_rates_of_two_hosts_share_an_axis() -> None:
+    """Clocks of two receivers differ; stamps count from each host's own start."""
+    other = 100 * SECOND_NS
+    mine = build.worker("receiver", build.receiver_counts(600))
+    far = build.worker(
+        "receiver",
+        build.receiver_counts(
+            400, first_ns=other + 501 * 10**6, last_ns=other + 10**6 + 2 * SECOND_NS
+        ),
+        worker="third.receiver0",
+    )
+    record = build.record(
+        1000, workers=(build.worker("sender", build.sender_counts(1000)), mine, far)
+    )
+    phase = replace(record.phases[0], start_ns={**record.phases[0].start_ns, "third": other})
+    assert 500.0 == judge(replace(record, phases=(phase,))).delivered_pps
+
+
+def test_the_spread_is_that_of_whole_seconds() -> None:
+    """Sample standard deviation over mean of the seconds between the first and last packet."""
+    counts = build.receiver_counts(
+        600, first_ns=build.START_NS, last_ns=build.START_NS + 3 * SECOND_NS
+    )
+    workers = (build.worker("sender", build.sender_counts(600)), build.worker("receiver", counts))
+    record = build.record(600, workers=workers, series=build.series([100, 200, 300]))
+    assert 0.5 == judge(record).delivered_pps_spread
+
+
+def test_one_second_has_no_spread() -> None:
+    """A single rate does not vary."""
+    assert judge(build.record(600, series=build.series([600]))).delivered_pps_spread is None
+
+
+def test_cpu_time_of_a_shared_cpu_belongs_to_nobody() -> None:
+    """Where sender and receiver share a CPU the cost is unknown."""
+    workers = (
+        build.worker("sender", build.sender_counts(1000), cpu=0, cpus_seen=(0,)),
+        build.worker("receiver", build.receiver_counts(1000)),
+    )
+    result = judge(build.record(1000, workers=workers))
+    assert (None, None) == (result.send_cpu_ns_per_packet, result.receive_cpu_ns_per_packet)
+
+
+def test_cpu_time_of_an_unpinned_worker_is_unknown() -> None:
+    """It may have been spent anywhere; in one machine that spoils the other role's, too."""
+    workers = (
+        build.worker("sender", build.sender_counts(1000), cpu=None),
+        build.worker("receiver", build.receiver_counts(1000)),
+    )
+    result = judge(build.record(1000, workers=workers))
+    assert (None, None) == (result.send_cpu_ns_per_packet, result.receive_cpu_ns_per_packet)
+
+
+def test_a_failed_trial_has_a_reason_and_no_numbers() -> None:
+    """The error's message is the finding, and names its host."""
+    result = judge(build.failed())
+    assert ("failed", False, None) == (result.status, result.valid, result.sent_packets)
+    assert ["right: failed: it died"] == [str(finding) for finding in result.findings]
+
+
+def test_a_skipped_trial_is_no_failure() -> None:
+    """The reason is a note."""
+    result = judge(build.failed("skipped", "needs 8 CPUs, right has 2"))
+    assert [("note", "skipped: needs 8 CPUs, right has 2")] == [
+        (finding.severity, finding.what) for finding in result.findings
+    ]
+    assert "skipped" == result.status
+
+
+def test_a_record_that_ends_before_its_measured_phase_is_failed() -> None:
+    """Done without a measured phase cannot be."""
+    result = judge(build.record(phases=()))
+    assert ("failed", ["the record holds no measured phase"]) == (
+        result.status,
+        [finding.what for finding in result.findings],
+    )
+
+
+def test_a_failed_path_check_says_where_the_packets_ended() -> None:
+    """The ledger of the path phase is the finding's value."""
+    record = build.record(
+        8,
+        0,
+        phase="path",
+        moves={"right": {"snmp.Udp.NoPorts": 6}},
+        status="failed",
+        error={"kind": "PathError", "message": "nothing arrived", "host": ""},
+    )
+    made = path_ledger(record)
+    assert made is not None
+    assert 8 == made.intended_packets
+    assert [
+        "failed: nothing arrived",
+        (
+            "path: path check: of 8 packets 0 arrived (udp_no_port 6, unaccounted +2); see "
+            "docs/ledger.md for what helps at that stage"
+        ),
+    ] == [str(finding) for finding in judge(record).findings]
+
+
+def test_judging_is_pure() -> None:
+    """The same record gives the same result."""
+    record = build.lossy(1000, {"right": {"snmp.Udp.NoPorts": 3}}, 3)
+    assert judge(record) == judge(record)

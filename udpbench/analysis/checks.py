@@ -1,0 +1,272 @@
+"""Validity checks: one function each, from readings to findings; a number that fails is not shown.
+
+A check looks at one trial and says what is wrong in words that name the value, the limit and the
+next step. It never repairs a number and never hides one. To add one, add it to CHECKS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from udpbench.analysis import ledger, rates
+from udpbench.analysis.readings import Readings
+from udpbench.model import Finding, Role
+from udpbench.units import show_ratio
+
+OFFERED_SHARE = 0.995
+"""An offered load below this share of the intended one measures the sender (RFC 2285 3.5)."""
+STEAL_LIMIT = 0.01
+"""Share of CPU time that a hypervisor may take before it is worth a word."""
+UNACCOUNTED_FLOOR_PACKETS = 10
+UNACCOUNTED_RATIO = 0.00001
+
+Check = Callable[[Readings], Iterator[Finding]]
+
+
+def sender_bound(readings: Readings) -> Iterator[Finding]:
+    """Find a sender that was asked for a rate or a count, and did not come up to it."""
+    intended = ledger.intended_packets(readings)
+    if ledger.asked_packets(readings) is None or intended == 0:
+        return
+    offered = 1 - ledger.unsent_packets(readings) / intended
+    if offered < OFFERED_SHARE:
+        yield Finding(
+            "invalid",
+            "sender-bound: the senders offered less than they were asked for",
+            "sender",
+            show_ratio(offered),
+            f"at least {show_ratio(OFFERED_SHARE)} of the intended load",
+            "lower traffic.rate, or give the sender more workers or CPUs",
+        )
+
+
+def never_pressed(readings: Readings) -> Iterator[Finding]:
+    """Find an unlimited sender without any loss: the receiver could have taken more."""
+    sent, received = ledger.sent_packets(readings), ledger.received_packets(readings)
+    if readings.record.trial.traffic.rate is None and sent == received > 0:
+        yield Finding(
+            "note",
+            "lower bound: nothing was lost, so the receiver was never pressed",
+            "receiver",
+            next_step="send with more workers, or read the rate as at least this much",
+        )
+
+
+def placement_lost(readings: Readings) -> Iterator[Finding]:
+    """Find a pinned worker that was found on a CPU that is not its own."""
+    for stats in readings.phase.stats:
+        strangers = [cpu for cpu in stats.cpus_seen if cpu != stats.cpu]
+        if stats.cpu is not None and strangers:
+            yield Finding(
+                "invalid",
+                "placement lost: the worker ran elsewhere",
+                stats.worker,
+                f"CPU {', '.join(map(str, stats.cpus_seen))}",
+                f"CPU {stats.cpu} alone",
+                "see whether something else changes affinities on that host",
+            )
+
+
+def foreign_traffic(readings: Readings) -> Iterator[Finding]:
+    """Find datagrams on the measured port that are not of this phase."""
+    for stats in readings.workers("receiver"):
+        if stats.counts.get("foreign_packets"):
+            yield Finding(
+                "invalid",
+                "foreign traffic: datagrams that this phase did not send reached the port",
+                stats.worker,
+                f"{stats.counts['foreign_packets']} packets",
+                "none",
+                "find who else sends there, or use another port",
+            )
+
+
+def odd_packets(readings: Readings) -> Iterator[Finding]:
+    """Find datagrams of ours that arrived twice, too late to tell, or with another size."""
+    kinds: tuple[tuple[str, Literal["note", "warning"], str], ...] = (
+        ("duplicate_packets", "note", "datagrams arrived more than once; each is counted once"),
+        ("ancient_packets", "warning", "datagrams so late that late or duplicate can't be told"),
+        ("corrupt_packets", "warning", "datagrams of ours with another size than was sent"),
+    )
+    for stats in readings.workers("receiver"):
+        for field, severity, what in kinds:
+            if stats.counts.get(field):
+                value = f"{stats.counts[field]} packets"
+                yield Finding(severity, what, stats.worker, value, "none")
+
+
+def worker_errors(readings: Readings) -> Iterator[Finding]:
+    """Find system calls that failed in a way that no stage of the ledger stands for."""
+    for stats in readings.phase.stats:
+        field = "other_errors" if stats.role == "sender" else "errors"
+        if stats.counts.get(field):
+            yield Finding(
+                "warning",
+                "system calls failed",
+                stats.worker,
+                f"{stats.counts[field]} times, last errno {stats.counts.get('last_errno', 0)}",
+                "never",
+            )
+
+
+def stalled(readings: Readings) -> Iterator[Finding]:
+    """Find a paced sender that stood still for longer than its bucket makes up for."""
+    for stats in readings.workers("sender"):
+        if stats.counts.get("stalled_packets"):
+            yield Finding(
+                "note",
+                "the sender stood still for longer than send.bucket; the ledger has it as unsent",
+                stats.worker,
+                f"{stats.counts['stalled_packets']} packets",
+            )
+
+
+def counter_backwards(readings: Readings) -> Iterator[Finding]:
+    """Find a counter that a stage is read from, and that shrank under way."""
+    for stage in ledger.STAGES:
+        hosts = readings.roles.senders if stage.role == "sender" else readings.roles.receivers
+        for host in hosts:
+            for pattern in stage.counters:
+                if host not in readings.deltas:
+                    continue
+                for text in readings.deltas[host].went_backwards(readings.named(host, pattern)):
+                    yield Finding(
+                        "invalid",
+                        f"a counter of stage {stage.name} went backwards",
+                        host,
+                        text,
+                        "counters only grow",
+                        "see whether the host rebooted, or its driver was reset",
+                    )
+
+
+def unaccounted(readings: Readings) -> Iterator[Finding]:
+    """Find packets that no stage explains, beyond what this kind of lab tolerates."""
+    remainder = ledger.make_ledger(readings).unaccounted
+    if not remainder:
+        return
+    allowed = 0
+    if not readings.record.built_in_lab:
+        share = int(ledger.sent_packets(readings) * UNACCOUNTED_RATIO)
+        allowed = max(UNACCOUNTED_FLOOR_PACKETS, share)
+    yield Finding(
+        "invalid" if abs(remainder) > allowed else "note",
+        "unaccounted: the ledger does not close",
+        "ledger",
+        f"{remainder:+d} packets",
+        f"within ±{allowed}",
+        "see the ledger's sources; foreign traffic or a place without a counter does this",
+    )
+
+
+def counters_disagree(readings: Readings) -> Iterator[Finding]:
+    """Find second counters of one place that tell another number than the ledger's own."""
+    yield from _sockets_disagree(readings)
+    yield from _backlog_disagrees(readings)
+    yield from _reads_disagree(readings)
+
+
+def _disagreement(place: str, value: str, next_step: str) -> Finding:
+    return Finding("warning", "counters disagree", place, value, "equal", next_step)
+
+
+def _sockets_disagree(readings: Readings) -> Iterator[Finding]:
+    """Compare RcvbufErrors with the sockets' own drops, which also count late bad checksums."""
+    inodes = {stats.socket_inode for stats in readings.workers("receiver")} - {None}
+    found = [readings.counter("receiver", f"socket.{inode}.drops") for inode in inodes]
+    rcvbuf = readings.counter("receiver", ledger.RCVBUF)
+    if not found or None in found or rcvbuf is None:
+        return
+    drops = sum(value for value in found if value is not None)
+    checksum = readings.counter("receiver", ledger.CHECKSUM) or 0
+    if not rcvbuf <= drops <= rcvbuf + checksum:
+        yield _disagreement(
+            "udp_rcvbuf",
+            f"sockets {drops}, RcvbufErrors {rcvbuf}",
+            "more on the sockets: UDP memory (net.ipv4.udp_mem) or a socket filter; fewer: "
+            "another socket of the namespace drops",
+        )
+
+
+def _backlog_disagrees(readings: Readings) -> Iterator[Finding]:
+    softnet = readings.machine_counter("receiver", ledger.SOFTNET_DROPPED)
+    device = readings.counter("receiver", ledger.RX_DROPPED)
+    if softnet is not None and device is not None and softnet != device:
+        yield _disagreement(
+            "rx_backlog",
+            f"softnet {softnet}, rx_dropped {device}",
+            "more in softnet: another device of the machine drops; more in rx_dropped: the "
+            "device drops for another reason",
+        )
+
+
+def _reads_disagree(readings: Readings) -> Iterator[Finding]:
+    """Compare what workers read with InDatagrams, which counts at the read, not at the queue."""
+    counted = readings.counter("receiver", "snmp.Udp.InDatagrams")
+    read = readings.count("receiver", "read_packets")
+    if counted is None or not readings.workers("receiver"):
+        return
+    if counted < read or (readings.record.built_in_lab and counted != read):
+        yield _disagreement(
+            "receiver",
+            f"read {read}, InDatagrams {counted}",
+            "another socket of the namespace receives, or a worker miscounts",
+        )
+
+
+def buffer_capped(readings: Readings) -> Iterator[Finding]:
+    """Find a socket buffer that the kernel granted smaller than it was asked for."""
+    trial = readings.record.trial
+    limit = {"sender": "net.core.wmem_max", "receiver": "net.core.rmem_max"}
+    wanted: dict[Role, int | None] = {
+        "sender": trial.send.buffer_bytes,
+        "receiver": trial.receive.buffer_bytes,
+    }
+    for stats in readings.phase.stats:
+        asked = wanted[stats.role]
+        # The kernel doubles the value for its own overhead (net/core/sock.c).
+        if asked is not None and stats.buffer_bytes is not None and stats.buffer_bytes < 2 * asked:
+            yield Finding(
+                "warning",
+                "the socket buffer is smaller than asked for",
+                stats.worker,
+                f"{stats.buffer_bytes // 2} bytes",
+                f"asked for {asked} bytes",
+                f"raise {limit[stats.role]}, or set force_buffer and run with CAP_NET_ADMIN",
+            )
+
+
+def steal(readings: Readings) -> Iterator[Finding]:
+    """Find a hypervisor that gave the CPU to someone else."""
+    share = rates.steal_ratio(readings)
+    if share is not None and share > STEAL_LIMIT:
+        yield Finding(
+            "warning",
+            "the hypervisor took CPU time from this machine",
+            "machine",
+            show_ratio(share),
+            f"at most {show_ratio(STEAL_LIMIT)}",
+            "repeat when the machine is quieter; rates are lower bounds until then",
+        )
+
+
+CHECKS: tuple[Check, ...] = (
+    sender_bound,
+    never_pressed,
+    placement_lost,
+    foreign_traffic,
+    odd_packets,
+    worker_errors,
+    stalled,
+    counter_backwards,
+    unaccounted,
+    counters_disagree,
+    buffer_capped,
+    steal,
+)
+
+
+def check(readings: Readings) -> tuple[Finding, ...]:
+    """Return what every check found, in the order of CHECKS."""
+    return tuple(finding for one in CHECKS for finding in one(readings))

@@ -1,0 +1,143 @@
+"""Expectations: whether what the experiment claims is true of what was measured.
+
+Counts must hold in every trial that ran to its end, valid or not; all else holds over medians of
+valid trials. What cannot be known is said to be so, and is never a yes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+from udpbench.analysis.points import Point, estimate, is_count, metric, points
+from udpbench.model import Expectation, Experiment, Result, Side
+
+Answer = Literal["yes", "no", "cannot tell", "skipped"]
+OPERATORS = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    ">": operator.gt,
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One expectation and the answer to it."""
+
+    expected: str
+    answer: Answer
+    measured: str
+    """The numbers that were compared, point by point."""
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """One expectation at one point: the pairs of values that must all hold."""
+
+    point: str
+    pairs: tuple[tuple[float | None, float | None], ...]
+    skipped: bool
+
+
+def evaluate(experiment: Experiment, results: Sequence[Result]) -> tuple[Verdict, ...]:
+    """Return a verdict for each expectation of an experiment over the results of its trials."""
+    mine = {p.name: p for p in points(results) if p.experiment == experiment.name}
+    for trial in experiment.points:
+        mine.setdefault(trial.point, Point(experiment.name, trial.point, ()))
+    return tuple(_verdict(expectation, mine) for expectation in experiment.expect)
+
+
+def _verdict(expectation: Expectation, mine: dict[str, Point]) -> Verdict:
+    sides = (expectation.left, expectation.right)
+    open_sides = [side for side in sides if side.metric is not None and side.point is None]
+    names = list(mine) if open_sides else [""]
+    compared = [_compare(expectation, name, mine) for name in names]
+    answers = [_answer(expectation, comparison) for comparison in compared]
+    told = [
+        _tell(comparison, expectation.op, len(compared) > 1)
+        for comparison in compared
+        if not comparison.skipped
+    ]
+    return Verdict(expectation.text, _worst(answers), "; ".join(told) or "skipped")
+
+
+def _worst(answers: Sequence[Answer]) -> Answer:
+    for answer in ("no", "cannot tell", "yes"):
+        if answer in answers:
+            return answer
+    return "skipped"
+
+
+def _compare(expectation: Expectation, name: str, mine: dict[str, Point]) -> _Comparison:
+    left, right = expectation.left, expectation.right
+    a, b = (_point(side, name, mine) for side in (left, right))
+    used = [point for point in (a, b) if point is not None]
+    skipped = any(point.results and point.skipped for point in used)
+    metrics = [side.metric for side in (left, right) if side.metric is not None]
+    if not metrics or not all(is_count(one) for one in metrics):
+        return _Comparison(name, ((_median(left, a), _median(right, b)),), skipped)
+    if a is not None and b is not None and a is not b:
+        pairs = tuple(product(_counts(left, a), _counts(right, b)))
+    else:
+        done = used[0].done if used else ()
+        pairs = tuple((_count(left, trial), _count(right, trial)) for trial in done)
+    return _Comparison(name, pairs, skipped)
+
+
+def _point(side: Side, name: str, mine: dict[str, Point]) -> Point | None:
+    """Return the point a side speaks of; None for a bare number."""
+    return mine[name if side.point is None else side.point] if side.metric is not None else None
+
+
+def _count(side: Side, result: Result) -> float | None:
+    if side.metric is None:
+        return side.factor
+    value = metric(result, side.metric)
+    return side.factor * value if value is not None else None
+
+
+def _counts(side: Side, point: Point) -> list[float | None]:
+    return [_count(side, result) for result in point.done]
+
+
+def _median(side: Side, point: Point | None) -> float | None:
+    if side.metric is None or point is None:
+        return side.factor
+    found = estimate(point, side.metric)
+    return side.factor * found.median if found is not None else None
+
+
+def _answer(expectation: Expectation, comparison: _Comparison) -> Answer:
+    if comparison.skipped:
+        return "skipped"
+    holds = [
+        OPERATORS[expectation.op](a, b)
+        for a, b in comparison.pairs
+        if a is not None and b is not None
+    ]
+    if not all(holds):
+        return "no"
+    return "yes" if holds and len(holds) == len(comparison.pairs) else "cannot tell"
+
+
+def _tell(comparison: _Comparison, op: str, named: bool) -> str:
+    """Return the pair furthest from holding, as text: ``3.000 < 5.000``."""
+    head = f"{comparison.point or 'all'}: " if named else ""
+    known = [(a, b) for a, b in comparison.pairs if a is not None and b is not None]
+    if not known:
+        return f"{head}nothing to compare"
+    failing = [pair for pair in known if not OPERATORS[op](*pair)]
+    a, b = (failing or known)[0]
+    return f"{head}{_number(a)} {'is not' if failing else 'is'} {op} {_number(b)}"
+
+
+def _number(value: float) -> str:
+    if float(value).is_integer():
+        return f"{int(value):,}".replace(",", " ")
+    return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}".replace(",", " ")

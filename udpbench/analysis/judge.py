@@ -1,0 +1,96 @@
+"""The door of the analysis: ``judge`` derives everything from one record, and nothing else does.
+
+Pure: the same record gives the same result at any time, on any machine.
+"""
+
+from __future__ import annotations
+
+from udpbench.analysis import rates
+from udpbench.analysis.checks import check
+from udpbench.analysis.ledger import make_ledger, received_packets, sent_packets
+from udpbench.analysis.readings import Readings, readings
+from udpbench.model import Finding, Ledger, Result, TrialRecord, WorkerResult
+
+MIB_BYTES = 2**20
+
+
+def judge(record: TrialRecord) -> Result:
+    """Return what a record says: validity, findings, counts, rates, ledger and cost.
+
+    Only a trial that ran to its end has numbers; of a failed one the reason is a finding.
+    """
+    measured = readings(record)
+    if record.status != "done" or measured is None:
+        return _without_numbers(record)
+    ledger = make_ledger(measured)
+    findings = record.findings + check(measured)
+    sent, received = sent_packets(measured), received_packets(measured)
+    bytes_per_s = rates.role_rate(measured, "receiver", "received_bytes")
+    return Result(
+        trial=record.trial,
+        status=record.status,
+        valid=all(finding.severity != "invalid" for finding in findings),
+        findings=findings,
+        intended_packets=ledger.intended_packets,
+        sent_packets=sent,
+        received_packets=received,
+        lost_packets=sent - received,
+        offered_pps=rates.role_rate(measured, "sender", "sent_packets"),
+        delivered_pps=rates.role_rate(measured, "receiver", "received_packets"),
+        delivered_mib_s=bytes_per_s / MIB_BYTES if bytes_per_s is not None else None,
+        delivered_pps_spread=rates.spread(measured),
+        loss_ratio=rates.ratio(sent - received, sent),
+        send_calls_per_packet=rates.ratio(measured.count("sender", "send_calls"), sent),
+        send_cpu_ns_per_packet=rates.ratio(rates.cpu_ns(measured, "sender"), sent),
+        receive_cpu_ns_per_packet=rates.ratio(rates.cpu_ns(measured, "receiver"), received),
+        ledger=ledger,
+        workers=_workers(measured),
+    )
+
+
+def path_ledger(record: TrialRecord) -> Ledger | None:
+    """Return where the packets of the path phase went; None where there was no path phase."""
+    path = readings(record, "path")
+    return make_ledger(path) if path is not None else None
+
+
+def _workers(measured: Readings) -> tuple[WorkerResult, ...]:
+    found = []
+    for stats in measured.phase.stats:
+        packets = stats.counts.get(rates.PACKETS_FIELD[stats.role], 0)
+        pps = rates.per_second(packets, rates.window_ns(measured, [stats]))
+        found.append(WorkerResult(stats.worker, stats.role, stats.cpu, packets, pps))
+    return tuple(found)
+
+
+def _without_numbers(record: TrialRecord) -> Result:
+    error = record.error or {}
+    message = error.get("message", "the record holds no measured phase")
+    skipped = record.status == "skipped"
+    reason = Finding(
+        "note" if skipped else "invalid",
+        f"{record.status}: {message}" if record.status != "done" else message,
+        error.get("host", ""),
+    )
+    findings = (*record.findings, reason, *_where_the_path_ended(record))
+    status = "failed" if record.status == "done" else record.status
+    return Result(trial=record.trial, status=status, valid=False, findings=findings)
+
+
+def _where_the_path_ended(record: TrialRecord) -> tuple[Finding, ...]:
+    """Tell where the packets of a path phase died, where that is what failed the trial."""
+    ledger = path_ledger(record)
+    if (record.error or {}).get("kind") != "PathError" or ledger is None:
+        return ()
+    ends = [f"{entry.stage} {entry.packets}" for entry in ledger.entries if entry.packets]
+    if ledger.unaccounted:
+        ends.append(f"unaccounted {ledger.unaccounted:+d}")
+    return (
+        Finding(
+            "invalid",
+            f"path check: of {ledger.intended_packets} packets {ledger.received_packets} arrived",
+            "path",
+            ", ".join(ends) or None,
+            next_step="see docs/ledger.md for what helps at that stage",
+        ),
+    )

@@ -1,0 +1,169 @@
+"""Rates, their spread and CPU cost: quotients of counts and times, each None where undefined.
+
+A rate is a difference of two counts over the time between their stamps, never over the time that
+was asked for. Owns no count and no verdict.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import fmean, stdev
+
+from udpbench.analysis.readings import Readings
+from udpbench.model import SECOND_NS, Role, Sample, WorkerStats
+
+PACKETS_FIELD: dict[Role, str] = {"sender": "sent_packets", "receiver": "received_packets"}
+BUSY_TIMES = ("user", "nice", "system", "irq", "softirq", "steal")
+"""Columns of /proc/stat that are work; guest time is part of user."""
+IDLE_TIMES = ("idle", "iowait")
+
+
+def host_of(worker: str) -> str:
+    """Return the host in a worker's name, which is ``host.role0``."""
+    return worker.rpartition(".")[0]
+
+
+def edges_ns(readings: Readings, stats: Iterable[WorkerStats]) -> tuple[int, int] | None:
+    """Return the workers' first and last packet after the common start; None without a packet.
+
+    Stamps of several hosts are compared from each host's own common start.
+    """
+    firsts, lasts = [], []
+    for worker in stats:
+        start = readings.phase.start_ns.get(host_of(worker.worker), 0)
+        if worker.counts.get(PACKETS_FIELD[worker.role]):
+            firsts.append(worker.counts["first_ns"] - start)
+            lasts.append(worker.counts["last_ns"] - start)
+    return (min(firsts), max(lasts)) if firsts else None
+
+
+def window_ns(readings: Readings, stats: Iterable[WorkerStats]) -> int | None:
+    """Return the time from the workers' first packet to their last; None where there is none."""
+    edges = edges_ns(readings, stats)
+    return edges[1] - edges[0] if edges is not None and edges[1] > edges[0] else None
+
+
+def per_second(packets: int, span_ns: int | None) -> float | None:
+    """Return packets per second; None where fewer than two packets or no time make no rate."""
+    if span_ns is None or packets < 2:
+        return None
+    return packets * SECOND_NS / span_ns
+
+
+def role_rate(readings: Readings, role: Role, field: str) -> float | None:
+    """Return the sum of one count over a role's workers, per second of their common window."""
+    workers = readings.workers(role)
+    if readings.count(role, PACKETS_FIELD[role]) < 2:
+        return None
+    return per_second(readings.count(role, field), window_ns(readings, workers))
+
+
+def ratio(part: int | None, whole: int) -> float | None:
+    """Return part / whole; None where either is missing."""
+    return part / whole if part is not None and whole > 0 else None
+
+
+# --- in motion -----------------------------------------------------------------------------------
+
+
+def totals_at(samples: Sequence[Sample], field: str, times_ns: Sequence[int]) -> list[float]:
+    """Return one worker's count at the given times, straight between its samples."""
+    clocks = [sample.clock_ns for sample in samples]
+    counts = [sample.counts.get(field, 0) for sample in samples]
+    found = []
+    for time_ns in times_ns:
+        right = bisect_right(clocks, time_ns)
+        if right == 0:
+            found.append(0.0)
+        elif right == len(clocks):
+            found.append(float(counts[-1]))
+        else:
+            span = clocks[right] - clocks[right - 1]
+            share = (time_ns - clocks[right - 1]) / span if span else 0.0
+            found.append(counts[right - 1] + share * (counts[right] - counts[right - 1]))
+    return found
+
+
+def binned_pps(readings: Readings, role: Role, bin_ns: int) -> list[float]:
+    """Return packets per second in whole bins between the role's first packet and its last.
+
+    Bins count from the common start, so that both roles of a trial share their edges.
+    """
+    workers = {stats.worker: stats for stats in readings.workers(role)}
+    span = edges_ns(readings, workers.values())
+    if span is None:
+        return []
+    edges = [k * bin_ns for k in range(-(-span[0] // bin_ns), span[1] // bin_ns + 1)]
+    sums = [0.0] * len(edges)
+    for name in workers:
+        start = readings.phase.start_ns.get(host_of(name), 0)
+        mine = [sample for sample in readings.record.series if sample.worker == name]
+        totals = totals_at(mine, PACKETS_FIELD[role], [start + edge for edge in edges])
+        sums = [total + more for total, more in zip(sums, totals, strict=True)]
+    return [(b - a) * SECOND_NS / bin_ns for a, b in pairwise(sums)]
+
+
+def spread(readings: Readings) -> float | None:
+    """Return the coefficient of variation of the delivered per-second rates.
+
+    Sample standard deviation over mean, of whole seconds; None below two of them, or without any
+    packet.
+    """
+    if not readings.record.series:
+        return None
+    rates = binned_pps(readings, "receiver", SECOND_NS)
+    if len(rates) < 2 or fmean(rates) <= 0:
+        return None
+    return stdev(rates) / fmean(rates)
+
+
+# --- cost ----------------------------------------------------------------------------------------
+
+
+def role_cpus(readings: Readings, role: Role) -> frozenset[int] | None:
+    """Return the CPUs that a role works on: its workers' and, receiving, its queues'.
+
+    None where a worker is not pinned, because then its CPU time is nowhere in particular.
+    """
+    cpus: set[int] = set()
+    workers = readings.workers(role)
+    for stats in workers:
+        if stats.cpu is None:
+            return None
+        cpus.add(stats.cpu)
+    for host in readings.roles.receivers if role == "receiver" else ():
+        facts = readings.record.facts.get(host)
+        for queue in facts.queue_cpus.values() if facts is not None else ():
+            cpus |= set(queue)
+    return frozenset(cpus) if workers else None
+
+
+def cpu_ns(readings: Readings, role: Role) -> int | None:
+    """Return the busy time of a role's CPUs over the phase; None where it is not attributable.
+
+    Where both roles run on one machine and share a CPU, nobody can say whose time it was.
+    """
+    mine = role_cpus(readings, role)
+    other = role_cpus(readings, "receiver" if role == "sender" else "sender")
+    if mine is None or (readings.record.built_in_lab and (other is None or mine & other)):
+        return None
+    found = [
+        readings.machine_counter(role, f"cpu.{cpu}.{time}_ns")
+        for cpu in mine
+        for time in BUSY_TIMES
+    ]
+    known = [value for value in found if value is not None]
+    return sum(known) if known else None
+
+
+def steal_ratio(readings: Readings) -> float | None:
+    """Return the largest share of CPU time that a hypervisor took from any machine of the trial."""
+    shares = []
+    for delta in readings.deltas.values():
+        times = [delta.total(f"cpu.*.{time}_ns") for time in (*BUSY_TIMES, *IDLE_TIMES)]
+        share = ratio(delta.total("cpu.*.steal_ns"), sum(time or 0 for time in times))
+        if share is not None:
+            shares.append(share)
+    return max(shares, default=None)

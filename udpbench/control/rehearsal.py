@@ -1,0 +1,88 @@
+"""What a run would change on each host, found out without changing a host.
+
+A built-in lab's namespaces are thrown away afterwards, so there every setting is really tried; on
+the machine, as on any real host, the agent only reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from udpbench.control.lab import MACHINE, REAL, Agents, Reach, started
+from udpbench.control.remote import Remote
+from udpbench.control.run import RunOptions, run_name
+from udpbench.definition.bind import LabContext, machine_settings_for, settings_for
+from udpbench.errors import SettingRefused
+from udpbench.model import Experiment, Lab, Planned, Setting, Trial
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """The settings that some trials share, host by host."""
+
+    trials: tuple[str, ...]
+    hosts: dict[str, tuple[Planned, ...]]
+
+
+def rehearse(
+    experiments: Sequence[Experiment], lab: Lab, reach: Reach = REAL
+) -> tuple[Rehearsed, ...]:
+    """Return for each distinct set of settings what it would change, and what would be refused.
+
+    Raises ConnectError or HelloRefused where a host does not answer.
+    """
+    points = [trial for experiment in experiments for trial in experiment.points]
+    found: list[tuple[dict[str, tuple[Setting, ...]], Rehearsed]] = []
+    with started(lab, run_name(), RunOptions.lease_ns, reach) as agents:
+        for trial in points:
+            wanted = _wanted(trial, lab, agents)
+            known = next((i for i, (other, _) in enumerate(found) if other == wanted), None)
+            if known is None:
+                found.append((wanted, Rehearsed((_name(trial),), _try(wanted, lab, agents))))
+            else:
+                before = found[known][1]
+                found[known] = (wanted, replace(before, trials=(*before.trials, _name(trial))))
+    return tuple(rehearsed for _, rehearsed in found)
+
+
+def _name(trial: Trial) -> str:
+    return trial.name.rpartition("#")[0]
+
+
+def _wanted(trial: Trial, lab: Lab, agents: Agents) -> dict[str, tuple[Setting, ...]]:
+    facts = {remote.name: remote.facts() for remote in agents.hosts}
+    pids = {one.name: one.channel.pid for one in agents.hosts if one.channel.pid is not None}
+    context = LabContext(pids=pids, facts=facts)
+    wanted = {host.name: settings_for(lab, trial, host, context) for host in lab.hosts}
+    if agents.machine is not None:
+        wanted[MACHINE] = machine_settings_for(lab, trial)
+    return wanted
+
+
+def _try(
+    wanted: dict[str, tuple[Setting, ...]], lab: Lab, agents: Agents
+) -> dict[str, tuple[Planned, ...]]:
+    """Ask every host; receivers first, since they make the pair of a built-in lab."""
+    for remote in agents.senders:
+        if lab.built_in:
+            remote.apply(())
+    order = ((agents.machine,) if agents.machine else ()) + agents.receivers + agents.senders
+    return {
+        remote.name: (
+            _throw_away(remote, wanted[remote.name])
+            if lab.built_in and remote.name != MACHINE
+            else remote.plan(wanted[remote.name])
+        )
+        for remote in order
+    }
+
+
+def _throw_away(remote: Remote, settings: tuple[Setting, ...]) -> tuple[Planned, ...]:
+    """Apply in a namespace that nobody keeps; a refusal is said of the setting that met it."""
+    try:
+        changes = remote.apply(settings)
+    except SettingRefused as error:
+        planned = remote.plan(settings)
+        return (*planned, Planned(Setting("refused", remote.name, None), None, error.message))
+    return tuple(Planned(one.setting, one.before, one.refusal) for one in changes)

@@ -1,0 +1,157 @@
+"""A run as a reader meets it: per experiment its points, its verdicts and the answer in words.
+
+Owns the wording that terminal, document and JSON share; derives everything through ``judge``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from udpbench.analysis.expect import Verdict, evaluate
+from udpbench.analysis.judge import judge
+from udpbench.analysis.points import Point, estimate, points
+from udpbench.model import Estimate, Experiment, Facts, Finding, Result, TrialRecord
+from udpbench.units import show_pps, show_ratio
+
+LAB_LABEL = "built-in lab: namespaces of one machine, no hardware"
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One experiment of a run."""
+
+    experiment: Experiment
+    records: tuple[TrialRecord, ...]
+    points: tuple[Point, ...]
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """Return every trial's result, points in order."""
+        return tuple(result for point in self.points for result in point.results)
+
+    @property
+    def built_in_lab(self) -> bool:
+        """Return whether any trial ran in the built-in lab, so that it is labelled as such."""
+        return any(record.built_in_lab for record in self.records)
+
+
+def tell(experiments: Sequence[Experiment], records: Sequence[TrialRecord]) -> tuple[Chapter, ...]:
+    """Return a chapter per experiment, points in the order in which the experiment declares them.
+
+    A run that was killed before a trial has chapters, too, with the trials it came to.
+    """
+    chapters = []
+    for experiment in experiments:
+        mine = tuple(record for record in records if record.trial.experiment == experiment.name)
+        results = [judge(record) for record in mine]
+        declared = [trial.point for trial in experiment.points]
+        found = sorted(points(results), key=lambda point: declared.index(point.name))
+        chapters.append(Chapter(experiment, mine, tuple(found), evaluate(experiment, results)))
+    return tuple(chapters)
+
+
+def hosts_of(records: Sequence[TrialRecord]) -> dict[str, Facts]:
+    """Return every host with its facts as the latest trial found them."""
+    return {host: facts for record in records for host, facts in record.facts.items()}
+
+
+def representative(point: Point) -> Result | None:
+    """Return the trial whose ledger stands for its point: of the valid ones the median delivered.
+
+    Without a valid trial it is the first that ran to its end, so that a reader sees where its
+    packets went all the same.
+    """
+    ranked = sorted(point.valid, key=lambda result: result.received_packets or 0)
+    if ranked:
+        return ranked[(len(ranked) - 1) // 2]
+    return point.done[0] if point.done else None
+
+
+def show_estimate(found: Estimate | None) -> str:
+    """Return a rate's median and interval for reading: ``352.1 kpps [340.0 – 360.2]``."""
+    if found is None:
+        return "–"
+    if found.low is None or found.high is None:
+        return show_pps(found.median)
+    scale = 1e6 if found.median >= 1e6 else 1e3 if found.median >= 1e3 else 1
+    digits = 3 if scale == 1e6 else 1 if scale == 1e3 else 0
+    low, high = (f"{value / scale:.{digits}f}" for value in (found.low, found.high))
+    return f"{show_pps(found.median)} [{low} – {high}]"
+
+
+def name_of(point: Point) -> str:
+    """Return a point's name for reading; an experiment of one point is just ``all``."""
+    return point.name or "all"
+
+
+def answer(chapter: Chapter) -> str:
+    """Return the experiment's answer in words: rates, loss and where it happened, expectations."""
+    told = [_one(point, len(chapter.points) > 1) for point in chapter.points]
+    if not told:
+        told = ["No trial ran."]
+    return " ".join([*told, _expectations(chapter.verdicts)]).strip()
+
+
+def _one(point: Point, named: bool) -> str:
+    head = f"{name_of(point)}: " if named else ""
+    if point.skipped:
+        return f"{head}skipped, {_reason(point)}."
+    rate = estimate(point, "delivered_pps")
+    loss = estimate(point, "loss_ratio")
+    if loss is None:
+        return f"{head}no valid trial, {_reason(point)}."
+    delivered = f"{show_pps(rate.median)} delivered" if rate is not None else "nothing delivered"
+    text = f"{head}{delivered}, {show_ratio(loss.median)} lost"
+    worst = _worst_stage(point)
+    return f"{text}, most of it at {worst}." if worst else f"{text}."
+
+
+def _worst_stage(point: Point) -> str:
+    """Return the stage after sending that took most packets of the representative trial."""
+    result = representative(point)
+    if result is None or result.ledger is None:
+        return ""
+    lost = [
+        (entry.packets, entry.stage)
+        for entry in result.ledger.entries
+        if entry.packets and entry.stage not in ("unsent", "tx_netfilter")
+    ]
+    return max(lost)[1] if lost else ""
+
+
+def _reason(point: Point) -> str:
+    for result in point.results:
+        for finding in result.findings:
+            if finding.severity == "invalid" or result.status == "skipped":
+                return finding.what
+    return "no reason known"
+
+
+def _expectations(verdicts: Sequence[Verdict]) -> str:
+    if not verdicts:
+        return ""
+    parts = []
+    for wanted, word in (
+        ("yes", "hold"),
+        ("no", "do not hold"),
+        ("cannot tell", "cannot be judged"),
+        ("skipped", "were skipped"),
+    ):
+        n = sum(verdict.answer == wanted for verdict in verdicts)
+        if n:
+            parts.append(f"{n} {word}")
+    return f"Of {len(verdicts)} expectations {', '.join(parts)}."
+
+
+def findings_of(chapter: Chapter) -> tuple[tuple[Finding, tuple[str, ...]], ...]:
+    """Return each distinct finding with the names of the trials that have it, invalid first."""
+    found: dict[tuple[str, str, str], tuple[Finding, list[str]]] = {}
+    for result in chapter.results:
+        for finding in result.findings:
+            key = (finding.severity, finding.what, finding.where)
+            found.setdefault(key, (finding, []))[1].append(result.trial.name)
+    rank = {"invalid": 0, "warning": 1, "note": 2}
+    ordered = sorted(found.values(), key=lambda pair: rank[pair[0].severity])
+    return tuple((finding, tuple(names)) for finding, names in ordered)
