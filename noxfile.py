@@ -71,8 +71,11 @@ except ModuleNotFoundError:
 STRICT = "-Wall -Wextra -Werror"
 """Warnings stop us here, and never a user's install with another compiler."""
 
+HOME = ROOT / ".nox" / "udpbench"
+"""The one environment that all sessions share; nox would make one for each."""
+
 nox.options.sessions = ["test"]
-nox.options.reuse_existing_virtualenvs = True
+nox.options.default_venv_backend = "none"
 CHECKS = ("lint", "types", "unit", "agent", "native", "lab", "docs")
 
 
@@ -81,66 +84,70 @@ def prepare(session: nox.Session) -> None:
     install_system_packages()
     built_from = [ROOT / "pyproject.toml", ROOT / "setup.py", *sorted((ROOT / "native").glob("*"))]
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in built_from)).hexdigest()
-    stamp = Path(session.virtualenv.location) / "udpbench.stamp"
+    stamp = HOME / "udpbench.stamp"
     if stamp.exists() and stamp.read_text() == digest:
         return
+    if not (HOME / "bin" / "python").exists():
+        session.run(sys.executable, "-m", "venv", "--clear", str(HOME), external=True)
     project = nox.project.load_toml(ROOT / "pyproject.toml")
     groups = nox.project.dependency_groups(project, "lint", "types", "test")
-    session.install("--quiet", "--editable", ".", *groups, env={"CFLAGS": STRICT})
+    asked = ("install", "--quiet", "--upgrade", "--editable", ".", *groups)
+    run(session, "pip", *asked, env={"CFLAGS": STRICT})
     stamp.write_text(digest)
 
 
-def checking(function):
-    """Make a session of ``function`` in the one environment that all of them share."""
-    return nox.session(venv_location=str(ROOT / ".nox" / "udpbench"))(function)
+def run(session: nox.Session, program: str, *args: str, env: dict[str, str] | None = None) -> None:
+    """Run a program of the shared environment."""
+    session.run(str(HOME / "bin" / program), *args, env=env, external=True)
 
 
-@checking
+@nox.session
 def demo(session: nox.Session) -> None:
     """Receive as fast as the built-in lab can, then lose packets on purpose and find them again."""
     prepare(session)
     experiments = ("million/01-naive-and-pinned", "drops/small-buffer")
-    session.run("udpbench", "run", *experiments, *session.posargs)
+    run(session, "udpbench", "run", *experiments, *session.posargs)
 
 
-@nox.session(venv_backend="none")
+@nox.session
 def test(session: nox.Session) -> None:
     """Run every check."""
     for name in CHECKS:
         session.notify(name)
 
 
-@checking
+@nox.session
 def lint(session: nox.Session) -> None:
     """Look at the form of Python and C."""
     prepare(session)
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", ".")
+    run(session, "ruff", "check", ".")
+    run(session, "ruff", "format", "--check", ".")
     sources = sorted(str(file) for file in (ROOT / "native").glob("*.[ch]"))
-    session.run("clang-format", "--dry-run", "-Werror", *sources)
+    run(session, "clang-format", "--dry-run", "-Werror", *sources)
 
 
-@checking
+@nox.session
 def types(session: nox.Session) -> None:
     """Check every type, strictly."""
     prepare(session)
-    session.run("mypy")
+    run(session, "mypy")
 
 
-@checking
+@nox.session
 def unit(session: nox.Session) -> None:
     """Test what needs neither root nor network."""
     prepare(session)
-    session.run("pytest", "tests/unit", *session.posargs)
+    run(session, "pytest", "tests/unit", *session.posargs)
 
 
-@checking
+@nox.session
 def agent(session: nox.Session) -> None:
     """Test the agent, from the wheel, on every Python from 3.9 on that the machine has."""
     prepare(session)
     wheels = Path(session.create_tmp()) / "wheels"
-    shutil.rmtree(wheels, ignore_errors=True)
-    session.run("pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), ".")
+    for stale in (wheels, ROOT / "build"):
+        shutil.rmtree(stale, ignore_errors=True)
+    run(session, "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), ".")
     (wheel,) = wheels.glob("udpbench-*-cp39-abi3-*.whl")
     for name, python in interpreters().items():
         home = ROOT / ".nox" / f"agent-{name}"
@@ -155,16 +162,16 @@ def agent(session: nox.Session) -> None:
         session.run(str(home / "bin" / "pytest"), "tests/agent", *session.posargs, external=True)
 
 
-@checking
+@nox.session
 def native(session: nox.Session) -> None:
     """Test the C loops as they are, then again under AddressSanitizer and UBSan."""
     prepare(session)
-    session.run("pytest", "tests/native", *session.posargs)
+    run(session, "pytest", "tests/native", *session.posargs)
     build = Path(session.create_tmp()) / "sanitized"
     shutil.rmtree(build, ignore_errors=True)
     sanitized = {"UDPBENCH_SANITIZE": "address,undefined", "CFLAGS": STRICT}
     places = ("--build-base", str(build / "base"), "--build-lib", str(build / "lib"))
-    session.run("python", "setup.py", "--quiet", "build", *places, env=sanitized)
+    run(session, "python", "setup.py", "--quiet", "build", *places, env=sanitized)
     asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True)
     loaded = {
         **sanitized,
@@ -172,31 +179,31 @@ def native(session: nox.Session) -> None:
         "ASAN_OPTIONS": "detect_leaks=0",  # CPython keeps what it allocated until it exits
         "PYTHONPATH": str(build / "lib"),
     }
-    session.run("pytest", "tests/native", *session.posargs, env=loaded)
+    run(session, "pytest", "tests/native", *session.posargs, env=loaded)
 
 
-@checking
+@nox.session
 def lab(session: nox.Session) -> None:
     """Test in real namespaces; skipped, with the command to use, where not root."""
     prepare(session)
     if os.geteuid() != 0 and not os.environ.get("UDPBENCH_REQUIRE_LAB"):
         session.skip("the lab tests need root: sudo python3 noxfile.py lab")
-    session.run("pytest", "tests/lab", *session.posargs)
+    run(session, "pytest", "tests/lab", *session.posargs)
 
 
-@checking
+@nox.session
 def docs(session: nox.Session) -> None:
     """Run what the documentation shows."""
     prepare(session)
-    session.run("pytest", "tests/docs", *session.posargs)
+    run(session, "pytest", "tests/docs", *session.posargs)
 
 
-@checking
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure udpbench itself, as ratios in one run."""
     prepare(session)
     for program in sorted((ROOT / "benchmarks").glob("*.py")):
-        session.run("python", str(program), *session.posargs)
+        run(session, "python", str(program), *session.posargs)
 
 
 def interpreters() -> dict[str, str]:
@@ -216,3 +223,9 @@ def _answers(python: Path) -> bool:
     """Tell whether the interpreter runs and can make environments; pyenv's shims often do not."""
     asked = [python, "-c", "import ensurepip, sys; sys.exit(sys.version_info < (3, 9))"]
     return subprocess.run(asked, capture_output=True).returncode == 0
+
+
+if __name__ == "__main__":
+    # nox takes a session's name only behind --session.
+    sys.argv[1:2] = ["--session", *sys.argv[1:2]]
+    sys.exit(nox.main())
