@@ -1,0 +1,34 @@
+"""Whether this machine may run the lab tests: skipped with the reason, or required."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import pytest
+
+REQUIRED = "UDPBENCH_REQUIRE_LAB"
+
+
+def lacking(user_id: int) -> str | None:
+    """Return why the lab tests cannot run as a user; None where they can."""
+    if user_id == 0:
+        return None
+    return "the lab tests make network namespaces and need root: sudo python3 noxfile.py lab"
+
+
+def required(environment: Mapping[str, str]) -> bool:
+    """Return whether a lab test that cannot run is a failure here."""
+    return bool(environment.get(REQUIRED))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip every lab test where they cannot run, or stop where they must."""
+    why = lacking(os.geteuid())
+    if why is None:
+        return
+    if required(os.environ):
+        raise pytest.UsageError(f"{REQUIRED} is set, but {why}")
+    for item in items:
+        if item.get_closest_marker("lab"):
+            item.add_marker(pytest.mark.skip(reason=why))
