@@ -11,15 +11,6 @@ from pathlib import Path
 
 from cffi import FFI
 
-SOURCES = (
-    "sender",
-    "send_sendmmsg",
-    "receiver",
-    "receive_recvmmsg",
-    "pacer",
-    "window",
-)
-
 
 def sanitizer_flags() -> list[str]:
     """Return what compiler and linker need for the sanitizers asked for, if any."""
@@ -35,15 +26,16 @@ def sanitizer_flags() -> list[str]:
 
 
 # setuptools runs this file without a name of its own, from the project's root.
-HEADER = Path("native/udpbench.h")
+NATIVE = Path("native")
+HEADER = NATIVE / "udpbench.h"
 
 ffibuilder = FFI()
 ffibuilder.cdef(HEADER.read_text(encoding="utf-8"))
 ffibuilder.set_source(
     "udpbench._native",
     '#include <stdint.h>\n#include "udpbench.h"',
-    sources=[f"native/{name}.c" for name in SOURCES],
-    depends=["native/udpbench.h", "native/internal.h"],
+    sources=sorted(str(file) for file in NATIVE.glob("*.c")),
+    depends=sorted(str(file) for file in NATIVE.glob("*.h")),
     include_dirs=["native"],
     py_limited_api=True,
     extra_compile_args=["-O2", "-std=gnu11", "-fvisibility=hidden", *sanitizer_flags()],

@@ -1,8 +1,8 @@
 /*
  * What the loops share among themselves, and the only file that includes udpbench.h.
  *
- * Owns the shapes of a way of sending, a way of receiving, the pacer and the window. Must never
- * hold anything Python may call: that stands in udpbench.h.
+ * Owns the clock, the header, the pacer and the window; sending.h and receiving.h own the shapes of
+ * a way. Must never hold anything Python may call: that stands in udpbench.h.
  */
 #ifndef UB_INTERNAL_H
 #define UB_INTERNAL_H
@@ -11,16 +11,18 @@
 #define _GNU_SOURCE /* sendmmsg, recvmmsg, sched_getcpu */
 #endif
 
+#include <endian.h>
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <time.h>
 
 #include "udpbench.h"
 
 #define UB_SECOND_NS UINT64_C(1000000000)
-#define UB_SLICE_NS UINT64_C(50000000)       /* longest sleep between two looks at control->stop */
-#define UB_PAYLOAD_BYTES_MAX UINT32_C(65535) /* the UDP length field, RFC 768 */
+#define UB_SLICE_NS UINT64_C(50000000) /* longest sleep between two looks at control->stop */
+#define UB_PAYLOAD_BYTES_MAX ((uint32_t)UB_MESSAGE_BYTES_MAX)
 #define UB_ROOM_BYTES_MAX UINT32_C(65536)
 #define UB_FLOWS_MAX UINT32_C(65536) /* the header's flow number is 16 bits wide */
 #define UB_RATE_PPS_MAX UB_SECOND_NS /* above it ub_pacer_packets would overflow */
@@ -59,6 +61,11 @@ int ub_socket_comes_back(int socket, int timeout_option);
 /* Zeroed, cache-line aligned and touched, so that its pages lie where the calling thread runs. */
 void *ub_allocate(size_t bytes);
 
+/* Whole segments of a message, and the rest as one more. */
+static inline uint32_t ub_segments(uint32_t total, uint32_t each) {
+    return (total + each - 1) / each;
+}
+
 static inline size_t ub_lines_bytes(size_t bytes) {
     return (bytes + UB_CACHE_LINE_BYTES - 1) / UB_CACHE_LINE_BYTES * UB_CACHE_LINE_BYTES;
 }
@@ -71,7 +78,32 @@ struct ub_header {
     uint64_t sequence;
 };
 
-void ub_header_read(const uint8_t *from, struct ub_header *header);
+/* Both are inline: 0.8 ns to write a header, against 2.3 ns by a call of its own. Flow and sequence
+ * lie side by side and are read as one 64-bit word: a word put together from smaller stores is read
+ * back before they are through, and the CPU stalls. Measured on x86-64, one flow in order: 6.5 ns
+ * to account a datagram, against 16 ns with the six bytes copied apart. */
+static inline void ub_header_put(uint8_t *to, const struct ub_header *header, uint64_t time_ns) {
+    uint32_t tag_wire = htobe32(header->tag);
+    uint64_t number_wire =
+        htobe64((uint64_t)header->flow << 48 | (header->sequence & UB_SEQUENCE_MASK));
+    uint16_t time_high_wire = htobe16((uint16_t)(time_ns >> 32));
+    uint32_t time_low_wire = htobe32((uint32_t)time_ns);
+    memcpy(to, &tag_wire, 4);
+    memcpy(to + 4, &number_wire, 8);
+    memcpy(to + 12, &time_high_wire, 2);
+    memcpy(to + 14, &time_low_wire, 4);
+}
+
+static inline void ub_header_read(const uint8_t *from, struct ub_header *header) {
+    uint32_t tag_wire;
+    uint64_t number_wire;
+    memcpy(&tag_wire, from, 4);
+    memcpy(&number_wire, from + 4, 8);
+    uint64_t number = be64toh(number_wire);
+    header->tag = be32toh(tag_wire);
+    header->flow = (uint16_t)(number >> 48);
+    header->sequence = number & UB_SEQUENCE_MASK;
+}
 
 /* ---- pacer ----------------------------------------------------------------------------------- */
 
@@ -81,9 +113,9 @@ struct ub_pacer {
     uint64_t rate_pps; /* 0: unlimited */
     uint64_t start_ns;
     uint64_t end_ns;
-    uint64_t leave_ns; /* end, plus the debt that may still be made up */
-    uint64_t bucket_packets;
-    uint64_t given; /* used by attempts or swallowed by a stall */
+    uint64_t leave_ns;       /* end, plus the debt that may still be made up */
+    uint64_t bucket_packets; /* holds a whole message at least */
+    uint64_t given;          /* used by attempts or swallowed by a stall */
     uint32_t sleeps;
 };
 
@@ -91,22 +123,8 @@ uint64_t ub_pacer_packets(uint64_t elapsed_ns, uint64_t rate_pps);
 uint64_t ub_pacer_elapsed_ns(uint64_t packets, uint64_t rate_pps);
 void ub_pacer_init(struct ub_pacer *pacer, const struct ub_send_config *config);
 uint64_t ub_pacer_available(struct ub_pacer *pacer, uint64_t now_ns, uint64_t *stalled);
-uint64_t ub_pacer_wait(const struct ub_pacer *pacer, uint64_t now_ns,
+uint64_t ub_pacer_wait(const struct ub_pacer *pacer, uint64_t now_ns, uint64_t packets,
                        const struct ub_control *control);
-
-/* ---- a way of sending ------------------------------------------------------------------------ */
-
-struct ub_send_way {
-    /* Everything the loop will need; NULL where memory is short. */
-    void *(*prepare)(const struct ub_send_config *config);
-    /* Offers the flow's next datagrams; the number the kernel took, or -errno where it took none.
-     * Reads the flow's sequence number and leaves it alone: what is burnt, the frame decides. */
-    int (*offer)(void *memory, const struct ub_send_config *config, uint32_t flow, uint32_t packets,
-                 uint64_t now_ns);
-    void (*release)(void *memory);
-};
-
-extern const struct ub_send_way ub_send_sendmmsg;
 
 /* ---- window ---------------------------------------------------------------------------------- */
 
@@ -125,6 +143,7 @@ struct ub_run {
     uint64_t number;             /* of the word, counted from sequence number 0 */
     uint64_t highest;            /* the flow's, as known: when the run began, and by the run */
     uint32_t seen;
+    uint32_t tails;    /* those of `seen` that are tail_bytes long */
     uint32_t late;     /* those of `seen` that were below `highest` */
     uint64_t repeated; /* datagrams that `seen` had already */
     uint32_t flow;
@@ -133,6 +152,7 @@ struct ub_run {
 /* What runs came to, in datagrams. */
 struct ub_arrivals {
     uint64_t received;
+    uint64_t received_tails;
     uint64_t duplicate;
     uint64_t late;
     uint64_t ancient;
@@ -163,32 +183,5 @@ static inline void ub_run_note(struct ub_run *run, uint64_t sequence) {
     else if (ahead < 0)
         run->late |= bit;
 }
-
-/* ---- a way of receiving ---------------------------------------------------------------------- */
-
-/* The account of what one call returned. */
-struct ub_tally {
-    const struct ub_receive_config *config;
-    struct ub_run run;
-    struct ub_arrivals arrivals;
-    uint64_t read;
-    uint64_t foreign;
-    uint64_t truncated;
-    uint64_t corrupt;
-};
-
-void ub_tally_datagram(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
-                       int truncated);
-
-struct ub_receive_way {
-    void *(*prepare)(const struct ub_receive_config *config);
-    /* One call: the number of messages it returned, or -errno. */
-    int (*receive)(void *memory, const struct ub_receive_config *config);
-    /* Tells the tally of every datagram in the first `messages` ones. */
-    void (*account)(const void *memory, uint32_t messages, struct ub_tally *tally);
-    void (*release)(void *memory);
-};
-
-extern const struct ub_receive_way ub_receive_recvmmsg;
 
 #endif

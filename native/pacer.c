@@ -24,12 +24,13 @@ uint64_t ub_pacer_elapsed_ns(uint64_t packets, uint64_t rate_pps) {
 
 void ub_pacer_init(struct ub_pacer *pacer, const struct ub_send_config *config) {
     uint64_t bucket = ub_pacer_packets(config->bucket_ns, config->rate_pps);
+    uint64_t message = config->gso_segments > 1 ? config->gso_segments : 1;
     *pacer = (struct ub_pacer){
         .rate_pps = config->rate_pps,
         .start_ns = config->start_ns,
         .end_ns = config->end_ns,
         .leave_ns = config->end_ns,
-        .bucket_packets = bucket > 0 ? bucket : 1,
+        .bucket_packets = bucket > message ? bucket : message,
         .sleeps = config->pace_sleeps,
     };
     if (pacer->rate_pps != 0 && pacer->leave_ns + config->bucket_ns > pacer->leave_ns)
@@ -54,10 +55,11 @@ uint64_t ub_pacer_available(struct ub_pacer *pacer, uint64_t now_ns, uint64_t *s
     return owed;
 }
 
-/* Waits until the next packet is due, the end has come, or stop is set; the time it is then. */
-uint64_t ub_pacer_wait(const struct ub_pacer *pacer, uint64_t now_ns,
+/* Waits until so many packets are due, the end has come, or stop is set; the time it is then. */
+uint64_t ub_pacer_wait(const struct ub_pacer *pacer, uint64_t now_ns, uint64_t packets,
                        const struct ub_control *control) {
-    uint64_t due = pacer->start_ns + ub_pacer_elapsed_ns(pacer->given, pacer->rate_pps);
+    uint64_t last = pacer->given + packets - 1;
+    uint64_t due = pacer->start_ns + ub_pacer_elapsed_ns(last, pacer->rate_pps);
     if (due > pacer->end_ns)
         due = pacer->end_ns;
     if (pacer->sleeps) {

@@ -2,32 +2,59 @@
  * The frame of every sending loop: wait for the start, pace, offer, account.
  *
  * Owns which flow sends how many packets and when, and what an errno means for the counts. Must
- * never build a message: that is the business of a way of sending (send_*.c).
+ * never build a message (outbox.c) or make the call that offers it (send_*.c).
  */
-#include "internal.h"
+#include "sending.h"
 
 #include <sched.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 
 _Static_assert(sizeof(struct ub_control) == UB_CACHE_LINE_BYTES, "stop has a line of its own");
-_Static_assert(sizeof(struct ub_send_stats) == 2 * UB_CACHE_LINE_BYTES, "whole lines, no sharing");
 _Static_assert(offsetof(struct ub_send_stats, last_cpu) == 15 * sizeof(uint64_t), "no padding");
 
 /* The registry: a new way of sending is a row here, a file, and an enum constant. */
 static const struct ub_send_way *const ways[] = {
     [UB_SEND_SENDMMSG] = &ub_send_sendmmsg,
+    [UB_SEND_SEND] = &ub_send_send,
 };
 
 struct sender {
     const struct ub_send_config *config;
     struct ub_send_stats *stats;
     const struct ub_send_way *way;
-    void *memory;
+    struct ub_outbox box;
+    struct ub_zerocopy zerocopy; /* only with config->zerocopy */
     struct ub_pacer pacer;
+    uint32_t batch;     /* messages per call at most */
     uint64_t *attempts; /* of each flow, by this ub_send; the stats may go on from an earlier one */
     uint64_t attempted; /* their sum */
 };
+
+/* Whether the datagrams of a message make sense: none empty, and headers in all of them or none. */
+static int segments_valid(const struct ub_send_config *config) {
+    uint32_t size_bytes = config->size_bytes, tail_bytes = config->tail_bytes;
+    if (config->gso_segments <= 1)
+        return tail_bytes == 0;
+    if (config->gso_segments > UB_SEGMENTS_MAX || size_bytes == 0)
+        return 0;
+    if ((uint64_t)config->gso_segments * size_bytes > UB_MESSAGE_BYTES_MAX)
+        return 0;
+    if (tail_bytes == 0)
+        return 1;
+    return tail_bytes <= size_bytes &&
+           (tail_bytes >= UB_HEADER_BYTES || size_bytes < UB_HEADER_BYTES);
+}
+
+static int check_socket(const struct ub_send_config *config, int socket) {
+    int zerocopy = 0;
+    socklen_t bytes = sizeof zerocopy;
+    int error = ub_socket_comes_back(socket, SO_SNDTIMEO);
+    if (error != 0 || !config->zerocopy)
+        return error;
+    /* Without SO_ZEROCOPY the kernel ignores MSG_ZEROCOPY, and no completion would ever come. */
+    (void)getsockopt(socket, SOL_SOCKET, SO_ZEROCOPY, &zerocopy, &bytes);
+    return zerocopy ? 0 : -EINVAL;
+}
 
 static int check_config(const struct ub_send_config *config, const struct ub_send_stats *stats) {
     if (config == NULL || stats == NULL || config->control == NULL)
@@ -36,16 +63,19 @@ static int check_config(const struct ub_send_config *config, const struct ub_sen
         return -EINVAL;
     if (config->batch == 0 || config->batch > UB_BATCH_MAX)
         return -EINVAL;
-    if (config->size_bytes < UB_HEADER_BYTES || config->size_bytes > UB_PAYLOAD_BYTES_MAX)
+    if (config->size_bytes > UB_PAYLOAD_BYTES_MAX || !segments_valid(config))
         return -EINVAL;
     if (config->flow_count == 0 || config->flow_count > UB_FLOWS_MAX)
         return -EINVAL;
     if (config->sockets == NULL || config->flows == NULL || config->sequences == NULL)
         return -EINVAL;
+    /* A datagram without payload has nothing to copy, and gets no completion. */
+    if (config->zerocopy && (config->zerocopy_next == NULL || config->size_bytes == 0))
+        return -EINVAL;
     if (config->rate_pps > UB_RATE_PPS_MAX || config->end_ns <= config->start_ns)
         return -EINVAL;
     for (uint32_t flow = 0; flow < config->flow_count; flow++) {
-        int error = ub_socket_comes_back(config->sockets[flow], SO_SNDTIMEO);
+        int error = check_socket(config, config->sockets[flow]);
         if (error != 0)
             return error;
     }
@@ -80,13 +110,25 @@ static uint32_t next_flow(const struct sender *sender, uint32_t flow) {
     }
 }
 
-/* Packets for the flow's next call: what the pacer has and count leaves, at most a batch. */
+/* Packets for the flow's next call: what the pacer has and count leaves, at most a batch. Whole
+ * messages only, but for the last one of a count, and for what is still owed at the end. */
 static uint32_t packets_for(struct sender *sender, uint32_t flow, uint64_t now_ns) {
+    uint32_t segments = sender->box.segments;
     uint64_t packets = ub_pacer_available(&sender->pacer, now_ns, &sender->stats->stalled_packets);
     uint64_t left = left_to_flow(sender, flow);
-    if (packets > left)
-        packets = left;
-    return packets < sender->config->batch ? (uint32_t)packets : sender->config->batch;
+    if (packets > (uint64_t)sender->batch * segments)
+        packets = (uint64_t)sender->batch * segments;
+    if (packets >= left)
+        return (uint32_t)left;
+    if (segments > 1 && now_ns < sender->config->end_ns)
+        packets -= packets % segments;
+    return (uint32_t)packets;
+}
+
+/* What one message of the flow needs to be due. */
+static uint64_t packets_awaited(const struct sender *sender, uint32_t flow) {
+    uint64_t left = left_to_flow(sender, flow);
+    return left < sender->box.segments ? left : sender->box.segments;
 }
 
 static int finished(const struct sender *sender, uint64_t now_ns) {
@@ -96,54 +138,85 @@ static int finished(const struct sender *sender, uint64_t now_ns) {
     return config->count != 0 && sender->attempted >= config->count;
 }
 
-/* A call that took nothing; the attempts it used up: 0 where it is made again. */
-static uint64_t account_error(struct ub_send_stats *stats, int error) {
+/* A call that took nothing; the attempts it used up, out of the packets of its first message: 0
+ * where it is made again. */
+static uint64_t account_error(struct ub_send_stats *stats, int error, uint64_t packets) {
+    uint64_t *counter;
     switch (error) {
     case EINTR:
         return 0;
     case EAGAIN: /* EWOULDBLOCK is the same number on Linux */
         ub_add(&stats->eagain, 1);
         return 0;
-    case ENOBUFS:
+    case ENOBUFS: /* with zero copy: too many completions that nobody read, net.core.optmem_max */
         ub_add(&stats->enobufs, 1);
         return 0;
     case EPERM:
-        ub_add(&stats->eperm, 1);
-        return 1;
+        counter = &stats->eperm;
+        break;
     case ECONNREFUSED:
-        ub_add(&stats->econnrefused, 1);
-        return 1;
+        counter = &stats->econnrefused;
+        break;
     case EMSGSIZE:
-        ub_add(&stats->emsgsize, 1);
-        return 1;
-    default:
+        counter = &stats->emsgsize;
+        break;
+    default: /* EINVAL and EIO among them: GSO that the kernel or the route cannot do */
         ub_set(&stats->last_errno, (uint64_t)error);
-        ub_add(&stats->other_errors, 1);
-        return 1;
+        counter = &stats->other_errors;
     }
+    ub_add(counter, packets);
+    return packets;
 }
 
-static void account(struct sender *sender, uint32_t flow, uint32_t offered, int taken) {
+/* What the kernel took, in packets; a call that stopped half way took whole messages only. */
+static uint64_t account_taken(struct sender *sender, uint32_t packets, uint32_t messages,
+                              uint32_t taken) {
     struct ub_send_stats *stats = sender->stats;
+    const struct ub_outbox *box = &sender->box;
+    uint64_t sent = taken == messages ? packets : (uint64_t)taken * box->segments;
+    uint32_t size_bytes = sender->config->size_bytes;
+    ub_add(&stats->sent_packets, sent);
+    ub_add(&stats->sent_bytes,
+           sent * size_bytes - (uint64_t)taken * (size_bytes - box->tail_bytes));
+    ub_add(&stats->sent_messages, taken);
+    if (taken < messages)
+        ub_add(&stats->partial_calls, 1);
+    return sent;
+}
+
+static void account(struct sender *sender, uint32_t flow, uint32_t packets, uint32_t messages,
+                    int taken) {
+    uint32_t segments = sender->box.segments;
     uint64_t attempts;
     if (taken < 0) {
-        attempts = account_error(stats, -taken);
+        attempts = account_error(sender->stats, -taken, packets < segments ? packets : segments);
     } else {
         /* A call that stopped half way hides the errno of the message it stopped at (net/socket.c,
          * __sys_sendmmsg). That message was not sent; it is offered again, and tells then if the
          * error lasts. A pending ICMP error does not: the hidden call has consumed it. */
-        attempts = (uint64_t)taken;
+        attempts = account_taken(sender, packets, messages, (uint32_t)taken);
         sender->config->sequences[flow] += attempts;
-        ub_add(&stats->sent_packets, attempts);
-        ub_add(&stats->sent_bytes, attempts * sender->config->size_bytes);
-        if (attempts < offered)
-            ub_add(&stats->partial_calls, 1);
     }
     sender->attempts[flow] += attempts;
     sender->attempted += attempts;
     sender->pacer.given += attempts;
-    ub_add(&stats->attempted_packets, attempts);
-    ub_add(&stats->send_calls, 1);
+    ub_add(&sender->stats->attempted_packets, attempts);
+    ub_add(&sender->stats->send_calls, 1);
+}
+
+/* One call on a flow; the time after it. */
+static uint64_t offer(struct sender *sender, uint32_t flow, uint32_t packets, uint64_t now_ns) {
+    const struct ub_send_config *config = sender->config;
+    struct ub_zerocopy *zerocopy = &sender->zerocopy;
+    uint32_t first = config->zerocopy ? zerocopy->bank * zerocopy->batch : 0;
+    uint32_t messages = ub_outbox_fill(&sender->box, config, first, flow, packets, now_ns);
+    int taken = sender->way->offer(config->sockets[flow], sender->box.messages + first, messages,
+                                   config->zerocopy ? MSG_ZEROCOPY : 0);
+    now_ns = ub_now_ns();
+    account(sender, flow, packets, messages, taken);
+    if (config->zerocopy)
+        ub_zerocopy_offered(zerocopy, flow, messages, taken);
+    return now_ns;
 }
 
 static void loop(struct sender *sender) {
@@ -157,19 +230,44 @@ static void loop(struct sender *sender) {
         if (packets == 0) {
             if (now >= config->end_ns)
                 break;
-            now = ub_pacer_wait(&sender->pacer, now, config->control);
+            now =
+                ub_pacer_wait(&sender->pacer, now, packets_awaited(sender, flow), config->control);
+            continue;
+        }
+        if (config->zerocopy && !ub_zerocopy_ready(&sender->zerocopy)) {
+            now = ub_now_ns();
             continue;
         }
         if (stats->first_ns == 0)
             ub_set(&stats->first_ns, now);
-        int taken = sender->way->offer(sender->memory, config, flow, packets, now);
         /* The time after one call is the time before the next: one clock read a call. */
-        now = ub_now_ns();
-        account(sender, flow, packets, taken);
+        now = offer(sender, flow, packets, now);
         ub_set(&stats->last_ns, now);
         ub_set(&stats->last_cpu, (uint64_t)sched_getcpu() + 1);
         flow++;
     }
+}
+
+/* Everything the loop needs; -ENOMEM where memory is short. */
+static int make(struct sender *sender) {
+    const struct ub_send_config *config = sender->config;
+    uint32_t slots = sender->batch;
+    if (config->zerocopy) {
+        int error = ub_zerocopy_make(&sender->zerocopy, config, sender->stats, sender->batch);
+        if (error != 0)
+            return error;
+        slots *= sender->zerocopy.banks;
+    }
+    sender->attempts = ub_allocate(config->flow_count * sizeof *sender->attempts);
+    if (sender->attempts == NULL)
+        return -ENOMEM;
+    return ub_outbox_make(&sender->box, config, slots);
+}
+
+static void release(struct sender *sender) {
+    ub_outbox_release(&sender->box);
+    ub_zerocopy_release(&sender->zerocopy);
+    free(sender->attempts);
 }
 
 int ub_send(const struct ub_send_config *config, struct ub_send_stats *stats) {
@@ -177,18 +275,16 @@ int ub_send(const struct ub_send_config *config, struct ub_send_stats *stats) {
     if (error != 0)
         return error;
     struct sender sender = {.config = config, .stats = stats, .way = ways[config->call]};
-    sender.attempts = ub_allocate(config->flow_count * sizeof *sender.attempts);
-    if (sender.attempts == NULL)
-        return -ENOMEM;
-    sender.memory = sender.way->prepare(config);
-    if (sender.memory == NULL) {
-        free(sender.attempts);
-        return -ENOMEM;
+    sender.batch =
+        config->batch < sender.way->messages_max ? config->batch : sender.way->messages_max;
+    error = make(&sender);
+    if (error == 0) {
+        ub_pacer_init(&sender.pacer, config);
+        wait_for_start(config);
+        loop(&sender);
+        if (config->zerocopy)
+            ub_zerocopy_finish(&sender.zerocopy);
     }
-    ub_pacer_init(&sender.pacer, config);
-    wait_for_start(config);
-    loop(&sender);
-    sender.way->release(sender.memory);
-    free(sender.attempts);
-    return 0;
+    release(&sender);
+    return error;
 }

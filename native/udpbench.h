@@ -11,10 +11,36 @@ enum ub_constant {
     UB_CACHE_LINE_BYTES = 64,
     UB_BATCH_MAX = 1024,         /* UIO_MAXIOV, net/socket.c:__sys_sendmmsg clamps to it */
     UB_WINDOW_WORD_PACKETS = 32, /* sequence numbers per window word */
+    UB_SEGMENTS_MAX = 1024,      /* per GSO message; kernels take 64 or 128, see ub_gso_max */
+    UB_MESSAGE_BYTES_MAX = 65535 /* the UDP length field, RFC 768 */
 };
 
-enum ub_send_call { UB_SEND_SENDMMSG = 0 };
-enum ub_receive_call { UB_RECEIVE_RECVMMSG = 0 };
+enum ub_send_call { UB_SEND_SENDMMSG = 0, UB_SEND_SEND = 1 };
+enum ub_receive_call { UB_RECEIVE_RECVMMSG = 0, UB_RECEIVE_RECV = 1 };
+
+/* How a receiver waits. Busy polling is blocking with SO_BUSY_POLL set on the socket: then the
+ * call itself polls the device queue before it sleeps (net/core/datagram.c). */
+enum ub_wait {
+    UB_WAIT_BLOCK = 0, /* in the receiving call; one socket */
+    UB_WAIT_EPOLL = 1, /* in epoll_wait, level-triggered, one call for each ready socket */
+    UB_WAIT_SPIN = 2,  /* not at all: calls that do not block, one socket after the other */
+    UB_WAIT_NAP = 3,   /* the same, and nap_ns of sleep after a round in which no batch was full */
+};
+
+/* What is looked at. COPY and NONE see no header: duplicate, late, ancient, foreign and the totals
+ * of the flows stay 0 and mean unknown, and received are all datagrams of a size we send. */
+enum ub_read {
+    UB_READ_HEADER = 0,
+    UB_READ_COPY = 1, /* the payload is copied and not looked at */
+    UB_READ_NONE = 2, /* MSG_TRUNC into no room: not even copied; truncated is then unknown, too */
+    UB_READ_VERIFY = 3, /* header, and every byte behind it against ub_pattern_write */
+};
+
+enum ub_fault {
+    UB_FAULT_NONE = 0,
+    UB_FAULT_HANG = 1, /* sleeps until stop and reads nothing */
+    UB_FAULT_EXIT = 2, /* returns; a reuseport member leaves its group when its socket is closed */
+};
 
 /* Written by the steering thread, read by every loop; in memory that all of them map. */
 struct ub_control {
@@ -26,11 +52,14 @@ struct ub_control {
  * intended = attempted (unlimited) or what rate and count ask for.
  * attempted = sent + eperm + econnrefused + emsgsize + other_errors; EAGAIN and ENOBUFS are retried
  * and use up no attempt. A sequence number is burnt only for a datagram the kernel took.
+ * Of a GSO message the kernel takes all datagrams or none, so that a refused one counts with all of
+ * them. A paced GSO message goes when its last datagram is due; it is shorter only where count or
+ * the end leave less. Datagrams below UB_HEADER_BYTES carry no header, only the pattern.
  */
 struct ub_send_config {
     uint32_t call;       /* enum ub_send_call */
-    uint32_t batch;      /* messages per call at most; the rate decides below that */
-    uint32_t size_bytes; /* UDP payload, at least UB_HEADER_BYTES */
+    uint32_t batch;      /* messages per call at most; the rate decides below that; send has 1 */
+    uint32_t size_bytes; /* UDP payload */
     uint32_t flow_count;
     const int32_t *sockets; /* flow_count connected sockets, blocking, with SO_SNDTIMEO set */
     const uint16_t *flows;  /* flow_count flow numbers for the header */
@@ -44,15 +73,21 @@ struct ub_send_config {
     uint64_t start_ns;      /* the loop waits for this time */
     uint64_t end_ns;        /* and leaves at this one; paced, it makes up its debt first */
     const struct ub_control *control;
+    uint32_t gso_segments;   /* datagrams per message (UDP_SEGMENT); 0 or 1: no GSO */
+    uint32_t tail_bytes;     /* payload of a GSO message's last datagram; 0: size_bytes */
+    uint32_t zerocopy;       /* MSG_ZEROCOPY; the sockets have SO_ZEROCOPY set */
+    uint32_t *zerocopy_next; /* flow_count numbers of the sockets' next completions: in and out, 0
+                                for a new socket; only with zerocopy */
 };
 
-struct ub_send_stats { /* one writer, the loop; cache-line aligned; readable at any time */
+/* One writer, the loop; readable at any time; alone on its cache lines. */
+struct ub_send_stats {
     uint64_t attempted_packets;
     uint64_t sent_packets;
     uint64_t sent_bytes; /* UDP payload */
     uint64_t send_calls;
     uint64_t partial_calls; /* calls that took some messages and not all */
-    uint64_t eagain;
+    uint64_t eagain;        /* calls, as enobufs; the errors below it are datagrams */
     uint64_t enobufs;
     uint64_t eperm;
     uint64_t econnrefused;
@@ -62,7 +97,10 @@ struct ub_send_stats { /* one writer, the loop; cache-line aligned; readable at 
     uint64_t stalled_packets; /* tokens beyond bucket_ns that a stall swallowed */
     uint64_t first_ns;        /* before the first call, after the last */
     uint64_t last_ns;
-    uint64_t last_cpu; /* CPU that the latest call ran on, plus 1; 0: none yet */
+    uint64_t last_cpu;          /* CPU that the latest call ran on, plus 1; 0: none yet */
+    uint64_t sent_messages;     /* that the kernel took, each one skb until it is segmented */
+    uint64_t zerocopy_messages; /* of them, completed without a copy */
+    uint64_t zerocopy_copied_messages; /* and completed with one; the rest is not completed yet */
 };
 
 /* ---- receiving -------------------------------------------------------------------------------
@@ -72,8 +110,8 @@ struct ub_flow_state; /* opaque: one per flow, shared by every worker of the hos
 
 struct ub_receive_config {
     uint32_t call;               /* enum ub_receive_call */
-    uint32_t batch;              /* messages per call at most */
-    uint32_t room_bytes;         /* buffer offered per datagram */
+    uint32_t batch;              /* messages per call at most; recv has 1 */
+    uint32_t room_bytes;         /* buffer offered per message; with gro 65535 holds any */
     uint32_t size_bytes;         /* payload that this run sends: any other size is corrupt */
     int32_t socket;              /* blocking, with SO_RCVTIMEO set so that stop is seen */
     uint32_t tag;                /* datagrams of another tag are foreign */
@@ -82,9 +120,19 @@ struct ub_receive_config {
     uint64_t work_ns;            /* time spent per datagram, spinning: a slow reader; 0: none */
     struct ub_flow_state *flows; /* ub_flow_state_bytes(flow_count, window_words), zeroed */
     const struct ub_control *control;
+    uint32_t wait;          /* enum ub_wait */
+    uint32_t read;          /* enum ub_read */
+    uint32_t gro;           /* messages are split by UDP_GRO; the sockets have it set */
+    uint32_t tail_bytes;    /* the other payload that this run sends; 0: none */
+    uint64_t nap_ns;        /* of UB_WAIT_NAP; timer slack comes on top (prctl(2)) */
+    const int32_t *sockets; /* socket_count sockets like `socket`, which they replace */
+    uint32_t socket_count;  /* 0: `socket` alone */
+    uint32_t fault;         /* enum ub_fault */
+    uint64_t fault_at_ns;   /* the time from which on it is seen between two calls */
 };
 
-struct ub_receive_stats {      /* one writer, the loop; cache-line aligned; readable at any time */
+/* One writer, the loop; readable at any time; alone on its cache lines. */
+struct ub_receive_stats {
     uint64_t read_packets;     /* datagrams that the calls returned */
     uint64_t received_packets; /* of this run and phase, each once */
     uint64_t received_bytes;   /* UDP payload of received_packets */
@@ -92,15 +140,17 @@ struct ub_receive_stats {      /* one writer, the loop; cache-line aligned; read
     uint64_t late_packets;      /* received below the highest sequence of their flow (RFC 4737) */
     uint64_t ancient_packets;   /* below the window: late or duplicate cannot be told */
     uint64_t foreign_packets;   /* no header, another tag, or a flow number that is not ours */
-    uint64_t truncated_packets; /* ours, but MSG_TRUNC: longer than room_bytes */
-    uint64_t corrupt_packets;   /* our tag and flow, but not our size */
+    uint64_t truncated_packets; /* ours, but cut off: beyond room_bytes, alone or merged */
+    uint64_t corrupt_packets;   /* our tag and flow, but not our size, or not our pattern */
     uint64_t receive_calls;
-    uint64_t empty_calls; /* calls that timed out without a datagram */
+    uint64_t empty_calls; /* calls that returned without a datagram */
     uint64_t errors;
     uint64_t last_errno;
     uint64_t first_ns; /* time after the call that returned the first, the latest of ours */
     uint64_t last_ns;
-    uint64_t last_cpu; /* as in ub_send_stats */
+    uint64_t last_cpu;      /* as in ub_send_stats */
+    uint64_t read_messages; /* that the calls returned, each one skb; with gro several datagrams */
+    uint64_t wait_calls;    /* epoll_wait calls, or naps */
 };
 
 /* One flow at its receiver; `packets` are distinct ones, `highest` is the sequence plus 1. */
@@ -114,6 +164,22 @@ int ub_receive(const struct ub_receive_config *config, struct ub_receive_stats *
 uint64_t ub_flow_state_bytes(uint32_t flow_count, uint32_t window_words);
 void ub_flow_totals_read(const struct ub_flow_state *flows, uint32_t window_words, uint32_t flow,
                          struct ub_flow_totals *totals);
+
+/* The TCP baseline: connected streams instead of datagrams; "packets" are writes of size_bytes, at
+ * the receiver as many as its bytes amount to. Of the configs they look at call-independent fields
+ * alone: of sending size_bytes, flow_count, sockets, rate, count, times and control; of receiving
+ * sockets, socket_count, room_bytes, size_bytes and control. A broken stream ends the loop with
+ * -errno; the end of any stream ends the receiving loop with 0. */
+int ub_stream_send(const struct ub_send_config *config, struct ub_send_stats *stats);
+int ub_stream_receive(const struct ub_receive_config *config, struct ub_receive_stats *stats);
+
+/* The most datagrams the kernel takes in one GSO message, or -errno where it takes none: found by
+ * sending 1-byte datagrams on this connected socket, best one that is connected to itself. */
+int ub_gso_max(int32_t socket);
+
+/* The payload as every datagram carries it behind its header, from its first byte on. It depends on
+ * the position alone, so that it is written once and not for each datagram. */
+void ub_pattern_write(uint8_t *to, uint32_t bytes);
 
 /* For tests: one header as bytes, and one sequence number through a flow's window.
  * ub_window_add returns 0 new, 1 new but late, 2 duplicate, 3 ancient. */

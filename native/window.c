@@ -13,9 +13,6 @@
  */
 #include "internal.h"
 
-#include <endian.h>
-#include <string.h>
-
 _Static_assert(offsetof(struct ub_flow_state, words) == UB_CACHE_LINE_BYTES,
                "the counts of a flow fill the line before its words");
 _Static_assert(UB_WINDOW_WORD_PACKETS == 32, "a word is 32 bits of lap and 32 of bitmap");
@@ -27,30 +24,15 @@ enum { LAP_BITS_MAX = 32, SEQUENCE_BITS = 48, WORD_BITS = 5 };
 
 /* ---- header ---------------------------------------------------------------------------------- */
 
-/* Flow and sequence lie side by side and are read as one 64-bit word: a word put together from
- * smaller stores is read back before they are through, and the CPU stalls. Measured on x86-64, one
- * flow in order: 6.5 ns to account a datagram, against 16 ns with the six bytes copied apart. */
 void ub_header_write(uint8_t *to, uint32_t tag, uint16_t flow, uint64_t sequence,
                      uint64_t time_ns) {
-    uint32_t tag_wire = htobe32(tag);
-    uint64_t number_wire = htobe64((uint64_t)flow << SEQUENCE_BITS | (sequence & UB_SEQUENCE_MASK));
-    uint16_t time_high_wire = htobe16((uint16_t)(time_ns >> 32));
-    uint32_t time_low_wire = htobe32((uint32_t)time_ns);
-    memcpy(to, &tag_wire, 4);
-    memcpy(to + 4, &number_wire, 8);
-    memcpy(to + 12, &time_high_wire, 2);
-    memcpy(to + 14, &time_low_wire, 4);
+    ub_header_put(to, &(struct ub_header){tag, flow, sequence}, time_ns);
 }
 
-void ub_header_read(const uint8_t *from, struct ub_header *header) {
-    uint32_t tag_wire;
-    uint64_t number_wire;
-    memcpy(&tag_wire, from, 4);
-    memcpy(&number_wire, from + 4, 8);
-    uint64_t number = be64toh(number_wire);
-    header->tag = be32toh(tag_wire);
-    header->flow = (uint16_t)(number >> SEQUENCE_BITS);
-    header->sequence = number & UB_SEQUENCE_MASK;
+/* The high bits of the position are in it, so that a block of bytes that was moved is seen, too. */
+void ub_pattern_write(uint8_t *to, uint32_t bytes) {
+    for (uint32_t at = 0; at < bytes; at++)
+        to[at] = (uint8_t)(at ^ at >> 8);
 }
 
 /* ---- where a flow lies ----------------------------------------------------------------------- */
@@ -151,6 +133,7 @@ void ub_run_flush(struct ub_run *run, uint32_t window_words, struct ub_arrivals 
     uint64_t received = (uint64_t)__builtin_popcount(fresh);
     arrivals->received += received;
     arrivals->duplicate += seen - received + run->repeated;
+    arrivals->received_tails += (uint64_t)__builtin_popcount(fresh & run->tails);
     arrivals->late += (uint64_t)__builtin_popcount(fresh & run->late);
     if (received != 0) {
         __atomic_fetch_add(&state->packets, received, __ATOMIC_RELAXED);

@@ -15,7 +15,12 @@ HERE = Path(__file__).parent
 
 INSIDE = """
 struct fake_step { int32_t takes; uint32_t delay_ms; };
-struct fake_call { int32_t socket; uint32_t offered; uint64_t first_sequence; };
+struct fake_call { int32_t socket; uint32_t offered; uint64_t first_sequence; uint64_t place;
+                   uint64_t bytes; int32_t flags; };
+struct fake_completion { uint32_t first; uint32_t last; uint32_t code; uint32_t silent_reads;
+                         uint32_t after_calls; };
+void fake_completions(const struct fake_completion *list, uint32_t count);
+uint32_t fake_completions_left(void);
 void fake_script(const struct fake_step *script, uint32_t count, int repeat_last);
 uint32_t fake_calls(struct fake_call *to);
 void fake_memory(uint32_t allocations);
@@ -42,10 +47,10 @@ def scripted(
     strict_flags: list[str],
     plain_environment: dict[str, str],
 ) -> tuple[Any, Any]:
-    """Return (ffi, lib) of the same loops, with sendmmsg and memory as fake_kernel.c plays them."""
+    """Return (ffi, lib) of the same loops, with calls and memory as fake_kernel.c plays them."""
     library = tmp_path_factory.mktemp("scripted") / "scripted.so"
     sanitizers = os.environ.get("UDPBENCH_SANITIZE")
-    wrapped = ("sendmmsg", "aligned_alloc")
+    wrapped = ("send", "sendmsg", "sendmmsg", "recvmsg", "aligned_alloc")
     flags = [*strict_flags, "-shared", "-fPIC", *(f"-Wl,--wrap={name}" for name in wrapped)]
     if sanitizers:
         flags += [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]

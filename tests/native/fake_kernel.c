@@ -1,18 +1,23 @@
 /*
- * A kernel that does as it is told: linked in by -Wl,--wrap for sendmmsg and aligned_alloc.
+ * A kernel that does as it is told: linked in by -Wl,--wrap for the calls that send, for reading
+ * completions, and for aligned_alloc.
  *
- * sendmmsg plays a script, a step a call, and logs what was offered; when the script is over it
- * takes all. aligned_alloc fails after so many allocations.
+ * A call that sends plays a script, a step a call, and logs what was offered; when the script is
+ * over it takes all. Completions of zero copy come as the test lists them, each after so many calls
+ * and after so many reads that find none. aligned_alloc fails after so many allocations.
  */
 #define _GNU_SOURCE
+#include <time.h> /* before errqueue.h, which needs it */
+
 #include <errno.h>
+#include <linux/errqueue.h>
+#include <netinet/in.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 
-enum { STEPS_MAX = 64, LOG_MAX = 4096 };
+enum { STEPS_MAX = 64, LOG_MAX = 4096, COMPLETIONS_MAX = 64 };
 
 struct fake_step {
     int32_t takes; /* messages, or -errno */
@@ -22,6 +27,16 @@ struct fake_call {
     int32_t socket;
     uint32_t offered;
     uint64_t first_sequence;
+    uint64_t place; /* of the first message's bytes */
+    uint64_t bytes; /* of all messages */
+    int32_t flags;
+};
+struct fake_completion {
+    uint32_t first;
+    uint32_t last;
+    uint32_t code;
+    uint32_t silent_reads; /* before it */
+    uint32_t after_calls;
 };
 
 static struct fake_step steps[STEPS_MAX];
@@ -42,27 +57,109 @@ uint32_t fake_calls(struct fake_call *to) {
     return call_count;
 }
 
-int __wrap_sendmmsg(int socket, struct mmsghdr *messages, unsigned int count, int flags);
-int __wrap_sendmmsg(int socket, struct mmsghdr *messages, unsigned int count, int flags) {
-    (void)flags;
-    const uint8_t *header = messages[0].msg_hdr.msg_iov->iov_base;
+static uint64_t bytes_of(const struct msghdr *message) {
+    return message->msg_iov->iov_len;
+}
+
+static uint64_t sequence_of(const struct msghdr *message) {
+    const uint8_t *header = message->msg_iov->iov_base;
     uint64_t sequence = 0;
     for (int at = 6; at < 12; at++)
         sequence = sequence << 8 | header[at];
-    uint32_t call = call_count;
-    if (call < LOG_MAX)
-        calls[call_count++] = (struct fake_call){socket, count, sequence};
-    if (call >= step_count && !repeats_last)
-        return (int)count;
-    struct fake_step step = steps[call < step_count ? call : step_count - 1];
+    return sequence;
+}
+
+/* What the next step says, after its delay: messages, or -errno. */
+static int play(struct fake_call call) {
+    uint32_t step_index = call_count;
+    if (call_count < LOG_MAX)
+        calls[call_count++] = call;
+    if (step_index >= step_count && !repeats_last)
+        return (int)call.offered;
+    struct fake_step step = steps[step_index < step_count ? step_index : step_count - 1];
     struct timespec delay = {.tv_nsec = step.delay_ms * 1000000L};
     if (step.delay_ms)
         nanosleep(&delay, NULL);
-    if (step.takes < 0) {
-        errno = -step.takes;
-        return -1;
-    }
-    return step.takes < (int)count ? step.takes : (int)count;
+    return step.takes < (int)call.offered ? step.takes : (int)call.offered;
+}
+
+static int result_of(int taken) {
+    if (taken >= 0)
+        return taken;
+    errno = -taken;
+    return -1;
+}
+
+static struct fake_call call_of(int socket, const struct msghdr *message, uint32_t offered,
+                                int flags) {
+    return (struct fake_call){
+        .socket = socket,
+        .offered = offered,
+        .first_sequence = sequence_of(message),
+        .place = (uint64_t)message->msg_iov->iov_base,
+        .bytes = bytes_of(message),
+        .flags = flags,
+    };
+}
+
+int __wrap_sendmmsg(int socket, struct mmsghdr *messages, unsigned int count, int flags);
+int __wrap_sendmmsg(int socket, struct mmsghdr *messages, unsigned int count, int flags) {
+    struct fake_call call = call_of(socket, &messages[0].msg_hdr, count, flags);
+    for (unsigned int index = 1; index < count; index++)
+        call.bytes += bytes_of(&messages[index].msg_hdr);
+    return result_of(play(call));
+}
+
+ssize_t __wrap_sendmsg(int socket, const struct msghdr *message, int flags);
+ssize_t __wrap_sendmsg(int socket, const struct msghdr *message, int flags) {
+    int taken = play(call_of(socket, message, 1, flags));
+    return taken < 0 ? result_of(taken) : (ssize_t)bytes_of(message);
+}
+
+ssize_t __wrap_send(int socket, const void *bytes, size_t length, int flags);
+ssize_t __wrap_send(int socket, const void *bytes, size_t length, int flags) {
+    struct iovec vector = {(void *)bytes, length};
+    return __wrap_sendmsg(socket, &(struct msghdr){.msg_iov = &vector}, flags);
+}
+
+static struct fake_completion completions[COMPLETIONS_MAX];
+static uint32_t completion_count;
+static uint32_t completion_next;
+static uint32_t silent_reads;
+
+void fake_completions(const struct fake_completion *list, uint32_t count) {
+    memcpy(completions, list, count * sizeof *list);
+    completion_count = count;
+    completion_next = 0;
+    silent_reads = 0;
+}
+
+uint32_t fake_completions_left(void) {
+    return completion_count - completion_next;
+}
+
+ssize_t __real_recvmsg(int socket, struct msghdr *message, int flags);
+ssize_t __wrap_recvmsg(int socket, struct msghdr *message, int flags);
+ssize_t __wrap_recvmsg(int socket, struct msghdr *message, int flags) {
+    if (!(flags & MSG_ERRQUEUE))
+        return __real_recvmsg(socket, message, flags);
+    struct fake_completion next = completions[completion_next];
+    if (completion_next == completion_count || call_count < next.after_calls ||
+        silent_reads++ < next.silent_reads)
+        return result_of(-EAGAIN);
+    silent_reads = 0;
+    completion_next++;
+    struct sock_extended_err error = {.ee_origin = SO_EE_ORIGIN_ZEROCOPY,
+                                      .ee_code = (uint8_t)next.code,
+                                      .ee_info = next.first,
+                                      .ee_data = next.last};
+    struct cmsghdr *header = CMSG_FIRSTHDR(message);
+    header->cmsg_level = SOL_IP;
+    header->cmsg_type = IP_RECVERR;
+    header->cmsg_len = CMSG_LEN(sizeof error);
+    memcpy(CMSG_DATA(header), &error, sizeof error);
+    message->msg_controllen = CMSG_SPACE(sizeof error);
+    return 0;
 }
 
 static uint32_t allocations_left = UINT32_MAX;

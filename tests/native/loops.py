@@ -16,6 +16,9 @@ TAG = 0x1234ABCD
 WORDS = 1024
 TIMEOUT = struct.pack("ll", 0, 20_000)
 """struct timeval: 20 ms."""
+SO_ZEROCOPY = 60
+UDP_GRO = 104
+LOOPBACK = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 
 
 def wait_until(what: str, condition: Callable[[], bool]) -> None:
@@ -26,19 +29,26 @@ def wait_until(what: str, condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def receiving_socket(buffer_bytes: int = 4 * 2**20) -> socket.socket:
+def receiving_socket(
+    buffer_bytes: int = 4 * 2**20, *, family: int = socket.AF_INET, gro: bool = False
+) -> socket.socket:
     """Return a bound loopback socket whose calls come back after 20 ms."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock = socket.socket(family, socket.SOCK_DGRAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEOUT)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
-    sock.bind(("127.0.0.1", 0))
+    if gro:
+        sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+    sock.bind((LOOPBACK[family], 0))
     return sock
 
 
-def sending_socket(to: tuple[str, int]) -> socket.socket:
+def sending_socket(to: tuple[Any, ...], *, zerocopy: bool = False) -> socket.socket:
     """Return a loopback socket connected to an address, whose calls come back after 20 ms."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    family = socket.AF_INET6 if ":" in to[0] else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_DGRAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TIMEOUT)
+    if zerocopy:
+        sock.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
     sock.connect(to)
     return sock
 
@@ -72,6 +82,7 @@ class Sending:
         self.stats = self.ffi.new("struct ub_send_stats *")
         descriptors = [sock.fileno() for sock in self.sockets]
         self.next = self.ffi.new("uint64_t[]", self.sequences or [0] * count)
+        self.completions = self.ffi.new("uint32_t[]", count)
         self.keep = [
             self.ffi.new("int32_t[]", descriptors),
             self.ffi.new("uint16_t[]", self.flows),
@@ -83,6 +94,7 @@ class Sending:
         values |= {"batch": 64, "size_bytes": 32, "flow_count": count, "tag": TAG}
         values |= {"bucket_ns": 10**7, "epoch_ns": now, "start_ns": now}
         values |= {"end_ns": now + self.duration_ns, "control": self.control}
+        values |= {"zerocopy_next": self.completions}
         self.config = self.ffi.new("struct ub_send_config *", values)
 
     def run(self, **changes: Any) -> dict[str, int]:
@@ -164,6 +176,25 @@ class Receiving:
         self.start(**changes)
         wait_until(f"{len(datagrams)} datagrams read", lambda: self.read() >= len(datagrams))
         return self.stop()
+
+
+def fake(
+    scripted: tuple[Any, Any], script: list[int | tuple[int, int]], *, flows: int = 1, **more: Any
+) -> Sending:
+    """Return a sender over a kernel that plays ``script``: messages taken, or −errno, a call."""
+    fake_ffi, fake_lib = scripted
+    steps = [step if isinstance(step, tuple) else (step, 0) for step in script]
+    repeat = more.pop("repeat", False)
+    fake_lib.fake_script(fake_ffi.new("struct fake_step[]", steps), len(steps), repeat)
+    sockets = [sending_socket(("127.0.0.1", 9)) for _ in range(flows)]
+    return Sending(fake_ffi, fake_lib, sockets, list(range(flows)), **more)
+
+
+def offers(scripted: tuple[Any, Any]) -> list[tuple[int, int]]:
+    """Return (first sequence number, messages) of every call the fake kernel saw."""
+    fake_ffi, fake_lib = scripted
+    log = fake_ffi.new("struct fake_call[4096]")
+    return [(log[i].first_sequence, log[i].offered) for i in range(fake_lib.fake_calls(log))]
 
 
 def counts(ffi: Any, stats: Any) -> dict[str, int]:

@@ -246,13 +246,24 @@ def test_a_signal_is_neither_an_error_nor_silence() -> None:
 # --- guards --------------------------------------------------------------------------------------
 
 BAD = {
-    "call": {"call": 1},
+    "call": {"call": 2},
+    "wait": {"wait": 4},
+    "read": {"read": 4},
+    "fault": {"fault": 3},
     "no batch": {"batch": 0},
     "batch beyond UIO_MAXIOV": {"batch": 1025},
     "no room": {"room_bytes": 0},
     "room beyond IP": {"room_bytes": 65537},
     "size below the header": {"size_bytes": 17},
+    "size below the header to verify": {"size_bytes": 17, "read": lib.UB_READ_VERIFY},
     "size beyond UDP": {"size_bytes": 65536},
+    "tail below the header": {"tail_bytes": 17},
+    "tail beyond size": {"tail_bytes": 33},
+    "a nap of nothing": {"wait": lib.UB_WAIT_NAP},
+    "a nap beyond a day": {"wait": lib.UB_WAIT_NAP, "nap_ns": 86400 * 10**9 + 1},
+    "two sockets to block on": {"socket_count": 2},
+    "more sockets than can be": {"socket_count": 65537, "wait": lib.UB_WAIT_SPIN},
+    "a count of no sockets": {"socket_count": 1, "sockets": ffi.NULL},
     "no flow": {"flow_count": 0},
     "more flows than numbers": {"flow_count": 65537},
     "no window": {"window_words": 0},
@@ -291,11 +302,19 @@ def test_a_socket_that_could_hang_is_refused() -> None:
     assert lib.ub_receive(receiver.config, receiver.stats[0]) == -errno.EBADF
 
 
-@pytest.mark.parametrize("allocations", range(4))
-def test_too_little_memory_is_reported(scripted: tuple[Any, Any], allocations: int) -> None:
+NEEDS = {"plain": ({}, 3), "everything": ({"gro": 1, "read": lib.UB_READ_VERIFY, "wait": 1}, 6)}
+SHORT = [(more, had) for more, needed in NEEDS.values() for had in range(needed)]
+
+
+@pytest.mark.parametrize(("more", "allocations"), SHORT)
+def test_too_little_memory_is_reported(
+    scripted: tuple[Any, Any], more: dict[str, int], allocations: int
+) -> None:
     """Where any of the buffers cannot be had the loop says so and reads nothing."""
     with receiving_socket() as sock:
         receiver = Receiving(*scripted, sock)
+        for name, value in more.items():
+            setattr(receiver.config, name, value)
         scripted[1].fake_memory(allocations)
         result = scripted[1].ub_receive(receiver.config, receiver.stats[0])
         scripted[1].fake_memory(2**32 - 1)

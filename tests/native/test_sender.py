@@ -13,9 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loops import (
     SECOND_NS,
+    SO_ZEROCOPY,
     TAG,
     Sending,
     closed_port,
+    fake,
+    offers,
     receiving_socket,
     sending_socket,
     wait_until,
@@ -27,25 +30,6 @@ def sending(to: tuple[str, int], flows: int = 1, **changes: Any) -> Sending:
     """Return a sender over the real kernel."""
     sockets = [sending_socket(to) for _ in range(flows)]
     return Sending(ffi, lib, sockets, list(range(flows)), **changes)
-
-
-def fake(
-    scripted: tuple[Any, Any], script: list[int | tuple[int, int]], *, flows: int = 1, **more: Any
-) -> Sending:
-    """Return a sender over a kernel that plays ``script``: messages taken, or −errno, a call."""
-    fake_ffi, fake_lib = scripted
-    steps = [step if isinstance(step, tuple) else (step, 0) for step in script]
-    repeat = more.pop("repeat", False)
-    fake_lib.fake_script(fake_ffi.new("struct fake_step[]", steps), len(steps), repeat)
-    sockets = [sending_socket(("127.0.0.1", 9)) for _ in range(flows)]
-    return Sending(fake_ffi, fake_lib, sockets, list(range(flows)), **more)
-
-
-def offers(scripted: tuple[Any, Any]) -> list[tuple[int, int]]:
-    """Return (first sequence number, messages) of every call the fake kernel saw."""
-    fake_ffi, fake_lib = scripted
-    log = fake_ffi.new("struct fake_call[4096]")
-    return [(log[i].first_sequence, log[i].offered) for i in range(fake_lib.fake_calls(log))]
 
 
 # --- what is on the wire -------------------------------------------------------------------------
@@ -348,11 +332,18 @@ def test_stop_is_prompt(changes: dict[str, int]) -> None:
 # --- guards --------------------------------------------------------------------------------------
 
 BAD = {
-    "call": {"call": 1},
+    "call": {"call": 2},
     "no batch": {"batch": 0},
     "batch beyond UIO_MAXIOV": {"batch": 1025},
-    "size below the header": {"size_bytes": 17},
     "size beyond UDP": {"size_bytes": 65536},
+    "tail without GSO": {"tail_bytes": 18, "gso_segments": 1},
+    "more segments than can be": {"gso_segments": 1025},
+    "GSO of nothing": {"gso_segments": 2, "size_bytes": 0},
+    "GSO beyond UDP": {"gso_segments": 2, "size_bytes": 32768},
+    "tail beyond size": {"gso_segments": 2, "tail_bytes": 33},
+    "tail below the header": {"gso_segments": 2, "tail_bytes": 17},
+    "zero copy without numbers": {"zerocopy": 1, "zerocopy_next": ffi.NULL},
+    "zero copy of nothing": {"zerocopy": 1, "size_bytes": 0},
     "no flow": {"flow_count": 0},
     "more flows than numbers": {"flow_count": 65537},
     "no sockets": {"sockets": ffi.NULL},
@@ -385,15 +376,24 @@ def test_a_socket_that_could_hang_is_refused() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forever:
         assert Sending(ffi, lib, [forever]).result(count=1) == -errno.EINVAL
     sender = sending(("127.0.0.1", 9))
+    # Without SO_ZEROCOPY completions would be awaited that never come.
+    assert sender.result(count=1, zerocopy=1) == -errno.EINVAL
     sender.keep[0][0] = -1
     assert sender.result(count=1) == -errno.EBADF
 
 
-@pytest.mark.parametrize("allocations", range(5))
-def test_too_little_memory_is_reported(scripted: tuple[Any, Any], allocations: int) -> None:
+NEEDS = {"plain": ({}, 4), "everything": ({"gso_segments": 2, "zerocopy": 1}, 6)}
+SHORT = [(more, had) for more, needed in NEEDS.values() for had in range(needed)]
+
+
+@pytest.mark.parametrize(("more", "allocations"), SHORT)
+def test_too_little_memory_is_reported(
+    scripted: tuple[Any, Any], more: dict[str, int], allocations: int
+) -> None:
     """Where any of the buffers cannot be had the loop says so and sends nothing."""
     sender = fake(scripted, [])
+    sender.sockets[0].setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
     scripted[1].fake_memory(allocations)
-    result = sender.result(count=1)
+    result = sender.result(count=1, **more)
     scripted[1].fake_memory(2**32 - 1)
     assert (result, offers(scripted)) == (-errno.ENOMEM, [])

@@ -1,0 +1,99 @@
+/*
+ * The messages that a sender offers: their buffers, payloads, headers and control messages.
+ *
+ * Owns what a datagram looks like. Must never call the kernel, count, or decide what comes next.
+ */
+#include "sending.h"
+
+#include <netinet/udp.h>
+#include <stdlib.h>
+
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103 /* include/uapi/linux/udp.h, since Linux 4.18 */
+#endif
+
+enum { CONTROL_BYTES = CMSG_SPACE(sizeof(uint16_t)) };
+
+void ub_outbox_release(struct ub_outbox *box) {
+    free(box->messages);
+    free(box->vectors);
+    free(box->controls);
+    free(box->payloads);
+}
+
+/* Bytes of a message of so many datagrams. */
+static size_t message_bytes(const struct ub_outbox *box, const struct ub_send_config *config,
+                            uint32_t packets) {
+    return (size_t)(packets - 1) * config->size_bytes + box->tail_bytes;
+}
+
+static void make_control(const struct ub_send_config *config, struct msghdr *message,
+                         uint8_t *control) {
+    uint16_t segment_bytes = (uint16_t)config->size_bytes;
+    message->msg_control = control;
+    message->msg_controllen = CONTROL_BYTES;
+    struct cmsghdr *header = CMSG_FIRSTHDR(message);
+    header->cmsg_level = SOL_UDP;
+    header->cmsg_type = UDP_SEGMENT;
+    header->cmsg_len = CMSG_LEN(sizeof segment_bytes);
+    memcpy(CMSG_DATA(header), &segment_bytes, sizeof segment_bytes);
+}
+
+static void make_slot(struct ub_outbox *box, const struct ub_send_config *config, uint32_t slot) {
+    uint8_t *payload = box->payloads + slot * box->stride_bytes;
+    for (uint32_t packet = 0; packet < box->segments; packet++)
+        ub_pattern_write(payload + (size_t)packet * config->size_bytes,
+                         packet + 1 < box->segments ? config->size_bytes : box->tail_bytes);
+    struct msghdr *message = &box->messages[slot].msg_hdr;
+    box->vectors[slot] = (struct iovec){payload, message_bytes(box, config, box->segments)};
+    message->msg_iov = &box->vectors[slot];
+    message->msg_iovlen = 1;
+    if (box->controls != NULL)
+        make_control(config, message, box->controls + (size_t)slot * CONTROL_BYTES);
+}
+
+/* -ENOMEM where memory is short; the caller releases the box in any case. */
+int ub_outbox_make(struct ub_outbox *box, const struct ub_send_config *config, uint32_t slots) {
+    uint32_t segments = config->gso_segments > 1 ? config->gso_segments : 1;
+    *box = (struct ub_outbox){.segments = segments, .shortened = UINT32_MAX};
+    box->tail_bytes = config->tail_bytes != 0 ? config->tail_bytes : config->size_bytes;
+    /* A line at least, also for datagrams without payload. */
+    box->stride_bytes = ub_lines_bytes((size_t)segments * config->size_bytes + 1);
+    box->messages = ub_allocate(slots * sizeof *box->messages);
+    box->vectors = ub_allocate(slots * sizeof *box->vectors);
+    box->payloads = ub_allocate(slots * box->stride_bytes);
+    if (segments > 1)
+        box->controls = ub_allocate((size_t)slots * CONTROL_BYTES);
+    if (box->messages == NULL || box->vectors == NULL || box->payloads == NULL ||
+        (segments > 1 && box->controls == NULL))
+        return -ENOMEM;
+    for (uint32_t slot = 0; slot < slots; slot++)
+        make_slot(box, config, slot);
+    return 0;
+}
+
+/* Makes the flow's next packets into messages, from a slot on; how many messages they are. Only
+ * the last one may be shorter than a whole one. */
+uint32_t ub_outbox_fill(struct ub_outbox *box, const struct ub_send_config *config, uint32_t first,
+                        uint32_t flow, uint32_t packets, uint64_t now_ns) {
+    uint32_t messages = ub_segments(packets, box->segments);
+    if (box->shortened != UINT32_MAX)
+        box->vectors[box->shortened].iov_len = message_bytes(box, config, box->segments);
+    box->shortened = UINT32_MAX;
+    if (packets % box->segments != 0) {
+        box->shortened = first + messages - 1;
+        box->vectors[box->shortened].iov_len = message_bytes(box, config, packets % box->segments);
+    }
+    if (config->size_bytes < UB_HEADER_BYTES)
+        return messages;
+    struct ub_header header = {config->tag, config->flows[flow], config->sequences[flow]};
+    uint64_t end = header.sequence + packets;
+    for (uint32_t message = 0; message < messages; message++) {
+        uint8_t *payload = box->payloads + (first + message) * box->stride_bytes;
+        uint64_t rest = end - header.sequence;
+        uint64_t stop = header.sequence + (rest < box->segments ? rest : box->segments);
+        for (; header.sequence < stop; header.sequence++, payload += config->size_bytes)
+            ub_header_put(payload, &header, now_ns - config->epoch_ns);
+    }
+    return messages;
+}

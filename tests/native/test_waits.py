@@ -1,0 +1,222 @@
+"""Ways of waiting, several sockets, and workers that stop serving on purpose."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from loops import SECOND_NS, Receiving, datagram, receiving_socket, sending_socket, wait_until
+from udpbench._native import ffi, lib
+
+MANY = {
+    "epoll": {"wait": lib.UB_WAIT_EPOLL},
+    "spin": {"wait": lib.UB_WAIT_SPIN},
+    "nap": {"wait": lib.UB_WAIT_NAP, "nap_ns": 100_000},
+}
+ALL = {"block": {"wait": lib.UB_WAIT_BLOCK}} | MANY
+
+
+@contextlib.contextmanager
+def several(count: int) -> Iterator[tuple[list[socket.socket], Receiving]]:
+    """Give sockets and one worker that is to serve them all."""
+    with contextlib.ExitStack() as opened:
+        socks = [opened.enter_context(receiving_socket()) for _ in range(count)]
+        receiver = Receiving(ffi, lib, socks[0], flow_count=count)
+        descriptors = ffi.new("int32_t[]", [sock.fileno() for sock in socks])
+        receiver.config.sockets, receiver.config.socket_count = descriptors, count
+        # The worker's thread goes on reading the array until it is stopped.
+        receiver.keep = descriptors
+        yield socks, receiver
+
+
+def deliver(sock: socket.socket, datagrams: list[bytes]) -> None:
+    """Send datagrams to a socket."""
+    with sending_socket(sock.getsockname()) as sender:
+        for each in datagrams:
+            sender.send(each)
+
+
+@pytest.mark.parametrize("wait", MANY.values(), ids=MANY.keys())
+@pytest.mark.parametrize("call", [lib.UB_RECEIVE_RECV, lib.UB_RECEIVE_RECVMMSG])
+def test_one_worker_serves_several_sockets(wait: dict[str, int], call: int) -> None:
+    """Datagrams of every socket are read, also of one that fills up while another does not."""
+    with several(5) as (socks, receiver):
+        for flow, sock in enumerate(socks):
+            deliver(sock, [datagram(n, flow) for n in range(100 if flow == 3 else 10)])
+        receiver.start(**wait, call=call, batch=4)
+        wait_until("140 read", lambda: receiver.read() == 140)
+        deliver(socks[4], [datagram(10, flow=4)])
+        wait_until("one more", lambda: receiver.read() == 141)
+        stats = receiver.stop()
+    assert stats["received_packets"] == 141
+    assert [(10, 10)] * 3 + [(100, 100), (11, 11)] == [receiver.totals(flow) for flow in range(5)]
+
+
+def test_one_listed_socket_may_block() -> None:
+    """A list of one replaces the single socket, for a blocking worker too."""
+    with several(1) as (socks, receiver):
+        receiver.config.socket = -1
+        assert socks == [receiver.sock]
+        assert receiver.receive([datagram(n) for n in range(10)])["received_packets"] == 10
+
+
+@pytest.mark.parametrize("wait", ALL.values(), ids=ALL.keys())
+@pytest.mark.parametrize("call", [lib.UB_RECEIVE_RECV, lib.UB_RECEIVE_RECVMMSG])
+def test_stop_is_seen_in_silence(wait: dict[str, int], call: int) -> None:
+    """Every wait comes back to look at stop, within a second."""
+    with receiving_socket() as sock:
+        receiver = Receiving(ffi, lib, sock)
+        receiver.start(**wait, call=call)
+        stats = receiver.stats[0]
+        wait_until("a wait", lambda: stats.wait_calls + stats.empty_calls >= 2)
+        began = time.monotonic()
+        ended = receiver.stop()
+    assert time.monotonic() - began < 1
+    assert ended["receive_calls"] == ended["empty_calls"]
+    assert ended["errors"] == 0
+
+
+def test_spinning_never_waits() -> None:
+    """A spinning worker makes one call after the other, and no waiting call."""
+    with receiving_socket() as sock:
+        receiver = Receiving(ffi, lib, sock)
+        receiver.start(wait=lib.UB_WAIT_SPIN)
+        wait_until("1000 calls", lambda: receiver.stats[0].empty_calls >= 1000)
+        assert receiver.stop()["wait_calls"] == 0
+
+
+def test_epoll_calls_only_what_is_ready() -> None:
+    """Of three sockets one is ready: one call reads it, and no call comes back empty."""
+    with several(3) as (socks, receiver):
+        deliver(socks[1], [datagram(n) for n in range(3)])
+        receiver.start(wait=lib.UB_WAIT_EPOLL)
+        wait_until("3 read", lambda: receiver.read() == 3)
+        wait_until("a wait in silence", lambda: receiver.stats[0].wait_calls >= 2)
+        stats = receiver.stop()
+    assert (stats["receive_calls"], stats["empty_calls"]) == (1, 0)
+
+
+def test_a_full_batch_is_followed_by_no_nap() -> None:
+    """Naps come after batches that were not full: two full ones, an empty one, then a nap."""
+    with receiving_socket() as sock:
+        deliver(sock, [datagram(n) for n in range(8)])
+        receiver = Receiving(ffi, lib, sock)
+        receiver.start(wait=lib.UB_WAIT_NAP, nap_ns=100 * SECOND_NS, batch=4)
+        wait_until("a nap", lambda: receiver.stats[0].wait_calls == 1)
+        stats = receiver.stop()
+    assert (stats["read_packets"], stats["receive_calls"], stats["empty_calls"]) == (8, 3, 1)
+
+
+def test_one_full_socket_keeps_all_awake() -> None:
+    """Over several sockets the nap comes after a round in which none was full."""
+    with several(3) as (socks, receiver):
+        deliver(socks[1], [datagram(n) for n in range(8)])
+        receiver.start(wait=lib.UB_WAIT_NAP, nap_ns=100 * SECOND_NS, batch=4)
+        wait_until("a nap", lambda: receiver.stats[0].wait_calls == 1)
+        stats = receiver.stop()
+    assert (stats["read_packets"], stats["receive_calls"], stats["empty_calls"]) == (8, 9, 7)
+
+
+def test_a_nap_lasts_as_long_as_asked() -> None:
+    """Ten naps of 3 ms take 30 ms or longer."""
+    with receiving_socket() as sock:
+        receiver = Receiving(ffi, lib, sock)
+        began = time.monotonic()
+        receiver.start(wait=lib.UB_WAIT_NAP, nap_ns=3_000_000)
+        wait_until("the eleventh nap", lambda: receiver.stats[0].wait_calls >= 11)
+        assert time.monotonic() - began >= 0.03
+        receiver.stop()
+
+
+def test_epoll_reports_what_it_cannot_watch() -> None:
+    """A socket that is listed twice is refused with the kernel's error."""
+    with several(2) as (socks, receiver):
+        receiver.config.sockets[1] = socks[0].fileno()
+        receiver.config.wait = lib.UB_WAIT_EPOLL
+        assert lib.ub_receive(receiver.config, receiver.stats[0]) == -errno.EEXIST
+
+
+def test_epoll_reports_when_it_cannot_be_made() -> None:
+    """Without a file descriptor left there is no epoll instance, and the loop says so."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with receiving_socket() as sock:
+        receiver = Receiving(ffi, lib, sock)
+        receiver.config.wait = lib.UB_WAIT_EPOLL
+        resource.setrlimit(resource.RLIMIT_NOFILE, (sock.fileno(), hard))
+        try:
+            result = lib.ub_receive(receiver.config, receiver.stats[0])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert result == -errno.EMFILE
+
+
+@pytest.mark.parametrize("wait", MANY.values(), ids=MANY.keys())
+def test_an_error_of_one_socket_leaves_the_others_alone(wait: dict[str, int]) -> None:
+    """A pending ICMP error is counted once, and all sockets are served on."""
+    with several(2) as (socks, receiver):
+        with receiving_socket() as gone:
+            refused_at = gone.getsockname()
+        socks[0].connect(refused_at)
+        socks[0].send(b"nobody is there")
+        receiver.start(**wait)
+        wait_until("the error", lambda: receiver.stats[0].errors == 1)
+        deliver(socks[1], [datagram(0)])
+        wait_until("the datagram", lambda: receiver.read() == 1)
+        stats = receiver.stop()
+    assert (stats["errors"], stats["last_errno"]) == (1, errno.ECONNREFUSED)
+
+
+# --- faults --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wait", ALL.values(), ids=ALL.keys())
+def test_a_worker_that_hangs_reads_no_more(wait: dict[str, int]) -> None:
+    """From its time on it reads nothing, keeps its socket, and leaves at stop."""
+    with receiving_socket() as sock:
+        receiver = Receiving(ffi, lib, sock)
+        at_ns = time.monotonic_ns() + SECOND_NS // 5
+        receiver.start(**wait, fault=lib.UB_FAULT_HANG, fault_at_ns=at_ns)
+        deliver(sock, [datagram(0)])
+        wait_until("one read", lambda: receiver.read() == 1)
+        calls = settled(receiver, at_ns)
+        deliver(sock, [datagram(1)])
+        assert receiver.threads[0].is_alive()
+        stats = receiver.stop()
+        assert sock.recv(64) == datagram(1)
+    assert (stats["read_packets"], stats["receive_calls"]) == (1, calls)
+
+
+def settled(receiver: Receiving, at_ns: int) -> int:
+    """Return the calls that a worker had made when it hung."""
+    # A call that began before the time may last as long as the socket's timeout.
+    wait_until("the time", lambda: time.monotonic_ns() > at_ns + SECOND_NS // 5)
+    return int(receiver.stats[0].receive_calls)
+
+
+@pytest.mark.parametrize("wait", ALL.values(), ids=ALL.keys())
+def test_a_worker_that_exits_leaves_its_loop(wait: dict[str, int]) -> None:
+    """The loop returns by itself, without an error, and what it counted stays."""
+    with receiving_socket() as sock:
+        receiver = Receiving(ffi, lib, sock)
+        at_ns = time.monotonic_ns() + SECOND_NS // 5
+        receiver.start(**wait, fault=lib.UB_FAULT_EXIT, fault_at_ns=at_ns)
+        deliver(sock, [datagram(0)])
+        receiver.threads[0].join(20)
+        assert not receiver.threads[0].is_alive()
+        assert time.monotonic_ns() >= at_ns
+        assert receiver.stop()["read_packets"] == 1
+
+
+def test_a_fault_that_never_comes_changes_nothing() -> None:
+    """A hang after the end of time leaves the loop as it is."""
+    with receiving_socket() as sock:
+        receiver = Receiving(ffi, lib, sock)
+        later: dict[str, Any] = {"fault": lib.UB_FAULT_HANG, "fault_at_ns": 2**64 - 1}
+        stats = receiver.receive([datagram(n) for n in range(10)], **later)
+    assert stats["received_packets"] == 10
