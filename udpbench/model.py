@@ -185,6 +185,8 @@ class Trial:
     explain: bool = False
     faults: dict[str, int] = field(default_factory=dict)
     source: Optional[str] = None
+    expects_unsent: bool = False
+    """An expectation names ``unsent``: then a sender that falls short makes no trial invalid."""
 
     @property
     def name(self) -> str:
@@ -255,6 +257,11 @@ class Lab:
         """True where the hosts are namespaces of this machine; labelled wherever results show."""
         return all(host.connect.by == "namespace" for host in self.hosts)
 
+    @property
+    def bridged(self) -> bool:
+        """True where more than two namespaces meet in a bridge; two are joined by a pair."""
+        return self.built_in and len(self.hosts) > 2
+
 
 # --- what a host is, and what is changed on it ---------------------------------------------------
 
@@ -289,6 +296,14 @@ class Facts:
     """What the agent may do, each tried, not guessed: net_admin, rcvbuf_force ..."""
     environment: dict[str, str] = field(default_factory=dict)
     """What must not change under way and is worth recording: mitigations, governor, offloads ..."""
+    interface_node: Optional[int] = None
+    """NUMA node of the interface's device."""
+    queue_irqs: dict[str, int] = field(default_factory=dict)
+    """RX queue as text → number of its interrupt, where known."""
+    rings: dict[str, int] = field(default_factory=dict)
+    """Descriptors per ring by ethtool's names: rx, tx, and the largest possible rx-max, tx-max."""
+    cache_siblings: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """CPU number as text → the CPUs that share its last level of cache, itself included."""
 
 
 @dataclass(frozen=True)
@@ -389,6 +404,8 @@ class WorkerStats:
     """SO_RCVBUF or SO_SNDBUF as read back (the kernel's doubled value)."""
     cpus_seen: tuple[int, ...] = ()
     """CPUs the worker's thread was found on; placement held where this is its own CPU alone."""
+    memory_bytes: Optional[int] = None
+    """The share of memory (PSS) of the worker's process once a phase was over; threads share it."""
 
 
 @dataclass(frozen=True)
@@ -415,6 +432,17 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class ClockReading:
+    """How far a host's CLOCK_MONOTONIC was ahead of the controller's, at one moment."""
+
+    at_ns: int
+    """On the controller's CLOCK_MONOTONIC."""
+    offset_ns: int
+    bound_ns: int
+    """The offset is wrong by at most so much: half the least round trip; 0 on one machine."""
+
+
+@dataclass(frozen=True)
 class Phase:
     """One phase of a trial as it was: snapshots of every host before and after, final counts."""
 
@@ -427,6 +455,8 @@ class Phase:
     stats: tuple[WorkerStats, ...]
     flows: dict[str, tuple[FlowStats, ...]]
     """Host → its flows' counts."""
+    clocks: dict[str, tuple[ClockReading, ...]] = field(default_factory=dict)
+    """Host → its clock when the phase was started, and of a measured one when it was over."""
 
 
 @dataclass(frozen=True)
@@ -503,6 +533,7 @@ class WorkerResult:
     cpu: Optional[int]
     packets: int
     pps: Optional[float]
+    memory_bytes: Optional[int] = None
 
 
 @dataclass(frozen=True)

@@ -28,18 +28,38 @@ asked for, undoes the rest backwards and applies the remainder. One ``start`` co
 Settings, by kind (``value`` None undoes: the thing is not there):
 link        receive0          {peer, peer_pid, peer_mac, mac, queues}: a veth pair, the peer in
                               peer_pid's namespace; compared without peer_pid
+bridge      bridge0           true or null
+port        left              {bridge, station}: a port of it, the MAC of the one host behind it
 up          send0             bool
 address     send0/10.0.0.1/24 true or null
+unclaimed   send0/10.0.0.1,.. {}: nobody on the link answers for these IPv4 addresses; after up
+route       send0/10.1.0.0/16 gateway's address, "link", or null
+firewall    ipv4/input/accept/udp/4321   true or null; ipv4|ipv6, input|output|prerouting,
+                              accept|notrack|drop; of the namespace, not of an interface
 neighbour   send0/10.0.0.1    MAC address of a permanent entry
 mtu         send0             bytes
 txqueuelen  send0             packets
-qdisc       send0             {tbf: {rate_bps, burst_bytes, limit_bytes}}, {pfifo: {limit_packets}}
+qdisc       send0             {tbf: {rate_bps, burst_bytes, limit_bytes}}, {pfifo: {limit_packets}},
+                              {bfifo: {limit_bytes}}
+channels    eth3              number, {combined} or {rx, tx}; before whatever names a queue
+rings       eth3              {rx, tx, rx-mini, rx-jumbo}, in part; may be rounded up
 feature     send0/rx-gro      bool; the kernel's feature names
+flow_hash   eth3/udp4         letters of ethtool -N rx-flow-hash: "sdfn"; udp6, tcp4, tcp6 alike
+indirection eth3              "equal 2", "weight 6 2", "default"; read as {rings, table}
+ntuple      eth3/udp4/4321    RX queue of a port, or null; feature rx-ntuple-filter on before
+coalesce    eth3              {rx-usecs, adaptive-rx, ...}, integers, in part; may be rounded
+pause       eth3              {autoneg, rx, tx}, 0 or 1, in part
 device      receive0/threaded integer in /sys/class/net/<interface>: threaded,
                               napi_defer_hard_irqs, gro_flush_timeout
 napi_cpus   receive0          [[cpu, ...], ...]: CPUs of the k-th RX queue's NAPI thread
+irqbalance  irqbalance        bool: false pauses the daemon; machine
+irq         eth3/rx-0         [cpu, ...]: CPUs of the queue's interrupt; machine
 rps         receive0/rx-0     [cpu, ...]
+rfs         receive0/rx-0     flows; with the sysctl net.core.rps_sock_flow_entries
 xps         send0/tx-0        [cpu, ...]
+governor    cpus              text, of all CPUs; read as {policy: governor}; machine
+turbo       cpus              bool; machine
+cpu_latency cpus              µs or null, held open by this agent alone; machine
 sysctl      net.core.rmem_max integer or text as the kernel prints it; scope machine if host-wide
 """
 

@@ -49,7 +49,11 @@ class World:
         self.half_done: set[tuple[str, Any]] = set()
         """Writes that change the value and then fail."""
         self.journal = Journal(self.host, "run")
-        self.kinds = {"fake": Kind(self.read, self.write)}
+        self.kinds = {"fake": Kind(self.read, self.write, rounded=self.rounded)}
+        self.rounds_up = False
+        """Every write is taken as one more than was asked for, and that counts as rounded."""
+        self.gone_to_writes: set[tuple[str, Any]] = set()
+        """Writes that fail with ENODEV although the thing is there."""
 
     def engine(self, scopes: tuple[Any, ...] = ("namespace",)) -> Engine:
         """Return an engine of this world's kind."""
@@ -74,10 +78,16 @@ class World:
         self.events.append(f"{target}={value}")
         if (target, value) in self.refused:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        if (target, value) in self.gone_to_writes:
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
         if (target, value) not in self.kept:
-            self.values[target] = value
+            self.values[target] = value + self.rounds_up
         if (target, value) in self.half_done:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def rounded(self, wanted: Any, got: Any) -> bool:
+        """Accept one more than was asked for, where the test has it so."""
+        return self.rounds_up and got == wanted + 1
 
 
 def fake(target: str, value: Any, **more: Any) -> Setting:

@@ -123,6 +123,7 @@ def test_topology_limits_and_environment_are_read(tmp_path: Path) -> None:
                 "sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc",
                 "proc/sys/net/core/rmem_max": "212992",
                 "proc/41/comm": "irqbalance",
+                "proc/41/stat": "41 (irqbalance) S 1 41 41",
             },
         )
     )

@@ -214,9 +214,35 @@ def test_restoring_goes_on_after_a_failure(world: World, fault: str, words: str)
     with pytest.raises(RestoreError, match=words):
         engine.restore()
     assert {"a": 1, "b": 20, "c": 3} == world.values
-    assert ["b"] == [entry.setting.target for entry in world.journal.pending]
+    # What is older than the failure was restored, and is looked at again after it.
+    assert ["a", "b"] == [entry.setting.target for entry in world.journal.pending]
     getattr(world, fault).clear()
-    assert ["b"] == [change.setting.target for change in engine.restore()]
+    assert [("b", 20, 2), ("a", 1, 1)] == [
+        (change.setting.target, change.before, change.after) for change in engine.restore()
+    ]
+
+
+def test_a_rounded_value_is_in_force_as_it_is(world: World) -> None:
+    """What was asked and what was got are both kept; undoing must be exact."""
+    engine = world.engine()
+    world.rounds_up = True
+    (change,) = engine.apply([fake("a", 10)])
+    assert (10, 11) == (change.setting.value, change.after)
+    world.rounds_up = False
+    engine.restore()
+    assert START == world.values
+
+
+def test_a_write_that_finds_nothing_is_no_restoring(world: World) -> None:
+    """The thing is still there with the new value: that is said, not taken for gone."""
+    engine = world.engine()
+    engine.apply([fake("a", 10)])
+    world.gone_to_writes.add(("a", 1))
+    with pytest.raises(RestoreError, match="No such device; by hand: put fake a back to 1"):
+        engine.restore()
+    world.gone_to_writes.clear()
+    engine.restore()
+    assert START == world.values
 
 
 def test_a_refusal_that_cannot_be_undone_is_both(world: World) -> None:

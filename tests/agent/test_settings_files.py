@@ -92,6 +92,8 @@ def test_a_mask_reads_back(cpus: list[int]) -> None:
     ("kind", "target", "value", "command"),
     [
         ("link", "receive0", None, "ip link del receive0"),
+        ("bridge", "bridge0", None, "ip link del bridge0"),
+        ("port", "port1", None, "ip link set port1 nomaster"),
         ("up", "send0", False, "ip link set send0 down"),
         ("mtu", "send0", 1500, "ip link set send0 mtu 1500"),
         ("txqueuelen", "send0", 1000, "ip link set send0 txqueuelen 1000"),
@@ -116,6 +118,12 @@ def test_a_mask_reads_back(cpus: list[int]) -> None:
             {"tbf": {"rate_bps": 800, "burst_bytes": 2, "limit_bytes": 3}},
             "tc qdisc replace dev send0 root tbf rate 800bit burst 2 limit 3",
         ),
+        (
+            "qdisc",
+            "send0",
+            {"bfifo": {"limit_bytes": 9000}},
+            "tc qdisc replace dev send0 root bfifo limit 9000",
+        ),
         ("feature", "send0/rx-gro", False, "ethtool -K send0 rx-gro off"),
         ("device", "send0/threaded", 0, "echo 0 > /sys/class/net/send0/threaded"),
         (
@@ -127,6 +135,81 @@ def test_a_mask_reads_back(cpus: list[int]) -> None:
         ("napi_cpus", "send0", [[0], [1]], "put napi_cpus send0 back to [[0], [1]]"),
         ("rps", "send0/rx-0", [0], "echo 1 > /sys/class/net/send0/queues/rx-0/rps_cpus"),
         ("xps", "send0/tx-0", [], "echo 0 > /sys/class/net/send0/queues/tx-0/xps_cpus"),
+        ("rfs", "send0/rx-0", 0, "echo 0 > /sys/class/net/send0/queues/rx-0/rps_flow_cnt"),
+        ("route", "send0/10.1.0.0/16", None, "ip route del 10.1.0.0/16 dev send0"),
+        ("route", "send0/10.1.0.0/16", "link", "ip route add 10.1.0.0/16 dev send0"),
+        ("route", "send0/::/0", "fe80::1", "ip route add ::/0 via fe80::1 dev send0"),
+        (
+            "firewall",
+            "ipv4/prerouting/notrack/udp/4321",
+            None,
+            (
+                "iptables -t raw -D PREROUTING -p udp -m udp --dport 4321 -m comment "
+                "--comment udpbench:ipv4/prerouting/notrack/udp/4321 -j CT --notrack"
+            ),
+        ),
+        (
+            "firewall",
+            "ipv6/input/drop/udp/9",
+            True,
+            (
+                "ip6tables -t filter -I INPUT 1 -p udp -m udp --dport 9 -m comment "
+                "--comment udpbench:ipv6/input/drop/udp/9 -j DROP"
+            ),
+        ),
+        ("rings", "eth3", {"rx": 256, "tx": 256}, "ethtool -G eth3 rx 256 tx 256"),
+        (
+            "coalesce",
+            "eth3",
+            {"adaptive-rx": 1, "rx-usecs": 3},
+            "ethtool -C eth3 adaptive-rx on rx-usecs 3",
+        ),
+        ("pause", "eth3", {"autoneg": 1, "rx": 0}, "ethtool -A eth3 autoneg on rx off"),
+        ("flow_hash", "eth3/udp4", "sd", "ethtool -N eth3 rx-flow-hash udp4 sd"),
+        ("indirection", "eth3", {"rings": 2, "table": [0, 1, 0, 1]}, "ethtool -X eth3 default"),
+        (
+            "indirection",
+            "eth3",
+            {"rings": 3, "table": [2, 0, 1, 0]},
+            "put indirection eth3 back to {'rings': 3, 'table': [2, 0, 1, 0]}",
+        ),
+        (
+            "ntuple",
+            "eth3/udp4/4321",
+            None,
+            "ethtool -n eth3, then ethtool -N eth3 delete NUMBER of udp4/4321",
+        ),
+        (
+            "ntuple",
+            "eth3/udp4/4321",
+            2,
+            "ethtool -N eth3 flow-type udp4 dst-port 4321 action 2",
+        ),
+        (
+            "channels",
+            "eth3",
+            {
+                "combined": 8,
+                "queues": {"rx-0/rps_cpus": "00,00", "tx-0/xps_cpus": "3"},
+                "indirection": {"rings": 8, "table": [0, 0, 0, 1]},
+            },
+            (
+                "ethtool -L eth3 combined 8; ethtool -X eth3 weight 3 1; "
+                "echo 3 > /sys/class/net/eth3/queues/tx-0/xps_cpus"
+            ),
+        ),
+        ("channels", "eth3", {"rx": 2, "tx": 2}, "ethtool -L eth3 rx 2 tx 2"),
+        ("irqbalance", "irqbalance", True, "pkill -CONT -x irqbalance"),
+        (
+            "governor",
+            "cpus",
+            {"policy0": "powersave"},
+            "echo powersave > /sys/devices/system/cpu/cpufreq/policy0/scaling_governor",
+        ),
+        ("irq", "eth3/rx-0", [0], "put irq eth3/rx-0 back to [0]"),
+        ("turbo", "cpus", True, "put turbo cpus back to True"),
+        ("cpu_latency", "cpus", None, "put cpu_latency cpus back to None"),
+        ("unclaimed", "eth3/10.0.0.1", {}, "put unclaimed eth3/10.0.0.1 back to {}"),
         ("sysctl", "net.core.rmem_max", 1, "sysctl -w net.core.rmem_max=1"),
         ("sysctl", "net.ipv4.udp_mem", "1 2 3", "sysctl -w 'net.ipv4.udp_mem=1 2 3'"),
     ],

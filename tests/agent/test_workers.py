@@ -257,8 +257,8 @@ def test_both_roles_in_one_namespace_are_refused(pool: Pool, port: int) -> None:
 
 
 def test_a_loop_that_refuses_its_config_fails_the_phase(pool: Pool) -> None:
-    """What C returns is told with the worker's name: a payload must hold the header."""
-    pool.prepare([sender(traffic=Traffic(size_bytes=10))])
+    """What C returns is told with the worker's name: no datagram is larger than 65507 B."""
+    pool.prepare([sender(traffic=Traffic(size_bytes=65536))])
     pool.start(phase())
     until("failed", lambda: pool.sample(0).state == "failed")
 
@@ -273,14 +273,14 @@ def test_a_loop_that_refuses_its_config_fails_the_phase(pool: Pool) -> None:
 
 def test_a_bug_in_a_worker_ends_its_process_with_its_last_words(pool: Pool) -> None:
     """A thread that fails unforeseen takes the process along, and the agent tells why."""
-    pool.prepare([sender(send=Send(call="send"))])
+    pool.prepare([sender(send=Send(call="carrier pigeon"))])  # type: ignore[arg-type]
     pool.start(phase())
     until("failed", lambda: pool.sample(0).state == "failed")
 
     error = pool.sample(0).error
     assert error is not None
     assert error["message"].startswith("the worker process ended by itself with status 1: ")
-    assert error["message"].endswith("KeyError: 'send'")
+    assert error["message"].endswith("KeyError: 'carrier pigeon'")
 
 
 def test_a_killed_process_is_a_failure(pool: Pool, port: int) -> None:

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 DEADLINE_S = 20.0
+COUNTED = re.compile(r"\[\d+:\d+\]|packets \d+ bytes \d+|-c \d+ \d+")
+"""Counters of rules, which move with foreign packets."""
 ROOT = Path(__file__).parents[2]
 ENTER = ["unshare", "--net", "--mount"]
 MAC, PEER_MAC = "02:00:00:00:00:01", "02:00:00:00:00:02"
@@ -32,25 +37,25 @@ class Refused(Exception):
 class Inside:
     """One process in a network and mount namespace, with its own /sys and an empty /run."""
 
-    def __init__(self, enter: list[str] | None = None) -> None:
+    def __init__(self, enter: list[str] | None = None, env: dict[str, str] | None = None) -> None:
         command = [*(enter or ENTER), sys.executable, __file__]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
             start_new_session=True,
         )
         self.pid = self.call("pid", mount=enter is None)
 
-    def call(self, verb: str, **args: Any) -> Any:
+    def call(self, verb: str, deadline_s: float = DEADLINE_S, **args: Any) -> Any:
         """Return the result of one call, within the deadline; Refused where it raised."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps({"verb": verb, **args}).encode() + b"\n")
         self.process.stdin.flush()
-        ready, _, _ = select.select([self.process.stdout], [], [], DEADLINE_S)
-        assert ready, f"no answer to {verb} within {DEADLINE_S:g} s"
+        ready, _, _ = select.select([self.process.stdout], [], [], deadline_s)
+        assert ready, f"no answer to {verb} within {deadline_s:g} s"
         answer = json.loads(self.process.stdout.readline())
         if "error" in answer:
             raise Refused(answer["error"], answer["message"])
@@ -94,21 +99,42 @@ def link(peer_pid: int, queues: int = 2) -> dict[str, Any]:
     return setting("link", "receive0", value)
 
 
+def wire(sender: Inside, receiver: Inside) -> None:
+    """Make a veth pair of four queues that stands for a network card; receive0 is down."""
+    receiver.shell(
+        "ip link add receive0 address 02:00:00:00:00:01 numtxqueues 4 numrxqueues 4 type veth "
+        f"peer name send0 address 02:00:00:00:00:02 netns {sender.pid} numtxqueues 4 numrxqueues 4"
+    )
+    sender.shell("ip link set send0 up")
+    # Without a link-local address, whose duplicate detection would change the state by itself;
+    # once up and down again, because the first time up turns the qdisc noop into noqueue.
+    receiver.shell("ip link set receive0 addrgenmode none")
+    receiver.shell("ip link set receive0 up && ip link set receive0 down")
+
+
 # --- inside --------------------------------------------------------------------------------------
 
-QUEUE_FILES = "/sys/class/net/*/queues/*/*_cpus /sys/class/net/*/threaded"
+QUEUE_FILES = (
+    "/sys/class/net/*/queues/*/*_cpus /sys/class/net/*/queues/*/rps_flow_cnt "
+    "/sys/class/net/*/threaded"
+)
 DEVICE_FILES = "/sys/class/net/*/napi_defer_hard_irqs /sys/class/net/*/gro_flush_timeout"
 STATE = {
-    "links": "ip -j link",
+    "links": "ip -d -j link",
     "addresses": "ip -j address",
+    "routes": "ip -j route show table all; ip -6 -j route show table all",
     "neighbours": "ip -j neighbour show nud permanent",
     "qdiscs": "tc qdisc",
     "queues": f"grep . {QUEUE_FILES} 2>/dev/null; true",
     "devices": f"grep . {DEVICE_FILES}",
     "sysctls": "sysctl -a --pattern '^net' 2>/dev/null",
-    "threads": "for p in $(pgrep '^napi/receive0-'); do taskset -cp $p | sed s/.*list//; done",
     "features": "for i in $(ls /sys/class/net); do ethtool -k $i; done",
+    "channels": "for i in $(ls /sys/class/net); do ethtool -l $i; ethtool -g $i; done 2>&1; true",
+    "iptables": "iptables-save | grep -v '^#'; ip6tables-save | grep -v '^#'; true",
+    "nft": "nft list ruleset",
 }
+NEEDS = {"features": "ethtool", "channels": "ethtool", "iptables": "iptables", "nft": "nft"}
+"""Program that a part of the state is read by, where its text does not begin with it."""
 
 
 def shell(command: str) -> str:
@@ -121,10 +147,20 @@ def shell(command: str) -> str:
 
 def visible() -> dict[str, str]:
     """Return everything an administrator would look at, word by word."""
-    commands = {name: text for name, text in STATE.items() if shutil.which(text.split()[0])}
-    if not shutil.which("ethtool"):
-        del commands["features"]
-    return {name: shell(command) for name, command in commands.items()}
+    return {
+        name: COUNTED.sub("", shell(command))
+        for name, command in STATE.items()
+        if shutil.which(NEEDS.get(name, command.split()[0]))
+    } | {"threads": threads()}
+
+
+def threads() -> str:
+    """Return where this namespace's NAPI threads may run; those of others are listed beside them."""
+    from udpbench.agent.host import Host
+
+    host = Host()
+    napis = [napi for name in host.listdir("/sys/class/net") for napi in host.napis(name)]
+    return str([host.affinity(napi.pid) for napi in napis if napi.pid])
 
 
 class Server:
@@ -164,11 +200,76 @@ class Server:
             self.open("test")
         return encode(self.engine.apply([Setting(**plain) for plain in settings]))
 
+    def plan(self, settings: list[dict[str, Any]]) -> Any:
+        """Say what would change."""
+        from udpbench.model import Setting
+        from udpbench.protocol import encode
+
+        if self.engine is None:
+            self.open("test")
+        return encode(self.engine.plan([Setting(**plain) for plain in settings]))
+
     def restore(self) -> Any:
         """Restore."""
         from udpbench.protocol import encode
 
         return encode(self.engine.restore())
+
+    def counted(self) -> dict[str, int]:
+        """Return the packets of the rules of udpbench."""
+        from udpbench.agent.host import Host
+        from udpbench.agent.settings.firewall import rule_packets
+
+        return rule_packets(Host())
+
+    def programs(self, **links: str) -> None:
+        """Have only these programs for rules, each the one that its path names."""
+        folder = Path(tempfile.mkdtemp(dir="/run"))  # this process's own tmpfs
+        for name in ("ip", "tc", "ethtool", "sh"):
+            (folder / name).symlink_to(str(shutil.which(name)))
+        for name, path in links.items():
+            (folder / name.replace("_", "-")).symlink_to(path)
+        host_module = sys.modules["udpbench.agent.host"]
+        host_module.PROGRAM_FOLDERS = ()
+        os.environ["PATH"] = str(folder)
+
+    def flap(self, interface: str) -> None:
+        """Take a link down and up, as a driver does that sets its rings."""
+        from udpbench.agent.host import Host
+        from udpbench.agent.settings.disruption import ridden_out
+
+        with ridden_out(Host(), interface):
+            shell(f"ip link set {interface} down && ip link set {interface} up")
+
+    def unplugged(self, interface: str, peer_pid: int) -> None:
+        """Lose the other end under way, with a short patience."""
+        from udpbench.agent.host import Host
+        from udpbench.agent.settings import disruption
+
+        disruption.CARRIER_DEADLINE_S = 0.3
+        with disruption.ridden_out(Host(), interface):
+            shell(f"nsenter --target={peer_pid} --net ip link set send0 down")
+
+    def arriving(self, ports: list[int]) -> list[int]:
+        """Send one packet to each port over loopback, and return the ports at which one arrived."""
+        found = []
+        for port in ports:
+            with (
+                socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
+                socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+            ):
+                receiver.bind(("127.0.0.1", port))
+                receiver.setblocking(False)
+                sender.sendto(b"x", ("127.0.0.1", port))  # loopback delivers before it returns
+                if select.select([receiver], [], [], 0)[0]:
+                    found.append(port)
+        return found
+
+    def random(self, seed: int, rounds: int) -> list[str]:
+        """Apply random settings with failures injected, and return every round that left a trace."""
+        from settings_random import rounds_that_left_a_trace
+
+        return rounds_that_left_a_trace(seed, rounds)
 
     def by_hand(self, settings: list[dict[str, Any]], values: list[Any]) -> list[str]:
         """Return the commands that would set values by hand."""
@@ -177,6 +278,17 @@ class Server:
 
         pairs = zip(settings, values, strict=True)
         return [by_hand.command(Setting(**plain), value) for plain, value in pairs]
+
+    def settled(self, interface: str) -> None:
+        """Wait until the kernel has made what it makes by itself when a carrier is there."""
+        from udpbench.agent.host import Host
+
+        made = f"ip -6 route show table local dev {interface} | grep -q ff00::/8"
+
+        def is_made() -> bool:
+            return subprocess.run(["sh", "-c", made], check=False).returncode == 0
+
+        Host().wait_for("the multicast route", is_made, 5.0)
 
     def shell(self, command: str) -> str:
         """Run a command."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from settings_fixture import DEADLINE_S, Inside, Refused, link, setting
+from settings_fixture import DEADLINE_S, Inside, Refused, link, setting, wire
 
 pytestmark = [
     pytest.mark.lab,
@@ -36,20 +36,13 @@ def receiver() -> Iterator[Inside]:
 @pytest.fixture
 def wired(sender: Inside, receiver: Inside) -> Inside:
     """Return a namespace with a veth pair from before, which stands for a network card."""
-    receiver.shell(
-        "ip link add receive0 address 02:00:00:00:00:01 numtxqueues 2 numrxqueues 2 type veth "
-        f"peer name send0 address 02:00:00:00:00:02 netns {sender.pid} numtxqueues 2 numrxqueues 2"
-    )
-    sender.shell("ip link set send0 up")
-    # Without a link-local address, whose duplicate detection would change the state by itself;
-    # once up and down again, because the first time up turns the qdisc noop into noqueue.
-    receiver.shell("ip link set receive0 addrgenmode none")
-    receiver.shell("ip link set receive0 up && ip link set receive0 down")
+    wire(sender, receiver)
     return receiver
 
 
 EVERY_KIND = (
     setting("mtu", "receive0", 9000),
+    setting("channels", "receive0", 2),
     setting("txqueuelen", "receive0", 500),
     setting("feature", "receive0/rx-gro", True),
     setting("feature", "receive0/tx-udp-segmentation", False),
@@ -59,10 +52,17 @@ EVERY_KIND = (
     setting("device", "receive0/gro_flush_timeout", 200_000),
     setting("napi_cpus", "receive0", [[0], [0]]),
     setting("rps", "receive0/rx-0", [0]),
+    setting("rfs", "receive0/rx-0", 4096),
     setting("xps", "receive0/tx-1", [0]),
     setting("address", "receive0/192.168.254.1/24", True),
     setting("address", "receive0/192.168.254.2/24", True),
     setting("address", "receive0/fd00:0:0:0::1/64", True),
+    setting("route", "receive0/10.77.0.0/16", "192.168.254.30"),
+    setting("route", "receive0/10.78.0.0/16", "link"),
+    setting("route", "receive0/fd77::/64", "fd00::30"),
+    setting("firewall", "ipv4/input/accept/udp/4321", True),
+    setting("firewall", "ipv4/prerouting/notrack/udp/4321", True),
+    setting("firewall", "ipv6/output/drop/udp/4321", True),
     setting("neighbour", "receive0/192.168.254.30", "02:00:00:00:00:0A"),
     setting("neighbour", "receive0/fd00::30", "02:00:00:00:00:0b"),
     setting(
@@ -164,26 +164,26 @@ def test_what_the_kernel_refuses_is_said_and_undone(
 
 
 def test_more_lists_than_napi_threads_are_refused(wired: Inside) -> None:
-    """A veth of two queues has two threads."""
-    with pytest.raises(Refused, match="3 lists of CPUs for 2 NAPI threads"):
+    """A veth of four queues has four threads."""
+    with pytest.raises(Refused, match="5 lists of CPUs for 4 NAPI threads"):
         wired.apply(
             setting("feature", "receive0/rx-gro", True),
             setting("up", "receive0", True),
             setting("device", "receive0/threaded", 1),
-            setting("napi_cpus", "receive0", [[0], [0], [0]]),
+            setting("napi_cpus", "receive0", [[0], [0], [0], [0], [0]]),
         )
 
 
 def test_a_foreign_qdisc_is_neither_replaced_nor_removed(wired: Inside) -> None:
     """What could not be put back as it was is left alone."""
-    # Without the link's state, which follows a while after the link went up.
     wired.shell("ip link set receive0 up && tc qdisc add dev receive0 root htb")
-    before = wired.shell("tc qdisc show")
+    wired.call("settled", interface="receive0")
+    before = wired.call("visible")
     with pytest.raises(Refused, match="receive0 has a htb already; remove"):
         wired.apply(setting("qdisc", "receive0", {"pfifo": {"limit_packets": 5}}))
     with pytest.raises(Refused, match="receive0 has a htb that is not of udpbench"):
         wired.apply(setting("qdisc", "receive0", None))
-    assert before == wired.shell("tc qdisc show")
+    assert before == wired.call("visible")
 
 
 def test_a_foreign_link_is_left_alone(sender: Inside, wired: Inside) -> None:
@@ -196,12 +196,15 @@ def test_a_foreign_link_is_left_alone(sender: Inside, wired: Inside) -> None:
     assert before == wired.call("visible")
 
 
-def test_a_pfifo_takes_the_place_of_a_tbf(wired: Inside) -> None:
+@pytest.mark.parametrize(
+    "value", [{"pfifo": {"limit_packets": 20}}, {"bfifo": {"limit_bytes": 70000}}]
+)
+def test_a_fifo_takes_the_place_of_a_tbf(wired: Inside, value: dict[str, Any]) -> None:
     """One declared value follows another by way of the original state."""
-    pfifo = setting("qdisc", "receive0", {"pfifo": {"limit_packets": 20}})
+    fifo = setting("qdisc", "receive0", value)
     wired.apply(setting("up", "receive0", True), EVERY_KIND[-3])
-    (_, change) = wired.apply(setting("up", "receive0", True), pfifo)
-    assert [None, pfifo["value"]] == [change["before"], change["after"]]
+    (_, change) = wired.apply(setting("up", "receive0", True), fifo)
+    assert [None, value] == [change["before"], change["after"]]
 
 
 def test_a_learnt_neighbour_counts_as_not_there(wired: Inside) -> None:
@@ -214,6 +217,10 @@ def test_a_learnt_neighbour_counts_as_not_there(wired: Inside) -> None:
 
 def test_the_commands_by_hand_do_what_restoring_does(wired: Inside) -> None:
     """For every kind the printed command really puts the value back."""
+    # With chains from before: none of the commands deletes a chain.
+    wired.shell("iptables -t raw -I PREROUTING 1 -p icmp -j ACCEPT")
+    wired.shell("iptables -I INPUT 1 -p icmp -j ACCEPT")
+    wired.shell("ip6tables -I OUTPUT 1 -p icmp -j ACCEPT")
     before = wired.call("visible")
     wired.shell("command -v ethtool taskset tc ip")
     changes = list(reversed(wired.apply(*EVERY_KIND)))

@@ -30,7 +30,13 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "agent": ((*LEAVES, "agent"), ("psutil", "pyroute2")),
     "agent.workers": ((*LEAVES, "agent", "_native"), ("psutil", "pyroute2")),
     "control": ((*LEAVES, "definition", "records", "analysis.judge", "control"), ()),
-    "control.channel": ((*LEAVES,), ("paramiko",)),
+    "control.channel": (LEAVES, ()),
+    "control.ssh": (
+        (*LEAVES, "control.channel", "control.ssh_proxy", "control.ssh_target"),
+        ("paramiko",),
+    ),
+    "control.ssh_proxy": (LEAVES, ()),
+    "control.ssh_target": (LEAVES, ("paramiko",)),
     "__main__": (("",), ("typer", "rich", "click")),
     "": (("",), ()),
 }

@@ -11,13 +11,16 @@ import socket
 import sys
 from typing import Optional
 
+from udpbench.agent import ethtool
 from udpbench.agent.counters import parse_cpu_list, parse_cpu_mask
+from udpbench.agent.environment import environment
 from udpbench.agent.host import Host
+from udpbench.agent.interrupts import rx_interrupts
+from udpbench.agent.reading import cpuinfo_value, names, read
 from udpbench.model import Facts
 
 CPU = "/sys/devices/system/cpu"
 NODE = "/sys/devices/system/node"
-CLOCKSOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 LIMITS = (
     "net.core.rmem_max",
     "net.core.rmem_default",
@@ -25,11 +28,19 @@ LIMITS = (
     "net.core.wmem_default",
     "net.core.netdev_max_backlog",
     "net.core.netdev_budget",
+    "net.core.netdev_budget_usecs",
+    "net.core.dev_weight",
+    "net.core.optmem_max",
+    "net.core.busy_poll",
+    "net.core.busy_read",
+    "net.core.rps_sock_flow_entries",
+    "net.core.skb_defer_max",
     "net.ipv4.udp_rmem_min",
+    "net.ipv4.udp_wmem_min",
+    "net.ipv4.udp_early_demux",
+    "net.ipv4.ip_early_demux",
+    "net.ipv4.conf.all.rp_filter",
 )
-IRQ_QUEUE = re.compile(r"(?:input\.|rx-|rx-tx-|rxtx-|comp|-)(\d+)(?:@.*)?\Z", re.IGNORECASE)
-"""Queue number in an interrupt's name: eth0-TxRx-3, virtio1-input.3, mlx5_comp3@pci:..."""
-IRQ_NOT_RX = re.compile(r"output|-tx-\d+\Z|config|control|mgmnt", re.IGNORECASE)
 
 
 def facts(host: Host, name: str, interface: str, capabilities: dict[str, bool]) -> Facts:
@@ -62,32 +73,11 @@ def facts(host: Host, name: str, interface: str, capabilities: dict[str, bool]) 
         limits=limits(host),
         capabilities=capabilities,
         environment=environment(host, interface if there else None, cpuinfo),
+        interface_node=interface_node(host, interface) if there else None,
+        queue_irqs=queue_irqs(host, interface) if there else {},
+        rings=rings(host, interface) if there else {},
+        cache_siblings=cache_siblings(host),
     )
-
-
-def read(host: Host, path: str) -> Optional[str]:
-    """Return a file's text; None where there is none or it cannot be read."""
-    try:
-        return host.read_text(path)
-    except OSError:
-        return None
-
-
-def names(host: Host, path: str) -> list[str]:
-    """Return the names in a folder; none where there is no such folder."""
-    try:
-        return host.listdir(path)
-    except OSError:
-        return []
-
-
-def cpuinfo_value(cpuinfo: str, key: str) -> Optional[str]:
-    """Return the first value of a key in /proc/cpuinfo; ARM has no ``model name``."""
-    for line in cpuinfo.splitlines():
-        found, _, value = line.partition(":")
-        if found.strip() == key:
-            return value.strip()
-    return None
 
 
 def numa_nodes(host: Host) -> dict[str, tuple[int, ...]]:
@@ -107,6 +97,46 @@ def siblings(host: Host) -> dict[str, tuple[int, ...]]:
         if re.fullmatch(r"cpu\d+", name) and text is not None:
             found[name[3:]] = parse_cpu_list(text)
     return found
+
+
+def cache_siblings(host: Host) -> dict[str, tuple[int, ...]]:
+    """Return CPU → the CPUs that share its last level of cache, itself included."""
+    found = {}
+    for cpu in names(host, CPU):
+        levels = {
+            int(level): shared
+            for index in names(host, f"{CPU}/{cpu}/cache")
+            if (level := read(host, f"{CPU}/{cpu}/cache/{index}/level")) is not None
+            and (shared := read(host, f"{CPU}/{cpu}/cache/{index}/shared_cpu_list")) is not None
+        }
+        if re.fullmatch(r"cpu\d+", cpu) and levels:
+            found[cpu[3:]] = parse_cpu_list(levels[max(levels)])
+    return found
+
+
+def interface_node(host: Host, interface: str) -> Optional[int]:
+    """Return the NUMA node of a device; None where it has none. virtio keeps it one folder up."""
+    device = f"/sys/class/net/{interface}/device"
+    node = read(host, f"{device}/numa_node") or read(host, f"{device}/../numa_node")
+    return int(node) if node is not None and int(node) >= 0 else None
+
+
+def queue_irqs(host: Host, interface: str) -> dict[str, int]:
+    """Return RX queue → number of its interrupt, where known."""
+    return {str(queue): irq for queue, irq in rx_interrupts(host, interface).items()}
+
+
+def rings(host: Host, interface: str) -> dict[str, int]:
+    """Return descriptors per ring, rx and tx, and rx-max and tx-max; empty where there are none."""
+    try:
+        text = ethtool.show(host, "-g", interface)
+    except OSError:
+        return {}
+    largest = ethtool.parse_maximums(text, ethtool.RING_KEYS)
+    return {
+        **ethtool.parse_current(text, ethtool.RING_KEYS),
+        **{f"{key}-max": value for key, value in largest.items()},
+    }
 
 
 def limits(host: Host) -> dict[str, int]:
@@ -171,60 +201,14 @@ def napi_cpus(host: Host, interface: str) -> dict[str, tuple[int, ...]]:
 
 
 def irq_cpus(host: Host, interface: str) -> dict[str, tuple[int, ...]]:
-    """Return RX queue → CPUs of its interrupt; a virtio device keeps its list one folder up."""
-    device = f"/sys/class/net/{interface}/device"
-    irqs = names(host, f"{device}/msi_irqs") or names(host, f"{device}/../msi_irqs")
+    """Return RX queue → CPUs of its interrupt; what is in effect, and else what was asked for.
+
+    A kernel without CONFIG_GENERIC_IRQ_EFFECTIVE_AFF_MASK shows only the latter.
+    """
     found = {}
-    for irq in irqs:
-        action = read(host, f"/sys/kernel/irq/{irq}/actions")
-        queue = IRQ_QUEUE.search(action) if action is not None else None
+    for queue, irq in rx_interrupts(host, interface).items():
         cpus = read(host, f"/proc/irq/{irq}/effective_affinity_list")
-        if queue is not None and cpus and not IRQ_NOT_RX.search(action or ""):
-            found[queue.group(1)] = parse_cpu_list(cpus)
+        cpus = cpus or read(host, f"/proc/irq/{irq}/smp_affinity_list")
+        if cpus:
+            found[str(queue)] = parse_cpu_list(cpus)
     return found
-
-
-def environment(host: Host, interface: Optional[str], cpuinfo: str) -> dict[str, str]:
-    """Return what moves a number and must not change under way."""
-    governors = {read(host, f"{CPU}/{n}/cpufreq/scaling_governor") for n in names(host, CPU)}
-    flags = (cpuinfo_value(cpuinfo, "flags") or "").split()
-    found = {
-        "mitigations": mitigations(host),
-        "governor": ", ".join(sorted(g for g in governors if g is not None)) or None,
-        "clocksource": read(host, CLOCKSOURCE),
-        "virtual_machine": "yes" if "hypervisor" in flags else "no" if flags else None,
-        "irqbalance": "running" if process_runs(host, "irqbalance") else "not running",
-        "offloads": offloads(host, interface) if interface is not None else None,
-    }
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def mitigations(host: Host) -> Optional[str]:
-    """Return the CPU vulnerabilities that concern this machine and what is done about each."""
-    folder = f"{CPU}/vulnerabilities"
-    states = {name: read(host, f"{folder}/{name}") for name in names(host, folder)}
-    return (
-        "; ".join(f"{n}: {state}" for n, state in states.items() if state and state != UNAFFECTED)
-        or None
-    )
-
-
-UNAFFECTED = "Not affected"
-
-
-def process_runs(host: Host, name: str) -> bool:
-    """Say whether a process of this name runs."""
-    return any(
-        read(host, f"/proc/{entry}/comm") == name
-        for entry in names(host, "/proc")
-        if entry.isdigit()
-    )
-
-
-def offloads(host: Host, interface: str) -> Optional[str]:
-    """Return the offload features that are on, by the kernel's names."""
-    try:
-        features = host.features(interface)
-    except OSError:
-        return None
-    return " ".join(sorted(name for name, enabled in features.items() if enabled))

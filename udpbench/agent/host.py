@@ -1,4 +1,4 @@
-"""The one seam between the agent and its host: files under a root, netlink, ethtool, affinity.
+"""The one seam between the agent and its host: files, programs, netlink, ethtool, affinity.
 
 Nothing here decides anything. Every failure leaves as OSError with the kernel's own text. The
 process must never change its network namespace, and netlink is used from the main thread alone:
@@ -10,6 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import struct
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -17,13 +19,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h, Linux 5.14
 _NETDEV_CMD_QUEUE_GET = 10  # include/uapi/linux/netdev.h, Linux 6.8
 _NETDEV_CMD_NAPI_GET = 11
 _NETDEV_QUEUE_TYPE_RX = 0
 _DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
+"""Looked through after PATH, which has no sbin for a user who came by SSH."""
+PROGRAM_TIMEOUT_S = 20.0
+CPU_LATENCY = "/dev/cpu_dma_latency"
+POLL_S = 0.01
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a program said, and the status it ended with."""
+
+    status: int
+    out: str
+    err: str
 
 
 @dataclass(frozen=True)
@@ -41,6 +57,7 @@ class Host:
     def __init__(self, root: Path = Path("/")) -> None:
         self.root = root
         self._netlink: Any = None
+        self._latency: Optional[int] = None
 
     # --- files ---------------------------------------------------------------------------------
 
@@ -98,6 +115,83 @@ class Host:
     def set_affinity(self, pid: int, cpus: Iterable[int]) -> None:
         """Let a thread run on these CPUs alone."""
         os.sched_setaffinity(pid, cpus)
+
+    def signal(self, pid: int, number: int) -> None:
+        """Send a signal to a process; OSError ESRCH where there is none."""
+        os.kill(pid, number)
+
+    def wait_for(self, what: str, condition: Callable[[], bool], deadline_s: float) -> None:
+        """Return once the condition is true; OSError ETIMEDOUT names what did not come true."""
+        end_ns = self.clock_ns() + int(deadline_s * 10**9)
+        while not condition():
+            if self.clock_ns() >= end_ns:
+                raise OSError(errno.ETIMEDOUT, f"{what} did not happen within {deadline_s:g} s")
+            time.sleep(POLL_S)
+
+    # --- programs ------------------------------------------------------------------------------
+
+    def program(self, name: str) -> Optional[Path]:
+        """Return where a program lies under the root; None where it is not installed."""
+        folders = [*os.environ.get("PATH", "").split(os.pathsep), *PROGRAM_FOLDERS]
+        for folder in folders:
+            path = self.path(f"{folder}/{name}")
+            if folder.startswith("/") and os.access(path, os.X_OK) and path.is_file():
+                return path
+        return None
+
+    def run(self, *command: str, stdin: str = "") -> Done:
+        """Run an installed program to its end and return what it said, in English.
+
+        OSError ENOPKG where it is not installed, ETIMEDOUT where it does not end.
+        """
+        path = self.program(command[0])
+        if path is None:
+            # Not ENOENT: that says that a setting's own thing is gone, and so restored.
+            raise OSError(errno.ENOPKG, f"{command[0]} is not installed")
+        try:
+            done = subprocess.run(
+                [str(path), *command[1:]],
+                input=stdin,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env={**os.environ, "LC_ALL": "C"},
+                timeout=PROGRAM_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            what = f"{command[0]} did not end within {PROGRAM_TIMEOUT_S:g} s"
+            raise OSError(errno.ETIMEDOUT, what) from error
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    # --- held by this process, and gone with it ------------------------------------------------
+
+    def hold_cpu_latency(self, latency_us: Optional[int]) -> None:
+        """Ask for CPUs that wake up within this time, for as long as this process lives; or not."""
+        if self._latency is not None:
+            os.close(self._latency)
+            self._latency = None
+        if latency_us is None:
+            return
+        file = os.open(self.path(CPU_LATENCY), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.write(file, struct.pack("=i", latency_us))
+        except BaseException:
+            os.close(file)
+            raise
+        self._latency = file
+
+    def held_cpu_latency(self) -> Optional[int]:
+        """Return the latency in force in µs while this process asks for one; else None."""
+        if self._latency is None:
+            return None
+        return int(struct.unpack("=i", os.pread(self._latency, 4, 0))[0])
+
+    def packet_socket(self, interface: str, protocol: int) -> socket.socket:
+        """Return a socket that sends and sees one protocol's frames without their header."""
+        made = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
+        made.bind((interface, protocol))
+        return made
 
     # --- rtnetlink -----------------------------------------------------------------------------
 

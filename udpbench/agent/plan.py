@@ -33,10 +33,12 @@ def plan(specs: Sequence[WorkerSpec], memory_fd: int, agent_pid: int) -> dict[st
     if idle:
         raise WorkerFailed(f"{', '.join(idle)}: no flow to send or receive; lower `workers`")
     role = specs[0].role
+    how = specs[0].send if role == "sender" else specs[0].receive
     numbers = sorted({flow.flow for spec in specs for flow in spec.flows})
     flow_count = numbers[-1] + 1
     return {
         "role": role,
+        "workers_as": how.workers_as if how is not None else "threads",
         "agent_pid": agent_pid,
         "memory_fd": memory_fd,
         "flow_numbers": numbers,

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -115,7 +117,7 @@ class Pool:
 
 
 class Crew:
-    """One worker process."""
+    """One worker process, or with ``workers_as: processes`` one that has a process per worker."""
 
     def __init__(self, host: Host, name: str, specs: Sequence[WorkerSpec], limits: Limits) -> None:
         self.state: WorkersState = "none"
@@ -132,6 +134,7 @@ class Crew:
         self._samples: list[Sample] = []
         self._first = 0
         self._seen: dict[str, set[int]] = {spec.name: set() for spec in specs}
+        self._memory_bytes: dict[int, Optional[int]] = {}
         self._open()
 
     def _open(self) -> None:
@@ -225,12 +228,14 @@ class Crew:
         if event["event"] == "ready":
             self.prepared = tuple(Prepared(**one) for one in event["workers"])
             self.state = "ready"
-        elif event["event"] == "started":
+        elif event["event"] == "started" and self._error is None:
             self.state = "running"
         elif event["event"] == "failed":
             self._fail("; ".join(event["problems"]))
         elif event["event"] == "ended":
             self._end(event["worker"], event["errno"])
+        elif event["event"] == "died":
+            self._fail(f"{event['worker']}: its process {self._how_ended(event['status'])}")
 
     def _end(self, worker: str, errno: int) -> None:
         self._ended.add(worker)
@@ -238,6 +243,8 @@ class Crew:
             self._fail(f"{worker}: its loop ended with {os.strerror(errno)} (errno {errno})")
         elif len(self._ended) == len(self._specs) and self.state == "running":
             self.take_sample()
+            pids = {one.pid for one in self.prepared}
+            self._memory_bytes = {pid: memory_bytes(self._host, pid) for pid in pids}
             self.state = "done"
 
     def _fail(self, text: str) -> None:
@@ -249,12 +256,17 @@ class Crew:
     def _lose(self) -> None:
         """Note that the process has ended, with its status and last words."""
         self.gone = True
-        status = self._process.wait()
-        self._stderr.seek(0)
-        words = self._stderr.read().decode(errors="replace").splitlines()[-STDERR_LINES:]
+        self._fail(f"the worker process {self._how_ended(self._process.wait())}")
+
+    def _how_ended(self, status: int) -> str:
+        """Return how a process ended, with the last words of all."""
+        # At a position of its own: workers that still live write at the file's.
+        size = os.fstat(self._stderr.fileno()).st_size
+        text = os.pread(self._stderr.fileno(), size, 0).decode(errors="replace")
+        words = text.splitlines()[-STDERR_LINES:]
         how = f"signal {-status}" if status < 0 else f"status {status}"
         said = f": {' | '.join(words)}" if words else ""
-        self._fail(f"the worker process ended by itself with {how}{said}")
+        return f"ended by itself with {how}{said}"
 
     def take_sample(self) -> None:
         """Append one sample of every worker, and note on which CPU each was found."""
@@ -295,6 +307,7 @@ class Crew:
                     socket_inode=own.socket_inode if own is not None else None,
                     buffer_bytes=own.buffer_bytes if own is not None else None,
                     cpus_seen=tuple(sorted(self._seen[spec.name])),
+                    memory_bytes=self._memory_bytes.get(own.pid) if own is not None else None,
                 )
             )
         return tuple(found)
@@ -326,7 +339,21 @@ class Crew:
         try:
             self._process.wait(timeout=self._limits.close_ns / SECOND_NS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            # The group: processes of workers go at once, not after this one.
+            os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self._answers.close()
         self._stderr.close()
+
+
+def memory_bytes(host: Host, pid: int) -> Optional[int]:
+    """Return a process's share of memory (PSS: pages that several map are divided among them).
+
+    None where the process is gone or the kernel is older than 4.14.
+    """
+    try:
+        text = host.read_text(f"/proc/{pid}/smaps_rollup")
+    except OSError:
+        return None
+    found = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
+    return int(found.group(1)) * 1024 if found is not None else None

@@ -31,7 +31,8 @@ def snapshot(
     found: dict[str, int] = {}
     if "namespace" in scopes:
         found.update(namespace_counters(host))
-        found.update(device_counters(host, interface))
+        for device in (interface, *bridge_ports(host, interface)):
+            found.update(device_counters(host, device))
         found.update(socket_drops(host, inodes))
     if "machine" in scopes:
         found.update(machine_counters(host))
@@ -57,6 +58,12 @@ def machine_counters(host: Host) -> dict[str, int]:
         **counters.parse_cpu_times(host.read_text("/proc/stat"), ticks_per_s),
         **counters.parse_softirqs(host.read_text("/proc/softirqs")),
     }
+
+
+def bridge_ports(host: Host, interface: str) -> list[str]:
+    """Return the ports of an interface that is a bridge; none of any other."""
+    ports = f"/sys/class/net/{interface}/brif"
+    return host.listdir(ports) if host.exists(ports) else []
 
 
 def device_counters(host: Host, interface: str) -> dict[str, int]:

@@ -1,29 +1,29 @@
-"""The worker process: one thread for each worker, each in a C loop that runs without the GIL.
+"""The worker process: a thread or a process for each worker, in a C loop without the GIL.
 
 Sole importer of ``udpbench._native``, and so the only place that knows the layout of the memory
 that loops and agent share. A plan comes in as the first line of stdin, then a line for each phase;
 end of file closes the sockets and ends the process. It takes no decision: the plan is complete.
 
-The plan: {role, agent_pid, memory_fd, window_words, options: {...}, workers: [{cpu, ...}]}, see
-``pool.plan``. Answers: {event: ready | started | ended | failed, ...}, a line each.
+The plan: {role, workers_as, agent_pid, memory_fd, options: {...}, workers: [{cpu, ...}]}, see
+``pool.plan``. Answers: {event: ready | started | ended | died | failed, ...}, a line each.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import mmap
 import os
-import queue
 import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Callable
 
 from udpbench._native import ffi, lib
 from udpbench.agent import sockets
+from udpbench.agent.workers_as import WAYS, die_with_parent
 
 LINE_BYTES: int = lib.UB_CACHE_LINE_BYTES
 STRUCTS = {"sender": "struct ub_send_stats", "receiver": "struct ub_receive_stats"}
@@ -33,7 +33,6 @@ FIELDS: dict[str, tuple[str, ...]] = {
     for role, name_in_c in STRUCTS.items()
 }
 """Role → names of its statistics, in the order in which they lie in memory."""
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -118,32 +117,27 @@ class Memory:
 
 
 class Worker:
-    """One worker: a thread, its place, its sockets, and the loop it is in."""
+    """One worker: its place, its sockets, and the loop it is in."""
 
     def __init__(self, crew: Crew, index: int) -> None:
         self.crew = crew
         self.index = index
         self.plan: dict[str, Any] = crew.plan["workers"][index]
-        self.phases: queue.SimpleQueue[Optional[dict[str, Any]]] = queue.SimpleQueue()
         self.opened: list[socket.socket] = []
-        self.ready: dict[str, Any] = {}
-        self.problem: Optional[str] = None
-        self.prepared = threading.Event()
-        self.thread = threading.Thread(target=self._live, daemon=True)
 
-    def _live(self) -> None:
+    def live(
+        self, phases: Iterable[dict[str, Any]], tell: Callable[[dict[str, Any]], None]
+    ) -> None:
+        """Prepare, tell how that went, and take one phase after another."""
         try:
             # Pinned before anything is allocated or opened, so that memory is local to the CPU.
             self._pin()
             self.opened = self.crew.open(self.plan)
-            self.ready = self._describe()
+            tell({"ready": self._describe()})
         except OSError as error:
-            self.problem = f"{self.plan['name']}: {error.strerror}"
-        self.prepared.set()
-        while self.problem is None:
-            phase = self.phases.get()
-            if phase is None:
-                return
+            tell({"problem": f"{self.plan['name']}: {error.strerror}"})
+            return
+        for phase in phases:
             result = self._send(phase) if self.crew.role == "sender" else self._receive(phase)
             self.crew.say({"event": "ended", "worker": self.plan["name"], "errno": -result})
 
@@ -211,7 +205,10 @@ class Worker:
 
 
 class Crew:
-    """All workers of one host: what they share, and the conversation with the agent."""
+    """All workers of one host: what they share, and the conversation with the agent.
+
+    As processes they are forked from this one, which then has no thread but its own.
+    """
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
@@ -220,53 +217,90 @@ class Crew:
         self.memory = Memory(plan["memory_fd"], plan)
         self._shared: dict[int, socket.socket] = {}
         self._opening = threading.Lock()
-        self._saying = threading.Lock()
-        self.workers = [Worker(self, index) for index in range(len(plan["workers"]))]
+        made = [Worker(self, index) for index in range(len(plan["workers"]))]
+        way = WAYS[plan["workers_as"]]
+        self.workers = [way(worker.plan["name"], worker.live) for worker in made]
 
     def open(self, worker: dict[str, Any]) -> list[socket.socket]:
         """Return a worker's sockets: one for each flow it sends, or its port's shared one."""
-        options = self.plan["options"]
         if self.role == "sender":
+            options = self.plan["options"]
             return [sockets.sending_socket(options, flow) for flow in worker["flows"]]
+        return [self._shared_socket(worker)]
+
+    def _shared_socket(self, worker: dict[str, Any]) -> socket.socket:
         port = worker["bind_port"]
         with self._opening:
             if port not in self._shared:
-                self._shared[port] = sockets.receiving_socket(options, port)
-            return [self._shared[port]]
+                self._shared[port] = sockets.receiving_socket(self.plan["options"], port)
+            return self._shared[port]
 
     def say(self, answer: dict[str, Any]) -> None:
-        """Write one answer; threads end at the same time, so lines are kept whole."""
-        line = json.dumps(answer).encode() + b"\n"
-        with self._saying:
-            sys.stdout.buffer.write(line)
-            sys.stdout.buffer.flush()
+        """Write one answer.
+
+        Workers end at the same time; a pipe takes a line up to PIPE_BUF whole (pipe(7)), and only
+        ``ready`` is longer, when nobody else has anything to say.
+        """
+        line = memoryview(json.dumps(answer).encode() + b"\n")
+        while line:
+            line = line[os.write(1, line) :]
 
     def prepare(self) -> bool:
-        """Start every thread and tell the agent what each got, or everything that failed."""
-        for worker in self.workers:
-            worker.thread.start()
-        for worker in self.workers:
-            worker.prepared.wait()
-        problems = [worker.problem for worker in self.workers if worker.problem is not None]
+        """Start every worker and tell the agent what each got, or everything that failed."""
+        inherited = self._open_to_inherit() if self.plan["workers_as"] == "processes" else []
+        told = [{"problem": problem} for problem in inherited] or self._start_workers()
+        problems = [one["problem"] for one in told if "problem" in one]
         if problems:
             self.say({"event": "failed", "problems": problems})
             return False
-        self.say({"event": "ready", "workers": [worker.ready for worker in self.workers]})
+        # The workers have them, so that they end with the last of these.
+        for shared in self._shared.values() if self.plan["workers_as"] == "processes" else ():
+            shared.close()
+        self.say({"event": "ready", "workers": [one["ready"] for one in told]})
+        self._watch()
         return True
 
-    def start(self, phase: dict[str, Any]) -> None:
-        """Set every thread going on a phase, with all counts at zero."""
-        self.memory.reset()
+    def _start_workers(self) -> list[dict[str, Any]]:
+        """Start every worker, all before the first is waited for; return what each told."""
+        for number, worker in enumerate(self.workers):
+            worker.start(self.workers[:number])
+        return [worker.prepared() for worker in self.workers]
+
+    def _open_to_inherit(self) -> list[str]:
+        """Open what forked workers are to share, and return what went wrong."""
+        problems = []
+        for worker in self.plan["workers"] if self.role == "receiver" else ():
+            try:
+                self._shared_socket(worker)
+            except OSError as error:
+                problems.append(f"{worker['name']}: {error.strerror}")
+        return problems
+
+    def _watch(self) -> None:
+        """Tell of every forked worker that ends, and of those that have ended already."""
+        signal.signal(signal.SIGCHLD, lambda *_: self._tell_deaths())
+        self._tell_deaths()
+
+    def _tell_deaths(self) -> None:
         for worker in self.workers:
-            worker.phases.put(phase)
+            status = worker.died()
+            if status is not None:
+                self.say({"event": "died", "worker": worker.name, "status": status})
+
+    def start(self, phase: dict[str, Any]) -> None:
+        """Set every worker going on a phase, with all counts at zero."""
+        self.memory.reset()
+        # Said first: the answer must not race with what a worker says of its end.
         self.say({"event": "started"})
+        for worker in self.workers:
+            worker.order(phase)
 
     def close(self) -> None:
-        """End every loop and thread; the process's end closes the sockets."""
+        """End every loop and worker; the end of their process closes the sockets."""
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.memory.stop()
         for worker in self.workers:
-            worker.phases.put(None)
-            worker.thread.join()
+            worker.end()
 
 
 def _end_on_a_bug(what: threading.ExceptHookArgs) -> None:
@@ -280,7 +314,7 @@ def main() -> int:
     """Be the worker process until stdin ends; 1 where it could not be prepared."""
     threading.excepthook = _end_on_a_bug
     # The signal comes when the agent's thread that started this process ends: its main thread.
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     plan = json.loads(sys.stdin.buffer.readline())
     if os.getppid() != plan["agent_pid"]:
         return 1

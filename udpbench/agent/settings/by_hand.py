@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import Any, Optional
 
-from udpbench.agent.settings import masks
+from udpbench.agent import ethtool
+from udpbench.agent.settings import channels, governor, indirection, iptables, masks, rules
 from udpbench.model import Setting
 
 
 def command(setting: Setting, value: Any) -> str:
     """Return a shell command that sets ``value`` where ``setting`` changed it."""
     interface, _, rest = setting.target.partition("/")
+    if setting.kind == "firewall":
+        return shlex.join(iptables.by_hand(rules.parse(setting.target), bool(value)))
     words = _words(setting.kind, interface, rest, value)
+    if words is None:
+        words = _ethtool(setting.kind, interface, rest, value)
     if words is not None:
         return shlex.join(words)
     return _writes(setting, interface, rest, value)
 
 
-def _words(kind: str, interface: str, rest: str, value: Any) -> Any:
-    if kind == "link" and value is None:
+def _words(kind: str, interface: str, rest: str, value: Any) -> Optional[list[str]]:
+    if kind in ("link", "bridge") and value is None:
         return ["ip", "link", "del", interface]
+    if kind == "port" and value is None:
+        return ["ip", "link", "set", interface, "nomaster"]
     if kind == "up":
         return ["ip", "link", "set", interface, "up" if value else "down"]
     if kind in ("mtu", "txqueuelen"):
@@ -28,13 +35,54 @@ def _words(kind: str, interface: str, rest: str, value: Any) -> Any:
     if kind == "address":
         return ["ip", "address", "add" if value else "del", rest, "dev", interface]
     if kind == "neighbour":
-        verb = ["del", rest] if value is None else ["replace", rest, "lladdr", value]
-        return ["ip", "neighbour", *verb, "dev", interface]
+        change = ["del", rest] if value is None else ["replace", rest, "lladdr", value]
+        return ["ip", "neighbour", *change, "dev", interface]
+    if kind == "route":
+        gateway = ["via", value] if value not in (None, "link") else []
+        verb = "del" if value is None else "add"
+        return ["ip", "route", verb, rest, *gateway, "dev", interface]
+    if kind == "irqbalance":
+        return ["pkill", "-CONT" if value else "-STOP", "-x", "irqbalance"]
     if kind == "qdisc":
         return ["tc", "qdisc", *_qdisc(interface, value)]
     if kind == "feature":
         return ["ethtool", "-K", interface, rest, "on" if value else "off"]
     return None
+
+
+def _ethtool(kind: str, interface: str, rest: str, value: Any) -> Optional[list[str]]:
+    if kind == "flow_hash":
+        return ["ethtool", "-N", interface, "rx-flow-hash", rest, value]
+    if kind == "ntuple" and value is not None:
+        flow, _, port = rest.partition("/")
+        rule = ["flow-type", flow, "dst-port", port, "action", str(value)]
+        return ["ethtool", "-N", interface, *rule]
+    if kind == "indirection":
+        words = indirection.words_for(value)
+        return ["ethtool", "-X", interface, *words.split()] if words is not None else None
+    options = {"rings": "-G", "coalesce": "-C", "pause": "-A"}
+    if kind in options:
+        switches = value if kind == "pause" else ("adaptive-rx", "adaptive-tx")
+        return ["ethtool", options[kind], interface, *ethtool.words_of(value, switches)]
+    return None
+
+
+def _channels(interface: str, value: dict[str, Any]) -> str:
+    """Return the counts and then what depends on them, as far as it was set."""
+    counts = ethtool.words_of(channels.counts_of(value, value))
+    commands = [shlex.join(["ethtool", "-L", interface, *counts])]
+    table = value.get("indirection")
+    words = indirection.words_for(table) if table is not None else None
+    if words is not None:
+        commands.append(shlex.join(["ethtool", "-X", interface, *words.split()]))
+    for name, text in value.get("queues", {}).items():
+        if text.strip("0,"):
+            commands.append(_echo(text, f"/sys/class/net/{interface}/queues/{name}"))
+    return "; ".join(commands)
+
+
+def _echo(text: Any, path: str) -> str:
+    return f"echo {text} > {shlex.quote(path)}"
 
 
 def _qdisc(interface: str, value: Any) -> list[str]:
@@ -56,10 +104,20 @@ def _qdisc(interface: str, value: Any) -> list[str]:
 
 def _writes(setting: Setting, interface: str, rest: str, value: Any) -> str:
     if setting.kind == "device":
-        return f"echo {value} > {shlex.quote(f'/sys/class/net/{interface}/{rest}')}"
+        return _echo(value, f"/sys/class/net/{interface}/{rest}")
+    if setting.kind == "channels":
+        return _channels(interface, value)
+    if setting.kind == "governor":
+        files = (
+            (text, f"{governor.FOLDER}/{name}/scaling_governor") for name, text in value.items()
+        )
+        return "; ".join(_echo(text, path) for text, path in files)
+    if setting.kind == "ntuple":
+        return f"ethtool -n {interface}, then ethtool -N {interface} delete NUMBER of {rest}"
     if setting.kind in ("rps", "xps"):
-        path = masks.path(setting.target, f"{setting.kind}_cpus")
-        return f"echo {masks.text(value)} > {shlex.quote(path)}"
+        return _echo(masks.text(value), masks.path(setting.target, f"{setting.kind}_cpus"))
+    if setting.kind == "rfs":
+        return _echo(value, masks.path(setting.target, "rps_flow_cnt"))
     if setting.kind == "sysctl":
         return shlex.join(["sysctl", "-w", f"{setting.target}={value}"])
     if setting.kind == "napi_cpus" and all(cpus == value[0] for cpus in value):

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Optional
 
 from udpbench.agent.host import Host
 from udpbench.agent.journal import Entry, Journal
 from udpbench.agent.settings import by_hand, refusal
+from udpbench.agent.settings.disruption import ridden_out
+from udpbench.agent.settings.protected import protected
 from udpbench.agent.settings.registry import KINDS, Kind
 from udpbench.errors import RestoreError, SettingRefused
 from udpbench.model import Change, Planned, Scope, Setting
@@ -41,6 +44,7 @@ class Engine:
         self._scopes = scopes
         self._kinds = kinds
         self._in_force: list[Change] = []
+        self._protected: Optional[frozenset[str]] = None
         self._last_seq: list[int] = []
         """For each setting in force, the journal's last number once it was."""
 
@@ -98,7 +102,7 @@ class Engine:
             place = (held.kind, held.target, held.scope, held.optional)
             if place != (asked.kind, asked.target, asked.scope, asked.optional):
                 break
-            if not self._kinds[asked.kind].same(asked.value, held.value):
+            if asked.value != held.value:
                 break
             kept += 1
         return kept
@@ -121,9 +125,29 @@ class Engine:
             return Planned(setting, None, stranger)
         try:
             now = self._kinds[setting.kind].read(self._host, setting.target)
+            danger = self._danger(setting, now)
         except refusal.FAILURES as error:
             return Planned(setting, None, refusal.explain(setting, error))
-        return Planned(setting, now)
+        return Planned(setting, now, danger)
+
+    def _danger(self, setting: Setting, now: Any) -> Optional[str]:
+        """Say why a change might cut off the controller; None where it cannot.
+
+        Comparing comes first for every kind: it fails for a value that is none.
+        """
+        kind = self._kinds[setting.kind]
+        if kind.same(setting.value, now) or not kind.disruptive:
+            return None
+        if self._protected is None:
+            self._protected = protected(self._host)
+        interface = setting.target.partition("/")[0]
+        if interface not in self._protected:
+            return None
+        carrying = ", ".join(sorted(self._protected))
+        return (
+            f"the SSH connection runs over {interface} ({carrying} carry it), and this might cut "
+            "it; measure over another interface, or set it by hand before the run"
+        )
 
     def _take(self, setting: Setting) -> Change:
         """Apply one setting; an optional one that is refused leaves things as they were."""
@@ -147,17 +171,23 @@ class Engine:
         except OSError as error:
             return None, f"the journal {self._journal.path} cannot be written: {error.strerror}"
         try:
-            kind.write(self._host, setting.target, setting.value)
+            with self._careful(kind, setting):
+                kind.write(self._host, setting.target, setting.value)
             after = kind.read(self._host, setting.target)
             self._journal.applied(entry, after)
         except refusal.FAILURES as error:
             why = refusal.explain(setting, error)
         else:
-            if kind.same(setting.value, after):
+            if kind.same(setting.value, after) or kind.rounded(setting.value, after):
                 return after, None
             why = refusal.kept(setting, after)
         self._undo_after(entry.seq - 1)
         return None, why
+
+    def _careful(self, kind: Kind, setting: Setting) -> AbstractContextManager[None]:
+        if not kind.flaps:
+            return nullcontext()
+        return ridden_out(self._host, setting.target.partition("/")[0])
 
     # --- undoing -------------------------------------------------------------------------------
 
@@ -175,10 +205,18 @@ class Engine:
     def _undo_after(self, seq: int, force: bool = False) -> tuple[Change, ...]:
         failures: list[str] = []
         entries = [entry for entry in self._journal.pending if entry.seq > seq]
-        tried = [self._undo(entry, force, failures) for entry in reversed(entries)]
+        undone: list[Change] = []
+        for entry in reversed(entries):
+            change = self._undo(entry, force, failures)
+            if change is not None:
+                undone.append(change)
+            # Older than one that failed, it may be changed by that one's later undoing: it stays
+            # in the journal, to be looked at again after that.
+            if not failures:
+                self._journal.undone(entry)
         if failures:
             raise RestoreError("\n".join(failures))
-        return tuple(change for change in tried if change is not None)
+        return tuple(undone)
 
     def _undo(self, entry: Entry, force: bool, failures: list[str]) -> Optional[Change]:
         """Write back what was read before; a thing that is gone needs nothing more."""
@@ -189,13 +227,20 @@ class Engine:
             now = kind.read(self._host, setting.target)
             put_back = self._put_back(kind, entry, now, force)
         except (_Unrestored, *refusal.FAILURES) as error:
-            if not refusal.is_gone(error):
+            if not refusal.is_gone(error) or not self._is_gone(entry):
                 mend = by_hand.command(setting, entry.before)
                 why = refusal.explain(setting, error)
                 failures.append(f"{setting.kind} {setting.target}: {why}; by hand: {mend}")
                 return None
-        self._journal.undone(entry)
         return Change(setting, now, put_back)
+
+    def _is_gone(self, entry: Entry) -> bool:
+        """Say whether nothing is left to undo; that a write found nothing is not enough to know."""
+        try:
+            kind = self._kind(entry.setting)
+            return kind.same(entry.before, kind.read(self._host, entry.setting.target))
+        except refusal.FAILURES as error:
+            return refusal.is_gone(error)
 
     def _kind(self, setting: Setting) -> Kind:
         if setting.kind not in self._kinds:
@@ -210,7 +255,8 @@ class Engine:
                 f"somebody else changed it: it was set from {entry.before!r} to {entry.after!r} "
                 f"and is {now!r} now; it was left alone (udpbench restore --force overwrites it)"
             )
-        kind.write(self._host, entry.setting.target, entry.before)
+        with self._careful(kind, entry.setting):
+            kind.write(self._host, entry.setting.target, entry.before)
         put_back = kind.read(self._host, entry.setting.target)
         if not kind.same(entry.before, put_back):
             raise _Unrestored(f"set back to {entry.before!r}, it is {put_back!r}")

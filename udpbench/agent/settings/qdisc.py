@@ -1,7 +1,8 @@
 """Kind ``qdisc``: an interface's root queueing discipline; null is the kernel's own default.
 
-Values: {tbf: {rate_bps, burst_bytes, limit_bytes}}, {pfifo: {limit_packets}}. A discipline that
-somebody else has set is refused, because it could not be put back as it was.
+Values: {tbf: {rate_bps, burst_bytes, limit_bytes}}, {pfifo: {limit_packets}}, {bfifo:
+{limit_bytes}}. A discipline that somebody else has set is refused, because it could not be put back
+as it was.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from udpbench.agent.host import Host
 TC_H_ROOT = 0xFFFFFFFF
 TICK_NS = 64  # include/net/pkt_sched.h: PSCHED_SHIFT 6
 MAX_RATE_BYTES = 2**32 - 1  # struct tc_ratespec.rate
-KNOWN = ("tbf", "pfifo")
+KNOWN = ("tbf", "pfifo", "bfifo")
+FIFO_LIMITS = {"pfifo": "limit_packets", "bfifo": "limit_bytes"}
 
 
 def read(host: Host, target: str) -> Optional[dict[str, Any]]:
     """Return the root discipline; a rate is whole bytes per second, so eight bits at a time."""
+    _teach_bfifo()
     for message in host.rtnl("tc", "dump", index=host.index(target)):
         # The kernel's default (noqueue, mq, pfifo_fast) has no handle; one that was set has.
         if message["parent"] == TC_H_ROOT and message["handle"] != 0:
@@ -28,8 +31,8 @@ def read(host: Host, target: str) -> Optional[dict[str, Any]]:
 
 
 def _options(kind: str, options: Any) -> dict[str, int]:
-    if kind == "pfifo":
-        return {"limit_packets": options["limit"]}
+    if kind in FIFO_LIMITS:
+        return {FIFO_LIMITS[kind]: options["limit"]}
     if kind == "tbf":
         parameters = options.get_attr("TCA_TBF_PARMS")
         burst_ns = parameters["buffer"] * TICK_NS
@@ -41,9 +44,17 @@ def _options(kind: str, options: Any) -> dict[str, int]:
     return {}
 
 
+def _teach_bfifo() -> None:
+    """Let pyroute2 0.9.7 know a bfifo, whose one option is laid out as a pfifo's (sch_fifo.c)."""
+    from pyroute2.netlink.rtnl.tcmsg import plugins
+
+    plugins.setdefault("bfifo", plugins["pfifo"])
+
+
 def write(host: Host, target: str, value: Optional[dict[str, Any]]) -> None:
     """Add the discipline at the root, or take away one of the kinds known here."""
     index = host.index(target)
+    _teach_bfifo()
     there = set(read(host, target) or {})
     if value is None:
         if there - set(KNOWN):
@@ -57,8 +68,8 @@ def write(host: Host, target: str, value: Optional[dict[str, Any]]) -> None:
 
 
 def _fields(kind: str, options: dict[str, int]) -> dict[str, int]:
-    if kind == "pfifo":
-        return {"limit": options["limit_packets"]}
+    if kind in FIFO_LIMITS:
+        return {"limit": options[FIFO_LIMITS[kind]]}
     if kind == "tbf":
         rate_bytes = options["rate_bps"] // 8
         if rate_bytes > MAX_RATE_BYTES:

@@ -13,42 +13,90 @@ from typing import Any, Callable
 from udpbench.agent.host import Host
 from udpbench.agent.settings import (
     address,
+    bridge,
+    channels,
+    coalesce,
+    cpu_latency,
     device,
     feature,
+    firewall,
+    flow_hash,
+    governor,
+    indirection,
+    irq,
+    irqbalance,
     link,
     mtu,
     napi_cpus,
     neighbour,
+    ntuple,
+    pause,
+    port,
     qdisc,
+    rfs,
+    rings,
+    route,
     rps,
     sysctl,
+    turbo,
     txqueuelen,
+    unclaimed,
     up,
     xps,
 )
 
 
+def _never(_wanted: Any, _got: Any) -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Kind:
-    """One kind: ``same(wanted, got)`` says whether the kernel keeps what was asked for."""
+    """One kind: ``same(wanted, got)`` says whether a value is the one that was asked for.
+
+    ``rounded(wanted, got)`` says whether ``got`` is what the kernel or a driver makes of it.
+    """
 
     read: Callable[[Host, str], Any]
     write: Callable[[Host, str, Any], None]
     same: Callable[[Any, Any], bool] = operator.eq
+    rounded: Callable[[Any, Any], bool] = _never
+    disruptive: bool = False
+    """It could cut a connection by its interface, the first part of the target."""
+    flaps: bool = False
+    """A driver may take the link down and up again for it."""
 
 
 KINDS: Mapping[str, Kind] = {
     "link": Kind(link.read, link.write, link.same),
-    "up": Kind(up.read, up.write),
+    "bridge": Kind(bridge.read, bridge.write),
+    "port": Kind(port.read, port.write),
+    "up": Kind(up.read, up.write, disruptive=True),
+    "unclaimed": Kind(unclaimed.read, unclaimed.write),
     "address": Kind(address.read, address.write),
     "neighbour": Kind(neighbour.read, neighbour.write, neighbour.same),
-    "mtu": Kind(mtu.read, mtu.write),
+    "route": Kind(route.read, route.write, route.same),
+    "mtu": Kind(mtu.read, mtu.write, disruptive=True, flaps=True),
     "txqueuelen": Kind(txqueuelen.read, txqueuelen.write),
-    "qdisc": Kind(qdisc.read, qdisc.write, qdisc.same),
-    "feature": Kind(feature.read, feature.write),
+    "qdisc": Kind(qdisc.read, qdisc.write, qdisc.same, disruptive=True),
+    "firewall": Kind(firewall.read, firewall.write, firewall.same),
+    "channels": Kind(channels.read, channels.write, channels.same, disruptive=True, flaps=True),
+    "rings": Kind(rings.read, rings.write, rings.same, rings.rounded, disruptive=True, flaps=True),
+    "feature": Kind(feature.read, feature.write, disruptive=True, flaps=True),
+    "flow_hash": Kind(flow_hash.read, flow_hash.write, flow_hash.same),
+    "indirection": Kind(indirection.read, indirection.write, indirection.same),
+    "ntuple": Kind(ntuple.read, ntuple.write),
+    "coalesce": Kind(coalesce.read, coalesce.write, coalesce.same, coalesce.rounded),
+    "pause": Kind(pause.read, pause.write, pause.same, disruptive=True, flaps=True),
     "device": Kind(device.read, device.write),
     "napi_cpus": Kind(napi_cpus.read, napi_cpus.write, napi_cpus.same),
+    "irqbalance": Kind(irqbalance.read, irqbalance.write, irqbalance.same),
+    "irq": Kind(irq.read, irq.write, irq.same, disruptive=True),
     "rps": Kind(rps.read, rps.write, rps.same),
+    "rfs": Kind(rfs.read, rfs.write, rounded=rfs.rounded),
     "xps": Kind(xps.read, xps.write, xps.same),
     "sysctl": Kind(sysctl.read, sysctl.write, sysctl.same),
+    "governor": Kind(governor.read, governor.write, governor.same),
+    "turbo": Kind(turbo.read, turbo.write),
+    "cpu_latency": Kind(cpu_latency.read, cpu_latency.write, rounded=cpu_latency.rounded),
 }

@@ -1,0 +1,225 @@
+"""A network card that only ``ethtool`` text shows: it rounds, refuses, keeps quiet and forgets.
+
+For what no virtual device of a test's kernel has. The words are those of ethtool 6.1 (tests/
+fixtures/ethtool); what the card does is what kernel-reference 5.1 says of real ones.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Optional
+
+from udpbench.agent.host import Done, Host, Napi
+from udpbench.agent.settings.indirection import table_of
+
+TABLE_SIZE = 16
+FIELDS = {
+    "s": "IP SA",
+    "d": "IP DA",
+    "f": "L4 bytes 0 & 1 [TCP/UDP src port]",
+    "n": "L4 bytes 2 & 3 [TCP/UDP dst port]",
+}
+UDP4_RULE = """Filter: {location}
+\tRule Type: UDP over IPv4
+\tSrc IP addr: 0.0.0.0 mask: 255.255.255.255
+\tDest IP addr: 0.0.0.0 mask: 255.255.255.255
+\tTOS: 0x0 mask: 0xff
+\tSrc port: 0 mask: 0xffff
+\tDest port: {port} mask: 0x0
+\tAction: Direct to queue {queue}
+"""
+
+
+class CardHost(Host):
+    """A folder as root, and eth3 as its only card."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.combined = 8
+        self.rings = {"rx": 256, "tx": 256}
+        self.coalesce = {"rx-usecs": 3, "tx-usecs": 3}
+        self.adaptive = 0
+        self.pause = {"autoneg": 0, "rx": 1, "tx": 1}
+        self.hash = {"udp4": "sd", "udp6": "sd"}
+        self.table = table_of("default", 8, TABLE_SIZE)
+        self.configured = False
+        """The table is the user's: then the kernel refuses fewer queues than it leads to."""
+        self.rules: dict[int, tuple[int, int]] = {}
+        self.refusing: set[str] = set()
+        """Options that end with "Operation not supported"."""
+        self.silent: set[str] = set()
+        """Options that end with status 0 and change nothing."""
+        self.said: list[str] = []
+        """Every change that was asked for."""
+        self.failing: dict[int, bool] = {}
+        """Number of a change or write, counted from here → whether it happens all the same."""
+        for queue in range(8):
+            self._queue(queue)
+        for cpu in range(2):
+            self._file(f"sys/devices/system/cpu/cpufreq/policy{cpu}/scaling_governor", "powersave")
+        self._file("sys/devices/system/cpu/intel_pstate/no_turbo", "0")
+        self._file("proc/sys/kernel/random/boot_id", "6ab1c5d0-0000-4000-8000-000000000001")
+        self._file("proc/self/ns/net", "")
+        for queue in range(8):
+            self._file(f"proc/irq/{40 + queue}/smp_affinity_list", "0,1,2,3,4,5,6,7")
+
+    def _file(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+
+    def _queue(self, queue: int) -> None:
+        for name in (f"rx-{queue}/rps_cpus", f"rx-{queue}/rps_flow_cnt", f"tx-{queue}/xps_cpus"):
+            self._file(f"sys/class/net/eth3/queues/{name}", "0")
+
+    def index(self, interface: str) -> int:
+        """Return the card's index; there is no other."""
+        if interface != "eth3":
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), interface)
+        return 3
+
+    def link(self, interface: str) -> Any:
+        """Return a message of a link without a carrier, so that nothing is waited for."""
+        return {"flags": 1, "index": self.index(interface)}
+
+    def rtnl(self, noun: str, verb: str, **fields: Any) -> list[Any]:  # noqa: ARG002
+        """Return nothing: the card has neither addresses nor routes."""
+        return []
+
+    def queue_napis(self, interface: str) -> dict[int, Napi]:
+        """Return an interrupt for each queue."""
+        self.index(interface)
+        return {queue: Napi(queue, 40 + queue, None) for queue in range(self.combined)}
+
+    def program(self, name: str) -> Optional[Path]:
+        """Have ethtool alone."""
+        return Path("/usr/sbin/ethtool") if name == "ethtool" else None
+
+    def write_text(self, path: str, text: str) -> None:
+        """Write, or fail as the test wants it."""
+        with self._effect() as happens:
+            if happens:
+                Host.write_text(self, path, text)
+
+    @contextmanager
+    def _effect(self) -> Iterator[bool]:
+        self.failing = {number - 1: happens for number, happens in self.failing.items()}
+        happens = self.failing.pop(0, None)
+        yield happens is not False
+        if happens is not None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def run(self, *command: str, stdin: str = "") -> Done:  # noqa: ARG002 - Host's signature
+        """Be ethtool."""
+        program, option, interface, *words = command
+        if program != "ethtool":
+            raise OSError(errno.ENOPKG, f"{program} is not installed")
+        if interface != "eth3":
+            return Done(1, "", "netlink error: No such device")
+        if option in self.refusing:
+            return Done(1, "", "netlink error: Operation not supported")
+        if option in ("-l", "-g", "-c", "-a", "-x", "-n"):
+            return Done(0, self._show(option, words), "")
+        self.said.append(" ".join([option, *words]))
+        with self._effect() as happens:
+            if option in self.silent or not happens:
+                return Done(0, "", "")
+            return self._change(option, words)
+
+    # --- showing -------------------------------------------------------------------------------
+
+    def _show(self, option: str, words: list[str]) -> str:
+        if words[:1] == ["rx-flow-hash"]:
+            return "\n".join(FIELDS[letter] for letter in self.hash[words[1]])
+        return {
+            "-l": f"Current hardware settings:\nRX:\t\tn/a\nCombined:\t{self.combined}\n",
+            "-g": f"Current hardware settings:\nRX:\t{self.rings['rx']}\nTX:\t{self.rings['tx']}\n",
+            "-c": f"Adaptive RX: {_on(self.adaptive)}  TX: n/a\n"
+            + "".join(f"{key}:\t{value}\n" for key, value in self.coalesce.items()),
+            "-a": "Autonegotiate:\t{autoneg}\nRX:\t{rx}\nTX:\t{tx}\n".format(
+                **{key: _on(value) for key, value in self.pause.items()}
+            ),
+            "-x": self._table(),
+            "-n": f"{self.combined} RX rings available\nTotal {len(self.rules)} rules\n\n"
+            + "".join(
+                UDP4_RULE.format(location=location, port=port, queue=queue)
+                for location, (port, queue) in self.rules.items()
+            ),
+        }[option]
+
+    def _table(self) -> str:
+        head = f"RX flow hash indirection table for eth3 with {self.combined} RX ring(s):\n"
+        rows = [self.table[start : start + 8] for start in range(0, TABLE_SIZE, 8)]
+        return head + "".join(
+            f"{8 * k:5}:" + "".join(f"{queue:6}" for queue in row) + "\n"
+            for k, row in enumerate(rows)
+        )
+
+    # --- changing ------------------------------------------------------------------------------
+
+    def _change(self, option: str, words: list[str]) -> Done:
+        if option == "-N":
+            return self._steer(words)
+        if option == "-X":
+            self.table = table_of(" ".join(words), self.combined, TABLE_SIZE)
+            self.configured = words != ["default"]
+            return Done(0, "", "")
+        wanted = {key: _number(value) for key, value in zip(words[::2], words[1::2])}
+        if option == "-L":
+            return self._channels(wanted["combined"])
+        if option == "-G":
+            self.rings.update({key: -(-value // 8) * 8 for key, value in wanted.items()})
+        elif option == "-A":
+            self.pause.update(wanted)
+        else:
+            self.adaptive = wanted.pop("adaptive-rx", self.adaptive)
+            self.coalesce.update({key: value // 2 * 2 + 1 for key, value in wanted.items()})
+        return Done(0, "", "")
+
+    def _channels(self, combined: int) -> Done:
+        if self.configured and max(self.table) >= combined:
+            return Done(1, "", "netlink error: requested channel counts are too low for existing")
+        for folder in (self.root / "sys/class/net/eth3/queues").iterdir():
+            shutil.rmtree(folder)
+        for queue in range(combined):  # all that hung on queues is forgotten
+            self._queue(queue)
+        self.combined = combined
+        self.table = table_of("default", combined, TABLE_SIZE)
+        return Done(0, "", "")
+
+    def _steer(self, words: list[str]) -> Done:
+        if words[0] == "rx-flow-hash":
+            self.hash[words[1]] = words[2]
+            return Done(0, "", "")
+        if words[0] == "delete":
+            del self.rules[int(words[1])]
+            return Done(0, "", "")
+        location = 1023 - len(self.rules)
+        self.rules[location] = (int(words[3]), int(words[5]))
+        return Done(0, f"Added rule with ID {location}\n", "")
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that a setting could have left behind."""
+        files = (path for path in self.root.rglob("*") if path.is_file())
+        values = {key: value for key, value in vars(self).items() if key[0] != "_"}
+        for key in ("root", "said", "failing", "configured"):
+            del values[key]
+        return {**{str(path): path.read_text().strip() for path in files}, **repr_of(values)}
+
+
+def repr_of(values: dict[str, Any]) -> dict[str, str]:
+    """Return values frozen, so that a later change does not reach them."""
+    return {key: repr(value) for key, value in values.items()}
+
+
+def _on(value: int) -> str:
+    return "on" if value else "off"
+
+
+def _number(text: str) -> int:
+    return {"on": 1, "off": 0}[text] if text in ("on", "off") else int(text)

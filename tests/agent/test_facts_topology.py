@@ -1,0 +1,135 @@
+"""A host of two nodes with SMT and a card of four queues, as a tree of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from udpbench.agent import facts
+from udpbench.agent.environment import environment
+from udpbench.agent.host import Done, Host, Napi
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+ETHTOOL = {"-i": "sfc-i", "-g": "igb-g"}
+
+
+class TwoNodes(Host):
+    """The tree, with a card that answers ethtool and a kernel without the netdev family."""
+
+    def __init__(self) -> None:
+        super().__init__(FIXTURES / "hosts/two-nodes")
+
+    def queue_napis(self, interface: str) -> dict[int, Napi]:  # noqa: ARG002 - Host's signature
+        """Fail as a kernel before 6.8 does."""
+        raise OSError(2, "No such file or directory")
+
+    def features(self, interface: str) -> dict[str, bool]:  # noqa: ARG002 - Host's signature
+        """Return two features."""
+        return {"rx-gro": True, "rx-lro": False}
+
+    def run(self, *command: str, stdin: str = "") -> Done:  # noqa: ARG002 - Host's signature
+        """Print a fixture, or a version."""
+        if command[1] == "--version":
+            said = {"ethtool": "ethtool version 6.1", "iptables": "iptables v1.8.9 (nf_tables)"}
+            if command[0] not in said:
+                raise OSError(65, f"{command[0]} is not installed")
+            return Done(0, said[command[0]] + "\n", "")
+        return Done(0, (FIXTURES / "ethtool" / ETHTOOL[command[1]]).read_text(), "")
+
+    def rtnl(self, noun: str, verb: str, **fields: Any) -> list[Any]:  # noqa: ARG002
+        """Return no messages."""
+        return []
+
+    def index(self, interface: str) -> int:  # noqa: ARG002 - Host's signature
+        """Return an index."""
+        return 3
+
+    def link(self, interface: str) -> Any:
+        """Fail: the driver is a symbolic link that a tree of files in git does not have."""
+        raise OSError(19, "No such device", interface)
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> TwoNodes:
+    """Return the host."""
+    monkeypatch.setattr(facts, "driver", lambda *_: "sfc")
+    return TwoNodes()
+
+
+def test_the_whole_topology_is_read(host: TwoNodes) -> None:
+    """Nodes, cores, caches, the card's node, its queues, interrupts, CPUs and rings."""
+    found = facts.facts(host, "right", "eth3", {})
+    assert {"0": (0, 1, 4, 5), "1": (2, 3, 6, 7)} == found.numa_nodes
+    assert {str(cpu): (cpu % 4, cpu % 4 + 4) for cpu in range(8)} == found.siblings
+    near, far = (0, 1, 4, 5), (2, 3, 6, 7)
+    assert {str(cpu): near if cpu % 4 < 2 else far for cpu in range(8)} == found.cache_siblings
+    assert (1, 9000, 4, 4) == (
+        found.interface_node,
+        found.mtu,
+        found.rx_queues,
+        found.tx_queues,
+    )
+    assert {"0": 121, "1": 122, "2": 123, "3": 124} == found.queue_irqs
+    assert {"0": (2,), "1": (3,), "2": (6,), "3": (7,)} == found.queue_cpus
+    assert {"rx": 256, "tx": 256, "rx-max": 4096, "tx-max": 4096} == found.rings
+    assert {
+        "net.core.rmem_max": 212992,
+        "net.core.optmem_max": 131072,
+        "net.ipv4.udp_early_demux": 1,
+    } == found.limits
+    assert "Example CPU 8-Thread @ 2.60GHz" == found.cpu_model
+
+
+def test_what_moves_a_number_is_recorded(host: TwoNodes) -> None:
+    """Power, mitigations, versions, and the state of the link; what is empty is left out."""
+    assert {
+        "mitigations": "mds: Mitigation: Clear CPU buffers; SMT vulnerable",
+        "governor": "powersave",
+        "turbo": "on",
+        "smt": "on",
+        "nohz_full_cpus": "6-7",
+        "idle_driver": "intel_idle",
+        "transparent_hugepages": "madvise",
+        "clocksource": "tsc",
+        "virtual_machine": "no",
+        "irqbalance": "running",
+        "system": "Example Linux 12",
+        "offloads": "rx-gro",
+        "link": "10000 Mb/s, full duplex",
+        "driver_version": "4.1",
+        "firmware": "6.2.7.1001 rx1 tx1",
+        "ethtool": "6.1",
+        "iptables": "1.8.9 (nf_tables)",
+    } == environment(host, "eth3", host.read_text("/proc/cpuinfo"))
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"intel_pstate/no_turbo": "1"}, "off"),
+        ({"cpufreq/boost": "1"}, "on"),
+        ({"cpufreq/boost": "0"}, "off"),
+        ({}, None),
+    ],
+)
+def test_turbo_is_known_where_a_switch_shows_it(
+    tmp_path: Path, files: dict[str, str], expected: str | None
+) -> None:
+    """Neither switch: nothing is said."""
+    for name, text in files.items():
+        path = tmp_path / "sys/devices/system/cpu" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    assert expected == environment(Host(tmp_path), None, "").get("turbo")
+
+
+@pytest.mark.parametrize(("node", "expected"), [("-1", None), ("0", 0)])
+def test_a_card_of_virtio_keeps_its_node_one_folder_up(
+    tmp_path: Path, node: str, expected: int | None
+) -> None:
+    """-1 is no node."""
+    (tmp_path / "sys/class/net/eth3/device").mkdir(parents=True)
+    (tmp_path / "sys/class/net/eth3/numa_node").write_text(node)
+    assert expected == facts.interface_node(Host(tmp_path), "eth3")

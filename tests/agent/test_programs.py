@@ -1,0 +1,146 @@
+"""Programs of the host: found under its root, bounded in time, and their words as errors."""
+
+from __future__ import annotations
+
+import errno
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+
+from udpbench.agent import host as host_module
+from udpbench.agent import programs
+from udpbench.agent.host import Done, Host
+from udpbench.agent.settings import irqbalance, unclaimed
+
+
+def install(root: Path, name: str, script: str) -> Host:
+    """Put a program into a root."""
+    path = root / "usr/sbin" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return Host(root)
+
+
+def test_a_program_is_run_where_the_root_has_it(tmp_path: Path) -> None:
+    """Its input, output, errors and status pass; its language is English."""
+    host = install(tmp_path, "tool", 'cat; echo "$1 $LC_ALL" >&2; exit 3')
+    assert Done(3, "in", "arg C\n") == host.run("tool", "arg", stdin="in")
+
+
+def test_a_program_outside_the_root_is_not_there(tmp_path: Path) -> None:
+    """Nothing of the real machine is run for a host that is a folder; ENOENT would mean restored."""
+    with pytest.raises(OSError, match="sh is not installed") as refused:
+        Host(tmp_path).run("sh")
+    assert errno.ENOPKG == refused.value.errno
+
+
+def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says how long was waited."""
+    monkeypatch.setattr(host_module, "PROGRAM_TIMEOUT_S", 0.2)
+    with pytest.raises(OSError, match=r"tool did not end within 0.2 s"):
+        install(tmp_path, "tool", "exec sleep 20").run("tool")
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "words"),
+    [
+        ("echo netlink error: No such device >&2; exit 1", errno.ENODEV, "netlink error: No such"),
+        (
+            "echo Cannot get it: Operation not supported; exit 76",
+            errno.EOPNOTSUPP,
+            "Operation not supported",
+        ),
+        ("echo odd >&2; exit 1", errno.EIO, "odd"),
+        ("exit 4", errno.EIO, "tool ended with status 4"),
+    ],
+)
+def test_a_refusal_is_the_error_that_its_words_stand_for(
+    tmp_path: Path, script: str, code: int, words: str
+) -> None:
+    """So that a device that is gone is told from a refusal."""
+    with pytest.raises(OSError, match=words) as refused:
+        programs.output(install(tmp_path, "tool", script), "tool")
+    assert code == refused.value.errno
+
+
+def test_a_condition_that_does_not_come_true_is_named(tmp_path: Path) -> None:
+    """With its deadline."""
+    host = Host(tmp_path)
+    seen: list[int] = []
+    host.wait_for("the third look", lambda: seen.append(1) or len(seen) == 3, 5.0)
+    assert 3 == len(seen)
+    with pytest.raises(OSError, match=r"rain did not happen within 0.02 s"):
+        host.wait_for("rain", lambda: False, 0.02)
+
+
+class Stopping(Host):
+    """A root whose processes take signals, or not."""
+
+    deaf = False
+
+    def signal(self, pid: int, number: int) -> None:
+        """Change the state as the kernel does."""
+        if not self.deaf:
+            state = {19: "T", 18: "S"}[number]
+            self.path(f"/proc/{pid}/stat").write_text(f"{pid} (irqbalance) {state} 1")
+
+
+def daemon(root: Path, pid: int) -> Stopping:
+    """Write a process of that name."""
+    (root / f"proc/{pid}").mkdir(parents=True)
+    (root / f"proc/{pid}/comm").write_text("irqbalance\n")
+    (root / f"proc/{pid}/stat").write_text(f"{pid} (irqbalance) S 1\n")
+    return Stopping(root)
+
+
+def test_irqbalance_is_paused_and_goes_on(tmp_path: Path) -> None:
+    """All processes of that name; one that runs as well makes it work."""
+    daemon(tmp_path, 41)
+    host = daemon(tmp_path, 42)
+    irqbalance.write(host, irqbalance.NAME, False)
+    assert ["T", "T"] == [irqbalance.state_of(host, pid) for pid in (41, 42)]
+    assert irqbalance.read(host, irqbalance.NAME) is False
+    host.signal(42, 18)
+    assert irqbalance.read(host, irqbalance.NAME) is True
+    assert irqbalance.same(False, None)
+
+
+def test_an_irqbalance_that_goes_on_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal was sent and it is not paused."""
+    monkeypatch.setattr(irqbalance, "DEADLINE_S", 0.05)
+    host = daemon(tmp_path, 41)
+    host.deaf = True
+    with pytest.raises(OSError, match="irqbalance pausing did not happen"):
+        irqbalance.write(host, irqbalance.NAME, False)
+
+
+def test_no_irqbalance_is_gone(tmp_path: Path) -> None:
+    """Nothing to pause, and nothing left to let go on."""
+    (tmp_path / "proc").mkdir()
+    host = Host(tmp_path)
+    assert irqbalance.read(host, irqbalance.NAME) is None
+    with pytest.raises(ProcessLookupError):
+        irqbalance.write(host, irqbalance.NAME, True)
+
+
+MAC = bytes.fromhex("020000000007")
+ANSWER = bytes.fromhex("0001080006040002") + MAC + bytes([10, 0, 0, 7]) + bytes(10)
+
+
+@pytest.mark.parametrize(
+    ("frame", "expected"),
+    [
+        (ANSWER, (IPv4Address("10.0.0.7"), "02:00:00:00:00:07")),
+        (ANSWER + bytes(18), (IPv4Address("10.0.0.7"), "02:00:00:00:00:07")),
+        (unclaimed.probe(MAC, IPv4Address("10.0.0.7")), None),
+        (ANSWER[:20], None),
+        (b"\0\6" + ANSWER[2:], None),
+    ],
+)
+def test_what_an_arp_packet_claims(frame: bytes, expected: object) -> None:
+    """Its sender's address, padded or not; a probe claims nothing, nor does another medium."""
+    assert expected == unclaimed.claimed(frame)

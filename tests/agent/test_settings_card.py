@@ -1,0 +1,295 @@
+"""The kinds that need a real card, against one that only exists in ethtool's words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from network_card import CardHost
+
+from udpbench.agent.journal import Journal
+from udpbench.agent.settings.engine import Engine
+from udpbench.errors import RestoreError, SettingRefused
+from udpbench.model import Change, Setting
+
+
+@pytest.fixture
+def card(tmp_path: Path) -> CardHost:
+    """Return a host with a card of eight queues."""
+    return CardHost(tmp_path)
+
+
+def engine(card: CardHost, run: str = "run") -> Engine:
+    """Return an engine of both scopes."""
+    return Engine(card, Journal(card, run), ["namespace", "machine"])
+
+
+def change(card: CardHost, kind: str, target: str, value: Any) -> tuple[Change, Engine]:
+    """Apply one setting."""
+    made = engine(card)
+    (applied,) = made.apply([Setting(kind, target, value)])
+    return applied, made
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "value", "said", "undone"),
+    [
+        ("rings", "eth3", {"rx": 4096}, "-G rx 4096", "-G rx 256"),
+        (
+            "coalesce",
+            "eth3",
+            {"rx-usecs": 9, "adaptive-rx": 1},
+            "-C adaptive-rx on rx-usecs 9",
+            "-C adaptive-rx off rx-usecs 3",
+        ),
+        ("pause", "eth3", {"rx": False}, "-A rx off", "-A rx on"),
+        ("flow_hash", "eth3/udp4", "sdfn", "-N rx-flow-hash udp4 sdfn", "-N rx-flow-hash udp4 sd"),
+        ("indirection", "eth3", "equal 2", "-X equal 2", "-X default"),
+        ("indirection", "eth3", "weight 6 2", "-X weight 6 2", "-X default"),
+        (
+            "ntuple",
+            "eth3/udp4/4321",
+            2,
+            "-N flow-type udp4 dst-port 4321 action 2",
+            "-N delete 1023",
+        ),
+    ],
+)
+def test_a_card_is_asked_in_ethtools_words(
+    card: CardHost, kind: str, target: str, value: Any, said: str, undone: str
+) -> None:
+    """Once for the change and once to undo it; afterwards the card is as it was."""
+    before = card.state()
+    _, made = change(card, kind, target, value)
+    assert ([said], False) == (card.said, before == card.state())
+    made.restore()
+    assert ([said, undone], before) == (card.said, card.state())
+
+
+def test_a_value_that_the_driver_rounds_is_accepted_and_shown(card: CardHost) -> None:
+    """Asked for 1001, got 1008; the same for a timer that counts in twos."""
+    applied, made = change(card, "rings", "eth3", {"rx": 1001})
+    assert {"rx": 1008, "tx": 256} == applied.after
+    made.restore()
+    applied, made = change(card, "coalesce", "eth3", {"rx-usecs": 8})
+    assert 9 == applied.after["rx-usecs"]
+    made.restore()
+    assert ({"rx": 256, "tx": 256}, 3) == (card.rings, card.coalesce["rx-usecs"])
+
+
+@pytest.mark.parametrize(
+    ("option", "kind", "target", "value", "words"),
+    [
+        ("-G", "rings", "eth3", {"rx": 4096}, "see ethtool -g"),
+        ("-C", "coalesce", "eth3", {"rx-usecs": 60}, "see ethtool -c"),
+        ("-N", "flow_hash", "eth3/udp4", "sdfn", "read back 'sd'; the driver hashes other fields"),
+        ("-N", "ntuple", "eth3/udp4/4321", 2, "the driver did not take the rule"),
+        ("-A", "pause", "eth3", {"rx": 0}, "read back"),
+        ("-X", "indirection", "eth3", "equal 2", "read back"),
+        ("-L", "channels", "eth3", 4, "read back"),
+    ],
+)
+def test_exit_status_0_is_not_believed(
+    card: CardHost, option: str, kind: str, target: str, value: Any, words: str
+) -> None:
+    """A driver that says nothing and changes nothing has refused."""
+    card.silent.add(option)
+    before = card.state()
+    with pytest.raises(SettingRefused, match=words):
+        change(card, kind, target, value)
+    assert before == card.state()
+
+
+@pytest.mark.parametrize(
+    ("option", "kind", "target", "value", "words"),
+    [
+        ("-g", "rings", "eth3", {"rx": 1}, "Operation not supported; the device has fixed rings"),
+        ("-c", "coalesce", "eth3", {"rx-usecs": 1}, "not supported; use napi: "),
+        ("-a", "pause", "eth3", {"rx": 0}, "not supported; the device has no flow control"),
+        ("-n", "flow_hash", "eth3/udp4", "sd", "not supported; spread over addresses"),
+        ("-x", "indirection", "eth3", "equal 2", "not supported; use ethtool.channels, ntuple"),
+        ("-n", "ntuple", "eth3/udp4/1", 1, "not supported; the feature rx-ntuple-filter"),
+        ("-l", "channels", "eth3", 2, "not supported; the device has a fixed number of queues"),
+    ],
+)
+def test_what_a_driver_does_not_support_is_said_with_what_would_do(
+    card: CardHost, option: str, kind: str, target: str, value: Any, words: str
+) -> None:
+    """The kernel's text, and an alternative."""
+    card.refusing.add(option)
+    with pytest.raises(SettingRefused, match=words):
+        change(card, kind, target, value)
+    assert [] == card.said
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "value", "words"),
+    [
+        ("rings", "eth3", {"rx-jumbo": 1}, "the device has no rx-jumbo; it has rx, tx"),
+        ("flow_hash", "eth3/sctp4", "sd", "names none of udp4"),
+        ("indirection", "eth3", "equal", "'equal' is none of default, equal N, weight N"),
+        ("ntuple", "eth3/udp4", 1, "is no rule; write for example"),
+        ("ntuple", "eth3/udp4/80", 1, "rule 7 steers udp4 port 80 already; delete that rule"),
+        ("irq", "eth3/rx-9", [0], "no interrupt of rx-9; those that it shows: rx-0, rx-1"),
+        ("irq", "eth3/tx-0", [0], "is no queue; write for example"),
+        ("irqbalance", "other", False, "other is not irqbalance"),
+        ("governor", "cpu0", "performance", "cpu0 is not cpus"),
+        ("turbo", "cpu0", True, "cpu0 is not cpus"),
+        ("cpu_latency", "cpu0", 0, "cpu0 is not cpus"),
+        ("rfs", "eth3/tx-0", 1, "is no queue|is no RX queue|No such file"),
+        ("firewall", "ipv4/prerouting/accept/udp/1", True, "is no rule; write for example ipv4"),
+        ("firewall", "ipv4/input/accept/udp/1", True, "neither iptables nor nft is installed"),
+        ("channels", "eth3", {"rx": 2}, "the device has no rx; it has combined"),
+        ("channels", "eth4", 2, "No such device"),
+    ],
+)
+def test_what_is_no_setting_is_refused(
+    card: CardHost, kind: str, target: str, value: Any, words: str
+) -> None:
+    """A target or value that the device cannot have; the card is not asked for a change."""
+    card.rules[7] = (80, 3)
+    with pytest.raises(SettingRefused, match=words):
+        change(card, kind, target, value)
+    assert [] == card.said
+
+
+def test_a_table_that_could_not_be_put_back_is_left_alone(card: CardHost) -> None:
+    """Ethtool has no words for a table of somebody's own making."""
+    card.table = [3, 1, 4, 1, 5, 1, 2, 6, 5, 3, 5, 0, 7, 1, 3, 2]
+    with pytest.raises(
+        SettingRefused, match=r"has a table that ethtool could not set again; set it"
+    ):
+        change(card, "indirection", "eth3", "equal 2")
+    assert [] == card.said
+
+
+def test_fewer_channels_take_the_table_and_the_cpus_of_queues_along(card: CardHost) -> None:
+    """All of it comes back: what an administrator had set on queues that were gone, too."""
+    card.table, card.configured = [0] * 12 + [7] * 4, True
+    card.write_text("/sys/class/net/eth3/queues/rx-7/rps_cpus", "c")
+    card.write_text("/sys/class/net/eth3/queues/tx-0/xps_cpus", "3")
+    before = card.state()
+    applied, made = change(card, "channels", "eth3", 4)
+    assert (8, 4) == (applied.before["combined"], applied.after["combined"])
+    assert ["-X default", "-L combined 4"] == card.said
+    assert "3" == card.read_text("/sys/class/net/eth3/queues/tx-0/xps_cpus")
+    assert not card.exists("/sys/class/net/eth3/queues/rx-7")
+    made.restore()
+    assert before == card.state()
+
+
+def test_an_interrupt_follows_its_queue(card: CardHost) -> None:
+    """The queue is named; its interrupt's number is looked up."""
+    applied, made = change(card, "irq", "eth3/rx-2", [3])
+    assert ("3", [0, 1, 2, 3, 4, 5, 6, 7], [3]) == (
+        card.read_text("/proc/irq/42/smp_affinity_list"),
+        applied.before,
+        applied.after,
+    )
+    made.restore()
+    assert "0,1,2,3,4,5,6,7" == card.read_text("/proc/irq/42/smp_affinity_list")
+
+
+def test_the_clock_of_the_cpus_is_put_back_policy_by_policy(card: CardHost) -> None:
+    """They need not agree before."""
+    policies = "/sys/devices/system/cpu/cpufreq/policy{}/scaling_governor"
+    card.write_text(policies.format(1), "ondemand")
+    applied, made = change(card, "governor", "cpus", "performance")
+    assert {"policy0": "powersave", "policy1": "ondemand"} == applied.before
+    assert {"policy0": "performance", "policy1": "performance"} == applied.after
+    made.restore()
+    assert ["powersave", "ondemand"] == [card.read_text(policies.format(k)) for k in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("there", "file", "on", "off"),
+    [
+        ("intel_pstate/no_turbo", "intel_pstate/no_turbo", "0", "1"),
+        ("cpufreq/boost", "cpufreq/boost", "1", "0"),
+    ],
+)
+def test_turbo_has_two_switches(card: CardHost, there: str, file: str, on: str, off: str) -> None:
+    """Intel's own means the opposite."""
+    folder = card.root / "sys/devices/system/cpu"
+    (folder / "intel_pstate/no_turbo").unlink()
+    (folder / there).write_text(on)
+    applied, made = change(card, "turbo", "cpus", False)
+    assert (True, False, off) == (applied.before, applied.after, (folder / file).read_text())
+    made.restore()
+    assert on == (folder / file).read_text()
+
+
+@pytest.mark.parametrize(("kind", "value"), [("governor", "performance"), ("turbo", False)])
+def test_a_machine_without_the_switch_says_so(tmp_path: Path, kind: str, value: Any) -> None:
+    """A virtual machine has none."""
+    bare = CardHost(tmp_path)
+    (tmp_path / "sys/devices/system/cpu/intel_pstate/no_turbo").unlink()
+    for path in (tmp_path / "sys/devices/system/cpu/cpufreq").glob("policy*/*"):
+        path.unlink()
+        path.parent.rmdir()
+    with pytest.raises(SettingRefused, match="a virtual machine has none; set it on its host"):
+        change(bare, kind, "cpus", value)
+
+
+POOL = st.sampled_from(
+    [
+        Setting("rings", "eth3", {"rx": 4096}),
+        Setting("rings", "eth3", {"tx": 1001, "rx": 100}),
+        Setting("coalesce", "eth3", {"rx-usecs": 8}),
+        Setting("coalesce", "eth3", {"adaptive-rx": 1}),
+        Setting("pause", "eth3", {"rx": 0, "tx": 0}),
+        Setting("flow_hash", "eth3/udp4", "sdfn"),
+        Setting("indirection", "eth3", "equal 2"),
+        Setting("indirection", "eth3", "weight 1 2 1"),
+        Setting("ntuple", "eth3/udp4/4321", 1),
+        Setting("ntuple", "eth3/udp4/4322", 0),
+        Setting("channels", "eth3", 2),
+        Setting("channels", "eth3", {"combined": 5}),
+        Setting("irq", "eth3/rx-1", [1]),
+        Setting("rps", "eth3/rx-1", [0]),
+        Setting("rps", "eth3/rx-7", [0]),
+        Setting("rfs", "eth3/rx-0", 4096),
+        Setting("xps", "eth3/tx-4", [2]),
+        Setting("governor", "cpus", "performance", "machine"),
+        Setting("turbo", "cpus", False, "machine"),
+    ]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.lists(POOL, max_size=7), max_size=3),
+    st.dictionaries(st.integers(1, 25), st.booleans(), max_size=3),
+    st.booleans(),
+)
+def test_the_card_is_always_restored(
+    rounds: list[list[Setting]], failing: dict[int, bool], killed: bool
+) -> None:
+    """Whatever is applied in whatever order, and whatever fails under way, nothing stays."""
+    with TemporaryDirectory() as folder:
+        card = CardHost(Path(folder))
+        card.table, card.configured = [0] * 4 + [1] * 4 + [2] * 4 + [7] * 4, True
+        card.write_text("/sys/class/net/eth3/queues/rx-6/rps_cpus", "f0")
+        card.rules[7] = (80, 3)
+        before = card.state()
+        journal = Journal(card, "run")
+        made = Engine(card, journal, ["namespace", "machine"])
+        card.failing = dict(failing)
+        for asked in rounds:
+            try:
+                made.apply(asked)
+            except (SettingRefused, RestoreError):
+                continue
+        card.failing = {}
+        if killed and journal.pending:
+            journal.close()
+            made = Engine(card, Journal.open(card, journal.path), ())
+        # What failed half way while it was put back is not as it was left: hence force.
+        made.restore(force=True)
+        assert before == {
+            name: value for name, value in card.state().items() if "udpbench" not in name
+        }

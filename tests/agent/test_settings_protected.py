@@ -1,0 +1,142 @@
+"""Which interfaces carry an SSH connection: links and routes as data, no host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from udpbench.agent.host import Host
+from udpbench.agent.settings.protected import (
+    Link,
+    Route,
+    protected,
+    protected_interfaces,
+    ssh_connection,
+)
+
+SSH = "192.0.2.9 50000 192.0.2.1 22"
+ETH0 = Link(2, "eth0", "52:54:00:00:00:02")
+ETH1 = Link(3, "eth1", "52:54:00:00:00:03")
+ETH3 = Link(5, "eth3", "52:54:00:00:00:05")
+LOCAL = Route("192.0.2.0/24", 2)
+
+
+@pytest.mark.parametrize(
+    ("links", "routes", "connection", "expected"),
+    [
+        pytest.param([ETH0, ETH3], [LOCAL], SSH, {"eth0"}, id="a plain interface"),
+        pytest.param([ETH0, ETH3], [LOCAL], None, set(), id="no connection"),
+        pytest.param([ETH0, ETH3], [LOCAL], "UNKNOWN 65535 UNKNOWN 65535", set(), id="sshd -i"),
+        pytest.param(
+            [ETH0, ETH3],
+            [LOCAL, Route("0.0.0.0/0", 5)],
+            SSH,
+            {"eth0", "eth3"},
+            id="default routes, by which it may come back",
+        ),
+        pytest.param(
+            [ETH0, ETH1, ETH3],
+            [Route("0.0.0.0/0", 2), Route("192.0.2.0/24", 3)],
+            SSH,
+            {"eth0", "eth1"},
+            id="the longest prefix",
+        ),
+        pytest.param(
+            [
+                Link(2, "eth0", "52:54:00:00:00:02", master=4),
+                Link(3, "eth1", "52:54:00:00:00:02", master=4),
+                Link(4, "bond0", "52:54:00:00:00:02", "bond"),
+                ETH3,
+            ],
+            [Route("192.0.2.0/24", 4)],
+            SSH,
+            {"bond0", "eth0", "eth1"},
+            id="a bond and its ports",
+        ),
+        pytest.param(
+            [ETH0, Link(6, "eth0.7", ETH0.mac, "vlan", lower=2), ETH3],
+            [Route("192.0.2.0/24", 6)],
+            SSH,
+            {"eth0.7", "eth0"},
+            id="a VLAN and what is below it",
+        ),
+        pytest.param(
+            [
+                Link(2, "eth0", "52:54:00:00:00:02", master=4),
+                Link(4, "bond0", None, "bond"),
+                Link(6, "bond0.7", None, "vlan", master=7, lower=4),
+                Link(7, "br7", None, "bridge"),
+                ETH3,
+            ],
+            [Route("192.0.2.0/24", 7)],
+            SSH,
+            {"br7", "bond0.7", "bond0", "eth0"},
+            id="a bridge over a VLAN over a bond",
+        ),
+        pytest.param(
+            [ETH0, Link(8, "vf0", ETH0.mac), ETH3],
+            [LOCAL],
+            SSH,
+            {"eth0", "vf0"},
+            id="netvsc and its virtual function share a MAC",
+        ),
+        pytest.param(
+            [ETH0, Link(6, "eth0.7", ETH0.mac, "vlan", lower=2), ETH3],
+            [LOCAL],
+            SSH,
+            {"eth0"},
+            id="a VLAN on top is not what it stands on",
+        ),
+        pytest.param(
+            [ETH0, ETH3], [], "fe80::9%eth3 50000 fe80::1%eth3 22", {"eth3"}, id="link-local"
+        ),
+        pytest.param(
+            [ETH0, ETH3],
+            [Route("2001:db8::/64", 5), Route("0.0.0.0/0", 2)],
+            "2001:db8::9 1 2001:db8::1 22",
+            {"eth0", "eth3"},
+            id="IPv6 beside an IPv4 default route",
+        ),
+        pytest.param([ETH3], [LOCAL], SSH, set(), id="a route by an interface that is gone"),
+        pytest.param(
+            [Link(2, "a0", None, "veth", lower=3), Link(3, "b0", None, "veth", lower=2)],
+            [LOCAL],
+            SSH,
+            {"a0", "b0"},
+            id="a ring of lower interfaces ends",
+        ),
+    ],
+)
+def test_what_carries_the_connection_is_protected(
+    links: list[Link], routes: list[Route], connection: str | None, expected: set[str]
+) -> None:
+    """Every interface that the connection stands on, and no other."""
+    assert expected == protected_interfaces(links, routes, connection)
+
+
+def write(root: Path, pid: int, parent: int, environ: str) -> None:
+    """Write what /proc has of a process."""
+    folder = root / f"proc/{pid}"
+    folder.mkdir(parents=True)
+    (folder / "environ").write_text(environ)
+    (folder / "stat").write_text(f"{pid} (a) b) S {parent} 1 1")
+
+
+def test_sudo_does_not_hide_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It drops the variable from its child; the shell above it still has it."""
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
+    monkeypatch.setattr("os.getpid", lambda: 50)
+    write(tmp_path, 50, 40, "PATH=/bin\0HOME=/root\0")
+    write(tmp_path, 40, 30, f"A=1\0SSH_CONNECTION={SSH}\0B=2\0")
+    assert SSH == ssh_connection(Host(tmp_path))
+
+
+def test_without_ssh_nothing_is_asked_or_protected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A root without processes: the own environment decides."""
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
+    assert (None, frozenset()) == (ssh_connection(Host(tmp_path)), protected(Host(tmp_path)))
+    monkeypatch.setenv("SSH_CONNECTION", SSH)
+    assert SSH == ssh_connection(Host(tmp_path))

@@ -1,0 +1,21 @@
+"""Which interfaces a snapshot counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from udpbench.agent.host import Host
+from udpbench.agent.snapshot import bridge_ports
+
+
+def test_a_bridge_is_counted_with_its_ports(tmp_path: Path) -> None:
+    """In their order by name; any other interface, also one that is not there, has none."""
+    ports = tmp_path / "sys/class/net/bridge0/brif"
+    ports.mkdir(parents=True)
+    for name in ("port2", "port1"):
+        (ports / name).touch()
+    (tmp_path / "sys/class/net/eth0").mkdir()
+    host = Host(tmp_path)
+    assert [["port1", "port2"], [], []] == [
+        bridge_ports(host, name) for name in ("bridge0", "eth0", "eth9")
+    ]

@@ -1,0 +1,154 @@
+"""Rules of udpbench by each program that can make them, in namespaces of the tests' own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from settings_fixture import Inside, Refused, setting
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo pytest tests/lab"),
+]
+ACCEPT = setting("firewall", "ipv4/input/accept/udp/4321", True)
+RULES = (
+    ACCEPT,
+    setting("firewall", "ipv4/prerouting/notrack/udp/4321", True),
+    setting("firewall", "ipv4/output/notrack/udp/4321", True),
+    setting("firewall", "ipv4/input/drop/udp/4322", True),
+    setting("firewall", "ipv4/output/drop/udp/4323", True),
+    setting("firewall", "ipv4/prerouting/drop/udp/4324", True),
+    setting("firewall", "ipv6/input/accept/udp/4321", True),
+    setting("firewall", "ipv6/prerouting/notrack/udp/4321", True),
+)
+BACKENDS = {
+    "nf_tables": {"iptables": "xtables-nft-multi", "nft": "nft"},
+    "legacy": {"iptables": "xtables-legacy-multi"},
+    "nft": {"nft": "nft"},
+}
+
+
+@pytest.fixture(params=BACKENDS)
+def inside(request: pytest.FixtureRequest) -> Iterator[tuple[Inside, str]]:
+    """Yield a namespace with one way of making rules, and that way's name."""
+    links = {}
+    for name, program in BACKENDS[request.param].items():
+        path = shutil.which(program)
+        if path is None:
+            pytest.skip(f"{program} is not installed")
+        links[name] = path
+        if name == "iptables":
+            links |= dict.fromkeys(("ip6tables", "iptables_save", "ip6tables_save"), path)
+    made = Inside()
+    made.call("open", run="test")
+    made.call("programs", **links)
+    yield made, request.param
+    made.close()
+
+
+FOREIGN = {
+    "nf_tables": "iptables -A INPUT -p udp --dport 4321 -j DROP",
+    "legacy": "iptables -A INPUT -p udp --dport 4321 -j DROP",
+    "nft": "nft 'table inet site { chain in { type filter hook input priority 0; policy accept; "
+    "udp dport 4321 drop; }; }'",
+}
+
+
+def rules_of(inside: Inside, backend: str) -> str:
+    """Return every rule there is."""
+    return inside.shell("nft list ruleset" if backend == "nft" else "iptables-save; ip6tables-save")
+
+
+def test_rules_come_and_go_and_foreign_ones_stay(inside: tuple[Inside, str]) -> None:
+    """Each is read back; afterwards the host's own rule is there as it was, and nothing else."""
+    host, backend = inside
+    host.shell(FOREIGN[backend])
+    before = host.call("visible")
+    changes = host.apply(*RULES)
+    assert [True] * len(RULES) == [change["after"] for change in changes]
+    assert [False, None] == sorted({bool(c["before"]) or None for c in changes} | {False}, key=str)
+    assert len(RULES) == rules_of(host, backend).count("udpbench:")
+    host.call("restore")
+    after = host.call("visible")
+    if backend == "legacy":  # a table that was once asked for stays until its namespace ends
+        before, after = before["iptables"], after["iptables"]
+        after = "\n".join(line for line in after.splitlines() if line.startswith("-A"))
+        before = "\n".join(line for line in before.splitlines() if line.startswith("-A"))
+    assert before == after
+
+
+def test_an_accept_rule_wins_over_the_hosts_own_drop(inside: tuple[Inside, str]) -> None:
+    """It stands before it, and its packets are counted."""
+    host, backend = inside
+    host.shell(FOREIGN[backend])
+    host.shell("ip link set lo up")
+    host.apply(*RULES)
+    assert [4321] == host.call("arriving", ports=[4321, 4322, 4324])
+    counted = host.call("counted")
+    assert {setting["target"] for setting in RULES} == set(counted)
+    assert (1, 1, 1, 1) == tuple(
+        counted[f"ipv4/{place}/udp/{port}"]
+        for place, port in (
+            ("input/accept", 4321),
+            ("prerouting/notrack", 4321),
+            ("input/drop", 4322),
+            ("prerouting/drop", 4324),
+        )
+    )
+
+
+def test_the_same_rule_is_not_made_twice(inside: tuple[Inside, str]) -> None:
+    """A rule that a dead run left behind is in force, and not ours to delete."""
+    host, backend = inside
+    host.apply(*RULES)
+    once = rules_of(host, backend).count("udpbench:")
+    host.call("open", run="second")
+    host.apply(*RULES)
+    host.call("restore")
+    assert once == rules_of(host, backend).count("udpbench:")
+
+
+def test_a_dry_run_makes_no_table(inside: tuple[Inside, str]) -> None:
+    """Asking the legacy program for a table by name would make it."""
+    host, _ = inside
+    before = host.call("visible")
+    planned = host.call("plan", settings=list(RULES))
+    assert [None] * len(RULES) == [one["refusal"] for one in planned]
+    assert before == host.call("visible")
+
+
+def test_an_altered_rule_is_not_taken_for_ours(inside: tuple[Inside, str]) -> None:
+    """Somebody who changed it is told, and it is left alone."""
+    host, backend = inside
+    if backend == "nft":
+        pytest.skip("nft has no words to alter a rule in place")
+    host.apply(ACCEPT)
+    comment = "-m comment --comment udpbench:ipv4/input/accept/udp/4321"
+    host.shell(f"iptables -R INPUT 1 -p udp --dport 9999 {comment} -j ACCEPT")
+    with pytest.raises(Refused, match="somebody else changed it"):
+        host.call("restore")
+    assert "--dport 9999" in rules_of(host, backend)
+
+
+def test_without_a_program_it_is_refused() -> None:
+    """The message names both."""
+    inside = Inside()
+    try:
+        inside.call("open", run="test")
+        inside.call("programs")
+        with pytest.raises(Refused, match="neither iptables nor nft is installed; install one"):
+            inside.apply(ACCEPT)
+        assert {} == inside.call("counted")
+    finally:
+        inside.close()
+
+
+def test_addresses_are_of_ipv4_or_ipv6_alone(inside: tuple[Inside, str]) -> None:
+    """A rule for IPv6 leaves IPv4 packets alone."""
+    host, _ = inside
+    host.shell("ip link set lo up")
+    host.apply(setting("firewall", "ipv6/input/drop/udp/4321", True))
+    assert [4321] == host.call("arriving", ports=[4321])

@@ -1,0 +1,217 @@
+"""Settings that meet other hosts, other devices and other processes, each in a world of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from settings_fixture import Inside, Refused, setting, wire
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo pytest tests/lab"),
+]
+
+
+MTUS = "grep . /sys/class/net/*/mtu"
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Inside, Inside]]:
+    """Yield the namespaces of a sender and of a receiver whose links are up."""
+    sender, receiver = Inside(), Inside()
+    wire(sender, receiver)
+    receiver.shell("ip link set receive0 up")
+    receiver.call("settled", interface="receive0")
+    yield sender, receiver
+    receiver.close()
+    sender.close()
+
+
+def test_an_address_in_use_on_the_link_is_refused(pair: tuple[Inside, Inside]) -> None:
+    """The other end answers for it; nothing is changed, and free ones pass."""
+    sender, receiver = pair
+    sender.shell("ip address add 192.168.254.7/24 dev send0")
+    before = receiver.call("visible")
+    with pytest.raises(Refused, match=r"in use on the link: 192.168.254.7 by 02:00:00:00:00:02"):
+        receiver.apply(
+            setting("address", "receive0/192.168.254.1/24", True),
+            setting("unclaimed", "receive0/192.168.254.6,192.168.254.7", {}),
+        )
+    assert before == receiver.call("visible")
+    free = setting("unclaimed", "receive0/192.168.254.6,192.168.254.8", {})
+    (change,) = receiver.apply(free)
+    assert ({}, {}) == (change["before"], change["after"])
+
+
+def test_an_own_address_is_not_in_use(pair: tuple[Inside, Inside]) -> None:
+    """What is on the interface already is not asked for."""
+    _, receiver = pair
+    receiver.shell("ip address add 192.168.254.1/24 dev receive0")
+    receiver.apply(setting("unclaimed", "receive0/192.168.254.1", {}))
+
+
+def test_what_a_flapping_link_loses_is_given_back(pair: tuple[Inside, Inside]) -> None:
+    """The host's own addresses, neighbours and routes, when a change takes the link down and up."""
+    _, receiver = pair
+    receiver.shell(
+        "ip address add 10.9.9.9/24 dev receive0"
+        " && ip -6 address add fd09::9/64 dev receive0 nodad"
+        " && ip route add 10.66.0.0/16 via 10.9.9.1"
+        " && ip -6 route add fd66::/64 via fd09::1"
+        " && ip neighbour add 10.9.9.1 lladdr 02:00:00:00:00:02 dev receive0 nud permanent"
+    )
+    before = receiver.call("visible")
+    receiver.call("flap", interface="receive0")
+    receiver.call("settled", interface="receive0")
+    after = receiver.call("visible")
+    assert before["addresses"] == after["addresses"]
+    assert before["neighbours"] == after["neighbours"]
+    assert sorted(before["routes"].split("},{")) == sorted(after["routes"].split("},{"))
+
+
+def test_a_carrier_that_stays_away_is_told(pair: tuple[Inside, Inside]) -> None:
+    """The message names the interface and how long was waited."""
+    sender, receiver = pair
+    with pytest.raises(Refused, match=r"receive0: the carrier coming back did not happen within"):
+        receiver.call("unplugged", interface="receive0", peer_pid=sender.pid, deadline_s=30.0)
+
+
+def test_the_interface_of_the_ssh_connection_is_left_alone(pair: tuple[Inside, Inside]) -> None:
+    """Through a macvlan on a bridge, down to its port; other interfaces may be changed."""
+    _, receiver = pair
+    receiver.shell(
+        "ip link add site0 type bridge && ip link set receive0 master site0"
+        " && ip link add name site0.7 link site0 type macvlan && ip link set site0 up"
+        " && ip link set site0.7 up && ip address add 10.7.0.1/24 dev site0.7"
+        " && ip link add spare0 type bridge"
+    )
+    agent = Inside(
+        ["nsenter", f"--target={receiver.pid}", "--net", "--mount"],
+        {"SSH_CONNECTION": "10.7.0.9 50000 10.7.0.1 22"},
+    )
+    try:
+        before = receiver.shell(MTUS)
+        for interface in ("site0.7", "site0", "receive0"):
+            wanted = setting("mtu", interface, 1400)
+            with pytest.raises(Refused, match=f"SSH connection runs over {interface} "):
+                agent.apply(wanted)
+            (planned,) = agent.call("plan", settings=[wanted])
+            assert "measure over another interface" in planned["refusal"]
+        assert before == receiver.shell(MTUS)
+        agent.apply(setting("mtu", "receive0", 1500), setting("mtu", "spare0", 1400))
+        agent.call("restore")
+        assert before == receiver.shell(MTUS)
+    finally:
+        agent.close()
+
+
+def test_a_connection_to_another_namespace_protects_nothing(pair: tuple[Inside, Inside]) -> None:
+    """A built-in lab that was started from a shell which came by SSH: the peer is not reached."""
+    _, receiver = pair
+    agent = Inside(
+        ["nsenter", f"--target={receiver.pid}", "--net", "--mount"],
+        {"SSH_CONNECTION": "203.0.113.9 50000 203.0.113.1 22"},
+    )
+    try:
+        (change,) = agent.apply(setting("mtu", "receive0", 1400))
+        assert (1500, 1400) == (change["before"], change["after"])
+    finally:
+        agent.call("restore")
+        agent.close()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "ip link add test0 type bridge",
+        "ip tuntap add test0 mode tun",
+        "ip link add test0 type ifb",
+    ],
+)
+def test_other_devices_are_restored_too(pair: tuple[Inside, Inside], made: str) -> None:
+    """A bridge, a tun device and an ifb take what they can, and the rest is said."""
+    _, receiver = pair
+    receiver.shell(f"{made} && ip link set test0 addrgenmode none")
+    before = receiver.call("visible")
+    changes = receiver.apply(
+        setting("mtu", "test0", 1400),
+        setting("txqueuelen", "test0", 77),
+        setting("up", "test0", True),
+        setting("address", "test0/10.5.0.1/24", True),
+        setting("rps", "test0/rx-0", [0]),
+        setting("channels", "test0", 2, optional=True),
+        setting("rings", "test0", {"rx": 64}, optional=True),
+        setting("coalesce", "test0", {"rx-usecs": 8}, optional=True),
+        setting("flow_hash", "test0/udp4", "sdfn", optional=True),
+        setting("indirection", "test0", "equal 2", optional=True),
+        setting("ntuple", "test0/udp4/4321", 1, optional=True),
+        setting("pause", "test0", {"rx": 0}, optional=True),
+        setting("irq", "test0/rx-0", [0], optional=True),
+    )
+    assert [True] * 5 == [change["before"] != change["after"] for change in changes[:5]]
+    refusals = [change["refusal"] for change in changes[5:]]
+    if "tun" not in made:
+        assert [] == [why for why in refusals if why is None]
+    known = ("the kernel says: ", "the device has no ", "read back ")
+    assert [] == [why for why in refusals if why is not None and not why.startswith(known)]
+    receiver.call("restore")
+    after = receiver.call("visible")
+    # The first time up turns the qdisc noop into the default one, which going down does not undo.
+    assert {name for name in before if before[name] != after[name]} <= {
+        "links",
+        "addresses",
+        "qdiscs",
+    }
+    restored = setting("mtu", "test0", 1400)
+    assert 1500 == receiver.call("plan", settings=[restored])[0]["now"]
+
+
+def test_an_mtu_below_that_of_ipv6_is_refused(pair: tuple[Inside, Inside]) -> None:
+    """The kernel would take the host's IPv6 addresses, and nothing would give them back."""
+    _, receiver = pair
+    receiver.shell("ip -6 address add fd09::9/64 dev receive0 nodad")
+    before = receiver.call("visible")
+    with pytest.raises(Refused, match="below 1280 B receive0 would lose fd09::9; choose at least"):
+        receiver.apply(setting("mtu", "receive0", 1000))
+    assert before == receiver.call("visible")
+
+
+def test_the_latency_of_idle_cpus_is_held_by_the_agent(pair: tuple[Inside, Inside]) -> None:
+    """It is in force until restored; and it goes with the agent."""
+    _, receiver = pair
+    if not Path("/dev/cpu_dma_latency").exists():
+        pytest.skip("this kernel has no /dev/cpu_dma_latency")
+    wanted = setting("cpu_latency", "cpus", 0, scope="namespace")
+    (change,) = receiver.apply(wanted)
+    assert (None, 0) == (change["before"], change["after"])
+    (undone,) = receiver.call("restore")
+    assert (0, None) == (undone["before"], undone["after"])
+
+
+def test_irqbalance_is_paused_and_goes_on(tmp_path: Path) -> None:
+    """In a process namespace of its own, where the only one of that name is the test's."""
+    program = tmp_path / "irqbalance"
+    shutil.copy(str(shutil.which("sleep")), program)
+    code = (
+        "import subprocess, sys; sys.path.insert(0, sys.argv[2])\n"
+        "from udpbench.agent.host import Host\n"
+        "from udpbench.agent.settings import irqbalance as kind\n"
+        "host, name = Host(), kind.NAME\n"
+        "seen = [kind.read(host, name)]\n"
+        "child = subprocess.Popen([sys.argv[1], '60'])\n"
+        "host.wait_for('exec', lambda: kind.read(host, name) is not None, 5)\n"
+        "for value in (False, True):\n"
+        "    kind.write(host, name, value); seen.append(kind.read(host, name))\n"
+        "child.kill(); child.wait()\n"
+        "print(seen)\n"
+    )
+    enter = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    command = [*enter, sys.executable, "-c", code, str(program), str(Path(__file__).parents[2])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert ("[None, False, True]\n", "") == (done.stdout, done.stderr)

@@ -1,0 +1,138 @@
+"""What moves a number and must not change under way, as text by name; the unknown is left out."""
+
+from __future__ import annotations
+
+import re
+from typing import Optional
+
+from udpbench.agent.control_path import control_interface
+from udpbench.agent.host import Host
+from udpbench.agent.reading import cpuinfo_value, names, read
+from udpbench.agent.settings import irqbalance
+
+CPU = "/sys/devices/system/cpu"
+CLOCKSOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+TRANSPARENT_HUGEPAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
+DRIVER_KEYS = {"version": "driver_version", "firmware-version": "firmware"}
+PROGRAMS = {"ethtool": r"version (\S+)", "iptables": r"v(\S+ \(\w+\)|\S+)", "nft": r"v(\S+)"}
+UNAFFECTED = "Not affected"
+
+
+def environment(host: Host, interface: Optional[str], cpuinfo: str) -> dict[str, str]:
+    """Return everything; an interface of None is one that is not there yet."""
+    found = {
+        **_machine(host, cpuinfo),
+        **(_device(host, interface) if interface is not None else {}),
+        **{name: version(host, name) for name in PROGRAMS},
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _machine(host: Host, cpuinfo: str) -> dict[str, Optional[str]]:
+    governors = {read(host, f"{CPU}/{n}/cpufreq/scaling_governor") for n in names(host, CPU)}
+    flags = (cpuinfo_value(cpuinfo, "flags") or "").split()
+    return {
+        "mitigations": mitigations(host),
+        "governor": ", ".join(sorted(g for g in governors if g is not None)) or None,
+        "turbo": turbo_state(host),
+        "smt": read(host, f"{CPU}/smt/control"),
+        "isolated_cpus": read(host, f"{CPU}/isolated"),
+        "nohz_full_cpus": read(host, f"{CPU}/nohz_full"),
+        "idle_driver": read(host, f"{CPU}/cpuidle/current_driver"),
+        "transparent_hugepages": _chosen(read(host, TRANSPARENT_HUGEPAGES)),
+        "clocksource": read(host, CLOCKSOURCE),
+        "virtual_machine": "yes" if "hypervisor" in flags else "no" if flags else None,
+        "irqbalance": _irqbalance(host),
+        "system": _system(host),
+        "control_interface": control_interface(host),
+    }
+
+
+def _device(host: Host, interface: str) -> dict[str, Optional[str]]:
+    return {
+        "offloads": offloads(host, interface),
+        "link": link_state(host, interface),
+        **driver_facts(host, interface),
+    }
+
+
+def mitigations(host: Host) -> Optional[str]:
+    """Return the CPU vulnerabilities that concern this machine and what is done about each."""
+    folder = f"{CPU}/vulnerabilities"
+    states = {name: read(host, f"{folder}/{name}") for name in names(host, folder)}
+    return (
+        "; ".join(f"{n}: {state}" for n, state in states.items() if state and state != UNAFFECTED)
+        or None
+    )
+
+
+def turbo_state(host: Host) -> Optional[str]:
+    """Return whether CPUs may clock above their nominal frequency, where the kernel says so."""
+    no_turbo = read(host, f"{CPU}/intel_pstate/no_turbo")
+    if no_turbo is not None:
+        return "off" if no_turbo == "1" else "on"
+    boost = read(host, f"{CPU}/cpufreq/boost")
+    return {"1": "on", "0": "off"}.get(boost or "")
+
+
+def _chosen(text: Optional[str]) -> Optional[str]:
+    """Return the word in brackets of ``always [madvise] never``."""
+    found = re.search(r"\[(\w+)\]", text or "")
+    return found.group(1) if found is not None else None
+
+
+def _irqbalance(host: Host) -> str:
+    try:
+        works = irqbalance.read(host, irqbalance.NAME)
+    except OSError:
+        works = None
+    return {True: "running", False: "paused", None: "not running"}[works]
+
+
+def _system(host: Host) -> Optional[str]:
+    found = re.search(
+        r'^PRETTY_NAME="?([^"\n]*)', read(host, "/etc/os-release") or "", re.MULTILINE
+    )
+    return found.group(1) if found is not None else None
+
+
+def offloads(host: Host, interface: str) -> Optional[str]:
+    """Return the offload features that are on, by the kernel's names."""
+    try:
+        features = host.features(interface)
+    except OSError:
+        return None
+    return " ".join(sorted(name for name, enabled in features.items() if enabled))
+
+
+def link_state(host: Host, interface: str) -> Optional[str]:
+    """Return for example ``10000 Mb/s, full duplex``; None where the link has no speed."""
+    speed = read(host, f"/sys/class/net/{interface}/speed")
+    duplex = read(host, f"/sys/class/net/{interface}/duplex")
+    if speed is None or not speed.isdigit():
+        return None
+    return f"{speed} Mb/s" + (f", {duplex} duplex" if duplex in ("full", "half") else "")
+
+
+def driver_facts(host: Host, interface: str) -> dict[str, Optional[str]]:
+    """Return the driver's version and the device's firmware, where ethtool -i knows them."""
+    try:
+        done = host.run("ethtool", "-i", interface)
+    except OSError:
+        return {}
+    split = [line.partition(":") for line in done.out.splitlines()]
+    return {
+        DRIVER_KEYS[key]: value.strip()
+        for key, _, value in split
+        if key in DRIVER_KEYS and value.strip() not in ("", "N/A")
+    }
+
+
+def version(host: Host, program: str) -> Optional[str]:
+    """Return a program's version; None where it is not installed."""
+    try:
+        said = host.run(program, "--version").out
+    except OSError:
+        return None
+    found = re.search(PROGRAMS[program], said)
+    return found.group(1) if found is not None else None

@@ -1,0 +1,110 @@
+"""What a flapping link takes along: wait until it is up again, and give back what was lost.
+
+A driver that sets its rings or channels takes the link down; the kernel then forgets IPv6
+addresses, neighbours and routes of the interface, those of the host as well as those of udpbench.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from typing import Any
+
+from udpbench.agent.host import Host
+
+CARRIER_DEADLINE_S = 15.0
+"""Negotiating 10 Gbit/s over copper takes up to 6 s, with spanning tree on the switch longer."""
+IFF_LOWER_UP = 0x10000  # include/uapi/linux/if.h
+RTPROT_KERNEL = 2  # include/uapi/linux/rtnetlink.h
+IFA_F_NODAD = 2  # include/uapi/linux/if_addr.h
+NUD_PERMANENT = 0x80  # include/uapi/linux/neighbour.h
+_ADDRESS = (("address", "IFA_ADDRESS"), ("local", "IFA_LOCAL"))
+_ROUTE = (
+    ("dst", "RTA_DST"),
+    ("gateway", "RTA_GATEWAY"),
+    ("prefsrc", "RTA_PREFSRC"),
+    ("priority", "RTA_PRIORITY"),
+    ("table", "RTA_TABLE"),
+)
+Request = tuple[str, tuple[tuple[str, Any], ...]]
+
+
+@contextmanager
+def ridden_out(host: Host, interface: str) -> Iterator[None]:
+    """Run a change that may take the link down; afterwards it is up as before, with all it had.
+
+    OSError ETIMEDOUT where the carrier does not come back.
+    """
+    index = host.index(interface)
+    carrier = has_carrier(host, interface)
+    had = belongings(host, index)
+    try:
+        yield
+    finally:
+        if carrier:
+            what = f"{interface}: the carrier coming back"
+            host.wait_for(what, lambda: has_carrier(host, interface), CARRIER_DEADLINE_S)
+        give_back(host, had, belongings(host, index))
+
+
+def has_carrier(host: Host, interface: str) -> bool:
+    """Say whether the other end is there."""
+    return bool(host.link(interface)["flags"] & IFF_LOWER_UP)
+
+
+def belongings(host: Host, index: int) -> list[Request]:
+    """Return the requests that would make what an interface has: first addresses, last routes."""
+    found: list[Request] = []
+    for message in host.rtnl("addr", "dump", index=index):
+        own = [(key, message.get_attr(name)) for key, name in _ADDRESS if message.get_attr(name)]
+        more = [
+            ("index", index),
+            ("prefixlen", message["prefixlen"]),
+            ("family", message["family"]),
+        ]
+        if message["family"] == socket.AF_INET6:
+            more.append(("flags", IFA_F_NODAD))
+        found.append(("addr", (*own, *more)))
+    for message in host.rtnl("neigh", "dump", ifindex=index):
+        if message["state"] & NUD_PERMANENT and message.get_attr("NDA_LLADDR"):
+            entry = {"dst": message.get_attr("NDA_DST"), "lladdr": message.get_attr("NDA_LLADDR")}
+            found.append(("neigh", (*entry.items(), ("ifindex", index), ("state", "permanent"))))
+    return found + _routes(host, index)
+
+
+def _routes(host: Host, index: int) -> list[Request]:
+    found: list[Request] = []
+    for message in host.rtnl("route", "dump", oif=index):
+        if message["proto"] == RTPROT_KERNEL or message["type"] != 1:
+            continue
+        own = [(key, message.get_attr(name)) for key, name in _ROUTE if message.get_attr(name)]
+        family = message["family"]
+        if message["dst_len"] == 0:
+            own.append(("dst", "default"))
+        else:
+            own[0] = ("dst", f"{own[0][1]}/{message['dst_len']}")
+        more = [("oif", index), ("family", family), ("proto", message["proto"])]
+        if family == socket.AF_INET:
+            more.append(("scope", message["scope"]))
+        found.append(("route", (*own, *more)))
+    return found
+
+
+def give_back(host: Host, had: list[Request], have: list[Request]) -> None:
+    """Make again what is missing; what somebody has made meanwhile stays."""
+    for noun, fields in had:
+        if (noun, fields) in have:
+            continue
+        try:
+            host.rtnl(noun, "add", **dict(fields))
+        except OSError as error:
+            # A link-local address is the kernel's to make again.
+            if error.errno != errno.EEXIST and not _is_link_local(dict(fields)):
+                raise
+
+
+def _is_link_local(fields: dict[str, Any]) -> bool:
+    return "address" in fields and ip_address(fields["address"]).is_link_local

@@ -1,0 +1,193 @@
+"""Rules of udpbench by iptables and ip6tables, whichever backend they have.
+
+Read by iptables-save without a table's name: asking the legacy backend for a table by name makes
+it, and with it hooks on every packet's way. Other rules are never touched, nor a policy.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Union
+
+from udpbench.agent import programs
+from udpbench.agent.host import Host
+from udpbench.agent.settings.rules import MARK, Rule
+
+EMPTY = "an empty chain"
+LOCK_WAIT_S = 5
+"""For another program that is changing rules (iptables -w)."""
+PROGRAMS = {"ipv4": "iptables", "ipv6": "ip6tables"}
+NFT_FAMILIES = {"ipv4": "ip", "ipv6": "ip6"}
+JUMPS = {"accept": ["-j", "ACCEPT"], "drop": ["-j", "DROP"], "notrack": ["-j", "CT", "--notrack"]}
+_COUNTED = re.compile(r"\[(\d+):\d+\] (-A .*)")
+_FLAGS = ("--notrack",)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One rule that iptables-save listed."""
+
+    table: str
+    words: tuple[str, ...]
+    packets: int
+
+    @property
+    def comment(self) -> str:
+        """Its comment; empty where it has none."""
+        words = self.words
+        return words[words.index("--comment") + 1] if "--comment" in words else ""
+
+
+def program(family: str) -> str:
+    """Return the program of a family, ipv4 or ipv6."""
+    return PROGRAMS[family]
+
+
+def read(host: Host, rule: Rule) -> Union[bool, str, None]:
+    """Return true where the rule is, its text where somebody altered it; else what its chain is.
+
+    None: not there. EMPTY: there without a rule. False: there with other rules.
+    """
+    text = _save(host, rule.family)
+    own = _own(text, rule)
+    if own:
+        altered = [one.words for one in own if _options(one.words) != _options(_spec(rule))]
+        return shlex.join(altered[0]) if altered else True
+    if not _can_forget(host, rule):
+        return False
+    return _chain(host, text, rule)
+
+
+def _can_forget(host: Host, rule: Rule) -> bool:
+    """Say whether chains come and go, as with nf_tables; legacy tables have theirs for good."""
+    if host.program("nft") is None:
+        return False
+    return "(nf_tables)" in programs.output(host, program(rule.family), "--version")
+
+
+def _chain(host: Host, text: str, rule: Rule) -> Union[bool, str, None]:
+    """Ask nft for the chain: iptables-save lists those, too, that nf_tables has not."""
+    if _is_listed(host, rule):
+        return EMPTY if _is_empty(text, rule) else False
+    return EMPTY if _has_empty_table(host, text, rule) else None
+
+
+def _is_listed(host: Host, rule: Rule) -> bool:
+    return host.run("nft", "list", "chain", *_place(rule), rule.chain.upper()).status == 0
+
+
+def _has_empty_table(host: Host, text: str, rule: Rule) -> bool:
+    """Say whether the rule's table is there and holds nothing at all."""
+    if f"*{_table(rule)}" not in text.splitlines():
+        return False
+    listed = programs.output(host, "nft", "list", "table", *_place(rule))
+    return listed.count("{") == 1  # the table's own
+
+
+def _place(rule: Rule) -> list[str]:
+    return [NFT_FAMILIES[rule.family], _table(rule)]
+
+
+def insert(host: Host, rule: Rule) -> None:
+    """Put the rule at the head of its chain."""
+    spec = _spec(rule)
+    _change(host, rule, ["-I", spec[1], "1", *spec[2:]])
+
+
+def delete(host: Host, rule: Rule, with_chain: bool) -> None:
+    """Delete the rule as it is listed, and a chain that was not there and is empty again."""
+    for saved in _own(_save(host, rule.family), rule):
+        _change(host, rule, ["-D", *saved.words[1:]])
+    if with_chain:
+        _delete_empty_chain(host, rule)
+
+
+def packets(host: Host, family: str) -> dict[str, int]:
+    """Return what each rule of udpbench has counted, by target."""
+    found: dict[str, int] = {}
+    for saved in _saved(_save(host, family)):
+        if saved.comment.startswith(MARK):
+            target = saved.comment[len(MARK) :]
+            found[target] = found.get(target, 0) + saved.packets
+    return found
+
+
+def by_hand(rule: Rule, there: bool) -> list[str]:
+    """Return the command that puts the rule in place or takes it away."""
+    spec = _spec(rule)
+    words = ["-I", spec[1], "1", *spec[2:]] if there else ["-D", *spec[1:]]
+    return [program(rule.family), "-t", _table(rule), *words]
+
+
+def _table(rule: Rule) -> str:
+    return "raw" if rule.raw else "filter"
+
+
+def _spec(rule: Rule) -> list[str]:
+    port = ["-p", "udp", "-m", "udp", "--dport", str(rule.port)]
+    comment = ["-m", "comment", "--comment", rule.comment]
+    return ["-A", rule.chain.upper(), *port, *comment, *JUMPS[rule.verdict]]
+
+
+def _change(host: Host, rule: Rule, words: list[str]) -> None:
+    lock = ["-w", str(LOCK_WAIT_S)]
+    programs.output(host, program(rule.family), *lock, "-t", _table(rule), *words)
+
+
+def _save(host: Host, family: str) -> str:
+    return programs.output(host, f"{program(family)}-save", "-c")
+
+
+def _saved(text: str) -> Iterator[Saved]:
+    table = ""
+    for line in text.splitlines():
+        if line.startswith("*"):
+            table = line[1:]
+        counted = _COUNTED.match(line)
+        if counted is not None:
+            yield Saved(table, tuple(shlex.split(counted.group(2))), int(counted.group(1)))
+
+
+def _own(text: str, rule: Rule) -> list[Saved]:
+    place = (_table(rule), rule.comment)
+    return [saved for saved in _saved(text) if (saved.table, saved.comment) == place]
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
+    """Return a rule's options, spelled in one way; a negation stays and so differs."""
+    listed = list(words)
+    if listed[-2:] == ["-j", "NOTRACK"]:  # how 1.4 lists it
+        listed[-1:] = ["CT", "--notrack"]
+    found: dict[str, str] = {}
+    while listed:
+        option = listed.pop(0)
+        value = "" if option in _FLAGS or not listed else listed.pop(0)
+        if option != "-m":
+            found[option] = value
+    return found
+
+
+def _delete_empty_chain(host: Host, rule: Rule) -> None:
+    """Forget a chain, and its table if it was the last; then the ruleset looks as before.
+
+    Only nf_tables can; -X deletes a chain only while it has no rule. What cannot be forgotten is a
+    chain that lets everything pass.
+    """
+    if not _can_forget(host, rule):
+        return
+    text = _save(host, rule.family)
+    if _is_listed(host, rule) and _is_empty(text, rule):
+        _change(host, rule, ["-X", rule.chain.upper()])
+    if _has_empty_table(host, text, rule):
+        programs.output(host, "nft", "delete", "table", *_place(rule))
+
+
+def _is_empty(text: str, rule: Rule) -> bool:
+    """Say whether a chain has no rules and accepts by default."""
+    table = text.partition(f"*{_table(rule)}\n")[2].partition("COMMIT")[0].splitlines()
+    chain = rule.chain.upper()
+    policy = any(line.startswith(f":{chain} ACCEPT ") for line in table)
+    return policy and not any(f" -A {chain} " in line for line in table)

@@ -1,0 +1,159 @@
+"""Rules of udpbench by nft, for hosts without iptables: in a table of its own where that will do.
+
+In nf_tables an accept ends one base chain alone, and every other base chain of the hook still
+decides. So an accept rule goes to the head of each of them, marked by its comment; all else goes to
+the table ``inet udpbench``, which is deleted with its last rule.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from udpbench.agent import programs
+from udpbench.agent.host import Host
+from udpbench.agent.settings.rules import MARK, Rule
+
+TABLE = {"family": "inet", "table": "udpbench"}
+FAMILIES = {"ipv4": ("inet", "ip"), "ipv6": ("inet", "ip6")}
+PRIORITY_RAW, PRIORITY_FILTER = -300, 0  # include/uapi/linux/netfilter_ipv4.h
+
+
+@dataclass(frozen=True)
+class Place:
+    """A chain in which a rule has to be, or a rule in it."""
+
+    family: str
+    table: str
+    chain: str
+
+
+def read(host: Host, rule: Rule) -> Optional[bool]:
+    """Return true where the rule is in some chain; None where it is in none.
+
+    A chain that somebody adds under way has it not, and must not keep it from being deleted.
+    """
+    return True if _own(_ruleset(host), rule) else None
+
+
+def insert(host: Host, rule: Rule) -> None:
+    """Put the rule at the head of every chain that needs it and has it not."""
+    ruleset = _ruleset(host)
+    there = {_place(own) for own in _own(ruleset, rule)}
+    missing = [place for place in _wanted(ruleset, rule) if place not in there]
+    commands = [
+        command
+        for place in missing
+        for command in (*_chain_of_ours(place, rule), {"insert": {"rule": _rule(place, rule)}})
+    ]
+    _change(host, commands)
+
+
+def delete(host: Host, rule: Rule, with_chain: bool) -> None:
+    """Delete the rule by its handles, and the table of udpbench with the last rule in it."""
+    del with_chain
+    commands = [
+        {"delete": {"rule": {key: own[key] for key in ("family", "table", "chain", "handle")}}}
+        for own in _own(_ruleset(host), rule)
+    ]
+    _change(host, commands)
+    ruleset = _ruleset(host)
+    if _ours_is_there(ruleset) and not any(_is_ours(one) for one in _of(ruleset, "rule")):
+        _change(host, [{"delete": {"table": {"family": TABLE["family"], "name": TABLE["table"]}}}])
+
+
+def packets(host: Host) -> dict[str, int]:
+    """Return what each rule of udpbench has counted, by target."""
+    found: dict[str, int] = {}
+    for rule in _of(_ruleset(host), "rule"):
+        comment = rule.get("comment", "")
+        if comment.startswith(MARK):
+            target = comment[len(MARK) :]
+            counted = sum(part["counter"]["packets"] for part in rule["expr"] if "counter" in part)
+            found[target] = found.get(target, 0) + counted
+    return found
+
+
+def _ruleset(host: Host) -> list[dict[str, Any]]:
+    listed = programs.output(host, "nft", "-j", "list", "ruleset")
+    items: list[dict[str, Any]] = json.loads(listed)["nftables"]
+    return items
+
+
+def _change(host: Host, commands: list[dict[str, Any]]) -> None:
+    """Make all changes or none of them: nft sends them as one transaction."""
+    if commands:
+        text = json.dumps({"nftables": commands})
+        programs.output(host, "nft", "-j", "-f", "-", stdin=text)
+
+
+def _of(ruleset: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
+    return [item[what] for item in ruleset if what in item]
+
+
+def _is_ours(item: dict[str, Any]) -> bool:
+    return (item["family"], item["table"]) == (TABLE["family"], TABLE["table"])
+
+
+def _ours_is_there(ruleset: list[dict[str, Any]]) -> bool:
+    names = [(table["family"], table["name"]) for table in _of(ruleset, "table")]
+    return (TABLE["family"], TABLE["table"]) in names
+
+
+def _own(ruleset: list[dict[str, Any]], rule: Rule) -> list[dict[str, Any]]:
+    return [one for one in _of(ruleset, "rule") if one.get("comment") == rule.comment]
+
+
+def _place(item: dict[str, Any]) -> Place:
+    return Place(item["family"], item["table"], item["chain"])
+
+
+def _wanted(ruleset: list[dict[str, Any]], rule: Rule) -> list[Place]:
+    """Return the chains that need the rule; our own where nobody else decides."""
+    own = Place(TABLE["family"], TABLE["table"], f"{rule.chain}_{'raw' if rule.raw else 'filter'}")
+    if rule.verdict != "accept":
+        return [own]
+    others = [
+        Place(chain["family"], chain["table"], chain["name"])
+        for chain in _of(ruleset, "chain")
+        if chain.get("hook") == rule.chain
+        and chain.get("type") == "filter"
+        and chain["family"] in FAMILIES[rule.family]
+        and not _is_ours(chain)
+    ]
+    return others or [own]
+
+
+def _chain_of_ours(place: Place, rule: Rule) -> list[dict[str, Any]]:
+    """Return what makes our table and chain, where the rule goes there; existing ones stay."""
+    if (place.family, place.table) != (TABLE["family"], TABLE["table"]):
+        return []
+    table = {"family": place.family, "name": place.table}
+    chain = {
+        "family": place.family,
+        "table": place.table,
+        "name": place.chain,
+        "type": "filter",
+        "hook": rule.chain,
+        "prio": PRIORITY_RAW if rule.raw else PRIORITY_FILTER,
+        "policy": "accept",
+    }
+    return [{"add": {"table": table}}, {"add": {"chain": chain}}]
+
+
+def _rule(place: Place, rule: Rule) -> dict[str, Any]:
+    port = {"payload": {"protocol": "udp", "field": "dport"}}
+    family = {"meta": {"key": "nfproto"}}
+    return {
+        "family": place.family,
+        "table": place.table,
+        "chain": place.chain,
+        "comment": rule.comment,
+        "expr": [
+            {"match": {"op": "==", "left": family, "right": rule.family}},
+            {"match": {"op": "==", "left": port, "right": rule.port}},
+            {"counter": None},
+            {rule.verdict: None},
+        ],
+    }

@@ -1,0 +1,148 @@
+"""Which interfaces carry the SSH connection of the controller: they must stay as they are.
+
+``protected_interfaces`` is pure; the rest reads this host. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+from typing import Any, Optional
+
+from udpbench.agent.host import Host
+
+MAX_ANCESTORS = 32
+"""Between the agent and sshd are a shell and sudo, seldom more."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One interface and what it stands on."""
+
+    index: int
+    name: str
+    mac: Optional[str] = None
+    kind: Optional[str] = None
+    """vlan, bond, bridge ...; None for a physical device."""
+    master: Optional[int] = None
+    lower: Optional[int] = None
+    """The interface below it, if that is in the same namespace."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where packets to a network leave."""
+
+    network: str
+    interface: int
+
+
+def protected_interfaces(
+    links: Iterable[Link], routes: Iterable[Route], ssh_connection: Optional[str]
+) -> frozenset[str]:
+    """Return the names of the interfaces that must not be disturbed.
+
+    Those by which the SSH peer is reached and those of default routes, with all they stand on:
+    ports of a bond or bridge, the device below a VLAN, one of the same MAC (netvsc and its VF).
+    ``ssh_connection`` is sshd's SSH_CONNECTION; without an address in it nothing is protected.
+    """
+    peer, zone = _peer(ssh_connection)
+    if peer is None:
+        return frozenset()
+    by_index = {link.index: link for link in links}
+    found = {link.index for link in by_index.values() if zone and link.name == zone}
+    found |= _ways(routes, peer)
+    frontier = [index for index in found if index in by_index]
+    found = set(frontier)
+    while frontier:
+        for index in _below(by_index, by_index[frontier.pop()]) - found:
+            found.add(index)
+            frontier.append(index)
+    return frozenset(by_index[index].name for index in found)
+
+
+def _peer(ssh_connection: Optional[str]) -> tuple[Any, str]:
+    """Return the peer's address and, of a link-local one, its interface's name."""
+    text, _, zone = (ssh_connection or "").partition(" ")[0].partition("%")
+    try:
+        return ip_address(text), zone
+    except ValueError:  # sshd -i on a pipe says UNKNOWN
+        return None, ""
+
+
+def _ways(routes: Iterable[Route], peer: Any) -> set[int]:
+    """Return the interfaces of the longest prefix that holds the peer, and of default routes."""
+    known = [(ip_network(route.network), route.interface) for route in routes]
+    holding = [(net.prefixlen, index) for net, index in known if peer in net]
+    longest = max((length for length, _ in holding), default=None)
+    default = {index for net, index in known if net.prefixlen == 0}
+    return default | {index for length, index in holding if length == longest}
+
+
+def _below(links: dict[int, Link], upper: Link) -> set[int]:
+    """Return what an interface directly stands on."""
+    found = {link.index for link in links.values() if link.master == upper.index}
+    if upper.lower in links:
+        found.add(links[upper.lower].index)
+    if upper.kind is None and upper.mac is not None:
+        twins = (link for link in links.values() if link.kind is None and link.mac == upper.mac)
+        found |= {link.index for link in twins}
+    return found
+
+
+def protected(host: Host) -> frozenset[str]:
+    """Return the protected interfaces of this agent's namespace."""
+    connection = ssh_connection(host)
+    peer, _ = _peer(connection)
+    if peer is None:
+        return frozenset()
+    return protected_interfaces(_links(host), _routes(host, peer), connection)
+
+
+def ssh_connection(host: Host) -> Optional[str]:
+    """Return SSH_CONNECTION of this process or of an ancestor: sudo drops it from its own child."""
+    pid = os.getpid()
+    for _ in range(MAX_ANCESTORS):
+        try:
+            environ = host.read_text(f"/proc/{pid}/environ")
+            parent = host.read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[1]
+        except OSError:
+            break
+        for variable in environ.split("\0"):
+            if variable.startswith("SSH_CONNECTION="):
+                return variable.partition("=")[2]
+        pid = int(parent)
+    return os.environ.get("SSH_CONNECTION")
+
+
+def _links(host: Host) -> list[Link]:
+    return [_link(message) for message in host.rtnl("link", "dump")]
+
+
+def _link(message: Any) -> Link:
+    info = message.get_attr("IFLA_LINKINFO")
+    elsewhere = message.get_attr("IFLA_LINK_NETNSID") is not None
+    return Link(
+        index=message["index"],
+        name=message.get_attr("IFLA_IFNAME"),
+        mac=message.get_attr("IFLA_ADDRESS"),
+        kind=info.get_attr("IFLA_INFO_KIND") if info is not None else None,
+        master=message.get_attr("IFLA_MASTER"),
+        lower=None if elsewhere else message.get_attr("IFLA_LINK"),
+    )
+
+
+def _routes(host: Host, peer: Any) -> list[Route]:
+    """Return every default route, and the kernel's own way to the peer, policy routing included."""
+    found = []
+    for message in host.rtnl("route", "dump"):
+        index = message.get_attr("RTA_OIF")
+        if message["dst_len"] == 0 and message["type"] == 1 and index is not None:
+            found.append(Route("0.0.0.0/0" if peer.version == 4 else "::/0", index))
+    try:
+        way = host.rtnl("route", "get", dst=str(peer))
+    except OSError:  # a namespace of its own, started from a shell that came by SSH
+        return found
+    return found + [Route(str(peer), message.get_attr("RTA_OIF")) for message in way]

@@ -1,0 +1,49 @@
+"""A firewall rule of udpbench as data, whatever program puts it in place; pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+MARK = "udpbench:"
+"""Every comment of a rule of udpbench begins so; the rule's target follows."""
+VERDICTS = {
+    "input": ("accept", "drop"),
+    "output": ("accept", "notrack", "drop"),
+    "prerouting": ("notrack", "drop"),
+}
+"""Tracking begins in prerouting and in output; accepting in prerouting would decide nothing."""
+_TARGET = re.compile(r"(ipv4|ipv6)/(input|output|prerouting)/(accept|notrack|drop)/udp/(\d{1,5})")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """UDP packets to one port, at one place of the packet's way."""
+
+    target: str
+    family: str
+    chain: str
+    verdict: str
+    port: int
+
+    @property
+    def comment(self) -> str:
+        """What marks it as a rule of udpbench, and which one."""
+        return MARK + self.target
+
+    @property
+    def raw(self) -> bool:
+        """True where it must come before connection tracking."""
+        return self.verdict == "notrack" or self.chain == "prerouting"
+
+
+def parse(target: str) -> Rule:
+    """Return the rule that a setting's target names; ValueError where it names none."""
+    found = _TARGET.fullmatch(target)
+    if found is None or found.group(3) not in VERDICTS[found.group(2)]:
+        places = "; ".join(f"{chain}: {', '.join(known)}" for chain, known in VERDICTS.items())
+        raise ValueError(
+            f"{target} is no rule; write for example ipv4/input/accept/udp/4321 ({places})"
+        )
+    family, chain, verdict, port = found.groups()
+    return Rule(target, family, chain, verdict, int(port))
