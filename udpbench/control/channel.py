@@ -1,7 +1,8 @@
-"""A channel to one agent: requests and replies over a pipe pair, and the ways to open one.
+"""A channel to one agent: requests and replies over a pipe pair, and the ways to open one here.
 
 Owns ids, deadlines, the clock offset and the agent's process. Knows no verb's meaning and decides
-nothing about a trial. A new way to reach a host is one function that returns a Channel.
+nothing about a trial. A new way to reach a host is one function that returns a Channel; the way by
+SSH is in ``ssh``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from udpbench.model import SECOND_NS
 from udpbench.protocol import MAX_LINE_BYTES, encode, read_line, write_line
 from udpbench.units import format_duration
 
-AGENT = ("-m", "udpbench.agent.serve")
+AGENT = "udpbench.agent.serve"
+ENDED = "it ended"
 STDERR_LINES = 8
 STDERR_LINE_BYTES = 2000
 LOSS_NS = SECOND_NS // 5
@@ -45,6 +47,10 @@ class Pipes:
     ended: Callable[[int], int | None]
     """Wait at most so many nanoseconds for the agent's end; its exit status, None if it runs."""
     kill: Callable[[], None]
+    release: Callable[[], None]
+    """Give back what carried the pipes, once the agent has ended."""
+    next_step: Callable[[int | None, str], str]
+    """Exit status and last words of an agent that did not start → what to do about it."""
 
 
 class Channel:
@@ -126,11 +132,17 @@ class Channel:
             status = self._pipes.ended(limit_ns)
         for thread in self._threads:
             thread.join(limit_ns / SECOND_NS)
+        self._pipes.release()
         return status
 
     def last_words(self) -> str:
         """Return the last lines that the agent wrote to stderr."""
         return " | ".join(self._words)
+
+    def not_started(self, loss: AgentLost) -> ConnectError:
+        """Return the error of an agent that was lost before it answered its first request."""
+        step = self._pipes.next_step(self._pipes.ended(LOSS_NS), self.last_words())
+        return ConnectError(f"the agent did not start: {loss.message}; {step}", self.host)
 
     def _enter(self) -> tuple[int, queue.SimpleQueue[tuple[int, dict[str, Any]] | None]]:
         slot: queue.SimpleQueue[tuple[int, dict[str, Any]] | None] = queue.SimpleQueue()
@@ -157,7 +169,7 @@ class Channel:
 
     def _listen(self) -> None:
         """Hand every reply to who waits for its id, until the agent ends."""
-        why = "it ended"
+        why = ENDED
         while line := self._pipes.replies.readline(MAX_LINE_BYTES + 1):
             received_ns = time.monotonic_ns()
             try:
@@ -189,9 +201,10 @@ class Channel:
         """Return the error of a broken channel, with the exit status and the last words."""
         status = self._pipes.ended(LOSS_NS)
         self._threads[1].join(LOSS_NS / SECOND_NS)
-        how = (
-            "" if status is None else f" (signal {-status})" if status < 0 else f" (exit {status})"
-        )
+        if status is None:  # over SSH; here a process that ended has a status
+            how = ", or the connection to it did" if self._lost == ENDED else ""
+        else:
+            how = f" (signal {-status})" if status < 0 else f" (exit {status})"
         words = f"; its last words: {self.last_words()}" if self._words else ""
         return AgentLost(f"the agent is lost at {verb}: {self._lost}{how}{words}", self.host)
 
@@ -238,6 +251,8 @@ def open_local(host: str, command: Sequence[str]) -> Channel:
             pid=process.pid,
             ended=ended,
             kill=process.kill,
+            release=lambda: None,  # the pipes close with the process
+            next_step=lambda _status, _words: "run udpbench as root",
         ),
     )
 
@@ -250,8 +265,7 @@ def _python_path() -> str:
 
 def open_machine(host: str) -> Channel:
     """Return a channel to an agent in the namespace the controller is in."""
-    # -P: what lies in the current folder must not shadow the agent's imports.
-    return open_local(host, (sys.executable, "-P", *AGENT))
+    return open_local(host, _HERE)
 
 
 def open_namespace(host: str) -> Channel:
@@ -259,4 +273,8 @@ def open_namespace(host: str) -> Channel:
 
     unshare replaces itself by the agent, so the channel's pid is the agent's (unshare(1)).
     """
-    return open_local(host, ("unshare", "--net", "--mount", sys.executable, "-P", *AGENT))
+    return open_local(host, ("unshare", "--net", "--mount", *_HERE))
+
+
+# -P: what lies in the current folder must not shadow the agent's imports.
+_HERE = (sys.executable, "-P", "-m", AGENT)

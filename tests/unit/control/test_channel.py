@@ -153,6 +153,17 @@ def test_an_agent_has_a_session_of_its_own(opened: Opened) -> None:
     assert one.pid == os.getsid(one.pid)
 
 
+def test_an_agent_that_did_not_start_is_told_with_what_to_do(opened: Opened) -> None:
+    """A loss before the first reply is no loss but a failed start."""
+    one = opened("import sys\nsys.exit('no pyroute2')")
+    with pytest.raises(AgentLost) as caught:
+        one.request("hello", SECOND_NS * 10)
+    error = one.not_started(caught.value)
+    assert isinstance(error, ConnectError)
+    assert error.message.startswith("the agent did not start: the agent is lost at hello: ")
+    assert error.message.endswith("its last words: no pyroute2; run udpbench as root")
+
+
 def test_a_program_that_is_not_there_is_told() -> None:
     """The error names it and what to do."""
     with pytest.raises(ConnectError, match="no-such-program cannot be started: No such file"):

@@ -1,0 +1,459 @@
+"""Whole runs over real OpenSSH: the same as in the lab, whatever the way to the hosts is like."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ssh_hosts
+from ssh_hosts import NETWORK, SSHD, UP, USER, Pair, SshHost, allow_sudo, pair_of_hosts
+
+from udpbench.analysis.judge import judge
+from udpbench.model import SECOND_NS, Result, TrialRecord
+from udpbench.records import Run, read_run
+
+pytestmark = ssh_hosts.needed()
+
+LEASE_NS = 4 * SECOND_NS
+DEADLINE_S = 60.0
+TINY = {
+    "question": "Does it run?",
+    "traffic": {"rate": "5kpps"},
+    "send": {"pace": "sleep", "bucket": "1s"},
+    "duration": "300ms",
+    "warmup": "100ms",
+    "repetitions": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Yield two hosts; every test leaves them as they were."""
+    with pair_of_hosts(tmp_path_factory.mktemp("ssh")) as hosts:
+        yield hosts
+
+
+@pytest.fixture(autouse=True)
+def _home(pair: Pair) -> None:
+    """Every test begins with a home in which all is well."""
+    pair.write_home()
+
+
+@dataclass
+class Controller:
+    """A controller in a process of its own."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def await_line(self, text: str) -> None:
+        """Wait until it has printed a text, or fail with all it printed."""
+        deadline = time.monotonic() + DEADLINE_S
+        while text not in self.log.read_text():
+            running = self.process.poll() is None and time.monotonic() < deadline
+            assert running, f"{text!r} is not in:\n{self.log.read_text()}"
+            time.sleep(0.01)
+
+    def end(self) -> int:
+        """Wait for its end and return the exit status."""
+        return self.process.wait(DEADLINE_S)
+
+    def run(self) -> Run:
+        """Return what is in the run folder."""
+        return read_run(self.folder)
+
+
+Start = Callable[..., Controller]
+
+
+@pytest.fixture
+def start(pair: Pair, tmp_path: Path) -> Iterator[Start]:
+    """Yield a function that starts a controller; what is left of any is killed by pid."""
+    started: list[Controller] = []
+
+    def starting(lab: str | None, within: tuple[str, ...] = (), **keys: Any) -> Controller:
+        """Run in a lab given as its text, or built in; ``within`` is a command in front."""
+        folder, log = (tmp_path / f"{name}{len(started)}" for name in ("run", "log"))
+        (tmp_path / "lab.yaml").write_text(lab or "")
+        program = str(Path(__file__).with_name("controller.py"))
+        words = [*within, sys.executable, program, str(folder), str(LEASE_NS)]
+        words += [json.dumps({**TINY, **keys}), *([str(tmp_path / "lab.yaml")] if lab else [])]
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                words,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "HOME": str(pair.home)},
+            )
+        started.append(Controller(folder, process, log))
+        return started[-1]
+
+    yield starting
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.wait()
+
+
+STATE = """
+import os
+from pyroute2 import IPRoute
+with IPRoute() as netlink:
+    print(sorted(str(a.get_attr("IFA_ADDRESS")) for a in netlink.get_addr(family=2)))
+    print(sorted((l.get_attr("IFLA_IFNAME"), l["flags"] & 1) for l in netlink.get_links()))
+print(sorted(os.listdir("/run/udpbench")) if os.path.exists("/run/udpbench") else [])
+"""
+
+
+def state(pair: Pair) -> list[str]:
+    """Return IPv4 addresses, interfaces and journals of both hosts; IPv6 ones come by themselves."""
+    return [host.python(STATE) for host in pair.hosts]
+
+
+def results(one: Controller) -> list[Result]:
+    """Return what a controller that ended well has measured."""
+    assert 0 == one.end(), one.log.read_text()
+    return [judge(record) for record in one.run().records]
+
+
+def shape(records: tuple[TrialRecord, ...]) -> list[dict[str, Any]]:
+    """Return of each record what must not depend on how its hosts were reached."""
+    return [
+        {
+            "workers": record.workers,
+            "phases": [
+                (
+                    phase.name,
+                    [(one.worker, one.role, one.cpu, sorted(one.counts)) for one in phase.stats],
+                    {host: len(flows) for host, flows in phase.flows.items()},
+                    counter_names(phase.before),
+                    counter_names(phase.after),
+                )
+                for phase in record.phases
+            ],
+            "facts": {
+                name: (one.interface, one.driver, one.mtu, one.addresses, one.rx_queues)
+                for name, one in record.facts.items()
+            },
+            "addresses and links": sorted(
+                (host, change.setting.kind, change.setting.target, change.after)
+                for host, changes in record.changes.items()
+                for change in changes
+                if change.setting.kind in ("address", "up")
+            ),
+        }
+        for record in records
+    ]
+
+
+def stages(result: Result) -> dict[str, tuple[int | None, str]]:
+    """Return stage → its packets, and where they are read from."""
+    assert result.ledger is not None
+    return {one.stage: (one.packets, one.source) for one in result.ledger.entries}
+
+
+def counter_names(snapshots: dict[str, Any]) -> set[str]:
+    """Return the counters of all agents together; in the lab the machine's are in its own."""
+    names = {name for snapshot in snapshots.values() for name in snapshot.counters}
+    return {re.sub(r"^socket\.\d+", "socket.N", name) for name in names}
+
+
+def amiss(one: Controller) -> list[str]:
+    """Return what is wrong with a run in which all 1500 packets should have arrived."""
+    (result,) = results(one)
+    counts = (result.sent_packets, result.received_packets, result.unaccounted)
+    wrong = [str(found) for found in result.findings if found.severity == "invalid"]
+    return [*wrong, *([] if counts == (1500, 1500, 0) else [f"{result.status}: {counts}"])]
+
+
+def test_a_run_over_ssh_measures_and_leaves_the_hosts_as_they_were(
+    pair: Pair, start: Start
+) -> None:
+    """Every packet has an entry, addresses are gone again, and there is no machine agent."""
+    before = state(pair)
+    one = start(pair.lab())
+    one.await_line("measured")
+    during = state(pair)
+    assert [] == amiss(one)
+    assert f"{NETWORK}.30" in during[0]
+    assert f"{NETWORK}.2" in during[1]
+    assert before == state(pair)
+    (record,) = one.run().records
+    assert (False, {"left", "right"}) == (record.built_in_lab, set(record.facts))
+
+
+def test_the_same_experiment_has_the_same_record_in_the_lab_and_over_ssh(
+    pair: Pair, start: Start
+) -> None:
+    """Workers, phases, counters and ledgers are alike; only the link's own settings differ."""
+    keys = {
+        "receive": {"workers": 2, "work": "10us"},
+        "traffic": {"rate": "5kpps", "flows": {"to": "receiver.addresses[1-2]:4321"}},
+    }
+    far = start(pair.lab(), **keys)
+    far_results = results(far)
+    near = start(re.sub(r"\{ssh.*?\}", "namespace", pair.lab()), **keys)
+    near_results = results(near)
+    assert shape(near.run().records) == shape(far.run().records)
+    for near_one, far_one in zip(near_results, far_results, strict=True):
+        here, there = stages(near_one), stages(far_one)
+        # What lies between two real hosts nobody can look into.
+        assert (0, None) == (here.pop("link")[0], there.pop("link")[0])
+        assert here == there
+    assert ([], []) == (amiss(near), amiss(far))
+
+
+def test_a_lossy_experiment_closes_over_ssh(pair: Pair, start: Start) -> None:
+    """What a slow reader loses is found at the socket, packet by packet."""
+    one = start(
+        pair.lab(),
+        traffic={"rate": "20kpps"},
+        receive={"work": "200us", "buffer": "4KiB"},
+        expect=["udp_rcvbuf > 0", "unaccounted == 0"],
+    )
+    (result,) = results(one)
+    assert result.ledger is not None
+    lost = {entry.stage: entry.packets for entry in result.ledger.entries if entry.packets}
+    assert (["udp_rcvbuf"], 0) == (list(lost), result.unaccounted)
+
+
+@pytest.fixture
+def settled(pair: Pair) -> Iterator[Pair]:
+    """Yield the hosts with addresses that somebody else has given them."""
+    for host, addresses in zip(pair.hosts, (("10.9.9.9", "10.8.8.1"), ("10.8.8.2",)), strict=True):
+        host.python(UP, *(f"test0={address}" for address in addresses))
+    yield pair
+    for host in pair.hosts:
+        host.python(FLUSH)
+
+
+def test_addresses_that_exist_are_used_and_stay(settled: Pair, start: Start) -> None:
+    """The sender takes the one that is in the receiver's network."""
+    before = state(settled)
+    one = start(re.sub(r"addresses: \[.*?\]", "addresses: existing", settled.lab()))
+    assert [] == amiss(one)
+    (record,) = one.run().records
+    assert {("10.8.8.1", "10.8.8.2")} == {
+        (flow.source, flow.destination) for spec in record.workers for flow in spec.flows
+    }
+    assert before == state(settled)
+
+
+FLUSH = """
+from pyroute2 import IPRoute
+with IPRoute() as netlink:
+    index = netlink.link_lookup(ifname="test0")[0]
+    netlink.flush_addr(index=index)
+    netlink.link("set", index=index, state="down")
+"""
+
+
+def test_one_of_the_hosts_may_be_the_controllers_own(pair: Pair, start: Start) -> None:
+    """Its agent is a child of the controller, the other one is reached by SSH."""
+    before = state(pair)
+    lab = re.sub(r"\{ssh: left.*?\}", "local", pair.lab())
+    one = start(lab, within=pair.left.inside())
+    assert [] == amiss(one)
+    assert before == state(pair)
+
+
+def test_a_user_who_is_not_root_runs_all_by_sudo(pair: Pair, start: Start) -> None:
+    """The agents are root's, and so is what they change and put back."""
+    if shutil.which("sudo") is None:
+        pytest.skip("needs sudo: apt install sudo")
+    pair.write_home(User=USER)
+    for host in pair.hosts:
+        allow_sudo(host, f"NOPASSWD: {sys.executable}")
+    before = state(pair)
+    assert [] == amiss(start(pair.lab(become="sudo")))
+    assert before == state(pair)
+
+
+def slow(seconds: float) -> dict[str, str]:
+    """Return proxies that hold each byte back on its way to either host, and on its way back."""
+    program = Path(__file__).with_name("slow_link.py")
+    return dict.fromkeys(("left", "right"), f"{sys.executable} {program} {seconds} {{}}")
+
+
+def test_a_link_of_200_milliseconds_is_only_slow(pair: Pair, start: Start) -> None:
+    """The trial is as valid as on a fast one, and no loop was started a round trip late."""
+    pair.write_home(slow(0.1))
+    one = start(pair.lab())
+    (result,) = results(one)
+    late = [str(found.value) for found in result.findings if "was slow" in found.what]
+    assert [] == amiss(one)
+    assert [] == [value for value in late if int(value.removesuffix("us late")) >= 200_000]
+
+
+def test_a_connection_that_is_cut_ends_the_run_and_the_host_restores_itself(
+    pair: Pair, start: Start
+) -> None:
+    """The proxy that carried it is killed: exit 3, the trial's record says why, nothing stays."""
+    before = state(pair)
+    one = start(pair.lab(), duration="30s")
+    one.await_line("phase 1 tiny#1 measured")
+    proxies = [child for child in psutil.Process(one.process.pid).children() if child.is_running()]
+    proxies[1].kill()
+    assert 3 == one.end(), one.log.read_text()
+    deadline = time.monotonic() + LEASE_NS / SECOND_NS + 1
+    while before != (now := state(pair)):
+        assert time.monotonic() < deadline, now
+    (record,) = one.run().records
+    assert record.error is not None
+    assert ("failed", "AgentLost", "right") == (
+        record.status,
+        record.error["kind"],
+        record.error["host"],
+    )
+    assert "it ended, or the connection to it did" in record.error["message"]
+
+
+# --- control traffic and the path under test -----------------------------------------------------
+
+
+@contextmanager
+def listening(*servers: tuple[SshHost, str]) -> Iterator[None]:
+    """Run sshd as a daemon on an address of each host; ended with the block."""
+    started = []
+    try:
+        for host, address in servers:
+            options = ("-D", "-e", "-f", str(host.sshd_config), "-o", f"ListenAddress={address}")
+            log = (host.folder / "log").open("wb")
+            started.append(subprocess.Popen(host.inside(SSHD, *options), stderr=log))
+            log.close()
+        for host, address in servers:
+            await_port(host, address)
+        yield
+    finally:
+        for one in started:
+            one.terminate()
+            one.wait()
+
+
+def await_port(host: SshHost, address: str) -> None:
+    """Wait until somebody listens on port 22 of an address."""
+    program = "import socket, sys; socket.create_connection((sys.argv[1], 22), 5).close()"
+    command = host.inside(sys.executable, "-c", program, address)
+    deadline = time.monotonic() + DEADLINE_S
+    while subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode != 0:
+        assert time.monotonic() < deadline, (host.folder / "log").read_text()
+
+
+def shared(result: Result) -> dict[str, str | None]:
+    """Return host → value of the finding that its control traffic shares the path."""
+    what = "control traffic shares the path under test"
+    return {found.where: found.value for found in result.findings if found.what == what}
+
+
+def control_interfaces(one: Controller) -> dict[str, str | None]:
+    """Return host → the interface of its SSH connection."""
+    (record,) = one.run().records
+    return {
+        name: facts.environment.get("control_interface") for name, facts in record.facts.items()
+    }
+
+
+def test_over_tcp_by_another_interface_all_is_well(pair: Pair, start: Start) -> None:
+    """A daemon, a management link to each host, and no finding."""
+    with ssh_hosts.management(pair) as control:
+        addresses = {host.name: f"10.7.{n}.2" for n, host in enumerate(pair.hosts)}
+        pair.write_home_tcp(addresses)
+        with listening(*((host, addresses[host.name]) for host in pair.hosts)):
+            one = start(pair.lab(), within=control.inside())
+            (result,) = results(one)
+    assert ([], {}) == (amiss(one), shared(result))
+    assert {"left": "control0", "right": "control0"} == control_interfaces(one)
+
+
+def test_control_traffic_on_the_path_under_test_is_a_finding(pair: Pair, start: Start) -> None:
+    """The receiver is reached by a jump over the sender, and so by the cable under test."""
+    pair.left.python(UP, f"test0={NETWORK}.201")
+    pair.right.python(UP, f"test0={NETWORK}.200")
+    pair.write_home()
+    with (pair.home / ".ssh" / "config").open("r+") as config:
+        text = config.read().partition("Host right")[0]
+        config.seek(0)
+        config.truncate()
+        config.write(f"{text}Host right\n  HostName {NETWORK}.200\n  User root\n  ProxyJump left\n")
+    with (pair.home / ".ssh" / "known_hosts").open("a") as known:
+        known.write(f"{NETWORK}.200 {pair.right.public_key}\n")
+    try:
+        with listening((pair.right, f"{NETWORK}.200")):
+            one = start(pair.lab())
+            (result,) = results(one)
+    finally:
+        for host in pair.hosts:
+            host.python(FLUSH)
+    assert {"right": "SSH by test0"} == shared(result)
+    assert {"left": None, "right": "test0"} == control_interfaces(one)
+    assert [] == amiss(one)
+
+
+# --- interrupts ----------------------------------------------------------------------------------
+
+
+def test_a_second_interrupt_over_ssh_is_told_what_is_being_restored(
+    pair: Pair, start: Start
+) -> None:
+    """And abandons nothing: the hosts are as they were, finished trials are readable, exit 130."""
+    pair.write_home(slow(0.05))
+    before = state(pair)
+    one = start(pair.lab(), duration="5s")
+    one.await_line("phase 1 tiny#1 measured")
+    one.process.send_signal(signal.SIGINT)
+    one.await_line("restore 0 restoring left, right")
+    one.process.send_signal(signal.SIGINT)
+    one.await_line("still restoring left, right; please wait")
+    assert 130 == one.end(), one.log.read_text()
+    assert before == state(pair)
+    ending = one.run().ending
+    assert ("interrupted", ()) == (ending.status if ending is not None else None, one.run().records)
+
+
+def await_packets(pid: int, more: int) -> None:
+    """Wait until a process's namespace has sent so many packets more."""
+
+    def sent() -> int:
+        line = re.search(r"^ *send0:(.*)$", Path(f"/proc/{pid}/net/dev").read_text(), re.MULTILINE)
+        assert line is not None
+        return int(line.group(1).split()[9])
+
+    begun, deadline = sent(), time.monotonic() + DEADLINE_S
+    while sent() < begun + more:
+        assert time.monotonic() < deadline, f"only {sent() - begun} packets were sent"
+        time.sleep(0.01)
+
+
+def test_a_second_interrupt_in_the_lab_is_told_what_is_being_restored(start: Start) -> None:
+    """The machine's agent is held up meanwhile; nobody is left behind."""
+    one = start(None, duration="5s")
+    one.await_line("phase 1 tiny#1 measured")
+    family = psutil.Process(one.process.pid).children(recursive=True)
+    sender, *_, machine = psutil.Process(one.process.pid).children()
+    await_packets(sender.pid, 1000)
+    machine.suspend()
+    try:
+        one.process.send_signal(signal.SIGINT)
+        one.await_line("restore 0 restoring sender, receiver, machine")
+        one.process.send_signal(signal.SIGINT)
+        one.await_line("still restoring sender, receiver, machine; please wait")
+        assert machine.is_running()
+    finally:
+        machine.resume()
+    assert 130 == one.end(), one.log.read_text()
+    assert [] == psutil.wait_procs(family, 5)[1]

@@ -1,0 +1,192 @@
+"""SSH without a server: whom a name means, the one command, and what each failure is told as."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import paramiko
+import psutil
+import pytest
+
+from udpbench.control.ssh import command, next_step, why
+from udpbench.control.ssh_proxy import Proxy
+from udpbench.control.ssh_target import Target, read_config, target_of
+from udpbench.errors import ConnectError
+from udpbench.model import Connect
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give every test a home of its own, and a user."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("LOGNAME", "me")
+    (tmp_path / ".ssh").mkdir()
+    return tmp_path
+
+
+def target(home: Path, spec: str, config: str = "") -> Target:
+    """Return whom a name means under a configuration."""
+    (home / ".ssh" / "config").write_text(config)
+    return target_of(spec, read_config("left"), "left")
+
+
+@pytest.mark.parametrize(
+    ("spec", "shown"),
+    [
+        ("left", "me@left"),
+        ("bench@left.example", "bench@left.example"),
+        ("bench@left:2022", "bench@left:2022"),
+        ("ssh://bench@left:2022/", "bench@left:2022"),
+        ("[2001:db8::1]:2022", "me@2001:db8::1:2022"),
+        ("2001:db8::1", "me@2001:db8::1"),
+    ],
+)
+def test_a_name_may_carry_user_and_port(home: Path, spec: str, shown: str) -> None:
+    """Without them it is the local user and port 22."""
+    assert shown == str(target(home, spec))
+
+
+def test_the_configuration_says_the_rest(home: Path) -> None:
+    """HostName, User, Port, IdentityFile and HostKeyAlias of the first section that matches."""
+    found = target(
+        home,
+        "left",
+        "Host left\n  HostName 192.0.2.1\n  User bench\n  Port 2022\n  IdentityFile ~/key\n"
+        "  IdentitiesOnly yes\n  UserKnownHostsFile ~/known\n  GlobalKnownHostsFile none\n"
+        "Host *\n  User other\n  ProxyJump gate\n",
+    )
+    expected = Target(
+        address="192.0.2.1",
+        port=2022,
+        user="bench",
+        identities=(f"{home}/key",),
+        use_agent=False,
+        known_hosts=(f"{home}/known",),
+        key_name="192.0.2.1",
+        key_port=2022,
+        proxy_command=None,
+        proxy_jump="gate",
+    )
+    assert (expected, "[192.0.2.1]:2022") == (found, found.known_name)
+
+
+def test_what_the_lab_says_wins(home: Path) -> None:
+    """User and port of the name come before those of the configuration."""
+    found = target(home, "you@left:22", "Host left\n  User bench\n  Port 2022\n")
+    assert ("you", 22) == (found.user, found.port)
+
+
+@pytest.mark.parametrize(
+    ("config", "way"),
+    [
+        ("ProxyCommand nc %h %p\nProxyJump gate\n", ("nc left 22", None)),
+        ("ProxyJump gate\nProxyCommand nc %h %p\n", (None, "gate")),
+        ("ProxyJump none\nProxyCommand nc %h %p\n", (None, None)),
+    ],
+)
+def test_of_two_proxies_the_first_counts(
+    home: Path, config: str, way: tuple[str | None, str | None]
+) -> None:
+    """As ssh_config(5) has it, and ``none`` is one, too."""
+    found = target(home, "left", config)
+    assert way == (found.proxy_command, found.proxy_jump)
+
+
+def test_a_name_that_is_none_is_refused(home: Path) -> None:
+    """The form is told."""
+    with pytest.raises(ConnectError, match=r"left: a@b@: not understood; write \[user@\]host"):
+        target(home, "a@b@")
+
+
+def test_the_command_stands_alone_whatever_the_shell() -> None:
+    """Every word is quoted; sudo never asks; sh, not the login shell, runs it."""
+    words = command(Connect("ssh", "left", "sudo", "/opt/my python"))
+    assert words.startswith("exec sh -c '")
+    assert words.endswith("sudo -n -- '/opt/my python' -m udpbench.agent.serve")
+
+
+def test_the_command_says_the_marker_before_the_agent_begins() -> None:
+    """What runs here is a Python that prints where it is; messages would be in English."""
+    words = command(Connect("ssh", "left", python=sys.executable)).replace(
+        "-m udpbench.agent.serve", "-c 'import os; print(os.getcwd(), os.environ[\"LC_ALL\"])'"
+    )
+    done = subprocess.run(("/bin/sh", "-c", words), capture_output=True, text=True, check=True)
+    assert "udpbench: the agent follows\n/ C\n" == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "step"),
+    [
+        (
+            1,
+            "sudo: a password is required",
+            "allow it without a password: in sudoers, NOPASSWD: py",
+        ),
+        (1, "bench is not in the sudoers file.", "allow it in sudoers, NOPASSWD: py"),
+        (127, "sh: 1: exec: sudo: not found", "install sudo there"),
+        (1, "sudo: py: command not found", "install Python 3.9 or later there"),
+        (127, "sh: 1: exec: py: not found", "install Python 3.9 or later there"),
+        (1, "No module named udpbench", "install udpbench there: py -m pip install udpbench"),
+        (None, "", "try it: ssh left py -m udpbench.agent.serve </dev/null"),
+    ],
+)
+def test_an_agent_that_did_not_start_has_a_next_step(
+    status: int | None, words: str, step: str
+) -> None:
+    """Each by the words of the program that failed."""
+    assert next_step(Connect("ssh", "left", "sudo", "py"), status, words).startswith(step)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            socket.gaierror(-2, "Name or service not known"),
+            "left is no known name; mend HostName in ~/.ssh/config, or the DNS",
+        ),
+        (UnicodeError("label too long"), "left is no known name; mend HostName in ~/.ssh/conf"),
+        (TimeoutError("timed out"), "no answer in time; is the host up, and the port open in"),
+        (OSError(113, "No route to host"), "No route to host; is the host up, and does sshd"),
+        (paramiko.SSHException("odd"), "no SSH there: odd; does sshd listen on port 22?"),
+        (EOFError(), "no SSH there: it hung up; does sshd listen on port 22?"),
+        (paramiko.AuthenticationException(), "refused to let me in; tried a, b; make `ssh me@left"),
+    ],
+)
+def test_every_failure_on_the_way_is_told_as_what_it_is(
+    home: Path, error: Exception, text: str
+) -> None:
+    """With what to do about it."""
+    assert why(error, target(home, "left"), ["a", "b"]).startswith(text)
+
+
+def test_a_proxy_command_carries_bytes_and_ends() -> None:
+    """It runs in a session of its own, so that Ctrl-C does not end it."""
+    program = "import os; os.write(2, b'words'); print(os.getsid(0), flush=True); os.execvp('cat', ['cat'])"
+    proxy = Proxy(f"{shlex.join((sys.executable, '-c', program))}")
+    with proxy.socket.makefile("rwb") as stream:
+        session = int(stream.readline())
+        stream.write(b"there and back\n")
+        stream.flush()
+        assert b"there and back\n" == stream.readline()
+    said = proxy.last_words()
+    proxy.close()
+    assert session != os.getsid(0)
+    assert said.endswith(" runs and said: words")
+
+
+def test_a_proxy_command_that_does_not_end_is_killed() -> None:
+    """Although it ignores the end of its stdin and SIGTERM."""
+    before = psutil.Process().children()
+    program = (
+        "import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); signal.pause()"
+    )
+    proxy = Proxy(shlex.join((sys.executable, "-c", program)))
+    with proxy.socket.makefile("rb") as stream:
+        assert b"1\n" == stream.readline()
+    proxy.close(limit_s=0.05)
+    assert before == psutil.Process().children()
