@@ -1,7 +1,7 @@
 """A controller as a process of its own, so that tests can kill, stop and interrupt it.
 
-``controller.py FOLDER LEASE_NS JSON``: runs the experiment of the JSON in the built-in lab, prints
-a line per event, and exits as its outcome says.
+``controller.py FOLDER LEASE_NS JSON [LAB]``: runs the experiment of the JSON in a lab, the built-in
+one if none is named, prints a line per event, and exits as its outcome says.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def say(progress: Progress) -> None:
         print(progress.event, progress.index, progress.text, flush=True)
 
 
-def main(folder: str, lease_ns: str, data: str) -> int:
+def main(folder: str, lease_ns: str, data: str, lab_name: str = "local") -> int:
     """Run one experiment."""
     experiment = load_experiment_data(json.loads(data), "tiny")
-    lab = load_lab("local")
+    lab = load_lab(lab_name)
     header = RunHeader("test", now_utc(), (), 1, lab.name, lab.text, (experiment,))
     writer = RunWriter.create(Path(folder), header)
     outcome = run([experiment], lab, writer, say, RunOptions(seed=1, lease_ns=int(lease_ns)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from udpbench.analysis import ledger, rates
+from udpbench.analysis import axis, ledger, rates
 from udpbench.analysis.readings import Readings
 from udpbench.model import Finding, Role
 from udpbench.units import show_ratio
@@ -18,6 +18,8 @@ OFFERED_SHARE = 0.995
 """An offered load below this share of the intended one measures the sender (RFC 2285 3.5)."""
 STEAL_LIMIT = 0.01
 """Share of CPU time that a hypervisor may take before it is worth a word."""
+CLOCK_LIMIT_NS = 10 * 10**6
+"""By how much two hosts' series may be shifted: a tenth of the 100 ms between two samples."""
 UNACCOUNTED_FLOOR_PACKETS = 10
 UNACCOUNTED_RATIO = 0.00001
 
@@ -28,6 +30,8 @@ def sender_bound(readings: Readings) -> Iterator[Finding]:
     """Find a sender that was asked for a rate or a count, and did not come up to it."""
     intended = ledger.intended_packets(readings)
     if ledger.asked_packets(readings) is None or intended == 0:
+        return
+    if readings.record.trial.expects_unsent:
         return
     offered = 1 - ledger.unsent_packets(readings) / intended
     if offered < OFFERED_SHARE:
@@ -251,6 +255,34 @@ def steal(readings: Readings) -> Iterator[Finding]:
         )
 
 
+def clocks_apart(readings: Readings) -> Iterator[Finding]:
+    """Find hosts whose clocks are not known well enough to lay their series on one axis."""
+    bound_ns = axis.bound_ns(readings.phase)
+    if bound_ns is not None and bound_ns > CLOCK_LIMIT_NS:
+        yield Finding(
+            "warning",
+            "clocks: starts and series of the hosts may be shifted against each other",
+            "hosts",
+            f"by up to {bound_ns / 10**6:.1f} ms",
+            f"at most {CLOCK_LIMIT_NS // 10**6} ms, a tenth of the sampling interval",
+            "run the controller nearer to the hosts; counts and rates are not affected",
+        )
+
+
+def control_shares_path(readings: Readings) -> Iterator[Finding]:
+    """Find a host whose SSH connection to the controller uses the interface under test."""
+    for name, facts in sorted(readings.record.facts.items()):
+        if facts.environment.get("control_interface") == facts.interface:
+            yield Finding(
+                "warning",
+                "control traffic shares the path under test",
+                name,
+                f"SSH by {facts.interface}",
+                "an interface of its own",
+                "reach the host by another address: HostName in ~/.ssh/config",
+            )
+
+
 CHECKS: tuple[Check, ...] = (
     sender_bound,
     never_pressed,
@@ -264,6 +296,8 @@ CHECKS: tuple[Check, ...] = (
     counters_disagree,
     buffer_capped,
     steal,
+    control_shares_path,
+    clocks_apart,
 )
 
 

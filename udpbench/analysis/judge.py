@@ -59,7 +59,8 @@ def _workers(measured: Readings) -> tuple[WorkerResult, ...]:
     for stats in measured.phase.stats:
         packets = stats.counts.get(rates.PACKETS_FIELD[stats.role], 0)
         pps = rates.per_second(packets, rates.window_ns(measured, [stats]))
-        found.append(WorkerResult(stats.worker, stats.role, stats.cpu, packets, pps))
+        memory = stats.memory_bytes
+        found.append(WorkerResult(stats.worker, stats.role, stats.cpu, packets, pps, memory))
     return tuple(found)
 
 

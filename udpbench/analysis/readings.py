@@ -50,6 +50,20 @@ class Readings:
         known = [value for value in found if value is not None]
         return sum(known) if known else None
 
+    @property
+    def bridge(self) -> Deltas | None:
+        """Return the counters of a built-in lab's bridge; None where hosts are joined otherwise.
+
+        It is the one snapshot with interfaces that is of no host.
+        """
+        hosts = {*self.record.facts, *self.roles.senders, *self.roles.receivers}
+        found = [
+            delta
+            for host, delta in self.deltas.items()
+            if host not in hosts and any(name.startswith("link.") for name in delta.values)
+        ]
+        return found[0] if found else None
+
     def machine(self, role: Role) -> tuple[Deltas, ...]:
         """Return the machine counters that belong to a role's hosts.
 

@@ -10,26 +10,38 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 
-from udpbench.control.channel import open_machine, open_namespace
+from udpbench.control.channel import Channel, open_machine, open_namespace
 from udpbench.control.remote import Remote, Requests
+from udpbench.definition.bind import BRIDGE, BRIDGE_INTERFACE
 from udpbench.errors import (
     AgentLost,
-    ConnectError,
     HelloRefused,
     HostError,
     RestoreError,
     SafetyError,
 )
-from udpbench.model import Change, Lab
+from udpbench.model import Change, Connect, Lab, Scope
 from udpbench.protocol import Hello
 
 MACHINE = "machine"
 """Name of the agent that has the machine scope of a built-in lab; it plays no role in a trial."""
 
-Open = Callable[[str], Requests]
+Open = Callable[[str, Connect], Requests]
+
+
+def _open_ssh(host: str, connect: Connect) -> Channel:
+    """Import paramiko, which takes 0.2 s, only for a host that is reached by it."""
+    from udpbench.control.ssh import open_ssh
+
+    return open_ssh(host, connect)
+
 
 # How a host is reached, by its ``connect.by``: a new way is a function in channel.py and a row.
-WAYS: Mapping[str, Open] = {"namespace": open_namespace}
+WAYS: Mapping[str, Open] = {
+    "namespace": lambda host, _: open_namespace(host),
+    "local": lambda host, _: open_machine(host),
+    "ssh": _open_ssh,
+}
 
 
 @dataclass(frozen=True)
@@ -37,7 +49,7 @@ class Reach:
     """How agents are reached; the tests' fakes replace it, and nothing else."""
 
     ways: Mapping[str, Open]
-    machine: Open
+    machine: Callable[[str], Requests]
 
 
 REAL = Reach(WAYS, open_machine)
@@ -49,6 +61,8 @@ class Agents:
 
     senders: tuple[Remote, ...]
     receivers: tuple[Remote, ...]
+    bridge: Remote | None
+    """What joins more than two namespaces; None where two hosts share a pair."""
     machine: Remote | None
     left_behind: Mapping[str, tuple[str, ...]]
     """Agent → runs that died on its host and whose settings are still in force there."""
@@ -61,7 +75,21 @@ class Agents:
     @property
     def everyone(self) -> tuple[Remote, ...]:
         """Every agent; whoever has settings undone in this order undoes them backwards."""
-        return self.hosts + ((self.machine,) if self.machine is not None else ())
+        return self.hosts + tuple(one for one in (self.bridge, self.machine) if one is not None)
+
+    @property
+    def setting_up(self) -> tuple[Remote, ...]:
+        """Every agent in the order in which settings are applied; pairs before what hangs on them.
+
+        The bridge makes all pairs, and without one the receiver makes the only one.
+        """
+        first = tuple(one for one in (self.machine, self.bridge) if one is not None)
+        return first + self.receivers + self.senders
+
+    @property
+    def hanging(self) -> tuple[Remote, ...]:
+        """The hosts of a built-in lab whose interface is the far end of a pair."""
+        return self.senders if self.bridge is None else self.hosts
 
 
 @contextmanager
@@ -69,24 +97,17 @@ def started(lab: Lab, run: str, lease_ns: int, reach: Reach) -> Iterator[Agents]
     """Start and greet the agents of a lab, senders first, and end them with the block.
 
     All are started before the first is greeted, so that their start-up overlaps. Raises
-    ConnectError, HelloRefused, SafetyError.
+    ConnectError, HelloRefused, SafetyError, with what is wrong on every host.
     """
     opened: list[Remote] = []
     try:
-        for host in lab.hosts:
-            way = reach.ways.get(host.connect.by)
-            if way is None:
-                known = ", ".join(sorted(reach.ways))
-                text = f"connect: {host.connect.by}: not yet supported; known: {known}"
-                raise ConnectError(text, host.name)
-            opened.append(Remote(way(host.name), host.role, host.interface, ("namespace",)))
-        if lab.built_in:
-            opened.append(Remote(reach.machine(MACHINE), "machine", "", ("machine",)))
-        hellos = {remote: _greet(remote, run, lease_ns) for remote in opened}
+        _open_all(lab, reach, opened)
+        hellos = _greet_all(opened, run, lease_ns)
         _prove_apart(hellos)
         yield Agents(
             senders=tuple(one for one in opened if one.role == "sender"),
             receivers=tuple(one for one in opened if one.role == "receiver"),
+            bridge=next((one for one in opened if one.role == "bridge"), None),
             machine=next((one for one in opened if one.role == "machine"), None),
             left_behind={one.name: hello.left_behind for one, hello in hellos.items()},
         )
@@ -95,12 +116,55 @@ def started(lab: Lab, run: str, lease_ns: int, reach: Reach) -> Iterator[Agents]
             remote.channel.close()
 
 
+def _open_all(lab: Lab, reach: Reach, opened: list[Remote]) -> None:
+    """Start every agent and add it to ``opened``; a host of its own has both scopes."""
+    scopes: tuple[Scope, ...] = ("namespace",) if lab.built_in else ("namespace", "machine")
+    failures: list[HostError] = []
+    for host in lab.hosts:
+        try:
+            channel = reach.ways[host.connect.by](host.name, host.connect)
+        except HostError as error:
+            failures.append(error)
+        else:
+            opened.append(Remote(channel, host.role, host.interface, scopes))
+    _raise_all(failures)
+    if lab.bridged:
+        channel = reach.ways["namespace"](BRIDGE, Connect("namespace"))
+        opened.append(Remote(channel, "bridge", BRIDGE_INTERFACE, ("namespace",)))
+    if lab.built_in:
+        opened.append(Remote(reach.machine(MACHINE), "machine", "", ("machine",)))
+
+
+def _greet_all(opened: list[Remote], run: str, lease_ns: int) -> dict[Remote, Hello]:
+    hellos: dict[Remote, Hello] = {}
+    failures: list[HostError] = []
+    for remote in opened:
+        try:
+            hellos[remote] = _greet(remote, run, lease_ns)
+        except HostError as error:
+            failures.append(error)
+    _raise_all(failures)
+    return hellos
+
+
+def _raise_all(failures: list[HostError]) -> None:
+    """Raise one failure as it is, and several as one error of the first one's class."""
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        raise type(failures[0])("\n".join(str(one) for one in failures))
+
+
 def _greet(remote: Remote, run: str, lease_ns: int) -> Hello:
     try:
         hello = remote.hello(run, lease_ns)
     except AgentLost as error:
-        text = f"the agent did not start: {error.message}; a built-in lab needs root"
-        raise ConnectError(text, remote.name) from error
+        raise remote.channel.not_started(error) from error
+    except HelloRefused as error:
+        if f"run {run} (pid " not in error.message:
+            raise
+        text = "shares its network namespace with another host of this lab; give each its own"
+        raise SafetyError(text, remote.name) from error
     if hello.held_by is not None:
         text = f"its namespace is held by run {hello.held_by}; let that run end first"
         raise HelloRefused(text, remote.name)

@@ -14,6 +14,7 @@ from udpbench.control.waiting import Waiter
 from udpbench.errors import AgentLost, DeadlineExceeded, HostError, from_wire
 from udpbench.model import (
     SECOND_NS,
+    ClockReading,
     FlowStats,
     Phase,
     PhaseName,
@@ -84,6 +85,7 @@ class PhaseRun:
     late_ns: int | None = None
     """How much after the common time the last loop was set going; None if it was in time."""
     series: list[Sample] = field(default_factory=list)
+    _clocks: dict[str, list[ClockReading]] = field(default_factory=dict)
     _start_ns: dict[str, int] = field(default_factory=dict)
     _before: dict[str, Snapshot] = field(default_factory=dict)
     _after: dict[str, Snapshot] = field(default_factory=dict)
@@ -92,12 +94,14 @@ class PhaseRun:
 
     def run(self) -> Phase:
         """Run the phase to its end; raises HostErrors and Interrupted."""
+        self._read_clocks()
         self._before = self._snapshots()
         self._start()
         self._await_senders()
         self._await_quiet()
         self._stop()
         self._after = self._snapshots()
+        self._read_clocks()
         return self._phase()
 
     def salvage(self) -> Phase | None:
@@ -119,14 +123,23 @@ class PhaseRun:
     def _snapshots(self) -> dict[str, Snapshot]:
         return {remote.name: remote.snapshot() for remote in self.crew.everyone}
 
+    def _read_clocks(self) -> None:
+        """Note how each host's clock stands; only for a measured phase it is worth asking anew."""
+        for remote in self.crew.working:
+            if self.plan.name == "measured":
+                remote.learn_clock()
+            reading = remote.clock(self.waiter.clock.now_ns())
+            self._clocks.setdefault(remote.name, []).append(reading)
+
     def _start(self) -> None:
         working = self.crew.working
         clock = self.waiter.clock
-        worst_ns = max((one.channel.round_trip_ns or 0 for one in working), default=0)
-        at_ns = clock.now_ns() + LEAD_NS * len(working) + worst_ns
+        # One after the other is told and answers: on a slow link that adds up.
+        trips_ns = sum(one.channel.round_trip_ns or 0 for one in working)
+        at_ns = clock.now_ns() + LEAD_NS * len(working) + trips_ns
         order = StartOrder(self.plan.name, self.tag, self.plan.duration_ns, self.plan.count)
         for remote in working:
-            self._start_ns[remote.name] = at_ns + remote.channel.offset_ns
+            self._start_ns[remote.name] = at_ns + self._clocks[remote.name][0].offset_ns
             remote.start(order, self._start_ns[remote.name])
         late_ns = clock.now_ns() - at_ns
         self.late_ns = late_ns if late_ns > 0 else None
@@ -222,6 +235,7 @@ class PhaseRun:
             after=self._after,
             stats=tuple(stats),
             flows=flows,
+            clocks={name: tuple(readings) for name, readings in self._clocks.items()},
         )
 
 

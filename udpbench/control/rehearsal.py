@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from udpbench.control.lab import MACHINE, REAL, Agents, Reach, started
 from udpbench.control.remote import Remote
 from udpbench.control.run import RunOptions, run_name
-from udpbench.definition.bind import LabContext, machine_settings_for, settings_for
+from udpbench.control.trial import desired
 from udpbench.errors import SettingRefused
 from udpbench.model import Experiment, Lab, Planned, Setting, Trial
 
@@ -36,7 +36,8 @@ def rehearse(
     found: list[tuple[dict[str, tuple[Setting, ...]], Rehearsed]] = []
     with started(lab, run_name(), RunOptions.lease_ns, reach) as agents:
         for trial in points:
-            wanted = _wanted(trial, lab, agents)
+            facts = {remote.name: remote.facts() for remote in agents.hosts}
+            wanted = desired(trial, lab, agents, facts)
             known = next((i for i, (other, _) in enumerate(found) if other == wanted), None)
             if known is None:
                 found.append((wanted, Rehearsed((_name(trial),), _try(wanted, lab, agents))))
@@ -50,31 +51,20 @@ def _name(trial: Trial) -> str:
     return trial.name.rpartition("#")[0]
 
 
-def _wanted(trial: Trial, lab: Lab, agents: Agents) -> dict[str, tuple[Setting, ...]]:
-    facts = {remote.name: remote.facts() for remote in agents.hosts}
-    pids = {one.name: one.channel.pid for one in agents.hosts if one.channel.pid is not None}
-    context = LabContext(pids=pids, facts=facts)
-    wanted = {host.name: settings_for(lab, trial, host, context) for host in lab.hosts}
-    if agents.machine is not None:
-        wanted[MACHINE] = machine_settings_for(lab, trial)
-    return wanted
-
-
 def _try(
     wanted: dict[str, tuple[Setting, ...]], lab: Lab, agents: Agents
 ) -> dict[str, tuple[Planned, ...]]:
-    """Ask every host; receivers first, since they make the pair of a built-in lab."""
-    for remote in agents.senders:
+    """Ask every agent; those that make the pairs of a built-in lab first."""
+    for remote in agents.hanging:
         if lab.built_in:
             remote.apply(())
-    order = ((agents.machine,) if agents.machine else ()) + agents.receivers + agents.senders
     return {
         remote.name: (
             _throw_away(remote, wanted[remote.name])
             if lab.built_in and remote.name != MACHINE
             else remote.plan(wanted[remote.name])
         )
-        for remote in order
+        for remote in agents.setting_up
     }
 
 

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from udpbench.errors import AgentError
+from udpbench.errors import AgentError, AgentLost, ConnectError
 from udpbench.model import (
     SECOND_NS,
     Change,
+    ClockReading,
     Facts,
     PhaseName,
     Planned,
@@ -39,6 +40,9 @@ LIMIT_NS = {
 }
 """Verb → how long an agent may take to answer: ten times what it takes, and more where a driver or
 many settings may be slow; an agent's own limits (prepare 10 s, close 2 s) must run out first."""
+ROUND_TRIPS = 10
+"""Added to each limit, in whole seconds: a long reply takes several by TCP's slow start, and a lost
+segment is sent again."""
 GREETING_PINGS = 5
 """Replies from which the clock offset is first learnt; the later ones refine it."""
 
@@ -63,6 +67,9 @@ class Requests(Protocol):
     def close(self) -> int | None:
         """End the agent; return its exit status."""
 
+    def not_started(self, loss: AgentLost) -> ConnectError:
+        """Return the error of an agent that was lost before it answered its first request."""
+
 
 @dataclass(frozen=True)
 class StartOrder:
@@ -81,7 +88,7 @@ class Remote:
     def __init__(
         self,
         channel: Requests,
-        role: Literal["sender", "receiver", "machine"],
+        role: Literal["sender", "receiver", "bridge", "machine"],
         interface: str,
         scopes: tuple[Scope, ...],
     ) -> None:
@@ -92,7 +99,9 @@ class Remote:
         self.scopes = scopes
 
     def _ask(self, kind: Any, verb: str, **args: Any) -> Any:
-        plain = self.channel.request(verb, LIMIT_NS[verb], **args)
+        slow_ns = ROUND_TRIPS * (self.channel.round_trip_ns or 0)
+        limit_ns = LIMIT_NS[verb] + slow_ns // SECOND_NS * SECOND_NS
+        plain = self.channel.request(verb, limit_ns, **args)
         try:
             return decode(kind, plain)
         except (ValueError, TypeError) as error:
@@ -113,6 +122,23 @@ class Remote:
         for _ in range(GREETING_PINGS):
             self._ask(None, "ping")
         return hello
+
+    def learn_clock(self) -> None:
+        """Learn the agent's clock anew: clocks drift, so an old offset is wrong by more and more.
+
+        An agent on this machine has the controller's own clock, and is not asked.
+        """
+        if self.channel.pid is None:
+            self.channel.round_trip_ns = None
+            for _ in range(GREETING_PINGS):
+                self._ask(None, "ping")
+
+    def clock(self, at_ns: int) -> ClockReading:
+        """Return how the agent's clock stands to the controller's; ``at_ns`` is now on that one."""
+        if self.channel.pid is not None:
+            return ClockReading(at_ns, 0, 0)
+        round_trip_ns = self.channel.round_trip_ns or 0
+        return ClockReading(at_ns, self.channel.offset_ns, -(-round_trip_ns // 2))
 
     def facts(self) -> Facts:
         """Return what the host is now."""

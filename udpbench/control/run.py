@@ -143,7 +143,9 @@ class _Run:
         self._tell("run", f"run {name}: {self.total} trials, lab {self.lab.name}")
         with started(self.lab, name, lease_ns, self.around.reach) as agents:
             for remote in agents.everyone:
-                self._tell("host", f"{remote.name}: agent {remote.channel.pid} is up")
+                pid = remote.channel.pid
+                agent = "agent" if pid is None else f"agent {pid}"
+                self._tell("host", f"{remote.name}: {agent} is up")
             refuse_left_behind(agents)
             with kept([remote.channel for remote in agents.everyone], lease_ns):
                 try:
@@ -164,6 +166,7 @@ class _Run:
             self._tell_trial(end.record, index)
             if end.fatal is not None:
                 raise end.fatal
+            self.around.interrupt.check()
             try:
                 trial = schedule.send(judge(end.record))
             except StopIteration:

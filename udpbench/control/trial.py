@@ -6,7 +6,7 @@ the record says why; a failure that ends the run is handed on beside the record.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from udpbench.analysis.judge import path_ledger
@@ -14,9 +14,11 @@ from udpbench.control.lab import MACHINE, Agents
 from udpbench.control.phase import Crew, PhaseRun, Plan, by_host, path_plan, warmup_plan
 from udpbench.control.waiting import Waiter
 from udpbench.definition.bind import (
+    BRIDGE,
     LabContext,
     Unavailable,
     bind,
+    bridge_settings_for,
     machine_settings_for,
     settings_for,
 )
@@ -127,31 +129,33 @@ def read_facts(attempt: Attempt) -> None:
 
 
 def apply_settings(attempt: Attempt) -> None:
-    """Put the trial's settings in force: machine, receivers, senders.
+    """Put the trial's settings in force: machine, bridge, receivers, senders.
 
-    A receiver makes the pair of a built-in lab, and its removal takes the sender's end along; so
-    before the pair changes, the sender undoes what hangs on it.
+    A receiver makes the pair of a built-in lab, the bridge all of them, and a pair's removal takes
+    the other end along; so before a pair changes, whoever did not make it undoes what hangs on it.
     """
     bench, agents = attempt.bench, attempt.bench.agents
-    wanted = desired(attempt)
+    wanted = desired(attempt.trial, bench.lab, agents, attempt.facts)
     before, bench.in_force = bench.in_force, None
     if before is None or links(before) != links(wanted):
-        for remote in agents.senders:
+        for remote in agents.hanging:
             if before is None or before.get(remote.name):
                 remote.apply(())
-    order = ((agents.machine,) if agents.machine else ()) + agents.receivers + agents.senders
-    for remote in order:
+    for remote in agents.setting_up:
         attempt.changes[remote.name] = remote.apply(wanted[remote.name])
         attempt.findings.extend(refused(remote.name, attempt.changes[remote.name]))
     bench.in_force = wanted
 
 
-def desired(attempt: Attempt) -> dict[str, tuple[Setting, ...]]:
+def desired(
+    trial: Trial, lab: Lab, agents: Agents, facts: Mapping[str, Facts]
+) -> dict[str, tuple[Setting, ...]]:
     """Return agent → the settings the trial wants in force on it."""
-    lab, trial, agents = attempt.bench.lab, attempt.trial, attempt.bench.agents
     pids = {one.name: one.channel.pid for one in agents.hosts if one.channel.pid is not None}
-    context = LabContext(pids=pids, facts=attempt.facts)
+    context = LabContext(pids=pids, facts=facts)
     wanted = {host.name: settings_for(lab, trial, host, context) for host in lab.hosts}
+    if agents.bridge is not None:
+        wanted[BRIDGE] = bridge_settings_for(lab, trial, context)
     if agents.machine is not None:
         wanted[MACHINE] = machine_settings_for(lab, trial)
     return wanted
@@ -224,22 +228,33 @@ def crew_of(attempt: Attempt) -> Crew:
 
 
 def path_phase(attempt: Attempt) -> None:
-    """Send a few packets per flow, and fail before load where none of them arrives."""
+    """Send a few packets per flow, and fail before load where a receiver gets none of them."""
     run_phase(attempt, path_plan(attempt.workers))
-    stats = attempt.phases[-1].stats
-    arrived = sum(one.counts.get("received_packets", 0) for one in stats if one.role == "receiver")
+    silent = unreached(attempt)
     closed = attempt.trial.receive.workers == 0
-    if arrived > 0:
+    if not silent:
         return
+    where = f" at {', '.join(silent)}" if len(attempt.bench.lab.receivers) > 1 else ""
     if attempt.trial.path_check == "explained" or closed:
         ledger = path_ledger(attempt.record("done", None))
         if ledger is not None and ledger.intended_packets > 0 and ledger.unaccounted == 0:
             return
-        raise PathError("no packet of the path check arrived, and the ledger does not say why")
+        text = f"no packet of the path check arrived{where}, and the ledger does not say why"
+        raise PathError(text)
     raise PathError(
-        "no packet of the path check arrived; mend the path, or write `path_check: explained` "
-        "if packets are meant to be dropped"
+        f"no packet of the path check arrived{where}; mend the path, or write "
+        "`path_check: explained` if packets are meant to be dropped"
     )
+
+
+def unreached(attempt: Attempt) -> list[str]:
+    """Return the receivers that none of the latest phase's packets reached."""
+    arrived = {host.name: 0 for host in attempt.bench.lab.receivers}
+    for one in attempt.phases[-1].stats:
+        host = one.worker.rpartition(".")[0]
+        if one.role == "receiver" and host in arrived:
+            arrived[host] += one.counts.get("received_packets", 0)
+    return [host for host, packets in arrived.items() if packets == 0]
 
 
 def warmup_phase(attempt: Attempt) -> None:

@@ -5,26 +5,33 @@ Pure functions. What a host cannot offer raises Unavailable: the trial is skippe
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from udpbench.definition.bridged import BRIDGE, BRIDGE_INTERFACE, bridge_settings_for
 from udpbench.definition.placement import Unavailable, host_cpus, worker_cpus
 from udpbench.definition.ranges import parse_ports, parse_to
 from udpbench.definition.wanted import LabContext, machine_settings_for, settings_for
 from udpbench.model import Facts, Finding, FlowSpec, Host, HostNeeds, Lab, Trial, WorkerSpec
 
 __all__ = [
+    "BRIDGE",
+    "BRIDGE_INTERFACE",
     "Bound",
     "LabContext",
     "Unavailable",
     "bind",
+    "bridge_settings_for",
     "machine_settings_for",
     "settings_for",
     "unmet_needs",
 ]
 
 IPV4_UDP_HEADERS_BYTES = 28
+MAX_FLOWS = 65536
+"""Flow numbers are u16 in the packet header, and all senders share them."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ def bind(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> Bound:
     if reasons:
         raise Unavailable("; ".join(reasons))
     _check_mtu(trial, lab, facts)
-    flows, per_worker = _flows(trial, lab)
+    flows, per_worker = _flows(trial, lab, facts)
     senders, sender_findings = _senders(trial, lab, facts, per_worker)
     receivers, receiver_findings = _receivers(trial, lab, facts, flows)
     findings = (*sender_findings, *receiver_findings, *_shared_cpus(lab, senders, receivers))
@@ -91,12 +98,20 @@ def _check_mtu(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> None:
             )
 
 
-def _destinations(trial: Trial, lab: Lab) -> list[tuple[str, int]]:
+def _networks(host: Host, facts: Mapping[str, Facts]) -> list[ipaddress.IPv4Interface]:
+    """Return a host's IPv4 addresses: the lab's, or with ``existing`` those found there."""
+    known = facts[host.name].addresses if host.existing else host.addresses
+    return [ipaddress.IPv4Interface(address) for address in known if ":" not in address]
+
+
+def _destinations(
+    trial: Trial, lab: Lab, facts: Mapping[str, Facts]
+) -> list[tuple[ipaddress.IPv4Address, int]]:
     """Return (address, port) of every destination, address by address."""
     indexes, ports = parse_to(trial.traffic.flows.to)
     found = []
     for host in lab.receivers:
-        addresses = [a.partition("/")[0] for a in host.addresses if ":" not in a]
+        addresses = [one.ip for one in _networks(host, facts)]
         if indexes[-1] > len(addresses):
             raise Unavailable(
                 f"traffic.flows.to asks for address {indexes[-1]} of {host.name}, "
@@ -106,33 +121,43 @@ def _destinations(trial: Trial, lab: Lab) -> list[tuple[str, int]]:
     return found
 
 
-def _source(host: Host) -> str:
-    addresses = [a.partition("/")[0] for a in host.addresses if ":" not in a]
+def _source(host: Host, facts: Mapping[str, Facts], to: ipaddress.IPv4Address) -> str:
+    """Return the first address of a host in the destination's network, else its first."""
+    addresses = _networks(host, facts)
     if not addresses:
-        raise Unavailable(f"{host.name} has no IPv4 address to send from")
-    return addresses[0]
+        raise Unavailable(f"{host.name} has no IPv4 address on {host.interface} to send from")
+    return str(next((one for one in addresses if to in one.network), addresses[0]).ip)
 
 
 def _flows(
-    trial: Trial, lab: Lab
+    trial: Trial, lab: Lab, facts: Mapping[str, Facts]
 ) -> tuple[tuple[FlowSpec, ...], dict[tuple[str, int], tuple[FlowSpec, ...]]]:
     """Return all flows, and those of each sending worker by host and index.
 
     ``split`` deals flows out in turn; with ``each`` every worker has all of them under numbers of
     its own, so that two senders of one 4-tuple are told apart.
     """
-    destinations = _destinations(trial, lab)
+    destinations = _destinations(trial, lab, facts)
     ports = parse_ports(trial.traffic.flows.source_ports)
     count = trial.send.workers
     numbers = itertools.count()
     per_worker: dict[tuple[str, int], tuple[FlowSpec, ...]] = {}
     for host in lab.senders:
-        source = _source(host)
-        tuples = [(source, port, *to) for to in destinations for port in ports]
+        tuples = [
+            (_source(host, facts, to), port, str(to), to_port)
+            for to, to_port in destinations
+            for port in ports
+        ]
         for k in range(count):
             mine = tuples[k::count] if trial.traffic.flows.spread == "split" else tuples
             per_worker[host.name, k] = tuple(FlowSpec(next(numbers), *four) for four in mine)
-    return tuple(flow for flows in per_worker.values() for flow in flows), per_worker
+    flows = tuple(flow for mine in per_worker.values() for flow in mine)
+    if len(flows) > MAX_FLOWS:
+        raise Unavailable(
+            f"{len(flows)} flows over all hosts of {lab.name}; at most {MAX_FLOWS}, the numbers "
+            "that a packet's header holds; ask for fewer in traffic.flows"
+        )
+    return flows, per_worker
 
 
 def _share(total: int | None, k: int, workers: int) -> int | None:
@@ -181,7 +206,7 @@ def _receivers(
     for host in lab.receivers:
         cpus, found = worker_cpus(trial.receive.cpus, trial.receive.workers, lab, host, facts)
         findings += found
-        own = {address.partition("/")[0] for address in host.addresses}
+        own = {str(one.ip) for one in _networks(host, facts)}
         specs += [
             WorkerSpec(
                 role="receiver",
@@ -198,12 +223,32 @@ def _receivers(
     return specs, findings
 
 
+def _shared_by_peers(lab: Lab, specs: list[WorkerSpec]) -> Iterator[Finding]:
+    """Yield a finding for each CPU that several hosts of one role have workers on."""
+    hosts: dict[int, set[str]] = {}
+    for spec in specs:
+        if spec.cpu is not None:
+            hosts.setdefault(spec.cpu, set()).add(spec.host)
+    for cpu, names in sorted(hosts.items()):
+        if len(names) > 1:
+            yield Finding(
+                "warning",
+                f"{', '.join(sorted(names))} share a CPU",
+                where=lab.name,
+                value=f"CPU {cpu}",
+                limit="a CPU for each host",
+                next_step="take a machine with more CPUs, or name other cpus in the lab",
+            )
+
+
 def _shared_cpus(
     lab: Lab, senders: list[WorkerSpec], receivers: list[WorkerSpec]
 ) -> Iterator[Finding]:
-    """Yield a finding where sender and receiver of one machine contend for a CPU."""
+    """Yield a finding where hosts of one machine contend for a CPU."""
     if not lab.built_in:
         return
+    for specs in (senders, receivers):
+        yield from _shared_by_peers(lab, specs)
     sending = {spec.cpu for spec in senders if spec.cpu is not None}
     shared = sorted(sending & {spec.cpu for spec in receivers if spec.cpu is not None})
     if shared:

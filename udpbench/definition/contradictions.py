@@ -21,6 +21,9 @@ from udpbench.model import HEADER_BYTES, MAX_PAYLOAD_BYTES, SECOND_NS, Lab, Tria
 MAX_FLOWS = 65536
 """Flow numbers are u16 in the packet header."""
 
+OWN_AGENTS = ("bridge", "machine")
+"""Agents that a built-in lab has beside those of its hosts (control/lab.py)."""
+
 GRO_ROOM_BYTES = 65535
 """A merged datagram may be this long (net/core/gro.c: GRO_LEGACY_MAX_SIZE is 64 KiB)."""
 
@@ -157,6 +160,11 @@ def in_lab(tree: Tree, lab: Lab) -> Iterator[Problem]:
     seen_names: set[str] = set()
     seen_addresses: set[str] = set()
     for role, hosts in (("sender", lab.senders), ("receiver", lab.receivers)):
+        for i, host in enumerate(hosts):
+            if host.name in OWN_AGENTS:
+                step = "give the host another name"
+                what = f"{host.name} is the name of an agent of udpbench's own"
+                yield tree.problem((role, i, "name"), what, "", step)
         if not hosts:
             yield tree.problem((role,), "a lab needs one host of each role", "", "add a host")
         for i, host in enumerate(hosts):
@@ -173,7 +181,28 @@ def in_lab(tree: Tree, lab: Lab) -> Iterator[Problem]:
                     step = "give each address to one host"
                     yield tree.problem((role, i, "addresses"), f"{ip} stands twice", "", step)
                 seen_addresses.add(ip)
+    yield from _ways(tree, lab)
     yield from _unreachable(tree, lab)
+
+
+def _ways(tree: Tree, lab: Lab) -> Iterator[Problem]:
+    """Yield what cannot be reached beside what else is there."""
+    here: list[str] = []
+    for role, hosts in (("sender", lab.senders), ("receiver", lab.receivers)):
+        for i, host in enumerate(hosts):
+            where = (role, i, "connect")
+            if host.connect.by == "namespace" and not lab.built_in:
+                what = "a namespace is joined to namespaces alone, and other hosts are not"
+                yield tree.problem(where, what, "", "reach all hosts by namespace, or none")
+            if host.connect.by == "namespace" and host.existing:
+                step = "write the addresses it is to have"
+                what = "a namespace that is made for the run has none"
+                yield tree.problem((role, i, "addresses"), what, "", step)
+            if host.connect.by == "local":
+                here.append(host.name)
+            if host.connect.by == "local" and len(here) > 1:
+                what = f"{here[0]} is this host, too, and packets between them would take lo"
+                yield tree.problem(where, what, "one host", "reach one of them by ssh")
 
 
 def _unreachable(tree: Tree, lab: Lab) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -233,6 +234,8 @@ def _experiment(
             problems += contradictions.in_point(point.tree, trial, model)
     expectations, wrong = _expectations(tree, [point.name for point in points])
     raise_all([*problems, *wrong])
+    named = {side.metric for one in expectations for side in (one.left, one.right)}
+    trials = [replace(trial, expects_unsent="unsent" in named) for trial in trials]
     head: Any = heads[0]
     source = head.source if "variants" not in tree.data else tree.data.get("source")
     return Experiment(

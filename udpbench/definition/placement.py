@@ -20,7 +20,8 @@ def host_cpus(lab: Lab, host: Host, facts: Mapping[str, Facts]) -> tuple[int, ..
     """Return the CPUs that ``cpus: lab`` means on a host, in order; Unavailable if it lacks one.
 
     Hosts on one machine split its CPUs: receivers the lower half, and the middle one, since they
-    are what is measured; senders the rest. With a single CPU both have it.
+    are what is measured; senders the rest. With a single CPU both have it. Hosts of one role split
+    what their role has, and share it where there are more of them.
     """
     there = facts[host.name].cpus if host.name in facts else ()
     if host.cpus is not None:
@@ -32,7 +33,14 @@ def host_cpus(lab: Lab, host: Host, facts: Mapping[str, Facts]) -> tuple[int, ..
         return there
     half = (len(there) + 1) // 2
     share = there[:half] if host.role == "receiver" else there[half:]
-    return share or there
+    return _split(share or there, lab.receivers if host.role == "receiver" else lab.senders, host)
+
+
+def _split(cpus: tuple[int, ...], peers: tuple[Host, ...], host: Host) -> tuple[int, ...]:
+    k, hosts = [peer.name for peer in peers].index(host.name), len(peers)
+    if len(cpus) < hosts:
+        return (cpus[k % len(cpus)],)
+    return cpus[k * len(cpus) // hosts : (k + 1) * len(cpus) // hosts]
 
 
 def require_cpus(wanted: tuple[int, ...], there: tuple[int, ...], host: Host) -> None:

@@ -38,14 +38,12 @@ NOT_YET: dict[str, Callable[[Any], bool]] = {
     "traffic.flows.queues": only("any"),
     "traffic.fragment": only(False),
     "traffic.echo": only(None),
-    "send.workers_as": only("threads"),
     "send.cpus": but(*CPU_RELATIONS),
     "send.call": only("sendmmsg"),
     "send.gso": only("off"),
     "send.tail": only(None),
     "send.zerocopy": only(False),
     "send.priority": only("normal"),
-    "receive.workers_as": only("threads"),
     "receive.cpus": but(*CPU_RELATIONS),
     "receive.call": only("recvmmsg"),
     "receive.gro": only(False),
@@ -83,12 +81,6 @@ NOT_YET: dict[str, Callable[[Any], bool]] = {
         f"{block}.link.rate": only(None)
         for block in ("settings.*", "sender.*.settings", "receiver.*.settings")
     },
-    "sender.*.connect": lambda connect: connect.by == "namespace",
-    "receiver.*.connect": lambda connect: connect.by == "namespace",
-    "sender.*.addresses": but("existing"),
-    "receiver.*.addresses": but("existing"),
-    "sender": lambda hosts: len(hosts) <= 1,
-    "receiver": lambda hosts: len(hosts) <= 1,
 }
 
 

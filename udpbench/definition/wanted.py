@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from udpbench.definition.override import merge
-from udpbench.definition.placement import host_cpus
+from udpbench.definition.placement import Unavailable, host_cpus
 from udpbench.definition.problems import Place, Tree, at, raise_all
 from udpbench.definition.ranges import addresses_of, parse_cpus
 from udpbench.model import Facts, Host, Lab, Scope, Setting, Trial
@@ -58,9 +58,13 @@ def settings_for(
     """Return every setting of one host in the order of application; trial None: the lab's own.
 
     In a built-in lab what the machine shares is left to ``machine_settings_for``. Raises
-    Unavailable where the lab asks for CPUs that the host does not have.
+    Unavailable where the lab asks for CPUs that the host does not have, or for a link to be made
+    between hosts of their own.
     """
     wanted = _Wanted(lab, trial, host, context)
+    if not lab.built_in and "link" in wanted.block:
+        what = f"settings.{host.role}.link: only a built-in lab makes its link; --lab is {lab.name}"
+        raise Unavailable(f"{what}; write needs: {{lab: true}}, or leave it out")
     return tuple(
         setting
         for part in _ORDER
@@ -134,6 +138,8 @@ class _Wanted:
     @property
     def queues(self) -> int:
         """RX queues of this host's interface: the link's, else those it was found to have."""
+        if self.lab.bridged and self.host.role == "sender":
+            return 1
         if self.lab.built_in:
             named = self.link.get("queues", "auto")
             return len(self.cpus) if named == "auto" else int(named)
@@ -166,8 +172,14 @@ def mac_of(lab: Lab, host: Host) -> str:
     return f"02:75:62:{role:02x}:{number // 256:02x}:{number % 256:02x}"
 
 
+def end_of_link(lab: Lab, trial: Trial | None, host: Host, context: LabContext) -> tuple[int, str]:
+    """Return how many queues a built-in host's interface has, and who does the receive work."""
+    wanted = _Wanted(lab, trial, host, context)
+    return wanted.queues, wanted.receive
+
+
 def _link(wanted: _Wanted) -> Iterator[Setting]:
-    if wanted.built_in_receiver:
+    if wanted.built_in_receiver and not wanted.lab.bridged:
         sender = wanted.lab.senders[0]
         value = {
             "peer": sender.interface,
@@ -213,10 +225,10 @@ def _sizes(wanted: _Wanted) -> Iterator[Setting]:
 def _features(wanted: _Wanted) -> Iterator[Setting]:
     found: dict[str, tuple[bool, str]] = {}
     if wanted.lab.built_in and wanted.receive == "napi":
-        defaults = (
-            {"rx-gro": True} if wanted.built_in_receiver else dict.fromkeys(TSO_FEATURES, False)
-        )
-        found = {name: (value, "link.receive") for name, value in defaults.items()}
+        if wanted.built_in_receiver:
+            found["rx-gro"] = (True, "link.receive")
+        elif not wanted.lab.bridged:
+            found = dict.fromkeys(TSO_FEATURES, (False, "link.receive"))
     for name, value in wanted.block.get("ethtool", {}).get("features", {}).items():
         for feature in FEATURE_GROUPS.get(name, (name,)):
             found[feature] = (value, f"ethtool.features.{name}")

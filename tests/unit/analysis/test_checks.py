@@ -10,7 +10,7 @@ import pytest
 from analysis import build
 from udpbench.analysis import checks
 from udpbench.analysis.readings import readings
-from udpbench.model import Finding, TrialRecord
+from udpbench.model import ClockReading, Finding, TrialRecord
 
 
 def findings(check: checks.Check, record: TrialRecord) -> list[Finding]:
@@ -42,6 +42,23 @@ def stolen(share_ns: int) -> TrialRecord:
     """Return a record of 2 × 2 s of CPU time of which some was taken."""
     moves = {"cpu.0.idle_ns": 4 * 10**9 - share_ns, "cpu.0.steal_ns": share_ns}
     return build.record(moves={"machine": moves})
+
+
+def clocks(left_ns: int, right_ns: int) -> TrialRecord:
+    """Return a record of hosts whose clocks are known to so many nanoseconds each."""
+    plain = build.record()
+    known = {
+        "left": (ClockReading(0, 5, left_ns), ClockReading(9, 5, 0)),
+        "right": (ClockReading(0, 7, right_ns),),
+    }
+    return replace(plain, phases=(replace(plain.phases[0], clocks=known),))
+
+
+def reached_by(interface: str) -> TrialRecord:
+    """Return a good record of a receiver to which the controller speaks by an interface."""
+    good = build.record()
+    right = replace(good.facts["right"], environment={"control_interface": interface})
+    return replace(good, facts={**good.facts, "right": right})
 
 
 def backwards(name: str) -> TrialRecord:
@@ -237,6 +254,27 @@ FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
             "when the machine is quieter; rates are lower bounds until then"
         ),
     ),
+    (
+        checks.control_shares_path,
+        reached_by("receive0"),
+        reached_by("eth0"),
+        "warning",
+        (
+            "right: control traffic shares the path under test (SSH by receive0); an interface of its "
+            "own; reach the host by another address: HostName in ~/.ssh/config"
+        ),
+    ),
+    (
+        checks.clocks_apart,
+        clocks(left_ns=6_500_000, right_ns=6 * 10**6),
+        clocks(left_ns=4_000_000, right_ns=6 * 10**6),
+        "warning",
+        (
+            "hosts: clocks: starts and series of the hosts may be shifted against each other (by up to "
+            "12.5 ms); at most 10 ms, a tenth of the sampling interval; run the controller nearer to "
+            "the hosts; counts and rates are not affected"
+        ),
+    ),
 ]
 
 
@@ -260,6 +298,14 @@ def test_an_unlimited_sender_is_never_sender_bound() -> None:
     counts = build.sender_counts(10, attempted_packets=1000, econnrefused=990)
     workers = (build.worker("sender", counts), build.worker("receiver", build.receiver_counts(10)))
     assert [] == findings(checks.sender_bound, build.record(10, workers=workers))
+
+
+def test_whoever_expects_unsent_packets_is_not_sender_bound() -> None:
+    """An expectation that names them says that they are meant."""
+    short = build.record(990, of=build.paced(1000))
+    assert [] != findings(checks.sender_bound, short)
+    expected = replace(short, trial=replace(short.trial, expects_unsent=True))
+    assert [] == findings(checks.sender_bound, expected)
 
 
 def test_nothing_sent_is_no_lower_bound() -> None:

@@ -16,7 +16,9 @@ from udpbench.control.lab import Reach
 from udpbench.control.run import Outcome, RunOptions, Surroundings, run
 from udpbench.control.waiting import Clock, Interrupt
 from udpbench.definition.load import load_experiment_data, load_lab
+from udpbench.errors import AgentLost, ConnectError
 from udpbench.model import (
+    Connect,
     Experiment,
     Facts,
     Lab,
@@ -99,7 +101,7 @@ class World:
 
         self.hooks[word] = fail
 
-    def open(self, host: str) -> FakeAgent:
+    def open(self, host: str, _connect: Connect | None = None) -> FakeAgent:
         """Return a channel to a fake agent."""
         self.say(f"open {host}")
         self.agents[host] = FakeAgent(host, self)
@@ -142,6 +144,10 @@ class FakeAgent:
     def ping(self) -> None:
         """Renew the lease."""
 
+    def not_started(self, loss: AgentLost) -> ConnectError:
+        """Say that this agent did not come up."""
+        return ConnectError(f"did not start: {loss.message}", self.host)
+
     def close(self) -> int | None:
         """End."""
         self.world.say(f"end {self.host}")
@@ -154,7 +160,7 @@ class FakeAgent:
         return Hello(self.pid or 0, netns, "boot", build, "3.11", capabilities, left_behind=left)
 
     def _ping(self) -> None:
-        return None
+        self.round_trip_ns = 100_000
 
     def _facts(self, interface: str) -> Facts:
         there = any(one["kind"] == "link" for one in self.world.agents["receiver"].in_force)

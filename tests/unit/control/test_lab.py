@@ -6,30 +6,81 @@ from dataclasses import replace
 
 import pytest
 
-from control.fake import World, lab
+from control.fake import FakeAgent, World, lab
 from udpbench.control.lab import Reach, started
 from udpbench.control.remote import Remote
-from udpbench.errors import AgentError, ConnectError, HelloRefused
-from udpbench.model import Connect
+from udpbench.errors import AgentError, ConnectError, HelloRefused, SafetyError
+from udpbench.model import Connect, Lab
 from udpbench.protocol import Hello
 
 
-def test_a_way_that_does_not_exist_yet_is_told() -> None:
-    """The message names the way and those that there are; what was opened is ended."""
-    world = World()
+def far(**ssh: str) -> Lab:
+    """Return the lab with both hosts reached by SSH, each by its name or as given."""
     here = lab()
-    far = replace(here.receivers[0], connect=Connect("ssh", ssh="right"))
+    senders, receivers = (
+        tuple(
+            replace(one, connect=Connect("ssh", ssh=ssh.get(one.name, one.name))) for one in hosts
+        )
+        for hosts in (here.senders, here.receivers)
+    )
+    return replace(here, senders=senders, receivers=receivers)
+
+
+def test_hosts_of_their_own_have_both_scopes_and_no_machine_agent() -> None:
+    """Each way is handed how its host is reached, and nobody else is started."""
+    world = World()
+    reached: list[Connect] = []
+
+    def by_ssh(host: str, connect: Connect) -> FakeAgent:
+        reached.append(connect)
+        return world.open(host)
+
+    with started(
+        far(sender="bench@left"), "run", 10**9, Reach({"ssh": by_ssh}, world.open)
+    ) as all_:
+        scopes = {one.name: one.scopes for one in all_.everyone}
+    both = ("namespace", "machine")
+    assert {"sender": both, "receiver": both} == scopes
+    assert ["bench@left", "receiver"] == [one.ssh for one in reached]
+
+
+def test_every_host_that_is_not_reached_is_told_at_once() -> None:
+    """One error, a line for each host, of the first one's class; nothing is greeted."""
+    world = World()
+    world.raises("open sender", ConnectError("no answer", "sender"))
+    world.raises("open receiver", ConnectError("its host key is unknown", "receiver"))
     with (
-        pytest.raises(ConnectError, match="ssh: not yet supported; known: namespace"),
-        started(
-            replace(here, receivers=(far,)),
-            "run",
-            10**9,
-            Reach({"namespace": world.open}, world.open),
-        ),
+        pytest.raises(ConnectError) as caught,
+        started(far(), "run", 10**9, Reach({"ssh": world.open}, world.open)),
     ):
         pass
-    assert ["open sender", "end sender"] == world.words
+    expected = "sender: no answer\nreceiver: its host key is unknown"
+    assert (expected, ["open sender", "open receiver"]) == (str(caught.value), world.words)
+
+
+def test_every_agent_that_refuses_is_told_at_once() -> None:
+    """Both builds are named, and both agents are ended."""
+    world = World()
+    world.raises("hello sender", HelloRefused("build 1", "sender"))
+    world.raises("hello receiver", HelloRefused("build 2", "receiver"))
+    with (
+        pytest.raises(HelloRefused, match=r"^sender: build 1\nreceiver: build 2$"),
+        started(far(), "run", 10**9, Reach({"ssh": world.open}, world.open)),
+    ):
+        pass
+    assert ["end sender", "end receiver"] == world.words[-2:]
+
+
+def test_two_hosts_that_are_one_are_told_so() -> None:
+    """The holder of the namespace is this very run, so nobody is asked to wait for its end."""
+    world = World()
+    held = "the namespace is held by run now-7 (pid 8); let that run end first"
+    world.raises("hello receiver", HelloRefused(held, "receiver"))
+    with (
+        pytest.raises(SafetyError, match=r"^receiver: shares its network namespace with another"),
+        started(far(), "now-7", 10**9, Reach({"ssh": world.open}, world.open)),
+    ):
+        pass
 
 
 def test_a_namespace_that_another_run_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ def test_a_worker_that_fails_is_raised_as_what_it_was(tmp_path: Path) -> None:
 def test_a_start_after_the_common_time_is_a_finding(tmp_path: Path) -> None:
     """A controller that was held up says so, because rates then cover less than the duration."""
     record = only(tmp_path, World(start_takes_ns=50 * 10**6), warmup="0s")
-    assert [("phase path", "59900us late"), ("phase measured", "59900us late")] == [
+    assert [("phase path", "59800us late"), ("phase measured", "59800us late")] == [
         (finding.where, finding.value) for finding in record.findings
     ]
 
@@ -109,9 +109,44 @@ def test_the_common_time_is_in_each_agents_own_clock(tmp_path: Path) -> None:
     """Agents whose clocks differ by an hour get starts that differ by an hour."""
     world = World()
     hour_ns = 3600 * SECOND_NS
-    world.hooks["hello machine"] = lambda: setattr(world.agents["receiver"], "offset_ns", hour_ns)
-    start_ns = only(tmp_path, world).phases[-1].start_ns
-    assert hour_ns == start_ns["receiver"] - start_ns["sender"]
+    world.hooks["hello machine"] = lambda: far(world, "receiver", hour_ns)
+    phase = only(tmp_path, world).phases[-1]
+    assert hour_ns == phase.start_ns["receiver"] - phase.start_ns["sender"]
+    # Half of the 100 us that a round trip to a fake agent takes is the bound.
+    assert [(hour_ns, 50_000)] * 2 == [
+        (reading.offset_ns, reading.bound_ns) for reading in phase.clocks["receiver"]
+    ]
+
+
+def test_an_agent_on_this_machine_has_the_controllers_clock(tmp_path: Path) -> None:
+    """Whatever a slow reply made of its offset, it is none, and known exactly."""
+    world = World()
+    world.hooks["hello machine"] = lambda: setattr(world.agents["receiver"], "offset_ns", 77)
+    phase = only(tmp_path, world).phases[-1]
+    assert [(0, 0)] * 2 == [(one.offset_ns, one.bound_ns) for one in phase.clocks["receiver"]]
+    before, after = phase.clocks["receiver"]
+    assert before.at_ns < after.at_ns
+
+
+def test_clocks_are_learnt_anew_for_the_measured_phase(tmp_path: Path) -> None:
+    """A lucky reply of long ago says nothing of a clock that has drifted since."""
+    world = World()
+
+    def lucky() -> None:
+        far(world, "receiver", 0)
+        world.agents["receiver"].round_trip_ns = 10
+
+    world.hooks["hello machine"] = lucky
+    path, warmup, measured = only(tmp_path, world).phases
+    assert [5, 5, 50_000] == [
+        phase.clocks["receiver"][0].bound_ns for phase in (path, warmup, measured)
+    ]
+
+
+def far(world: World, host: str, offset_ns: int) -> None:
+    """Put an agent on another machine, whose clock is so far ahead."""
+    agent = world.agents[host]
+    agent.pid, agent.offset_ns = None, offset_ns
 
 
 def test_senders_are_not_watched_at_the_polling_interval(tmp_path: Path) -> None:

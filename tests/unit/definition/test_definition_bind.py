@@ -217,7 +217,7 @@ def test_a_sender_needs_an_ipv4_address(lab: Lab) -> None:
     lab = replace(lab, senders=(replace(lab.senders[0], addresses=("fd00::1/64",)),))
     with pytest.raises(Unavailable) as caught:
         bind(trial(), lab, both())
-    assert "sender has no IPv4 address to send from" == str(caught.value)
+    assert "sender has no IPv4 address on send0 to send from" == str(caught.value)
 
 
 def test_addresses_are_counted_within_the_family(lab: Lab) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from definition_fixture import write
 
 from udpbench.definition import load
 from udpbench.errors import InputError
+from udpbench.model import Connect
 
 LAB = """
 sender:
@@ -34,13 +36,8 @@ def test_a_lab_has_hosts_by_role() -> None:
     [
         (
             "connect: namespace, interface: s0",
-            "connect: {ssh: left, become: sudo, python: /opt/python}, interface: s0",
-            "lab.yaml:3: sender[1].connect: not yet supported",
-        ),
-        (
-            "connect: namespace, interface: r0",
-            "connect: local, interface: r0",
-            "lab.yaml:5: receiver[1].connect: local: not yet supported",
+            "connect: local, interface: s0",
+            "lab.yaml:5: receiver[1].connect: namespace: a namespace is joined to namespaces alone",
         ),
         ("connect: namespace, ", "", "lab.yaml:3: sender[1].connect: the key is missing; add conn"),
         (
@@ -69,7 +66,11 @@ def test_a_lab_has_hosts_by_role() -> None:
             "lab.yaml:3: sender[1].connect: docker: unknown value; namespace, local or {ssh: …}",
         ),
         ("interface: s0", "interface: a/b", "lab.yaml:3: sender[1].interface: a/b: not understood"),
-        ("[10.0.0.9/24]", "existing", "lab.yaml:3: sender[1].addresses: existing: not yet supp"),
+        (
+            "[10.0.0.9/24]",
+            "existing",
+            "lab.yaml:3: sender[1].addresses: existing: a namespace that is made for the run has",
+        ),
         ("[10.0.0.9/24]", "[]", "lab.yaml:3: sender[1].addresses: a host needs an address; add"),
         ("10.0.0.9/24", "10.0.0.1/24", "lab.yaml:5: receiver[1].addresses: 10.0.0.1 stands twice"),
         (
@@ -110,14 +111,62 @@ def test_a_lab_that_cannot_be_is_refused_on_its_line(old: str, new: str, message
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize("role", ["sender", "receiver"])
-def test_more_than_one_host_of_a_role_is_not_yet_supported(role: str) -> None:
-    """They are understood, named by number, and refused."""
-    more = f"{role}:\n  - {{connect: namespace, interface: x1, addresses: [10.0.0.77/24]}}"
-    write(Path.cwd(), LAB.replace(f"{role}:", more, 1), "lab.yaml")
+FAR = """
+sender: [{connect: local, interface: s0, addresses: existing}]
+receiver:
+  - {connect: {ssh: bench@right, become: sudo, python: /opt/python}, interface: r0, addresses: existing}
+"""
+
+
+def test_a_lab_of_real_hosts_says_how_each_is_reached() -> None:
+    """One is this host, the other is reached by SSH; none is built in, and addresses stay."""
+    write(Path.cwd(), FAR, "lab.yaml")
+    lab = load.load_lab("lab.yaml")
+    assert (Connect("local"), Connect("ssh", "bench@right", "sudo", "/opt/python")) == (
+        lab.senders[0].connect,
+        lab.receivers[0].connect,
+    )
+    assert [(False, (), True)] * 2 == [
+        (lab.built_in, one.addresses, one.existing) for one in lab.hosts
+    ]
+
+
+def test_only_one_host_can_be_this_one() -> None:
+    """Between two of them packets would take lo, and nobody would notice."""
+    write(Path.cwd(), re.sub("{ssh.*?}", "local", FAR), "lab.yaml")
     with pytest.raises(InputError) as caught:
         load.load_lab("lab.yaml")
-    assert f"{role}: not yet supported" in str(caught.value)
+    expected = (
+        "lab.yaml:4: receiver[1].connect: local: sender is this host, too, and packets between them would "
+        "take lo; one host; reach one of them by ssh"
+    )
+    assert expected == str(caught.value)
+
+
+@pytest.mark.parametrize("role", ["sender", "receiver"])
+def test_hosts_of_a_role_without_names_are_numbered(role: str) -> None:
+    """More than two namespaces meet in a bridge; two are joined by a pair."""
+    more = f"{role}:\n  - {{connect: namespace, interface: x1, addresses: [10.0.0.77/24]}}"
+    text = LAB.replace("name: right, ", "")
+    write(Path.cwd(), text.replace(f"{role}:", more, 1), "lab.yaml")
+    lab = load.load_lab("lab.yaml")
+    names = [host.name for host in lab.hosts if host.role == role]
+    assert ([f"{role}1", f"{role}2"], True) == (names, lab.bridged)
+    write(Path.cwd(), text, "lab.yaml")
+    assert not load.load_lab("lab.yaml").bridged
+
+
+@pytest.mark.parametrize("name", ["bridge", "machine"])
+def test_the_names_of_own_agents_are_taken(name: str) -> None:
+    """Records tell agents apart by name."""
+    write(Path.cwd(), LAB.replace("name: right", f"name: {name}"), "lab.yaml")
+    with pytest.raises(InputError) as caught:
+        load.load_lab("lab.yaml")
+    expected = (
+        f"lab.yaml:5: receiver[1].name: {name}: {name} is the name of an agent of udpbench's own; "
+        "give the host another name"
+    )
+    assert expected == str(caught.value)
 
 
 def test_a_lab_needs_both_roles() -> None:

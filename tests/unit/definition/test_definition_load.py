@@ -254,3 +254,13 @@ def test_extends_needs_a_file_and_no_circle(base: str, message: str) -> None:
     for i in range(9):
         write(Path.cwd(), f"extends: {i + 1}.yaml\n", f"{i}.yaml")
     assert refused(f"extends: {base}")[0].startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("expectation", "expects"), [("unsent < 10", True), ("unaccounted == 0", False)]
+)
+def test_a_trial_knows_whether_unsent_packets_are_expected(expectation: str, expects: bool) -> None:
+    """Only then may a sender fall short of its load."""
+    data = {"question": "x", "expect": [expectation]}
+    (trial,) = load.load_experiment_data(data, "x").points
+    assert expects == trial.expects_unsent

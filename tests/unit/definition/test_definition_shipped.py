@@ -83,9 +83,13 @@ def test_the_default_lab_is_two_namespaces() -> None:
 def test_in_the_shipped_folder_labs_and_figures_are_left_alone() -> None:
     """They have no question."""
     folder = str(shipped.folder())
-    assert ["labs/local.yaml", "published.yaml"] == [
-        path.relative_to(folder).as_posix() for path in load.left_alone([folder])
-    ]
+    assert [
+        "labs/local.yaml",
+        "labs/two-hosts.yaml",
+        "labs/two-receivers.yaml",
+        "labs/two-senders.yaml",
+        "published.yaml",
+    ] == [path.relative_to(folder).as_posix() for path in load.left_alone([folder])]
 
 
 def test_the_stages_are_those_of_the_ledger() -> None:

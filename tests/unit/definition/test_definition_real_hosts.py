@@ -1,0 +1,98 @@
+"""Labs whose hosts are no namespaces: what is set on them, and which addresses they have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from definition_fixture import facts, trial
+
+from udpbench.definition import load
+from udpbench.definition.bind import (
+    LabContext,
+    Unavailable,
+    bind,
+    machine_settings_for,
+    settings_for,
+)
+from udpbench.model import Facts, Lab
+
+FOUND = {
+    "left": facts("left", addresses=("172.16.0.9/16", "10.0.0.9/24")),
+    "right": facts("right", addresses=("10.0.0.1/24", "10.0.0.2/24")),
+}
+
+
+@pytest.fixture
+def far() -> Lab:
+    """Return the shipped lab of two hosts."""
+    return load.load_lab("two-hosts")
+
+
+@pytest.fixture
+def settled(far: Lab) -> Lab:
+    """Return it with hosts that have their addresses already."""
+    hosts = (far.senders, far.receivers)
+    own = (tuple(replace(one, addresses=(), existing=True) for one in role) for role in hosts)
+    senders, receivers = own
+    return replace(far, senders=senders, receivers=receivers)
+
+
+def kinds(lab: Lab, found: dict[str, Facts], **settings: object) -> dict[str, list[str]]:
+    """Return host → the kinds of its settings, each once, in order."""
+    chosen = trial(settings={"receiver": settings} if settings else {})
+    context = LabContext(facts=found)
+    return {
+        host.name: list(dict.fromkeys(one.kind for one in settings_for(lab, chosen, host, context)))
+        for host in lab.hosts
+    }
+
+
+def test_real_hosts_get_addresses_and_come_up_and_nothing_else(far: Lab, settled: Lab) -> None:
+    """No pair, no neighbours, no features of a built-in lab; existing addresses are left alone."""
+    assert {"left": ["address", "up"], "right": ["address", "up"]} == kinds(far, FOUND)
+    assert {"left": ["up"], "right": ["up"]} == kinds(settled, FOUND)
+
+
+def test_a_real_host_sets_what_its_machine_shares_itself(far: Lab) -> None:
+    """There is no machine agent that would."""
+    chosen = trial(settings={"receiver": {"sysctl": {"net.core.rmem_max": 9}}})
+    found = settings_for(far, chosen, far.receivers[0], LabContext(facts=FOUND))
+    assert [("net.core.rmem_max", "machine")] == [
+        (one.target, one.scope) for one in found if one.kind == "sysctl"
+    ]
+    assert () == machine_settings_for(far, chosen)
+
+
+def test_a_link_is_not_made_between_real_hosts(far: Lab) -> None:
+    """The trial is skipped with the reason, instead of measuring something else."""
+    with pytest.raises(Unavailable) as caught:
+        kinds(far, FOUND, link={"queues": 2})
+    expected = (
+        "settings.receiver.link: only a built-in lab makes its link; --lab is two-hosts; write "
+        "needs: {lab: true}, or leave it out"
+    )
+    assert expected == str(caught.value)
+
+
+def test_existing_addresses_are_those_found_there(settled: Lab) -> None:
+    """The sender takes the one in the destination's network, not simply its first."""
+    bound = bind(trial(traffic={"flows": {"to": "receiver.addresses[2]:7"}}), settled, FOUND)
+    assert {("10.0.0.9", "10.0.0.2", 7)} == {
+        (flow.source, flow.destination, flow.destination_port)
+        for spec in bound.workers
+        for flow in spec.flows
+    }
+
+
+def test_an_existing_address_elsewhere_is_reached_from_the_first(settled: Lab) -> None:
+    """Whether there is a route, and by which interface, the agent proves."""
+    found = {**FOUND, "right": facts("right", addresses=("192.0.2.1/24",))}
+    assert "172.16.0.9" == bind(trial(), settled, found).workers[0].flows[0].source
+
+
+def test_a_host_without_an_existing_address_is_told(settled: Lab) -> None:
+    """The index that was asked for is named, and how many there are."""
+    found = {**FOUND, "right": facts("right")}
+    with pytest.raises(Unavailable, match=r"asks for address 1 of right, which has 0"):
+        bind(trial(), settled, found)
