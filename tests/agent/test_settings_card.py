@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from network_card import CardHost
 
 from udpbench.agent.journal import Journal
+from udpbench.agent.settings import indirection
 from udpbench.agent.settings.engine import Engine
 from udpbench.errors import RestoreError, SettingRefused
 from udpbench.model import Change, Setting
@@ -165,6 +166,15 @@ def test_a_table_that_could_not_be_put_back_is_left_alone(card: CardHost) -> Non
     ):
         change(card, "indirection", "eth3", "equal 2")
     assert [] == card.said
+
+
+def test_a_default_table_of_fewer_queues_is_put_back_on_more(card: CardHost) -> None:
+    """What was the default with two rings needs other words once the card has eight."""
+    of_two = {"rings": 2, "table": [0, 1] * 8}
+
+    indirection.write(card, "eth3", of_two)
+
+    assert (["-X equal 2"], of_two["table"]) == (card.said, card.table)
 
 
 def test_fewer_channels_take_the_table_and_the_cpus_of_queues_along(card: CardHost) -> None:

@@ -26,7 +26,8 @@ def write(host: Host, target: str, value: Union[str, Table]) -> None:
     now = read(host, target)
     if words_for(now) is None:
         raise OSError(errno.EBUSY, f"{target} has a table that ethtool could not set again")
-    words = value if isinstance(value, str) else words_for(value)
+    # Read with other rings than now, a table that was the default may need other words.
+    words = value if isinstance(value, str) else words_for({**value, "rings": now["rings"]})
     if words is None:
         raise ValueError("no words of ethtool make this table")
     ethtool.change(host, "-X", target, words.split())
