@@ -157,7 +157,7 @@ def desired(
     if agents.bridge is not None:
         wanted[BRIDGE] = bridge_settings_for(lab, trial, context)
     if agents.machine is not None:
-        wanted[MACHINE] = machine_settings_for(lab, trial)
+        wanted[MACHINE] = machine_settings_for(lab, trial, context)
     return wanted
 
 

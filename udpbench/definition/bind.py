@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from udpbench.definition.bridged import BRIDGE, BRIDGE_INTERFACE, bridge_settings_for
+from udpbench.definition.host_block import LabContext
 from udpbench.definition.placement import Unavailable, host_cpus, worker_cpus
 from udpbench.definition.ranges import parse_ports, parse_to
-from udpbench.definition.wanted import LabContext, machine_settings_for, settings_for
+from udpbench.definition.wanted import machine_settings_for, settings_for
 from udpbench.model import Facts, Finding, FlowSpec, Host, HostNeeds, Lab, Trial, WorkerSpec
 
 __all__ = [
@@ -81,6 +82,8 @@ def _unmet(needs: HostNeeds, lab: Lab, host: Host, facts: Mapping[str, Facts]) -
         if wanted is not None and (there is None or there < wanted):
             known = "an unknown number" if there is None else there
             yield f"needs {wanted} {what} and has {known}"
+    if needs.rings is not None and needs.rings != bool(of_host.rings):
+        yield f"needs an interface with{'' if needs.rings else 'out'} rings that can be set"
     if needs.smt is not None:
         smt = any(len(threads) > 1 for threads in of_host.siblings.values())
         if smt != needs.smt:

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from udpbench.definition.wanted import TSO_FEATURES, LabContext, block_of, end_of_link, mac_of
+from udpbench.definition.card import TSO_FEATURES, cable
+from udpbench.definition.host_block import LabContext, block_of
+from udpbench.definition.wanted import end_of_link, mac_of
 from udpbench.model import Host, Lab, Setting, Trial
 
 BRIDGE = "bridge"
@@ -47,6 +49,7 @@ def bridge_settings_for(lab: Lab, trial: Trial | None, context: LabContext) -> t
         ),
         *(port.joined() for port in ports),
         *(Setting("up", port.name, True) for port in ports),
+        *(one for port in ports for one in port.rate()),
         Setting("up", BRIDGE_INTERFACE, True),
     )
 
@@ -95,6 +98,13 @@ class _Port:
             for name in TSO_FEATURES:
                 path = self.path("link.receive")
                 yield Setting("feature", f"{self.name}/{name}", False, path=path)
+
+    def rate(self) -> Iterator[Setting]:
+        # What a receiver's cable cannot carry is lost in the switch: stage ``link``.
+        rate_bps = self.block.get("link", {}).get("rate_bps")
+        if self.host.role == "receiver" and rate_bps is not None:
+            value = cable(rate_bps, self.block)
+            yield Setting("qdisc", self.name, value, path=self.path("link.rate"))
 
     def joined(self) -> Setting:
         return Setting("port", self.name, {"bridge": BRIDGE_INTERFACE, "station": self.station})

@@ -41,8 +41,10 @@ def in_point(tree: Tree, trial: Trial, model: BaseModel) -> Iterator[Problem]:
     yield from _flows(tree, trial)
     yield from _load(tree, trial)
     yield from _receiver(tree, trial)
+    settings = getattr(model, "settings")  # noqa: B009 - a derived model
+    yield from _one_root_queue(tree, settings)
     for role in ("sender", "receiver"):
-        block = getattr(getattr(model, "settings"), role)  # noqa: B009 - a derived model
+        block = getattr(settings, role)
         if isinstance(block, BaseModel):
             yield from in_settings(tree, block, ("settings", role), role)
 
@@ -123,6 +125,16 @@ def _receiver(tree: Tree, trial: Trial) -> Iterator[Problem]:
     if receive.workers == 0 and trial.path_check == "arrive":
         step = "set path_check: explained"
         yield tree.problem(("receive", "workers"), "nothing can arrive at a closed port", "", step)
+
+
+def _one_root_queue(tree: Tree, settings: Any) -> Iterator[Problem]:
+    """Yield where the sender's queue is asked for twice; two files that do so skip the trial."""
+    link = settings.receiver.link
+    rate_bps = link.rate_bps if isinstance(link, BaseModel) else None  # type: ignore[attr-defined]
+    if rate_bps is not None and isinstance(settings.sender.qdisc, BaseModel):
+        what = "the sender's root queue is what gives the link its rate"
+        step = "leave out settings.receiver.link.rate or this"
+        yield tree.problem(("settings", "sender", "qdisc"), what, "one root queue", step)
 
 
 def in_settings(tree: Tree, block: Any, path: tuple[Any, ...], role: str) -> Iterator[Problem]:

@@ -14,7 +14,14 @@ from pydantic_core import PydanticCustomError
 
 from udpbench import units
 from udpbench.definition.problems import did_you_mean
-from udpbench.definition.ranges import addresses_of, parse_cpus, parse_ports, parse_to
+from udpbench.definition.ranges import (
+    addresses_of,
+    parse_cpus,
+    parse_neighbour,
+    parse_ports,
+    parse_route,
+    parse_to,
+)
 from udpbench.model import Connect
 from udpbench.units import Bytes, Count, Nanoseconds, Rate
 
@@ -189,17 +196,27 @@ def _cpu_tuple(value: Any) -> tuple[int, ...]:
     return parse_cpus(_cpus(value))
 
 
-def _checked(check: Callable[[str], Any]) -> Callable[[Any], str]:
-    """Return a parser that keeps the text as written once ``check`` takes it."""
+def _made(make: Callable[[str], Any]) -> Callable[[Any], Any]:
+    """Return a parser that takes what ``make`` makes of a text."""
 
-    def read(value: Any) -> str:
+    def read(value: Any) -> Any:
         text = _text(value)
         try:
-            check(text)
+            return make(text)
         except ValueError as error:
             what, _, step = str(error).partition("; ")
             raise refusal(what, "", step) from error
-        return text
+
+    return read
+
+
+def _checked(check: Callable[[str], Any]) -> Callable[[Any], str]:
+    """Return a parser that keeps the text as written once ``check`` takes it."""
+    made = _made(check)
+
+    def read(value: Any) -> str:
+        made(value)
+        return _text(value)
 
     return read
 
@@ -310,10 +327,8 @@ NAMED: dict[str, Leaf] = {
     "name": _pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", "left"),
     "interface": _pattern(r"(?!\.{1,2}\Z)[^\s/:]{1,15}", "eth3"),
     "address": Leaf({"type": "string"}, _checked(addresses_of)),
-    "neighbour": _pattern(
-        r"[0-9a-fA-F.:]+ ([0-9a-f]{2}:){5}[0-9a-f]{2}", "10.0.0.2 02:00:00:00:00:02"
-    ),
-    "route": _pattern(r"[0-9a-fA-F.:]+/\d{1,3} via [0-9a-fA-F.:]+", "10.1.0.0/16 via 10.0.0.1"),
+    "neighbour": Leaf({"type": "string"}, _made(parse_neighbour)),
+    "route": Leaf({"type": "string"}, _made(parse_route)),
     "governor": _pattern(r"[a-z_]{1,32}", "performance"),
     "hash_fields": _pattern(r"[mvtsdfnrc]{1,9}", "sdfn"),
     "indirection": _pattern(r"default|equal [1-9]\d{0,3}|weight( \d{1,4})+", "equal 2"),

@@ -113,7 +113,7 @@ def load_lab(name: str) -> Lab:
     model, wrong = grammar.check(tree, LabFile)
     raise_all([*problems, *wrong])
     lab = _lab(model, path.stem, str(path), text)
-    problems = [*unsupported.refused(tree, model), *contradictions.in_lab(tree, lab)]  # type: ignore[arg-type]
+    problems = list(contradictions.in_lab(tree, lab))
     problems += _lab_settings(tree, model)
     raise_all(problems)
     return lab

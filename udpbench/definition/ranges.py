@@ -14,6 +14,8 @@ _CPUS = re.compile(rf"{_DIGITS}(-{_DIGITS})?(,{_DIGITS}(-{_DIGITS})?)*\Z")
 _TO = re.compile(
     rf"receiver\.addresses\[({_DIGITS})(?:-({_DIGITS}))?\]:({_DIGITS}(?:-{_DIGITS})?)\Z"
 )
+ON_LINK = "link"
+_MAC = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}\Z")
 _ADDRESS_RANGE = re.compile(
     r"(\d{1,3}\.\d{1,3}\.\d{1,3})\.(\d{1,3})-(\d{1,3})/(\d{1,2})\Z", re.ASCII
 )
@@ -68,6 +70,34 @@ def addresses_of(text: str) -> tuple[str, ...]:
             raise ValueError("no range of addresses; write it upwards, to 255")
         spelled = [f"{found.group(1)}.{i}/{found.group(4)}" for i in range(low, high + 1)]
     return tuple(_interface_address(part) for part in spelled)
+
+
+def parse_route(text: str) -> str:
+    """Return ``10.1.0.0/16 via 10.0.0.1`` as the kernel spells it; ValueError says why not."""
+    network, via, gateway = text.partition(" via ")
+    example = "write for example 10.1.0.0/16 via 10.0.0.1, or via link"
+    if not via:
+        raise ValueError(f"no route; {example}")
+    try:
+        to = ipaddress.ip_network(network)
+        way = None if gateway == ON_LINK else ipaddress.ip_address(gateway)
+    except ValueError as error:
+        raise ValueError(f"{error}; {example}") from None
+    if way is not None and to.version != way.version:
+        raise ValueError(f"network and gateway are of two families; {example}")
+    return f"{to} via {way or ON_LINK}"
+
+
+def parse_neighbour(text: str) -> str:
+    """Return ``10.0.0.2 02:00:00:00:00:02`` as the kernel spells it; ValueError says why not."""
+    example = "write for example 10.0.0.2 02:00:00:00:00:02"
+    ip, _, mac = text.partition(" ")
+    if _MAC.match(mac.lower()) is None:
+        raise ValueError(f"no address and MAC; {example}")
+    try:
+        return f"{ipaddress.ip_address(ip)} {mac.lower()}"
+    except ValueError:
+        raise ValueError(f"{ip} is no address; {example}") from None
 
 
 def _interface_address(text: str) -> str:

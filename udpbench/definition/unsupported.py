@@ -26,12 +26,7 @@ def but(*values: Any) -> Callable[[Any], bool]:
     return lambda value: value not in values
 
 
-def nothing(_: Any) -> bool:
-    """No value is supported."""
-    return False
-
-
-# Path, with * for any one key or list item → whether the value has an effect today.
+# Path → whether the value has an effect today.
 NOT_YET: dict[str, Callable[[Any], bool]] = {
     "traffic.protocol": only("udp"),
     "traffic.family": only(4),
@@ -54,51 +49,18 @@ NOT_YET: dict[str, Callable[[Any], bool]] = {
     "receive.io_priority": only("normal"),
     "receive.fault": only(None),
     "receive.log": only(None),
-    "needs.sender.rings": nothing,
-    "needs.receiver.rings": nothing,
     "faults": only({}),
     "explain": only(False),
-    **{
-        f"{block}.{key}": nothing
-        for block in ("settings.*", "sender.*.settings", "receiver.*.settings")
-        for key in (
-            "neighbours",
-            "routes",
-            "firewall",
-            "ethtool.channels",
-            "ethtool.rings",
-            "ethtool.coalesce",
-            "ethtool.pause",
-            "ethtool.rx-flow-hash",
-            "ethtool.indirection",
-            "ethtool.ntuple",
-            "irq",
-            "rfs",
-            "cpu",
-        )
-    },
-    **{
-        f"{block}.link.rate": only(None)
-        for block in ("settings.*", "sender.*.settings", "receiver.*.settings")
-    },
 }
 
 
 def refused(tree: Tree, model: BaseModel) -> Iterator[Problem]:
     """Yield every value of a validated tree that has no effect yet."""
     for path, value in _walk(model, ()):
-        supported = NOT_YET.get(
-            ".".join("*" if _open(path, i) else str(p) for i, p in enumerate(path))
-        )
-        supported = supported or NOT_YET.get(".".join(str(part) for part in path))
+        supported = NOT_YET.get(".".join(str(part) for part in path))
         if supported is not None and not supported(value):
             step = "leave it out, or wait for a later version"
             yield tree.problem(path, "not yet supported", "", step)
-
-
-def _open(path: KeyPath, i: int) -> bool:
-    """Return whether a part stands for any key: a list's item, or the role of settings."""
-    return isinstance(path[i], int) or (i == 1 and path[0] == "settings")
 
 
 def _walk(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:

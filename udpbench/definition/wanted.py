@@ -6,31 +6,14 @@ no host is asked; what must be known of hosts comes in as a LabContext.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator
 
-from udpbench.definition.override import merge
-from udpbench.definition.placement import Unavailable, host_cpus
-from udpbench.definition.problems import Place, Tree, at, raise_all
-from udpbench.definition.ranges import addresses_of, parse_cpus
-from udpbench.model import Facts, Host, Lab, Scope, Setting, Trial
-
-TSO_FEATURES = (
-    "tx-tcp-segmentation",
-    "tx-tcp-ecn-segmentation",
-    "tx-tcp-mangleid-segmentation",
-    "tx-tcp6-segmentation",
-)
-"""All off on the sender, or veth takes no UDP into NAPI (veth_skb_is_eligible_for_gro, 6.18)."""
-
-FEATURE_GROUPS = {
-    "gro": ("rx-gro",),
-    "lro": ("rx-lro",),
-    "gso": ("tx-generic-segmentation",),
-    "tso": TSO_FEATURES,
-}
-"""Names that ethtool has for one or more kernel features."""
+from udpbench.definition import card
+from udpbench.definition.host_block import HostBlock, LabContext
+from udpbench.definition.placement import Unavailable
+from udpbench.definition.problems import Place, at, raise_all
+from udpbench.definition.ranges import addresses_of
+from udpbench.model import Host, Lab, Scope, Setting, Trial
 
 NAMESPACED_CORE = (
     "somaxconn",
@@ -42,14 +25,7 @@ NAMESPACED_CORE = (
 MACHINE_WIDE_IPV4 = ("udp_mem", "tcp_mem", "fib_sync_mem", "tcp_max_orphans", "tcp_low_latency")
 # Of a namespace is what stands writable in /proc/sys/net of a child namespace, 6.18.
 
-
-@dataclass(frozen=True)
-class LabContext:
-    """What settings need to know of the lab while it runs."""
-
-    pids: Mapping[str, int] = field(default_factory=dict)
-    """Host → process id of its agent."""
-    facts: Mapping[str, Facts] = field(default_factory=dict)
+Part = Callable[[HostBlock], Iterator[Setting]]
 
 
 def settings_for(
@@ -61,107 +37,44 @@ def settings_for(
     Unavailable where the lab asks for CPUs that the host does not have, or for a link to be made
     between hosts of their own.
     """
-    wanted = _Wanted(lab, trial, host, context)
+    wanted = HostBlock(lab, trial, host, context)
     if not lab.built_in and "link" in wanted.block:
         what = f"settings.{host.role}.link: only a built-in lab makes its link; --lab is {lab.name}"
         raise Unavailable(f"{what}; write needs: {{lab: true}}, or leave it out")
     return tuple(
         setting
-        for part in _ORDER
+        for part in ORDER
         for setting in part(wanted)
         if not (lab.built_in and setting.scope == "machine")
     )
 
 
-def machine_settings_for(lab: Lab, trial: Trial | None) -> tuple[Setting, ...]:
-    """Return what a built-in lab sets for the whole machine; InputError where hosts disagree."""
+def machine_settings_for(lab: Lab, trial: Trial | None, context: LabContext) -> tuple[Setting, ...]:
+    """Return what a built-in lab sets for the whole machine; InputError where hosts disagree.
+
+    Raises Unavailable where the lab asks for CPUs that the host does not have.
+    """
     if not lab.built_in:
         return ()
-    found: dict[str, Setting] = {}
+    found: dict[tuple[str, str], Setting] = {}
     problems = []
-    for host in lab.hosts:
-        wanted = _Wanted(lab, trial, host, LabContext())
-        for setting in _sysctls(wanted):
-            if setting.scope != "machine":
-                continue
-            other = found.setdefault(setting.target, setting)
-            if other.value != setting.value:
-                what = f"{other.path} says {other.value}, and both are this machine"
-                place = Place(trial.experiment if trial is not None else lab.name)
-                step = "set it once"
-                problems.append(at(place, setting.path, what, "", step, str(setting.value)))
+    for setting in _shared(lab, trial, context):
+        other = found.setdefault((setting.kind, setting.target), setting)
+        if other.value != setting.value:
+            what = f"{other.path} says {other.value}, and both are this machine"
+            place = Place(trial.experiment if trial is not None else lab.name)
+            step = "set it once"
+            problems.append(at(place, setting.path, what, "", step, str(setting.value)))
     raise_all(problems)
     return tuple(found.values())
 
 
-class _Wanted:
-    """One host's blocks put together."""
-
-    def __init__(self, lab: Lab, trial: Trial | None, host: Host, context: LabContext) -> None:
-        self.lab = lab
-        self.host = host
-        self.context = context
-        self.block = block_of(lab, trial, host)
-        self.optional = set(self.block.get("optional", []))
-        receiver = host if host.role == "receiver" else lab.receivers[0]
-        self.link = block_of(lab, trial, receiver).get("link", {})
-
-    def setting(self, kind: str, target: str, value: Any, path: str) -> Setting:
-        """Return a setting on this host; ``target`` is below its interface."""
-        interface = self.host.interface
-        full = f"{interface}/{target}" if target else interface
-        return Setting(kind, full, value, path=self.path(path), optional=self.is_optional(path))
-
-    def path(self, path: str) -> str:
-        return f"settings.{self.host.role}.{path}"
-
-    def is_optional(self, path: str) -> bool:
-        return any(path == name or path.startswith(f"{name}.") for name in self.optional)
-
-    @property
-    def built_in_receiver(self) -> bool:
-        return self.lab.built_in and self.host.role == "receiver"
-
-    @property
-    def receive(self) -> str:
-        return str(self.link.get("receive", "napi"))
-
-    @property
-    def cpus(self) -> tuple[int, ...]:
-        """The CPUs that serve the receiver's queues: queue k on the k-th, wrapping round."""
-        named = self.link.get("cpus", "lab")
-        if named != "lab":
-            return parse_cpus(named)
-        receiver = self.host if self.host.role == "receiver" else self.lab.receivers[0]
-        return host_cpus(self.lab, receiver, self.context.facts)
-
-    @property
-    def queues(self) -> int:
-        """RX queues of this host's interface: the link's, else those it was found to have."""
-        if self.lab.bridged and self.host.role == "sender":
-            return 1
-        if self.lab.built_in:
-            named = self.link.get("queues", "auto")
-            return len(self.cpus) if named == "auto" else int(named)
-        facts = self.context.facts.get(self.host.name)
-        return facts.rx_queues or 1 if facts is not None else 1
-
-
-def block_of(lab: Lab, trial: Trial | None, host: Host) -> dict[str, Any]:
-    """Return a host's settings: the lab's for its role, its own, then the experiment's on top."""
-    blocks = [lab.settings.get(host.role, {}), host.settings]
-    if trial is not None:
-        blocks.append(trial.settings.get(host.role, {}))
-    result: dict[str, Any] = {}
-    for block in blocks:
-        optional = [*result.get("optional", []), *block.get("optional", [])]
-        # A device has one root queue: another kind replaces it instead of joining it.
-        if "qdisc" in block:
-            result = {key: value for key, value in result.items() if key != "qdisc"}
-        result = merge(Tree(result, Place("")), Tree(block, Place(""))).data
-        if optional:
-            result = {**result, "optional": optional}
-    return result
+def _shared(lab: Lab, trial: Trial | None, context: LabContext) -> Iterator[Setting]:
+    """Yield what each host asks of the machine, part by part, so that the order holds for all."""
+    blocks = [HostBlock(lab, trial, host, context) for host in lab.hosts]
+    for part in MACHINE_ORDER:
+        for block in blocks:
+            yield from (setting for setting in part(block) if setting.scope == "machine")
 
 
 def mac_of(lab: Lab, host: Host) -> str:
@@ -174,11 +87,11 @@ def mac_of(lab: Lab, host: Host) -> str:
 
 def end_of_link(lab: Lab, trial: Trial | None, host: Host, context: LabContext) -> tuple[int, str]:
     """Return how many queues a built-in host's interface has, and who does the receive work."""
-    wanted = _Wanted(lab, trial, host, context)
-    return wanted.queues, wanted.receive
+    wanted = HostBlock(lab, trial, host, context)
+    return wanted.link_queues, wanted.receive
 
 
-def _link(wanted: _Wanted) -> Iterator[Setting]:
+def _link(wanted: HostBlock) -> Iterator[Setting]:
     if wanted.built_in_receiver and not wanted.lab.bridged:
         sender = wanted.lab.senders[0]
         value = {
@@ -186,12 +99,12 @@ def _link(wanted: _Wanted) -> Iterator[Setting]:
             "peer_pid": wanted.context.pids.get(sender.name),
             "peer_mac": mac_of(wanted.lab, sender),
             "mac": mac_of(wanted.lab, wanted.host),
-            "queues": wanted.queues,
+            "queues": wanted.link_queues,
         }
         yield wanted.setting("link", "", value, "link")
 
 
-def _quiet(wanted: _Wanted) -> Iterator[Setting]:
+def _quiet(wanted: HostBlock) -> Iterator[Setting]:
     """IPv6 off while the link is down: its neighbour discovery would count as foreign packets."""
     if wanted.lab.built_in:
         name = f"net.ipv6.conf.{wanted.host.interface}.disable_ipv6"
@@ -209,108 +122,128 @@ def is_machine_wide(name: str) -> bool:
     return top != "net"
 
 
-def _sysctls(wanted: _Wanted) -> Iterator[Setting]:
+def _sysctls(wanted: HostBlock) -> Iterator[Setting]:
     for name, value in wanted.block.get("sysctl", {}).items():
-        path = f"sysctl.{name}"
         scope: Scope = "machine" if is_machine_wide(name) else "namespace"
-        yield Setting("sysctl", name, value, scope, wanted.path(path), wanted.is_optional(path))
+        yield wanted.beyond("sysctl", name, value, f"sysctl.{name}", scope)
 
 
-def _sizes(wanted: _Wanted) -> Iterator[Setting]:
+def _power(wanted: HostBlock) -> Iterator[Setting]:
+    """Set what the CPUs do; irqbalance would move the interrupts that ``irq`` pins."""
+    if "irq" in wanted.block:
+        yield wanted.beyond("irqbalance", "irqbalance", False, "irq", "machine")
+    cpu = wanted.block.get("cpu", {})
+    for key in ("governor", "turbo"):
+        if key in cpu:
+            yield wanted.beyond(key, "cpus", cpu[key], f"cpu.{key}", "machine")
+    if "latency_ns" in cpu:
+        latency_us = cpu["latency_ns"] // 1000
+        yield wanted.beyond("cpu_latency", "cpus", latency_us, "cpu.latency", "machine")
+
+
+def _sizes(wanted: HostBlock) -> Iterator[Setting]:
     for kind, key in (("mtu", "mtu_bytes"), ("txqueuelen", "txqueuelen_packets")):
         if key in wanted.block:
             yield wanted.setting(kind, "", wanted.block[key], kind)
 
 
-def _features(wanted: _Wanted) -> Iterator[Setting]:
-    found: dict[str, tuple[bool, str]] = {}
-    if wanted.lab.built_in and wanted.receive == "napi":
-        if wanted.built_in_receiver:
-            found["rx-gro"] = (True, "link.receive")
-        elif not wanted.lab.bridged:
-            found = dict.fromkeys(TSO_FEATURES, (False, "link.receive"))
-    for name, value in wanted.block.get("ethtool", {}).get("features", {}).items():
-        for feature in FEATURE_GROUPS.get(name, (name,)):
-            found[feature] = (value, f"ethtool.features.{name}")
-    for feature, (value, path) in found.items():
-        yield wanted.setting("feature", feature, value, path)
-
-
-def _addresses(wanted: _Wanted) -> Iterator[Setting]:
-    added = [one for text in wanted.block.get("addresses", ()) for one in addresses_of(text)]
-    for address in dict.fromkeys([*wanted.host.addresses, *added]):
-        yield wanted.setting("address", address, True, "addresses")
-
-
-def _up(wanted: _Wanted) -> Iterator[Setting]:
+def _up(wanted: HostBlock) -> Iterator[Setting]:
     yield wanted.setting("up", "", True, "link")
 
 
-def _neighbours(wanted: _Wanted) -> Iterator[Setting]:
-    """Permanent entries both ways, so that no ARP takes a place in queues and counters."""
-    if not wanted.lab.built_in:
-        return
-    others = wanted.lab.senders if wanted.host.role == "receiver" else wanted.lab.receivers
-    for other in others:
-        for address in other.addresses:
-            ip = address.partition("/")[0]
-            yield wanted.setting("neighbour", ip, mac_of(wanted.lab, other), "link")
+def _added(wanted: HostBlock) -> tuple[str, ...]:
+    more = [one for text in wanted.block.get("addresses", ()) for one in addresses_of(text)]
+    return tuple(dict.fromkeys([*wanted.host.addresses, *more]))
 
 
-def _polling(wanted: _Wanted) -> Iterator[Setting]:
-    """After ``up``: veth has no NAPI to make threaded before (EOPNOTSUPP, 6.18)."""
-    napi = wanted.block.get("napi", {})
-    lab_napi = wanted.built_in_receiver and wanted.receive == "napi"
-    threaded = napi.get("threaded", True if lab_napi else None)
-    if threaded is not None:
-        path = "napi.threaded" if "threaded" in napi else "link.receive"
-        yield wanted.setting("device", "threaded", int(threaded), path)
-    for key, file, spelled in (
-        ("defer_hard_irqs", "napi_defer_hard_irqs", "defer-hard-irqs"),
-        ("gro_flush_timeout_ns", "gro_flush_timeout", "gro-flush-timeout"),
-    ):
-        if key in napi:
-            yield wanted.setting("device", file, napi[key], f"napi.{spelled}")
-    if "cpus" in napi:
-        yield wanted.setting("napi_cpus", "", _one_each(napi["cpus"], wanted.queues), "napi.cpus")
-    elif lab_napi and threaded:
-        cpus = [[wanted.cpus[k % len(wanted.cpus)]] for k in range(wanted.queues)]
-        yield wanted.setting("napi_cpus", "", cpus, "link.cpus")
+def _unclaimed(wanted: HostBlock) -> Iterator[Setting]:
+    """Have nobody on a real link answer for what is to be added; in a built-in lab nobody is."""
+    new = [one.partition("/")[0] for one in _added(wanted) if ":" not in one]
+    if new and not wanted.lab.built_in:
+        yield wanted.setting("unclaimed", ",".join(new), {}, "addresses")
 
 
-def _steering(wanted: _Wanted) -> Iterator[Setting]:
-    if wanted.built_in_receiver and wanted.receive == "rps" and "rps" not in wanted.block:
-        # Every queue gets all CPUs and the flow hash chooses: veth hands get_rps_cpu a queue number
-        # that is one too high, so that a CPU for each queue would meet the wrong queue (6.18).
-        for k in range(wanted.queues):
-            yield wanted.setting("rps", f"rx-{k}", list(wanted.cpus), "link.receive")
-    for kind, queue in (("rps", "rx"), ("xps", "tx")):
-        if kind in wanted.block:
-            cpus = _one_each(wanted.block[kind]["cpus"], wanted.queues)
-            for k, mask in enumerate(cpus):
-                yield wanted.setting(kind, f"{queue}-{k}", mask, f"{kind}.cpus")
+def _addresses(wanted: HostBlock) -> Iterator[Setting]:
+    for address in _added(wanted):
+        yield wanted.setting("address", address, True, "addresses")
 
 
-def _one_each(cpus: str, queues: int) -> list[list[int]]:
-    listed = parse_cpus(cpus)
-    return [[listed[k % len(listed)]] for k in range(queues)]
+def _neighbours(wanted: HostBlock) -> Iterator[Setting]:
+    """Make them permanent both ways in a built-in lab, so that no ARP is in queues and counters.
+
+    Between real hosts only those that were asked for: a switch forgets a host that never sends.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    if wanted.lab.built_in:
+        lab = wanted.lab
+        for other in lab.senders if wanted.host.role == "receiver" else lab.receivers:
+            for address in other.addresses:
+                found[address.partition("/")[0]] = (mac_of(lab, other), "link")
+    for text in wanted.block.get("neighbours", ()):
+        ip, _, mac = text.partition(" ")
+        found[ip] = (mac, "neighbours")
+    for ip, (mac, path) in found.items():
+        yield wanted.setting("neighbour", ip, mac, path)
 
 
-def _qdisc(wanted: _Wanted) -> Iterator[Setting]:
+def _routes(wanted: HostBlock) -> Iterator[Setting]:
+    for text in wanted.block.get("routes", ()):
+        network, _, gateway = text.partition(" via ")
+        yield wanted.setting("route", network, gateway, "routes")
+
+
+def _qdisc(wanted: HostBlock) -> Iterator[Setting]:
+    """Set the root queue: one that was asked for, or what gives the lab's link its rate."""
+    rate_bps = wanted.link.get("rate_bps")
+    if rate_bps is not None and wanted.host.role == "sender":
+        if "qdisc" in wanted.block:
+            what = f"the root queue of {wanted.host.interface} gives the link its rate"
+            step = "leave out settings.receiver.link.rate or settings.sender.qdisc"
+            raise Unavailable(f"settings.sender.qdisc: {what}; {step}")
+        yield wanted.setting("qdisc", "", card.cable(rate_bps, wanted.block), "link.rate")
     if "qdisc" in wanted.block:
         yield wanted.setting("qdisc", "", wanted.block["qdisc"], "qdisc")
 
 
-_ORDER: tuple[Callable[[_Wanted], Iterator[Setting]], ...] = (
+def _firewall(wanted: HostBlock) -> Iterator[Setting]:
+    """Make rules for one port; each goes before those that are there, so the last one wins."""
+    rules = wanted.block.get("firewall", {})
+    receiving = wanted.host.role == "receiver"
+    chains = []
+    if rules.get("accept"):
+        chains.append(("accept", "input" if receiving else "output"))
+    if rules.get("notrack"):
+        chains.append(("notrack", "prerouting" if receiving else "output"))
+    if rules.get("drop", "none") != "none":
+        chains.append(("drop", rules["drop"]))
+    for verdict, chain in chains:
+        target = f"ipv{wanted.family}/{chain}/{verdict}/udp/{rules['udp']}"
+        yield wanted.beyond("firewall", target, True, f"firewall.{verdict}")
+
+
+ORDER: tuple[Part, ...] = (
     _link,
     _quiet,
     _sysctls,
+    card.flow_table,
+    _power,
+    card.shape,
+    card.features,
     _sizes,
-    _features,
-    _addresses,
     _up,
+    _unclaimed,
+    _addresses,
     _neighbours,
-    _polling,
-    _steering,
+    _routes,
+    card.queue_choice,
+    card.polling,
+    card.interrupts,
+    card.steering,
     _qdisc,
+    _firewall,
 )
+"""Channels take the rest of a card along when they change, and a link that flaps takes addresses
+and routes along; so what is lost thereby comes after it."""
+
+MACHINE_ORDER: tuple[Part, ...] = (_sysctls, card.flow_table, _power, card.interrupts)
+"""Parts of which something belongs to the machine."""

@@ -88,13 +88,6 @@ def test_a_lab_has_hosts_by_role() -> None:
         ),
         ("name: right", "name: 'a b'", "lab.yaml:5: receiver[1].name: a b: not understood; write"),
         ("{receiver: {mtu: 9000}}", "{sender: {link: {}}}", "lab.yaml:6: settings.sender.link: th"),
-        (
-            "{receiver: {mtu: 9000}}",
-            "{sender: {irq: {cpus: 1}}}",
-            "lab.yaml:6: settings.sender.irq",
-        ),
-        ("{receiver: {mtu: 9000}}", "{receiver: {link: {rate: 1Gbps}}}", "lab.yaml:6: settings.re"),
-        ("cpus: 2-3", "settings: {cpu: {turbo: false}}", "lab.yaml:5: receiver[1].settings.cpu: n"),
         ("cpus: 2-3", "settings: {qdisc: {}}", "lab.yaml:5: receiver[1].settings.qdisc: a device"),
         (
             "cpus: 2-3",

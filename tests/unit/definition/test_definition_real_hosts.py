@@ -50,7 +50,8 @@ def kinds(lab: Lab, found: dict[str, Facts], **settings: object) -> dict[str, li
 
 def test_real_hosts_get_addresses_and_come_up_and_nothing_else(far: Lab, settled: Lab) -> None:
     """No pair, no neighbours, no features of a built-in lab; existing addresses are left alone."""
-    assert {"left": ["address", "up"], "right": ["address", "up"]} == kinds(far, FOUND)
+    added = ["up", "unclaimed", "address"]
+    assert {"left": added, "right": added} == kinds(far, FOUND)
     assert {"left": ["up"], "right": ["up"]} == kinds(settled, FOUND)
 
 
@@ -61,7 +62,7 @@ def test_a_real_host_sets_what_its_machine_shares_itself(far: Lab) -> None:
     assert [("net.core.rmem_max", "machine")] == [
         (one.target, one.scope) for one in found if one.kind == "sysctl"
     ]
-    assert () == machine_settings_for(far, chosen)
+    assert () == machine_settings_for(far, chosen, LabContext())
 
 
 def test_a_link_is_not_made_between_real_hosts(far: Lab) -> None:

@@ -332,45 +332,8 @@ WITHOUT_EFFECT = [
     ("receive: {io_priority: best-effort 3}", "receive.io_priority"),
     ("receive: {fault: {worker: 1, after: 2s, does: exit}}", "receive.fault"),
     ("receive: {log: {path: /x, max_file: 512MiB, keep: 2}}", "receive.log"),
-    ("needs: {sender: {rings: true}}", "needs.sender.rings"),
-    ("needs: {receiver: {rings: true}}", "needs.receiver.rings"),
     ("faults: {rx_xdp: 100}", "faults"),
     ("explain: true", "explain"),
-    (
-        "settings: {sender: {neighbours: [10.0.0.2 02:00:00:00:00:02]}}",
-        "settings.sender.neighbours",
-    ),
-    ("settings: {sender: {routes: [10.1.0.0/16 via 10.0.0.1]}}", "settings.sender.routes"),
-    (
-        "settings: {receiver: {firewall: {udp: 4321, accept: true, notrack: true, drop: none}}}",
-        "settings.receiver.firewall",
-    ),
-    ("settings: {receiver: {ethtool: {channels: 4}}}", "settings.receiver.ethtool.channels"),
-    ("settings: {receiver: {ethtool: {rings: {rx: 9}}}}", "settings.receiver.ethtool.rings"),
-    (
-        "settings: {receiver: {ethtool: {coalesce: {rx-usecs: 8}}}}",
-        "settings.receiver.ethtool.coalesce",
-    ),
-    ("settings: {receiver: {ethtool: {pause: {rx: false}}}}", "settings.receiver.ethtool.pause"),
-    (
-        "settings: {receiver: {ethtool: {rx-flow-hash: {udp4: sdfn}}}}",
-        "settings.receiver.ethtool.rx-flow-hash",
-    ),
-    (
-        "settings: {receiver: {ethtool: {indirection: equal 2}}}",
-        "settings.receiver.ethtool.indirection",
-    ),
-    (
-        "settings: {receiver: {ethtool: {ntuple: [{port: 4321, queue: 2}]}}}",
-        "settings.receiver.ethtool.ntuple",
-    ),
-    ("settings: {receiver: {irq: {cpus: 0-3}}}", "settings.receiver.irq"),
-    ("settings: {receiver: {rfs: 32768}}", "settings.receiver.rfs"),
-    (
-        "settings: {receiver: {cpu: {governor: performance, turbo: false, latency: 0us}}}",
-        "settings.receiver.cpu",
-    ),
-    ("settings: {receiver: {link: {rate: 1Gbps}}}", "settings.receiver.link.rate"),
 ]
 
 

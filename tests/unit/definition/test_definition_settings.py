@@ -13,7 +13,8 @@ from udpbench.definition.bind import (
     machine_settings_for,
     settings_for,
 )
-from udpbench.definition.wanted import TSO_FEATURES, is_machine_wide
+from udpbench.definition.card import TSO_FEATURES
+from udpbench.definition.wanted import is_machine_wide
 from udpbench.errors import InputError
 from udpbench.model import Lab, Setting, Trial
 
@@ -30,15 +31,15 @@ def listed(
     return [(setting.kind, setting.target, setting.value) for setting in wanted]
 
 
-RECEIVER_ADDRESSES_UP_NEIGHBOUR = [
+RECEIVER_UP_ADDRESSES_NEIGHBOUR = [
+    ("up", "receive0", True),
     ("address", "receive0/10.0.0.1/24", True),
     ("address", "receive0/10.0.0.2/24", True),
-    ("up", "receive0", True),
     ("neighbour", "receive0/10.0.0.30", SENDER_MAC),
 ]
-SENDER_ADDRESS_UP_NEIGHBOURS = [
-    ("address", "send0/10.0.0.30/24", True),
+SENDER_UP_ADDRESS_NEIGHBOURS = [
     ("up", "send0", True),
+    ("address", "send0/10.0.0.30/24", True),
     ("neighbour", "send0/10.0.0.1", RECEIVER_MAC),
     ("neighbour", "send0/10.0.0.2", RECEIVER_MAC),
 ]
@@ -62,7 +63,7 @@ def test_by_default_the_receiver_polls_in_threads_on_its_own_cpus(lab: Lab) -> N
         link(2),
         ("sysctl", "net.ipv6.conf.receive0.disable_ipv6", 1),
         ("feature", "receive0/rx-gro", True),
-        *RECEIVER_ADDRESSES_UP_NEIGHBOUR,
+        *RECEIVER_UP_ADDRESSES_NEIGHBOUR,
         ("device", "receive0/threaded", 1),
         ("napi_cpus", "receive0", [[0], [1]]),
     ] == listed(lab, 1, None, (0, 1, 2, 3))
@@ -73,7 +74,7 @@ def test_by_default_the_sender_has_no_tso(lab: Lab) -> None:
     assert [
         ("sysctl", "net.ipv6.conf.send0.disable_ipv6", 1),
         *[("feature", f"send0/{name}", False) for name in TSO_FEATURES],
-        *SENDER_ADDRESS_UP_NEIGHBOURS,
+        *SENDER_UP_ADDRESS_NEIGHBOURS,
     ] == listed(lab, 0, None)
 
 
@@ -83,13 +84,13 @@ def test_rps_gives_every_queue_all_of_the_receivers_cpus(lab: Lab) -> None:
     assert [
         link(2),
         ("sysctl", "net.ipv6.conf.receive0.disable_ipv6", 1),
-        *RECEIVER_ADDRESSES_UP_NEIGHBOUR,
+        *RECEIVER_UP_ADDRESSES_NEIGHBOUR,
         ("rps", "receive0/rx-0", [0, 1]),
         ("rps", "receive0/rx-1", [0, 1]),
     ] == listed(lab, 1, chosen, (0, 1, 2, 3))
     assert [
         ("sysctl", "net.ipv6.conf.send0.disable_ipv6", 1),
-        *SENDER_ADDRESS_UP_NEIGHBOURS,
+        *SENDER_UP_ADDRESS_NEIGHBOURS,
     ] == listed(lab, 0, chosen)
 
 
@@ -99,12 +100,12 @@ def test_inline_leaves_the_pair_as_it_is(lab: Lab) -> None:
     assert [
         link(1),
         ("sysctl", "net.ipv6.conf.receive0.disable_ipv6", 1),
-        *RECEIVER_ADDRESSES_UP_NEIGHBOUR,
+        *RECEIVER_UP_ADDRESSES_NEIGHBOUR,
     ] == listed(lab, 1, chosen)
 
 
 def test_every_supported_setting_has_its_place_in_the_order(lab: Lab) -> None:
-    """Sizes and features before ``up``, polling and steering after it, the queue last."""
+    """Features and sizes before ``up``, polling and steering after it, the queue last."""
     chosen = trial(
         settings={
             "receiver": {
@@ -126,20 +127,20 @@ def test_every_supported_setting_has_its_place_in_the_order(lab: Lab) -> None:
             }
         }
     )
-    up = RECEIVER_ADDRESSES_UP_NEIGHBOUR
+    up = RECEIVER_UP_ADDRESSES_NEIGHBOUR
     assert [
         link(2),
         ("sysctl", "net.ipv6.conf.receive0.disable_ipv6", 1),
         ("sysctl", "net.ipv4.ip_forward", 0),
-        ("mtu", "receive0", 9000),
-        ("txqueuelen", "receive0", 10),
         ("feature", "receive0/rx-gro", False),
         ("feature", "receive0/tx-generic-segmentation", True),
         ("feature", "receive0/rx-udp-gro-forwarding", True),
-        *up[:2],
+        ("mtu", "receive0", 9000),
+        ("txqueuelen", "receive0", 10),
+        *up[:3],
         ("address", "receive0/10.0.0.3/24", True),
         ("address", "receive0/10.0.0.4/24", True),
-        *up[2:],
+        *up[3:],
         ("device", "receive0/threaded", 0),
         ("device", "receive0/napi_defer_hard_irqs", 2),
         ("device", "receive0/gro_flush_timeout", 200000),
@@ -186,7 +187,6 @@ def test_an_optional_path_marks_its_setting_and_says_where_it_came_from(lab: Lab
     context = LabContext({}, both())
     found = settings_for(lab, chosen, lab.receivers[0], context)
     assert [
-        Setting("mtu", "receive0", 9000, path="settings.receiver.mtu"),
         Setting(
             "feature",
             "receive0/rx-gro",
@@ -194,6 +194,7 @@ def test_an_optional_path_marks_its_setting_and_says_where_it_came_from(lab: Lab
             path="settings.receiver.ethtool.features.gro",
             optional=True,
         ),
+        Setting("mtu", "receive0", 9000, path="settings.receiver.mtu"),
     ] == [setting for setting in found if setting.kind in ("mtu", "feature")]
 
 
@@ -220,8 +221,8 @@ def test_what_the_machine_shares_goes_to_the_machine(lab: Lab) -> None:
             "machine",
             "settings.sender.sysctl.net.ipv4.udp_mem",
         ),
-    ) == machine_settings_for(lab, chosen)
-    assert () == machine_settings_for(lab, None)
+    ) == machine_settings_for(lab, chosen, LabContext())
+    assert () == machine_settings_for(lab, None, LabContext())
     assert ("sysctl", "net.core.somaxconn", 1) in listed(lab, 1, chosen)
 
 
@@ -234,7 +235,7 @@ def test_two_roles_cannot_set_one_machine_differently(lab: Lab) -> None:
         }
     )
     with pytest.raises(InputError) as caught:
-        machine_settings_for(lab, chosen)
+        machine_settings_for(lab, chosen, LabContext())
     assert (
         "x: settings.receiver.sysctl.net.core.rmem_max: 1: "
         "settings.sender.sysctl.net.core.rmem_max says 2, and both are this machine; set it once"

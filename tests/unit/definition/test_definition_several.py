@@ -12,7 +12,7 @@ from udpbench.control import lab as control_lab
 from udpbench.definition import contradictions, load
 from udpbench.definition.bind import LabContext, Unavailable, bind, settings_for
 from udpbench.definition.bridged import BRIDGE, bridge_settings_for
-from udpbench.definition.wanted import TSO_FEATURES
+from udpbench.definition.card import TSO_FEATURES
 from udpbench.model import Facts, Lab
 
 
@@ -186,8 +186,8 @@ def test_hosts_of_a_bridge_make_no_pair_and_know_each_other(senders: Lab) -> Non
     }
     assert [
         ("sysctl", "net.ipv6.conf.send0.disable_ipv6", 1),
-        ("address", "send0/192.168.254.31/24", True),
         ("up", "send0", True),
+        ("address", "send0/192.168.254.31/24", True),
         ("neighbour", "send0/192.168.254.1", RIGHT),
         ("neighbour", "send0/192.168.254.2", RIGHT),
     ] == listed["middle"]

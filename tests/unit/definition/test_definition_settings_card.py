@@ -1,0 +1,277 @@
+"""Every kind of setting beyond the link itself: card, machine, firewall, ways, and their order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from definition_fixture import both, facts, loaded, refused, trial
+
+from udpbench.definition import load
+from udpbench.definition.bind import (
+    LabContext,
+    Unavailable,
+    bind,
+    bridge_settings_for,
+    machine_settings_for,
+    settings_for,
+)
+from udpbench.model import Lab, Setting
+
+EVERYTHING: dict[str, Any] = {
+    "addresses": ["10.0.0.7/24"],
+    "neighbours": ["10.0.0.30 02:00:00:00:00:AA"],
+    "routes": ["10.1.0.0/16 via 10.0.0.30", "10.2.0.0/16 via link"],
+    "mtu": 9000,
+    "txqueuelen": 500,
+    "qdisc": {"pfifo": {"limit": 20}},
+    "firewall": {"udp": 4321, "accept": True, "notrack": True, "drop": "input"},
+    "sysctl": {"net.core.rmem_max": "64MiB"},
+    "ethtool": {
+        "channels": 2,
+        "rings": {"rx": 4096},
+        "features": {"gro": True, "ntuple": True},
+        "coalesce": {"rx-usecs": 8, "adaptive-rx": 0},
+        "pause": {"rx": False},
+        "rx-flow-hash": {"udp4": "sdfn"},
+        "indirection": "equal 2",
+        "ntuple": [{"port": 4321, "queue": 1}],
+    },
+    "irq": {"cpus": "0-1"},
+    "rps": {"cpus": "1"},
+    "xps": {"cpus": "0"},
+    "rfs": 5000,
+    "napi": {"threaded": True, "cpus": "0-1"},
+    "cpu": {"governor": "performance", "turbo": False, "latency": "20us"},
+}
+
+
+def plain(settings: tuple[Setting, ...]) -> list[tuple[str, str, Any]]:
+    """Return (kind, target, value) of each."""
+    return [(one.kind, one.target, one.value) for one in settings]
+
+
+@pytest.fixture
+def far() -> Lab:
+    """Return a lab of real hosts with one address each."""
+    lab = load.load_lab("two-hosts")
+    (right,) = lab.receivers
+    return replace(lab, receivers=(replace(right, addresses=("10.0.0.1/24",)),))
+
+
+def test_every_key_of_a_real_host_takes_effect_in_its_place(far: Lab) -> None:
+    """What takes the link down, or makes the driver forget, comes before what would be lost."""
+    chosen = trial(settings={"receiver": EVERYTHING})
+    found = {"left": facts("left"), "right": facts("right", rx_queues=4)}
+    assert [
+        ("sysctl", "net.core.rmem_max", 64 * 2**20),
+        ("sysctl", "net.core.rps_sock_flow_entries", 8192),
+        ("irqbalance", "irqbalance", False),
+        ("governor", "cpus", "performance"),
+        ("turbo", "cpus", False),
+        ("cpu_latency", "cpus", 20),
+        ("channels", "eth2", 2),
+        ("rings", "eth2", {"rx": 4096}),
+        ("pause", "eth2", {"rx": 0}),
+        ("feature", "eth2/rx-ntuple-filter", True),
+        ("feature", "eth2/rx-gro", True),
+        ("mtu", "eth2", 9000),
+        ("txqueuelen", "eth2", 500),
+        ("up", "eth2", True),
+        ("unclaimed", "eth2/10.0.0.1,10.0.0.7", {}),
+        ("address", "eth2/10.0.0.1/24", True),
+        ("address", "eth2/10.0.0.7/24", True),
+        ("neighbour", "eth2/10.0.0.30", "02:00:00:00:00:aa"),
+        ("route", "eth2/10.1.0.0/16", "10.0.0.30"),
+        ("route", "eth2/10.2.0.0/16", "link"),
+        ("flow_hash", "eth2/udp4", "sdfn"),
+        ("indirection", "eth2", "equal 2"),
+        ("ntuple", "eth2/udp4/4321", 1),
+        ("device", "eth2/threaded", 1),
+        ("napi_cpus", "eth2", [[0], [1]]),
+        ("coalesce", "eth2", {"rx-usecs": 8, "adaptive-rx": 0}),
+        ("irq", "eth2/rx-0", [0]),
+        ("irq", "eth2/rx-1", [1]),
+        ("rps", "eth2/rx-0", [1]),
+        ("rps", "eth2/rx-1", [1]),
+        ("xps", "eth2/tx-0", [0]),
+        ("xps", "eth2/tx-1", [0]),
+        ("rfs", "eth2/rx-0", 4096),
+        ("rfs", "eth2/rx-1", 4096),
+        ("qdisc", "eth2", {"pfifo": {"limit_packets": 20}}),
+        ("firewall", "ipv4/input/accept/udp/4321", True),
+        ("firewall", "ipv4/prerouting/notrack/udp/4321", True),
+        ("firewall", "ipv4/input/drop/udp/4321", True),
+    ] == plain(settings_for(far, chosen, far.receivers[0], LabContext(facts=found)))
+
+
+def test_in_a_built_in_lab_the_machine_has_its_part(lab: Lab) -> None:
+    """A namespace has neither interrupts nor CPUs nor the table of RFS."""
+    chosen = trial(settings={"receiver": EVERYTHING})
+    context = LabContext(facts=both())
+    kinds = ("irqbalance", "governor", "turbo", "cpu_latency", "irq")
+    assert [] == [
+        one for one in settings_for(lab, chosen, lab.receivers[0], context) if one.kind in kinds
+    ]
+    assert [
+        ("sysctl", "net.core.rmem_max", 64 * 2**20),
+        ("sysctl", "net.core.rps_sock_flow_entries", 8192),
+        ("irqbalance", "irqbalance", False),
+        ("governor", "cpus", "performance"),
+        ("turbo", "cpus", False),
+        ("cpu_latency", "cpus", 20),
+        ("irq", "receive0/rx-0", [0]),
+        ("irq", "receive0/rx-1", [1]),
+    ] == plain(machine_settings_for(lab, chosen, context))
+
+
+def test_a_sender_is_not_tracked_where_its_packets_leave(lab: Lab) -> None:
+    """Prerouting is for what arrives; an answer to an own packet would pass it, too."""
+    rules = {"udp": 9, "accept": True, "notrack": True, "drop": "none"}
+    chosen = trial(settings={"sender": {"firewall": rules}})
+    found = settings_for(lab, chosen, lab.senders[0], LabContext(facts=both()))
+    assert [
+        ("firewall", "ipv4/output/accept/udp/9", True),
+        ("firewall", "ipv4/output/notrack/udp/9", True),
+    ] == plain(tuple(one for one in found if one.kind == "firewall"))
+
+
+def test_a_rule_that_is_switched_off_is_none(lab: Lab) -> None:
+    """A variant may take one rule out of a block."""
+    rules = {"udp": 9, "accept": False, "notrack": False}
+    chosen = trial(settings={"receiver": {"firewall": rules}})
+    found = settings_for(lab, chosen, lab.receivers[0], LabContext(facts=both()))
+    assert [] == [one for one in found if one.kind == "firewall"]
+
+
+def test_a_table_that_the_user_sizes_is_left_to_him(lab: Lab) -> None:
+    """``rfs`` brings the machine's sysctl only where the block does not name it."""
+    sysctl = {"net.core.rps_sock_flow_entries": 64}
+    chosen = trial(settings={"receiver": {"rfs": 0, "sysctl": sysctl}})
+    assert [("sysctl", "net.core.rps_sock_flow_entries", 64)] == plain(
+        machine_settings_for(lab, chosen, LabContext(facts=both()))
+    )
+    found = settings_for(lab, chosen, lab.receivers[0], LabContext(facts=both()))
+    assert [("rfs", "receive0/rx-0", 0)] == plain(tuple(one for one in found if one.kind == "rfs"))
+
+
+@pytest.mark.parametrize(("optional", "queues"), [([], 8), (["ethtool.channels"], 4)])
+def test_channels_that_may_be_refused_are_not_counted_on(
+    far: Lab, optional: list[str], queues: int
+) -> None:
+    """What comes after them names the queues that will be there."""
+    block = {"ethtool": {"channels": 8}, "rps": {"cpus": "0"}, "optional": optional}
+    found = {"left": facts("left"), "right": facts("right", rx_queues=4)}
+    chosen = trial(settings={"receiver": block})
+    settings = settings_for(far, chosen, far.receivers[0], LabContext(facts=found))
+    assert queues == sum(one.kind == "rps" for one in settings)
+
+
+CABLE = {"tbf": {"rate_bps": 10**9, "burst_bytes": 125_000, "limit_bytes": 1_639_000}}
+
+
+def test_the_rate_of_a_link_is_its_senders_root_queue(lab: Lab) -> None:
+    """The bucket is 1 ms of the rate, and at least one GSO packet; the queue 1000 packets."""
+    chosen = trial(settings={"receiver": {"link": {"rate": "1Gbps"}}})
+    context = LabContext(facts=both())
+    assert [("qdisc", "send0", CABLE)] == plain(
+        tuple(s for s in settings_for(lab, chosen, lab.senders[0], context) if s.kind == "qdisc")
+    )
+    assert [] == [
+        s for s in settings_for(lab, chosen, lab.receivers[0], context) if s.kind == "qdisc"
+    ]
+    slow = trial(settings={"receiver": {"link": {"rate": "1Mbps"}}, "sender": {"mtu": 9000}})
+    (queue,) = (s for s in settings_for(lab, slow, lab.senders[0], context) if s.kind == "qdisc")
+    limits = {"rate_bps": 10**6, "burst_bytes": 65536, "limit_bytes": 65536 + 9_014_000}
+    assert {"tbf": limits} == queue.value
+
+
+def test_in_a_bridged_lab_every_cable_has_the_rate() -> None:
+    """Towards a receiver it is the bridge's port that loses what does not fit."""
+    senders = load.load_lab("two-senders")
+    chosen = trial(settings={"receiver": {"link": {"rate": "1Gbps"}}})
+    context = LabContext(facts={host.name: facts(host.name) for host in senders.hosts})
+    bridge = bridge_settings_for(senders, chosen, context)
+    assert [("qdisc", "port3", CABLE)] == plain(tuple(s for s in bridge if s.kind == "qdisc"))
+    for host in senders.senders:
+        own = settings_for(senders, chosen, host, context)
+        assert [("qdisc", "send0", CABLE)] == plain(tuple(s for s in own if s.kind == "qdisc"))
+
+
+def test_a_link_with_a_rate_and_a_queue_is_refused_or_skipped(lab: Lab) -> None:
+    """In one file before any host is asked; between an experiment and a lab the trial is skipped."""
+    assert (
+        "x.yaml:4: settings.sender.qdisc: the sender's root queue is what gives the link its rate; "
+        "one root queue; leave out settings.receiver.link.rate or this"
+    ) in refused(
+        "settings:", "  receiver: {link: {rate: 1Gbps}}", "  sender: {qdisc: {pfifo: {limit: 9}}}"
+    )
+    chosen = loaded("settings: {receiver: {link: {rate: 1Gbps}}}").points[0]
+    lab = replace(lab, settings={"sender": {"qdisc": {"pfifo": {"limit_packets": 9}}}})
+    with pytest.raises(Unavailable, match=r"settings.sender.qdisc: the root queue of send0 gives"):
+        settings_for(lab, chosen, lab.senders[0], LabContext(facts=both()))
+
+
+@pytest.mark.parametrize(
+    ("rings", "has", "reason"),
+    [
+        (True, {}, "receiver needs an interface with rings that can be set"),
+        (False, {"rx": 256}, "receiver needs an interface without rings that can be set"),
+        (True, {"rx": 256}, None),
+    ],
+)
+def test_a_need_for_rings(lab: Lab, rings: bool, has: dict[str, int], reason: str | None) -> None:
+    """A virtual interface has none."""
+    chosen = trial(needs={"receiver": {"rings": rings}})
+    known = both()
+    hosts = replace(lab, receivers=(replace(lab.receivers[0], addresses=("10.0.0.1/24",)),))
+    known["receiver"] = replace(known["receiver"], rings=has)
+    if reason is None:
+        assert bind(chosen, hosts, known).workers
+        return
+    with pytest.raises(Unavailable) as caught:
+        bind(chosen, hosts, known)
+    assert reason == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        (
+            "routes: [10.1.0.0/16]",
+            "10.1.0.0/16: no route; write for example 10.1.0.0/16 via 10.0.0.1, or via link",
+        ),
+        (
+            "routes: [10.1.0.5/16 via link]",
+            (
+                "10.1.0.5/16 via link: 10.1.0.5/16 has host bits set; write for example "
+                "10.1.0.0/16 via 10.0.0.1, or via link"
+            ),
+        ),
+        (
+            "routes: ['10.1.0.0/16 via fd00::1']",
+            (
+                "10.1.0.0/16 via fd00::1: network and gateway are of two families; write for "
+                "example 10.1.0.0/16 via 10.0.0.1, or via link"
+            ),
+        ),
+        (
+            "neighbours: [10.0.0.2]",
+            "10.0.0.2: no address and MAC; write for example 10.0.0.2 02:00:00:00:00:02",
+        ),
+        (
+            "neighbours: ['10.0.2 02:00:00:00:00:02']",
+            (
+                "10.0.2 02:00:00:00:00:02: 10.0.2 is no address; write for example "
+                "10.0.0.2 02:00:00:00:00:02"
+            ),
+        ),
+    ],
+)
+def test_a_way_that_is_none_is_refused(block: str, message: str) -> None:
+    """Before any host is asked, with the line."""
+    key = block.partition(":")[0]
+    assert [f"x.yaml:2: settings.sender.{key}[1]: {message}"] == refused(
+        f"settings: {{sender: {{{block}}}}}"
+    )
