@@ -94,6 +94,13 @@ static inline void ub_header_put(uint8_t *to, const struct ub_header *header, ui
     memcpy(to + 14, &time_low_wire, 4);
 }
 
+/* The time alone: most readers want none. */
+static inline uint64_t ub_header_time_ns(const uint8_t *from) {
+    uint64_t last_wire; /* two bytes of the sequence number, then the time */
+    memcpy(&last_wire, from + 10, 8);
+    return be64toh(last_wire) & UB_SEQUENCE_MASK;
+}
+
 static inline void ub_header_read(const uint8_t *from, struct ub_header *header) {
     uint32_t tag_wire;
     uint64_t number_wire;
@@ -104,6 +111,27 @@ static inline void ub_header_read(const uint8_t *from, struct ub_header *header)
     header->flow = (uint16_t)(number >> 48);
     header->sequence = number & UB_SEQUENCE_MASK;
 }
+
+/* ---- distributions and series ---------------------------------------------------------------- */
+
+static inline uint32_t ub_bucket(uint64_t value) {
+    enum { STEP_BITS = 7 };
+    _Static_assert(UB_HISTOGRAM_STEPS == 1 << STEP_BITS, "so many bits below the leading one");
+    if (value < UB_HISTOGRAM_STEPS)
+        return (uint32_t)value;
+    uint32_t leading = 63 - (uint32_t)__builtin_clzll(value);
+    uint32_t bucket = (leading - STEP_BITS + 1) * UB_HISTOGRAM_STEPS +
+                      (uint32_t)(value >> (leading - STEP_BITS)) % UB_HISTOGRAM_STEPS;
+    return bucket < UB_HISTOGRAM_BUCKETS ? bucket : UB_HISTOGRAM_BUCKETS - 1;
+}
+
+static inline void ub_histogram_add(struct ub_histogram *histogram, int64_t value) {
+    ub_add(value < 0 ? &histogram->below_zero : &histogram->counts[ub_bucket((uint64_t)value)], 1);
+}
+
+void ub_milliseconds_add(struct ub_milliseconds *milliseconds, uint64_t since_start_ns,
+                         uint32_t packets);
+void ub_stalls_add(struct ub_stalls *stalls, struct ub_stall stall);
 
 /* ---- pacer ----------------------------------------------------------------------------------- */
 
@@ -117,12 +145,35 @@ struct ub_pacer {
     uint64_t bucket_packets; /* holds a whole message at least */
     uint64_t given;          /* used by attempts or swallowed by a stall */
     uint32_t sleeps;
+    struct ub_stalls *stalls; /* NULL: none */
 };
+
+/* When one packet after the other is due, without a division for each. */
+struct ub_due {
+    uint64_t since_start_ns; /* rounded up: never early */
+    uint64_t whole_ns;       /* step, and its rest in parts of rate_pps */
+    uint64_t rest;
+    uint64_t lacking; /* that the rounding up has added, in the same parts */
+    uint64_t rate_pps;
+};
+
+struct ub_due ub_due_at(uint64_t packet, uint64_t rate_pps);
+
+static inline void ub_due_next(struct ub_due *due) {
+    due->since_start_ns += due->whole_ns;
+    if (due->rest > due->lacking) {
+        due->since_start_ns++;
+        due->lacking += due->rate_pps;
+    }
+    due->lacking -= due->rest;
+}
 
 uint64_t ub_pacer_packets(uint64_t elapsed_ns, uint64_t rate_pps);
 uint64_t ub_pacer_elapsed_ns(uint64_t packets, uint64_t rate_pps);
 void ub_pacer_init(struct ub_pacer *pacer, const struct ub_send_config *config);
+uint64_t ub_pacer_owed(const struct ub_pacer *pacer, uint64_t now_ns);
 uint64_t ub_pacer_available(struct ub_pacer *pacer, uint64_t now_ns, uint64_t *stalled);
+void ub_pacer_give_up(struct ub_pacer *pacer, uint64_t packets, uint64_t *stalled);
 uint64_t ub_pacer_wait(const struct ub_pacer *pacer, uint64_t now_ns, uint64_t packets,
                        const struct ub_control *control);
 

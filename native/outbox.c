@@ -72,10 +72,11 @@ int ub_outbox_make(struct ub_outbox *box, const struct ub_send_config *config, u
     return 0;
 }
 
-/* Makes the flow's next packets into messages, from a slot on; how many messages they are. Only
- * the last one may be shorter than a whole one. */
-uint32_t ub_outbox_fill(struct ub_outbox *box, const struct ub_send_config *config, uint32_t first,
-                        uint32_t flow, uint32_t packets, uint64_t now_ns) {
+/* Makes the flow's next packets into messages; how many messages they are. Only the last one may be
+ * shorter than a whole one. */
+uint32_t ub_outbox_fill(struct ub_outbox *box, const struct ub_send_config *config,
+                        const struct ub_offer *offer) {
+    uint32_t packets = offer->packets, first = offer->first_slot;
     uint32_t messages = ub_segments(packets, box->segments);
     if (box->shortened != UINT32_MAX)
         box->vectors[box->shortened].iov_len = message_bytes(box, config, box->segments);
@@ -86,14 +87,18 @@ uint32_t ub_outbox_fill(struct ub_outbox *box, const struct ub_send_config *conf
     }
     if (config->size_bytes < UB_HEADER_BYTES)
         return messages;
-    struct ub_header header = {config->tag, config->flows[flow], config->sequences[flow]};
+    struct ub_header header = {config->tag, config->flows[offer->flow],
+                               config->sequences[offer->flow]};
+    struct ub_due due = offer->due;
     uint64_t end = header.sequence + packets;
     for (uint32_t message = 0; message < messages; message++) {
         uint8_t *payload = box->payloads + (first + message) * box->stride_bytes;
         uint64_t rest = end - header.sequence;
         uint64_t stop = header.sequence + (rest < box->segments ? rest : box->segments);
-        for (; header.sequence < stop; header.sequence++, payload += config->size_bytes)
-            ub_header_put(payload, &header, now_ns - config->epoch_ns);
+        for (; header.sequence < stop; header.sequence++, payload += config->size_bytes) {
+            ub_header_put(payload, &header, offer->epoch_to_start_ns + due.since_start_ns);
+            ub_due_next(&due);
+        }
     }
     return messages;
 }

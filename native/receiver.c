@@ -152,12 +152,16 @@ static void hang(const struct ub_receive_config *config) {
 static void read_messages(struct receiver *receiver, uint32_t messages) {
     const struct ub_receive_config *config = receiver->config;
     uint64_t now = ub_now_ns();
-    struct ub_tally tally = {.config = config, .pattern = receiver->pattern};
+    struct ub_tally tally = {
+        .config = config, .pattern = receiver->pattern, .since_epoch_ns = now - config->epoch_ns};
     receiver->read->account(&receiver->inbox, messages, &tally);
     ub_run_flush(&tally.run, config->window_words, &tally.arrivals);
     ub_inbox_renew(&receiver->inbox, messages);
     ub_add(&receiver->stats->read_messages, messages);
     account(receiver->stats, &tally, now);
+    if (config->milliseconds != NULL && now > config->epoch_ns)
+        ub_milliseconds_add(config->milliseconds, now - config->epoch_ns,
+                            (uint32_t)tally.arrivals.received);
     if (config->work_ns != 0)
         work(config, tally.read, now);
 }

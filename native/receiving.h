@@ -93,6 +93,7 @@ struct ub_tally {
     uint64_t foreign;
     uint64_t truncated;
     uint64_t corrupt;
+    uint64_t since_epoch_ns; /* when the call had returned */
 };
 
 struct ub_read_way {
@@ -179,6 +180,11 @@ static inline __attribute__((always_inline)) void ub_note_header(struct ub_tally
         ub_run_flush(run, config->window_words, &tally->arrivals);
         ub_run_begin(run, ub_flow_state_at(config->flows, config->window_words, header.flow),
                      header.flow, number);
+    }
+    if (config->delay != NULL) {
+        /* Both are 48 bits wide, and so is their difference: the shift makes bit 47 its sign. */
+        uint64_t apart_ns = tally->since_epoch_ns - ub_header_time_ns(bytes);
+        ub_histogram_add(config->delay, (int64_t)(apart_ns << 16) / 65536);
     }
     if (length != config->size_bytes)
         run->tails |= UINT32_C(1) << (header.sequence % UB_WINDOW_WORD_PACKETS);

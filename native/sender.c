@@ -184,9 +184,9 @@ static uint64_t account_taken(struct sender *sender, uint32_t packets, uint32_t 
     return sent;
 }
 
-static void account(struct sender *sender, uint32_t flow, uint32_t packets, uint32_t messages,
+static void account(struct sender *sender, const struct ub_offer *offer, uint32_t messages,
                     int taken) {
-    uint32_t segments = sender->box.segments;
+    uint32_t segments = sender->box.segments, packets = offer->packets;
     uint64_t attempts;
     if (taken < 0) {
         attempts = account_error(sender->stats, -taken, packets < segments ? packets : segments);
@@ -195,28 +195,72 @@ static void account(struct sender *sender, uint32_t flow, uint32_t packets, uint
          * __sys_sendmmsg). That message was not sent; it is offered again, and tells then if the
          * error lasts. A pending ICMP error does not: the hidden call has consumed it. */
         attempts = account_taken(sender, packets, messages, (uint32_t)taken);
-        sender->config->sequences[flow] += attempts;
+        sender->config->sequences[offer->flow] += attempts;
     }
-    sender->attempts[flow] += attempts;
+    sender->attempts[offer->flow] += attempts;
     sender->attempted += attempts;
     sender->pacer.given += attempts;
     ub_add(&sender->stats->attempted_packets, attempts);
     ub_add(&sender->stats->send_calls, 1);
 }
 
-/* One call on a flow; the time after it. */
-static uint64_t offer(struct sender *sender, uint32_t flow, uint32_t packets, uint64_t now_ns) {
+/* How late the call was for each message that it sent; a message is due with its last datagram. */
+static void note_pacing(struct sender *sender, const struct ub_offer *offer, uint64_t sent,
+                        uint64_t begun_ns) {
+    uint64_t since_start_ns = begun_ns - sender->config->start_ns;
+    uint32_t segments = sender->box.segments;
+    struct ub_due due = offer->due;
+    for (uint64_t packet = 1; packet <= sent; packet++) {
+        if (packet % segments == 0 || packet == sent)
+            ub_histogram_add(sender->config->pacing,
+                             (int64_t)(since_start_ns - due.since_start_ns));
+        ub_due_next(&due);
+    }
+}
+
+/* What the call is to offer, and when it was due. */
+static struct ub_offer make_offer(const struct sender *sender, uint32_t flow, uint32_t packets,
+                                  uint64_t now_ns) {
     const struct ub_send_config *config = sender->config;
-    struct ub_zerocopy *zerocopy = &sender->zerocopy;
-    uint32_t first = config->zerocopy ? zerocopy->bank * zerocopy->batch : 0;
-    uint32_t messages = ub_outbox_fill(&sender->box, config, first, flow, packets, now_ns);
-    int taken = sender->way->offer(config->sockets[flow], sender->box.messages + first, messages,
-                                   config->zerocopy ? MSG_ZEROCOPY : 0);
-    now_ns = ub_now_ns();
-    account(sender, flow, packets, messages, taken);
+    struct ub_offer offer = {.flow = flow, .packets = packets};
+    offer.epoch_to_start_ns = config->start_ns - config->epoch_ns;
     if (config->zerocopy)
-        ub_zerocopy_offered(zerocopy, flow, messages, taken);
+        offer.first_slot = sender->zerocopy.bank * sender->zerocopy.batch;
+    if (config->rate_pps != 0)
+        offer.due = ub_due_at(sender->pacer.given, config->rate_pps);
+    else
+        offer.due.since_start_ns = now_ns - config->start_ns;
+    return offer;
+}
+
+/* One call on a flow; the time after it. */
+static uint64_t offer(struct sender *sender, uint32_t flow, uint32_t packets, uint64_t begun_ns) {
+    const struct ub_send_config *config = sender->config;
+    struct ub_offer what = make_offer(sender, flow, packets, begun_ns);
+    uint32_t messages = ub_outbox_fill(&sender->box, config, &what);
+    int taken = sender->way->offer(config->sockets[flow], sender->box.messages + what.first_slot,
+                                   messages, config->zerocopy ? MSG_ZEROCOPY : 0);
+    uint64_t now_ns = ub_now_ns();
+    uint64_t sent_before = sender->stats->sent_packets;
+    account(sender, &what, messages, taken);
+    uint64_t sent = sender->stats->sent_packets - sent_before;
+    if (config->pacing != NULL && config->rate_pps != 0)
+        note_pacing(sender, &what, sent, begun_ns);
+    if (config->milliseconds != NULL)
+        ub_milliseconds_add(config->milliseconds, now_ns - config->start_ns, (uint32_t)sent);
+    if (config->zerocopy)
+        ub_zerocopy_offered(&sender->zerocopy, flow, messages, taken);
     return now_ns;
+}
+
+/* What is still owed when the loop has left by itself was given up, too. */
+static void settle(struct sender *sender) {
+    const struct ub_send_config *config = sender->config;
+    uint64_t left = config->count == 0 ? UINT64_MAX : config->count - sender->attempted;
+    if (config->rate_pps == 0 || ub_stopped(config->control))
+        return;
+    uint64_t owed = ub_pacer_owed(&sender->pacer, config->end_ns);
+    ub_pacer_give_up(&sender->pacer, owed < left ? owed : left, &sender->stats->stalled_packets);
 }
 
 static void loop(struct sender *sender) {
@@ -282,6 +326,7 @@ int ub_send(const struct ub_send_config *config, struct ub_send_stats *stats) {
         ub_pacer_init(&sender.pacer, config);
         wait_for_start(config);
         loop(&sender);
+        settle(&sender);
         if (config->zerocopy)
             ub_zerocopy_finish(&sender.zerocopy);
     }

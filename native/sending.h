@@ -38,8 +38,19 @@ struct ub_outbox {
 
 int ub_outbox_make(struct ub_outbox *box, const struct ub_send_config *config, uint32_t slots);
 void ub_outbox_release(struct ub_outbox *box);
-uint32_t ub_outbox_fill(struct ub_outbox *box, const struct ub_send_config *config, uint32_t first,
-                        uint32_t flow, uint32_t packets, uint64_t now_ns);
+
+/* What one call is to offer: packets of a flow, made into messages from a slot on, and when they
+ * were due. A step of 0 says that all of them have one time. */
+struct ub_offer {
+    uint32_t flow;
+    uint32_t packets;
+    uint32_t first_slot;
+    uint64_t epoch_to_start_ns; /* what the header's time has more than `due` */
+    struct ub_due due;          /* of the first packet */
+};
+
+uint32_t ub_outbox_fill(struct ub_outbox *box, const struct ub_send_config *config,
+                        const struct ub_offer *offer);
 
 /* ---- zero copy ------------------------------------------------------------------------------- */
 

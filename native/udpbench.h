@@ -9,10 +9,14 @@
 enum ub_constant {
     UB_HEADER_BYTES = 18,
     UB_CACHE_LINE_BYTES = 64,
-    UB_BATCH_MAX = 1024,         /* UIO_MAXIOV, net/socket.c:__sys_sendmmsg clamps to it */
-    UB_WINDOW_WORD_PACKETS = 32, /* sequence numbers per window word */
-    UB_SEGMENTS_MAX = 1024,      /* per GSO message; kernels take 64 or 128, see ub_gso_max */
-    UB_MESSAGE_BYTES_MAX = 65535 /* the UDP length field, RFC 768 */
+    UB_BATCH_MAX = 1024,          /* UIO_MAXIOV, net/socket.c:__sys_sendmmsg clamps to it */
+    UB_WINDOW_WORD_PACKETS = 32,  /* sequence numbers per window word */
+    UB_SEGMENTS_MAX = 1024,       /* per GSO message; kernels take 64 or 128, see ub_gso_max */
+    UB_MESSAGE_BYTES_MAX = 65535, /* the UDP length field, RFC 768 */
+    UB_HISTOGRAM_STEPS = 128,     /* buckets per doubling: each is at most 1/128 wide */
+    UB_HISTOGRAM_BUCKETS = 4352,  /* up to 2^40 ns, 18 minutes; the last one holds what is beyond */
+    UB_MILLISECONDS = 60000,
+    UB_STALLS_MAX = 256
 };
 
 enum ub_send_call { UB_SEND_SENDMMSG = 0, UB_SEND_SEND = 1 };
@@ -48,13 +52,45 @@ struct ub_control {
     uint32_t reserved[15];
 };
 
+/* ---- distributions and series ------------------------------------------------------------------
+ * One writer each, the loop; readable at any time. Histograms of several workers add up.
+ */
+
+/* Log-linear: values below UB_HISTOGRAM_STEPS exactly, then UB_HISTOGRAM_STEPS buckets for each
+ * doubling. */
+struct ub_histogram {
+    uint64_t below_zero; /* values that only a wrong clock offset can make */
+    uint64_t counts[UB_HISTOGRAM_BUCKETS];
+};
+
+/* Packets of each millisecond since the start, in a ring. */
+struct ub_milliseconds {
+    uint64_t begun; /* milliseconds that have begun; all but the latest are over */
+    uint64_t reserved[7];
+    uint32_t packets[UB_MILLISECONDS];
+};
+
+/* Packets that were due between two times since the start, and were given up. */
+struct ub_stall {
+    uint64_t from_ns;
+    uint64_t until_ns;
+    uint64_t packets;
+};
+
+/* When the list is full, neighbours become one. */
+struct ub_stalls {
+    uint64_t count;
+    struct ub_stall list[UB_STALLS_MAX];
+};
+
 /* ---- sending ---------------------------------------------------------------------------------
  * intended = attempted (unlimited) or what rate and count ask for.
  * attempted = sent + eperm + econnrefused + emsgsize + other_errors; EAGAIN and ENOBUFS are retried
  * and use up no attempt. A sequence number is burnt only for a datagram the kernel took.
  * Of a GSO message the kernel takes all datagrams or none, so that a refused one counts with all of
  * them. A paced GSO message goes when its last datagram is due; it is shorter only where count or
- * the end leave less. Datagrams below UB_HEADER_BYTES carry no header, only the pattern.
+ * the end leave less. Datagrams below UB_HEADER_BYTES carry no header, only the pattern. The time
+ * in the header is when the datagram was due; with an unlimited rate, when its call began.
  */
 struct ub_send_config {
     uint32_t call;       /* enum ub_send_call */
@@ -78,6 +114,10 @@ struct ub_send_config {
     uint32_t zerocopy;       /* MSG_ZEROCOPY; the sockets have SO_ZEROCOPY set */
     uint32_t *zerocopy_next; /* flow_count numbers of the sockets' next completions: in and out, 0
                                 for a new socket; only with zerocopy */
+    struct ub_histogram *pacing; /* each message: how long after it was due its call began; NULL:
+                                    none; nothing with an unlimited rate */
+    struct ub_stalls *stalls;    /* NULL: none */
+    struct ub_milliseconds *milliseconds; /* sent packets, by the end of their call; NULL: none */
 };
 
 /* One writer, the loop; readable at any time; alone on its cache lines. */
@@ -94,7 +134,7 @@ struct ub_send_stats {
     uint64_t emsgsize;
     uint64_t other_errors;
     uint64_t last_errno;      /* of other_errors */
-    uint64_t stalled_packets; /* tokens beyond bucket_ns that a stall swallowed */
+    uint64_t stalled_packets; /* due and given up: beyond bucket_ns, or still owed when it left */
     uint64_t first_ns;        /* before the first call, after the last */
     uint64_t last_ns;
     uint64_t last_cpu;          /* CPU that the latest call ran on, plus 1; 0: none yet */
@@ -120,15 +160,19 @@ struct ub_receive_config {
     uint64_t work_ns;            /* time spent per datagram, spinning: a slow reader; 0: none */
     struct ub_flow_state *flows; /* ub_flow_state_bytes(flow_count, window_words), zeroed */
     const struct ub_control *control;
-    uint32_t wait;          /* enum ub_wait */
-    uint32_t read;          /* enum ub_read */
-    uint32_t gro;           /* messages are split by UDP_GRO; the sockets have it set */
-    uint32_t tail_bytes;    /* the other payload that this run sends; 0: none */
-    uint64_t nap_ns;        /* of UB_WAIT_NAP; timer slack comes on top (prctl(2)) */
-    const int32_t *sockets; /* socket_count sockets like `socket`, which they replace */
-    uint32_t socket_count;  /* 0: `socket` alone */
-    uint32_t fault;         /* enum ub_fault */
-    uint64_t fault_at_ns;   /* the time from which on it is seen between two calls */
+    uint32_t wait;              /* enum ub_wait */
+    uint32_t read;              /* enum ub_read */
+    uint32_t gro;               /* messages are split by UDP_GRO; the sockets have it set */
+    uint32_t tail_bytes;        /* the other payload that this run sends; 0: none */
+    uint64_t nap_ns;            /* of UB_WAIT_NAP; timer slack comes on top (prctl(2)) */
+    const int32_t *sockets;     /* socket_count sockets like `socket`, which they replace */
+    uint32_t socket_count;      /* 0: `socket` alone */
+    uint32_t fault;             /* enum ub_fault */
+    uint64_t fault_at_ns;       /* the time from which on it is seen between two calls */
+    uint64_t epoch_ns;          /* header send times count from here, on this host's clock */
+    struct ub_histogram *delay; /* each datagram of ours: from the time in its header until its call
+                                   returned; NULL: none; nothing where no header is read */
+    struct ub_milliseconds *milliseconds; /* received packets since epoch_ns; NULL: none */
 };
 
 /* One writer, the loop; readable at any time; alone on its cache lines. */
@@ -180,6 +224,9 @@ int ub_gso_max(int32_t socket);
 /* The payload as every datagram carries it behind its header, from its first byte on. It depends on
  * the position alone, so that it is written once and not for each datagram. */
 void ub_pattern_write(uint8_t *to, uint32_t bytes);
+
+/* For tests: the bucket of a value. */
+uint32_t ub_histogram_bucket(uint64_t value);
 
 /* For tests: one header as bytes, and one sequence number through a flow's window.
  * ub_window_add returns 0 new, 1 new but late, 2 duplicate, 3 ancient. */

@@ -26,6 +26,10 @@ uint32_t fake_calls(struct fake_call *to);
 void fake_memory(uint32_t allocations);
 uint64_t ub_pacer_packets(uint64_t elapsed_ns, uint64_t rate_pps);
 uint64_t ub_pacer_elapsed_ns(uint64_t packets, uint64_t rate_pps);
+uint64_t ub_due_after(uint64_t packet, uint64_t rate_pps, uint32_t steps);
+void ub_milliseconds_add(struct ub_milliseconds *milliseconds, uint64_t since_start_ns,
+                         uint32_t packets);
+void ub_stalls_add(struct ub_stalls *stalls, struct ub_stall stall);
 """
 
 

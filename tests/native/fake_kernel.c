@@ -17,6 +17,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "internal.h"
+
 enum { STEPS_MAX = 64, LOG_MAX = 4096, COMPLETIONS_MAX = 64 };
 
 struct fake_step {
@@ -176,4 +178,13 @@ void *__wrap_aligned_alloc(size_t alignment, size_t bytes) {
     if (allocations_left != UINT32_MAX)
         allocations_left--;
     return __real_aligned_alloc(alignment, bytes);
+}
+
+/* So many steps from a packet's due time on. */
+uint64_t ub_due_after(uint64_t packet, uint64_t rate_pps, uint32_t steps);
+uint64_t ub_due_after(uint64_t packet, uint64_t rate_pps, uint32_t steps) {
+    struct ub_due due = ub_due_at(packet, rate_pps);
+    while (steps-- != 0)
+        ub_due_next(&due);
+    return due.since_start_ns;
 }
