@@ -361,7 +361,8 @@ class WorkerSpec:
     """One worker, fully resolved: nothing in it depends on anything unknown.
 
     A sender's ``flows`` are those it sends; a receiver's are all that may reach its host, because
-    with a shared socket any worker may see any flow. ``bind_port`` is the receiver's socket.
+    with a shared socket any worker may see any flow. ``bind_ports`` are those a receiver reads, and
+    its ``send`` says what reaches it.
     """
 
     role: Role
@@ -374,7 +375,7 @@ class WorkerSpec:
     receive: Optional[Receive] = None
     rate_pps: Optional[int] = None
     count_packets: Optional[int] = None
-    bind_port: Optional[int] = None
+    bind_ports: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -393,13 +394,18 @@ class FlowStats:
 
 @dataclass(frozen=True)
 class WorkerStats:
-    """Counts of one worker; keys of ``counts`` are the C field names (native/udpbench.h)."""
+    """Counts of one worker; keys of ``counts`` are the C field names (native/udpbench.h).
+
+    What its way of reading cannot see is not there. Once its loop has ended there are the thread's
+    ``user_ns system_ns voluntary_switches involuntary_switches`` (getrusage(2)) as well, and of one
+    with a fault ``queued_packets``, which nobody read.
+    """
 
     worker: str
     role: Role
     cpu: Optional[int]
     counts: dict[str, int]
-    socket_inode: Optional[int] = None
+    socket_inodes: tuple[int, ...] = ()
     buffer_bytes: Optional[int] = None
     """SO_RCVBUF or SO_SNDBUF as read back (the kernel's doubled value)."""
     cpus_seen: tuple[int, ...] = ()

@@ -115,7 +115,7 @@ class Prepared:
     pid: int
     cpu: Optional[int]
     """The one CPU its thread may run on, read back; None where it is not pinned."""
-    socket_inode: Optional[int]
+    socket_inodes: tuple[int, ...]
     buffer_bytes: Optional[int]
 
 

@@ -270,7 +270,15 @@ def spec(role: str, destination: str, port: int) -> dict[str, Any]:
     """Return a worker's specification in its plain form."""
     flow = FlowSpec(0, "127.0.0.1", 65400, destination, port)
     made = WorkerSpec(
-        cast("Any", role), "left", 0, None, (flow,), Traffic(), Send(), Receive(), bind_port=port
+        cast("Any", role),
+        "left",
+        0,
+        None,
+        (flow,),
+        Traffic(),
+        Send(),
+        Receive(),
+        bind_ports=(port,),
     )
     return cast("dict[str, Any]", encode(made))
 

@@ -48,7 +48,7 @@ def receiver(port: int, index: int = 0, **changed: Any) -> WorkerSpec:
     """Return a receiver of flows 0 and 1 on a port."""
     flows = tuple(FlowSpec(n, "127.0.0.1", 65400 + n, "127.0.0.1", port) for n in (0, 1))
     spec = WorkerSpec(
-        "receiver", "right", index, None, flows, Traffic(), receive=Receive(), bind_port=port
+        "receiver", "right", index, None, flows, Traffic(), receive=Receive(), bind_ports=(port,)
     )
     return replace(spec, **changed)
 
@@ -63,7 +63,9 @@ def sender(**changed: Any) -> WorkerSpec:
 
 def phase(tag: int = TAG) -> dict[str, Any]:
     """Return a phase that starts now."""
-    return {"tag": tag, "at_ns": time.monotonic_ns(), "duration_ns": SECOND_NS, "count": None}
+    at_ns = time.monotonic_ns()
+    order = {"phase": "measured", "tag": tag, "at_ns": at_ns}
+    return {**order, "duration_ns": SECOND_NS, "count": None}
 
 
 def datagram(flow: int, sequence: int, tag: int = TAG, size: int = 32) -> bytes:
@@ -134,11 +136,11 @@ def test_a_receiver_counts_what_arrives_by_kind(pool: Pool, port: int) -> None:
     }
     assert [(0, 2, 1), (1, 1, 0)] == [(f.flow, f.packets, f.highest_sequence) for f in reply.flows]
     assert (None, 0) == (reply.error, reply.queued_bytes)
-    assert (prepared[0].socket_inode, prepared[0].buffer_bytes) == (
-        stats.socket_inode,
+    assert (prepared[0].socket_inodes, prepared[0].buffer_bytes) == (
+        stats.socket_inodes,
         stats.buffer_bytes,
     )
-    assert {prepared[0].socket_inode} == set(pool.inodes())
+    assert set(prepared[0].socket_inodes) == set(pool.inodes())
     assert stats.cpus_seen
 
 
@@ -166,7 +168,7 @@ def test_workers_of_one_port_share_its_socket(pool: Pool, port: int) -> None:
     until("hundred received", lambda: count(pool, "received_packets") == 100)
 
     assert ["right.receiver0", "right.receiver1"] == [one.worker for one in prepared]
-    assert 1 == len({one.socket_inode for one in prepared})
+    assert 1 == len({one.socket_inodes for one in prepared})
     assert 100 == pool.sample(0).flows[0].packets
 
 

@@ -67,7 +67,7 @@ def test_each_worker_is_a_process_and_all_inherit_the_ports_socket(pool: Pool, p
     prepared = pool.prepare([alone(port), alone(port, 1)])
     pids = [one.pid for one in prepared]
     (crew,) = {parent(pid) for pid in pids}
-    (inode,) = {one.socket_inode for one in prepared}
+    ((inode,),) = {one.socket_inodes for one in prepared}
     assert 2 == len(set(pids))
     assert os.getpid() == parent(crew)
     assert sorted(pids) == sorted(holders(inode, [os.getpid(), crew, *pids]))

@@ -16,7 +16,7 @@ FLOWS = (
 )
 SENDER = WorkerSpec("sender", "left", 0, 1, FLOWS, Traffic(), send=Send(), rate_pps=1000)
 RECEIVER = WorkerSpec(
-    "receiver", "right", 0, None, FLOWS, Traffic(), receive=Receive(), bind_port=4321
+    "receiver", "right", 0, None, FLOWS, Traffic(), receive=Receive(), bind_ports=(4321,)
 )
 
 
@@ -44,9 +44,12 @@ def test_a_senders_plan_says_all_that_its_loop_needs() -> None:
     assert {
         "name": "left.sender0",
         "cpu": 1,
-        "bind_port": None,
+        "bind_ports": [],
         "rate_pps": 1000,
         "count_packets": 0,
+        "steering": {},
+        "streams": {},
+        "fault": None,
     } == {key: value for key, value in made["workers"][0].items() if key != "flows"}
     assert [65400, 65401] == [flow["source_port"] for flow in made["workers"][0]["flows"]]
 

@@ -155,7 +155,7 @@ def sender(destination: str = RECEIVER, **traffic: Any) -> WorkerSpec:
 def receiver() -> WorkerSpec:
     """Return a receiver with a large buffer."""
     return WorkerSpec(
-        "receiver", "right", 0, None, flows(), Traffic(), receive=Receive(), bind_port=4321
+        "receiver", "right", 0, None, flows(), Traffic(), receive=Receive(), bind_ports=(4321,)
     )
 
 
@@ -212,7 +212,7 @@ def test_every_packet_arrives_and_is_counted_at_each_place(pair: tuple[Agent, Ag
         assert PACKETS <= moved["link.send0.tx_packets"]
         assert PACKETS <= moved["link.receive0.rx_packets"]
         assert (0, 0) == (moved["qdisc.send0.drops"], moved["link.receive0.rx_dropped"])
-        inode = received.stats[0].socket_inode
+        inode = received.stats[0].socket_inodes[0]
         assert 0 == moved[f"socket.{inode}.drops"]
         assert "ethtool.receive0.rx_queue_1_drops" in moved
         assert [] == [name for name in moved if name.startswith(("softnet", "cpu", "rt_cache"))]
@@ -223,9 +223,9 @@ def test_a_socket_that_nobody_reads_loses_what_the_ledger_finds(pair: tuple[Agen
     left, right = pair
     small = Receive(buffer_bytes=4096, work_ns=1_000_000, batch=1)
     spec = WorkerSpec(
-        "receiver", "right", 0, None, flows(), Traffic(), receive=small, bind_port=4321
+        "receiver", "right", 0, None, flows(), Traffic(), receive=small, bind_ports=(4321,)
     )
-    inode = right.done("prepare", interface="receive0", workers=[spec])[0]["socket_inode"]
+    inode = right.done("prepare", interface="receive0", workers=[spec])[0]["socket_inodes"][0]
     left.done("prepare", interface="send0", workers=[sender()])
     before = snapshot(right, "receive0")
     at_ns = time.monotonic_ns() + SECOND_NS // 20

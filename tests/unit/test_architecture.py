@@ -28,7 +28,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("rich", "pandas", "matplotlib", "typst", "numpy"),
     ),
     "agent": ((*LEAVES, "agent"), ("psutil", "pyroute2")),
-    "agent.workers": ((*LEAVES, "agent", "_native"), ("psutil", "pyroute2")),
+    "agent.loops": ((*LEAVES, "agent", "_native"), ("psutil", "pyroute2")),
     "control": ((*LEAVES, "definition", "records", "analysis.judge", "control"), ()),
     "control.channel": (LEAVES, ()),
     "control.ssh": (

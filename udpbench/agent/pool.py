@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import IO, Any, Optional, cast
 
 from udpbench.agent.host import Host
-from udpbench.agent.plan import plan
+from udpbench.agent.plan import phase_order, plan, unseen
 from udpbench.errors import DeadlineExceeded, HostError, SafetyError, WorkerFailed, to_wire
 from udpbench.model import SECOND_NS, FlowStats, Sample, WorkerSpec, WorkerStats
-from udpbench.protocol import Prepared, SampleReply, WorkersState
+from udpbench.protocol import Prepared, SampleReply, WorkersState, decode
 
 STDERR_LINES = 5
 
@@ -78,7 +78,7 @@ class Pool:
             raise
 
     def start(self, phase: dict[str, Any]) -> None:
-        """Start every loop on a phase: {tag, at_ns, duration_ns, count}; all counts at zero."""
+        """Start every loop on a phase: {phase, tag, at_ns, duration_ns, count}; counts at zero."""
         if self._crew is None:
             raise WorkerFailed("start: there are no workers; prepare them first", self._name)
         self._crew.start(phase)
@@ -135,11 +135,13 @@ class Crew:
         self._first = 0
         self._seen: dict[str, set[int]] = {spec.name: set() for spec in specs}
         self._memory_bytes: dict[int, Optional[int]] = {}
+        self._told: dict[str, dict[str, int]] = {}
+        self._unseen: frozenset[str] = frozenset()
         self._open()
 
     def _open(self) -> None:
         # Late, because only an agent that has workers needs the loops.
-        from udpbench.agent.workers import Memory, layout
+        from udpbench.agent.loops import Memory, layout
 
         fd = os.memfd_create("udpbench-workers")
         self._stderr: IO[bytes] = os.fdopen(os.memfd_create("udpbench-stderr"), "w+b")
@@ -178,9 +180,13 @@ class Crew:
             raise WorkerFailed(f"start: the workers are not at rest but {state}", self._name)
         self._samples, self._first = [], self._first + len(self._samples)
         self._ended.clear()
+        self._told.clear()
         for seen in self._seen.values():
             seen.clear()
-        self._order(phase)
+        order = phase_order(self.plan, phase)
+        protocol = self.plan["options"]["protocol"]
+        self._unseen = unseen(self.plan["role"], protocol, order["read"])
+        self._order(order)
         self._await("started", self._limits.answer_ns)
         self.take_sample()
 
@@ -226,13 +232,14 @@ class Crew:
 
     def _act(self, event: dict[str, Any]) -> None:
         if event["event"] == "ready":
-            self.prepared = tuple(Prepared(**one) for one in event["workers"])
+            self.prepared = tuple(decode(Prepared, one) for one in event["workers"])
             self.state = "ready"
         elif event["event"] == "started" and self._error is None:
             self.state = "running"
         elif event["event"] == "failed":
             self._fail("; ".join(event["problems"]))
         elif event["event"] == "ended":
+            self._told[event["worker"]] = event["counts"]
             self._end(event["worker"], event["errno"])
         elif event["event"] == "died":
             self._fail(f"{event['worker']}: its process {self._how_ended(event['status'])}")
@@ -272,10 +279,14 @@ class Crew:
         """Append one sample of every worker, and note on which CPU each was found."""
         clock_ns = time.monotonic_ns()
         for index, spec in enumerate(self._specs):
-            counts = self.memory.counts(index)
-            if counts["last_cpu"] != 0:
-                self._seen[spec.name].add(counts["last_cpu"] - 1)
-            self._samples.append(Sample(spec.name, clock_ns, counts))
+            self._samples.append(Sample(spec.name, clock_ns, self._counts(index)))
+
+    def _counts(self, index: int) -> dict[str, int]:
+        """Return what a worker has counted and can see, and note on which CPU it was found."""
+        counts = self.memory.counts(index)
+        if counts["last_cpu"] != 0:
+            self._seen[self._specs[index].name].add(counts["last_cpu"] - 1)
+        return {name: count for name, count in counts.items() if name not in self._unseen}
 
     def reply(self, since: int) -> SampleReply:
         """Return the reply; samples below ``since`` were received before and are let go."""
@@ -294,9 +305,7 @@ class Crew:
     def _stats(self) -> tuple[WorkerStats, ...]:
         found = []
         for index, spec in enumerate(self._specs):
-            counts = self.memory.counts(index)
-            if counts["last_cpu"] != 0:
-                self._seen[spec.name].add(counts["last_cpu"] - 1)
+            counts = {**self._counts(index), **self._told.get(spec.name, {})}
             own = self.prepared[index] if self.prepared else None
             found.append(
                 WorkerStats(
@@ -304,7 +313,7 @@ class Crew:
                     role=spec.role,
                     cpu=own.cpu if own is not None else None,
                     counts=counts,
-                    socket_inode=own.socket_inode if own is not None else None,
+                    socket_inodes=own.socket_inodes if own is not None else (),
                     buffer_bytes=own.buffer_bytes if own is not None else None,
                     cpus_seen=tuple(sorted(self._seen[spec.name])),
                     memory_bytes=self._memory_bytes.get(own.pid) if own is not None else None,
@@ -313,6 +322,9 @@ class Crew:
         return tuple(found)
 
     def _flows(self) -> tuple[FlowStats, ...]:
+        """Return every flow's counts; none where nobody looks at headers."""
+        if self._unseen:
+            return ()
         return tuple(
             FlowStats(flow, packets, following - 1 if following else None)
             for flow, packets, following in self.memory.flows()
@@ -324,12 +336,17 @@ class Crew:
         from udpbench.agent.snapshot import udp_sockets
 
         queues = udp_sockets(self._host)
-        return sum(queues[inode].queued_bytes for inode in self.inodes() if inode in queues)
+        read = {inode for one in self._served() for inode in one.socket_inodes}
+        return sum(queues[inode].queued_bytes for inode in read if inode in queues)
+
+    def _served(self) -> list[Prepared]:
+        """Return the workers whose sockets are read to the end: a fault leaves its own as it is."""
+        faults = [worker["fault"] for worker in self.plan["workers"]]
+        return [one for one, fault in zip(self.prepared, faults) if fault is None]
 
     def inodes(self) -> tuple[int, ...]:
-        """Return the inode numbers of the workers' first sockets, each once."""
-        found = {one.socket_inode for one in self.prepared if one.socket_inode is not None}
-        return tuple(sorted(found))
+        """Return the inode numbers of the workers' sockets, each once."""
+        return tuple(sorted({inode for one in self.prepared for inode in one.socket_inodes}))
 
     def close(self) -> None:
         """End the process: stop, end of file, and SIGKILL after a deadline."""

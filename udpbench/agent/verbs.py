@@ -98,9 +98,10 @@ class Verbs:
         count: Optional[int] = None,
     ) -> None:
         """Start a phase; without a duration the count ends it, or else a day."""
-        del phase  # its tag is what tells its packets from others
         end_ns = duration_ns if duration_ns is not None else DAY_NS
-        self.pool.start({"tag": tag, "at_ns": at_ns, "duration_ns": end_ns, "count": count})
+        self.pool.start(
+            {"phase": phase, "tag": tag, "at_ns": at_ns, "duration_ns": end_ns, "count": count}
+        )
 
     def sample(self, since: int) -> SampleReply:
         """Return how the workers stand."""

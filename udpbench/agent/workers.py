@@ -1,119 +1,28 @@
 """The worker process: a thread or a process for each worker, in a C loop without the GIL.
 
-Sole importer of ``udpbench._native``, and so the only place that knows the layout of the memory
-that loops and agent share. A plan comes in as the first line of stdin, then a line for each phase;
-end of file closes the sockets and ends the process. It takes no decision: the plan is complete.
+A plan comes in as the first line of stdin, then a line for each phase; end of file closes the
+sockets and ends the process. It takes no decision: the plan is complete.
 
 The plan: {role, workers_as, agent_pid, memory_fd, options: {...}, workers: [{cpu, ...}]}, see
-``pool.plan``. Answers: {event: ready | started | ended | died | failed, ...}, a line each.
+``plan.plan``. Answers: {event: ready | started | ended | died | failed, ...}, a line each.
 """
 
 from __future__ import annotations
 
+import errno
 import json
-import mmap
 import os
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, Optional, Union
 
-from udpbench._native import ffi, lib
 from udpbench.agent import sockets
+from udpbench.agent.cost import Cost
+from udpbench.agent.loops import Memory, Receiving, Sending
 from udpbench.agent.workers_as import WAYS, die_with_parent
-
-LINE_BYTES: int = lib.UB_CACHE_LINE_BYTES
-STRUCTS = {"sender": "struct ub_send_stats", "receiver": "struct ub_receive_stats"}
-CALLS = {"sendmmsg": lib.UB_SEND_SENDMMSG, "recvmmsg": lib.UB_RECEIVE_RECVMMSG}
-FIELDS: dict[str, tuple[str, ...]] = {
-    role: tuple(name for name, _ in ffi.typeof(name_in_c).fields)
-    for role, name_in_c in STRUCTS.items()
-}
-"""Role → names of its statistics, in the order in which they lie in memory."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where things lie in the memory that a crew and its agent share; offsets in bytes."""
-
-    role: str
-    stats: tuple[int, ...]
-    """One block of statistics for each worker; the control word lies at 0."""
-    sequences: tuple[int, ...]
-    """A sender's next sequence numbers, one u64 for each flow of each worker."""
-    windows: int
-    """A receiver's flow windows, shared by all its workers."""
-    total: int
-
-
-def layout(plan: dict[str, Any]) -> Layout:
-    """Return the layout for a plan; the same computation on both sides of the memory."""
-    role = plan["role"]
-    at = _aligned(ffi.sizeof("struct ub_control"))
-    stats, sequences = [], []
-    for worker in plan["workers"]:
-        stats.append(at)
-        at += _aligned(ffi.sizeof(STRUCTS[role]))
-        sequences.append(at)
-        at += _aligned(8 * len(worker["flows"])) if role == "sender" else 0
-    windows = at
-    if role == "receiver":
-        at += lib.ub_flow_state_bytes(plan["flow_count"], plan["window_words"])
-    return Layout(role, tuple(stats), tuple(sequences), windows, _aligned(at))
-
-
-def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // LINE_BYTES) * LINE_BYTES
-
-
-class Memory:
-    """The shared memory as both sides use it: read at any time, one writer for each word."""
-
-    def __init__(self, fd: int, plan: dict[str, Any]) -> None:
-        self.plan = plan
-        self.layout = layout(plan)
-        self._map = mmap.mmap(fd, self.layout.total)
-        self.base = ffi.from_buffer(self._map, require_writable=True)
-
-    def at(self, c_type: str, offset: int) -> Any:
-        """Return a C pointer of a type into the memory."""
-        return ffi.cast(c_type, self.base + offset)
-
-    def stop(self) -> None:
-        """Tell every loop to leave; each sees it within 50 ms."""
-        self.at("struct ub_control *", 0).stop = 1
-
-    def reset(self) -> None:
-        """Count from zero again; only while no loop runs."""
-        ffi.memmove(self.base, bytes(self.layout.total), self.layout.total)
-
-    def counts(self, worker: int) -> dict[str, int]:
-        """Return one worker's statistics by their names in C."""
-        stats = self.at(STRUCTS[self.layout.role] + " *", self.layout.stats[worker])
-        return {name: getattr(stats, name) for name in FIELDS[self.layout.role]}
-
-    def flows(self) -> list[tuple[int, int, int]]:
-        """Return (flow, packets, highest sequence plus 1) of every flow."""
-        if self.layout.role == "receiver":
-            return self._received_flows()
-        found = []
-        for worker, offset in zip(self.plan["workers"], self.layout.sequences):
-            following = self.at("uint64_t *", offset)
-            for index, flow in enumerate(worker["flows"]):
-                found.append((flow["flow"], following[index], following[index]))
-        return found
-
-    def _received_flows(self) -> list[tuple[int, int, int]]:
-        windows = self.at("struct ub_flow_state *", self.layout.windows)
-        totals = ffi.new("struct ub_flow_totals *")
-        found = []
-        for flow in self.plan["flow_numbers"]:
-            lib.ub_flow_totals_read(windows, self.plan["window_words"], flow, totals)
-            found.append((flow, totals.packets, totals.highest))
-        return found
 
 
 class Worker:
@@ -124,6 +33,7 @@ class Worker:
         self.index = index
         self.plan: dict[str, Any] = crew.plan["workers"][index]
         self.opened: list[socket.socket] = []
+        self._loop: Optional[Union[Sending, Receiving]] = None
 
     def live(
         self, phases: Iterable[dict[str, Any]], tell: Callable[[dict[str, Any]], None]
@@ -138,8 +48,45 @@ class Worker:
             tell({"problem": f"{self.plan['name']}: {error.strerror}"})
             return
         for phase in phases:
-            result = self._send(phase) if self.crew.role == "sender" else self._receive(phase)
-            self.crew.say({"event": "ended", "worker": self.plan["name"], "errno": -result})
+            self.crew.say({"event": "ended", "worker": self.plan["name"], **self._take(phase)})
+
+    def _take(self, phase: dict[str, Any]) -> dict[str, Any]:
+        """Go through a phase; return the loop's errno, what it cost and what it left unread."""
+        try:
+            loop = self._loop = self._loop or self._make_loop()
+        except OSError as error:
+            return {"errno": error.errno or errno.ETIMEDOUT, "counts": {}}
+        cost = Cost()
+        result = loop.run(phase)
+        spent = cost.end()
+        faulty = self.plan["fault"] is not None and phase["faulty"]
+        left = {"queued_packets": self._leave_behind()} if faulty else {}
+        return {"errno": -result, "counts": {**spent, **left}}
+
+    def _make_loop(self) -> Union[Sending, Receiving]:
+        """Return the loop on the sockets; streams are there only once the senders are prepared."""
+        if self.crew.role == "sender":
+            return Sending(self.crew.memory, self.index, self.opened)
+        if self.crew.plan["options"]["protocol"] == "tcp":
+            counts = self.plan["streams"].values()
+            self.opened = [
+                stream
+                for listener, count in zip(self.opened, counts)
+                for stream in sockets.accepted(listener, count)
+            ]
+        return Receiving(self.crew.memory, self.index, self.opened)
+
+    def _leave_behind(self) -> int:
+        """Return how many packets a worker with a fault left unread; what exits closes its sockets.
+
+        A socket that others read, too, keeps its packets for them.
+        """
+        fault = self.plan["fault"]
+        if not fault["alone"]:
+            return 0
+        if fault["does"] == "exit" and not self.crew.memory.stopped:
+            return sum(sockets.closed(one) for one in self.opened)
+        return sum(sockets.unread_packets(one) for one in self.opened)
 
     def _pin(self) -> None:
         cpu = self.plan["cpu"]
@@ -158,50 +105,9 @@ class Worker:
             "worker": self.plan["name"],
             "pid": os.getpid(),
             "cpu": min(allowed) if len(allowed) == 1 else None,
-            "socket_inode": sockets.inode(first),
+            "socket_inodes": [sockets.inode(one) for one in self.opened],
             "buffer_bytes": sockets.buffer_bytes(first, self.crew.role),
         }
-
-    def _send(self, phase: dict[str, Any]) -> int:
-        memory, options, flows = self.crew.memory, self.crew.plan["options"], self.plan["flows"]
-        at = memory.layout
-        fds = ffi.new("int32_t[]", [one.fileno() for one in self.opened])
-        numbers = ffi.new("uint16_t[]", [flow["flow"] for flow in flows])
-        config = ffi.new("struct ub_send_config *")
-        config.call = CALLS[options["call"]]
-        config.batch = options["batch"]
-        config.size_bytes = options["size_bytes"]
-        config.flow_count = len(flows)
-        config.sockets, config.flows = fds, numbers
-        config.sequences = memory.at("uint64_t *", at.sequences[self.index])
-        config.tag = phase["tag"]
-        config.pace_sleeps = options["pace"] == "sleep"
-        config.rate_pps = self.plan["rate_pps"]
-        config.bucket_ns = options["bucket_ns"]
-        counted = phase["count"]
-        config.count = counted if counted is not None else self.plan["count_packets"]
-        config.epoch_ns = config.start_ns = phase["at_ns"]
-        config.end_ns = phase["at_ns"] + phase["duration_ns"]
-        config.control = memory.at("struct ub_control *", 0)
-        stats = memory.at("struct ub_send_stats *", at.stats[self.index])
-        return int(lib.ub_send(config, stats))
-
-    def _receive(self, phase: dict[str, Any]) -> int:
-        memory, options = self.crew.memory, self.crew.plan["options"]
-        config = ffi.new("struct ub_receive_config *")
-        config.call = CALLS[options["call"]]
-        config.batch = options["batch"]
-        config.room_bytes = options["room_bytes"]
-        config.size_bytes = options["size_bytes"]
-        config.socket = self.opened[0].fileno()
-        config.tag = phase["tag"]
-        config.flow_count = self.crew.plan["flow_count"]
-        config.window_words = self.crew.plan["window_words"]
-        config.work_ns = options["work_ns"]
-        config.flows = memory.at("struct ub_flow_state *", memory.layout.windows)
-        config.control = memory.at("struct ub_control *", 0)
-        stats = memory.at("struct ub_receive_stats *", memory.layout.stats[self.index])
-        return int(lib.ub_receive(config, stats))
 
 
 class Crew:
@@ -222,14 +128,24 @@ class Crew:
         self.workers = [way(worker.plan["name"], worker.live) for worker in made]
 
     def open(self, worker: dict[str, Any]) -> list[socket.socket]:
-        """Return a worker's sockets: one for each flow it sends, or its port's shared one."""
+        """Return a worker's sockets: one for each flow it sends, or for each port it reads."""
+        options = self.plan["options"]
         if self.role == "sender":
-            options = self.plan["options"]
             return [sockets.sending_socket(options, flow) for flow in worker["flows"]]
-        return [self._shared_socket(worker)]
+        if options["sockets"] == "shared":
+            return [self._shared_socket(port) for port in worker["bind_ports"]]
+        made = {port: self._own_socket(worker, port) for port in worker["bind_ports"]}
+        for port, cpus in worker["steering"].items():
+            sockets.steer_by_cpu(made[int(port)], cpus)
+        return list(made.values())
 
-    def _shared_socket(self, worker: dict[str, Any]) -> socket.socket:
-        port = worker["bind_port"]
+    def _own_socket(self, worker: dict[str, Any], port: int) -> socket.socket:
+        made = sockets.receiving_socket(self.plan["options"], port)
+        if self.plan["options"]["sockets"] == "incoming-cpu":
+            sockets.prefer_cpu(made, worker["cpu"])
+        return made
+
+    def _shared_socket(self, port: int) -> socket.socket:
         with self._opening:
             if port not in self._shared:
                 self._shared[port] = sockets.receiving_socket(self.plan["options"], port)
@@ -261,17 +177,23 @@ class Crew:
         return True
 
     def _start_workers(self) -> list[dict[str, Any]]:
-        """Start every worker, all before the first is waited for; return what each told."""
+        """Start one worker after the other, and return what each told.
+
+        The order in which sockets of one port are bound is their number in its group.
+        """
+        told = []
         for number, worker in enumerate(self.workers):
             worker.start(self.workers[:number])
-        return [worker.prepared() for worker in self.workers]
+            told.append(worker.prepared())
+        return told
 
     def _open_to_inherit(self) -> list[str]:
         """Open what forked workers are to share, and return what went wrong."""
         problems = []
-        for worker in self.plan["workers"] if self.role == "receiver" else ():
+        shared = self.role == "receiver" and self.plan["options"]["sockets"] == "shared"
+        for worker in self.plan["workers"] if shared else ():
             try:
-                self._shared_socket(worker)
+                self.open(worker)
             except OSError as error:
                 problems.append(f"{worker['name']}: {error.strerror}")
         return problems

@@ -177,7 +177,7 @@ def _disagreement(place: str, value: str, next_step: str) -> Finding:
 
 def _sockets_disagree(readings: Readings) -> Iterator[Finding]:
     """Compare RcvbufErrors with the sockets' own drops, which also count late bad checksums."""
-    inodes = {stats.socket_inode for stats in readings.workers("receiver")} - {None}
+    inodes = {inode for stats in readings.workers("receiver") for inode in stats.socket_inodes}
     found = [readings.counter("receiver", f"socket.{inode}.drops") for inode in inodes]
     rcvbuf = readings.counter("receiver", ledger.RCVBUF)
     if not found or None in found or rcvbuf is None:

@@ -202,8 +202,8 @@ def _senders(
 def _receivers(
     trial: Trial, lab: Lab, facts: Mapping[str, Facts], flows: tuple[FlowSpec, ...]
 ) -> tuple[list[WorkerSpec], list[Finding]]:
-    """Worker k has the k-th port, wrapping round: workers of one port share its socket."""
-    ports = parse_to(trial.traffic.flows.to)[1]
+    """Worker k has the k-th port, wrapping round; where ports are more, every n-th from it on."""
+    ports, count = parse_to(trial.traffic.flows.to)[1], trial.receive.workers
     specs: list[WorkerSpec] = []
     findings: list[Finding] = []
     for host in lab.receivers:
@@ -218,8 +218,9 @@ def _receivers(
                 cpu=cpu,
                 flows=tuple(flow for flow in flows if flow.destination in own),
                 traffic=trial.traffic,
+                send=trial.send,
                 receive=trial.receive,
-                bind_port=ports[k % len(ports)],
+                bind_ports=ports[k::count] if count < len(ports) else (ports[k % len(ports)],),
             )
             for k, cpu in enumerate(cpus)
         ]

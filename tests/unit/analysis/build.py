@@ -130,7 +130,7 @@ def specs(of: Trial, *, closed: bool = False) -> tuple[WorkerSpec, ...]:
         count_packets=of.traffic.count_packets,
     )
     receiver = WorkerSpec(
-        "receiver", "right", 0, 0, (flow,), of.traffic, receive=of.receive, bind_port=4321
+        "receiver", "right", 0, 0, (flow,), of.traffic, receive=of.receive, bind_ports=(4321,)
     )
     return (sender,) if closed else (sender, receiver)
 
@@ -143,7 +143,7 @@ def worker(role: Role, counts: Mapping[str, int], **changes: Any) -> WorkerStats
         role=role,
         cpu=cpu,
         counts=dict(counts),
-        socket_inode=77 if role == "receiver" else None,
+        socket_inodes=(77,) if role == "receiver" else (),
         buffer_bytes=8 * 2**20 if role == "receiver" else None,
         cpus_seen=(cpu,),
     )

@@ -175,7 +175,7 @@ class FakeAgent:
     def _prepare(self, interface: str, workers: list[dict[str, Any]]) -> list[dict[str, Any]]:
         assert interface in ("send0", "receive0")
         self.workers, self.state = workers, "ready"
-        common = {"pid": 5, "cpu": None, "socket_inode": 7, "buffer_bytes": 425984}
+        common = {"pid": 5, "cpu": None, "socket_inodes": (7,), "buffer_bytes": 425984}
         return [{"worker": f"{self.host}.w{n}", **common} for n, _ in enumerate(workers)]
 
     def _start(self, **phase: Any) -> None:

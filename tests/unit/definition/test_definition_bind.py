@@ -27,11 +27,11 @@ def test_one_worker_each_is_bound_to_a_half_of_the_machine(lab: Lab) -> None:
         sender.rate_pps,
         sender.count_packets,
     )
-    assert ("receiver.receiver0", 0, (flow,), 4321, None) == (
+    assert ("receiver.receiver0", 0, (flow,), (4321,), None) == (
         receiver.name,
         receiver.cpu,
         receiver.flows,
-        receiver.bind_port,
+        receiver.bind_ports,
         receiver.rate_pps,
     )
     assert () == bound.findings
@@ -61,8 +61,8 @@ def test_flows_are_split_in_turn_and_shares_add_up(lab: Lab) -> None:
     assert [34, 33, 33] == [worker.rate_pps for worker in senders]
     assert [4, 3, 3] == [worker.count_packets for worker in senders]
     assert [3, 4, 5] == [worker.cpu for worker in senders]
-    assert [(0, 1, 8), (1, 2, 8)] == [
-        (worker.cpu, worker.bind_port, len(worker.flows)) for worker in receivers
+    assert [(0, (1,), 8), (1, (2,), 8)] == [
+        (worker.cpu, worker.bind_ports, len(worker.flows)) for worker in receivers
     ]
 
 
