@@ -13,6 +13,7 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from udpbench import units
+from udpbench.definition import published
 from udpbench.definition.problems import did_you_mean
 from udpbench.definition.ranges import (
     addresses_of,
@@ -296,11 +297,20 @@ def sysctl_value(value: Any) -> int | str:
     return int(text) if re.match(r"-?\d{1,18}\Z", text, re.ASCII) else text.strip()
 
 
+def _source(value: Any) -> str:
+    text = str(_STUDY_FIGURE.read(value))
+    step = published.unknown(text)
+    if step is not None:
+        raise refusal("nobody published this figure", "", step)
+    return text
+
+
 def _words(*words: str) -> dict[str, str]:
     return {word: word for word in words}
 
 
 _STRING = {"type": ["string", "integer"]}
+_STUDY_FIGURE = _pattern(r"[a-z0-9-]+/[a-z0-9-]+", "cloudflare-2015/naive")
 _IO_LEVELS = {"best-effort": (0, 7), "realtime": (0, 7)}
 
 # Leaves with a grammar of their own: by the name of a field of plain text, or by Named.
@@ -322,7 +332,7 @@ NAMED: dict[str, Leaf] = {
     ),
     "path": _pattern(r"/[^\0]{1,1000}", "/var/log/udpbench.log"),
     "question": _pattern(r"[\s\S]*\S[\s\S]*", "Does pinning help?"),
-    "source": _pattern(r"[a-z0-9-]+/[a-z0-9-]+", "cloudflare-2015/naive"),
+    "source": Leaf(dict(_STUDY_FIGURE.schema), _source),
     "extends": _pattern(r".*\S.*", "01-naive-and-pinned.yaml"),
     "name": _pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", "left"),
     "interface": _pattern(r"(?!\.{1,2}\Z)[^\s/:]{1,15}", "eth3"),

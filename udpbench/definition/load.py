@@ -7,7 +7,7 @@ at once, in one InputError.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,7 +32,7 @@ from udpbench.definition.blocks import (
     LabFile,
     WholeKeys,
 )
-from udpbench.definition.leaves import refusal_parts
+from udpbench.definition.leaves import NAMED, refusal_parts
 from udpbench.definition.override import Override, Point
 from udpbench.definition.problems import KeyPath, Place, Tree, at, raise_all
 from udpbench.errors import InputError, Problem
@@ -232,6 +232,7 @@ def _experiment(
             heads.append(model)
             problems += unsupported.refused(point.tree, model)
             problems += contradictions.in_point(point.tree, trial, model)
+    problems += _base_source(tree)
     expectations, wrong = _expectations(tree, [point.name for point in points])
     raise_all([*problems, *wrong])
     named = {side.metric for one in expectations for side in (one.left, one.right)}
@@ -248,6 +249,15 @@ def _experiment(
         head.repetitions,
         expectations,
     )
+
+
+def _base_source(tree: Tree) -> Iterator[Problem]:
+    """Yield what is wrong with the source of the whole, which every variant may have replaced."""
+    if "source" in tree.data:
+        try:
+            NAMED["source"].read(tree.data["source"])
+        except ValueError as error:
+            yield tree.problem(("source",), *refusal_parts(error))
 
 
 def _trial(model: Any, point: Point, experiment: str) -> Trial:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from udpbench.definition.published import published
+from udpbench.definition.published import Bar, published
 from udpbench.errors import InputError, Problem
 from udpbench.model import Facts
 from udpbench.records import Run
@@ -180,18 +180,24 @@ def published_data(chapter: Chapter) -> dict[str, Any] | None:
     figures = [
         {
             "name": name.partition("/")[2],
-            "value": _published_pps(one.get("pps")),
-            "note": one.get("note", ""),
+            "value": ", ".join(_bar_text(bar) for bar in one.bars),
+            "note": "; ".join(text for text in (one.note, one.correction) if text),
         }
         for name, one in known
     ]
-    about = {key: str(study.get(key, "")) for key in ("title", "hardware", "source")}
+    about = {"title": study.title, "conditions": study.conditions, "source": study.source}
     return {**about, "figures": figures}
 
 
-def _published_pps(pps: Any) -> str:
-    values = pps if isinstance(pps, list) else [pps] if pps is not None else []
-    return " – ".join(show_pps(value) for value in values)
+def _bar_text(bar: Bar) -> str:
+    """Return a published number as it was printed, with its unit and its metric."""
+    if bar.unit == "pps":
+        low, high = show_pps(bar.low), show_pps(bar.high)
+    else:
+        low, high = (f"{value:,.10g} {bar.unit}" for value in (bar.low, bar.high))
+    text = low if bar.low == bar.high else f"{low} – {high}"
+    name = bar.metric.removesuffix("_percent").rpartition("_")[0] or bar.metric
+    return text if bar.metric == "pps" else f"{text} {name.replace('_', ' ')}"
 
 
 def run_data(run: Run) -> dict[str, Any]:

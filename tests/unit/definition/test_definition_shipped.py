@@ -15,7 +15,6 @@ from udpbench.analysis import ledger
 from udpbench.definition import load, shipped
 from udpbench.definition.bind import LabContext, bind, settings_for
 from udpbench.definition.leaves import STAGES
-from udpbench.definition.published import published
 from udpbench.model import SECOND_NS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -95,46 +94,6 @@ def test_in_the_shipped_folder_labs_and_figures_are_left_alone() -> None:
 def test_the_stages_are_those_of_the_ledger() -> None:
     """Faults and expectations know every stage the analysis knows, in its order."""
     assert ledger.ORDER == STAGES
-
-
-# --- published figures ---------------------------------------------------------------------------
-
-
-def test_a_published_figure_comes_with_its_conditions() -> None:
-    """Study and figure in one map."""
-    found = published("cloudflare-2015/naive")
-    assert found is not None
-    assert ("cloudflare-2015", "naive", [195000, 352000]) == (
-        found["study"],
-        found["figure"],
-        found["pps"],
-    )
-    assert "How to receive a million packets per second" == found["title"]
-    assert {"source", "conditions", "note"} <= set(found)
-
-
-@pytest.mark.parametrize("source", ["cloudflare-2015/none", "none/naive", "none"])
-def test_what_nobody_published_is_none(source: str) -> None:
-    """An unknown study or figure is no error."""
-    assert published(source) is None
-
-
-def test_every_source_of_a_shipped_experiment_is_published() -> None:
-    """A report finds what the experiment promises."""
-    for experiment in load.load_experiments(NAMES):
-        for point in experiment.points:
-            assert point.source is None or published(point.source) is not None
-
-
-def test_every_published_figure_has_a_number_or_a_note() -> None:
-    """Nothing in the file is empty, and a range runs upwards."""
-    figures = yaml.safe_load((shipped.folder() / "published.yaml").read_text())
-    for study in figures.values():
-        assert {"title", "source", "conditions", "figures"} == set(study)
-        for figure in study["figures"].values():
-            assert set(figure) <= {"pps", "note", "correction"}
-            assert "pps" in figure or "note" in figure
-            assert sorted(figure.get("pps", [])) == figure.get("pps", [])
 
 
 # --- the JSON Schema -----------------------------------------------------------------------------
