@@ -37,7 +37,8 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "control.ssh_proxy": (LEAVES, ()),
     "control.ssh_target": (LEAVES, ("paramiko",)),
-    "__main__": (("",), ("typer", "rich", "click")),
+    "__main__": (("errors", "command_line"), ("typer",)),
+    "command_line": (("",), ("typer", "rich")),
     "": (("",), ()),
 }
 

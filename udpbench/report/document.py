@@ -21,14 +21,16 @@ from udpbench.report.figures import draw
 from udpbench.report.story import (
     LAB_LABEL,
     Chapter,
+    accounted,
     answer,
     findings_of,
     hosts_of,
+    in_groups,
     name_of,
-    representative,
     tell,
+    trials_label,
 )
-from udpbench.report.table import POINT_COLUMNS, invalid_cells, packets_cell, point_cells
+from udpbench.report.table import POINT_COLUMNS, invalid_cells, ledger_rows, point_cells
 from udpbench.units import format_bytes, show_pps
 
 Format = Literal["pdf", "png"]
@@ -122,9 +124,7 @@ def chapter_data(chapter: Chapter) -> dict[str, Any]:
             {
                 "severity": finding.severity,
                 "text": str(finding),
-                "trials": names[0].partition("::")[2] or names[0]
-                if len(names) == 1
-                else f"{len(names)} trials",
+                "trials": trials_label(names),
             }
             for finding, names in findings_of(chapter)
         ],
@@ -147,24 +147,16 @@ def _rows(chapter: Chapter) -> list[dict[str, Any]]:
 
 def _ledger(chapter: Chapter) -> list[dict[str, Any]]:
     """Return the ledgers of the points' representative trials, a few points to a table."""
-    shown = [(point, representative(point)) for point in chapter.points]
-    known = [(point, one) for point, one in shown if one is not None and one.ledger is not None]
     parts = []
-    for start in range(0, len(known), LEDGER_COLUMNS):
-        group = known[start : start + LEDGER_COLUMNS]
-        results = [result for _, result in group]
-        ledger = results[0].ledger
-        sources = {one.stage: one.source for one in ledger.entries} if ledger is not None else {}
-        names = ("intended_packets", "sent_packets", *sources, "received_packets", "unaccounted")
+    for group in in_groups(accounted(chapter), LEDGER_COLUMNS):
         rows = [
-            {
-                "name": name.removesuffix("_packets"),
-                "cells": [packets_cell(result, name) for result in results],
-                "source": sources.get(name, ""),
-            }
-            for name in names
+            {"name": row.name, "cells": list(row.cells), "source": row.source}
+            for row in ledger_rows([result for _, result in group])
         ]
-        points = [f"{name_of(point)} #{result.trial.repetition}" for point, result in group]
+        points = [
+            f"{name_of(point)} #{result.trial.repetition}{'' if result.valid else ' (invalid)'}"
+            for point, result in group
+        ]
         parts.append({"points": points, "rows": rows})
     return parts
 

@@ -137,7 +137,9 @@ def draw(chapter: Chapter, folder: Path) -> dict[str, str]:
     drawn = {}
     for name, figure in figures.items():
         if figure is not None:
-            figure.savefig(folder / f"{name}.svg", format="svg")
+            # Tight: what stands out of the axes, a legend's marker or an end's label, is inside.
+            path = folder / f"{name}.svg"
+            figure.savefig(path, format="svg", bbox_inches="tight", pad_inches=0.04)
             drawn[name] = f"{name}.svg"
     return drawn
 

@@ -5,7 +5,9 @@ Prints what it is given and asks nobody.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby, zip_longest
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -67,24 +69,49 @@ def print_rehearsal(console: Console, rehearsed: Sequence[Shared]) -> None:
         for title in ("host", "setting", "now → wanted"):
             table.add_column(title, overflow="fold")
         for host, planned in one.hosts.items():
-            for item in planned:
-                table.add_row(Text(host), Text(_name(item)), _change(item))
+            for name, change in summed_up(planned):
+                table.add_row(Text(host), Text(name), change)
         console.print(table)
 
 
-def _name(planned: Planned) -> str:
-    return f"{planned.setting.kind} {planned.setting.target}"
+def summed_up(planned: Sequence[Planned]) -> Iterator[tuple[str, Text]]:
+    """Yield a name and a change per line; consecutive settings of one kind and change share one."""
+    for (kind, change), group in groupby(planned, lambda one: (one.setting.kind, _change(one))):
+        yield f"{kind} {together([one.setting.target for one in group])}", change
+
+
+def together(targets: Sequence[str]) -> str:
+    """Return targets as one text: ``receive0/192.168.254.1-20/24``, ``send0/tso, gso``."""
+    if len(targets) == 1:
+        return targets[0]
+    # Text and numbers take turns, so a place that is odd holds a number.
+    columns = list(zip_longest(*(re.split(r"(\d+)", target) for target in targets), fillvalue=""))
+    differing = [place for place, column in enumerate(columns) if len(set(column)) > 1]
+    if len(differing) == 1 and differing[0] % 2 and all(columns[differing[0]]):
+        numbers = [int(part) for part in columns[differing[0]]]
+        if numbers == list(range(numbers[0], numbers[0] + len(numbers))):
+            parts = [column[0] for column in columns]
+            parts[differing[0]] = f"{numbers[0]}-{numbers[-1]}"
+            return "".join(parts)
+    device, slash, _ = targets[0].partition("/")
+    head = device + slash if all(one.startswith(device + slash) for one in targets) else ""
+    return head + ", ".join(target[len(head) :] for target in targets)
 
 
 def _change(planned: Planned) -> Text:
+    now, wanted = planned.now, planned.setting.value
     if planned.refusal is not None:
         return Text(f"cannot be set: {planned.refusal}", style="red")
-    if planned.now == planned.setting.value:
-        return Text(f"{_value(planned.now)} (as wanted)", style="dim")
-    return Text(f"{_value(planned.now)} → {_value(planned.setting.value)}")
+    if now == wanted:
+        return Text(f"{_value(now)} (as wanted)", style="dim")
+    if now is None and wanted is True:
+        return Text("added")
+    return Text(f"{_value(now)} → {_value(wanted)}")
 
 
 def _value(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(f"{key}={_value(item)}" for key, item in value.items())
+    if isinstance(value, bool):
+        return "on" if value else "off"
     return "none" if value is None else str(value)

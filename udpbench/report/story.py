@@ -5,15 +5,20 @@ Owns the wording that terminal, document and JSON share; derives everything thro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+from udpbench.analysis.exits import CANNOT_TELL, FAILED, INTERRUPTED, NOT_RESTORED, YES
 from udpbench.analysis.expect import Verdict, evaluate
 from udpbench.analysis.judge import judge
 from udpbench.analysis.points import Point, estimate, points
 from udpbench.model import Estimate, Experiment, Facts, Finding, Result, TrialRecord
+from udpbench.records import Run
 from udpbench.units import show_pps, show_ratio
 
+FEW_TRIALS = 3
+"""So many trials are named one by one."""
 LAB_LABEL = "built-in lab: namespaces of one machine, no hardware"
 
 
@@ -52,6 +57,34 @@ def tell(experiments: Sequence[Experiment], records: Sequence[TrialRecord]) -> t
     return tuple(chapters)
 
 
+def ended(run: Run) -> list[str]:
+    """Return how a run ended, a line each; empty where it ended well."""
+    ending = run.ending
+    if ending is None:
+        return ["the run has no end: it was killed, or still goes on"]
+    told = [f"not restored: {_message(error)}" for error in ending.restore_errors]
+    if ending.status == "interrupted":
+        told.append("the run was interrupted")
+    if ending.status == "failed":
+        told.append(f"the run failed: {_message(ending.error or {})}")
+    return told
+
+
+def _message(error: Mapping[str, str]) -> str:
+    host = error.get("host")
+    return f"{host}: {error['message']}" if host else error.get("message", "no reason known")
+
+
+def ending_code(run: Run) -> int:
+    """Return the exit code of how a run ended; of one without an end nothing can be told."""
+    ending = run.ending
+    if ending is None:
+        return CANNOT_TELL
+    if ending.restore_errors:
+        return NOT_RESTORED
+    return {"complete": YES, "interrupted": INTERRUPTED, "failed": FAILED}[ending.status]
+
+
 def hosts_of(records: Sequence[TrialRecord]) -> dict[str, Facts]:
     """Return every host with its facts as the latest trial found them."""
     return {host: facts for record in records for host, facts in record.facts.items()}
@@ -67,6 +100,38 @@ def representative(point: Point) -> Result | None:
     if ranked:
         return ranked[(len(ranked) - 1) // 2]
     return point.done[0] if point.done else None
+
+
+def accounted(chapter: Chapter) -> list[tuple[Point, Result]]:
+    """Return the points that have a ledger to show, each with its representative trial."""
+    shown = [(point, representative(point)) for point in chapter.points]
+    return [(point, one) for point, one in shown if one is not None and one.ledger is not None]
+
+
+T = TypeVar("T")
+
+
+def in_groups(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield items in runs of at most ``size``."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def not_run(chapter: Chapter) -> str:
+    """Return how many trials never ran, in words; empty where all did."""
+    planned = len(chapter.experiment.points) * chapter.experiment.repetitions
+    if not chapter.records:
+        return "no trial ran"
+    ran = len(chapter.records)
+    return f"{ran} of {planned} trials ran" if ran < planned else ""
+
+
+def trials_label(names: Sequence[str]) -> str:
+    """Return the trials a finding concerns: ``small #2`` by name while they are few."""
+    if len(names) > FEW_TRIALS:
+        return f"{len(names)} trials"
+    short = (name.partition("::")[2] or f"#{name.rpartition('#')[2]}" for name in names)
+    return ", ".join(one if one.startswith("#") else one.replace("#", " #") for one in short)
 
 
 def show_estimate(found: Estimate | None) -> str:

@@ -6,9 +6,10 @@ reason, never left out. Colour only repeats what a word says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -17,16 +18,21 @@ from udpbench.model import Result
 from udpbench.report.story import (
     LAB_LABEL,
     Chapter,
+    accounted,
     findings_of,
+    in_groups,
     name_of,
-    representative,
+    not_run,
     show_estimate,
+    trials_label,
 )
 from udpbench.units import show_pps, show_ratio
 
 POINT_COLUMNS = ("point", "valid", "offered", "delivered [interval]", "lost", "spread")
 ANSWER_STYLE = {"yes": "green", "no": "red", "cannot tell": "yellow", "skipped": "dim"}
 SEVERITY_STYLE = {"invalid": "red", "warning": "yellow", "note": "dim"}
+STAGE_WIDTH, POINT_WIDTH, SOURCE_WIDTH = 17, 14, 24
+"""Columns of a ledger on a terminal, gaps included; a point's holds 999 999 999 packets."""
 
 
 def print_chapter(console: Console, chapter: Chapter) -> None:
@@ -35,19 +41,20 @@ def print_chapter(console: Console, chapter: Chapter) -> None:
     console.print(Text(chapter.experiment.question, style="bold"))
     if chapter.built_in_lab:
         console.print(Text(LAB_LABEL, style="dim"))
-    for part in parts(chapter):
+    for part in parts(chapter, console.width):
         console.print(part)
 
 
-def parts(chapter: Chapter) -> Iterator[RenderableType]:
-    """Yield what is printed of an experiment, in order."""
+def parts(chapter: Chapter, width: int) -> Iterator[RenderableType]:
+    """Yield what is printed of an experiment, in order, for a terminal of so many columns."""
+    missing = not_run(chapter)
+    if missing:
+        yield Text(missing)
     if not chapter.points:
-        yield Text("no trial ran")
         return
     yield points_table(chapter)
-    if any(representative(point) is not None for point in chapter.points):
-        yield ledger_table(chapter)
-    yield findings_text(chapter)
+    yield from ledger_tables(chapter, width)
+    yield findings_table(chapter)
     if chapter.verdicts:
         yield verdicts_table(chapter)
 
@@ -57,7 +64,8 @@ def points_table(chapter: Chapter) -> Table:
     table = Table(title="results", title_justify="left", title_style="bold", box=None)
     table.add_column(POINT_COLUMNS[0], overflow="fold")
     for title in POINT_COLUMNS[1:]:
-        table.add_column(title, justify="right")
+        # Of a narrow terminal the names of the points give way, and never a number.
+        table.add_column(title, justify="right", no_wrap=True)
     for point in chapter.points:
         table.add_row(*(Text(cell) for cell in point_cells(point)))
         for result in point.results:
@@ -85,7 +93,7 @@ def invalid_cells(result: Result) -> list[str]:
     """Return the row of a trial that is not valid: what it measured, not to be believed."""
     return [
         f"  #{result.trial.repetition}",
-        "skipped" if result.status == "skipped" else "invalid",
+        "invalid" if result.status == "done" else result.status,
         show_pps(result.offered_pps),
         show_pps(result.delivered_pps),
         show_ratio(result.loss_ratio),
@@ -93,33 +101,60 @@ def invalid_cells(result: Result) -> list[str]:
     ]
 
 
-def ledger_table(chapter: Chapter) -> Table:
-    """Return where the packets of each point went: one column per point, one row per stage."""
-    shown = [(point, representative(point)) for point in chapter.points]
-    columns = [(point, result) for point, result in shown if result is not None and result.ledger]
-    table = Table(
-        title="ledger (packets of the trial of median delivery)",
-        title_justify="left",
-        title_style="bold",
-        box=None,
-    )
-    table.add_column("")
-    for point, result in columns:
-        valid = "" if result.valid else " (invalid)"
-        table.add_column(f"{name_of(point)} #{result.trial.repetition}{valid}", justify="right")
-    table.add_column("read from", overflow="fold", style="dim")
-    results = [result for _, result in columns]
-    for name in ("intended_packets", "sent_packets"):
-        table.add_row(name.partition("_")[0], *(packets_cell(r, name) for r in results), "")
-    for entry in results[0].ledger.entries if results[0].ledger is not None else ():
-        table.add_row(
-            f"  {entry.stage}", *(packets_cell(r, entry.stage) for r in results), entry.source
+def ledger_tables(chapter: Chapter, width: int) -> Iterator[Table]:
+    """Yield where the packets of each point went: a column per point, as many as fit side by side.
+
+    They are those of the point's representative trial; one that is invalid says so in its column.
+    """
+    title = "ledger (packets of the trial of median delivery)"
+    fit = max(1, (width - STAGE_WIDTH - SOURCE_WIDTH) // POINT_WIDTH)
+    for group in in_groups(accounted(chapter), fit):
+        table = Table(title=title, title_justify="left", title_style="bold", box=None)
+        table.add_column("", no_wrap=True)
+        for point, result in group:
+            valid = "" if result.valid else " (invalid)"
+            head = Text(f"{name_of(point)} #{result.trial.repetition}{valid}", overflow="fold")
+            table.add_column(head, justify="right", min_width=POINT_WIDTH - 2)
+        table.add_column("read from", overflow="fold", style="dim")
+        for row in ledger_rows([result for _, result in group]):
+            indent = "  " if row.stage else ""
+            style = "bold" if row.weighty else ""
+            table.add_row(indent + row.name, *row.cells, Text(row.source), style=style)
+        yield table
+        title = "ledger, continued"
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """One line of a ledger with the packets of several trials side by side."""
+
+    name: str
+    cells: tuple[str, ...]
+    source: str
+    stage: bool
+    weighty: bool
+    """What arrived, and what is unaccounted where that is not 0."""
+
+
+def ledger_rows(results: Sequence[Result]) -> list[LedgerRow]:
+    """Return the lines of a ledger, from what was intended to what remains."""
+    entries = [
+        {entry.stage: entry for entry in result.ledger.entries} if result.ledger is not None else {}
+        for result in results
+    ]
+    stages = {stage: entry.source for one in entries for stage, entry in one.items()}
+    names = ("intended_packets", "sent_packets", *stages, "received_packets", "unaccounted")
+    return [
+        LedgerRow(
+            name.removesuffix("_packets") if name not in stages else name,
+            tuple(packets_cell(result, name) for result in results),
+            stages.get(name, ""),
+            name in stages,
+            name == "received_packets"
+            or (name == "unaccounted" and any(result.unaccounted for result in results)),
         )
-    for name in ("received_packets", "unaccounted"):
-        style = "bold" if name == "received_packets" or any(r.unaccounted for r in results) else ""
-        cells = [packets_cell(r, name) for r in results]
-        table.add_row(name.partition("_")[0], *cells, "", style=style)
-    return table
+        for name in names
+    ]
 
 
 def packets_cell(result: Result, name: str) -> str:
@@ -131,14 +166,15 @@ def packets_cell(result: Result, name: str) -> str:
     return sign + f"{int(value):,}".replace(",", " ")
 
 
-def findings_text(chapter: Chapter) -> RenderableType:
-    """Return each distinct finding once, with the trials it concerns."""
-    lines = []
+def findings_table(chapter: Chapter) -> Table:
+    """Return each distinct finding once, with the trials it concerns; what invalidates first."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for finding, names in findings_of(chapter):
-        trials = names[0] if len(names) == 1 else f"{len(names)} trials"
-        head = Text(f"{finding.severity:8}", style=SEVERITY_STYLE[finding.severity])
-        lines.append(head + Text(f"{finding} [{trials}]", style="default"))
-    return Group(*lines)
+        severity = Text(finding.severity, style=SEVERITY_STYLE[finding.severity])
+        table.add_row(severity, Text(f"{finding} [{trials_label(names)}]"))
+    return table
 
 
 def verdicts_table(chapter: Chapter) -> Table:

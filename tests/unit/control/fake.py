@@ -16,7 +16,7 @@ from udpbench.control.lab import Reach
 from udpbench.control.run import Outcome, RunOptions, Surroundings, run
 from udpbench.control.waiting import Clock, Interrupt
 from udpbench.definition.load import load_experiment_data, load_lab
-from udpbench.errors import AgentLost, ConnectError
+from udpbench.errors import AgentLost, ConnectError, SettingRefused
 from udpbench.model import (
     Connect,
     Experiment,
@@ -82,6 +82,8 @@ class World:
     """Counters that rise by the given step at every snapshot of the receiver."""
     reading: Callable[[int], tuple[int, int]] | None = None
     """Nanoseconds since the receivers' start → packets read, bytes queued: a slow reader."""
+    refusing: str = ""
+    """A kind of setting that the next agent which is asked for it will not take."""
     start_takes_ns: int = 0
     left_behind: tuple[str, ...] = ()
     """Runs that died and whose settings are on the machine still."""
@@ -168,7 +170,11 @@ class FakeAgent:
         return facts(self.host, interface, mine if there else ())
 
     def _apply(self, settings: list[dict[str, Any]], dry_run: bool) -> list[dict[str, Any]]:
-        assert not dry_run
+        if dry_run:
+            return [{"setting": one, "now": "as it was"} for one in settings]
+        if self.world.refusing in {one["kind"] for one in settings}:
+            self.world.refusing = ""
+            raise SettingRefused("not here", self.host)
         self.in_force = settings
         return [{"setting": one, "before": None, "after": one["value"]} for one in settings]
 

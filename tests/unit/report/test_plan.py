@@ -1,0 +1,106 @@
+"""What ``plan`` prints: every trial with its time, every change once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+import pytest
+from analysis.build import experiment, trial
+from rich.console import Console
+
+from report.stored import ODD
+from udpbench.model import Planned, Setting
+from udpbench.report.plan import print_rehearsal, print_trials, summed_up, together
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """Settings that some trials share."""
+
+    trials: tuple[str, ...]
+    hosts: dict[str, tuple[Planned, ...]]
+
+
+def planned(kind: str, target: str, now: Any, wanted: Any, refusal: str | None = None) -> Planned:
+    """Return what a dry run found of one setting."""
+    return Planned(Setting(kind, target, wanted), now, refusal)
+
+
+def lines(*settings: Planned) -> list[str]:
+    """Return the lines of settings, name and change."""
+    return [f"{name}: {change}" for name, change in summed_up(settings)]
+
+
+def test_every_point_has_its_repetitions_and_its_time() -> None:
+    """A trial of 1 s costs at most 1.5 s more; the sum stands below."""
+    out = StringIO()
+    of = experiment(points=[trial("a"), trial("b")], repetitions=3)
+    print_trials(Console(file=out, width=80), [of])
+    text = [line.split() for line in out.getvalue().splitlines()]
+    assert ["example", "a", "3", "8s"] == text[1]
+    assert ["example", "b", "3", "8s"] == text[2]
+    assert ["6", "trials,", "at", "most", "15s"] == text[3]
+
+
+def test_settings_that_only_count_up_share_a_line() -> None:
+    """Twenty addresses are one line, and so are twenty neighbours."""
+    addresses = [planned("address", f"r0/10.0.0.{n}/24", None, True) for n in range(1, 21)]
+    mac = "02:00:00:00:00:01"
+    neighbours = [planned("neighbour", f"r0/10.0.0.{n}", None, mac) for n in range(1, 21)]
+    assert [
+        "address r0/10.0.0.1-20/24: added",
+        f"neighbour r0/10.0.0.1-20: none → {mac}",
+    ] == lines(*addresses, *neighbours)
+
+
+def test_settings_that_differ_in_value_or_kind_have_lines_of_their_own() -> None:
+    """What is changed otherwise is never summed up."""
+    assert [
+        "feature r0/gro: off → on",
+        "feature r0/tso: on → off",
+        "mtu r0: 1500 (as wanted)",
+        "rps r0/rx-0: [0] → [1]",
+        "link r0: none → peer=s0 queues=1",
+    ] == lines(
+        planned("feature", "r0/gro", False, True),
+        planned("feature", "r0/tso", True, False),
+        planned("mtu", "r0", 1500, 1500),
+        planned("rps", "r0/rx-0", [0], [1]),
+        planned("link", "r0", None, {"peer": "s0", "queues": 1}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("targets", "text"),
+    [
+        (["mtu"], "mtu"),
+        (["r0/tso", "r0/gso"], "r0/tso, gso"),
+        (["r0/rx-0", "r0/rx-1", "r0/rx-2"], "r0/rx-0-2"),
+        (["r0/rx-0", "r0/rx-2"], "r0/rx-0, rx-2"),
+        (["r0/a", "r0/a1"], "r0/a, a1"),
+        (["net.a", "net.b"], "net.a, net.b"),
+    ],
+)
+def test_targets_are_told_together(targets: list[str], text: str) -> None:
+    """Numbers in a row become a range, everything else a list."""
+    assert text == together(targets)
+
+
+def test_a_refusal_is_told_with_its_reason() -> None:
+    """What cannot be set stands in the plan, before anything ran; brackets are no markup."""
+    out = StringIO()
+    found = {"right": (planned("mtu", ODD, 1500, 9000, "[driver] says no"),)}
+    print_rehearsal(Console(file=out, width=200, highlight=False), [Rehearsed(("x",), found)])
+    text = out.getvalue()
+    assert "settings of x" in text
+    assert f"right  mtu {ODD}  cannot be set: [driver] says no" in text
+
+
+def test_a_plan_has_room_on_80_columns() -> None:
+    """No line is longer and no address is cut."""
+    out = StringIO()
+    addresses = (planned("neighbour", "receive0/192.168.254.30", None, "02:75:62:01:00:01"),)
+    print_rehearsal(Console(file=out, width=80), [Rehearsed(("x",), {"receiver": addresses})])
+    assert "neighbour receive0/192.168.254.30  none → 02:75:62:01:00:01" in out.getvalue()

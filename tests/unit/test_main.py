@@ -1,0 +1,248 @@
+"""The command line: every exit code, every failure in words, and no traceback ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from analysis.build import expectation, experiment, failed, paced, record
+from report.stored import stored
+
+from udpbench.__main__ import main
+from udpbench.model import Experiment, TrialRecord
+from udpbench.records import Ending
+
+NO = experiment(expectation("received_packets", ">", "5000"))
+SHORT = record(900, of=paced())
+LOST_HOST = {"kind": "RestoreError", "message": "sysctl stays", "host": "right"}
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """Give pytest its own handler back."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """Return the exit code of a command line."""
+    monkeypatch.setattr(sys, "argv", ["udpbench", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def ending(status: str, **changes: object) -> Ending:
+    """Return how a run ended."""
+    return Ending("2026-11-21T08:00:09+00:00", status, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("code", "records", "of", "end"),
+    [
+        (0, [record()], experiment(), ending("complete")),
+        (0, [failed("skipped", "no such CPU")], experiment(), ending("complete")),
+        (1, [record()], NO, ending("complete")),
+        (3, [failed()], NO, ending("complete")),
+        (3, [record()], NO, ending("failed", error=LOST_HOST)),
+        (4, [record()], NO, ending("interrupted", restore_errors=(LOST_HOST,))),
+        (5, [SHORT], experiment(), ending("complete")),
+        (5, [record()], experiment(), None),
+        (130, [record()], NO, ending("interrupted")),
+    ],
+)
+def test_the_exit_code_of_a_stored_run(
+    code: int,
+    records: list[TrialRecord],
+    of: Experiment,
+    end: Ending | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """0 yes, 1 no, 3 failed, 4 not restored, 5 cannot tell, 130 interrupted; JSON says the same."""
+    stored(tmp_path / "run", records, of, ending=end)
+    assert code == run(monkeypatch, "show", str(tmp_path / "run"))
+    assert code == run(monkeypatch, "show", "--json", str(tmp_path / "run"))
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (None, "the run has no end: it was killed, or still goes on"),
+        (ending("interrupted"), "the run was interrupted"),
+        (ending("failed", error=LOST_HOST), "the run failed: right: sysctl stays"),
+        (
+            ending("complete", restore_errors=(LOST_HOST,)),
+            "not restored: right: sysctl stays",
+        ),
+    ],
+)
+def test_show_says_how_a_run_ended(
+    end: Ending | None,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whoever reads half a run knows that it is half."""
+    stored(tmp_path / "run", [record()], ending=end)
+    run(monkeypatch, "show", str(tmp_path / "run"))
+    assert said == capsys.readouterr().out.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["show", "nowhere"], "nowhere/run.jsonl: no such file; is the folder of a run meant?"),
+        (["report", "nowhere"], "nowhere/run.jsonl: no such file; is the folder of a run meant?"),
+        (
+            ["show"],
+            "results: no run in it; name a run folder, or run an experiment first",
+        ),
+        ([], "udpbench: Missing command; see udpbench --help"),
+        (["dance"], "udpbench: No such command 'dance'; see udpbench --help"),
+        (["show", "--loud"], "udpbench: No such option: --loud; see udpbench --help"),
+        (["run", "smoke", "--lease", "soon"], "--lease: soon: not a quantity"),
+        (["run", "smoke", "--lease", "1ms"], "--lease: 1ms: out of range; 1s to 1h"),
+        (["run", "smoke", "--seed", "x"], "udpbench: Invalid value for '--seed'"),
+        (["restore", "--lab", "atlantis"], "atlantis: neither a file nor a shipped lab"),
+    ],
+)
+def test_bad_input_is_said_in_a_line(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Exit 2, and what is wrong with which word."""
+    monkeypatch.chdir(tmp_path)
+    assert 2 == run(monkeypatch, *words)
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_everything_wrong_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bad file and a bad lab are two lines, with file, line and key."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("question: Why?\nsend: {batch: 4096}\n")
+    assert 2 == run(monkeypatch, "run", "mine.yaml", "--lab", "atlantis")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("mine.yaml:2: send.batch: 4096: ")
+    assert second.startswith("atlantis: ")
+
+
+def test_a_bug_is_one_line_and_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What nobody expected exits with 3; its traceback lies where the line says."""
+    point = "a point that the experiment does not have"
+    stored(tmp_path / "run", [record(of=paced(point=point))])
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    assert 3 == run(monkeypatch, "show", str(tmp_path / "run"))
+    said = capsys.readouterr().err
+    found = re.search(r"^udpbench: this is a bug: .*; traceback: (.*)\n\Z", said)
+    assert found is not None, said
+    assert "Traceback" in Path(found[1]).read_text()
+
+
+def test_what_the_system_refuses_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A report into a file's place exits with 3 and names the file."""
+    stored(tmp_path / "run")
+    (tmp_path / "file").touch()
+    words = ("report", str(tmp_path / "run"), "--out", str(tmp_path / "file"))
+    assert 3 == run(monkeypatch, *words)
+    assert f"udpbench: [Errno 17] File exists: '{tmp_path / 'file'}'\n" == capsys.readouterr().err
+
+
+def test_show_json_can_be_read_by_a_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing but JSON comes on stdout."""
+    stored(tmp_path / "run")
+    run(monkeypatch, "show", "--json", str(tmp_path / "run"))
+    assert 1 == json.loads(capsys.readouterr().out)["schema"]
+
+
+# --- as a process --------------------------------------------------------------------------------
+
+
+def process(*words: str, **options: object) -> subprocess.Popen[str]:
+    """Return udpbench, started."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "udpbench", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """``udpbench --help`` answers at once: no library that takes its time is touched."""
+    code = (
+        "import sys; sys.argv = ['udpbench', '--help']\n"
+        "from udpbench.__main__ import main\n"
+        "try: main()\n"
+        "finally: print(sorted(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = ("numpy", "pandas", "matplotlib", "pydantic", "scipy", "paramiko", "yaml", "rich")
+    assert [] == [name for name in heavy if f"'{name}'" in done.stderr]
+    assert "Usage" in done.stdout
+
+
+def test_a_reader_who_leaves_is_no_failure(tmp_path: Path) -> None:
+    """The exit code stays the verb's, and nothing is said about the pipe."""
+    records = [record(of=paced(repetition=n)) for n in range(1, 60)]
+    stored(tmp_path / "run", records, NO)
+    one = process("show", "--json", str(tmp_path / "run"))
+    assert one.stdout is not None
+    assert one.stderr is not None
+    one.stdout.readline()
+    one.stdout.close()
+    assert ("", 1) == (one.stderr.read(), one.wait())
+
+
+def test_ctrl_c_prints_no_traceback(tmp_path: Path) -> None:
+    """Whenever it comes, be it while modules are loaded, the program ends with 130 and no word."""
+    fifo = tmp_path / "run"
+    fifo.mkdir()
+    os.mkfifo(fifo / "run.jsonl")
+    one = process("show", str(fifo))
+    try:
+        # It opens the pipe once it reads the run, and then waits for us.
+        deadline = time.monotonic() + 20
+        while (fd := _opened(fifo / "run.jsonl")) is None:
+            assert time.monotonic() < deadline, "udpbench never read the run"
+            time.sleep(0.01)
+        one.send_signal(signal.SIGINT)
+        out, err = one.communicate(timeout=20)
+        os.close(fd)
+    finally:
+        one.kill()
+    assert ("", "", 130) == (out, err, one.returncode)
+
+
+def _opened(fifo: Path) -> int | None:
+    """Return a descriptor to write to a pipe that somebody reads; None before that."""
+    try:
+        return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None

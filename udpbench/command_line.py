@@ -1,0 +1,260 @@
+"""The verbs of the command line: parsing and printing only.
+
+Every import that costs time is inside a verb, so that ``udpbench --help`` answers at once. What
+goes wrong is raised, and said by ``__main__``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from udpbench.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+    from udpbench.control.rehearsal import Rehearsed
+    from udpbench.model import Experiment, Lab
+    from udpbench.records import Run
+
+RESULTS = Path("results")
+"""Where run folders are made, and looked for, below the working directory."""
+
+app = typer.Typer(
+    help="How many UDP packets per second can this host receive, and where do the others get lost?",
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+Names = Annotated[
+    list[str], typer.Argument(metavar="X...", help="files, folders or shipped experiments")
+]
+LabName = Annotated[str, typer.Option("--lab", help="a lab file or a shipped lab")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="change the base")
+]
+RunFolder = Annotated[
+    Path | None, typer.Argument(metavar="[RUN]", help="a run folder; left out: the last run")
+]
+
+
+@app.command()
+def plan(names: Names, lab: LabName = "local", sets: Sets = None) -> None:
+    """List what would run, and show what would change on the hosts, changing nothing."""
+    experiments, place = _definitions(names, lab, sets)
+    from udpbench.control.rehearsal import rehearse
+    from udpbench.report.plan import print_rehearsal, print_trials
+
+    console = _console()
+    print_trials(console, experiments)
+    rehearsed: Sequence[Rehearsed] = rehearse(experiments, place)
+    print_rehearsal(console, rehearsed)
+
+
+@app.command()
+def run(
+    names: Names,
+    lab: LabName = "local",
+    out: Annotated[Path | None, typer.Option(help="the run folder to make")] = None,
+    sets: Sets = None,
+    lease: Annotated[str, typer.Option(help="after so long without us, hosts restore")] = "10s",
+    seed: Annotated[int | None, typer.Option(help="of the order of trials")] = None,
+) -> None:
+    """Run experiments, show them live, store them, and print table, ledger and report."""
+    experiments, place = _definitions(names, lab, sets)
+    lease_ns = _lease(lease)
+    from udpbench.control.run import RunOptions
+    from udpbench.control.run import run as run_trials
+    from udpbench.records import RunHeader, RunWriter, new_folder, now_utc, read_run
+    from udpbench.report.live import LiveLines
+
+    chosen = seed if seed is not None else int.from_bytes(os.urandom(4), "big")
+    header = RunHeader(
+        udpbench=_version(),
+        started_at=now_utc(),
+        command=("udpbench", *sys.argv[1:]),
+        seed=chosen,
+        lab_name=place.name,
+        lab_text=place.text,
+        experiments=tuple(experiments),
+    )
+    folder = out if out is not None else new_folder(RESULTS, experiments[0].name)
+    writer = RunWriter.create(folder, header)
+    options = RunOptions(seed=chosen, lease_ns=lease_ns)
+    outcome = run_trials(experiments, place, writer, LiveLines(sys.stdout), options)
+    stored = read_run(folder)
+    code = _code_of(stored, outcome.exit_code)
+    with _reader_may_leave():
+        _print_run(stored)
+    for error in (*outcome.restore_errors, *([outcome.error] if outcome.error else [])):
+        print(error, file=sys.stderr)
+    with _reader_may_leave():
+        if stored.records:
+            _write_report(stored, folder, ("pdf", "png"))
+        print(f"run folder: {folder}")
+    raise typer.Exit(code)
+
+
+@app.command()
+def show(
+    run: RunFolder = None,
+    as_json: Annotated[bool, typer.Option("--json", help="as data with stable keys")] = False,
+) -> None:
+    """Show the result of a stored run."""
+    import json
+
+    stored = _stored(run)
+    code = _code_of(stored)
+    with _reader_may_leave():
+        if as_json:
+            from udpbench.report.as_json import as_json as to_json
+
+            print(json.dumps(to_json(stored), indent=2, allow_nan=False))
+        else:
+            _print_run(stored)
+    raise typer.Exit(code)
+
+
+@app.command()
+def report(
+    run: RunFolder = None,
+    form: Annotated[str, typer.Option("--format", help="pdf, png, or both by comma")] = "pdf,png",
+    out: Annotated[Path | None, typer.Option(help="the folder to write to: the run's")] = None,
+) -> None:
+    """Write the document of a stored run."""
+    stored = _stored(run)
+    _write_report(stored, out if out is not None else stored.folder, form.split(","))
+
+
+@app.command()
+def restore(
+    lab: LabName = "local",
+    force: Annotated[
+        bool, typer.Option(help="overwrite also what somebody else has changed since")
+    ] = False,
+) -> None:
+    """Put back what a run that was killed has left changed on the hosts."""
+    from udpbench.control.run import mend
+    from udpbench.definition.load import load_lab
+
+    undone = mend(load_lab(lab), force)
+    for host, changes in undone.items():
+        for change in changes:
+            setting = change.setting
+            print(f"{host}: {setting.kind} {setting.target}: {change.before} → {change.after}")
+    if not any(undone.values()):
+        print("nothing was left behind")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of experiment and lab files."""
+    import json
+
+    from udpbench.definition.load import schema as make
+
+    print(json.dumps(make(), indent=2))
+
+
+# --- what the verbs share ------------------------------------------------------------------------
+
+
+def _definitions(
+    names: list[str], lab: str, sets: list[str] | None
+) -> tuple[list[Experiment], Lab]:
+    """Return experiments and lab; InputError with what is wrong with either."""
+    from udpbench.definition.load import load_experiments, load_lab
+
+    problems: list[Problem] = []
+    experiments: list[Experiment] = []
+    place = None
+    try:
+        experiments = load_experiments(names, sets or ())
+    except InputError as error:
+        problems += error.problems
+    try:
+        place = load_lab(lab)
+    except InputError as error:
+        problems += error.problems
+    if problems or place is None:
+        raise InputError(problems)
+    return experiments, place
+
+
+def _lease(text: str) -> int:
+    from udpbench.units import parse_duration
+
+    try:
+        lease_ns = parse_duration(text)
+    except ValueError as error:
+        raise InputError([Problem(str(error), "--lease", text)]) from error
+    if not 10**9 <= lease_ns <= 3600 * 10**9:
+        raise InputError([Problem("out of range", "--lease", text, "1s to 1h")])
+    return lease_ns
+
+
+def _stored(folder: Path | None) -> Run:
+    from udpbench.records import last_run, read_run
+
+    return read_run(folder if folder is not None else last_run(RESULTS))
+
+
+def _print_run(stored: Run) -> None:
+    """Print how a run ended, where it did not end well, and every chapter of it."""
+    from udpbench.report.story import ended, tell
+    from udpbench.report.table import print_chapter
+
+    console = _console()
+    for line in (*map(str, stored.findings), *ended(stored)):
+        console.print(line, markup=False)
+    for chapter in tell(stored.header.experiments, stored.records):
+        print_chapter(console, chapter)
+
+
+def _code_of(stored: Run, outcome_code: int = 0) -> int:
+    """Return the exit code of what a run ended as and of what its trials say."""
+    from udpbench.analysis.exits import exit_code
+    from udpbench.report.story import ending_code, tell
+
+    chapters = tell(stored.header.experiments, stored.records)
+    results = [result for chapter in chapters for result in chapter.results]
+    verdicts = [verdict for chapter in chapters for verdict in chapter.verdicts]
+    return exit_code(results, verdicts, [outcome_code, ending_code(stored)])
+
+
+@contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """Let whoever reads our output leave early: the exit code stays that of the verb."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # A flush at exit would only fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write_report(stored: Run, folder: Path, formats: Sequence[str]) -> None:
+    from udpbench.report.document import write
+
+    for path in write(stored, folder, formats):
+        print(f"report: {path}")
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=False)
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("udpbench")
