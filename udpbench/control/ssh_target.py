@@ -1,17 +1,19 @@
 """Whom ``connect: {ssh: …}`` means: one host as ~/.ssh/config and /etc/ssh/ssh_config describe it.
 
-Reads these files and nothing else; connects to nothing.
+Reads these files, what they include, and nothing else; connects to nothing.
 """
 
 from __future__ import annotations
 
 import getpass
+import io
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import paramiko
 
+from udpbench.control.ssh_include import expanded
 from udpbench.errors import ConnectError
 
 PORT = 22
@@ -58,11 +60,11 @@ def read_config(host: str) -> paramiko.SSHConfig:
     """Return the user's configuration over the system's; raises ConnectError."""
     config = paramiko.SSHConfig()
     for name in CONFIGS:
-        try:
-            with Path(name).expanduser().open() as file:
-                config.parse(file)
-        except FileNotFoundError:
+        path = Path(name).expanduser()
+        if not path.exists():
             continue
+        try:
+            config.parse(io.StringIO(expanded(path)))
         except (OSError, ValueError, paramiko.SSHException) as error:
             text = f"{name} cannot be used: {error}; mend it, or move it away"
             raise ConnectError(text, host) from error

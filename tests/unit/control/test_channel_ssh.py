@@ -75,6 +75,53 @@ def test_the_configuration_says_the_rest(home: Path) -> None:
     assert (expected, "[192.0.2.1]:2022") == (found, found.known_name)
 
 
+def include(home: Path, **files: str) -> None:
+    """Write files that a configuration may include."""
+    for name, text in files.items():
+        (home / ".ssh" / name).write_text(text)
+
+
+def test_included_files_stand_where_they_are_included(home: Path) -> None:
+    """By pattern, by ~, one from another; the first value counts, and what is missing is nothing."""
+    include(
+        home,
+        part1="Host left\n  User one\n  HostName 192.0.2.1",
+        part2="Include deeper\nUser two\nPort 2",
+        deeper='Host right\n  User wrong\nMatch host "192.0.2.*"\n  Port 2022\n',
+    )
+    found = target(
+        home,
+        "left",
+        "Include part[12] ~/.ssh/missing\nPort 3\nHost *\n  HostKeyAlias shelf\n",
+    )
+    assert ("one@192.0.2.1:2022", "shelf") == (str(found), found.key_name)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("left", "inner@left:2022"), ("right", "outer@right"), ("up", "outer@up:7")]
+)
+def test_what_a_block_includes_counts_for_its_hosts_alone(
+    home: Path, name: str, shown: str
+) -> None:
+    """A block within it needs both to match; behind the Include the outer one goes on."""
+    include(home, inner="Host left right\n  Port 2022\nMatch all\n  User inner\n")
+    config = "Host left\n  Include=inner\n  User late\nHost up\n  Port 7\nHost *\n  User outer\n"
+    assert shown == str(target(home, name, config))
+
+
+def test_an_include_of_itself_is_told(home: Path) -> None:
+    """After as many levels as OpenSSH has."""
+    with pytest.raises(ConnectError, match="config: Include goes deeper than 16 files; mend it"):
+        target(home, "left", "Include config\n")
+
+
+def test_an_included_file_that_cannot_be_read_is_told(home: Path) -> None:
+    """It is not passed over: a host would be taken for another."""
+    (home / ".ssh" / "folder").mkdir()
+    with pytest.raises(ConnectError, match=r"config cannot be used: .*Is a directory: .*folder'"):
+        target(home, "left", "Include folder\n")
+
+
 def test_what_the_lab_says_wins(home: Path) -> None:
     """User and port of the name come before those of the configuration."""
     found = target(home, "you@left:22", "Host left\n  User bench\n  Port 2022\n")
