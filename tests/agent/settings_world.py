@@ -54,6 +54,8 @@ class World:
         """Every write is taken as one more than was asked for, and that counts as rounded."""
         self.gone_to_writes: set[tuple[str, Any]] = set()
         """Writes that fail with ENODEV although the thing is there."""
+        self.takes_along: dict[tuple[str, Any], str] = {}
+        """Writes with which another thing goes, too."""
 
     def engine(self, scopes: tuple[Any, ...] = ("namespace",)) -> Engine:
         """Return an engine of this world's kind."""
@@ -76,6 +78,7 @@ class World:
         """Write a value, or do what the test asked for."""
         assert self.journal.path.exists(), "written before it was journalled"
         self.events.append(f"{target}={value}")
+        self.values.pop(self.takes_along.get((target, value), ""), None)
         if (target, value) in self.refused:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))
         if (target, value) in self.gone_to_writes:

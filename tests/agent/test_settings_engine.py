@@ -222,6 +222,17 @@ def test_restoring_goes_on_after_a_failure(world: World, fault: str, words: str)
     ]
 
 
+def test_what_fails_and_then_goes_with_what_it_hung_on_is_restored(world: World) -> None:
+    """A queue that could not be set back is no failure once its interface has been taken away."""
+    engine = world.engine()
+    engine.apply([fake("a", 10), fake("b", 20), fake("c", 30)])
+    world.refused.add(("b", 2))
+    world.takes_along["a", 1] = "b"
+    assert [("c", 3), ("a", 1)] == [(one.setting.target, one.after) for one in engine.restore()]
+    assert ({"a": 1, "c": 3}, ()) == (world.values, world.journal.pending)
+    assert not world.journal.path.exists()
+
+
 def test_a_rounded_value_is_in_force_as_it_is(world: World) -> None:
     """What was asked and what was got are both kept; undoing must be exact."""
     engine = world.engine()

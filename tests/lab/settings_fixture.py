@@ -1,7 +1,7 @@
 """A process inside network namespaces of its own that applies settings as an agent does.
 
 ``Inside`` starts this very file there and talks to it in JSON lines; whatever it changes is in
-namespaces that end with it. Kept apart from the real agent so that settings can fail on their own.
+namespaces that end with it. ``settings_fixture.py visible`` prints the state and ends. Kept apart from the real agent so that settings can fail on their own.
 """
 
 from __future__ import annotations
@@ -312,4 +312,7 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    if sys.argv[1:] == ["visible"]:
+        print(json.dumps(visible()))
+    else:
+        serve()

@@ -23,10 +23,15 @@ NETWORK = "192.168.254"
 HOLD_S = 600
 USER = "bench"
 USER_ID = 23456
+PYTHON = "/run/python"
+"""On each host: the interpreter of the tests, with the very udpbench that is tested."""
+ROOT = Path(__file__).parents[2]
 HOLDER = f"""
 set -e
 mount -t sysfs sysfs /sys
 mount -t tmpfs tmpfs /run
+printf '#!/bin/sh\\nPYTHONPATH={ROOT} exec {sys.executable} "$@"\\n' > {PYTHON}
+chmod 755 {PYTHON}
 mkdir -m 755 /run/sshd /run/keys
 cp -a /etc /run/etc
 mount --bind /run/etc /etc
@@ -136,7 +141,7 @@ class Pair:
 
     def lab(self, **connect: str) -> str:
         """Return the lab file of this pair."""
-        words = {"python": sys.executable, **connect}
+        words = {"python": PYTHON, **connect}
         listed = ", ".join(f"{key}: {value}" for key, value in words.items())
         cpus = sorted(os.sched_getaffinity(0))
         return (

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 import ssh_hosts
-from ssh_hosts import NETWORK, SSHD, UP, USER, Pair, SshHost, allow_sudo, pair_of_hosts
+from ssh_hosts import NETWORK, PYTHON, SSHD, UP, USER, Pair, SshHost, allow_sudo, pair_of_hosts
 
 from udpbench.analysis.judge import judge
 from udpbench.model import SECOND_NS, Result, TrialRecord
@@ -278,7 +278,7 @@ def test_a_user_who_is_not_root_runs_all_by_sudo(pair: Pair, start: Start) -> No
         pytest.skip("needs sudo: apt install sudo")
     pair.write_home(User=USER)
     for host in pair.hosts:
-        allow_sudo(host, f"NOPASSWD: {sys.executable}")
+        allow_sudo(host, f"NOPASSWD: {PYTHON}")
     before = state(pair)
     assert [] == amiss(start(pair.lab(become="sudo")))
     assert before == state(pair)

@@ -26,7 +26,7 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 INSTALLED = f"""
 mount -t tmpfs tmpfs /srv
 mkdir -p /srv/udpbench/bin
-printf '#!/bin/sh\\nexec {sys.executable} "$@"\\n' > /srv/udpbench/bin/python
+printf '#!/bin/sh\\nPYTHONPATH={ssh_hosts.ROOT} exec {sys.executable} "$@"\\n' > /srv/udpbench/bin/python
 chmod 755 /srv/udpbench/bin/python
 """
 """In place of the virtual environment that the first line of the section makes."""

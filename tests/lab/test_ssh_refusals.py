@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import ssh_hosts
-from ssh_hosts import USER, Pair, SshHost, allow_sudo, pair_of_hosts, write_key
+from ssh_hosts import PYTHON, USER, Pair, SshHost, allow_sudo, pair_of_hosts, write_key
 
 import udpbench
 from udpbench.control.channel import Channel
@@ -27,7 +27,7 @@ from udpbench.model import SECOND_NS, Connect
 
 pytestmark = ssh_hosts.needed()
 
-LEFT = Connect("ssh", "left", python=sys.executable)
+LEFT = Connect("ssh", "left", python=PYTHON)
 BRIEF = Limits(connect_ns=5 * SECOND_NS, start_ns=SECOND_NS // 2)
 NOISY = "ForceCommand sh -c 'echo Welcome to left; printf $; eval \"$SSH_ORIGINAL_COMMAND\"'"
 
@@ -335,7 +335,7 @@ def bench(pair: Pair) -> Pair:
 def test_a_user_who_is_not_root_becomes_root_by_sudo(bench: Pair) -> None:
     """Without a password; the agent is root's."""
     allow_sudo(bench.left, "NOPASSWD: ALL")
-    channel = open_ssh("left", Connect("ssh", "left", "sudo", sys.executable))
+    channel = open_ssh("left", Connect("ssh", "left", "sudo", PYTHON))
     assert greeted(channel).facts().capabilities["net_admin"]
     assert 0 == channel.close()
 
@@ -350,12 +350,12 @@ def test_a_user_who_is_not_root_becomes_root_by_sudo(bench: Pair) -> None:
 def test_a_sudo_that_asks_or_refuses_is_told(bench: Pair, rule: str, said: str) -> None:
     """Nobody is prompted, and the line for sudoers is told."""
     allow_sudo(bench.left, rule)
-    assert said in refusal(Connect("ssh", "left", "sudo", sys.executable))
+    assert said in refusal(Connect("ssh", "left", "sudo", PYTHON))
 
 
 def test_a_host_without_sudo_is_told(bench: Pair) -> None:
     """It is what the shell does not find."""
     bench.left.run("sh", "-c", "mkdir /run/bin && ln -s /bin/sh /run/bin/sh")
     with configured(bench.left, "SetEnv PATH=/run/bin"):
-        said = refusal(Connect("ssh", "left", "sudo", sys.executable))
+        said = refusal(Connect("ssh", "left", "sudo", PYTHON))
     assert "install sudo there, or log in as root and leave become out" in said

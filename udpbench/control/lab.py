@@ -5,6 +5,7 @@ Owns the way from a Lab to greeted agents and back to restored hosts. Knows noth
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -185,12 +186,17 @@ def _prove_apart(hellos: Mapping[Remote, Hello]) -> None:
             )
 
 
-def refuse_left_behind(agents: Agents) -> None:
+def restore_command(lab: Lab) -> str:
+    """Return what a user types to put back what a run has left on a lab's hosts."""
+    return "udpbench restore" if lab.built_in else f"udpbench restore --lab {shlex.quote(lab.path)}"
+
+
+def refuse_left_behind(agents: Agents, lab: Lab) -> None:
     """Refuse a host on which a run died and left settings: they may move every number."""
     for name, runs in agents.left_behind.items():
         if runs:
-            text = f"run {', '.join(runs)} died here and left settings; undo them: udpbench restore"
-            raise HelloRefused(text, name)
+            what = f"run {', '.join(runs)} died here and left settings"
+            raise HelloRefused(f"{what}; undo them: {restore_command(lab)}", name)
 
 
 def restore_left_behind(agents: Agents, force: bool) -> dict[str, tuple[Change, ...]]:
@@ -210,19 +216,26 @@ def restore_left_behind(agents: Agents, force: bool) -> dict[str, tuple[Change, 
     return undone
 
 
-def restore(agents: Agents) -> tuple[RestoreError, ...]:
-    """Undo the settings of every agent, and go on where one fails; return what failed.
+@dataclass(frozen=True)
+class Restored:
+    """What an attempt to restore every host has met."""
 
-    A lost agent is no failure here: its guardian restores, or its namespace is gone.
-    """
+    failed: tuple[RestoreError, ...]
+    lost: tuple[AgentLost, ...]
+    """No failure: a lost agent or its guardian restores, or its namespace is gone."""
+
+
+def restore(agents: Agents) -> Restored:
+    """Undo the settings of every agent, and go on where one fails or is lost."""
     failed: list[RestoreError] = []
+    lost: list[AgentLost] = []
     for remote in agents.everyone:
         try:
             remote.restore()
-        except AgentLost:
-            continue
+        except AgentLost as error:
+            lost.append(error)
         except RestoreError as error:
             failed.append(error)
         except HostError as error:
             failed.append(RestoreError(f"restore: {error.message}", remote.name))
-    return tuple(failed)
+    return Restored(tuple(failed), tuple(lost))

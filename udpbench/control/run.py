@@ -19,6 +19,7 @@ from udpbench.control.lab import (
     Reach,
     refuse_left_behind,
     restore,
+    restore_command,
     restore_left_behind,
     started,
 )
@@ -26,7 +27,7 @@ from udpbench.control.lease import kept
 from udpbench.control.schedule import fixed_sweep, trial_count
 from udpbench.control.trial import Attempt, Bench, described, run_trial
 from udpbench.control.waiting import Clock, Interrupt, Waiter
-from udpbench.errors import Interrupted, RecordError, RestoreError, UdpbenchError
+from udpbench.errors import AgentLost, Interrupted, RecordError, RestoreError, UdpbenchError
 from udpbench.model import SECOND_NS, Change, Experiment, Lab, Progress, TrialRecord
 from udpbench.records import Ending, RunWriter, now_utc
 
@@ -146,12 +147,14 @@ class _Run:
                 pid = remote.channel.pid
                 agent = "agent" if pid is None else f"agent {pid}"
                 self._tell("host", f"{remote.name}: {agent} is up")
-            refuse_left_behind(agents)
+            refuse_left_behind(agents, self.lab)
             with kept([remote.channel for remote in agents.everyone], lease_ns):
                 try:
                     self._trials(agents)
                 finally:
-                    self._restore(agents)
+                    lost = self._restore(agents)
+            if lost:  # at the very end: whatever came before has been raised by now
+                raise lost[0]
 
     def _trials(self, agents: Agents) -> None:
         waiter = Waiter(self.around.clock, self.around.interrupt)
@@ -172,15 +175,21 @@ class _Run:
             except StopIteration:
                 trial = None
 
-    def _restore(self, agents: Agents) -> None:
+    def _restore(self, agents: Agents) -> tuple[AgentLost, ...]:
+        """Restore every host, and return who was lost meanwhile or before."""
         names = ", ".join(remote.name for remote in agents.everyone)
         self.around.interrupt.doing = f"restoring {names}"
         try:
             self._tell("restore", f"restoring {names}")
         finally:  # Whoever draws the progress may fail, for one on a closed pipe.
-            self.restore_errors = restore(agents)
-        for error in self.restore_errors:
+            restored = restore(agents)
+            self.restore_errors = restored.failed
+        for error in restored.failed:
             self._tell("restore", f"not restored: {error}")
+        for loss in restored.lost:
+            sure = f"to make sure: {restore_command(self.lab)}"
+            self._tell("restore", f"{loss.host}: lost, so it restores by itself; {sure}")
+        return restored.lost
 
     def _finish(self) -> None:
         """Write the run folder's last line; a folder that cannot be written keeps what it has."""

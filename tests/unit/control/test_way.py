@@ -242,12 +242,18 @@ def test_a_lost_agent_ends_the_run_with_the_others_restored(tmp_path: Path, word
 
 
 def test_an_agent_that_is_lost_at_restore_keeps_no_other_from_it(tmp_path: Path) -> None:
-    """Its guardian restores in its place, so that alone is no failure to restore."""
+    """Its guardian restores in its place: the run has failed, and nothing is known to remain."""
     world = World()
     world.raises("restore sender", AgentLost("gone", "sender"))
-    outcome, _ = go(world, tmp_path)
+    outcome, run = go(world, tmp_path)
     assert [*BEGIN, *TRIAL, *RESTORE, *END] == world.words
-    assert 0 == outcome.exit_code
+    assert (3, (), "sender: gone") == (
+        outcome.exit_code,
+        outcome.restore_errors,
+        str(outcome.error),
+    )
+    assert run.ending is not None
+    assert (["done"], "failed") == ([one.status for one in run.records], run.ending.status)
 
 
 @pytest.mark.parametrize(

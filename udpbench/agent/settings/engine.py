@@ -203,10 +203,10 @@ class Engine:
         self._undo_after(seq)
 
     def _undo_after(self, seq: int, force: bool = False) -> tuple[Change, ...]:
-        failures: list[str] = []
-        entries = [entry for entry in self._journal.pending if entry.seq > seq]
+        failures: dict[int, str] = {}
+        entries = [entry for entry in reversed(self._journal.pending) if entry.seq > seq]
         undone: list[Change] = []
-        for entry in reversed(entries):
+        for entry in entries:
             change = self._undo(entry, force, failures)
             if change is not None:
                 undone.append(change)
@@ -214,11 +214,16 @@ class Engine:
             # in the journal, to be looked at again after that.
             if not failures:
                 self._journal.undone(entry)
-        if failures:
-            raise RestoreError("\n".join(failures))
+        # What failed at first may have gone with what was undone after it: with its interface.
+        left = [entry for entry in entries if entry.seq in failures and not self._is_gone(entry)]
+        if left:
+            raise RestoreError("\n".join(failures[entry.seq] for entry in left))
+        for entry in entries if failures else ():
+            if entry in self._journal.pending:
+                self._journal.undone(entry)
         return tuple(undone)
 
-    def _undo(self, entry: Entry, force: bool, failures: list[str]) -> Optional[Change]:
+    def _undo(self, entry: Entry, force: bool, failures: dict[int, str]) -> Optional[Change]:
         """Write back what was read before; a thing that is gone needs nothing more."""
         setting = entry.setting
         now = put_back = None
@@ -230,7 +235,7 @@ class Engine:
             if not refusal.is_gone(error) or not self._is_gone(entry):
                 mend = by_hand.command(setting, entry.before)
                 why = refusal.explain(setting, error)
-                failures.append(f"{setting.kind} {setting.target}: {why}; by hand: {mend}")
+                failures[entry.seq] = f"{setting.kind} {setting.target}: {why}; by hand: {mend}"
                 return None
         return Change(setting, now, put_back)
 
@@ -239,7 +244,7 @@ class Engine:
         try:
             kind = self._kind(entry.setting)
             return kind.same(entry.before, kind.read(self._host, entry.setting.target))
-        except refusal.FAILURES as error:
+        except (_Unrestored, *refusal.FAILURES) as error:
             return refusal.is_gone(error)
 
     def _kind(self, setting: Setting) -> Kind:

@@ -1,0 +1,440 @@
+"""Whole runs of the command line that are hit while they work, and what has to be left afterwards.
+
+``Lab`` and ``Ssh`` are the two places: each knows its hosts' namespaces, journals and visible state.
+Whoever is hit is found by what it is in /proc; nothing is ever waited for by time alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import psutil
+import settings_fixture
+from ssh_hosts import Pair
+
+Victim = Literal["controller", "stopped", "agent", "guardian", "worker", "connection", "link"]
+When = Literal["apply", "path", "warmup", "measured", "between", "restore"]
+
+LEASE_S = 2
+DEADLINE_S = 60.0
+"""For what is no property under test: a busy machine may take its time."""
+POLL_S = 0.002
+ROOT = Path(__file__).parents[2]
+VISIBLE = (sys.executable, str(Path(settings_fixture.__file__)), "visible")
+
+
+def wait_until(what: str, condition: Callable[[], bool], limit_s: float = DEADLINE_S) -> None:
+    """Wait for a named condition; AssertionError says what was awaited."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {limit_s:g} s: {what}"
+        time.sleep(POLL_S)
+
+
+def namespace(pid: int | str) -> int:
+    """Return the inode number of a process's network namespace."""
+    return Path(f"/proc/{pid}/ns/net").stat().st_ino
+
+
+class Run:
+    """``udpbench run`` in a process of its own, and all that it says."""
+
+    def __init__(self, folder: Path, lab: str, experiment: dict[str, Any], home: Path) -> None:
+        self.folder = folder / "run"
+        (folder / "mine.yaml").write_text(json.dumps(experiment))
+        self._errors = (folder / "errors").open("w+")
+        words = ["run", str(folder / "mine.yaml"), "--lab", lab, "--lease", f"{LEASE_S}s"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "udpbench", *words, "--out", str(self.folder)],
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            cwd=folder,
+            env={**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT)},
+            start_new_session=True,
+        )
+        self._out = b""
+
+    @property
+    def out(self) -> str:
+        """What it has said on stdout so far, as far as it was read."""
+        return self._out.decode()
+
+    @property
+    def said(self) -> str:
+        """All that it has said so far."""
+        self._errors.seek(0)
+        return self.out + self._errors.read()
+
+    def _read(self, limit_s: float) -> bool:
+        """Take in what there is; False at the end."""
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], limit_s)[0]:
+            return True
+        chunk = os.read(self.process.stdout.fileno(), 65536)
+        self._out += chunk
+        return bool(chunk)
+
+    def await_line(self, text: str) -> None:
+        """Wait until it has said a text, or fail with all it said."""
+        deadline = time.monotonic() + DEADLINE_S
+        while text not in self.out:
+            assert self._read(max(deadline - time.monotonic(), 0)), f"no {text!r} in {self.said}"
+            assert time.monotonic() < deadline, f"no {text!r} in {self.said}"
+
+    def look(self) -> None:
+        """Take in what it has said without waiting."""
+        self._read(0)
+
+    def end(self) -> int:
+        """Read all it says to the end and return the exit status."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self._read(max(deadline - time.monotonic(), 0)):
+            assert time.monotonic() < deadline, f"no end of {self.said}"
+        return self.process.wait(DEADLINE_S)
+
+    @property
+    def name(self) -> str:
+        """What agents and journals call it."""
+        self.await_line("\n")
+        return self.out.split()[1].rstrip(":")
+
+    def close(self) -> None:
+        """Kill it if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._errors.close()
+
+
+@dataclass(frozen=True)
+class Kin:
+    """One process of a run."""
+
+    process: psutil.Process
+    command: tuple[str, ...]
+    namespace: int
+
+    def gone(self) -> bool:
+        """Say whether it holds nothing any more; a stopped controller cannot bury its children."""
+        return not self.process.is_running() or self.process.status() == psutil.STATUS_ZOMBIE
+
+
+def family(pid: int) -> list[Kin]:
+    """Return all descendants of a process."""
+    found = []
+    for one in psutil.Process(pid).children(recursive=True):
+        try:
+            found.append(Kin(one, tuple(one.cmdline()), namespace(one.pid)))
+        except (psutil.NoSuchProcess, OSError):
+            continue  # it has ended meanwhile
+    return found
+
+
+class Place(Protocol):
+    """Where a run runs."""
+
+    lab: str
+    sender: str
+    receiver: str
+    victim: str
+    """The host whose agent and guardian are hit; the last one to be restored."""
+    experiment: dict[str, Any]
+
+    def home(self) -> Path:
+        """Return the home folder of the controller."""
+
+    def settle(self, run: Run) -> None:
+        """Wait until every agent is up, and learn the hosts' namespaces."""
+
+    def space(self, host: str) -> int:
+        """Return a host's network namespace."""
+
+    def journals(self, host: str) -> Path:
+        """Return the folder of a host's journals as the test sees it."""
+
+    def visible(self) -> dict[str, dict[str, str]]:
+        """Return the visible state of every host that outlives the run."""
+
+    def inside(self, host: str, *command: str) -> tuple[str, ...]:
+        """Return a command that runs another one on a host."""
+
+
+EXPERIMENT: dict[str, Any] = {
+    "question": "What is left of it?",
+    "traffic": {"rate": "2kpps"},
+    "send": {"pace": "sleep", "bucket": "1s"},
+    "duration": "400ms",
+    "warmup": "200ms",
+    "settings": {
+        "sender": {"mtu": 1400, "qdisc": {"pfifo": {"limit": 100}}},
+        "receiver": {
+            "mtu": 1400,
+            "txqueuelen": 77,
+            "sysctl": {"net.ipv4.ip_default_ttl": 33},
+            "ethtool": {"features": {"gro": True}},
+        },
+    },
+}
+"""Changes of many kinds, so that much could be left behind."""
+
+
+@dataclass
+class BuiltIn:
+    """The built-in lab; what outlives its namespaces is the machine, of which a sysctl changes."""
+
+    folder: Path
+    lab = "local"
+    sender = "sender"
+    receiver = "receiver"
+    victim = "machine"
+    pids: dict[str, int] = field(default_factory=dict)
+    spaces: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def experiment(self) -> dict[str, Any]:
+        """The experiment, with a setting of machine scope."""
+        name = "net.core.netdev_max_backlog"
+        value = int(Path("/proc/sys", *name.split(".")).read_text()) + 1
+        settings = EXPERIMENT["settings"]
+        sysctl = {**settings["receiver"]["sysctl"], name: value}
+        receiver = {**settings["receiver"], "sysctl": sysctl}
+        return {**EXPERIMENT, "settings": {**settings, "receiver": receiver}}
+
+    def home(self) -> Path:
+        """Return any."""
+        return self.folder
+
+    def settle(self, run: Run) -> None:
+        """Read the agents' pids from what the run says."""
+        for host in (self.sender, self.receiver, self.victim):
+            run.await_line(f"{host}: agent ")
+            run.await_line(" is up\n")
+        for line in run.out.splitlines():
+            words = line.split()
+            if words[1:2] == ["agent"]:
+                self.pids[words[0].rstrip(":")] = int(words[2])
+        self.spaces = {host: namespace(pid) for host, pid in self.pids.items()}
+
+    def space(self, host: str) -> int:
+        """Return that of its agent."""
+        return self.spaces[host]
+
+    def journals(self, host: str) -> Path:  # noqa: ARG002 - all are of this machine
+        """All hosts of this machine have one folder."""
+        return Path("/run/udpbench")
+
+    def visible(self) -> dict[str, dict[str, str]]:
+        """Return what this machine shows; the namespaces go with the last process in them."""
+        return {"machine": seen(())}
+
+    def inside(self, host: str, *command: str) -> tuple[str, ...]:
+        """Enter the agent's namespace."""
+        return ("nsenter", f"--target={self.pids[host]}", "--net", *command)
+
+
+@dataclass
+class BySsh:
+    """Two hosts, each with a real sshd; all they are outlives the run."""
+
+    pair: Pair
+    folder: Path
+    sender = "left"
+    receiver = "right"
+    victim = "right"
+    experiment = EXPERIMENT
+
+    @property
+    def lab(self) -> str:
+        """The file of the pair's lab."""
+        path = self.folder / "lab.yaml"
+        path.write_text(self.pair.lab())
+        return str(path)
+
+    def _pid(self, host: str) -> int:
+        return {one.name: one.pid for one in self.pair.hosts}[host]
+
+    def home(self) -> Path:
+        """Return the one that leads to the pair."""
+        return self.pair.home
+
+    def settle(self, run: Run) -> None:
+        """Wait for both."""
+        for host in (self.sender, self.receiver):
+            run.await_line(f"{host}: agent is up\n")
+
+    def space(self, host: str) -> int:
+        """Return that of its holder."""
+        return namespace(self._pid(host))
+
+    def journals(self, host: str) -> Path:
+        """Each has a /run of its own."""
+        return Path(f"/proc/{self._pid(host)}/root/run/udpbench")
+
+    def visible(self) -> dict[str, dict[str, str]]:
+        """Return what each host shows."""
+        return {host.name: seen(host.inside()) for host in self.pair.hosts}
+
+    def inside(self, host: str, *command: str) -> tuple[str, ...]:
+        """Enter the host."""
+        return ("nsenter", f"--target={self._pid(host)}", "--net", "--mount", *command)
+
+
+def seen(enter: tuple[str, ...]) -> dict[str, str]:
+    """Return the whole visible state of a place that a command enters."""
+    done = subprocess.run((*enter, *VISIBLE), capture_output=True, text=True, check=False)
+    assert 0 == done.returncode, done.stderr
+    state: dict[str, str] = json.loads(done.stdout)
+    return state
+
+
+@contextmanager
+def running(place: Place, folder: Path, repetitions: int) -> Iterator[Run]:
+    """Yield a run in a place; what is left of it is killed."""
+    experiment = {**place.experiment, "repetitions": repetitions}
+    run = Run(folder, place.lab, experiment, place.home())
+    try:
+        yield run
+    finally:
+        run.close()
+
+
+class Scene:
+    """One run with the processes it has at one moment, and the deeds that can be done to it."""
+
+    def __init__(self, place: Place, run: Run) -> None:
+        self.place = place
+        self.run = run
+        place.settle(run)
+        self.kin: list[Kin] = []
+        self._held: Kin | None = None
+
+    def gather(self) -> None:
+        """Learn who is there now."""
+        self.kin = family(self.run.process.pid)
+
+    def journal(self, host: str) -> Path:
+        """Return the file of a host's journal."""
+        return self.place.journals(host) / f"{self.run.name}-{self.place.space(host)}.jsonl"
+
+    def one(self, host: str, module: str) -> Kin:
+        """Return the process of a module on a host."""
+        space = self.place.space(host)
+        found = [
+            kin
+            for kin in self.kin
+            if kin.namespace == space and f"udpbench.agent.{module}" in kin.command
+        ]
+        # Over SSH the shells before it carry the agent's name, too, and have become it by now.
+        assert 1 == len(found), f"{module} of {host} among {self.kin}"
+        return found[0]
+
+    # --- moments ---------------------------------------------------------------------------------
+
+    def reach(self, when: When) -> None:
+        """Wait for a moment, and hold the run there where it would not last."""
+        getattr(self, f"_reach_{when}")()
+
+    def _reach_apply(self) -> None:
+        """Stop where the receiver is at its settings, and the sender has not begun."""
+        receiver = self.place.receiver
+        wait_until(f"a journal of {receiver}", self.journal(receiver).exists)
+        self.hold(receiver)
+        self.run.look()
+        assert not self.journal(self.place.sender).exists(), "the receiver was done already"
+        assert " path\n" not in self.run.out
+
+    def _reach_path(self) -> None:
+        self.run.await_line("mine#1 path\n")
+        self.hold(self.place.sender)
+
+    def _reach_warmup(self) -> None:
+        self.run.await_line("mine#1 warmup ")
+        self.gather()
+
+    def _reach_measured(self) -> None:
+        self.run.await_line("mine#2 measured ")
+        self.gather()
+
+    def _reach_between(self) -> None:
+        self.run.await_line("[1/2] mine#1: done\n")
+        self.hold(self.place.sender)
+        self.run.look()
+        assert "mine#2 path" not in self.run.out, "the next trial has begun already"
+
+    def _reach_restore(self) -> None:
+        self.run.await_line("\nrestoring ")
+        self.hold(self.place.victim)
+        assert self.journal(self.place.victim).exists(), f"{self.place.victim} was restored already"
+
+    def hold(self, host: str) -> None:
+        """Stop a host's agent for as long as the deed takes."""
+        self.gather()
+        self._held = self.one(host, "serve")
+        self._held.process.suspend()
+
+    def let_go(self) -> None:
+        """Let whoever is held go on."""
+        if self._held is not None:
+            with suppress(psutil.NoSuchProcess):  # it was the one that was hit
+                self._held.process.resume()
+        self._held = None
+
+    # --- deeds -----------------------------------------------------------------------------------
+
+    def hit(self, who: Victim) -> None:
+        """Do it."""
+        getattr(self, f"_hit_{who}")()
+
+    def _hit_controller(self) -> None:
+        self.run.process.kill()
+
+    def _hit_stopped(self) -> None:
+        self.run.process.send_signal(signal.SIGSTOP)
+
+    def _hit_agent(self) -> None:
+        self.one(self.place.victim, "serve").process.kill()
+
+    def _hit_guardian(self) -> None:
+        self.one(self.place.victim, "guardian").process.kill()
+
+    def _hit_worker(self) -> None:
+        self.one(self.place.receiver, "workers").process.kill()
+
+    def _hit_connection(self) -> None:
+        """Kill the sshd that carries it: the parent of the agent."""
+        agent = self.one(self.place.victim, "serve").process
+        parent = agent.parent()
+        assert parent is not None
+        assert "sshd" in parent.name()
+        parent.kill()
+
+    def _hit_link(self) -> None:
+        """Take the receiver's end down, so that the sender loses its carrier."""
+        interface = "receive0" if isinstance(self.place, BuiltIn) else "test0"
+        down = ("ip", "link", "set", interface, "down")
+        subprocess.run(self.place.inside(self.place.receiver, *down), check=True)
+
+    # --- afterwards ------------------------------------------------------------------------------
+
+    def await_journals_gone(self, *hosts: str, limit_s: float) -> None:
+        """Wait until nothing of the run is left to undo on some hosts."""
+        for host in hosts:
+            wait_until(f"{host} is restored", lambda: not self.journal(host).exists(), limit_s)  # noqa: B023
+
+    def await_nobody(self, limit_s: float) -> None:
+        """Wait until no process of the run is left."""
+        left = [kin for kin in self.kin if not kin.gone()]
+        wait_until(f"an end of {left}", lambda: all(kin.gone() for kin in left), limit_s)

@@ -1,0 +1,155 @@
+"""Any death: whoever dies, whenever and wherever, the hosts end as they began, and it is told.
+
+A matrix of who, when and where. CI runs every pair of who and when in one of the two places, all of
+it is run by ``python3 noxfile.py deaths``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import ssh_hosts
+from deaths import LEASE_S, BuiltIn, BySsh, Place, Scene, Victim, When, running
+from ssh_hosts import Pair, pair_of_hosts
+
+from udpbench.__main__ import app
+
+pytestmark = ssh_hosts.needed()
+
+ALL = "UDPBENCH_ALL_DEATHS"
+"""Set in the environment, every case is run."""
+WHERE = ("lab", "ssh")
+MEANINGLESS = {
+    ("worker", "apply"): "the workers are made after it",
+    ("worker", "between"): "the workers end with their trial",
+    ("worker", "restore"): "the workers end with their trial",
+    ("connection", "lab"): "nothing but pipes leads to its agents",
+}
+"""Who and when, or who and where → why there is no such case."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One cell of the matrix."""
+
+    who: Victim
+    when: When
+    where: str
+
+    @property
+    def meaningless(self) -> bool:
+        """Say whether there is nothing to hit."""
+        return bool({(self.who, self.when), (self.who, self.where)} & set(MEANINGLESS))
+
+    @property
+    def repetitions(self) -> int:
+        """Two where a trial has to be finished before."""
+        return 2 if self.when in ("measured", "between") else 1
+
+    def __str__(self) -> str:
+        return f"{self.who}-{self.when}-{self.where}"
+
+
+MATRIX = [
+    case
+    for who in get_args(Victim)
+    for when in get_args(When)
+    for where in WHERE
+    if not (case := Case(who, when, where)).meaningless
+]
+
+
+def chosen() -> list[Case]:
+    """Return all cases, or of each pair of who and when the one in the place whose turn it is."""
+    if os.environ.get(ALL):
+        return MATRIX
+    whos, whens = get_args(Victim), get_args(When)
+    return [
+        case
+        for case in MATRIX
+        if case.who == "connection"
+        or WHERE[(whos.index(case.who) + whens.index(case.when)) % 2] == case.where
+    ]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Yield two hosts with sshd."""
+    with pair_of_hosts(tmp_path_factory.mktemp("ssh")) as hosts:
+        yield hosts
+
+
+@pytest.fixture
+def place(case: Case, tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+    """Return the place of a case."""
+    if case.where == "lab":
+        return BuiltIn(tmp_path)
+    return BySsh(request.getfixturevalue("pair"), tmp_path)
+
+
+def shown(folder: Path) -> list[str]:
+    """Return the status of every trial that ``udpbench show --json`` tells of."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        app(["show", str(folder), "--json"], standalone_mode=False)
+    return [trial["status"] for trial in json.loads(out.getvalue())["trials"]]
+
+
+FINISHED = {"measured": ["done"], "between": ["done"], "restore": ["done"]}
+"""When → the trials that were finished before."""
+
+
+def outcome(case: Case) -> tuple[int, list[str], str]:
+    """Return the exit status, the trials' states, and what is said."""
+    finished = FINISHED.get(case.when, [])
+    failed = finished if case.when == "restore" else [*finished, "failed"]
+    if case.who == "controller":
+        return -signal.SIGKILL, finished, ""
+    if case.who == "guardian" or (case.when == "restore" and case.who in ("stopped", "link")):
+        return 0, ["done"] * case.repetitions, ""
+    if case.who == "link":
+        return 3, failed, "no packet of the path check arrived"
+    words = {
+        "stopped": "udpbench agent: the lease of 2.0 s ran out; restored",
+        "agent": "the agent is lost at ",
+        "connection": "it ended, or the connection to it did",
+        "worker": "the worker process ended by itself with signal 9",
+    }
+    return 3, failed, words[case.who]
+
+
+@pytest.mark.parametrize("case", chosen(), ids=str)
+def test_whoever_dies_the_hosts_end_as_they_began(case: Case, place: Place, tmp_path: Path) -> None:
+    """Within a lease and a second; what was finished is readable, and what happened is said."""
+    before = place.visible()
+    with running(place, tmp_path, case.repetitions) as run:
+        scene = Scene(place, run)
+        scene.reach(case.when)
+        scene.hit(case.who)
+        hit_at = time.monotonic()
+        scene.let_go()
+        left_s = LEASE_S + 1 - (time.monotonic() - hit_at)
+        if case.who in ("controller", "stopped"):
+            scene.await_journals_gone(place.sender, place.receiver, place.victim, limit_s=left_s)
+        elif case.who in ("agent", "connection"):
+            scene.await_journals_gone(place.victim, limit_s=left_s)
+        if case.who == "stopped":
+            run.process.send_signal(signal.SIGCONT)
+        code = run.end()
+        scene.await_nobody(1.0)
+        after = place.visible()
+        expected_code, statuses, words = outcome(case)
+        assert (expected_code, statuses) == (code, shown(run.folder)), run.said
+        assert words in " ".join(run.said.split()), run.said
+    for host, state in before.items():
+        assert state == after[host], host
