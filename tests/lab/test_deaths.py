@@ -22,7 +22,7 @@ import ssh_hosts
 from deaths import LEASE_S, BuiltIn, BySsh, Place, Scene, Victim, When, running
 from ssh_hosts import Pair, pair_of_hosts
 
-from udpbench.__main__ import app
+from udpbench.command_line import app
 
 pytestmark = ssh_hosts.needed()
 
