@@ -172,13 +172,14 @@ def agent(session: nox.Session) -> None:
         home = ROOT / ".nox" / f"agent-{name}"
         if not (home / "bin" / "pytest").exists():
             session.run(python, "-m", "venv", "--clear", str(home), external=True)
-            needed = ("cffi", "psutil", "pyroute2", "pytest", "hypothesis")
+            needed = ("cffi", "psutil", "pyroute2", "pytest", "pytest-xdist", "hypothesis")
             pip = str(home / "bin" / "pip")
             session.run(pip, "install", "--quiet", *needed, external=True)
         pip = str(home / "bin" / "pip")
         deploy = ("install", "--quiet", "--no-deps", "--force-reinstall", str(wheel))
         session.run(pip, *deploy, external=True)
-        session.run(str(home / "bin" / "pytest"), "tests/agent", *session.posargs, external=True)
+        asked = ("--numprocesses=auto", "tests/agent", *session.posargs)
+        session.run(str(home / "bin" / "pytest"), *asked, external=True)
 
 
 @nox.session
