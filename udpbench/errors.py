@@ -5,6 +5,7 @@
     ├── RecordError               2   a run folder that is missing, foreign or damaged
     ├── HostError                 3   something failed on, or on the way to, one host
     │   ├── ConnectError              the host could not be reached or the agent not started
+    │   │   └── NotPermitted          this machine does not let this user make a built-in lab
     │   ├── HelloRefused              protocol or build differ, or the namespace is held by a run
     │   ├── AgentLost                 the channel to a running agent broke
     │   ├── SettingRefused            the host would not take a setting, or did not keep it
@@ -77,6 +78,10 @@ class ConnectError(HostError):
     """The host could not be reached, or its agent could not be started there."""
 
 
+class NotPermitted(ConnectError):
+    """The machine does not let the user make a built-in lab; nothing is wrong with the lab."""
+
+
 class HelloRefused(HostError):
     """The agent answered, but must not be used by this run."""
 
@@ -126,6 +131,7 @@ HOST_ERRORS: dict[str, type[HostError]] = {
     for cls in (
         HostError,
         ConnectError,
+        NotPermitted,
         HelloRefused,
         AgentLost,
         SettingRefused,

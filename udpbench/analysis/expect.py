@@ -47,16 +47,59 @@ class _Comparison:
 
 def evaluate(experiment: Experiment, results: Sequence[Result]) -> tuple[Verdict, ...]:
     """Return a verdict for each expectation of an experiment over the results of its trials."""
+    mine = _points_of(experiment, results)
+    return tuple(
+        _verdict(one, mine, list(mine) if _is_open(one) else [""]) for one in experiment.expect
+    )
+
+
+def evaluate_at(
+    experiment: Experiment, results: Sequence[Result], point: str
+) -> tuple[Verdict, ...]:
+    """Return a verdict for each expectation that is judged at a point, and at that point alone."""
+    mine = _points_of(experiment, results)
+    return tuple(_verdict(one, mine, [point]) for one in expected_at(experiment, point))
+
+
+def expected_at(experiment: Experiment, point: str) -> tuple[Expectation, ...]:
+    """Return the expectations that are judged at a point.
+
+    Those that name no point, or only one of the two, are judged at each; one that names its points
+    is judged at that of them which the experiment declares last.
+    """
+    declared = [trial.point for trial in experiment.points]
+    return tuple(
+        one
+        for one in experiment.expect
+        if _is_open(one) or max(_named(one), key=declared.index) == point
+    )
+
+
+def compared_with(experiment: Experiment, point: str) -> tuple[str, ...]:
+    """Return every point whose trials it takes to judge one: itself, and those it is held to."""
+    needed = {point, *(name for one in expected_at(experiment, point) for name in _named(one))}
+    return tuple(trial.point for trial in experiment.points if trial.point in needed)
+
+
+def _is_open(expectation: Expectation) -> bool:
+    """Return whether an expectation speaks of every point."""
+    sides = (expectation.left, expectation.right)
+    return any(side.metric is not None and side.point is None for side in sides)
+
+
+def _named(expectation: Expectation) -> list[str]:
+    sides = (expectation.left, expectation.right)
+    return [side.point for side in sides if side.point is not None]
+
+
+def _points_of(experiment: Experiment, results: Sequence[Result]) -> dict[str, Point]:
     mine = {p.name: p for p in points(results) if p.experiment == experiment.name}
     for trial in experiment.points:
         mine.setdefault(trial.point, Point(experiment.name, trial.point, ()))
-    return tuple(_verdict(expectation, mine) for expectation in experiment.expect)
+    return mine
 
 
-def _verdict(expectation: Expectation, mine: dict[str, Point]) -> Verdict:
-    sides = (expectation.left, expectation.right)
-    open_sides = [side for side in sides if side.metric is not None and side.point is None]
-    names = list(mine) if open_sides else [""]
+def _verdict(expectation: Expectation, mine: dict[str, Point], names: Sequence[str]) -> Verdict:
     compared = [_compare(expectation, name, mine) for name in names]
     answers = [_answer(expectation, comparison) for comparison in compared]
     told = [

@@ -77,7 +77,7 @@ def load_experiments(names: Sequence[str], sets: Sequence[str] = ()) -> list[Exp
     found = [
         _collect(problems, lambda file=path: _load_file(file, overrides))  # type: ignore[misc]
         for path, is_named in files
-        if is_named or _is_experiment(path)
+        if is_named or is_experiment(path)
     ]
     experiments = [experiment for experiment in found if experiment is not None]
     if not found and not problems:
@@ -91,7 +91,15 @@ def load_experiments(names: Sequence[str], sets: Sequence[str] = ()) -> list[Exp
 def left_alone(names: Sequence[str]) -> list[Path]:
     """Return the YAML files in the named folders that are no experiments."""
     files = _files(names, [])
-    return [path for path, is_named in files if not is_named and not _is_experiment(path)]
+    return [path for path, is_named in files if not is_named and not is_experiment(path)]
+
+
+def is_experiment(path: Path) -> bool:
+    """Return whether a file claims to be one, by its text alone: it is not parsed."""
+    try:
+        return _QUESTION.search(document.read_text(path, "")) is not None
+    except InputError:
+        return False
 
 
 def load_experiment_data(data: dict[str, Any], name: str, sets: Sequence[str] = ()) -> Experiment:
@@ -147,14 +155,6 @@ def _files(names: Sequence[str], problems: list[Problem]) -> list[tuple[Path, bo
         for file in listed:
             found.setdefault(file.resolve(), (file, not path.is_dir()))
     return list(found.values())
-
-
-def _is_experiment(path: Path) -> bool:
-    """Return whether a file in a folder claims to be one; a broken file that does is reported."""
-    try:
-        return _QUESTION.search(document.read_text(path, "")) is not None
-    except InputError:
-        return False
 
 
 def _same_names(experiments: Iterable[Experiment]) -> list[Problem]:

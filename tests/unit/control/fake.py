@@ -123,7 +123,8 @@ class FakeAgent:
         self.world = world
         self.offset_ns = 0
         self.round_trip_ns: int | None = 100_000
-        self.pid: int | None = 1000 + len(world.agents)
+        opened = sum(word.startswith("open ") for word in world.words)
+        self.pid: int | None = 999 + opened
         self.in_force: list[dict[str, Any]] = []
         self.workers: list[dict[str, Any]] = []
         self.state = "none"

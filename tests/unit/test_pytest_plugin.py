@@ -1,0 +1,442 @@
+"""The plugin as pytest's users meet it, with agents of paper: items, fixture, options, summary."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import entry_points
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from control import fake  # noqa: F401
+
+import udpbench.gate  # noqa: F401 - what is imported only inside, pytester makes forgotten
+from udpbench.pytest_plugin import matches
+
+pytest_plugins = ["pytester"]
+
+PLUGIN = [] if "udpbench" in entry_points(group="pytest11").names else ["-pudpbench.pytest_plugin"]
+"""An environment that was made before the plugin was has no entry point for it."""
+CONFTEST = """
+from control.fake import World
+from udpbench.errors import *
+from udpbench.pytest_plugin import SURROUNDINGS
+
+world = World({world})
+{more}
+
+def pytest_configure(config):
+    config.stash[SURROUNDINGS] = world.surroundings()
+"""
+ONE = """
+question: What?
+duration: 100ms
+warmup: 0s
+repetitions: 2
+expect: [unaccounted == 0]
+"""
+TWO = """
+question: What?
+variants:
+  one: {traffic.size: 32B}
+  two: {traffic.size: 64B}
+duration: 100ms
+warmup: 0s
+repetitions: 2
+expect:
+  - unaccounted == 0
+  - received_packets[two] >= received_packets[one]
+"""
+
+SWEEP = TWO.partition("expect:")[0] + "sweep: {send.batch: [1, 64]}\n"
+
+
+class Project:
+    """A user's project with experiments, and pytest in it."""
+
+    def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pytester = pytester
+        self.path = pytester.path
+        monkeypatch.syspath_prepend(str(Path(__file__).parent))
+        monkeypatch.setenv("COLUMNS", "120")
+        monkeypatch.setenv("NO_COLOR", "1")
+        self.world()
+
+    def world(self, world: str = "", more: str = "") -> None:
+        """Let the fake agents behave."""
+        (self.path / "conftest.py").write_text(CONFTEST.format(world=world, more=more))
+
+    def file(self, name: str, text: str) -> None:
+        """Write a file."""
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def run(self, *args: str) -> pytest.RunResult:
+        """Run pytest in this process, where the fakes are."""
+        # hypothesis would be loaded anew in every inner session, which takes half a second.
+        options = [*PLUGIN, "-pno:hypothesispytest", "-ra", *args]
+        return self.pytester.runpytest_inprocess(*options, no_reraise_ctrlc=True)
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Return an empty project whose lab is of paper."""
+    return Project(pytester, monkeypatch)
+
+
+def lines(result: pytest.RunResult, start: str) -> list[str]:
+    """Return what was written from a section's title to the next."""
+    found = result.outlines
+    begin = next(i for i, line in enumerate(found) if line.strip("= ") == start)
+    rest = found[begin + 1 :]
+    end = next((i for i, line in enumerate(rest) if line.startswith("==")), len(rest))
+    return rest[:end]
+
+
+# --- what is collected ---------------------------------------------------------------------------
+
+
+def test_an_experiment_is_an_item_per_point_in_the_order_of_the_file(project: Project) -> None:
+    """Names are those that tables and expectations use; an experiment of one point is all."""
+    project.file("two.udpbench.yaml", SWEEP)
+    project.file("one.udpbench.yaml", ONE)
+    result = project.run("--collect-only", "-q")
+    assert [
+        "one.udpbench.yaml::all",
+        "two.udpbench.yaml::one,batch=1",
+        "two.udpbench.yaml::one,batch=64",
+        "two.udpbench.yaml::two,batch=1",
+        "two.udpbench.yaml::two,batch=64",
+    ] == [line for line in result.outlines if "::" in line]
+
+
+def test_other_yaml_is_never_read(project: Project) -> None:
+    """Neither a file that no glob names nor one without a question is parsed, broken or not."""
+    project.file("compose.yaml", "question: [unclosed")
+    project.file("experiments/lab.yaml", "sender: [unclosed")
+    project.file("experiments/deep/gate.yaml", ONE)
+    project.file("elsewhere/gate.yaml", ONE)
+    project.pytester.makeini("[pytest]\nudpbench_files = experiments/**/*.yaml\n")
+    result = project.run("--collect-only", "-q")
+    assert ["experiments/deep/gate.yaml::all"] == [o for o in result.outlines if "::" in o]
+    assert pytest.ExitCode.OK == result.ret
+
+
+def test_a_file_that_is_named_itself_needs_no_glob(project: Project) -> None:
+    """As the user names it, it is meant."""
+    project.file("mine.yaml", ONE)
+    result = project.run("mine.yaml")
+    result.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("glob", "path", "expected"),
+    [
+        ("experiments/**/*.yaml", "experiments/a.yaml", True),
+        ("experiments/**/*.yaml", "experiments/b/c/a.yaml", True),
+        ("experiments/*.yaml", "experiments/b/a.yaml", False),
+        ("**/gate.yaml", "gate.yaml", True),
+        ("gate.yaml", "b/gate.yaml", False),
+    ],
+)
+def test_a_glob_matches_part_by_part(glob: str, path: str, expected: bool) -> None:
+    """A star stays within a folder, two stars are any number of folders."""
+    assert expected == matches(tuple(path.split("/")), tuple(glob.split("/")))
+
+
+def test_a_wrong_file_is_said_with_every_problem(project: Project) -> None:
+    """What the file says wrong is a collection error of words, without a traceback."""
+    project.file("bad.udpbench.yaml", "question: What?\ntraffic: {size: 64, ttl: 300}\n")
+    result = project.run()
+    assert pytest.ExitCode.INTERRUPTED == result.ret
+    text = "\n".join(result.outlines)
+    assert "bad.udpbench.yaml:2: traffic.size" in text
+    assert "bad.udpbench.yaml:2: traffic.ttl" in text
+    assert "Traceback" not in text
+
+
+# --- what passes, fails and is skipped -----------------------------------------------------------
+
+
+def test_points_of_one_file_share_one_run(project: Project) -> None:
+    """The trials of both points are of one run, so that they interleave."""
+    project.file("two.udpbench.yaml", TWO)
+    result = project.run("--udpbench-out", "out")
+    result.assert_outcomes(passed=2)
+    (run,) = (project.path / "out").glob("*/run.jsonl")
+    kinds = [json.loads(line)["kind"] for line in run.read_text().splitlines()]
+    assert ["header", "trial", "trial", "trial", "trial", "ending"] == kinds
+
+
+@pytest.mark.parametrize(("chosen", "trials"), [("one", 2), ("two", 4)])
+def test_a_selected_point_runs_with_those_it_is_compared_with(
+    project: Project, chosen: str, trials: int
+) -> None:
+    """The comparison belongs to the point that is declared last; the first one runs alone."""
+    project.file("two.udpbench.yaml", TWO)
+    result = project.run("--udpbench-out", "out", f"two.udpbench.yaml::{chosen}")
+    result.assert_outcomes(passed=1)
+    (run,) = (project.path / "out").glob("*/run.jsonl")
+    assert trials == run.read_text().count('"kind":"trial"')
+
+
+def test_a_missed_expectation_explains_itself(project: Project) -> None:
+    """Expected, measured, ledger, findings and the run folder, and no traceback."""
+    counters = {"snmp.Udp.RcvbufErrors": 5, "snmp.Udp.InErrors": 5}
+    project.world(f"arriving=990, drop_counters={counters}")
+    project.file("gate.udpbench.yaml", ONE.replace("unaccounted == 0", "udp_rcvbuf == 0"))
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    told = lines(result, "FAILURES")
+    assert "expected: udp_rcvbuf == 0" in told
+    assert "measured: 5 is not == 0" in told
+    text = "\n".join(told)
+    for part in ("results", "ledger (packets of", "udp_rcvbuf", "built-in lab", "run folder: "):
+        assert part in text, part
+    assert "pytest_plugin.py" not in text
+
+
+def test_a_failed_trial_fails_its_item(project: Project) -> None:
+    """The reason is the host's own."""
+    project.world(
+        more="world.raises('start receiver measured', WorkerFailed('it died', 'receiver'))"
+    )
+    project.file("gate.udpbench.yaml", ONE)
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    assert "receiver: failed: it died" in lines(result, "FAILURES")
+
+
+def test_a_run_that_ends_early_fails_what_it_did_not_reach(project: Project) -> None:
+    """An agent that is lost ends the run; the error is that of each item without its trials."""
+    project.world(more="world.raises('start receiver measured', AgentLost('gone', 'receiver'))")
+    project.file("two.udpbench.yaml", TWO)
+    result = project.run()
+    result.assert_outcomes(failed=2)
+    assert 2 == lines(result, "FAILURES").count("the run ended early: receiver: gone")
+
+
+def test_a_run_whose_process_died_fails(project: Project) -> None:
+    """A folder without an end is what a killed worker of pytest-xdist leaves."""
+    project.file("gate.udpbench.yaml", ONE)
+    project.world(
+        more="import udpbench.records, os\n"
+        "def die(*_): raise SystemError\n"
+        "world.hooks['start receiver measured'] = die"
+    )
+    project.run("--udpbench-out", "out")
+    (run,) = (project.path / "out").glob("*/run.jsonl")
+    session = run.parent.name.partition("-gate")[0]
+    run.write_text("".join(line for line in run.open() if '"kind":"ending"' not in line))
+    project.world(
+        more=f"import udpbench.pytest_plugin as p\ndef pytest_sessionstart(session):\n"
+        f"    session.config.stash[p._SESSION] = {session!r}"
+    )
+    result = project.run("--udpbench-out", "out")
+    result.assert_outcomes(failed=1)
+    assert "the run ended early: its process died" in lines(result, "FAILURES")
+
+
+def test_without_permission_the_item_is_skipped_with_the_reason(project: Project) -> None:
+    """A user who may not make a lab has not missed an expectation."""
+    project.world(more="world.raises('open sender', NotPermitted('needs root', 'sender'))")
+    project.file("gate.udpbench.yaml", ONE)
+    result = project.run()
+    result.assert_outcomes(skipped=1)
+    assert any("sender: needs root" in line for line in result.outlines)
+
+
+def test_what_a_host_lacks_skips_the_item(project: Project) -> None:
+    """A need that is not met is not a no."""
+    project.file("gate.udpbench.yaml", ONE + "needs: {receiver: {cpus: 4096}}\n")
+    result = project.run()
+    result.assert_outcomes(skipped=1)
+    assert any("4096" in line for line in result.outlines if line.startswith("SKIPPED"))
+
+
+def test_a_comparison_with_a_skipped_point_is_skipped(project: Project) -> None:
+    """What cannot be compared here is neither held nor missed."""
+    text = TWO.replace("one: {traffic.size: 32B}", "one: {needs: {receiver: {cpus: 4096}}}")
+    project.file("two.udpbench.yaml", text.replace("  - unaccounted == 0\n", ""))
+    result = project.run()
+    result.assert_outcomes(skipped=2)
+    assert any("a point to compare with was skipped" in line for line in result.outlines)
+
+
+def test_a_host_that_is_not_restored_stops_the_session(project: Project) -> None:
+    """Nothing more is measured on a host that is not as it was."""
+    project.world(more="world.raises('restore receiver', RestoreError('mtu', 'receiver'))")
+    project.file("a.udpbench.yaml", ONE)
+    project.file("b.udpbench.yaml", ONE)
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    assert any("a host was not restored: receiver: mtu" in line for line in result.outlines)
+
+
+def test_an_interrupted_run_interrupts_pytest(project: Project) -> None:
+    """Ctrl-C during a run ends the session, with the hosts restored."""
+    project.world(more="world.hooks['start receiver measured'] = world.interrupt.note")
+    project.file("gate.udpbench.yaml", ONE)
+    assert pytest.ExitCode.INTERRUPTED == project.run().ret
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["--udpbench-lab", "nowhere"], "neither a file nor a shipped lab"),
+        (["-o", "udpbench_wait=1"], "missing"),
+    ],
+)
+def test_a_wrong_option_is_said_in_words(project: Project, args: list[str], text: str) -> None:
+    """No traceback for what the user wrote."""
+    project.file("gate.udpbench.yaml", ONE)
+    result = project.run(*args)
+    result.assert_outcomes(failed=1)
+    told = "\n".join(lines(result, "FAILURES"))
+    assert text in told
+    assert "pytest_plugin.py" not in told
+
+
+# --- the fixture ---------------------------------------------------------------------------------
+
+
+def test_the_fixture_returns_medians(project: Project) -> None:
+    """Numbers, ledger stages and trials of a dict, within an ordinary test."""
+    project.world("drop_counters={'snmp.Udp.RcvbufErrors': 0}")
+    project.pytester.makepyfile(
+        """
+        def test_it(udpbench):
+            result = udpbench({"duration": "100ms", "warmup": "0s", "repetitions": 3})
+            assert (1000, 1000, 0) == (
+                result.received_packets, result.sent_packets, result.loss_ratio)
+            assert (0, 0, 3, 3) == (
+                result.ledger["udp_rcvbuf"], result.unaccounted, len(result.trials),
+                result.valid_trials)
+        """
+    )
+    project.run().assert_outcomes(passed=1)
+
+
+def test_the_fixture_names_several_points(project: Project) -> None:
+    """A mapping by name, which says so where one number is asked for."""
+    project.file("two.yaml", TWO)
+    project.pytester.makepyfile(
+        """
+        import pytest
+
+        def test_it(udpbench):
+            result = udpbench("two.yaml")
+            assert ["one", "two"] == list(result)
+            assert 2 == len(result)
+            assert 1000 == result["one"].received_packets
+            with pytest.raises(AttributeError, match="of which point. There are one, two; write"):
+                result.loss_ratio
+            with pytest.raises(AttributeError, match="lost"):
+                result.lost
+            with pytest.raises(KeyError, match="no point is called three; known: one, two"):
+                result["three"]
+        """
+    )
+    project.run().assert_outcomes(passed=1)
+
+
+def test_the_fixture_fails_in_words(project: Project) -> None:
+    """A missed expectation, a wrong key, a name that leads nowhere and a folder of several."""
+    project.file("several/a.yaml", ONE)
+    project.file("several/b.yaml", ONE)
+    project.pytester.makepyfile(
+        """
+        BRIEF = {"duration": "100ms", "warmup": "0s", "repetitions": 1}
+
+        def test_missed(udpbench):
+            udpbench({**BRIEF, "expect": ["received_packets > 5000"]})
+
+        def test_wrong(udpbench):
+            udpbench({**BRIEF, "trafic": {}})
+
+        def test_nowhere(udpbench):
+            udpbench("nowhere")
+
+        def test_several(udpbench):
+            udpbench("several")
+        """
+    )
+    result = project.run()
+    result.assert_outcomes(failed=4)
+    told = lines(result, "FAILURES")
+    assert "measured: 1 000 is not > 5 000" in told
+    assert any("trafic" in line and "unknown key" in line for line in told)
+    assert any("neither a file, a folder nor a shipped experiment" in line for line in told)
+    assert "several: holds a, b; name one of them" in told
+
+
+def test_calls_of_one_test_have_folders_of_their_own(project: Project) -> None:
+    """The second run is not the first one's."""
+    project.pytester.makepyfile(
+        """
+        def test_it(udpbench):
+            brief = {"duration": "100ms", "warmup": "0s"}
+            assert 1 == len(udpbench({**brief, "repetitions": 1}).trials)
+            assert 2 == len(udpbench({**brief, "repetitions": 2}).trials)
+        """
+    )
+    project.run("--udpbench-out", "out").assert_outcomes(passed=1)
+    assert 2 == len(list((project.path / "out").glob("*/run.jsonl")))
+
+
+# --- what is told --------------------------------------------------------------------------------
+
+
+def test_the_summary_has_a_line_per_point(project: Project) -> None:
+    """Rate, loss, validity and the label of the lab, and where the run is."""
+    project.file("two.udpbench.yaml", TWO)
+    told = lines(project.run(), "udpbench")
+    assert [
+        "two.udpbench.yaml  passed  one: – delivered, 0.00 % lost, 2/2 valid, built-in lab",
+        "two.udpbench.yaml  passed  two: – delivered, 0.00 % lost, 2/2 valid, built-in lab",
+    ] == told[:2]
+    assert 1 == sum(line.startswith("run folder: ") for line in told)
+
+
+def test_no_experiment_no_summary(project: Project) -> None:
+    """Whoever does not use udpbench does not hear of it."""
+    project.pytester.makepyfile("def test_it(): pass")
+    assert "udpbench ==" not in "\n".join(project.run().outlines)
+
+
+def test_junit_has_the_numbers(project: Project) -> None:
+    """Properties of the test case, those of a test's points by their names."""
+    project.world("drop_counters={'snmp.Udp.RcvbufErrors': 0}")
+    project.file("two.udpbench.yaml", TWO)
+    project.pytester.makepyfile(
+        """
+        def test_it(udpbench):
+            udpbench("two.udpbench.yaml")
+        """
+    )
+    project.run("--junit-xml", "junit.xml")
+    root = ElementTree.fromstring((project.path / "junit.xml").read_text())  # noqa: S314 - our own
+    found = {
+        case.get("name"): {p.get("name"): p.get("value") for p in case.iter("property")}
+        for case in root.iter("testcase")
+    }
+    assert {"one", "two", "test_it"} == set(found)
+    assert "1000.0" == found["two"]["udpbench.received_packets"]
+    assert "0.0" == found["two"]["udpbench.ledger.udp_rcvbuf"]
+    assert "1000.0" == found["test_it"]["udpbench.one.received_packets"]
+
+
+def test_what_runs_an_experiment_has_the_marker(project: Project) -> None:
+    """``-m "not udpbench"`` leaves both kinds out, also where markers are strict."""
+    project.file("one.udpbench.yaml", ONE)
+    project.pytester.makepyfile("def test_a(udpbench): pass\ndef test_b(): pass")
+    result = project.run("--strict-markers", "-m", "not udpbench")
+    result.assert_outcomes(passed=1, deselected=2)
+
+
+def test_a_run_is_logged_as_it_goes(project: Project) -> None:
+    """``--log-cli-level=INFO`` shows phases and trials."""
+    project.file("one.udpbench.yaml", ONE)
+    text = "\n".join(project.run("--log-cli-level=INFO").outlines)
+    assert "[1/2] one.udpbench#1: done" in text

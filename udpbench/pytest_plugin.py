@@ -1,0 +1,345 @@
+"""pytest's side of udpbench: which files are experiments, an item per point, a fixture, a summary.
+
+Thin: what runs and what holds is ``gate``'s. Loaded into every pytest run of whoever has udpbench,
+so it reads no file that is not asked for and imports the controller only when there is work.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+import pytest
+
+if TYPE_CHECKING:
+    from udpbench.analysis.medians import PointResult, PointResults
+    from udpbench.control.run import Surroundings
+    from udpbench.gate import Answer, Gate
+    from udpbench.model import Experiment, Progress
+    from udpbench.records import Run
+
+SUFFIXES = (".yaml", ".yml")
+DEFAULT_FILES = ("*.udpbench.yaml",)
+SUMMARY = "udpbench"
+"""Name of the property that holds the line of the summary; the numbers are ``udpbench.<name>``."""
+SHOWN_EVENTS = ("run", "phase", "trial", "restore")
+SURROUNDINGS: pytest.StashKey[Surroundings] = pytest.StashKey()
+"""What a run touches beside its folder; our own tests put fakes here."""
+_GATE: pytest.StashKey[Gate] = pytest.StashKey()
+_SESSION: pytest.StashKey[str] = pytest.StashKey()
+_log = logging.getLogger("udpbench")
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add our options and ini keys."""
+    group = parser.getgroup("udpbench", "UDP packets per second, and where the others get lost")
+    group.addoption(
+        "--udpbench-lab",
+        action="append",
+        metavar="LAB",
+        help="a lab file or a shipped lab; given several times: whichever is free (local)",
+    )
+    group.addoption(
+        "--udpbench-out",
+        metavar="DIR",
+        help="the folder for run folders (pytest's temporary folder)",
+    )
+    parser.addini(
+        "udpbench_files",
+        type="args",
+        default=list(DEFAULT_FILES),
+        help="globs of the YAML files that are experiments, from the root folder; without a slash "
+        "they match names (*.udpbench.yaml)",
+    )
+    parser.addini(
+        "udpbench_wait", default="1h", help="how long to wait for a lab that is in use (1h)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker and name the session, in every process alike."""
+    config.addinivalue_line("markers", "udpbench: runs an experiment; every item that does has it")
+    given = getattr(config, "workerinput", {}).get("udpbench_session")
+    now = datetime.datetime.now(datetime.timezone.utc)
+    config.stash[_SESSION] = given or f"{now:%Y%m%dT%H%M%S}-{os.getpid()}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of pytest-xdist the session's name: its runs are shared by all workers."""
+    node.workerinput["udpbench_session"] = node.config.stash[_SESSION]
+
+
+def _gate(config: pytest.Config, folders: pytest.TempPathFactory) -> Gate:
+    """Return what runs experiments, made when first needed; udpbench's errors as usage errors."""
+    from udpbench.errors import UdpbenchError
+    from udpbench.gate import Gate
+    from udpbench.units import parse_duration
+
+    if _GATE in config.stash:
+        return config.stash[_GATE]
+    out = config.getoption("--udpbench-out")
+    try:
+        gate = Gate(
+            lab_names=tuple(config.getoption("--udpbench-lab") or ("local",)),
+            folder=Path(out) if out else _temporary(config, folders),
+            session=config.stash[_SESSION],
+            wait_ns=parse_duration(config.getini("udpbench_wait")),
+            surroundings=config.stash.get(SURROUNDINGS, None),
+        )
+        gate.labs  # noqa: B018 - read now, so that what is wrong with one is said at once
+    except (UdpbenchError, ValueError) as error:
+        pytest.fail(str(error), pytrace=False)
+    config.stash[_GATE] = gate
+    return gate
+
+
+def _temporary(config: pytest.Config, folders: pytest.TempPathFactory) -> Path:
+    """Return a folder that all processes of the session share; pytest keeps the last three."""
+    base = folders.getbasetemp()
+    return (base.parent if hasattr(config, "workerinput") else base) / "udpbench"
+
+
+# --- experiments as items ------------------------------------------------------------------------
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Optional[ExperimentFile]:
+    """Collect a YAML file that the ini names, or the user by itself, if it has a question."""
+    if file_path.suffix not in SUFFIXES:
+        return None
+    if not (parent.session.isinitpath(file_path) or _is_named(parent.config, file_path)):
+        return None
+    from udpbench.definition.load import is_experiment
+
+    if not is_experiment(file_path):
+        return None
+    made: ExperimentFile = ExperimentFile.from_parent(parent, path=file_path)
+    return made
+
+
+def _is_named(config: pytest.Config, path: Path) -> bool:
+    try:
+        parts = path.relative_to(config.rootpath).parts
+    except ValueError:
+        parts = path.parts[-1:]
+    return any(
+        matches(parts if "/" in glob else parts[-1:], tuple(glob.split("/")))
+        for glob in config.getini("udpbench_files")
+    )
+
+
+def matches(parts: tuple[str, ...], glob: tuple[str, ...]) -> bool:
+    """Return whether a path matches a glob, part by part; ``**`` stands for any folders."""
+    if not glob:
+        return not parts
+    if glob[0] == "**":
+        return any(matches(parts[i:], glob[1:]) for i in range(len(parts) + 1))
+    return bool(parts) and fnmatch(parts[0], glob[0]) and matches(parts[1:], glob[1:])
+
+
+class ExperimentFile(pytest.File):
+    """One experiment; its selected points share one run, so that they interleave."""
+
+    experiment: Experiment
+    _stored: Optional[Run] = None
+
+    def collect(self) -> Iterator[PointItem]:
+        """Yield an item per point, in the order in which the file declares them."""
+        from udpbench.definition.load import load_experiments
+        from udpbench.errors import InputError
+
+        try:
+            (self.experiment,) = load_experiments([str(self.path)])
+        except InputError as error:
+            raise self.CollectError(str(error)) from None
+        for trial in self.experiment.points:
+            item: PointItem = PointItem.from_parent(self, name=trial.point or "all")
+            item.file, item.point = self, trial.point
+            yield item
+
+    def stored(self, gate: Gate) -> Run:
+        """Return the run of the selected points and of those that they are compared with."""
+        from udpbench.gate import restricted
+
+        if self._stored is None:
+            items = (item for item in self.session.items if isinstance(item, PointItem))
+            chosen = {item.point for item in items if item.file is self}
+            experiment = restricted(self.experiment, chosen)
+            self._stored = _run(gate, experiment, self.nodeid, self.session)
+        return self._stored
+
+
+class PointItem(pytest.Item):
+    """One point of an experiment: passes where its trials are valid and its expectations hold."""
+
+    file: ExperimentFile
+    point: str
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_marker("udpbench")
+
+    def runtest(self) -> None:
+        """Judge the point, running the experiment where no item before has."""
+        # What the fixture tmp_path_factory returns; an item that is no function has no fixtures.
+        gate = _gate(self.config, self.config._tmp_path_factory)  # type: ignore[attr-defined]
+        _judge(self, self.file.stored(gate), self.point)
+
+    def reportinfo(self) -> tuple[Path, Optional[int], str]:
+        """Return where the item is and what it is called."""
+        return self.path, None, f"{self.path.name}::{self.name}"
+
+
+# --- experiments in tests ------------------------------------------------------------------------
+
+
+class UdpbenchFixture:
+    """Calls run an experiment; see docs/pytest.md."""
+
+    def __init__(self, request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> None:
+        self._request = request
+        self._folders = folders
+        self._calls = 0
+
+    def __call__(
+        self, experiment: Union[str, os.PathLike[str], dict[str, Any]]
+    ) -> Any:  # PointResult | PointResults: which of them, the experiment decides
+        """Run an experiment and return its ``PointResult``; of several points ``PointResults``.
+
+        A path counts from the test's folder, else it is a shipped name. Of a dict the keys are
+        those of an experiment's file; the question may be left out. The test fails where a trial
+        is not valid or an expectation is missed, and is skipped where it cannot be tried.
+        """
+        gate = _gate(self._request.config, self._folders)
+        self._calls += 1
+        node = self._request.node
+        name = node.nodeid if self._calls == 1 else f"{node.nodeid}-{self._calls}"
+        stored = _run(gate, self._load(experiment), name, node.session)
+        points = [trial.point for trial in stored.header.experiments[0].points]
+        found = {point: _judge(node, stored, point) for point in points}
+        return found[points[0]] if len(points) == 1 else _mapping(found)
+
+    def _load(self, experiment: Union[str, os.PathLike[str], dict[str, Any]]) -> Experiment:
+        from udpbench.definition.load import load_experiment_data, load_experiments
+        from udpbench.errors import InputError
+
+        node = self._request.node
+        try:
+            if isinstance(experiment, dict):
+                return load_experiment_data({"question": f"{node.name}?", **experiment}, node.name)
+            beside = node.path.parent / experiment
+            found = load_experiments([str(beside if beside.exists() else experiment)])
+        except InputError as error:
+            pytest.fail(str(error), pytrace=False)
+        if len(found) != 1:
+            names = ", ".join(one.name for one in found)
+            pytest.fail(f"{experiment}: holds {names}; name one of them", pytrace=False)
+        return found[0]
+
+
+def _mapping(found: dict[str, PointResult]) -> PointResults:
+    from udpbench.analysis.medians import PointResults
+
+    return PointResults(found)
+
+
+@pytest.fixture
+def udpbench(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> UdpbenchFixture:
+    """Run an experiment, a file or a dict, and return its result; several points: by name."""
+    return UdpbenchFixture(request, tmp_path_factory)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that use the fixture, before ``-m`` selects."""
+    for item in items:
+        if "udpbench" in getattr(item, "fixturenames", ()):
+            item.add_marker("udpbench")
+
+
+# --- running and telling -------------------------------------------------------------------------
+
+
+def _run(gate: Gate, experiment: Experiment, name: str, session: pytest.Session) -> Run:
+    """Run an experiment; errors of udpbench fail the item in words."""
+    from udpbench.errors import UdpbenchError
+
+    try:
+        stored = gate.run(experiment, name, _tell)
+    except UdpbenchError as error:
+        pytest.fail(str(error), pytrace=False)
+    if stored.ending is not None and stored.ending.restore_errors:
+        left = "; ".join(f"{one['host']}: {one['message']}" for one in stored.ending.restore_errors)
+        session.shouldstop = f"a host was not restored: {left}"
+        pytest.fail(f"not restored: {left}", pytrace=False)
+    if stored.ending is not None and stored.ending.status == "interrupted":
+        raise KeyboardInterrupt
+    return stored
+
+
+def _tell(progress: Progress) -> None:
+    """Log what a run does: shown by ``--log-cli-level=INFO``."""
+    if progress.event in SHOWN_EVENTS:
+        head = f"[{progress.index}/{progress.total}] " if progress.total else ""
+        _log.info("%s%s", head, progress.text)
+
+
+def _judge(node: Any, stored: Run, point: str) -> PointResult:
+    """Note what a run says of a point; skip or fail the item where it does not hold."""
+    from udpbench.gate import answer
+
+    said = answer(stored, point, _width())
+    _note(node, said, stored)
+    if said.outcome == "skipped":
+        pytest.skip(said.why)
+    if said.outcome == "failed":
+        pytest.fail(said.why, pytrace=False)
+    return said.result
+
+
+def _width() -> int:
+    """Return the columns of the terminal, as far as a report has room for them."""
+    import shutil
+
+    return max(80, min(shutil.get_terminal_size().columns, 140))
+
+
+def _note(node: Any, said: Answer, stored: Run) -> None:
+    """Add what was measured to the item's properties, which JUnit files and workers hand on."""
+    from udpbench.analysis.medians import numbers
+
+    node.user_properties.append((SUMMARY, said.summary))
+    node.user_properties.append(("udpbench.run", str(stored.folder)))
+    head = "udpbench" if isinstance(node, PointItem) else f"udpbench.{said.result.point}".strip(".")
+    for name, value in numbers(said.result).items():
+        node.user_properties.append((f"{head}.{name}", value))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Write a line per point, and where the runs are."""
+    lines: list[tuple[str, str]] = []
+    folders: dict[str, None] = {}
+    for outcome in ("passed", "failed", "skipped"):
+        for report in terminalreporter.getreports(outcome):
+            for name, value in getattr(report, "user_properties", ()):
+                if name == SUMMARY:
+                    lines.append((report.nodeid, f"{outcome}  {value}"))
+                elif name == "udpbench.run":
+                    folders[str(value)] = None
+    if not lines:
+        return
+    terminalreporter.section("udpbench")
+    for nodeid, line in sorted(lines):
+        terminalreporter.line(f"{nodeid.partition('::')[0]}  {line}")
+    for folder in folders:
+        terminalreporter.line(f"run folder: {folder}")
