@@ -5,29 +5,41 @@
  */
 #include "receiving.h"
 
+#include <netinet/in.h>
 #include <stdlib.h>
 
-enum { CONTROL_BYTES = CMSG_SPACE(sizeof(int)) };
+enum { CONTROL_BYTES = CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(struct timespec)) };
+enum { NAME_BYTES = sizeof(struct sockaddr_in6) };
+
+static int allocated(const struct ub_inbox *inbox, int controls, int names) {
+    return inbox->messages != NULL && inbox->vectors != NULL && inbox->room != NULL &&
+           (!controls || inbox->controls != NULL) && (!names || inbox->names != NULL);
+}
 
 /* -ENOMEM where memory is short; the caller releases in any case. */
-int ub_inbox_make(struct ub_inbox *inbox, uint32_t batch, uint32_t room_bytes, uint32_t gro) {
+int ub_inbox_make(struct ub_inbox *inbox, const struct ub_receive_config *config, uint32_t batch,
+                  uint32_t room_bytes) {
     size_t stride_bytes = ub_lines_bytes(room_bytes);
+    int controls = config->gro || config->timestamps, names = config->echo_every != 0;
     *inbox = (struct ub_inbox){.batch = batch, .room_bytes = room_bytes};
     inbox->messages = ub_allocate(batch * sizeof *inbox->messages);
     inbox->vectors = ub_allocate(batch * sizeof *inbox->vectors);
     inbox->room = ub_allocate(batch * stride_bytes);
-    if (gro)
+    if (controls)
         inbox->controls = ub_allocate((size_t)batch * CONTROL_BYTES);
-    if (inbox->messages == NULL || inbox->vectors == NULL || inbox->room == NULL ||
-        (gro && inbox->controls == NULL))
+    if (names)
+        inbox->names = ub_allocate((size_t)batch * NAME_BYTES);
+    if (!allocated(inbox, controls, names))
         return -ENOMEM;
     for (uint32_t index = 0; index < batch; index++) {
+        struct msghdr *message = &inbox->messages[index].msg_hdr;
         inbox->vectors[index] = (struct iovec){inbox->room + index * stride_bytes, room_bytes};
-        inbox->messages[index].msg_hdr.msg_iov = &inbox->vectors[index];
-        inbox->messages[index].msg_hdr.msg_iovlen = 1;
-        if (gro)
-            inbox->messages[index].msg_hdr.msg_control =
-                inbox->controls + (size_t)index * CONTROL_BYTES;
+        message->msg_iov = &inbox->vectors[index];
+        message->msg_iovlen = 1;
+        if (controls)
+            message->msg_control = inbox->controls + (size_t)index * CONTROL_BYTES;
+        if (names)
+            message->msg_name = inbox->names + (size_t)index * NAME_BYTES;
     }
     ub_inbox_renew(inbox, batch);
     return 0;
@@ -37,13 +49,18 @@ void ub_inbox_release(struct ub_inbox *inbox) {
     free(inbox->messages);
     free(inbox->vectors);
     free(inbox->controls);
+    free(inbox->names);
     free(inbox->room);
 }
 
-/* Offers the room for control messages again: the kernel writes over its size what it used. */
+/* Offers the room for control messages and names again: the kernel writes over their sizes what it
+ * used. */
 void ub_inbox_renew(struct ub_inbox *inbox, uint32_t messages) {
-    if (inbox->controls == NULL)
+    if (inbox->controls == NULL && inbox->names == NULL)
         return;
-    for (uint32_t index = 0; index < messages; index++)
-        inbox->messages[index].msg_hdr.msg_controllen = CONTROL_BYTES;
+    for (uint32_t index = 0; index < messages; index++) {
+        struct msghdr *message = &inbox->messages[index].msg_hdr;
+        message->msg_controllen = message->msg_control == NULL ? 0 : CONTROL_BYTES;
+        message->msg_namelen = message->msg_name == NULL ? 0 : NAME_BYTES;
+    }
 }

@@ -32,10 +32,14 @@
 
 /* ---- clock, stop and counters -------------------------------------------------------------- */
 
-static inline uint64_t ub_now_ns(void) {
+static inline uint64_t ub_clock_ns(clockid_t clock) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (uint64_t)now.tv_sec * UB_SECOND_NS + (uint64_t)now.tv_nsec;
+}
+
+static inline uint64_t ub_now_ns(void) {
+    return ub_clock_ns(CLOCK_MONOTONIC);
 }
 
 static inline int ub_stopped(const struct ub_control *control) {

@@ -20,8 +20,10 @@ static inline void note(struct ub_tally *tally, uint32_t length, uint32_t cut) {
 
 static inline void note_copied(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
                                uint32_t there) {
-    (void)bytes;
+    uint64_t before = tally->arrivals.received;
     note(tally, length, there < length);
+    if (tally->config->log != NULL && tally->arrivals.received != before)
+        ub_note_log(tally, bytes, length);
 }
 
 static inline void note_length(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,

@@ -62,6 +62,18 @@ static int check_ways(const struct ub_receive_config *config) {
     return socket_count_of(config) > waits[config->wait]->sockets_max ? -EINVAL : 0;
 }
 
+/* What is asked for beside the counts must be there to be read. */
+static int check_beside(const struct ub_receive_config *config) {
+    const struct ub_read_way *read = reads[config->read];
+    if (config->log != NULL && (!read->copies || !ub_log_valid(config->log)))
+        return -EINVAL;
+    if ((config->echo_every != 0 || config->timestamps) && !read->sees_header)
+        return -EINVAL;
+    if (config->timestamps && (config->stack == NULL || config->application == NULL))
+        return -EINVAL;
+    return 0;
+}
+
 static int check_sizes(const struct ub_receive_config *config) {
     uint32_t smallest = reads[config->read]->sees_header ? UB_HEADER_BYTES : 0;
     if (config->size_bytes < smallest || config->size_bytes > UB_PAYLOAD_BYTES_MAX)
@@ -79,7 +91,7 @@ static int check_config(const struct ub_receive_config *config,
                         const struct ub_receive_stats *stats) {
     if (config == NULL || stats == NULL || config->control == NULL || config->flows == NULL)
         return -EINVAL;
-    if (check_ways(config) != 0 || check_sizes(config) != 0)
+    if (check_ways(config) != 0 || check_sizes(config) != 0 || check_beside(config) != 0)
         return -EINVAL;
     if (config->batch == 0 || config->batch > UB_BATCH_MAX)
         return -EINVAL;
@@ -108,6 +120,9 @@ static void account(struct ub_receive_stats *stats, const struct ub_tally *tally
     ub_add(&stats->foreign_packets, tally->foreign);
     ub_add(&stats->truncated_packets, tally->truncated);
     ub_add(&stats->corrupt_packets, tally->corrupt);
+    ub_add(&stats->unlogged_packets, tally->unlogged);
+    ub_add(&stats->echoed_packets, tally->echoed);
+    ub_add(&stats->unechoed_packets, tally->unechoed);
     if (arrivals->received == 0)
         return;
     if (stats->first_ns == 0)
@@ -149,11 +164,15 @@ static void hang(const struct ub_receive_config *config) {
 }
 
 /* Tells the counts of one call's messages. */
-static void read_messages(struct receiver *receiver, uint32_t messages) {
+static void read_messages(struct receiver *receiver, int socket, uint32_t messages) {
     const struct ub_receive_config *config = receiver->config;
     uint64_t now = ub_now_ns();
-    struct ub_tally tally = {
-        .config = config, .pattern = receiver->pattern, .since_epoch_ns = now - config->epoch_ns};
+    struct ub_tally tally = {.config = config,
+                             .pattern = receiver->pattern,
+                             .since_epoch_ns = now - config->epoch_ns,
+                             .socket = socket};
+    if (config->timestamps)
+        tally.realtime_ahead_ns = ub_clock_ns(CLOCK_REALTIME) - now;
     receiver->read->account(&receiver->inbox, messages, &tally);
     ub_run_flush(&tally.run, config->window_words, &tally.arrivals);
     ub_inbox_renew(&receiver->inbox, messages);
@@ -182,7 +201,7 @@ static void loop(struct receiver *receiver) {
         if (messages < 0)
             account_error(stats, -messages);
         else
-            read_messages(receiver, (uint32_t)messages);
+            read_messages(receiver, socket, (uint32_t)messages);
     }
     if (config->fault == UB_FAULT_HANG)
         hang(config);
@@ -205,8 +224,8 @@ static int make(struct receiver *receiver) {
             return -ENOMEM;
         ub_pattern_write(receiver->pattern, config->size_bytes);
     }
-    int error = ub_inbox_make(&receiver->inbox, batch,
-                              receiver->read->copies ? config->room_bytes : 0, config->gro);
+    int error = ub_inbox_make(&receiver->inbox, config, batch,
+                              receiver->read->copies ? config->room_bytes : 0);
     if (error != 0 || receiver->wait->prepare == NULL)
         return error;
     return receiver->wait->prepare(&receiver->turns);

@@ -24,13 +24,15 @@
 struct ub_inbox {
     struct mmsghdr *messages;
     struct iovec *vectors;
-    uint8_t *controls; /* for UDP_GRO; NULL without */
+    uint8_t *controls; /* for UDP_GRO and time stamps; NULL without */
+    uint8_t *names;    /* where datagrams come from, for echoes; NULL without */
     uint8_t *room;
     uint32_t batch;
     uint32_t room_bytes; /* of each message; 0 where nothing is copied */
 };
 
-int ub_inbox_make(struct ub_inbox *inbox, uint32_t batch, uint32_t room_bytes, uint32_t gro);
+int ub_inbox_make(struct ub_inbox *inbox, const struct ub_receive_config *config, uint32_t batch,
+                  uint32_t room_bytes);
 void ub_inbox_release(struct ub_inbox *inbox);
 void ub_inbox_renew(struct ub_inbox *inbox, uint32_t messages);
 
@@ -93,8 +95,26 @@ struct ub_tally {
     uint64_t foreign;
     uint64_t truncated;
     uint64_t corrupt;
-    uint64_t since_epoch_ns; /* when the call had returned */
+    uint64_t since_epoch_ns;       /* when the call had returned */
+    uint64_t realtime_ahead_ns;    /* of CLOCK_MONOTONIC; with timestamps */
+    const struct mmsghdr *message; /* that the datagram came in */
+    int socket;
+    uint64_t unlogged;
+    uint64_t echoed;
+    uint64_t unechoed;
 };
+
+/* What a datagram of ours leaves beside its count, where the config asks for it. */
+int ub_log_valid(const struct ub_log *log);
+int ub_log_put(struct ub_log *log, const struct ub_log_frame *frame, const uint8_t *bytes);
+void ub_echo(struct ub_tally *tally, const uint8_t *header);
+void ub_note_stamp(const struct ub_tally *tally, const uint8_t *header);
+
+static inline void ub_note_log(struct ub_tally *tally, const uint8_t *bytes, uint32_t length) {
+    const struct ub_receive_config *config = tally->config;
+    struct ub_log_frame frame = {config->epoch_ns + tally->since_epoch_ns, length, length};
+    tally->unlogged += ub_log_put(config->log, &frame, bytes) == 0;
+}
 
 struct ub_read_way {
     /* Tells the tally of every datagram in the first `messages` ones. */
@@ -113,8 +133,10 @@ extern const struct ub_read_way ub_read_verify;
 static inline uint32_t ub_segment_bytes(const struct mmsghdr *message) {
     const struct cmsghdr *header = CMSG_FIRSTHDR(&message->msg_hdr);
     int segment_bytes = 0;
-    if (header != NULL && header->cmsg_level == SOL_UDP && header->cmsg_type == UDP_GRO)
-        memcpy(&segment_bytes, CMSG_DATA(header), sizeof segment_bytes);
+    for (; header != NULL;
+         header = CMSG_NXTHDR((struct msghdr *)&message->msg_hdr, (struct cmsghdr *)header))
+        if (header->cmsg_level == SOL_UDP && header->cmsg_type == UDP_GRO)
+            memcpy(&segment_bytes, CMSG_DATA(header), sizeof segment_bytes);
     return segment_bytes > 0 ? (uint32_t)segment_bytes : message->msg_len;
 }
 
@@ -131,6 +153,7 @@ static inline __attribute__((always_inline)) void ub_each_datagram(const struct 
     for (uint32_t index = 0; index < messages; index++) {
         const struct mmsghdr *message = &inbox->messages[index];
         const uint8_t *bytes = inbox->vectors[index].iov_base;
+        tally->message = message;
         uint32_t segment_bytes = ub_segment_bytes(message);
         uint32_t left = message->msg_len;
         uint32_t room = inbox->room_bytes;
@@ -181,6 +204,12 @@ static inline __attribute__((always_inline)) void ub_note_header(struct ub_tally
         ub_run_begin(run, ub_flow_state_at(config->flows, config->window_words, header.flow),
                      header.flow, number);
     }
+    if (config->log != NULL)
+        ub_note_log(tally, bytes, length);
+    if (config->echo_every != 0 && header.sequence % config->echo_every == 0)
+        ub_echo(tally, bytes);
+    if (config->timestamps)
+        ub_note_stamp(tally, bytes);
     if (config->delay != NULL) {
         /* Both are 48 bits wide, and so is their difference: the shift makes bit 47 its sign. */
         uint64_t apart_ns = tally->since_epoch_ns - ub_header_time_ns(bytes);

@@ -16,7 +16,8 @@ enum ub_constant {
     UB_HISTOGRAM_STEPS = 128,     /* buckets per doubling: each is at most 1/128 wide */
     UB_HISTOGRAM_BUCKETS = 4352,  /* up to 2^40 ns, 18 minutes; the last one holds what is beyond */
     UB_MILLISECONDS = 60000,
-    UB_STALLS_MAX = 256
+    UB_STALLS_MAX = 256,
+    UB_LOG_BYTES_MAX = 1 << 30 /* of a ring, a power of two */
 };
 
 enum ub_send_call { UB_SEND_SENDMMSG = 0, UB_SEND_SEND = 1 };
@@ -173,6 +174,13 @@ struct ub_receive_config {
     struct ub_histogram *delay; /* each datagram of ours: from the time in its header until its call
                                    returned; NULL: none; nothing where no header is read */
     struct ub_milliseconds *milliseconds; /* received packets since epoch_ns; NULL: none */
+    struct ub_log
+        *log; /* every datagram of ours goes there; not where nothing is copied; NULL: no */
+    uint32_t
+        echo_every; /* headers with a sequence number that is a multiple of it return; 0: none */
+    uint32_t timestamps;        /* the sockets have SO_TIMESTAMPNS set */
+    struct ub_histogram *stack; /* with timestamps: from the time in the header to the kernel's */
+    struct ub_histogram *application; /* and from there until the call returned */
 };
 
 /* One writer, the loop; readable at any time; alone on its cache lines. */
@@ -195,6 +203,9 @@ struct ub_receive_stats {
     uint64_t last_cpu;      /* as in ub_send_stats */
     uint64_t read_messages; /* that the calls returned, each one skb; with gro several datagrams */
     uint64_t wait_calls;    /* epoll_wait calls, or naps */
+    uint64_t unlogged_packets; /* of ours, for which the log's ring had no room */
+    uint64_t echoed_packets;
+    uint64_t unechoed_packets; /* that the socket did not take */
 };
 
 /* One flow at its receiver; `packets` are distinct ones, `highest` is the sequence plus 1. */
@@ -203,6 +214,76 @@ struct ub_flow_totals {
     uint64_t highest;
 };
 
+/* ---- the log of a receiver --------------------------------------------------------------------
+ * One loop puts datagrams into a ring, one writer takes them out into files `path.0`, `path.1` ...
+ * A file is a struct ub_log_head and frames: a struct ub_log_frame and so many bytes, host order.
+ * logged + failed = datagrams that the ring took.
+ */
+struct ub_log_head {
+    char magic[8];         /* "UBLOG1" and two zeros */
+    uint64_t monotonic_ns; /* two clocks at one time: frames have the first, calendars the second */
+    uint64_t realtime_ns;
+};
+
+struct ub_log_frame {
+    uint64_t arrived_ns; /* CLOCK_MONOTONIC when its call had returned */
+    uint32_t length;     /* payload on the wire */
+    uint32_t bytes;      /* of it, behind this frame */
+};
+
+struct ub_log {
+    uint64_t put_bytes; /* ever; by the loop */
+    uint64_t reserved_put[7];
+    uint64_t taken_bytes; /* ever; by the writer */
+    uint64_t reserved_taken[7];
+    uint8_t *ring;
+    uint64_t ring_bytes; /* a power of two */
+};
+
+struct ub_log_config {
+    struct ub_log *log;
+    const char *path;
+    uint64_t max_file_bytes; /* a file ends before the frame that would exceed it */
+    uint32_t keep;           /* files, the one being written included; older ones are removed */
+    uint32_t reserved;
+    uint64_t drain_ns;              /* to write what is in the ring when the loop has left */
+    const struct ub_control *ended; /* stop: the loop has left */
+};
+
+struct ub_log_stats {
+    uint64_t logged_packets;
+    uint64_t failed_packets; /* that the disk did not take */
+    uint64_t logged_bytes;   /* heads and frames included */
+    uint64_t log_files;      /* opened */
+    uint64_t log_errors;     /* calls */
+    uint64_t log_last_errno;
+    uint64_t log_first_ns; /* stamps of the first and the latest logged frame */
+    uint64_t log_last_ns;
+};
+
+/* ---- echoes at the sender -----------------------------------------------------------------------
+ * echoes of this phase are in the histogram; whatever else comes is counted apart.
+ */
+struct ub_echo_config {
+    const int32_t *sockets; /* socket_count sockets; they may be in use by a sending loop */
+    uint32_t socket_count;
+    uint32_t tag;
+    uint64_t epoch_ns;
+    uint64_t quiet_ns; /* without an echo after the sending loop has left, then it leaves, too */
+    const struct ub_control *ended; /* stop: the sending loop has left */
+    const struct ub_control *control;
+    struct ub_histogram *round_trip; /* from the time in the header to the return of the call */
+};
+
+struct ub_echo_stats {
+    uint64_t echo_packets;
+    uint64_t echo_strangers;
+    uint64_t echo_errors;
+    uint64_t echo_last_errno;
+};
+
+int ub_log_write(const struct ub_log_config *config, struct ub_log_stats *stats);
+int ub_echo_listen(const struct ub_echo_config *config, struct ub_echo_stats *stats);
 int ub_send(const struct ub_send_config *config, struct ub_send_stats *stats);
 int ub_receive(const struct ub_receive_config *config, struct ub_receive_stats *stats);
 uint64_t ub_flow_state_bytes(uint32_t flow_count, uint32_t window_words);

@@ -1,0 +1,270 @@
+/*
+ * The log of a receiver: a ring from its loop to a writer, and the files.
+ *
+ * Owns the form of a file and what becomes of a datagram that the disk does not take. The loop's
+ * side must never wait: what finds no room is the loop's to count.
+ */
+#include "receiving.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { CHUNK_BYTES = 256 << 10, SLICE_MS = 20 };
+static const uint64_t LOOK_NS = 2000000; /* between two looks at an empty ring */
+
+struct writer {
+    const struct ub_log_config *config;
+    struct ub_log_stats *stats;
+    int file; /* -1: none */
+    uint64_t file_bytes;
+    uint64_t give_up_ns; /* 0: the loop has not left */
+};
+
+/* What one call is to write: whole frames from the oldest on. */
+struct chunk {
+    uint64_t from;
+    uint64_t bytes;
+    uint64_t written;
+};
+
+static void ring_copy_in(struct ub_log *log, uint64_t at, const void *from, uint64_t bytes) {
+    uint64_t place = at & (log->ring_bytes - 1);
+    uint64_t first = log->ring_bytes - place < bytes ? log->ring_bytes - place : bytes;
+    memcpy(log->ring + place, from, first);
+    memcpy(log->ring, (const uint8_t *)from + first, bytes - first);
+}
+
+static struct ub_log_frame frame_at(const struct ub_log *log, uint64_t at) {
+    struct ub_log_frame frame;
+    uint64_t place = at & (log->ring_bytes - 1);
+    uint64_t first = log->ring_bytes - place;
+    if (first > sizeof frame)
+        first = sizeof frame;
+    memcpy(&frame, log->ring + place, first);
+    memcpy((uint8_t *)&frame + first, log->ring, sizeof frame - first);
+    return frame;
+}
+
+int ub_log_put(struct ub_log *log, const struct ub_log_frame *frame, const uint8_t *bytes) {
+    uint64_t put = log->put_bytes, size = sizeof *frame + frame->bytes;
+    uint64_t taken = __atomic_load_n(&log->taken_bytes, __ATOMIC_ACQUIRE);
+    if (put + size - taken > log->ring_bytes)
+        return 0;
+    ring_copy_in(log, put, frame, sizeof *frame);
+    ring_copy_in(log, put + sizeof *frame, bytes, frame->bytes);
+    __atomic_store_n(&log->put_bytes, put + size, __ATOMIC_RELEASE);
+    return 1;
+}
+
+static void note_error(struct writer *writer, int error) {
+    ub_add(&writer->stats->log_errors, 1);
+    ub_set(&writer->stats->log_last_errno, (uint64_t)error);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* A file that is there already is somebody's; a pipe is there to be written to. */
+static int open_file(const char *name) {
+    const int flags = O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+    int file = open(name, flags | O_CREAT | O_EXCL, 0600);
+    if (file >= 0 || errno != EEXIST)
+        return file < 0 ? -errno : file;
+    struct stat found;
+    file = open(name, flags);
+    if (file < 0)
+        return -errno;
+    if (fstat(file, &found) == 0 && S_ISFIFO(found.st_mode))
+        return file;
+    close(file);
+    return -EEXIST;
+}
+
+static void close_file(struct writer *writer) {
+    if (writer->file >= 0)
+        close(writer->file);
+    writer->file = -1;
+}
+
+static int past_giving_up(const struct writer *writer) {
+    return writer->give_up_ns != 0 && ub_now_ns() >= writer->give_up_ns;
+}
+
+/* Whether the loop has left; from then on the time to give up runs. */
+static int loop_has_left(struct writer *writer) {
+    if (!ub_stopped(writer->config->ended))
+        return 0;
+    if (writer->give_up_ns == 0)
+        writer->give_up_ns = ub_now_ns() + writer->config->drain_ns;
+    return 1;
+}
+
+/* Waits a slice for a pipe that is full; whether it is worth another try. */
+static int pipe_wait(struct writer *writer) {
+    struct pollfd pipe = {.fd = writer->file, .events = POLLOUT};
+    (void)poll(&pipe, 1, SLICE_MS);
+    (void)loop_has_left(writer);
+    return !past_giving_up(writer);
+}
+
+/* Writes all of it, or as much as can be written; 0 or errno. */
+static int write_all(struct writer *writer, struct iovec *pieces, int count, uint64_t *written) {
+    while (count > 0) {
+        if (pieces->iov_len == 0) {
+            pieces++, count--;
+            continue;
+        }
+        ssize_t done = writev(writer->file, pieces, count);
+        if (done < 0 && errno != EINTR && (errno != EAGAIN || !pipe_wait(writer)))
+            return errno;
+        uint64_t left = done < 0 ? 0 : (uint64_t)done;
+        *written += left;
+        for (struct iovec *piece = pieces; left != 0; piece++) {
+            size_t part = left < piece->iov_len ? left : piece->iov_len;
+            piece->iov_base = (uint8_t *)piece->iov_base + part;
+            piece->iov_len -= part;
+            left -= part;
+        }
+    }
+    return 0;
+}
+
+/* Opens the next file and removes the one that is no longer kept; 0 or -errno. */
+static int next_file(struct writer *writer) {
+    const struct ub_log_config *config = writer->config;
+    char name[PATH_MAX];
+    uint64_t number = writer->stats->log_files, head_bytes = 0;
+    close_file(writer);
+    if (snprintf(name, sizeof name, "%s.%llu", config->path, (unsigned long long)number) >=
+        (int)sizeof name)
+        return -ENAMETOOLONG;
+    writer->file = open_file(name);
+    if (writer->file < 0)
+        return writer->file;
+    ub_add(&writer->stats->log_files, 1);
+    struct ub_log_head head = {.magic = "UBLOG1",
+                               .monotonic_ns = ub_clock_ns(CLOCK_MONOTONIC),
+                               .realtime_ns = ub_clock_ns(CLOCK_REALTIME)};
+    struct iovec piece = {&head, sizeof head};
+    int error = write_all(writer, &piece, 1, &head_bytes);
+    writer->file_bytes = head_bytes;
+    ub_add(&writer->stats->logged_bytes, head_bytes);
+    if (number >= config->keep) {
+        (void)snprintf(name, sizeof name, "%s.%llu", config->path,
+                       (unsigned long long)(number - config->keep));
+        (void)unlink(name);
+    }
+    return -error;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+/* Counts the frames of a chunk: those that are written whole, and the rest. */
+static uint64_t account(struct writer *writer, const struct chunk *chunk) {
+    struct ub_log_stats *stats = writer->stats;
+    uint64_t at = 0, whole = 0;
+    while (at < chunk->bytes) {
+        struct ub_log_frame frame = frame_at(writer->config->log, chunk->from + at);
+        at += sizeof frame + frame.bytes;
+        if (at > chunk->written) {
+            ub_add(&stats->failed_packets, 1);
+            continue;
+        }
+        whole = at;
+        ub_add(&stats->logged_packets, 1);
+        if (stats->log_first_ns == 0)
+            ub_set(&stats->log_first_ns, frame.arrived_ns);
+        ub_set(&stats->log_last_ns, frame.arrived_ns);
+    }
+    ub_add(&stats->logged_bytes, whole);
+    return whole;
+}
+
+/* As many whole frames as one call may take, one at least. */
+static struct chunk make_chunk(const struct writer *writer, uint64_t available) {
+    const struct ub_log *log = writer->config->log;
+    struct chunk chunk = {.from = log->taken_bytes};
+    while (chunk.bytes < available) {
+        uint64_t size = sizeof(struct ub_log_frame) + frame_at(log, chunk.from + chunk.bytes).bytes;
+        uint64_t end = chunk.bytes + size;
+        if (chunk.bytes != 0 &&
+            (end > CHUNK_BYTES || writer->file_bytes + end > writer->config->max_file_bytes))
+            break;
+        chunk.bytes = end;
+    }
+    return chunk;
+}
+
+static void write_chunk(struct writer *writer, struct chunk *chunk) {
+    struct ub_log *log = writer->config->log;
+    uint64_t place = chunk->from & (log->ring_bytes - 1);
+    uint64_t first =
+        log->ring_bytes - place < chunk->bytes ? log->ring_bytes - place : chunk->bytes;
+    struct iovec pieces[2] = {{log->ring + place, first}, {log->ring, chunk->bytes - first}};
+    int error = write_all(writer, pieces, 2, &chunk->written);
+    uint64_t whole = account(writer, chunk);
+    if (error != 0 && error != EAGAIN) /* EAGAIN: a pipe that nobody emptied in time */
+        note_error(writer, error);
+    writer->file_bytes += whole;
+    /* A torn frame goes; in a pipe it stays, and its end with it. */
+    if (whole != chunk->written && ftruncate(writer->file, (off_t)writer->file_bytes) == 0)
+        (void)lseek(writer->file, (off_t)writer->file_bytes, SEEK_SET);
+}
+
+/* Takes frames out of the ring, into a file if there is one to be had. */
+static void take(struct writer *writer, uint64_t available) {
+    struct chunk chunk = make_chunk(writer, available);
+    if (writer->file < 0 || writer->file_bytes + chunk.bytes > writer->config->max_file_bytes) {
+        int error = next_file(writer);
+        if (error != 0) {
+            note_error(writer, -error);
+            close_file(writer);
+        }
+    }
+    if (writer->file >= 0 && !past_giving_up(writer))
+        write_chunk(writer, &chunk);
+    else
+        (void)account(writer, &chunk);
+    __atomic_store_n(&writer->config->log->taken_bytes, chunk.from + chunk.bytes, __ATOMIC_RELEASE);
+}
+
+static int valid(const struct ub_log_config *config, const struct ub_log_stats *stats) {
+    if (config == NULL || stats == NULL || config->log == NULL || config->ended == NULL)
+        return 0;
+    return config->path != NULL && config->keep != 0 && ub_log_valid(config->log) &&
+           config->max_file_bytes > sizeof(struct ub_log_head);
+}
+
+int ub_log_valid(const struct ub_log *log) {
+    uint64_t bytes = log->ring_bytes;
+    return log->ring != NULL && bytes != 0 && (bytes & (bytes - 1)) == 0 &&
+           bytes <= UB_LOG_BYTES_MAX;
+}
+
+/* Returns when the loop has left and the ring is empty or given up; -errno where the first file
+ * cannot be opened. What fails later is counted, and the loop goes on. */
+int ub_log_write(const struct ub_log_config *config, struct ub_log_stats *stats) {
+    if (!valid(config, stats))
+        return -EINVAL;
+    struct writer writer = {.config = config, .stats = stats, .file = -1};
+    int error = next_file(&writer);
+    for (int left = 0; error == 0;) {
+        left = loop_has_left(&writer);
+        uint64_t available =
+            __atomic_load_n(&config->log->put_bytes, __ATOMIC_ACQUIRE) - config->log->taken_bytes;
+        if (available != 0) {
+            take(&writer, available);
+        } else if (left) {
+            break;
+        } else {
+            uint64_t now = ub_now_ns();
+            ub_sleep_slice(now, now + LOOK_NS);
+        }
+    }
+    close_file(&writer);
+    return error;
+}
