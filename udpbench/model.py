@@ -331,6 +331,8 @@ class Change:
     after: Any
     refusal: Optional[str] = None
     """Why an optional setting is not in force; then ``after`` equals ``before``."""
+    rounded: bool = False
+    """The kernel or a driver made another value of what was asked for, and that is in force."""
 
 
 @dataclass(frozen=True)
@@ -340,6 +342,8 @@ class Planned:
     setting: Setting
     now: Any
     refusal: Optional[str] = None
+    as_wanted: bool = False
+    """Nothing would change; ``now`` may say the same in other words than the setting does."""
 
 
 # --- what workers do and count -------------------------------------------------------------------

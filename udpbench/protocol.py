@@ -12,6 +12,8 @@ hello     host, run, build, protocol, lease_ns,     Hello; a scope it was not gi
           scopes: [Scope]
 facts     interface                                 Facts
 apply     settings: [Setting], dry_run              [Change] in force, or [Planned] for a dry run
+verify    –                                         [Change] by somebody else since it was put in
+                                                    force: the value then, and the value now
 prepare   interface, workers: [WorkerSpec]          [Prepared]; a sender proves each route first
 start     phase, tag, at_ns, duration_ns, count     None; count: packets per worker, None = spec's
 sample    since: int                                SampleReply
@@ -79,6 +81,7 @@ VERBS = (
     "hello",
     "facts",
     "apply",
+    "verify",
     "prepare",
     "start",
     "sample",

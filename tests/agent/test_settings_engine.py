@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -156,6 +157,7 @@ def test_a_dry_run_changes_nothing(world: World) -> None:
     world.values["link"] = None
     asked = [fake("a", 10), fake("link", "new"), fake("link/address", 1), fake("x.link.y", 1)]
     planned = world.engine().plan(asked)
+    assert (Planned(fake("a", 1), 1, as_wanted=True),) == world.engine().plan([fake("a", 1)])
     assert [
         Planned(asked[0], 1),
         Planned(asked[1], None),
@@ -182,6 +184,28 @@ def test_what_somebody_else_changed_is_left_alone(world: World) -> None:
         engine.restore()
     engine.restore(force=True)
     assert (START, False) == (world.values, world.journal.path.exists())
+
+
+def test_what_somebody_else_changed_under_way_is_seen(world: World) -> None:
+    """The last of several settings of one thing counts; one that was refused is nobody's."""
+    engine = world.engine()
+    world.refused.add(("c", 30))
+    engine.apply([fake("a", 9), fake("a", 10), fake("b", 20), fake("c", 30, optional=True)])
+    assert () == engine.altered()
+    world.values["c"] = 31
+    world.values["a"] = 11
+    assert [("a", 10, 11)] == [(c.setting.target, c.before, c.after) for c in engine.altered()]
+    del world.values["b"]
+    assert [("a", 11), ("b", None)] == [(c.setting.target, c.after) for c in engine.altered()]
+
+
+def test_what_was_found_and_not_set_is_not_looked_at_again(world: World) -> None:
+    """That nobody else has an address is asked once, before it is taken."""
+    world.kinds["fake"] = replace(world.kinds["fake"], stays=False)
+    engine = world.engine()
+    engine.apply([fake("a", 10)])
+    world.values["a"] = 11
+    assert () == engine.altered()
 
 
 def test_what_somebody_else_restored_is_restored(world: World) -> None:
@@ -238,8 +262,12 @@ def test_a_rounded_value_is_in_force_as_it_is(world: World) -> None:
     engine = world.engine()
     world.rounds_up = True
     (change,) = engine.apply([fake("a", 10)])
-    assert (10, 11) == (change.setting.value, change.after)
+    assert (10, 11, True) == (change.setting.value, change.after, change.rounded)
     world.rounds_up = False
+    assert () == engine.altered()
+    world.values["a"] = 12
+    assert [(11, 12)] == [(c.before, c.after) for c in engine.altered()]
+    world.values["a"] = 11
     engine.restore()
     assert START == world.values
 

@@ -83,6 +83,10 @@ class Verbs:
         if self._guardian is None or not self._guardian.check():
             self._guardian = Guardian.start(self._host, self._journal)
 
+    def verify(self) -> tuple[Change, ...]:
+        """Return what somebody else has changed since it was put in force."""
+        return self._engine.altered()
+
     def prepare(self, interface: str, workers: list[dict[str, Any]]) -> tuple[Prepared, ...]:
         """Start the workers and open their sockets, once every route is proven."""
         specs = tuple(decode(WorkerSpec, plain) for plain in workers)

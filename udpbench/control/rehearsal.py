@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from udpbench.control.configured import desired
 from udpbench.control.lab import MACHINE, REAL, Agents, Reach, started
 from udpbench.control.remote import Remote
 from udpbench.control.run import RunOptions, run_name
-from udpbench.control.trial import desired
-from udpbench.errors import SettingRefused
 from udpbench.model import Experiment, Lab, Planned, Setting, Trial
 
 
@@ -69,10 +68,9 @@ def _try(
 
 
 def _throw_away(remote: Remote, settings: tuple[Setting, ...]) -> tuple[Planned, ...]:
-    """Apply in a namespace that nobody keeps; a refusal is said of the setting that met it."""
-    try:
-        changes = remote.apply(settings)
-    except SettingRefused as error:
-        planned = remote.plan(settings)
-        return (*planned, Planned(Setting("refused", remote.name, None), None, error.message))
-    return tuple(Planned(one.setting, one.before, one.refusal) for one in changes)
+    """Apply in a namespace that nobody keeps, and find every refusal: there each one may be."""
+    changes = remote.apply([replace(one, optional=True) for one in settings])
+    return tuple(
+        Planned(setting, one.before, one.refusal, one.before == one.after)
+        for setting, one in zip(settings, changes, strict=True)
+    )

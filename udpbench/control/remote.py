@@ -29,6 +29,7 @@ LIMIT_NS = {
     "hello": 20 * SECOND_NS,
     "facts": 10 * SECOND_NS,
     "apply": 60 * SECOND_NS,
+    "verify": 20 * SECOND_NS,
     "prepare": 20 * SECOND_NS,
     "start": 5 * SECOND_NS,
     "sample": 5 * SECOND_NS,
@@ -158,6 +159,11 @@ class Remote:
             tuple[Planned, ...], "apply", settings=list(settings), dry_run=True
         )
         return planned
+
+    def verify(self) -> tuple[Change, ...]:
+        """Return what somebody else has changed since it was put in force."""
+        altered: tuple[Change, ...] = self._ask(tuple[Change, ...], "verify")
+        return altered
 
     def prepare(self, workers: Sequence[WorkerSpec]) -> tuple[Prepared, ...]:
         """Make workers with their sockets; raises SafetyError, WorkerFailed."""

@@ -6,21 +6,17 @@ the record says why; a failure that ends the run is handed on beside the record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from udpbench.analysis.judge import path_ledger
-from udpbench.control.lab import MACHINE, Agents
+from udpbench.control.configured import altered, desired, links, refused, rounded
+from udpbench.control.lab import Agents
 from udpbench.control.phase import Crew, PhaseRun, Plan, by_host, path_plan, warmup_plan
 from udpbench.control.waiting import Waiter
 from udpbench.definition.bind import (
-    BRIDGE,
-    LabContext,
     Unavailable,
     bind,
-    bridge_settings_for,
-    machine_settings_for,
-    settings_for,
 )
 from udpbench.errors import (
     AgentLost,
@@ -144,42 +140,15 @@ def apply_settings(attempt: Attempt) -> None:
     for remote in agents.setting_up:
         attempt.changes[remote.name] = remote.apply(wanted[remote.name])
         attempt.findings.extend(refused(remote.name, attempt.changes[remote.name]))
+        attempt.findings.extend(rounded(remote.name, attempt.changes[remote.name]))
     bench.in_force = wanted
 
 
-def desired(
-    trial: Trial, lab: Lab, agents: Agents, facts: Mapping[str, Facts]
-) -> dict[str, tuple[Setting, ...]]:
-    """Return agent → the settings the trial wants in force on it."""
-    pids = {one.name: one.channel.pid for one in agents.hosts if one.channel.pid is not None}
-    context = LabContext(pids=pids, facts=facts)
-    wanted = {host.name: settings_for(lab, trial, host, context) for host in lab.hosts}
-    if agents.bridge is not None:
-        wanted[BRIDGE] = bridge_settings_for(lab, trial, context)
-    if agents.machine is not None:
-        wanted[MACHINE] = machine_settings_for(lab, trial, context)
-    return wanted
-
-
-def links(settings: dict[str, tuple[Setting, ...]]) -> list[Setting]:
-    """Return the pairs among settings."""
-    return [one for name in sorted(settings) for one in settings[name] if one.kind == "link"]
-
-
-def refused(host: str, changes: tuple[Change, ...]) -> list[Finding]:
-    """Return a finding for each optional setting that the host did not take."""
-    return [
-        Finding(
-            "warning",
-            f"optional setting {change.setting.path or change.setting.kind} was refused",
-            host,
-            f"{change.setting.target} stays {change.after!r}",
-            change.refusal,
-            "compare only with trials that ran without it, too",
-        )
-        for change in changes
-        if change.refusal is not None
-    ]
+def verify_settings(attempt: Attempt) -> None:
+    """Look whether what was put in force still is; somebody else may configure the host, too."""
+    for remote in attempt.bench.agents.setting_up:
+        if attempt.changes.get(remote.name):
+            attempt.findings.extend(altered(remote.name, remote.verify()))
 
 
 def bind_workers(attempt: Attempt) -> None:
@@ -319,6 +288,7 @@ STEPS: tuple[tuple[str, Callable[[Attempt], None]], ...] = (
     ("path", path_phase),
     ("warmup", warmup_phase),
     ("measured", measured_phase),
+    ("verify", verify_settings),
     ("close", close_workers),
 )
 """The way of one trial. Needs come after apply: in a built-in lab interface, queues and addresses

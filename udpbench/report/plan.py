@@ -102,7 +102,7 @@ def _change(planned: Planned) -> Text:
     now, wanted = planned.now, planned.setting.value
     if planned.refusal is not None:
         return Text(f"cannot be set: {planned.refusal}", style="red")
-    if now == wanted:
+    if planned.as_wanted:
         return Text(f"{_value(now)} (as wanted)", style="dim")
     if now is None and wanted is True:
         return Text("added")

@@ -18,6 +18,7 @@ from udpbench.control.waiting import Clock, Interrupt
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.errors import AgentLost, ConnectError, SettingRefused
 from udpbench.model import (
+    Change,
     Connect,
     Experiment,
     Facts,
@@ -85,6 +86,8 @@ class World:
     refusing: str = ""
     """A kind of setting that the next agent which is asked for it will not take."""
     start_takes_ns: int = 0
+    altered: dict[str, tuple[Change, ...]] = field(default_factory=dict)
+    """Host → what somebody else changes there under way."""
     left_behind: tuple[str, ...] = ()
     """Runs that died and whose settings are on the machine still."""
 
@@ -173,11 +176,18 @@ class FakeAgent:
     def _apply(self, settings: list[dict[str, Any]], dry_run: bool) -> list[dict[str, Any]]:
         if dry_run:
             return [{"setting": one, "now": "as it was"} for one in settings]
-        if self.world.refusing in {one["kind"] for one in settings}:
-            self.world.refusing = ""
-            raise SettingRefused("not here", self.host)
         self.in_force = settings
-        return [{"setting": one, "before": None, "after": one["value"]} for one in settings]
+        return [self._changed(one) for one in settings]
+
+    def _changed(self, setting: dict[str, Any]) -> dict[str, Any]:
+        if setting["kind"] != self.world.refusing:
+            return {"setting": setting, "before": None, "after": setting["value"]}
+        if not setting["optional"]:
+            raise SettingRefused("not here", self.host)
+        return {"setting": setting, "before": 1, "after": 1, "refusal": "not here"}
+
+    def _verify(self) -> list[Any]:
+        return encode(self.world.altered.get(self.host, []))
 
     def _prepare(self, interface: str, workers: list[dict[str, Any]]) -> list[dict[str, Any]]:
         assert interface in ("send0", "receive0")

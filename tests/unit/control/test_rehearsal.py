@@ -48,7 +48,9 @@ def test_a_refusal_is_told_beside_what_was_asked() -> None:
     wanted = experiment(settings={"receiver": {"mtu": 9000}})
     (only,) = rehearse([wanted], lab(), world.surroundings().reach)
     told = [one for one in only.hosts["receiver"] if one.refusal is not None]
-    assert [("refused", "not here")] == [(one.setting.kind, one.refusal) for one in told]
+    assert [("mtu", 9000, 1, "not here")] == [
+        (one.setting.kind, one.setting.value, one.now, one.refusal) for one in told
+    ]
 
 
 def test_no_packet_is_sent_and_every_agent_ends() -> None:

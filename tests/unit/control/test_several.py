@@ -123,6 +123,7 @@ def test_the_bridge_comes_before_the_hosts_and_is_undone_after_them(tmp_path: Pa
         *(f"prepare {name}" for name in working),
         *phases[0],
         *phases[1],
+        *(f"verify {name}" for name in ("bridge", *working)),
         *(f"close {name}" for name in working),
         *(f"restore {name}" for name in everyone),
         *(f"end {name}" for name in everyone),

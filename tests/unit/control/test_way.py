@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from control.fake import World, experiment, facts, go, header, lab, only
+from udpbench.control.configured import altered, refused, rounded
 from udpbench.control.run import RunOptions, mend, run
-from udpbench.control.trial import refused
 from udpbench.errors import (
     AgentError,
     AgentLost,
@@ -54,8 +54,9 @@ MEASURED = [
     "stop receiver",
     *SNAPSHOTS,
 ]
+VERIFY = ["verify receiver", "verify sender"]
 CLOSE = ["close receiver", "close sender"]
-TRIAL = [*SET_UP, *PATH, *WARMUP, *MEASURED, *CLOSE]
+TRIAL = [*SET_UP, *PATH, *WARMUP, *MEASURED, *VERIFY, *CLOSE]
 CLEAN_UP = ["close sender", "close receiver"]
 RESTORE = ["restore sender", "restore receiver", "restore machine"]
 END = ["end sender", "end receiver", "end machine"]
@@ -108,6 +109,8 @@ def test_a_good_trial_takes_every_step_in_order(tmp_path: Path) -> None:
         "snapshot sender",
         "snapshot receiver",
         "snapshot machine",
+        "verify receiver",
+        "verify sender",
         "close receiver",
         "close sender",
         "restore sender",
@@ -144,6 +147,7 @@ def test_a_good_record_holds_what_was_seen(tmp_path: Path) -> None:
         "path",
         "warmup",
         "measured",
+        "verify",
         "close",
     ] == list(record.overhead_ns)
 
@@ -159,7 +163,7 @@ def test_a_warm_up_of_nothing_is_skipped(tmp_path: Path) -> None:
     """Without a warm-up there are two phases."""
     world = World()
     go(world, tmp_path, experiment(warmup="0s"))
-    assert [*BEGIN, *SET_UP, *PATH, *MEASURED, *CLOSE, *RESTORE, *END] == world.words
+    assert [*BEGIN, *SET_UP, *PATH, *MEASURED, *VERIFY, *CLOSE, *RESTORE, *END] == world.words
 
 
 def test_between_trials_settings_stay(tmp_path: Path) -> None:
@@ -529,3 +533,31 @@ def test_an_optional_setting_that_is_refused_becomes_a_finding() -> None:
 def test_facts_of_the_fake_are_none_before_its_link(tmp_path: Path) -> None:
     """What the fake does not have yet is missing, as on a real host, not zero."""
     assert (None, None) == (facts("a", "send0", ()).mtu, facts("a", "send0", ()).rx_queues)
+
+
+def test_a_value_that_was_rounded_is_told_as_asked_and_got() -> None:
+    """Of a group of values those that were asked for."""
+    wanted = Setting("rings", "eth3", {"rx": 4000}, path="settings.receiver.ethtool.rings")
+    before, after = {"rx": 512, "tx": 512}, {"rx": 4096, "tx": 512}
+    (told,) = rounded("right", (Change(wanted, before, after, rounded=True),))
+    assert (
+        "right: settings.receiver.ethtool.rings was rounded "
+        "(eth3: asked {'rx': 4000} → got {'rx': 4096})"
+    ) == str(told)
+    assert "note" == told.severity
+    assert [] == rounded("right", (Change(wanted, before, after),))
+
+
+def test_a_setting_that_somebody_changed_under_way_makes_the_trial_invalid(tmp_path: Path) -> None:
+    """It is looked at after the measured phase; the value that was in force and the new one."""
+    world = World()
+    change = Change(Setting("mtu", "receive0", 9000), 9000, 1500)
+    world.altered["receiver"] = (change,)
+    _, run = go(world, tmp_path)
+    assert (
+        "receiver: a setting was changed under way by somebody else (mtu receive0: 9000 → 1500); "
+        "settings stay as udpbench has set them; find out who else configures that host, a "
+        "service or an administrator"
+    ) == str(run.records[0].findings[-1])
+    assert ("done", "invalid") == (run.records[0].status, run.records[0].findings[-1].severity)
+    assert altered("receiver", (change,)) == [run.records[0].findings[-1]]

@@ -25,7 +25,7 @@ class Rehearsed:
 
 def planned(kind: str, target: str, now: Any, wanted: Any, refusal: str | None = None) -> Planned:
     """Return what a dry run found of one setting."""
-    return Planned(Setting(kind, target, wanted), now, refusal)
+    return Planned(Setting(kind, target, wanted), now, refusal, as_wanted=now == wanted)
 
 
 def lines(*settings: Planned) -> list[str]:

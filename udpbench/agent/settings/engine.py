@@ -85,6 +85,31 @@ class Engine:
             planned.append(found)
         return tuple(planned)
 
+    def altered(self) -> tuple[Change, ...]:
+        """Return what somebody else has changed: the value that was in force, and the one now.
+
+        Compared is with what was asked for, because a later setting may change the rest of what an
+        earlier one has read; of a rounded one with what was got. A value that cannot be read any
+        more is None.
+        """
+        last = {(change.setting.kind, change.setting.target): change for change in self._in_force}
+        with self._host.asked_once():
+            looked = [self._look_again(change) for change in last.values()]
+        return tuple(change for change in looked if change is not None)
+
+    def _look_again(self, change: Change) -> Optional[Change]:
+        kind = self._kinds[change.setting.kind] if change.refusal is None else None
+        if kind is None or not kind.stays:
+            return None
+        expected = change.after if change.rounded else change.setting.value
+        try:
+            now = kind.read(self._host, change.setting.target)
+            if kind.same(expected, now):
+                return None
+        except refusal.FAILURES:
+            now = None
+        return replace(change, before=change.after, after=now)
+
     def restore(self, force: bool = False) -> tuple[Change, ...]:
         """Undo whatever the journal holds, newest first, and return it: found, then put back.
 
@@ -124,20 +149,17 @@ class Engine:
         if stranger is not None:
             return Planned(setting, None, stranger)
         try:
-            now = self._kinds[setting.kind].read(self._host, setting.target)
-            danger = self._danger(setting, now)
+            kind = self._kinds[setting.kind]
+            now = kind.read(self._host, setting.target)
+            # Comparing comes first for every kind: it fails for a value that is none.
+            as_wanted = kind.same(setting.value, now)
+            danger = None if as_wanted or not kind.disruptive else self._danger(setting)
         except refusal.FAILURES as error:
             return Planned(setting, None, refusal.explain(setting, error))
-        return Planned(setting, now, danger)
+        return Planned(setting, now, danger, as_wanted)
 
-    def _danger(self, setting: Setting, now: Any) -> Optional[str]:
-        """Say why a change might cut off the controller; None where it cannot.
-
-        Comparing comes first for every kind: it fails for a value that is none.
-        """
-        kind = self._kinds[setting.kind]
-        if kind.same(setting.value, now) or not kind.disruptive:
-            return None
+    def _danger(self, setting: Setting) -> Optional[str]:
+        """Say why a change might cut off the controller; None where it cannot."""
         if self._protected is None:
             self._protected = protected(self._host)
         interface = setting.target.partition("/")[0]
@@ -155,11 +177,12 @@ class Engine:
         why = found.refusal
         if why is None:
             kind = self._kinds[setting.kind]
-            if kind.same(setting.value, found.now):
+            if found.as_wanted:
                 return Change(setting, found.now, found.now)
             after, why = self._write(kind, setting, found.now)
             if why is None:
-                return Change(setting, found.now, after)
+                rounded = not kind.same(setting.value, after)
+                return Change(setting, found.now, after, rounded=rounded)
         if setting.optional:
             return Change(setting, found.now, found.now, why)
         raise SettingRefused(refusal.sentence(setting, why))

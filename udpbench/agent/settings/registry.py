@@ -65,6 +65,8 @@ class Kind:
     """It could cut a connection by its interface, the first part of the target."""
     flaps: bool = False
     """A driver may take the link down and up again for it."""
+    stays: bool = True
+    """It is a state that can be looked at again; false: what was found when it was asked for."""
 
 
 KINDS: Mapping[str, Kind] = {
@@ -72,7 +74,7 @@ KINDS: Mapping[str, Kind] = {
     "bridge": Kind(bridge.read, bridge.write),
     "port": Kind(port.read, port.write),
     "up": Kind(up.read, up.write, disruptive=True),
-    "unclaimed": Kind(unclaimed.read, unclaimed.write),
+    "unclaimed": Kind(unclaimed.read, unclaimed.write, stays=False),
     "address": Kind(address.read, address.write),
     "neighbour": Kind(neighbour.read, neighbour.write, neighbour.same),
     "route": Kind(route.read, route.write, route.same),

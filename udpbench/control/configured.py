@@ -1,0 +1,97 @@
+"""The settings of a trial on every agent: what is wanted, and what a reader must know of what came.
+
+Asks no host and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from udpbench.control.lab import MACHINE, Agents
+from udpbench.definition.bind import (
+    BRIDGE,
+    LabContext,
+    bridge_settings_for,
+    machine_settings_for,
+    settings_for,
+)
+from udpbench.model import Change, Facts, Finding, Lab, Setting, Trial
+
+
+def desired(
+    trial: Trial, lab: Lab, agents: Agents, facts: Mapping[str, Facts]
+) -> dict[str, tuple[Setting, ...]]:
+    """Return agent → the settings the trial wants in force on it."""
+    pids = {one.name: one.channel.pid for one in agents.hosts if one.channel.pid is not None}
+    context = LabContext(pids=pids, facts=facts)
+    wanted = {host.name: settings_for(lab, trial, host, context) for host in lab.hosts}
+    if agents.bridge is not None:
+        wanted[BRIDGE] = bridge_settings_for(lab, trial, context)
+    if agents.machine is not None:
+        wanted[MACHINE] = machine_settings_for(lab, trial, context)
+    return wanted
+
+
+def links(settings: dict[str, tuple[Setting, ...]]) -> list[Setting]:
+    """Return the pairs among settings."""
+    return [one for name in sorted(settings) for one in settings[name] if one.kind == "link"]
+
+
+def refused(host: str, changes: tuple[Change, ...]) -> list[Finding]:
+    """Return a finding for each optional setting that the host did not take."""
+    return [
+        Finding(
+            "warning",
+            f"optional setting {change.setting.path or change.setting.kind} was refused",
+            host,
+            change.setting.target if change.after is None else _stays(change),
+            change.refusal,
+            "compare only with trials that ran without it, too",
+        )
+        for change in changes
+        if change.refusal is not None
+    ]
+
+
+def _stays(change: Change) -> str:
+    return f"{change.setting.target} stays {change.after!r}"
+
+
+def rounded(host: str, changes: tuple[Change, ...]) -> list[Finding]:
+    """Return a finding for each setting that the host made another value of."""
+    return [
+        Finding(
+            "note",
+            f"{change.setting.path or change.setting.kind} was rounded",
+            host,
+            f"{change.setting.target}: asked {change.setting.value!r} → got {got(change)!r}",
+        )
+        for change in changes
+        if change.rounded
+    ]
+
+
+def got(change: Change) -> Any:
+    """Return what came of a setting, as far as something was asked for."""
+    asked, after = change.setting.value, change.after
+    if isinstance(asked, dict) and isinstance(after, dict):
+        return {key: after.get(key) for key in asked}
+    return after
+
+
+def altered(host: str, changes: tuple[Change, ...]) -> list[Finding]:
+    """Return a finding for each setting that somebody else has changed under way."""
+    return [
+        Finding(
+            "invalid",
+            "a setting was changed under way by somebody else",
+            host,
+            f"{change.setting.kind} {change.setting.target}: "
+            f"{got(replace(change, after=change.before))!r} → {got(change)!r}",
+            "settings stay as udpbench has set them",
+            "find out who else configures that host, a service or an administrator",
+        )
+        for change in changes
+    ]
