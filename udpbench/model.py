@@ -467,6 +467,8 @@ class Phase:
     """Host → its flows' counts."""
     clocks: dict[str, tuple[ClockReading, ...]] = field(default_factory=dict)
     """Host → its clock when the phase was started, and of a measured one when it was over."""
+    faults: tuple[WorkerStats, ...] = ()
+    """What was sent and read beside the traffic, so that it is lost on purpose."""
 
 
 @dataclass(frozen=True)
@@ -522,6 +524,12 @@ class Entry:
     packets: Optional[int]
     source: str
     """The counters it was read from, as an expression a reader can check by hand."""
+    at_most: Optional[int] = None
+    """Where the kernel counted skbs of unknown size: ``packets`` at least, and so many at most."""
+    parts: dict[str, int] = field(default_factory=dict)
+    """The same by queue, CPU, worker or counter, where it is counted so; what moved alone."""
+    also: dict[str, int] = field(default_factory=dict)
+    """Other counters of the same place, by name; they are never added, and must agree."""
 
 
 @dataclass(frozen=True)
@@ -532,6 +540,7 @@ class Ledger:
     received_packets: int
     entries: tuple[Entry, ...]
     unaccounted: Optional[int]
+    """Nearest to 0 where an entry lies between two numbers."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,13 +71,56 @@ def test_rt_cache_of_a_kernel_without_it_is_empty() -> None:
     assert {} == counters.parse_rt_cache("")
 
 
+def test_snmp6_counts_by_name() -> None:
+    """IPv6 and its UDP are read, UDP-Lite is not."""
+    found = counters.parse_snmp6(fixture("snmp6-6.18"))
+
+    assert (7, 3) == (found["snmp6.Udp6NoPorts"], found["snmp6.Udp6RcvbufErrors"])
+    assert 160482 <= found["snmp6.Ip6InNoECTPkts"]
+    assert [] == [name for name in found if "Lite" in name]
+
+
+def test_conntrack_is_summed_over_cpus() -> None:
+    """Its drops are added up, and the number of connections is no counter."""
+    found = counters.parse_conntrack(fixture("nf_conntrack"))
+
+    assert (0x1A, 2, 1) == tuple(
+        found[f"conntrack.{name}"] for name in ("drop", "insert_failed", "early_drop")
+    )
+    assert "conntrack.entries" not in found
+
+
+def test_interrupts_are_those_of_the_lines_asked_for() -> None:
+    """A line's CPUs are the header's, and what follows them is its name."""
+    assert {"interrupt.34.cpu0": 206, "interrupt.34.cpu1": 0} == counters.parse_interrupts(
+        "           CPU0       CPU1\n 34:  206  0 PCI-MSIX 1-edge virtio4-input\nERR: 0\n", {34}
+    )
+    assert {} == counters.parse_interrupts(fixture("interrupts"), set())
+
+
+@pytest.mark.parametrize("fields", [23, 25])
+def test_link_statistics_are_as_many_as_the_kernel_has(fields: int) -> None:
+    """An older kernel's struct ends earlier; a padding attribute before it is skipped."""
+    struct_bytes = b"".join(n.to_bytes(8, sys.byteorder) for n in range(fields))
+    header = (4 + len(struct_bytes)).to_bytes(2, sys.byteorder) + (1).to_bytes(2, sys.byteorder)
+    padding = (4).to_bytes(2, sys.byteorder) + (0).to_bytes(2, sys.byteorder)
+
+    found = counters.parse_link_statistics(padding + header + struct_bytes)
+
+    assert fields == len(found)
+    assert (6, 15) == (found["rx_dropped"], found["rx_missed_errors"])
+    assert (24 if fields == 25 else None) == found.get("rx_otherhost_dropped")
+    assert {} == counters.parse_link_statistics(b"")
+
+
 def test_cpu_times_are_nanoseconds_per_cpu() -> None:
     """Ticks of 10 ms become nanoseconds; the line of all CPUs together is not one of them."""
     found = counters.parse_cpu_times(fixture("stat"), 100)
 
     assert 110_000_000 == found["cpu.0.softirq_ns"]
     assert 280_000_000 == found["cpu.1.steal_ns"]
-    assert 16 == len(found)
+    assert found["machine.context_switches"] > 0
+    assert 17 == len(found)
 
 
 def test_softirqs_are_the_networks_two() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
@@ -45,6 +45,10 @@ class TwoNodes(Host):
     def index(self, interface: str) -> int:  # noqa: ARG002 - Host's signature
         """Return an index."""
         return 3
+
+    def tcx_programs(self, interface: str) -> Optional[int]:  # noqa: ARG002 - Host's signature
+        """Return that two programs are attached."""
+        return 2
 
     def link(self, interface: str) -> Any:
         """Fail: the driver is a symbolic link that a tree of files in git does not have."""
@@ -98,6 +102,7 @@ def test_what_moves_a_number_is_recorded(host: TwoNodes) -> None:
         "system": "Example Linux 12",
         "offloads": "rx-gro",
         "link": "10000 Mb/s, full duplex",
+        "tcx": "2",
         "driver_version": "4.1",
         "firmware": "6.2.7.1001 rx1 tx1",
         "ethtool": "6.1",

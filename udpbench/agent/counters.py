@@ -6,7 +6,8 @@ counters that grow are kept: a queue length or a configured value has no differe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 SNMP_PROTOCOLS = ("Ip", "Icmp", "Udp", "TcpExt", "IpExt")
@@ -26,6 +27,37 @@ CPU_TIMES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "stea
 SOFTIRQS = ("NET_TX", "NET_RX")
 NOT_STATISTICS = ("peer_ifindex",)
 """What veth lists among its statistics and is an index."""
+SNMP6_PREFIXES = ("Ip6", "Icmp6", "Udp6")
+"""What udpbench reads of /proc/net/snmp6; UdpLite6 has a MIB of its own."""
+LINK_STATISTICS = (
+    "rx_packets",
+    "tx_packets",
+    "rx_bytes",
+    "tx_bytes",
+    "rx_errors",
+    "tx_errors",
+    "rx_dropped",
+    "tx_dropped",
+    "multicast",
+    "collisions",
+    "rx_length_errors",
+    "rx_over_errors",
+    "rx_crc_errors",
+    "rx_frame_errors",
+    "rx_fifo_errors",
+    "rx_missed_errors",
+    "tx_aborted_errors",
+    "tx_carrier_errors",
+    "tx_fifo_errors",
+    "tx_heartbeat_errors",
+    "tx_window_errors",
+    "rx_compressed",
+    "tx_compressed",
+    "rx_nohandler",
+    "rx_otherhost_dropped",
+)
+"""struct rtnl_link_stats64 (include/uapi/linux/if_link.h); older kernels end it earlier."""
+IFLA_STATS_LINK_64 = 1  # include/uapi/linux/if_link.h
 
 
 @dataclass(frozen=True)
@@ -55,6 +87,16 @@ def parse_snmp(text: str, prefix: str) -> dict[str, int]:
     return counters
 
 
+def parse_snmp6(text: str) -> dict[str, int]:
+    """Return ``snmp6.Udp6NoPorts`` and the like of /proc/net/snmp6: a name and a value a line."""
+    counters = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name.startswith(SNMP6_PREFIXES):
+            counters[f"snmp6.{name}"] = int(value.strip())
+    return counters
+
+
 def parse_softnet(text: str, online: Sequence[int]) -> dict[str, int]:
     """Return ``softnet.cpu0.dropped`` and the like of /proc/net/softnet_stat.
 
@@ -77,13 +119,26 @@ def parse_rt_cache(text: str) -> dict[str, int]:
 
     ``entries`` is a gauge, the same in every line, and left out (net/ipv4/route.c).
     """
+    return _per_cpu_lines(text, "rt_cache")
+
+
+def parse_conntrack(text: str) -> dict[str, int]:
+    """Return ``conntrack.drop`` and the like of /proc/net/stat/nf_conntrack, over all CPUs.
+
+    Of the network namespace; ``entries`` is how many connections there are now.
+    """
+    return _per_cpu_lines(text, "conntrack")
+
+
+def _per_cpu_lines(text: str, prefix: str) -> dict[str, int]:
+    """Add up the hexadecimal lines of a /proc/net/stat file, one for each CPU."""
     lines = text.splitlines()
     names = lines[0].split() if lines else []
     counters: dict[str, int] = {}
     for line in lines[1:]:
         for name, value in zip(names, line.split()):
             if name != "entries":
-                key = f"rt_cache.{name}"
+                key = f"{prefix}.{name}"
                 counters[key] = counters.get(key, 0) + int(value, 16)
     return counters
 
@@ -99,7 +154,34 @@ def parse_cpu_times(text: str, ticks_per_s: int) -> dict[str, int]:
         if label.startswith("cpu") and label != "cpu":
             for name, value in zip(CPU_TIMES, values):
                 counters[f"cpu.{label[3:]}.{name}_ns"] = int(value) * (10**9 // ticks_per_s)
+        elif label == "ctxt":
+            counters["machine.context_switches"] = int(values[0])
     return counters
+
+
+def parse_interrupts(text: str, wanted: Collection[int]) -> dict[str, int]:
+    """Return ``interrupt.34.cpu1`` of /proc/interrupts: times each CPU served each wanted line."""
+    lines = text.splitlines()
+    cpus = [label.lower() for label in lines[0].split()] if lines else []
+    counters = {}
+    for line in lines[1:]:
+        number, _, rest = line.partition(":")
+        if number.strip().isdigit() and int(number) in wanted:
+            for cpu, value in zip(cpus, rest.split()):
+                counters[f"interrupt.{int(number)}.{cpu}"] = int(value)
+    return counters
+
+
+def parse_link_statistics(attributes: bytes) -> dict[str, int]:
+    """Return the fields of IFLA_STATS_LINK_64 that a kernel's rtnl_link_stats64 has."""
+    at = 0
+    while at + 4 <= len(attributes):
+        size_bytes, kind = struct.unpack_from("=HH", attributes, at)
+        if kind == IFLA_STATS_LINK_64:
+            count = (size_bytes - 4) // 8
+            return dict(zip(LINK_STATISTICS, struct.unpack_from(f"={count}Q", attributes, at + 4)))
+        at += max(-(-size_bytes // 4) * 4, 4)
+    return {}
 
 
 def parse_softirqs(text: str) -> dict[str, int]:

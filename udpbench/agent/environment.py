@@ -16,6 +16,8 @@ TRANSPARENT_HUGEPAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 DRIVER_KEYS = {"version": "driver_version", "firmware-version": "firmware"}
 PROGRAMS = {"ethtool": r"version (\S+)", "iptables": r"v(\S+ \(\w+\)|\S+)", "nft": r"v(\S+)"}
 UNAFFECTED = "Not affected"
+NOTHING_ATTACHED = "none"
+"""Of ``xdp`` and ``tcx``; the ledger reads it: where nothing is attached nothing is dropped."""
 
 
 def environment(host: Host, interface: Optional[str], cpuinfo: str) -> dict[str, str]:
@@ -52,6 +54,8 @@ def _device(host: Host, interface: str) -> dict[str, Optional[str]]:
     return {
         "offloads": offloads(host, interface),
         "link": link_state(host, interface),
+        "xdp": xdp_program(host, interface),
+        "tcx": tcx_programs(host, interface),
         **driver_facts(host, interface),
     }
 
@@ -103,6 +107,25 @@ def offloads(host: Host, interface: str) -> Optional[str]:
     except OSError:
         return None
     return " ".join(sorted(name for name, enabled in features.items() if enabled))
+
+
+def xdp_program(host: Host, interface: str) -> Optional[str]:
+    """Return the id of the XDP program on an interface, or none; None where it is not known."""
+    try:
+        xdp = host.link(interface).get_attr("IFLA_XDP")
+    except OSError:
+        return None
+    attached = xdp.get_attr("IFLA_XDP_PROG_ID") if xdp is not None else None
+    return f"program {attached}" if attached else NOTHING_ATTACHED
+
+
+def tcx_programs(host: Host, interface: str) -> Optional[str]:
+    """Return how many programs see packets before the IP layer and are counted by no qdisc."""
+    try:
+        count = host.tcx_programs(interface)
+    except OSError:
+        return None
+    return None if count is None else str(count) if count else NOTHING_ATTACHED
 
 
 def link_state(host: Host, interface: str) -> Optional[str]:

@@ -21,6 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from udpbench.agent import bpf, rtstats
+
 SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h, Linux 5.14
 _NETDEV_CMD_QUEUE_GET = 10  # include/uapi/linux/netdev.h, Linux 6.8
 _NETDEV_CMD_NAPI_GET = 11
@@ -238,6 +240,14 @@ class Host:
     def link(self, interface: str) -> Any:
         """Return the RTM_NEWLINK message of an interface; OSError ENODEV where there is none."""
         return self.rtnl("link", "get", ifname=interface)[0]
+
+    def link_statistics(self, interface: str) -> bytes:
+        """Return the attributes of an interface's RTM_NEWSTATS message, as the kernel sent them."""
+        return rtstats.request(self.index(interface))
+
+    def tcx_programs(self, interface: str) -> Optional[int]:
+        """Return how many programs no qdisc counts; None where the agent may not ask."""
+        return bpf.tcx_programs(self.index(interface))
 
     def index(self, interface: str) -> int:
         """Return an interface's index; OSError ENODEV where there is none."""

@@ -18,7 +18,7 @@ from udpbench.agent.locks import Held, Locks
 from udpbench.agent.pool import Pool
 from udpbench.agent.route import prove
 from udpbench.agent.settings.engine import Engine
-from udpbench.agent.snapshot import snapshot
+from udpbench.agent.snapshot import Own, snapshot
 from udpbench.errors import RestoreError, SettingRefused
 from udpbench.model import (
     DAY_NS,
@@ -113,7 +113,9 @@ class Verbs:
 
     def snapshot(self, interface: str) -> Snapshot:
         """Return every counter of this agent's scopes."""
-        return snapshot(self._host, self.name, interface, self._scopes, self.pool.inodes())
+        rules = any(change.setting.kind == "firewall" for change in self._engine.in_force)
+        own = Own(self.pool.inodes(), rules)
+        return snapshot(self._host, self.name, interface, self._scopes, own)
 
     def stop(self) -> None:
         """Tell the loops to leave."""

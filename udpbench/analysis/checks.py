@@ -11,6 +11,7 @@ from typing import Literal
 
 from udpbench.analysis import axis, ledger, rates
 from udpbench.analysis.readings import Readings
+from udpbench.analysis.stages import STAGES
 from udpbench.model import Finding, Role
 from udpbench.units import show_ratio
 
@@ -128,7 +129,7 @@ def stalled(readings: Readings) -> Iterator[Finding]:
 
 def counter_backwards(readings: Readings) -> Iterator[Finding]:
     """Find a counter that a stage is read from, and that shrank under way."""
-    for stage in ledger.STAGES:
+    for stage in STAGES:
         hosts = readings.roles.senders if stage.role == "sender" else readings.roles.receivers
         for host in hosts:
             for pattern in stage.counters:
@@ -165,56 +166,43 @@ def unaccounted(readings: Readings) -> Iterator[Finding]:
 
 
 def counters_disagree(readings: Readings) -> Iterator[Finding]:
-    """Find second counters of one place that tell another number than the ledger's own."""
-    yield from _sockets_disagree(readings)
-    yield from _backlog_disagrees(readings)
+    """Find other counters of a stage's place that tell another number than the ledger's own."""
+    for stage in STAGES:
+        for also in stage.also:
+            value = also.reads(readings)
+            low, high = also.low(readings), also.high(readings)
+            if value is None or low is None or high is None or low <= value <= high:
+                continue
+            name = readings.display(stage.role, also.name)
+            limit = f"{low}" if low == high else f"{low} to {high}"
+            yield Finding(
+                "warning",
+                "counters disagree",
+                stage.name,
+                f"{name} = {value}",
+                limit,
+                also.next_step,
+            )
     yield from _reads_disagree(readings)
 
 
-def _disagreement(place: str, value: str, next_step: str) -> Finding:
-    return Finding("warning", "counters disagree", place, value, "equal", next_step)
-
-
-def _sockets_disagree(readings: Readings) -> Iterator[Finding]:
-    """Compare RcvbufErrors with the sockets' own drops, which also count late bad checksums."""
-    inodes = {inode for stats in readings.workers("receiver") for inode in stats.socket_inodes}
-    found = [readings.counter("receiver", f"socket.{inode}.drops") for inode in inodes]
-    rcvbuf = readings.counter("receiver", ledger.RCVBUF)
-    if not found or None in found or rcvbuf is None:
-        return
-    drops = sum(value for value in found if value is not None)
-    checksum = readings.counter("receiver", ledger.CHECKSUM) or 0
-    if not rcvbuf <= drops <= rcvbuf + checksum:
-        yield _disagreement(
-            "udp_rcvbuf",
-            f"sockets {drops}, RcvbufErrors {rcvbuf}",
-            "more on the sockets: UDP memory (net.ipv4.udp_mem) or a socket filter; fewer: "
-            "another socket of the namespace drops",
-        )
-
-
-def _backlog_disagrees(readings: Readings) -> Iterator[Finding]:
-    softnet = readings.machine_counter("receiver", ledger.SOFTNET_DROPPED)
-    device = readings.counter("receiver", ledger.RX_DROPPED)
-    if softnet is not None and device is not None and softnet != device:
-        yield _disagreement(
-            "rx_backlog",
-            f"softnet {softnet}, rx_dropped {device}",
-            "more in softnet: another device of the machine drops; more in rx_dropped: the "
-            "device drops for another reason",
-        )
-
-
 def _reads_disagree(readings: Readings) -> Iterator[Finding]:
-    """Compare what workers read with InDatagrams, which counts at the read, not at the queue."""
-    counted = readings.counter("receiver", "snmp.Udp.InDatagrams")
-    read = readings.count("receiver", "read_packets")
+    """Compare what workers read with InDatagrams, which counts at the read, not at the queue.
+
+    Of merged datagrams the kernel counts one for each skb.
+    """
+    counted = readings.counter("receiver", "{udp}InDatagrams")
+    field = "read_messages" if readings.record.trial.receive.gro else "read_packets"
+    read = readings.count("receiver", field)
     if counted is None or not readings.workers("receiver"):
         return
     if counted < read or (readings.record.built_in_lab and counted != read):
-        yield _disagreement(
+        yield Finding(
+            "warning",
+            "counters disagree",
             "receiver",
             f"read {read}, InDatagrams {counted}",
+            "equal",
             "another socket of the namespace receives, or a worker miscounts",
         )
 

@@ -27,10 +27,14 @@ class Deltas:
 
     def total(self, pattern: str) -> int | None:
         """Return the sum over the counters that match a shell pattern; None where none does."""
-        if "*" not in pattern:
+        if not set(pattern) & set("*?["):
             return self.values.get(pattern)
-        found = [value for name, value in self.values.items() if fnmatchcase(name, pattern)]
-        return sum(found) if found else None
+        found = self.matching(pattern)
+        return sum(found.values()) if found else None
+
+    def matching(self, pattern: str) -> dict[str, int]:
+        """Return the counters that match a shell pattern, by name."""
+        return {name: value for name, value in self.values.items() if fnmatchcase(name, pattern)}
 
     def went_backwards(self, pattern: str) -> tuple[str, ...]:
         """Return those of ``backwards`` whose counter matches a shell pattern."""

@@ -10,6 +10,16 @@ from dataclasses import dataclass
 from udpbench.analysis.delta import Deltas, deltas
 from udpbench.model import Phase, PhaseName, Role, TrialRecord, WorkerStats
 
+FAMILIES = {
+    4: {"{ip}": "snmp.Ip.", "{ipx}": "netstat.IpExt.", "{udp}": "snmp.Udp."},
+    6: {"{ip}": "snmp6.Ip6", "{ipx}": "snmp6.Ip6", "{udp}": "snmp6.Udp6"},
+}
+"""What stands in a pattern for either IP version's counters; some that IPv6 has not are its own."""
+
+
+NOTHING_ATTACHED = "none"
+"""How facts say so of ``xdp`` and ``tcx`` in their environment."""
+
 
 @dataclass(frozen=True)
 class Roles:
@@ -33,8 +43,12 @@ class Readings:
         return tuple(stats for stats in self.phase.stats if stats.role == role)
 
     def count(self, role: Role, field: str) -> int:
-        """Return the sum of one C field over a role's workers; 0 where there are no workers."""
-        return sum(stats.counts.get(field, 0) for stats in self.workers(role))
+        """Return the sum of one C field over a role's workers and what loses packets on purpose.
+
+        0 where there are none of them.
+        """
+        counted = (*self.phase.stats, *self.phase.faults)
+        return sum(stats.counts.get(field, 0) for stats in counted if stats.role == role)
 
     def counter(self, role: Role, pattern: str) -> int | None:
         """Return one counter's difference summed over a role's hosts; None where none has it.
@@ -49,6 +63,42 @@ class Readings:
         ]
         known = [value for value in found if value is not None]
         return sum(known) if known else None
+
+    def total(self, role: Role, *patterns: str) -> int | None:
+        """Return the sum of counters that see different packets; None where a host has none."""
+        found = [self.counter(role, pattern) for pattern in patterns]
+        known = [value for value in found if value is not None]
+        return sum(known) if known else None
+
+    def by_name(self, role: Role, pattern: str) -> dict[str, int]:
+        """Return the counters of a role's hosts that match a pattern and moved, by name.
+
+        With several hosts the host's name stands before it.
+        """
+        hosts = self.roles.senders if role == "sender" else self.roles.receivers
+        return {
+            f"{host} {name}" if len(hosts) > 1 else name: value
+            for host in hosts
+            if host in self.deltas
+            for name, value in self.deltas[host].matching(self.named(host, pattern)).items()
+            if value != 0
+        }
+
+    def driver(self, host: str) -> str | None:
+        """Return the driver of a host's interface; None where it is not known."""
+        facts = self.record.facts.get(host)
+        return facts.driver if facts is not None else None
+
+    def without(self, role: Role, hook: str) -> bool:
+        """Tell whether it is known that nothing is attached to a hook of a role's interfaces."""
+        hosts = self.roles.senders if role == "sender" else self.roles.receivers
+        known = [self.record.facts[host] for host in hosts if host in self.record.facts]
+        return {facts.environment.get(hook) for facts in known} == {NOTHING_ATTACHED}
+
+    @property
+    def all_veth(self) -> bool:
+        """True where every host's interface is an end of a veth pair."""
+        return {facts.driver for facts in self.record.facts.values()} == {"veth"}
 
     @property
     def bridge(self) -> Deltas | None:
@@ -82,16 +132,33 @@ class Readings:
         known = [value for value in found if value is not None]
         return sum(known) if known else None
 
+    def machine_by_name(self, role: Role, pattern: str) -> dict[str, int]:
+        """Return the counters of a role's machines that match a pattern and moved, by name."""
+        found: dict[str, int] = {}
+        for delta in self.machine(role):
+            for name, value in delta.matching(pattern).items():
+                if value != 0:
+                    found[name] = found.get(name, 0) + value
+        return found
+
     def named(self, host: str, pattern: str) -> str:
-        """Return a pattern with the host's own interface put in."""
+        """Return a pattern with the host's interface and the family's protocols put in."""
         facts = self.record.facts.get(host)
-        return pattern.replace("{interface}", facts.interface if facts is not None else "*")
+        interface = facts.interface if facts is not None else "*"
+        return self.in_family(pattern).replace("{interface}", interface)
+
+    def in_family(self, pattern: str) -> str:
+        """Return a pattern with the names of the trial's IP version put in."""
+        for placeholder, prefix in FAMILIES[self.record.trial.traffic.family].items():
+            pattern = pattern.replace(placeholder, prefix)
+        return pattern
 
     def display(self, role: Role, pattern: str) -> str:
         """Return a pattern as a reader may look it up: with the interface, or with a star."""
         hosts = self.roles.senders if role == "sender" else self.roles.receivers
         names = {self.named(host, pattern) for host in hosts}
-        return names.pop() if len(names) == 1 else pattern.replace("{interface}", "*")
+        general = self.in_family(pattern).replace("{interface}", "*")
+        return names.pop() if len(names) == 1 else general
 
 
 def _has_machine(delta: Deltas) -> bool:

@@ -41,6 +41,14 @@ COUNTERS = {
         "link.receive0.rx_dropped",
         "link.receive0.rx_packets",
         "ethtool.receive0.rx_queue_0_xdp_packets",
+        "link.receive0.rx_otherhost_dropped",
+        "ethtool.receive0.rx_queue_0_xdp_drops",
+        "snmp.Ip.InReceives",
+        "snmp.Ip.InDelivers",
+        "snmp.Ip.InHdrErrors",
+        "snmp.Ip.InAddrErrors",
+        "netstat.IpExt.InNoECTPkts",
+        "netstat.TcpExt.IPReversePathFilter",
         "snmp.Udp.InDatagrams",
         "snmp.Udp.InErrors",
         "snmp.Udp.NoPorts",
@@ -51,6 +59,7 @@ COUNTERS = {
     "machine": (
         "softnet.cpu0.dropped",
         "softnet.cpu1.dropped",
+        "rt_cache.in_martian_src",
         *(
             f"cpu.{cpu}.{time}_ns"
             for cpu in (0, 1)
@@ -109,7 +118,7 @@ def facts(host: str, interface: str, address: str, **changes: Any) -> Facts:
         queue_cpus={"0": (0,)} if interface == "receive0" else {},
         limits={"net.core.rmem_max": 212992},
         capabilities={"net_admin": True},
-        environment={"governor": "performance"},
+        environment={"governor": "performance", "xdp": "none", "tcx": "none"},
     )
     return replace(plain, **changes)
 

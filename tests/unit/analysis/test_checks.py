@@ -66,6 +66,8 @@ def backwards(name: str) -> TrialRecord:
     return build.record(moves={"right": {"snmp.Udp.InDatagrams": 1000, name: -1}})
 
 
+FULL_BUFFER = {"snmp.Udp.RcvbufErrors": 60, "snmp.Udp.InErrors": 60}
+
 FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
     (
         checks.sender_bound,
@@ -195,13 +197,12 @@ FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
     ),
     (
         checks.counters_disagree,
-        build.lossy(1000, {"right": {"socket.77.drops": 60}}, 60),
-        build.lossy(1000, {"right": {"socket.77.drops": 60, "snmp.Udp.RcvbufErrors": 60}}, 60),
+        build.lossy(1000, {"right": {**FULL_BUFFER, "socket.77.drops": 50}}, 60),
+        build.lossy(1000, {"right": {**FULL_BUFFER, "socket.77.drops": 60}}, 60),
         "warning",
         (
-            "udp_rcvbuf: counters disagree (sockets 60, RcvbufErrors 0); equal; more on the sockets: "
-            "UDP memory (net.ipv4.udp_mem) or a socket filter; fewer: another socket of the namespace "
-            "drops"
+            "udp_rcvbuf: counters disagree (Δ socket.*.drops = 50); 60; another socket of the "
+            "namespace drops"
         ),
     ),
     (
@@ -210,8 +211,22 @@ FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
         build.lossy(1000, {"right": {"socket.77.drops": 2, "snmp.Udp.InCsumErrors": 2}}, 2),
         "warning",
         (
-            "rx_backlog: counters disagree (softnet 0, rx_dropped 7); equal; more in softnet: another "
-            "device of the machine drops; more in rx_dropped: the device drops for another reason"
+            "rx_backlog: counters disagree (Δ link.receive0.rx_dropped = 7); 0; the device drops for "
+            "another reason"
+        ),
+    ),
+    (
+        checks.counters_disagree,
+        build.lossy(1000, {"right": {"firewall.ipv4/input/drop/udp/4321": 7}}, 0),
+        build.lossy(
+            1000,
+            {"right": {"firewall.ipv4/input/drop/udp/4321": 7, "snmp.Ip.InReceives": 7}},
+            7,
+        ),
+        "warning",
+        (
+            "rx_netfilter: counters disagree (Δ firewall.*/drop/* = 7); 0; other traffic of the host "
+            "meets the rule"
         ),
     ),
     (

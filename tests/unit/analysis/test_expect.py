@@ -69,7 +69,7 @@ TWO = [result("one", 500), result("one", 600, 2), result("two", 900), result("tw
          "skipped", "skipped"),
         ([skipped("one"), skipped("two")], "unaccounted == 0", "skipped", "skipped"),
         # A stage that cannot be observed, and a run that was killed before a point.
-        (TWO, "rx_ring == 0", "cannot tell", "one: nothing to compare; two: nothing to compare"),
+        (TWO, "app_log == 0", "cannot tell", "one: nothing to compare; two: nothing to compare"),
         (TWO[:2], "unaccounted == 0", "cannot tell", "one: 0 is == 0; two: nothing to compare"),
         ([], "unaccounted == 0", "cannot tell", "one: nothing to compare; two: nothing to compare"),
     ],

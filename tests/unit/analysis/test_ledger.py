@@ -88,6 +88,7 @@ def test_mixed_loss_inline_is_told_apart() -> None:
             "link.receive0.rx_dropped": 62,
             "snmp.Udp.NoPorts": 9,
             "snmp.Udp.RcvbufErrors": 403,
+            "snmp.Udp.InErrors": 403,
         },
         "machine": {"softnet.cpu0.dropped": 20, "softnet.cpu1.dropped": 35},
     }
@@ -122,7 +123,7 @@ def test_the_sender_of_a_real_nic_is_not_charged_for_the_backlog() -> None:
     record = build.lossy(1000, moves, 58)
     nic = build.facts("right", "receive0", "10.0.0.1/24", driver="mlx5_core")
     record = build.replace(record, facts={**record.facts, "right": nic})
-    assert {"tx_device": 3, "rx_backlog": 55} == entries(record)
+    assert {"tx_device": 3, "rx_ring": None, "rx_backlog": 55} == entries(record)
 
 
 def test_what_netfilter_refuses_is_no_loss_of_sent_packets() -> None:
@@ -215,7 +216,7 @@ def test_hosts_of_a_role_are_added_up() -> None:
         workers=(*record.workers, spec),
         phases=(build.replace(phase, before=before, after=after),),
     )
-    assert {"udp_no_port": 9} == entries(record)
+    assert {"rx_ring": None, "udp_no_port": 9} == entries(record)
 
 
 def test_each_host_with_its_whole_machine_has_its_own_backlog() -> None:
@@ -227,7 +228,7 @@ def test_each_host_with_its_whole_machine_has_its_own_backlog() -> None:
     record = build.lossy(1000, moves, 6)
     nic = build.facts("right", "receive0", "10.0.0.1/24", driver="ice")
     record = build.replace(record, facts={**record.facts, "right": nic})
-    assert {"rx_backlog": 6} == entries(record)
+    assert {"rx_ring": None, "rx_backlog": 6} == entries(record)
 
 
 def test_sources_name_the_interface() -> None:
@@ -235,7 +236,9 @@ def test_sources_name_the_interface() -> None:
     measured = readings(build.record())
     assert measured is not None
     sources = {entry.stage: entry.source for entry in make_ledger(measured).entries}
-    assert "Δ qdisc.send0.drops" == sources["tx_qdisc"]
+    qdisc = "Δ qdisc.send0.drops; of GSO messages sent_packets − Δ qdisc.send0.packets"
+    assert qdisc == sources["tx_qdisc"]
+    assert "Δ snmp.Udp.NoPorts" == sources["udp_no_port"]
     assert "min(Δ softnet.*.dropped, Δ link.receive0.rx_dropped)" == sources["rx_backlog"]
 
 

@@ -136,7 +136,7 @@ def test_a_remainder_keeps_its_sign() -> None:
     over, under = record(1000, 990), record(1000, 1003)
     (plus,), (minus,) = chapter(over).results, chapter(under).results
     assert ("+10", "-3") == (packets_cell(plus, "unaccounted"), packets_cell(minus, "unaccounted"))
-    assert "not observable" == packets_cell(plus, "rx_xdp")
+    assert "not observable" == packets_cell(plus, "app_log")
 
 
 def test_a_long_finding_is_indented() -> None:

@@ -48,6 +48,11 @@ class Engine:
         self._last_seq: list[int] = []
         """For each setting in force, the journal's last number once it was."""
 
+    @property
+    def in_force(self) -> tuple[Change, ...]:
+        """What was applied and not undone, in its order."""
+        return tuple(self._in_force)
+
     def apply(self, settings: Sequence[Setting]) -> tuple[Change, ...]:
         """Make these settings, in this order, the ones in force, and return them all.
 

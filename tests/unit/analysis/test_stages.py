@@ -1,0 +1,294 @@
+"""Stages of the receiver's way, and what a lost skb is in packets; moves as real kernels make them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from analysis import build
+from analysis.test_ledger import entries
+from udpbench.analysis.ledger import make_ledger
+from udpbench.analysis.readings import readings
+from udpbench.analysis.stages import STAGES
+from udpbench.model import Entry, Fault, Receive, Send, Traffic, TrialRecord
+
+Moves = Mapping[str, Mapping[str, int]]
+
+
+def right(**moves: int) -> Moves:
+    """Return moves of the receiver's counters, ``__`` for a dot."""
+    return {"right": {name.replace("__", "."): value for name, value in moves.items()}}
+
+
+RECEIVED = {"snmp.Ip.InReceives": 1000, "netstat.IpExt.InNoECTPkts": 1000}
+RULE = "firewall.ipv4/input/drop/udp/4321"
+STAGE_MOVES = [
+    ("rx_xdp", {"ethtool.receive0.rx_queue_0_xdp_drops": 7}),
+    ("rx_tc", {"qdisc.receive0.ingress.drops": 7}),
+    ("rx_ip", {**RECEIVED, "snmp.Ip.InDelivers": 993, "snmp.Ip.InHdrErrors": 7}),
+    ("rx_ip", {**RECEIVED, "snmp.Ip.InDelivers": 993, "snmp.Ip.InAddrErrors": 7}),
+    ("rx_ip", {**RECEIVED, "snmp.Ip.InDelivers": 993, "netstat.TcpExt.IPReversePathFilter": 7}),
+    ("rx_ip", {"link.receive0.rx_otherhost_dropped": 7}),
+    ("rx_netfilter", {**RECEIVED, "snmp.Ip.InDelivers": 993, RULE: 7}),
+    ("udp_filter", {"snmp.Udp.InErrors": 7, "socket.77.drops": 7}),
+    ("udp_filter", {"snmp.Udp.InErrors": 7}),
+    ("udp_memory", {"socket.77.drops": 7}),
+    ("udp_memory", {"snmp.Udp.InErrors": 7, "snmp.Udp.MemErrors": 7, "socket.77.drops": 7}),
+]
+
+
+@pytest.mark.parametrize(("stage", "moves"), STAGE_MOVES)
+def test_a_counter_explains_its_stage(stage: str, moves: dict[str, int]) -> None:
+    """Seven packets lost at one place are seven at that stage, and the ledger closes."""
+    assert {stage: 7} == entries(build.lossy(1000, {"right": moves}, 7))
+
+
+def test_a_martian_is_counted_by_the_machine_alone() -> None:
+    """Of those no more are ours than are missing between the IP layer's two ends."""
+    moves = {
+        "right": {**RECEIVED, "snmp.Ip.InDelivers": 993},
+        "machine": {"rt_cache.in_martian_src": 9},
+    }
+    assert {"rx_ip": 7} == entries(build.lossy(1000, moves, 7))
+
+
+@pytest.mark.parametrize(("size_bytes", "stage"), [(32, "udp_memory"), (200, "udp_checksum")])
+def test_a_late_checksum_is_the_sockets_drop_as_well(size_bytes: int, stage: str) -> None:
+    """Long datagrams are verified when they are read: then the socket counts them, too."""
+    moves = right(snmp__Udp__InCsumErrors=7, snmp__Udp__InErrors=7, socket__77__drops=7)
+    of = build.trial(traffic=Traffic(size_bytes=size_bytes))
+    found = entries(build.lossy(1000, moves, 7, of=of))
+    assert 7 == found["udp_checksum"]
+    assert (stage == "udp_memory") == ("udp_memory" in found)
+
+
+def test_all_sockets_stages_at_once_are_told_apart() -> None:
+    """Buffer, memory, filter and an early checksum, as the sockets and SNMP count them together."""
+    moves = right(
+        snmp__Udp__InErrors=5 + 3 + 2,
+        snmp__Udp__RcvbufErrors=5,
+        snmp__Udp__InCsumErrors=3,
+        socket__77__drops=5 + 2 + 4,
+    )
+    expected = {"udp_checksum": 3, "udp_filter": 2, "udp_rcvbuf": 5, "udp_memory": 4}
+    assert expected == entries(build.lossy(1000, moves, 14))
+
+
+def test_ipv6_has_counters_of_its_own() -> None:
+    """The same stages, read from snmp6."""
+    moves = right(
+        snmp6__Ip6InReceives=1000,
+        snmp6__Ip6InNoECTPkts=1000,
+        snmp6__Ip6InDelivers=980,
+        snmp6__Ip6InHdrErrors=8,
+        snmp6__Udp6NoPorts=5,
+        snmp6__Udp6InErrors=4,
+        snmp6__Udp6RcvbufErrors=4,
+        snmp6__Udp6InCsumErrors=0,
+        socket__77__drops=4,
+    )
+    record = build.lossy(1000, moves, 29, of=build.trial(traffic=Traffic(family=6)))
+    expected = {"rx_ip": 8, "rx_netfilter": 12, "udp_no_port": 5, "udp_rcvbuf": 4}
+    assert expected == entries(record)
+    measured = readings(record)
+    assert measured is not None
+    sources = {entry.stage: entry.source for entry in make_ledger(measured).entries}
+    assert "Δ snmp6.Udp6NoPorts" == sources["udp_no_port"]
+
+
+def gso(
+    sent: int, messages: int, moves: Moves, lost: int, *, gro: bool = False, segments: int = 50
+) -> TrialRecord:
+    """Return a trial whose sender made GSO messages."""
+    workers = (
+        build.worker("sender", build.sender_counts(sent, sent_messages=messages)),
+        build.worker("receiver", build.receiver_counts(sent - lost)),
+    )
+    of = build.trial(send=Send(gso=segments), receive=Receive(gro=gro))
+    return build.record(sent, sent - lost, of=of, workers=workers, moves=moves)
+
+
+def test_a_skb_that_crosses_whole_is_as_many_packets_as_its_message() -> None:
+    """Three skbs of 50 for which nobody listened are 150 packets."""
+    moves = {
+        "left": {"link.send0.tx_packets": 20},
+        **right(
+            snmp__Ip__InReceives=20,
+            netstat__IpExt__InNoECTPkts=1000,
+            snmp__Ip__InDelivers=20,
+            snmp__Udp__NoPorts=3,
+        ),
+    }
+    assert {"udp_no_port": 150} == entries(gso(1000, 20, moves, 150))
+
+
+def test_a_message_that_the_device_cannot_segment_is_packets_at_once() -> None:
+    """The device was given more skbs than there were messages."""
+    moves = {
+        "left": {"link.send0.tx_packets": 990, "link.send0.tx_dropped": 10},
+        **right(snmp__Ip__InReceives=990, netstat__IpExt__InNoECTPkts=990),
+    }
+    moves = {**moves, "right": {**moves["right"], "snmp.Ip.InDelivers": 990}}
+    assert {"tx_device": 10} == entries(gso(1000, 20, moves, 10))
+
+
+def test_a_plain_socket_counts_the_segments_of_a_whole_skb() -> None:
+    """It is segmented before the socket; for one with UDP_GRO it is not."""
+    moves = {
+        "left": {"link.send0.tx_packets": 20},
+        **right(
+            snmp__Ip__InReceives=20,
+            netstat__IpExt__InNoECTPkts=1000,
+            snmp__Ip__InDelivers=20,
+            snmp__Udp__InErrors=4,
+            snmp__Udp__RcvbufErrors=4,
+            socket__77__drops=4,
+        ),
+    }
+    assert {"udp_rcvbuf": 4} == entries(gso(1000, 20, moves, 4))
+    assert {"udp_rcvbuf": 200} == entries(gso(1000, 20, moves, 200, gro=True))
+
+
+def entry(record: TrialRecord, stage: str) -> Entry:
+    """Return one line of a record's ledger."""
+    measured = readings(record)
+    assert measured is not None
+    (found,) = [one for one in make_ledger(measured).entries if one.stage == stage]
+    return found
+
+
+def test_skbs_of_unequal_size_are_an_interval_and_said_so() -> None:
+    """One message of 20 was short by 30 packets: three lost skbs were 120 to 150 packets."""
+    moves = {
+        "left": {"link.send0.tx_packets": 20},
+        **right(
+            snmp__Ip__InReceives=20,
+            netstat__IpExt__InNoECTPkts=970,
+            snmp__Ip__InDelivers=20,
+            snmp__Udp__NoPorts=3,
+        ),
+    }
+    record = gso(970, 20, moves, 120)
+    assert (120, 150) == (
+        entry(record, "udp_no_port").packets,
+        entry(record, "udp_no_port").at_most,
+    )
+    assert "unaccounted" not in entries(record)
+    assert 20 == entries(gso(970, 20, moves, 170))["unaccounted"]
+    assert -10 == entries(gso(970, 20, moves, 110))["unaccounted"]
+
+
+def test_what_gro_merged_is_an_interval_and_said_so() -> None:
+    """A lost skb was at least one packet and at most what GRO merges."""
+    moves = right(
+        snmp__Ip__InReceives=100,
+        netstat__IpExt__InNoECTPkts=1000,
+        snmp__Ip__InDelivers=100,
+        snmp__Udp__InErrors=2,
+        snmp__Udp__RcvbufErrors=2,
+        socket__77__drops=2,
+    )
+    record = build.lossy(1000, moves, 31, of=build.trial(receive=Receive(gro=True)))
+    found = entry(record, "udp_rcvbuf")
+    assert (2, 128) == (found.packets, found.at_most)
+    assert "unaccounted" not in entries(record)
+
+
+def test_a_message_that_the_queue_dropped_whole_is_its_packets() -> None:
+    """What left the queue is counted in packets, and so what did not is exact."""
+    moves = {"left": {"qdisc.send0.drops": 2, "qdisc.send0.packets": 900}}
+    assert {"tx_qdisc": 100} == entries(gso(1000, 20, moves, 100))
+
+
+def test_a_message_that_the_queue_segmented_is_counted_by_its_segments() -> None:
+    """A tbf whose burst is smaller than the message: 53 of 64 segments dropped, one by one."""
+    moves = {"left": {"qdisc.send0.drops": 53, "qdisc.send0.packets": 947}}
+    assert {"tx_qdisc": 53} == entries(gso(1000, 20, moves, 53))
+
+
+def test_without_the_queues_packets_its_drops_are_an_interval() -> None:
+    """Two skbs dropped are at least two packets."""
+    record = gso(1000, 20, {"left": {"qdisc.send0.drops": 2}}, 60)
+    found = entry(record, "tx_qdisc")
+    assert (2, 100) == (found.packets, found.at_most)
+
+
+def test_without_a_hook_nothing_is_lost_there_and_unknown_is_not_none() -> None:
+    """That an interface has no XDP program is a fact; where it is not known, the stage is not."""
+    record = build.record()
+    bare = {
+        name: build.replace(one, environment={}, driver="ice") for name, one in record.facts.items()
+    }
+    phase = record.phases[0]
+    before = {
+        host: build.replace(
+            one, counters={k: v for k, v in one.counters.items() if "xdp_drops" not in k}
+        )
+        for host, one in phase.before.items()
+    }
+    unknown = build.replace(record, facts=bare, phases=(build.replace(phase, before=before),))
+    assert (0, 0) == (entry(record, "rx_xdp").packets, entry(record, "rx_tc").packets)
+    assert (None, None) == (entry(unknown, "rx_xdp").packets, entry(unknown, "rx_tc").packets)
+
+
+def test_a_virtual_nics_ring_is_read_per_queue() -> None:
+    """virtio_net's own name for it, and not its XDP drops."""
+    moves = right(ethtool__receive0__rx0_drops=4, ethtool__receive0__rx1_drops=3)
+    record = build.lossy(1000, moves, 7)
+    nic = build.facts("right", "receive0", "10.0.0.1/24", driver="virtio_net")
+    record = build.replace(record, facts={**record.facts, "right": nic})
+    assert {"rx_ring": 7} == entries(record)
+    assert {"ethtool.receive0.rx0_drops": 4, "ethtool.receive0.rx1_drops": 3} == entry(
+        record, "rx_ring"
+    ).parts
+
+
+def test_an_entry_says_on_which_cpu_and_by_which_worker() -> None:
+    """Where the counter is one of a CPU, a queue or a socket, its parts stand beside the sum."""
+    moves = {
+        "right": {
+            "link.receive0.rx_dropped": 12,
+            "snmp.Udp.RcvbufErrors": 5,
+            "snmp.Udp.InErrors": 5,
+            "socket.77.drops": 5,
+        },
+        "left": {"link.send0.tx_dropped": 12},
+        "machine": {"softnet.cpu0.dropped": 4, "softnet.cpu1.dropped": 8},
+    }
+    record = build.lossy(1000, moves, 17)
+    assert {"softnet.cpu0.dropped": 4, "softnet.cpu1.dropped": 8} == entry(
+        record, "rx_backlog"
+    ).parts
+    assert {"right.receiver0": 5} == entry(record, "udp_rcvbuf").parts
+    assert {"softnet.*.dropped": 12, "link.receive0.rx_dropped": 12} == entry(
+        record, "rx_backlog"
+    ).also
+    assert {} == entry(record, "udp_no_port").parts
+
+
+def test_what_is_lost_on_purpose_is_intended_and_sent() -> None:
+    """Packets beside the traffic belong to the same sum."""
+    record = build.lossy(1000, right(snmp__Udp__NoPorts=7), 0)
+    fault = build.worker(
+        "sender",
+        {"attempted_packets": 9, "sent_packets": 7, "sent_messages": 7, "eperm": 2},
+        worker="left.faults",
+    )
+    record = build.replace(record, phases=(build.replace(record.phases[0], faults=(fault,)),))
+    assert {"tx_netfilter": 2, "udp_no_port": 7} == entries(record)
+    measured = readings(record)
+    assert measured is not None
+    assert 1009 == make_ledger(measured).intended_packets
+    assert {"left.faults": 2} == entry(record, "tx_netfilter").parts
+
+
+def test_a_worker_that_leaves_makes_its_queue_unobservable() -> None:
+    """Nobody counts what waits in a socket that closes under way."""
+    of = build.trial(receive=Receive(fault=Fault(1, 0, "exit")))
+    assert {"udp_purged": None} == entries(build.record(1000, of=of))
+
+
+def test_every_stage_says_what_it_means_and_what_helps() -> None:
+    """The report and the documentation have it from here."""
+    assert [] == [stage.name for stage in STAGES if not stage.means or not stage.helps]

@@ -1,0 +1,118 @@
+"""How many packets so many lost skbs were: exactly, or between two numbers, and never a guess.
+
+Before a socket the kernel counts skbs, and one skb may hold many packets: a GSO message on its way
+through a veth, or what GRO has merged. Owns that arithmetic; knows no stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from udpbench.analysis.readings import Readings
+
+ECN = ("{ipx}InNoECTPkts", "{ipx}InECT0Pkts", "{ipx}InECT1Pkts", "{ipx}InCEPkts")
+"""The only counters of the IP layer that count segments and not skbs."""
+GRO_SEGMENTS_MAX = 64
+"""Datagrams that GRO merges at most (net/ipv4/udp_offload.c: UDP_GRO_CNT_MAX)."""
+GSO_SEGMENTS_MAX = 128
+"""Datagrams of one GSO message at most (include/linux/udp.h: UDP_MAX_SEGMENTS)."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A number of packets that is known exactly, or to lie between two numbers."""
+
+    low: int
+    high: int
+
+    def __add__(self, other: Span) -> Span:
+        """Return the sum of two independent numbers."""
+        return Span(self.low + other.low, self.high + other.high)
+
+
+def exactly(packets: int) -> Span:
+    """Return a number that is known."""
+    return Span(packets, packets)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """How many packets each skb of a kind holds.
+
+    All hold ``most`` but some, which together lack ``lacking`` packets: the last message of a
+    count, or one that a paced sender had no more time for. None: nothing is known of them.
+    """
+
+    most: int
+    lacking: int | None = 0
+
+    def packets(self, skbs: int) -> Span:
+        """Return how many packets some of these skbs were."""
+        whole = skbs * self.most
+        least = skbs if self.lacking is None else max(skbs, whole - self.lacking)
+        return Span(least, whole) if skbs > 0 else exactly(skbs)
+
+
+ONE = Segments(1)
+
+
+def message(readings: Readings) -> Segments:
+    """Return what a skb holds that a sender's call made."""
+    packets = sum(one.counts.get("sent_packets", 0) for one in readings.workers("sender"))
+    messages = sum(
+        one.counts.get("sent_messages", one.counts.get("sent_packets", 0))
+        for one in readings.workers("sender")
+    )
+    if packets == messages:
+        return ONE
+    asked = readings.record.trial.send.gso
+    if isinstance(asked, int):
+        return Segments(asked, asked * messages - packets)
+    return Segments(GSO_SEGMENTS_MAX, None)
+
+
+def sent_skb(readings: Readings) -> Segments:
+    """Return what a skb holds that reached the sender's device and the receiver's.
+
+    A device that cannot segment gets every packet in a skb of its own (validate_xmit_skb), and so
+    does a veth whose peer has an XDP program; then it was given more skbs than there were messages.
+    """
+    whole = message(readings)
+    if whole == ONE:
+        return ONE
+    given = readings.counter("sender", "link.{interface}.tx_packets")
+    dropped = readings.counter("sender", "link.{interface}.tx_dropped")
+    if given is None or dropped is None or not readings.all_veth:
+        return Segments(whole.most, None)
+    queued = readings.counter("sender", "qdisc.{interface}.drops") or 0
+    messages = readings.count("sender", "sent_messages") - queued
+    return ONE if given + dropped > messages else whole
+
+
+def received_skb(readings: Readings) -> Segments:
+    """Return what a skb holds that came into the receiver's IP layer.
+
+    IP counts skbs and, by the ECN bits of their headers, segments (net/ipv4/ip_input.c).
+    """
+    skbs, segments = received_skbs(readings), received_segments(readings)
+    sent = sent_skb(readings)
+    if not skbs or not segments:
+        return sent
+    if segments == skbs:
+        return ONE
+    return sent if sent != ONE else Segments(GRO_SEGMENTS_MAX, None)
+
+
+def queued_skb(readings: Readings) -> Segments:
+    """Return what a skb holds in a receiving socket: only one with UDP_GRO takes merged ones."""
+    return received_skb(readings) if readings.record.trial.receive.gro else ONE
+
+
+def received_skbs(readings: Readings) -> int | None:
+    """Return the skbs that came into the receiver's IP layer."""
+    return readings.counter("receiver", "{ip}InReceives")
+
+
+def received_segments(readings: Readings) -> int | None:
+    """Return the packets that came into the receiver's IP layer, segments one by one."""
+    return readings.total("receiver", *ECN)
