@@ -1,0 +1,87 @@
+"""The index of experiments/README.md, made from the files themselves.
+
+``python tests/unit/definition/experiments_index.py`` writes it; a test holds the file equal to it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from udpbench import units
+from udpbench.definition import load, shipped
+from udpbench.model import Experiment, HostNeeds, Needs
+
+README = Path(__file__).resolve().parents[3] / "experiments" / "README.md"
+BEGIN, END = "<!-- index: made by experiments_index.py -->\n", "<!-- end of index -->\n"
+
+
+def index() -> str:
+    """Return the tables of all shipped experiments, one for each folder."""
+    names = shipped.shipped_names()
+    folders: dict[str, list[str]] = {}
+    for name in names:
+        folders.setdefault(name.rpartition("/")[0], []).append(name)
+    return "\n".join(_table(folder, inside) for folder, inside in sorted(folders.items()))
+
+
+def _table(folder: str, names: list[str]) -> str:
+    lines = [f"### {folder}/\n"] if folder else []
+    lines += ["| name | asks | takes | needs |", "|---|---|---|---|"]
+    for name in names:
+        (experiment,) = load.load_experiments([name])
+        cells = (f"`{name}`", experiment.question, takes(experiment), needs(experiment))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def takes(experiment: Experiment) -> str:
+    """Return how many trials there are and how long each sends; preparing comes on top."""
+    trials = len(experiment.points) * experiment.repetitions
+    lengths = []
+    for point in experiment.points:
+        traffic = point.traffic
+        length = units.format_duration(point.duration_ns + point.warmup_ns)
+        if traffic.count_packets is not None:
+            length = f"{units.format_count(traffic.count_packets)} packets"
+        lengths.append(length)
+    return f"{trials} × {' or '.join(dict.fromkeys(lengths))}"
+
+
+def needs(experiment: Experiment) -> str:
+    """Return what every point needs, else each variant's needs behind its name."""
+    told = {point.variant or point.point: _needs(point.needs) for point in experiment.points}
+    if len(set(told.values())) == 1:
+        return next(iter(told.values()))
+    return "; ".join(f"{name}: {text}" for name, text in told.items() if text)
+
+
+def _needs(wanted: Needs) -> str:
+    parts = [] if wanted.lab is None else ["a built-in lab" if wanted.lab else "real hosts"]
+    for role, host in (("sender", wanted.sender), ("receiver", wanted.receiver)):
+        one = ", ".join(_host(host))
+        parts += [f"{role} with {one}"] if one else []
+    return "; ".join(parts)
+
+
+def _host(wanted: HostNeeds) -> list[str]:
+    counted = (
+        (wanted.cpus, "CPU"),
+        (wanted.rx_queues, "RX queue"),
+        (wanted.nodes, "NUMA node"),
+    )
+    parts = [f"{n} {what}{'s' if n > 1 else ''}" for n, what in counted if n is not None]
+    if wanted.smt is not None:
+        parts.append("SMT" if wanted.smt else "no SMT")
+    if wanted.rings is not None:
+        parts.append("rings to set" if wanted.rings else "no rings to set")
+    return parts
+
+
+def with_index(text: str) -> str:
+    """Return a README with the index put in anew."""
+    before, _, rest = text.partition(BEGIN)
+    return before + BEGIN + "\n" + index() + "\n" + END + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    README.write_text(with_index(README.read_text()))
