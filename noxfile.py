@@ -213,6 +213,15 @@ def lab(session: nox.Session) -> None:
 
 
 @nox.session
+def deaths(session: nox.Session) -> None:
+    """Kill whoever can die at every moment in every place, of which ``lab`` does half; as root."""
+    prepare(session)
+    install_system_packages(LAB_PACKAGES)
+    every = {"UDPBENCH_ALL_DEATHS": "1"}
+    run(session, "pytest", "tests/lab/test_deaths.py", *session.posargs, env=every)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Run what the documentation shows."""
     prepare(session)

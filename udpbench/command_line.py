@@ -67,6 +67,7 @@ def run(
     sets: Sets = None,
     lease: Annotated[str, typer.Option(help="after so long without us, hosts restore")] = "10s",
     seed: Annotated[int | None, typer.Option(help="of the order of trials")] = None,
+    report: Annotated[bool, typer.Option(help="write the document, which takes seconds")] = True,
 ) -> None:
     """Run experiments, show them live, store them, and print table, ledger and report."""
     experiments, place = _definitions(names, lab, sets)
@@ -97,7 +98,7 @@ def run(
     for error in (*outcome.restore_errors, *([outcome.error] if outcome.error else [])):
         print(error, file=sys.stderr)
     with _reader_may_leave():
-        if stored.records:
+        if stored.records and report:
             _write_report(stored, folder, ("pdf", "png"))
         print(f"run folder: {folder}")
     raise typer.Exit(code)

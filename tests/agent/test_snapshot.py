@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from udpbench.agent.host import Host
-from udpbench.agent.snapshot import bridge_ports
+from udpbench.agent.snapshot import bridge_ports, carrier_counters
 
 
 def test_a_bridge_is_counted_with_its_ports(tmp_path: Path) -> None:
@@ -19,3 +19,13 @@ def test_a_bridge_is_counted_with_its_ports(tmp_path: Path) -> None:
     assert [["port1", "port2"], [], []] == [
         bridge_ports(host, name) for name in ("bridge0", "eth0", "eth9")
     ]
+
+
+def test_lost_carriers_are_counted_where_the_kernel_does(tmp_path: Path) -> None:
+    """A kernel without the file is no reason to fail."""
+    for name in ("eth0", "eth1"):
+        (tmp_path / "sys/class/net" / name).mkdir(parents=True)
+    (tmp_path / "sys/class/net/eth0/carrier_down_count").write_text("3\n")
+    host = Host(tmp_path)
+    assert {"link.eth0.carrier_downs": 3} == carrier_counters(host, "eth0")
+    assert {} == carrier_counters(host, "eth1")

@@ -55,8 +55,9 @@ class Run:
         (folder / "mine.yaml").write_text(json.dumps(experiment))
         self._errors = (folder / "errors").open("w+")
         words = ["run", str(folder / "mine.yaml"), "--lab", lab, "--lease", f"{LEASE_S}s"]
+        words += ["--out", str(self.folder), "--no-report"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "udpbench", *words, "--out", str(self.folder)],
+            [sys.executable, "-m", "udpbench", *words],
             stdout=subprocess.PIPE,
             stderr=self._errors,
             cwd=folder,
@@ -185,6 +186,7 @@ EXPERIMENT: dict[str, Any] = {
             "txqueuelen": 77,
             "sysctl": {"net.ipv4.ip_default_ttl": 33},
             "ethtool": {"features": {"gro": True}},
+            "firewall": {"udp": 4321, "accept": True, "notrack": True},
         },
     },
 }
@@ -343,18 +345,22 @@ class Scene:
 
     # --- moments ---------------------------------------------------------------------------------
 
-    def reach(self, when: When) -> None:
+    def reach(self, when: When, who: Victim) -> None:
         """Wait for a moment, and hold the run there where it would not last."""
-        getattr(self, f"_reach_{when}")()
+        if when == "apply":
+            # A link can be cut where it is made and up: when the sender, who is last, has begun.
+            self._reach_apply(self.place.sender if who == "link" else self.place.receiver)
+        else:
+            getattr(self, f"_reach_{when}")()
 
-    def _reach_apply(self) -> None:
-        """Stop where the receiver is at its settings, and the sender has not begun."""
-        receiver = self.place.receiver
-        wait_until(f"a journal of {receiver}", self.journal(receiver).exists)
-        self.hold(receiver)
+    def _reach_apply(self, host: str) -> None:
+        """Stop where a host is at its settings."""
+        wait_until(f"a journal of {host}", self.journal(host).exists)
+        self.hold(host)
         self.run.look()
-        assert not self.journal(self.place.sender).exists(), "the receiver was done already"
-        assert " path\n" not in self.run.out
+        later = {self.place.sender} - {host}
+        assert not any(self.journal(one).exists() for one in later), f"{host} was done already"
+        assert " path\n" not in self.run.out, "all hosts were done already"
 
     def _reach_path(self) -> None:
         self.run.await_line("mine#1 path\n")

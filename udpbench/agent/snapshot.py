@@ -98,7 +98,16 @@ def device_counters(host: Host, interface: str) -> dict[str, int]:
     qdiscs = host.rtnl("tc", "dump", index=host.index(interface))
     found.update(qdisc_counters(interface, qdiscs))
     found.update(counters.device_statistics(interface, host.statistics(interface).items()))
+    found.update(carrier_counters(host, interface))
     return found
+
+
+def carrier_counters(host: Host, interface: str) -> dict[str, int]:
+    """Return how often an interface has lost its carrier; nothing before Linux 4.16."""
+    path = f"/sys/class/net/{interface}/carrier_down_count"
+    if not host.exists(path):
+        return {}
+    return {f"link.{interface}.carrier_downs": int(host.read_text(path))}
 
 
 def qdisc_counters(interface: str, messages: Iterable[Any]) -> dict[str, int]:

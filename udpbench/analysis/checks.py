@@ -229,6 +229,24 @@ def buffer_capped(readings: Readings) -> Iterator[Finding]:
             )
 
 
+def carrier_lost(readings: Readings) -> Iterator[Finding]:
+    """Find an interface whose link went down since the trial's first snapshot."""
+    first = readings.record.phases[0].before
+    for host, after in readings.phase.after.items():
+        before = first[host].counters if host in first else {}
+        for name, count in after.counters.items():
+            losses = count - before.get(name, count)
+            if name.endswith(".carrier_downs") and losses > 0:
+                yield Finding(
+                    "invalid",
+                    "the link went down under way",
+                    host,
+                    f"{name.split('.')[1]} lost its carrier {losses} times",
+                    "never",
+                    "see the cable, the switch and the kernel's log; then run again",
+                )
+
+
 def steal(readings: Readings) -> Iterator[Finding]:
     """Find a hypervisor that gave the CPU to someone else."""
     share = rates.steal_ratio(readings)
@@ -283,6 +301,7 @@ CHECKS: tuple[Check, ...] = (
     unaccounted,
     counters_disagree,
     buffer_capped,
+    carrier_lost,
     steal,
     control_shares_path,
     clocks_apart,

@@ -10,7 +10,7 @@ import pytest
 from analysis import build
 from udpbench.analysis import checks
 from udpbench.analysis.readings import readings
-from udpbench.model import ClockReading, Finding, TrialRecord
+from udpbench.model import ClockReading, Finding, PhaseName, TrialRecord
 
 
 def findings(check: checks.Check, record: TrialRecord) -> list[Finding]:
@@ -36,6 +36,18 @@ def with_worker(**changes: object) -> TrialRecord:
         build.worker("receiver", build.receiver_counts(1000), **changes),
     )
     return build.record(workers=workers)
+
+
+def cut_off(phase: PhaseName, name: str) -> TrialRecord:
+    """Return a record in which a counter of the receiver moved in an earlier phase."""
+    earlier = build.record(phase=phase, moves={"right": {name: 1}}).phases[0]
+    measured = build.record().phases[0]
+    still = {name: earlier.after["right"].counters[name]}
+    before, after = (
+        {**one, "right": replace(one["right"], counters={**one["right"].counters, **still})}
+        for one in (measured.before, measured.after)
+    )
+    return build.record(phases=(earlier, replace(measured, before=before, after=after)))
 
 
 def stolen(share_ns: int) -> TrialRecord:
@@ -257,6 +269,16 @@ FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
         (
             "right.receiver0: the socket buffer is smaller than asked for (212992 bytes); asked for "
             "4194304 bytes; raise net.core.rmem_max, or set force_buffer and run with CAP_NET_ADMIN"
+        ),
+    ),
+    (
+        checks.carrier_lost,
+        cut_off("warmup", "link.receive0.carrier_downs"),
+        cut_off("warmup", "link.receive0.rx_errors"),
+        "invalid",
+        (
+            "right: the link went down under way (receive0 lost its carrier 1 times); never; see the "
+            "cable, the switch and the kernel's log; then run again"
         ),
     ),
     (
