@@ -76,6 +76,7 @@ def run(
     from udpbench.control.run import run as run_trials
     from udpbench.records import RunHeader, RunWriter, new_folder, now_utc, read_run
     from udpbench.report.live import LiveLines
+    from udpbench.report.story import ended
 
     chosen = seed if seed is not None else int.from_bytes(os.urandom(4), "big")
     header = RunHeader(
@@ -94,9 +95,9 @@ def run(
     stored = read_run(folder)
     code = _code_of(stored, outcome.exit_code)
     with _reader_may_leave():
-        _print_run(stored)
-    for error in (*outcome.restore_errors, *([outcome.error] if outcome.error else [])):
-        print(error, file=sys.stderr)
+        _print_chapters(stored)
+    for line in ended(stored) if stored.ending is not None else [outcome.error]:
+        print(line, file=sys.stderr)
     with _reader_may_leave():
         if stored.records and report:
             _write_report(stored, folder, ("pdf", "png"))
@@ -210,12 +211,19 @@ def _stored(folder: Path | None) -> Run:
 
 def _print_run(stored: Run) -> None:
     """Print how a run ended, where it did not end well, and every chapter of it."""
-    from udpbench.report.story import ended, tell
-    from udpbench.report.table import print_chapter
+    from udpbench.report.story import ended
 
     console = _console()
     for line in (*map(str, stored.findings), *ended(stored)):
         console.print(line, markup=False)
+    _print_chapters(stored)
+
+
+def _print_chapters(stored: Run) -> None:
+    from udpbench.report.story import tell
+    from udpbench.report.table import print_chapter
+
+    console = _console()
     for chapter in tell(stored.header.experiments, stored.records):
         print_chapter(console, chapter)
 

@@ -313,6 +313,18 @@ def running(place: Place, folder: Path, repetitions: int) -> Iterator[Run]:
         run.close()
 
 
+def typed(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
+    """Return how a command of udpbench ended that was typed where a run of the place was."""
+    return subprocess.run(
+        (sys.executable, "-m", "udpbench", *words),
+        env={**os.environ, "HOME": str(place.home()), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
 class Scene:
     """One run with the processes it has at one moment, and the deeds that can be done to it."""
 

@@ -20,7 +20,7 @@ from typing import get_args
 
 import pytest
 import ssh_hosts
-from deaths import LEASE_S, BuiltIn, BySsh, Place, Scene, Victim, When, running
+from deaths import LEASE_S, BuiltIn, BySsh, Place, Scene, Victim, When, running, typed
 from ssh_hosts import Pair, pair_of_hosts
 
 from udpbench.command_line import app
@@ -177,3 +177,32 @@ def test_whoever_dies_the_hosts_end_as_they_began(case: Case, place: Place, tmp_
         assert (expected_code, statuses) == (code, shown(run.folder)), run.said
         assert words in said, run.said
     assert [] == list(differences(before, after))
+
+
+@pytest.mark.parametrize("case", [Case("agent", "warmup", where) for where in WHERE], ids=str)
+def test_restore_mends_what_an_agent_left_that_died_with_its_guardian(
+    case: Case, place: Place, tmp_path: Path
+) -> None:
+    """Until then no run begins there; the second restore finds nothing to do."""
+    before = place.visible()
+    with running(place, tmp_path, 1) as run:
+        scene = Scene(place, run)
+        scene.reach(case.when, case.who)
+        scene.hold(place.victim)  # else it would start another guardian
+        scene.hit("guardian")
+        scene.hit("agent")
+        assert 3 == run.end(), run.said
+        assert scene.journal(place.victim).exists()
+        command = "udpbench restore" + (f" --lab {place.lab}" if case.where == "ssh" else "")
+        assert f"to make sure: {command}" in " ".join(run.said.split()), run.said
+    (tmp_path / "again").mkdir()
+    with running(place, tmp_path / "again", 1) as again:
+        assert 3 == again.end(), again.said
+        expected = f"run {run.name} died here and left settings; undo them: {command}"
+        assert f"{place.victim}: {expected}" in again.said
+    mended = typed(place, "restore", "--lab", place.lab)
+    assert 0 == mended.returncode, mended.stderr
+    assert f"{place.victim}: sysctl net." in mended.stdout
+    assert [] == list(differences(before, place.visible()))
+    twice = typed(place, "restore", "--lab", place.lab)
+    assert (0, "nothing was left behind\n") == (twice.returncode, twice.stdout), twice.stderr

@@ -267,6 +267,11 @@ def leftovers(host: Host) -> Leftovers:
     return Leftovers(tuple(here), tuple(stale))
 
 
+def run_of(path: Path) -> str:
+    """Return the name of the run that a journal's file is of."""
+    return path.stem.rpartition("-")[0]
+
+
 def abandoned(host: Host) -> tuple[Path, ...]:
     """Return the journals of this place that no living process holds."""
     found = []

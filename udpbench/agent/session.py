@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 from udpbench.agent.capabilities import tried
 from udpbench.agent.host import Host
-from udpbench.agent.journal import abandoned
+from udpbench.agent.journal import abandoned, run_of
 from udpbench.agent.locks import Held, Locks
 from udpbench.agent.verbs import Verbs
 from udpbench.errors import AgentError, HelloRefused
@@ -75,7 +75,7 @@ class Session:
             build=own,
             python=".".join(str(part) for part in sys.version_info[:3]),
             capabilities=capabilities,
-            left_behind=tuple(path.stem for path in abandoned(self._host)),
+            left_behind=tuple(run_of(path) for path in abandoned(self._host)),
         )
 
 

@@ -142,7 +142,8 @@ class Channel:
     def not_started(self, loss: AgentLost) -> ConnectError:
         """Return the error of an agent that was lost before it answered its first request."""
         step = self._pipes.next_step(self._pipes.ended(LOSS_NS), self.last_words())
-        return ConnectError(f"the agent did not start: {loss.message}; {step}", self.host)
+        how = loss.message.partition(": ")[2]
+        return ConnectError(f"the agent did not start: {how}; {step}", self.host)
 
     def _enter(self) -> tuple[int, queue.SimpleQueue[tuple[int, dict[str, Any]] | None]]:
         slot: queue.SimpleQueue[tuple[int, dict[str, Any]] | None] = queue.SimpleQueue()

@@ -103,7 +103,9 @@ def next_step(connect: Connect, status: int | None, words: str) -> str:
         return f"allow it in sudoers, NOPASSWD: {python}; or log in as root"
     if any(f"sudo: {what}" in said for what in ("not found", "command not found")):
         return "install sudo there, or log in as root and leave become out"
-    if status in (126, 127) or f"{python.lower()}: command not found" in said:
+    if status == 126:
+        return f"let the user run {python} there, or name another: connect: {{python: …}}"
+    if status == 127 or f"{python.lower()}: command not found" in said:
         return "install Python 3.9 or later there, or name the one to use: connect: {python: …}"
     if "no module named" in said:
         return f"install udpbench there: {python} -m pip install udpbench"
@@ -221,7 +223,7 @@ class _Dialer:
             raise
         except (paramiko.SSHException, OSError, EOFError, UnicodeError) as error:
             text = f"{target}: {why(error, target, keys.tried)}"
-            if proxy is not None:
+            if proxy is not None and not isinstance(error, _TALKED):
                 text += f"; {proxy.last_words()}"
             raise ConnectError(text, self._host) from error
         if not _transport(client).is_authenticated():
@@ -299,6 +301,10 @@ class _Refuse(paramiko.MissingHostKeyPolicy):
         raise _UnknownKey(f"{key.get_name()} {key.fingerprint}")
 
 
+_TALKED = (_UnknownKey, paramiko.BadHostKeyException, paramiko.AuthenticationException)
+"""What a server answered: then nothing is wrong with whatever leads to it."""
+
+
 class _Keys:
     """The keys to try: the target's identity files, then those of the running ssh-agent.
 
@@ -344,21 +350,21 @@ class _Keys:
 def why(error: Exception, target: Target, tried: Sequence[str]) -> str:
     """Return what went wrong on the way to a target, and what to do about it."""
     if isinstance(error, _UnknownKey):
-        name, files = target.known_name, " ".join(target.known_hosts[:1])
-        scan = f"ssh-keyscan -p {target.port} {target.address} >> {files}"
+        files = ", ".join(target.known_hosts)
         return (
-            f"its host key is unknown: {error}; {name} is in none of "
-            f"{', '.join(target.known_hosts)}; compare the key with the host's own, then: {scan}"
+            f"its host key is unknown: {error}; {target.known_name} is in none of {files}; compare "
+            f"it with the host's own, then accept it: ssh {target.typed}"
         )
     if isinstance(error, paramiko.BadHostKeyException):
         return (
             f"its host key has changed: known is {error.expected_key.fingerprint}, shown is "
             f"{error.key.fingerprint}; someone may sit in between; only if the host was set up "
-            f"anew: ssh-keygen -R '{target.known_name}', then accept the new key"
+            f"anew: ssh-keygen -R '{target.known_name}', then accept the new key: "
+            f"ssh {target.typed}"
         )
     if isinstance(error, paramiko.AuthenticationException):
         keys = ", ".join(tried) or "no key: none in ~/.ssh, none in ssh-agent"
-        step = f"make `ssh {target} true` work without a password (ssh-copy-id, ssh-add)"
+        step = f"make `ssh {target.typed} true` work without a password (ssh-copy-id, ssh-add)"
         return f"refused to let {target.user} in; tried {keys}; {step}"
     if isinstance(error, (socket.gaierror, UnicodeError)):
         return f"{target.address} is no known name; mend HostName in ~/.ssh/config, or the DNS"

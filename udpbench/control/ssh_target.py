@@ -33,6 +33,8 @@ SPEC = re.compile(
 class Target:
     """One SSH server, and how to get in."""
 
+    typed: str
+    """The words after ``ssh`` with which a user gets there, too."""
     address: str
     port: int
     user: str
@@ -87,7 +89,9 @@ def target_of(spec: str, config: paramiko.SSHConfig, host: str, jump: str | None
     known = f"{options.get('userknownhostsfile', KNOWN_HOSTS)} "
     known += options.get("globalknownhostsfile", GLOBAL_KNOWN_HOSTS)
     way = _way(options) if jump is None else {"proxyjump": jump}
+    at = f"{parts['user']}@{name}" if parts["user"] else name
     return Target(
+        typed=f"-p {parts['port']} {at}" if parts["port"] else at,
         address=options["hostname"],
         port=port,
         user=parts["user"] or options.get("user") or getpass.getuser(),

@@ -148,7 +148,11 @@ def _sizes(wanted: HostBlock) -> Iterator[Setting]:
 
 
 def _up(wanted: HostBlock) -> Iterator[Setting]:
-    yield wanted.setting("up", "", True, "link")
+    if wanted.lab.built_in:
+        yield wanted.setting("up", "", True, "link")
+    else:
+        host = wanted.host
+        yield Setting("up", host.interface, True, path=f"{host.role}.interface")
 
 
 def _added(wanted: HostBlock) -> tuple[str, ...]:

@@ -160,7 +160,7 @@ def test_an_agent_that_did_not_start_is_told_with_what_to_do(opened: Opened) -> 
         one.request("hello", SECOND_NS * 10)
     error = one.not_started(caught.value)
     assert isinstance(error, ConnectError)
-    assert error.message.startswith("the agent did not start: the agent is lost at hello: ")
+    assert error.message.startswith("the agent did not start: it ")
     assert error.message.endswith("its last words: no pyroute2; run udpbench as root")
 
 

@@ -36,19 +36,20 @@ def target(home: Path, spec: str, config: str = "") -> Target:
 
 
 @pytest.mark.parametrize(
-    ("spec", "shown"),
+    ("spec", "shown", "typed"),
     [
-        ("left", "me@left"),
-        ("bench@left.example", "bench@left.example"),
-        ("bench@left:2022", "bench@left:2022"),
-        ("ssh://bench@left:2022/", "bench@left:2022"),
-        ("[2001:db8::1]:2022", "me@2001:db8::1:2022"),
-        ("2001:db8::1", "me@2001:db8::1"),
+        ("left", "me@left", "left"),
+        ("bench@left.example", "bench@left.example", "bench@left.example"),
+        ("bench@left:2022", "bench@left:2022", "-p 2022 bench@left"),
+        ("ssh://bench@left:2022/", "bench@left:2022", "-p 2022 bench@left"),
+        ("[2001:db8::1]:2022", "me@2001:db8::1:2022", "-p 2022 2001:db8::1"),
+        ("2001:db8::1", "me@2001:db8::1", "2001:db8::1"),
     ],
 )
-def test_a_name_may_carry_user_and_port(home: Path, spec: str, shown: str) -> None:
-    """Without them it is the local user and port 22."""
-    assert shown == str(target(home, spec))
+def test_a_name_may_carry_user_and_port(home: Path, spec: str, shown: str, typed: str) -> None:
+    """Without them it is the local user and port 22; the words for ssh are those it takes."""
+    found = target(home, spec)
+    assert (shown, typed) == (str(found), found.typed)
 
 
 def test_the_configuration_says_the_rest(home: Path) -> None:
@@ -61,6 +62,7 @@ def test_the_configuration_says_the_rest(home: Path) -> None:
         "Host *\n  User other\n  ProxyJump gate\n",
     )
     expected = Target(
+        typed="left",
         address="192.0.2.1",
         port=2022,
         user="bench",
@@ -178,6 +180,7 @@ def test_the_command_says_the_marker_before_the_agent_begins() -> None:
         (127, "sh: 1: exec: sudo: not found", "install sudo there"),
         (1, "sudo: py: command not found", "install Python 3.9 or later there"),
         (127, "sh: 1: exec: py: not found", "install Python 3.9 or later there"),
+        (126, "sh: 1: exec: py: Permission denied", "let the user run py there, or name another"),
         (1, "No module named udpbench", "install udpbench there: py -m pip install udpbench"),
         (None, "", "try it: ssh left py -m udpbench.agent.serve </dev/null"),
     ],
@@ -201,7 +204,10 @@ def test_an_agent_that_did_not_start_has_a_next_step(
         (OSError(113, "No route to host"), "No route to host; is the host up, and does sshd"),
         (paramiko.SSHException("odd"), "no SSH there: odd; does sshd listen on port 22?"),
         (EOFError(), "no SSH there: it hung up; does sshd listen on port 22?"),
-        (paramiko.AuthenticationException(), "refused to let me in; tried a, b; make `ssh me@left"),
+        (
+            paramiko.AuthenticationException(),
+            "refused to let me in; tried a, b; make `ssh left true",
+        ),
     ],
 )
 def test_every_failure_on_the_way_is_told_as_what_it_is(

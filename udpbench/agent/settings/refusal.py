@@ -22,6 +22,7 @@ _ALTERNATIVES = {
     ("xps", errno.ENOENT): "an interface with one TX queue has no XPS; make it with more queues",
     ("qdisc", errno.EEXIST): "remove the discipline that is there, or leave it out",
     ("qdisc", errno.ENOENT): "tbf and pfifo need the kernel's sch_tbf; see modprobe sch_tbf",
+    ("up", errno.ENODEV): "see `ip link` there, and mend `interface` in the lab's file",
     ("link", errno.EEXIST): "remove that interface, or choose another name",
     ("sysctl", errno.ENOENT): "a host-wide parameter is set with scope machine",
     ("sysctl", errno.EACCES): "a host-wide parameter is set with scope machine",
