@@ -167,6 +167,17 @@ def test_a_dry_run_changes_nothing(world: World) -> None:
     assert ([], False) == (world.events, world.journal.path.exists())
 
 
+def test_what_an_interface_refuses_because_it_is_down_is_not_known_in_a_dry_run(
+    world: World,
+) -> None:
+    """It is taken up by an earlier setting; of one that is up already a refusal is one."""
+    world.values.update(down=False, up=True)
+    found = world.engine().plan(
+        [fake("down", True), fake("down/address", 1), fake("up", True), fake("up/address", 1)]
+    )
+    assert [None, None, None, "the kernel says: No such device"] == [one.refusal for one in found]
+
+
 def test_what_somebody_else_changed_is_left_alone(world: World) -> None:
     """It is reported with the command to mend it; everything else is restored; force overwrites."""
     engine = world.engine()

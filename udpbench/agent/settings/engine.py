@@ -83,8 +83,8 @@ class Engine:
         coming: set[str] = set()
         for setting in settings:
             found = self._look(setting)
-            if found.refusal is None and found.now is None:
-                coming.add(setting.target)
+            if found.refusal is None and (found.now is None or found.now is False):
+                coming.add(setting.target)  # an interface that is down, too: it is taken up first
             elif found.refusal and coming & set(re.split(r"[./]", setting.target)):
                 found = Planned(setting, None, self._stranger(setting))
             planned.append(found)
