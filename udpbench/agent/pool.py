@@ -215,19 +215,21 @@ class Crew:
         self._take()
 
     def _take(self) -> list[str]:
-        """Return the events read now, having acted on each."""
+        """Return the events read now, having acted on each; on the last words before the end."""
+        ended = self.gone
         try:
-            while not self.gone:
+            while not ended:
                 chunk = os.read(self.answers, 65536)
                 self._buffer += chunk
-                if not chunk:
-                    self._lose()
+                ended = not chunk
         except BlockingIOError:
             pass
         *lines, self._buffer = self._buffer.split(b"\n")
         events = [json.loads(line) for line in lines]
         for event in events:
             self._act(event)
+        if ended and not self.gone:
+            self._lose()
         return [event["event"] for event in events]
 
     def _act(self, event: dict[str, Any]) -> None:
