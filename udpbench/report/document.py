@@ -18,6 +18,7 @@ from udpbench.errors import InputError, Problem
 from udpbench.model import Facts
 from udpbench.records import Run
 from udpbench.report.figures import draw
+from udpbench.report.ladder import draw_ladder, ladder, ladder_data, show_bar
 from udpbench.report.story import (
     LAB_LABEL,
     Chapter,
@@ -31,7 +32,7 @@ from udpbench.report.story import (
     trials_label,
 )
 from udpbench.report.table import POINT_COLUMNS, invalid_cells, ledger_rows, point_cells
-from udpbench.units import format_bytes, show_pps
+from udpbench.units import format_bytes
 
 Format = Literal["pdf", "png"]
 FORMATS: tuple[Format, ...] = ("pdf", "png")
@@ -65,13 +66,23 @@ def _prepare(run: Run, room: Path) -> None:
     """Lay out what the template reads: itself, its data and the figures."""
     shutil.copy(TEMPLATE, room / TEMPLATE.name)
     chapters = []
-    for number, chapter in enumerate(tell(run.header.experiments, run.records)):
+    told = tell(run.header.experiments, run.records)
+    for number, chapter in enumerate(told):
         figures = room / str(number)
         figures.mkdir()
         drawn = {figure: f"{number}/{file}" for figure, file in draw(chapter, figures).items()}
         chapters.append({**chapter_data(chapter), "figures": drawn})
-    data = {**run_data(run), "chapters": chapters}
+    data = {**run_data(run), "chapters": chapters, "ladder": _ladder(told, room)}
     (room / "data.json").write_text(json.dumps(data, allow_nan=False))
+
+
+def _ladder(chapters: Sequence[Chapter], room: Path) -> dict[str, Any] | None:
+    """Return the summary of several experiments, with its figure laid out."""
+    found = ladder(chapters)
+    if found is None:
+        return None
+    drawn = draw_ladder(found, room / "ladder.svg")
+    return {**ladder_data(found), "figure": "ladder.svg" if drawn else None}
 
 
 def _compile(room: Path, folder: Path, form: Format) -> list[Path]:
@@ -183,11 +194,7 @@ def published_data(chapter: Chapter) -> dict[str, Any] | None:
 
 def _bar_text(bar: Bar) -> str:
     """Return a published number as it was printed, with its unit and its metric."""
-    if bar.unit == "pps":
-        low, high = show_pps(bar.low), show_pps(bar.high)
-    else:
-        low, high = (f"{value:,.10g} {bar.unit}" for value in (bar.low, bar.high))
-    text = low if bar.low == bar.high else f"{low} – {high}"
+    text = show_bar(bar)
     name = bar.metric.removesuffix("_percent").rpartition("_")[0] or bar.metric
     return text if bar.metric == "pps" else f"{text} {name.replace('_', ' ')}"
 

@@ -144,7 +144,8 @@ def draw(chapter: Chapter, folder: Path) -> dict[str, str]:
     return drawn
 
 
-def _figure(height_inches: float) -> tuple[Figure, Axes]:
+def empty_figure(height_inches: float) -> tuple[Figure, Axes]:
+    """Return a figure of the page's width in the document's style, and its axes."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -156,11 +157,13 @@ def _figure(height_inches: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _height(rows: int) -> float:
+def height_of(rows: int) -> float:
+    """Return the inches that so many rows of a figure need."""
     return min(9.0, 0.9 + 0.34 * rows)
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
+    """Return a point's name as an axis has room for it."""
     return name if len(name) <= 34 else name[:32] + "…"
 
 
@@ -170,7 +173,7 @@ def draw_dots(chapter: Chapter) -> Figure | None:
     if not data:
         return None
     names = list(dict.fromkeys(dot.point for dot in data))
-    figure, axes = _figure(_height(len(names)))
+    figure, axes = empty_figure(height_of(len(names)))
     scale, unit = scale_of(max(dot.delivered_pps for dot in data))
     for valid, marker, colour, label in (
         (True, "o", BLUE, "valid trial"),
@@ -185,7 +188,7 @@ def draw_dots(chapter: Chapter) -> Figure | None:
     known = [(name, found.median / scale) for name, found in medians if found is not None]
     x, y = [value for _, value in known], [names.index(name) for name, _ in known]
     axes.scatter(x, y, s=240, marker="|", color=BLACK, label="median", linewidths=2, zorder=3)
-    axes.set_yticks(range(len(names)), [_short(name) for name in names])
+    axes.set_yticks(range(len(names)), [short_name(name) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlim(left=0)
     axes.set_xlabel(f"delivered ({unit})")
@@ -200,13 +203,13 @@ def draw_lines(chapter: Chapter) -> Figure | None:
     if not data:
         return None
     names = list(dict.fromkeys(line.point for line in data))
-    figure, axes = _figure(2.6)
+    figure, axes = empty_figure(2.6)
     scale, unit = scale_of(max(max(line.pps) for line in data))
     told: set[str] = set()
     for line in data:
         place = names.index(line.point)
         colour = LINE_COLOURS[place] if place < MOST_LINES else GREY
-        label = _short(line.point) if place < MOST_LINES else "other points"
+        label = short_name(line.point) if place < MOST_LINES else "other points"
         x = [(i + 0.5) * BIN_NS / 1e9 for i in range(len(line.pps))]
         y = [pps / scale for pps in line.pps]
         axes.plot(x, y, color=colour, alpha=0.8, lw=1.1, label="" if label in told else label)
@@ -229,7 +232,7 @@ def draw_bars(chapter: Chapter) -> Figure | None:
     order = [*(name for name in STAGE_COLOURS if name in present)]
     order = ["received", *order, *(["unaccounted"] if "unaccounted" in present else [])]
     colours = {"received": RECEIVED_COLOUR, "unaccounted": UNACCOUNTED_COLOUR, **STAGE_COLOURS}
-    figure, axes = _figure(_height(len(data)) + 0.2)
+    figure, axes = empty_figure(height_of(len(data)) + 0.2)
     left = [0.0] * len(data)
     for name in order:
         widths = [100 * dict(bar.parts).get(name, 0.0) for bar in data]
@@ -246,7 +249,7 @@ def draw_bars(chapter: Chapter) -> Figure | None:
             linewidth=0.5,
         )
         left = [start + max(width, 0.0) for start, width in zip(left, widths, strict=True)]
-    axes.set_yticks(range(len(data)), [_short(bar.point) for bar in data])
+    axes.set_yticks(range(len(data)), [short_name(bar.point) for bar in data])
     axes.set_ylim(len(data) - 0.5, -0.5)
     axes.set_xlim(0, max(100.0, *left))
     axes.set_xlabel("of the sent packets (%)")

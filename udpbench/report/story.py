@@ -162,11 +162,11 @@ def answer(chapter: Chapter) -> str:
 def _one(point: Point, named: bool) -> str:
     head = f"{name_of(point)}: " if named else ""
     if point.skipped:
-        return f"{head}skipped, {_reason(point)}."
+        return f"{head}skipped, {reason(point)}."
     rate = estimate(point, "delivered_pps")
     loss = estimate(point, "loss_ratio")
     if loss is None:
-        return f"{head}no valid trial, {_reason(point)}."
+        return f"{head}no valid trial, {reason(point)}."
     delivered = f"{show_pps(rate.median)} delivered" if rate is not None else "nothing delivered"
     text = f"{head}{delivered}, {show_ratio(loss.median)} lost"
     worst = _worst_stage(point)
@@ -186,7 +186,8 @@ def _worst_stage(point: Point) -> str:
     return max(lost)[1] if lost else ""
 
 
-def _reason(point: Point) -> str:
+def reason(point: Point) -> str:
+    """Return why a point has no number to show: the first thing that kept a trial from counting."""
     for result in point.results:
         for finding in result.findings:
             if finding.severity == "invalid" or result.status == "skipped":
