@@ -115,6 +115,8 @@ class Receive:
     """CPU time spent on each datagram: a slow reader."""
     priority: str = "normal"
     io_priority: str = "normal"
+    timestamps: bool = False
+    """SO_TIMESTAMPNS: the kernel's arrival times split the delay in stack and application."""
     fault: Optional[Fault] = None
     log: Optional[Log] = None
 
@@ -397,6 +399,37 @@ class FlowStats:
 
 
 @dataclass(frozen=True)
+class Histogram:
+    """Times in nanoseconds as (bucket, count), of buckets that hold any; they add up.
+
+    Buckets are those of ``ub_histogram`` (native/udpbench.h), at most 1/128 wide each.
+    """
+
+    counts: tuple[tuple[int, int], ...] = ()
+    below_zero: int = 0
+    """Times that only a wrong clock offset can make."""
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Packets that were due between two times after the common start, and never offered."""
+
+    from_ns: int
+    until_ns: int
+    packets: int
+
+
+@dataclass(frozen=True)
+class LogFiles:
+    """The files of one worker's log as they were found once a phase was over."""
+
+    path: str
+    """Of all of them, up to their number."""
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
 class WorkerStats:
     """Counts of one worker; keys of ``counts`` are the C field names (native/udpbench.h).
 
@@ -416,6 +449,16 @@ class WorkerStats:
     """CPUs the worker's thread was found on; placement held where this is its own CPU alone."""
     memory_bytes: Optional[int] = None
     """The share of memory (PSS) of the worker's process once a phase was over; threads share it."""
+    pid: Optional[int] = None
+    process_cpu_ns: Optional[int] = None
+    """User and system time of the worker's process over the phase; threads share it."""
+    process_memory_bytes: Optional[int] = None
+    """Resident memory of the worker's process, the mean of all samples; threads share it."""
+    histograms: dict[str, Histogram] = field(default_factory=dict)
+    """Once the loop has ended. Sender: pacing, round_trip; receiver: delay, stack, application."""
+    stalls: tuple[Stall, ...] = ()
+    """Of a paced sender whose loop has ended; neighbours are one where there were many."""
+    log: Optional[LogFiles] = None
 
 
 @dataclass(frozen=True)
@@ -434,11 +477,19 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Sample:
-    """One worker's counts in motion, each total since the phase began."""
+    """One worker's counts in motion, each total since the phase began.
+
+    In a phase of up to a minute with the packets of each millisecond that has ended since the
+    sample before, from ``first_ms`` after the start on; in a longer one with their least, median
+    and most. Packets are sent ones, or received ones.
+    """
 
     worker: str
     clock_ns: int
     counts: dict[str, int]
+    first_ms: Optional[int] = None
+    packets_per_ms: tuple[int, ...] = ()
+    range_per_ms: Optional[tuple[int, int, int]] = None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ start     phase, tag, at_ns, duration_ns, count     None; count: packets per wor
 sample    since: int                                SampleReply
 snapshot  interface                                 Snapshot, with drops of this agent's sockets
 stop      –                                         None; loops are told to end, sockets stay
-close     –                                         None; sockets and worker processes end
+close     keep_logs: label                          None; sockets and worker processes end, and
+                                                    files of logs, unless they get a label
 restore   force, left_behind: bool                  [Change] undone, in the order they were undone;
                                                     left_behind: of runs that died here, not of this
 ping      –                                         None; only renews the lease

@@ -314,7 +314,7 @@ def running_receiver(agent: Agent) -> int:
     """Start a receiver on a free port; return its process."""
     workers = [spec("receiver", "127.0.0.1", free_port())]
     pid = int(agent.ask("prepare", interface="lo", workers=workers)[0]["pid"])
-    start = {"phase": "path", "tag": 1, "at_ns": time.monotonic_ns(), "duration_ns": None}
+    start = {"phase": "path", "tag": 1, "at_ns": time.monotonic_ns(), "duration_ns": 10**9}
     assert agent.ask("start", **start, count=1) is None
     return pid
 

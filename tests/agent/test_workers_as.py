@@ -15,7 +15,8 @@ from test_workers import count, datagram, give, gone, phase, receiver, sender, u
 
 from udpbench.agent.host import Host
 from udpbench.agent.plan import plan
-from udpbench.agent.pool import Limits, Pool, memory_bytes
+from udpbench.agent.pool import Limits, Pool
+from udpbench.agent.usage import shared_bytes
 from udpbench.errors import DeadlineExceeded, WorkerFailed
 from udpbench.model import SECOND_NS, FlowSpec, Receive, Send, WorkerSpec
 
@@ -116,12 +117,12 @@ def test_the_memory_of_each_process_is_told_once_a_phase_is_over(pool: Pool, por
 
 def test_memory_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
     """A process that is gone, or a kernel without the file, has None and not 0."""
-    assert None is memory_bytes(Host(tmp_path), 5)
+    assert None is shared_bytes(Host(tmp_path), 5)
     (tmp_path / "proc/5").mkdir(parents=True)
     (tmp_path / "proc/5/smaps_rollup").write_text("Rss:  900 kB\nPss:   12 kB\n")
-    assert 12 * 1024 == memory_bytes(Host(tmp_path), 5)
+    assert 12 * 1024 == shared_bytes(Host(tmp_path), 5)
     (tmp_path / "proc/5/smaps_rollup").write_text("Rss:  900 kB\n")
-    assert None is memory_bytes(Host(tmp_path), 5)
+    assert None is shared_bytes(Host(tmp_path), 5)
 
 
 @pytest.mark.parametrize("running", [False, True])

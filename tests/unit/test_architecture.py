@@ -29,6 +29,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "agent": ((*LEAVES, "agent"), ("psutil", "pyroute2")),
     "agent.loops": ((*LEAVES, "agent", "_native"), ("psutil", "pyroute2")),
+    "agent.memory": ((*LEAVES, "agent", "_native"), ("psutil", "pyroute2")),
     "control": ((*LEAVES, "definition", "records", "analysis.judge", "control"), ()),
     "control.channel": (LEAVES, ()),
     "control.ssh": (

@@ -1,21 +1,21 @@
-"""The C loops as Python calls them: their configs, and the memory that loops and agent share.
+"""The C loops as Python calls them: their configs, and what runs beside them.
 
-Sole importer of ``udpbench._native``, and so the only place that knows the layout of that memory.
-Opens nothing and takes no decision: the plan of ``agent/plan.py`` is complete.
+With ``memory`` the only importer of ``udpbench._native``.
+Opens no socket and takes no decision: the plan of ``agent/plan.py`` is complete.
 """
 
 from __future__ import annotations
 
-import mmap
+import os
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable
 
 from udpbench._native import ffi, lib
+from udpbench.agent import logs
+from udpbench.agent.memory import Memory
 
-LINE_BYTES: int = lib.UB_CACHE_LINE_BYTES
-STRUCTS = {"sender": "struct ub_send_stats", "receiver": "struct ub_receive_stats"}
 SEND_CALLS = {"sendmmsg": lib.UB_SEND_SENDMMSG, "send": lib.UB_SEND_SEND}
 RECEIVE_CALLS = {"recvmmsg": lib.UB_RECEIVE_RECVMMSG, "recv": lib.UB_RECEIVE_RECV}
 WAITS = {
@@ -32,106 +32,25 @@ READS = {
     "none": lib.UB_READ_NONE,
     "verify": lib.UB_READ_VERIFY,
 }
+SEE_HEADERS = (lib.UB_READ_HEADER, lib.UB_READ_VERIFY)
 FAULTS = {"hang": lib.UB_FAULT_HANG, "exit": lib.UB_FAULT_EXIT}
-FIELDS: dict[str, tuple[str, ...]] = {
-    role: tuple(name for name, _ in ffi.typeof(name_in_c).fields)
-    for role, name_in_c in STRUCTS.items()
-}
-"""Role → names of its statistics, in the order in which they lie in memory."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where things lie in the memory that a crew and its agent share; offsets in bytes."""
-
-    role: str
-    stats: tuple[int, ...]
-    """One block of statistics for each worker; the control word lies at 0."""
-    sequences: tuple[int, ...]
-    """A sender's next sequence numbers, one u64 for each flow of each worker."""
-    windows: int
-    """A receiver's flow windows, shared by all its workers."""
-    total: int
-
-
-def layout(plan: dict[str, Any]) -> Layout:
-    """Return the layout for a plan; the same computation on both sides of the memory."""
-    role = plan["role"]
-    at = _aligned(ffi.sizeof("struct ub_control"))
-    stats, sequences = [], []
-    for worker in plan["workers"]:
-        stats.append(at)
-        at += _aligned(ffi.sizeof(STRUCTS[role]))
-        sequences.append(at)
-        at += _aligned(8 * len(worker["flows"])) if role == "sender" else 0
-    windows = at
-    if role == "receiver":
-        at += lib.ub_flow_state_bytes(plan["flow_count"], plan["window_words"])
-    return Layout(role, tuple(stats), tuple(sequences), windows, _aligned(at))
-
-
-def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // LINE_BYTES) * LINE_BYTES
-
-
-class Memory:
-    """The shared memory as both sides use it: read at any time, one writer for each word."""
-
-    def __init__(self, fd: int, plan: dict[str, Any]) -> None:
-        self.plan = plan
-        self.layout = layout(plan)
-        self._map = mmap.mmap(fd, self.layout.total)
-        self.base = ffi.from_buffer(self._map, require_writable=True)
-
-    def at(self, c_type: str, offset: int) -> Any:
-        """Return a C pointer of a type into the memory."""
-        return ffi.cast(c_type, self.base + offset)
-
-    def stop(self) -> None:
-        """Tell every loop to leave; each sees it within 50 ms."""
-        self.at("struct ub_control *", 0).stop = 1
-
-    @property
-    def stopped(self) -> bool:
-        """True once the loops were told to leave."""
-        return bool(self.at("struct ub_control *", 0).stop)
-
-    def reset(self) -> None:
-        """Count from zero again; only while no loop runs."""
-        ffi.memmove(self.base, bytes(self.layout.total), self.layout.total)
-
-    def counts(self, worker: int) -> dict[str, int]:
-        """Return one worker's statistics by their names in C."""
-        stats = self.at(STRUCTS[self.layout.role] + " *", self.layout.stats[worker])
-        return {name: getattr(stats, name) for name in FIELDS[self.layout.role]}
-
-    def flows(self) -> list[tuple[int, int, int]]:
-        """Return (flow, packets, highest sequence plus 1) of every flow."""
-        if self.layout.role == "receiver":
-            return self._received_flows()
-        found = []
-        for worker, offset in zip(self.plan["workers"], self.layout.sequences):
-            following = self.at("uint64_t *", offset)
-            for index, flow in enumerate(worker["flows"]):
-                found.append((flow["flow"], following[index], following[index]))
-        return found
-
-    def _received_flows(self) -> list[tuple[int, int, int]]:
-        windows = self.at("struct ub_flow_state *", self.layout.windows)
-        totals = ffi.new("struct ub_flow_totals *")
-        found = []
-        for flow in self.plan["flow_numbers"]:
-            lib.ub_flow_totals_read(windows, self.plan["window_words"], flow, totals)
-            found.append((flow, totals.packets, totals.highest))
-        return found
+LOG_RING_BYTES = 32 * 2**20
+"""All memory that a worker's log may take: 1.5 s of 40,000 datagrams of 512 B a second."""
+LOG_DRAIN_NS = 2 * 10**9
+"""What is in the ring when the loop has left must be written within this time."""
+ECHO_QUIET_NS = 200 * 10**6
+"""So long after its last packet does a sender wait for one more echo."""
 
 
 class Sending:
     """One sending worker's loop on the sockets of its flows, one phase after another."""
 
-    def __init__(self, memory: Memory, index: int, opened: Sequence[socket.socket]) -> None:
+    def __init__(
+        self, memory: Memory, index: int, opened: Sequence[socket.socket], cpus: Iterable[int]
+    ) -> None:
         self._memory = memory
         self._index = index
+        self._cpus = cpus
         self._worker = memory.plan["workers"][index]
         self._sockets = ffi.new("int32_t[]", [one.fileno() for one in opened])
         self._flows = ffi.new("uint16_t[]", [flow["flow"] for flow in self._worker["flows"]])
@@ -163,21 +82,52 @@ class Sending:
             "tail_bytes": options["tail_bytes"],
             "zerocopy": options["zerocopy"],
             "zerocopy_next": self._completions,
+            "pacing": memory.block(self._index, "pacing"),
+            "stalls": memory.block(self._index, "stalls"),
+            "milliseconds": memory.block(self._index, "milliseconds"),
         }
         config = ffi.new("struct ub_send_config *", values)
         stats = memory.at("struct ub_send_stats *", memory.layout.stats[self._index])
-        loop = lib.ub_stream_send if options["protocol"] == "tcp" else lib.ub_send
-        return int(loop(config, stats))
+        if options["protocol"] == "tcp":
+            return int(lib.ub_stream_send(config, stats))
+        if phase["echo_every"]:
+            return self._run_with_ear(config, stats)
+        return int(lib.ub_send(config, stats))
+
+    def _run_with_ear(self, config: Any, stats: Any) -> int:
+        """Send while another thread listens for echoes; 0 or a negative errno of either."""
+        ended = ffi.new("struct ub_control *")
+        values = {
+            "sockets": self._sockets,
+            "socket_count": len(self._worker["flows"]),
+            "tag": config.tag,
+            "epoch_ns": config.epoch_ns,
+            "quiet_ns": ECHO_QUIET_NS,
+            "ended": ended,
+            "control": config.control,
+            "round_trip": self._memory.block(self._index, "round_trip"),
+        }
+        ear = ffi.new("struct ub_echo_config *", values)
+        told = self._memory.block(self._index, "echo")
+        listener = Beside(lambda: int(lib.ub_echo_listen(ear, told)), self._cpus)
+        result = int(lib.ub_send(config, stats))
+        ended.stop = 1
+        return result or listener.result()
 
 
 class Receiving:
     """One receiving worker's loop on its sockets, one phase after another."""
 
-    def __init__(self, memory: Memory, index: int, opened: Sequence[socket.socket]) -> None:
+    def __init__(
+        self, memory: Memory, index: int, opened: Sequence[socket.socket], cpus: Iterable[int]
+    ) -> None:
         self._memory = memory
         self._index = index
+        self._cpus = cpus
         self._count = len(opened)
         self._sockets = ffi.new("int32_t[]", [one.fileno() for one in opened])
+        options = memory.plan["options"]["log"]
+        self._log = LogRing(options) if options is not None else None
 
     def run(self, phase: dict[str, Any]) -> int:
         """Receive until told to stop; 0 or a negative errno."""
@@ -202,17 +152,91 @@ class Receiving:
             "tail_bytes": options["tail_bytes"],
             "nap_ns": options["wait_ns"] if options["wait"] == "nap" else 0,
             **self._fault(phase),
+            **self._beside(phase),
         }
         config = ffi.new("struct ub_receive_config *", values)
         stats = memory.at("struct ub_receive_stats *", memory.layout.stats[self._index])
-        loop = lib.ub_stream_receive if options["protocol"] == "tcp" else lib.ub_receive
-        return int(loop(config, stats))
+        if options["protocol"] == "tcp":
+            return int(lib.ub_stream_receive(config, stats))
+        if self._log is not None:
+            return self._run_with_log(self._log, config, stats)
+        return int(lib.ub_receive(config, stats))
+
+    def _beside(self, phase: dict[str, Any]) -> dict[str, Any]:
+        """Return what the loop is to note beside its counts."""
+        blocks = ("delay", "stack", "application", "milliseconds")
+        stamps = self._memory.plan["options"]["timestamps"]
+        return {
+            "epoch_ns": phase["at_ns"],
+            "echo_every": phase["echo_every"],
+            "timestamps": stamps and READS[phase["read"]] in SEE_HEADERS,
+            **{name: self._memory.block(self._index, name) for name in blocks},
+        }
+
+    def _run_with_log(self, log: LogRing, config: Any, stats: Any) -> int:
+        """Receive while another thread writes the log; 0 or a negative errno of either."""
+        path = logs.path_of(log.options, self._memory.plan["workers"][self._index]["name"])
+        # The phase before had its own; what is measured shall be alone in them.
+        logs.remove(path)
+        ended = ffi.new("struct ub_control *")
+        # Each name keeps what a struct points to.
+        writing, _name = log.begin(path, ended)
+        told = self._memory.block(self._index, "log")
+        writer = Beside(lambda: int(lib.ub_log_write(writing, told)), self._cpus)
+        config.log = log.log
+        result = int(lib.ub_receive(config, stats))
+        ended.stop = 1
+        return result or writer.result()
 
     def _fault(self, phase: dict[str, Any]) -> dict[str, int]:
         fault = self._memory.plan["workers"][self._index]["fault"]
         if fault is None or not phase["faulty"]:
             return {}
         return {"fault": FAULTS[fault["does"]], "fault_at_ns": phase["at_ns"] + fault["after_ns"]}
+
+
+class LogRing:
+    """The memory between a receiving loop and the writer of its log."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        self._bytes = ffi.new("uint8_t[]", LOG_RING_BYTES)
+        self.log = ffi.new("struct ub_log *", {"ring": self._bytes, "ring_bytes": LOG_RING_BYTES})
+
+    def begin(self, path: str, ended: Any) -> tuple[Any, Any]:
+        """Be empty, and return a writer's config with what it points to; only between phases."""
+        self.log.put_bytes = self.log.taken_bytes = 0
+        name = ffi.new("char[]", os.fsencode(path))
+        values = {
+            "log": self.log,
+            "path": name,
+            "max_file_bytes": self.options["max_file_bytes"],
+            "keep": self.options["keep"],
+            "drain_ns": LOG_DRAIN_NS,
+            "ended": ended,
+        }
+        return ffi.new("struct ub_log_config *", values), name
+
+
+class Beside:
+    """A thread beside a worker's loop, on any CPU of its crew: not on the loop's own alone."""
+
+    def __init__(self, work: Callable[[], int], cpus: Iterable[int]) -> None:
+        self._work = work
+        self._cpus = cpus
+        self._result = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        # A thread begins on the CPUs of the one that made it.
+        os.sched_setaffinity(0, self._cpus)
+        self._result = self._work()
+
+    def result(self) -> int:
+        """Wait for its end; 0 or a negative errno."""
+        self._thread.join()
+        return self._result
 
 
 def gso_max() -> int:

@@ -137,6 +137,7 @@ def sender_options(spec: WorkerSpec) -> dict[str, Any]:
         "tail_bytes": spec.send.tail_bytes if spec.send.tail_bytes is not None else 0,
         "zerocopy": spec.send.zerocopy,
         "pace": spec.send.pace,
+        "echo_every": spec.traffic.echo,
         "bucket_ns": spec.send.bucket_ns,
         "buffer_bytes": spec.send.buffer_bytes,
         "force_buffer": spec.send.force_buffer,
@@ -168,6 +169,10 @@ def receiver_options(spec: WorkerSpec) -> dict[str, Any]:
         "force_buffer": spec.receive.force_buffer,
         "size_bytes": spec.traffic.size_bytes,
         "tail_bytes": tail if tail is not None else 0,
+        "ttl": spec.traffic.ttl,
+        "echo_every": spec.traffic.echo,
+        "timestamps": spec.receive.timestamps,
+        "log": asdict(spec.receive.log) if spec.receive.log is not None else None,
     }
 
 
@@ -191,16 +196,19 @@ def waiting(text: str) -> tuple[str, int]:
 
 
 def phase_order(plan: dict[str, Any], phase: dict[str, Any]) -> dict[str, Any]:
-    """Return a phase with what is read in it, and whether faults happen.
+    """Return a phase with what is read and echoed in it, and whether faults happen.
 
     The path check reads headers whatever the trial does, because it tells flows apart; datagrams
-    that are too small for one are counted. Faults are of the measured phase.
+    that are too small for one are counted. Faults are of the measured phase. Of the few packets of
+    the path check each is echoed: that is the round trip at rest.
     """
     options, name = plan["options"], phase["phase"]
     read = options.get("read", "header")
     if name == "path" and read in BLIND and options["size_bytes"] >= HEADER_BYTES:
         read = "header"
-    return {**phase, "read": read, "faulty": name == "measured"}
+    echo = options["echo_every"] or 0
+    every = 1 if echo and name == "path" else echo
+    return {**phase, "read": read, "faulty": name == "measured", "echo_every": every}
 
 
 def unseen(role: str, protocol: str, read: str) -> frozenset[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import select
 import signal
 import subprocess
@@ -19,13 +18,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Optional, cast
 
+from udpbench.agent import logs
+from udpbench.agent.ending import end_of, how_ended
 from udpbench.agent.host import Host
 from udpbench.agent.plan import phase_order, plan, unseen
+from udpbench.agent.series import TICK_NS, Series
+from udpbench.agent.usage import Usage, shared_bytes
 from udpbench.errors import DeadlineExceeded, HostError, SafetyError, WorkerFailed, to_wire
-from udpbench.model import SECOND_NS, FlowStats, Sample, WorkerSpec, WorkerStats
+from udpbench.model import (
+    SECOND_NS,
+    FlowStats,
+    Sample,
+    WorkerSpec,
+    WorkerStats,
+)
 from udpbench.protocol import Prepared, SampleReply, WorkersState, decode
 
-STDERR_LINES = 5
+USAGE_TICKS = SECOND_NS // TICK_NS
+"""From one look at the workers' memory to the next."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +101,7 @@ class Pool:
     def tick(self) -> None:
         """Take one sample of every worker, if they run."""
         if self._crew is not None and self._crew.state == "running":
-            self._crew.take_sample()
+            self._crew.tick()
 
     def sample(self, since: int) -> SampleReply:
         """Return the state, the samples from number ``since`` on, and the counts as they are."""
@@ -109,11 +119,14 @@ class Pool:
         if self._crew is not None:
             self._crew.memory.stop()
 
-    def close(self) -> None:
-        """End the worker process and with it the sockets; killed if it does not end by itself."""
+    def close(self, keep_logs: Optional[str] = None) -> None:
+        """End the worker process and with it the sockets; killed if it does not end by itself.
+
+        Files of logs go with them, or get the label ``keep_logs`` into their names.
+        """
         if self._crew is not None:
             crew, self._crew = self._crew, None
-            crew.close()
+            crew.close(keep_logs)
 
 
 class Crew:
@@ -136,12 +149,15 @@ class Crew:
         self._seen: dict[str, set[int]] = {spec.name: set() for spec in specs}
         self._memory_bytes: dict[int, Optional[int]] = {}
         self._told: dict[str, dict[str, int]] = {}
+        self._series = Series(0, None)
+        self._usage = Usage(host, ())
+        self._ends: dict[str, dict[str, Any]] = {}
         self._unseen: frozenset[str] = frozenset()
         self._open()
 
     def _open(self) -> None:
         # Late, because only an agent that has workers needs the loops.
-        from udpbench.agent.loops import Memory, layout
+        from udpbench.agent.memory import Memory, layout
 
         fd = os.memfd_create("udpbench-workers")
         self._stderr: IO[bytes] = os.fdopen(os.memfd_create("udpbench-stderr"), "w+b")
@@ -186,9 +202,13 @@ class Crew:
         order = phase_order(self.plan, phase)
         protocol = self.plan["options"]["protocol"]
         self._unseen = unseen(self.plan["role"], protocol, order["read"])
+        self._ends.clear()
+        measured = phase["phase"] == "measured"
+        self._series = Series(order["duration_ns"], self.memory.milliseconds if measured else None)
+        self._usage = Usage(self._host, [one.pid for one in self.prepared])
         self._order(order)
         self._await("started", self._limits.answer_ns)
-        self.take_sample()
+        self.tick()
 
     def _order(self, order: dict[str, Any]) -> None:
         try:
@@ -251,10 +271,14 @@ class Crew:
         if errno != 0:
             self._fail(f"{worker}: its loop ended with {os.strerror(errno)} (errno {errno})")
         elif len(self._ended) == len(self._specs) and self.state == "running":
-            self.take_sample()
+            self._take_samples(ended=True)
             pids = {one.pid for one in self.prepared}
-            self._memory_bytes = {pid: memory_bytes(self._host, pid) for pid in pids}
+            self._memory_bytes = {pid: shared_bytes(self._host, pid) for pid in pids}
             self.state = "done"
+            self._ends = {
+                spec.name: end_of(self.memory, index, spec.name, self._usage, own.pid)
+                for index, (spec, own) in enumerate(zip(self._specs, self.prepared))
+            }
 
     def _fail(self, text: str) -> None:
         """Keep the first failure: what follows is its consequence."""
@@ -268,20 +292,23 @@ class Crew:
         self._fail(f"the worker process {self._how_ended(self._process.wait())}")
 
     def _how_ended(self, status: int) -> str:
-        """Return how a process ended, with the last words of all."""
-        # At a position of its own: workers that still live write at the file's.
-        size = os.fstat(self._stderr.fileno()).st_size
-        text = os.pread(self._stderr.fileno(), size, 0).decode(errors="replace")
-        words = text.splitlines()[-STDERR_LINES:]
-        how = f"signal {-status}" if status < 0 else f"status {status}"
-        said = f": {' | '.join(words)}" if words else ""
-        return f"ended by itself with {how}{said}"
+        return how_ended(self._stderr.fileno(), status)
 
-    def take_sample(self) -> None:
-        """Append one sample of every worker, and note on which CPU each was found."""
+    def tick(self) -> None:
+        """Look at every worker: on which CPU it is, and if it is time, with a sample."""
+        if self._series.ticks % USAGE_TICKS == 0:
+            self._usage.tick()
+        if self._series.due():
+            self._take_samples(ended=False)
+        else:
+            for index in range(len(self._specs)):
+                self._counts(index)
+
+    def _take_samples(self, ended: bool) -> None:
         clock_ns = time.monotonic_ns()
         for index, spec in enumerate(self._specs):
-            self._samples.append(Sample(spec.name, clock_ns, self._counts(index)))
+            so_far = Sample(spec.name, clock_ns, self._counts(index))
+            self._samples.append(self._series.sample(index, so_far, ended))
 
     def _counts(self, index: int) -> dict[str, int]:
         """Return what a worker has counted and can see, and note on which CPU it was found."""
@@ -319,6 +346,8 @@ class Crew:
                     buffer_bytes=own.buffer_bytes if own is not None else None,
                     cpus_seen=tuple(sorted(self._seen[spec.name])),
                     memory_bytes=self._memory_bytes.get(own.pid) if own is not None else None,
+                    pid=own.pid if own is not None else None,
+                    **self._ends.get(spec.name, {}),
                 )
             )
         return tuple(found)
@@ -350,8 +379,18 @@ class Crew:
         """Return the inode numbers of the workers' sockets, each once."""
         return tuple(sorted({inode for one in self.prepared for inode in one.socket_inodes}))
 
-    def close(self) -> None:
-        """End the process: stop, end of file, and SIGKILL after a deadline."""
+    def close(self, keep_logs: Optional[str] = None) -> None:
+        """End the process: stop, end of file, and SIGKILL after a deadline; then see to its logs.
+
+        Logs of a crew that was never ready may be somebody else's, and stay.
+        """
+        self._end_process()
+        options = self.plan["options"].get("log")
+        if options is not None and self.prepared:
+            for spec in self._specs:
+                logs.settle(logs.path_of(options, spec.name), keep_logs)
+
+    def _end_process(self) -> None:
         self.memory.stop()
         with contextlib.suppress(OSError):
             self._orders.close()
@@ -363,16 +402,3 @@ class Crew:
             self._process.wait()
         self._answers.close()
         self._stderr.close()
-
-
-def memory_bytes(host: Host, pid: int) -> Optional[int]:
-    """Return a process's share of memory (PSS: pages that several map are divided among them).
-
-    None where the process is gone or the kernel is older than 4.14.
-    """
-    try:
-        text = host.read_text(f"/proc/{pid}/smaps_rollup")
-    except OSError:
-        return None
-    found = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
-    return int(found.group(1)) * 1024 if found is not None else None

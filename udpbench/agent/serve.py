@@ -19,13 +19,12 @@ from typing import Any, Optional
 
 from udpbench.agent.host import Host
 from udpbench.agent.namespace import settle
+from udpbench.agent.series import TICK_NS
 from udpbench.agent.session import Session
 from udpbench.errors import AgentError, HostError, RestoreError, to_wire
 from udpbench.model import SECOND_NS
 from udpbench.protocol import MAX_LINE_BYTES, encode, read_line, write_line
 
-TICK_NS = 100 * 10**6
-"""Between two samples of the workers."""
 WATCH_NS = SECOND_NS
 """Between two looks at the guardian."""
 READ_BYTES = 2**16

@@ -22,6 +22,7 @@ PMTUDISC_PROBE = 3
 SO_ATTACH_FILTER = 26
 SO_SNDBUFFORCE = 32
 SO_RCVBUFFORCE = 33
+SO_TIMESTAMPNS = 35
 SO_BUSY_POLL = 46
 SO_INCOMING_CPU = 49
 SO_ATTACH_REUSEPORT_CBPF = 51
@@ -78,15 +79,25 @@ def _new(options: dict[str, Any]) -> socket.socket:
 
 def _set_way(made: socket.socket, options: dict[str, Any]) -> None:
     """Set how packets go: errors, fragments and hops."""
-    level, discover, recverr, hops = (
-        (socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_RECVERR, socket.IPV6_UNICAST_HOPS)
+    level, discover, recverr = (
+        (socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_RECVERR)
         if options["family"] == 6
-        else (socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_RECVERR, socket.IP_TTL)
+        else (socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_RECVERR)
     )
     # Off, so that a drop in the sender's own qdisc or device is counted at its own stage.
     made.setsockopt(level, recverr, 0)
     # PROBE sets DF and leaves the path MTU to the interface: no ICMP can shrink it under way.
     made.setsockopt(level, discover, PMTUDISC_DONT if options["fragment"] else PMTUDISC_PROBE)
+    _set_hops(made, options)
+
+
+def _set_hops(made: socket.socket, options: dict[str, Any]) -> None:
+    """Set how far packets may go; echoes go no further than what they answer."""
+    level, hops = (
+        (socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS)
+        if options["family"] == 6
+        else (socket.IPPROTO_IP, socket.IP_TTL)
+    )
     made.setsockopt(level, hops, options["ttl"])
 
 
@@ -110,6 +121,10 @@ def receiving_socket(options: dict[str, Any], port: int) -> socket.socket:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if options["gro"]:
             made.setsockopt(SOL_UDP, UDP_GRO, 1)
+        if options["timestamps"]:
+            made.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        if options["echo_every"]:
+            _set_hops(made, options)
         if options["wait"] == "busy-poll":
             made.setsockopt(socket.SOL_SOCKET, SO_BUSY_POLL, -(-options["wait_ns"] // 1000))
         _set_buffer(made, options, SO_RCVBUFFORCE, socket.SO_RCVBUF)

@@ -121,9 +121,9 @@ class Verbs:
         """Tell the loops to leave."""
         self.pool.stop()
 
-    def close(self) -> None:
-        """End the workers."""
-        self.pool.close()
+    def close(self, keep_logs: Optional[str] = None) -> None:
+        """End the workers and remove the files of their logs, or keep them by a label."""
+        self.pool.close(keep_logs)
 
     def restore(self, force: bool = False, left_behind: bool = False) -> tuple[Change, ...]:
         """Undo every setting in force, or what runs that died here have left behind."""

@@ -19,9 +19,10 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Callable, Optional, Union
 
-from udpbench.agent import sockets
+from udpbench.agent import logs, sockets
 from udpbench.agent.cost import Cost
-from udpbench.agent.loops import Memory, Receiving, Sending
+from udpbench.agent.loops import Receiving, Sending
+from udpbench.agent.memory import Memory
 from udpbench.agent.workers_as import WAYS, die_with_parent
 
 
@@ -42,6 +43,9 @@ class Worker:
         try:
             # Pinned before anything is allocated or opened, so that memory is local to the CPU.
             self._pin()
+            log = self.crew.plan["options"].get("log")
+            if log is not None:
+                logs.refuse_existing(logs.path_of(log, self.plan["name"]))
             self.opened = self.crew.open(self.plan)
             tell({"ready": self._describe()})
         except OSError as error:
@@ -66,7 +70,7 @@ class Worker:
     def _make_loop(self) -> Union[Sending, Receiving]:
         """Return the loop on the sockets; streams are there only once the senders are prepared."""
         if self.crew.role == "sender":
-            return Sending(self.crew.memory, self.index, self.opened)
+            return Sending(self.crew.memory, self.index, self.opened, self.crew.cpus)
         if self.crew.plan["options"]["protocol"] == "tcp":
             counts = self.plan["streams"].values()
             self.opened = [
@@ -74,7 +78,7 @@ class Worker:
                 for listener, count in zip(self.opened, counts)
                 for stream in sockets.accepted(listener, count)
             ]
-        return Receiving(self.crew.memory, self.index, self.opened)
+        return Receiving(self.crew.memory, self.index, self.opened, self.crew.cpus)
 
     def _leave_behind(self) -> int:
         """Return how many packets a worker with a fault left unread; what exits closes its sockets.

@@ -1,0 +1,119 @@
+"""Samples of long and short phases, and what processes use meanwhile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from udpbench.agent.host import Host
+from udpbench.agent.series import SAMPLES_MAX, TICK_NS, Series, spread
+from udpbench.agent.usage import Usage, cpu_ns, resident_bytes
+from udpbench.model import DAY_NS, SECOND_NS, Sample
+
+SO_FAR = Sample("left.sender0", 5, {"sent_packets": 7})
+
+
+@given(st.integers(1, DAY_NS))
+def test_a_phase_has_a_bounded_number_of_samples(duration_ns: int) -> None:
+    """However long a phase is, it has at most SAMPLES_MAX samples, and short ones every tick."""
+    series = Series(duration_ns, None)
+    assert -(-duration_ns // (series.stride * TICK_NS)) <= SAMPLES_MAX
+    assert (series.stride == 1) == (duration_ns <= SAMPLES_MAX * TICK_NS)
+
+
+def test_every_so_many_ticks_are_a_sample() -> None:
+    """Of twelve minutes every second tick is one, the first included."""
+    series = Series(720 * SECOND_NS, None)
+    assert [True, False, True, False] == [series.due() for _ in range(4)]
+
+
+def test_a_short_phase_keeps_every_millisecond() -> None:
+    """Milliseconds follow each other from sample to sample, and none is told twice."""
+    asked = []
+
+    def milliseconds(worker: int, since: int, ended: bool) -> tuple[int, list[int]]:
+        asked.append((worker, since, ended))
+        return max(since, 3), [1, 2, 3]
+
+    series = Series(60 * SECOND_NS, milliseconds)
+    first, second = series.sample(4, SO_FAR, False), series.sample(4, SO_FAR, True)
+    assert (3, (1, 2, 3), None) == (first.first_ms, first.packets_per_ms, first.range_per_ms)
+    assert 6 == second.first_ms
+    assert [(4, 0, False), (4, 6, True)] == asked
+    assert SO_FAR.counts == first.counts
+
+
+def test_a_long_phase_keeps_least_median_and_most() -> None:
+    """Beyond a minute three numbers stand for all milliseconds since the sample before."""
+    series = Series(61 * SECOND_NS, lambda *_: (0, [5, 1, 9, 2]))
+    sample = series.sample(0, SO_FAR, False)
+    assert (0, (), (1, 2, 9)) == (sample.first_ms, sample.packets_per_ms, sample.range_per_ms)
+
+
+def test_a_sample_without_a_millisecond_has_no_range() -> None:
+    """Where none has ended there is nothing to tell, which is not 0."""
+    assert None is Series(DAY_NS, lambda *_: (0, [])).sample(0, SO_FAR, False).range_per_ms
+
+
+def test_nobody_asks() -> None:
+    """A phase that nobody keeps tells no milliseconds."""
+    assert SO_FAR == Series(SECOND_NS, None).sample(0, SO_FAR, True)
+
+
+@given(st.lists(st.integers(0, 100), min_size=1))
+def test_spread(packets: list[int]) -> None:
+    """Least, median and most are packets that were counted, in order."""
+    least, median, most = spread(packets)
+    assert (min(packets), max(packets)) == (least, most)
+    assert median in packets
+    assert sum(one <= median for one in packets) * 2 >= len(packets)
+
+
+# --- usage ---------------------------------------------------------------------------------------
+
+
+def test_a_process_is_seen_from_outside() -> None:
+    """CPU time since the phase began, and the mean of the memory samples, of a living process."""
+    busy = "n = 0\nwhile True: n += 1"
+    with subprocess.Popen([sys.executable, "-c", busy]) as process:
+        usage = Usage(Host(), [process.pid, process.pid])
+        while not usage.cpu_ns(process.pid):
+            usage.tick()
+        memory_bytes = usage.memory_bytes(process.pid)
+        process.kill()
+    assert memory_bytes is not None
+    assert 2**20 < memory_bytes < 2**30
+    assert None is usage.cpu_ns(process.pid)
+
+
+def test_the_mean_of_samples(tmp_path: Path) -> None:
+    """The mean is of what could be read; without any it is None."""
+    statm = tmp_path / "proc" / "5" / "statm"
+    statm.parent.mkdir(parents=True)
+    usage = Usage(Host(tmp_path), [5])
+    assert None is usage.memory_bytes(5)
+    for pages in (100, 300):
+        statm.write_text(f"900 {pages} 3 0 0 0 0\n")
+        usage.tick()
+    statm.unlink()
+    usage.tick()
+    assert 200 * os.sysconf("SC_PAGE_SIZE") == usage.memory_bytes(5)
+
+
+@pytest.mark.parametrize("pid", [5, 2**22 + 1])
+def test_a_process_that_is_gone(tmp_path: Path, pid: int) -> None:
+    """What is not there has no numbers."""
+    assert None is resident_bytes(Host(tmp_path), pid)
+    assert None is Usage(Host(tmp_path), []).memory_bytes(pid)
+    assert None is Usage(Host(tmp_path), []).cpu_ns(pid)
+
+
+def test_no_process() -> None:
+    """A process id that the kernel cannot give has no clock."""
+    assert None is cpu_ns(2**22 + 1)
