@@ -12,6 +12,7 @@ import io
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -177,6 +178,28 @@ def test_whoever_dies_the_hosts_end_as_they_began(case: Case, place: Place, tmp_
         assert (expected_code, statuses) == (code, shown(run.folder)), run.said
         assert words in said, run.said
     assert [] == list(differences(before, after))
+
+
+@pytest.mark.skipif(not os.environ.get(ALL), reason="takes half a minute: noxfile.py deaths")
+def test_a_connection_that_falls_silent_is_given_up(pair: Pair, tmp_path: Path) -> None:
+    """Nothing comes over it, not even its end: the lease restores the host, and exit is 3."""
+    relay = f"{sys.executable} {Path(__file__).with_name('slow_link.py')} 0 {{}}"
+    pair.write_home(dict.fromkeys(("left", "right"), relay))
+    place = BySsh(pair, tmp_path)
+    before = place.visible()
+    with running(place, tmp_path, 1) as run:
+        scene = Scene(place, run)
+        scene.reach("warmup", "connection")
+        agent = scene.one("right", "serve").process
+        (carrier,) = [one for one in agent.parents() if "slow_link.py" in " ".join(one.cmdline())]
+        carrier.suspend()
+        scene.await_journals_gone("right", limit_s=LEASE_S + 1)
+        code = run.end()
+        assert (3, ["failed"]) == (code, shown(run.folder)), run.said
+        assert "right: the agent does not answer: " in " ".join(run.said.split()), run.said
+        scene.await_nobody(1.0)
+    pair.write_home()
+    assert [] == list(differences(before, place.visible()))
 
 
 @pytest.mark.parametrize("case", [Case("agent", "warmup", where) for where in WHERE], ids=str)

@@ -166,7 +166,7 @@ class Channel:
             self._pipes.requests.flush()
         except (OSError, ValueError):
             # EPIPE, or a file that is closed; the reader's end of file tells every waiter.
-            self._lose("it no longer reads its stdin")
+            self.lose("it no longer reads its stdin")
 
     def _listen(self) -> None:
         """Hand every reply to who waits for its id, until the agent ends."""
@@ -182,7 +182,7 @@ class Channel:
                 slot = self._waiting.pop(reply.get("id", 0), None)
             if slot is not None:
                 slot.put((received_ns, reply))
-        self._lose(why)
+        self.lose(why)
 
     def _collect(self) -> None:
         """Keep the agent's last words."""
@@ -191,7 +191,8 @@ class Channel:
             if text:
                 self._words.append(text)
 
-    def _lose(self, why: str) -> None:
+    def lose(self, why: str) -> None:
+        """Take the agent for lost: whoever waits for it, or asks it later, is told so at once."""
         with self._book:
             self._lost = self._lost or why
             for slot in self._waiting.values():

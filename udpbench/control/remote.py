@@ -68,6 +68,9 @@ class Requests(Protocol):
     def close(self) -> int | None:
         """End the agent; return its exit status."""
 
+    def lose(self, why: str) -> None:
+        """Take the agent for lost: nothing more is asked of it."""
+
     def not_started(self, loss: AgentLost) -> ConnectError:
         """Return the error of an agent that was lost before it answered its first request."""
 

@@ -338,6 +338,7 @@ def clean_up(attempt: Attempt) -> AgentLost | None:
         except AgentLost as error:
             lost = lost or error
         except DeadlineExceeded as error:
+            remote.channel.lose("it does not answer")
             lost = lost or AgentLost(f"the agent does not answer: {error.message}", remote.name)
         except HostError as error:
             attempt.findings.append(

@@ -134,6 +134,7 @@ class FakeAgent:
         self.phase: dict[str, Any] = {}
         self.snapshots = 0
         self.exit_status = 0
+        self.lost: str | None = None
 
     def request(self, verb: str, deadline_ns: int, **args: Any) -> Any:
         """Serve a verb; what is polled or only renews the lease is no word."""
@@ -144,11 +145,17 @@ class FakeAgent:
             self.world.say(f"apply {self.host} nothing")
         elif verb not in ("sample", "ping"):
             self.world.say(f"{verb} {self.host}")
+        if self.lost is not None:
+            raise AgentLost(self.lost, self.host)
         plain = encode(args)
         return encode(getattr(self, f"_{verb}")(**plain))
 
     def ping(self) -> None:
         """Renew the lease."""
+
+    def lose(self, why: str) -> None:
+        """Answer nothing more."""
+        self.lost = why
 
     def not_started(self, loss: AgentLost) -> ConnectError:
         """Say that this agent did not come up."""

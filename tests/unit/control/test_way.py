@@ -294,6 +294,7 @@ def test_an_agent_that_does_not_answer_the_clean_up_is_lost(tmp_path: Path) -> N
     world.raises("close sender", DeadlineExceeded("close: no reply", "sender"))
     outcome, run = go(world, tmp_path, experiment(repetitions=2))
     assert (3, "AgentLost") == (outcome.exit_code, type(outcome.error).__name__)
+    assert "it does not answer" == world.agents["sender"].lost  # nobody waits for it at restore
     assert ["WorkerFailed"] == [(one.error or {})["kind"] for one in run.records]
 
 
