@@ -6,13 +6,14 @@ talked to. Starts one program, the agent, and every failure says what to do abou
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -73,7 +74,7 @@ def open_ssh(host: str, connect: Connect, limits: Limits = Limits()) -> Channel:
         return agent.exit_status if agent.exit_status >= 0 else None
 
     pipes = Pipes(
-        requests=cast("IO[bytes]", _Requests(agent)),
+        requests=cast("IO[bytes]", Requests(agent)),
         replies=replies,
         errors=io.BufferedReader(_Replies(agent.recv_stderr)),
         pid=None,
@@ -176,7 +177,16 @@ class _Replies(io.RawIOBase):
         return len(data)
 
 
-class _Requests(io.RawIOBase):
+@contextmanager
+def _as_broken_pipe() -> Iterator[None]:
+    """Raise what paramiko has for a connection that ends under a write (5.1) as what a pipe has."""
+    try:
+        yield
+    except (EOFError, paramiko.SSHException) as error:
+        raise BrokenPipeError(errno.EPIPE, _text(error)) from error
+
+
+class Requests(io.RawIOBase):
     """What goes over a channel; its end is the end of the agent's stdin."""
 
     def __init__(self, agent: paramiko.Channel) -> None:
@@ -187,15 +197,19 @@ class _Requests(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        """Send all of it; OSError where the channel is closed."""
-        self._agent.sendall(data)
+        """Send all of it; OSError where the channel is closed, or the connection ends meanwhile."""
+        with _as_broken_pipe():
+            self._agent.sendall(data)
         return len(data)
 
     def close(self) -> None:
-        """End the agent's stdin."""
-        if not self.closed:
-            self._agent.shutdown_write()
-        super().close()
+        """End the agent's stdin; OSError where the connection ends meanwhile."""
+        try:
+            if not self.closed:
+                with _as_broken_pipe():
+                    self._agent.shutdown_write()
+        finally:
+            super().close()
 
 
 class _Dialer:

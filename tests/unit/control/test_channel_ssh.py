@@ -13,7 +13,7 @@ import paramiko
 import psutil
 import pytest
 
-from udpbench.control.ssh import command, next_step, why
+from udpbench.control.ssh import Requests, command, next_step, why
 from udpbench.control.ssh_proxy import Proxy
 from udpbench.control.ssh_target import Target, read_config, target_of
 from udpbench.errors import ConnectError
@@ -243,3 +243,21 @@ def test_a_proxy_command_that_does_not_end_is_killed() -> None:
         assert b"1\n" == stream.readline()
     proxy.close(limit_s=0.05)
     assert before == psutil.Process().children()
+
+
+@pytest.mark.parametrize("error", [EOFError(), paramiko.SSHException("odd")])
+def test_a_connection_that_ends_under_a_write_is_a_broken_pipe(error: Exception) -> None:
+    """As with any other way to an agent: then the agent is lost, and nothing else is."""
+
+    class Cut:
+        def sendall(self, _data: bytes) -> None:
+            raise error
+
+        def shutdown_write(self) -> None:
+            raise error
+
+    requests = Requests(Cut())  # type: ignore[arg-type]
+    for does in (lambda: requests.write(b"x"), requests.close):
+        with pytest.raises(BrokenPipeError):
+            does()
+    assert requests.closed
