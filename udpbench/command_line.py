@@ -68,6 +68,7 @@ def run(
     lease: Annotated[str, typer.Option(help="after so long without us, hosts restore")] = "10s",
     seed: Annotated[int | None, typer.Option(help="of the order of trials")] = None,
     report: Annotated[bool, typer.Option(help="write the document, which takes seconds")] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", help="say nothing before the result")] = False,
 ) -> None:
     """Run experiments, show them live, store them, and print table, ledger and report."""
     experiments, place = _definitions(names, lab, sets)
@@ -75,7 +76,7 @@ def run(
     from udpbench.control.run import RunOptions
     from udpbench.control.run import run as run_trials
     from udpbench.records import RunHeader, RunWriter, new_folder, now_utc, read_run
-    from udpbench.report.live import LiveLines
+    from udpbench.report.live import live_view
     from udpbench.report.story import ended
 
     chosen = seed if seed is not None else int.from_bytes(os.urandom(4), "big")
@@ -91,7 +92,8 @@ def run(
     folder = out if out is not None else new_folder(RESULTS, experiments[0].name)
     writer = RunWriter.create(folder, header)
     options = RunOptions(seed=chosen, lease_ns=lease_ns)
-    outcome = run_trials(experiments, place, writer, LiveLines(sys.stdout), options)
+    with live_view(sys.stdout, experiments, quiet) as tell:
+        outcome = run_trials(experiments, place, writer, tell, options)
     stored = read_run(folder)
     code = _code_of(stored, outcome.exit_code)
     with _reader_may_leave():

@@ -557,6 +557,9 @@ class TrialRecord:
     phases: tuple[Phase, ...] = ()
     series: tuple[Sample, ...] = ()
     """The measured phase in motion; stored in series.jsonl and joined by the reader."""
+    motion: tuple[Snapshot, ...] = ()
+    """Counters of the measured phase each second, of each host those that moved since the one
+    before; stored beside the series."""
     findings: tuple[Finding, ...] = ()
     """What control noticed; ``judge`` adds its own."""
     overhead_ns: dict[str, int] = field(default_factory=dict)
@@ -651,8 +654,10 @@ class Estimate:
 class Progress:
     """What control reports while it works; ``report`` draws it and decides nothing.
 
-    ``event``: run, host, step, phase, sample, trial, restore. ``samples`` accompany ``sample``,
-    ``record`` accompanies ``trial``.
+    ``event``: run, host, step, phase, sample, trial, restore. ``samples`` of workers or
+    ``snapshots`` accompany ``sample``: of each host first all counters as they were before the
+    phase, then those that moved. ``record`` accompanies ``trial``, and ``phase`` with what the
+    trial has so far.
     """
 
     event: Literal["run", "host", "step", "phase", "sample", "trial", "restore"]
@@ -660,5 +665,7 @@ class Progress:
     trial: Optional[Trial] = None
     index: int = 0
     total: int = 0
+    phase: Optional[PhaseName] = None
     samples: tuple[Sample, ...] = ()
+    snapshots: tuple[Snapshot, ...] = ()
     record: Optional[TrialRecord] = None

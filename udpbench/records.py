@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from udpbench.errors import RecordError
-from udpbench.model import RECORD_SCHEMA, Experiment, Finding, Sample, TrialRecord
+from udpbench.model import RECORD_SCHEMA, Experiment, Finding, Sample, Snapshot, TrialRecord
 
 RUN_FILE = "run.jsonl"
 SERIES_FILE = "series.jsonl"
@@ -69,6 +70,7 @@ _HEADER: TypeAdapter[RunHeader] = TypeAdapter(RunHeader)
 _RECORD: TypeAdapter[TrialRecord] = TypeAdapter(TrialRecord)
 _ENDING: TypeAdapter[Ending] = TypeAdapter(Ending)
 _SAMPLES: TypeAdapter[tuple[Sample, ...]] = TypeAdapter(tuple[Sample, ...])
+_SNAPSHOTS: TypeAdapter[tuple[Snapshot, ...]] = TypeAdapter(tuple[Snapshot, ...])
 
 
 def now_utc() -> str:
@@ -139,10 +141,14 @@ class RunWriter:
 
     def write(self, record: TrialRecord) -> None:
         """Append one record; its series goes first, so that no record stands without it."""
-        if record.series:
-            samples = _SAMPLES.dump_python(record.series, mode="json")
-            self._append(self._series_fd, {"sequence": self.written, "samples": samples})
-        plain = _plain(_RECORD, replace(record, series=()))
+        if record.series or record.motion:
+            line = {
+                "sequence": self.written,
+                "samples": _SAMPLES.dump_python(record.series, mode="json"),
+                "snapshots": _SNAPSHOTS.dump_python(record.motion, mode="json"),
+            }
+            self._append(self._series_fd, line)
+        plain = _plain(_RECORD, replace(record, series=(), motion=()))
         self._append(self._run_fd, {"kind": "trial", "sequence": self.written, "record": plain})
         self.written += 1
 
@@ -192,14 +198,16 @@ def read_run(folder: Path) -> Run:
     if not lines:
         raise RecordError(f"{path}: empty: the run was killed before it began; run again")
     header = _read_header(path, lines[0])
-    series, series_findings = _read_series(folder / SERIES_FILE)
+    series, motion, series_findings = _read_series(folder / SERIES_FILE)
     records: list[TrialRecord] = []
     ending: Ending | None = None
     for number, line in enumerate(lines[1:], start=2):
         where = f"{path}:{number}"
         if line.get("kind") == "trial":
             record = _validated(_RECORD, line.get("record"), where)
-            records.append(replace(record, series=tuple(series.get(line.get("sequence", -1), ()))))
+            number = line.get("sequence", -1)
+            own = tuple(series[number]), tuple(motion[number])
+            records.append(replace(record, series=own[0], motion=own[1]))
         elif line.get("kind") == "ending":
             ending = _validated(_ENDING, line, where)
         else:
@@ -253,14 +261,21 @@ def _read_header(path: Path, line: dict[str, Any]) -> RunHeader:
     return _validated(_HEADER, line, f"{path}:1")
 
 
-def _read_series(path: Path) -> tuple[dict[int, list[Sample]], tuple[Finding, ...]]:
-    """Return sequence number → samples; several lines of one trial are joined in their order."""
+def _read_series(
+    path: Path,
+) -> tuple[dict[int, list[Sample]], dict[int, list[Snapshot]], tuple[Finding, ...]]:
+    """Return sequence number → samples, and → counters; several lines of one trial are joined."""
     lines, findings = _lines(path)
-    series: dict[int, list[Sample]] = {}
+    series: dict[int, list[Sample]] = defaultdict(list)
+    motion: dict[int, list[Snapshot]] = defaultdict(list)
     for number, line in enumerate(lines, start=1):
-        samples = _validated(_SAMPLES, line.get("samples"), f"{path}:{number}")
-        series.setdefault(line.get("sequence", -1), []).extend(samples)
-    return series, findings
+        where, sequence = f"{path}:{number}", line.get("sequence", -1)
+        samples: tuple[Sample, ...] = _validated(_SAMPLES, line.get("samples"), where)
+        # Runs from before counters were watched have none.
+        moved: tuple[Snapshot, ...] = _validated(_SNAPSHOTS, line.get("snapshots", ()), where)
+        series[sequence] += samples
+        motion[sequence] += moved
+    return series, motion, findings
 
 
 def _validated(adapter: TypeAdapter[T], plain: Any, where: str) -> T:

@@ -100,6 +100,7 @@ def record(samples: int = 3) -> TrialRecord:
             ),
         ),
         series=tuple(Sample("left.sender0", n, counts) for n in range(samples)),
+        motion=(Snapshot("left", 2, {"snmp.Udp.InErrors": 1}), Snapshot("left", 3, {})),
         findings=(Finding("note", "odd", value="3"),),
         overhead_ns={"facts": 0},
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from udpbench.analysis.judge import path_ledger
 from udpbench.control.configured import altered, desired, links, refused, rounded
@@ -37,6 +38,7 @@ from udpbench.model import (
     Progress,
     Sample,
     Setting,
+    Snapshot,
     Trial,
     TrialRecord,
     WorkerSpec,
@@ -73,11 +75,12 @@ class Attempt:
     workers: tuple[WorkerSpec, ...] = ()
     phases: list[Phase] = field(default_factory=list)
     series: tuple[Sample, ...] = ()
+    motion: tuple[Snapshot, ...] = ()
     findings: list[Finding] = field(default_factory=list)
     overhead_ns: dict[str, int] = field(default_factory=dict)
 
-    def say(self, event: str, text: str, samples: tuple[Sample, ...] = ()) -> None:
-        """Report progress of this trial."""
+    def say(self, event: str, text: str, **seen: Any) -> None:
+        """Report progress of this trial; ``seen`` are further fields of Progress."""
         self.bench.tell(
             Progress(
                 event=event,  # type: ignore[arg-type]
@@ -85,7 +88,7 @@ class Attempt:
                 trial=self.trial,
                 index=self.index,
                 total=self.total,
-                samples=samples,
+                **seen,
             )
         )
 
@@ -102,6 +105,7 @@ class Attempt:
             workers=self.workers,
             phases=tuple(self.phases),
             series=self.series,
+            motion=self.motion,
             findings=tuple(self.findings),
             overhead_ns=self.overhead_ns,
         )
@@ -240,12 +244,13 @@ def measured_phase(attempt: Attempt) -> None:
 def run_phase(attempt: Attempt, plan: Plan) -> None:
     """Run one phase and keep it, also what can be saved of one that failed."""
 
-    def on_samples(samples: tuple[Sample, ...]) -> None:
-        attempt.say("sample", plan.name, samples)
+    def show(samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> None:
+        attempt.say("sample", plan.name, samples=samples, snapshots=snapshots)
 
     length = "" if plan.name == "path" else f" {format_duration(plan.duration_ns)}"
-    attempt.say("phase", f"{attempt.trial.name} {plan.name}{length}")
-    phase = PhaseRun(plan, crew_of(attempt), attempt.bench.waiter, on_samples)
+    text = f"{attempt.trial.name} {plan.name}{length}"
+    attempt.say("phase", text, phase=plan.name, record=attempt.record("done", None))
+    phase = PhaseRun(plan, crew_of(attempt), attempt.bench.waiter, show)
     try:
         attempt.phases.append(phase.run())
     except AgentLost:
@@ -257,6 +262,7 @@ def run_phase(attempt: Attempt, plan: Plan) -> None:
         raise
     finally:
         attempt.series += tuple(phase.series)
+        attempt.motion += tuple(phase.motion)
     if phase.late_ns is not None:
         attempt.findings.append(late(plan, phase.late_ns))
 

@@ -1,4 +1,4 @@
-"""What a run says while it works: plain lines, one a second while packets flow.
+"""What a run says while it works: a view on a terminal, plain lines elsewhere, nothing if quiet.
 
 Draws ``Progress`` and decides nothing. The line of a second is that of the tools whose experiments
 udpbench reproduces: packets, MiB of payload, Mbit of payload.
@@ -6,59 +6,84 @@ udpbench reproduces: packets, MiB of payload, Mbit of payload.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TextIO
 
-from udpbench.model import SECOND_NS, Progress, Sample
+from rich.console import Console
+
+from udpbench.analysis.judge import judge
+from udpbench.model import SECOND_NS, Experiment, Progress
+from udpbench.report.story import one_line
+from udpbench.report.watch import Drops, Watch
+from udpbench.units import show_pps
 
 SHOWN_EVENTS = ("run", "host", "phase", "trial", "restore")
+Tell = Callable[[Progress], None]
+
+
+@contextmanager
+def live_view(out: TextIO, experiments: Sequence[Experiment], quiet: bool) -> Iterator[Tell]:
+    """Yield the progress callback that fits where the output goes."""
+    console = Console(file=out, highlight=False)
+    if quiet:
+        yield lambda _: None
+    elif console.is_terminal and not console.is_dumb_terminal:
+        from udpbench.report.screen import Screen
+
+        trials = [point for one in experiments for point in one.points * one.repetitions]
+        with Screen(console, Watch(trials)) as screen:
+            yield screen
+    else:
+        yield LiveLines(out)
 
 
 class LiveLines:
-    """A progress callback that writes to a stream; a terminal, a pipe and a file look alike."""
+    """A progress callback that writes a line per event, and one a second while packets flow.
+
+    Whoever reads it may leave: the run goes on, and what it measures is in its folder.
+    """
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._trial = ""
-        self._forget()
-
-    def _forget(self) -> None:
-        self._latest: dict[str, Sample] = {}
-        self._last_clock_ns: int | None = None
-        self._last_totals = (0, 0)
+        self._watch = Watch()
+        self._said_ns = 0
+        self._unread = False
 
     def __call__(self, progress: Progress) -> None:
         """Write what happened."""
+        self._watch.take(progress, 0)
         if progress.event == "sample":
-            self._sampled(progress.samples)
+            self._sampled()
         elif progress.event in SHOWN_EVENTS:
-            self._forget()
-            self._out.write(f"{head(progress)}{progress.text}\n")
-        self._out.flush()
+            self._said_ns = 0
+            self._write(event_line(progress))
 
-    def _sampled(self, samples: tuple[Sample, ...]) -> None:
-        for sample in samples:
-            if sample.worker.rpartition(".")[2].startswith("receiver"):
-                self._latest[sample.worker] = sample
-        if not self._latest:
+    def _sampled(self) -> None:
+        if self._watch.elapsed_ns - self._said_ns < SECOND_NS:
             return
-        # Receivers of one host share a clock; of several, the first one's paces the lines.
-        clock_ns = self._latest[min(self._latest)].clock_ns
-        if self._last_clock_ns is None:
-            self._last_clock_ns, self._last_totals = clock_ns, self._totals()
-        elapsed_ns = clock_ns - self._last_clock_ns
-        if elapsed_ns >= SECOND_NS:
-            packets, size = (
-                now - then for now, then in zip(self._totals(), self._last_totals, strict=True)
-            )
-            self._out.write(f"  {second_line(packets, size, elapsed_ns)}\n")
-            self._last_clock_ns, self._last_totals = clock_ns, self._totals()
+        rates = self._watch.total_of("receiver")
+        if rates is not None:
+            self._said_ns = self._watch.elapsed_ns
+            self._write(f"  {second_line(*rates)}{drops_text(self._watch.counted.drops)}")
 
-    def _totals(self) -> tuple[int, int]:
-        counts = [sample.counts for sample in self._latest.values()]
-        return (
-            sum(one.get("received_packets", 0) for one in counts),
-            sum(one.get("received_bytes", 0) for one in counts),
-        )
+    def _write(self, line: str) -> None:
+        if self._unread:
+            return
+        try:
+            self._out.write(line + "\n")
+            self._out.flush()
+        except BrokenPipeError:
+            self._unread = True
+
+
+def event_line(progress: Progress) -> str:
+    """Return an event as a line: ``[3/12] one#3: done: 350.1 kpps delivered, 0.00 % lost``."""
+    told = ""
+    if progress.event == "trial" and progress.record is not None:
+        result = judge(progress.record)
+        told = f": {one_line(result)}" if progress.record.error is None else ""
+    return f"{head(progress)}{progress.text}{told}"
 
 
 def head(progress: Progress) -> str:
@@ -66,10 +91,12 @@ def head(progress: Progress) -> str:
     return f"[{progress.index}/{progress.total}] " if progress.total else ""
 
 
-def second_line(packets: int, size_bytes: int, elapsed_ns: int) -> str:
+def second_line(pps: float, bytes_per_s: float) -> str:
     """Return for example ``0.352M pps 10.730MiB / 90.010Mb``, each per second of payload."""
-    seconds = elapsed_ns / SECOND_NS
-    pps = packets / seconds / 1e6
-    mib = size_bytes / seconds / 2**20
-    mbit = size_bytes * 8 / seconds / 1e6
-    return f"{pps:.3f}M pps {mib:.3f}MiB / {mbit:.3f}Mb"
+    return f"{pps / 1e6:.3f}M pps {bytes_per_s / 2**20:.3f}MiB / {bytes_per_s * 8 / 1e6:.3f}Mb"
+
+
+def drops_text(drops: Sequence[Drops]) -> str:
+    """Return the stages that take packets now: ``; udp_rcvbuf 1.2 kpps``."""
+    now = [f"{one.stage} {show_pps(one.pps)}" for one in drops if one.pps > 0]
+    return f"; drops: {', '.join(now)}" if now else ""

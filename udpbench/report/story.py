@@ -169,14 +169,14 @@ def _one(point: Point, named: bool) -> str:
         return f"{head}no valid trial, {reason(point)}."
     delivered = f"{show_pps(rate.median)} delivered" if rate is not None else "nothing delivered"
     text = f"{head}{delivered}, {show_ratio(loss.median)} lost"
-    worst = _worst_stage(point)
+    result = representative(point)
+    worst = worst_stage(result) if result is not None else ""
     return f"{text}, most of it at {worst}." if worst else f"{text}."
 
 
-def _worst_stage(point: Point) -> str:
-    """Return the stage after sending that took most packets of the representative trial."""
-    result = representative(point)
-    if result is None or result.ledger is None:
+def worst_stage(result: Result) -> str:
+    """Return the stage after sending that took most packets of a trial; empty where none did."""
+    if result.ledger is None:
         return ""
     lost = [
         (entry.packets, entry.stage)
@@ -209,6 +209,20 @@ def _expectations(verdicts: Sequence[Verdict]) -> str:
         if n:
             parts.append(f"{n} {word}")
     return f"Of {len(verdicts)} expectations {', '.join(parts)}."
+
+
+def one_line(result: Result) -> str:
+    """Return what one trial says in a line: rates and loss, or why it says nothing."""
+    reasons = [one for one in result.findings if one.severity == "invalid"]
+    if result.status == "skipped":
+        reasons = list(result.findings[-1:])
+    told = f"{show_pps(result.delivered_pps)} delivered, {show_ratio(result.loss_ratio)} lost"
+    worst = worst_stage(result)
+    told += f", most of it at {worst}" if worst else ""
+    if not reasons:
+        return told
+    reason = f"{reasons[0].where}: {reasons[0].what}" if reasons[0].where else reasons[0].what
+    return f"invalid: {reason} ({told})" if result.status == "done" else reason
 
 
 def findings_of(chapter: Chapter) -> tuple[tuple[Finding, tuple[str, ...]], ...]:

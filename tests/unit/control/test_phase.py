@@ -156,6 +156,28 @@ def test_senders_are_not_watched_at_the_polling_interval(tmp_path: Path) -> None
     assert 50 <= len(sent) <= 60
 
 
+def test_counters_are_watched_once_a_second(tmp_path: Path) -> None:
+    """A phase of four seconds: a round before it is shown, and one each second after is kept."""
+    world = World(drop_counters={"snmp.Udp.RcvbufErrors": 5, "snmp.Udp.NoPorts": 0})
+    record = only(tmp_path, world, duration="4s", warmup="0s")
+    shown = [one.snapshots for one in world.progress if one.snapshots]
+    mine = [one for one in record.motion if one.host == "receiver"]
+    assert [3] * 4 == [len(one) for one in shown]
+    assert [{"snmp.Udp.RcvbufErrors"}] * 3 == [set(one.counters) for one in mine]
+    assert {"snmp.Udp.RcvbufErrors", "snmp.Udp.NoPorts"} == set(shown[0][1].counters)
+
+
+def test_while_a_slow_reader_drains_counters_are_watched(tmp_path: Path) -> None:
+    """What it loses after the senders are done is seen when it happens."""
+
+    def reading(since_ns: int) -> tuple[int, int]:
+        read = max(0, min(PACKETS, since_ns * 200 // SECOND_NS))
+        return read, (PACKETS - read) * 100
+
+    record = only(tmp_path, World(reading=reading), warmup="0s")
+    assert 4 == sum(one.host == "receiver" for one in record.motion)
+
+
 FLOW = FlowSpec(0, "10.0.0.1", 65400, "10.0.0.2", 4321)
 
 

@@ -1,0 +1,128 @@
+"""A phase while it happens: what was stored as changes becomes readings again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from analysis.build import BASE, START_NS, record
+from udpbench.analysis.delta import Deltas
+from udpbench.analysis.motion import (
+    CpuShare,
+    applied,
+    cpu_shares,
+    intervals,
+    queue_packets,
+    rounds,
+    stage_packets,
+)
+from udpbench.analysis.readings import Readings, readings
+from udpbench.model import SECOND_NS, Snapshot, TrialRecord
+
+RCVBUF, DELIVERED = "snmp.Udp.RcvbufErrors", "snmp.Udp.InDatagrams"
+
+
+def watched(rcvbuf: tuple[int, ...] = (10, 10, 30)) -> TrialRecord:
+    """Return a trial of 2 s: RcvbufErrors by the end of second 1, by second 1 again, and after."""
+    plain = record(1000, 970, moves={"right": {DELIVERED: 970, RCVBUF: rcvbuf[-1]}})
+    motion = []
+    for second, total in enumerate(rcvbuf[:-1], start=1):
+        changed = {RCVBUF: BASE + total} if second == 1 else {}
+        motion += [
+            Snapshot("left", START_NS + second * SECOND_NS // 2, {}),
+            Snapshot("right", START_NS + second * SECOND_NS // 2, changed),
+            Snapshot("machine", START_NS + second * SECOND_NS // 2, {}),
+        ]
+    return replace(plain, motion=tuple(motion))
+
+
+def measured(of: TrialRecord) -> Readings:
+    """Return the readings of the measured phase."""
+    found = readings(of)
+    assert found is not None
+    return found
+
+
+def test_what_moved_is_added_to_what_was_before() -> None:
+    """A counter that did not move is as it was; the clock is the later one."""
+    before = Snapshot("left", 1, {"a": 1, "b": 2})
+    assert Snapshot("left", 9, {"a": 1, "b": 5}) == applied(before, Snapshot("left", 9, {"b": 5}))
+
+
+def test_rounds_begin_before_the_phase_and_end_after_it() -> None:
+    """Two rounds in between make four, each with every counter of every host."""
+    of = watched()
+    found = rounds(of.phases[0], of.motion)
+    assert 4 == len(found)
+    assert [BASE, BASE + 10, BASE + 10, BASE + 30] == [
+        one["right"].counters[RCVBUF] for one in found
+    ]
+    assert {"left", "right", "machine"} == set(found[1])
+
+
+def test_a_round_that_a_failure_cut_short_is_left_out() -> None:
+    """Counters of one host alone are no round."""
+    of = watched()
+    found = rounds(of.phases[0], (*of.motion, Snapshot("left", START_NS + 2 * SECOND_NS, {})))
+    assert 4 == len(found)
+
+
+def test_each_interval_has_its_own_drops() -> None:
+    """Ten were lost in the first half, none in the next, twenty after it; the sum is the ledger."""
+    found = intervals(measured(watched()))
+    assert [(0, 500), (500, 1000), (1000, 2000)] == [
+        (one.from_ns // 10**6, one.to_ns // 10**6) for one in found
+    ]
+    assert [10, 0, 20] == [stage_packets(one.readings)["udp_rcvbuf"] for one in found]
+    assert [0.5, 0.5, 1.0] == [one.seconds for one in found]
+
+
+def test_a_phase_that_nobody_watched_is_one_interval() -> None:
+    """Records from before counters were watched have a before and an after."""
+    (only,) = intervals(measured(record()))
+    assert (0, 2 * SECOND_NS) == (only.from_ns, only.to_ns)
+
+
+def test_stages_of_workers_are_not_among_those_of_counters() -> None:
+    """No counter tells what was never sent, or what a reader truncated."""
+    stages = stage_packets(measured(record()))
+    assert set() == {"unsent", "tx_netfilter", "app_truncated"} & set(stages)
+
+
+@pytest.mark.parametrize(
+    ("name", "queue"),
+    [
+        ("ethtool.receive0.rx_queue_0_xdp_packets", 0),
+        ("ethtool.eth3.rx_queue_11_packets", 11),
+        ("ethtool.eth3.rx7_packets", 7),
+        ("ethtool.eth3.rx-3.packets", 3),
+        ("ethtool.eth3.rx-3.rx_packets", 3),
+        ("ethtool.eth3.rx_packets", None),
+        ("ethtool.eth3.tx_queue_0_packets", None),
+        ("ethtool.eth3.rx_queue_0_bytes", None),
+        ("link.rx_queue_0_packets", None),
+    ],
+)
+def test_queues_are_known_by_their_drivers_names(name: str, queue: int | None) -> None:
+    """Every driver that udpbench knows names its queues its own way."""
+    found = queue_packets(Deltas("right", SECOND_NS, {name: 5}, ()))
+    assert ({} if queue is None else {queue: 5}) == found
+
+
+def test_a_packet_with_two_names_is_counted_once() -> None:
+    """Virtio counts what XDP saw among the packets of the queue."""
+    values = {"ethtool.e.rx_queue_0_packets": 9, "ethtool.e.rx_queue_0_xdp_packets": 4}
+    assert {0: 9} == queue_packets(Deltas("right", SECOND_NS, values, ()))
+
+
+def test_a_cpus_share_is_of_its_own_time() -> None:
+    """Idle and waiting are not busy; a CPU whose time stood still is not shown."""
+    values = {
+        "cpu.1.user_ns": 10,
+        "cpu.1.softirq_ns": 30,
+        "cpu.1.idle_ns": 50,
+        "cpu.1.iowait_ns": 10,
+        "cpu.2.user_ns": 0,
+    }
+    assert {1: CpuShare(0.4, 0.3)} == cpu_shares(Deltas("machine", SECOND_NS, values, ()))

@@ -1,0 +1,210 @@
+"""The live view on a terminal: what it shows at 80 and 200 columns, after a resize, uncoloured."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from analysis.build import BASE, series, specs, trial
+from rich.console import Console
+
+from report.progress import counters, measuring, sampled
+from report.stored import printed
+from udpbench.analysis.motion import CpuShare
+from udpbench.model import SECOND_NS, Progress, Trial
+from udpbench.report.live import live_view
+from udpbench.report.screen import Screen, busiest_first, clock, titled, view
+from udpbench.report.screen import counters as counters_table
+from udpbench.report.watch import Moving, Watch
+
+MOVED = {
+    "right": {
+        "snmp.Udp.RcvbufErrors": BASE + 12_345,
+        "ethtool.receive0.rx_queue_0_xdp_packets": BASE + 40_000,
+    },
+    "machine": {"cpu.0.softirq_ns": BASE + 40, "cpu.0.idle_ns": BASE + 60},
+}
+
+
+def busy(of: Trial | None = None) -> Watch:
+    """Return a watch in the middle of a measured phase that loses packets."""
+    watch = Watch([trial(), trial(repetition=2)])
+    common = {} if of is None else {"trial": of}
+    watch.take(measuring(**common), 0)
+    both = [
+        *sampled(series([40_000], of_worker="left.sender0", field="sent_packets")),
+        *sampled(series([27_655])),
+    ]
+    for one in both:
+        watch.take(one, 0)
+    for one in (counters(0), counters(1, **MOVED)):
+        watch.take(Progress("sample", "", trial(), 1, 2, snapshots=one), 0)
+    return watch
+
+
+def shown(watch: Watch, width: int, height: int = 40) -> list[str]:
+    """Return the lines of the view."""
+    text = printed(view(watch, SECOND_NS // 2, width, height), width=width)
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def words(lines: list[str]) -> list[list[str]]:
+    """Return the words of each line."""
+    return [line.split() for line in lines]
+
+
+def test_80_columns_show_everything_below_each_other() -> None:
+    """Trial, phase, time left; workers, drops, queues, CPUs; then the counters."""
+    lines = words(shown(busy(), 80))
+    assert ["[1/2]", "example#1", "measured", "1", "s", "of", "1s", "0:05", "left"] == lines[0]
+    assert [
+        ["send", "left.sender0", "40.0", "kpps", "0.0", "MiB/s", "CPU", "1"],
+        ["receive", "right.receiver0", "27.7", "kpps", "0.0", "MiB/s", "CPU", "0"],
+        ["drops", "udp_rcvbuf", "12.3", "kpps", "12", "345", "so", "far"],
+        ["queues", "right", "rx-0", "40.0", "kpps"],
+        ["CPUs", "machine", "0", "40%", "busy", "40%", "in", "softirq"],
+        ["counters", "per", "second"],
+        ["right", "ethtool.receive0.rx_queue_0_xdp_packets", "40", "000"],
+        ["right", "snmp.Udp.RcvbufErrors", "12", "345"],
+    ] == lines[2:]
+
+
+def test_200_columns_show_the_counters_beside() -> None:
+    """What needs eight lines below needs none beside."""
+    lines = shown(busy(), 200)
+    assert 2 + 5 == len(lines)
+    assert lines[2].endswith("per second")
+    assert lines[4].endswith("12 345")
+
+
+@pytest.mark.parametrize("width", [20, 80, 119, 120, 200])
+@pytest.mark.parametrize("height", [4, 10, 23])
+def test_the_view_never_leaves_the_terminal(width: int, height: int) -> None:
+    """No line is wider and there are no more than fit, whatever the terminal."""
+    of = trial("a-rather-long-variant,size=1400B,and-more-of-it=yes")
+    lines = shown(busy(of), width, height)
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= height
+
+
+def test_of_many_rows_some_are_shown_and_the_sum() -> None:
+    """Twenty workers: eight of them, how many more, and all together."""
+    rows = [(f"right.receiver{n}", "1 pps", "") for n in range(20)]
+    found = list(titled("receive", rows, [("all 20", "20 pps", "")]))
+    assert ("receive", "right.receiver0", "1 pps", "") == found[0]
+    assert [("", "and 12 more", "", ""), ("", "all 20", "20 pps", "")] == found[8:]
+
+
+def test_one_worker_has_no_sum() -> None:
+    """It would only say the same again."""
+    assert 1 == len(list(titled("send", [("left.sender0", "1 pps", "")], [("all 1", "", "")])))
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "text"),
+    [(0, "0:00"), (1, "0:01"), (65 * SECOND_NS, "1:05"), (7205 * SECOND_NS, "2:00:05")],
+)
+def test_time_reads_as_on_a_clock(time_ns: int, text: str) -> None:
+    """Minutes and seconds, hours where there are any."""
+    assert text == clock(time_ns)
+
+
+def test_before_a_trial_nothing_is_drawn() -> None:
+    """Agents start first."""
+    assert [""] == shown(Watch(), 80)
+
+
+def test_counters_without_room_are_left_out() -> None:
+    """No title without a line below it."""
+    assert [0, 2] == [counters_table([Moving("right", "x", 1.0)], n).row_count for n in (1, 2)]
+
+
+def test_of_many_cpus_the_busiest_come_first() -> None:
+    """Few stand in their order."""
+    shares = {f"machine {n}": CpuShare(n / 100, 0.0) for n in range(20)}
+    assert "machine 19" == busiest_first(shares)[0][0]
+    few = {name: shares[name] for name in ("machine 0", "machine 9")}
+    assert [*few] == [name for name, _ in busiest_first(few)]
+
+
+class Terminal(Console):
+    """A terminal whose size a test sets."""
+
+    def __init__(self, width: int) -> None:
+        self.out = StringIO()
+        super().__init__(
+            file=self.out, force_terminal=True, width=width, height=30, highlight=False
+        )
+
+
+def tell(screen: Screen, *all_: Progress) -> None:
+    """Let a screen hear progress."""
+    for one in all_:
+        screen(one)
+
+
+def test_what_was_said_stays_and_the_view_goes() -> None:
+    """Events are lines for good; the view's own are taken away at the end."""
+    terminal = Terminal(80)
+    with Screen(terminal, Watch([trial()])) as screen:
+        tell(screen, Progress("run", "run 1: 2 trials"), measuring(), *sampled(series([1])))
+    assert "run 1: 2 trials\n" in terminal.out.getvalue()
+    assert terminal.out.getvalue().endswith("\x1b[2K")
+
+
+def test_samples_do_not_draw_each_time() -> None:
+    """Ten samples within a fifth of a second are one drawing."""
+    terminal = Terminal(80)
+    with Screen(terminal, Watch([trial()]), now_ns=lambda: 10**12) as screen:
+        screen(measuring())
+        before = len(terminal.out.getvalue())
+        tell(screen, *sampled(series([1])))
+        assert before == len(terminal.out.getvalue())
+
+
+def test_a_resize_begins_anew() -> None:
+    """The screen is cleared, the last lines are said again, nothing is wider than it is now."""
+    terminal = Terminal(200)
+    with Screen(terminal, Watch([trial()])) as screen:
+        tell(screen, Progress("run", "run 1: 2 trials"), measuring())
+        begin = terminal.out.tell()
+        terminal.width = 60
+        tell(screen, *sampled(series([1])))
+        text = terminal.out.getvalue()[begin:]
+    assert "\x1b[2J" in text
+    assert 1 == text.count("run 1: 2 trials")
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    assert max(len(line) for line in re.split(r"[\r\n]", plain)) <= 60
+
+
+def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NO_COLOR (no-color.org) leaves bold, and no code of a colour."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal = Terminal(80)
+    with Screen(terminal, Watch([trial()])) as screen:
+        tell(screen, measuring(), *sampled(series([1])))
+    codes = {f"\x1b[{code}m" for code in (*range(30, 38), *range(90, 98))}
+    assert [] == [code for code in codes if code in terminal.out.getvalue()]
+    assert "\x1b[38;" not in terminal.out.getvalue()
+
+
+def test_a_terminal_gets_the_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is a terminal is drawn on; TERM=dumb gets plain lines."""
+    for name, drawn in (("xterm", True), ("dumb", False)):
+        monkeypatch.setenv("TERM", name)
+        monkeypatch.setenv("TTY_COMPATIBLE", "1")
+        out = StringIO()
+        with live_view(out, [], quiet=False) as say:
+            say(Progress("run", "run 1: 2 trials"))
+        assert drawn is ("\x1b[" in out.getvalue())
+
+
+def test_workers_of_paper_need_no_cpu() -> None:
+    """A worker that may run anywhere says so."""
+    watch = Watch()
+    watch.take(measuring(workers=[replace(one, cpu=None) for one in specs(trial())]), 0)
+    for one in sampled(series([1])):
+        watch.take(one, 0)
+    assert "any CPU" in shown(watch, 80)[2]

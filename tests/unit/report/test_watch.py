@@ -1,0 +1,107 @@
+"""The numbers behind the live view."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from analysis.build import BASE, series, specs, trial
+
+from report.progress import counters, measuring, sampled
+from udpbench.analysis.motion import CpuShare
+from udpbench.model import SECOND_NS, Progress, Sample
+from udpbench.report.watch import Drops, Moving, Pace, Watch, WorkerRate, per_second
+
+
+def watching(*progress: Progress) -> Watch:
+    """Return a watch that has heard all this."""
+    watch = Watch()
+    for one in progress:
+        watch.take(one, 0)
+    return watch
+
+
+def test_a_workers_rate_is_of_its_last_second() -> None:
+    """After a fast second and a slow one it is the slow one's."""
+    watch = watching(measuring(), *sampled(series([5000, 1000])))
+    assert (WorkerRate("right.receiver0", "receiver", 0, 1000.0, 0.0),) == watch.workers
+    assert (1000.0, 0.0) == watch.total_of("receiver")
+    assert 2 * SECOND_NS == watch.elapsed_ns
+
+
+def test_senders_come_first() -> None:
+    """However the trial lists its workers."""
+    backwards = tuple(reversed(specs(trial())))
+    sent = series([1], of_worker="left.sender0", field="sent_packets")
+    watch = watching(measuring(workers=backwards), *sampled(series([1])), *sampled(sent))
+    assert ["left.sender0", "right.receiver0"] == [one.worker for one in watch.workers]
+
+
+def test_before_two_samples_there_is_no_rate() -> None:
+    """Nothing is shown as 0 that is not known."""
+    watch = watching(measuring(), *sampled(series([1])[:1]))
+    assert [None] == [one.pps for one in watch.workers]
+    assert watch.total_of("receiver") is None
+    assert per_second([Sample("w", 5, {}), Sample("w", 5, {})], "x") is None
+
+
+def test_drops_are_told_by_stage_now_and_so_far() -> None:
+    """Of 300 lost, 100 in the last second; a stage that took nothing is not there."""
+    rounds = [
+        counters(second, **({"right": {"snmp.Udp.RcvbufErrors": BASE + lost}} if second else {}))
+        for second, lost in enumerate((0, 200, 300))
+    ]
+    watch = watching(
+        measuring(),
+        *(Progress("sample", "", trial(), 1, 2, snapshots=one) for one in rounds),
+    )
+    assert (Drops("udp_rcvbuf", 100.0, 300),) == watch.counted.drops
+    assert (Moving("right", "snmp.Udp.RcvbufErrors", 100.0),) == watch.counted.moving
+
+
+def test_queues_and_cpus_are_told_by_host() -> None:
+    """Packets a second of each RX queue, and how busy each CPU is."""
+    queue = "ethtool.receive0.rx_queue_0_xdp_packets"
+    busy = {"cpu.0.user_ns": BASE + 60, "cpu.0.softirq_ns": BASE + 20, "cpu.0.idle_ns": BASE + 20}
+    last = counters(1, right={queue: BASE + 500}, machine=busy)
+    shown = [Progress("sample", "", trial(), 1, 2, snapshots=one) for one in (counters(0), last)]
+    counted = watching(measuring(), *shown).counted
+    assert {"right rx-0": 500.0} == counted.queues
+    assert {"machine 0": CpuShare(0.8, 0.2)} == counted.cpus
+
+
+def test_a_phase_begins_from_nothing() -> None:
+    """Rates and drops of the warm-up are not those of what follows."""
+    watch = watching(measuring(), *sampled(series([5000])), measuring(phase="path"))
+    assert ((), 0) == (watch.workers, watch.elapsed_ns)
+
+
+def test_the_step_is_known_where_no_packets_flow() -> None:
+    """What takes its time between phases has a name."""
+    watch = watching(Progress("step", "apply", trial(), 1, 2))
+    assert ("apply", None, 1, 2) == (watch.step, watch.phase, watch.index, watch.total)
+
+
+def test_the_time_left_follows_the_plan_and_then_the_trials() -> None:
+    """Two trials of 2.5 s each; the first took twice as long, so will the second."""
+    watch = Watch([trial(), trial(repetition=2)])
+    assert 5 * SECOND_NS == watch.left_ns(0)
+    watch.take(Progress("step", "facts", trial(), 1, 2), 0)
+    assert 4 * SECOND_NS == watch.left_ns(SECOND_NS)
+    watch.take(Progress("trial", "done", trial(), 1, 2), 5 * SECOND_NS)
+    assert 5 * SECOND_NS == watch.left_ns(5 * SECOND_NS)
+
+
+@pytest.mark.parametrize("late_ns", [0, 10 * SECOND_NS])
+def test_the_time_left_is_never_below_nothing(late_ns: int) -> None:
+    """A trial that takes longer than its plan leaves 0."""
+    pace = Pace(SECOND_NS)
+    pace.begun(0)
+    assert max(0, SECOND_NS - late_ns) == pace.left_ns(late_ns)
+
+
+def test_a_worker_without_a_pinned_cpu_has_none() -> None:
+    """CPU is what was asked for, not a guess."""
+    free = tuple(replace(one, cpu=None) for one in specs(trial()))
+    watch = watching(measuring(workers=free), *sampled(series([1])))
+    assert [None] == [one.cpu for one in watch.workers]

@@ -1,0 +1,218 @@
+"""The live view on a terminal: what is being measured, what it does, and what it loses, now.
+
+Draws ``Watch`` and decides nothing. Redrawn when something was told, at most five times a second,
+in the thread that tells it: a thread of its own would take CPU time while packets flow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from udpbench.analysis.motion import CpuShare
+from udpbench.model import SECOND_NS, Progress, Trial
+from udpbench.report.live import event_line
+from udpbench.report.watch import Moving, Watch, WorkerRate
+from udpbench.units import format_duration, show_pps
+
+DRAW_NS = SECOND_NS // 5
+WIDE_COLUMNS = 120
+"""From here on the counters stand beside the rest, below it on a narrower terminal."""
+KEPT_LINES = 12
+"""Lines that are written again after a resize: what a terminal does to older ones is its own."""
+MOST_ROWS = 8
+"""Workers, queues or CPUs that are listed one by one."""
+SAID_EVENTS = ("run", "host", "trial", "restore")
+
+
+class Screen:
+    """A progress callback that keeps the lower part of a terminal up to date."""
+
+    def __init__(
+        self, console: Console, watch: Watch, now_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self._console = console
+        self._watch = watch
+        self._now_ns = now_ns
+        self._drawn_ns = 0
+        self._width = console.width
+        self._lines: list[str] = []
+        self._live = self._new()
+
+    def _new(self) -> Live:
+        return Live(console=self._console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the lines that were said, and take the rest away."""
+        self._live.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        """Take what happened and draw."""
+        now_ns = self._now_ns()
+        self._watch.take(progress, now_ns)
+        if self._console.width != self._width:
+            self._begin_anew()
+        if progress.event in SAID_EVENTS:
+            self._say(event_line(progress))
+        elif now_ns - self._drawn_ns < DRAW_NS and progress.event == "sample":
+            return
+        self._drawn_ns = now_ns
+        width, height = self._console.size
+        self._live.update(view(self._watch, now_ns, width, height - 1), refresh=True)
+
+    def _say(self, line: str) -> None:
+        self._lines = [*self._lines, line][-KEPT_LINES:]
+        self._console.print(Text(line))
+
+    def _begin_anew(self) -> None:
+        """After a resize nobody knows where the old view ended: clear, and say the last lines."""
+        self._width = self._console.width
+        self._live.stop()
+        self._console.clear()
+        for line in self._lines:
+            self._console.print(Text(line))
+        self._live = self._new()
+        self._live.start()
+
+
+def view(watch: Watch, now_ns: int, width: int, height: int) -> RenderableType:
+    """Return the view for a terminal of so many columns and lines."""
+    if watch.trial is None:
+        return Text("")
+    line = headline(watch, watch.trial, now_ns, width)
+    head = [Text(line, style="bold", no_wrap=True, overflow="ellipsis")]
+    bar = Table.grid()
+    bar.add_row(ProgressBar(total=watch.total, completed=done(watch), width=width))
+    rows = list(body(watch))
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for justify in ("left", "left", "right", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    for row in rows[: max(height - 2, 1)]:
+        table.add_row(*(Text(cell) for cell in row))
+    if width >= WIDE_COLUMNS:
+        both = Table.grid(padding=(0, 4, 0, 0))
+        both.add_row(table, counters(watch.counted.moving, height - 2))
+        return Group(*head, bar, both)
+    room = height - 2 - len(rows)
+    below = [counters(watch.counted.moving, room)] if room > 1 and watch.counted.moving else []
+    return Group(*head, bar, table, *below)
+
+
+def headline(watch: Watch, trial: Trial, now_ns: int, width: int) -> str:
+    """Return where the run is and how long it goes on, in one line of ``width`` columns."""
+    doing = watch.step
+    if watch.phase is not None:
+        doing = watch.phase
+        if watch.phase == "measured":
+            seconds = watch.elapsed_ns / SECOND_NS
+            doing += f" {seconds:.0f} s of {format_duration(trial.duration_ns)}"
+    left = f"{clock(watch.left_ns(now_ns))} left"
+    tail = f"  {doing}  {left}"
+    name = f"[{watch.index}/{watch.total}] {trial.name}"
+    room = max(width - len(tail), 8)
+    return (name if len(name) <= room else name[: room - 1] + "…").ljust(room) + tail
+
+
+def clock(time_ns: int) -> str:
+    """Return a time as a clock shows it: ``1:05``, ``2:00:05``."""
+    minutes, seconds = divmod(-(-time_ns // SECOND_NS), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def done(watch: Watch) -> float:
+    """Return how many trials are over, counting the part of a measured phase that is."""
+    trial = watch.trial
+    part = 0.0
+    if trial is not None and watch.phase == "measured":
+        part = min(watch.elapsed_ns / trial.duration_ns, 1.0)
+    over = watch.index if watch.step == "" else watch.index - 1
+    return over + part
+
+
+def body(watch: Watch) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the rows, each a title, a name, a number and what belongs to it."""
+    workers = watch.workers
+    for title, role in (("send", "sender"), ("receive", "receiver")):
+        mine = [one for one in workers if one.role == role]
+        yield from titled(title, [_worker(one) for one in mine], [_sum(mine)])
+    drops = [
+        (one.stage, show_pps(one.pps), f"{_thousands(one.packets)} so far")
+        for one in watch.counted.drops
+    ]
+    yield from titled("drops", drops)
+    yield from titled(
+        "queues", [(name, show_pps(pps), "") for name, pps in watch.counted.queues.items()]
+    )
+    cpus = [
+        (name, f"{share.busy:.0%} busy", f"{share.softirq:.0%} in softirq")
+        for name, share in busiest_first(watch.counted.cpus)
+    ]
+    yield from titled("CPUs", cpus)
+
+
+def busiest_first(cpus: Mapping[str, CpuShare]) -> list[tuple[str, CpuShare]]:
+    """Return the CPUs in their order; where they are too many to list, the busiest before all."""
+    if len(cpus) <= MOST_ROWS:
+        return list(cpus.items())
+    return sorted(cpus.items(), key=lambda item: -item[1].busy)
+
+
+Row = tuple[str, str, str]
+
+
+def titled(
+    title: str, rows: Sequence[Row], summary: Sequence[Row] = ()
+) -> Iterator[tuple[str, str, str, str]]:
+    """Yield rows below a title, at most MOST_ROWS of them, and a sum where there are several."""
+    shown = [*rows[:MOST_ROWS], *(summary if len(rows) > 1 else ())]
+    more = len(rows) - MOST_ROWS
+    if more > 0:
+        shown.insert(MOST_ROWS, (f"and {more} more", "", ""))
+    for number, row in enumerate(shown):
+        yield (title if number == 0 else "", *row)
+
+
+def _worker(one: WorkerRate) -> Row:
+    cpu = f"CPU {one.cpu}" if one.cpu is not None else "any CPU"
+    return one.worker, show_pps(one.pps), f"{_mib(one.bytes_per_s)}  {cpu}"
+
+
+def _sum(workers: Sequence[WorkerRate]) -> Row:
+    known = [one for one in workers if one.pps is not None]
+    pps = sum(one.pps or 0 for one in known) if known else None
+    size = sum(one.bytes_per_s or 0 for one in known) if known else None
+    return f"all {len(workers)}", show_pps(pps), _mib(size)
+
+
+def _mib(bytes_per_s: float | None) -> str:
+    return "–" if bytes_per_s is None else f"{bytes_per_s / 2**20:.1f} MiB/s"
+
+
+def _thousands(packets: int) -> str:
+    return f"{packets:,}".replace(",", " ")
+
+
+def counters(moving: Sequence[Moving], height: int) -> Table:
+    """Return the counters that move fastest, as many as there are lines for."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    table.add_column(justify="right", no_wrap=True)
+    if moving and height > 1:
+        table.add_row(Text("counters", style="bold"), Text("per second", style="bold"))
+    for one in moving[: max(height - 1, 0)]:
+        rate = f"{one.per_second:,.0f}".replace(",", " ")
+        table.add_row(Text(f"{one.host} {one.name}"), Text(rate))
+    return table
