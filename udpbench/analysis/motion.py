@@ -13,9 +13,9 @@ from itertools import pairwise
 
 from udpbench.analysis.axis import since_start_ns
 from udpbench.analysis.delta import Deltas, deltas
-from udpbench.analysis.ledger import STAGES
 from udpbench.analysis.rates import BUSY_TIMES, IDLE_TIMES
 from udpbench.analysis.readings import Readings, roles
+from udpbench.analysis.stages import STAGES
 from udpbench.model import Phase, Snapshot, TrialRecord
 
 Round = Mapping[str, Snapshot]
@@ -91,12 +91,16 @@ def intervals(measured: Readings) -> tuple[Interval, ...]:
 
 
 def stage_packets(readings: Readings) -> dict[str, int]:
-    """Return stage → packets that its counters saw end there; of workers' stages none is known."""
+    """Return stage → packets that its counters saw end there, at least; no stage of workers.
+
+    Counters of one host are not read in one moment, so a difference of two may be off by what came
+    in between: a stage below 0 took none.
+    """
     found = {}
     for stage in STAGES:
         packets = stage.packets(readings) if stage.scope != "worker" else None
         if packets is not None:
-            found[stage.name] = packets
+            found[stage.name] = max(packets.low, 0)
     return found
 
 

@@ -19,6 +19,7 @@ from rich.text import Text
 from udpbench.analysis.motion import CpuShare
 from udpbench.model import SECOND_NS, Progress, Trial
 from udpbench.report.live import event_line
+from udpbench.report.table import thousands
 from udpbench.report.watch import Moving, Watch, WorkerRate
 from udpbench.units import format_duration, show_pps
 
@@ -149,7 +150,7 @@ def body(watch: Watch) -> Iterator[tuple[str, str, str, str]]:
         mine = [one for one in workers if one.role == role]
         yield from titled(title, [_worker(one) for one in mine], [_sum(mine)])
     drops = [
-        (one.stage, show_pps(one.pps), f"{_thousands(one.packets)} so far")
+        (one.stage, show_pps(one.pps), f"{thousands(one.packets)} so far")
         for one in watch.counted.drops
     ]
     yield from titled("drops", drops)
@@ -201,10 +202,6 @@ def _mib(bytes_per_s: float | None) -> str:
     return "–" if bytes_per_s is None else f"{bytes_per_s / 2**20:.1f} MiB/s"
 
 
-def _thousands(packets: int) -> str:
-    return f"{packets:,}".replace(",", " ")
-
-
 def counters(moving: Sequence[Moving], height: int) -> Table:
     """Return the counters that move fastest, as many as there are lines for."""
     table = Table.grid(padding=(0, 2, 0, 0))
@@ -213,6 +210,5 @@ def counters(moving: Sequence[Moving], height: int) -> Table:
     if moving and height > 1:
         table.add_row(Text("counters", style="bold"), Text("per second", style="bold"))
     for one in moving[: max(height - 1, 0)]:
-        rate = f"{one.per_second:,.0f}".replace(",", " ")
-        table.add_row(Text(f"{one.host} {one.name}"), Text(rate))
+        table.add_row(Text(f"{one.host} {one.name}"), Text(thousands(round(one.per_second))))
     return table

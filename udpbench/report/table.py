@@ -158,12 +158,22 @@ def ledger_rows(results: Sequence[Result]) -> list[LedgerRow]:
 
 
 def packets_cell(result: Result, name: str) -> str:
-    """Return a count of packets for reading; the remainder keeps its sign."""
+    """Return a count of packets for reading; the remainder keeps its sign.
+
+    Where the kernel counted merged packets it is an interval: ``12 to 40``.
+    """
     value = metric(result, name)
     if value is None:
         return "not observable"
     sign = "+" if name == "unaccounted" and value > 0 else ""
-    return sign + f"{int(value):,}".replace(",", " ")
+    entries = result.ledger.entries if result.ledger is not None else ()
+    at_most = next((entry.at_most for entry in entries if entry.stage == name), None)
+    return f"{sign}{thousands(value)}{'' if at_most is None else f' to {thousands(at_most)}'}"
+
+
+def thousands(value: float) -> str:
+    """Return a count with its digits in groups of three."""
+    return f"{int(value):,}".replace(",", " ")
 
 
 def findings_table(chapter: Chapter) -> Table:

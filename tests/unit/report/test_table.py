@@ -10,7 +10,7 @@ from analysis.build import expectation, experiment, failed, lossy, paced, record
 from rich.console import Console
 
 from report.stored import ODD, printed, swept
-from udpbench.model import Experiment, Finding, TrialRecord
+from udpbench.model import Entry, Experiment, Finding, TrialRecord
 from udpbench.report.story import Chapter, tell
 from udpbench.report.table import (
     findings_table,
@@ -137,6 +137,15 @@ def test_a_remainder_keeps_its_sign() -> None:
     (plus,), (minus,) = chapter(over).results, chapter(under).results
     assert ("+10", "-3") == (packets_cell(plus, "unaccounted"), packets_cell(minus, "unaccounted"))
     assert "not observable" == packets_cell(plus, "app_log")
+
+
+def test_merged_packets_that_were_lost_are_an_interval() -> None:
+    """Where one count of the kernel may be many packets both ends are shown."""
+    (good,) = chapter(record()).results
+    assert good.ledger is not None
+    entry = Entry("udp_rcvbuf", 1200, "x", at_most=40_000)
+    merged = replace(good, ledger=replace(good.ledger, entries=(entry,)))
+    assert "1 200 to 40 000" == packets_cell(merged, "udp_rcvbuf")
 
 
 def test_a_long_finding_is_indented() -> None:
