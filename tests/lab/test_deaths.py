@@ -55,8 +55,8 @@ class Case:
 
     @property
     def repetitions(self) -> int:
-        """Two where a trial has to be finished before."""
-        return 2 if self.when in ("measured", "between") else 1
+        """Two where a trial has to be finished before, or has to end well after."""
+        return 2 if self.who == "worker" or self.when in ("measured", "between") else 1
 
     def __str__(self) -> str:
         return f"{self.who}-{self.when}-{self.where}"
@@ -131,6 +131,8 @@ def outcome(case: Case, said: str) -> tuple[int, list[str], str]:
         return 5, [*finished, "done"], "the link went down under way"
     if case.who == "link":
         return 3, failed, "no packet of the path check arrived"
+    if case.who == "worker" and case.when != "measured":
+        failed = ["failed", "done"]  # the next one has a new worker
     words = {
         "stopped": LEASE_RAN_OUT,
         "agent": "the agent is lost at ",
