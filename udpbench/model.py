@@ -306,6 +306,8 @@ class Facts:
     """Descriptors per ring by ethtool's names: rx, tx, and the largest possible rx-max, tx-max."""
     cache_siblings: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """CPU number as text → the CPUs that share its last level of cache, itself included."""
+    link: Optional[Literal["up", "no carrier", "down"]] = None
+    """Whether the interface has a carrier, and is taken up at all."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
@@ -166,3 +166,27 @@ def test_a_devices_driver_is_the_link_in_sysfs(tmp_path: Path) -> None:
     (device / "driver").symlink_to("../../drivers/mlx5_core")
 
     assert "mlx5_core" == facts.driver(Host(tmp_path), "eth3")
+
+
+class DownHost(Host):
+    """A host whose interface is down: its carrier cannot be read."""
+
+    def read_text(self, path: str) -> str:
+        """Fail as sysfs does."""
+        raise OSError(22, "Invalid argument", path)
+
+
+@pytest.mark.parametrize(
+    ("carrier", "expected"), [("1", "up"), ("0", "no carrier"), (None, None)], ids=str
+)
+def test_a_link_has_a_carrier_or_not(
+    tmp_path: Path, carrier: Optional[str], expected: Optional[str]
+) -> None:
+    """What cannot be read is not known."""
+    tree(tmp_path, {} if carrier is None else {"sys/class/net/eth3/carrier": carrier})
+    assert expected == facts.link(Host(tmp_path), "eth3")
+
+
+def test_a_link_that_is_taken_down_is_down(tmp_path: Path) -> None:
+    """Then the kernel refuses to say whether it has a carrier."""
+    assert "down" == facts.link(DownHost(tmp_path), "eth3")

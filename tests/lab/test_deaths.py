@@ -130,7 +130,10 @@ def outcome(case: Case, said: str) -> tuple[int, list[str], str]:
     if case.who == "link" and case.when in ("warmup", "measured"):
         return 5, [*finished, "done"], "the link went down under way"
     if case.who == "link":
-        return 3, failed, "no packet of the path check arrived"
+        why = (
+            "no packet of the path check arrived" if case.when == "path" else "0 is down, although"
+        )
+        return 3, failed, why
     if case.who == "worker" and case.when != "measured":
         failed = ["failed", "done"]  # the next one has a new worker
     words = {

@@ -5,11 +5,12 @@ A fact that cannot be read is None or left out. Nothing is changed, and nothing 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
 import sys
-from typing import Optional
+from typing import Literal, Optional
 
 from udpbench.agent import ethtool
 from udpbench.agent.counters import parse_cpu_list, parse_cpu_mask
@@ -74,6 +75,7 @@ def facts(host: Host, name: str, interface: str, capabilities: dict[str, bool]) 
         capabilities=capabilities,
         environment=environment(host, interface if there else None, cpuinfo),
         interface_node=interface_node(host, interface) if there else None,
+        link=link(host, interface) if there else None,
         queue_irqs=queue_irqs(host, interface) if there else {},
         rings=rings(host, interface) if there else {},
         cache_siblings=cache_siblings(host),
@@ -112,6 +114,15 @@ def cache_siblings(host: Host) -> dict[str, tuple[int, ...]]:
         if re.fullmatch(r"cpu\d+", cpu) and levels:
             found[cpu[3:]] = parse_cpu_list(levels[max(levels)])
     return found
+
+
+def link(host: Host, interface: str) -> Optional[Literal["up", "no carrier", "down"]]:
+    """Return how an interface's link is; None where the kernel does not say."""
+    try:
+        carrier = host.read_text(f"/sys/class/net/{interface}/carrier").strip()
+    except OSError as error:
+        return "down" if error.errno == errno.EINVAL else None
+    return "up" if carrier == "1" else "no carrier"
 
 
 def interface_node(host: Host, interface: str) -> Optional[int]:

@@ -30,6 +30,7 @@ from udpbench.errors import (
     UdpbenchError,
 )
 from udpbench.model import (
+    SECOND_NS,
     Change,
     Facts,
     Finding,
@@ -45,6 +46,9 @@ from udpbench.model import (
 )
 from udpbench.records import now_utc
 from udpbench.units import format_duration
+
+LINK_NS = 10 * SECOND_NS
+"""For a link to come up: autonegotiation takes up to four seconds, a switch's port some more."""
 
 Tell = Callable[[Progress], None]
 
@@ -153,6 +157,25 @@ def verify_settings(attempt: Attempt) -> None:
     for remote in attempt.bench.agents.setting_up:
         if attempt.changes.get(remote.name):
             attempt.findings.extend(altered(remote.name, remote.verify()))
+
+
+def await_links(attempt: Attempt) -> None:
+    """Wait until every link is up: a real one takes seconds after its interface was taken up."""
+    for name, facts in attempt.facts.items():
+        if facts.link == "down":
+            text = f"{facts.interface} is down, although it was taken up: see who took it down"
+            raise HostError(text, name)
+    dark = {name for name, facts in attempt.facts.items() if facts.link == "no carrier"}
+    if not dark:
+        return
+    waiting = [remote for remote in attempt.bench.agents.hosts if remote.name in dark]
+
+    def lit() -> bool:
+        attempt.facts.update({remote.name: remote.facts() for remote in waiting})
+        return all(attempt.facts[name].link != "no carrier" for name in dark)
+
+    what = f"{', '.join(one.interface for one in waiting)} had a carrier (see the cable)"
+    attempt.bench.waiter.until(what, ", ".join(sorted(dark)), lit, LINK_NS)
 
 
 def bind_workers(attempt: Attempt) -> None:
@@ -288,6 +311,7 @@ STEPS: tuple[tuple[str, Callable[[Attempt], None]], ...] = (
     ("facts", read_facts),
     ("apply", apply_settings),
     ("facts again", read_facts),
+    ("link", await_links),
     ("needs", bind_workers),
     ("safety", prove_destinations),
     ("prepare", prepare_workers),

@@ -7,7 +7,7 @@ written by the records.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,8 @@ class World:
     start_takes_ns: int = 0
     altered: dict[str, tuple[Change, ...]] = field(default_factory=dict)
     """Host → what somebody else changes there under way."""
+    links: dict[str, list[Any]] = field(default_factory=dict)
+    """Host → how its link is, from one asking to the next; the last one stays."""
     left_behind: tuple[str, ...] = ()
     """Runs that died and whose settings are on the machine still."""
 
@@ -178,7 +180,10 @@ class FakeAgent:
     def _facts(self, interface: str) -> Facts:
         there = any(one["kind"] == "link" for one in self.world.agents["receiver"].in_force)
         mine = self.world.addresses if self.host == "receiver" else ("192.168.254.30/24",)
-        return facts(self.host, interface, mine if there else ())
+        found = facts(self.host, interface, mine if there else ())
+        links = self.world.links.get(self.host, []) if there else []
+        link = links.pop(0) if len(links) > 1 else next(iter(links), None)
+        return replace(found, link=link)
 
     def _apply(self, settings: list[dict[str, Any]], dry_run: bool) -> list[dict[str, Any]]:
         if dry_run:

@@ -141,6 +141,7 @@ def test_a_good_record_holds_what_was_seen(tmp_path: Path) -> None:
         "facts",
         "apply",
         "facts again",
+        "link",
         "needs",
         "safety",
         "prepare",
@@ -150,6 +151,43 @@ def test_a_good_record_holds_what_was_seen(tmp_path: Path) -> None:
         "verify",
         "close",
     ] == list(record.overhead_ns)
+
+
+def test_a_link_that_comes_up_late_is_waited_for(tmp_path: Path) -> None:
+    """Only the host that has no carrier yet is asked again, and what it says then is recorded."""
+    world = World(links={"sender": ["no carrier", "no carrier", "up"], "receiver": ["up"]})
+    outcome, run = go(world, tmp_path)
+    again = TRIAL.index("facts receiver", TRIAL.index("apply sender")) + 1
+    asked = ["facts sender", "facts sender"]
+    assert [*BEGIN, *TRIAL[:again], *asked, *TRIAL[again:], *RESTORE, *END] == world.words
+    assert (0, "up") == (outcome.exit_code, run.records[0].facts["sender"].link)
+
+
+@pytest.mark.parametrize(
+    ("link", "kind", "text"),
+    [
+        (
+            "no carrier",
+            "DeadlineExceeded",
+            "waited 10s in vain until receive0 had a carrier (see the cable)",
+        ),
+        ("down", "HostError", "receive0 is down, although it was taken up: see who took it down"),
+    ],
+)
+def test_a_trial_without_a_link_fails_before_a_worker_is_made(
+    tmp_path: Path, link: str, kind: str, text: str
+) -> None:
+    """The error names host and interface."""
+    world = World(
+        links={"sender": ["no carrier"] if link == "down" else ["up"], "receiver": [link]}
+    )
+    _, run = go(world, tmp_path)
+    (record,) = run.records
+    assert ("failed", {"kind": kind, "message": text, "host": "receiver"}) == (
+        record.status,
+        record.error,
+    )
+    assert not any(word.startswith("prepare") for word in world.words)
 
 
 def test_a_trial_costs_little_beyond_its_phases(tmp_path: Path) -> None:
