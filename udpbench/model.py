@@ -8,6 +8,7 @@ Python 3.9: annotations are evaluated by pydantic on the controller, so they say
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Optional, Union
 
@@ -308,6 +309,20 @@ class Facts:
     """CPU number as text → the CPUs that share its last level of cache, itself included."""
     link: Optional[Literal["up", "no carrier", "down"]] = None
     """Whether the interface has a carrier, and is taken up at all."""
+
+
+WITHOUT = {
+    "kernel_threads": "NAPI's threads cannot be pinned, so RPS or the sender does the receive work",
+    "rcvbuf_force": "socket buffers end at net.core.rmem_max and wmem_max",
+    "real_time": "no priority above the normal one",
+}
+"""Capability → what a built-in lab is like without it."""
+
+
+def lost_without(capabilities: Iterable[Mapping[str, bool]]) -> tuple[str, ...]:
+    """Return what a built-in lab lacks where hosts, by their capabilities, may not do it all."""
+    lacking = {name for one in capabilities for name, able in one.items() if not able}
+    return tuple(text for name, text in WITHOUT.items() if name in lacking)
 
 
 @dataclass(frozen=True)

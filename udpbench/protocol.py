@@ -58,6 +58,7 @@ napi_cpus   receive0          [[cpu, ...], ...]: CPUs of the k-th RX queue's NAP
 irqbalance  irqbalance        bool: false pauses the daemon; machine
 irq         eth3/rx-0         [cpu, ...]: CPUs of the queue's interrupt; machine
 rps         receive0/rx-0     [cpu, ...]
+rps_default queues            [cpu, ...]: RPS of every queue that this namespace gets after it
 rfs         receive0/rx-0     flows; with the sysctl net.core.rps_sock_flow_entries
 xps         send0/tx-0        [cpu, ...]
 governor    cpus              text, of all CPUs; read as {policy: governor}; machine

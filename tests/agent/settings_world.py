@@ -22,6 +22,7 @@ FILES = {
     "proc/sys/net/ipv4/conf/eth0.100/rp_filter": "0",
     "sys/class/net/send0/threaded": "0",
     "sys/class/net/send0/queues/tx-0/xps_cpus": "0",
+    "proc/sys/net/core/rps_default_mask": "00000000,00000002",
     "sys/class/net/send0/queues/rx-0/rps_cpus": "00000001,0000000f",
 }
 

@@ -100,7 +100,8 @@ def test_hello_tells_who_the_agent_is(agent: Agent) -> None:
         hello["held_by"],
     )
     assert os.stat("/proc/self/ns/net").st_ino == hello["netns"]  # noqa: PTH116
-    assert {"net_admin", "rcvbuf_force", "machine_sysctl"} == set(hello["capabilities"])
+    capabilities = {"net_admin", "rcvbuf_force", "machine_sysctl", "kernel_threads", "real_time"}
+    assert capabilities == set(hello["capabilities"])
     assert agent.process.pid == os.getsid(agent.process.pid)
 
 

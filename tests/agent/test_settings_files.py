@@ -34,6 +34,7 @@ def host(tmp_path: Path) -> Host:
         ("device", "send0/threaded", 0, 1, "1"),
         ("xps", "send0/tx-0", [], [0, 33], "2,00000001"),
         ("rps", "send0/rx-0", [0, 1, 2, 3, 32], [1], "2"),
+        ("rps_default", "queues", [1], [0, 33], "2,00000001"),
     ],
 )
 def test_a_file_is_read_written_and_restored(
@@ -63,6 +64,7 @@ def test_a_file_is_read_written_and_restored(
         ("device", "absent0/threaded", "No such file or directory"),
         ("rps", "send0/tx-0/x", "no queue; write for example"),
         ("rps", "../rx-0", "no queue; write for example"),
+        ("rps_default", "send0", "send0: the only target is queues"),
         ("xps", "send0/tx-7", "No such file or directory; an interface with one TX queue"),
     ],
 )
@@ -207,6 +209,7 @@ def test_a_mask_reads_back(cpus: list[int]) -> None:
             "echo powersave > /sys/devices/system/cpu/cpufreq/policy0/scaling_governor",
         ),
         ("irq", "eth3/rx-0", [0], "put irq eth3/rx-0 back to [0]"),
+        ("rps_default", "queues", [0], "echo 1 > /proc/sys/net/core/rps_default_mask"),
         ("turbo", "cpus", True, "put turbo cpus back to True"),
         ("cpu_latency", "cpus", None, "put cpu_latency cpus back to None"),
         ("unclaimed", "eth3/10.0.0.1", {}, "put unclaimed eth3/10.0.0.1 back to {}"),

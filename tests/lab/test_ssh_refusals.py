@@ -18,7 +18,7 @@ from ssh_hosts import PYTHON, USER, Pair, SshHost, allow_sudo, pair_of_hosts, wr
 
 import udpbench
 from udpbench.control.channel import Channel
-from udpbench.control.lab import REAL, started
+from udpbench.control.lab import real, started
 from udpbench.control.remote import Remote
 from udpbench.control.ssh import Limits, open_ssh
 from udpbench.definition.load import load_lab
@@ -250,7 +250,7 @@ def test_what_is_wrong_with_both_hosts_is_said_at_once(pair: Pair, tmp_path: Pat
     file.write_text(pair.lab())
     with (
         pytest.raises(ConnectError) as caught,
-        started(load_lab(str(file)), "test-1", 10 * SECOND_NS, REAL),
+        started(load_lab(str(file)), "test-1", 10 * SECOND_NS, real()),
     ):
         pass
     first, second = str(caught.value).splitlines()

@@ -251,7 +251,10 @@ def leftovers(host: Host) -> Leftovers:
     here: list[Path] = []
     stale: list[Path] = []
     own = identify(host, "")
-    names = host.listdir(FOLDER) if host.exists(FOLDER) else []
+    try:
+        names = host.listdir(FOLDER) if host.exists(FOLDER) else []
+    except PermissionError:  # root's journals, which another user can neither read nor replay
+        names = []
     for path in (host.path(FOLDER) / name for name in names if name.endswith(".jsonl")):
         try:
             identity = _load(path)[0]

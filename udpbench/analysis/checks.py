@@ -12,7 +12,7 @@ from typing import Literal
 from udpbench.analysis import axis, ledger, rates
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.stages import STAGES
-from udpbench.model import Finding, Role
+from udpbench.model import Finding, Role, lost_without
 from udpbench.units import show_ratio
 
 OFFERED_SHARE = 0.995
@@ -289,6 +289,21 @@ def control_shares_path(readings: Readings) -> Iterator[Finding]:
             )
 
 
+def degraded(readings: Readings) -> Iterator[Finding]:
+    """Find a built-in lab whose user may not do everything: it is slower, and means less."""
+    if not readings.record.built_in_lab:
+        return
+    lost = lost_without([facts.capabilities for facts in readings.record.facts.values()])
+    if lost:
+        yield Finding(
+            "warning",
+            "the lab is degraded: its user may not do everything",
+            "lab",
+            "; ".join(lost),
+            next_step="run as root for what the machine can do",
+        )
+
+
 CHECKS: tuple[Check, ...] = (
     sender_bound,
     never_pressed,
@@ -305,6 +320,7 @@ CHECKS: tuple[Check, ...] = (
     steal,
     control_shares_path,
     clocks_apart,
+    degraded,
 )
 
 

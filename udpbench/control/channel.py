@@ -26,6 +26,8 @@ from udpbench.protocol import MAX_LINE_BYTES, encode, read_line, write_line
 from udpbench.units import format_duration
 
 AGENT = "udpbench.agent.serve"
+# -P: what lies in the current folder must not shadow the agent's imports.
+AGENT_COMMAND = (sys.executable, "-P", "-m", AGENT)
 ENDED = "it ended"
 STDERR_LINES = 8
 STDERR_LINE_BYTES = 2000
@@ -267,16 +269,4 @@ def _python_path() -> str:
 
 def open_machine(host: str) -> Channel:
     """Return a channel to an agent in the namespace the controller is in."""
-    return open_local(host, _HERE)
-
-
-def open_namespace(host: str) -> Channel:
-    """Return a channel to an agent in a network and mount namespace of its own.
-
-    unshare replaces itself by the agent, so the channel's pid is the agent's (unshare(1)).
-    """
-    return open_local(host, ("unshare", "--net", "--mount", *_HERE))
-
-
-# -P: what lies in the current folder must not shadow the agent's imports.
-_HERE = (sys.executable, "-P", "-m", AGENT)
+    return open_local(host, AGENT_COMMAND)

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 
-from udpbench.control.channel import Channel, open_machine, open_namespace
+from udpbench.control.channel import Channel, open_machine
+from udpbench.control.namespaces import Namespaces
 from udpbench.control.remote import Remote, Requests
 from udpbench.definition.bind import BRIDGE, BRIDGE_INTERFACE
 from udpbench.errors import (
@@ -21,7 +22,7 @@ from udpbench.errors import (
     RestoreError,
     SafetyError,
 )
-from udpbench.model import Change, Connect, Lab, Scope
+from udpbench.model import Change, Connect, Lab, Scope, lost_without
 from udpbench.protocol import Hello
 
 MACHINE = "machine"
@@ -37,23 +38,24 @@ def _open_ssh(host: str, connect: Connect) -> Channel:
     return open_ssh(host, connect)
 
 
-# How a host is reached, by its ``connect.by``: a new way is a function in channel.py and a row.
-WAYS: Mapping[str, Open] = {
-    "namespace": lambda host, _: open_namespace(host),
-    "local": lambda host, _: open_machine(host),
-    "ssh": _open_ssh,
-}
-
-
 @dataclass(frozen=True)
 class Reach:
-    """How agents are reached; the tests' fakes replace it, and nothing else."""
+    """How the agents of one run are reached; the tests' fakes replace it, and nothing else."""
 
     ways: Mapping[str, Open]
+    """By a host's ``connect.by``: a new way is a function that returns a channel, and a row."""
     machine: Callable[[str], Requests]
 
 
-REAL = Reach(WAYS, open_machine)
+def real() -> Reach:
+    """Return the ways there are; namespaces remember which user namespace a run has."""
+    namespaces = Namespaces()
+    ways: dict[str, Open] = {
+        "namespace": lambda host, _: namespaces.open(host),
+        "local": lambda host, _: open_machine(host),
+        "ssh": _open_ssh,
+    }
+    return Reach(ways, open_machine)
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class Agents:
     bridge: Remote | None
     """What joins more than two namespaces; None where two hosts share a pair."""
     machine: Remote | None
+    capabilities: Mapping[str, Mapping[str, bool]]
+    """Agent → what it may do."""
     left_behind: Mapping[str, tuple[str, ...]]
     """Agent → runs that died on its host and whose settings are still in force there."""
 
@@ -72,6 +76,11 @@ class Agents:
     def hosts(self) -> tuple[Remote, ...]:
         """The lab's hosts, senders first."""
         return self.senders + self.receivers
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """What the hosts may not do, in words."""
+        return lost_without([self.capabilities[one.name] for one in self.hosts])
 
     @property
     def everyone(self) -> tuple[Remote, ...]:
@@ -110,6 +119,7 @@ def started(lab: Lab, run: str, lease_ns: int, reach: Reach) -> Iterator[Agents]
             receivers=tuple(one for one in opened if one.role == "receiver"),
             bridge=next((one for one in opened if one.role == "bridge"), None),
             machine=next((one for one in opened if one.role == "machine"), None),
+            capabilities={one.name: hello.capabilities for one, hello in hellos.items()},
             left_behind={one.name: hello.left_behind for one, hello in hellos.items()},
         )
     finally:

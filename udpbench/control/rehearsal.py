@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from udpbench.control.configured import desired
-from udpbench.control.lab import MACHINE, REAL, Agents, Reach, started
+from udpbench.control.lab import MACHINE, Agents, Reach, real, started
 from udpbench.control.remote import Remote
 from udpbench.control.run import RunOptions, run_name
 from udpbench.model import Experiment, Lab, Planned, Setting, Trial
@@ -25,7 +25,7 @@ class Rehearsed:
 
 
 def rehearse(
-    experiments: Sequence[Experiment], lab: Lab, reach: Reach = REAL
+    experiments: Sequence[Experiment], lab: Lab, reach: Reach | None = None
 ) -> tuple[Rehearsed, ...]:
     """Return for each distinct set of settings what it would change, and what would be refused.
 
@@ -33,7 +33,7 @@ def rehearse(
     """
     points = [trial for experiment in experiments for trial in experiment.points]
     found: list[tuple[dict[str, tuple[Setting, ...]], Rehearsed]] = []
-    with started(lab, run_name(), RunOptions.lease_ns, reach) as agents:
+    with started(lab, run_name(), RunOptions.lease_ns, reach or real()) as agents:
         for trial in points:
             facts = {remote.name: remote.facts() for remote in agents.hosts}
             wanted = desired(trial, lab, agents, facts)

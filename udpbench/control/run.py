@@ -14,9 +14,9 @@ from typing import Literal
 
 from udpbench.analysis.judge import judge
 from udpbench.control.lab import (
-    REAL,
     Agents,
     Reach,
+    real,
     refuse_left_behind,
     restore,
     restore_command,
@@ -66,7 +66,7 @@ class Outcome:
 class Surroundings:
     """What a run touches beside its folder; tests replace it whole."""
 
-    reach: Reach = REAL
+    reach: Reach = field(default_factory=real)
     clock: Clock = field(default_factory=Clock)
     interrupt: Interrupt = field(default_factory=Interrupt)
 
@@ -147,6 +147,9 @@ class _Run:
                 pid = remote.channel.pid
                 agent = "agent" if pid is None else f"agent {pid}"
                 self._tell("host", f"{remote.name}: {agent} is up")
+            if self.lab.built_in and agents.lacking:
+                lacking = "; ".join(agents.lacking)
+                self._tell("run", f"the lab is degraded, run as root for all it can do: {lacking}")
             refuse_left_behind(agents, self.lab)
             with kept([remote.channel for remote in agents.everyone], lease_ns):
                 try:

@@ -125,7 +125,8 @@ def _table_size(wanted: HostBlock) -> int:
 
 def steering(wanted: HostBlock) -> Iterator[Setting]:
     """Set what is done with a queue's packets; changing channels makes a driver forget it."""
-    if wanted.built_in_receiver and wanted.receive == "rps" and "rps" not in wanted.block:
+    lab_rps = wanted.built_in_receiver and wanted.receive == "rps" and not wanted.without_root
+    if lab_rps and "rps" not in wanted.block:
         # Every queue gets all CPUs and the flow hash chooses: veth hands get_rps_cpu a queue number
         # that is one too high, so that a CPU for each queue would meet the wrong queue (6.18).
         for k in range(wanted.queues):

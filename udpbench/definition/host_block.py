@@ -65,8 +65,19 @@ class HostBlock:
 
     @property
     def receive(self) -> str:
-        """Who does the receive work of a built-in lab's link: napi, rps or inline."""
-        return str(self.link.get("receive", "napi"))
+        """Who does the receive work of a built-in lab's link: napi, rps or inline.
+
+        Left out, it is who can: without root NAPI's threads cannot be pinned, and a bridge makes
+        its pairs before their ends can be told where to.
+        """
+        able = "rps" if self.without_root and not self.lab.bridged else "inline"
+        return str(self.link.get("receive", able if self.without_root else "napi"))
+
+    @property
+    def without_root(self) -> bool:
+        """Say whether a built-in lab is one of a user who may not pin the kernel's threads."""
+        found = [facts.capabilities.get("kernel_threads") for facts in self.context.facts.values()]
+        return self.lab.built_in and False in found
 
     @property
     def cpus(self) -> tuple[int, ...]:

@@ -104,6 +104,14 @@ def _link(wanted: HostBlock) -> Iterator[Setting]:
         yield wanted.setting("link", "", value, "link")
 
 
+def _coming_queues(wanted: HostBlock) -> Iterator[Setting]:
+    """Give queues their RPS as they are made, where only root may do so afterwards."""
+    lab_rps = wanted.built_in_receiver and wanted.receive == "rps" and wanted.without_root
+    if lab_rps and not wanted.lab.bridged:
+        cpus = list(wanted.cpus)
+        yield wanted.beyond("rps_default", "queues", cpus, "link.receive")
+
+
 def _quiet(wanted: HostBlock) -> Iterator[Setting]:
     """IPv6 off while the link is down: its neighbour discovery would count as foreign packets."""
     if wanted.lab.built_in:
@@ -226,6 +234,7 @@ def _firewall(wanted: HostBlock) -> Iterator[Setting]:
 
 
 ORDER: tuple[Part, ...] = (
+    _coming_queues,
     _link,
     _quiet,
     _sysctls,

@@ -73,6 +73,14 @@ def reached_by(interface: str) -> TrialRecord:
     return replace(good, facts={**good.facts, "right": right})
 
 
+def without(*capabilities: str) -> TrialRecord:
+    """Return a good record of a lab whose hosts may not do everything."""
+    good = build.record(1000)
+    lacking = dict.fromkeys(capabilities, False)
+    facts = {name: replace(one, capabilities=lacking) for name, one in good.facts.items()}
+    return replace(good, facts=facts)
+
+
 def backwards(name: str) -> TrialRecord:
     """Return a good record in which one counter of the receiver shrank."""
     return build.record(moves={"right": {"snmp.Udp.InDatagrams": 1000, name: -1}})
@@ -299,6 +307,17 @@ FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
         (
             "right: control traffic shares the path under test (SSH by receive0); an interface of its "
             "own; reach the host by another address: HostName in ~/.ssh/config"
+        ),
+    ),
+    (
+        checks.degraded,
+        without("kernel_threads", "real_time"),
+        build.record(1000),
+        "warning",
+        (
+            "lab: the lab is degraded: its user may not do everything (NAPI's threads cannot be "
+            "pinned, so RPS or the sender does the receive work; no priority above the normal one); "
+            "run as root for what the machine can do"
         ),
     ),
     (

@@ -94,6 +94,31 @@ def test_rps_gives_every_queue_all_of_the_receivers_cpus(lab: Lab) -> None:
     ] == listed(lab, 0, chosen)
 
 
+WITHOUT_ROOT = both((0, 1, 2, 3), capabilities={"kernel_threads": False})
+
+
+@pytest.mark.parametrize("named", [{}, {"settings": {"receiver": {"link": {"receive": "rps"}}}}])
+def test_without_root_queues_are_made_with_their_rps(lab: Lab, named: dict[str, Any]) -> None:
+    """No thread can be pinned and no queue's file written, so the namespace's mask comes first."""
+    context = LabContext(pids={"sender": 7}, facts=WITHOUT_ROOT)
+    settings = settings_for(lab, trial(**named), lab.receivers[0], context)
+    assert [
+        ("rps_default", "queues", [0, 1]),
+        link(2),
+        ("sysctl", "net.ipv6.conf.receive0.disable_ipv6", 1),
+        *RECEIVER_UP_ADDRESSES_NEIGHBOUR,
+    ] == [(one.kind, one.target, one.value) for one in settings]
+
+
+def test_without_root_what_is_named_is_asked_for(lab: Lab) -> None:
+    """``receive: napi`` is not exchanged for something else: the agent refuses it, with a reason."""
+    context = LabContext(pids={"sender": 7}, facts=WITHOUT_ROOT)
+    chosen = trial(settings={"receiver": {"link": {"receive": "napi"}}})
+    kinds = [one.kind for one in settings_for(lab, chosen, lab.receivers[0], context)]
+    assert "napi_cpus" in kinds
+    assert "rps_default" not in kinds
+
+
 def test_inline_leaves_the_pair_as_it_is(lab: Lab) -> None:
     """The sender's CPU does the receive work, as veth does by default."""
     chosen = trial(settings={"receiver": {"link": {"receive": "inline", "queues": 1}}})

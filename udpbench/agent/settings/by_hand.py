@@ -6,7 +6,15 @@ import shlex
 from typing import Any, Optional
 
 from udpbench.agent import ethtool
-from udpbench.agent.settings import channels, governor, indirection, iptables, masks, rules
+from udpbench.agent.settings import (
+    channels,
+    governor,
+    indirection,
+    iptables,
+    masks,
+    rps_default,
+    rules,
+)
 from udpbench.model import Setting
 
 
@@ -116,6 +124,8 @@ def _writes(setting: Setting, interface: str, rest: str, value: Any) -> str:
         return f"ethtool -n {interface}, then ethtool -N {interface} delete NUMBER of {rest}"
     if setting.kind in ("rps", "xps"):
         return _echo(masks.text(value), masks.path(setting.target, f"{setting.kind}_cpus"))
+    if setting.kind == "rps_default":
+        return _echo(masks.text(value), rps_default.PATH)
     if setting.kind == "rfs":
         return _echo(value, masks.path(setting.target, "rps_flow_cnt"))
     if setting.kind == "sysctl":

@@ -197,7 +197,9 @@ class Engine:
         try:
             entry = self._journal.begin(setting, before)
         except OSError as error:
-            return None, f"the journal {self._journal.path} cannot be written: {error.strerror}"
+            step = "; run as root" if isinstance(error, PermissionError) else ""
+            text = f"the journal {self._journal.path} cannot be written: {error.strerror}{step}"
+            return None, text
         try:
             with self._careful(kind, setting):
                 kind.write(self._host, setting.target, setting.value)

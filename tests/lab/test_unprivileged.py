@@ -1,0 +1,88 @@
+"""The built-in lab of an ordinary user: what it measures, what it lacks, and who may not have it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+from ordinary_user import run_as_user
+
+from udpbench.analysis.judge import judge
+from udpbench.records import read_run
+
+pytestmark = pytest.mark.lab
+
+PLUGIN = [] if "udpbench" in entry_points(group="pytest11").names else ["-pudpbench.pytest_plugin"]
+UDPBENCH = [sys.executable, "-m", "udpbench"]
+USER_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
+MACHINE = """
+question: May a user change the machine?
+settings: {receiver: {sysctl: {net.core.netdev_budget_usecs: 4321}}}
+duration: 100ms
+warmup: 0s
+repetitions: 1
+"""
+DEGRADED = "the lab is degraded"
+
+
+@pytest.fixture
+def no_user_namespaces() -> Iterator[None]:
+    """Forbid user namespaces on the machine for a moment."""
+    before = USER_NAMESPACES.read_text()
+    USER_NAMESPACES.write_text("0")
+    yield
+    USER_NAMESPACES.write_text(before)
+
+
+def test_an_ordinary_user_measures_and_loses_packets_on_purpose(tmp_path: Path) -> None:
+    """The smoke and drops set holds without root, and says in each trial what it lacks."""
+    home = tmp_path / "home"
+    done = run_as_user([*UDPBENCH, "run", "smoke", "drops", "--out", "run"], home)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert f"{DEGRADED}, run as root for all it can do: NAPI's threads" in done.stdout
+    run = read_run(home / "run")
+    results = [judge(record) for record in run.records]
+    assert {(True, 0)} == {(one.valid, one.unaccounted) for one in results}
+    assert [True] * len(results) == [
+        any(finding.what.startswith(DEGRADED) for finding in one.findings) for one in results
+    ]
+    facts = run.records[0].facts["receiver"]
+    # RPS brings the packets of each queue to the receiver's CPUs.
+    assert facts.queue_cpus
+    assert {facts.cpus[: (len(facts.cpus) + 1) // 2]} == set(facts.queue_cpus.values())
+
+
+def test_an_ordinary_user_may_not_change_the_machine(tmp_path: Path) -> None:
+    """The trial fails with the setting's name and what to do; nothing was changed."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "machine.yaml").write_text(MACHINE)
+    done = run_as_user([*UDPBENCH, "run", "machine.yaml", "--out", "run"], home)
+    assert 3 == done.returncode, done.stdout + done.stderr
+    (record,) = read_run(home / "run").records
+    assert record.error is not None
+    assert ("SettingRefused", "machine") == (record.error["kind"], record.error["host"])
+    assert "net.core.netdev_budget_usecs" in record.error["message"]
+    assert "run as root" in record.error["message"]
+
+
+def test_where_the_kernel_forbids_it_one_message_says_what_to_do(
+    tmp_path: Path, no_user_namespaces: None
+) -> None:
+    """Exit 3 with the sysctl and its remedy; a pytest gate is skipped with the same reason."""
+    home = tmp_path / "home"
+    done = run_as_user([*UDPBENCH, "run", "smoke", "--out", "run"], home)
+    assert 3 == done.returncode, done.stdout
+    said = " ".join(f"{done.stdout} {done.stderr}".split())
+    assert "user.max_user_namespaces is 0" in said
+    assert "sysctl -w user.max_user_namespaces=10000" in said
+    assert "Traceback" not in said
+    (home / "one.udpbench.yaml").write_text(MACHINE)
+    pytest_ = [sys.executable, "-m", "pytest", *PLUGIN, "-rs"]
+    done = run_as_user([*pytest_, "-p", "no:cacheprovider", "--basetemp", "tmp"], home)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert "1 skipped" in done.stdout
+    assert "user.max_user_namespaces is 0" in done.stdout

@@ -1,0 +1,75 @@
+"""Who may make a built-in lab, and what those are told who may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from udpbench.control.namespaces import SWITCHES, forbidden, way
+from udpbench.errors import ConnectError, NotPermitted
+
+WANTED = (
+    "a built-in lab needs network namespaces, and this user may not make any "
+    "({why}); run udpbench as root, {remedy}"
+)
+
+
+def program(folder: Path, text: str) -> None:
+    """Write a program in place of unshare."""
+    file = folder / "unshare"
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+
+
+@pytest.mark.parametrize("path", SWITCHES)
+def test_a_switch_that_forbids_it_is_named_with_its_remedy(path: str) -> None:
+    """The message names the sysctl as it is and the command that changes it."""
+    value, remedy = SWITCHES[path]
+    name = remedy.split()[-1].partition("=")[0]
+    told = forbidden("unshare: failed", {path: value}.get)
+    assert WANTED.format(why=f"{name} is {value}", remedy=f"or once as root: {remedy}") == told
+
+
+def test_every_switch_that_forbids_it_is_named() -> None:
+    """Whoever turns one knows that there is another."""
+    told = forbidden("unshare: failed", {path: value for path, (value, _) in SWITCHES.items()}.get)
+    assert [] == [remedy for _, remedy in SWITCHES.values() if remedy not in told]
+
+
+def test_without_a_switch_the_programs_own_words_are_the_reason() -> None:
+    """A container's filter says nothing that could be read."""
+    remedy = "in a container a privileged one"
+    wanted = WANTED.format(why="unshare: no", remedy=remedy)
+    assert wanted == forbidden("unshare: no", lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("exit 0", "root"), ('[ "$1" = --user ] || exit 1', "user")],
+)
+def test_the_way_is_found_out_by_trying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: str
+) -> None:
+    """Root's way where it works, else a user namespace."""
+    program(tmp_path, text)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert expected == way("sender")
+
+
+def test_who_may_not_make_any_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One error, of the kind for which a test is skipped; it exits with 3."""
+    program(tmp_path, "echo 'unshare: not you' >&2; exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NotPermitted, match=r"sender: .* may not make any \(.+\); run") as raised:
+        way("sender")
+    assert 3 == raised.value.exit_code
+
+
+def test_a_missing_unshare_is_told_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is another thing than a refusal."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConnectError, match=r"unshare cannot be started: .* install util-linux"):
+        way("sender")

@@ -1,0 +1,128 @@
+"""Agents in namespaces of this machine: who may make them, how, and what to do where nobody may.
+
+As root each agent has a network and a mount namespace. Without, all agents of a run share one user
+namespace, in which they are root and so may join their networks. Changes nothing of the machine.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from udpbench.control.channel import AGENT_COMMAND, Channel, open_local
+from udpbench.control.waiting import Clock, Interrupt, Waiter
+from udpbench.errors import ConnectError, NotPermitted
+from udpbench.model import SECOND_NS
+
+UNSHARE = ("unshare", "--net", "--mount")
+UNSHARE_USER = ("unshare", "--user", "--map-root-user", "--net", "--mount")
+PROOF = ("mount", "-t", "sysfs", "sysfs", "/sys")
+"""What an agent does first; where unshare succeeds and this does not, the namespace is powerless,
+as AppArmor makes it."""
+MAPPED_NS = 5 * SECOND_NS
+"""For unshare to have mapped our user in a new user namespace; it takes a few milliseconds."""
+
+# Path → the value that forbids it, and what root does about it.
+SWITCHES = {
+    "/proc/sys/kernel/unprivileged_userns_clone": (
+        "0",
+        "sysctl -w kernel.unprivileged_userns_clone=1",
+    ),
+    "/proc/sys/user/max_user_namespaces": ("0", "sysctl -w user.max_user_namespaces=10000"),
+    "/proc/sys/user/max_net_namespaces": ("0", "sysctl -w user.max_net_namespaces=10000"),
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
+        "1",
+        "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+}
+
+Way = Literal["root", "user"]
+
+
+class Namespaces:
+    """Opens the agents of one run, each in a namespace of its own."""
+
+    def __init__(self) -> None:
+        self._way: Way | None = None
+        self._first: int | None = None
+        """Without root: the process whose user namespace all agents share."""
+
+    def open(self, host: str) -> Channel:
+        """Return a channel to an agent in a network and mount namespace of its own.
+
+        unshare and nsenter replace themselves by the agent, so the channel's pid is the agent's.
+        Raises ConnectError, NotPermitted.
+        """
+        if self._way is None:
+            self._way = way(host)
+        if self._way == "root":
+            return open_local(host, (*UNSHARE, *AGENT_COMMAND))
+        if self._first is None:
+            channel = open_local(host, (*UNSHARE_USER, *AGENT_COMMAND))
+            self._first = channel.pid
+            return channel
+        _await_mapping(self._first, host)
+        enter = ("nsenter", "--user", "--preserve-credentials", f"--target={self._first}")
+        return open_local(host, (*enter, *UNSHARE, *AGENT_COMMAND))
+
+
+def way(host: str) -> Way:
+    """Return how this user makes namespaces, found out by making some; NotPermitted if not at all.
+
+    Raises ConnectError where unshare(1) is missing.
+    """
+    if _tried(UNSHARE, host) is None:
+        return "root"
+    words = _tried(UNSHARE_USER, host)
+    if words is None:
+        return "user"
+    raise NotPermitted(forbidden(words, _read), host)
+
+
+def _tried(unshare: tuple[str, ...], host: str) -> str | None:
+    """Return why a namespace of use cannot be made, in unshare's words; None where it can."""
+    try:
+        done = subprocess.run((*unshare, *PROOF), capture_output=True, text=True, check=False)
+    except OSError as error:
+        text = f"{unshare[0]} cannot be started: {error.strerror}; install util-linux or mend PATH"
+        raise ConnectError(text, host) from error
+    return None if done.returncode == 0 else " ".join(done.stderr.split()) or "it says nothing"
+
+
+def forbidden(words: str, read: Callable[[str], str | None]) -> str:
+    """Return why no lab can be made here, and what helps; ``read`` returns a file's text."""
+    found = [
+        (f"{path.removeprefix('/proc/sys/').replace('/', '.')} is {value}", remedy)
+        for path, (value, remedy) in SWITCHES.items()
+        if read(path) == value
+    ]
+    why = "; ".join(reason for reason, _ in found) or words
+    as_root = " && ".join(remedy for _, remedy in found)
+    remedy = f", or once as root: {as_root}" if as_root else ", in a container a privileged one"
+    return (
+        "a built-in lab needs network namespaces, and this user may not make any "
+        f"({why}); run udpbench as root{remedy}"
+    )
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return None
+
+
+def _await_mapping(pid: int, host: str) -> None:
+    """Wait until a new user namespace knows who we are: unshare writes gid_map last."""
+
+    def mapped() -> bool:
+        try:
+            own = Path(f"/proc/{pid}/ns/user").readlink() != Path("/proc/self/ns/user").readlink()
+        except OSError:
+            return True  # the agent has died; nsenter says so
+        return own and _read(f"/proc/{pid}/gid_map") != ""
+
+    what = f"process {pid} has its user namespace"
+    Waiter(Clock(), Interrupt()).until(what, host, mapped, MAPPED_NS)
