@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -67,6 +68,6 @@ def test_workers_of_one_session_take_turns_in_the_lab(tmp_path: Path) -> None:
     assert 3 == len(runs)
     # A run's first record may wait for its turn; what has begun ends before the next begins.
     spans = sorted(((r.records[0].started_at, r.ending) for r in runs), key=lambda span: span[0])
-    for (_, ending), (begun, _) in zip(spans, spans[1:], strict=False):
+    for (_, ending), (begun, _) in itertools.pairwise(spans):
         assert ending is not None
         assert ending.finished_at <= begun
