@@ -48,21 +48,30 @@ def opening(aside: Path) -> list[str]:
 
 
 def run_as_user(
-    command: list[str], home: Path, timeout_s: float = 120, before: str = ""
+    command: list[str], home: Path, timeout_s: float = 120, changed_root: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in ``home`` as an ordinary user; ``before`` is shell for root to run first."""
+    """Run a command in ``home`` as an ordinary user.
+
+    ``changed_root``: behind chroot(2), to the same files. There the kernel lets no user make a user
+    namespace (user_namespaces(7)).
+    """
     home.mkdir(parents=True, exist_ok=True)
-    aside = home.parent / f"{home.name}-aside"
     for folder in (home, *home.parents):
         if folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o001:
             folder.chmod(folder.stat().st_mode | 0o111)
     os.chown(home, USER, USER)
-    change = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", *command]
-    script = " && ".join(
-        [*([before] if before else []), *opening(aside), f"exec {shlex.join(change)}"]
-    )
+    aside = home.parent / f"{home.name}-aside"
+    steps = opening(aside)
+    words = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", *command]
+    if changed_root:
+        root = aside / "root"
+        steps += [f"mkdir -p {root}", f"mount --rbind / {root}"]
+        words = ["chroot", str(root), "env", f"--chdir={home}", *words]
     return subprocess.run(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script],
+        (
+            *("unshare", "--mount", "--propagation", "private", "sh", "-ec"),
+            "\n".join([*steps, f"exec {shlex.join(words)}"]),
+        ),
         cwd=home,
         env={
             "PATH": os.environ["PATH"],

@@ -19,6 +19,7 @@ from udpbench.errors import (
     AgentLost,
     HelloRefused,
     HostError,
+    NotPermitted,
     RestoreError,
     SafetyError,
 )
@@ -134,6 +135,8 @@ def _open_all(lab: Lab, reach: Reach, opened: list[Remote]) -> None:
     for host in lab.hosts:
         try:
             channel = reach.ways[host.connect.by](host.name, host.connect)
+        except NotPermitted:  # of the machine, so it is the same for every host
+            raise
         except HostError as error:
             failures.append(error)
         else:

@@ -56,7 +56,7 @@ class Namespaces:
         Raises ConnectError, NotPermitted.
         """
         if self._way is None:
-            self._way = way(host)
+            self._way = way()
         if self._way == "root":
             return open_local(host, (*UNSHARE, *AGENT_COMMAND))
         if self._first is None:
@@ -68,26 +68,26 @@ class Namespaces:
         return open_local(host, (*enter, *UNSHARE, *AGENT_COMMAND))
 
 
-def way(host: str) -> Way:
+def way() -> Way:
     """Return how this user makes namespaces, found out by making some; NotPermitted if not at all.
 
     Raises ConnectError where unshare(1) is missing.
     """
-    if _tried(UNSHARE, host) is None:
+    if _tried(UNSHARE) is None:
         return "root"
-    words = _tried(UNSHARE_USER, host)
+    words = _tried(UNSHARE_USER)
     if words is None:
         return "user"
-    raise NotPermitted(forbidden(words, _read), host)
+    raise NotPermitted(forbidden(words, _read))
 
 
-def _tried(unshare: tuple[str, ...], host: str) -> str | None:
+def _tried(unshare: tuple[str, ...]) -> str | None:
     """Return why a namespace of use cannot be made, in unshare's words; None where it can."""
     try:
         done = subprocess.run((*unshare, *PROOF), capture_output=True, text=True, check=False)
     except OSError as error:
         text = f"{unshare[0]} cannot be started: {error.strerror}; install util-linux or mend PATH"
-        raise ConnectError(text, host) from error
+        raise ConnectError(text) from error
     return None if done.returncode == 0 else " ".join(done.stderr.split()) or "it says nothing"
 
 

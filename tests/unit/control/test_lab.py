@@ -9,7 +9,7 @@ import pytest
 from control.fake import FakeAgent, World, lab
 from udpbench.control.lab import Reach, started
 from udpbench.control.remote import Remote
-from udpbench.errors import AgentError, ConnectError, HelloRefused, SafetyError
+from udpbench.errors import AgentError, ConnectError, HelloRefused, NotPermitted, SafetyError
 from udpbench.model import Connect, Lab
 from udpbench.protocol import Hello
 
@@ -56,6 +56,18 @@ def test_every_host_that_is_not_reached_is_told_at_once() -> None:
         pass
     expected = "sender: no answer\nreceiver: its host key is unknown"
     assert (expected, ["open sender", "open receiver"]) == (str(caught.value), world.words)
+
+
+def test_who_may_make_no_lab_is_told_once() -> None:
+    """It is of the machine, and no other host is tried."""
+    world = World()
+    world.raises("open sender", NotPermitted("needs root"))
+    with (
+        pytest.raises(NotPermitted, match=r"^needs root$"),
+        started(lab(), "run", 10**9, Reach({"namespace": world.open}, world.open)),
+    ):
+        pass
+    assert ["open sender"] == world.words
 
 
 def test_every_agent_that_refuses_is_told_at_once() -> None:
