@@ -387,7 +387,7 @@ class Scene:
         self.gather()
 
     def _reach_between(self) -> None:
-        self.run.await_line("[1/2] mine#1: done\n")
+        self.run.await_line("[1/2] mine#1: done")
         self.hold(self.place.sender)
         self.run.look()
         assert "mine#2 path" not in self.run.out, "the next trial has begun already"

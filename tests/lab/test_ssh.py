@@ -136,16 +136,19 @@ def shape(records: tuple[TrialRecord, ...]) -> list[dict[str, Any]]:
     return [
         {
             "workers": record.workers,
-            "phases": [
-                (
-                    phase.name,
+            **{
+                phase.name: (
                     [(one.worker, one.role, one.cpu, sorted(one.counts)) for one in phase.stats],
                     {host: len(flows) for host, flows in phase.flows.items()},
-                    counter_names(phase.before),
-                    counter_names(phase.after),
                 )
                 for phase in record.phases
-            ],
+            },
+            **{
+                f"{phase.name} {name}": True
+                for phase in record.phases
+                for snapshots in (phase.before, phase.after)
+                for name in counter_names(snapshots)
+            },
             "facts": {
                 name: (one.interface, one.driver, one.mtu, one.addresses, one.rx_queues)
                 for name, one in record.facts.items()
@@ -170,7 +173,7 @@ def stages(result: Result) -> dict[str, tuple[int | None, str]]:
 def counter_names(snapshots: dict[str, Any]) -> set[str]:
     """Return the counters of all agents together; in the lab the machine's are in its own."""
     names = {name for snapshot in snapshots.values() for name in snapshot.counters}
-    return {re.sub(r"^socket\.\d+", "socket.N", name) for name in names}
+    return {re.sub(r"^(socket|process)\.\d+", r"\1.N", name) for name in names}
 
 
 def amiss(one: Controller) -> list[str]:
@@ -209,7 +212,8 @@ def test_the_same_experiment_has_the_same_record_in_the_lab_and_over_ssh(
     far_results = results(far)
     near = start(re.sub(r"\{ssh.*?\}", "namespace", pair.lab()), **keys)
     near_results = results(near)
-    assert shape(near.run().records) == shape(far.run().records)
+    for here, there in zip(shape(near.run().records), shape(far.run().records), strict=True):
+        assert [] == [one for one in {**here, **there} if here.get(one) != there.get(one)]
     for near_one, far_one in zip(near_results, far_results, strict=True):
         here, there = stages(near_one), stages(far_one)
         # What lies between two real hosts nobody can look into.
