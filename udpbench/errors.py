@@ -8,6 +8,7 @@
     │   │   └── NotPermitted          this machine does not let this user make a built-in lab
     │   ├── HelloRefused              protocol or build differ, or the namespace is held by a run
     │   ├── AgentLost                 the channel to a running agent broke
+    │   ├── HostLacks                 a host's kernel has not what an experiment asks for
     │   ├── SettingRefused            the host would not take a setting, or did not keep it
     │   ├── SafetyError               a destination is not proven to be a lab receiver
     │   ├── WorkerFailed              a worker process ended or reported an error
@@ -90,6 +91,10 @@ class AgentLost(HostError):
     """The channel to a running agent broke; its lease makes it restore by itself."""
 
 
+class HostLacks(HostError):
+    """A host's kernel has not what an experiment asks for; nothing was changed or sent."""
+
+
 class SettingRefused(HostError):
     """The host refused a setting, or read back something else than was written."""
 
@@ -134,6 +139,7 @@ HOST_ERRORS: dict[str, type[HostError]] = {
         NotPermitted,
         HelloRefused,
         AgentLost,
+        HostLacks,
         SettingRefused,
         SafetyError,
         WorkerFailed,

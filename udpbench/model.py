@@ -23,6 +23,15 @@ HEADER_BYTES = 18
 MAX_PAYLOAD_BYTES = 65507
 """Largest UDP payload over IPv4: 65535 − 20 (IP header) − 8 (UDP header)."""
 
+SEND_MESSAGES = 1024
+"""UIO_MAXIOV: more sendmmsg(2) does not take."""
+RECEIVE_MESSAGES = 512
+MERGED_MESSAGES = 16
+"""With GRO each has room for 64 KiB; so many stay within the second level of cache."""
+
+GSO_SEGMENTS = "udp.gso_segments"
+"""Among a host's limits: datagrams in one GSO message, 64 or since Linux 6.9 128."""
+
 Role = Literal["sender", "receiver"]
 Scope = Literal["namespace", "machine"]
 PhaseName = Literal["path", "warmup", "measured"]
@@ -66,7 +75,7 @@ class Send:
     workers_as: Literal["threads", "processes"] = "threads"
     cpus: str = "lab"
     call: Literal["send", "sendmmsg"] = "sendmmsg"
-    batch: Annotated[int, Count(1, 1024)] = 1024
+    batch: Union[Literal["auto"], Annotated[int, Count(1, SEND_MESSAGES)]] = "auto"
     gso: Union[Literal["off", "max"], Annotated[int, Count(1, 128)]] = "off"
     tail_bytes: Optional[Annotated[int, Bytes(1, MAX_PAYLOAD_BYTES)]] = None
     zerocopy: bool = False
@@ -75,6 +84,13 @@ class Send:
     buffer_bytes: Optional[Annotated[int, Bytes(1, 2**30)]] = None
     force_buffer: bool = True
     priority: str = "normal"
+
+    @property
+    def messages(self) -> int:
+        """Messages per call at most; ``auto`` offers as many datagrams with GSO as without."""
+        if self.batch != "auto":
+            return self.batch
+        return max(SEND_MESSAGES // self.gso, 1) if isinstance(self.gso, int) else SEND_MESSAGES
 
 
 @dataclass(frozen=True)
@@ -103,7 +119,7 @@ class Receive:
     workers_as: Literal["threads", "processes"] = "threads"
     cpus: str = "lab"
     call: Literal["recv", "recvmmsg"] = "recvmmsg"
-    batch: Annotated[int, Count(1, 1024)] = 512
+    batch: Union[Literal["auto"], Annotated[int, Count(1, 1024)]] = "auto"
     gro: bool = False
     wait: str = "block"
     sockets: Literal["shared", "reuseport", "reuseport-cpu", "incoming-cpu"] = "shared"
@@ -120,6 +136,13 @@ class Receive:
     """SO_TIMESTAMPNS: the kernel's arrival times split the delay in stack and application."""
     fault: Optional[Fault] = None
     log: Optional[Log] = None
+
+    @property
+    def messages(self) -> int:
+        """Messages per call at most."""
+        if self.batch != "auto":
+            return self.batch
+        return MERGED_MESSAGES if self.gro else RECEIVE_MESSAGES
 
 
 @dataclass(frozen=True)
@@ -294,7 +317,7 @@ class Facts:
     queue_cpus: dict[str, tuple[int, ...]]
     """RX queue as text → the CPUs that serve it, where known (NAPI thread, RPS, IRQ affinity)."""
     limits: dict[str, int]
-    """``net.core.rmem_max`` and the like, where readable."""
+    """``net.core.rmem_max`` and the like, where readable; GSO_SEGMENTS once it has an address."""
     capabilities: dict[str, bool]
     """What the agent may do, each tried, not guessed: net_admin, rcvbuf_force ..."""
     environment: dict[str, str] = field(default_factory=dict)
@@ -452,7 +475,7 @@ class WorkerStats:
 
     What its way of reading cannot see is not there. Once its loop has ended there are the thread's
     ``user_ns system_ns voluntary_switches involuntary_switches`` (getrusage(2)) as well, and of one
-    with a fault ``queued_packets``, which nobody read.
+    with a fault ``purged_packets``, which nobody read.
     """
 
     worker: str

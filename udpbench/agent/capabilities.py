@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 import struct
 
 from udpbench.agent.host import Host
-from udpbench.agent.sockets import SO_RCVBUFFORCE
+from udpbench.agent.sockets import (
+    SO_BUSY_POLL,
+    SO_RCVBUFFORCE,
+    SO_ZEROCOPY,
+    SOL_UDP,
+    UDP_GRO,
+    UDP_SEGMENT,
+    steer_by_cpu,
+)
 
 SIOCGIFFLAGS = 0x8913
 SIOCSIFFLAGS = 0x8914
+INCOMING_CPU_RELEASE = (6, 2)
+"""Before it the option can be set and chooses nothing (net/core/sock_reuseport.c): not tried."""
 MACHINE_SYSCTL = "/proc/sys/net/core/netdev_max_backlog"
 """Not there at all in any but the machine's own network namespace."""
 
@@ -22,7 +33,13 @@ def tried(host: Host) -> dict[str, bool]:
     """Return capability → whether trying it worked."""
     return {
         "net_admin": _net_admin(),
-        "rcvbuf_force": _rcvbuf_force(),
+        "rcvbuf_force": _option(socket.SOL_SOCKET, SO_RCVBUFFORCE, 2**16),
+        "udp_gso": _option(SOL_UDP, UDP_SEGMENT, 1),
+        "udp_gro": _option(SOL_UDP, UDP_GRO, 1),
+        "udp_zerocopy": _option(socket.SOL_SOCKET, SO_ZEROCOPY, 1),
+        "busy_poll": _option(socket.SOL_SOCKET, SO_BUSY_POLL, 50),
+        "reuseport_cbpf": _reuseport_program(),
+        "incoming_cpu": _release(os.uname().release) >= INCOMING_CPU_RELEASE,
         "machine_sysctl": _machine_sysctl(host),
         "kernel_threads": _kernel_threads(host),
         "real_time": _real_time(),
@@ -66,13 +83,31 @@ def _real_time() -> bool:
     return True
 
 
-def _rcvbuf_force() -> bool:
+def _option(level: int, option: int, value: int) -> bool:
+    """Set an option of a UDP socket that is thrown away."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 2**16)
+            probe.setsockopt(level, option, value)
         except OSError:
             return False
     return True
+
+
+def _reuseport_program() -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            probe.bind(("127.0.0.1", 0))
+            steer_by_cpu(probe, [0])
+        except OSError:
+            return False
+    return True
+
+
+def _release(text: str) -> tuple[int, int]:
+    """Return major and minor number of a kernel's release, as in ``6.1.0-18-amd64``."""
+    found = re.match(r"(\d+)\.(\d+)", text)
+    return (int(found.group(1)), int(found.group(2))) if found is not None else (0, 0)
 
 
 def _machine_sysctl(host: Host) -> bool:

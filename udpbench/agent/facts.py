@@ -10,6 +10,8 @@ import os
 import re
 import socket
 import sys
+from collections.abc import Sequence
+from ipaddress import ip_address
 from typing import Literal, Optional
 
 from udpbench.agent import ethtool
@@ -18,7 +20,7 @@ from udpbench.agent.environment import environment
 from udpbench.agent.host import Host
 from udpbench.agent.interrupts import rx_interrupts
 from udpbench.agent.reading import cpuinfo_value, names, read
-from udpbench.model import Facts
+from udpbench.model import GSO_SEGMENTS, Facts
 
 CPU = "/sys/devices/system/cpu"
 NODE = "/sys/devices/system/node"
@@ -53,6 +55,7 @@ def facts(host: Host, name: str, interface: str, capabilities: dict[str, bool]) 
     there = bool(interface) and host.exists(f"/sys/class/net/{interface}")
     device = f"/sys/class/net/{interface}"
     mtu = read(host, f"{device}/mtu") if there else None
+    known = addresses(host, interface) if there else ()
     return Facts(
         host=name,
         hostname=socket.gethostname(),
@@ -67,11 +70,11 @@ def facts(host: Host, name: str, interface: str, capabilities: dict[str, bool]) 
         driver=driver(host, interface) if there else None,
         mac=read(host, f"{device}/address") if there else None,
         mtu=int(mtu) if mtu is not None else None,
-        addresses=addresses(host, interface) if there else (),
+        addresses=known,
         rx_queues=queue_count(host, interface, "rx") if there else None,
         tx_queues=queue_count(host, interface, "tx") if there else None,
         queue_cpus=queue_cpus(host, interface) if there else {},
-        limits=limits(host),
+        limits=limits(host, known),
         capabilities=capabilities,
         environment=environment(host, interface if there else None, cpuinfo),
         interface_node=interface_node(host, interface) if there else None,
@@ -150,9 +153,10 @@ def rings(host: Host, interface: str) -> dict[str, int]:
     }
 
 
-def limits(host: Host) -> dict[str, int]:
-    """Return the sysctls that bound a run, where this namespace shows them."""
-    found = {}
+def limits(host: Host, known: Sequence[str]) -> dict[str, int]:
+    """Return what bounds a run: sysctls where this namespace shows them, and GSO's limit."""
+    segments = gso_segments(known[0].partition("/")[0]) if known else None
+    found = {GSO_SEGMENTS: segments} if segments is not None else {}
     for name in LIMITS:
         text = read(host, "/proc/sys/" + name.replace(".", "/"))
         if text is not None and text.isdigit():
@@ -171,10 +175,28 @@ def driver(host: Host, interface: str) -> Optional[str]:
 
 
 def addresses(host: Host, interface: str) -> tuple[str, ...]:
-    """Return an interface's IPv4 addresses, each with its prefix length."""
+    """Return an interface's addresses, each with its prefix length; of IPv6 no link-local one."""
     index = host.index(interface)
-    messages = host.rtnl("addr", "dump", family=socket.AF_INET, index=index)
-    return tuple(f"{m.get_attr('IFA_LOCAL')}/{m['prefixlen']}" for m in messages)
+    found = [
+        (message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS"), message["prefixlen"])
+        for family in (socket.AF_INET, socket.AF_INET6)
+        for message in host.rtnl("addr", "dump", family=family, index=index)
+    ]
+    return tuple(f"{own}/{prefix}" for own, prefix in found if not ip_address(own).is_link_local)
+
+
+def gso_segments(address: str) -> Optional[int]:
+    """Return how many datagrams the kernel takes in one GSO message; None where it takes none.
+
+    Asked by a socket that is connected to itself, at an address of this host.
+    """
+    # Late, because only an agent of a host that sends and receives needs the loops.
+    from udpbench.agent.loops import gso_max
+
+    try:
+        return gso_max(address)
+    except OSError:
+        return None
 
 
 def queue_count(host: Host, interface: str, way: str) -> Optional[int]:

@@ -239,16 +239,17 @@ class Beside:
         return self._result
 
 
-def gso_max() -> int:
+def gso_max(address: str) -> int:
     """Return the most datagrams this kernel takes in one GSO message.
 
-    Tried on the loopback interface, by a socket that is connected to itself. OSError where the
-    kernel has no GSO for UDP, or the interface is down.
+    Tried at an address of this host, by a socket that is connected to itself: no packet leaves, and
+    the loopback interface may be down. OSError where the kernel has no GSO for UDP.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.bind((address, 0))
         probe.connect(probe.getsockname())
         found = int(lib.ub_gso_max(probe.fileno()))
     if found < 0:
-        raise OSError(-found, "the kernel takes no GSO message on lo")
+        raise OSError(-found, "the kernel takes no GSO message")
     return found

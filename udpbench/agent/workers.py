@@ -64,7 +64,7 @@ class Worker:
         result = loop.run(phase)
         spent = cost.end()
         faulty = self.plan["fault"] is not None and phase["faulty"]
-        left = {"queued_packets": self._leave_behind()} if faulty else {}
+        left = {"purged_packets": self._leave_behind()} if faulty else {}
         return {"errno": -result, "counts": {**spent, **left}}
 
     def _make_loop(self) -> Union[Sending, Receiving]:

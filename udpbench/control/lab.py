@@ -6,7 +6,7 @@ Owns the way from a Lab to greeted agents and back to restored hosts. Knows noth
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -15,15 +15,17 @@ from udpbench.control.channel import Channel, open_machine
 from udpbench.control.namespaces import Namespaces
 from udpbench.control.remote import Remote, Requests
 from udpbench.definition.bind import BRIDGE, BRIDGE_INTERFACE
+from udpbench.definition.offers import lacking
 from udpbench.errors import (
     AgentLost,
     HelloRefused,
     HostError,
+    HostLacks,
     NotPermitted,
     RestoreError,
     SafetyError,
 )
-from udpbench.model import Change, Connect, Lab, Scope, lost_without
+from udpbench.model import Change, Connect, Lab, Scope, Trial, lost_without
 from udpbench.protocol import Hello
 
 MACHINE = "machine"
@@ -72,6 +74,8 @@ class Agents:
     """Agent → what it may do."""
     left_behind: Mapping[str, tuple[str, ...]]
     """Agent → runs that died on its host and whose settings are still in force there."""
+    capabilities: Mapping[str, Mapping[str, bool]]
+    """Agent → what it may do and what its kernel has, each tried."""
 
     @property
     def hosts(self) -> tuple[Remote, ...]:
@@ -122,6 +126,7 @@ def started(lab: Lab, run: str, lease_ns: int, reach: Reach) -> Iterator[Agents]
             machine=next((one for one in opened if one.role == "machine"), None),
             capabilities={one.name: hello.capabilities for one, hello in hellos.items()},
             left_behind={one.name: hello.left_behind for one, hello in hellos.items()},
+            capabilities={one.name: hello.capabilities for one, hello in hellos.items()},
         )
     finally:
         for remote in opened:
@@ -202,6 +207,13 @@ def _prove_apart(hellos: Mapping[Remote, Hello]) -> None:
 def restore_command(lab: Lab) -> str:
     """Return what a user types to put back what a run has left on a lab's hosts."""
     return "udpbench restore" if lab.built_in else f"udpbench restore --lab {shlex.quote(lab.path)}"
+
+
+def refuse_lacking(trials: Iterable[Trial], lab: Lab, agents: Agents) -> None:
+    """Raise HostLacks with everything that hosts lack for any of the trials."""
+    missing = list(lacking(trials, lab, agents.capabilities))
+    if missing:
+        raise HostLacks("; ".join(missing))
 
 
 def refuse_left_behind(agents: Agents, lab: Lab) -> None:

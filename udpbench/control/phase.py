@@ -72,7 +72,7 @@ class Crew:
     def batch_work_ns(self) -> int:
         """How long a slow reader may spend on what one call returned."""
         readers = [spec.receive for spec in self.workers if spec.receive is not None]
-        return max((receive.work_ns * receive.batch for receive in readers), default=0)
+        return max((receive.work_ns * receive.messages for receive in readers), default=0)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from udpbench.control.configured import desired
-from udpbench.control.lab import MACHINE, Agents, Reach, real, started
+from udpbench.control.lab import MACHINE, Agents, Reach, real, refuse_lacking, started
 from udpbench.control.remote import Remote
 from udpbench.control.run import RunOptions, run_name
 from udpbench.model import Experiment, Lab, Planned, Setting, Trial
@@ -29,11 +29,13 @@ def rehearse(
 ) -> tuple[Rehearsed, ...]:
     """Return for each distinct set of settings what it would change, and what would be refused.
 
-    Raises ConnectError or HelloRefused where a host does not answer.
+    Raises ConnectError or HelloRefused where a host does not answer, HostLacks where its kernel
+    cannot do what is asked.
     """
     points = [trial for experiment in experiments for trial in experiment.points]
     found: list[tuple[dict[str, tuple[Setting, ...]], Rehearsed]] = []
     with started(lab, run_name(), RunOptions.lease_ns, reach or real()) as agents:
+        refuse_lacking(points, lab, agents)
         for trial in points:
             facts = {remote.name: remote.facts() for remote in agents.hosts}
             wanted = desired(trial, lab, agents, facts)

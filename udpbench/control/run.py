@@ -17,6 +17,7 @@ from udpbench.control.lab import (
     Agents,
     Reach,
     real,
+    refuse_lacking,
     refuse_left_behind,
     restore,
     restore_command,
@@ -151,6 +152,8 @@ class _Run:
                 lacking = "; ".join(agents.lacking)
                 self._tell("run", f"the lab is degraded, run as root for all it can do: {lacking}")
             refuse_left_behind(agents, self.lab)
+            points = [trial for experiment in self.experiments for trial in experiment.points]
+            refuse_lacking(points, self.lab, agents)
             with kept([remote.channel for remote in agents.everyone], lease_ns):
                 try:
                     self._trials(agents)

@@ -8,14 +8,26 @@ from __future__ import annotations
 import ipaddress
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from udpbench.definition.bridged import BRIDGE, BRIDGE_INTERFACE, bridge_settings_for
 from udpbench.definition.host_block import LabContext
 from udpbench.definition.placement import Unavailable, host_cpus, worker_cpus
 from udpbench.definition.ranges import parse_ports, parse_to
 from udpbench.definition.wanted import machine_settings_for, settings_for
-from udpbench.model import Facts, Finding, FlowSpec, Host, HostNeeds, Lab, Trial, WorkerSpec
+from udpbench.model import (
+    GSO_SEGMENTS,
+    MAX_PAYLOAD_BYTES,
+    Facts,
+    Finding,
+    FlowSpec,
+    Host,
+    HostNeeds,
+    Lab,
+    Send,
+    Trial,
+    WorkerSpec,
+)
 
 __all__ = [
     "BRIDGE",
@@ -30,9 +42,14 @@ __all__ = [
     "unmet_needs",
 ]
 
-IPV4_UDP_HEADERS_BYTES = 28
+HEADERS_BYTES = {4: 28, 6: 48}
+"""IP version → bytes of its header and UDP's."""
 MAX_FLOWS = 65536
 """Flow numbers are u16 in the packet header, and all senders share them."""
+
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
 
 @dataclass(frozen=True)
@@ -51,7 +68,9 @@ def bind(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> Bound:
     reasons = unmet_needs(trial, lab, facts)
     if reasons:
         raise Unavailable("; ".join(reasons))
-    _check_mtu(trial, lab, facts)
+    if trial.traffic.protocol == "udp" and not trial.traffic.fragment:
+        _check_mtu(trial, lab, facts)
+    trial = replace(trial, send=_segmented(trial, lab, facts))
     flows, per_worker = _flows(trial, lab, facts)
     senders, sender_findings = _senders(trial, lab, facts, per_worker)
     receivers, receiver_findings = _receivers(trial, lab, facts, flows)
@@ -91,7 +110,7 @@ def _unmet(needs: HostNeeds, lab: Lab, host: Host, facts: Mapping[str, Facts]) -
 
 
 def _check_mtu(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> None:
-    needed = trial.traffic.size_bytes + IPV4_UDP_HEADERS_BYTES
+    needed = trial.traffic.size_bytes + HEADERS_BYTES[trial.traffic.family]
     for host in lab.hosts:
         mtu = facts[host.name].mtu
         if mtu is not None and needed > mtu:
@@ -101,34 +120,53 @@ def _check_mtu(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> None:
             )
 
 
-def _networks(host: Host, facts: Mapping[str, Facts]) -> list[ipaddress.IPv4Interface]:
-    """Return a host's IPv4 addresses: the lab's, or with ``existing`` those found there."""
+def _segmented(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> Send:
+    """Return how to send, with ``gso: max`` as the number that every sender's kernel takes."""
+    gso, size = trial.send.gso, trial.traffic.size_bytes
+    if gso == "off":
+        return trial.send
+    limits = [facts[host.name].limits.get(GSO_SEGMENTS) for host in lab.senders]
+    known = [limit for limit in limits if limit is not None]
+    if len(known) < len(limits):
+        raise Unavailable("send.gso: the kernel of a sender took no GSO message when asked")
+    if gso == "max":
+        return replace(trial.send, gso=min(*known, MAX_PAYLOAD_BYTES // size))
+    if gso > min(known):
+        raise Unavailable(
+            f"send.gso: {gso} segments; the sender's kernel takes at most {min(known)} in a "
+            "message, Linux since 6.9 128; lower it, or write max"
+        )
+    return trial.send
+
+
+def _networks(trial: Trial, host: Host, facts: Mapping[str, Facts]) -> list[Interface]:
+    """Return a host's addresses of the traffic's family: the lab's, or those found there."""
     known = facts[host.name].addresses if host.existing else host.addresses
-    return [ipaddress.IPv4Interface(address) for address in known if ":" not in address]
+    found = [ipaddress.ip_interface(address) for address in known]
+    return [one for one in found if one.version == trial.traffic.family]
 
 
-def _destinations(
-    trial: Trial, lab: Lab, facts: Mapping[str, Facts]
-) -> list[tuple[ipaddress.IPv4Address, int]]:
+def _destinations(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> list[tuple[Address, int]]:
     """Return (address, port) of every destination, address by address."""
     indexes, ports = parse_to(trial.traffic.flows.to)
     found = []
     for host in lab.receivers:
-        addresses = [one.ip for one in _networks(host, facts)]
+        addresses = [one.ip for one in _networks(trial, host, facts)]
         if indexes[-1] > len(addresses):
             raise Unavailable(
-                f"traffic.flows.to asks for address {indexes[-1]} of {host.name}, "
-                f"which has {len(addresses)}"
+                f"traffic.flows.to asks for IPv{trial.traffic.family} address {indexes[-1]} of "
+                f"{host.name}, which has {len(addresses)}"
             )
         found += [(addresses[i - 1], port) for i in indexes for port in ports]
     return found
 
 
-def _source(host: Host, facts: Mapping[str, Facts], to: ipaddress.IPv4Address) -> str:
+def _source(trial: Trial, host: Host, facts: Mapping[str, Facts], to: Address) -> str:
     """Return the first address of a host in the destination's network, else its first."""
-    addresses = _networks(host, facts)
+    addresses = _networks(trial, host, facts)
     if not addresses:
-        raise Unavailable(f"{host.name} has no IPv4 address on {host.interface} to send from")
+        family = f"IPv{trial.traffic.family}"
+        raise Unavailable(f"{host.name} has no {family} address on {host.interface} to send from")
     return str(next((one for one in addresses if to in one.network), addresses[0]).ip)
 
 
@@ -147,7 +185,7 @@ def _flows(
     per_worker: dict[tuple[str, int], tuple[FlowSpec, ...]] = {}
     for host in lab.senders:
         tuples = [
-            (_source(host, facts, to), port, str(to), to_port)
+            (_source(trial, host, facts, to), port, str(to), to_port)
             for to, to_port in destinations
             for port in ports
         ]
@@ -209,7 +247,7 @@ def _receivers(
     for host in lab.receivers:
         cpus, found = worker_cpus(trial.receive.cpus, trial.receive.workers, lab, host, facts)
         findings += found
-        own = {str(one.ip) for one in _networks(host, facts)}
+        own = {str(one.ip) for one in _networks(trial, host, facts)}
         specs += [
             WorkerSpec(
                 role="receiver",

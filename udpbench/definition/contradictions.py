@@ -12,20 +12,18 @@ from typing import Any
 from pydantic import BaseModel
 
 from udpbench import units
+from udpbench.definition import ways
 from udpbench.definition.grammar import key_of
 from udpbench.definition.problems import Tree
 from udpbench.definition.ranges import addresses_of, parse_ports, parse_to
 from udpbench.errors import Problem
-from udpbench.model import HEADER_BYTES, MAX_PAYLOAD_BYTES, SECOND_NS, Lab, Trial
+from udpbench.model import HEADER_BYTES, SECOND_NS, Lab, Trial
 
 MAX_FLOWS = 65536
 """Flow numbers are u16 in the packet header."""
 
 OWN_AGENTS = ("bridge", "machine")
 """Agents that a built-in lab has beside those of its hosts (control/lab.py)."""
-
-GRO_ROOM_BYTES = 65535
-"""A merged datagram may be this long (net/core/gro.c: GRO_LEGACY_MAX_SIZE is 64 KiB)."""
 
 
 def flow_count(trial: Trial) -> int:
@@ -41,6 +39,7 @@ def in_point(tree: Tree, trial: Trial, model: BaseModel) -> Iterator[Problem]:
     yield from _flows(tree, trial)
     yield from _load(tree, trial)
     yield from _receiver(tree, trial)
+    yield from ways.in_ways(tree, trial, model)
     settings = getattr(model, "settings")  # noqa: B009 - a derived model
     yield from _one_root_queue(tree, settings)
     for role in ("sender", "receiver"):
@@ -56,8 +55,6 @@ def _calls(tree: Tree, trial: Trial, model: Any) -> Iterator[Problem]:
         if block.call == single and batch_set:
             what = f"call {single} moves one message a call"
             yield tree.problem((key, "batch"), what, "", f"remove it, or call {single}mmsg")
-    if trial.send.tail_bytes is not None and trial.send.gso == "off":
-        yield tree.problem(("send", "tail"), "only a GSO message has a tail", "", "set send.gso")
 
 
 def _sizes(tree: Tree, trial: Trial) -> Iterator[Problem]:
@@ -66,15 +63,6 @@ def _sizes(tree: Tree, trial: Trial) -> Iterator[Problem]:
     if size < HEADER_BYTES and read in ("header", "verify"):
         limit = f"at least {HEADER_BYTES}B with read: {read}"
         yield tree.problem(where, "no room for the header", limit, "set receive.read: copy or none")
-    gso = trial.send.gso
-    if isinstance(gso, int) and gso * size > MAX_PAYLOAD_BYTES:
-        limit = f"size times gso at most {MAX_PAYLOAD_BYTES}B"
-        yield tree.problem(("send", "gso"), "the message is too long", limit, "lower one of them")
-    room = trial.receive.room
-    if trial.receive.gro and room != "auto" and room < GRO_ROOM_BYTES:
-        limit = f"at least {GRO_ROOM_BYTES}B with gro"
-        step = "leave room out"
-        yield tree.problem(("receive", "room"), "would truncate a merged datagram", limit, step)
 
 
 def _flows(tree: Tree, trial: Trial) -> Iterator[Problem]:
@@ -89,9 +77,9 @@ def _flows(tree: Tree, trial: Trial) -> Iterator[Problem]:
         step = "narrow from or to"
         yield tree.problem((*where, "to"), f"{numbered} flows are too many", f"{MAX_FLOWS}", step)
     ports = parse_to(trial.traffic.flows.to)[1]
-    if 0 < trial.receive.workers < len(ports):
+    if 0 < trial.receive.workers < len(ports) and not ways.takes_turns(trial.receive):
         limit = f"at least {len(ports)}, one for each port of traffic.flows.to"
-        step = "raise it, or narrow the ports"
+        step = "raise it, narrow the ports, or wait by epoll, spin or nap"
         yield tree.problem(("receive", "workers"), "too few receiving workers", limit, step)
 
 
@@ -119,9 +107,6 @@ def _load(tree: Tree, trial: Trial) -> Iterator[Problem]:
 
 def _receiver(tree: Tree, trial: Trial) -> Iterator[Problem]:
     receive = trial.receive
-    if receive.fault is not None and receive.fault.worker > receive.workers:
-        limit = f"receive.workers is {receive.workers}"
-        yield tree.problem(("receive", "fault", "worker"), "no such worker", limit, "lower it")
     if receive.workers == 0 and trial.path_check == "arrive":
         step = "set path_check: explained"
         yield tree.problem(("receive", "workers"), "nothing can arrive at a closed port", "", step)
@@ -218,15 +203,20 @@ def _ways(tree: Tree, lab: Lab) -> Iterator[Problem]:
 
 
 def _unreachable(tree: Tree, lab: Lab) -> Iterator[Problem]:
-    networks = {
-        ipaddress.ip_interface(address).network
+    known = [
+        [ipaddress.ip_interface(address).network for address in host.addresses]
         for host in lab.senders
-        for address in host.addresses[:1]
-    }
+    ]
+    firsts = [
+        next((one for one in own if one.version == version), None)
+        for own in known
+        for version in (4, 6)
+    ]
     for i, host in enumerate(lab.receivers):
         for address in host.addresses:
             ip = ipaddress.ip_interface(address).ip
-            if networks and not all(ip in network for network in networks):
+            networks = {one for one in firsts if one is not None and one.version == ip.version}
+            if not all(ip in network for network in networks):
                 limit = ", ".join(sorted(str(network) for network in networks))
                 what = f"{ip} is outside the sender's network"
                 step = "take addresses of one network"

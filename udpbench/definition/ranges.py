@@ -19,6 +19,7 @@ _MAC = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}\Z")
 _ADDRESS_RANGE = re.compile(
     r"(\d{1,3}\.\d{1,3}\.\d{1,3})\.(\d{1,3})-(\d{1,3})/(\d{1,2})\Z", re.ASCII
 )
+_ADDRESS_RANGE_6 = re.compile(r"([0-9a-fA-F:]+:)([0-9a-fA-F]{1,4})-([0-9a-fA-F]{1,4})/(\d{1,3})\Z")
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
@@ -60,15 +61,24 @@ def parse_to(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def addresses_of(text: str) -> tuple[str, ...]:
-    """Return each address of ``192.168.254.1-20/24``, prefix kept; ValueError says why not."""
+    """Return each address of ``192.168.254.1-20/24``, prefix kept; ValueError says why not.
+
+    A range of IPv6 addresses is hexadecimal, as they are: ``fd00::1-14/64`` are twenty.
+    """
     found = _ADDRESS_RANGE.match(text)
-    if found is None:
-        spelled = [text]
-    else:
+    found_6 = _ADDRESS_RANGE_6.match(text)
+    if found is not None:
         low, high = int(found.group(2)), int(found.group(3))
         if not 0 <= low <= high <= 255:
             raise ValueError("no range of addresses; write it upwards, to 255")
         spelled = [f"{found.group(1)}.{i}/{found.group(4)}" for i in range(low, high + 1)]
+    elif found_6 is not None:
+        low, high = int(found_6.group(2), 16), int(found_6.group(3), 16)
+        if not low <= high:
+            raise ValueError("no range of addresses; write it upwards, in hexadecimal")
+        spelled = [f"{found_6.group(1)}{i:x}/{found_6.group(4)}" for i in range(low, high + 1)]
+    else:
+        spelled = [text]
     return tuple(_interface_address(part) for part in spelled)
 
 

@@ -113,11 +113,25 @@ def _coming_queues(wanted: HostBlock) -> Iterator[Setting]:
 
 
 def _quiet(wanted: HostBlock) -> Iterator[Setting]:
-    """IPv6 off while the link is down: its neighbour discovery would count as foreign packets."""
-    if wanted.lab.built_in:
-        name = f"net.ipv6.conf.{wanted.host.interface}.disable_ipv6"
-        # A kernel without IPv6 has nothing to switch off.
-        yield Setting("sysctl", name, 1, path=wanted.path("link"), optional=True)
+    """Keep IPv6's own packets away while the link is down: they would count as foreign ones.
+
+    IPv6 is off, and where it carries the traffic it announces nothing but its multicast groups,
+    once, at once. A kernel without IPv6 has nothing to switch off.
+    """
+    if not wanted.lab.built_in:
+        return
+    conf = f"net.ipv6.conf.{wanted.host.interface}"
+    silent = {f"{conf}.disable_ipv6": 1}
+    if wanted.family == 6:
+        silent = {
+            f"{conf}.disable_ipv6": 0,
+            f"{conf}.addr_gen_mode": 1,
+            f"{conf}.router_solicitations": 0,
+            f"{conf}.mldv2_unsolicited_report_interval": MLD_REPORT_MS,
+        }
+    for name, value in silent.items():
+        optional = wanted.family == 4
+        yield Setting("sysctl", name, value, path=wanted.path("link"), optional=optional)
 
 
 def is_machine_wide(name: str) -> bool:
@@ -165,7 +179,13 @@ def _up(wanted: HostBlock) -> Iterator[Setting]:
 
 def _added(wanted: HostBlock) -> tuple[str, ...]:
     more = [one for text in wanted.block.get("addresses", ()) for one in addresses_of(text)]
-    return tuple(dict.fromkeys([*wanted.host.addresses, *more]))
+    wanted_ones = dict.fromkeys([*wanted.host.addresses, *more])
+    # A built-in lab has those alone that carry traffic, so that nothing else speaks there.
+    return tuple(
+        one
+        for one in wanted_ones
+        if not wanted.lab.built_in or (":" in one) == (wanted.family == 6)
+    )
 
 
 def _unclaimed(wanted: HostBlock) -> Iterator[Setting]:
@@ -190,6 +210,8 @@ def _neighbours(wanted: HostBlock) -> Iterator[Setting]:
         lab = wanted.lab
         for other in lab.senders if wanted.host.role == "receiver" else lab.receivers:
             for address in other.addresses:
+                if (":" in address) != (wanted.family == 6):
+                    continue
                 found[address.partition("/")[0]] = (mac_of(lab, other), "link")
     for text in wanted.block.get("neighbours", ()):
         ip, _, mac = text.partition(" ")
@@ -257,6 +279,9 @@ ORDER: tuple[Part, ...] = (
 )
 """Channels take the rest of a card along when they change, and a link that flaps takes addresses
 and routes along; so what is lost thereby comes after it."""
+
+MLD_REPORT_MS = 20
+"""A whole number of ticks at any CONFIG_HZ; else it does not read back as it was asked for."""
 
 MACHINE_ORDER: tuple[Part, ...] = (_sysctls, card.flow_table, _power, card.interrupts)
 """Parts of which something belongs to the machine."""

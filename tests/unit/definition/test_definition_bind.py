@@ -170,7 +170,7 @@ def test_on_one_cpu_both_roles_share_it_with_a_finding(lab: Lab) -> None:
         (
             {"traffic": {"flows": {"to": "receiver.addresses[3]:1"}}},
             {},
-            "traffic.flows.to asks for address 3 of receiver, which has 2",
+            "traffic.flows.to asks for IPv4 address 3 of receiver, which has 2",
         ),
         (
             {"traffic": {"size": "1473B"}},

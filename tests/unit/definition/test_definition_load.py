@@ -229,7 +229,7 @@ def test_the_stored_text_of_an_extending_experiment_stands_alone() -> None:
 def test_a_problem_in_an_extended_file_is_reported_there() -> None:
     """The line is that of the file the value stands in."""
     write(Path.cwd(), "question: base\nsend:\n  batch: 0\n", "base.yaml")
-    assert ["base.yaml:3: send.batch: 0: below the range; 1 to 1024"] == refused(
+    assert ["base.yaml:3: send.batch: 0: below the range; 1 to 1024, or auto"] == refused(
         "extends: base.yaml"
     )
 

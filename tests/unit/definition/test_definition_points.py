@@ -29,7 +29,7 @@ def test_every_variant_meets_every_point_of_the_sweep_in_declared_order() -> Non
     ] == [trial.point for trial in experiment.points]
     last = experiment.points[-1]
     assert {"traffic.size": "32B", "receive.batch": 8} == last.values
-    assert ("all", 32, 8, 1024) == (
+    assert ("all", 32, 8, "auto") == (
         last.variant,
         last.traffic.size_bytes,
         last.receive.batch,
@@ -72,7 +72,7 @@ def test_below_sysctl_the_rest_of_a_path_is_one_key() -> None:
     [
         (
             "sweep:\n  send.batch: [1,\n    4096]",
-            "x.yaml:4: send.batch: 4096: above the range; 1 to 1024",
+            "x.yaml:4: send.batch: 4096: above the range; 1 to 1024, or auto",
         ),
         (
             "variants:\n  a: {send.bach: 1}",
@@ -84,7 +84,7 @@ def test_below_sysctl_the_rest_of_a_path_is_one_key() -> None:
         ),
         (
             "variants:\n  a: {send.batch.x: 1}",
-            "x.yaml:3: send.batch: not a text; 1 to 1024; write a single value",
+            "x.yaml:3: send.batch: not a text; 1 to 1024, or auto; write a single value",
         ),
         ("sweep: {send.batch: 1}", "x.yaml:2: sweep.send.batch: 1: a list is expected"),
         ("sweep: {send.batch: []}", "x.yaml:2: sweep.send.batch: the list is empty; name at least"),
@@ -170,7 +170,7 @@ def test_set_changes_the_base() -> None:
         ("a..b=3", "--set: a..b: no dotted path; write for example send.batch=64"),
         ("expect=[]", "--set: expect: --set changes single values only; edit the file instead"),
         ("extends=x", "--set: extends: --set changes single values only; edit the file instead"),
-        ("send.batch=9999", "--set: send.batch: 9999: above the range; 1 to 1024"),
+        ("send.batch=9999", "--set: send.batch: 9999: above the range; 1 to 1024, or auto"),
         ("send.bach=9", "--set: send.bach: 9: unknown key; did you mean batch?"),
         ("send.batch=[", "--set:1: no YAML: while parsing"),
         (

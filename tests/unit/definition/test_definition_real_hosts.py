@@ -95,5 +95,5 @@ def test_an_existing_address_elsewhere_is_reached_from_the_first(settled: Lab) -
 def test_a_host_without_an_existing_address_is_told(settled: Lab) -> None:
     """The index that was asked for is named, and how many there are."""
     found = {**FOUND, "right": facts("right")}
-    with pytest.raises(Unavailable, match=r"asks for address 1 of right, which has 0"):
+    with pytest.raises(Unavailable, match=r"asks for IPv4 address 1 of right, which has 0"):
         bind(trial(), settled, found)

@@ -147,17 +147,17 @@ def test_the_default_lab_is_two_namespaces() -> None:
     """Names, interfaces and addresses are those of the documentation."""
     lab = load.load_lab("local")
     sender, receiver = lab.hosts
-    assert ("sender", "send0", ("192.168.254.30/24",)) == (
+    assert ("sender", "send0", ("192.168.254.30/24", "fd75:6264::30/64")) == (
         sender.name,
         sender.interface,
         sender.addresses,
     )
-    assert ("receiver", "receive0", 20, "192.168.254.1/24", "192.168.254.20/24") == (
+    ends = ("192.168.254.1/24", "192.168.254.20/24", "fd75:6264::1/64", "fd75:6264::14/64")
+    assert ("receiver", "receive0", 40, ends) == (
         receiver.name,
         receiver.interface,
         len(receiver.addresses),
-        receiver.addresses[0],
-        receiver.addresses[-1],
+        tuple(receiver.addresses[n] for n in (0, 19, 20, 39)),
     )
     assert (None, None, True) == (sender.cpus, receiver.cpus, lab.built_in)
 
@@ -301,7 +301,7 @@ def test_defaults_stand_in_the_schema_as_a_user_writes_them() -> None:
     assert ("32B", "unlimited", "none", "off", 1) == tuple(
         traffic[key]["default"] for key in ("size", "rate", "count", "echo", "ttl")
     )
-    assert ("10ms", "default", "off", 1024) == tuple(
+    assert ("10ms", "default", "off", "auto") == tuple(
         send[key]["default"] for key in ("bucket", "buffer", "gso", "batch")
     )
 
