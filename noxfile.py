@@ -32,6 +32,7 @@ PACKAGES = {
 LAB_PACKAGES = {
     "openssh-server": lambda: Path("/usr/sbin/sshd").exists(),
     "sudo": lambda: shutil.which("sudo") is not None,
+    "sockperf": lambda: shutil.which("sockperf") is not None,
 }
 """What the lab tests need besides, as real parts."""
 SERVICE_POLICY = Path("/usr/sbin/policy-rc.d")

@@ -475,7 +475,7 @@ class WorkerStats:
 
     What its way of reading cannot see is not there. Once its loop has ended there are the thread's
     ``user_ns system_ns voluntary_switches involuntary_switches`` (getrusage(2)) as well, and of one
-    with a fault ``purged_packets``, which nobody read.
+    with a fault ``purged_packets`` in ``purged_messages``, which nobody read.
     """
 
     worker: str

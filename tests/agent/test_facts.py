@@ -130,7 +130,7 @@ def test_topology_limits_and_environment_are_read(tmp_path: Path) -> None:
 
     assert {"0": (0, 1), "1": (2, 3)} == facts.numa_nodes(host)
     assert {"0": (0, 2)} == facts.siblings(host)
-    assert {"net.core.rmem_max": 212992} == facts.limits(host)
+    assert {"net.core.rmem_max": 212992} == facts.limits(host, ())
     assert {
         "mitigations": "spectre_v2: Mitigation: Retpolines",
         "governor": "performance, powersave",
@@ -190,3 +190,10 @@ def test_a_link_has_a_carrier_or_not(
 def test_a_link_that_is_taken_down_is_down(tmp_path: Path) -> None:
     """Then the kernel refuses to say whether it has a carrier."""
     assert "down" == facts.link(DownHost(tmp_path), "eth3")
+
+
+def test_the_limit_of_segments_is_asked_at_the_first_address(tmp_path: Path) -> None:
+    """Once there is one; where no message is taken there is no limit."""
+    host = Host(tree(tmp_path, {}))
+    assert {"udp.gso_segments"} == set(facts.limits(host, ("127.0.0.1/8", "fd00::1/64")))
+    assert {} == facts.limits(host, ("192.0.2.1/24",))

@@ -100,8 +100,19 @@ def test_hello_tells_who_the_agent_is(agent: Agent) -> None:
         hello["held_by"],
     )
     assert os.stat("/proc/self/ns/net").st_ino == hello["netns"]  # noqa: PTH116
-    capabilities = {"net_admin", "rcvbuf_force", "machine_sysctl", "kernel_threads", "real_time"}
-    assert capabilities == set(hello["capabilities"])
+    assert {
+        "net_admin",
+        "rcvbuf_force",
+        "machine_sysctl",
+        "kernel_threads",
+        "real_time",
+        "udp_gso",
+        "udp_gro",
+        "udp_zerocopy",
+        "busy_poll",
+        "reuseport_cbpf",
+        "incoming_cpu",
+    } == set(hello["capabilities"])
     assert agent.process.pid == os.getsid(agent.process.pid)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 from udpbench.analysis.judge import judge
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
-from udpbench.model import SECOND_NS, Result, TrialRecord
+from udpbench.model import SECOND_NS, Progress, Result, TrialRecord
 from udpbench.records import RunHeader, RunWriter, now_utc, read_run
 
 pytestmark = [
@@ -30,7 +33,6 @@ BASE = {
         "size": "64B",
         "flows": {"from": "65400-65403"},
     },
-    "send": {"workers": 2},
     "receive": {"workers": 2},
     "duration": "5s",
     "warmup": "0s",
@@ -46,7 +48,7 @@ WAYS: dict[str, dict[str, Choice]] = {
         "gso-send": {"send.gso": "max", "send.call": "send"},
         "tail": {"send.gso": 4, "send.tail": "20B"},
         "zerocopy": {"send.zerocopy": True, "send.batch": 16},
-        "fragment": {"traffic.fragment": True, "traffic.size": "4000B", "send.batch": 4},
+        "fragment": {"traffic.fragment": True, "traffic.size": "4000B", "traffic.rate": "5kpps"},
     },
     "receive": {
         "recv": {"receive.call": "recv"},
@@ -91,7 +93,9 @@ def all_pairs() -> Iterator[dict[str, str]]:
         yield best
 
 
-def conducted(folder: Path, *experiments: dict[str, Any]) -> tuple[TrialRecord, ...]:
+def conducted(
+    folder: Path, *experiments: dict[str, Any], tell: Callable[[Progress], None] = lambda _: None
+) -> tuple[TrialRecord, ...]:
     """Return the records of a run in the built-in lab."""
     loaded = tuple(
         load_experiment_data({**BASE, **keys}, f"ways{n}") for n, keys in enumerate(experiments)
@@ -100,7 +104,7 @@ def conducted(folder: Path, *experiments: dict[str, Any]) -> tuple[TrialRecord, 
     header = RunHeader("test", now_utc(), (), 1, lab.name, lab.text, loaded)
     writer = RunWriter.create(folder, header)
     options = RunOptions(seed=1, lease_ns=5 * SECOND_NS)
-    outcome = run(loaded, lab, writer, lambda _: None, options)
+    outcome = run(loaded, lab, writer, tell, options)
     assert (None, ()) == (outcome.error, outcome.restore_errors)
     return read_run(folder).records
 
@@ -134,3 +138,76 @@ def test_every_pair_of_ways_accounts_for_every_packet(tmp_path: Path) -> None:
     found = {str(result.trial.variant): told(result) for result in results}
     assert {} == {name: one for name, one in found.items() if one != good}
     assert set(variants) == set(found)
+
+
+def test_streams_and_members_that_fail_are_accounted_for(tmp_path: Path) -> None:
+    """A baseline has no ledger; what a hanging or leaving member holds has its own line."""
+    group = {"receive.sockets": "reuseport", "receive.wait": "nap 100us"}
+    variants = {
+        "tcp": {"traffic.protocol": "tcp"},
+        "hang": {**group, "receive.fault": {"worker": 1, "after": "30ms", "does": "hang"}},
+        "exit": {**group, "receive.fault": {"worker": 2, "after": "30ms", "does": "exit"}},
+    }
+    records = conducted(tmp_path / "run", {"variants": variants})
+    results = {str(one.trial.variant): judge(one) for one in records}
+    lines = {
+        name: {entry.stage: entry.packets for entry in result.ledger.entries}
+        for name, result in results.items()
+        if result.ledger is not None
+    }
+    assert {"hang", "exit"} == set(lines)
+    good = {"status": "done", "sent": PACKETS, "unaccounted": 0, "wrong": []}
+    assert {"tcp": {**good, "unaccounted": None}, "hang": good, "exit": good} == {
+        name: told(result) for name, result in results.items()
+    }
+    assert PACKETS == results["tcp"].received_packets
+    received = results["hang"].received_packets
+    purged = lines["hang"]["udp_purged"]
+    assert received is not None
+    assert purged is not None
+    assert 0 < purged < PACKETS
+    assert 0 < received < PACKETS
+    assert lines["exit"]["udp_purged"] is not None
+
+
+def test_flows_split_over_workers_are_merged(tmp_path: Path) -> None:
+    """Each worker reads some packets of the one flow, and the flow has them all, each once."""
+    keys = {"traffic.flows": {"from": 65400}, "receive.workers": 3, "receive.call": "recv"}
+    ((record,)) = conducted(tmp_path / "run", {"variants": {"one": keys}})
+    (measured,) = [phase for phase in record.phases if phase.name == "measured"]
+    (flow,) = measured.flows["receiver"]
+    shares = [one.counts["received_packets"] for one in measured.stats if one.role == "receiver"]
+    assert (PACKETS, PACKETS - 1, PACKETS) == (flow.packets, flow.highest_sequence, sum(shares))
+    assert [True] * 3 == [share > 0 for share in shares]
+
+
+@pytest.mark.skipif(shutil.which("sockperf") is None, reason="apt-get install sockperf")
+def test_a_rivals_packets_are_counted_foreign(tmp_path: Path) -> None:
+    """All that sockperf says it sent to our port, and the trial is invalid for it."""
+    pids: dict[str, str] = {}
+    rivals: list[subprocess.Popen[str]] = []
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "host":
+            name, _, rest = progress.text.partition(": agent ")
+            pids[name] = rest.partition(" ")[0]
+        if progress.event == "phase" and " measured " in progress.text:
+            throughput = "sockperf throughput -i 192.168.254.1 -p 4321 -m 32 -t 1 --mps=2000"
+            command = ["nsenter", f"--target={pids['sender']}", "--net", *throughput.split()]
+            rivals.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+
+    keys = {"traffic": {"rate": "5kpps"}, "duration": "3s"}
+    (record,) = conducted(tmp_path / "run", keys, tell=tell)
+    (rival,) = rivals
+    said = rival.communicate(timeout=10)[0]
+    sent = re.search(r"Total of (\d+) messages sent", said)
+    assert sent is not None, said
+    (measured,) = [phase for phase in record.phases if phase.name == "measured"]
+    counts = [one.counts for one in measured.stats if one.role == "receiver"]
+    result = judge(record)
+    assert 1000 < int(sent.group(1))
+    assert int(sent.group(1)) == sum(one["foreign_packets"] for one in counts)
+    assert ({"foreign traffic"}, 0) == (
+        {str(one.what).partition(":")[0] for one in result.findings if one.severity == "invalid"},
+        result.unaccounted,
+    )

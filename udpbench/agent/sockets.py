@@ -10,6 +10,7 @@ import errno
 import os
 import socket
 import struct
+from dataclasses import dataclass
 from typing import Any, Optional
 
 # Numbers of include/uapi/linux/{in,in6,udp,filter}.h and asm-generic/socket.h that Python lacks.
@@ -199,31 +200,44 @@ def _attach(of: socket.socket, option: int, filter_bytes: bytes) -> None:
 # --- what is left --------------------------------------------------------------------------------
 
 
-def unread_packets(of: socket.socket) -> int:
-    """Read what waits in a socket, and return how many packets it was."""
-    packets, room = 0, [bytearray(1)]
+@dataclass(frozen=True)
+class Unread:
+    """What waited in sockets: merged datagrams are one message."""
+
+    messages: int = 0
+    packets: int = 0
+
+    def __add__(self, other: Unread) -> Unread:
+        """Return both together."""
+        return Unread(self.messages + other.messages, self.packets + other.packets)
+
+
+def unread(of: socket.socket) -> Unread:
+    """Read what waits in a socket, and return how much it was."""
+    messages, packets, room = 0, 0, [bytearray(1)]
     while True:
         try:
             length, controls, _, _ = of.recvmsg_into(
                 room, socket.CMSG_SPACE(4), socket.MSG_DONTWAIT | socket.MSG_TRUNC
             )
         except BlockingIOError:
-            return packets
+            return Unread(messages, packets)
+        messages += 1
         merged = [data for level, kind, data in controls if (level, kind) == (SOL_UDP, UDP_GRO)]
         packets += -(-length // struct.unpack("i", merged[0])[0]) if merged else 1
 
 
-def closed(of: socket.socket) -> int:
-    """Close a socket, so that it leaves its reuseport group; return how many packets it held.
+def closed(of: socket.socket) -> Unread:
+    """Close a socket, so that it leaves its reuseport group; return what it held.
 
     Closing throws them away and counts them nowhere. So they are read first; then a filter refuses
     what still comes, which the kernel does count, and what came before it is read as well.
     """
-    packets = unread_packets(of)
+    held = unread(of)
     _attach(of, SO_ATTACH_FILTER, struct.pack("=HBBI", BPF_RETURN, 0, 0, 0))
-    packets += unread_packets(of)
+    held += unread(of)
     of.close()
-    return packets
+    return held
 
 
 # --- buffers and numbers -------------------------------------------------------------------------

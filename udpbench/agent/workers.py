@@ -64,7 +64,7 @@ class Worker:
         result = loop.run(phase)
         spent = cost.end()
         faulty = self.plan["fault"] is not None and phase["faulty"]
-        left = {"purged_packets": self._leave_behind()} if faulty else {}
+        left = self._leave_behind() if faulty else {}
         return {"errno": -result, "counts": {**spent, **left}}
 
     def _make_loop(self) -> Union[Sending, Receiving]:
@@ -80,17 +80,17 @@ class Worker:
             ]
         return Receiving(self.crew.memory, self.index, self.opened, self.crew.cpus)
 
-    def _leave_behind(self) -> int:
-        """Return how many packets a worker with a fault left unread; what exits closes its sockets.
+    def _leave_behind(self) -> dict[str, int]:
+        """Return what a worker with a fault left unread; one that exits closes its sockets.
 
         A socket that others read, too, keeps its packets for them.
         """
         fault = self.plan["fault"]
-        if not fault["alone"]:
-            return 0
-        if fault["does"] == "exit" and not self.crew.memory.stopped:
-            return sum(sockets.closed(one) for one in self.opened)
-        return sum(sockets.unread_packets(one) for one in self.opened)
+        exits = fault["does"] == "exit" and not self.crew.memory.stopped
+        leave = sockets.closed if exits else sockets.unread
+        mine = self.opened if fault["alone"] else []
+        left = sum((leave(one) for one in mine), sockets.Unread())
+        return {"purged_messages": left.messages, "purged_packets": left.packets}
 
     def _pin(self) -> None:
         cpu = self.plan["cpu"]

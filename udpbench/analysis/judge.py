@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from udpbench.analysis import rates
 from udpbench.analysis.checks import check
-from udpbench.analysis.ledger import make_ledger, received_packets, sent_packets
+from udpbench.analysis.ledger import intended_packets, make_ledger, received_packets, sent_packets
 from udpbench.analysis.readings import Readings, readings
 from udpbench.model import Finding, Ledger, Result, TrialRecord, WorkerResult
 
@@ -22,7 +22,9 @@ def judge(record: TrialRecord) -> Result:
     measured = readings(record)
     if record.status != "done" or measured is None:
         return _without_numbers(record)
-    ledger = make_ledger(measured)
+    # A stream has no packets that could be lost on the way: a baseline, and no ledger.
+    datagrams = record.trial.traffic.protocol == "udp"
+    ledger = make_ledger(measured) if datagrams else None
     findings = record.findings + check(measured)
     sent, received = sent_packets(measured), received_packets(measured)
     bytes_per_s = rates.role_rate(measured, "receiver", "received_bytes")
@@ -31,16 +33,17 @@ def judge(record: TrialRecord) -> Result:
         status=record.status,
         valid=all(finding.severity != "invalid" for finding in findings),
         findings=findings,
-        intended_packets=ledger.intended_packets,
+        intended_packets=intended_packets(measured),
         sent_packets=sent,
         received_packets=received,
-        lost_packets=sent - received,
+        lost_packets=sent - received if datagrams else None,
         offered_pps=rates.role_rate(measured, "sender", "sent_packets"),
         delivered_pps=rates.role_rate(measured, "receiver", "received_packets"),
         delivered_mib_s=bytes_per_s / MIB_BYTES if bytes_per_s is not None else None,
         delivered_pps_spread=rates.spread(measured),
-        loss_ratio=rates.ratio(sent - received, sent),
+        loss_ratio=rates.ratio(sent - received, sent) if datagrams else None,
         send_calls_per_packet=rates.ratio(measured.count("sender", "send_calls"), sent),
+        skbs_per_packet=rates.skbs_per_packet(measured) if datagrams else None,
         send_cpu_ns_per_packet=rates.ratio(rates.cpu_ns(measured, "sender"), sent),
         receive_cpu_ns_per_packet=rates.ratio(rates.cpu_ns(measured, "receiver"), received),
         ledger=ledger,
@@ -81,7 +84,8 @@ def _without_numbers(record: TrialRecord) -> Result:
 def _where_the_path_ended(record: TrialRecord) -> tuple[Finding, ...]:
     """Tell where the packets of a path phase died, where that is what failed the trial."""
     ledger = path_ledger(record)
-    if (record.error or {}).get("kind") != "PathError" or ledger is None:
+    datagrams = record.trial.traffic.protocol == "udp"
+    if (record.error or {}).get("kind") != "PathError" or ledger is None or not datagrams:
         return ()
     ends = [f"{entry.stage} {entry.packets}" for entry in ledger.entries if entry.packets]
     if ledger.unaccounted:

@@ -309,10 +309,18 @@ def udp_memory(readings: Readings) -> Span | None:
 def udp_purged(readings: Readings) -> Span | None:
     """Return the packets that were still queued when their socket was closed.
 
-    No counter of the kernel moves for them; who closes a socket counts its queue before. A worker
-    that leaves while packets flow cannot.
+    No counter of the kernel moves for them; who closes a socket reads its queue before. None where
+    a worker was to leave on purpose and did not tell.
     """
     fault = readings.record.trial.receive.fault
-    if fault is not None and fault.does == "exit":
+    told = any("purged_packets" in one.counts for one in readings.workers("receiver"))
+    if fault is not None and readings.phase.name == "measured" and not told:
         return None
     return exactly(readings.count("receiver", "purged_packets"))
+
+
+def app_truncated(readings: Readings) -> Span | None:
+    """Return the packets that were cut off; None where nothing of them was copied."""
+    packets = readings.count("receiver", "truncated_packets")
+    blind = readings.record.trial.receive.read == "none"
+    return None if blind and packets == 0 else exactly(packets)

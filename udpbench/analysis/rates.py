@@ -65,6 +65,17 @@ def ratio(part: int | None, whole: int) -> float | None:
     return part / whole if part is not None and whole > 0 else None
 
 
+def skbs_per_packet(readings: Readings) -> float | None:
+    """Return messages over datagrams as the receivers read them: 1 unless GRO merges.
+
+    A way of receiving returns a skb for each message, whatever it holds. None without a receiver.
+    """
+    if not any("read_messages" in stats.counts for stats in readings.workers("receiver")):
+        return None
+    messages = readings.count("receiver", "read_messages")
+    return ratio(messages, readings.count("receiver", "read_packets"))
+
+
 # --- in motion -----------------------------------------------------------------------------------
 
 

@@ -101,6 +101,9 @@ def _by_rules(readings: Readings) -> int | None:
 
 
 def _sockets_explained(readings: Readings) -> int | None:
+    fault = readings.record.trial.receive.fault
+    if fault is not None and fault.does == "exit":
+        return 0  # the drops of the socket that it closed are gone with it
     return readings.counter("receiver", places.RCVBUF)
 
 
@@ -350,7 +353,7 @@ STAGES = (
     Stage(
         "app_truncated",
         "receiver",
-        _count("receiver", "truncated_packets"),
+        places.app_truncated,
         "truncated_packets",
         "Read, but longer than the room that the application offered, so its end is lost.",
         "a larger receive.room",

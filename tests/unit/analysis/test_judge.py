@@ -8,7 +8,7 @@ import pytest
 
 from analysis import build
 from udpbench.analysis.judge import judge, path_ledger
-from udpbench.model import SECOND_NS, Finding
+from udpbench.model import SECOND_NS, Finding, Traffic
 
 
 def test_a_lossy_trial_has_its_numbers() -> None:
@@ -185,3 +185,33 @@ def test_judging_is_pure() -> None:
     """The same record gives the same result."""
     record = build.lossy(1000, {"right": {"snmp.Udp.NoPorts": 3}}, 3)
     assert judge(record) == judge(record)
+
+
+def test_a_stream_has_rates_and_no_ledger() -> None:
+    """Nothing of it can be lost on the way; what is read is what was written, and may be cut."""
+    of = build.trial(traffic=Traffic(protocol="tcp"))
+    result = judge(build.record(1000, 990, of=of, moves={"right": {"snmp.Udp.InDatagrams": 5}}))
+    assert (True, None, None, None, None) == (
+        result.valid,
+        result.ledger,
+        result.lost_packets,
+        result.loss_ratio,
+        result.skbs_per_packet,
+    )
+    assert (1000, 990, 1000) == (
+        result.sent_packets,
+        result.received_packets,
+        result.intended_packets,
+    )
+    assert result.delivered_pps is not None
+
+
+def test_merged_datagrams_are_fewer_skbs() -> None:
+    """Messages over datagrams, as the receivers read them; without a receiver it is unknown."""
+    told = build.receiver_counts(1000, read_messages=20)
+    workers = (
+        build.worker("sender", build.sender_counts(1000)),
+        build.worker("receiver", told),
+    )
+    assert 0.02 == judge(build.record(1000, workers=workers)).skbs_per_packet
+    assert judge(build.record(1000, workers=workers[:1])).skbs_per_packet is None

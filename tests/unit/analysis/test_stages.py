@@ -8,6 +8,7 @@ import pytest
 
 from analysis import build
 from analysis.test_ledger import entries
+from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger import make_ledger
 from udpbench.analysis.readings import readings
 from udpbench.analysis.stages import STAGES
@@ -283,10 +284,25 @@ def test_what_is_lost_on_purpose_is_intended_and_sent() -> None:
     assert {"left.faults": 2} == entry(record, "tx_netfilter").parts
 
 
-def test_a_worker_that_leaves_makes_its_queue_unobservable() -> None:
-    """Nobody counts what waits in a socket that closes under way."""
+def test_what_a_worker_with_a_fault_left_is_what_it_told() -> None:
+    """A queue is counted before its socket is closed; without a word nothing is known of it."""
     of = build.trial(receive=Receive(fault=Fault(1, 0, "exit")))
     assert {"udp_purged": None} == entries(build.record(1000, of=of))
+    told = build.receiver_counts(990, purged_packets=10, purged_messages=10)
+    workers = (
+        build.worker("sender", build.sender_counts(1000)),
+        build.worker("receiver", told),
+    )
+    moves = right(snmp__Udp__InDatagrams=1000)
+    record = build.record(1000, 990, of=of, workers=workers, moves=moves)
+    assert {"udp_purged": 10} == entries(record)
+    assert [] == [one for one in judge(record).findings if one.what == "counters disagree"]
+
+
+def test_what_is_cut_off_is_unknown_where_nothing_is_copied() -> None:
+    """It is None and not 0."""
+    of = build.trial(receive=Receive(read="none"))
+    assert {"app_truncated": None} == entries(build.record(1000, of=of))
 
 
 def test_every_stage_says_what_it_means_and_what_helps() -> None:

@@ -1,0 +1,170 @@
+"""What hosts must offer for the ways of a trial, and what becomes of ways when they are bound."""
+
+from __future__ import annotations
+
+import pytest
+from definition_fixture import both, trial
+
+from udpbench.definition import load, offers
+from udpbench.definition.bind import LabContext, Unavailable, bind, settings_for
+from udpbench.definition.ranges import addresses_of
+from udpbench.model import GSO_SEGMENTS, Lab, Receive, Send
+
+ALL = dict.fromkeys(offers.OFFERS, True)
+NEEDING = {
+    "udp_gso": {"send": {"gso": 2}},
+    "udp_zerocopy": {"send": {"zerocopy": True}},
+    "udp_gro": {"receive": {"gro": True}},
+    "reuseport_cbpf": {"receive": {"sockets": "reuseport-cpu"}},
+    "incoming_cpu": {"receive": {"sockets": "incoming-cpu"}},
+    "busy_poll": {"receive": {"wait": "busy-poll 50us"}},
+}
+
+
+@pytest.mark.parametrize("name", list(offers.OFFERS))
+def test_what_a_kernel_lacks_is_said_with_since_when_it_exists(lab: Lab, name: str) -> None:
+    """Only where it is asked for, and only of hosts of that role; unknown counts as there."""
+    of_role = offers.OFFERS[name].role
+    asked = [trial(**NEEDING[name])] * 2
+    without = {host.name: {**ALL, name: False} for host in lab.hosts}
+    (told,) = offers.lacking(asked, lab, without)
+    assert told.startswith(f"{of_role}: {offers.OFFERS[name].key}: this kernel has no ")
+    assert "; Linux has it since " in told
+    assert [] == list(offers.lacking([trial()], lab, without))
+    other = {host.name: {**ALL, name: host.role == of_role} for host in lab.hosts}
+    assert [] == list(offers.lacking(asked, lab, other))
+    assert [] == list(offers.lacking(asked, lab, {host.name: {} for host in lab.hosts}))
+
+
+def test_a_closed_port_needs_nothing_of_a_receiver(lab: Lab) -> None:
+    """Nobody receives there."""
+    closed = trial(receive={"workers": 0, "gro": True}, path_check="explained")
+    without = {host.name: {"udp_gro": False} for host in lab.hosts}
+    assert [] == list(offers.lacking([closed], lab, without))
+
+
+@pytest.mark.parametrize(
+    ("gso", "size", "limit", "expected"),
+    [
+        ("max", "32B", 64, 64),
+        ("max", "32B", 128, 128),
+        ("max", "1400B", 128, 46),
+        (8, "32B", 64, 8),
+    ],
+)
+def test_segments_are_bound_to_what_the_kernel_takes(
+    lab: Lab, gso: object, size: str, limit: int, expected: int
+) -> None:
+    """``max`` is what one message holds, for both roles: the receiver knows what reaches it."""
+    facts = both(limits={GSO_SEGMENTS: limit})
+    bound = bind(trial(send={"gso": gso}, traffic={"size": size}), lab, facts)
+    assert [expected] * 2 == [one.send.gso for one in bound.workers if one.send is not None]
+
+
+def test_segments_that_no_kernel_here_takes_skip_the_trial(lab: Lab) -> None:
+    """More than the limit, or a kernel whose limit nobody found, with the reason."""
+    with pytest.raises(Unavailable) as caught:
+        bind(trial(send={"gso": 128}), lab, both(limits={GSO_SEGMENTS: 64}))
+    assert (
+        "send.gso: 128 segments; the sender's kernel takes at most 64 in a message, Linux since "
+        "6.9 128; lower it, or write max"
+    ) == str(caught.value)
+    with pytest.raises(Unavailable) as caught:
+        bind(trial(send={"gso": "max"}), lab, both())
+    text = "send.gso: the kernel of a sender took no GSO message when asked"
+    assert text == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("send", "messages"),
+    [
+        (Send(), 1024),
+        (Send(gso=64), 16),
+        (Send(gso=100), 10),
+        (Send(gso="max"), 1024),
+        (Send(batch=7, gso=64), 7),
+    ],
+)
+def test_a_send_batch_is_as_many_datagrams_with_segments_as_without(
+    send: Send, messages: int
+) -> None:
+    """``auto`` divides by the segments; a number is taken as it is."""
+    assert messages == send.messages
+
+
+def test_a_receive_batch_is_smaller_where_messages_are_merged() -> None:
+    """Each then has room for 64 KiB."""
+    made = (Receive(), Receive(gro=True), Receive(gro=True, batch=3))
+    assert [512, 16, 3] == [one.messages for one in made]
+
+
+def test_only_fragments_and_streams_may_exceed_the_mtu(lab: Lab) -> None:
+    """IPv6 headers are 20 B longer."""
+    assert 2 == len(bind(trial(traffic={"size": "4000B", "fragment": True}), lab, both()).workers)
+    assert 2 == len(bind(trial(traffic={"size": "4000B", "protocol": "tcp"}), lab, both()).workers)
+    six = load.load_lab("local")
+    assert 2 == len(bind(trial(traffic={"size": "1452B", "family": 6}), six, both()).workers)
+    with pytest.raises(Unavailable, match="a datagram of 1453B needs an MTU of 1501"):
+        bind(trial(traffic={"size": "1453B", "family": 6}), six, both())
+
+
+def test_a_worker_that_takes_turns_reads_several_ports(lab: Lab) -> None:
+    """Three ports over two workers: the first has two of them."""
+    chosen = trial(
+        traffic={"flows": {"to": "receiver.addresses[1]:1-3"}},
+        receive={"workers": 2, "wait": "epoll"},
+    )
+    bound = bind(chosen, lab, both())
+    assert [(1, 3), (2,)] == [one.bind_ports for one in bound.workers if one.role == "receiver"]
+
+
+def test_flows_have_addresses_of_the_traffics_family() -> None:
+    """The same lab carries both; indexes count within the family."""
+    lab = load.load_lab("local")
+    flows = {"flows": {"to": "receiver.addresses[20]:4321"}}
+    for family, ends in (
+        (4, ("192.168.254.30", "192.168.254.20")),
+        (6, ("fd75:6264::30", "fd75:6264::14")),
+    ):
+        (flow,) = bind(trial(traffic={"family": family, **flows}), lab, both()).workers[0].flows
+        assert ends == (flow.source, flow.destination)
+
+
+def test_a_host_without_an_address_of_the_family_is_told(lab: Lab) -> None:
+    """The trial is skipped, with the reason."""
+    with pytest.raises(Unavailable) as caught:
+        bind(trial(traffic={"family": 6}), lab, both())
+    assert "traffic.flows.to asks for IPv6 address 1 of receiver, which has 0" == str(caught.value)
+
+
+def test_a_built_in_lab_has_the_addresses_of_the_traffic_alone() -> None:
+    """So that nothing else speaks there; IPv6 is silent, or it is off."""
+    lab = load.load_lab("local")
+    for family, address, quiet in (
+        (4, "send0/192.168.254.30/24", {"disable_ipv6": 1}),
+        (
+            6,
+            "send0/fd75:6264::30/64",
+            {
+                "disable_ipv6": 0,
+                "addr_gen_mode": 1,
+                "router_solicitations": 0,
+                "mldv2_unsolicited_report_interval": 20,
+            },
+        ),
+    ):
+        chosen = trial(traffic={"family": family})
+        found = settings_for(lab, chosen, lab.senders[0], LabContext(facts=both()))
+        assert [address] == [one.target for one in found if one.kind == "address"]
+        assert 20 == len([one for one in found if one.kind == "neighbour"])
+        prefix = "net.ipv6.conf.send0."
+        assert quiet == {
+            one.target.removeprefix(prefix): one.value for one in found if prefix in one.target
+        }
+
+
+def test_a_range_of_ipv6_addresses_is_hexadecimal() -> None:
+    """As the addresses themselves are."""
+    assert ("fd00::9/64", "fd00::a/64") == addresses_of("fd00::9-a/64")
+    with pytest.raises(ValueError, match="write it upwards, in hexadecimal"):
+        addresses_of("fd00::a-9/64")
