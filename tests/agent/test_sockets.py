@@ -21,6 +21,7 @@ SENDING = {
     "fragment": False,
     "ttl": 3,
     "zerocopy": False,
+    "echo_every": 0,
     "buffer_bytes": None,
     "force_buffer": True,
 }
@@ -29,6 +30,8 @@ RECEIVING = {
     "family": 4,
     "sockets": "shared",
     "gro": False,
+    "timestamps": False,
+    "echo_every": 0,
     "wait": "block",
     "wait_ns": 0,
     "buffer_bytes": None,

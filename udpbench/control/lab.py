@@ -74,8 +74,6 @@ class Agents:
     """Agent → what it may do."""
     left_behind: Mapping[str, tuple[str, ...]]
     """Agent → runs that died on its host and whose settings are still in force there."""
-    capabilities: Mapping[str, Mapping[str, bool]]
-    """Agent → what it may do and what its kernel has, each tried."""
 
     @property
     def hosts(self) -> tuple[Remote, ...]:
@@ -126,7 +124,6 @@ def started(lab: Lab, run: str, lease_ns: int, reach: Reach) -> Iterator[Agents]
             machine=next((one for one in opened if one.role == "machine"), None),
             capabilities={one.name: hello.capabilities for one, hello in hellos.items()},
             left_behind={one.name: hello.left_behind for one, hello in hellos.items()},
-            capabilities={one.name: hello.capabilities for one, hello in hellos.items()},
         )
     finally:
         for remote in opened:

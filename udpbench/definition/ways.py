@@ -23,7 +23,18 @@ GRO_ROOM_BYTES = 65535
 DATAGRAMS_ONLY = {
     "traffic": ("fragment", "echo"),
     "send": ("call", "batch", "gso", "tail", "zerocopy"),
-    "receive": ("call", "batch", "gro", "wait", "sockets", "read", "work", "fault", "log"),
+    "receive": (
+        "call",
+        "batch",
+        "gro",
+        "wait",
+        "sockets",
+        "read",
+        "work",
+        "fault",
+        "log",
+        "timestamps",
+    ),
 }
 """What a TCP stream, the baseline, does not have."""
 
