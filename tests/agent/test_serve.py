@@ -21,7 +21,7 @@ from typing import IO, Any, Optional, cast
 import pytest
 
 from udpbench.agent.host import Host
-from udpbench.agent.namespace import is_own
+from udpbench.agent.namespace import INIT_USER_NS, is_own
 from udpbench.agent.serve import Lines, parse
 from udpbench.errors import AgentError
 from udpbench.model import FlowSpec, Receive, Send, Traffic, WorkerSpec
@@ -449,6 +449,24 @@ def test_an_agent_mounts_only_in_namespaces_of_its_own(
             parents.touch()
 
     assert expected == is_own(Host(tmp_path))
+
+
+class Hidden(Host):
+    """A host on which the parent belongs to somebody else."""
+
+    def path(self, path: str) -> Path:
+        """Refuse what is the parent's."""
+        if f"/{os.getppid()}/" in path:
+            raise PermissionError(1, "Operation not permitted", path)
+        return super().path(path)
+
+
+@pytest.mark.skipif(
+    Path("/proc/self/ns/user").stat().st_ino != INIT_USER_NS, reason="in a user namespace"
+)
+def test_a_user_who_came_by_ssh_mounts_nothing() -> None:
+    """The machine's namespaces are not the agent's own, although they are of its user namespace."""
+    assert not is_own(Hidden())
 
 
 def test_an_agent_answers_hello_quickly() -> None:

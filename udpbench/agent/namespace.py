@@ -15,6 +15,7 @@ from udpbench.agent.host import Host
 
 RUN_FOLDER = "/run/udpbench"
 KINDS = ("net", "mnt")
+INIT_USER_NS = 0xEFFFFFFD  # PROC_USER_INIT_INO, include/linux/proc_ns.h
 NS_GET_USERNS = 0xB701  # include/uapi/linux/nsfs.h, Linux 4.9
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
 MOUNT_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
@@ -25,7 +26,7 @@ def is_own(host: Host) -> bool:
 
     Compared with the parent, because unshare and nsenter replace themselves by the agent. A process
     in a user namespace of its own may not look at a parent outside it: then the namespaces are its
-    own if they belong to that user namespace.
+    own if they belong to that user namespace. Without one, as a user who came by SSH, none is.
     """
     try:
         return all(
@@ -34,7 +35,9 @@ def is_own(host: Host) -> bool:
         )
     except PermissionError:
         user = _inode(host, "/proc/self/ns/user")
-        return all(_owner(host, f"/proc/self/ns/{kind}") == user for kind in KINDS)
+        return user != INIT_USER_NS and all(
+            _owner(host, f"/proc/self/ns/{kind}") == user for kind in KINDS
+        )
     except OSError:
         return False
 
