@@ -367,7 +367,10 @@ class Scene:
 
     def _reach_apply(self, host: str) -> None:
         """Stop where a host is at its settings."""
-        wait_until(f"a journal of {host}", self.journal(host).exists)
+        journal, process = self.journal(host), self.run.process
+        wait_until(f"a journal of {host}", lambda: journal.exists() or process.poll() is not None)
+        self.run.look()
+        assert journal.exists(), self.run.said
         self.hold(host)
         self.run.look()
         later = {self.place.sender} - {host}
