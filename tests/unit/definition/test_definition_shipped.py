@@ -16,7 +16,7 @@ from udpbench.analysis import ledger
 from udpbench.definition import load, shipped
 from udpbench.definition.bind import LabContext, Unavailable, bind, settings_for
 from udpbench.definition.leaves import STAGES
-from udpbench.model import SECOND_NS, Facts, Lab
+from udpbench.model import GSO_SEGMENTS, SECOND_NS, Facts, Lab
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = shipped.shipped_names()
@@ -25,13 +25,20 @@ FILES = [file for file in shipped.files_in(shipped.folder()) if file.name != "pu
 
 LONG = {"loss/02-paced"}
 """Experiments whose time is their point."""
+FOUR_THREADS = "receiver needs 8 CPUs and has 1; receiver needs 4 RX queues and has 1"
 SKIPPED_WITH_TWO_CPUS = {
     "loss/08-ring": "receiver needs an interface with rings that can be set",
+    "million/08-threads-one-socket::four": "receiver needs 4 CPUs and has 1",
+    "million/08-threads-one-socket::two": "receiver needs 2 CPUs and has 1",
+    "million/09-reuseport::four": FOUR_THREADS,
+    "million/09-reuseport::two": "receiver needs 4 CPUs and has 1; receiver needs 2 RX queues and has 1",
     "million/02-steadier": "sender needs 2 CPUs and has 1; receiver needs 2 CPUs and has 1",
 }
 """What the default lab on two CPUs cannot express, and why: file or file::variant → reason."""
 SKIPPED_ON_HOSTS = {
     "loss/01-bursts": "needs a built-in lab; --lab is two-hosts",
+    "loss/06-backlog": "needs a built-in lab; --lab is two-hosts",
+    "million/05-same-cpu-flood": "needs a built-in lab; --lab is two-hosts",
 }
 """What hosts with two NUMA nodes, SMT and eight queues cannot."""
 
@@ -71,7 +78,8 @@ def unavailable(name: str, lab: Lab, known: dict[str, Facts]) -> dict[str, str]:
 def test_every_shipped_experiment_plans_in_the_default_lab(name: str) -> None:
     """On a machine with two CPUs each point has workers and settings, or is known to lack what."""
     lab = load.load_lab("local")
-    known = {host.name: facts(host.name) for host in lab.hosts}
+    limits = {GSO_SEGMENTS: 128}
+    known = {host.name: facts(host.name, limits=limits) for host in lab.hosts}
     wanted = {
         key: why for key, why in SKIPPED_WITH_TWO_CPUS.items() if key.partition("::")[0] == name
     }
@@ -101,6 +109,7 @@ def large_host(name: str) -> Facts:
         queue_cpus={str(k): (k % 6,) for k in range(8)},
         rings={"rx": 512, "tx": 512, "rx-max": 4096, "tx-max": 4096},
         interface_node=0,
+        limits={GSO_SEGMENTS: 128},
     )
 
 
