@@ -102,7 +102,7 @@ def run(
         print(line, file=sys.stderr)
     with _reader_may_leave():
         if stored.records and report:
-            _write_report(stored, folder, ("pdf", "png"))
+            _write_report([stored], folder, ("pdf", "png"))
         print(f"run folder: {folder}")
     raise typer.Exit(code)
 
@@ -129,13 +129,20 @@ def show(
 
 @app.command()
 def report(
-    run: RunFolder = None,
-    form: Annotated[str, typer.Option("--format", help="pdf, png, or both by comma")] = "pdf,png",
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RUN]...", help="run folders; left out: the last run"),
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="pdf, png, csv, parquet; several by comma")
+    ] = "pdf,png",
     out: Annotated[Path | None, typer.Option(help="the folder to write to: the run's")] = None,
 ) -> None:
-    """Write the document of a stored run."""
-    stored = _stored(run)
-    _write_report(stored, out if out is not None else stored.folder, form.split(","))
+    """Write the document of stored runs, or their data."""
+    stored = [_stored(one) for one in runs] if runs else [_stored(None)]
+    if out is None and len(stored) > 1:
+        raise InputError([Problem("missing", "--out", None, f"one folder for {len(stored)} runs")])
+    _write_report(stored, out if out is not None else stored[0].folder, form.split(","))
 
 
 @app.command()
@@ -252,7 +259,7 @@ def _reader_may_leave() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _write_report(stored: Run, folder: Path, formats: Sequence[str]) -> None:
+def _write_report(stored: Sequence[Run], folder: Path, formats: Sequence[str]) -> None:
     from udpbench.report.document import write
 
     for path in write(stored, folder, formats):

@@ -98,14 +98,19 @@ def totals_at(samples: Sequence[Sample], field: str, times_ns: Sequence[int]) ->
 
 
 def binned_pps(readings: Readings, role: Role, bin_ns: int) -> list[float]:
-    """Return packets per second in whole bins between the role's first packet and its last.
+    """Return packets per second in whole bins between the role's first packet and its last."""
+    return list(pps_by_bin(readings, role, bin_ns).values())
+
+
+def pps_by_bin(readings: Readings, role: Role, bin_ns: int) -> dict[int, float]:
+    """Return the begin of each whole bin between a role's first and last packet → its rate.
 
     Bins count from the common start, so that both roles of a trial share their edges.
     """
     workers = {stats.worker: stats for stats in readings.workers(role)}
     span = edges_ns(readings, workers.values())
     if span is None:
-        return []
+        return {}
     edges = [k * bin_ns for k in range(-(-span[0] // bin_ns), span[1] // bin_ns + 1)]
     sums = [0.0] * len(edges)
     for name in workers:
@@ -113,7 +118,8 @@ def binned_pps(readings: Readings, role: Role, bin_ns: int) -> list[float]:
         mine = [sample for sample in readings.record.series if sample.worker == name]
         totals = totals_at(mine, PACKETS_FIELD[role], [start + edge for edge in edges])
         sums = [total + more for total, more in zip(sums, totals, strict=True)]
-    return [(b - a) * SECOND_NS / bin_ns for a, b in pairwise(sums)]
+    rates = ((b - a) * SECOND_NS / bin_ns for a, b in pairwise(sums))
+    return dict(zip(edges, rates, strict=False))
 
 
 def spread(readings: Readings) -> float | None:

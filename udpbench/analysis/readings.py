@@ -162,7 +162,7 @@ class Readings:
 
 
 def _has_machine(delta: Deltas) -> bool:
-    return any(name.startswith(("softnet.", "cpu.")) for name in delta.values)
+    return delta.has("softnet") or delta.has("cpu")
 
 
 def roles(record: TrialRecord) -> Roles:

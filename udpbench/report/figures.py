@@ -1,257 +1,327 @@
-"""Figures of the document: rates over time, every trial as a dot, the packet's way as a bar.
+"""The figures of one experiment: places what ``shown`` computed, and computes nothing itself.
 
-What is drawn is computed first, by functions whose numbers tests assert; drawing only places it.
-Colours are those of Okabe and Ito, told apart also by colour-blind eyes; the text says it again.
+Every axis has its unit and says how many trials it is made of.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from udpbench.analysis.ledger import BEFORE_SENT, ORDER
-from udpbench.analysis.points import estimate
-from udpbench.analysis.rates import binned_pps
-from udpbench.analysis.readings import readings
-from udpbench.report.story import Chapter, name_of, representative
+from udpbench.report.shown import (
+    RECEIVED,
+    UNACCOUNTED,
+    Dots,
+    Heat,
+    Step,
+    Timeline,
+    Way,
+    dots,
+    heats,
+    timelines,
+    ways,
+)
+from udpbench.report.story import Chapter, in_groups
+from udpbench.report.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    GRID,
+    LINE_STYLES,
+    ORANGE,
+    PINK,
+    RED,
+    SKY,
+    WIDTH_INCHES,
+    YELLOW,
+    counted,
+    empty_figure,
+    height_of,
+    save,
+    scale_of,
+    short_name,
+    styled,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH_INCHES = 7.0
-BIN_NS = 100 * 10**6
-"""Width of a rate's bin over time: the interval at which workers are sampled."""
-BLUE, SKY, GREEN, YELLOW, ORANGE, RED, PINK, BLACK = (
-    "#0072B2",
-    "#56B4E9",
-    "#009E73",
-    "#F0E442",
-    "#E69F00",
-    "#D55E00",
-    "#CC79A7",
-    "#000000",
-)
-LINE_COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, BLACK, YELLOW)
-GREY = "#8A8A8A"
-RECEIVED_COLOUR, UNACCOUNTED_COLOUR = BLUE, BLACK
-STAGE_COLOURS = dict(
+ROWS_PER_FIGURE = 26
+"""Points in one figure; more stand in further ones."""
+MOST_COLUMNS = 16
+"""Workers or queues whose share a heat map has room to write."""
+STAGE_STYLES = dict(
     zip(
         (name for name in ORDER if name not in BEFORE_SENT),
-        (RED, ORANGE, YELLOW, GREEN, PINK, SKY) * 3,
+        zip(
+            (RED, ORANGE, YELLOW, GREEN, PINK, SKY) * 3,
+            ("", "//", "..", "\\\\", "xx", "--", "//", "..", "\\\\") * 2,
+            strict=False,
+        ),
         strict=False,
     )
 )
-MOST_LINES = 8
-"""Points with a line of their own over time; more could not be told apart."""
+"""Stage → its colour everywhere and, where a colour comes again or is seen in grey, its hatch."""
 
 
-@dataclass(frozen=True)
-class Dot:
-    """One trial in the figure of all trials."""
+def draw(chapter: Chapter, folder: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:
+    """Draw what a chapter has data for into files; returns kind → files' names without suffix.
 
-    point: str
-    delivered_pps: float
-    valid: bool
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One point's way of the packet: what became of each sent packet, as shares of sent."""
-
-    point: str
-    sent_packets: int
-    parts: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True)
-class Line:
-    """One trial's delivered rate over time, in bins of BIN_NS from its first packet on."""
-
-    point: str
-    pps: tuple[float, ...]
-
-
-def dots(chapter: Chapter) -> tuple[Dot, ...]:
-    """Return every trial that has a rate, points in order."""
-    return tuple(
-        Dot(name_of(point), result.delivered_pps, result.valid)
-        for point in chapter.points
-        for result in point.results
-        if result.delivered_pps is not None
-    )
-
-
-def bars(chapter: Chapter) -> tuple[Bar, ...]:
-    """Return the packet's way of each point's representative trial, in shares of sent packets."""
-    found = []
-    for point in chapter.points:
-        result = representative(point)
-        if result is None or result.ledger is None or not result.sent_packets:
-            continue
-        counts = [("received", result.received_packets or 0)]
-        counts += [
-            (entry.stage, entry.packets)
-            for entry in result.ledger.entries
-            if entry.packets and entry.stage not in BEFORE_SENT
-        ]
-        if result.ledger.unaccounted:
-            counts.append(("unaccounted", result.ledger.unaccounted))
-        parts = tuple((name, packets / result.sent_packets) for name, packets in counts)
-        found.append(Bar(name_of(point), result.sent_packets, parts))
-    return tuple(found)
-
-
-def lines(chapter: Chapter) -> tuple[Line, ...]:
-    """Return the delivered rate over time of every valid trial, points in order."""
-    valid = {result.trial.name for result in chapter.results if result.valid}
-    by_name = {record.trial.name: record for record in chapter.records}
-    found = []
-    for point in chapter.points:
-        for result in point.results:
-            record = by_name[result.trial.name]
-            measured = readings(record) if result.trial.name in valid and record.series else None
-            if measured is None:
-                continue
-            pps = tuple(binned_pps(measured, "receiver", BIN_NS))
-            if pps:
-                found.append(Line(name_of(point), pps))
-    return tuple(found)
-
-
-def scale_of(largest: float) -> tuple[float, str]:
-    """Return the divisor and the unit in which a rate reads well."""
-    if largest >= 1e6:
-        return 1e6, "Mpps"
-    return (1e3, "kpps") if largest >= 1e3 else (1.0, "pps")
-
-
-def draw(chapter: Chapter, folder: Path) -> dict[str, str]:
-    """Draw what the chapter has data for into SVG files; returns figure → file name."""
-    figures = {
-        "dots": draw_dots(chapter),
-        "lines": draw_lines(chapter),
-        "bars": draw_bars(chapter),
+    Kinds: dots, ways, timelines, heats.
+    """
+    drawn: dict[str, list[str]] = {}
+    kinds: dict[str, Callable[[Chapter], Iterator[Figure]]] = {
+        "dots": _all_dots,
+        "ways": _all_ways,
+        "timelines": _all_timelines,
+        "heats": _all_heats,
     }
-    drawn = {}
-    for name, figure in figures.items():
-        if figure is not None:
-            # Tight: what stands out of the axes, a legend's marker or an end's label, is inside.
-            path = folder / f"{name}.svg"
-            figure.savefig(path, format="svg", bbox_inches="tight", pad_inches=0.04)
-            drawn[name] = f"{name}.svg"
+    with styled():
+        for kind, drawing in kinds.items():
+            for number, figure in enumerate(drawing(chapter), start=1):
+                name = f"{kind}-{number}"
+                save(figure, [folder / f"{name}.{suffix}" for suffix in suffixes])
+                drawn.setdefault(kind, []).append(name)
     return drawn
 
 
-def empty_figure(height_inches: float) -> tuple[Figure, Axes]:
-    """Return a figure of the page's width in the document's style, and its axes."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    # Text as paths: the page looks the same wherever it is rendered.
-    mpl.rcParams.update({"font.size": 9, "svg.fonttype": "path", "axes.axisbelow": True})
-    figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+def _all_dots(chapter: Chapter) -> Iterator[Figure]:
+    rows = dots(chapter)
+    if any(one.valid_pps or one.invalid_pps for one in rows):
+        largest = max(largest_of(row) for row in rows)
+        for group in in_groups(rows, ROWS_PER_FIGURE):
+            yield draw_dots(group, largest)
 
 
-def height_of(rows: int) -> float:
-    """Return the inches that so many rows of a figure need."""
-    return min(9.0, 0.9 + 0.34 * rows)
+def _all_ways(chapter: Chapter) -> Iterator[Figure]:
+    for group in in_groups(ways(chapter), ROWS_PER_FIGURE):
+        yield draw_ways(group)
 
 
-def short_name(name: str) -> str:
-    """Return a point's name as an axis has room for it."""
-    return name if len(name) <= 34 else name[:32] + "…"
+def _all_timelines(chapter: Chapter) -> Iterator[Figure]:
+    yield from map(draw_timeline, timelines(chapter))
 
 
-def draw_dots(chapter: Chapter) -> Figure | None:
-    """Draw delivered rates: a dot per trial, a bar at each median, a cross for what is invalid."""
-    data = dots(chapter)
-    if not data:
-        return None
-    names = list(dict.fromkeys(dot.point for dot in data))
-    figure, axes = empty_figure(height_of(len(names)))
-    scale, unit = scale_of(max(dot.delivered_pps for dot in data))
-    for valid, marker, colour, label in (
-        (True, "o", BLUE, "valid trial"),
-        (False, "x", RED, "invalid trial, not in the median"),
+def _all_heats(chapter: Chapter) -> Iterator[Figure]:
+    for heat in heats(chapter):
+        rows = list(zip(heat.points, heat.shares, strict=True))
+        for group in in_groups(rows, ROWS_PER_FIGURE):
+            names, shares = zip(*group, strict=True)
+            yield draw_heat(Heat(heat.of, names, heat.columns, shares))
+
+
+# --- every trial ---------------------------------------------------------------------------------
+
+
+def largest_of(row: Dots) -> float:
+    """Return the largest rate of a row, measured or published."""
+    bar = [row.published.high] if row.published is not None else []
+    return max([*row.valid_pps, *row.invalid_pps, *bar], default=0.0)
+
+
+def draw_dots(rows: Sequence[Dots], largest: float) -> Figure:
+    """Draw delivered rates: a dot per trial, median and interval, published bars behind.
+
+    ``largest`` ends the axis, so that what goes on in a further figure can be compared.
+    """
+    figure, axes = empty_figure(height_of(len(rows)))
+    scale, unit = scale_of(largest)
+    _draw_published(axes, rows, scale)
+    for values, marker, colour, label in (
+        ([row.valid_pps for row in rows], "o", BLUE, "valid trial"),
+        ([row.invalid_pps for row in rows], "x", RED, "invalid trial, in no median"),
     ):
-        mine = [dot for dot in data if dot.valid is valid]
-        if mine:
-            x = [dot.delivered_pps / scale for dot in mine]
-            y = [names.index(dot.point) for dot in mine]
-            axes.scatter(x, y, s=26, marker=marker, color=colour, label=label, alpha=0.75)
-    medians = [(name_of(point), estimate(point, "delivered_pps")) for point in chapter.points]
-    known = [(name, found.median / scale) for name, found in medians if found is not None]
-    x, y = [value for _, value in known], [names.index(name) for name, _ in known]
-    axes.scatter(x, y, s=240, marker="|", color=BLACK, label="median", linewidths=2, zorder=3)
-    axes.set_yticks(range(len(names)), [short_name(name) for name in names])
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_xlim(left=0)
-    axes.set_xlabel(f"delivered ({unit})")
-    axes.grid(axis="x", color="#DDDDDD")
-    figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    return figure
-
-
-def draw_lines(chapter: Chapter) -> Figure | None:
-    """Draw delivered rates over time: a thin line per trial, a colour per point."""
-    data = lines(chapter)
-    if not data:
-        return None
-    names = list(dict.fromkeys(line.point for line in data))
-    figure, axes = empty_figure(2.6)
-    scale, unit = scale_of(max(max(line.pps) for line in data))
-    told: set[str] = set()
-    for line in data:
-        place = names.index(line.point)
-        colour = LINE_COLOURS[place] if place < MOST_LINES else GREY
-        label = short_name(line.point) if place < MOST_LINES else "other points"
-        x = [(i + 0.5) * BIN_NS / 1e9 for i in range(len(line.pps))]
-        y = [pps / scale for pps in line.pps]
-        axes.plot(x, y, color=colour, alpha=0.8, lw=1.1, label="" if label in told else label)
-        told.add(label)
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
-    axes.set_xlabel("time since the start of the measured phase (s)")
-    axes.set_ylabel(f"delivered ({unit})")
-    axes.grid(color="#DDDDDD")
+        places = [(pps / scale, y) for y, mine in enumerate(values) for pps in mine]
+        if places:
+            x, y = zip(*places, strict=True)
+            axes.scatter(x, y, s=22, marker=marker, color=colour, label=label, alpha=0.7, zorder=3)
+    _draw_medians(axes, rows, scale)
+    axes.set_yticks(range(len(rows)), [_with_n(row) for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, 1.04 * largest / scale)
+    n = sum(len(row.valid_pps) + len(row.invalid_pps) for row in rows)
+    axes.set_xlabel(f"delivered ({unit}), n = {counted(n, 'trial')}")
+    axes.grid(axis="x", color=GRID)
     figure.legend(loc="outside upper center", ncols=4, frameon=False)
     return figure
 
 
-def draw_bars(chapter: Chapter) -> Figure | None:
-    """Draw what became of the sent packets: one bar per point, left to right the packet's way."""
-    data = bars(chapter)
-    if not data:
-        return None
-    present = {name for bar in data for name, _ in bar.parts}
-    order = [*(name for name in STAGE_COLOURS if name in present)]
-    order = ["received", *order, *(["unaccounted"] if "unaccounted" in present else [])]
-    colours = {"received": RECEIVED_COLOUR, "unaccounted": UNACCOUNTED_COLOUR, **STAGE_COLOURS}
-    figure, axes = empty_figure(height_of(len(data)) + 0.2)
-    left = [0.0] * len(data)
+def _with_n(row: Dots) -> str:
+    return f"{short_name(row.point)}  (n = {len(row.valid_pps) + len(row.invalid_pps)})"
+
+
+def _draw_medians(axes: Axes, rows: Sequence[Dots], scale: float) -> None:
+    known = [(y, row.median) for y, row in enumerate(rows) if row.median is not None]
+    if not known:
+        return
+    for y, found in known:
+        if found.low is not None and found.high is not None:
+            x = [found.low / scale, found.high / scale]
+            axes.plot(x, [y, y], color=BLACK, lw=1.2, zorder=4)
+    axes.scatter(
+        [found.median / scale for _, found in known],
+        [y for y, _ in known],
+        s=180,
+        marker="|",
+        color=BLACK,
+        linewidths=1.8,
+        label="median and its interval",
+        zorder=5,
+    )
+
+
+def _draw_published(axes: Axes, rows: Sequence[Dots], scale: float) -> None:
+    known = [(y, row.published) for y, row in enumerate(rows) if row.published is not None]
+    if not known:
+        return
+    widest = max(bar.high for _, bar in known)
+    axes.barh(
+        [y for y, _ in known],
+        [max(bar.high - bar.low, widest / 250) / scale for _, bar in known],
+        left=[bar.low / scale for _, bar in known],
+        height=0.7,
+        color="#E4E4E4",
+        edgecolor=GREY,
+        hatch="....",
+        linewidth=0.6,
+        label="published, on other hardware",
+    )
+
+
+# --- the packet's way ----------------------------------------------------------------------------
+
+
+def draw_ways(rows: Sequence[Way]) -> Figure:
+    """Draw what became of the sent packets: a bar per point, left to right the packet's way."""
+    present = {name for row in rows for name, _ in row.parts}
+    order = [RECEIVED, *(name for name in STAGE_STYLES if name in present)]
+    order += [UNACCOUNTED] if UNACCOUNTED in present else []
+    styles = {RECEIVED: (BLUE, ""), UNACCOUNTED: (BLACK, "++"), **STAGE_STYLES}
+    figure, axes = empty_figure(height_of(len(rows)) + 0.15)
+    left = [0.0] * len(rows)
     for name in order:
-        widths = [100 * dict(bar.parts).get(name, 0.0) for bar in data]
-        hatch = None if name == "received" else "///" if name == "unaccounted" else ""
+        widths = [100 * dict(row.parts).get(name, 0.0) for row in rows]
+        colour, hatch = styles[name]
         axes.barh(
-            range(len(data)),
+            range(len(rows)),
             widths,
             left=left,
-            color=colours[name],
+            color=colour,
             label=name,
-            height=0.6,
+            height=0.62,
             hatch=hatch,
             edgecolor="white",
-            linewidth=0.5,
+            linewidth=0.4,
         )
         left = [start + max(width, 0.0) for start, width in zip(left, widths, strict=True)]
-    axes.set_yticks(range(len(data)), [short_name(bar.point) for bar in data])
-    axes.set_ylim(len(data) - 0.5, -0.5)
+    labels = [f"{short_name(row.point)} #{row.repetition}" for row in rows]
+    axes.set_yticks(range(len(rows)), labels)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, max(100.0, *left))
-    axes.set_xlabel("of the sent packets (%)")
+    axes.set_xlabel("share of the sent packets (%), n = 1 trial each, that of median delivery")
     figure.legend(loc="outside upper center", ncols=5, frameon=False)
+    return figure
+
+
+# --- over time -----------------------------------------------------------------------------------
+
+
+def draw_timeline(of: Timeline) -> Figure:
+    """Draw one trial: rates of both ends, drops by stage, and CPUs, on one axis of time."""
+    from matplotlib.figure import Figure
+
+    heights = [2.0, *([1.1] if of.drops else []), *([1.1] if of.cpus else [])]
+    figure = Figure(figsize=(WIDTH_INCHES, sum(heights) + 0.6), layout="constrained")
+    panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
+    free = iter(panels[:, 0])
+    _draw_rates(next(free), of)
+    if of.drops:
+        _draw_drops(next(free), of)
+    if of.cpus:
+        _draw_cpus(next(free), of)
+    last = panels[-1, 0]
+    last.set_xlim(left=0)
+    last.set_xlabel("time since the common start (s), n = 1 trial")
+    figure.suptitle(f"{short_name(of.point, 60)} #{of.repetition}", fontsize=9, x=0.01, ha="left")
+    for axes in panels[:, 0]:
+        axes.grid(color=GRID)
+        axes.set_ylim(bottom=0)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=8)
+    figure.align_ylabels(panels[:, 0])
+    return figure
+
+
+def _draw_rates(axes: Axes, of: Timeline) -> None:
+    scale, unit = scale_of(max((one.value for one in (*of.offered, *of.delivered)), default=1.0))
+    for steps, colour, style, label in (
+        (of.offered, ORANGE, "--", "offered"),
+        (of.delivered, BLUE, "-", "delivered"),
+    ):
+        if steps:
+            x, y = _stairs(steps, 1 / scale)
+            axes.plot(x, y, color=colour, linestyle=style, lw=1.3, label=label)
+    axes.set_ylabel(unit)
+
+
+def _draw_drops(axes: Axes, of: Timeline) -> None:
+    largest = max(step.value for steps in of.drops.values() for step in steps)
+    scale, unit = scale_of(largest)
+    for number, (stage, steps) in enumerate(of.drops.items()):
+        x, y = _stairs(steps, 1 / scale)
+        colour = STAGE_STYLES.get(stage, (GREY, ""))[0]
+        axes.plot(x, y, color=colour, linestyle=_line_style(number), lw=1.3, label=stage)
+    axes.set_ylabel(f"dropped\n({unit})")
+
+
+def _draw_cpus(axes: Axes, of: Timeline) -> None:
+    for number, (name, steps) in enumerate(of.cpus.items()):
+        x, y = _stairs(steps, 100)
+        colour = (ORANGE, BLUE, GREEN)[number % 3]
+        axes.plot(x, y, color=colour, linestyle=_line_style(number + 1), lw=1.3, label=name)
+    axes.set_ylim(top=105)
+    axes.set_ylabel("CPU busy\n(%)")
+
+
+def _line_style(number: int) -> str:
+    return LINE_STYLES[number % len(LINE_STYLES)]
+
+
+def _stairs(steps: Sequence[Step], factor: float) -> tuple[list[float], list[float]]:
+    """Return the corners of a line that holds each value for as long as it was measured."""
+    x = [edge for step in steps for edge in (step.from_s, step.to_s)]
+    return x, [step.value * factor for step in steps for _ in range(2)]
+
+
+# --- over workers and queues ---------------------------------------------------------------------
+
+
+def draw_heat(of: Heat) -> Figure:
+    """Draw how packets spread: a row per point, a column per worker or queue, dark is much."""
+    import numpy as np
+
+    figure, axes = empty_figure(height_of(len(of.points)))
+    shares = np.array(
+        [[100 * share if share is not None else np.nan for share in row] for row in of.shares]
+    )
+    axes.pcolormesh(shares, cmap="Blues", vmin=0, vmax=100, edgecolors="white", linewidth=1)
+    if len(of.columns) <= MOST_COLUMNS:
+        for y, row in enumerate(of.shares):
+            for x, share in enumerate(row):
+                text = "–" if share is None else f"{share:.0%}"
+                dark = share is not None and share > 0.6
+                place = (x + 0.5, y + 0.5)
+                colour = "white" if dark else "black"
+                axes.annotate(text, place, ha="center", va="center", color=colour, fontsize=8)
+    axes.set_xticks([x + 0.5 for x in range(len(of.columns))], of.columns)
+    axes.set_yticks([y + 0.5 for y in range(len(of.points))], map(short_name, of.points))
+    axes.tick_params(length=0)
+    if len(of.columns) > MOST_COLUMNS:
+        axes.tick_params(axis="x", rotation=90)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"share of the packets by {of.of} (%), n = 1 trial each")
     return figure

@@ -15,8 +15,8 @@ from udpbench.analysis.expect import evaluate_at
 from udpbench.analysis.points import Point, estimate, metric
 from udpbench.definition.published import Bar, Published, published
 from udpbench.model import Estimate
-from udpbench.report.figures import BLUE, RED, empty_figure, scale_of
 from udpbench.report.story import LAB_LABEL, Chapter, name_of, reason
+from udpbench.report.style import BLUE, GRID, RED, counted, empty_figure, save, scale_of, styled
 from udpbench.units import show_pps
 
 if TYPE_CHECKING:
@@ -156,12 +156,13 @@ def _measured(rung: Rung) -> str:
 # --- the figure ----------------------------------------------------------------------------------
 
 
-def draw_ladder(found: Ladder, file: Path) -> bool:
-    """Draw the rungs into an SVG file, published beside measured; False where there is nothing."""
+def draw_ladder(found: Ladder, files: Sequence[Path]) -> bool:
+    """Draw the rungs into SVG or PNG files, published beside measured; False without any."""
     shown = [rung for rung in found.rungs if rung.published is not None or rung.trials]
     if not shown:
         return False
-    _figure_of(shown[:MOST_RUNGS], found.metric).savefig(file, format="svg")
+    with styled():
+        save(_figure_of(shown[:MOST_RUNGS], found.metric), files)
     return True
 
 
@@ -189,8 +190,9 @@ def _figure_of(rungs: Sequence[Rung], name: str) -> Figure:
     axes.set_yticks(range(len(rungs)), [rung.name for rung in rungs], fontsize=7)
     axes.set_ylim(len(rungs) - 0.5, -0.5)
     axes.set_xlim(left=0)
-    axes.set_xlabel(f"delivered ({unit})")
-    axes.grid(axis="x", color="#DDDDDD")
+    trials = sum(len(rung.trials) for rung in rungs)
+    axes.set_xlabel(f"delivered ({unit}), n = {counted(trials, 'trial')}")
+    axes.grid(axis="x", color=GRID)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
     return figure
 

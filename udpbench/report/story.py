@@ -17,6 +17,8 @@ from udpbench.model import Estimate, Experiment, Facts, Finding, Result, TrialRe
 from udpbench.records import Run
 from udpbench.units import show_pps, show_ratio
 
+FEW_POINTS = 3
+"""So many points are told one by one; of more the extreme ones."""
 FEW_TRIALS = 3
 """So many trials are named one by one."""
 LAB_LABEL = "built-in lab: namespaces of one machine, no hardware"
@@ -30,6 +32,8 @@ class Chapter:
     records: tuple[TrialRecord, ...]
     points: tuple[Point, ...]
     verdicts: tuple[Verdict, ...]
+    run: str = ""
+    """Which run it is of, where several are told together."""
 
     @property
     def results(self) -> tuple[Result, ...]:
@@ -152,26 +156,58 @@ def name_of(point: Point) -> str:
 
 
 def answer(chapter: Chapter) -> str:
-    """Return the experiment's answer in words: rates, loss and where it happened, expectations."""
-    told = [_one(point, len(chapter.points) > 1) for point in chapter.points]
-    if not told:
-        told = ["No trial ran."]
-    return " ".join([*told, _expectations(chapter.verdicts)]).strip()
+    """Return the experiment's answer in two sentences: what arrived, and what to believe of it."""
+    if not chapter.points:
+        return "No trial ran."
+    rated = [(one, estimate(one, "delivered_pps")) for one in chapter.points]
+    known = [(found.median, one) for one, found in rated if found is not None]
+    if len(chapter.points) <= FEW_POINTS or len(known) < 2:
+        named = len(chapter.points) > 1
+        told = "; ".join(_of_point(one, named) for one in chapter.points[:FEW_POINTS])
+    else:
+        most, least = (pick(known, key=lambda pair: pair[0])[1] for pick in (max, min))
+        told = (
+            f"Of {len(chapter.points)} points {name_of(most)} delivered most "
+            f"({_of_point(most, False)}) and {name_of(least)} least ({_of_point(least, False)})"
+        )
+    return f"{told}. {_trust(chapter)}"
 
 
-def _one(point: Point, named: bool) -> str:
+def _of_point(point: Point, named: bool) -> str:
     head = f"{name_of(point)}: " if named else ""
+    if not point.results:
+        return f"{head}not run"
     if point.skipped:
-        return f"{head}skipped, {reason(point)}."
+        return f"{head}skipped, {reason(point)}"
     rate = estimate(point, "delivered_pps")
     loss = estimate(point, "loss_ratio")
     if loss is None:
-        return f"{head}no valid trial, {reason(point)}."
+        return f"{head}no valid trial, {reason(point)}"
     delivered = f"{show_pps(rate.median)} delivered" if rate is not None else "nothing delivered"
     text = f"{head}{delivered}, {show_ratio(loss.median)} lost"
     result = representative(point)
     worst = worst_stage(result) if result is not None else ""
-    return f"{text}, most of it at {worst}." if worst else f"{text}."
+    return f"{text}, most of it at {worst}" if worst else text
+
+
+def _trust(chapter: Chapter) -> str:
+    """Return how many trials are valid and how the expectations stand, as one sentence."""
+    results = [one for one in chapter.results if one.status != "skipped"]
+    valid = sum(one.valid for one in results)
+    parts = []
+    if results and valid == len(results):
+        all_ = {1: "the one trial is", 2: "both trials are"}.get(valid, f"all {valid} trials are")
+        parts.append(f"{all_} valid")
+    elif results:
+        parts.append(f"{valid} of {len(results)} trials are valid")
+    skipped = len(chapter.results) - len(results)
+    if skipped:
+        parts.append("1 was skipped" if skipped == 1 else f"{skipped} were skipped")
+    if not_run(chapter):
+        parts.append(not_run(chapter))
+    parts += _expectations(chapter.verdicts)
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def worst_stage(result: Result) -> str:
@@ -195,20 +231,19 @@ def reason(point: Point) -> str:
     return "no reason known"
 
 
-def _expectations(verdicts: Sequence[Verdict]) -> str:
-    if not verdicts:
-        return ""
-    parts = []
-    for wanted, word in (
-        ("yes", "hold"),
-        ("no", "do not hold"),
-        ("cannot tell", "cannot be judged"),
-        ("skipped", "were skipped"),
+def _expectations(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return for each answer how many expectations have it, in words."""
+    told = []
+    for wanted, one, several in (
+        ("yes", "holds", "hold"),
+        ("no", "does not hold", "do not hold"),
+        ("cannot tell", "cannot be judged", "cannot be judged"),
+        ("skipped", "was skipped", "were skipped"),
     ):
         n = sum(verdict.answer == wanted for verdict in verdicts)
         if n:
-            parts.append(f"{n} {word}")
-    return f"Of {len(verdicts)} expectations {', '.join(parts)}."
+            told.append(f"{n} of {len(verdicts)} expectations {one if n == 1 else several}")
+    return told
 
 
 def one_line(result: Result) -> str:

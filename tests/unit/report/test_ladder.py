@@ -114,18 +114,18 @@ def test_what_is_shown_names_lab_and_study() -> None:
 def test_it_is_drawn_where_there_is_something(tmp_path: Path) -> None:
     """Neither published nor measured: no figure, and no empty axes."""
     file = tmp_path / "ladder.svg"
-    assert draw_ladder(climbed(), file)
+    assert draw_ladder(climbed(), [file])
     assert file.read_text().lstrip().startswith("<?xml")
     bare = [experiment(points=[trial(experiment=name)], name=name) for name in "ab"]
     nothing = ladder(tell(bare, []))
     assert nothing is not None
-    assert not draw_ladder(nothing, file)
+    assert not draw_ladder(nothing, [file])
 
 
 def test_the_document_opens_with_it(tmp_path: Path) -> None:
     """One page more than the experiments alone have."""
     points = [replace(one, repetition=1) for one in (NAIVE, PINNED)]
     records = [record(1000, of=one) for one in points]
-    one = write(stored(tmp_path / "one", records, FIRST), tmp_path / "a", ["png"])
-    both = write(stored(tmp_path / "two", records, FIRST, SECOND), tmp_path / "b", ["png"])
+    one = write([stored(tmp_path / "one", records, FIRST)], tmp_path / "a", ["png"])
+    both = write([stored(tmp_path / "two", records, FIRST, SECOND)], tmp_path / "b", ["png"])
     assert len(one) + 2 == len(both)

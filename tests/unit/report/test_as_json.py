@@ -1,0 +1,58 @@
+"""``show --json``: keys that do not change, numbers that are the judge's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from analysis.build import expectation, experiment, failed, lossy, series, trial
+
+from report.stored import stored
+from udpbench.report.as_json import as_json
+
+LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
+
+
+def test_a_run_has_its_documented_keys(tmp_path: Path) -> None:
+    """Of the run, an experiment, a trial and an entry of its ledger."""
+    of = experiment(expectation("unaccounted", "==", "0"))
+    data = as_json(stored(tmp_path, [lossy(1000, LOST, 250, series=series([1000]))], of))
+    assert ["schema", "experiments", "lab", "hosts", "trials"] == list(data)
+    assert {"name": "local", "built_in": True} == data["lab"]
+    assert ["left", "right"] == list(data["hosts"])
+    (one,) = data["experiments"]
+    assert {"name", "question", "source", "points", "repetitions", "expectations"} == set(one)
+    (trial_,) = data["trials"]
+    assert 1000 == trial_["sent_packets"]
+    assert 750 == trial_["received_packets"]
+    assert 0.25 == trial_["loss_ratio"]
+    assert 0 == trial_["unaccounted"]
+    lost = {entry["stage"]: entry["packets"] for entry in trial_["ledger"]}
+    assert 250 == lost["udp_rcvbuf"]
+    taken = sum(entry["packets"] or 0 for entry in trial_["ledger"])
+    assert trial_["intended_packets"] == taken + trial_["received_packets"]
+
+
+def test_what_could_not_be_known_is_null(tmp_path: Path) -> None:
+    """A failed trial has no numbers and no ledger, and says why."""
+    (one,) = as_json(stored(tmp_path, [failed()]))["trials"]
+    assert ("failed", False, None, None, None) == (
+        one["status"],
+        one["valid"],
+        one["sent_packets"],
+        one["ledger"],
+        one["unaccounted"],
+    )
+    assert ["failed: it died"] == [finding["what"] for finding in one["findings"]]
+
+
+def test_it_is_json(tmp_path: Path) -> None:
+    """Nothing in it is a number that JSON does not have."""
+    data = as_json(stored(tmp_path, [lossy(1000, LOST, 250)]))
+    assert set(data) == set(json.loads(json.dumps(data, allow_nan=False)))
+
+
+def test_a_run_that_came_to_no_trial_has_its_experiments(tmp_path: Path) -> None:
+    """It was killed before, and still says what it was to find out."""
+    data = as_json(stored(tmp_path, [], experiment(points=[trial("a")]), ending=None))
+    assert ([], {}, ["a"]) == (data["trials"], data["hosts"], data["experiments"][0]["points"])

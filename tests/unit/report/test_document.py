@@ -1,0 +1,261 @@
+"""The document: its pages, its figures, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pypdf
+import pytest
+from analysis.build import expectation, experiment, failed, lossy, paced, record, series, trial
+from PIL import Image
+
+from report.stored import ODD, header, stored
+from udpbench.errors import InputError
+from udpbench.model import Change, Setting
+from udpbench.records import Ending
+from udpbench.report import document
+from udpbench.report.pages import command, restored, run_data
+
+LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
+LABEL = "built-in lab: namespaces of one machine, no hardware"
+
+
+def texts(folder: Path) -> list[str]:
+    """Return the text of each page, blanks made one."""
+    pages = pypdf.PdfReader(folder / "report.pdf").pages
+    return [re.sub(r"\s+", " ", page.extract_text()) for page in pages]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a document with a good, an invalid and a failed trial, and with odd texts."""
+    folder = tmp_path_factory.mktemp("whole")
+    points = [paced(point="good", source="cloudflare-2015/pinned"), paced(point=ODD)]
+    of = experiment(
+        expectation("received_packets", ">", "5000"),
+        points=points,
+        question=f"Does {ODD} arrive?",
+        repetitions=2,
+        text=f"question: {ODD}\n```\n#panic()\n",
+    )
+    changes = {
+        "right": (
+            Change(Setting("mtu", "receive0", 9000), 1500, 9000),
+            Change(Setting("sysctl", ODD, "1"), "0", "0", refusal=f"no {ODD}"),
+        )
+    }
+    records = [
+        replace(lossy(1000, LOST, 250, of=points[0], series=series([1000])), changes=changes),
+        record(900, of=replace(points[0], repetition=2)),
+        failed("WorkerFailed", f"it died of {ODD}", of=points[1]),
+    ]
+    run = stored(folder / "run", records, of, command=("udpbench", "run", ODD), lab_text=ODD)
+    document.write([run], folder / "out")
+    return folder / "out"
+
+
+def test_pages_are_the_same_as_pdf_and_png(whole: Path) -> None:
+    """A PNG for each page of the PDF, and no other."""
+    pages = texts(whole)
+    names = sorted(file.name for file in whole.glob("report-*.png"))
+    assert sorted(f"report-{n}.png" for n in range(1, len(pages) + 1)) == names
+    assert 4 == len(pages)
+
+
+def test_page_one_answers_the_question(whole: Path) -> None:
+    """Question, answer, figure with units and n, what is struck out and why, where it was."""
+    first = texts(whole)[0]
+    assert first.startswith(f"Does {ODD.replace('🚀 ', '')}"[:12])
+    assert "good: 750 pps delivered, 25.00 % lost, most of it at udp_rcvbuf" in first
+    assert "1 of 3 trials are valid" in first
+    assert "1 of 1 expectations does not hold" in first
+    assert "delivered (kpps), n = 2 trials" in first
+    assert "published, on other hardware" in first
+    assert "good #2: sender-bound" in first
+    assert "left: Linux 6.18.0, 2 × a CPU, veth" in first.replace("left and right", "left")
+
+
+def test_the_lab_is_labelled_on_every_page(whole: Path) -> None:
+    """Nobody takes a page out of the document for hardware."""
+    assert [] == [n for n, text in enumerate(texts(whole), 1) if LABEL not in text]
+
+
+def test_every_part_is_there(whole: Path) -> None:
+    """In the order in which a reader asks."""
+    text = " ".join(texts(whole))
+    heads = (
+        "Struck out",
+        "Measured on",
+        "Results",
+        "Expectations",
+        "Where the packets went",
+        "Ledger",
+        "Over time",
+        "Findings",
+        "Published: How to receive a million packets per second",
+        "Settings of good",
+        "The experiment",
+        "The run",
+        "The environment",
+        "The lab: local",
+    )
+    places = [text.find(head) for head in heads]
+    assert -1 not in places, dict(zip(heads, places, strict=True))
+    assert sorted(places) == places
+
+
+def test_a_failed_trial_and_a_missed_expectation_are_there(whole: Path) -> None:
+    """With the error's own words and the numbers that missed."""
+    text = " ".join(texts(whole))
+    assert "failed: it died of $x$ #let *a* _b_ [c] <d>" in text
+    assert "received_packets > 5000" in text
+    assert "750 is not > 5 000" in text
+
+
+def test_settings_and_how_to_repeat_it_are_there(whole: Path) -> None:
+    """What was there, what was in force, what was refused, that it was put back."""
+    text = " ".join(texts(whole))
+    assert "mtu receive0 1500 → 9000" in text
+    assert "refused: no $x$" in text
+    assert "All of it was put back at the end of the run" in text
+    assert "--seed 7" in text
+
+
+def test_odd_texts_are_shown_and_never_obeyed(whole: Path) -> None:
+    """What typst would read as markup, code or the end of a block stands there as written."""
+    text = " ".join(texts(whole))
+    plain = "$x$ #let *a* _b_ [c] <d>"
+    assert text.count(plain) >= 5
+    assert "#panic()" in text
+
+
+def test_each_figure_is_there_by_itself(whole: Path) -> None:
+    """As SVG, whose text is text, and as PNG; nothing of them is cut at the edges."""
+    figures = sorted((whole / document.FIGURES).rglob("*.svg"))
+    assert ["dots-1.svg", "timelines-1.svg", "ways-1.svg"] == [file.name for file in figures]
+    dots = figures[0].read_text()
+    assert "delivered (kpps), n = 2 trials" in dots
+    for file in figures:
+        image = Image.open(file.with_suffix(".png")).convert("L")
+        edges = [
+            image.crop(box).getextrema()[0]
+            for box in (
+                (0, 0, image.width, 1),
+                (0, image.height - 1, image.width, image.height),
+                (0, 0, 1, image.height),
+                (image.width - 1, 0, image.width, image.height),
+            )
+        ]
+        assert [255] * 4 == edges, file
+
+
+# --- several runs --------------------------------------------------------------------------------
+
+
+def test_several_runs_are_one_document(tmp_path: Path) -> None:
+    """Each has its chapter, named after it, and its own environment."""
+    runs = [stored(tmp_path / name, [record(of=trial(source=None))]) for name in ("one", "two")]
+    made = document.write(runs, tmp_path / "out", ["pdf"])
+    assert [tmp_path / "out" / "report.pdf"] == made
+    text = " ".join(texts(tmp_path / "out"))
+    assert "example · one" in text
+    assert "example · two" in text
+    assert "The run one" in text
+    assert "udpbench 0.1.0 · 2 runs" in text
+
+
+def test_lab_and_hardware_are_not_mixed(tmp_path: Path) -> None:
+    """Their numbers say nothing of each other."""
+    lab, real = (
+        stored(tmp_path / name, [record(built_in_lab=built_in)])
+        for name, built_in in (("lab", True), ("real", False))
+    )
+    with pytest.raises(InputError, match="do not belong into one document") as refused:
+        document.write([lab, real], tmp_path / "out", ["pdf", "docx"])
+    assert 2 == len(refused.value.problems)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_format_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    """With those that do."""
+    with pytest.raises(InputError) as refused:
+        document.write([stored(tmp_path / "run")], tmp_path / "out", ["docx"])
+    assert "--format: docx: no such format; known: pdf, png, csv, parquet" == str(refused.value)
+
+
+def test_a_run_without_a_trial_is_a_document(tmp_path: Path) -> None:
+    """It says that it was killed and that nothing ran; results on hardware have no label."""
+    run = stored(tmp_path / "run", [], ending=None)
+    document.write([run], tmp_path / "out", ["pdf"])
+    text = " ".join(texts(tmp_path / "out"))
+    assert "No trial ran." in text
+    assert "the run has no end: it was killed, or still goes on" in text
+    assert "No host was asked before the run ended." in text
+    assert LABEL not in text
+
+
+def test_pages_of_an_earlier_report_are_replaced(tmp_path: Path) -> None:
+    """No page is left of a longer one, and nothing else is touched."""
+    out = tmp_path / "out"
+    (out / document.FIGURES).mkdir(parents=True)
+    for name in ("report-9.png", f"{document.FIGURES}/old.svg", "mine.txt"):
+        (out / name).touch()
+    document.write([stored(tmp_path / "run")], out, ["png"])
+    assert not (out / "report-9.png").exists()
+    assert not (out / document.FIGURES / "old.svg").exists()
+    assert (out / "mine.txt").exists()
+
+
+# --- the run's own page --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "repeated"),
+    [
+        (("udpbench", "run", "smoke"), "udpbench run smoke --seed 7"),
+        (
+            ("udpbench", "run", "my file.yaml", "--out", "x", "--seed", "3"),
+            "udpbench run 'my file.yaml' --seed 7",
+        ),
+        (("udpbench", "run", "a", "--out=x", "--seed=3"), "udpbench run a --seed 7"),
+    ],
+)
+def test_the_command_repeats_the_run(words: tuple[str, ...], repeated: str) -> None:
+    """In the same order, into a folder of its own."""
+    assert repeated == command(header(command=words))
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (None, "The run has no end"),
+        (Ending("", "complete"), "All of it was put back"),
+        (
+            Ending("", "failed", restore_errors=({"message": "stays", "host": "right"},)),
+            "Not all of it was put back: not restored: right: stays",
+        ),
+    ],
+)
+def test_it_is_said_whether_hosts_were_put_back(
+    end: Ending | None, said: str, tmp_path: Path
+) -> None:
+    """Nothing is claimed that nobody knows."""
+    assert restored(stored(tmp_path, ending=end)).startswith(said)
+
+
+def test_what_differs_between_the_hosts_is_marked(tmp_path: Path) -> None:
+    """The governor differs; that each has an interface of its own is no difference."""
+    one = record()
+    right = replace(
+        one.facts["right"],
+        environment={"governor": "powersave", "offloads": "rx-gro tx-gso"},
+    )
+    left = replace(one.facts["left"], environment={"governor": "performance", "offloads": "tx-gso"})
+    run = stored(tmp_path, [replace(one, facts={"left": left, "right": right})])
+    (environment,) = run_data(run)["environments"]
+    rows = {row["name"]: row for row in environment["rows"]}
+    assert ["governor", "offloads, only here"] == [n for n, row in rows.items() if row["differs"]]
+    assert ["tx-gso", "tx-gso"] == rows["offloads, everywhere"]["cells"]
+    assert ["–", "rx-gro"] == rows["offloads, only here"]["cells"]

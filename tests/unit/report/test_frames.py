@@ -1,0 +1,167 @@
+"""Runs as frames: tidy, typed, documented column by column, the same as CSV and Parquet."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from analysis.build import (
+    BASE,
+    START_NS,
+    experiment,
+    failed,
+    lossy,
+    paced,
+    record,
+    series,
+    trial,
+)
+
+import udpbench
+from report.stored import stored
+from udpbench.errors import RecordError
+from udpbench.model import SECOND_NS, Change, Setting, Snapshot
+from udpbench.report.frames import COLUMNS, Frames, frames, read_run, write_frames
+
+LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
+DOCUMENT = Path(__file__).parents[3] / "docs" / "records.md"
+
+
+def test_a_trial_is_a_row_with_the_judges_numbers(tmp_path: Path) -> None:
+    """Keys first, and a column for each swept key."""
+    swept = trial("batch=4", values={"send.batch": 4})
+    run = stored(tmp_path / "one", [lossy(1000, LOST, 250, of=swept)], experiment(points=[swept]))
+    (row,) = frames([run]).trials.to_dict("records")
+    assert ("one", "example", "batch=4", 1) == tuple(row.values())[:4]
+    assert (1000, 750, 250, 0.25) == (
+        row["sent_packets"],
+        row["received_packets"],
+        row["lost_packets"],
+        row["loss_ratio"],
+    )
+    assert ("done", True, 0, "4") == (
+        row["status"],
+        row["valid"],
+        row["unaccounted"],
+        row["send.batch"],
+    )
+
+
+def test_a_ledgers_rows_add_up(tmp_path: Path) -> None:
+    """Stages and what was received are what was intended; an entry that is exact is at most that."""
+    ledger = frames([stored(tmp_path / "one", [lossy(1000, LOST, 250)])]).ledger
+    assert 250 == ledger.packets.sum()
+    lost = ledger[ledger.stage == "udp_rcvbuf"].iloc[0]
+    assert (250, 250) == (lost.packets, lost.at_most)
+
+
+def test_what_could_not_be_known_is_missing(tmp_path: Path) -> None:
+    """A failed trial has its row and its reason, and no number is 0."""
+    found = frames([stored(tmp_path / "one", [failed()])])
+    row = found.trials.iloc[0]
+    assert pd.isna(row.sent_packets)
+    assert (False, "right: failed: it died") == (row.valid, row.reason)
+    assert 0 == len(found.ledger)
+    assert ["invalid"] == list(found.findings.severity)
+
+
+def test_a_series_is_on_the_axis_of_the_common_start(tmp_path: Path) -> None:
+    """Totals of each worker, its packets and bytes."""
+    found = frames([stored(tmp_path / "one", [record(series=series([1000]))])]).series
+    assert [0, SECOND_NS] == [found.since_start_ns.iloc[0], found.since_start_ns.iloc[-1]]
+    assert {("right.receiver0", "right", "receiver")} == {
+        (row.worker, row.host, row.role) for row in found.itertuples()
+    }
+    assert 1000 == found.packets.max()
+
+
+def test_counters_are_what_moved_in_each_second(tmp_path: Path) -> None:
+    """RcvbufErrors by 10 in the first, by 240 in the second."""
+    name = "snmp.Udp.RcvbufErrors"
+    motion = tuple(
+        Snapshot(host, START_NS + SECOND_NS, {name: BASE + 10} if host == "right" else {})
+        for host in ("left", "right", "machine")
+    )
+    run = stored(tmp_path / "one", [replace(lossy(1000, LOST, 250), motion=motion)])
+    found = frames([run]).counters
+    mine = found[found.counter == name]
+    assert [(0, SECOND_NS, 10), (SECOND_NS, 2 * SECOND_NS, 240)] == [
+        (row.from_ns, row.to_ns, row.difference) for row in mine.itertuples()
+    ]
+
+
+def test_workers_and_settings_have_rows(tmp_path: Path) -> None:
+    """Sender and receiver; each setting with what was there before."""
+    setting = Setting("mtu", "receive0", 9000, path="settings.receiver.mtu")
+    run = stored(
+        tmp_path / "one", [replace(record(), changes={"right": (Change(setting, 1500, 9000),)})]
+    )
+    found = frames([run])
+    assert [("sender", 1, 1000), ("receiver", 0, 1000)] == [
+        (row.role, row.cpu, row.packets) for row in found.workers.itertuples()
+    ]
+    (row,) = found.settings.to_dict("records")
+    assert ("right", "mtu", "1500", "9000", "settings.receiver.mtu") == (
+        row["host"],
+        row["kind"],
+        row["before"],
+        row["after"],
+        row["path"],
+    )
+
+
+def test_several_runs_are_read_into_the_same_frames(tmp_path: Path) -> None:
+    """Told apart by the first column; the public name is the same function."""
+    for name in ("one", "two"):
+        stored(tmp_path / name, [record(of=paced())])
+    found = udpbench.read_run(tmp_path / "one", str(tmp_path / "two"))
+    assert isinstance(found, udpbench.Frames)
+    assert ["one", "two"] == list(found.trials.run)
+
+
+def test_a_folder_that_holds_no_run_is_said_so(tmp_path: Path) -> None:
+    """RecordError names it."""
+    with pytest.raises(RecordError, match="no such file"):
+        read_run(tmp_path)
+
+
+def test_a_name_that_is_not_public_is_not_there() -> None:
+    """As of any module."""
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = udpbench.nonsense
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_files_are_the_frames(form: str, tmp_path: Path) -> None:
+    """Every frame is a file, also one without a row, and reads back with the same columns."""
+    run = stored(tmp_path / "one", [record(series=series([1000]))])
+    files = write_frames([run], tmp_path, form)  # type: ignore[arg-type]
+    found = frames([run])
+    assert [f"{field.name}.{form}" for field in fields(Frames)] == [file.name for file in files]
+    for file in files:
+        frame = getattr(found, file.stem)
+        back = pd.read_csv(file) if form == "csv" else pd.read_parquet(file)
+        assert (list(frame.columns), len(frame)) == (list(back.columns), len(back))
+
+
+def test_every_column_is_documented() -> None:
+    """With its frame, in docs/records.md."""
+    text = DOCUMENT.read_text()
+    sections = dict(re.findall(r"^### (\w+): .*\n((?:.*\n)*?)(?=^##|\Z)", text, re.MULTILINE))
+    assert list(COLUMNS) == list(sections)
+    missing = [
+        f"{name}.{column}"
+        for name, columns in COLUMNS.items()
+        for column in columns
+        if f"`{column}`" not in sections[name] and f"| `{column}` |" not in text.split("###")[0]
+    ]
+    assert [] == missing
+
+
+def test_a_run_without_a_trial_has_empty_frames(tmp_path: Path) -> None:
+    """With their columns, each of its type."""
+    found = frames([stored(tmp_path / "one", [])])
+    assert COLUMNS["trials"] == {name: str(kind) for name, kind in found.trials.dtypes.items()}

@@ -1,0 +1,199 @@
+"""The numbers that figures draw, before they are drawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from analysis.build import (
+    BASE,
+    START_NS,
+    experiment,
+    failed,
+    lossy,
+    paced,
+    receiver_counts,
+    record,
+    sender_counts,
+    series,
+    specs,
+    trial,
+    worker,
+)
+
+from report.stored import swept
+from udpbench.model import SECOND_NS, Experiment, Snapshot, TrialRecord
+from udpbench.report.shown import Step, dots, heats, shown_over_time, timelines, ways
+from udpbench.report.story import Chapter, tell
+
+LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
+
+
+def chapter(*records: TrialRecord, of: Experiment | None = None) -> Chapter:
+    """Return the one chapter of an experiment with these trials."""
+    (only,) = tell([of if of is not None else experiment()], records)
+    return only
+
+
+# --- every trial ---------------------------------------------------------------------------------
+
+
+def test_every_trial_is_a_dot() -> None:
+    """Valid and invalid apart; the median is of the valid ones."""
+    records = [record(of=paced()), record(900, of=paced(repetition=2)), failed()]
+    (row,) = dots(chapter(*records, of=experiment(points=[paced()], repetitions=3)))
+    assert ("all", (1000.0,), (900.0,)) == (row.point, row.valid_pps, row.invalid_pps)
+    assert row.median is not None
+    assert (1000.0, 1) == (row.median.median, row.median.n)
+
+
+def test_a_point_without_a_rate_has_its_row() -> None:
+    """It is not left out of the figure."""
+    (row,) = dots(chapter(failed()))
+    assert ((), (), None) == (row.valid_pps, row.invalid_pps, row.median)
+
+
+def test_each_point_has_the_published_figure_of_its_own_source() -> None:
+    """What others published stands beside the point that measures the same."""
+    points = [trial("naive", source="cloudflare-2015/naive"), trial("mine")]
+    records = [record(of=point) for point in points]
+    first, second = dots(chapter(*records, of=experiment(points=points)))
+    assert first.published is not None
+    assert (195_000, 352_000) == (first.published.low, first.published.high)
+    assert second.published is None
+
+
+# --- the packet's way ----------------------------------------------------------------------------
+
+
+def test_a_way_ends_where_every_packet_did() -> None:
+    """Received and lost are shares of what was sent, and together all of it."""
+    (way,) = ways(chapter(lossy(1000, LOST, 250)))
+    assert ("all", 1, 1000) == (way.point, way.repetition, way.sent_packets)
+    assert (("received", 0.75), ("udp_rcvbuf", 0.25)) == way.parts
+
+
+def test_what_is_unaccounted_is_a_part_of_the_way() -> None:
+    """It is drawn, with its sign."""
+    (way,) = ways(chapter(record(1000, 990)))
+    assert (("received", 0.99), ("unaccounted", 0.01)) == way.parts
+
+
+def test_what_was_never_sent_is_no_part_of_the_way() -> None:
+    """The way begins where the kernel took the packet."""
+    (way,) = ways(chapter(record(900, of=paced())))
+    assert (("received", 1.0),) == way.parts
+
+
+def test_without_a_packet_there_is_no_way() -> None:
+    """Neither for a failed trial nor for one that sent nothing."""
+    assert () == ways(chapter(failed()))
+    assert () == ways(chapter(record(0)))
+
+
+# --- over time -----------------------------------------------------------------------------------
+
+
+def moving() -> TrialRecord:
+    """Return a trial of 2 s watched once: 10 lost in its first half, 40 in the other."""
+    counts = {"right": {"snmp.Udp.InDatagrams": 950, "snmp.Udp.RcvbufErrors": 50}}
+    counts["machine"] = {
+        "cpu.0.user_ns": 100,
+        "cpu.0.idle_ns": 300,
+        "cpu.1.system_ns": 400,
+    }
+    changed = {
+        "left": {},
+        "right": {"snmp.Udp.RcvbufErrors": BASE + 10, "snmp.Udp.InDatagrams": BASE + 500},
+        "machine": {"cpu.0.user_ns": BASE + 100, "cpu.1.system_ns": BASE + 200},
+    }
+    at_ns = START_NS + SECOND_NS
+    motion = tuple(Snapshot(host, at_ns, moved) for host, moved in changed.items())
+    sent = series([1000], of_worker="left.sender0", field="sent_packets")
+    plain = record(1000, 950, moves=counts, series=(*sent, *series([1000])))
+    return replace(plain, motion=motion)
+
+
+def test_both_ends_are_on_one_axis() -> None:
+    """Rates in tenths of a second from the common start; whole bins between first and last."""
+    (line,) = timelines(chapter(moving()))
+    assert Step(0.0, 0.1, 1000.0) == line.offered[0]
+    assert 10 == len(line.offered)
+    # The receiver's first packet came after 1 ms, so its first whole bin is the second one.
+    assert [0.1, 1.0] == [line.delivered[0].from_s, line.delivered[-1].to_s]
+
+
+def test_drops_over_time_are_by_stage() -> None:
+    """Ten in the first second, forty in the next; a stage without any is not shown."""
+    (line,) = timelines(chapter(moving()))
+    assert {"udp_rcvbuf": (Step(0, 1, 10.0), Step(1, 2, 40.0))} == line.drops
+
+
+def test_cpus_over_time_are_those_of_each_end() -> None:
+    """The receiver's worker is on CPU 0, the sender's on CPU 1."""
+    (line,) = timelines(chapter(moving()))
+    assert {
+        "sender, CPU 1": (Step(0, 1, 1.0), Step(1, 2, 1.0)),
+        "receiver, CPU 0": (Step(0, 1, 1.0), Step(1, 2, 0.0)),
+    } == line.cpus
+
+
+def test_of_unpinned_workers_all_cpus_are_shown_once() -> None:
+    """In the built-in lab they are those of one machine."""
+    loose = [
+        worker("sender", sender_counts(1000), cpu=None),
+        worker("receiver", receiver_counts(1000), cpu=None),
+    ]
+    moves = {"machine": {"cpu.0.user_ns": 100, "cpu.1.idle_ns": 300}}
+    (line,) = timelines(chapter(record(1000, workers=loose, moves=moves)))
+    assert {"all CPUs": (Step(0, 2, 0.25),)} == line.cpus
+
+
+def test_a_failed_trial_has_no_line() -> None:
+    """Nothing was measured."""
+    assert () == timelines(chapter(failed()))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown"),
+    [
+        ([1, 2, 3, 4], ["size=1", "size=2", "size=3", "size=4"]),
+        ([5, 900, 1, 7, 6], ["size=5", "size=900", "size=1", "size=6"]),
+    ],
+)
+def test_of_many_points_the_extreme_ones_are_shown(sizes: list[int], shown: list[str]) -> None:
+    """First and last, most and least delivered; of few all."""
+    of, records = swept(sizes, repetitions=1)
+    found = shown_over_time(chapter(*records, of=of))
+    assert shown == [point.name for point in found]
+
+
+# --- over workers and queues ---------------------------------------------------------------------
+
+
+def test_a_heat_map_shows_how_packets_spread_over_workers() -> None:
+    """Three quarters to the first of two; a single worker needs no map."""
+    two = [
+        worker("sender", sender_counts(1000)),
+        worker("receiver", receiver_counts(750)),
+        worker("receiver", receiver_counts(250), worker="right.receiver1"),
+    ]
+    of = trial()
+    more = (*specs(of), replace(specs(of)[1], index=1))
+    (heat,) = heats(chapter(replace(record(1000, workers=two), workers=more)))
+    assert ("worker", ("all",), ("receiver0", "receiver1")) == (heat.of, heat.points, heat.columns)
+    assert ((0.75, 0.25),) == heat.shares
+    assert () == heats(chapter(record()))
+
+
+def test_a_heat_map_shows_how_packets_spread_over_queues() -> None:
+    """By the driver's own counters; a point that has no such queue has no share of it."""
+    queue = "ethtool.receive0.rx_queue_{}_xdp_packets"
+    points = [trial("one"), trial("two")]
+    records = [
+        record(of=points[0], moves={"right": {queue.format(0): 1000}}),
+        record(of=points[1], moves={"right": {queue.format(0): 400, queue.format(1): 600}}),
+    ]
+    (heat,) = heats(chapter(*records, of=experiment(points=points)))
+    assert ("RX queue", ("one", "two"), ("rx-0", "rx-1")) == (heat.of, heat.points, heat.columns)
+    assert ((1.0, None), (0.4, 0.6)) == heat.shares

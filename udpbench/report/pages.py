@@ -1,0 +1,318 @@
+"""What the document's pages show, as plain data for the template: of an experiment, and of a run.
+
+Every text stays a text: nothing that a user wrote is ever read as markup. Draws nothing.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from udpbench.definition.published import Bar, published
+from udpbench.model import Change, Facts, Planned, Result
+from udpbench.records import Run, RunHeader
+from udpbench.report.ladder import show_bar
+from udpbench.report.plan import summed_up
+from udpbench.report.shown import MOST_TIMELINES, shown_over_time
+from udpbench.report.story import (
+    LAB_LABEL,
+    Chapter,
+    accounted,
+    answer,
+    ended,
+    findings_of,
+    hosts_of,
+    in_groups,
+    name_of,
+    reason,
+    trials_label,
+)
+from udpbench.report.table import POINT_COLUMNS, invalid_cells, ledger_rows, point_cells
+from udpbench.units import format_bytes
+
+LEDGER_COLUMNS = 4
+"""Points side by side in one ledger table; more would not fit an A4 page."""
+FEW_HOSTS = 4
+"""Hosts side by side in one table of the environment."""
+
+
+def chapter_data(chapter: Chapter) -> dict[str, Any]:
+    """Return what the template shows of one experiment, figures apart."""
+    return {
+        "name": chapter.experiment.name,
+        "run": chapter.run,
+        "question": chapter.experiment.question,
+        "lab": LAB_LABEL if chapter.built_in_lab else "",
+        "answer": answer(chapter),
+        "struck": list(_struck(chapter)),
+        "environment": list(_environment(hosts_of(chapter.records))),
+        "columns": list(POINT_COLUMNS),
+        "rows": list(_rows(chapter)),
+        "verdicts": [
+            {"answer": one.answer, "expected": one.expected, "measured": one.measured}
+            for one in chapter.verdicts
+        ],
+        "ledger": list(_ledger(chapter)),
+        "over_time": _over_time(chapter),
+        "findings": [
+            {
+                "severity": finding.severity,
+                "text": str(finding),
+                "trials": trials_label(names),
+            }
+            for finding, names in findings_of(chapter)
+        ],
+        "published": published_data(chapter),
+        "settings": list(_settings(chapter)),
+        "yaml": chapter.experiment.text,
+    }
+
+
+def _struck(chapter: Chapter) -> Iterator[str]:
+    """Yield each invalid or failed trial with its reason, for page one."""
+    for point in chapter.points:
+        for result in point.results:
+            if not result.valid and result.status != "skipped":
+                why = reason(replace(point, results=(result,)))
+                yield f"{name_of(point)} #{result.trial.repetition}: {why}"
+
+
+def _environment(hosts: dict[str, Facts]) -> Iterator[str]:
+    """Yield a line per distinct host: what it is, in one line."""
+    lines: dict[str, list[str]] = {}
+    for name, facts in hosts.items():
+        cpu = facts.cpu_model or "unknown CPU"
+        line = f"Linux {facts.kernel}, {len(facts.cpus)} × {cpu}, {facts.driver or 'no driver'}"
+        lines.setdefault(line, []).append(name)
+    for line, names in lines.items():
+        yield f"{' and '.join(names)}: {line}"
+
+
+def _rows(chapter: Chapter) -> Iterator[dict[str, Any]]:
+    for point in chapter.points:
+        yield {"struck": False, "cells": point_cells(point)}
+        for result in point.results:
+            if not result.valid:
+                struck = result.status != "skipped"
+                yield {"struck": struck, "cells": invalid_cells(result)}
+
+
+def _ledger(chapter: Chapter) -> Iterator[dict[str, Any]]:
+    """Yield the ledgers of the points' representative trials, a few points to a table."""
+    for group in in_groups(accounted(chapter), LEDGER_COLUMNS):
+        results = [result for _, result in group]
+        rows = [
+            {"name": row.name, "cells": list(row.cells), "source": row.source}
+            for row in ledger_rows(results)
+        ]
+        points = [
+            f"{name_of(point)} #{result.trial.repetition}{'' if result.valid else ' (invalid)'}"
+            for point, result in group
+        ]
+        parts = [part for point, result in group for part in _parts(name_of(point), result)]
+        yield {"points": points, "rows": rows, "parts": parts}
+
+
+def _parts(point: str, result: Result) -> Iterator[dict[str, str]]:
+    """Yield where exactly packets of a stage ended: by queue, CPU, worker or counter."""
+    for entry in result.ledger.entries if result.ledger is not None else ():
+        if entry.packets and len(entry.parts) > 1:
+            told = ", ".join(f"{name} {packets:,}" for name, packets in entry.parts.items())
+            yield {"point": point, "stage": entry.stage, "parts": told.replace(",", " ")}
+
+
+def _over_time(chapter: Chapter) -> str:
+    """Return which points are shown over time, where it is not all."""
+    if len(shown_over_time(chapter)) == len(chapter.points):
+        return ""
+    return (
+        f"Of {len(chapter.points)} points those are shown that come first and last and that "
+        f"delivered most and least, at most {MOST_TIMELINES}; all are in the data."
+    )
+
+
+# --- published beside ----------------------------------------------------------------------------
+
+
+def published_data(chapter: Chapter) -> list[dict[str, Any]]:
+    """Return the published figures that the points name, by study."""
+    sources = [chapter.experiment.source, *(trial.source for trial in chapter.experiment.points)]
+    found = [published(name) for name in dict.fromkeys(sources) if name is not None]
+    studies: dict[str, dict[str, Any]] = {}
+    for one in found:
+        if one is None:
+            continue
+        about = {"title": one.title, "conditions": one.conditions, "source": one.source}
+        study = studies.setdefault(one.study, {**about, "figures": []})
+        study["figures"].append(
+            {
+                "name": one.figure,
+                "value": ", ".join(_bar_text(bar) for bar in one.bars),
+                "note": "; ".join(text for text in (one.note, one.correction) if text),
+            }
+        )
+    return list(studies.values())
+
+
+def _bar_text(bar: Bar) -> str:
+    """Return a published number as it was printed, with its unit and its metric."""
+    text = show_bar(bar)
+    name = bar.metric.removesuffix("_percent").rpartition("_")[0] or bar.metric
+    return text if bar.metric == "pps" else f"{text} {name.replace('_', ' ')}"
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+def _settings(chapter: Chapter) -> Iterator[dict[str, Any]]:
+    """Yield each distinct set of settings with the points it was applied for, host by host."""
+    seen: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
+    for record in chapter.records:
+        rows = tuple(
+            (host, name, change)
+            for host, changes in record.changes.items()
+            for name, change in _lines(changes)
+        )
+        names = seen.setdefault(rows, [])
+        names += [record.trial.point or "all"]
+    declared = [trial.point or "all" for trial in chapter.experiment.points]
+    for rows, names in seen.items():
+        if rows:
+            mine = [name for name in declared if name in names]
+            of = "all points" if len(mine) == len(declared) else ", ".join(mine)
+            shown = [{"host": one[0], "name": one[1], "change": one[2]} for one in rows]
+            yield {"points": of, "rows": shown}
+
+
+def _lines(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
+    """Yield each change as a line: its name, and what was there → what was in force."""
+    done = [
+        Planned(
+            replace(one.setting, value=_plain(one.after)),
+            _plain(one.before),
+            one.refusal,
+            as_wanted=one.before == one.after,
+        )
+        for one in changes
+    ]
+    for name, change in summed_up(done):
+        yield name, str(change).replace("cannot be set", "refused")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without what differs from run to run: the other agent's process id."""
+    if isinstance(value, dict):
+        return {key: part for key, part in value.items() if key != "peer_pid"}
+    return value
+
+
+def restored(run: Run) -> str:
+    """Return whether the hosts were put back as they were, in a sentence."""
+    ending = run.ending
+    if ending is None:
+        return "The run has no end, so nobody knows what was put back; `udpbench restore` does it."
+    if ending.restore_errors:
+        return "Not all of it was put back: " + "; ".join(ended(run)) + "."
+    return "All of it was put back at the end of the run, in reverse order, and read back."
+
+
+# --- the run -------------------------------------------------------------------------------------
+
+
+def run_data(run: Run) -> dict[str, Any]:
+    """Return what the template shows of a run as a whole."""
+    header = run.header
+    hosts = hosts_of(run.records)
+    return {
+        "folder": run.folder.name,
+        "version": header.udpbench,
+        "started_at": header.started_at,
+        "environments": [
+            {
+                "hosts": [facts.host for facts in group],
+                "rows": list(_host_rows(group)),
+            }
+            for group in in_groups(list(hosts.values()), FEW_HOSTS)
+        ],
+        "restored": restored(run),
+        "ended": [*map(str, run.findings), *ended(run)],
+        "run_rows": [
+            {"name": "to repeat it", "value": command(header)},
+            {"name": "begun", "value": header.started_at},
+            {"name": "seed", "value": str(header.seed)},
+            {"name": "trials", "value": str(len(run.records))},
+            {"name": "udpbench", "value": header.udpbench},
+        ],
+        "lab_name": header.lab_name,
+        "lab_yaml": header.lab_text,
+    }
+
+
+def command(header: RunHeader) -> str:
+    """Return the command that repeats a run: the same, in the same order, into a new folder."""
+    words = list(header.command)
+    for option in ("--out", "--seed"):
+        while option in words:
+            place = words.index(option)
+            del words[place : place + 2]
+        words = [word for word in words if not word.startswith(f"{option}=")]
+    return shlex.join([*words, "--seed", str(header.seed)])
+
+
+def _host_rows(hosts: Sequence[Facts]) -> Iterator[dict[str, Any]]:
+    """Yield a fact per row, host by host, and whether the hosts differ in it."""
+    for name, cells in _facts(hosts):
+        yield {"name": name, "cells": cells, "differs": len(set(cells)) > 1 and name not in OWN}
+
+
+LISTED = "offloads"
+"""A list of many words: where hosts differ, what they share is told once."""
+OWN = ("interface", "addresses", "MAC address", "hostname")
+"""What every host has of its own: a difference there is none."""
+
+
+def _facts(hosts: Sequence[Facts]) -> Iterator[tuple[str, list[str]]]:
+    def row(name: str, *cells: object) -> tuple[str, list[str]]:
+        return name, ["–" if cell is None or cell == "" else str(cell) for cell in cells]
+
+    yield row("hostname", *(facts.hostname for facts in hosts))
+    yield row("kernel", *(facts.kernel for facts in hosts))
+    yield row("CPU", *(facts.cpu_model for facts in hosts))
+    yield row("CPUs", *(len(facts.cpus) for facts in hosts))
+    yield row("NUMA nodes", *(len(facts.numa_nodes) or None for facts in hosts))
+    yield row("interface", *(facts.interface for facts in hosts))
+    yield row("driver", *(facts.driver for facts in hosts))
+    yield row("MAC address", *(facts.mac for facts in hosts))
+    yield row("MTU", *(facts.mtu for facts in hosts))
+    yield row("RX queues", *(facts.rx_queues for facts in hosts))
+    yield row("TX queues", *(facts.tx_queues for facts in hosts))
+    yield row("RX ring", *(facts.rings.get("rx") for facts in hosts))
+    yield row("addresses", *(_addresses(facts) for facts in hosts))
+    for name in dict.fromkeys(name for facts in hosts for name in facts.limits):
+        yield row(name, *(_limit(facts, name) for facts in hosts))
+    for name in dict.fromkeys(name for facts in hosts for name in facts.environment):
+        found = [facts.environment.get(name) for facts in hosts]
+        if name == LISTED and len(set(found)) > 1:
+            words = [(text or "").split() for text in found]
+            common = [word for word in words[0] if all(word in other for other in words)]
+            yield row(f"{name}, everywhere", *[" ".join(common)] * len(hosts))
+            name, found = f"{name}, only here", [_without(own, common) for own in words]
+        yield row(name, *found)
+
+
+def _without(words: Sequence[str], common: Sequence[str]) -> str:
+    return " ".join(word for word in words if word not in common)
+
+
+def _addresses(facts: Facts) -> str:
+    more = len(facts.addresses) - 2
+    return ", ".join(facts.addresses[:2]) + (f" and {more} more" if more > 0 else "")
+
+
+def _limit(facts: Facts, name: str) -> str | None:
+    value = facts.limits.get(name)
+    if value is None:
+        return None
+    return format_bytes(value) if name.endswith(("mem_max", "mem_default")) else str(value)

@@ -1,0 +1,276 @@
+"""What the figures show, as numbers: computed here, asserted by tests, only placed by ``figures``.
+
+Every number comes from a ``Result``, an ``Estimate`` or the readings of a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from udpbench.analysis.ledger import BEFORE_SENT
+from udpbench.analysis.motion import Interval, intervals, queue_packets, stage_packets
+from udpbench.analysis.points import Point, estimate
+from udpbench.analysis.rates import BUSY_TIMES, IDLE_TIMES, host_of, pps_by_bin, role_cpus
+from udpbench.analysis.readings import Readings, readings
+from udpbench.definition.published import Bar as PublishedBar
+from udpbench.definition.published import published
+from udpbench.model import SECOND_NS, Estimate, Result, Role, TrialRecord
+from udpbench.report.story import Chapter, name_of, representative
+
+BIN_NS = 100 * 10**6
+"""Width of a rate's bin over time: the interval at which workers are sampled."""
+MOST_TIMELINES = 4
+"""Points that are shown over time; of more points the extreme ones."""
+RECEIVED, UNACCOUNTED = "received", "unaccounted"
+
+
+@dataclass(frozen=True)
+class Dots:
+    """One point's row in the figure of all trials."""
+
+    point: str
+    valid_pps: tuple[float, ...]
+    invalid_pps: tuple[float, ...]
+    median: Estimate | None
+    published: PublishedBar | None
+
+
+@dataclass(frozen=True)
+class Way:
+    """What became of the packets that one trial sent, in the packet's order, as shares of sent."""
+
+    point: str
+    repetition: int
+    sent_packets: int
+    parts: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A value that held from one moment to another, since the common start."""
+
+    from_s: float
+    to_s: float
+    value: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One trial over time, both ends on one axis."""
+
+    point: str
+    repetition: int
+    offered: tuple[Step, ...]
+    delivered: tuple[Step, ...]
+    drops: Mapping[str, tuple[Step, ...]]
+    """Stage → packets a second that its counters saw end there."""
+    cpus: Mapping[str, tuple[Step, ...]]
+    """``sender, CPU 1`` → busy share."""
+
+
+@dataclass(frozen=True)
+class Heat:
+    """How the packets of each point's representative trial spread over workers, or over queues."""
+
+    of: str
+    points: tuple[str, ...]
+    columns: tuple[str, ...]
+    shares: tuple[tuple[float | None, ...], ...]
+    """Point by point, the share of its packets in each column; None where it has no such."""
+
+
+def dots(chapter: Chapter) -> tuple[Dots, ...]:
+    """Return a row per point, also of one that has nothing to show."""
+    sources = {trial.point: trial.source for trial in chapter.experiment.points}
+    found = []
+    for point in chapter.points:
+        figure = published(sources.get(point.name) or "")
+        rates = [(one.delivered_pps, one.valid) for one in point.results]
+        found.append(
+            Dots(
+                name_of(point),
+                tuple(pps for pps, valid in rates if pps is not None and valid),
+                tuple(pps for pps, valid in rates if pps is not None and not valid),
+                estimate(point, "delivered_pps"),
+                figure.bar("pps") if figure is not None else None,
+            )
+        )
+    return tuple(found)
+
+
+def ways(chapter: Chapter) -> tuple[Way, ...]:
+    """Return the way of the packets of each point's representative trial."""
+    found = []
+    for point in chapter.points:
+        result = representative(point)
+        if result is None or result.ledger is None or not result.sent_packets:
+            continue
+        counts = [(RECEIVED, result.received_packets or 0)]
+        counts += [
+            (entry.stage, entry.packets)
+            for entry in result.ledger.entries
+            if entry.packets and entry.stage not in BEFORE_SENT
+        ]
+        if result.ledger.unaccounted:
+            counts.append((UNACCOUNTED, result.ledger.unaccounted))
+        parts = tuple((name, packets / result.sent_packets) for name, packets in counts)
+        repetition = result.trial.repetition
+        found.append(Way(name_of(point), repetition, result.sent_packets, parts))
+    return tuple(found)
+
+
+# --- over time -----------------------------------------------------------------------------------
+
+
+def shown_over_time(chapter: Chapter) -> tuple[Point, ...]:
+    """Return the points that are shown over time: all where they are few, else the extreme ones.
+
+    Those are the first and the last, and those that delivered most and least.
+    """
+    known = [point for point in chapter.points if representative(point) is not None]
+    if len(known) <= MOST_TIMELINES:
+        return tuple(known)
+    rated = [(one, estimate(one, "delivered_pps")) for one in known]
+    by_rate = sorted((e.median, i) for i, (_, e) in enumerate(rated) if e is not None)
+    chosen = {0, len(known) - 1, *(i for _, i in (*by_rate[:1], *by_rate[-1:]))}
+    return tuple(known[i] for i in sorted(chosen))
+
+
+def timelines(chapter: Chapter) -> tuple[Timeline, ...]:
+    """Return each shown point's representative trial over time."""
+    records = {record.trial.name: record for record in chapter.records}
+    found = []
+    for point in shown_over_time(chapter):
+        result = representative(point)
+        if result is not None:
+            line = _timeline(point, result, records[result.trial.name])
+            found += [line] if line is not None else []
+    return tuple(found)
+
+
+def _timeline(point: Point, result: Result, record: TrialRecord) -> Timeline | None:
+    measured = readings(record)
+    if measured is None:
+        return None
+    watched = intervals(measured)
+    offered, delivered = (_rates(measured, role) for role in ROLES)
+    if not (offered or delivered or watched):
+        return None
+    return Timeline(
+        name_of(point),
+        result.trial.repetition,
+        offered,
+        delivered,
+        dict(_drops(watched)),
+        dict(_cpus(measured, watched)),
+    )
+
+
+ROLES: tuple[Role, Role] = ("sender", "receiver")
+
+
+def _rates(measured: Readings, role: Role) -> tuple[Step, ...]:
+    if not measured.record.series:
+        return ()
+    bins = pps_by_bin(measured, role, BIN_NS)
+    return tuple(
+        Step(begin / SECOND_NS, (begin + BIN_NS) / SECOND_NS, pps) for begin, pps in bins.items()
+    )
+
+
+def _drops(watched: Sequence[Interval]) -> Iterator[tuple[str, tuple[Step, ...]]]:
+    """Yield every stage that took packets at any time, in the packet's order."""
+    each = [stage_packets(one.readings) for one in watched]
+    for stage in each[0] if each else ():
+        if any(packets.get(stage) for packets in each):
+            yield (
+                stage,
+                tuple(
+                    Step(*_span(one), packets.get(stage, 0) / one.seconds)
+                    for one, packets in zip(watched, each, strict=True)
+                ),
+            )
+
+
+def _span(one: Interval) -> tuple[float, float]:
+    return one.from_ns / SECOND_NS, one.to_ns / SECOND_NS
+
+
+def _cpus(
+    measured: Readings, watched: Sequence[Interval]
+) -> Iterator[tuple[str, tuple[Step, ...]]]:
+    """Yield how busy the CPUs of each role are; where nobody is pinned, those of its machine."""
+    told: dict[str, Role] = {}
+    for role in ROLES:
+        cpus = role_cpus(measured, role)
+        if cpus is None:
+            name = "all CPUs" if measured.record.built_in_lab else f"{role}, all CPUs"
+        else:
+            name = f"{role}, CPU {', '.join(map(str, sorted(cpus)))}"
+        if name in told:
+            continue
+        told[name] = role
+        steps = [(one, _busy(one.readings, role, cpus)) for one in watched]
+        known = tuple(Step(*_span(one), share) for one, share in steps if share is not None)
+        if known:
+            yield name, known
+
+
+def _busy(of: Readings, role: Role, cpus: frozenset[int] | None) -> float | None:
+    """Return the busy share of some CPUs of a role's machines, or of all of them."""
+    names = ["*"] if cpus is None else [str(cpu) for cpu in cpus]
+
+    def total(times: Sequence[str]) -> int:
+        patterns = [f"cpu.{name}.{time}_ns" for name in names for time in times]
+        return sum(of.machine_counter(role, pattern) or 0 for pattern in patterns)
+
+    busy, idle = total(BUSY_TIMES), total(IDLE_TIMES)
+    return busy / (busy + idle) if busy + idle > 0 else None
+
+
+# --- over workers and queues ---------------------------------------------------------------------
+
+
+def heats(chapter: Chapter) -> tuple[Heat, ...]:
+    """Return how packets spread over receiving workers and RX queues, where there are several."""
+    records = {record.trial.name: record for record in chapter.records}
+    shown = [(point, representative(point)) for point in chapter.points]
+    known = [(point, result) for point, result in shown if result is not None]
+    names = tuple(name_of(point) for point, _ in known)
+    workers = [_workers(result) for _, result in known]
+    queues = [_queues(records[result.trial.name]) for _, result in known]
+    found = (_heat("worker", names, workers), _heat("RX queue", names, queues))
+    return tuple(one for one in found if one is not None)
+
+
+def _workers(result: Result) -> dict[str, int]:
+    return {one.worker: one.packets for one in result.workers if one.role == "receiver"}
+
+
+def _queues(record: TrialRecord) -> dict[str, int]:
+    measured = readings(record)
+    if measured is None:
+        return {}
+    hosts = [host for host in measured.roles.receivers if host in measured.deltas]
+    return {
+        f"{host} rx-{queue}" if len(hosts) > 1 else f"rx-{queue}": packets
+        for host in hosts
+        for queue, packets in queue_packets(measured.deltas[host]).items()
+    }
+
+
+def _heat(of: str, names: tuple[str, ...], counts: Sequence[Mapping[str, int]]) -> Heat | None:
+    """Return the shares, or None where every point has but one column."""
+    columns = tuple(dict.fromkeys(column for one in counts for column in one))
+    if len(columns) < 2:
+        return None
+    shares = []
+    for one in counts:
+        whole = sum(one.values())
+        shares.append(
+            tuple(one[name] / whole if name in one and whole else None for name in columns)
+        )
+    hosts = {host_of(name) for name in columns} if of == "worker" else set()
+    short = tuple(name.rpartition(".")[2] for name in columns) if len(hosts) == 1 else columns
+    return Heat(of, names, short, tuple(shares))
