@@ -70,7 +70,7 @@ class Gate:
     def folder_of(self, name: str) -> Path:
         """Return the run folder for what a test calls ``name``, the same in every process."""
         digest = hashlib.sha256(name.encode()).hexdigest()[:6]
-        last = name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+        last = re.sub(r"(\.udpbench)?\.ya?ml$", "", name.rpartition("/")[2])
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("-.")[:60] or "run"
         return self.folder / f"{self.session}-{plain}-{digest}"
 
@@ -146,9 +146,19 @@ def answer(stored: Run, point: str, width: int) -> Answer:
             points=tuple(one for one in chapter.points if one.name in shown),
             verdicts=verdicts,
         )
-        why = f"{why}\n{_told(some, width)}\nrun folder: {stored.folder}"
+        why = f"{why}\n{_told(some, width)}\n{_where(stored)}"
     result = medians(own)
     return Answer(outcome, why, result, _summary(stored, own, result))
+
+
+def whole(stored: Run, width: int) -> str:
+    """Return everything a run says, as text, for a test that asserts on its numbers."""
+    (chapter,) = tell(stored.header.experiments, stored.records)
+    return f"{_told(chapter, width)}\n{_where(stored)}"
+
+
+def _where(stored: Run) -> str:
+    return f"run folder: {stored.folder}"
 
 
 def _judged(stored: Run, own: Point, verdicts: Sequence[Verdict]) -> tuple[Outcome, Sequence[str]]:

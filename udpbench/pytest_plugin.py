@@ -218,6 +218,8 @@ class UdpbenchFixture:
         those of an experiment's file; the question may be left out. The test fails where a trial
         is not valid or an expectation is missed, and is skipped where it cannot be tried.
         """
+        from udpbench.gate import whole
+
         gate = _gate(self._request.config, self._folders)
         self._calls += 1
         node = self._request.node
@@ -225,6 +227,8 @@ class UdpbenchFixture:
         stored = _run(gate, self._load(experiment), name, node.session)
         points = [trial.point for trial in stored.header.experiments[0].points]
         found = {point: _judge(node, stored, point) for point in points}
+        # Shown where the test fails: the numbers it asserts on are explained beside them.
+        node.add_report_section("call", "udpbench", whole(stored, _width()))
         return found[points[0]] if len(points) == 1 else _mapping(found)
 
     def _load(self, experiment: Union[str, os.PathLike[str], dict[str, Any]]) -> Experiment:

@@ -6,16 +6,21 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from udpbench.definition.load import load_experiments
+from udpbench.analysis.ledger import ORDER
+from udpbench.definition.load import load_experiments, schema
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 YAML_BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"^    (udpbench .*?)(?:\s+#.*)?$", re.MULTILINE)
+COMMAND = re.compile(r"^    ((?:udpbench|pytest) .*?)(?:\s+# (.*))?$", re.MULTILINE)
+NAMED_BLOCK = re.compile(r"^```(?:yaml|python)\n(# (\S+)\n.*?)^```", re.MULTILINE | re.DOTALL)
+PLUGIN = [] if "udpbench" in entry_points(group="pytest11").names else ["-pudpbench.pytest_plugin"]
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 CHECKS = ("lint", "types", "unit", "agent", "native", "lab", "docs", "bench")
 
@@ -48,13 +53,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_verb_is_in_the_readme() -> None:
     """No verb of the command line is left for the reader to find."""
-    helped = subprocess.run(
-        [sys.executable, "-m", "udpbench", "--help"], capture_output=True, text=True, check=True
-    )
-    verbs = re.findall(r"^  ([a-z]+)  ", helped.stdout, re.MULTILINE)
     readme = (ROOT / "README.md").read_text()
-    assert len(verbs) >= 6
-    assert [] == [verb for verb in verbs if f"udpbench {verb}" not in readme]
+    assert len(verbs()) >= 6
+    assert [] == [verb for verb in verbs() if f"udpbench {verb}" not in readme]
 
 
 def test_every_check_by_name_is_in_contributing() -> None:
@@ -63,21 +64,81 @@ def test_every_check_by_name_is_in_contributing() -> None:
     assert [] == [check for check in CHECKS if check not in page]
 
 
+def test_every_key_is_documented() -> None:
+    """No key that a file may have is left for the reader to find in the schema."""
+    page = (ROOT / "docs" / "experiments.md").read_text()
+    spans = re.findall(r"`([^`\n]+)`", page)
+    known = {word for span in spans for word in re.findall(r"[a-z0-9][a-z0-9_-]*", span)}
+    assert len(keys_of(schema())) > 100
+    assert [] == sorted(keys_of(schema()) - known)
+
+
+def keys_of(part: Any) -> set[str]:
+    """Return every key that a part of a JSON Schema lets a file have."""
+    if isinstance(part, list):
+        return {key for item in part for key in keys_of(item)}
+    if not isinstance(part, dict):
+        return set()
+    found = set(part["properties"]) if isinstance(part.get("properties"), dict) else set()
+    return found.union(*(keys_of(item) for item in part.values()))
+
+
+def test_every_option_and_verb_is_in_the_page_of_commands() -> None:
+    """And no option there is one that the program does not have."""
+    page = (ROOT / "docs" / "commands.md").read_text()
+    found = {"--no-report"}
+    for verb in verbs():
+        assert f"`udpbench {verb}" in page
+        found |= set(re.findall(r"^  (--[a-z-]+)", helped(verb), re.MULTILINE)) - {"--help"}
+    assert found == set(re.findall(r"`(--[a-z-]+)", page))
+
+
+def test_the_picture_of_the_readme_has_every_stage() -> None:
+    """The packet's way is whole, and each of its stages is explained."""
+    section = (
+        (ROOT / "README.md").read_text().partition("## The packet's way")[2].partition("## ")[0]
+    )
+    stages = (ROOT / "docs" / "ledger.md").read_text()
+    assert [] == [stage for stage in ORDER if not re.search(rf"\b{stage}\b", section)]
+    assert [] == [stage for stage in ORDER if f"`{stage}`" not in stages]
+
+
+def helped(*words: str) -> str:
+    """Return what the program says of itself, or of a verb."""
+    command = [sys.executable, "-m", "udpbench", *words, "--help"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def verbs() -> list[str]:
+    """Return the verbs of the command line."""
+    return re.findall(r"^  ([a-z]+)  ", helped(), re.MULTILINE)
+
+
 @pytest.mark.lab
-def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
-    """The block that follows the README's experiment works as it stands, in its order."""
+@pytest.mark.parametrize("page", ["README.md", "docs/pytest.md"])
+def test_a_new_user_can_follow_the_page(page: str, tmp_path: Path) -> None:
+    """Files as they are shown, then the commands in their order, each with the exit code it says."""
     if os.geteuid() != 0:
         if os.environ.get("UDPBENCH_REQUIRE_LAB"):
             pytest.fail("the lab is required here, and needs root")
         pytest.skip("the built-in lab needs root: sudo python3 noxfile.py docs")
-    readme = (ROOT / "README.md").read_text()
-    (block,) = (text for name, text in yaml_blocks() if name == "README.md")
-    (tmp_path / "mine.yaml").write_text(block)
-    commands = COMMAND.findall(readme)
-    assert len(commands) >= 3
-    for command in commands:
-        words = [sys.executable, "-m", *command.split()]
+    text = (ROOT / page).read_text()
+    for block, name in NAMED_BLOCK.findall(text):
+        (tmp_path / name).write_text(block)
+    found = COMMAND.findall(text)
+    assert len(found) >= 3
+    for command, comment in found:
+        wanted = re.match(r"exit (\d+)", comment)
+        program, *words = command.split()
+        plugin = PLUGIN if program == "pytest" else []
         done = subprocess.run(
-            words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, "-m", program, *plugin, *words],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
-        assert 0 == done.returncode, f"{command}\n{done.stdout}\n{done.stderr}"
+        code = int(wanted.group(1)) if wanted is not None else 0
+        assert code == done.returncode, f"{command}\n{done.stdout}\n{done.stderr}"

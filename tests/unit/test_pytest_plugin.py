@@ -318,6 +318,28 @@ def test_the_fixture_returns_medians(project: Project) -> None:
     project.run().assert_outcomes(passed=1)
 
 
+def test_an_assertion_on_a_result_that_fails_is_explained(project: Project) -> None:
+    """The numbers that were asserted on, the ledger and the run folder stand below the assertion."""
+    project.pytester.makepyfile(
+        """
+        def test_it(udpbench):
+            result = udpbench({"duration": "100ms", "warmup": "0s", "repetitions": 1})
+            assert result.sent_packets == 1
+        """
+    )
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    told = "\n".join(lines(result, "FAILURES"))
+    for part in (
+        "assert 1000 == 1",
+        "Captured udpbench call",
+        "ledger (packets of",
+        "run folder: ",
+    ):
+        assert part in told, part
+    assert "Trial(" not in told
+
+
 def test_the_fixture_names_several_points(project: Project) -> None:
     """A mapping by name, which says so where one number is asked for."""
     project.file("two.yaml", TWO)

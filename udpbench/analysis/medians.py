@@ -6,7 +6,7 @@ Pure. Derives nothing that ``points`` does not; gives it names that a test can r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from udpbench.analysis.points import Point, estimate
 from udpbench.model import Result
@@ -21,10 +21,10 @@ class PointResult:
     """
 
     point: str
-    trials: tuple[Result, ...]
+    trials: tuple[Result, ...] = field(repr=False)
     """Every trial with its own numbers, findings and ledger, in order of repetition."""
     valid_trials: int
-    ledger: Mapping[str, float | None]
+    ledger: Mapping[str, float | None] = field(repr=False)
     """Stage → packets that ended there; None where this kernel cannot observe it."""
     unaccounted: int | None
     intended_packets: float | None
