@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 from udpbench._native import ffi, lib
 from udpbench.agent import logs
-from udpbench.agent.memory import Memory
+from udpbench.agent.memory import Memory, places
 
 SEND_CALLS = {"sendmmsg": lib.UB_SEND_SENDMMSG, "send": lib.UB_SEND_SEND}
 RECEIVE_CALLS = {"recvmmsg": lib.UB_RECEIVE_RECVMMSG, "recv": lib.UB_RECEIVE_RECV}
@@ -52,22 +52,42 @@ class Sending:
         self._index = index
         self._cpus = cpus
         self._worker = memory.plan["workers"][index]
-        self._sockets = ffi.new("int32_t[]", [one.fileno() for one in opened])
-        self._flows = ffi.new("uint16_t[]", [flow["flow"] for flow in self._worker["flows"]])
+        self._opened = opened
         # Completions are numbered for the life of a socket, whatever is set back between phases.
         self._completions = ffi.new("uint32_t[]", len(opened))
 
     def run(self, phase: dict[str, Any]) -> int:
-        """Send until the phase is over; 0 or a negative errno."""
+        """Send until the phase is over; 0 or a negative errno.
+
+        A worker that has none of the phase's flows has nothing to do.
+        """
+        chosen = places(self._worker, phase["flows"])
+        if not chosen:
+            return 0
+        values = self._values(phase, chosen)  # keeps alive what the config points to
+        config = ffi.new("struct ub_send_config *", values)
+        offset = self._memory.layout.stats[self._index]
+        stats = self._memory.at("struct ub_send_stats *", offset)
+        if self._memory.plan["options"]["protocol"] == "tcp":
+            result = int(lib.ub_stream_send(config, stats))
+        elif phase["echo_every"]:
+            result = self._run_with_ear(config, stats)
+        else:
+            result = int(lib.ub_send(config, stats))
+        for index, place in enumerate(chosen):
+            self._completions[place] = values["zerocopy_next"][index]
+        return result
+
+    def _values(self, phase: dict[str, Any], chosen: list[int]) -> dict[str, Any]:
         memory, options, counted = self._memory, self._memory.plan["options"], phase["count"]
-        end_ns = phase["at_ns"] + phase["duration_ns"]
-        values = {
+        numbers = [self._worker["flows"][place]["flow"] for place in chosen]
+        return {
             "call": SEND_CALLS[options["call"]],
             "batch": options["batch"],
             "size_bytes": options["size_bytes"],
-            "flow_count": len(self._worker["flows"]),
-            "sockets": self._sockets,
-            "flows": self._flows,
+            "flow_count": len(chosen),
+            "sockets": ffi.new("int32_t[]", [self._opened[place].fileno() for place in chosen]),
+            "flows": ffi.new("uint16_t[]", numbers),
             "sequences": memory.at("uint64_t *", memory.layout.sequences[self._index]),
             "tag": phase["tag"],
             "pace_sleeps": options["pace"] == "sleep",
@@ -76,30 +96,23 @@ class Sending:
             "count": counted if counted is not None else self._worker["count_packets"],
             "epoch_ns": phase["at_ns"],
             "start_ns": phase["at_ns"],
-            "end_ns": end_ns,
+            "end_ns": phase["at_ns"] + phase["duration_ns"],
             "control": memory.at("struct ub_control *", 0),
             "gso_segments": options["gso_segments"],
             "tail_bytes": options["tail_bytes"],
             "zerocopy": options["zerocopy"],
-            "zerocopy_next": self._completions,
+            "zerocopy_next": ffi.new("uint32_t[]", [self._completions[p] for p in chosen]),
             "pacing": memory.block(self._index, "pacing"),
             "stalls": memory.block(self._index, "stalls"),
             "milliseconds": memory.block(self._index, "milliseconds"),
         }
-        config = ffi.new("struct ub_send_config *", values)
-        stats = memory.at("struct ub_send_stats *", memory.layout.stats[self._index])
-        if options["protocol"] == "tcp":
-            return int(lib.ub_stream_send(config, stats))
-        if phase["echo_every"]:
-            return self._run_with_ear(config, stats)
-        return int(lib.ub_send(config, stats))
 
     def _run_with_ear(self, config: Any, stats: Any) -> int:
         """Send while another thread listens for echoes; 0 or a negative errno of either."""
         ended = ffi.new("struct ub_control *")
         values = {
-            "sockets": self._sockets,
-            "socket_count": len(self._worker["flows"]),
+            "sockets": config.sockets,
+            "socket_count": config.flow_count,
             "tag": config.tag,
             "epoch_ns": config.epoch_ns,
             "quiet_ns": ECHO_QUIET_NS,

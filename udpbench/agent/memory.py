@@ -7,8 +7,9 @@ the same plan; whoever reads, reads at any time.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 from udpbench._native import ffi, lib
 
@@ -84,6 +85,12 @@ def _aligned(size_bytes: int) -> int:
     return -(-size_bytes // LINE_BYTES) * LINE_BYTES
 
 
+def places(worker: dict[str, Any], flows: Optional[Collection[int]]) -> list[int]:
+    """Return the places in a sending worker's list of the flows that a phase sends; None: all."""
+    listed = enumerate(worker["flows"])
+    return [place for place, flow in listed if flows is None or flow["flow"] in flows]
+
+
 class Memory:
     """The shared memory as both sides use it: read at any time, one writer for each word."""
 
@@ -92,6 +99,8 @@ class Memory:
         self.layout = layout(plan)
         self._map = mmap.mmap(fd, self.layout.total)
         self.base = ffi.from_buffer(self._map, require_writable=True)
+        self.flows_sent: Optional[Collection[int]] = None
+        """Numbers of the flows that the phase sends; None: all. Sequences are counted for these."""
 
     def at(self, c_type: str, offset: int) -> Any:
         """Return a C pointer of a type into the memory."""
@@ -163,8 +172,9 @@ class Memory:
         found = []
         for worker, offset in zip(self.plan["workers"], self.layout.sequences):
             following = self.at("uint64_t *", offset)
-            for index, flow in enumerate(worker["flows"]):
-                found.append((flow["flow"], following[index], following[index]))
+            for index, place in enumerate(places(worker, self.flows_sent)):
+                flow = worker["flows"][place]["flow"]
+                found.append((flow, following[index], following[index]))
         return found
 
     def _received_flows(self) -> list[tuple[int, int, int]]:

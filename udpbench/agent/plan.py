@@ -208,7 +208,8 @@ def phase_order(plan: dict[str, Any], phase: dict[str, Any]) -> dict[str, Any]:
         read = "header"
     echo = options["echo_every"] or 0
     every = 1 if echo and name == "path" else echo
-    return {**phase, "read": read, "faulty": name == "measured", "echo_every": every}
+    told = {"read": read, "faulty": name == "measured", "echo_every": every}
+    return {"flows": None, **phase, **told}
 
 
 def unseen(role: str, protocol: str, read: str) -> frozenset[str]:

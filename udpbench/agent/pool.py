@@ -206,6 +206,7 @@ class Crew:
         measured = phase["phase"] == "measured"
         self._series = Series(order["duration_ns"], self.memory.milliseconds if measured else None)
         self._usage = Usage(self._host, [one.pid for one in self.prepared])
+        self.memory.flows_sent = order["flows"]
         self._order(order)
         self._await("started", self._limits.answer_ns)
         self.tick()

@@ -100,12 +100,12 @@ class Verbs:
         at_ns: int,
         duration_ns: Optional[int] = None,
         count: Optional[int] = None,
+        flows: Optional[list[int]] = None,
     ) -> None:
         """Start a phase; without a duration the count ends it, or else a day."""
         end_ns = duration_ns if duration_ns is not None else DAY_NS
-        self.pool.start(
-            {"phase": phase, "tag": tag, "at_ns": at_ns, "duration_ns": end_ns, "count": count}
-        )
+        times = {"at_ns": at_ns, "duration_ns": end_ns}
+        self.pool.start({"phase": phase, "tag": tag, **times, "count": count, "flows": flows})
 
     def sample(self, since: int) -> SampleReply:
         """Return how the workers stand."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from udpbench.analysis import axis, ledger, rates
+from udpbench.analysis.queues import queues_moved, steering_ignored
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.stages import STAGES
 from udpbench.model import Finding, Role, lost_without
@@ -309,6 +310,8 @@ CHECKS: tuple[Check, ...] = (
     sender_bound,
     never_pressed,
     placement_lost,
+    queues_moved,
+    steering_ignored,
     foreign_traffic,
     odd_packets,
     worker_errors,

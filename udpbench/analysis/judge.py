@@ -8,8 +8,11 @@ from __future__ import annotations
 from udpbench.analysis import rates
 from udpbench.analysis.checks import check
 from udpbench.analysis.ledger import intended_packets, make_ledger, received_packets, sent_packets
+from udpbench.analysis.queues import carrying, queue_packets
 from udpbench.analysis.readings import Readings, readings
 from udpbench.model import Finding, Ledger, Result, TrialRecord, WorkerResult
+
+__all__ = ["carrying", "judge", "path_ledger", "queue_packets"]
 
 MIB_BYTES = 2**20
 

@@ -35,7 +35,8 @@ WATCH_NS = SECOND_NS
 """Between two readings of all counters in a measured phase: each costs an agent 2.5 ms of CPU time,
 so watching costs a quarter of what the samples do; taken always, whether anybody looks or not."""
 QUIET_NS = 200 * 10**6
-"""So long must counts stand still and queues be empty before the tail counts as arrived."""
+PROBE_QUIET_NS = 20 * 10**6
+"""Where a straggler costs no more than a look at one flow."""
 STALL_NS = 5 * SECOND_NS
 """So long may a queue that holds packets not move, beyond the work on one batch of them."""
 SENDERS_GRACE_NS = 3 * SECOND_NS
@@ -52,6 +53,10 @@ class Plan:
     duration_ns: int
     count: int | None = None
     """Packets per sending worker; None leaves it to the workers' own count."""
+    flows: tuple[int, ...] | None = None
+    """Numbers of the flows that are sent; None: all that were prepared."""
+    quiet_ns: int = QUIET_NS
+    """So long must counts stand still and queues be empty before the tail counts as arrived."""
 
 
 @dataclass
@@ -156,7 +161,8 @@ class PhaseRun:
         # One after the other is told and answers: on a slow link that adds up.
         trips_ns = sum(one.channel.round_trip_ns or 0 for one in working)
         at_ns = clock.now_ns() + LEAD_NS * len(working) + trips_ns
-        order = StartOrder(self.plan.name, self.tag, self.plan.duration_ns, self.plan.count)
+        plan = self.plan
+        order = StartOrder(plan.name, self.tag, plan.duration_ns, plan.count, plan.flows)
         for remote in working:
             self._start_ns[remote.name] = at_ns + self._clocks[remote.name][0].offset_ns
             remote.start(order, self._start_ns[remote.name])
@@ -190,7 +196,7 @@ class PhaseRun:
         self.waiter.until(f"senders were done with phase {self.plan.name}", names, done, left_ns)
 
     def _await_quiet(self) -> None:
-        """Poll until counts stand still and queues are empty for QUIET_NS.
+        """Poll until counts stand still and queues are empty for long enough.
 
         A slow reader behind a long queue may take as long as it likes, while it moves.
         """
@@ -207,7 +213,7 @@ class PhaseRun:
                 seen, moved_ns, busy_ns = counts, now_ns, now_ns
             if queued > 0:
                 busy_ns = now_ns
-            if now_ns - busy_ns >= QUIET_NS:
+            if now_ns - busy_ns >= self.plan.quiet_ns:
                 return
             if now_ns - moved_ns >= stall_ns:
                 names = ", ".join(remote.name for remote in self.crew.receivers)
@@ -292,6 +298,13 @@ def path_plan(workers: Sequence[WorkerSpec]) -> Plan:
             count = min(count, spec.rate_pps * PATH_NS // SECOND_NS)
     limit = readable_packets(workers, PATH_NS)
     return Plan("path", PATH_LIMIT_NS, max(1, count if limit is None else min(count, limit)))
+
+
+def probe_plan(workers: Sequence[WorkerSpec], flow: int) -> Plan:
+    """Return the look at one flow: as many packets as of each in a path phase, and little quiet."""
+    whole = path_plan(workers)
+    count = min(whole.count or 1, PATH_PACKETS_PER_FLOW)
+    return Plan("path", PATH_LIMIT_NS, count, (flow,), PROBE_QUIET_NS)
 
 
 def warmup_plan(workers: Sequence[WorkerSpec], warmup_ns: int) -> Plan:

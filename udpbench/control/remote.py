@@ -84,6 +84,8 @@ class StartOrder:
     duration_ns: int
     count: int | None
     """Packets per worker; None leaves it to the worker's own count."""
+    flows: Sequence[int] | None = None
+    """Numbers of the flows to send; None: all that were prepared."""
 
 
 class Remote:
@@ -185,6 +187,7 @@ class Remote:
             at_ns=at_ns,
             duration_ns=order.duration_ns,
             count=order.count,
+            flows=list(order.flows) if order.flows is not None else None,
         )
 
     def sample(self, since: int) -> SampleReply:

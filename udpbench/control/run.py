@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from udpbench.analysis.judge import judge
+from udpbench.control.attempt import Attempt, Bench
 from udpbench.control.lab import (
     Agents,
     Reach,
@@ -26,7 +27,7 @@ from udpbench.control.lab import (
 )
 from udpbench.control.lease import kept
 from udpbench.control.schedule import fixed_sweep, trial_count
-from udpbench.control.trial import Attempt, Bench, described, run_trial
+from udpbench.control.trial import described, run_trial
 from udpbench.control.waiting import Clock, Interrupt, Waiter
 from udpbench.errors import AgentLost, Interrupted, RecordError, RestoreError, UdpbenchError
 from udpbench.model import SECOND_NS, Change, Experiment, Lab, Progress, TrialRecord

@@ -7,112 +7,26 @@ the record says why; a failure that ends the run is handed on beside the record.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from udpbench.analysis.judge import path_ledger
+from udpbench.control.attempt import Attempt, crew_of, run_phase
 from udpbench.control.configured import altered, desired, links, refused, rounded
-from udpbench.control.lab import Agents
-from udpbench.control.phase import Crew, PhaseRun, Plan, by_host, path_plan, warmup_plan
-from udpbench.control.waiting import Waiter
-from udpbench.definition.bind import (
-    Unavailable,
-    bind,
-)
+from udpbench.control.path import path_phase, place_workers, queues_moved
+from udpbench.control.phase import Plan, by_host, warmup_plan
+from udpbench.definition.bind import Unavailable, bind, depends_on_queues
 from udpbench.errors import (
     AgentLost,
     DeadlineExceeded,
     HostError,
     Interrupted,
-    PathError,
     RestoreError,
     SafetyError,
     UdpbenchError,
 )
-from udpbench.model import (
-    SECOND_NS,
-    Change,
-    Facts,
-    Finding,
-    Lab,
-    Phase,
-    Progress,
-    Sample,
-    Setting,
-    Snapshot,
-    Trial,
-    TrialRecord,
-    WorkerSpec,
-)
-from udpbench.records import now_utc
-from udpbench.units import format_duration
+from udpbench.model import SECOND_NS, Finding, TrialRecord
 
 LINK_NS = 10 * SECOND_NS
 """For a link to come up: autonegotiation takes up to four seconds, a switch's port some more."""
-
-Tell = Callable[[Progress], None]
-
-
-@dataclass
-class Bench:
-    """What stays from trial to trial: the lab, its agents, and what is in force on them."""
-
-    lab: Lab
-    agents: Agents
-    waiter: Waiter
-    tell: Tell
-    in_force: dict[str, tuple[Setting, ...]] | None = field(default_factory=dict)
-    """Agent → its settings; None where a failure left that unknown."""
-
-
-@dataclass
-class Attempt:
-    """One trial while it happens."""
-
-    bench: Bench
-    trial: Trial
-    index: int
-    total: int
-    started_at: str = field(default_factory=now_utc)
-    facts: dict[str, Facts] = field(default_factory=dict)
-    changes: dict[str, tuple[Change, ...]] = field(default_factory=dict)
-    workers: tuple[WorkerSpec, ...] = ()
-    phases: list[Phase] = field(default_factory=list)
-    series: tuple[Sample, ...] = ()
-    motion: tuple[Snapshot, ...] = ()
-    findings: list[Finding] = field(default_factory=list)
-    overhead_ns: dict[str, int] = field(default_factory=dict)
-
-    def say(self, event: str, text: str, **seen: Any) -> None:
-        """Report progress of this trial; ``seen`` are further fields of Progress."""
-        self.bench.tell(
-            Progress(
-                event=event,  # type: ignore[arg-type]
-                text=text,
-                trial=self.trial,
-                index=self.index,
-                total=self.total,
-                **seen,
-            )
-        )
-
-    def record(self, status: str, error: dict[str, str] | None) -> TrialRecord:
-        """Return the record of what happened so far."""
-        return TrialRecord(
-            trial=self.trial,
-            status=status,  # type: ignore[arg-type]
-            started_at=self.started_at,
-            built_in_lab=self.bench.lab.built_in,
-            error=error,
-            facts=self.facts,
-            changes=self.changes,
-            workers=self.workers,
-            phases=tuple(self.phases),
-            series=self.series,
-            motion=self.motion,
-            findings=tuple(self.findings),
-            overhead_ns=self.overhead_ns,
-        )
 
 
 @dataclass(frozen=True)
@@ -157,6 +71,9 @@ def verify_settings(attempt: Attempt) -> None:
     for remote in attempt.bench.agents.setting_up:
         if attempt.changes.get(remote.name):
             attempt.findings.extend(altered(remote.name, remote.verify()))
+    if depends_on_queues(attempt.trial):
+        for remote in attempt.bench.agents.receivers:
+            attempt.findings.extend(queues_moved(attempt.facts[remote.name], remote.facts()))
 
 
 def await_links(attempt: Attempt) -> None:
@@ -212,47 +129,6 @@ def prepare_workers(attempt: Attempt) -> None:
         remote.prepare(workers[remote.name])
 
 
-def crew_of(attempt: Attempt) -> Crew:
-    """Return the agents of the trial by what they do in it."""
-    agents, working = attempt.bench.agents, by_host(attempt.workers)
-    return Crew(
-        senders=[remote for remote in agents.senders if remote.name in working],
-        receivers=[remote for remote in agents.receivers if remote.name in working],
-        everyone=agents.everyone,
-        workers=attempt.workers,
-    )
-
-
-def path_phase(attempt: Attempt) -> None:
-    """Send a few packets per flow, and fail before load where a receiver gets none of them."""
-    run_phase(attempt, path_plan(attempt.workers))
-    silent = unreached(attempt)
-    closed = attempt.trial.receive.workers == 0
-    if not silent:
-        return
-    where = f" at {', '.join(silent)}" if len(attempt.bench.lab.receivers) > 1 else ""
-    if attempt.trial.path_check == "explained" or closed:
-        ledger = path_ledger(attempt.record("done", None))
-        if ledger is not None and ledger.intended_packets > 0 and ledger.unaccounted == 0:
-            return
-        text = f"no packet of the path check arrived{where}, and the ledger does not say why"
-        raise PathError(text)
-    raise PathError(
-        f"no packet of the path check arrived{where}; mend the path, or write "
-        "`path_check: explained` if packets are meant to be dropped"
-    )
-
-
-def unreached(attempt: Attempt) -> list[str]:
-    """Return the receivers that none of the latest phase's packets reached."""
-    arrived = {host.name: 0 for host in attempt.bench.lab.receivers}
-    for one in attempt.phases[-1].stats:
-        host = one.worker.rpartition(".")[0]
-        if one.role == "receiver" and host in arrived:
-            arrived[host] += one.counts.get("received_packets", 0)
-    return [host for host, packets in arrived.items() if packets == 0]
-
-
 def warmup_phase(attempt: Attempt) -> None:
     """Let caches, queues and clocks of the CPUs settle; without a warm-up nothing is done."""
     if attempt.trial.warmup_ns > 0:
@@ -262,43 +138,6 @@ def warmup_phase(attempt: Attempt) -> None:
 def measured_phase(attempt: Attempt) -> None:
     """Measure."""
     run_phase(attempt, Plan("measured", attempt.trial.duration_ns))
-
-
-def run_phase(attempt: Attempt, plan: Plan) -> None:
-    """Run one phase and keep it, also what can be saved of one that failed."""
-
-    def show(samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> None:
-        attempt.say("sample", plan.name, samples=samples, snapshots=snapshots)
-
-    length = "" if plan.name == "path" else f" {format_duration(plan.duration_ns)}"
-    text = f"{attempt.trial.name} {plan.name}{length}"
-    attempt.say("phase", text, phase=plan.name, record=attempt.record("done", None))
-    phase = PhaseRun(plan, crew_of(attempt), attempt.bench.waiter, show)
-    try:
-        attempt.phases.append(phase.run())
-    except AgentLost:
-        raise
-    except HostError:
-        saved = phase.salvage()
-        if saved is not None:
-            attempt.phases.append(saved)
-        raise
-    finally:
-        attempt.series += tuple(phase.series)
-        attempt.motion += tuple(phase.motion)
-    if phase.late_ns is not None:
-        attempt.findings.append(late(plan, phase.late_ns))
-
-
-def late(plan: Plan, late_ns: int) -> Finding:
-    """Return the finding of a phase whose last loop was set going after the common time."""
-    return Finding(
-        "warning",
-        "the controller was slow: a loop was started after the common start",
-        f"phase {plan.name}",
-        f"{late_ns // 1000}us late",
-        next_step="leave the controller a CPU that no worker uses",
-    )
 
 
 def close_workers(attempt: Attempt) -> None:
@@ -316,6 +155,7 @@ STEPS: tuple[tuple[str, Callable[[Attempt], None]], ...] = (
     ("safety", prove_destinations),
     ("prepare", prepare_workers),
     ("path", path_phase),
+    ("place", place_workers),
     ("warmup", warmup_phase),
     ("measured", measured_phase),
     ("verify", verify_settings),

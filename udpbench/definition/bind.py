@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 
 from udpbench.definition.bridged import BRIDGE, BRIDGE_INTERFACE, bridge_settings_for
 from udpbench.definition.host_block import LabContext
-from udpbench.definition.placement import Unavailable, host_cpus, worker_cpus
+from udpbench.definition.placement import Unavailable, host_cpus
+from udpbench.definition.places import Landed, Place, depends_on_queues, places
+from udpbench.definition.queues import keep
 from udpbench.definition.ranges import parse_ports, parse_to
 from udpbench.definition.wanted import machine_settings_for, settings_for
 from udpbench.model import (
@@ -34,9 +36,12 @@ __all__ = [
     "BRIDGE_INTERFACE",
     "Bound",
     "LabContext",
+    "Landed",
     "Unavailable",
     "bind",
     "bridge_settings_for",
+    "depends_on_queues",
+    "keep",
     "machine_settings_for",
     "settings_for",
     "unmet_needs",
@@ -60,10 +65,12 @@ class Bound:
     findings: tuple[Finding, ...]
 
 
-def bind(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> Bound:
+def bind(trial: Trial, lab: Lab, facts: Mapping[str, Facts], landed: Landed | None = None) -> Bound:
     """Return every worker of a trial, fully resolved against the facts of each host by name.
 
-    Raises Unavailable where needs are not met or a symbol means nothing on these hosts.
+    Without ``landed``, what the path phase finds of RX queues, all flows are kept and a worker
+    placed in relation to a queue is not pinned. Raises Unavailable where needs are not met or a
+    symbol means nothing on these hosts.
     """
     reasons = unmet_needs(trial, lab, facts)
     if reasons:
@@ -71,11 +78,12 @@ def bind(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> Bound:
     if trial.traffic.protocol == "udp" and not trial.traffic.fragment:
         _check_mtu(trial, lab, facts)
     trial = replace(trial, send=_segmented(trial, lab, facts))
-    flows, per_worker = _flows(trial, lab, facts)
-    senders, sender_findings = _senders(trial, lab, facts, per_worker)
-    receivers, receiver_findings = _receivers(trial, lab, facts, flows)
-    findings = (*sender_findings, *receiver_findings, *_shared_cpus(lab, senders, receivers))
-    return Bound((*senders, *receivers), findings)
+    flows, per_worker = _flows(trial, lab, facts, landed)
+    place = places(trial, lab, facts, landed)
+    senders = _senders(trial, lab, place, per_worker)
+    receivers = _receivers(trial, lab, facts, place, flows)
+    found = (finding for host in lab.hosts for finding in place[host.name].findings)
+    return Bound((*senders, *receivers), (*found, *_shared_cpus(lab, senders, receivers)))
 
 
 def unmet_needs(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> list[str]:
@@ -171,7 +179,7 @@ def _source(trial: Trial, host: Host, facts: Mapping[str, Facts], to: Address) -
 
 
 def _flows(
-    trial: Trial, lab: Lab, facts: Mapping[str, Facts]
+    trial: Trial, lab: Lab, facts: Mapping[str, Facts], landed: Landed | None
 ) -> tuple[tuple[FlowSpec, ...], dict[tuple[str, int], tuple[FlowSpec, ...]]]:
     """Return all flows, and those of each sending worker by host and index.
 
@@ -191,7 +199,8 @@ def _flows(
         ]
         for k in range(count):
             mine = tuples[k::count] if trial.traffic.flows.spread == "split" else tuples
-            per_worker[host.name, k] = tuple(FlowSpec(next(numbers), *four) for four in mine)
+            numbered = tuple(FlowSpec(next(numbers), *four) for four in mine)
+            per_worker[host.name, k] = tuple(flow for flow in numbered if _is_kept(flow, landed))
     flows = tuple(flow for mine in per_worker.values() for flow in mine)
     if len(flows) > MAX_FLOWS:
         raise Unavailable(
@@ -199,6 +208,10 @@ def _flows(
             "that a packet's header holds; ask for fewer in traffic.flows"
         )
     return flows, per_worker
+
+
+def _is_kept(flow: FlowSpec, landed: Landed | None) -> bool:
+    return landed is None or landed.flows is None or flow.flow in landed.flows
 
 
 def _share(total: int | None, k: int, workers: int) -> int | None:
@@ -209,17 +222,14 @@ def _share(total: int | None, k: int, workers: int) -> int | None:
 def _senders(
     trial: Trial,
     lab: Lab,
-    facts: Mapping[str, Facts],
+    place: Mapping[str, Place],
     per_worker: dict[tuple[str, int], tuple[FlowSpec, ...]],
-) -> tuple[list[WorkerSpec], list[Finding]]:
+) -> list[WorkerSpec]:
     traffic, workers = trial.traffic, trial.send.workers
     pps = traffic.rate.pps(traffic.size_bytes) if traffic.rate is not None else None
     total = workers * len(lab.senders)
     specs: list[WorkerSpec] = []
-    findings: list[Finding] = []
     for n, host in enumerate(lab.senders):
-        cpus, found = worker_cpus(trial.send.cpus, workers, lab, host, facts)
-        findings += found
         specs += [
             WorkerSpec(
                 role="sender",
@@ -232,21 +242,22 @@ def _senders(
                 rate_pps=_share(pps, n * workers + k, total),
                 count_packets=_share(traffic.count_packets, n * workers + k, total),
             )
-            for k, cpu in enumerate(cpus)
+            for k, cpu in enumerate(place[host.name].cpus)
         ]
-    return specs, findings
+    return specs
 
 
 def _receivers(
-    trial: Trial, lab: Lab, facts: Mapping[str, Facts], flows: tuple[FlowSpec, ...]
-) -> tuple[list[WorkerSpec], list[Finding]]:
+    trial: Trial,
+    lab: Lab,
+    facts: Mapping[str, Facts],
+    place: Mapping[str, Place],
+    flows: tuple[FlowSpec, ...],
+) -> list[WorkerSpec]:
     """Worker k has the k-th port, wrapping round; where ports are more, every n-th from it on."""
     ports, count = parse_to(trial.traffic.flows.to)[1], trial.receive.workers
     specs: list[WorkerSpec] = []
-    findings: list[Finding] = []
     for host in lab.receivers:
-        cpus, found = worker_cpus(trial.receive.cpus, trial.receive.workers, lab, host, facts)
-        findings += found
         own = {str(one.ip) for one in _networks(trial, host, facts)}
         specs += [
             WorkerSpec(
@@ -260,9 +271,9 @@ def _receivers(
                 receive=trial.receive,
                 bind_ports=ports[k::count] if count < len(ports) else (ports[k % len(ports)],),
             )
-            for k, cpu in enumerate(cpus)
+            for k, cpu in enumerate(place[host.name].cpus)
         ]
-    return specs, findings
+    return specs
 
 
 def _shared_by_peers(lab: Lab, specs: list[WorkerSpec]) -> Iterator[Finding]:

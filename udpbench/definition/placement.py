@@ -64,14 +64,19 @@ def worker_cpus(
         listed = parse_cpus(symbol)
         require_cpus(listed, facts[host.name].cpus, host)
     chosen = tuple(listed[k % len(listed)] for k in range(workers))
-    if workers <= len(listed):
-        return chosen, ()
+    return chosen, crowded(host, workers, len(listed))
+
+
+def crowded(host: Host, workers: int, cpus: int) -> tuple[Finding, ...]:
+    """Return what a reader must know where workers share CPUs."""
+    if workers <= cpus:
+        return ()
     finding = Finding(
         "warning",
         "workers share CPUs",
         where=host.name,
-        value=f"{workers} workers on {len(listed)} CPU{'s' if len(listed) > 1 else ''}",
+        value=f"{workers} workers on {cpus} CPU{'s' if cpus > 1 else ''}",
         limit="one worker per CPU",
         next_step=f"lower {'send' if host.role == 'sender' else 'receive'}.workers or name CPUs",
     )
-    return chosen, (finding,)
+    return (finding,)

@@ -11,7 +11,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from udpbench.definition.grammar import key_of, sorted_fields
-from udpbench.definition.leaves import CPU_RELATIONS
 from udpbench.definition.problems import KeyPath, Tree
 from udpbench.errors import Problem
 
@@ -21,18 +20,10 @@ def only(*values: Any) -> Callable[[Any], bool]:
     return lambda value: value in values
 
 
-def but(*values: Any) -> Callable[[Any], bool]:
-    """Supported is everything but these values."""
-    return lambda value: value not in values
-
-
 # Path → whether the value has an effect today.
 NOT_YET: dict[str, Callable[[Any], bool]] = {
-    "traffic.flows.queues": only("any"),
     "traffic.echo": only(None),
-    "send.cpus": but(*CPU_RELATIONS),
     "send.priority": only("normal"),
-    "receive.cpus": but(*CPU_RELATIONS),
     "receive.priority": only("normal"),
     "receive.io_priority": only("normal"),
     "receive.log": only(None),

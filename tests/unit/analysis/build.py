@@ -234,6 +234,24 @@ def record(
     return replace(plain, **changes)
 
 
+def queued(path: dict[int, int], measured: dict[int, int], **changes: Any) -> TrialRecord:
+    """Return a good record in which the receiver's queues moved so in the two phases."""
+    made = record(**changes)
+    (phase,) = made.phases
+    phases = (_with(phase, "path", path), _with(phase, "measured", measured))
+    right = replace(made.facts["right"], driver="virtio_net")
+    return replace(made, phases=phases, facts={**made.facts, "right": right})
+
+
+def _with(phase: Phase, name: Any, moved: dict[int, int]) -> Phase:
+    before, after = dict(phase.before), dict(phase.after)
+    for snapshots, add in ((before, 0), (after, 1)):
+        names = {f"ethtool.receive0.rx_queue_{q}_packets": n * add for q, n in moved.items()}
+        own = snapshots["right"]
+        snapshots["right"] = replace(own, counters={**own.counters, **names})
+    return replace(phase, name=name, before=before, after=after)
+
+
 def lossy(sent: int, stage_moves: Mapping[str, Moves], lost: int, **changes: Any) -> TrialRecord:
     """Return a trial that lost packets where the moved counters say so."""
     right = {"snmp.Udp.InDatagrams": sent - lost, **stage_moves.get("right", {})}

@@ -10,7 +10,16 @@ import pytest
 from analysis import build
 from udpbench.analysis import checks
 from udpbench.analysis.readings import readings
-from udpbench.model import ClockReading, Finding, PhaseName, TrialRecord
+from udpbench.model import (
+    Change,
+    ClockReading,
+    Finding,
+    Flows,
+    PhaseName,
+    Setting,
+    Traffic,
+    TrialRecord,
+)
 
 
 def findings(check: checks.Check, record: TrialRecord) -> list[Finding]:
@@ -87,6 +96,11 @@ def backwards(name: str) -> TrialRecord:
 
 
 FULL_BUFFER = {"snmp.Udp.RcvbufErrors": 60, "snmp.Udp.InErrors": 60}
+
+ON_TWO_QUEUES = build.trial(traffic=Traffic(flows=Flows(queues=2)))
+TO_QUEUE_0 = Change(
+    Setting("ntuple", "receive0/udp4/4321", 0, path="settings.receiver.ethtool.ntuple"), None, 0
+)
 
 FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
     (
@@ -287,6 +301,27 @@ FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
         (
             "right: the link went down under way (receive0 lost its carrier 1 times); never; see the "
             "cable, the switch and the kernel's log; then run again"
+        ),
+    ),
+    (
+        checks.queues_moved,
+        build.queued({0: 4, 1: 4}, {0: 900, 1: 0}, trial=ON_TWO_QUEUES),
+        build.queued({0: 4, 1: 4}, {0: 500, 1: 400}, trial=ON_TWO_QUEUES),
+        "invalid",
+        (
+            "right: placement lost: packets came by other RX queues than in the path phase (RX queue "
+            "0); 0, 1; see whether something else changes queues, hashing or rules of that interface"
+        ),
+    ),
+    (
+        checks.steering_ignored,
+        build.queued({0: 4}, {0: 900, 1: 50}, changes={"right": (TO_QUEUE_0,)}),
+        build.queued({0: 4}, {0: 900, 1: 1}, changes={"right": (TO_QUEUE_0,)}),
+        "invalid",
+        (
+            "right: the card does not act on settings.receiver.ethtool.ntuple (50 of 950 packets came "
+            "by other RX queues); RX queue 0; see the driver's documentation, or take another way to "
+            "choose queues"
         ),
     ),
     (

@@ -146,6 +146,7 @@ def test_a_good_record_holds_what_was_seen(tmp_path: Path) -> None:
         "safety",
         "prepare",
         "path",
+        "place",
         "warmup",
         "measured",
         "verify",

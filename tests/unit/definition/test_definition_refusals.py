@@ -376,11 +376,8 @@ def test_ways_that_contradict_each_other_are_refused(text: str, message: str) ->
 
 
 WITHOUT_EFFECT = [
-    ("traffic: {flows: {queues: 2}}", "traffic.flows.queues"),
     ("traffic: {echo: 100}", "traffic.echo"),
-    ("send: {cpus: same-cpu}", "send.cpus"),
     ("send: {priority: fifo 1}", "send.priority"),
-    ("receive: {cpus: other-node}", "receive.cpus"),
     ("receive: {priority: nice -5}", "receive.priority"),
     ("receive: {io_priority: best-effort 3}", "receive.io_priority"),
     ("receive: {log: {path: /x, max_file: 512MiB, keep: 2}}", "receive.log"),

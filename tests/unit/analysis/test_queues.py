@@ -1,0 +1,124 @@
+"""Packets by RX queue, and what is told where they take other ones than they were meant to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from analysis.build import facts, queued, trial
+from udpbench.analysis.judge import judge
+from udpbench.analysis.queues import carrying, queue_packets
+from udpbench.model import Change, Flows, Setting, Snapshot, Traffic, TrialRecord
+
+
+@pytest.mark.parametrize(
+    ("driver", "counters", "found"),
+    [
+        ("igb", {"rx_queue_0_packets": 7, "rx_queue_1_packets": 0}, {0: 7, 1: 0}),
+        ("virtio_net", {"rx_queue_0_packets": 7, "rx_queue_0_xdp_packets": 9}, {0: 7}),
+        ("mlx5_core", {"rx0_packets": 7, "rx10_packets": 1, "rx_packets": 8}, {0: 7, 10: 1}),
+        ("sfc", {"rx-0.rx_packets": 7}, {0: 7}),
+        ("i40e", {"rx-3.packets": 7}, {3: 7}),
+        ("ena", {"queue_2_rx_cnt": 7}, {2: 7}),
+        ("bnxt_en", {"[1]: rx_ucast_packets": 7}, {1: 7}),
+        ("veth", {"rx_queue_0_xdp_packets": 7, "rx_queue_1_xdp_packets": 2}, {0: 7, 1: 2}),
+        ("veth", {"rx_queue_0_xdp_packets": 0}, None),
+        ("e1000e", {"rx_packets": 7}, None),
+    ],
+)
+def test_each_drivers_names_are_known(
+    driver: str, counters: dict[str, int], found: dict[int, int] | None
+) -> None:
+    """What XDP saw is only on a veth what its NAPI took in; a card that counts nothing is None."""
+    here = facts("right", "receive0", "10.0.0.1/24", driver=driver)
+    names = {f"ethtool.receive0.{name}": value for name, value in counters.items()}
+    before = Snapshot("right", 0, {**dict.fromkeys(names, 100), "link.receive0.rx_packets": 5})
+    after = Snapshot("right", 1, {name: 100 + value for name, value in names.items()})
+    assert found == queue_packets(here, before, after)
+
+
+def test_a_queue_with_a_stray_packet_carries_no_traffic() -> None:
+    """Below a hundredth of all packets it is what others send."""
+    assert (0, 2) == carrying({0: 500, 1: 5, 2: 495})
+    assert () == carrying({0: 0})
+
+
+def told(made: TrialRecord) -> list[str]:
+    """Return what is said of queues."""
+    return [
+        f"{one.value}; {one.limit}"
+        for one in judge(made).findings
+        if one.what.startswith(("placement lost", "the card does not"))
+    ]
+
+
+def test_queues_are_looked_at_only_where_something_follows_from_them() -> None:
+    """Any queue will do where nobody asked."""
+    assert [] == told(queued({0: 4, 1: 0}, {0: 0, 1: 1000}))
+
+
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [
+        ({0: 1000, 1: 0}, []),
+        ({0: 995, 1: 5}, []),
+        ({0: 0, 1: 1000}, ["RX queue 1; 0"]),
+        ({0: 500, 1: 500}, ["RX queue 0, 1; 0"]),
+    ],
+)
+def test_packets_by_other_queues_than_in_the_path_phase_are_found(
+    measured: dict[int, int], said: list[str]
+) -> None:
+    """The CPU was chosen for the queue, so the trial is of something else."""
+    chosen = trial()
+    chosen = replace(chosen, receive=replace(chosen.receive, cpus="same-cpu"))
+    assert said == told(queued({0: 4, 1: 0}, measured, trial=chosen))
+
+
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [
+        ({0: 500, 1: 500}, []),
+        ({0: 300, 1: 700}, []),
+        ({0: 200, 1: 800}, ["packets by RX queue 0: 200, 1: 800; 2 queues, evenly"]),
+    ],
+)
+def test_queues_that_are_not_filled_evenly_are_found(
+    measured: dict[int, int], said: list[str]
+) -> None:
+    """Each must carry at least half of its share."""
+    chosen = trial(traffic=Traffic(flows=Flows(queues=2)))
+    assert said == told(queued({0: 4, 1: 4}, measured, trial=chosen))
+
+
+INDIRECTION = Change(
+    Setting("indirection", "receive0", "equal 1", path="settings.receiver.ethtool.indirection"),
+    {"rings": 2, "table": [0, 1]},
+    {"rings": 2, "table": [0, 0]},
+)
+NTUPLE = Change(Setting("ntuple", "receive0/udp4/4321", 1), None, 1)
+OTHER_PORT = Change(Setting("ntuple", "receive0/udp4/9", 1), None, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "measured", "said"),
+    [
+        (INDIRECTION, {0: 1000, 1: 0}, []),
+        (
+            INDIRECTION,
+            {0: 600, 1: 400},
+            ["400 of 1000 packets came by other RX queues; RX queue 0"],
+        ),
+        (replace(INDIRECTION, refusal="not supported"), {0: 600, 1: 400}, []),
+        (NTUPLE, {0: 0, 1: 1000}, []),
+        (NTUPLE, {0: 1000, 1: 0}, ["1000 of 1000 packets came by other RX queues; RX queue 1"]),
+        (OTHER_PORT, {0: 1000, 1: 0}, []),
+    ],
+)
+def test_a_card_that_reads_back_and_does_not_act_is_found(
+    change: Change, measured: dict[int, int], said: list[str]
+) -> None:
+    """A table or a rule that was taken and not refused shows in the packets of each queue."""
+    made = queued({0: 4}, measured)
+    assert said == told(replace(made, changes={"right": (change,)}))

@@ -1,0 +1,184 @@
+"""What follows from the RX queues on which the path phase's packets land, in a fake world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.fake import FakeAgent, World, facts, only
+from udpbench.analysis.judge import judge
+from udpbench.control.path import PLACING_TRIES, queues_moved
+from udpbench.model import Connect, Facts, Snapshot
+
+CPUS = (0, 1, 2, 3)
+
+
+class Card(FakeAgent):
+    """An agent whose receiver counts packets by queue, as a veth with NAPI does."""
+
+    world: Queues
+
+    def _facts(self, interface: str) -> Facts:
+        found: Facts = super()._facts(interface)
+        cpus = self.world.queue_cpus if self.host == "receiver" else {}
+        nodes = {"0": CPUS}
+        return replace(found, cpus=CPUS, numa_nodes=nodes, siblings={}, queue_cpus=cpus)
+
+    def _prepare(self, interface: str, workers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if self.host == "sender":
+            self.world.sockets += 1
+        self.world.placed[self.host].append([one["cpu"] for one in workers])
+        return super()._prepare(interface, workers)
+
+    def _start(self, **phase: Any) -> None:
+        super()._start(**phase)
+        if self.host == "sender":
+            self.world.send([flow["flow"] for one in self.workers for flow in one["flows"]], phase)
+
+    def _snapshot(self, interface: str) -> Snapshot:
+        found: Snapshot = super()._snapshot(interface)
+        counted = self.world.counted if self.host == "receiver" else {}
+        names = {f"ethtool.receive0.rx_queue_{q}_xdp_packets": n for q, n in counted.items()}
+        return replace(found, counters={**found.counters, **names})
+
+
+@dataclass
+class Queues(World):
+    """A link of several queues; which one a flow takes may follow from its socket."""
+
+    lands: list[dict[int, int]] = field(default_factory=list)
+    """For each time that the sender opened its sockets: flow → queue; the last one stays."""
+    queue_cpus: dict[str, tuple[int, ...]] = field(default_factory=lambda: {"0": (0,), "1": (1,)})
+    counted: dict[int, int] = field(default_factory=lambda: {0: 0, 1: 0})
+    sockets: int = 0
+    placed: dict[str, list[list[int | None]]] = field(
+        default_factory=lambda: {"sender": [], "receiver": []}
+    )
+    """Role → CPUs of its workers, each time they were prepared."""
+    started: list[tuple[str, list[int] | None]] = field(default_factory=list)
+    """Phase and the flows it was to send."""
+
+    def open(self, host: str, _connect: Connect | None = None) -> FakeAgent:
+        """Return a channel to an agent with a card."""
+        self.say(f"open {host}")
+        self.agents[host] = Card(host, self)
+        return self.agents[host]
+
+    def send(self, flows: list[int], phase: dict[str, Any]) -> None:
+        """Count what a phase sends, flow by flow."""
+        self.started.append((phase["phase"], phase["flows"]))
+        lands = self.lands[min(self.sockets, len(self.lands)) - 1]
+        for flow in flows if phase["flows"] is None else phase["flows"]:
+            if lands[flow] in self.counted:
+                self.counted[lands[flow]] += 100
+
+
+def test_flows_are_kept_that_fill_the_queues_on_the_same_sockets(tmp_path: Path) -> None:
+    """Each is looked at by itself; then the path, the warm-up and the trial send those kept."""
+    world = Queues(lands=[{0: 0, 1: 0, 2: 1}])
+    record = only(tmp_path, world, traffic={"flows": {"from": "1-3", "queues": 2}})
+    assert [
+        ("path", None),
+        ("path", [0]),
+        ("path", [1]),
+        ("path", [2]),
+        ("path", [0, 2]),
+        ("warmup", [0, 2]),
+        ("measured", [0, 2]),
+    ] == world.started
+    assert ("done", 1) == (record.status, world.sockets)
+    assert [[0, 2], [0, 2]] == [[flow.flow for flow in one.flows] for one in record.workers]
+    assert ["path", "warmup", "measured"] == [phase.name for phase in record.phases]
+    assert [] == [one for one in judge(record).findings if "placement" in one.what]
+
+
+@pytest.mark.parametrize(
+    ("keys", "world", "reason"),
+    [
+        (
+            {"traffic": {"flows": {"queues": 2}}},
+            Queues(lands=[{0: 0}]),
+            "traffic.flows.queues: 1 flows of 1 workers do not fill 2 RX queues evenly",
+        ),
+        (
+            {"traffic": {"flows": {"from": "1-65", "queues": 1}}},
+            Queues(lands=[dict.fromkeys(range(65), 0)]),
+            "65 flows are too many; at most 64",
+        ),
+        (
+            {"receive": {"cpus": "same-cpu"}},
+            Queues(lands=[{0: 0}], counted={}),
+            "receive0 of receiver counts no packets by RX queue",
+        ),
+        (
+            {"receive": {"cpus": "same-cpu"}},
+            Queues(lands=[{0: 0}], queue_cpus={}),
+            "no CPU is known to serve RX queue 0 of receive0 on receiver",
+        ),
+        (
+            {"receive": {"cpus": "smt-sibling"}},
+            Queues(lands=[{0: 0}]),
+            "cpus: smt-sibling: worker 0 of receiver finds no CPU",
+        ),
+    ],
+)
+def test_what_is_not_available_skips_the_trial(
+    tmp_path: Path, keys: dict[str, Any], world: Queues, reason: str
+) -> None:
+    """The reason says what is missing; nothing was measured."""
+    record = only(tmp_path, world, **keys)
+    assert "skipped" == record.status
+    assert record.error is not None
+    assert reason in record.error["message"]
+    assert "measured" not in [name for name, _ in world.started]
+
+
+def test_receivers_move_to_the_queue_and_senders_stay_on_their_sockets(tmp_path: Path) -> None:
+    """A receiver that had no CPU before is prepared again; the path is proven again."""
+    world = Queues(lands=[{0: 1}])
+    record = only(tmp_path, world, receive={"cpus": "same-cpu"})
+    assert {"sender": [[2]], "receiver": [[None], [1]]} == world.placed
+    assert ["path", "path", "warmup", "measured"] == [name for name, _ in world.started]
+    assert [2, 1] == [one.cpu for one in record.workers]
+    assert world.words.index("close receiver") < world.words.index("start receiver warmup")
+
+
+def test_senders_that_move_look_again(tmp_path: Path) -> None:
+    """Their new sockets may lead to another queue; once they do not move, that is proven."""
+    world = Queues(lands=[{0: 0}, {0: 1}, {0: 1}])
+    record = only(tmp_path, world, send={"cpus": "same-cpu"}, receive={"cpus": "any"})
+    assert [[None], [0], [1]] == world.placed["sender"]
+    assert (1, "done") == (record.workers[0].cpu, record.status)
+
+
+def test_senders_that_never_settle_are_skipped(tmp_path: Path) -> None:
+    """After so many tries it is told how to have one queue."""
+    changing = [{0: number % 2} for number in range(PLACING_TRIES + 1)]
+    world = Queues(lands=changing)
+    record = only(tmp_path, world, send={"cpus": "same-cpu"}, receive={"cpus": "any"})
+    assert record.error is not None
+    assert ("skipped", True) == (record.status, "link: {queues: 1}" in record.error["message"])
+
+
+def test_a_queue_that_other_cpus_serve_after_the_trial_makes_it_invalid(tmp_path: Path) -> None:
+    """Nobody set it, so that only looking at the facts again tells."""
+    world = Queues(lands=[{0: 0}])
+    world.hooks["verify receiver"] = lambda: setattr(world, "queue_cpus", {"0": (3,), "1": (1,)})
+    record = only(tmp_path, world, receive={"cpus": "same-cpu"})
+    assert (
+        "receiver: placement lost: other CPUs serve RX queue 0 of receive0 now (CPU 0 → 3); none "
+        "changes under way; pin them (settings.receiver.irq pauses irqbalance), or stop what moves "
+        "them"
+    ) == str(record.findings[-1])
+    assert not judge(record).valid
+
+
+def test_a_queue_that_nobody_serves_any_more_is_unknown() -> None:
+    """A NAPI thread that ended has no CPU."""
+    before = replace(facts("receiver", "receive0", ()), queue_cpus={"0": (1,)})
+    (told,) = queues_moved(before, replace(before, queue_cpus={}))
+    assert "CPU 1 → unknown" == told.value
+    assert [] == queues_moved(before, before)

@@ -1,0 +1,146 @@
+"""One trial while it happens: what is known of it so far, and a phase of it.
+
+Owns the record that the steps fill; the order of the steps is ``trial``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from udpbench.control.lab import Agents
+from udpbench.control.phase import Crew, PhaseRun, Plan, by_host
+from udpbench.control.waiting import Waiter
+from udpbench.errors import AgentLost, HostError
+from udpbench.model import (
+    Change,
+    Facts,
+    Finding,
+    Lab,
+    Phase,
+    Progress,
+    Sample,
+    Setting,
+    Snapshot,
+    Trial,
+    TrialRecord,
+    WorkerSpec,
+)
+from udpbench.records import now_utc
+from udpbench.units import format_duration
+
+Tell = Callable[[Progress], None]
+
+
+@dataclass
+class Bench:
+    """What stays from trial to trial: the lab, its agents, and what is in force on them."""
+
+    lab: Lab
+    agents: Agents
+    waiter: Waiter
+    tell: Tell
+    in_force: dict[str, tuple[Setting, ...]] | None = field(default_factory=dict)
+    """Agent → its settings; None where a failure left that unknown."""
+
+
+@dataclass
+class Attempt:
+    """One trial while it happens."""
+
+    bench: Bench
+    trial: Trial
+    index: int
+    total: int
+    started_at: str = field(default_factory=now_utc)
+    facts: dict[str, Facts] = field(default_factory=dict)
+    changes: dict[str, tuple[Change, ...]] = field(default_factory=dict)
+    workers: tuple[WorkerSpec, ...] = ()
+    flows: tuple[int, ...] | None = None
+    """Numbers of the flows that are sent, where only some of those prepared are kept."""
+    phases: list[Phase] = field(default_factory=list)
+    series: tuple[Sample, ...] = ()
+    motion: tuple[Snapshot, ...] = ()
+    findings: list[Finding] = field(default_factory=list)
+    overhead_ns: dict[str, int] = field(default_factory=dict)
+
+    def say(self, event: str, text: str, **seen: Any) -> None:
+        """Report progress of this trial; ``seen`` are further fields of Progress."""
+        self.bench.tell(
+            Progress(
+                event=event,  # type: ignore[arg-type]
+                text=text,
+                trial=self.trial,
+                index=self.index,
+                total=self.total,
+                **seen,
+            )
+        )
+
+    def record(self, status: str, error: dict[str, str] | None) -> TrialRecord:
+        """Return the record of what happened so far."""
+        return TrialRecord(
+            trial=self.trial,
+            status=status,  # type: ignore[arg-type]
+            started_at=self.started_at,
+            built_in_lab=self.bench.lab.built_in,
+            error=error,
+            facts=self.facts,
+            changes=self.changes,
+            workers=self.workers,
+            phases=tuple(self.phases),
+            series=self.series,
+            motion=self.motion,
+            findings=tuple(self.findings),
+            overhead_ns=self.overhead_ns,
+        )
+
+
+def crew_of(attempt: Attempt) -> Crew:
+    """Return the agents of the trial by what they do in it."""
+    agents, working = attempt.bench.agents, by_host(attempt.workers)
+    return Crew(
+        senders=[remote for remote in agents.senders if remote.name in working],
+        receivers=[remote for remote in agents.receivers if remote.name in working],
+        everyone=agents.everyone,
+        workers=attempt.workers,
+    )
+
+
+def run_phase(attempt: Attempt, plan: Plan) -> None:
+    """Run one phase and keep it, also what can be saved of one that failed."""
+
+    def show(samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> None:
+        attempt.say("sample", plan.name, samples=samples, snapshots=snapshots)
+
+    length = "" if plan.name == "path" else f" {format_duration(plan.duration_ns)}"
+    text = f"{attempt.trial.name} {plan.name}{length}"
+    attempt.say("phase", text, phase=plan.name, record=attempt.record("done", None))
+    plan = replace(plan, flows=attempt.flows)
+    phase = PhaseRun(plan, crew_of(attempt), attempt.bench.waiter, show)
+    try:
+        attempt.phases.append(phase.run())
+    except AgentLost:
+        raise
+    except HostError:
+        saved = phase.salvage()
+        if saved is not None:
+            attempt.phases.append(saved)
+        raise
+    finally:
+        attempt.series += tuple(phase.series)
+        attempt.motion += tuple(phase.motion)
+    if phase.late_ns is not None:
+        attempt.findings.append(late(plan, phase.late_ns))
+
+
+def late(plan: Plan, late_ns: int) -> Finding:
+    """Return the finding of a phase whose last loop was set going after the common time."""
+    return Finding(
+        "warning",
+        "the controller was slow: a loop was started after the common start",
+        f"phase {plan.name}",
+        f"{late_ns // 1000}us late",
+        next_step="leave the controller a CPU that no worker uses",
+    )
