@@ -80,8 +80,11 @@ def test_spread(packets: list[int]) -> None:
 
 def test_a_process_is_seen_from_outside() -> None:
     """CPU time since the phase began, and the mean of the memory samples, of a living process."""
-    busy = "n = 0\nwhile True: n += 1"
-    with subprocess.Popen([sys.executable, "-c", busy]) as process:
+    busy = "print(flush=True)\nn = 0\nwhile True: n += 1"
+    command = [sys.executable, "-c", busy]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # before that it may not be Python yet, and as small as that
         usage = Usage(Host(), [process.pid, process.pid])
         while not usage.cpu_ns(process.pid):
             usage.tick()
