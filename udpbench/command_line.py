@@ -67,6 +67,9 @@ def run(
     sets: Sets = None,
     lease: Annotated[str, typer.Option(help="after so long without us, hosts restore")] = "10s",
     seed: Annotated[int | None, typer.Option(help="of the order of trials")] = None,
+    keep_logs: Annotated[
+        bool, typer.Option("--keep-logs", help="leave the files of receive.log on the hosts")
+    ] = False,
     report: Annotated[bool, typer.Option(help="write the document, which takes seconds")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="say nothing before the result")] = False,
 ) -> None:
@@ -91,7 +94,7 @@ def run(
     )
     folder = out if out is not None else new_folder(RESULTS, experiments[0].name)
     writer = RunWriter.create(folder, header)
-    options = RunOptions(seed=chosen, lease_ns=lease_ns)
+    options = RunOptions(seed=chosen, lease_ns=lease_ns, keep_logs=keep_logs)
     with live_view(sys.stdout, experiments, quiet) as tell:
         outcome = run_trials(experiments, place, writer, tell, options)
     stored = read_run(folder)

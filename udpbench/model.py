@@ -628,7 +628,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Where every packet went: intended = Σ entries + received + unaccounted."""
+    """Where every packet went: intended = Σ entries + received + unaccounted.
+
+    Received are those that reached the end of their way: the application, or its log if it has one.
+    """
 
     intended_packets: int
     received_packets: int
@@ -670,6 +673,52 @@ class Result:
     skbs_per_packet: Optional[float] = None
     send_cpu_ns_per_packet: Optional[float] = None
     receive_cpu_ns_per_packet: Optional[float] = None
+    delay_min_ns: Optional[int] = None
+    """From when a packet was due until the call that read it had returned (RFC 1242 latency, RFC
+    7679 one-way delay); so all of the delays. None where clocks or the sample do not carry it."""
+    delay_p50_ns: Optional[int] = None
+    delay_p90_ns: Optional[int] = None
+    delay_p99_ns: Optional[int] = None
+    delay_p999_ns: Optional[int] = None
+    delay_p9999_ns: Optional[int] = None
+    delay_max_ns: Optional[int] = None
+    delay_variation_p99_ns: Optional[int] = None
+    """Above the least delay (RFC 3393, RFC 5481 PDV)."""
+    rest_delay_p50_ns: Optional[int] = None
+    """At rest: of the path check, before any load."""
+    rest_delay_p90_ns: Optional[int] = None
+    stack_delay_p50_ns: Optional[int] = None
+    """Until the receiving kernel's own stamp; the application's part follows."""
+    stack_delay_p99_ns: Optional[int] = None
+    application_delay_p50_ns: Optional[int] = None
+    application_delay_p99_ns: Optional[int] = None
+    round_trip_min_ns: Optional[int] = None
+    """From when a packet was due until its echo was read (RFC 2681)."""
+    round_trip_p50_ns: Optional[int] = None
+    round_trip_p90_ns: Optional[int] = None
+    round_trip_p99_ns: Optional[int] = None
+    round_trip_p999_ns: Optional[int] = None
+    round_trip_max_ns: Optional[int] = None
+    rest_round_trip_p50_ns: Optional[int] = None
+    rest_round_trip_p90_ns: Optional[int] = None
+    pacing_p50_ns: Optional[int] = None
+    """From when a message was due until its call began."""
+    pacing_p99_ns: Optional[int] = None
+    pacing_p999_ns: Optional[int] = None
+    pacing_max_ns: Optional[int] = None
+    stalls: tuple[Stall, ...] = ()
+    """What was due and never offered, with its time after the start, over all senders."""
+    send_cpu_load: Optional[float] = None
+    """CPU time per time of the worker processes; 1 is one CPU all the time."""
+    receive_cpu_load: Optional[float] = None
+    send_memory_bytes: Optional[int] = None
+    """Mean resident memory of the worker processes."""
+    receive_memory_bytes: Optional[int] = None
+    logged_packets: Optional[int] = None
+    logged_pps: Optional[float] = None
+    """By the stamps in the log."""
+    log_files: Optional[int] = None
+    log_bytes: Optional[int] = None
     ledger: Optional[Ledger] = None
     workers: tuple[WorkerResult, ...] = ()
 

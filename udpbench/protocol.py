@@ -15,8 +15,8 @@ apply     settings: [Setting], dry_run              [Change] in force, or [Plann
 verify    –                                         [Change] by somebody else since it was put in
                                                     force: the value then, and the value now
 prepare   interface, workers: [WorkerSpec]          [Prepared]; a sender proves each route first
-start     phase, tag, at_ns, duration_ns, count,    None; count: packets per worker, None = spec's;
-          flows                                     flows: numbers of those to send, None = all
+start     phase, tag, at_ns, duration_ns, count,    None; count and rate per worker, None = spec's;
+          flows, rate_pps                           flows: numbers of those to send, None = all
 sample    since: int                                SampleReply
 snapshot  interface                                 Snapshot, with drops of this agent's sockets
 stop      –                                         None; loops are told to end, sockets stay

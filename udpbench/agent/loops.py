@@ -91,7 +91,7 @@ class Sending:
             "sequences": memory.at("uint64_t *", memory.layout.sequences[self._index]),
             "tag": phase["tag"],
             "pace_sleeps": options["pace"] == "sleep",
-            "rate_pps": self._worker["rate_pps"],
+            "rate_pps": phase.get("rate_pps") or self._worker["rate_pps"],
             "bucket_ns": options["bucket_ns"],
             "count": counted if counted is not None else self._worker["count_packets"],
             "epoch_ns": phase["at_ns"],

@@ -101,11 +101,12 @@ class Verbs:
         duration_ns: Optional[int] = None,
         count: Optional[int] = None,
         flows: Optional[list[int]] = None,
+        rate_pps: Optional[int] = None,
     ) -> None:
         """Start a phase; without a duration the count ends it, or else a day."""
         end_ns = duration_ns if duration_ns is not None else DAY_NS
-        times = {"at_ns": at_ns, "duration_ns": end_ns}
-        self.pool.start({"phase": phase, "tag": tag, **times, "count": count, "flows": flows})
+        order = {"phase": phase, "tag": tag, "at_ns": at_ns, "duration_ns": end_ns}
+        self.pool.start({**order, "count": count, "flows": flows, "rate_pps": rate_pps})
 
     def sample(self, since: int) -> SampleReply:
         """Return how the workers stand."""

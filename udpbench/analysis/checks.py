@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from udpbench.analysis import axis, ledger, rates
+from udpbench.analysis import axis, delay, ledger, rates, usage
 from udpbench.analysis.queues import queues_moved, steering_ignored
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.stages import STAGES
@@ -325,6 +325,9 @@ CHECKS: tuple[Check, ...] = (
     control_shares_path,
     clocks_apart,
     degraded,
+    delay.delay_hidden,
+    delay.echoes_lost,
+    usage.log_errors,
 )
 
 

@@ -5,12 +5,14 @@ Pure: the same record gives the same result at any time, on any machine.
 
 from __future__ import annotations
 
-from udpbench.analysis import rates
+from dataclasses import replace
+
+from udpbench.analysis import delay, rates, usage
 from udpbench.analysis.checks import check
 from udpbench.analysis.ledger import intended_packets, make_ledger, received_packets, sent_packets
 from udpbench.analysis.queues import carrying, queue_packets
 from udpbench.analysis.readings import Readings, readings
-from udpbench.model import Finding, Ledger, Result, TrialRecord, WorkerResult
+from udpbench.model import Finding, Ledger, Result, Stall, TrialRecord, WorkerResult
 
 __all__ = ["carrying", "judge", "path_ledger", "queue_packets"]
 
@@ -31,7 +33,7 @@ def judge(record: TrialRecord) -> Result:
     findings = record.findings + check(measured)
     sent, received = sent_packets(measured), received_packets(measured)
     bytes_per_s = rates.role_rate(measured, "receiver", "received_bytes")
-    return Result(
+    result = Result(
         trial=record.trial,
         status=record.status,
         valid=all(finding.severity != "invalid" for finding in findings),
@@ -51,7 +53,15 @@ def judge(record: TrialRecord) -> Result:
         receive_cpu_ns_per_packet=rates.ratio(rates.cpu_ns(measured, "receiver"), received),
         ledger=ledger,
         workers=_workers(measured),
+        stalls=_stalls(measured),
     )
+    return replace(result, **delay.numbers(measured), **usage.numbers(measured))
+
+
+def _stalls(measured: Readings) -> tuple[Stall, ...]:
+    """Return the stalls of all senders in the order of their time."""
+    found = (stall for stats in measured.workers("sender") for stall in stats.stalls)
+    return tuple(sorted(found, key=lambda stall: stall.from_ns))
 
 
 def path_ledger(record: TrialRecord) -> Ledger | None:

@@ -15,6 +15,7 @@ from udpbench.analysis.intended import (
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.spans import Span, exactly
 from udpbench.analysis.stages import BEFORE_SENT, ORDER, STAGES, Stage
+from udpbench.analysis.usage import unlogged_packets
 from udpbench.model import Entry, Ledger
 
 __all__ = [
@@ -35,7 +36,9 @@ def make_ledger(readings: Readings) -> Ledger:
     found = [(stage, stage.packets(readings)) for stage in STAGES]
     entries = tuple(_entry(stage, packets, readings) for stage, packets in found)
     explained = sum((packets for _, packets in found if packets is not None), exactly(0))
-    intended, received = intended_packets(readings), received_packets(readings)
+    # A packet that could not be logged ended there, although the application had read it.
+    received = received_packets(readings) - unlogged_packets(readings)
+    intended = intended_packets(readings)
     remainder = _nearest_to_0(intended - received, explained)
     return Ledger(intended, received, entries, remainder)
 

@@ -6,6 +6,7 @@ is never made.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -24,6 +25,12 @@ COUNT_METRICS = (
     "lost_packets",
     "unaccounted",
 )
+TIME_METRICS = tuple(
+    item.name
+    for item in dataclasses.fields(Result)
+    if item.name.endswith("_ns") and item.type == "Optional[int]"
+)
+"""Delays, round trips and pacing errors."""
 UNITS = {
     **dict.fromkeys(COUNT_METRICS, "packets"),
     "offered_pps": "pps",
@@ -35,6 +42,15 @@ UNITS = {
     "skbs_per_packet": "skbs",
     "send_cpu_ns_per_packet": "ns",
     "receive_cpu_ns_per_packet": "ns",
+    **dict.fromkeys(TIME_METRICS, "ns"),
+    "send_cpu_load": "CPUs",
+    "receive_cpu_load": "CPUs",
+    "send_memory_bytes": "B",
+    "receive_memory_bytes": "B",
+    "logged_packets": "packets",
+    "logged_pps": "pps",
+    "log_files": "files",
+    "log_bytes": "B",
 }
 """Every numeric key of a result → its unit; ledger stages are in packets, too."""
 

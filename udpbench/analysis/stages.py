@@ -14,6 +14,7 @@ from udpbench.analysis import places
 from udpbench.analysis.intended import unsent_packets
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.spans import Span, exactly
+from udpbench.analysis.usage import unlogged_packets
 from udpbench.model import Role, Scope
 
 ORDER = (
@@ -359,5 +360,15 @@ STAGES = (
         "a larger receive.room",
         scope="worker",
         parts="worker.truncated_packets",
+    ),
+    Stage(
+        "app_log",
+        "receiver",
+        lambda readings: exactly(unlogged_packets(readings)),
+        "unlogged_packets + failed_packets",
+        "Read, but not written to the log: the disk was too slow for its ring, or refused it.",
+        "a faster disk for receive.log, a lower rate",
+        scope="worker",
+        parts="worker.unlogged_packets",
     ),
 )

@@ -41,6 +41,8 @@ class Bench:
     agents: Agents
     waiter: Waiter
     tell: Tell
+    keep_logs: str = ""
+    """The run's part of the names under which files of logs stay; without it they go."""
     in_force: dict[str, tuple[Setting, ...]] | None = field(default_factory=dict)
     """Agent → its settings; None where a failure left that unknown."""
 
@@ -77,6 +79,11 @@ class Attempt:
                 **seen,
             )
         )
+
+    @property
+    def log_label(self) -> str | None:
+        """The label that this trial's log files keep; None where they are removed."""
+        return f"{self.bench.keep_logs}-{self.index}" if self.bench.keep_logs else None
 
     def record(self, status: str, error: dict[str, str] | None) -> TrialRecord:
         """Return the record of what happened so far."""

@@ -57,6 +57,8 @@ class Plan:
     """Numbers of the flows that are sent; None: all that were prepared."""
     quiet_ns: int = QUIET_NS
     """So long must counts stand still and queues be empty before the tail counts as arrived."""
+    rate_pps: int | None = None
+    """Of each sending worker; None leaves it to its own rate."""
 
 
 @dataclass
@@ -162,7 +164,9 @@ class PhaseRun:
         trips_ns = sum(one.channel.round_trip_ns or 0 for one in working)
         at_ns = clock.now_ns() + LEAD_NS * len(working) + trips_ns
         plan = self.plan
-        order = StartOrder(plan.name, self.tag, plan.duration_ns, plan.count, plan.flows)
+        order = StartOrder(
+            plan.name, self.tag, plan.duration_ns, plan.count, plan.flows, plan.rate_pps
+        )
         for remote in working:
             self._start_ns[remote.name] = at_ns + self._clocks[remote.name][0].offset_ns
             remote.start(order, self._start_ns[remote.name])
@@ -283,21 +287,31 @@ def moved_since(before: Snapshot, after: Snapshot) -> Snapshot:
 PATH_NS = SECOND_NS // 2
 """What the packets of a path phase may cost a slow sender or a slow reader."""
 PATH_PACKETS_PER_FLOW = 4
+PATH_PACKETS_MIN = 100
+"""Per worker: so many delays have a 90th percentile (analysis/delay.py)."""
 PATH_PACKETS_MAX = 1000
-"""Per worker: they arrive as one burst, which a default socket buffer should hold."""
+REST_NS = SECOND_NS // 10
+"""Over so long are they spread, so that each finds everything at rest."""
 PATH_LIMIT_NS = 2 * SECOND_NS
 
 
 def path_plan(workers: Sequence[WorkerSpec]) -> Plan:
-    """Return the path phase: a few packets per flow, fewer for a low rate or a slow reader."""
+    """Return the path phase: a few packets per flow, fewer for a low rate or a slow reader.
+
+    They tell the delay at rest, so they go one by one. GSO messages would have to wait for their
+    last datagram, and go as they go under load.
+    """
     senders = [spec for spec in workers if spec.role == "sender"]
     count = max((PATH_PACKETS_PER_FLOW * len(spec.flows) for spec in senders), default=1)
-    count = min(count, PATH_PACKETS_MAX)
-    for spec in senders:
-        if spec.rate_pps is not None:
-            count = min(count, spec.rate_pps * PATH_NS // SECOND_NS)
-    limit = readable_packets(workers, PATH_NS)
-    return Plan("path", PATH_LIMIT_NS, max(1, count if limit is None else min(count, limit)))
+    count = min(max(count, PATH_PACKETS_MIN), PATH_PACKETS_MAX)
+    own = [spec.rate_pps for spec in senders if spec.rate_pps is not None]
+    readable = readable_packets(workers, SECOND_NS)
+    # A reader that is busy half of its time is near enough to rest.
+    rates = [*own, *([] if readable is None else [readable // 2])]
+    count = max(1, min([count, *(rate * PATH_NS // SECOND_NS for rate in rates)]))
+    merged = any(spec.send is not None and spec.send.gso != "off" for spec in senders)
+    rate = None if merged else max(1, min([count * SECOND_NS // REST_NS, *rates]))
+    return Plan("path", PATH_LIMIT_NS, count, rate_pps=rate)
 
 
 def probe_plan(workers: Sequence[WorkerSpec], flow: int) -> Plan:

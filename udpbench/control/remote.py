@@ -86,6 +86,8 @@ class StartOrder:
     """Packets per worker; None leaves it to the worker's own count."""
     flows: Sequence[int] | None = None
     """Numbers of the flows to send; None: all that were prepared."""
+    rate_pps: int | None = None
+    """Of each worker; None leaves it to the worker's own rate."""
 
 
 class Remote:
@@ -188,6 +190,7 @@ class Remote:
             duration_ns=order.duration_ns,
             count=order.count,
             flows=list(order.flows) if order.flows is not None else None,
+            rate_pps=order.rate_pps,
         )
 
     def sample(self, since: int) -> SampleReply:
@@ -204,9 +207,9 @@ class Remote:
         """Tell every loop to end; the next samples say when they have."""
         self._ask(None, "stop")
 
-    def close(self) -> None:
-        """End the workers and their sockets."""
-        self._ask(None, "close")
+    def close(self, keep_logs: str | None = None) -> None:
+        """End the workers and their sockets, and remove their logs, or keep them by a label."""
+        self._ask(None, "close", keep_logs=keep_logs)
 
     def restore(self, force: bool = False, left_behind: bool = False) -> tuple[Change, ...]:
         """Undo every setting, or what dead runs left behind, and return it; raises RestoreError."""

@@ -42,6 +42,8 @@ class RunOptions:
     """Of the order of trials; the header records it."""
     lease_ns: int = 10 * SECOND_NS
     """After so long without a sign of the controller an agent restores by itself."""
+    keep_logs: bool = False
+    """Leave the files of ``receive.log`` on the hosts, under names of their own."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,8 @@ class _Run:
 
     def _trials(self, agents: Agents) -> None:
         waiter = Waiter(self.around.clock, self.around.interrupt)
-        bench = Bench(self.lab, agents, waiter, self.progress)
+        label = run_name() if self.options.keep_logs else ""
+        bench = Bench(self.lab, agents, waiter, self.progress, keep_logs=label)
         schedule = fixed_sweep(self.experiments, self.options.seed)
         index = 0
         trial = next(schedule, None)

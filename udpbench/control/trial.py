@@ -142,8 +142,9 @@ def measured_phase(attempt: Attempt) -> None:
 
 def close_workers(attempt: Attempt) -> None:
     """End the workers and their sockets."""
+    keep_logs = attempt.log_label
     for remote in crew_of(attempt).working:
-        remote.close()
+        remote.close(keep_logs)
 
 
 STEPS: tuple[tuple[str, Callable[[Attempt], None]], ...] = (
@@ -204,7 +205,7 @@ def clean_up(attempt: Attempt) -> AgentLost | None:
     lost: AgentLost | None = None
     for remote in attempt.bench.agents.hosts:
         try:
-            remote.close()
+            remote.close(attempt.log_label)
         except AgentLost as error:
             lost = lost or error
         except DeadlineExceeded as error:

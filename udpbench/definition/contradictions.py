@@ -40,6 +40,7 @@ def in_point(tree: Tree, trial: Trial, model: BaseModel) -> Iterator[Problem]:
     yield from _load(tree, trial)
     yield from _receiver(tree, trial)
     yield from ways.in_ways(tree, trial, model)
+    yield from _beside(tree, trial)
     settings = getattr(model, "settings")  # noqa: B009 - a derived model
     yield from _one_root_queue(tree, settings)
     for role in ("sender", "receiver"):
@@ -120,6 +121,24 @@ def _one_root_queue(tree: Tree, settings: Any) -> Iterator[Problem]:
         what = "the sender's root queue is what gives the link its rate"
         step = "leave out settings.receiver.link.rate or this"
         yield tree.problem(("settings", "sender", "qdisc"), what, "one root queue", step)
+
+
+def _beside(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    """Yield what is to be noted beside the counts and cannot be read."""
+    receive, traffic = trial.receive, trial.traffic
+    blind = receive.read in ("none", "copy") or traffic.protocol == "tcp"
+    limit = "a datagram's header is read: read: header or verify, protocol: udp"
+    if traffic.echo is not None and blind:
+        step = "change receive.read, or leave echo out"
+        yield tree.problem(("traffic", "echo"), "no header, no echo", limit, step)
+    if receive.timestamps and blind:
+        step = "change receive.read, or leave timestamps out"
+        where = ("receive", "timestamps")
+        yield tree.problem(where, "no header, no delay to split", limit, step)
+    if receive.log is not None and (receive.read == "none" or traffic.protocol == "tcp"):
+        limit = "datagrams are copied: read: header, verify or copy, protocol: udp"
+        step = "change receive.read, or leave log out"
+        yield tree.problem(("receive", "log"), "nothing that could be logged", limit, step)
 
 
 def in_settings(tree: Tree, block: Any, path: tuple[Any, ...], role: str) -> Iterator[Problem]:

@@ -22,11 +22,9 @@ def only(*values: Any) -> Callable[[Any], bool]:
 
 # Path → whether the value has an effect today.
 NOT_YET: dict[str, Callable[[Any], bool]] = {
-    "traffic.echo": only(None),
     "send.priority": only("normal"),
     "receive.priority": only("normal"),
     "receive.io_priority": only("normal"),
-    "receive.log": only(None),
     "faults": only({}),
     "explain": only(False),
 }

@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 
 from analysis import build
-from udpbench.analysis import checks
+from udpbench.analysis import checks, delay, usage
 from udpbench.analysis.readings import readings
 from udpbench.model import (
     Change,
     ClockReading,
     Finding,
     Flows,
+    Histogram,
     PhaseName,
     Setting,
     Traffic,
@@ -63,6 +64,13 @@ def stolen(share_ns: int) -> TrialRecord:
     """Return a record of 2 × 2 s of CPU time of which some was taken."""
     moves = {"cpu.0.idle_ns": 4 * 10**9 - share_ns, "cpu.0.steal_ns": share_ns}
     return build.record(moves={"machine": moves})
+
+
+def delayed(bound_ns: int) -> TrialRecord:
+    """Return a record of delays of 4 µs between hosts whose clocks are known to a bound."""
+    record = with_worker(histograms={"delay": Histogram(((767, 1000),))})
+    readings = {host: (ClockReading(0, 0, bound_ns),) for host in ("left", "right")}
+    return replace(record, phases=(replace(record.phases[0], clocks=readings),))
 
 
 def clocks(left_ns: int, right_ns: int) -> TrialRecord:
@@ -364,6 +372,37 @@ FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
             "hosts: clocks: starts and series of the hosts may be shifted against each other (by up to "
             "12.5 ms); at most 10 ms, a tenth of the sampling interval; run the controller nearer to "
             "the hosts; counts and rates are not affected"
+        ),
+    ),
+    (
+        delay.delay_hidden,
+        delayed(bound_ns=10_000),
+        delayed(bound_ns=0),
+        "note",
+        (
+            "hosts: one-way delay is not shown: the hosts' clocks are not known well enough (wrong by "
+            "up to 20.0 us); a 10th of the median delay, which seems to be 4.1 us; set traffic.echo "
+            "for round trips, which need one clock"
+        ),
+    ),
+    (
+        delay.echoes_lost,
+        with_counts(sender={"echo_packets": 9}, receiver={"echoed_packets": 10}),
+        with_counts(sender={"echo_packets": 10}, receiver={"echoed_packets": 10}),
+        "warning",
+        (
+            "sender: echoes were lost: round trips leave out those, which may be the longest (9 of 10 "
+            "came back); all of them; echo fewer headers: raise traffic.echo"
+        ),
+    ),
+    (
+        usage.log_errors,
+        with_counts(receiver={"log_errors": 2, "log_last_errno": 28}),
+        with_counts(receiver={"log_errors": 0, "log_last_errno": 0}),
+        "warning",
+        (
+            "right.receiver0: the log could not be written; what was lost is stage app_log (2 times, "
+            "errno 28); never; see to the disk of receive.log.path"
         ),
     ),
 ]

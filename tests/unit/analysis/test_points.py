@@ -73,9 +73,9 @@ def test_a_point_without_a_valid_trial_has_no_estimate() -> None:
 
 
 def test_an_unknown_metric_and_a_missing_one_are_none() -> None:
-    """A stage that is not read yet has no packets to report."""
+    """What nobody counts has nothing to report."""
     result = judge(build.record())
-    assert metric(result, "app_log") is None
+    assert metric(result, "no_such_stage") is None
     assert metric(result, "skbs_per_packet") is None
     assert metric(judge(build.failed()), "udp_rcvbuf") is None
 

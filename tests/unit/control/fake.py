@@ -136,6 +136,7 @@ class FakeAgent:
         self.phase: dict[str, Any] = {}
         self.snapshots = 0
         self.exit_status = 0
+        self.kept_logs: str | None = None
         self.lost: str | None = None
 
     def request(self, verb: str, deadline_ns: int, **args: Any) -> Any:
@@ -261,7 +262,8 @@ class FakeAgent:
     def _stop(self) -> None:
         self.state = "done"
 
-    def _close(self) -> None:
+    def _close(self, keep_logs: str | None) -> None:
+        self.kept_logs = keep_logs
         self.workers, self.state = [], "none"
 
     def _restore(self, **_args: Any) -> list[Any]:

@@ -191,21 +191,31 @@ def workers(flows: int = 1, work_ns: int = 0, rate_pps: int | None = None) -> li
     ]
 
 
+def merged() -> list[WorkerSpec]:
+    """Return a sender of GSO messages and a receiver."""
+    sender, receiver = workers(rate_pps=100_000)
+    return [replace(sender, send=Send(gso=16)), receiver]
+
+
 @pytest.mark.parametrize(
-    ("specs", "count"),
+    ("specs", "count", "rate_pps"),
     [
-        (workers(), 4),
-        (workers(flows=20), 80),
-        (workers(flows=500), 1000),
-        (workers(flows=20, rate_pps=40), 20),
-        (workers(flows=20, rate_pps=1), 1),
-        (workers(flows=20, work_ns=100 * 10**6), 5),
-        (workers(flows=20, work_ns=SECOND_NS), 1),
+        (workers(), 100, 1000),
+        (workers(flows=50), 200, 2000),
+        (workers(flows=500), 1000, 10_000),
+        (workers(flows=20, rate_pps=40), 20, 40),
+        (workers(flows=20, rate_pps=1), 1, 1),
+        (workers(flows=20, work_ns=10**6), 100, 500),
+        (workers(flows=20, work_ns=100 * 10**6), 2, 5),
+        (workers(flows=20, work_ns=SECOND_NS), 1, 1),
+        (merged(), 100, None),
     ],
 )
-def test_a_path_phase_is_a_few_packets(specs: list[WorkerSpec], count: int) -> None:
-    """Four per flow, fewer where a low rate or a slow reader would make it long, never none."""
-    assert Plan("path", 2 * SECOND_NS, count) == path_plan(specs)
+def test_a_path_phase_is_a_few_packets(
+    specs: list[WorkerSpec], count: int, rate_pps: int | None
+) -> None:
+    """Four per flow within limits, one by one, fewer where a low rate or a slow reader wants it."""
+    assert Plan("path", 2 * SECOND_NS, count, rate_pps=rate_pps) == path_plan(specs)
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,28 @@ def test_a_bad_setting_is_named_with_its_limit(block: str, message: str) -> None
             ),
         ),
         (
+            "traffic: {size: 8B, echo: 10}\nreceive: {read: copy}",
+            (
+                "x.yaml:2: traffic.echo: 10: no header, no echo; a datagram's header is read: read: "
+                "header or verify, protocol: udp; change receive.read, or leave echo out"
+            ),
+        ),
+        (
+            "receive: {read: none, timestamps: true}",
+            (
+                "x.yaml:2: receive.timestamps: true: no header, no delay to split; a datagram's "
+                "header is read: read: header or verify, protocol: udp; change receive.read, or leave "
+                "timestamps out"
+            ),
+        ),
+        (
+            "receive: {read: none, log: {path: /x}}",
+            (
+                "x.yaml:2: receive.log: nothing that could be logged; datagrams are copied: read: "
+                "header, verify or copy, protocol: udp; change receive.read, or leave log out"
+            ),
+        ),
+        (
             "traffic: {size: 1400B}\nsend: {gso: 64}",
             (
                 "x.yaml:3: send.gso: 64: the message is too long; size times gso at most 65507B; "
@@ -376,11 +398,9 @@ def test_ways_that_contradict_each_other_are_refused(text: str, message: str) ->
 
 
 WITHOUT_EFFECT = [
-    ("traffic: {echo: 100}", "traffic.echo"),
     ("send: {priority: fifo 1}", "send.priority"),
     ("receive: {priority: nice -5}", "receive.priority"),
     ("receive: {io_priority: best-effort 3}", "receive.io_priority"),
-    ("receive: {log: {path: /x, max_file: 512MiB, keep: 2}}", "receive.log"),
     ("faults: {rx_xdp: 100}", "faults"),
     ("explain: true", "explain"),
 ]

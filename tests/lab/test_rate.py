@@ -1,0 +1,106 @@
+"""Rates, delays, echoes and logs on real namespaces."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from udpbench.analysis.judge import judge
+from udpbench.control.run import RunOptions, run
+from udpbench.definition.load import load_experiment_data, load_lab
+from udpbench.model import Result
+from udpbench.records import RunHeader, RunWriter, now_utc, read_run
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
+]
+
+TINY: dict[str, Any] = {
+    "question": "Does it run?",
+    "traffic": {"rate": "5kpps"},
+    # A busy machine may stand still for long; what it makes up then is beside these tests.
+    "send": {"bucket": "10s"},
+    "duration": "1s",
+    "warmup": "0s",
+    "repetitions": 1,
+}
+
+
+def result(folder: Path, keep_logs: bool = False, **changes: Any) -> Result:
+    """Run one trial in the built-in lab and judge it."""
+    experiment = load_experiment_data({**TINY, **changes}, "tiny")
+    lab = load_lab("local")
+    header = RunHeader("test", now_utc(), (), 1, lab.name, lab.text, (experiment,))
+    writer = RunWriter.create(folder / "run", header)
+    options = RunOptions(seed=1, keep_logs=keep_logs)
+    outcome = run([experiment], lab, writer, lambda _: None, options)
+    assert outcome.error is None
+    (record,) = read_run(folder / "run").records
+    assert "done" == record.status, record.error
+    return judge(record)
+
+
+def packets(of: Result, stage: str) -> int | None:
+    """Return what ended at a stage."""
+    assert of.ledger is not None
+    (found,) = [entry.packets for entry in of.ledger.entries if entry.stage == stage]
+    return found
+
+
+def test_delays_round_trips_and_a_log(tmp_path: Path) -> None:
+    """All that is noted beside the counts is in the result, and the log's files go at the end."""
+    found = result(
+        tmp_path,
+        traffic={"rate": "5kpps", "echo": 10},
+        receive={"timestamps": True, "log": {"path": str(tmp_path / "log")}},
+    )
+    assert (5000, 5000, 0) == (found.sent_packets, found.received_packets, found.unaccounted)
+    times = (found.delay_min_ns, found.delay_p50_ns, found.delay_p99_ns, found.delay_max_ns)
+    assert list(times) == sorted(one for one in times if one is not None)
+    # 5000 delays carry a p99.9 no more than 500 round trips a p99.
+    assert (None, None) == (found.delay_p999_ns, found.round_trip_p99_ns)
+    assert None not in (
+        found.rest_delay_p90_ns,
+        found.round_trip_p90_ns,
+        found.rest_round_trip_p90_ns,
+        found.stack_delay_p99_ns,
+        found.application_delay_p99_ns,
+        found.pacing_p99_ns,
+        found.send_cpu_load,
+        found.receive_memory_bytes,
+    )
+    assert (5000, 1, 0) == (found.logged_packets, found.log_files, packets(found, "app_log"))
+    assert 24 + 5000 * (16 + 32) == found.log_bytes
+    assert [] == list(tmp_path.glob("log*"))
+
+
+def test_a_slow_disk_is_stage_app_log_and_nothing_else(tmp_path: Path) -> None:
+    """A pipe that nobody empties takes 64 KiB; what it does not take is counted, and kept apart."""
+    pipe = tmp_path / "log.receiver.receiver0.0"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        found = result(tmp_path, receive={"log": {"path": str(tmp_path / "log")}})
+    finally:
+        os.close(reading)
+    assert (5000, 5000, 0) == (found.sent_packets, found.received_packets, found.unaccounted)
+    unlogged = packets(found, "app_log")
+    assert unlogged is not None
+    assert found.logged_packets is not None
+    assert 5000 == unlogged + found.logged_packets
+    assert 2000 < unlogged < 5000
+    assert found.ledger is not None
+    assert {"app_log"} == {entry.stage for entry in found.ledger.entries if entry.packets}
+
+
+def test_logs_may_stay(tmp_path: Path) -> None:
+    """Kept files have the run and the trial in their names."""
+    log = {"path": str(tmp_path / "log"), "max_file": "1MiB", "keep": 1}
+    result(tmp_path, keep_logs=True, receive={"log": log}, duration="300ms")
+    (kept,) = tmp_path.glob("log*")
+    assert kept.name.startswith("log.receiver.receiver0.")
+    assert kept.name.endswith("-1.0")

@@ -1,0 +1,96 @@
+"""What processes used, what was logged, and where a packet ended that was not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from analysis import build
+from udpbench.analysis.judge import judge
+from udpbench.model import LogFiles, Stall, WorkerStats
+
+
+def processes(role: str, *of: tuple[int | None, int | None, int | None]) -> list[WorkerStats]:
+    """Return workers by (pid, CPU time, memory) of their process."""
+    counts = build.sender_counts(10) if role == "sender" else build.receiver_counts(10)
+    return [
+        build.worker(role, counts, pid=pid, process_cpu_ns=cpu, process_memory_bytes=memory)  # type: ignore[arg-type]
+        for pid, cpu, memory in of
+    ]
+
+
+def test_a_process_counts_once() -> None:
+    """Threads share their process; processes add up; over the two seconds between snapshots."""
+    sending = processes("sender", (5, 10**9, 100), (5, 10**9, 100), (6, 10**9, 50))
+    result = judge(build.record(30, workers=[*sending, *processes("receiver", (5, 10**8, 7))]))
+    assert (1.0, 150) == (result.send_cpu_load, result.send_memory_bytes)
+    assert (0.05, 7) == (result.receive_cpu_load, result.receive_memory_bytes)
+
+
+def test_what_is_not_known_of_one_is_not_known_of_all() -> None:
+    """A process that nobody could see leaves the sum unknown, not smaller."""
+    sending = processes("sender", (5, 10**9, 100), (6, None, None))
+    result = judge(build.record(20, workers=[*sending, *processes("receiver", (None, 1, 1))]))
+    assert (None, None) == (result.send_cpu_load, result.send_memory_bytes)
+    assert (None, None) == (result.receive_cpu_load, result.receive_memory_bytes)
+
+
+def logging(**counts: int) -> WorkerStats:
+    """Return a receiver of 1000 packets that logged."""
+    plain = {"logged_packets": 1000, "log_first_ns": 10**9, "log_last_ns": 3 * 10**9}
+    plain |= {"unlogged_packets": 0, "failed_packets": 0}
+    return build.worker(
+        "receiver",
+        build.receiver_counts(1000, **{**plain, **counts}),
+        log=LogFiles("/var/log/udp.right.receiver0", 2, 4096),
+    )
+
+
+def test_what_was_logged() -> None:
+    """Packets, their rate by the stamps in the log, and the files as they were found."""
+    sender = build.worker("sender", build.sender_counts(1000))
+    result = judge(build.record(workers=[sender, logging()]))
+    assert (1000, 500.0, 2, 4096) == (
+        result.logged_packets,
+        result.logged_pps,
+        result.log_files,
+        result.log_bytes,
+    )
+
+
+def test_a_log_of_nothing_has_no_rate() -> None:
+    """Files are there, and no packet in them."""
+    empty = logging(logged_packets=0, log_first_ns=0, log_last_ns=0, unlogged_packets=1000)
+    sender = build.worker("sender", build.sender_counts(1000))
+    result = judge(build.record(workers=[sender, empty]))
+    assert (0, None, 2) == (result.logged_packets, result.logged_pps, result.log_files)
+
+
+def test_without_a_log_nothing_is_said_of_one() -> None:
+    """No log is not a log of nothing."""
+    result = judge(build.record())
+    assert (None, None, None) == (result.logged_packets, result.log_files, result.log_bytes)
+
+
+def test_a_packet_that_was_not_logged_ended_there() -> None:
+    """Ring and disk together are stage app_log; logged and not logged are what was received."""
+    sender = build.worker("sender", build.sender_counts(1000))
+    short = logging(logged_packets=900, unlogged_packets=70, failed_packets=30)
+    result = judge(build.record(workers=[sender, short]))
+    ledger = result.ledger
+    assert ledger is not None
+    (entry,) = [one for one in ledger.entries if one.stage == "app_log"]
+    assert (100, 900, 0) == (entry.packets, ledger.received_packets, ledger.unaccounted)
+    assert (1000, 900, 0) == (result.received_packets, result.logged_packets, result.lost_packets)
+
+
+def test_stalls_of_all_senders_by_their_time() -> None:
+    """What was never offered is listed in the order in which it was due."""
+    late, early = Stall(500, 600, 7), Stall(100, 200, 3)
+    record = build.record(1000, of=build.paced(1000))
+    sender, receiver = record.phases[0].stats
+    senders = [
+        replace(sender, stalls=(late,)),
+        replace(sender, worker="left.sender1", stalls=(early,)),
+    ]
+    phase = replace(record.phases[0], stats=(*senders, receiver))
+    assert (early, late) == judge(replace(record, phases=(phase,))).stalls

@@ -1,0 +1,97 @@
+"""What the worker processes of each end used over the measured phase, and what was logged.
+
+Owns sums over processes, each of which is counted once however many workers live in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from udpbench.analysis import rates
+from udpbench.analysis.readings import Readings
+from udpbench.model import Finding, Role, WorkerStats
+
+
+def numbers(measured: Readings) -> dict[str, Any]:
+    """Return the fields of a Result that are about processes and logs, by name."""
+    return {
+        "send_cpu_load": cpu_load(measured, "sender"),
+        "receive_cpu_load": cpu_load(measured, "receiver"),
+        "send_memory_bytes": memory_bytes(measured, "sender"),
+        "receive_memory_bytes": memory_bytes(measured, "receiver"),
+        **_log(measured),
+    }
+
+
+def processes(measured: Readings, role: Role) -> list[WorkerStats]:
+    """Return one worker of each process of a role."""
+    found = {
+        (rates.host_of(stats.worker), stats.pid): stats
+        for stats in measured.workers(role)
+        if stats.pid is not None
+    }
+    return list(found.values())
+
+
+def cpu_load(measured: Readings, role: Role) -> float | None:
+    """Return CPU time per time of a role's processes: 1 is one CPU all the time.
+
+    Over the time between the snapshots, which frame the loops' own; None where one is not known.
+    """
+    every = [stats.process_cpu_ns for stats in processes(measured, role)]
+    known = [spent for spent in every if spent is not None]
+    hosts = measured.roles.senders if role == "sender" else measured.roles.receivers
+    before, after = measured.phase.before, measured.phase.after
+    spans = [after[h].clock_ns - before[h].clock_ns for h in hosts if h in before and h in after]
+    if not known or len(known) < len(every) or not spans or max(spans) <= 0:
+        return None
+    return sum(known) / max(spans)
+
+
+def memory_bytes(measured: Readings, role: Role) -> int | None:
+    """Return the mean resident memory of a role's processes together; None where one is unknown."""
+    every = [stats.process_memory_bytes for stats in processes(measured, role)]
+    known = [found for found in every if found is not None]
+    return sum(known) if known and len(known) == len(every) else None
+
+
+# --- the log -------------------------------------------------------------------------------------
+
+
+def unlogged_packets(measured: Readings) -> int:
+    """Return the packets that were read and not logged: no room in the ring, or on the disk."""
+    fields = ("unlogged_packets", "failed_packets")
+    return sum(measured.count("receiver", field) for field in fields)
+
+
+def _log(measured: Readings) -> dict[str, Any]:
+    logs = [stats for stats in measured.workers("receiver") if stats.log is not None]
+    if not logs:
+        return {}
+    logged = [stats.counts for stats in logs if stats.counts.get("logged_packets")]
+    span_ns = None
+    if logged:
+        last_ns = max(counts["log_last_ns"] for counts in logged)
+        span_ns = last_ns - min(counts["log_first_ns"] for counts in logged)
+    total = sum(counts["logged_packets"] for counts in logged)
+    return {
+        "logged_packets": total,
+        "logged_pps": rates.per_second(total, span_ns or None),
+        "log_files": sum(stats.log.files for stats in logs if stats.log is not None),
+        "log_bytes": sum(stats.log.size_bytes for stats in logs if stats.log is not None),
+    }
+
+
+def log_errors(measured: Readings) -> Iterator[Finding]:
+    """Find calls of a log's writer that failed."""
+    for stats in measured.workers("receiver"):
+        if stats.counts.get("log_errors"):
+            yield Finding(
+                "warning",
+                "the log could not be written; what was lost is stage app_log",
+                stats.worker,
+                f"{stats.counts['log_errors']} times, errno {stats.counts['log_last_errno']}",
+                "never",
+                "see to the disk of receive.log.path",
+            )
