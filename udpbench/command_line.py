@@ -272,7 +272,13 @@ def _write_report(stored: Sequence[Run], folder: Path, formats: Sequence[str]) -
 def _console() -> Console:
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=False)
+    class Piped(Console):
+        """A console that tells of a reader who left, where rich would end the program."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return Piped(highlight=False, soft_wrap=False)
 
 
 def _version() -> str:
