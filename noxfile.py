@@ -32,6 +32,9 @@ PACKAGES = {
 LAB_PACKAGES = {
     "openssh-server": lambda: Path("/usr/sbin/sshd").exists(),
     "sudo": lambda: shutil.which("sudo") is not None,
+    "ethtool": lambda: shutil.which("ethtool") is not None,
+    "iptables": lambda: shutil.which("iptables") is not None,
+    "nftables": lambda: shutil.which("nft") is not None,
     "sockperf": lambda: shutil.which("sockperf") is not None,
 }
 """What the lab tests need besides, as real parts."""

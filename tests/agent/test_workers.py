@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -356,3 +357,12 @@ def test_a_worker_process_serves_the_agent_that_started_it_alone() -> None:
     ended = subprocess.run(command, input=plan, capture_output=True, check=False, timeout=10)
 
     assert (1, b"") == (ended.returncode, ended.stdout)
+
+
+def test_a_worker_has_the_priority_that_was_asked_for(pool: Pool, port: int) -> None:
+    """Its own thread has it, and not the process that speaks with the agent."""
+    (ready,) = pool.prepare([receiver(port, receive=Receive(priority="nice 7"))])
+    threads = Path(f"/proc/{ready.pid}/task").iterdir()
+    nice = [os.getpriority(os.PRIO_PROCESS, int(thread.name)) for thread in threads]
+    assert 1 == nice.count(7)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == os.getpriority(os.PRIO_PROCESS, ready.pid)

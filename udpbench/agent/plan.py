@@ -144,6 +144,8 @@ def sender_options(spec: WorkerSpec) -> dict[str, Any]:
         "size_bytes": spec.traffic.size_bytes,
         "ttl": spec.traffic.ttl,
         "fragment": spec.traffic.fragment,
+        "priority": spec.send.priority,
+        "io_priority": "normal",
     }
 
 
@@ -172,6 +174,8 @@ def receiver_options(spec: WorkerSpec) -> dict[str, Any]:
         "ttl": spec.traffic.ttl,
         "echo_every": spec.traffic.echo,
         "timestamps": spec.receive.timestamps,
+        "priority": spec.receive.priority,
+        "io_priority": spec.receive.io_priority,
         "log": asdict(spec.receive.log) if spec.receive.log is not None else None,
     }
 

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Callable, Optional, Union
 
-from udpbench.agent import logs, sockets
+from udpbench.agent import logs, priority, sockets
 from udpbench.agent.cost import Cost
 from udpbench.agent.loops import Receiving, Sending
 from udpbench.agent.memory import Memory
@@ -43,6 +43,8 @@ class Worker:
         try:
             # Pinned before anything is allocated or opened, so that memory is local to the CPU.
             self._pin()
+            options = self.crew.plan["options"]
+            priority.take(options["priority"], options["io_priority"])
             log = self.crew.plan["options"].get("log")
             if log is not None:
                 logs.refuse_existing(logs.path_of(log, self.plan["name"]))

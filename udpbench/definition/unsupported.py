@@ -22,9 +22,6 @@ def only(*values: Any) -> Callable[[Any], bool]:
 
 # Path → whether the value has an effect today.
 NOT_YET: dict[str, Callable[[Any], bool]] = {
-    "send.priority": only("normal"),
-    "receive.priority": only("normal"),
-    "receive.io_priority": only("normal"),
     "faults": only({}),
     "explain": only(False),
 }

@@ -398,9 +398,6 @@ def test_ways_that_contradict_each_other_are_refused(text: str, message: str) ->
 
 
 WITHOUT_EFFECT = [
-    ("send: {priority: fifo 1}", "send.priority"),
-    ("receive: {priority: nice -5}", "receive.priority"),
-    ("receive: {io_priority: best-effort 3}", "receive.io_priority"),
     ("faults: {rx_xdp: 100}", "faults"),
     ("explain: true", "explain"),
 ]
