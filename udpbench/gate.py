@@ -32,7 +32,7 @@ from udpbench.definition.load import load_lab
 from udpbench.errors import NotPermitted
 from udpbench.model import Experiment, Lab, Progress
 from udpbench.records import RUN_FILE, Run, RunHeader, RunWriter, now_utc, read_run
-from udpbench.report.story import LAB_LABEL, Chapter, name_of, tell
+from udpbench.report.story import LAB_LABEL, Chapter, tell
 from udpbench.report.table import parts
 from udpbench.units import show_pps, show_ratio
 
@@ -218,9 +218,11 @@ def _told(chapter: Chapter, width: int) -> str:
 
 
 def _summary(stored: Run, own: Point, result: PointResult) -> str:
-    numbers = f"{show_pps(result.delivered_pps)} delivered, {show_ratio(result.loss_ratio)} lost"
-    valid = f"{result.valid_trials}/{len(own.results)} valid"
-    built_in = any(one.built_in_lab for one in stored.records)
-    return ", ".join(
-        (f"{name_of(own)}: {numbers}", valid, *([LAB_LABEL.partition(":")[0]] if built_in else []))
-    )
+    told = [
+        f"{show_pps(result.delivered_pps)} delivered",
+        f"{show_ratio(result.loss_ratio)} lost",
+        f"{result.valid_trials}/{len(own.results)} valid",
+    ]
+    if any(one.built_in_lab for one in stored.records):
+        told.append(LAB_LABEL.partition(":")[0])
+    return ", ".join(told)

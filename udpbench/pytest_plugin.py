@@ -322,7 +322,9 @@ def _note(node: Any, said: Answer, stored: Run) -> None:
     """Add what was measured to the item's properties, which JUnit files and workers hand on."""
     from udpbench.analysis.medians import numbers
 
-    node.user_properties.append((SUMMARY, said.summary))
+    # An item's own name says which point it is; a test may have several.
+    named = "" if isinstance(node, PointItem) else f"{said.result.point or 'all'}: "
+    node.user_properties.append((SUMMARY, named + said.summary))
     node.user_properties.append(("udpbench.run", str(stored.folder)))
     head = "udpbench" if isinstance(node, PointItem) else f"udpbench.{said.result.point}".strip(".")
     for name, value in numbers(said.result).items():
@@ -331,19 +333,19 @@ def _note(node: Any, said: Answer, stored: Run) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Write a line per point, and where the runs are."""
-    lines: list[tuple[str, str]] = []
+    lines: list[str] = []
     folders: dict[str, None] = {}
     for outcome in ("passed", "failed", "skipped"):
         for report in terminalreporter.getreports(outcome):
             for name, value in getattr(report, "user_properties", ()):
                 if name == SUMMARY:
-                    lines.append((report.nodeid, f"{outcome}  {value}"))
+                    lines.append(f"{report.nodeid}  {outcome}  {value}")
                 elif name == "udpbench.run":
                     folders[str(value)] = None
     if not lines:
         return
     terminalreporter.section("udpbench")
-    for nodeid, line in sorted(lines):
-        terminalreporter.line(f"{nodeid.partition('::')[0]}  {line}")
+    for line in sorted(lines):
+        terminalreporter.line(line)
     for folder in folders:
         terminalreporter.line(f"run folder: {folder}")

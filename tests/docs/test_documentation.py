@@ -22,6 +22,7 @@ COMMAND = re.compile(r"^    ((?:udpbench|pytest) .*?)(?:\s+# (.*))?$", re.MULTIL
 NAMED_BLOCK = re.compile(r"^```(?:yaml|python)\n(# (\S+)\n.*?)^```", re.MULTILINE | re.DOTALL)
 PLUGIN = [] if "udpbench" in entry_points(group="pytest11").names else ["-pudpbench.pytest_plugin"]
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+PLUGIN_SOURCE = ROOT / "udpbench" / "pytest_plugin.py"
 CHECKS = ("lint", "types", "unit", "agent", "native", "lab", "docs", "bench")
 
 
@@ -91,6 +92,15 @@ def test_every_option_and_verb_is_in_the_page_of_commands() -> None:
         assert f"`udpbench {verb}" in page
         found |= set(re.findall(r"^  (--[a-z-]+)", helped(verb), re.MULTILINE)) - {"--help"}
     assert found == set(re.findall(r"`(--[a-z-]+)", page))
+
+
+def test_every_option_of_the_plugin_is_in_its_page() -> None:
+    """Options and ini keys, as the plugin asks pytest for them."""
+    asked = re.compile(r"--udpbench-[a-z]+|udpbench_(?:files|wait)\b")
+    page = set(asked.findall((ROOT / "docs" / "pytest.md").read_text()))
+    ours = re.findall(r'"(--udpbench-[a-z]+|udpbench_[a-z]+)",', PLUGIN_SOURCE.read_text())
+    assert {"--udpbench-lab", "--udpbench-out", "udpbench_files", "udpbench_wait"} == set(ours)
+    assert set(ours) == page
 
 
 def test_the_picture_of_the_readme_has_every_stage() -> None:

@@ -413,12 +413,18 @@ def test_calls_of_one_test_have_folders_of_their_own(project: Project) -> None:
 def test_the_summary_has_a_line_per_point(project: Project) -> None:
     """Rate, loss, validity and the label of the lab, and where the run is."""
     project.file("two.udpbench.yaml", TWO)
+    project.file(
+        "test_it.py",
+        "def test_it(udpbench):\n"
+        '    udpbench({"duration": "100ms", "warmup": "0s", "repetitions": 1})\n',
+    )
     told = lines(project.run(), "udpbench")
     assert [
-        "two.udpbench.yaml  passed  one: – delivered, 0.00 % lost, 2/2 valid, built-in lab",
-        "two.udpbench.yaml  passed  two: – delivered, 0.00 % lost, 2/2 valid, built-in lab",
-    ] == told[:2]
-    assert 1 == sum(line.startswith("run folder: ") for line in told)
+        "test_it.py::test_it  passed  all: – delivered, 0.00 % lost, 1/1 valid, built-in lab",
+        "two.udpbench.yaml::one  passed  – delivered, 0.00 % lost, 2/2 valid, built-in lab",
+        "two.udpbench.yaml::two  passed  – delivered, 0.00 % lost, 2/2 valid, built-in lab",
+    ] == told[:3]
+    assert 2 == sum(line.startswith("run folder: ") for line in told)
 
 
 def test_no_experiment_no_summary(project: Project) -> None:
