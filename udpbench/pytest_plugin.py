@@ -117,12 +117,25 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Optional[E
         return None
     if not (parent.session.isinitpath(file_path) or _is_named(parent.config, file_path)):
         return None
-    from udpbench.definition.load import is_experiment
+    if _missing() is None:
+        from udpbench.definition.load import is_experiment
 
-    if not is_experiment(file_path):
-        return None
+        if not is_experiment(file_path):
+            return None
     made: ExperimentFile = ExperimentFile.from_parent(parent, path=file_path)
     return made
+
+
+def _missing() -> Optional[str]:
+    """Say why no experiment can run here: a host under test has the agent alone."""
+    try:
+        import udpbench.gate  # noqa: F401
+    except ImportError as error:
+        return (
+            f"udpbench's controller is not installed here: {error}; "
+            "install udpbench with all it needs, on Python 3.11 or later"
+        )
+    return None
 
 
 def _is_named(config: pytest.Config, path: Path) -> bool:
@@ -153,6 +166,9 @@ class ExperimentFile(pytest.File):
 
     def collect(self) -> Iterator[PointItem]:
         """Yield an item per point, in the order in which the file declares them."""
+        missing = _missing()
+        if missing is not None:
+            raise self.CollectError(missing)
         from udpbench.definition.load import load_experiments
         from udpbench.errors import InputError
 
@@ -218,6 +234,9 @@ class UdpbenchFixture:
         those of an experiment's file; the question may be left out. The test fails where a trial
         is not valid or an expectation is missed, and is skipped where it cannot be tried.
         """
+        missing = _missing()
+        if missing is not None:
+            pytest.fail(missing, pytrace=False)
         from udpbench.gate import whole
 
         gate = _gate(self._request.config, self._folders)

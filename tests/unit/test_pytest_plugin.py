@@ -156,6 +156,20 @@ def test_a_wrong_file_is_said_with_every_problem(project: Project) -> None:
     assert "Traceback" not in text
 
 
+def test_where_only_the_agent_is_installed_other_tests_run(project: Project) -> None:
+    """What an experiment would need is said in words; nothing else is in its way."""
+    project.file("conftest.py", "import sys\nsys.modules['pydantic'] = None\n")
+    project.file("one.udpbench.yaml", ONE)
+    project.file("test_it.py", "def test_a(udpbench): udpbench('smoke')\ndef test_b(): pass\n")
+    told = project.pytester.runpytest_subprocess(*PLUGIN, "--continue-on-collection-errors")
+    told.assert_outcomes(passed=1, failed=1, errors=1)
+    text = "\n".join(told.outlines)
+    why = "udpbench's controller is not installed here: import of pydantic"
+    assert 2 == sum(line.startswith(why) for line in told.outlines)
+    assert "Traceback" not in text
+    assert "pytest_plugin.py" not in text
+
+
 # --- what passes, fails and is skipped -----------------------------------------------------------
 
 
