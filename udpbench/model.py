@@ -430,6 +430,27 @@ class WorkerSpec:
 
 
 @dataclass(frozen=True)
+class FaultSpec:
+    """Packets to be sent beside the traffic and lost at one stage of the ledger on purpose."""
+
+    stage: str
+    packets: int
+    """To be lost; a few more may be sent, which arrive and are counted."""
+    segments: int
+    """Packets of each GSO message; 1: none is sent that way."""
+    size_bytes: int
+    family: Literal[4, 6]
+    source: str
+    destination: str
+    port: int
+    """Of both ends: nothing else uses it."""
+    source_mac: str
+    destination_mac: str
+    gro: bool
+    """Receiving sockets take merged datagrams."""
+
+
+@dataclass(frozen=True)
 class FlowStats:
     """One flow as one end saw it; sender: sequence numbers burnt; receiver: distinct ones seen."""
 

@@ -45,6 +45,9 @@ mtu         send0             bytes
 txqueuelen  send0             packets
 qdisc       send0             {tbf: {rate_bps, burst_bytes, limit_bytes}}, {pfifo: {limit_packets}},
                               {bfifo: {limit_bytes}}
+xdp         receive0          port whose UDP a program drops, or null
+tc_drop     receive0          the same, by a tc filter on receipt
+trap        send0             true or null: drops what has the priority of fault packets
 channels    eth3              number, {combined} or {rx, tx}; before whatever names a queue
 rings       eth3              {rx, tx, rx-mini, rx-jumbo}, in part; may be rounded up
 feature     send0/rx-gro      bool; the kernel's feature names
@@ -89,6 +92,9 @@ VERBS = (
     "start",
     "sample",
     "snapshot",
+    "expect_faults",
+    "send_faults",
+    "take_faults",
     "stop",
     "close",
     "restore",

@@ -112,6 +112,7 @@ def test_hello_tells_who_the_agent_is(agent: Agent) -> None:
         "busy_poll",
         "reuseport_cbpf",
         "incoming_cpu",
+        "bpf",
     } == set(hello["capabilities"])
     assert agent.process.pid == os.getsid(agent.process.pid)
 

@@ -159,6 +159,9 @@ def test_a_mask_reads_back(cpus: list[int]) -> None:
                 "--comment udpbench:ipv6/input/drop/udp/9 -j DROP"
             ),
         ),
+        ("xdp", "eth3", None, "ip link set eth3 xdp off"),
+        ("tc_drop", "eth3", None, "tc qdisc del dev eth3 clsact"),
+        ("trap", "eth3", None, "tc qdisc del dev eth3 root"),
         ("rings", "eth3", {"rx": 256, "tx": 256}, "ethtool -G eth3 rx 256 tx 256"),
         (
             "coalesce",

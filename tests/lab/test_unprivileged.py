@@ -23,13 +23,14 @@ duration: 100ms
 warmup: 0s
 repetitions: 1
 """
+LOSING = ("smoke", "drops/closed-port", "drops/slow-reader", "drops/small-buffer")
 DEGRADED = "the lab is degraded"
 
 
 def test_an_ordinary_user_measures_and_loses_packets_on_purpose(tmp_path: Path) -> None:
-    """The smoke and drops set holds without root, and says in each trial what it lacks."""
+    """These experiments hold without root, and say in each trial what the lab lacks."""
     home = tmp_path / "home"
-    done = run_as_user([*UDPBENCH, "run", "smoke", "drops", "--no-report", "--out", "run"], home)
+    done = run_as_user([*UDPBENCH, "run", *LOSING, "--no-report", "--out", "run"], home)
     assert 0 == done.returncode, done.stdout + done.stderr
     assert f"{DEGRADED}, run as root for all it can do: NAPI's threads" in done.stdout
     run = read_run(home / "run")

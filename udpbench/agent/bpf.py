@@ -10,13 +10,21 @@ import ctypes
 import errno
 import os
 import platform
+import socket
 import struct
 from typing import Optional
 
 SYSCALL = {"x86_64": 321, "aarch64": 280, "ppc64le": 361, "s390x": 351, "riscv64": 280}
 """Number of bpf(2) by machine (arch/*/kernel/syscalls)."""
 ATTR_BYTES = 144
-PROG_QUERY = 16
+INSTRUCTION_BYTES = 8
+NAME_BYTES = 16
+LOG_BYTES = 2**16
+INFO_BYTES = 128
+INFO_NAME_AT = 64
+"""Where struct bpf_prog_info has the name, Linux 4.15."""
+PROG_LOAD, PROG_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD, PROG_QUERY = 5, 13, 15, 16
+SCHED_CLS, XDP = 3, 6  # enum bpf_prog_type
 TCX_INGRESS = 46  # enum bpf_attach_type, Linux 6.6
 
 
@@ -44,3 +52,88 @@ def tcx_programs(index: int) -> Optional[int]:
     except OSError as error:
         return 0 if error.errno in (errno.EINVAL, errno.ENOENT) else None
     return int(struct.unpack_from("=I", answer, 24)[0])
+
+
+def load(kind: int, program: bytes, name: str) -> int:
+    """Load a program and return its descriptor; ``name`` of at most 15 characters."""
+    code = ctypes.create_string_buffer(program, len(program))
+    license_text = ctypes.create_string_buffer(b"GPL")
+    log = ctypes.create_string_buffer(LOG_BYTES)
+    pointers = (ctypes.addressof(code), ctypes.addressof(license_text))
+    attr = struct.pack("=IIQQ", kind, len(program) // INSTRUCTION_BYTES, *pointers)
+    attr += struct.pack("=IIQII", 1, LOG_BYTES, ctypes.addressof(log), 0, 0)
+    try:
+        return _bpf(PROG_LOAD, attr + name.encode().ljust(NAME_BYTES, b"\0"))[0]
+    except OSError as error:
+        said = log.value.decode(errors="replace").strip().splitlines()
+        text = f"{error.strerror}{f': {said[-1]}' if said else ''}"
+        raise OSError(error.errno, f"the program was not loaded: {text}") from error
+
+
+def program_name(number: int) -> str:
+    """Return the name of the loaded program with an id; OSError ENOENT where there is none."""
+    descriptor, _ = _bpf(PROG_GET_FD_BY_ID, struct.pack("=III", number, 0, 0))
+    try:
+        info = ctypes.create_string_buffer(INFO_BYTES)
+        attr = struct.pack("=IIQ", descriptor, INFO_BYTES, ctypes.addressof(info))
+        _bpf(OBJ_GET_INFO_BY_FD, attr)
+        return info.raw[INFO_NAME_AT : INFO_NAME_AT + NAME_BYTES].rstrip(b"\0").decode()
+    finally:
+        os.close(descriptor)
+
+
+# --- programs ------------------------------------------------------------------------------------
+
+
+def _instruction(code: int, to: int = 0, of: int = 0, offset: int = 0, value: int = 0) -> bytes:
+    return struct.pack("=BBhi", code, of << 4 | to, offset, value)
+
+
+_LOAD_BYTE, _LOAD_HALF, _LOAD_WORD = 0x71, 0x69, 0x61
+_SET, _COPY, _ADD = 0xB7, 0xBF, 0x07
+_IF_NOT, _IF_GREATER, _EXIT = 0x55, 0x2D, 0x95
+ETHERNET_BYTES = 14
+UDP = 17
+IPV4_WITHOUT_OPTIONS = 0x45
+
+
+def passes(verdict: int) -> bytes:
+    """Return a program that returns a verdict on everything."""
+    return _instruction(_SET, 0, value=verdict) + _instruction(_EXIT)
+
+
+def drops_port(port: int, data_at: tuple[int, int], verdicts: tuple[int, int]) -> bytes:
+    """Return a program that drops UDP to a port, of either IP version, and lets all else pass.
+
+    ``data_at`` are the offsets of data and data_end in its context, ``verdicts`` drop and pass.
+    """
+    drop, others = verdicts
+    parts = [
+        _instruction(_SET, 0, value=others),
+        _instruction(_LOAD_WORD, 2, 1, data_at[0]),
+        _instruction(_LOAD_WORD, 3, 1, data_at[1]),
+    ]
+    dropping = [_instruction(_SET, 0, value=drop), _instruction(_EXIT)]
+    version_4 = [(_LOAD_BYTE, 14, IPV4_WITHOUT_OPTIONS), (_LOAD_BYTE, 23, UDP)]
+    version_6 = [(_LOAD_BYTE, 20, UDP)]
+    for ethertype, header_bytes, checks in ((0x0800, 20, version_4), (0x86DD, 40, version_6)):
+        udp_at = ETHERNET_BYTES + header_bytes
+        wanted = [
+            (_LOAD_HALF, 12, _network(ethertype)),
+            *checks,
+            (_LOAD_HALF, udp_at + 2, _network(port)),
+        ]
+        body = 3 + 2 * len(wanted) + len(dropping)
+        parts += [_instruction(_COPY, 4, 2), _instruction(_ADD, 4, value=udp_at + 8)]
+        parts.append(_instruction(_IF_GREATER, 4, 3, body - 3))
+        for place, (code, at, value) in enumerate(wanted):
+            left = body - 3 - 2 * (place + 1)
+            parts.append(_instruction(code, 5, 2, at))
+            parts.append(_instruction(_IF_NOT, 5, 0, left, value))
+        parts += dropping
+    return b"".join([*parts, _instruction(_EXIT)])
+
+
+def _network(value: int) -> int:
+    """Return a 16-bit value as this machine reads it from a packet."""
+    return socket.htons(value)

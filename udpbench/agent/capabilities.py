@@ -8,6 +8,7 @@ import re
 import socket
 import struct
 
+from udpbench.agent import bpf
 from udpbench.agent.host import Host
 from udpbench.agent.sockets import (
     SO_BUSY_POLL,
@@ -43,6 +44,7 @@ def tried(host: Host) -> dict[str, bool]:
         "machine_sysctl": _machine_sysctl(host),
         "kernel_threads": _kernel_threads(host),
         "real_time": _real_time(),
+        "bpf": _bpf(),
     }
 
 
@@ -55,6 +57,15 @@ def _net_admin() -> bool:
             fcntl.ioctl(probe, SIOCSIFFLAGS, now)
         except OSError:
             return False
+    return True
+
+
+def _bpf() -> bool:
+    """Load a program that lets every packet pass, and attach it nowhere."""
+    try:
+        os.close(bpf.load(bpf.XDP, bpf.passes(2), "udpb_pass"))
+    except OSError:
+        return False
     return True
 
 

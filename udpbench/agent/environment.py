@@ -8,7 +8,7 @@ from typing import Optional
 from udpbench.agent.control_path import control_interface
 from udpbench.agent.host import Host
 from udpbench.agent.reading import cpuinfo_value, names, read
-from udpbench.agent.settings import irqbalance
+from udpbench.agent.settings import irqbalance, xdp
 
 CPU = "/sys/devices/system/cpu"
 CLOCKSOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
@@ -112,10 +112,9 @@ def offloads(host: Host, interface: str) -> Optional[str]:
 def xdp_program(host: Host, interface: str) -> Optional[str]:
     """Return the id of the XDP program on an interface, or none; None where it is not known."""
     try:
-        xdp = host.link(interface).get_attr("IFLA_XDP")
+        attached = xdp.program(host, interface)
     except OSError:
         return None
-    attached = xdp.get_attr("IFLA_XDP_PROG_ID") if xdp is not None else None
     return f"program {attached}" if attached else NOTHING_ATTACHED
 
 

@@ -11,6 +11,7 @@ from contextlib import closing
 from typing import Any, Optional
 
 from udpbench.agent.facts import facts
+from udpbench.agent.faults import Faults
 from udpbench.agent.guardian import Guardian
 from udpbench.agent.host import Host
 from udpbench.agent.journal import Journal, abandoned, leftovers
@@ -24,12 +25,14 @@ from udpbench.model import (
     DAY_NS,
     Change,
     Facts,
+    FaultSpec,
     PhaseName,
     Planned,
     Scope,
     Setting,
     Snapshot,
     WorkerSpec,
+    WorkerStats,
 )
 from udpbench.protocol import Prepared, SampleReply, decode
 
@@ -49,6 +52,7 @@ class Verbs:
         self.name = name
         self.run = run
         self.pool = Pool(host, name)
+        self._faults = Faults(host, name)
         self._host = host
         self._scopes = scopes
         self._locks = locks
@@ -115,8 +119,20 @@ class Verbs:
     def snapshot(self, interface: str) -> Snapshot:
         """Return every counter of this agent's scopes."""
         rules = any(change.setting.kind == "firewall" for change in self._engine.in_force)
-        own = Own(self.pool.inodes(), rules)
+        own = Own(self.pool.inodes() + self._faults.inodes(), rules)
         return snapshot(self._host, self.name, interface, self._scopes, own)
+
+    def expect_faults(self, interface: str, faults: list[dict[str, Any]], role: str) -> None:
+        """Open what waits for packets that are to be lost, or fill what must be full."""
+        self._faults.prepare([decode(FaultSpec, plain) for plain in faults], role, interface)
+
+    def send_faults(self, stage: str) -> WorkerStats:
+        """Send one stage's packets; they are all taken up once this returns."""
+        return self._faults.send(stage)
+
+    def take_faults(self) -> tuple[WorkerStats, ...]:
+        """Return what arrived of them."""
+        return self._faults.take()
 
     def stop(self) -> None:
         """Tell the loops to leave."""
@@ -124,6 +140,7 @@ class Verbs:
 
     def close(self, keep_logs: Optional[str] = None) -> None:
         """End the workers and remove the files of their logs, or keep them by a label."""
+        self._faults.close()
         self.pool.close(keep_logs)
 
     def restore(self, force: bool = False, left_behind: bool = False) -> tuple[Change, ...]:

@@ -32,6 +32,8 @@ def judge(record: TrialRecord) -> Result:
     ledger = make_ledger(measured) if datagrams else None
     findings = record.findings + check(measured)
     sent, received = sent_packets(measured), received_packets(measured)
+    worked = measured.worked("sender", "sent_packets")
+    read = measured.worked("receiver", "received_packets")
     bytes_per_s = rates.role_rate(measured, "receiver", "received_bytes")
     result = Result(
         trial=record.trial,
@@ -47,10 +49,10 @@ def judge(record: TrialRecord) -> Result:
         delivered_mib_s=bytes_per_s / MIB_BYTES if bytes_per_s is not None else None,
         delivered_pps_spread=rates.spread(measured),
         loss_ratio=rates.ratio(sent - received, sent) if datagrams else None,
-        send_calls_per_packet=rates.ratio(measured.count("sender", "send_calls"), sent),
+        send_calls_per_packet=rates.ratio(measured.worked("sender", "send_calls"), worked),
         skbs_per_packet=rates.skbs_per_packet(measured) if datagrams else None,
-        send_cpu_ns_per_packet=rates.ratio(rates.cpu_ns(measured, "sender"), sent),
-        receive_cpu_ns_per_packet=rates.ratio(rates.cpu_ns(measured, "receiver"), received),
+        send_cpu_ns_per_packet=rates.ratio(rates.cpu_ns(measured, "sender"), worked),
+        receive_cpu_ns_per_packet=rates.ratio(rates.cpu_ns(measured, "receiver"), read),
         ledger=ledger,
         workers=_workers(measured),
         stalls=_stalls(measured),

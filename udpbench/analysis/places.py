@@ -62,6 +62,20 @@ def counted(readings: Readings, *patterns: str) -> Span | None:
     return exactly(value) if value is not None else None
 
 
+def _received(readings: Readings, stage: str, skbs: int | None) -> Span | None:
+    """Return what so many skbs were behind the receiver's device; None stays unknown."""
+    if skbs is None:
+        return None
+    return spans.lost(readings, stage, skbs, spans.received_skb(readings))
+
+
+def _queued(readings: Readings, stage: str, skbs: int | None) -> Span | None:
+    """Return what so many skbs were in a receiving socket; None stays unknown."""
+    return (
+        spans.lost(readings, stage, skbs, spans.queued_skb(readings)) if skbs is not None else None
+    )
+
+
 # --- on the sender -------------------------------------------------------------------------------
 
 
@@ -93,7 +107,7 @@ def tx_device(readings: Readings) -> Span | None:
         dropped -= readings.bridge.total(PORT_REFUSED) or 0
     elif backlog_charges_peer(readings):
         dropped -= backlog_skbs(readings) or 0
-    return spans.sent_skb(readings).packets(dropped)
+    return spans.lost(readings, "tx_device", dropped, spans.sent_skb(readings))
 
 
 def link(readings: Readings) -> Span | None:
@@ -111,7 +125,8 @@ def link(readings: Readings) -> Span | None:
     if entered is None or left is None or refused is None:
         return None
     charged = backlog_skbs(readings) or 0 if backlog_charges_peer(readings) else 0
-    return spans.sent_skb(readings).packets(entered - left + refused - charged)
+    skbs = entered - left + refused - charged
+    return spans.lost(readings, "link", skbs, spans.sent_skb(readings))
 
 
 # --- before the receiver's IP layer --------------------------------------------------------------
@@ -133,7 +148,7 @@ def rx_xdp(readings: Readings) -> Span | None:
     """Return the frames that an XDP program dropped; 0 where the interface has none."""
     dropped = readings.total("receiver", *XDP_DROPS)
     if dropped is not None:
-        return spans.sent_skb(readings).packets(dropped)
+        return spans.lost(readings, "rx_xdp", dropped, spans.sent_skb(readings))
     return exactly(0) if readings.without("receiver", "xdp") else None
 
 
@@ -176,7 +191,7 @@ def backlog_charges_peer(readings: Readings) -> bool:
 def rx_backlog(readings: Readings) -> Span | None:
     """Return the packets that found the CPU's backlog queue full."""
     skbs = backlog_skbs(readings)
-    return spans.received_skb(readings).packets(skbs) if skbs is not None else None
+    return _received(readings, "rx_backlog", skbs)
 
 
 def rx_tc(readings: Readings) -> Span | None:
@@ -187,7 +202,7 @@ def rx_tc(readings: Readings) -> Span | None:
     """
     dropped = readings.counter("receiver", INGRESS_DROPS)
     if dropped is not None:
-        return spans.received_skb(readings).packets(dropped)
+        return _received(readings, "rx_tc", dropped)
     return exactly(0) if readings.without("receiver", "tcx") else None
 
 
@@ -231,13 +246,13 @@ def rx_ip(readings: Readings) -> Span | None:
         return None
     strangers = readings.counter("receiver", OTHER_HOST) or 0
     skbs = _refused_skbs(readings) + _martian_skbs(readings) + strangers
-    return spans.received_skb(readings).packets(skbs)
+    return _received(readings, "rx_ip", skbs)
 
 
 def rx_netfilter(readings: Readings) -> Span | None:
     """Return the packets that are missing within the IP layer, and that it did not refuse."""
     skbs = netfilter_skbs(readings)
-    return spans.received_skb(readings).packets(skbs) if skbs is not None else None
+    return _received(readings, "rx_netfilter", skbs)
 
 
 def netfilter_skbs(readings: Readings) -> int | None:
@@ -252,7 +267,7 @@ def netfilter_skbs(readings: Readings) -> int | None:
 def udp_no_port(readings: Readings) -> Span | None:
     """Return the packets that nobody listened for."""
     skbs = readings.counter("receiver", NO_PORTS)
-    return spans.received_skb(readings).packets(skbs) if skbs is not None else None
+    return _received(readings, "udp_no_port", skbs)
 
 
 def filter_skbs(readings: Readings) -> int | None:
@@ -267,13 +282,13 @@ def filter_skbs(readings: Readings) -> int | None:
 def udp_filter(readings: Readings) -> Span | None:
     """Return the packets that a socket's filter dropped, or that UDP refused for their length."""
     skbs = filter_skbs(readings)
-    return spans.queued_skb(readings).packets(skbs) if skbs is not None else None
+    return _queued(readings, "udp_filter", skbs)
 
 
 def udp_rcvbuf(readings: Readings) -> Span | None:
     """Return the packets that found the socket's receive buffer full."""
     skbs = readings.counter("receiver", RCVBUF)
-    return spans.queued_skb(readings).packets(skbs) if skbs is not None else None
+    return _queued(readings, "udp_rcvbuf", skbs)
 
 
 def memory_skbs(readings: Readings) -> int | None:
@@ -303,7 +318,7 @@ def late_checksums(readings: Readings) -> int:
 def udp_memory(readings: Readings) -> Span | None:
     """Return the packets that all UDP sockets together had no memory for."""
     skbs = memory_skbs(readings)
-    return spans.queued_skb(readings).packets(skbs) if skbs is not None else None
+    return _queued(readings, "udp_memory", skbs)
 
 
 def udp_purged(readings: Readings) -> Span | None:

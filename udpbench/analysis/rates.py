@@ -55,9 +55,9 @@ def per_second(packets: int, span_ns: int | None) -> float | None:
 def role_rate(readings: Readings, role: Role, field: str) -> float | None:
     """Return the sum of one count over a role's workers, per second of their common window."""
     workers = readings.workers(role)
-    if readings.count(role, PACKETS_FIELD[role]) < 2:
+    if readings.worked(role, PACKETS_FIELD[role]) < 2:
         return None
-    return per_second(readings.count(role, field), window_ns(readings, workers))
+    return per_second(readings.worked(role, field), window_ns(readings, workers))
 
 
 def ratio(part: int | None, whole: int) -> float | None:
@@ -72,8 +72,8 @@ def skbs_per_packet(readings: Readings) -> float | None:
     """
     if not any("read_messages" in stats.counts for stats in readings.workers("receiver")):
         return None
-    messages = readings.count("receiver", "read_messages")
-    return ratio(messages, readings.count("receiver", "read_packets"))
+    messages = readings.worked("receiver", "read_messages")
+    return ratio(messages, readings.worked("receiver", "read_packets"))
 
 
 # --- in motion -----------------------------------------------------------------------------------

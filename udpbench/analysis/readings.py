@@ -50,6 +50,17 @@ class Readings:
         counted = (*self.phase.stats, *self.phase.faults)
         return sum(stats.counts.get(field, 0) for stats in counted if stats.role == role)
 
+    def worked(self, role: Role, field: str) -> int:
+        """Return the sum of one C field over a role's workers alone: for rates and cost."""
+        return sum(stats.counts.get(field, 0) for stats in self.workers(role))
+
+    def fault(self, stage: str) -> tuple[int, int]:
+        """Return the messages, and the packets in them, that were sent to end at a stage."""
+        for stats in self.phase.faults:
+            if stats.role == "sender" and stats.worker.endswith(f".fault_{stage}"):
+                return stats.counts.get("sent_messages", 0), stats.counts.get("sent_packets", 0)
+        return 0, 0
+
     def counter(self, role: Role, pattern: str) -> int | None:
         """Return one counter's difference summed over a role's hosts; None where none has it.
 

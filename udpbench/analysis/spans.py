@@ -56,6 +56,17 @@ class Segments:
 ONE = Segments(1)
 
 
+def lost(readings: Readings, stage: str, skbs: int, each: Segments) -> Span:
+    """Return how many packets so many skbs were that ended at a stage.
+
+    The messages that were sent to end there have a known size, whatever the others have.
+    """
+    messages, packets = readings.fault(stage)
+    if each == ONE or not 0 < messages <= skbs:
+        return each.packets(skbs)
+    return exactly(packets) + each.packets(skbs - messages)
+
+
 def message(readings: Readings) -> Segments:
     """Return what a skb holds that a sender's call made."""
     packets = sum(one.counts.get("sent_packets", 0) for one in readings.workers("sender"))
@@ -65,9 +76,11 @@ def message(readings: Readings) -> Segments:
     )
     if packets == messages:
         return ONE
-    asked = readings.record.trial.send.gso
-    if isinstance(asked, int):
-        return Segments(asked, asked * messages - packets)
+    asked = {s.send.gso for s in readings.record.workers if s.send is not None}
+    if len(asked) == 1:
+        segments = asked.pop()
+        if isinstance(segments, int):
+            return Segments(segments, segments * messages - packets)
     return Segments(GSO_SEGMENTS_MAX, None)
 
 

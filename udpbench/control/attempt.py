@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from udpbench.control.lab import Agents
+from udpbench.control.losses import Losses
 from udpbench.control.phase import Crew, PhaseRun, Plan, by_host
 from udpbench.control.waiting import Waiter
 from udpbench.errors import AgentLost, HostError
@@ -115,7 +116,7 @@ def crew_of(attempt: Attempt) -> Crew:
     )
 
 
-def run_phase(attempt: Attempt, plan: Plan) -> None:
+def run_phase(attempt: Attempt, plan: Plan, losses: Losses | None = None) -> None:
     """Run one phase and keep it, also what can be saved of one that failed."""
 
     def show(samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> None:
@@ -125,7 +126,7 @@ def run_phase(attempt: Attempt, plan: Plan) -> None:
     text = f"{attempt.trial.name} {plan.name}{length}"
     attempt.say("phase", text, phase=plan.name, record=attempt.record("done", None))
     plan = replace(plan, flows=attempt.flows)
-    phase = PhaseRun(plan, crew_of(attempt), attempt.bench.waiter, show)
+    phase = PhaseRun(plan, crew_of(attempt), attempt.bench.waiter, show, losses=losses)
     try:
         attempt.phases.append(phase.run())
     except AgentLost:

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from udpbench.control.losses import Losses
 from udpbench.control.remote import Remote, StartOrder
 from udpbench.control.waiting import Waiter
 from udpbench.errors import AgentLost, DeadlineExceeded, HostError, from_wire
@@ -99,6 +100,9 @@ class PhaseRun:
     """Counters while the packets flow, of each host those that moved since the one before."""
     _latest: dict[str, Snapshot] = field(default_factory=dict)
     _watch_ns: int = 0
+    losses: Losses | None = None
+    """Packets to be lost on purpose, before the traffic begins."""
+    _faults: tuple[WorkerStats, ...] = ()
     _clocks: dict[str, list[ClockReading]] = field(default_factory=dict)
     _start_ns: dict[str, int] = field(default_factory=dict)
     _before: dict[str, Snapshot] = field(default_factory=dict)
@@ -110,10 +114,14 @@ class PhaseRun:
         """Run the phase to its end; raises HostErrors and Interrupted."""
         self._read_clocks()
         self._before = self._latest = self._snapshots()
+        if self.losses is not None:
+            self._faults = self.losses.send()
         self._start()
         self._await_senders()
         self._await_quiet()
         self._stop()
+        if self.losses is not None:
+            self._faults += self.losses.take()
         self._after = self._snapshots()
         self._read_clocks()
         return self._phase()
@@ -272,6 +280,7 @@ class PhaseRun:
             after=self._after,
             stats=tuple(stats),
             flows=flows,
+            faults=self._faults,
             clocks={name: tuple(readings) for name, readings in self._clocks.items()},
         )
 

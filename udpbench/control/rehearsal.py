@@ -13,6 +13,7 @@ from udpbench.control.configured import desired
 from udpbench.control.lab import MACHINE, Agents, Reach, real, refuse_lacking, started
 from udpbench.control.remote import Remote
 from udpbench.control.run import RunOptions, run_name
+from udpbench.definition import faults
 from udpbench.model import Experiment, Lab, Planned, Setting, Trial
 
 
@@ -29,9 +30,10 @@ def rehearse(
 ) -> tuple[Rehearsed, ...]:
     """Return for each distinct set of settings what it would change, and what would be refused.
 
-    Raises ConnectError or HelloRefused where a host does not answer, HostLacks where its kernel
-    cannot do what is asked.
+    Raises InputError for faults that this lab can't do, ConnectError or HelloRefused where a host
+    does not answer, HostLacks where its kernel cannot do what is asked.
     """
+    faults.impossible(experiments, lab)
     points = [trial for experiment in experiments for trial in experiment.points]
     found: list[tuple[dict[str, tuple[Setting, ...]], Rehearsed]] = []
     with started(lab, run_name(), RunOptions.lease_ns, reach or real()) as agents:

@@ -16,12 +16,14 @@ from udpbench.model import (
     Change,
     ClockReading,
     Facts,
+    FaultSpec,
     PhaseName,
     Planned,
     Scope,
     Setting,
     Snapshot,
     WorkerSpec,
+    WorkerStats,
 )
 from udpbench.protocol import PROTOCOL, Hello, Prepared, SampleReply, build_id, decode
 
@@ -34,6 +36,9 @@ LIMIT_NS = {
     "start": 5 * SECOND_NS,
     "sample": 5 * SECOND_NS,
     "snapshot": 5 * SECOND_NS,
+    "expect_faults": 10 * SECOND_NS,
+    "send_faults": 30 * SECOND_NS,
+    "take_faults": 10 * SECOND_NS,
     "stop": 5 * SECOND_NS,
     "close": 10 * SECOND_NS,
     "restore": 60 * SECOND_NS,
@@ -202,6 +207,21 @@ class Remote:
         """Return the host's counters."""
         snapshot: Snapshot = self._ask(Snapshot, "snapshot", interface=self.interface)
         return snapshot
+
+    def expect_faults(self, faults: Sequence[FaultSpec]) -> None:
+        """Open what waits for the packets that are to be lost, or fill what must be full."""
+        ready = {"interface": self.interface, "role": self.role, "faults": list(faults)}
+        self._ask(None, "expect_faults", **ready)
+
+    def send_faults(self, stage: str) -> WorkerStats:
+        """Send one stage's packets to be lost; return what was sent."""
+        stats: WorkerStats = self._ask(WorkerStats, "send_faults", stage=stage)
+        return stats
+
+    def take_faults(self) -> tuple[WorkerStats, ...]:
+        """Return what arrived of the packets that were to be lost."""
+        stats: tuple[WorkerStats, ...] = self._ask(tuple[WorkerStats, ...], "take_faults")
+        return stats
 
     def stop(self) -> None:
         """Tell every loop to end; the next samples say when they have."""

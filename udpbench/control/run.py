@@ -29,6 +29,7 @@ from udpbench.control.lease import kept
 from udpbench.control.schedule import fixed_sweep, trial_count
 from udpbench.control.trial import described, run_trial
 from udpbench.control.waiting import Clock, Interrupt, Waiter
+from udpbench.definition import faults
 from udpbench.errors import AgentLost, Interrupted, RecordError, RestoreError, UdpbenchError
 from udpbench.model import SECOND_NS, Change, Experiment, Lab, Progress, TrialRecord
 from udpbench.records import Ending, RunWriter, now_utc
@@ -144,6 +145,7 @@ class _Run:
         return Outcome(self.writer.written, self.error, self.restore_errors, interrupted)
 
     def _with_agents(self) -> None:
+        faults.impossible(self.experiments, self.lab)
         name, lease_ns = run_name(), self.options.lease_ns
         self._tell("run", f"run {name}: {self.total} trials, lab {self.lab.name}")
         with started(self.lab, name, lease_ns, self.around.reach) as agents:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from udpbench.control.attempt import Attempt, crew_of, run_phase
 from udpbench.control.configured import altered, desired, links, refused, rounded
+from udpbench.control.lab import MACHINE
+from udpbench.control.losses import losses
 from udpbench.control.path import path_phase, place_workers, queues_moved
 from udpbench.control.phase import Plan, by_host, warmup_plan
 from udpbench.definition.bind import Unavailable, bind, depends_on_queues
@@ -136,8 +138,13 @@ def warmup_phase(attempt: Attempt) -> None:
 
 
 def measured_phase(attempt: Attempt) -> None:
-    """Measure."""
-    run_phase(attempt, Plan("measured", attempt.trial.duration_ns))
+    """Measure; what is to be lost on purpose is waited for from here on."""
+    bench = attempt.bench
+    of_machine = (bench.in_force or {}).get(MACHINE, ())
+    found = losses(attempt.trial, attempt.workers, attempt.facts, bench.agents, of_machine)
+    if found is not None:
+        found.prepare()
+    run_phase(attempt, Plan("measured", attempt.trial.duration_ns), found)
 
 
 def close_workers(attempt: Attempt) -> None:

@@ -15,6 +15,9 @@ from udpbench.definition.problems import Place, Tree
 from udpbench.definition.ranges import parse_cpus
 from udpbench.model import Facts, Host, Lab, Scope, Setting, Trial
 
+DEFAULT_MTU_BYTES = 1500
+"""Of a veth, as of any Ethernet device."""
+
 
 @dataclass(frozen=True)
 class LabContext:
@@ -31,12 +34,15 @@ class HostBlock:
     def __init__(self, lab: Lab, trial: Trial | None, host: Host, context: LabContext) -> None:
         self.lab = lab
         self.family = trial.traffic.family if trial is not None else 4
+        self.faults: Mapping[str, int] = trial.faults if trial is not None else {}
         self.host = host
         self.context = context
         self.block = block_of(lab, trial, host)
         self.optional = set(self.block.get("optional", []))
         receiver = host if host.role == "receiver" else lab.receivers[0]
-        self.link = block_of(lab, trial, receiver).get("link", {})
+        receivers = block_of(lab, trial, receiver)
+        self.link = receivers.get("link", {})
+        self.receiver_mtu_bytes: int = receivers.get("mtu_bytes", DEFAULT_MTU_BYTES)
         self.ethtool: dict[str, Any] = self.block.get("ethtool", {})
 
     def setting(self, kind: str, target: str, value: Any, path: str) -> Setting:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from udpbench.definition.faults import PROGRAMS
 from udpbench.model import Lab, Role, Trial
 
 
@@ -64,6 +65,13 @@ OFFERS: Mapping[str, Offer] = {
         "receive.wait: busy-poll",
         "busy polling (SO_BUSY_POLL)",
         "Linux has it since 3.11, built with CONFIG_NET_RX_BUSY_POLL; it needs CAP_NET_ADMIN",
+    ),
+    "bpf": Offer(
+        "receiver",
+        lambda trial: bool(set(PROGRAMS) & set(trial.faults)),
+        f"faults: {', '.join(PROGRAMS)}",
+        "BPF program for this user (bpf(2))",
+        "Linux has it since 4.8, and takes root or CAP_BPF; run as root",
     ),
 }
 """Capability → what asks for it."""

@@ -22,7 +22,6 @@ def only(*values: Any) -> Callable[[Any], bool]:
 
 # Path → whether the value has an effect today.
 NOT_YET: dict[str, Callable[[Any], bool]] = {
-    "faults": only({}),
     "explain": only(False),
 }
 

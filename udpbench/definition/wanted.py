@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from udpbench.definition import card
+from udpbench.definition import card, faults
 from udpbench.definition.host_block import HostBlock, LabContext
 from udpbench.definition.placement import Unavailable
 from udpbench.definition.problems import Place, at, raise_all
@@ -276,6 +276,7 @@ ORDER: tuple[Part, ...] = (
     card.steering,
     _qdisc,
     _firewall,
+    faults.settings,
 )
 """Channels take the rest of a card along when they change, and a link that flaps takes addresses
 and routes along; so what is lost thereby comes after it."""

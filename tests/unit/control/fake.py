@@ -132,6 +132,7 @@ class FakeAgent:
         self.pid: int | None = 999 + opened
         self.in_force: list[dict[str, Any]] = []
         self.workers: list[dict[str, Any]] = []
+        self.faults: dict[str, int] = {}
         self.state = "none"
         self.phase: dict[str, Any] = {}
         self.snapshots = 0
@@ -144,6 +145,8 @@ class FakeAgent:
         assert deadline_ns > 0
         if verb == "start":
             self.world.say(f"start {self.host} {args['phase']}")
+        elif verb == "send_faults":
+            self.world.say(f"send_faults {self.host} {args['stage']}")
         elif verb == "apply" and not args["settings"]:
             self.world.say(f"apply {self.host} nothing")
         elif verb not in ("sample", "ping"):
@@ -188,12 +191,19 @@ class FakeAgent:
 
     def _apply(self, settings: list[dict[str, Any]], dry_run: bool) -> list[dict[str, Any]]:
         if dry_run:
-            return [{"setting": one, "now": "as it was"} for one in settings]
+            why = {"refusal": "not here"}
+            return [
+                {"setting": one, "now": "as it was", **(why if self._refuses(one) else {})}
+                for one in settings
+            ]
         self.in_force = settings
         return [self._changed(one) for one in settings]
 
+    def _refuses(self, setting: dict[str, Any]) -> bool:
+        return bool(setting["kind"] == self.world.refusing)
+
     def _changed(self, setting: dict[str, Any]) -> dict[str, Any]:
-        if setting["kind"] != self.world.refusing:
+        if not self._refuses(setting):
             return {"setting": setting, "before": None, "after": setting["value"]}
         if not setting["optional"]:
             raise SettingRefused("not here", self.host)
@@ -207,6 +217,17 @@ class FakeAgent:
         self.workers, self.state = workers, "ready"
         common = {"pid": 5, "cpu": None, "socket_inodes": (7,), "buffer_bytes": 425984}
         return [{"worker": f"{self.host}.w{n}", **common} for n, _ in enumerate(workers)]
+
+    def _expect_faults(self, interface: str, role: str, faults: list[dict[str, Any]]) -> None:
+        assert (role, interface) in (("sender", "send0"), ("receiver", "receive0"))
+        self.faults = {one["stage"]: one["packets"] for one in faults}
+
+    def _send_faults(self, stage: str) -> WorkerStats:
+        sent = dict.fromkeys(("attempted_packets", "sent_packets"), self.faults[stage])
+        return WorkerStats(f"{self.host}.fault_{stage}", "sender", None, sent)
+
+    def _take_faults(self) -> list[WorkerStats]:
+        return [WorkerStats(f"{self.host}.fault_{s}", "receiver", None, {}) for s in self.faults]
 
     def _start(self, **phase: Any) -> None:
         assert self.state in ("ready", "done"), f"start while {self.state}"

@@ -398,7 +398,6 @@ def test_ways_that_contradict_each_other_are_refused(text: str, message: str) ->
 
 
 WITHOUT_EFFECT = [
-    ("faults: {rx_xdp: 100}", "faults"),
     ("explain: true", "explain"),
 ]
 

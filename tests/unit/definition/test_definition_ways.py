@@ -18,6 +18,7 @@ NEEDING = {
     "reuseport_cbpf": {"receive": {"sockets": "reuseport-cpu"}},
     "incoming_cpu": {"receive": {"sockets": "incoming-cpu"}},
     "busy_poll": {"receive": {"wait": "busy-poll 50us"}},
+    "bpf": {"faults": {"rx_xdp": 1}},
 }
 
 

@@ -51,6 +51,11 @@ def _words(kind: str, interface: str, rest: str, value: Any) -> Optional[list[st
         return ["ip", "route", verb, rest, *gateway, "dev", interface]
     if kind == "irqbalance":
         return ["pkill", "-CONT" if value else "-STOP", "-x", "irqbalance"]
+    if kind == "xdp" and value is None:
+        return ["ip", "link", "set", interface, "xdp", "off"]
+    if kind in ("tc_drop", "trap") and value is None:
+        place = "clsact" if kind == "tc_drop" else "root"
+        return ["tc", "qdisc", "del", "dev", interface, place]
     if kind == "qdisc":
         return ["tc", "qdisc", *_qdisc(interface, value)]
     if kind == "feature":

@@ -21,7 +21,7 @@ FIFO_LIMITS = {"pfifo": "limit_packets", "bfifo": "limit_bytes"}
 
 def read(host: Host, target: str) -> Optional[dict[str, Any]]:
     """Return the root discipline; a rate is whole bytes per second, so eight bits at a time."""
-    _teach_bfifo()
+    teach_bfifo()
     for message in host.rtnl("tc", "dump", index=host.index(target)):
         # The kernel's default (noqueue, mq, pfifo_fast) has no handle; one that was set has.
         if message["parent"] == TC_H_ROOT and message["handle"] != 0:
@@ -44,7 +44,7 @@ def _options(kind: str, options: Any) -> dict[str, int]:
     return {}
 
 
-def _teach_bfifo() -> None:
+def teach_bfifo() -> None:
     """Let pyroute2 0.9.7 know a bfifo, whose one option is laid out as a pfifo's (sch_fifo.c)."""
     from pyroute2.netlink.rtnl.tcmsg import plugins
 
@@ -54,7 +54,7 @@ def _teach_bfifo() -> None:
 def write(host: Host, target: str, value: Optional[dict[str, Any]]) -> None:
     """Add the discipline at the root, or take away one of the kinds known here."""
     index = host.index(target)
-    _teach_bfifo()
+    teach_bfifo()
     there = set(read(host, target) or {})
     if value is None:
         if there - set(KNOWN):

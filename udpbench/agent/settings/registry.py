@@ -39,10 +39,13 @@ from udpbench.agent.settings import (
     rps,
     rps_default,
     sysctl,
+    tc_drop,
+    trap,
     turbo,
     txqueuelen,
     unclaimed,
     up,
+    xdp,
     xps,
 )
 
@@ -82,6 +85,9 @@ KINDS: Mapping[str, Kind] = {
     "mtu": Kind(mtu.read, mtu.write, disruptive=True, flaps=True),
     "txqueuelen": Kind(txqueuelen.read, txqueuelen.write),
     "qdisc": Kind(qdisc.read, qdisc.write, qdisc.same, disruptive=True),
+    "xdp": Kind(xdp.read, xdp.write, disruptive=True),
+    "tc_drop": Kind(tc_drop.read, tc_drop.write),
+    "trap": Kind(trap.read, trap.write, disruptive=True),
     "firewall": Kind(firewall.read, firewall.write, firewall.same),
     "channels": Kind(channels.read, channels.write, channels.same, disruptive=True, flaps=True),
     "rings": Kind(rings.read, rings.write, rings.same, rings.rounded, disruptive=True, flaps=True),
