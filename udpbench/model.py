@@ -621,6 +621,8 @@ class TrialRecord:
     motion: tuple[Snapshot, ...] = ()
     """Counters of the measured phase each second, of each host those that moved since the one
     before; stored beside the series."""
+    environment_after: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Host → its environment once the measured phase was over; it should be as in its facts."""
     findings: tuple[Finding, ...] = ()
     """What control noticed; ``judge`` adds its own."""
     overhead_ns: dict[str, int] = field(default_factory=dict)

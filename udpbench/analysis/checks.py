@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from udpbench.analysis import axis, delay, ledger, rates, usage
+from udpbench.analysis import axis, delay, ledger, rates, surroundings, usage
 from udpbench.analysis.queues import queues_moved, steering_ignored
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.stages import STAGES
@@ -319,11 +319,18 @@ CHECKS: tuple[Check, ...] = (
     counter_backwards,
     unaccounted,
     counters_disagree,
+    surroundings.path_lossy,
+    surroundings.skb_generator,
     buffer_capped,
+    surroundings.idle_readers,
+    surroundings.idle_queues,
+    surroundings.environment_changed,
     carrier_lost,
     steal,
     control_shares_path,
+    surroundings.clock_stepped,
     clocks_apart,
+    surroundings.samples_missed,
     degraded,
     delay.delay_hidden,
     delay.echoes_lost,
@@ -338,6 +345,8 @@ OF_DATAGRAMS: tuple[Check, ...] = (
     counter_backwards,
     unaccounted,
     counters_disagree,
+    surroundings.path_lossy,
+    surroundings.skb_generator,
 )
 """What a stream has not, and what a ledger is made of."""
 

@@ -58,6 +58,7 @@ class Attempt:
     total: int
     started_at: str = field(default_factory=now_utc)
     facts: dict[str, Facts] = field(default_factory=dict)
+    environment_after: dict[str, dict[str, str]] = field(default_factory=dict)
     changes: dict[str, tuple[Change, ...]] = field(default_factory=dict)
     workers: tuple[WorkerSpec, ...] = ()
     flows: tuple[int, ...] | None = None
@@ -95,6 +96,7 @@ class Attempt:
             built_in_lab=self.bench.lab.built_in,
             error=error,
             facts=self.facts,
+            environment_after=self.environment_after,
             changes=self.changes,
             workers=self.workers,
             phases=tuple(self.phases),

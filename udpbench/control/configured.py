@@ -35,8 +35,12 @@ def desired(
 
 
 def links(settings: dict[str, tuple[Setting, ...]]) -> list[Setting]:
-    """Return the pairs among settings."""
-    return [one for name in sorted(settings) for one in settings[name] if one.kind == "link"]
+    """Return what is more than its own end's among settings.
+
+    That are pairs, and a veth's XDP program, which fixes features of the other end as they are.
+    """
+    kinds = ("link", "xdp")
+    return [one for name in sorted(settings) for one in settings[name] if one.kind in kinds]
 
 
 def refused(host: str, changes: tuple[Change, ...]) -> list[Finding]:

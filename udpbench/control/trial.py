@@ -73,9 +73,11 @@ def verify_settings(attempt: Attempt) -> None:
     for remote in attempt.bench.agents.setting_up:
         if attempt.changes.get(remote.name):
             attempt.findings.extend(altered(remote.name, remote.verify()))
-    if depends_on_queues(attempt.trial):
-        for remote in attempt.bench.agents.receivers:
-            attempt.findings.extend(queues_moved(attempt.facts[remote.name], remote.facts()))
+    for remote in attempt.bench.agents.hosts:
+        after = remote.facts()
+        attempt.environment_after[remote.name] = after.environment
+        if depends_on_queues(attempt.trial) and remote in attempt.bench.agents.receivers:
+            attempt.findings.extend(queues_moved(attempt.facts[remote.name], after))
 
 
 def await_links(attempt: Attempt) -> None:

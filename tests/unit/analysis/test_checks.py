@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from analysis import build
-from udpbench.analysis import checks, delay, usage
+from udpbench.analysis import checks, delay, surroundings, usage
 from udpbench.analysis.readings import readings
 from udpbench.model import (
     Change,
@@ -101,6 +101,64 @@ def without(*capabilities: str) -> TrialRecord:
 def backwards(name: str) -> TrialRecord:
     """Return a good record in which one counter of the receiver shrank."""
     return build.record(moves={"right": {"snmp.Udp.InDatagrams": 1000, name: -1}})
+
+
+HEADER_ERRORS = ("snmp.Ip.InReceives", "snmp.Ip.InHdrErrors")
+
+
+def lossy_path(arrived: int, path_check: str = "arrive") -> TrialRecord:
+    """Return a good record whose path phase sent 8 packets, of which some died for their header."""
+    good = build.record(of=build.trial(path_check=path_check))
+    path = build.record(
+        8, arrived, moves={"right": dict.fromkeys(HEADER_ERRORS, 8 - arrived)}, phase="path"
+    )
+    return replace(good, phases=(*path.phases, *good.phases))
+
+
+def moved_clock(by_ns: int) -> TrialRecord:
+    """Return a record of 2 s in which the offset of a host's clock, known to 1 ms, moved."""
+    good = build.record()
+    known = (ClockReading(0, 5, 10**6), ClockReading(2 * 10**9, 5 + by_ns, 10**6))
+    return replace(good, phases=(replace(good.phases[0], clocks={"left": known}),))
+
+
+def sampled(*gaps_ms: int) -> TrialRecord:
+    """Return a record whose receiver was sampled at these distances."""
+    clock, series = build.START_NS, [build.Sample("right.receiver0", build.START_NS, {})]
+    for gap_ms in gaps_ms:
+        clock += gap_ms * 10**6
+        series.append(build.Sample("right.receiver0", clock, {}))
+    return build.record(series=tuple(series))
+
+
+def readers(*packets: int, sockets: str = "reuseport") -> TrialRecord:
+    """Return a record of several receiving workers of one port."""
+    workers = [build.worker("sender", build.sender_counts(sum(packets)))]
+    workers += [
+        build.worker("receiver", build.receiver_counts(count), worker=f"right.receiver{n}")
+        for n, count in enumerate(packets)
+    ]
+    of = build.trial(receive=build.Receive(sockets=sockets))
+    return build.record(sum(packets), of=of, workers=workers)
+
+
+def queues(*packets: int, flows: int = 2) -> TrialRecord:
+    """Return a record whose receiver polled these packets in its queues."""
+    moves = {f"ethtool.receive0.rx_queue_{n}_xdp_packets": count for n, count in enumerate(packets)}
+    record = build.record(moves={"right": {"snmp.Udp.InDatagrams": 1000, **moves}})
+    flow = record.workers[0].flows[0]
+    several = tuple(replace(flow, flow=number) for number in range(flows))
+    return replace(record, workers=(replace(record.workers[0], flows=several), record.workers[1]))
+
+
+def gso(crossing: int) -> TrialRecord:
+    """Return a record of 20 messages of 50 packets that crossed the link as so many skbs."""
+    workers = (
+        build.worker("sender", build.sender_counts(1000, sent_messages=20)),
+        build.worker("receiver", build.receiver_counts(1000)),
+    )
+    moves = {"left": {"link.send0.tx_packets": crossing}}
+    return build.record(of=build.trial(send=build.Send(gso=50)), workers=workers, moves=moves)
 
 
 FULL_BUFFER = {"snmp.Udp.RcvbufErrors": 60, "snmp.Udp.InErrors": 60}
@@ -289,6 +347,82 @@ FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
         (
             "receiver: counters disagree (read 1000, InDatagrams 999); equal; another socket of the "
             "namespace receives, or a worker miscounts"
+        ),
+    ),
+    (
+        surroundings.path_lossy,
+        lossy_path(5),
+        lossy_path(5, "explained"),
+        "warning",
+        (
+            "path: path check: of 8 packets 5 arrived (rx_ip 3); all "
+            "of them: they are few, and nothing else was sent; see docs/ledger.md for what helps at "
+            "that stage"
+        ),
+    ),
+    (
+        surroundings.skb_generator,
+        gso(20),
+        gso(1000),
+        "note",
+        (
+            "sender: generator of skbs: messages crossed the link whole, and nothing was segmented "
+            "(50 packets in a skb); a card sends and receives packets one by one; set "
+            "ethtool.features: {tx-udp-segmentation: false} on the sender to send packets"
+        ),
+    ),
+    (
+        surroundings.idle_readers,
+        readers(600, 0, 400),
+        readers(600, 0, 400, sockets="shared"),
+        "warning",
+        (
+            "right.receiver1: idle sockets: no flow was steered to them (1 of 3 workers read nothing); "
+            "every worker reads; send more flows, or use sockets: reuseport-cpu; a hash spreads few "
+            "unevenly"
+        ),
+    ),
+    (
+        surroundings.idle_queues,
+        queues(1000, 0),
+        queues(1000, 0, flows=1),
+        "warning",
+        (
+            "right: idle RX queues: no flow was hashed to them (queue 1 of receive0); 2 flows for 2 "
+            "queues; traffic.flows.queues finds flows for every queue; rx-flow-hash may leave ports "
+            "out"
+        ),
+    ),
+    (
+        surroundings.environment_changed,
+        build.record(
+            environment_after={"right": {"governor": "powersave", "xdp": "none", "tcx": "none"}}
+        ),
+        build.record(environment_after={"right": build.record().facts["right"].environment}),
+        "invalid",
+        (
+            "right: environment changed under way (governor: performance → powersave); as it was; find "
+            "out what configures that host meanwhile, and repeat"
+        ),
+    ),
+    (
+        surroundings.clock_stepped,
+        moved_clock(3_100_000),
+        moved_clock(2_900_000),
+        "invalid",
+        (
+            "left: clock stepped: starts, series and rates of this host are not comparable (by 3.1 "
+            "ms); at most 3.0 ms; see whether the machine was suspended or migrated, and repeat"
+        ),
+    ),
+    (
+        surroundings.samples_missed,
+        sampled(100, 600, 100),
+        sampled(100, 500, 100),
+        "warning",
+        (
+            "right.receiver0: samples missed: its series has a hole (of 600 ms); at most 500 ms; "
+            "counts and mean rates hold; leave the agent a CPU that no worker uses"
         ),
     ),
     (

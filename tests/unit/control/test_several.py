@@ -124,6 +124,7 @@ def test_the_bridge_comes_before_the_hosts_and_is_undone_after_them(tmp_path: Pa
         *phases[0],
         *phases[1],
         *(f"verify {name}" for name in ("bridge", *working)),
+        *(f"facts {name}" for name in hosts),
         *(f"close {name}" for name in working),
         *(f"restore {name}" for name in everyone),
         *(f"end {name}" for name in everyone),

@@ -54,7 +54,7 @@ MEASURED = [
     "stop receiver",
     *SNAPSHOTS,
 ]
-VERIFY = ["verify receiver", "verify sender"]
+VERIFY = ["verify receiver", "verify sender", "facts sender", "facts receiver"]
 CLOSE = ["close receiver", "close sender"]
 TRIAL = [*SET_UP, *PATH, *WARMUP, *MEASURED, *VERIFY, *CLOSE]
 CLEAN_UP = ["close sender", "close receiver"]
@@ -111,6 +111,8 @@ def test_a_good_trial_takes_every_step_in_order(tmp_path: Path) -> None:
         "snapshot machine",
         "verify receiver",
         "verify sender",
+        "facts sender",
+        "facts receiver",
         "close receiver",
         "close sender",
         "restore sender",

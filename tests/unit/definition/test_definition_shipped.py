@@ -36,6 +36,11 @@ SKIPPED_WITH_TWO_CPUS = {
 }
 """What the default lab on two CPUs cannot express, and why: file or file::variant → reason."""
 SKIPPED_ON_HOSTS = {
+    "drops/backlog": "needs a built-in lab; --lab is two-hosts",
+    "drops/every-stage": "needs a built-in lab; --lab is two-hosts",
+    "drops/firewalled": "needs a built-in lab; --lab is two-hosts",
+    "drops/in-pairs": "needs a built-in lab; --lab is two-hosts",
+    "drops/one-by-one": "needs a built-in lab; --lab is two-hosts",
     "loss/01-bursts": "needs a built-in lab; --lab is two-hosts",
     "loss/06-backlog": "needs a built-in lab; --lab is two-hosts",
     "million/05-same-cpu-flood": "needs a built-in lab; --lab is two-hosts",
