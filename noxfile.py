@@ -226,6 +226,16 @@ def deaths(session: nox.Session) -> None:
 
 
 @nox.session
+def balance(session: nox.Session) -> None:
+    """Lose packets at random in a hundred trials: every ledger closes (posargs: seed, trials)."""
+    prepare(session)
+    if os.geteuid() != 0:
+        session.skip("the lab needs root: sudo python3 noxfile.py balance")
+    install_system_packages(LAB_PACKAGES)
+    run(session, "python", "tests/lab/balance.py", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Run what the documentation shows."""
     prepare(session)

@@ -1,0 +1,128 @@
+"""What the kernel counts otherwise than one would think, and the ledger has to know.
+
+Each quirk is provoked in a trial of its own and read from its raw counters, so that a kernel that
+mends one shows itself here and not as a ledger that does not close.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from udpbench.analysis.judge import judge
+from udpbench.analysis.readings import Readings, readings
+from udpbench.control.run import RunOptions, run
+from udpbench.definition.load import load_experiment_data, load_lab
+from udpbench.records import RunHeader, RunWriter, now_utc, read_run
+
+pytestmark = pytest.mark.lab
+
+LOST = 20
+QUIRKS: dict[str, Any] = {
+    "question": "What does the kernel count?",
+    "traffic": {"size": "32B", "rate": "20kpps", "count": 500},
+    "send": {"bucket": "200ms"},
+    "duration": "5s",
+    "warmup": "0s",
+    "repetitions": 1,
+    "variants": {
+        "early": {"faults": {"udp_checksum": LOST}},
+        "late": {"faults": {"udp_checksum": LOST}, "traffic.size": "200B"},
+        "memory": {"faults": {"udp_memory": LOST}},
+        "purged": {"faults": {"udp_purged": LOST}},
+        "gso": {"send.gso": 50},
+        "slow": {
+            "traffic.count": 30,
+            "traffic.rate": "unlimited",
+            "send.buffer": "4KiB",
+            "settings.sender.qdisc": {
+                "tbf": {"rate": "10kbps", "burst": "2000B", "limit": "64KiB"}
+            },
+            "duration": "20s",
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Readings]:
+    """Return variant → the measured phase of its one trial, whose ledger closes."""
+    folder = tmp_path_factory.mktemp("quirks")
+    experiment, lab = load_experiment_data(QUIRKS, "quirks"), load_lab("local")
+    header = RunHeader("test", now_utc(), (), 1, lab.name, lab.text, (experiment,))
+    writer = RunWriter.create(folder, header)
+    outcome = run([experiment], lab, writer, lambda _: None, RunOptions(seed=1))
+    assert (0, None) == (outcome.exit_code, outcome.error)
+    found = {}
+    for record in read_run(folder).records:
+        measured, result = readings(record), judge(record)
+        assert measured is not None
+        assert (0, True) == (result.unaccounted, result.valid), result.findings
+        found[record.trial.point] = measured
+    return found
+
+
+def moved(trial: Readings, role: Any, *names: str) -> list[int | None]:
+    """Return how far counters of a role's host moved."""
+    return [trial.counter(role, name) for name in names]
+
+
+def test_a_short_datagrams_checksum_is_verified_before_the_socket(
+    trials: dict[str, Readings],
+) -> None:
+    """SNMP counts it, and no socket does."""
+    names = ("snmp.Udp.InCsumErrors", "snmp.Udp.InErrors", "socket.*.drops")
+    assert [LOST, LOST, 0] == moved(trials["early"], "receiver", *names)
+
+
+def test_a_long_datagrams_checksum_is_verified_when_it_is_read(
+    trials: dict[str, Readings],
+) -> None:
+    """It was queued, and the socket counts it among its drops, too."""
+    names = ("snmp.Udp.InCsumErrors", "snmp.Udp.InErrors", "socket.*.drops")
+    assert [LOST, LOST, LOST] == moved(trials["late"], "receiver", *names)
+
+
+def test_what_exceeds_udps_memory_may_be_counted_at_the_socket_alone(
+    trials: dict[str, Readings],
+) -> None:
+    """Linux 6.18 has no SNMP counter for it; kernels that have count it in both."""
+    errors, memory, drops = moved(
+        trials["memory"], "receiver", "snmp.Udp.InErrors", "snmp.Udp.MemErrors", "socket.*.drops"
+    )
+    assert LOST == drops
+    assert (errors, memory) in ((0, 0), (LOST, LOST))
+
+
+def test_a_closed_sockets_queue_is_counted_nowhere(trials: dict[str, Readings]) -> None:
+    """It was delivered to UDP, and after that no counter knows of it."""
+    trial = trials["purged"]
+    names = ("snmp.Udp.InErrors", "snmp.Udp.NoPorts", "socket.*.drops")
+    assert [0, 0, 0] == moved(trial, "receiver", *names)
+    assert [500 + LOST] == moved(trial, "receiver", "snmp.Ip.InDelivers")
+
+
+def test_in_datagrams_counts_what_was_read_and_not_what_was_queued(
+    trials: dict[str, Readings],
+) -> None:
+    """What nobody read is not among them."""
+    assert [500] == moved(trials["purged"], "receiver", "snmp.Udp.InDatagrams")
+
+
+def test_out_datagrams_counts_a_gso_message_once(trials: dict[str, Readings]) -> None:
+    """500 packets were ten calls for the kernel's own statistics, and IP counts segments."""
+    assert [10] == moved(trials["gso"], "sender", "snmp.Udp.OutDatagrams")
+    assert [10, 500] == moved(
+        trials["gso"], "receiver", "snmp.Ip.InReceives", "netstat.IpExt.InNoECTPkts"
+    )
+
+
+def test_sndbuf_errors_count_calls_that_lost_nothing(trials: dict[str, Readings]) -> None:
+    """A full send buffer makes a call wait or return EAGAIN; every packet arrived all the same."""
+    trial = trials["slow"]
+    (errors,) = moved(trial, "sender", "snmp.Udp.SndbufErrors")
+    assert errors is not None
+    assert errors > 0
+    assert errors == trial.count("sender", "eagain")
+    assert 30 == trial.count("receiver", "received_packets")
