@@ -65,6 +65,7 @@ class Run:
             start_new_session=True,
         )
         self._out = b""
+        self._held: psutil.Process | None = None
 
     @property
     def out(self) -> str:
@@ -110,8 +111,21 @@ class Run:
         self.await_line("\n")
         return self.out.split()[1].rstrip(":")
 
+    def hold(self, process: psutil.Process) -> None:
+        """Stop one of its processes until it is let go, at the latest when all is over."""
+        self._held = process
+        process.suspend()
+
+    def let_go(self) -> None:
+        """Let whoever is held go on."""
+        if self._held is not None:
+            with suppress(psutil.NoSuchProcess):  # it was the one that was hit
+                self._held.resume()
+        self._held = None
+
     def close(self) -> None:
         """Kill it if it still runs."""
+        self.let_go()
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -333,7 +347,6 @@ class Scene:
         self.run = run
         place.settle(run)
         self.kin: list[Kin] = []
-        self._held: Kin | None = None
 
     def gather(self) -> None:
         """Learn who is there now."""
@@ -403,15 +416,7 @@ class Scene:
     def hold(self, host: str) -> None:
         """Stop a host's agent for as long as the deed takes."""
         self.gather()
-        self._held = self.one(host, "serve")
-        self._held.process.suspend()
-
-    def let_go(self) -> None:
-        """Let whoever is held go on."""
-        if self._held is not None:
-            with suppress(psutil.NoSuchProcess):  # it was the one that was hit
-                self._held.process.resume()
-        self._held = None
+        self.run.hold(self.one(host, "serve").process)
 
     # --- deeds -----------------------------------------------------------------------------------
 

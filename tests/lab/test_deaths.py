@@ -167,7 +167,7 @@ def test_whoever_dies_the_hosts_end_as_they_began(case: Case, place: Place, tmp_
         scene.reach(case.when, case.who)
         scene.hit(case.who)
         hit_at = time.monotonic()
-        scene.let_go()
+        run.let_go()
         left_s = LEASE_S + 1 - (time.monotonic() - hit_at)
         if case.who in ("controller", "stopped"):
             scene.await_journals_gone(place.sender, place.receiver, place.victim, limit_s=left_s)
