@@ -23,16 +23,25 @@ NAMES = shipped.shipped_names()
 FILES = [file for file in shipped.files_in(shipped.folder()) if file.name != "published.yaml"]
 
 
-LONG = {"loss/02-paced"}
+LONG = {"loss/02-paced", "loss/03-logged"}
 """Experiments whose time is their point."""
+FOUR_QUEUES = (
+    "sender needs 2 CPUs and has 1; receiver needs 4 CPUs and has 1; "
+    "receiver needs 4 RX queues and has 1; receiver needs 2 NUMA nodes and has 1"
+)
 FOUR_THREADS = "receiver needs 8 CPUs and has 1; receiver needs 4 RX queues and has 1"
 SKIPPED_WITH_TWO_CPUS = {
     "loss/08-ring": "receiver needs an interface with rings that can be set",
+    "million/04-placement::other-node": "receiver needs 2 NUMA nodes and has 1",
+    "million/04-placement::smt-sibling": "receiver needs cores with SMT siblings",
+    "million/06-two-addresses": "receiver needs 3 CPUs and has 1; receiver needs 2 RX queues and has 1",
     "million/08-threads-one-socket::four": "receiver needs 4 CPUs and has 1",
     "million/08-threads-one-socket::two": "receiver needs 2 CPUs and has 1",
     "million/09-reuseport::four": FOUR_THREADS,
     "million/09-reuseport::two": "receiver needs 4 CPUs and has 1; receiver needs 2 RX queues and has 1",
     "million/02-steadier": "sender needs 2 CPUs and has 1; receiver needs 2 CPUs and has 1",
+    "million/10-reuseport-aligned": FOUR_QUEUES,
+    "million/11-steering": "receiver needs 2 CPUs and has 1; receiver needs 2 RX queues and has 1",
 }
 """What the default lab on two CPUs cannot express, and why: file or file::variant → reason."""
 SKIPPED_ON_HOSTS = {
