@@ -265,6 +265,13 @@ def studies(session: nox.Session) -> None:
         session.run(str(HOME / "bin" / "udpbench"), *told, success_codes=[0, 1, 5], external=True)
 
 
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Hold a load for long, by default two hours: ``soak -- 20m``; memory must stay flat."""
+    prepare(session)
+    run(session, "python", "benchmarks/soak/hold.py", *session.posargs)
+
+
 def interpreters() -> dict[str, str]:
     """Return minor version → interpreter, for every Python from 3.9 on that answers here."""
     places = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep)]

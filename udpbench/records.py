@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -121,6 +122,10 @@ class RunWriter:
         """Records written so far; the next one's sequence number."""
         self._run_fd = run_fd
         self._series_fd = series_fd
+        self._series_at = 0
+        """Where the parts of the trial that goes on begin in its file."""
+        self._streamed = (0, 0)
+        """Samples and snapshots of it that are written."""
 
     @classmethod
     def create(cls, folder: Path, header: RunHeader) -> Self:
@@ -140,17 +145,46 @@ class RunWriter:
         return writer
 
     def write(self, record: TrialRecord) -> None:
-        """Append one record; its series goes first, so that no record stands without it."""
-        if record.series or record.motion:
-            line = {
-                "sequence": self.written,
-                "samples": _SAMPLES.dump_python(record.series, mode="json"),
-                "snapshots": _SNAPSHOTS.dump_python(record.motion, mode="json"),
-            }
-            self._append(self._series_fd, line)
+        """Append one record; its series goes first, so that no record stands without it.
+
+        What was streamed of it is there already.
+        """
+        samples, snapshots = self._streamed
+        rest = record.series[samples:], record.motion[snapshots:]
+        if any(rest) or any(self._streamed):
+            self._append(self._series_fd, self._part(*rest))
+        self._series_at, self._streamed = os.fstat(self._series_fd).st_size, (0, 0)
         plain = _plain(_RECORD, replace(record, series=(), motion=()))
         self._append(self._run_fd, {"kind": "trial", "sequence": self.written, "record": plain})
         self.written += 1
+
+    def stream(self, samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> None:
+        """Append a part of the series of the trial that goes on; its record begins with it.
+
+        Not synced: a disk that is busy would disturb what is measured.
+        """
+        self._append(self._series_fd, self._part(samples, snapshots), sync=False)
+        before = self._streamed
+        self._streamed = before[0] + len(samples), before[1] + len(snapshots)
+
+    def streamed(self) -> tuple[tuple[Sample, ...], tuple[Snapshot, ...]]:
+        """Return what was streamed of the trial that goes on."""
+        if not any(self._streamed):
+            return (), ()
+        path = self.folder / SERIES_FILE
+        with path.open("rb") as file:
+            file.seek(self._series_at)
+            parts = [json.loads(line) for line in file]
+        samples = (_SAMPLES.validate_python(part["samples"]) for part in parts)
+        snapshots = (_SNAPSHOTS.validate_python(part["snapshots"]) for part in parts)
+        return tuple(chain.from_iterable(samples)), tuple(chain.from_iterable(snapshots))
+
+    def _part(self, samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> dict[str, Any]:
+        return {
+            "sequence": self.written,
+            "samples": _SAMPLES.dump_python(samples, mode="json"),
+            "snapshots": _SNAPSHOTS.dump_python(snapshots, mode="json"),
+        }
 
     def finish(self, ending: Ending) -> None:
         """Append how the run ended and close the files."""
@@ -158,13 +192,14 @@ class RunWriter:
         os.close(self._run_fd)
         os.close(self._series_fd)
 
-    def _append(self, fd: int, message: dict[str, Any]) -> None:
+    def _append(self, fd: int, message: dict[str, Any], sync: bool = True) -> None:
         line = json.dumps(message, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         rest = memoryview(line.encode() + b"\n")
         try:
             while rest:
                 rest = rest[os.write(fd, rest) :]
-            os.fsync(fd)
+            if sync:
+                os.fsync(fd)
         except OSError as error:
             raise _cannot("write to the run", self.folder, error) from error
 

@@ -172,6 +172,31 @@ def test_series_of_several_lines_are_joined(tmp_path: Path) -> None:
     assert [0, 9] == [sample.clock_ns for sample in read_run(tmp_path).records[0].series]
 
 
+def test_a_series_may_be_streamed_while_it_grows(tmp_path: Path) -> None:
+    """Parts are on the disk before the record, come back in order, and are written once."""
+    first, second = record(7), record(3)
+    writer = RunWriter.create(tmp_path, HEADER)
+    writer.write(second)
+    assert ((), ()) == writer.streamed()
+    writer.stream(first.series[:4], ())
+    writer.stream(first.series[4:6], first.motion[:1])
+    assert (first.series[:6], first.motion[:1]) == writer.streamed()
+    writer.write(first)
+    writer.stream(second.series, second.motion)
+    writer.write(second)
+    assert ((), ()) == writer.streamed()
+    writer.finish(ENDING)
+    assert (second, first, second) == read_run(tmp_path).records
+
+
+def test_a_run_killed_while_it_streamed_is_readable(tmp_path: Path) -> None:
+    """What was streamed of a trial without a record is left out."""
+    writer = RunWriter.create(tmp_path, HEADER)
+    writer.write(record())
+    writer.stream(record(9).series, ())
+    assert (record(),) == read_run(tmp_path).records
+
+
 def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path: Path) -> None:
     """Two runs at once, or one after the other, never share a file."""
     written(tmp_path)

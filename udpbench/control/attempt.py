@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from udpbench.control.lab import Agents
 from udpbench.control.losses import Losses
@@ -34,6 +34,20 @@ from udpbench.units import format_duration
 Tell = Callable[[Progress], None]
 
 
+KEPT_MAX = 500
+"""Samples and snapshots in memory; each takes some kilobytes."""
+
+
+class Spool(Protocol):
+    """Where what a long phase tells is kept until its record is written."""
+
+    def stream(self, samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> None:
+        """Take a part."""
+
+    def streamed(self) -> tuple[tuple[Sample, ...], tuple[Snapshot, ...]]:
+        """Return all parts since the last record."""
+
+
 @dataclass
 class Bench:
     """What stays from trial to trial: the lab, its agents, and what is in force on them."""
@@ -42,6 +56,7 @@ class Bench:
     agents: Agents
     waiter: Waiter
     tell: Tell
+    spool: Spool
     keep_logs: str = ""
     """The run's part of the names under which files of logs stay; without it they go."""
     in_force: dict[str, tuple[Setting, ...]] | None = field(default_factory=dict)
@@ -64,8 +79,10 @@ class Attempt:
     flows: tuple[int, ...] | None = None
     """Numbers of the flows that are sent, where only some of those prepared are kept."""
     phases: list[Phase] = field(default_factory=list)
-    series: tuple[Sample, ...] = ()
-    motion: tuple[Snapshot, ...] = ()
+    samples: list[Sample] = field(default_factory=list)
+    """Of the measured phase, the latest: those before are in the run folder."""
+    motion: list[Snapshot] = field(default_factory=list)
+    """Its counters in motion, in the same way."""
     findings: list[Finding] = field(default_factory=list)
     overhead_ns: dict[str, int] = field(default_factory=dict)
 
@@ -87,8 +104,18 @@ class Attempt:
         """The label that this trial's log files keep; None where they are removed."""
         return f"{self.bench.keep_logs}-{self.index}" if self.bench.keep_logs else None
 
+    def keep(self, samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> None:
+        """Take what moved in the measured phase; what is much goes to the disk at once."""
+        self.samples.extend(samples)
+        self.motion.extend(snapshots)
+        if len(self.samples) + len(self.motion) >= KEPT_MAX:
+            self.bench.spool.stream(tuple(self.samples), tuple(self.motion))
+            self.samples.clear()
+            self.motion.clear()
+
     def record(self, status: str, error: dict[str, str] | None) -> TrialRecord:
         """Return the record of what happened so far."""
+        samples, motion = self.bench.spool.streamed()
         return TrialRecord(
             trial=self.trial,
             status=status,  # type: ignore[arg-type]
@@ -100,8 +127,8 @@ class Attempt:
             changes=self.changes,
             workers=self.workers,
             phases=tuple(self.phases),
-            series=self.series,
-            motion=self.motion,
+            series=(*samples, *self.samples),
+            motion=(*motion, *self.motion),
             findings=tuple(self.findings),
             overhead_ns=self.overhead_ns,
         )
@@ -128,7 +155,9 @@ def run_phase(attempt: Attempt, plan: Plan, losses: Losses | None = None) -> Non
     text = f"{attempt.trial.name} {plan.name}{length}"
     attempt.say("phase", text, phase=plan.name, record=attempt.record("done", None))
     plan = replace(plan, flows=attempt.flows)
-    phase = PhaseRun(plan, crew_of(attempt), attempt.bench.waiter, show, losses=losses)
+    phase = PhaseRun(
+        plan, crew_of(attempt), attempt.bench.waiter, show, attempt.keep, losses=losses
+    )
     try:
         attempt.phases.append(phase.run())
     except AgentLost:
@@ -138,9 +167,6 @@ def run_phase(attempt: Attempt, plan: Plan, losses: Losses | None = None) -> Non
         if saved is not None:
             attempt.phases.append(saved)
         raise
-    finally:
-        attempt.series += tuple(phase.series)
-        attempt.motion += tuple(phase.motion)
     if phase.late_ns is not None:
         attempt.findings.append(late(plan, phase.late_ns))
 

@@ -91,7 +91,7 @@ def _look_at_queues(attempt: Attempt, prepared: tuple[WorkerSpec, ...]) -> Lande
     crew = crew_of(attempt)
 
     def probe(plan: Plan) -> Phase:
-        return PhaseRun(plan, crew, attempt.bench.waiter, lambda *_: None).run()
+        return PhaseRun(plan, crew, attempt.bench.waiter, lambda *_: None, lambda *_: None).run()
 
     return kept_flows(facts, prepared, wanted, probe)
 

@@ -32,6 +32,8 @@ LEAD_NS = 20 * 10**6
 SAMPLE_NS = 200 * 10**6
 """Between two requests while senders run: each costs an agent about 1 ms of CPU time, which on a
 small machine is the workers' own, so a phase is not watched at the polling interval."""
+WATCHES_MAX = 600
+"""Of a phase; one of more than ten minutes is read less often."""
 WATCH_NS = SECOND_NS
 """Between two readings of all counters in a measured phase: each costs an agent 2.5 ms of CPU time,
 so watching costs a quarter of what the samples do; taken always, whether anybody looks or not."""
@@ -44,6 +46,9 @@ SENDERS_GRACE_NS = 3 * SECOND_NS
 """For senders to leave after the end of a phase: a send may block 50 ms (SO_SNDTIMEO)."""
 STOP_NS = 5 * SECOND_NS
 """For receivers to leave their loops: a receive may block 50 ms (SO_RCVTIMEO)."""
+
+
+Moved = Callable[[tuple[Sample, ...], tuple[Snapshot, ...]], None]
 
 
 @dataclass(frozen=True)
@@ -90,14 +95,15 @@ class PhaseRun:
     plan: Plan
     crew: Crew
     waiter: Waiter
-    show: Callable[[tuple[Sample, ...], tuple[Snapshot, ...]], None]
+    show: Moved
+    """To whoever watches."""
+    keep: Moved
+    """What belongs to the record: samples, and of each host the counters that moved since it was
+    last read. Handed on at once, because a phase may take hours."""
     tag: int = field(default_factory=lambda: secrets.randbelow(2**32 - 1) + 1)
     """Fresh for each phase, so that a straggler of another one is told apart; never 0."""
     late_ns: int | None = None
     """How much after the common time the last loop was set going; None if it was in time."""
-    series: list[Sample] = field(default_factory=list)
-    motion: list[Snapshot] = field(default_factory=list)
-    """Counters while the packets flow, of each host those that moved since the one before."""
     _latest: dict[str, Snapshot] = field(default_factory=dict)
     _watch_ns: int = 0
     losses: Losses | None = None
@@ -150,11 +156,12 @@ class PhaseRun:
         now_ns = self.waiter.clock.now_ns()
         if self.plan.name != "measured" or now_ns < self._watch_ns:
             return
-        self._watch_ns += WATCH_NS * (1 + (now_ns - self._watch_ns) // WATCH_NS)
+        watch_ns = max(WATCH_NS, self.plan.duration_ns // WATCHES_MAX)
+        self._watch_ns += watch_ns * (1 + (now_ns - self._watch_ns) // watch_ns)
         latest = self._snapshots()
         moved = tuple(moved_since(self._latest[name], latest[name]) for name in latest)
         self._latest = latest
-        self.motion.extend(moved)
+        self.keep((), moved)
         self.show((), moved)
 
     def _read_clocks(self) -> None:
@@ -258,7 +265,7 @@ class PhaseRun:
         reply = remote.sample(self._since(remote))
         self._replies[remote.name] = reply
         if reply.samples and self.plan.name == "measured":
-            self.series.extend(reply.samples)
+            self.keep(reply.samples, ())
             self.show(reply.samples, ())
         if reply.error is not None:
             raise from_wire(reply.error, remote.name)

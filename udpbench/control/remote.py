@@ -46,6 +46,9 @@ LIMIT_NS = {
 }
 """Verb → how long an agent may take to answer: ten times what it takes, and more where a driver or
 many settings may be slow; an agent's own limits (prepare 10 s, close 2 s) must run out first."""
+LEASED = ("sample", "snapshot", "ping")
+"""Verbs of a phase, which goes on by itself: over a connection that is silent they wait as long as
+the agent does, because one that comes back within the lease has lost nothing."""
 ROUND_TRIPS = 10
 """Added to each limit, in whole seconds: a long reply takes several by TCP's slow start, and a lost
 segment is sent again."""
@@ -110,10 +113,13 @@ class Remote:
         self.role = role
         self.interface = interface
         self.scopes = scopes
+        self._lease_ns = 0
 
     def _ask(self, kind: Any, verb: str, **args: Any) -> Any:
         slow_ns = ROUND_TRIPS * (self.channel.round_trip_ns or 0)
         limit_ns = LIMIT_NS[verb] + slow_ns // SECOND_NS * SECOND_NS
+        if verb in LEASED and self.channel.pid is None:
+            limit_ns = max(limit_ns, self._lease_ns)
         plain = self.channel.request(verb, limit_ns, **args)
         try:
             return decode(kind, plain)
@@ -134,6 +140,7 @@ class Remote:
         )
         for _ in range(GREETING_PINGS):
             self._ask(None, "ping")
+        self._lease_ns = lease_ns
         return hello
 
     def learn_clock(self) -> None:

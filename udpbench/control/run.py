@@ -170,7 +170,7 @@ class _Run:
     def _trials(self, agents: Agents) -> None:
         waiter = Waiter(self.around.clock, self.around.interrupt)
         label = run_name() if self.options.keep_logs else ""
-        bench = Bench(self.lab, agents, waiter, self.progress, keep_logs=label)
+        bench = Bench(self.lab, agents, waiter, self.progress, self.writer, label)
         schedule = fixed_sweep(self.experiments, self.options.seed)
         index = 0
         trial = next(schedule, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -229,3 +230,23 @@ def test_a_path_phase_is_a_few_packets(
 def test_a_warm_up_leaves_no_long_queue(specs: list[WorkerSpec], count: int | None) -> None:
     """A slow reader gets what it can read in twice the warm-up; others what the rate gives."""
     assert Plan("warmup", SECOND_NS, count) == warmup_plan(specs, SECOND_NS)
+
+
+def test_a_long_phase_goes_to_the_disk_while_it_lasts(tmp_path: Path) -> None:
+    """Its record has every sample once and in order, and the folder had them in parts."""
+    record = only(tmp_path, World(), duration="200s", warmup="0s")
+    clocks = [one.clock_ns for one in record.series if one.worker == "sender.sender0"]
+    assert sorted(set(clocks)) == clocks
+    assert 1000 <= len(clocks)
+    (series,) = tmp_path.glob("**/series.jsonl")
+    parts = [json.loads(line) for line in series.read_text().splitlines()]
+    assert len(record.series) == sum(len(part["samples"]) for part in parts)
+    assert len(record.motion) == sum(len(part["snapshots"]) for part in parts)
+    assert 500 >= max(len(part["samples"]) for part in parts)
+
+
+def test_counters_of_a_long_phase_are_read_less_often(tmp_path: Path) -> None:
+    """However long it is, all counters are read six hundred times at most."""
+    motion = only(tmp_path, World(), duration="1200s", warmup="0s").motion
+    looks = [one for one in motion if one.host == "sender"]
+    assert 590 <= len(looks) <= 600
