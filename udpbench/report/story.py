@@ -225,9 +225,11 @@ def worst_stage(result: Result) -> str:
 def reason(point: Point) -> str:
     """Return why a point has no number to show: the first thing that kept a trial from counting."""
     for result in point.results:
-        for finding in result.findings:
-            if finding.severity == "invalid" or result.status == "skipped":
-                return finding.what
+        # What kept a trial from running is told last, behind what was noticed on the way there.
+        last = result.findings[-1:] if result.status == "skipped" else ()
+        found = [finding for finding in result.findings if finding.severity == "invalid"]
+        for finding in (*found, *last):
+            return finding.what
     return "no reason known"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from analysis.build import expectation, experiment, failed, record, trial
 
 from report.stored import stored
+from udpbench.model import Finding
 from udpbench.report.document import write
 from udpbench.report.ladder import Ladder, Relation, draw_ladder, ladder, ladder_data
 from udpbench.report.story import LAB_LABEL, tell
@@ -74,6 +75,13 @@ def test_a_rung_that_cannot_be_tried_says_why() -> None:
         rung.why_not,
     )
     assert rung.published is not None
+
+
+def test_a_skipped_rung_tells_what_skipped_it_and_not_what_was_refused_before() -> None:
+    """A refusal that was optional is a warning of its own, and no reason."""
+    refusal = Finding("warning", "optional setting was refused")
+    one = failed("skipped", "right has one NUMA node", trial=OTHER, findings=(refusal,))
+    assert "skipped: right has one NUMA node" == climbed([*RECORDS[:2], one]).rungs[2].why_not
 
 
 def test_a_rung_without_a_valid_trial_or_any_says_so() -> None:
