@@ -673,6 +673,9 @@ class WorkerResult:
     packets: int
     pps: Optional[float]
     memory_bytes: Optional[int] = None
+    cost: dict[str, int] = field(default_factory=dict)
+    """Its thread's time, switches and calls, by the names of ``WorkerStats.counts``; what the
+    machine does not offer, as cycles and instructions often, is not there."""
 
 
 @dataclass(frozen=True)

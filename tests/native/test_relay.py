@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -15,9 +16,9 @@ TAG_AT, FLOW_AT, PATTERN_AT = 3, 5, 40
 Harm = Callable[[list[bytes]], list[bytes]]
 
 
-def sent_through(send: dict[str, int]) -> list[bytes]:
+def sent_through(send: dict[str, int], family: int = socket.AF_INET) -> list[bytes]:
     """Return the datagrams that one sender makes, as a relay on its way receives them."""
-    with receiving_socket() as relay, sending_socket(relay.getsockname()) as out:
+    with receiving_socket(family=family) as relay, sending_socket(relay.getsockname()) as out:
         stats = Sending(ffi, lib, [out]).run(count=COUNT, size_bytes=SIZE_BYTES, **send)
         assert stats["sent_packets"] == COUNT
         return [relay.recv(2048) for _ in range(COUNT)]
@@ -82,10 +83,12 @@ SENDS = {
 }
 
 
-def arrived(datagrams: list[bytes], **changes: int) -> dict[str, int]:
-    """Return the counts that are not 0 of a worker that these datagrams reach."""
-    with receiving_socket() as sock:
-        receiver = Receiving(ffi, lib, sock)
+def arrived(
+    datagrams: list[bytes], workers: int = 1, family: int = socket.AF_INET, **changes: int
+) -> dict[str, int]:
+    """Return the counts that are not 0 of workers that these datagrams reach."""
+    with receiving_socket(family=family) as sock:
+        receiver = Receiving(ffi, lib, sock, workers=workers)
         stats = receiver.receive(datagrams, size_bytes=SIZE_BYTES, **changes)
     return {name: stats[f"{name}_packets"] for name in NAMES if stats[f"{name}_packets"]}
 
@@ -95,6 +98,18 @@ def arrived(datagrams: list[bytes], **changes: int) -> dict[str, int]:
 def test_harm_is_told_exactly(harm: Harm, expected: dict[str, int], send: dict[str, int]) -> None:
     """Who verifies tells every kind of harm apart and counts each datagram once."""
     assert expected == arrived(harm(sent_through(send)), read=lib.UB_READ_VERIFY)
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+@pytest.mark.parametrize(("harm", "expected"), HARMS.values(), ids=HARMS.keys())
+def test_harm_is_told_by_several_workers_over_either_family(
+    harm: Harm, expected: dict[str, int], family: int
+) -> None:
+    """One flow lands in three workers, one datagram a call; only which were late is by chance."""
+    ways = {"read": lib.UB_READ_VERIFY, "call": lib.UB_RECEIVE_RECV}
+    got = arrived(harm(sent_through({}, family)), workers=3, family=family, **ways)
+    told = {name: count for name, count in got.items() if name != "late"}
+    assert {name: count for name, count in expected.items() if name != "late"} == told
 
 
 @pytest.mark.parametrize("call", [lib.UB_RECEIVE_RECV, lib.UB_RECEIVE_RECVMMSG])

@@ -17,6 +17,22 @@ from udpbench.model import Finding, Ledger, Result, Stall, TrialRecord, WorkerRe
 __all__ = ["carrying", "judge", "path_ledger", "queue_packets"]
 
 MIB_BYTES = 2**20
+COST = (
+    "user_ns",
+    "system_ns",
+    "voluntary_switches",
+    "involuntary_switches",
+    "cycles",
+    "instructions",
+    "send_calls",
+    "receive_calls",
+    "wait_calls",
+    "sent_messages",
+    "read_messages",
+    "zerocopy_messages",
+    "zerocopy_copied_messages",
+)
+"""Counts of a worker that say what its packets cost."""
 
 
 def judge(record: TrialRecord) -> Result:
@@ -78,7 +94,8 @@ def _workers(measured: Readings) -> tuple[WorkerResult, ...]:
         packets = stats.counts.get(rates.PACKETS_FIELD[stats.role], 0)
         pps = rates.per_second(packets, rates.window_ns(measured, [stats]))
         memory = stats.memory_bytes
-        found.append(WorkerResult(stats.worker, stats.role, stats.cpu, packets, pps, memory))
+        cost = {name: stats.counts[name] for name in COST if name in stats.counts}
+        found.append(WorkerResult(stats.worker, stats.role, stats.cpu, packets, pps, memory, cost))
     return tuple(found)
 
 

@@ -215,3 +215,12 @@ def test_merged_datagrams_are_fewer_skbs() -> None:
     )
     assert 0.02 == judge(build.record(1000, workers=workers)).skbs_per_packet
     assert judge(build.record(1000, workers=workers[:1])).skbs_per_packet is None
+
+
+def test_what_a_worker_cost_is_told_as_far_as_it_is_known() -> None:
+    """Its own time, switches and calls; cycles are absent where nobody counts them."""
+    told = build.receiver_counts(1000, user_ns=5, system_ns=9, voluntary_switches=0)
+    workers = (build.worker("receiver", told),)
+    (worker,) = judge(build.record(1000, workers=workers)).workers
+    cost = {"user_ns": 5, "system_ns": 9, "voluntary_switches": 0, "receive_calls": 1000}
+    assert cost == worker.cost
