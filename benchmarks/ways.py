@@ -28,24 +28,23 @@ from typing import Any
 
 import psutil
 
+from udpbench.control.attempt import Attempt, Bench, crew_of
 from udpbench.control.lab import Agents, real, started
 from udpbench.control.lease import kept
 from udpbench.control.remote import StartOrder
 from udpbench.control.run import run_name
 from udpbench.control.trial import (
-    Attempt,
-    Bench,
     apply_settings,
+    await_links,
     bind_workers,
     close_workers,
-    crew_of,
     prepare_workers,
     prove_destinations,
     read_facts,
 )
 from udpbench.control.waiting import Clock, Interrupt, Waiter
 from udpbench.definition.load import load_experiment_data, load_lab
-from udpbench.model import SECOND_NS
+from udpbench.model import SECOND_NS, Sample, Snapshot
 
 ROUNDS = 15
 SEED = 20261121
@@ -118,10 +117,30 @@ GENERATORS = {
 A packet is charged to its sender until the other end of the pair has taken it up, so that with a
 default SO_SNDBUF the receiver is measured: it slept in sock_alloc_send_pskb for most of the time.
 """
+PREPARING = (
+    read_facts,
+    apply_settings,
+    read_facts,
+    await_links,
+    bind_workers,
+    prove_destinations,
+)
+"""The steps of a trial up to its workers, as a run takes them."""
 PROCESSES = {
     "send": {"workers_as": "processes", "gso": "max"},
     "receive": {"workers_as": "processes", "gro": True},
 }
+
+
+class Nowhere:
+    """Where samples would go; slices run no phase of a trial."""
+
+    def stream(self, _samples: tuple[Sample, ...], _snapshots: tuple[Snapshot, ...]) -> None:
+        """Take nothing."""
+
+    def streamed(self) -> tuple[tuple[Sample, ...], tuple[Snapshot, ...]]:
+        """Return nothing."""
+        return (), ()
 
 
 # --- the lab -------------------------------------------------------------------------------------
@@ -148,7 +167,7 @@ class Stage:
             data = {"question": "How fast?", "warmup": "0s", **own.keys}
             (trial,) = load_experiment_data(data, "ways").points
             attempt = Attempt(self.bench, trial, 1, 1)
-            for step in (read_facts, apply_settings, read_facts, bind_workers, prove_destinations):
+            for step in PREPARING:
                 step(attempt)
             self.attempts[name] = attempt
         return self.attempts[name]
@@ -188,7 +207,7 @@ def stage(bare: Path) -> Iterator[Stage]:
         kept([remote.channel for remote in agents.everyone], LEASE_NS),
     ):
         waiter = Waiter(Clock(), Interrupt())
-        yield Stage(agents, Bench(lab, agents, waiter, lambda _: None), bare)
+        yield Stage(agents, Bench(lab, agents, waiter, lambda _: None, Nowhere()), bare)
 
 
 def delivered(made: Stage) -> int:

@@ -1,0 +1,41 @@
+"""The statistics of the benchmarks, and that what they use of udpbench is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def ways() -> ModuleType:
+    """Return benchmarks/ways.py as a module."""
+    spec = importlib.util.spec_from_file_location("benchmark_ways", FOLDER / "ways.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(1, (1, 1)), (5, (1, 5)), (6, (1, 6)), (9, (2, 8)), (15, (4, 12))]
+)
+def test_the_interval_of_a_median_is_of_order_statistics(
+    ways: ModuleType, count: int, expected: tuple[int, int]
+) -> None:
+    """With 95 %, as tables of the sign test have it; few values have their range."""
+    assert expected == ways.interval(list(range(count, 0, -1)))
+
+
+def test_a_bar_is_reached_by_the_lower_bound(ways: ModuleType) -> None:
+    """A median above it is not enough."""
+    rows = [ways.ratio_row("x", [0.9, 1.0, 1.1], bar, (3000.0, 2500.0)) for bar in (0.9, 0.95)]
+    assert [True, False] == [row.met for row in rows]
+    assert "1.00 (0.90–1.10); 3 against 2 kpps" == rows[0].found
