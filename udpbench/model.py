@@ -528,7 +528,9 @@ class Snapshot:
 
     Names: ``snmp.Udp.InErrors``, ``netstat.IpExt.InNoECTPkts``, ``softnet.cpu0.dropped``,
     ``link.receive0.rx_packets``, ``qdisc.send0.drops``, ``ethtool.receive0.rx_queue_0_drops``,
-    ``cpu.0.softirq_ns``, ``socket.<inode>.drops``, ``rt_cache.in_martian_src``.
+    ``cpu.0.softirq_ns``, ``socket.<inode>.drops``, ``rt_cache.in_martian_src``,
+    ``reason.NO_SOCKET``, ``snmp6.Udp6NoPorts``, ``conntrack.drop``,
+    ``interrupt.34.cpu1``, ``firewall.<target>``.
     """
 
     host: str

@@ -47,6 +47,8 @@ qdisc       send0             {tbf: {rate_bps, burst_bytes, limit_bytes}}, {pfif
                               {bfifo: {limit_bytes}}
 xdp         receive0          port whose UDP a program drops, or null
 tc_drop     receive0          the same, by a tc filter on receipt
+explain     drops             true or null: counts the kernel's reasons for drops, held by the
+                              agent alone
 trap        send0             true or null: drops what has the priority of fault packets
 channels    eth3              number, {combined} or {rx, tx}; before whatever names a queue
 rings       eth3              {rx, tx, rx-mini, rx-jumbo}, in part; may be rounded up

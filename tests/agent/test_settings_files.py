@@ -215,6 +215,7 @@ def test_a_mask_reads_back(cpus: list[int]) -> None:
         ("rps_default", "queues", [0], "echo 1 > /proc/sys/net/core/rps_default_mask"),
         ("turbo", "cpus", True, "put turbo cpus back to True"),
         ("cpu_latency", "cpus", None, "put cpu_latency cpus back to None"),
+        ("explain", "drops", None, "put explain drops back to None"),
         ("unclaimed", "eth3/10.0.0.1", {}, "put unclaimed eth3/10.0.0.1 back to {}"),
         ("sysctl", "net.core.rmem_max", 1, "sysctl -w net.core.rmem_max=1"),
         ("sysctl", "net.ipv4.udp_mem", "1 2 3", "sysctl -w 'net.ipv4.udp_mem=1 2 3'"),

@@ -88,13 +88,16 @@ def complaint(record: TrialRecord, result: Result) -> str | None:
 
     Every stage with a fault must have at least what was lost there on purpose.
     """
-    name = f"{record.trial.name}: {record.trial}"
+    trial = record.trial
+    how = {"traffic": trial.traffic, "send": trial.send, "receive": trial.receive}
+    name = f"{trial.name}: {how}, {trial.settings}, faults {trial.faults}"
     if result.ledger is None:
         return f"{name}: {record.status}: {record.error}"
     if result.unaccounted != 0:
-        return f"{name}: unaccounted {result.unaccounted}"
+        lines = {one.stage: one.packets for one in result.ledger.entries if one.packets != 0}
+        return f"{name}: {lines}, unaccounted {result.unaccounted}"
     for entry in result.ledger.entries:
-        wanted = record.trial.faults.get(entry.stage, 0)
+        wanted = trial.faults.get(entry.stage, 0)
         if entry.packets is None or entry.packets < wanted:
             return f"{name}: {entry.stage} {entry.packets}, lost on purpose {wanted}"
     return None

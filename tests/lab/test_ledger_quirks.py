@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from udpbench.analysis.judge import judge
+from udpbench.analysis.ledger import make_ledger
 from udpbench.analysis.readings import Readings, readings
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
@@ -19,6 +20,21 @@ from udpbench.records import RunHeader, RunWriter, now_utc, read_run
 pytestmark = pytest.mark.lab
 
 LOST = 20
+REASONS = {
+    "tx_netfilter": "NETFILTER_DROP",
+    "tx_qdisc": "QDISC_DROP",
+    "rx_tc": "TC_INGRESS",
+    "rx_ip": "IP_CSUM",
+    "rx_netfilter": "NETFILTER_DROP",
+    "udp_checksum": "UDP_CSUM",
+    "udp_no_port": "NO_SOCKET",
+    "udp_filter": "SOCKET_FILTER",
+    "udp_rcvbuf": "SOCKET_RCVBUFF",
+    "udp_memory": "PROTO_MEM",
+}
+"""Stage → why the kernel says it drops there."""
+PACKET_BY_PACKET = ("rx_ip", "udp_checksum", "udp_filter", "udp_rcvbuf", "udp_memory")
+"""Of these a skb is one packet, also where messages are of ten."""
 QUIRKS: dict[str, Any] = {
     "question": "What does the kernel count?",
     "traffic": {"size": "32B", "rate": "20kpps", "count": 500},
@@ -32,6 +48,11 @@ QUIRKS: dict[str, Any] = {
         "memory": {"faults": {"udp_memory": LOST}},
         "purged": {"faults": {"udp_purged": LOST}},
         "gso": {"send.gso": 50},
+        "explained": {
+            "explain": True,
+            "send.gso": 10,
+            "faults": dict.fromkeys(REASONS, LOST),
+        },
         "slow": {
             "traffic.count": 30,
             "traffic.rate": "unlimited",
@@ -124,5 +145,21 @@ def test_sndbuf_errors_count_calls_that_lost_nothing(trials: dict[str, Readings]
     (errors,) = moved(trial, "sender", "snmp.Udp.SndbufErrors")
     assert errors is not None
     assert errors > 0
-    assert errors == trial.count("sender", "eagain")
+    # Of sendmmsg the error of a later message is not returned: the call is a partial one.
+    assert errors == trial.count("sender", "eagain") + trial.count("sender", "partial_calls")
     assert 30 == trial.count("receiver", "received_packets")
+
+
+def test_the_kernels_own_reasons_are_those_of_the_stages(trials: dict[str, Readings]) -> None:
+    """As many skbs as were lost there, in the namespace in which they were lost."""
+    entries = {one.stage: one for one in make_ledger(trials["explained"]).entries}
+    expected = {
+        stage: {f"reason.{why}": LOST if stage in PACKET_BY_PACKET else LOST // 10}
+        for stage, why in REASONS.items()
+    }
+    found = {
+        stage: {name: n for name, n in entries[stage].also.items() if name.startswith("reason.")}
+        for stage in REASONS
+    }
+    assert expected == found
+    assert {LOST} == {entries[stage].packets for stage in REASONS}

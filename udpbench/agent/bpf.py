@@ -23,8 +23,10 @@ LOG_BYTES = 2**16
 INFO_BYTES = 128
 INFO_NAME_AT = 64
 """Where struct bpf_prog_info has the name, Linux 4.15."""
-PROG_LOAD, PROG_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD, PROG_QUERY = 5, 13, 15, 16
-SCHED_CLS, XDP = 3, 6  # enum bpf_prog_type
+MAP_CREATE, MAP_LOOKUP, PROG_LOAD = 0, 1, 5
+PROG_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD, PROG_QUERY, RAW_TRACEPOINT_OPEN = 13, 15, 16, 17
+SCHED_CLS, XDP, RAW_TRACEPOINT = 3, 6, 17  # enum bpf_prog_type
+PERCPU_ARRAY = 6  # enum bpf_map_type
 TCX_INGRESS = 46  # enum bpf_attach_type, Linux 6.6
 
 
@@ -137,3 +139,103 @@ def drops_port(port: int, data_at: tuple[int, int], verdicts: tuple[int, int]) -
 def _network(value: int) -> int:
     """Return a 16-bit value as this machine reads it from a packet."""
     return socket.htons(value)
+
+
+# --- counting at a tracepoint --------------------------------------------------------------------
+
+
+def create_array(kind: int, entries: int) -> int:
+    """Return the descriptor of a map of 64-bit values with 32-bit keys."""
+    return _bpf(MAP_CREATE, struct.pack("=IIIII", kind, 4, 8, entries, 0))[0]
+
+
+def read_per_cpu(array: int, key: int, cpus: int) -> int:
+    """Return the sum over all possible CPUs of a per-CPU array's entry."""
+    wanted = ctypes.create_string_buffer(struct.pack("=I", key), 4)
+    values = ctypes.create_string_buffer(8 * cpus)
+    pointers = (ctypes.addressof(wanted), ctypes.addressof(values))
+    _bpf(MAP_LOOKUP, struct.pack("=I4xQQQ", array, *pointers, 0))
+    return sum(struct.unpack(f"={cpus}Q", values.raw))
+
+
+def open_raw_tracepoint(name: str, program: int) -> int:
+    """Return a descriptor that keeps a program at a tracepoint while it is open."""
+    text = ctypes.create_string_buffer(name.encode())
+    return _bpf(RAW_TRACEPOINT_OPEN, struct.pack("=QI", ctypes.addressof(text), program))[0]
+
+
+_LOAD_LONG, _STORE_LONG_VALUE, _STORE_WORD = 0x79, 0x7A, 0x63
+_CALL, _JUMP, _IF_EQUAL, _IF_WORD_NOT, _ADD_TO_MEMORY, _LOAD_MAP = (
+    0x85,
+    0x05,
+    0x15,
+    0x56,
+    0xDB,
+    0x18,
+)
+_FRAME, _CONTEXT, _POINTER = 10, 6, 3
+PROBE_READ_KERNEL, MAP_LOOKUP_ELEMENT = 113, 1
+
+
+def load_context(index: int) -> bytes:
+    """Return what puts an argument of the tracepoint where the next read begins."""
+    return _instruction(_LOAD_LONG, _POINTER, _CONTEXT, 8 * index)
+
+
+def load_stack(at: int) -> bytes:
+    """Return what puts a pointer from the stack where the next read begins."""
+    return _instruction(_LOAD_LONG, _POINTER, _FRAME, at)
+
+
+def read_kernel(to: int, size_bytes: int, pointer: bytes, offset: int) -> list[bytes]:
+    """Return what copies a field behind a pointer to the stack; zeros where it cannot be read."""
+    return [
+        pointer,
+        _instruction(_ADD, _POINTER, value=offset),
+        _instruction(_COPY, 1, _FRAME),
+        _instruction(_ADD, 1, value=to),
+        _instruction(_SET, 2, value=size_bytes),
+        _instruction(_CALL, value=PROBE_READ_KERNEL),
+    ]
+
+
+def either(pointer: bytes, there: list[bytes], not_there: list[bytes]) -> list[bytes]:
+    """Return what takes one way where a pointer is set, and else the other."""
+    return [
+        pointer,
+        _instruction(_IF_EQUAL, _POINTER, offset=len(there) + 1, value=0),
+        *there,
+        _instruction(_JUMP, offset=len(not_there)),
+        *not_there,
+    ]
+
+
+def counting(find: list[bytes], at: int, wanted: int, array: int, key: int) -> list[bytes]:
+    """Return a program that counts its third argument where ``find`` leaves ``wanted`` at a place.
+
+    ``find`` may use the 24 bytes of the stack, which are zero before it.
+    """
+    count = [
+        _instruction(_LOAD_LONG, _POINTER, _CONTEXT, 8 * 2),
+        _instruction(_STORE_WORD, _FRAME, _POINTER, key),
+        _instruction(_LOAD_MAP, 1, 1, value=array),
+        _instruction(0),
+        _instruction(_COPY, 2, _FRAME),
+        _instruction(_ADD, 2, value=key),
+        _instruction(_CALL, value=MAP_LOOKUP_ELEMENT),
+        _instruction(_IF_EQUAL, 0, offset=2, value=0),
+        _instruction(_SET, 1, value=1),
+        _instruction(_ADD_TO_MEMORY, 0, 1),
+    ]
+    signed = wanted - 2**32 if wanted >= 2**31 else wanted
+    return [
+        _instruction(_COPY, _CONTEXT, 1),
+        *(_instruction(_STORE_LONG_VALUE, _FRAME, offset=place) for place in (-8, -16, -24)),
+        *find,
+        _instruction(_LOAD_WORD, _POINTER, _FRAME, at),
+        # Of 32 bits: a 64-bit comparison would extend the number's sign.
+        _instruction(_IF_WORD_NOT, _POINTER, offset=len(count), value=signed),
+        *count,
+        _instruction(_SET, 0, value=0),
+        _instruction(_EXIT),
+    ]

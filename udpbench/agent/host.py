@@ -60,6 +60,8 @@ class Host:
         self.root = root
         self._netlink: Any = None
         self._latency: Optional[int] = None
+        self.drops: Any = None
+        """What counts the reasons of drops, while the setting ``explain`` is in force."""
         self._dumps: Optional[dict[str, list[Any]]] = None
 
     # --- files ---------------------------------------------------------------------------------

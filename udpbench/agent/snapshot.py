@@ -47,6 +47,8 @@ def snapshot(host: Host, name: str, interface: str, scopes: Iterable[Scope], own
         for device in (interface, *bridge_ports(host, interface)):
             found.update(device_counters(host, device))
         found.update(socket_drops(host, own.inodes))
+        if host.drops is not None:
+            found.update(host.drops.counts())
         if own.rules:
             found.update({f"firewall.{k}": value for k, value in rule_packets(host).items()})
     if "machine" in scopes:

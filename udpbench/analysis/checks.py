@@ -184,7 +184,26 @@ def counters_disagree(readings: Readings) -> Iterator[Finding]:
                 limit,
                 also.next_step,
             )
+    yield from _reasons_disagree(readings)
     yield from _reads_disagree(readings)
+
+
+def _reasons_disagree(readings: Readings) -> Iterator[Finding]:
+    """Compare a stage with the kernel's own reasons, which count skbs: no more than packets."""
+    for stage in STAGES:
+        packets = stage.packets(readings)
+        found = readings.total(stage.role, *(f"reason.{name}" for name in stage.reasons))
+        if packets is None or found is None:
+            continue
+        if found > packets.high or (found == 0 and packets.low > 0):
+            yield Finding(
+                "warning",
+                "counters disagree",
+                stage.name,
+                f"the kernel says it dropped {found} skbs for {' or '.join(stage.reasons)}",
+                f"{packets.low} packets" if found == 0 else f"at most {packets.high} packets",
+                "other traffic of the namespace is dropped, too, or a counter misses this place",
+            )
 
 
 def _reads_disagree(readings: Readings) -> Iterator[Finding]:

@@ -55,6 +55,8 @@ def _entry(stage: Stage, packets: Span | None, readings: Readings) -> Entry:
         readings.display(stage.role, one.name).removeprefix("Δ "): one.reads(readings)
         for one in stage.also
     }
+    for reason in stage.reasons:
+        also[f"reason.{reason}"] = readings.counter(stage.role, f"reason.{reason}") or None
     return Entry(
         stage.name,
         packets.low if packets is not None else None,

@@ -219,7 +219,21 @@ def _gap_skbs(readings: Readings) -> int | None:
         return None
     fragments = readings.total("receiver", "{ip}ReasmReqds") or 0
     whole = readings.total("receiver", "{ip}ReasmOKs") or 0
-    return receives - fragments + whole - delivers - _refused_skbs(readings)
+    gap = receives - fragments + whole - delivers - _refused_skbs(readings)
+    return gap - _unheard_multicasts(readings)
+
+
+def _unheard_multicasts(readings: Readings) -> int:
+    """Return the IPv6 multicasts that came in and that nobody on the host listens to.
+
+    Hosts tell each other of groups and look for routers, and most of that is not delivered. Those
+    that are delivered are ICMPv6, as is unicast of neighbours: fewer than are left can't be it.
+    """
+    if readings.record.trial.traffic.family == 4:
+        return 0
+    multicasts = readings.counter("receiver", "{ip}InMcastPkts") or 0
+    heard = readings.counter("receiver", "snmp6.Icmp6InMsgs") or 0
+    return max(multicasts - heard, 0)
 
 
 def _refused_skbs(readings: Readings) -> int:

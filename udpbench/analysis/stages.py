@@ -79,6 +79,8 @@ class Stage:
     """Counters that say where exactly: by queue, CPU or kind; ``worker.`` and a field of workers,
     ``machine.`` and a counter of the machine."""
     also: tuple[Also, ...] = ()
+    reasons: tuple[str, ...] = ()
+    """The kernel's own words for a skb dropped here (``explain``); they are shown beside it."""
 
 
 def _count(role: Role, field: str) -> Callable[[Readings], Span | None]:
@@ -144,6 +146,7 @@ STAGES = (
                 "other traffic of the host meets the rule",
             ),
         ),
+        reasons=("NETFILTER_DROP",),
     ),
     Stage(
         "tx_qdisc",
@@ -156,6 +159,7 @@ STAGES = (
         (places.QDISC_DROPS,),
         "skb",
         parts="qdisc.{interface}.tx_queue_*.drops",
+        reasons=("QDISC_DROP",),
     ),
     Stage(
         "tx_device",
@@ -234,6 +238,7 @@ STAGES = (
                 "the device drops for another reason",
             ),
         ),
+        reasons=("CPU_BACKLOG",),
     ),
     Stage(
         "rx_tc",
@@ -245,6 +250,7 @@ STAGES = (
         "tc filter show dev <interface> ingress",
         (places.INGRESS_DROPS,),
         "skb",
+        reasons=("TC_INGRESS",),
     ),
     Stage(
         "rx_ip",
@@ -259,6 +265,17 @@ STAGES = (
         (*places.IP_REFUSED, places.REVERSE_PATH, places.OTHER_HOST),
         "skb",
         parts="{ip}In*Errors",
+        reasons=(
+            "IP_INHDR",
+            "IP_CSUM",
+            "IP_RPFILTER",
+            "IP_LOCALNET",
+            "IP_LOCAL_SOURCE",
+            "IP_INADDRERRORS",
+            "IP_INNOROUTES",
+            "PKT_TOO_SMALL",
+            "OTHERHOST",
+        ),
     ),
     Stage(
         "rx_netfilter",
@@ -281,6 +298,7 @@ STAGES = (
                 "other traffic of the host meets the rule",
             ),
         ),
+        reasons=("NETFILTER_DROP",),
     ),
     Stage(
         "udp_checksum",
@@ -290,6 +308,7 @@ STAGES = (
         "The UDP checksum was wrong.",
         "the path: a bad cable, NIC or offload",
         (places.CHECKSUM,),
+        reasons=("UDP_CSUM",),
     ),
     Stage(
         "udp_no_port",
@@ -300,6 +319,7 @@ STAGES = (
         "start the receiver; check address and port",
         (places.NO_PORTS,),
         "skb",
+        reasons=("NO_SOCKET",),
     ),
     Stage(
         "udp_filter",
@@ -310,6 +330,7 @@ STAGES = (
         "the application's own filter",
         (places.ERRORS, places.MEMORY),
         "skb",
+        reasons=("SOCKET_FILTER",),
     ),
     Stage(
         "udp_rcvbuf",
@@ -330,6 +351,7 @@ STAGES = (
                 "another socket of the namespace drops",
             ),
         ),
+        reasons=("SOCKET_RCVBUFF",),
     ),
     Stage(
         "udp_memory",
@@ -340,6 +362,7 @@ STAGES = (
         "a higher net.ipv4.udp_mem, smaller receive buffers",
         (places.MEMORY,),
         "skb",
+        reasons=("PROTO_MEM",),
     ),
     Stage(
         "udp_purged",

@@ -35,6 +35,7 @@ class HostBlock:
         self.lab = lab
         self.family = trial.traffic.family if trial is not None else 4
         self.faults: Mapping[str, int] = trial.faults if trial is not None else {}
+        self.explain = trial is not None and trial.explain
         self.host = host
         self.context = context
         self.block = block_of(lab, trial, host)

@@ -22,7 +22,6 @@ from udpbench.definition import (
     grammar,
     override,
     shipped,
-    unsupported,
 )
 from udpbench.definition.blocks import (
     DURATION_NS,
@@ -230,7 +229,6 @@ def _experiment(
             trial = _trial(model, point, name)
             trials.append(trial)
             heads.append(model)
-            problems += unsupported.refused(point.tree, model)
             problems += contradictions.in_point(point.tree, trial, model)
     problems += _base_source(tree)
     expectations, wrong = _expectations(tree, [point.name for point in points])

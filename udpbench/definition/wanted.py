@@ -25,6 +25,13 @@ NAMESPACED_CORE = (
 MACHINE_WIDE_IPV4 = ("udp_mem", "tcp_mem", "fib_sync_mem", "tcp_max_orphans", "tcp_low_latency")
 # Of a namespace is what stands writable in /proc/sys/net of a child namespace, 6.18.
 
+
+def _explain(wanted: HostBlock) -> Iterator[Setting]:
+    """Ask for a second opinion; a host that cannot give it is a finding, and measures."""
+    if wanted.explain:
+        yield Setting("explain", "drops", True, path="explain", optional=True)
+
+
 Part = Callable[[HostBlock], Iterator[Setting]]
 
 
@@ -277,6 +284,7 @@ ORDER: tuple[Part, ...] = (
     _qdisc,
     _firewall,
     faults.settings,
+    _explain,
 )
 """Channels take the rest of a card along when they change, and a link that flaps takes addresses
 and routes along; so what is lost thereby comes after it."""

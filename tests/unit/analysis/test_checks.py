@@ -350,6 +350,26 @@ FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
         ),
     ),
     (
+        checks.counters_disagree,
+        build.lossy(1000, {"right": {"snmp.Udp.NoPorts": 5, "reason.NO_SOCKET": 7}}, 5),
+        build.lossy(1000, {"right": {"snmp.Udp.NoPorts": 5, "reason.NO_SOCKET": 5}}, 5),
+        "warning",
+        (
+            "udp_no_port: counters disagree (the kernel says it dropped 7 skbs for NO_SOCKET); at most "
+            "5 packets; other traffic of the namespace is dropped, too, or a counter misses this place"
+        ),
+    ),
+    (
+        checks.counters_disagree,
+        build.lossy(1000, {"right": {"snmp.Udp.NoPorts": 5, "reason.NO_SOCKET": 0}}, 5),
+        build.lossy(1000, {"right": {"snmp.Udp.NoPorts": 5}}, 5),
+        "warning",
+        (
+            "udp_no_port: counters disagree (the kernel says it dropped 0 skbs for NO_SOCKET); 5 "
+            "packets; other traffic of the namespace is dropped, too, or a counter misses this place"
+        ),
+    ),
+    (
         surroundings.path_lossy,
         lossy_path(5),
         lossy_path(5, "explained"),

@@ -98,6 +98,25 @@ def test_ipv6_has_counters_of_its_own() -> None:
     assert "Δ snmp6.Udp6NoPorts" == sources["udp_no_port"]
 
 
+@pytest.mark.parametrize(("multicasts", "heard", "dropped"), [(3, 0, 9), (3, 2, 11), (0, 4, 12)])
+def test_multicasts_that_nobody_listens_to_were_not_dropped_by_a_firewall(
+    multicasts: int, heard: int, dropped: int
+) -> None:
+    """Of IPv6 hosts among themselves; what of it is heard was delivered as ICMPv6."""
+    moves = right(
+        snmp6__Ip6InReceives=1000 + heard,
+        snmp6__Ip6InDelivers=988 + heard,
+        snmp6__Ip6InMcastPkts=multicasts,
+        snmp6__Icmp6InMsgs=heard,
+        snmp6__Udp6NoPorts=0,
+        snmp6__Udp6InErrors=0,
+        snmp6__Udp6RcvbufErrors=0,
+        snmp6__Udp6InCsumErrors=0,
+    )
+    of = build.trial(traffic=Traffic(family=6))
+    assert {"rx_netfilter": dropped} == entries(build.lossy(1000, moves, dropped, of=of))
+
+
 def gso(
     sent: int, messages: int, moves: Moves, lost: int, *, gro: bool = False, segments: int = 50
 ) -> TrialRecord:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from definition_fixture import refused, write
 
-from udpbench.definition import load, unsupported
+from udpbench.definition import load
 from udpbench.errors import InputError
 
 
@@ -395,29 +395,6 @@ def test_values_that_contradict_each_other_are_refused(text: str, message: str) 
 def test_ways_that_contradict_each_other_are_refused(text: str, message: str) -> None:
     """Each rule of ``ways`` fires, with the line of the value to change."""
     assert message in refused(text)
-
-
-WITHOUT_EFFECT = [
-    ("explain: true", "explain"),
-]
-
-
-@pytest.mark.parametrize(("text", "key"), WITHOUT_EFFECT)
-def test_a_key_without_an_effect_is_refused_and_never_ignored(text: str, key: str) -> None:
-    """The whole grammar is understood; what nothing obeys yet says so."""
-    (found,) = [line for line in refused(text) if line.startswith(f"x.yaml:2: {key}: ")]
-    assert found.endswith("not yet supported; leave it out, or wait for a later version")
-
-
-def test_every_line_of_the_table_of_what_is_not_yet_supported_fires() -> None:
-    """Each path of an experiment in NOT_YET has a case above; those of labs have theirs below."""
-    roles = ("settings.sender.", "settings.receiver.")
-    fired = {
-        key.replace(roles[0], "settings.*.").replace(roles[1], "settings.*.")
-        for _, key in WITHOUT_EFFECT
-    }
-    table = {p for p in unsupported.NOT_YET if p.split(".")[0] not in ("sender", "receiver")}
-    assert table == fired
 
 
 def test_everything_wrong_is_said_at_once_over_all_files() -> None:

@@ -1,0 +1,81 @@
+"""The settings that lose packets on purpose: put back as they were, and never in another's place."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+from settings_fixture import Inside, Refused, setting, wire
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo pytest tests/lab"),
+]
+
+OTHERS_PROGRAM = (
+    f"{sys.executable} -c 'from udpbench.agent import bpf; from udpbench.agent.host import Host; "
+    "from udpbench.agent.settings import xdp; "
+    'xdp._attach(Host(), "receive0", bpf.load(bpf.XDP, bpf.passes(2), "others"))\''
+)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Inside]:
+    """Yield the namespace of a receiver whose link is up."""
+    near, far = Inside(), Inside()
+    wire(far, near)
+    near.shell("ip link set receive0 up")
+    near.call("settled", interface="receive0")
+    yield near
+    near.close()
+    far.close()
+
+
+SETTINGS = [
+    setting("xdp", "receive0", 64106),
+    setting("tc_drop", "receive0", 64108),
+    setting("trap", "receive0", True),
+]
+
+
+def test_what_lost_packets_on_purpose_leaves_no_trace(receiver: Inside) -> None:
+    """Each reads back as it was asked for, and all of it is gone afterwards."""
+    before = receiver.call("visible")
+    changes = receiver.apply(*SETTINGS)
+    assert [(None, 64106), (None, 64108), (None, True)] == [
+        (change["before"], change["after"]) for change in changes
+    ]
+    assert before != receiver.call("visible")
+    receiver.call("restore")
+    assert before == receiver.call("visible")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "command", "said"),
+    [
+        ("xdp", 64106, OTHERS_PROGRAM, "has the XDP program others; detach it before"),
+        (
+            "tc_drop",
+            64108,
+            "tc qdisc add dev receive0 clsact",
+            "has an ingress discipline with 0 filters",
+        ),
+        (
+            "trap",
+            True,
+            "tc qdisc add dev receive0 root pfifo limit 7",
+            "has a pfifo as its root discipline",
+        ),
+    ],
+)
+def test_anothers_program_or_discipline_is_left_alone(
+    receiver: Inside, kind: str, value: object, command: str, said: str
+) -> None:
+    """It could not be put back, so that the setting is refused and names it."""
+    receiver.shell(command)
+    before = receiver.call("visible")
+    with pytest.raises(Refused, match=said):
+        receiver.apply(setting(kind, "receive0", value))
+    assert before == receiver.call("visible")

@@ -1,0 +1,38 @@
+"""Kind ``explain``: count the kernel's reasons for what it drops here, target ``drops``; or null.
+
+The program hangs on its tracepoint while this agent holds it, so it ends with the agent, however
+that ends; to any other process there is nothing to undo.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from udpbench.agent.drop_reasons import DropReasons
+from udpbench.agent.host import Host
+
+TARGET = "drops"
+
+
+def read(host: Host, target: str) -> Optional[bool]:
+    """Return true while this agent counts reasons."""
+    _check(target)
+    return True if host.drops is not None else None
+
+
+def write(host: Host, target: str, value: Optional[bool]) -> None:
+    """Begin to count, or end it; OSError where the kernel does not let us."""
+    _check(target)
+    if host.drops is not None:
+        host.drops.close()
+        host.drops = None
+    if value:
+        try:
+            host.drops = DropReasons(host)
+        except (KeyError, ValueError) as error:
+            raise OSError(f"this kernel does not say why it drops: {error}") from error
+
+
+def _check(target: str) -> None:
+    if target != TARGET:
+        raise ValueError(f"{target} is not {TARGET}")
