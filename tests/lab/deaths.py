@@ -196,15 +196,40 @@ EXPERIMENT: dict[str, Any] = {
     "settings": {
         "sender": {"mtu": 1400, "qdisc": {"pfifo": {"limit": 100}}},
         "receiver": {
+            "addresses": ["10.99.0.1/24"],
+            "neighbours": ["10.99.0.9 02:00:00:00:00:63"],
+            "routes": ["10.77.0.0/16 via 10.99.0.9", "10.78.0.0/16 via link"],
             "mtu": 1400,
             "txqueuelen": 77,
             "sysctl": {"net.ipv4.ip_default_ttl": 33},
-            "ethtool": {"features": {"gro": True}},
+            "ethtool": {
+                "channels": 1,
+                "rings": {"rx": 4096},
+                "features": {"gro": True},
+                "coalesce": {"rx-usecs": 8},
+                "pause": {"rx": False},
+                "rx-flow-hash": {"udp4": "sdfn"},
+                "indirection": "equal 1",
+            },
             "firewall": {"udp": 4321, "accept": True, "notrack": True},
+            "irq": {"cpus": "0"},
+            "rps": {"cpus": "0"},
+            "rfs": 64,
+            "napi": {
+                "threaded": True,
+                "cpus": "0",
+                "defer-hard-irqs": 2,
+                "gro-flush-timeout": "200us",
+            },
+            "cpu": {"governor": "performance", "turbo": False, "latency": "20us"},
+            "optional": [
+                *("irq", "rfs", "cpu", "ethtool.rings", "ethtool.coalesce", "ethtool.pause"),
+                *("ethtool.rx-flow-hash", "ethtool.indirection"),
+            ],
         },
     },
 }
-"""Changes of many kinds, so that much could be left behind."""
+"""Changes of every kind, so that all could be left behind; what a veth has not is optional."""
 
 
 @dataclass
