@@ -265,8 +265,14 @@ def _reader_may_leave() -> Iterator[None]:
 def _write_report(stored: Sequence[Run], folder: Path, formats: Sequence[str]) -> None:
     from udpbench.report.document import write
 
+    pages = []
     for path in write(stored, folder, formats):
-        print(f"report: {path}")
+        if path.suffix == ".png":
+            pages.append(path)
+        else:
+            print(f"report: {path}")
+    if pages:
+        print(f"report: {pages[0]}" + (f" to {pages[-1].name}" if len(pages) > 1 else ""))
 
 
 def _console() -> Console:

@@ -18,7 +18,7 @@ from udpbench.records import Run
 from udpbench.report.figures import draw
 from udpbench.report.frames import DATA, write_frames
 from udpbench.report.ladder import draw_ladder, ladder, ladder_data
-from udpbench.report.pages import chapter_data, run_data
+from udpbench.report.pages import chapter_data, overview, run_data
 from udpbench.report.story import LAB_LABEL, Chapter, tell
 
 Pages = Literal["pdf", "png"]
@@ -120,7 +120,8 @@ def _ladder(
     if found is None:
         return None
     drawn = draw_ladder(found, [room / FIGURES / f"ladder.{suffix}" for suffix in suffixes])
-    return {**ladder_data(found), "figure": f"{FIGURES}/ladder.svg" if drawn else None}
+    figure = f"{FIGURES}/ladder.svg" if drawn else None
+    return {**ladder_data(found), **overview(chapters), "figure": figure}
 
 
 def _compile(room: Path, folder: Path, form: Pages) -> list[Path]:

@@ -21,6 +21,7 @@ from udpbench.analysis.readings import Readings, readings
 from udpbench.model import Result, TrialRecord
 from udpbench.records import Run
 from udpbench.report.as_json import NUMBERS
+from udpbench.report.story import reasons
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,15 +186,13 @@ def _rows(record: TrialRecord) -> Iterator[tuple[str, Rows]]:
 
 
 def _trial(record: TrialRecord, result: Result) -> dict[str, Any]:
-    invalid = [one for one in result.findings if one.severity == "invalid"]
-    reasons = invalid or (result.findings[-1:] if result.status == "skipped" else ())
     return {
         "variant": record.trial.variant,
         "started_at": record.started_at,
         "built_in_lab": record.built_in_lab,
         "status": result.status,
         "valid": result.valid,
-        "reason": "; ".join(map(str, reasons)) or None,
+        "reason": "; ".join(map(str, reasons(result))) or None,
         **{name: getattr(result, name) for name in NUMBERS},
         "unaccounted": result.unaccounted,
         **{key: str(value) for key, value in record.trial.values.items()},

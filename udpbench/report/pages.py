@@ -27,7 +27,9 @@ from udpbench.report.story import (
     in_groups,
     name_of,
     reason,
+    representative,
     trials_label,
+    trust,
 )
 from udpbench.report.table import POINT_COLUMNS, invalid_cells, ledger_rows, point_cells
 from udpbench.units import format_bytes
@@ -36,6 +38,16 @@ LEDGER_COLUMNS = 4
 """Points side by side in one ledger table; more would not fit an A4 page."""
 FEW_HOSTS = 4
 """Hosts side by side in one table of the environment."""
+
+
+def overview(chapters: Sequence[Chapter]) -> dict[str, Any]:
+    """Return what the template says of several experiments before it shows them together."""
+    points = sum(len(one.experiment.points) for one in chapters)
+    hosts = hosts_of([record for chapter in chapters for record in chapter.records])
+    return {
+        "answer": f"{len(chapters)} experiments with {points} points. {trust(chapters)}",
+        "environment": list(_environment(hosts)),
+    }
 
 
 def chapter_data(chapter: Chapter) -> dict[str, Any]:
@@ -125,10 +137,11 @@ def _parts(point: str, result: Result) -> Iterator[dict[str, str]]:
 
 def _over_time(chapter: Chapter) -> str:
     """Return which points are shown over time, where it is not all."""
-    if len(shown_over_time(chapter)) == len(chapter.points):
+    measured = sum(representative(point) is not None for point in chapter.points)
+    if len(shown_over_time(chapter)) == measured:
         return ""
     return (
-        f"Of {len(chapter.points)} points those are shown that come first and last and that "
+        f"Of {measured} points those are shown that come first and last and that "
         f"delivered most and least, at most {MOST_TIMELINES}; all are in the data."
     )
 

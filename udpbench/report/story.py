@@ -121,12 +121,13 @@ def in_groups(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
         yield items[start : start + size]
 
 
-def not_run(chapter: Chapter) -> str:
+def not_run(*chapters: Chapter) -> str:
     """Return how many trials never ran, in words; empty where all did."""
-    planned = len(chapter.experiment.points) * chapter.experiment.repetitions
-    if not chapter.records:
+    of = [one.experiment for one in chapters]
+    planned = sum(len(one.points) * one.repetitions for one in of)
+    ran = sum(len(one.records) for one in chapters)
+    if not ran:
         return "no trial ran"
-    ran = len(chapter.records)
     return f"{ran} of {planned} trials ran" if ran < planned else ""
 
 
@@ -170,7 +171,7 @@ def answer(chapter: Chapter) -> str:
             f"Of {len(chapter.points)} points {name_of(most)} delivered most "
             f"({_of_point(most, False)}) and {name_of(least)} least ({_of_point(least, False)})"
         )
-    return f"{told}. {_trust(chapter)}"
+    return f"{told}. {trust([chapter])}"
 
 
 def _of_point(point: Point, named: bool) -> str:
@@ -178,7 +179,7 @@ def _of_point(point: Point, named: bool) -> str:
     if not point.results:
         return f"{head}not run"
     if point.skipped:
-        return f"{head}skipped, {reason(point)}"
+        return head + reason(point)
     rate = estimate(point, "delivered_pps")
     loss = estimate(point, "loss_ratio")
     if loss is None:
@@ -190,9 +191,10 @@ def _of_point(point: Point, named: bool) -> str:
     return f"{text}, most of it at {worst}" if worst else text
 
 
-def _trust(chapter: Chapter) -> str:
+def trust(chapters: Sequence[Chapter]) -> str:
     """Return how many trials are valid and how the expectations stand, as one sentence."""
-    results = [one for one in chapter.results if one.status != "skipped"]
+    told = [one for chapter in chapters for one in chapter.results]
+    results = [one for one in told if one.status != "skipped"]
     valid = sum(one.valid for one in results)
     parts = []
     if results and valid == len(results):
@@ -200,14 +202,14 @@ def _trust(chapter: Chapter) -> str:
         parts.append(f"{all_} valid")
     elif results:
         parts.append(f"{valid} of {len(results)} trials are valid")
-    skipped = len(chapter.results) - len(results)
+    skipped = len(told) - len(results)
     if skipped:
         parts.append("1 was skipped" if skipped == 1 else f"{skipped} were skipped")
-    if not_run(chapter):
-        parts.append(not_run(chapter))
-    parts += _expectations(chapter.verdicts)
+    if not_run(*chapters):
+        parts.append(not_run(*chapters))
+    parts += _expectations([one for chapter in chapters for one in chapter.verdicts])
     text = "; ".join(parts)
-    return f"{text[0].upper()}{text[1:]}."
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def worst_stage(result: Result) -> str:
@@ -222,15 +224,17 @@ def worst_stage(result: Result) -> str:
     return max(lost)[1] if lost else ""
 
 
+def reasons(result: Result) -> tuple[Finding, ...]:
+    """Return what keeps a trial from counting: all that makes it invalid, or why it was skipped."""
+    if result.status == "skipped":
+        return tuple(one for one in result.findings if one.what.startswith("skipped: "))
+    return tuple(one for one in result.findings if one.severity == "invalid")
+
+
 def reason(point: Point) -> str:
     """Return why a point has no number to show: the first thing that kept a trial from counting."""
-    for result in point.results:
-        # What kept a trial from running is told last, behind what was noticed on the way there.
-        last = result.findings[-1:] if result.status == "skipped" else ()
-        found = [finding for finding in result.findings if finding.severity == "invalid"]
-        for finding in (*found, *last):
-            return finding.what
-    return "no reason known"
+    found = [one.what for result in point.results for one in reasons(result)]
+    return found[0] if found else "no reason known"
 
 
 def _expectations(verdicts: Sequence[Verdict]) -> list[str]:
@@ -250,16 +254,14 @@ def _expectations(verdicts: Sequence[Verdict]) -> list[str]:
 
 def one_line(result: Result) -> str:
     """Return what one trial says in a line: rates and loss, or why it says nothing."""
-    reasons = [one for one in result.findings if one.severity == "invalid"]
-    if result.status == "skipped":
-        reasons = list(result.findings[-1:])
+    found = reasons(result)
     told = f"{show_pps(result.delivered_pps)} delivered, {show_ratio(result.loss_ratio)} lost"
     worst = worst_stage(result)
     told += f", most of it at {worst}" if worst else ""
-    if not reasons:
+    if not found:
         return told
-    reason = f"{reasons[0].where}: {reasons[0].what}" if reasons[0].where else reasons[0].what
-    return f"invalid: {reason} ({told})" if result.status == "done" else reason
+    why = f"{found[0].where}: {found[0].what}" if found[0].where else found[0].what
+    return f"invalid: {why} ({told})" if result.status == "done" else why
 
 
 def findings_of(chapter: Chapter) -> tuple[tuple[Finding, tuple[str, ...]], ...]:

@@ -105,6 +105,7 @@ def ledger_tables(chapter: Chapter, width: int) -> Iterator[Table]:
     """Yield where the packets of each point went: a column per point, as many as fit side by side.
 
     They are those of the point's representative trial; one that is invalid says so in its column.
+    What a line was read from is said where packets ended; docs/ledger.md has it of every stage.
     """
     title = "ledger (packets of the trial of median delivery)"
     fit = max(1, (width - STAGE_WIDTH - SOURCE_WIDTH) // POINT_WIDTH)
@@ -119,7 +120,8 @@ def ledger_tables(chapter: Chapter, width: int) -> Iterator[Table]:
         for row in ledger_rows([result for _, result in group]):
             indent = "  " if row.stage else ""
             style = "bold" if row.weighty else ""
-            table.add_row(indent + row.name, *row.cells, Text(row.source), style=style)
+            source = row.source if row.moved else ""
+            table.add_row(indent + row.name, *row.cells, Text(source), style=style)
         yield table
         title = "ledger, continued"
 
@@ -134,6 +136,8 @@ class LedgerRow:
     stage: bool
     weighty: bool
     """What arrived, and what is unaccounted where that is not 0."""
+    moved: bool
+    """A packet ended there, or nobody can tell."""
 
 
 def ledger_rows(results: Sequence[Result]) -> list[LedgerRow]:
@@ -152,6 +156,7 @@ def ledger_rows(results: Sequence[Result]) -> list[LedgerRow]:
             name in stages,
             name == "received_packets"
             or (name == "unaccounted" and any(result.unaccounted for result in results)),
+            any(metric(result, name) != 0 for result in results),
         )
         for name in names
     ]

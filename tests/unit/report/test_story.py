@@ -8,12 +8,14 @@ import pytest
 from analysis.build import expectation, experiment, failed, lossy, paced, record, trial
 
 from report.stored import swept
-from udpbench.model import Estimate, Experiment, TrialRecord
+from udpbench.model import Estimate, Experiment, Finding, TrialRecord
 from udpbench.report.story import (
     Chapter,
     answer,
     findings_of,
     not_run,
+    one_line,
+    reason,
     representative,
     show_estimate,
     tell,
@@ -81,7 +83,7 @@ def test_what_is_not_to_be_believed_is_in_the_second_sentence() -> None:
     [
         ((), "No trial ran."),
         ((failed(),), "no valid trial, failed: it died. 0 of 1 trials are valid."),
-        ((failed("skipped", "2 CPUs"),), "skipped, skipped: 2 CPUs. 1 was skipped."),
+        ((failed("skipped", "2 CPUs"),), "skipped: 2 CPUs. 1 was skipped."),
     ],
 )
 def test_without_a_valid_trial_the_reason_is_the_answer(
@@ -89,6 +91,15 @@ def test_without_a_valid_trial_the_reason_is_the_answer(
 ) -> None:
     """Nothing is said to be measured that was not."""
     assert told == answer(chapter(*records))
+
+
+def test_a_skipped_trial_is_skipped_for_the_reason_that_was_given() -> None:
+    """Not for what else was found before."""
+    other = Finding("warning", "optional setting mtu was refused", "right")
+    skipped = failed("skipped", "needs 8 CPUs", findings=(other,))
+    told = chapter(skipped)
+    assert "skipped: needs 8 CPUs" == reason(told.points[0])
+    assert "right: skipped: needs 8 CPUs" == one_line(told.results[0])
 
 
 def test_the_representative_is_the_valid_trial_of_median_delivery() -> None:
