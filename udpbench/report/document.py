@@ -18,7 +18,7 @@ from udpbench.records import Run
 from udpbench.report.figures import draw
 from udpbench.report.frames import DATA, write_frames
 from udpbench.report.ladder import draw_ladder, ladder, ladder_data
-from udpbench.report.pages import chapter_data, overview, run_data
+from udpbench.report.pages import chapter_data, overview, run_data, stages
 from udpbench.report.story import LAB_LABEL, Chapter, tell
 
 Pages = Literal["pdf", "png"]
@@ -95,6 +95,7 @@ def _prepare(runs: Sequence[Run], room: Path, suffixes: Sequence[str]) -> None:
         "lab": LAB_LABEL if any(chapter["lab"] for chapter in chapters) else "",
         "runs": [run_data(run) for run in runs],
         "chapters": chapters,
+        "stages": stages([chapter for _, chapter in told]),
         "ladder": _ladder([chapter for _, chapter in told], room, suffixes),
     }
     (room / "data.json").write_text(json.dumps(data, allow_nan=False))

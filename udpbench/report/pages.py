@@ -36,6 +36,8 @@ from udpbench.units import format_bytes
 
 LEDGER_COLUMNS = 4
 """Points side by side in one ledger table; more would not fit an A4 page."""
+MOST_TOGETHER = 12
+"""Lines of a ledger with something to say below which it fits a page and is kept on one."""
 FEW_HOSTS = 4
 """Hosts side by side in one table of the environment."""
 
@@ -115,16 +117,32 @@ def _ledger(chapter: Chapter) -> Iterator[dict[str, Any]]:
     """Yield the ledgers of the points' representative trials, a few points to a table."""
     for group in in_groups(accounted(chapter), LEDGER_COLUMNS):
         results = [result for _, result in group]
+        lines = ledger_rows(results)
         rows = [
-            {"name": row.name, "cells": list(row.cells), "source": row.source}
-            for row in ledger_rows(results)
+            {
+                "name": line.name,
+                "cells": list(line.cells),
+                "source": line.source if line.moved else "",
+            }
+            for line in lines
         ]
         points = [
             f"{name_of(point)} #{result.trial.repetition}{'' if result.valid else ' (invalid)'}"
             for point, result in group
         ]
         parts = [part for point, result in group for part in _parts(name_of(point), result)]
-        yield {"points": points, "rows": rows, "parts": parts}
+        long = len(parts) + sum(line.moved for line in lines) > MOST_TOGETHER
+        yield {"points": points, "rows": rows, "parts": parts, "long": long}
+
+
+def stages(chapters: Sequence[Chapter]) -> list[dict[str, str]]:
+    """Return every stage with what it is read from, once for the whole document."""
+    found: dict[str, str] = {}
+    for chapter in chapters:
+        for _, result in accounted(chapter):
+            for entry in result.ledger.entries if result.ledger is not None else ():
+                found.setdefault(entry.stage, entry.source)
+    return [{"stage": stage, "source": source} for stage, source in found.items()]
 
 
 def _parts(point: str, result: Result) -> Iterator[dict[str, str]]:

@@ -162,7 +162,7 @@ def _timeline(point: Point, result: Result, record: TrialRecord) -> Timeline | N
         result.trial.repetition,
         offered,
         delivered,
-        dict(_drops(watched)),
+        dict(_drops(watched, result)),
         dict(_cpus(measured, watched)),
     )
 
@@ -179,10 +179,16 @@ def _rates(measured: Readings, role: Role) -> tuple[Step, ...]:
     )
 
 
-def _drops(watched: Sequence[Interval]) -> Iterator[tuple[str, tuple[Step, ...]]]:
-    """Yield every stage that took packets at any time, in the packet's order."""
+def _drops(watched: Sequence[Interval], result: Result) -> Iterator[tuple[str, tuple[Step, ...]]]:
+    """Yield every stage that took packets, in the packet's order.
+
+    The ledger says which those are: it is made of counters that stood still. In motion a stage
+    that is a difference of counters may seem to take what came between two readings.
+    """
+    entries = result.ledger.entries if result.ledger is not None else ()
+    taking = [entry.stage for entry in entries if entry.packets]
     each = [stage_packets(one.readings) for one in watched]
-    for stage in each[0] if each else ():
+    for stage in taking:
         if any(packets.get(stage) for packets in each):
             yield (
                 stage,

@@ -100,6 +100,7 @@ def test_every_part_is_there(whole: Path) -> None:
         "The run",
         "The environment",
         "The lab: local",
+        "How the ledger is read",
     )
     places = [text.find(head) for head in heads]
     assert -1 not in places, dict(zip(heads, places, strict=True))

@@ -129,6 +129,16 @@ def test_drops_over_time_are_by_stage() -> None:
     assert {"udp_rcvbuf": (Step(0, 1, 10.0), Step(1, 2, 40.0))} == line.drops
 
 
+def test_drops_over_time_are_those_of_the_ledger() -> None:
+    """What only seemed to be lost while counters moved is not shown."""
+    seeming = Snapshot("right", START_NS + SECOND_NS, {"snmp.Udp.InErrors": BASE + 30})
+    still = [Snapshot(host, START_NS + SECOND_NS, {}) for host in ("left", "machine")]
+    moves = {"right": {"snmp.Udp.InErrors": 30, "snmp.Udp.RcvbufErrors": 30}}
+    of = replace(lossy(1000, moves, 30), motion=(still[0], seeming, still[1]))
+    (line,) = timelines(chapter(of))
+    assert ["udp_rcvbuf"] == list(line.drops)
+
+
 def test_cpus_over_time_are_those_of_each_end() -> None:
     """The receiver's worker is on CPU 0, the sender's on CPU 1."""
     (line,) = timelines(chapter(moving()))

@@ -59,6 +59,21 @@ def test_drops_are_told_by_stage_now_and_so_far() -> None:
     assert (Moving("right", "snmp.Udp.RcvbufErrors", 100.0),) == watch.counted.moving
 
 
+def test_what_came_between_two_counters_is_no_drop() -> None:
+    """A stage that is a difference must exceed what passes in a millisecond; one counter need not."""
+    arriving = {"link.receive0.rx_packets": BASE + 100_000}
+
+    def told(**moved: int) -> list[str]:
+        right = {**arriving, **{name.replace("_", ".", 2): BASE + n for name, n in moved.items()}}
+        rounds = (counters(0), counters(1, right=right))
+        shown = [Progress("sample", "", trial(), 1, 2, snapshots=one) for one in rounds]
+        return [one.stage for one in watching(measuring(), *shown).counted.drops]
+
+    assert [] == told(snmp_Udp_InErrors=90)
+    assert ["udp_filter"] == told(snmp_Udp_InErrors=110)
+    assert ["udp_no_port"] == told(snmp_Udp_NoPorts=1)
+
+
 def test_queues_and_cpus_are_told_by_host() -> None:
     """Packets a second of each RX queue, and how busy each CPU is."""
     queue = "ethtool.receive0.rx_queue_0_xdp_packets"
