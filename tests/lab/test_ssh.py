@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from udpbench.records import Run, read_run
 pytestmark = ssh_hosts.needed()
 
 LEASE_NS = 4 * SECOND_NS
+SILENT_S = 6.0
+"""More than any verb of a phase may take on a connection that lives."""
 DEADLINE_S = 60.0
 TINY = {
     "question": "Does it run?",
@@ -85,12 +88,17 @@ def start(pair: Pair, tmp_path: Path) -> Iterator[Start]:
     """Yield a function that starts a controller; what is left of any is killed by pid."""
     started: list[Controller] = []
 
-    def starting(lab: str | None, within: tuple[str, ...] = (), **keys: Any) -> Controller:
+    def starting(
+        lab: str | None,
+        within: tuple[str, ...] = (),
+        lease_ns: int = LEASE_NS,
+        **keys: Any,
+    ) -> Controller:
         """Run in a lab given as its text, or built in; ``within`` is a command in front."""
         folder, log = (tmp_path / f"{name}{len(started)}" for name in ("run", "log"))
         (tmp_path / "lab.yaml").write_text(lab or "")
         program = str(Path(__file__).with_name("controller.py"))
-        words = [*within, sys.executable, program, str(folder), str(LEASE_NS)]
+        words = [*within, sys.executable, program, str(folder), str(lease_ns)]
         words += [json.dumps({**TINY, **keys}), *([str(tmp_path / "lab.yaml")] if lab else [])]
         with log.open("wb") as out:
             process = subprocess.Popen(
@@ -439,3 +447,29 @@ def test_a_second_interrupt_in_the_lab_is_told_what_is_being_restored(start: Sta
         machine.resume()
     assert 130 == one.end(), one.log.read_text()
     assert [] == psutil.wait_procs(family, 5)[1]
+
+
+def test_a_connection_that_comes_back_within_the_lease_costs_nothing(
+    pair: Pair, start: Start
+) -> None:
+    """Six silent seconds in the middle: every packet is there, and every sample of them as well."""
+    pair.write_home(slow(0))
+    rate = {"rate": "1kpps"}
+    one = start(pair.lab(), lease_ns=15 * SECOND_NS, duration="8s", traffic=rate)
+    one.await_line("phase 1 tiny#1 measured")
+    children = psutil.Process(one.process.pid).children(recursive=True)
+    links = [child for child in children if "slow_link.py" in " ".join(child.cmdline())]
+    assert 2 == len(links)
+    for link in links:
+        link.suspend()
+    silent_until = time.monotonic() + SILENT_S
+    while time.monotonic() < silent_until:
+        assert one.process.poll() is None, one.log.read_text()
+        time.sleep(0.01)
+    for link in links:
+        link.resume()
+    (result,) = results(one)
+    assert (8000, 8000, 0) == (result.sent_packets, result.received_packets, result.unaccounted)
+    clocks = [s.clock_ns for s in one.run().records[0].series if s.worker == "right.receiver0"]
+    assert 80 <= len(clocks)
+    assert 10**9 > max(later - sooner for sooner, later in pairwise(clocks))
