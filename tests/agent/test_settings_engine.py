@@ -178,6 +178,20 @@ def test_what_an_interface_refuses_because_it_is_down_is_not_known_in_a_dry_run(
     assert [None, None, None, "the kernel says: No such device"] == [one.refusal for one in found]
 
 
+def test_a_dry_run_does_not_refuse_what_another_setting_may_bring(world: World) -> None:
+    """A queue that channels will make is unknown; one that nothing will make is refused."""
+    world.values = {"eth3": 2}
+    queue = fake("eth3/rx-3", 1)
+    assert (None, None) == _told(world.engine().plan([fake("eth3", 4), queue])[1])
+    now, why = _told(world.engine().plan([fake("eth3", 2), queue])[1])
+    assert (None, True) == (now, "No such device" in str(why))
+    assert _told(world.engine().plan([fake("eth3", 4), Setting("colour", "eth3/a", 1)])[1])[1]
+
+
+def _told(planned: Any) -> tuple[Any, Any]:
+    return planned.now, planned.refusal
+
+
 def test_what_somebody_else_changed_is_left_alone(world: World) -> None:
     """It is reported with the command to mend it; everything else is restored; force overwrites."""
     engine = world.engine()

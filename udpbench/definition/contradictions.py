@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from udpbench import units
 from udpbench.definition import ways
 from udpbench.definition.grammar import key_of
+from udpbench.definition.places import depends_on_queues
 from udpbench.definition.problems import Tree
 from udpbench.definition.ranges import addresses_of, parse_ports, parse_to
 from udpbench.errors import Problem
@@ -73,6 +74,10 @@ def _flows(tree: Tree, trial: Trial) -> Iterator[Problem]:
         what = f"{workers} workers cannot split {flows} {'flow' if flows == 1 else 'flows'}"
         step = "widen from or to, lower it, or set spread: each"
         yield tree.problem(("send", "workers"), what, "a flow for each worker", step)
+    if trial.traffic.protocol == "tcp" and depends_on_queues(trial):
+        step = "take any queue, and cpus of the lab"
+        what = "a TCP stream does not survive that its worker is prepared anew"
+        yield tree.problem((*where, "queues"), what, "queues and relations are for udp", step)
     numbered = flows * workers if trial.traffic.flows.spread == "each" else flows
     if numbered > MAX_FLOWS:
         step = "narrow from or to"

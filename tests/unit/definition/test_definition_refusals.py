@@ -322,6 +322,13 @@ def test_a_bad_setting_is_named_with_its_limit(block: str, message: str) -> None
             ),
         ),
         (
+            "traffic: {protocol: tcp, flows: {queues: 2}}",
+            (
+                "x.yaml:2: traffic.flows.queues: 2: a TCP stream does not survive that its worker is "
+                "prepared anew; queues and relations are for udp; take any queue, and cpus of the lab"
+            ),
+        ),
+        (
             "settings: {sender: {link: {queues: 2}}}",
             (
                 "x.yaml:2: settings.sender.link: the receiver makes the link; "

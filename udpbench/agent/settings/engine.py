@@ -6,6 +6,7 @@ knows a kind of setting by name.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,6 +25,10 @@ from udpbench.model import Change, Planned, Scope, Setting
 
 class _Unrestored(Exception):
     """Why one change could not be undone."""
+
+
+def _interface(setting: Setting) -> str:
+    return setting.target.partition("/")[0]
 
 
 class Engine:
@@ -81,14 +86,27 @@ class Engine:
         """Read, and change nothing; a value that an earlier setting makes possible is None."""
         planned: list[Planned] = []
         coming: set[str] = set()
+        changing: set[str] = set()
         for setting in settings:
             found = self._look(setting)
             if found.refusal is None and (found.now is None or found.now is False):
                 coming.add(setting.target)  # an interface that is down, too: it is taken up first
             elif found.refusal and coming & set(re.split(r"[./]", setting.target)):
                 found = Planned(setting, None, self._stranger(setting))
+            elif found.refusal and _interface(setting) in changing and self._is_absent(setting):
+                found = Planned(setting, None)
+            if not found.as_wanted and found.refusal is None:
+                changing.add(_interface(setting))
             planned.append(found)
         return tuple(planned)
+
+    def _is_absent(self, setting: Setting) -> bool:
+        """Say whether a queue or a thread is not there, which another setting may bring."""
+        try:
+            self._kind(setting).read(self._host, setting.target)
+        except (_Unrestored, *refusal.FAILURES) as error:
+            return refusal.is_gone(error) or getattr(error, "errno", None) == errno.ENXIO
+        return False
 
     def altered(self) -> tuple[Change, ...]:
         """Return what somebody else has changed: the value that was in force, and the one now.
