@@ -115,14 +115,15 @@ def test_each_loss_has_its_own_line(mode: str, tmp_path: Path) -> None:
     names = ("drops/closed-port", "drops/slow-reader", "drops/small-buffer")
     words = ("run", *names, "--out", "run", "--no-report", "--quiet", *SHORT, *receive)
     code, out, err = done(tmp_path, *words)
-    assert (0, "") == (code, err), out
+    # 5: a busy machine did not offer the load, and the ledger holds all the same.
+    assert (True, "") == (code in (0, 5), err), out
     lost: dict[str, dict[str, int]] = {}
     for trial in result(tmp_path, "run")["trials"]:
         name = f"{trial['experiment']} {trial['point']}".strip()
         entries = {entry["stage"]: entry["packets"] for entry in trial["ledger"]}
         # What a busy machine did not send in time is no loss.
         lost[name] = {s: n for s, n in entries.items() if n and s != "unsent"}
-        assert (True, 0) == (trial["valid"], trial["unaccounted"]), trial["findings"]
+        assert ("done", 0) == (trial["status"], trial["unaccounted"]), trial["findings"]
     assert {
         "closed-port": ["udp_no_port"],
         "slow-reader": ["udp_rcvbuf"],

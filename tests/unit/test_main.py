@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from analysis.build import expectation, experiment, failed, paced, record
+from analysis.build import expectation, experiment, failed, paced, record, series
 from report.stored import stored
 
 from udpbench.__main__ import main
@@ -240,6 +240,26 @@ def test_ctrl_c_prints_no_traceback(tmp_path: Path) -> None:
     finally:
         one.kill()
     assert ("", "", 130) == (out, err, one.returncode)
+
+
+def test_ctrl_c_during_the_report_prints_no_traceback(tmp_path: Path) -> None:
+    """While it draws and lays out its pages, the program ends with 130 and leaves no scraps."""
+    points = [paced(point=f"size={n}") for n in range(40)]
+    records = [record(of=point, series=series([1000])) for point in points]
+    stored(tmp_path / "run", records, experiment(points=points))
+    scraps = tmp_path / "scraps"
+    scraps.mkdir()
+    one = process("report", str(tmp_path / "run"), env={**os.environ, "TMPDIR": str(scraps)})
+    try:
+        deadline = time.monotonic() + 20
+        while not list(scraps.glob("udpbench-report-*/*/*")):
+            assert time.monotonic() < deadline, "udpbench never drew a figure"
+            time.sleep(0.01)
+        one.send_signal(signal.SIGINT)
+        out, err = one.communicate(timeout=20)
+    finally:
+        one.kill()
+    assert ("", "", 130, []) == (out, err, one.returncode, list(scraps.iterdir()))
 
 
 def _opened(fifo: Path) -> int | None:

@@ -155,7 +155,7 @@ def test_what_was_said_stays_and_the_view_goes() -> None:
 
 
 def test_samples_do_not_draw_each_time() -> None:
-    """Ten samples within a fifth of a second are one drawing."""
+    """Ten samples within half a second are one drawing."""
     terminal = Terminal(80)
     with Screen(terminal, Watch([trial()]), now_ns=lambda: 10**12) as screen:
         screen(measuring())
