@@ -226,8 +226,8 @@ def _gap_skbs(readings: Readings) -> int | None:
 def _unheard_multicasts(readings: Readings) -> int:
     """Return the IPv6 multicasts that came in and that nobody on the host listens to.
 
-    Hosts tell each other of groups and look for routers, and most of that is not delivered. Those
-    that are delivered are ICMPv6, as is unicast of neighbours: fewer than are left can't be it.
+    Hosts tell each other of groups and look for routers, and most of that is not delivered. What is
+    delivered counts as ICMPv6, and so do neighbours' unicasts: at least so many were not.
     """
     if readings.record.trial.traffic.family == 4:
         return 0
