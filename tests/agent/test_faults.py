@@ -29,6 +29,11 @@ def test_messages_add_up_to_what_is_to_be_lost(
     assert sizes == messages(replace(V4, stage=stage, packets=packets, segments=segments))
 
 
+def test_messages_are_no_longer_than_a_datagram_may_be() -> None:
+    """Of 1400 bytes each a message holds 46 packets, and loses 45 of them."""
+    assert [46, 6] == messages(replace(V4, stage="rx_backlog", packets=50, size_bytes=1400))
+
+
 @pytest.fixture
 def pair() -> tuple[socket.socket, socket.socket]:
     """Return a socket that is bound to loopback and one that sends to it."""

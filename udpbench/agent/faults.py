@@ -19,7 +19,7 @@ from udpbench.agent.host import Host
 from udpbench.agent.settings.trap import PRIORITY
 from udpbench.agent.sockets import IP_RECVERR, SO_RCVBUFFORCE, SO_SNDBUFFORCE, inode
 from udpbench.errors import AgentError
-from udpbench.model import FaultSpec, WorkerStats
+from udpbench.model import MAX_PAYLOAD_BYTES, FaultSpec, WorkerStats
 
 SINKS = (
     "rx_backlog",
@@ -42,7 +42,7 @@ BURST = 32
 FILLING = 64
 """Datagrams that fill the smallest receive buffer the kernel allows (2304 B) for sure."""
 BACKLOG_SEGMENTS = 64
-"""Of one message; the first is taken into the backlog, all others find it full."""
+"""Of one message at most; the first is taken into the backlog, all others find it full."""
 TAKEN_UP_S = 5.0
 
 
@@ -102,7 +102,7 @@ class Faults:
 def messages(spec: FaultSpec) -> list[int]:
     """Return the packets of each message that is sent for a fault."""
     if spec.stage == "rx_backlog":
-        each = BACKLOG_SEGMENTS - 1
+        each = min(BACKLOG_SEGMENTS, MAX_PAYLOAD_BYTES // max(spec.size_bytes, 1)) - 1
         sizes = [each] * (spec.packets // each)
         rest = spec.packets % each
         return [size + 1 for size in sizes + ([rest] if rest else [])]

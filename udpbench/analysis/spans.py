@@ -6,7 +6,7 @@ through a veth, or what GRO has merged. Owns that arithmetic; knows no stage.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from udpbench.analysis.readings import Readings
 
@@ -45,12 +45,20 @@ class Segments:
 
     most: int
     lacking: int | None = 0
+    among: tuple[int, int] | None = None
+    """So many skbs, which held so many packets together, of which some are asked for."""
 
     def packets(self, skbs: int) -> Span:
         """Return how many packets some of these skbs were."""
-        whole = skbs * self.most
-        least = skbs if self.lacking is None else max(skbs, whole - self.lacking)
-        return Span(least, whole) if skbs > 0 else exactly(skbs)
+        if skbs <= 0:
+            return exactly(skbs)
+        low, high = skbs, skbs * self.most
+        if self.lacking is not None:
+            low = max(low, high - self.lacking)
+        if self.among is not None and skbs <= self.among[0]:
+            others, packets = self.among[0] - skbs, self.among[1]
+            low, high = max(low, packets - others * self.most), min(high, packets - others)
+        return Span(low, high)
 
 
 ONE = Segments(1)
@@ -59,10 +67,11 @@ ONE = Segments(1)
 def lost(readings: Readings, stage: str, skbs: int, each: Segments) -> Span:
     """Return how many packets so many skbs were that ended at a stage.
 
-    The messages that were sent to end there have a known size, whatever the others have.
+    The messages that were sent to end there have a known size, whatever the others have; but not
+    where GRO may have merged them.
     """
     messages, packets = readings.fault(stage)
-    if each == ONE or not 0 < messages <= skbs:
+    if each == ONE or each.lacking is None or not 0 < messages <= skbs:
         return each.packets(skbs)
     return exactly(packets) + each.packets(skbs - messages)
 
@@ -118,7 +127,16 @@ def received_skb(readings: Readings) -> Segments:
 
 def queued_skb(readings: Readings) -> Segments:
     """Return what a skb holds in a receiving socket: only one with UDP_GRO takes merged ones."""
-    return received_skb(readings) if readings.record.trial.receive.gro else ONE
+    if not readings.record.trial.receive.gro:
+        return ONE
+    each, skbs, segments = (
+        received_skb(readings),
+        received_skbs(readings),
+        received_segments(readings),
+    )
+    if each.lacking is None and skbs and segments:
+        return replace(each, among=(skbs, segments))
+    return each
 
 
 def received_skbs(readings: Readings) -> int | None:

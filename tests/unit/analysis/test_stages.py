@@ -215,6 +215,43 @@ def test_what_gro_merged_is_an_interval_and_said_so() -> None:
     assert "unaccounted" not in entries(record)
 
 
+def test_what_gro_merged_is_bounded_by_what_all_skbs_held() -> None:
+    """Of 100 skbs with 130 packets 98 held one at least: two were no more than 32."""
+    moves = right(
+        snmp__Ip__InReceives=100,
+        netstat__IpExt__InNoECTPkts=130,
+        snmp__Ip__InDelivers=100,
+        snmp__Udp__InErrors=2,
+        snmp__Udp__RcvbufErrors=2,
+        socket__77__drops=2,
+    )
+    found = entry(
+        build.lossy(130, moves, 31, of=build.trial(receive=Receive(gro=True))), "udp_rcvbuf"
+    )
+    assert (2, 32) == (found.packets, found.at_most)
+
+
+def test_packets_lost_on_purpose_that_gro_merged_are_not_known_one_by_one() -> None:
+    """Two skbs were dropped: of seven packets sent to end there, or of any others."""
+    moves = right(
+        snmp__Ip__InReceives=100,
+        netstat__IpExt__InNoECTPkts=1000,
+        snmp__Ip__InDelivers=100,
+        snmp__Udp__InErrors=2,
+        snmp__Udp__RcvbufErrors=2,
+        socket__77__drops=2,
+    )
+    record = build.lossy(1000, moves, 0, of=build.trial(receive=Receive(gro=True)))
+    fault = build.worker(
+        "sender",
+        {"attempted_packets": 2, "sent_packets": 2, "sent_messages": 2},
+        worker="left.fault_udp_rcvbuf",
+    )
+    record = build.replace(record, phases=(build.replace(record.phases[0], faults=(fault,)),))
+    found = entry(record, "udp_rcvbuf")
+    assert (2, 128) == (found.packets, found.at_most)
+
+
 def test_a_message_that_the_queue_dropped_whole_is_its_packets() -> None:
     """What left the queue is counted in packets, and so what did not is exact."""
     moves = {"left": {"qdisc.send0.drops": 2, "qdisc.send0.packets": 900}}
