@@ -7,11 +7,13 @@ The schema is ``model.RECORD_SCHEMA``; its history: 1 — the first form.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 from udpbench.errors import RecordError
 from udpbench.model import RECORD_SCHEMA, Experiment, Finding, Sample, Snapshot, TrialRecord
@@ -228,6 +231,23 @@ def read_run(folder: Path) -> Run:
     A torn last line, which is what a kill in the middle of a write leaves, is left out and told as
     a finding. RecordError where the folder is missing, foreign, of another schema, or damaged.
     """
+    with _uncollected():
+        return _read_run(folder)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Read without the collector of cycles: there are none, and looking took half of the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _read_run(folder: Path) -> Run:
     path = folder / RUN_FILE
     lines, findings = _lines(path)
     if not lines:
@@ -266,7 +286,7 @@ def _lines(path: Path) -> tuple[list[dict[str, Any]], tuple[Finding, ...]]:
 def _objects(path: Path, lines: list[bytes]) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         try:
-            value = json.loads(line)
+            value = from_json(line)  # half the time of json.loads
         except ValueError as error:
             raise RecordError(f"{path}:{number}: not JSON: the file is damaged") from error
         if not isinstance(value, dict):
