@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from udpbench.analysis.points import COUNT_METRICS, UNITS, Point, estimate
 from udpbench.definition.published import Bar, published
-from udpbench.model import Change, Facts, Planned, Result
+from udpbench.model import Change, Estimate, Facts, Planned, Result
 from udpbench.records import Run, RunHeader
+from udpbench.report.as_json import NUMBERS
 from udpbench.report.ladder import show_bar
 from udpbench.report.plan import summed_up
 from udpbench.report.shown import MOST_TIMELINES, shown_over_time
@@ -28,6 +30,7 @@ from udpbench.report.story import (
     name_of,
     reason,
     representative,
+    show_number,
     trials_label,
     trust,
 )
@@ -36,6 +39,8 @@ from udpbench.units import format_bytes
 
 LEDGER_COLUMNS = 4
 """Points side by side in one ledger table; more would not fit an A4 page."""
+TOLD = (*COUNT_METRICS, "offered_pps", "delivered_pps", "delivered_pps_spread", "loss_ratio")
+"""Metrics that the results and the ledger show."""
 MOST_TOGETHER = 12
 """Lines of a ledger with something to say below which it fits a page and is kept on one."""
 FEW_HOSTS = 4
@@ -69,6 +74,7 @@ def chapter_data(chapter: Chapter) -> dict[str, Any]:
             for one in chapter.verdicts
         ],
         "ledger": list(_ledger(chapter)),
+        "numbers": list(_numbers(chapter)),
         "over_time": _over_time(chapter),
         "findings": [
             {
@@ -151,6 +157,35 @@ def _parts(point: str, result: Result) -> Iterator[dict[str, str]]:
         if entry.packets and len(entry.parts) > 1:
             told = ", ".join(f"{name} {packets:,}" for name, packets in entry.parts.items())
             yield {"point": point, "stage": entry.stage, "parts": told.replace(",", " ")}
+
+
+def _numbers(chapter: Chapter) -> Iterator[dict[str, Any]]:
+    """Yield the medians of whatever else is known of the points: delay, pacing, cost, memory."""
+    for group in in_groups(chapter.points, LEDGER_COLUMNS):
+        rows = []
+        for name in NUMBERS:
+            found = [estimate(point, name) for point in group]
+            if name not in TOLD and any(one is not None for one in found):
+                unit = UNITS.get(name, "packets")
+                cells = [_median(one, unit, point) for one, point in zip(found, group, strict=True)]
+                rows.append({"name": _in_words(name), "cells": cells})
+        if rows:
+            yield {"points": [name_of(point) for point in group], "rows": rows}
+
+
+def _median(found: Estimate | None, unit: str, point: Point) -> str:
+    """Return a median; with its n where not every valid trial knows the metric."""
+    if found is None:
+        return "–"
+    n = "" if found.n == len(point.valid) else f" (n = {found.n})"
+    return show_number(found.median, unit) + n
+
+
+def _in_words(name: str) -> str:
+    """Return a metric's name without its unit: ``delay p99``, ``send cpu per packet``."""
+    for unit in ("_ns", "_bytes", "_mib_s", "_pps"):
+        name = name.replace(f"{unit}_per", "_per").removesuffix(unit)
+    return name.replace("_", " ").replace("cpu", "CPU")
 
 
 def _over_time(chapter: Chapter) -> str:

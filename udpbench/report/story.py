@@ -17,6 +17,10 @@ from udpbench.model import Estimate, Experiment, Facts, Finding, Result, TrialRe
 from udpbench.records import Run
 from udpbench.units import show_pps, show_ratio
 
+SCALES = {
+    "ns": ((10**9, "s"), (10**6, "ms"), (10**3, "µs")),
+    "B": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")),
+}
 FEW_POINTS = 3
 """So many points are told one by one; of more the extreme ones."""
 FEW_TRIALS = 3
@@ -149,6 +153,23 @@ def show_estimate(found: Estimate | None) -> str:
     digits = 3 if scale == 1e6 else 1 if scale == 1e3 else 0
     low, high = (f"{value / scale:.{digits}f}" for value in (found.low, found.high))
     return f"{show_pps(found.median)} [{low} – {high}]"
+
+
+def show_number(value: float | None, unit: str) -> str:
+    """Return a measured number for reading, in a scale that suits its unit: ``12.3 µs``, ``4 MiB``.
+
+    Rounded to four digits, never parsed.
+    """
+    if value is None:
+        return "–"
+    if unit == "pps":
+        return show_pps(value)
+    if unit == "ratio":
+        return show_ratio(value)
+    for scale, name in SCALES.get(unit, ()):
+        if abs(value) >= scale:
+            return f"{value / scale:.4g} {name}"
+    return f"{value:.4g} {unit}"
 
 
 def name_of(point: Point) -> str:

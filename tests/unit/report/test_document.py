@@ -16,7 +16,8 @@ from udpbench.errors import InputError
 from udpbench.model import Change, Setting
 from udpbench.records import Ending
 from udpbench.report import document
-from udpbench.report.pages import command, restored, run_data
+from udpbench.report.pages import chapter_data, command, restored, run_data
+from udpbench.report.story import tell
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 LABEL = "built-in lab: namespaces of one machine, no hardware"
@@ -92,6 +93,7 @@ def test_every_part_is_there(whole: Path) -> None:
         "Expectations",
         "Where the packets went",
         "Ledger",
+        "Delay, pacing, cost and memory",
         "Over time",
         "Findings",
         "Published: How to receive a million packets per second",
@@ -207,6 +209,17 @@ def test_pages_of_an_earlier_report_are_replaced(tmp_path: Path) -> None:
     assert not (out / "report-9.png").exists()
     assert not (out / document.FIGURES / "old.svg").exists()
     assert (out / "mine.txt").exists()
+
+
+def test_a_median_of_fewer_trials_says_of_how_many(tmp_path: Path) -> None:
+    """A percentile that only one of two trials can carry is not read as that of both."""
+    (one,) = tell([experiment(repetitions=2)], [record(), record(of=trial(repetition=2))])
+    (point,) = one.points
+    some = replace(point.results[0], delay_p99_ns=1500)
+    told = replace(one, points=(replace(point, results=(some, point.results[1])),))
+    (part,) = chapter_data(told)["numbers"]
+    assert {"name": "delay p99", "cells": ["1.5 µs (n = 1)"]} in part["rows"]
+    assert {"name": "send calls per packet", "cells": ["0.1 calls"]} in part["rows"]
 
 
 # --- the run's own page --------------------------------------------------------------------------

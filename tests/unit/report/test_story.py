@@ -18,6 +18,7 @@ from udpbench.report.story import (
     reason,
     representative,
     show_estimate,
+    show_number,
     tell,
     trials_label,
 )
@@ -124,6 +125,25 @@ def test_an_interval_has_the_unit_of_its_median() -> None:
     assert "15 pps [14 – 16]" == show_estimate(Estimate(15, 14, 16, 7, "pps"))
     assert "15 pps" == show_estimate(Estimate(15, None, None, 1, "pps"))
     assert "–" == show_estimate(None)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (12_345, "ns", "12.35 µs"),
+        (999, "ns", "999 ns"),
+        (2.5e9, "ns", "2.5 s"),
+        (4 * 2**20, "B", "4 MiB"),
+        (0, "B", "0 B"),
+        (0.125, "CPUs", "0.125 CPUs"),
+        (0.25, "ratio", "25.00 %"),
+        (1500, "pps", "1.5 kpps"),
+        (None, "ns", "–"),
+    ],
+)
+def test_a_number_reads_well_in_its_unit(value: float | None, unit: str, text: str) -> None:
+    """In the largest scale that it reaches; what is not known is no 0."""
+    assert text == show_number(value, unit)
 
 
 def test_equal_findings_are_told_once() -> None:
