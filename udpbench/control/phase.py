@@ -306,7 +306,7 @@ PATH_PACKETS_PER_FLOW = 4
 PATH_PACKETS_MIN = 100
 """Per worker: so many delays have a 90th percentile (analysis/delay.py)."""
 PATH_PACKETS_MAX = 1000
-REST_NS = SECOND_NS // 10
+REST_NS = SECOND_NS // 20
 """Over so long are they spread, so that each finds everything at rest."""
 PATH_LIMIT_NS = 2 * SECOND_NS
 

@@ -201,9 +201,9 @@ def merged() -> list[WorkerSpec]:
 @pytest.mark.parametrize(
     ("specs", "count", "rate_pps"),
     [
-        (workers(), 100, 1000),
-        (workers(flows=50), 200, 2000),
-        (workers(flows=500), 1000, 10_000),
+        (workers(), 100, 2000),
+        (workers(flows=50), 200, 4000),
+        (workers(flows=500), 1000, 20_000),
         (workers(flows=20, rate_pps=40), 20, 40),
         (workers(flows=20, rate_pps=1), 1, 1),
         (workers(flows=20, work_ns=10**6), 100, 500),
