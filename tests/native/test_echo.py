@@ -162,12 +162,26 @@ def test_a_socket_that_is_none() -> None:
 # --- stamps --------------------------------------------------------------------------------------
 
 
+def stamped_on_arrival(sock: socket.socket, to: socket.socket) -> bool:
+    """Return whether the kernel stamps already; until it does, a datagram is stamped when read.
+
+    The first socket that asks has it switch that on some time later (net_enable_timestamp).
+    """
+    to.send(b"now?")
+    sent_ns = time.time_ns()
+    wait_until("5 ms", lambda: time.time_ns() > sent_ns + 5 * 10**6)
+    _, ((_, _, stamp),), _, _ = sock.recvmsg(64, 64)
+    seconds, nanoseconds = struct.unpack("qq", stamp)
+    return bool(seconds * SECOND_NS + nanoseconds < sent_ns + 10**6)
+
+
 @pytest.mark.parametrize("call", [lib.UB_RECEIVE_RECVMMSG, lib.UB_RECEIVE_RECV])
 def test_stamps_split_the_delay(call: int) -> None:
     """A datagram that waited 50 ms in its socket spent them at the application's door."""
     delay, stack, application = (ffi.new("struct ub_histogram *") for _ in range(3))
     with receiving_socket() as sock, sending_socket(sock.getsockname()) as to:
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        wait_until("stamps on arrival", lambda: stamped_on_arrival(sock, to))
         sender = Sending(ffi, lib, [to])
         sender.run(count=5)
         waited_until = time.monotonic_ns() + SECOND_NS // 20
