@@ -38,6 +38,10 @@ LAB_PACKAGES = {
     "sockperf": lambda: shutil.which("sockperf") is not None,
 }
 """What the lab tests need besides, as real parts."""
+BENCH_PACKAGES = {
+    name: lambda name=name: shutil.which(name) is not None for name in ("iperf3", "sockperf")
+}
+"""Rivals, and nothing that udpbench needs."""
 SERVICE_POLICY = Path("/usr/sbin/policy-rc.d")
 """Asked by Debian's packages whether to start what they install; 101 is no (invoke-rc.d(8))."""
 
@@ -248,6 +252,7 @@ def docs(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Measure udpbench itself, as ratios in one run."""
     prepare(session)
+    install_system_packages(BENCH_PACKAGES)
     for program in sorted((ROOT / "benchmarks").glob("*.py")):
         run(session, "python", str(program), *session.posargs)
 
