@@ -1,9 +1,10 @@
 """The loops of udpbench beside bare ones, iperf3 and sockperf: ratios of interleaved slices.
 
-Every contestant runs pinned to the same CPUs of the same pair of namespaces, in short slices whose
-order is random in each round, and is judged by the same counter of the kernel. Prints the table
-that README.md holds, and fails where a bar is missed. Needs root, gcc, iperf3 and sockperf:
-``ways.py [ROUNDS]``.
+Both sides of a duel are pinned to the same CPUs of the same pair of namespaces and alive all the
+time; one of them is stopped (SIGSTOP) while the other runs, in turns of a tenth of a second,
+because what a virtual CPU gets done changes within a second by half. Both are judged by the same counter of
+the kernel. Prints the table that README.md holds, and fails where a bar is missed. Needs root, gcc,
+iperf3 and sockperf: ``ways.py [ROUNDS]``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import platform
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,7 +40,6 @@ from udpbench.control.trial import (
     await_links,
     bind_workers,
     close_workers,
-    prepare_workers,
     prove_destinations,
     read_facts,
 )
@@ -46,19 +47,21 @@ from udpbench.control.waiting import Clock, Interrupt, Waiter
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.model import SECOND_NS, Sample, Snapshot
 
-ROUNDS = 15
+ROUNDS = 101
+GENERATOR_ROUNDS = 11
 SEED = 20261121
-SETTLE_S = 0.15
-"""Until every loop runs and every queue is as full as it will be."""
-SLICE_S = 0.4
-PROGRAM_S = 5
-"""After so long a rival ends by itself, whatever becomes of this program."""
+SETTLE_S = 0.03
+"""Until a side that goes on runs again and its queues are as full as they will be."""
+SLICE_S = 0.1
+GENERATOR_S = 0.4
+PROGRAM_S = 90
+"""After so long a side ends by itself, whatever becomes of this program."""
 LEASE_NS = 10 * SECOND_NS
 START_NS = 50 * 10**6
 DEADLINE_S = 5.0
 NICE = -20
 CONFIDENCE = 0.95
-ADDRESS, PORT = "192.168.254.1", 4321
+ADDRESS, PORT, RIVAL_PORT = "192.168.254.1", 4321, 4322
 
 
 def bars_missing() -> list[str]:
@@ -84,28 +87,31 @@ class Rival:
     sender: str
 
 
-CONTESTANTS: dict[str, Own | Rival] = {
-    "plain": Own({}),
-    "plain bare": Rival(
-        f"{{bare}} receive {PORT} 64 0 512 {PROGRAM_S}",
-        f"{{bare}} send {ADDRESS} {PORT} 32 1 1024 {PROGRAM_S}",
-    ),
-    "nap": Own({"receive": {"wait": "nap 100us"}}),
-    "iperf3": Rival(
-        f"iperf3 -s -1 -p {PORT}",
-        f"iperf3 -c {ADDRESS} -p {PORT} -u -b 0 -l 32 -t {PROGRAM_S}",
-    ),
-    "sockperf": Rival(
-        f"sockperf server -i {ADDRESS} -p {PORT}",
-        f"sockperf throughput -i {ADDRESS} -p {PORT} -m 32 -t {PROGRAM_S}",
-    ),
-    "gso": Own({"send": {"gso": 64}, "receive": {"gro": True}}),
-    "gso bare": Rival(
-        f"{{bare}} receive {PORT} 65535 1 16 {PROGRAM_S}",
-        f"{{bare}} send {ADDRESS} {PORT} 32 64 16 {PROGRAM_S}",
-    ),
+PLAIN, NAP = Own({}), Own({"receive": {"wait": "nap 100us"}})
+MERGED = Own({"send": {"gso": 64}, "receive": {"gro": True}})
+BARE = Rival(
+    f"{{bare}} receive {RIVAL_PORT} 64 0 512 {PROGRAM_S}",
+    f"{{bare}} send {ADDRESS} {RIVAL_PORT} 32 1 1024 {PROGRAM_S}",
+)
+BARE_MERGED = Rival(
+    f"{{bare}} receive {RIVAL_PORT} 65535 1 16 {PROGRAM_S}",
+    f"{{bare}} send {ADDRESS} {RIVAL_PORT} 32 64 16 {PROGRAM_S}",
+)
+IPERF3 = Rival(
+    f"iperf3 -s -1 -p {RIVAL_PORT}",
+    f"iperf3 -c {ADDRESS} -p {RIVAL_PORT} -u -b 0 -l 32 -t {PROGRAM_S}",
+)
+SOCKPERF = Rival(
+    f"sockperf server -i {ADDRESS} -p {RIVAL_PORT}",
+    f"sockperf throughput -i {ADDRESS} -p {RIVAL_PORT} -m 32 -t {PROGRAM_S}",
+)
+DUELS = {
+    "plain": (PLAIN, BARE),
+    "iperf3": (NAP, IPERF3),
+    "sockperf": (NAP, SOCKPERF),
+    "gso": (MERGED, BARE_MERGED),
 }
-"""All in one lab; what is delivered is ``Udp: InDatagrams``, one for each skb that was read."""
+"""What is delivered is ``Udp: InDatagrams``, one for each skb that was read."""
 
 CUT = {"settings": {"sender": {"ethtool": {"features": {"tx-udp-segmentation": False}}}}}
 GENERATORS = {
@@ -164,7 +170,8 @@ class Stage:
     def attempt(self, name: str, own: Own) -> Attempt:
         """Return a trial, bound to workers, with its settings in force."""
         if name not in self.attempts:
-            data = {"question": "How fast?", "warmup": "0s", **own.keys}
+            duration = f"{PROGRAM_S}s"
+            data = {"question": "How fast?", "warmup": "0s", "duration": duration, **own.keys}
             (trial,) = load_experiment_data(data, "ways").points
             attempt = Attempt(self.bench, trial, 1, 1)
             for step in PREPARING:
@@ -174,7 +181,7 @@ class Stage:
 
     def cpu(self, role: str) -> int:
         """Return the CPU of a role's worker; rivals are pinned to it, too."""
-        attempt = self.attempt("plain", CONTESTANTS["plain"])  # type: ignore[arg-type]
+        attempt = self.attempt("plain", PLAIN)
         (cpu,) = [spec.cpu for spec in attempt.workers if spec.role == role]
         assert cpu is not None
         return cpu
@@ -224,34 +231,39 @@ def offered(made: Stage) -> int:
     return int(columns[9]) + int(columns[11])
 
 
-def rate(counter: Callable[[], int]) -> float:
+def rate(counter: Callable[[], int], settle_s: float, slice_s: float) -> float:
     """Return how fast a counter grows over one slice, per second."""
-    time.sleep(SETTLE_S)
+    time.sleep(settle_s)
     before, begun_ns = counter(), time.monotonic_ns()
-    time.sleep(SLICE_S)
+    time.sleep(slice_s)
     after, ended_ns = counter(), time.monotonic_ns()
     return (after - before) * SECOND_NS / (ended_ns - begun_ns)
 
 
-def slice_of(made: Stage, name: str, one: Own | Rival, counter: Callable[[], int]) -> float:
-    """Run a contestant for one slice, and return the rate of a counter in it."""
-    if isinstance(one, Rival):
-        return rival_slice(made, one, counter)
-    attempt = made.attempt(name, one)
-    prepare_workers(attempt)
-    put_first()
+@contextmanager
+def running(made: Stage, name: str, own: Own) -> Iterator[list[int]]:
+    """Yield the processes of udpbench's workers, in their loops."""
+    attempt = made.attempt(name, own)
+    pids: list[int] = []
     try:
+        for remote in crew_of(attempt).working:
+            mine = [spec for spec in attempt.workers if spec.host == remote.name]
+            pids += {one.pid for one in remote.prepare(mine)}
+        put_first()
         at_ns = time.monotonic_ns() + START_NS
         order = StartOrder("measured", 7, PROGRAM_S * SECOND_NS, None)
         for remote in crew_of(attempt).working:
             remote.start(order, at_ns)
-        return rate(counter)
+        yield pids
     finally:
+        for pid in pids:
+            send_signal(pid, signal.SIGCONT)
         close_workers(attempt)
 
 
-def rival_slice(made: Stage, rival: Rival, counter: Callable[[], int]) -> float:
-    """Run two programs in the namespaces for one slice, and end them."""
+@contextmanager
+def playing(made: Stage, rival: Rival) -> Iterator[list[int]]:
+    """Yield the processes of a rival's two programs, once packets flow."""
     receiver = spawn(made, "receiver", rival.receiver)
     try:
         await_listener(made, receiver, tcp=rival.receiver.startswith("iperf3"))
@@ -259,11 +271,78 @@ def rival_slice(made: Stage, rival: Rival, counter: Callable[[], int]) -> float:
         try:
             put_first()
             await_packets(made)
-            return rate(counter)
+            yield [receiver.pid, sender.pid]
         finally:
             end(sender)
     finally:
         end(receiver)
+
+
+def send_signal(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may have ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+@dataclass
+class Side:
+    """One side of a duel: its processes, its rates, and what it has used up in its turns."""
+
+    pids: list[int]
+    rates: list[float] = field(default_factory=list)
+    user_ns: int = 0
+    messages: int = 0
+
+    def signal(self, number: signal.Signals) -> None:
+        """Stop or go on."""
+        for pid in self.pids:
+            send_signal(pid, number)
+
+    def turn(self, made: Stage) -> None:
+        """Run for one slice."""
+        used_ns, read = self._used_ns(), delivered(made)
+        self.signal(signal.SIGCONT)
+        self.rates.append(rate(lambda: delivered(made), SETTLE_S, SLICE_S))
+        self.signal(signal.SIGSTOP)
+        self.user_ns += self._used_ns() - used_ns
+        self.messages += delivered(made) - read
+
+    def _used_ns(self) -> int:
+        return sum(int(psutil.Process(pid).cpu_times().user * 1e9) for pid in self.pids)
+
+    @property
+    def user_ns_per_message(self) -> float:
+        """Return what of a message's cost is not the kernel's."""
+        return self.user_ns / self.messages
+
+
+def duel(made: Stage, name: str, count: int) -> tuple[Side, Side]:
+    """Return udpbench and its rival after so many rounds, in which each has a turn."""
+    order = random.Random(f"{SEED}/{name}")  # noqa: S311 - an order, no secret
+    own, rival = DUELS[name]
+    with playing(made, rival) as theirs:
+        other = Side(theirs)
+        other.signal(signal.SIGSTOP)
+        with running(made, name, own) as mine:
+            await_packets(made)
+            sides = (Side(mine), other)
+            sides[0].signal(signal.SIGSTOP)
+            for _ in range(count):
+                for side in order.sample(sides, 2):
+                    side.turn(made)
+    return sides
+
+
+def generated(made: Stage, count: int) -> dict[str, list[float]]:
+    """Return what each generator offers, one slice in every round."""
+    order = random.Random(SEED)  # noqa: S311 - an order, no secret
+    found: dict[str, list[float]] = {name: [] for name in GENERATORS}
+    for _ in range(count):
+        for name in order.sample(list(GENERATORS), len(GENERATORS)):
+            with running(made, name, GENERATORS[name]):
+                await_packets(made)
+                found[name].append(rate(lambda: offered(made), SETTLE_S, GENERATOR_S))
+    return found
 
 
 def spawn(made: Stage, role: str, program: str) -> subprocess.Popen[bytes]:
@@ -281,7 +360,7 @@ def await_listener(made: Stage, receiver: subprocess.Popen[bytes], tcp: bool) ->
     """Wait until somebody listens on the port."""
     file = Path(f"/proc/{made.pid('receiver')}/net/{'tcp6' if tcp else 'udp'}")
     deadline = time.monotonic() + DEADLINE_S
-    while f":{PORT:04X} " not in file.read_text():
+    while f":{RIVAL_PORT:04X} " not in file.read_text():
         assert receiver.poll() is None, f"{receiver.args!r} ended"
         assert time.monotonic() < deadline, f"{receiver.args!r} does not listen"
         time.sleep(0.01)
@@ -302,21 +381,6 @@ def end(program: subprocess.Popen[bytes]) -> None:
 
 
 # --- numbers -------------------------------------------------------------------------------------
-
-
-def rounds(
-    made: Stage, contestants: dict[str, Any], counter: Callable[[], int], count: int
-) -> dict[str, list[float]]:
-    """Return the rates of every contestant, one of each round."""
-    order = random.Random(SEED)  # noqa: S311 - an order, no secret
-    found: dict[str, list[float]] = {name: [] for name in contestants}
-    for number in range(count):
-        names = list(contestants)
-        order.shuffle(names)
-        for name in names:
-            found[name].append(slice_of(made, name, contestants[name], counter))
-        print(f"round {number + 1} of {count}", file=sys.stderr)
-    return found
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
@@ -341,59 +405,46 @@ class Row:
     met: bool
 
 
-def ratio_row(what: str, ratios: list[float], bar: float, rates: Sequence[float]) -> Row:
+def ratio_row(what: str, own: list[float], other: list[float], bar: float, unit: int = 1) -> Row:
     """Return the line of a ratio, which its interval's lower bound must reach."""
+    ratios = [a / b for a, b in zip(own, other, strict=True)]
     low, high = interval(ratios)
-    sides = " against ".join(f"{value / 1000:.0f}" for value in rates)
+    sides = " against ".join(f"{unit * median(side) / 1000:.0f}" for side in (own, other))
     found = f"{median(ratios):.2f} ({low:.2f}–{high:.2f}); {sides} kpps"
     return Row(what, found, f"≥ {bar}", low >= bar)
 
 
-def against(found: dict[str, list[float]], one: str, other: str) -> list[float]:
-    """Return the ratio of two contestants in each round."""
-    return [a / b for a, b in zip(found[one], found[other], strict=True)]
-
-
-def rows(found: dict[str, list[float]], made: dict[str, list[float]], rss: int) -> list[Row]:
+def rows(duels: dict[str, tuple[Side, Side]], made: dict[str, list[float]], rss: int) -> list[Row]:
     """Return the table."""
-    mid = {name: median(values) for name, values in {**found, **made}.items()}
-    costs = [1e9 / a - 1e9 / b for a, b in zip(found["plain"], found["plain bare"], strict=True)]
-    low, high = interval(costs)
-    best = max(("plain", "nap"), key=lambda name: mid[name])
-    rival = max(("iperf3", "sockperf"), key=lambda name: mid[name])
-    accounting = ratio_row(
-        "`sendmmsg` → `recvmmsg`, 32 B, `read: header`, against the bare loops",
-        against(found, "plain", "plain bare"),
-        0.95,
-        (mid["plain"], mid["plain bare"]),
-    )
+    rates = {name: (own.rates, other.rates) for name, (own, other) in duels.items()}
+    user_ns = " against ".join(f"{side.user_ns_per_message:.0f}" for side in duels["plain"])
     return [
-        accounting,
+        ratio_row(
+            "`sendmmsg` → `recvmmsg`, 32 B, `read: header`, against the bare loops",
+            *rates["plain"],
+            0.95,
+        ),
         Row(
-            "of that, the accounting of a packet at the receiver",
-            f"{median(costs):.0f} ns ({low:.0f}–{high:.0f})",
+            "of that, user time of a packet at both ends: headers, windows, counts, clock",
+            f"{user_ns} ns",
             "shown",
             True,
         ),
-        ratio_row(
-            f"best plain way (`{'nap 100us' if best == 'nap' else 'block'}`) against "
-            f"iperf3 ({mid['iperf3'] / 1000:.0f} kpps) and sockperf "
-            f"({mid['sockperf'] / 1000:.0f} kpps), 32 B",
-            against(found, best, rival),
-            1.1,
-            (mid[best], mid[rival]),
+        *(
+            ratio_row(f"plain with `wait: nap 100us`, 32 B, against {name}", *rates[name], 1.1)
+            for name in ("iperf3", "sockperf")
         ),
         ratio_row(
             "`gso: 64` × 32 B → `gro`, segmentation on, against the bare loops; packets",
-            against(found, "gso", "gso bare"),
+            *rates["gso"],
             0.85,
-            (64 * mid["gso"], 64 * mid["gso bare"]),
+            64,
         ),
         ratio_row(
             "`gso: 64` with `tx-udp-segmentation` off, as a generator, against `sendmmsg`",
-            against(made, "gso cut", "sendmmsg"),
+            made["gso cut"],
+            made["sendmmsg"],
             3,
-            (mid["gso cut"], mid["sendmmsg"]),
         ),
         Row(
             "resident memory of a worker process",
@@ -406,21 +457,11 @@ def rows(found: dict[str, list[float]], made: dict[str, list[float]], rss: int) 
 
 def resident_bytes(made: Stage) -> int:
     """Return the most that a worker process has in memory, buffers of all batches in use."""
-    attempt = made.attempt("processes", Own(PROCESSES))
-    crew = crew_of(attempt)
-    pids: list[int] = []
-    try:
-        for remote in crew.working:
-            mine = [spec for spec in attempt.workers if spec.host == remote.name]
-            pids += [one.pid for one in remote.prepare(mine)]
-        at_ns = time.monotonic_ns() + START_NS
-        for remote in crew.working:
-            remote.start(StartOrder("measured", 7, SECOND_NS, None), at_ns)
-        rate(lambda: delivered(made))
+    with running(made, "processes", Own(PROCESSES)) as pids:
+        await_packets(made)
+        rate(lambda: delivered(made), SETTLE_S, SLICE_S)
         texts = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
-        return max(int(re.findall(r"VmRSS:\s+(\d+) kB", text)[0]) * 1024 for text in texts)
-    finally:
-        close_workers(attempt)
+    return max(int(re.findall(r"VmRSS:\s+(\d+) kB", text)[0]) * 1024 for text in texts)
 
 
 def compiled(folder: Path) -> Path:
@@ -448,12 +489,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         bare = compiled(Path(folder))
         with stage(bare) as made:
-            found = rounds(made, CONTESTANTS, lambda: delivered(made), count)
+            duels = {name: duel(made, name, count) for name in DUELS}
             rss = resident_bytes(made)
         with stage(bare) as made:
-            generated = rounds(made, GENERATORS, lambda: offered(made), count)
-    table = rows(found, generated, rss)
-    print(f"{machine()}; {count} rounds of {SLICE_S} s, seed {SEED}\n")
+            generators = generated(made, min(count, GENERATOR_ROUNDS))
+    table = rows(duels, generators, rss)
+    print(f"{machine()}; {count} rounds of {SLICE_S} s a side, seed {SEED}\n")
     print("| what | median ratio (95 % interval) | bar | met |\n|---|---|---|---|")
     for row in table:
         print(f"| {row.what} | {row.found} | {row.bar} | {'yes' if row.met else '**no**'} |")

@@ -36,6 +36,7 @@ def test_the_interval_of_a_median_is_of_order_statistics(
 
 def test_a_bar_is_reached_by_the_lower_bound(ways: ModuleType) -> None:
     """A median above it is not enough."""
-    rows = [ways.ratio_row("x", [0.9, 1.0, 1.1], bar, (3000.0, 2500.0)) for bar in (0.9, 0.95)]
+    own, other = [1800.0, 2000.0, 2200.0], [2000.0] * 3
+    rows = [ways.ratio_row("x", own, other, bar, 2) for bar in (0.9, 0.95)]
     assert [True, False] == [row.met for row in rows]
-    assert "1.00 (0.90–1.10); 3 against 2 kpps" == rows[0].found
+    assert "1.00 (0.90–1.10); 4 against 4 kpps" == rows[0].found
