@@ -1,9 +1,9 @@
 """The loops of udpbench beside bare ones, iperf3 and sockperf: ratios of interleaved slices.
 
 Both sides of a duel are pinned to the same CPUs of the same pair of namespaces and alive all the
-time; one of them is stopped (SIGSTOP) while the other runs, in turns of a tenth of a second,
-because what a virtual CPU gets done changes within a second by half. Both are judged by the same counter of
-the kernel. Prints the table that README.md holds, and fails where a bar is missed. Needs root, gcc,
+time; one is stopped (SIGSTOP) while the other runs, in turns of a tenth of a second, because what a
+virtual CPU gets done changes within a second by half. Both are judged by the same counter of the
+kernel. Prints the table that README.md holds, and fails where a bar is missed. Needs root, gcc,
 iperf3 and sockperf: ``ways.py [ROUNDS]``.
 """
 
