@@ -90,6 +90,8 @@ class World:
     """Host → what somebody else changes there under way."""
     links: dict[str, list[Any]] = field(default_factory=dict)
     """Host → how its link is, from one asking to the next; the last one stays."""
+    capabilities: dict[str, bool] = field(default_factory=dict)
+    """What every agent may do or has, beside net_admin."""
     left_behind: tuple[str, ...] = ()
     """Runs that died and whose settings are on the machine still."""
 
@@ -175,7 +177,7 @@ class FakeAgent:
     def _hello(self, build: str, **_args: Any) -> Hello:
         netns = self.world.netns.get(self.host, self.pid or 0)
         left = self.world.left_behind if self.host == "machine" else ()
-        capabilities = {"net_admin": True}
+        capabilities = {"net_admin": True, **self.world.capabilities}
         return Hello(self.pid or 0, netns, "boot", build, "3.11", capabilities, left_behind=left)
 
     def _ping(self) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from control.fake import World, experiment, lab
 from udpbench.control.rehearsal import rehearse
-from udpbench.errors import ConnectError
+from udpbench.errors import ConnectError, HostLacks
 
 SYSCTL = "net.core.rmem_max"
 
@@ -30,6 +30,13 @@ def test_points_with_other_settings_are_rehearsed_apart() -> None:
         for each in (first, second)
     ]
     assert [[1400], [9000]] == wanted
+
+
+def test_what_a_kernel_lacks_is_found_in_a_rehearsal() -> None:
+    """As in a run, before anything is tried."""
+    world = World(capabilities={"udp_zerocopy": False})
+    with pytest.raises(HostLacks, match=r"sender: send\.zerocopy: this kernel has no zero copy"):
+        rehearse([experiment(send={"zerocopy": True})], lab(), world.surroundings().reach)
 
 
 def test_the_machine_is_only_read() -> None:

@@ -438,6 +438,19 @@ def test_what_a_dead_run_left_refuses_the_next(tmp_path: Path) -> None:
     assert not [word for word in world.words if word.startswith(("apply", "start"))]
 
 
+def test_what_a_kernel_lacks_refuses_the_run(tmp_path: Path) -> None:
+    """Everything that any trial needs is told at once, before anything is changed or sent."""
+    world = World(capabilities={"udp_gso": False, "udp_gro": False})
+    outcome, _ = go(world, tmp_path, experiment(send={"gso": 8}, receive={"gro": True}))
+    assert (
+        "sender: send.gso: this kernel has no segmentation of UDP messages (UDP_SEGMENT); "
+        "Linux has it since 4.18; receiver: receive.gro: this kernel has no merged datagrams "
+        "(UDP_GRO); Linux has it since 5.0"
+    ) == str(outcome.error)
+    assert (3, "HostLacks") == (outcome.exit_code, type(outcome.error).__name__)
+    assert not [word for word in world.words if word.startswith(("apply", "start"))]
+
+
 def test_mending_asks_every_agent_and_says_what_was_undone() -> None:
     """Namespaces of a built-in lab have nothing; the machine may."""
     world = World(left_behind=("20261121T080000-17",))
