@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -13,15 +14,17 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
-def ways() -> ModuleType:
-    """Return benchmarks/ways.py as a module."""
+def ways() -> Iterator[ModuleType]:
+    """Yield benchmarks/ways.py as a module; as a program it finds what lies beside it."""
     spec = importlib.util.spec_from_file_location("benchmark_ways", FOLDER / "ways.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    sys.path.insert(0, str(FOLDER))
     spec.loader.exec_module(module)
-    return module
+    yield module
+    sys.path.remove(str(FOLDER))
 
 
 @pytest.mark.parametrize(
