@@ -80,3 +80,18 @@ def test_a_journal_of_another_boot_is_removed(host: Host, journal: Journal) -> N
     assert () == later(host).restore(left_behind=True)
     assert not journal.path.exists()
     assert "4194304" == value(host)
+
+
+def test_what_root_left_is_not_said_to_be_nothing(host: Host, journal: Journal) -> None:
+    """Another user can neither see nor mend it, and hears who can."""
+
+    class Closed(Host):
+        """A host whose journals this user may not list."""
+
+        def listdir(self, path: str) -> list[str]:
+            raise PermissionError(13, "Permission denied", path)
+
+    closed = Closed(host.root)
+    assert () == abandoned(closed)
+    with pytest.raises(RestoreError, match="is not for this user to see; as root, type"):
+        later(closed).restore(left_behind=True)

@@ -10,7 +10,6 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -316,16 +315,9 @@ def test_a_sender_is_not_prepared_for_an_unproven_route(
     assert "none" == agent.ask("sample", since=0)["state"]
 
 
-def free_port() -> int:
-    """Return a UDP port that is free now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def running_receiver(agent: Agent) -> int:
-    """Start a receiver on a free port; return its process."""
-    workers = [spec("receiver", "127.0.0.1", free_port())]
+def running_receiver(agent: Agent, port: int) -> int:
+    """Start a receiver; return its process."""
+    workers = [spec("receiver", "127.0.0.1", port)]
     pid = int(agent.ask("prepare", interface="lo", workers=workers)[0]["pid"])
     start = {"phase": "path", "tag": 1, "at_ns": time.monotonic_ns(), "duration_ns": 10**9}
     assert agent.ask("start", **start, count=1) is None
@@ -339,10 +331,10 @@ def wait_for_end(pid: int) -> None:
     os.close(pidfd)
 
 
-def test_workers_are_sampled_stopped_and_closed(agent: Agent) -> None:
+def test_workers_are_sampled_stopped_and_closed(agent: Agent, port: int) -> None:
     """The agent itself samples every 100 ms; stop ends the loops, close the process."""
     agent.hello()
-    pid = running_receiver(agent)
+    pid = running_receiver(agent, port)
     deadline = time.monotonic() + DEADLINE_S
     while len((reply := agent.ask("sample", since=0))["samples"]) < 4:
         assert time.monotonic() < deadline, reply
@@ -363,19 +355,19 @@ def test_workers_are_sampled_stopped_and_closed(agent: Agent) -> None:
     assert "none" == agent.ask("sample", since=0)["state"]
 
 
-def test_workers_die_with_their_agent(agent: Agent) -> None:
+def test_workers_die_with_their_agent(agent: Agent, port: int) -> None:
     """An agent that is killed cannot end its workers: the kernel does."""
     agent.hello()
-    pid = running_receiver(agent)
+    pid = running_receiver(agent, port)
     agent.process.kill()
 
     wait_for_end(pid)
 
 
-def test_workers_end_with_the_lease(agent: Agent) -> None:
+def test_workers_end_with_the_lease(agent: Agent, port: int) -> None:
     """Running loops are no reason to stay."""
     agent.hello(lease_ns=SECOND_NS)
-    pid = running_receiver(agent)
+    pid = running_receiver(agent, port)
 
     assert 0 == agent.ended()[0]
     with pytest.raises(ProcessLookupError):

@@ -24,14 +24,6 @@ ALONE = Receive(workers_as="processes")
 
 
 @pytest.fixture
-def port() -> int:
-    """Find a UDP port that is free now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@pytest.fixture
 def pool() -> Iterator[Pool]:
     """Make a pool that leaves no process behind, and is not patient."""
     made = Pool(Host(), "right", Limits(answer_ns=SECOND_NS // 2, close_ns=SECOND_NS // 2))

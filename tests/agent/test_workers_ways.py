@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -18,14 +18,6 @@ from udpbench.errors import WorkerFailed
 from udpbench.model import SECOND_NS, Fault, FlowSpec, Receive, Send, Traffic, WorkerSpec
 
 COST = {"user_ns", "system_ns", "voluntary_switches", "involuntary_switches"}
-
-
-@pytest.fixture
-def port() -> int:
-    """Find a UDP port that is free now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
@@ -138,11 +130,11 @@ def test_members_of_a_group_have_a_socket_each(
     assert 128 == pool.sample(0).flows[0].packets
 
 
-def test_a_worker_that_takes_turns_reads_several_ports(pool: Pool, port: int) -> None:
+def test_a_worker_that_takes_turns_reads_several_ports(
+    pool: Pool, port: int, free_port: Callable[[], int]
+) -> None:
     """One socket for each of its ports."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        other = int(probe.getsockname()[1])
+    other = free_port()
     spec = replace(reading(port, wait="epoll"), bind_ports=(port, other))
     (prepared,) = pool.prepare([spec])
     assert 2 == len(prepared.socket_inodes)

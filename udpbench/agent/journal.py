@@ -244,6 +244,8 @@ class Leftovers:
 
     here: tuple[Path, ...]
     stale: tuple[Path, ...]
+    hidden: bool = False
+    """Root keeps journals here, which another user can neither read nor replay."""
 
 
 def leftovers(host: Host) -> Leftovers:
@@ -253,8 +255,8 @@ def leftovers(host: Host) -> Leftovers:
     own = identify(host, "")
     try:
         names = host.listdir(FOLDER) if host.exists(FOLDER) else []
-    except PermissionError:  # root's journals, which another user can neither read nor replay
-        names = []
+    except PermissionError:
+        return Leftovers((), (), hidden=True)
     for path in (host.path(FOLDER) / name for name in names if name.endswith(".jsonl")):
         try:
             identity = _load(path)[0]

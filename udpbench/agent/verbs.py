@@ -14,7 +14,7 @@ from udpbench.agent.facts import facts
 from udpbench.agent.faults import Faults
 from udpbench.agent.guardian import Guardian
 from udpbench.agent.host import Host
-from udpbench.agent.journal import Journal, abandoned, leftovers
+from udpbench.agent.journal import FOLDER, Journal, abandoned, leftovers
 from udpbench.agent.locks import Held, Locks
 from udpbench.agent.pool import Pool
 from udpbench.agent.route import prove
@@ -153,7 +153,14 @@ class Verbs:
         """Go through every journal found, and on where one fails; stale ones describe nothing."""
         undone: list[Change] = []
         failures: list[str] = []
-        for path in leftovers(self._host).stale:
+        found = leftovers(self._host)
+        if found.hidden:
+            raise RestoreError(
+                f"{FOLDER}: what root's runs have left behind is not for this user to see; "
+                "as root, type: udpbench restore",
+                self.name,
+            )
+        for path in found.stale:
             path.unlink()
         for path in abandoned(self._host):
             try:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from udpbench.analysis.points import COUNT_METRICS, UNITS, Point, estimate
+from udpbench.analysis.stages import STAGES
 from udpbench.definition.published import Bar, published
 from udpbench.model import Change, Estimate, Facts, Planned, Result
 from udpbench.records import Run, RunHeader
@@ -43,6 +44,8 @@ TOLD = (*COUNT_METRICS, "offered_pps", "delivered_pps", "delivered_pps_spread", 
 """Metrics that the results and the ledger show."""
 MOST_TOGETHER = 12
 """Lines of a ledger with something to say below which it fits a page and is kept on one."""
+MEANT = {stage.name: stage for stage in STAGES}
+"""A stage's name → what it means; a record of another udpbench may have others."""
 FEW_HOSTS = 4
 """Hosts side by side in one table of the environment."""
 
@@ -120,7 +123,11 @@ def _rows(chapter: Chapter) -> Iterator[dict[str, Any]]:
 
 
 def _ledger(chapter: Chapter) -> Iterator[dict[str, Any]]:
-    """Yield the ledgers of the points' representative trials, a few points to a table."""
+    """Yield the ledgers of the points' representative trials, a few points to a table.
+
+    A stage is explained below the first table in which a packet ended there, or nobody can tell.
+    """
+    explained: set[str] = set()
     for group in in_groups(accounted(chapter), LEDGER_COLUMNS):
         results = [result for _, result in group]
         lines = ledger_rows(results)
@@ -137,18 +144,30 @@ def _ledger(chapter: Chapter) -> Iterator[dict[str, Any]]:
             for point, result in group
         ]
         parts = [part for point, result in group for part in _parts(name_of(point), result)]
-        long = len(parts) + sum(line.moved for line in lines) > MOST_TOGETHER
-        yield {"points": points, "rows": rows, "parts": parts, "long": long}
+        moved = [line.name for line in lines if line.moved and line.stage]
+        told = [_told(name) for name in moved if name in MEANT and name not in explained]
+        explained.update(moved)
+        long = len(parts) + 2 * len(told) + len(moved) > MOST_TOGETHER
+        yield {"points": points, "rows": rows, "parts": parts, "told": told, "long": long}
+
+
+def _told(stage: str) -> dict[str, str]:
+    """Return what a packet's end at a stage means and what helps against it, as sentences."""
+    helps = MEANT[stage].helps
+    return {"stage": stage, "means": MEANT[stage].means, "helps": f"What helps: {helps}."}
 
 
 def stages(chapters: Sequence[Chapter]) -> list[dict[str, str]]:
-    """Return every stage with what it is read from, once for the whole document."""
+    """Return every stage in the packet's order: what it means and is read from, once for all."""
     found: dict[str, str] = {}
     for chapter in chapters:
         for _, result in accounted(chapter):
             for entry in result.ledger.entries if result.ledger is not None else ():
                 found.setdefault(entry.stage, entry.source)
-    return [{"stage": stage, "source": source} for stage, source in found.items()]
+    return [
+        {"stage": stage, "means": MEANT[stage].means if stage in MEANT else "", "source": source}
+        for stage, source in found.items()
+    ]
 
 
 def _parts(point: str, result: Result) -> Iterator[dict[str, str]]:

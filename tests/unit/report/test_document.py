@@ -62,7 +62,7 @@ def test_pages_are_the_same_as_pdf_and_png(whole: Path) -> None:
     pages = texts(whole)
     names = sorted(file.name for file in whole.glob("report-*.png"))
     assert sorted(f"report-{n}.png" for n in range(1, len(pages) + 1)) == names
-    assert 4 == len(pages)
+    assert 5 == len(pages)
 
 
 def test_page_one_answers_the_question(whole: Path) -> None:
@@ -107,6 +107,17 @@ def test_every_part_is_there(whole: Path) -> None:
     places = [text.find(head) for head in heads]
     assert -1 not in places, dict(zip(heads, places, strict=True))
     assert sorted(places) == places
+
+
+def test_a_newcomer_can_follow_a_packet(whole: Path) -> None:
+    """The place of a loss is explained where it is shown, and once; every stage is at the end."""
+    text = " ".join(texts(whole))
+    ledger, legend = text.split("How the ledger is read")
+    full = "The socket's receive buffer was full: the application did not read fast enough."
+    assert [1, 1] == [part.count(full) for part in (ledger, legend)]
+    assert "What helps: a larger receive.buffer (for bursts)" in ledger
+    assert "The UDP checksum was wrong." in legend
+    assert "The UDP checksum was wrong." not in ledger
 
 
 def test_a_failed_trial_and_a_missed_expectation_are_there(whole: Path) -> None:
