@@ -169,14 +169,26 @@ def unit(session: nox.Session) -> None:
 
 @nox.session
 def agent(session: nox.Session) -> None:
+    """Test the agent, from the wheel, on the oldest and the newest Python that the machine has."""
+    found = list(interpreters().items())
+    test_agent(session, dict(found[:1] + found[-1:]))
+
+
+@nox.session
+def pythons(session: nox.Session) -> None:
     """Test the agent, from the wheel, on every Python from 3.9 on that the machine has."""
+    test_agent(session, interpreters())
+
+
+def test_agent(session: nox.Session, pythons: dict[str, str]) -> None:
+    """Test the agent on some interpreters, each with an environment of its own."""
     prepare(session)
     wheels = Path(session.create_tmp()) / "wheels"
     for stale in (wheels, ROOT / "build"):
         shutil.rmtree(stale, ignore_errors=True)
     run(session, "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), ".")
     (wheel,) = wheels.glob("udpbench-*-cp39-abi3-*.whl")
-    for name, python in interpreters().items():
+    for name, python in pythons.items():
         home = ROOT / ".nox" / f"agent-{name}"
         if not (home / "bin" / "pytest").exists():
             session.run(python, "-m", "venv", "--clear", str(home), external=True)
@@ -222,7 +234,7 @@ def lab(session: nox.Session) -> None:
 
 @nox.session
 def deaths(session: nox.Session) -> None:
-    """Kill whoever can die at every moment in every place, of which ``lab`` does half; as root."""
+    """Kill whoever can die at every moment in every place, of which ``lab`` does a third."""
     prepare(session)
     install_system_packages(LAB_PACKAGES)
     every = {"UDPBENCH_ALL_DEATHS": "1"}

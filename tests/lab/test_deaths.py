@@ -1,7 +1,7 @@
 """Any death: whoever dies, whenever and wherever, the hosts end as they began, and it is told.
 
-A matrix of who, when and where. CI runs every pair of who and when in one of the two places, all of
-it is run by ``python3 noxfile.py deaths``.
+A matrix of who, when and where. CI runs every other pair of who and when in one of the two places,
+all of it is run by ``python3 noxfile.py deaths``.
 """
 
 from __future__ import annotations
@@ -72,15 +72,18 @@ MATRIX = [
 
 
 def chosen() -> list[Case]:
-    """Return all cases, or of each pair of who and when the one in the place whose turn it is."""
+    """Return all cases, or of every other pair of who and when the place whose turn it is.
+
+    Every moment comes in both places.
+    """
     if os.environ.get(ALL):
         return MATRIX
     whos, whens = get_args(Victim), get_args(When)
+    turns = {case: whos.index(case.who) + whens.index(case.when) for case in MATRIX}
     return [
         case
-        for case in MATRIX
-        if case.who == "connection"
-        or WHERE[(whos.index(case.who) + whens.index(case.when)) % 2] == case.where
+        for case, turn in turns.items()
+        if turn % 2 == 0 and (case.who == "connection" or WHERE[turn // 2 % 2] == case.where)
     ]
 
 

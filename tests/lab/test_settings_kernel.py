@@ -174,6 +174,20 @@ def test_more_lists_than_napi_threads_are_refused(wired: Inside) -> None:
         )
 
 
+def test_threads_are_put_back_on_a_link_that_was_cut(wired: Inside) -> None:
+    """A veth that is down has no NAPI whose threads could be cleared; it is down again at the end."""
+    wired.shell("ip link set receive0 up && ip link set receive0 down")
+    before = wired.call("visible")
+    wired.apply(
+        setting("feature", "receive0/rx-gro", True),
+        setting("up", "receive0", True),
+        setting("device", "receive0/threaded", 1),
+    )
+    wired.shell("ip link set receive0 down")
+    wired.call("restore")
+    assert before == wired.call("visible")
+
+
 def test_a_foreign_qdisc_is_neither_replaced_nor_removed(wired: Inside) -> None:
     """What could not be put back as it was is left alone."""
     wired.shell("ip link set receive0 up && tc qdisc add dev receive0 root htb")
