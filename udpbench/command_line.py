@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from udpbench.control.rehearsal import Rehearsed
-    from udpbench.model import Experiment, Lab
-    from udpbench.records import Run
+    from udpbench.control.run import Outcome
+    from udpbench.model import Experiment, Lab, Trial, TrialRecord
+    from udpbench.records import Run, RunHeader, RunWriter
+    from udpbench.resume import Asked
 
 RESULTS = Path("results")
 """Where run folders are made, and looked for, below the working directory."""
@@ -34,10 +37,10 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Names = Annotated[
-    list[str], typer.Argument(metavar="X...", help="files, folders or shipped experiments")
-]
-LabName = Annotated[str, typer.Option("--lab", help="a lab file or a shipped lab")]
+NAMES_HELP = "files, folders or shipped experiments"
+LAB_HELP = "a lab file or a shipped lab"
+Names = Annotated[list[str], typer.Argument(metavar="X...", help=NAMES_HELP)]
+LabName = Annotated[str, typer.Option("--lab", help=LAB_HELP)]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="change the base")
 ]
@@ -61,8 +64,8 @@ def plan(names: Names, lab: LabName = "local", sets: Sets = None) -> None:
 
 @app.command()
 def run(
-    names: Names,
-    lab: LabName = "local",
+    names: Annotated[list[str] | None, typer.Argument(metavar="X...", help=NAMES_HELP)] = None,
+    lab: Annotated[str | None, typer.Option("--lab", help=f"{LAB_HELP}: local")] = None,
     out: Annotated[Path | None, typer.Option(help="the run folder to make")] = None,
     sets: Sets = None,
     lease: Annotated[str, typer.Option(help="after so long without us, hosts restore")] = "10s",
@@ -72,32 +75,99 @@ def run(
     ] = False,
     report: Annotated[bool, typer.Option(help="write the document, which takes seconds")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="say nothing before the result")] = False,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="go on with the run of a folder")
+    ] = None,
 ) -> None:
     """Run experiments, show them live, store them, and print table, ledger and report."""
-    experiments, place = _definitions(names, lab, sets)
     lease_ns = _lease(lease)
+    if resume is not None:
+        from udpbench.resume import Asked
+
+        asked = Asked(names or (), lab, sets or (), seed)
+        begun = _taken_up(resume, out, asked)
+    else:
+        begun = _begun(names or [], lab or "local", out, sets or [], seed)
     from udpbench.control.run import RunOptions
     from udpbench.control.run import run as run_trials
-    from udpbench.records import RunHeader, RunWriter, new_folder, now_utc, read_run
+    from udpbench.records import read_run
     from udpbench.report.live import live_view
-    from udpbench.report.story import ended
 
-    chosen = seed if seed is not None else int.from_bytes(os.urandom(4), "big")
+    header, folder = begun.header, begun.writer.folder
+    options = RunOptions(seed=header.seed, lease_ns=lease_ns, keep_logs=keep_logs)
+    with live_view(sys.stdout, begun.left, quiet) as tell:
+        outcome = run_trials(
+            header.experiments, begun.lab, begun.writer, tell, options, stored=begun.stored
+        )
+    _end(read_run(folder), outcome, report)
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A run with its folder open, before a host is asked."""
+
+    header: RunHeader
+    lab: Lab
+    writer: RunWriter
+    left: Sequence[Trial]
+    """What is to be run."""
+    stored: Sequence[TrialRecord] = ()
+    """What earlier sessions have recorded."""
+
+
+def _begun(
+    names: list[str], lab: str, out: Path | None, sets: list[str], seed: int | None
+) -> _Begun:
+    """Return a new run."""
+    if not names:
+        step = "name an experiment, or a run folder behind --resume"
+        raise InputError([Problem("missing", "X...", None, "at least one", step)])
+    experiments, place = _definitions(names, lab, sets)
+    from udpbench.control.schedule import remaining
+    from udpbench.records import RunHeader, RunWriter, new_folder, now_utc
+
     header = RunHeader(
         udpbench=_version(),
         started_at=now_utc(),
         command=("udpbench", *sys.argv[1:]),
-        seed=chosen,
+        seed=seed if seed is not None else int.from_bytes(os.urandom(4), "big"),
         lab_name=place.name,
         lab_text=place.text,
         experiments=tuple(experiments),
+        sets=tuple(sets),
+        lab_path=place.path,
+        working_folder=str(Path.cwd()),
     )
     folder = out if out is not None else new_folder(RESULTS, experiments[0].name)
     writer = RunWriter.create(folder, header)
-    options = RunOptions(seed=chosen, lease_ns=lease_ns, keep_logs=keep_logs)
-    with live_view(sys.stdout, experiments, quiet) as tell:
-        outcome = run_trials(experiments, place, writer, tell, options)
-    stored = read_run(folder)
+    return _Begun(header, place, writer, remaining(experiments, header.seed, ()))
+
+
+def _taken_up(folder: Path, out: Path | None, asked: Asked) -> _Begun:
+    """Return a run that goes on; ends the program where nothing of it remains to be run."""
+    from udpbench.records import Begin, now_utc
+    from udpbench.resume import taken_up
+
+    if out is not None and out.resolve() != folder.resolve():
+        what = "a run goes on in its own folder"
+        raise InputError([Problem(what, "--out", str(out), f"{folder}", "leave --out away")])
+    found = taken_up(folder, asked)
+    for line in (*found.notes, found.told(_version())):
+        print(line)
+    if found.complete:
+        found.writer.close()
+        with _reader_may_leave():
+            _print_run(found.run)
+        raise typer.Exit(_code_of(found.run))
+    begin = Begin(now_utc(), _version(), ("udpbench", *sys.argv[1:]))
+    found.writer.resume(found.run, begin)
+    return _Begun(found.run.header, found.lab, found.writer, found.left, found.run.records)
+
+
+def _end(stored: Run, outcome: Outcome, report: bool) -> None:
+    """Print the result of a run that has just ended, and leave with its exit code."""
+    from udpbench.report.story import ended
+
     code = _code_of(stored, outcome.exit_code)
     with _reader_may_leave():
         _print_chapters(stored)
@@ -105,8 +175,8 @@ def run(
         print(line, file=sys.stderr)
     with _reader_may_leave():
         if stored.records and report:
-            _write_report([stored], folder, ("pdf", "png"))
-        print(f"run folder: {folder}")
+            _write_report([stored], stored.folder, ("pdf", "png"))
+        print(f"run folder: {stored.folder}")
     raise typer.Exit(code)
 
 

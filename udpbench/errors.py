@@ -9,6 +9,7 @@
     │   ├── HelloRefused              protocol or build differ, or the namespace is held by a run
     │   ├── AgentLost                 the channel to a running agent broke
     │   ├── HostLacks                 a host's kernel has not what an experiment asks for
+    │   ├── HostChanged               a host is not what it was when the resumed run began
     │   ├── SettingRefused            the host would not take a setting, or did not keep it
     │   ├── SafetyError               a destination is not proven to be a lab receiver
     │   ├── WorkerFailed              a worker process ended or reported an error
@@ -95,6 +96,10 @@ class HostLacks(HostError):
     """A host's kernel has not what an experiment asks for; nothing was changed or sent."""
 
 
+class HostChanged(HostError):
+    """A host is not what it was when the resumed run began; nothing was changed or sent."""
+
+
 class SettingRefused(HostError):
     """The host refused a setting, or read back something else than was written."""
 
@@ -140,6 +145,7 @@ HOST_ERRORS: dict[str, type[HostError]] = {
         HelloRefused,
         AgentLost,
         HostLacks,
+        HostChanged,
         SettingRefused,
         SafetyError,
         WorkerFailed,

@@ -2,11 +2,13 @@
 
 Owns the form of ``run.jsonl`` and ``series.jsonl`` and derives no number.
 A line is on the disk before the next trial begins, so a run killed at any moment is readable.
+A run that went on later has several sessions in one file, and whoever writes it holds its lock.
 The schema is ``model.RECORD_SCHEMA``; its history: 1 — the first form.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
@@ -21,9 +23,9 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import from_json
 
 from udpbench.errors import RecordError
+from udpbench.json_lines import append, cut_torn, no_run, read_lines, sync_folder
 from udpbench.model import RECORD_SCHEMA, Experiment, Finding, Sample, Snapshot, TrialRecord
 
 RUN_FILE = "run.jsonl"
@@ -45,7 +47,23 @@ class RunHeader:
     lab_text: str
     """The lab's YAML as read."""
     experiments: tuple[Experiment, ...]
+    sets: tuple[str, ...] = ()
+    """``--set`` as given; the experiments hold them already."""
+    lab_path: str = ""
+    """The lab's file, and like those of the experiments relative to the working folder."""
+    working_folder: str = ""
     schema: int = RECORD_SCHEMA
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Where a session of a run began: the first one's is in the header, every other's in a line."""
+
+    started_at: str
+    udpbench: str
+    command: tuple[str, ...]
+    cut_bytes: int = 0
+    """Of a torn last line, left by the session before and cut off by this one."""
 
 
 @dataclass(frozen=True)
@@ -60,18 +78,35 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Session:
+    """One stretch of a run; without an ending its process died, or it still goes on."""
+
+    begin: Begin
+    trials: int
+    ending: Ending | None
+
+
+@dataclass(frozen=True)
 class Run:
     """A run folder as read; ``findings`` tell what was wrong with the files, not with the run."""
 
     folder: Path
     header: RunHeader
     records: tuple[TrialRecord, ...]
+    """Of each trial the one of its latest session."""
     ending: Ending | None
+    """Of the latest session."""
     findings: tuple[Finding, ...] = ()
+    sessions: tuple[Session, ...] = ()
+    replaced: tuple[TrialRecord, ...] = ()
+    """Records of trials that a later session ran again."""
+    numbers: int = 0
+    """Records and series have numbers below it."""
 
 
 _HEADER: TypeAdapter[RunHeader] = TypeAdapter(RunHeader)
 _RECORD: TypeAdapter[TrialRecord] = TypeAdapter(TrialRecord)
+_BEGIN: TypeAdapter[Begin] = TypeAdapter(Begin)
 _ENDING: TypeAdapter[Ending] = TypeAdapter(Ending)
 _SAMPLES: TypeAdapter[tuple[Sample, ...]] = TypeAdapter(tuple[Sample, ...])
 _SNAPSHOTS: TypeAdapter[tuple[Snapshot, ...]] = TypeAdapter(tuple[Snapshot, ...])
@@ -122,7 +157,9 @@ class RunWriter:
     def __init__(self, folder: Path, run_fd: int, series_fd: int) -> None:
         self.folder = folder
         self.written = 0
-        """Records written so far; the next one's sequence number."""
+        """Records written so far."""
+        self._number = 0
+        """The next record's sequence number: what a death left of a series keeps its own."""
         self._run_fd = run_fd
         self._series_fd = series_fd
         self._series_at = 0
@@ -143,9 +180,44 @@ class RunWriter:
         except OSError as error:
             raise _cannot("begin a run", folder, error) from error
         writer = cls(folder, run_fd, series_fd)
+        writer._lock()
         writer._append(run_fd, {"kind": "header", **_plain(_HEADER, header)})
-        _sync_folder(folder)
+        sync_folder(folder)
         return writer
+
+    @classmethod
+    def reopen(cls, folder: Path) -> Self:
+        """Take over a run that has ended or died, changing nothing yet; not one that goes on."""
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+        try:
+            run_fd = os.open(folder / RUN_FILE, flags)
+            series_fd = os.open(folder / SERIES_FILE, flags | os.O_CREAT, 0o644)
+        except FileNotFoundError as error:
+            raise no_run(folder / RUN_FILE) from error
+        except OSError as error:
+            what = f"{folder}: cannot go on with the run: {error.strerror}"
+            raise RecordError(f"{what}; make the folder yours, or copy it") from error
+        writer = cls(folder, run_fd, series_fd)
+        writer._lock()
+        return writer
+
+    def _lock(self) -> None:
+        """Keep others from this folder; the lock ends with the process, however it dies."""
+        try:
+            fcntl.flock(self._run_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.close()
+            text = "in use by a run that still goes on; wait for its end, or interrupt it"
+            raise RecordError(f"{self.folder}: {text}") from error
+
+    def resume(self, run: Run, begin: Begin) -> None:
+        """Begin another session of ``run``, which is this folder as read under the lock."""
+        cut_bytes = cut_torn(self._run_fd)
+        cut_torn(self._series_fd)
+        self._series_at = os.fstat(self._series_fd).st_size
+        self._number = run.numbers
+        line = _plain(_BEGIN, replace(begin, cut_bytes=cut_bytes))
+        self._append(self._run_fd, {"kind": "resumed", **line})
 
     def write(self, record: TrialRecord) -> None:
         """Append one record; its series goes first, so that no record stands without it.
@@ -158,8 +230,8 @@ class RunWriter:
             self._append(self._series_fd, self._part(*rest))
         self._series_at, self._streamed = os.fstat(self._series_fd).st_size, (0, 0)
         plain = _plain(_RECORD, replace(record, series=(), motion=()))
-        self._append(self._run_fd, {"kind": "trial", "sequence": self.written, "record": plain})
-        self.written += 1
+        self._append(self._run_fd, {"kind": "trial", "sequence": self._number, "record": plain})
+        self.written, self._number = self.written + 1, self._number + 1
 
     def stream(self, samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> None:
         """Append a part of the series of the trial that goes on; its record begins with it.
@@ -184,7 +256,7 @@ class RunWriter:
 
     def _part(self, samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> dict[str, Any]:
         return {
-            "sequence": self.written,
+            "sequence": self._number,
             "samples": _SAMPLES.dump_python(samples, mode="json"),
             "snapshots": _SNAPSHOTS.dump_python(snapshots, mode="json"),
         }
@@ -192,17 +264,16 @@ class RunWriter:
     def finish(self, ending: Ending) -> None:
         """Append how the run ended and close the files."""
         self._append(self._run_fd, {"kind": "ending", **_plain(_ENDING, ending)})
+        self.close()
+
+    def close(self) -> None:
+        """Close the files, which lets others have them."""
         os.close(self._run_fd)
         os.close(self._series_fd)
 
     def _append(self, fd: int, message: dict[str, Any], sync: bool = True) -> None:
-        line = json.dumps(message, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        rest = memoryview(line.encode() + b"\n")
         try:
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-            if sync:
-                os.fsync(fd)
+            append(fd, message, sync)
         except OSError as error:
             raise _cannot("write to the run", self.folder, error) from error
 
@@ -210,15 +281,6 @@ class RunWriter:
 def _plain(adapter: TypeAdapter[Any], value: Any) -> dict[str, Any]:
     plain: dict[str, Any] = adapter.dump_python(value, mode="json")
     return plain
-
-
-def _sync_folder(folder: Path) -> None:
-    """Put the new names themselves on the disk, not the files' content alone (fsync(2))."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _cannot(what: str, folder: Path, error: OSError) -> RecordError:
@@ -249,59 +311,48 @@ def _uncollected() -> Iterator[None]:
 
 def _read_run(folder: Path) -> Run:
     path = folder / RUN_FILE
-    lines, findings = _lines(path)
+    lines, findings = read_lines(path)
     if not lines:
         raise RecordError(f"{path}: empty: the run was killed before it began; run again")
     header = _read_header(path, lines[0])
     series, motion, series_findings = _read_series(folder / SERIES_FILE)
-    records: list[TrialRecord] = []
-    ending: Ending | None = None
+    begins = [Begin(header.started_at, header.udpbench, header.command)]
+    records: list[list[TrialRecord]] = [[]]
+    endings: list[Ending | None] = [None]
+    numbers = {-1, *series}
     for number, line in enumerate(lines[1:], start=2):
-        where = f"{path}:{number}"
-        if line.get("kind") == "trial":
+        where, kind = f"{path}:{number}", line.get("kind")
+        if kind == "trial":
             record = _validated(_RECORD, line.get("record"), where)
             number = line.get("sequence", -1)
+            numbers.add(number)
             own = tuple(series[number]), tuple(motion[number])
-            records.append(replace(record, series=own[0], motion=own[1]))
-        elif line.get("kind") == "ending":
-            ending = _validated(_ENDING, line, where)
+            records[-1].append(replace(record, series=own[0], motion=own[1]))
+        elif kind == "ending":
+            endings[-1] = _validated(_ENDING, line, where)
+        elif kind == "resumed":
+            begins.append(_validated(_BEGIN, line, where))
+            records.append([])
+            endings.append(None)
         else:
             raise RecordError(f"{where}: neither a trial nor an ending; the file is damaged")
-    return Run(folder, header, tuple(records), ending, (*findings, *series_findings))
+    told = zip(begins, records, endings, strict=True)
+    sessions = tuple(Session(begin, len(own), ending) for begin, own, ending in told)
+    latest, replaced = _latest(records)
+    found = (*findings, *series_findings)
+    last = endings[-1]
+    return Run(folder, header, latest, last, found, sessions, replaced, max(numbers) + 1)
 
 
-def _lines(path: Path) -> tuple[list[dict[str, Any]], tuple[Finding, ...]]:
-    """Return every whole line as an object; only the last line may be torn."""
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError as error:
-        raise RecordError(f"{path}: no such file; is the folder of a run meant?") from error
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
-    *whole, rest = raw.split(b"\n")
-    findings = (_torn(path, len(whole) + 1, len(rest)),) if rest else ()
-    return list(_objects(path, whole)), findings
-
-
-def _objects(path: Path, lines: list[bytes]) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(lines, start=1):
-        try:
-            value = from_json(line)  # half the time of json.loads
-        except ValueError as error:
-            raise RecordError(f"{path}:{number}: not JSON: the file is damaged") from error
-        if not isinstance(value, dict):
-            raise RecordError(f"{path}:{number}: not an object: the file is foreign or damaged")
-        yield value
-
-
-def _torn(path: Path, number: int, size_bytes: int) -> Finding:
-    return Finding(
-        "warning",
-        "the last line is torn and was left out: the run was killed while it wrote",
-        f"{path}:{number}",
-        f"{size_bytes}B",
-        next_step="what was written before it is whole",
-    )
+def _latest(sessions: list[list[TrialRecord]]) -> tuple[tuple[TrialRecord, ...], ...]:
+    """Return of each trial the record of its latest session, and the others."""
+    kept: list[TrialRecord] = []
+    replaced: list[TrialRecord] = []
+    for records in sessions:
+        again = {record.trial.name for record in records}
+        replaced += [one for one in kept if one.trial.name in again]
+        kept = [one for one in kept if one.trial.name not in again] + records
+    return tuple(kept), tuple(replaced)
 
 
 def _read_header(path: Path, line: dict[str, Any]) -> RunHeader:
@@ -320,7 +371,7 @@ def _read_series(
     path: Path,
 ) -> tuple[dict[int, list[Sample]], dict[int, list[Snapshot]], tuple[Finding, ...]]:
     """Return sequence number → samples, and → counters; several lines of one trial are joined."""
-    lines, findings = _lines(path)
+    lines, findings = read_lines(path)
     series: dict[int, list[Sample]] = defaultdict(list)
     motion: dict[int, list[Snapshot]] = defaultdict(list)
     for number, line in enumerate(lines, start=1):

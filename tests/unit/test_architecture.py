@@ -22,7 +22,8 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "protocol": (("errors", "units", "model"), ()),
     "definition": ((*LEAVES, "definition"), ("yaml", "pydantic", "pydantic_core")),
     "analysis": ((*LEAVES, "analysis"), ("numpy", "scipy")),
-    "records": (LEAVES, ("pydantic", "pydantic_core")),
+    "json_lines": (LEAVES, ("pydantic_core",)),
+    "records": ((*LEAVES, "json_lines"), ("pydantic", "pydantic_core")),
     "report": (
         (*LEAVES, "records", "analysis", "report", "definition.published"),
         ("rich", "pandas", "matplotlib", "typst", "numpy"),
@@ -41,6 +42,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "control.ssh_target": ((*LEAVES, "control.ssh_include"), ("paramiko",)),
     "__main__": (("errors", "command_line"), ("typer",)),
     "command_line": (("",), ("typer", "rich")),
+    "resume": ((*LEAVES, "definition", "control", "records"), ()),
     "gate": (
         (*LEAVES, "definition", "control", "records", "analysis", "report"),
         ("rich",),

@@ -10,10 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from analysis.build import expectation, experiment, failed, paced, record, series
+from analysis.build import expectation, experiment, failed, paced, record, series, trial
 from report.stored import stored
 
 from udpbench.__main__ import main
@@ -75,6 +76,31 @@ def test_the_exit_code_of_a_stored_run(
     assert code == run(monkeypatch, "show", str(tmp_path / "run"))
     assert code == run(monkeypatch, "show", "--json", str(tmp_path / "run"))
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "records"),
+    [
+        (0, [record(), record()]),
+        (0, [record(), failed("skipped", "no such CPU")]),
+        (5, [SHORT, record()]),
+        (3, [SHORT, failed()]),
+    ],
+)
+def test_the_exit_code_of_a_campaign_is_that_of_its_worst_trial(
+    code: int, records: list[TrialRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of its experiments that is of."""
+    named = ("first", "second")
+    of = [
+        replace(experiment(points=[replace(trial(), experiment=name)]), name=name) for name in named
+    ]
+    told = [
+        replace(one, trial=replace(one.trial, experiment=name))
+        for one, name in zip(records, named, strict=True)
+    ]
+    stored(tmp_path / "run", told, *of)
+    assert code == run(monkeypatch, "show", str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ from udpbench.control.lab import (
     started,
 )
 from udpbench.control.lease import kept
-from udpbench.control.schedule import fixed_sweep, trial_count
+from udpbench.control.same_hosts import compared, refuse_changed
+from udpbench.control.schedule import fixed_sweep, lasting, trial_count
 from udpbench.control.trial import described, run_trial
 from udpbench.control.waiting import Clock, Interrupt, Waiter
 from udpbench.definition import faults
@@ -83,14 +84,16 @@ def run(
     progress: Callable[[Progress], None],
     options: RunOptions,
     surroundings: Surroundings | None = None,
+    stored: Sequence[TrialRecord] = (),
 ) -> Outcome:
     """Run every trial, record each, restore the hosts, finish the run folder.
 
+    ``stored`` are records of earlier sessions of this run: what did not fail is not run again.
     Failures of trials are in their records, failures of the run in the Outcome. Nothing is raised
     but a bug, and before that the hosts are restored.
     """
     around = surroundings or Surroundings()
-    return _Run(experiments, lab, writer, progress, options, around).whole()
+    return _Run(experiments, lab, writer, progress, options, around, stored).whole()
 
 
 def mend(
@@ -117,6 +120,7 @@ class _Run:
         progress: Callable[[Progress], None],
         options: RunOptions,
         around: Surroundings,
+        stored: Sequence[TrialRecord],
     ) -> None:
         self.experiments = experiments
         self.lab = lab
@@ -124,6 +128,8 @@ class _Run:
         self.progress = progress
         self.options = options
         self.around = around
+        self.stored = stored
+        self.lasting = lasting(stored)
         self.error: UdpbenchError | None = None
         self.restore_errors: tuple[RestoreError, ...] = ()
         self.status: Literal["complete", "interrupted", "failed"] = "failed"
@@ -147,7 +153,8 @@ class _Run:
     def _with_agents(self) -> None:
         faults.impossible(self.experiments, self.lab)
         name, lease_ns = run_name(), self.options.lease_ns
-        self._tell("run", f"run {name}: {self.total} trials, lab {self.lab.name}")
+        before = f", {len(self.lasting)} of them before" if self.stored else ""
+        self._tell("run", f"run {name}: {self.total} trials{before}, lab {self.lab.name}")
         with started(self.lab, name, lease_ns, self.around.reach) as agents:
             for remote in agents.everyone:
                 pid = remote.channel.pid
@@ -159,6 +166,7 @@ class _Run:
             refuse_left_behind(agents, self.lab)
             points = [trial for experiment in self.experiments for trial in experiment.points]
             refuse_lacking(points, self.lab, agents)
+            refuse_changed(agents, self.stored)
             with kept([remote.channel for remote in agents.everyone], lease_ns):
                 try:
                     self._trials(agents)
@@ -176,16 +184,24 @@ class _Run:
         trial = next(schedule, None)
         while trial is not None:
             index += 1
-            end = run_trial(Attempt(bench, trial, index, self.total))
-            self.writer.write(end.record)
-            self._tell_trial(end.record, index)
-            if end.fatal is not None:
-                raise end.fatal
-            self.around.interrupt.check()
+            record = self.lasting.get(trial.name)
+            if record is None:
+                record = self._measured(Attempt(bench, trial, index, self.total))
             try:
-                trial = schedule.send(judge(end.record))
+                trial = schedule.send(judge(record))
             except StopIteration:
                 trial = None
+
+    def _measured(self, attempt: Attempt) -> TrialRecord:
+        """Run one trial, and record and tell it; raises what must end the run."""
+        end = run_trial(attempt)
+        record = compared(end.record, self.stored)
+        self.writer.write(record)
+        self._tell_trial(record, attempt.index)
+        if end.fatal is not None:
+            raise end.fatal
+        self.around.interrupt.check()
+        return record
 
     def _restore(self, agents: Agents) -> tuple[AgentLost, ...]:
         """Restore every host, and return who was lost meanwhile or before."""

@@ -6,10 +6,10 @@ Owns order alone. The fixed sweep ignores what it is sent; a search will not.
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 
-from udpbench.model import Experiment, Result, Trial
+from udpbench.model import Experiment, Result, Trial, TrialRecord
 
 Schedule = Generator[Trial, Result, None]
 
@@ -28,6 +28,19 @@ def fixed_sweep(experiments: Sequence[Experiment], seed: int) -> Schedule:
             # Not `yield from`: it would hand the Result on to a list, which cannot be sent one.
             for trial in block:  # noqa: UP028
                 yield trial
+
+
+def lasting(records: Iterable[TrialRecord]) -> dict[str, TrialRecord]:
+    """Return trial → its record, of those that need not be run again: all but the failed."""
+    return {one.trial.name: one for one in records if one.status != "failed"}
+
+
+def remaining(
+    experiments: Sequence[Experiment], seed: int, records: Iterable[TrialRecord]
+) -> list[Trial]:
+    """Return the trials of the fixed sweep that have no lasting record, in its order."""
+    known = lasting(records)
+    return [trial for trial in fixed_sweep(experiments, seed) if trial.name not in known]
 
 
 def trial_count(experiments: Sequence[Experiment]) -> int:

@@ -114,9 +114,12 @@ def load_experiment_data(data: dict[str, Any], name: str, sets: Sequence[str] = 
 def load_lab(name: str) -> Lab:
     """Return the lab of a file or a shipped name; InputError with every problem."""
     path = shipped.find_lab(name)
-    shown_as = shipped.shown_as(path)
-    text = document.read_text(path, shown_as)
-    tree, problems = document.survey(text, shown_as)
+    return lab_of(document.read_text(path, shipped.shown_as(path)), path)
+
+
+def lab_of(text: str, path: Path) -> Lab:
+    """Return the lab of a text, which ``path`` holds or once held; InputError as ``load_lab``."""
+    tree, problems = document.survey(text, shipped.shown_as(path))
     model, wrong = grammar.check(tree, LabFile)
     raise_all([*problems, *wrong])
     lab = _lab(model, path.stem, str(path), text)

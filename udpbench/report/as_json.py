@@ -77,6 +77,16 @@ def as_json(run: Run) -> dict[str, Any]:
             "name": run.header.lab_name,
             "built_in": any(one.built_in_lab for one in run.records),
         },
+        "sessions": [
+            {
+                "started_at": one.begin.started_at,
+                "finished_at": one.ending.finished_at if one.ending is not None else None,
+                "status": one.ending.status if one.ending is not None else None,
+                "udpbench": one.begin.udpbench,
+                "trials": one.trials,
+            }
+            for one in run.sessions
+        ],
         "hosts": {host: asdict(facts) for host, facts in hosts_of(run.records).items()},
         "trials": [trial_json(result) for chapter in chapters for result in chapter.results],
     }

@@ -13,7 +13,7 @@ from typing import TextIO
 from rich.console import Console
 
 from udpbench.analysis.judge import judge
-from udpbench.model import SECOND_NS, Experiment, Progress
+from udpbench.model import SECOND_NS, Progress, Trial
 from udpbench.report.story import one_line
 from udpbench.report.watch import Drops, Watch
 from udpbench.units import show_pps
@@ -23,15 +23,14 @@ Tell = Callable[[Progress], None]
 
 
 @contextmanager
-def live_view(out: TextIO, experiments: Sequence[Experiment], quiet: bool) -> Iterator[Tell]:
-    """Yield the progress callback that fits where the output goes."""
+def live_view(out: TextIO, trials: Sequence[Trial], quiet: bool) -> Iterator[Tell]:
+    """Yield the progress callback that fits where the output goes; ``trials`` are to be run."""
     console = Console(file=out, highlight=False)
     if quiet:
         yield lambda _: None
     elif console.is_terminal and not console.is_dumb_terminal:
         from udpbench.report.screen import Screen
 
-        trials = [point for one in experiments for point in one.points * one.repetitions]
         with Screen(console, Watch(trials)) as screen:
             yield screen
     else:

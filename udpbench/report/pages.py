@@ -5,7 +5,6 @@ Every text stays a text: nothing that a user wrote is ever read as markup. Draws
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,10 +13,11 @@ from udpbench.analysis.points import COUNT_METRICS, UNITS, Point, estimate
 from udpbench.analysis.stages import STAGES
 from udpbench.definition.published import Bar, published
 from udpbench.model import Change, Estimate, Facts, Planned, Result
-from udpbench.records import Run, RunHeader
+from udpbench.records import Run
 from udpbench.report.as_json import NUMBERS
 from udpbench.report.ladder import show_bar
 from udpbench.report.plan import summed_up
+from udpbench.report.sessions import run_rows
 from udpbench.report.shown import MOST_TIMELINES, shown_over_time
 from udpbench.report.story import (
     LAB_LABEL,
@@ -323,27 +323,10 @@ def run_data(run: Run) -> dict[str, Any]:
         ],
         "restored": restored(run),
         "ended": [*map(str, run.findings), *ended(run)],
-        "run_rows": [
-            {"name": "to repeat it", "value": command(header)},
-            {"name": "begun", "value": header.started_at},
-            {"name": "seed", "value": str(header.seed)},
-            {"name": "trials", "value": str(len(run.records))},
-            {"name": "udpbench", "value": header.udpbench},
-        ],
+        "run_rows": [{"name": name, "value": value} for name, value in run_rows(run)],
         "lab_name": header.lab_name,
         "lab_yaml": header.lab_text,
     }
-
-
-def command(header: RunHeader) -> str:
-    """Return the command that repeats a run: the same, in the same order, into a new folder."""
-    words = list(header.command)
-    for option in ("--out", "--seed"):
-        while option in words:
-            place = words.index(option)
-            del words[place : place + 2]
-        words = [word for word in words if not word.startswith(f"{option}=")]
-    return shlex.join([*words, "--seed", str(header.seed)])
 
 
 def _host_rows(hosts: Sequence[Facts]) -> Iterator[dict[str, Any]]:

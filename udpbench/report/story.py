@@ -70,15 +70,16 @@ def ended(run: Run) -> list[str]:
     ending = run.ending
     if ending is None:
         return ["the run has no end: it was killed, or still goes on"]
-    told = [f"not restored: {_message(error)}" for error in ending.restore_errors]
+    told = [f"not restored: {message(error)}" for error in ending.restore_errors]
     if ending.status == "interrupted":
         told.append("the run was interrupted")
     if ending.status == "failed":
-        told.append(f"the run failed: {_message(ending.error or {})}")
+        told.append(f"the run failed: {message(ending.error or {})}")
     return told
 
 
-def _message(error: Mapping[str, str]) -> str:
+def message(error: Mapping[str, str]) -> str:
+    """Return what a recorded error says, after the name of its host."""
     host = error.get("host")
     return f"{host}: {error['message']}" if host else error.get("message", "no reason known")
 

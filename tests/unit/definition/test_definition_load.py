@@ -239,6 +239,16 @@ def test_a_shipped_experiment_can_be_extended() -> None:
     assert 1 == loaded("extends: smoke").repetitions
 
 
+def test_a_shipped_experiment_can_be_extended_from_anywhere(tmp_path: Path) -> None:
+    """Also by a file that is named from another folder, and one that itself is extended."""
+    write(tmp_path, "question: Mine?\nextends: drops/small-buffer\n", "base.yaml")
+    write(tmp_path, "question: Yours?\nextends: base.yaml\nrepetitions: 4\n", "mine.yaml")
+    (shipped_one,) = load.load_experiments(["drops/small-buffer"])
+    (mine,) = load.load_experiments([str(tmp_path / "mine.yaml")])
+    assert ("Yours?", 4) == (mine.question, mine.repetitions)
+    assert [trial.receive for trial in shipped_one.points] == [one.receive for one in mine.points]
+
+
 @pytest.mark.parametrize(
     ("base", "message"),
     [

@@ -49,6 +49,8 @@ def stored(
         writer.write(one)
     if ending is not None:
         writer.finish(ending)
+    else:
+        writer.close()
     return read_run(folder)
 
 

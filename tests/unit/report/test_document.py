@@ -16,7 +16,8 @@ from udpbench.errors import InputError
 from udpbench.model import Change, Setting
 from udpbench.records import Ending
 from udpbench.report import document
-from udpbench.report.pages import chapter_data, command, restored, run_data
+from udpbench.report.pages import chapter_data, restored, run_data
+from udpbench.report.sessions import command
 from udpbench.report.story import tell
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}

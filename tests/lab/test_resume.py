@@ -1,0 +1,70 @@
+"""Runs that go on after a death, as a user meets them: real processes in the built-in lab."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from test_command_line import LIMIT_S, await_line, done, namespaces, start
+
+from udpbench.analysis.judge import judge
+from udpbench.records import RUN_FILE, SERIES_FILE, read_run
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
+]
+
+TEXT = """question: Does it go on?
+traffic: {rate: 5kpps}
+duration: 300ms
+warmup: 0s
+repetitions: 3
+"""
+
+
+def content(folder: Path) -> list[bytes]:
+    """Return what the files of a run hold."""
+    return [(folder / name).read_bytes() for name in (RUN_FILE, SERIES_FILE)]
+
+
+def test_a_killed_run_is_resumed_and_has_each_trial_once(tmp_path: Path) -> None:
+    """SIGKILL in the second of three trials; a changed file is refused with nothing touched."""
+    spaces = namespaces()
+    (tmp_path / "mine.yaml").write_text(TEXT)
+    options = ("--seed", "1", "--set", "traffic.size=64B", "--no-report")
+    one = start(tmp_path, "run", "mine.yaml", "--out", "run", *options)
+    try:
+        assert one.stdout is not None
+        await_line(one.stdout, "mine#2 measured")
+        one.send_signal(signal.SIGSTOP)
+        busy = done(tmp_path, "run", "--resume", "run")
+    finally:
+        one.send_signal(signal.SIGKILL)
+        one.communicate(timeout=LIMIT_S)
+    assert (2, True) == (busy[0], "in use by a run that still goes on" in busy[2])
+    before, (first,) = content(tmp_path / "run"), read_run(tmp_path / "run").records
+
+    (tmp_path / "mine.yaml").write_text(TEXT.replace("300ms", "400ms"))
+    code, _, err = done(tmp_path, "run", "--resume", "run")
+    change = "duration: 300ms → 400ms: changed since the run began"
+    step = "put it back as it was, or begin a new run"
+    assert (2, f"mine.yaml: {change}; {step}\n") == (code, err)
+    assert before == content(tmp_path / "run")
+
+    (tmp_path / "mine.yaml").write_text(TEXT)
+    code, out, err = done(tmp_path, "run", "--resume", "run", "--no-report")
+    # 5: a busy machine may make a trial invalid, and it counts as run all the same.
+    assert (True, "") == (code in (0, 5), err), out
+    assert "run: 1 of 3 trials are stored\n" in out
+    run = read_run(tmp_path / "run")
+    assert ([f"mine#{n}" for n in (1, 2, 3)], [1, 2]) == (
+        [record.trial.name for record in run.records],
+        [session.trials for session in run.sessions],
+    )
+    assert first == run.records[0]
+    assert [64] * 3 == [record.trial.traffic.size_bytes for record in run.records]
+    assert [0] * 3 == [judge(record).unaccounted for record in run.records]
+    assert set() == namespaces() - spaces

@@ -1,0 +1,256 @@
+"""A run that goes on: what is stored is not run again, and its hosts are what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from control.fake import FakeAgent, World, experiment, go, header, lab
+from udpbench.control.run import Outcome, RunOptions, run
+from udpbench.control.same_hosts import compared
+from udpbench.control.schedule import fixed_sweep, remaining
+from udpbench.errors import AgentLost, WorkerFailed
+from udpbench.model import Experiment, Facts, TrialRecord
+from udpbench.records import Begin, Run, RunWriter, read_run
+
+THREE = {"repetitions": 3}
+BEGIN = Begin("2026-11-22T00:00:00", "0.1.0", ("udpbench", "run", "--resume", "r"))
+
+
+def again(world: World, folder: Path, *experiments: Experiment) -> tuple[Outcome, Run]:
+    """Go on with the run in a folder; return how it ended and what the folder holds."""
+    writer = RunWriter.reopen(folder)
+    before = read_run(folder)
+    writer.resume(before, BEGIN)
+    options, around = RunOptions(seed=1), world.surroundings()
+    tell = world.progress.append
+    outcome = run(experiments, lab(), writer, tell, options, around, before.records)
+    return outcome, read_run(folder)
+
+
+def killed(folder: Path, records: Sequence[TrialRecord], *experiments: Experiment) -> None:
+    """Leave a run as a death leaves it."""
+    writer = RunWriter.create(folder, header(*experiments))
+    for one in records:
+        writer.write(one)
+    writer.close()
+
+
+def names(run_: Run) -> list[tuple[str, str]]:
+    """Return name and status of every record."""
+    return [(one.trial.name, one.status) for one in run_.records]
+
+
+def measured(world: World) -> int:
+    """Return how many trials were measured."""
+    return world.words.count("start sender measured")
+
+
+def test_what_is_stored_is_not_run_again(tmp_path: Path) -> None:
+    """Of three trials the one that is stored stays as it is, and the two others follow it."""
+    of = experiment(**THREE)
+    _, first = go(World(), tmp_path / "first", of)
+    killed(tmp_path / "run", first.records[:1], of)
+    world = World()
+    outcome, now = again(world, tmp_path / "run", of)
+    assert (0, 2, 2) == (outcome.exit_code, measured(world), outcome.records)
+    assert [("one#1", "done"), ("one#2", "done"), ("one#3", "done")] == names(now)
+    assert first.records[0] == now.records[0]
+
+
+def test_progress_counts_what_is_done_already(tmp_path: Path) -> None:
+    """The first trial that is run is the second of three, and the run says so."""
+    of = experiment(**THREE)
+    _, first = go(World(), tmp_path / "first", of)
+    killed(tmp_path / "run", first.records[:1], of)
+    world = World()
+    again(world, tmp_path / "run", of)
+    steps = [one for one in world.progress if one.event == "trial"]
+    assert [(2, 3), (3, 3)] == [(one.index, one.total) for one in steps]
+    assert "3 trials, 1 of them before, lab local" in world.progress[0].text
+
+
+def test_the_order_is_the_one_that_the_run_began_with(tmp_path: Path) -> None:
+    """Over both sessions the trials came in the order of the seed."""
+    of = experiment(sweep={"send.batch": [1, 2, 3, 4]}, repetitions=2)
+    whole = [trial.name for trial in fixed_sweep([of], 1)]
+    _, first = go(World(), tmp_path / "first", of)
+    killed(tmp_path / "run", first.records[:3], of)
+    _, now = again(World(), tmp_path / "run", of)
+    assert whole == [one.trial.name for one in now.records]
+
+
+def test_a_failed_trial_is_run_again_and_the_newer_record_wins(tmp_path: Path) -> None:
+    """A run that was complete but for it goes on, and has every trial once."""
+    of = experiment(**THREE)
+    world = World()
+    world.raises("prepare sender", WorkerFailed("signal 9", "sender"))
+    outcome, first = go(world, tmp_path, of)
+    assert ("one#1", "failed") == names(first)[0]
+    world = World()
+    outcome, now = again(world, tmp_path, of)
+    assert (0, 1) == (outcome.exit_code, measured(world))
+    assert [("one#2", "done"), ("one#3", "done"), ("one#1", "done")] == names(now)
+    assert [("one#1", "failed")] == [(one.trial.name, one.status) for one in now.replaced]
+
+
+def test_invalid_and_skipped_trials_stay(tmp_path: Path) -> None:
+    """They are results: only what failed, or never ran, is left."""
+    of = experiment(**THREE)
+    _, first = go(World(), tmp_path, of)
+    one, two, three = first.records
+    changed = [replace(one, status="skipped"), replace(two, status="failed"), three]
+    assert ["one#2"] == [trial.name for trial in remaining([of], 1, changed)]
+
+
+def test_a_host_that_died_ends_a_campaign_that_can_go_on(tmp_path: Path) -> None:
+    """Its trial is recorded as failed, the run ends with 3, and goes on with exactly that trial."""
+    chosen = [experiment("one"), experiment("two"), experiment("three")]
+    world = World()
+    count = 0
+
+    def second() -> None:
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise AgentLost("gone", "sender")
+        world.hooks["start sender measured"] = second
+
+    world.hooks["start sender measured"] = second
+    outcome, first = go(world, tmp_path, *chosen)
+    assert (3, [("one#1", "done"), ("two#1", "failed")]) == (outcome.exit_code, names(first))
+    outcome, now = again(World(), tmp_path, *chosen)
+    assert (0, [(f"{name}#1", "done") for name in ("one", "two", "three")]) == (
+        outcome.exit_code,
+        names(now),
+    )
+    assert ["failed", "complete"] == [one.ending.status for one in now.sessions if one.ending]
+
+
+def test_a_campaign_goes_on_after_a_failed_and_an_invalid_trial(tmp_path: Path) -> None:
+    """Every file of it is run; the folder holds what each trial came to."""
+    chosen = [experiment("one"), experiment("two", traffic={"count": 5}), experiment("three")]
+    world = World()
+    world.raises("prepare sender", WorkerFailed("signal 9", "sender"))
+    outcome, first = go(world, tmp_path, *chosen)
+    assert 0 == outcome.exit_code
+    assert [("one#1", "failed"), ("two#1", "done"), ("three#1", "done")] == names(first)
+
+
+def test_a_run_that_died_after_its_last_trial_only_looks_at_its_hosts(tmp_path: Path) -> None:
+    """Nothing is measured; the agents come up, find nothing left behind, and the run has an end."""
+    of = experiment()
+    _, first = go(World(), tmp_path / "first", of)
+    killed(tmp_path / "run", first.records, of)
+    world = World()
+    outcome, now = again(world, tmp_path / "run", of)
+    assert (0, 0, "complete") == (
+        outcome.exit_code,
+        measured(world),
+        now.ending.status if now.ending else None,
+    )
+    assert not any(word.startswith(("apply", "prepare")) for word in world.words)
+
+
+def facts_as(world: World, **changes: object) -> None:
+    """Let every agent have other facts."""
+    usual: Callable[[FakeAgent, str], Facts] = FakeAgent._facts
+
+    class Changed(FakeAgent):
+        def _facts(self, interface: str) -> Facts:
+            return replace(usual(self, interface), **changes)  # type: ignore[arg-type]
+
+    def opened(host: str, _connect: object = None) -> FakeAgent:
+        world.say(f"open {host}")
+        world.agents[host] = Changed(host, world)
+        return world.agents[host]
+
+    world.open = opened  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ({}, {"kernel": "6.19"}, "kernel: 6.18 → 6.19"),
+        ({}, {"cpus": (0,)}, "cpus: 0 1 → 0"),
+        ({"cpu_model": "A"}, {"cpu_model": "B"}, "cpu_model: A → B"),
+        ({"driver": "mlx5"}, {"driver": "ice"}, "driver: mlx5 → ice"),
+        ({"siblings": {"0": (0,)}}, {"siblings": {"0": (0, 1)}}, "siblings: 0: 0 → 0: 0 1"),
+        (
+            {"environment": {"mitigations": "on"}},
+            {"environment": {"mitigations": "off"}},
+            "mitigations: on → off",
+        ),
+        (
+            {"capabilities": {"real_time": True}},
+            {"capabilities": {"real_time": False}},
+            "real_time: yes → no",
+        ),
+    ],
+)
+def test_another_host_is_refused_before_anything_is_changed(
+    was: dict[str, object], now: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    """It is told host by host as was → is; nothing was applied, and the trials stay as they were."""
+    world = World()
+    facts_as(world, **was)
+    of = experiment(**THREE)
+    _, first = go(world, tmp_path / "first", of)
+    killed(tmp_path / "run", first.records[:1], of)
+    world = World()
+    facts_as(world, **now)
+    outcome, after = again(world, tmp_path / "run", of)
+    assert (3, "HostChanged") == (outcome.exit_code, type(outcome.error).__name__)
+    text = f"sender: {said}; receiver: {said}; make it what it was, or begin a new run"
+    assert f"not the host that this run began on: {text}" == str(outcome.error)
+    assert not any(word.startswith("apply") for word in world.words)
+    assert first.records[:1] == after.records
+
+
+def test_a_reboot_of_the_same_host_is_no_change(tmp_path: Path) -> None:
+    """Another boot id, and a fact that is not known yet, refuse nothing."""
+    world = World()
+    facts_as(world, driver="veth")
+    of = experiment(**THREE)
+    _, first = go(world, tmp_path / "first", of)
+    killed(tmp_path / "run", first.records[:1], of)
+    world = World()
+    facts_as(world, boot_id="another", driver=None)
+    assert 0 == again(world, tmp_path / "run", of)[0].exit_code
+
+
+def test_an_environment_that_is_another_for_the_same_point_is_a_finding(tmp_path: Path) -> None:
+    """A governor is moved by settings, too, so it is compared where it was in force."""
+    world = World()
+    facts_as(world, environment={"governor": "performance", "turbo": "on"})
+    of = experiment(**THREE)
+    _, first = go(world, tmp_path / "first", of)
+    killed(tmp_path / "run", first.records[:1], of)
+    world = World()
+    facts_as(world, environment={"governor": "powersave", "turbo": "on"})
+    _, now = again(world, tmp_path / "run", of)
+    told = (
+        "environment is another one than before the run was resumed "
+        "(governor: performance → powersave); as in one#1; make it the same, or begin a new run"
+    )
+    assert [
+        [],
+        [f"sender: {told}", f"receiver: {told}"],
+        [f"sender: {told}", f"receiver: {told}"],
+    ] == [[str(one) for one in record.findings if "another" in one.what] for record in now.records]
+
+
+def test_a_point_that_was_not_run_before_is_compared_with_nothing(tmp_path: Path) -> None:
+    """Nor is a trial that failed: neither gets a finding."""
+    _, first = go(World(), tmp_path, experiment())
+    (record,) = first.records
+    other = replace(record, trial=replace(record.trial, point="else"))
+    bad = replace(record, status="failed")
+    assert (other, bad, record) == (
+        compared(other, [record]),
+        compared(bad, [record]),
+        compared(record, ()),
+    )

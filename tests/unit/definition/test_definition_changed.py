@@ -1,0 +1,78 @@
+"""What differs between two definitions is said key by key, as was → is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from udpbench.definition.changed import experiment_changes, lab_changes
+from udpbench.definition.load import lab_of, load_experiment_data, load_lab
+from udpbench.model import Experiment
+
+BASE = {"question": "What?", "sweep": {"traffic.size": ["32B", "64B"]}}
+STEP = "; put it back as it was, or begin a new run"
+
+
+def experiment(**keys: Any) -> Experiment:
+    """Return an experiment of two points; keys as in YAML."""
+    return load_experiment_data({**BASE, **keys}, "mine.yaml")
+
+
+def test_a_definition_is_what_it_is() -> None:
+    """Text and path do not count: a comment or a file that moved changes no measurement."""
+    now = replace(experiment(), text="# another\n", path="elsewhere.yaml")
+    assert [] == list(experiment_changes(experiment(), now))
+    assert [] == list(lab_changes(load_lab("local"), replace(load_lab("local"), text="")))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"question": "Why?"}, ["question: What? → Why?"]),
+        ({"repetitions": 2}, ["repetitions: 7 → 2"]),
+        ({"expect": ["unaccounted == 0"]}, ["expect: none → unaccounted == 0"]),
+        ({"duration": "500ms"}, ["duration: 5s → 500ms"]),
+        ({"traffic": {"rate": "40kpps"}}, ["traffic.rate: none → 40kpps"]),
+        ({"traffic": {"flows": {"from": 7}}}, ["traffic.flows.from: 65400 → 7"]),
+        ({"send": {"zerocopy": True}}, ["send.zerocopy: false → true"]),
+        ({"receive": {"buffer": "1MiB"}}, ["receive.buffer: 4MiB → 1MiB"]),
+        (
+            {"settings": {"receiver": {"mtu": 9000}}},
+            ["settings.receiver.mtu: none → 9000B"],
+        ),
+        ({"needs": {"receiver": {"cpus": 3}}}, ["needs.receiver.cpus: none → 3"]),
+        (
+            {"sweep": {"traffic.size": ["32B", "1KiB"]}},
+            ["size=64B: a point → none", "size=1KiB: none → a point"],
+        ),
+    ],
+)
+def test_each_key_that_changed_is_named_once(keys: dict[str, Any], said: list[str]) -> None:
+    """With the point where it is not all of them, and the values in words of the file."""
+    found = [str(one) for one in experiment_changes(experiment(), experiment(**keys))]
+    assert [f"mine.yaml: {one}: changed since the run began{STEP}" for one in said] == found
+
+
+def test_points_that_changed_are_named_while_they_are_few() -> None:
+    """A key that changed at one variant alone says so."""
+
+    def varied(batches: list[int]) -> Experiment:
+        made = {f"v{n}": {"send.batch": batch} for n, batch in enumerate(batches)}
+        return load_experiment_data({"question": "What?", "variants": made}, "mine.yaml")
+
+    one = [str(found) for found in experiment_changes(varied([1, 2]), varied([1, 3]))]
+    assert [f"mine.yaml: v1: send.batch: 2 → 3: changed since the run began{STEP}"] == one
+    (many,) = experiment_changes(varied([1, 1, 1, 1, 1, 9]), varied([2, 2, 2, 2, 2, 9]))
+    assert "mine.yaml: v0, v1, v2 and 2 more points: send.batch" == many.where
+
+
+def test_a_lab_that_changed_is_told_by_its_keys() -> None:
+    """Each host by its place."""
+    was = load_lab("local")
+    now = lab_of(was.text.replace("192.168.254.30", "192.168.254.31"), Path("mine.yaml"))
+    (found,) = lab_changes(was, now)
+    change = "sender[1].addresses[1]: 192.168.254.30/24 → 192.168.254.31/24"
+    assert f"mine.yaml: {change}: changed since the run began{STEP}" == str(found)

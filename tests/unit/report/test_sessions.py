@@ -1,0 +1,97 @@
+"""The page of the run: when it began, was resumed and why, and what was run again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from analysis.build import failed, record, trial
+
+from report.stored import COMPLETE, stored
+from udpbench.model import TrialRecord
+from udpbench.records import RUN_FILE, Begin, Ending, Run, RunWriter, read_run
+from udpbench.report.as_json import as_json
+from udpbench.report.document import write
+from udpbench.report.pages import run_data
+
+AGAIN = Begin("2026-11-22T08:00:00.000+00:00", "0.1.0", ("udpbench", "run", "--resume", "r"))
+LOST = {"kind": "AgentLost", "message": "gone", "host": "left"}
+
+
+def twice(
+    folder: Path, end: Ending | None, *second: TrialRecord, begin: Begin = AGAIN, torn: bytes = b""
+) -> Run:
+    """Return a run that ended in some way, or not at all, and went on."""
+    stored(folder, [replace(failed(), trial=trial())], ending=end)
+    with (folder / RUN_FILE).open("ab") as file:
+        file.write(torn)
+    writer = RunWriter.reopen(folder)
+    writer.resume(read_run(folder), begin)
+    for one in second:
+        writer.write(one)
+    writer.finish(COMPLETE)
+    return read_run(folder)
+
+
+def rows(run: Run) -> dict[str, str]:
+    """Return name → value of what is told of the run as a whole."""
+    return {row["name"]: row["value"] for row in run_data(run)["run_rows"]}
+
+
+def test_a_run_that_was_not_resumed_says_nothing_of_it(tmp_path: Path) -> None:
+    """Its rows are those of a run from beginning to end."""
+    names = ["to repeat it", "begun", "seed", "trials", "udpbench"]
+    assert names == list(rows(stored(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (None, "after its process died: 0 trials"),
+        (Ending("then", "interrupted"), "after an interrupt: 0 trials"),
+        (Ending("then", "failed", LOST), "after it failed (left: gone): 0 trials"),
+        (COMPLETE, "for what had failed: 0 trials"),
+    ],
+)
+def test_a_resumption_is_told_with_what_it_came_after(
+    end: Ending | None, said: str, tmp_path: Path
+) -> None:
+    """When, why, and how many trials it ran."""
+    assert f"{AGAIN.started_at}, {said}" == rows(twice(tmp_path, end))["resumed"]
+
+
+def test_what_else_a_session_did_is_told(tmp_path: Path) -> None:
+    """A torn line, another udpbench, and trials that were run again."""
+    begin = replace(AGAIN, udpbench="0.2.0")
+    told = rows(twice(tmp_path, None, record(), begin=begin, torn=b'{"kind'))
+    assert (
+        f"{AGAIN.started_at}, after its process died, a torn line of 6B was cut off: "
+        "1 trial, by udpbench 0.2.0"
+    ) == told["resumed"]
+    assert "1, and 1 that failed and were run again" == told["trials"]
+
+
+def test_json_has_every_session(tmp_path: Path) -> None:
+    """One without an end has neither a time nor a status of it."""
+    first, second = as_json(twice(tmp_path, None, record()))["sessions"]
+    assert {
+        "started_at": "2026-11-21T08:00:00.000+00:00",
+        "finished_at": None,
+        "status": None,
+        "udpbench": "0.1.0",
+        "trials": 1,
+    } == first
+    assert (AGAIN.started_at, COMPLETE.finished_at, "complete", 1) == (
+        second["started_at"],
+        second["finished_at"],
+        second["status"],
+        second["trials"],
+    )
+
+
+def test_a_document_of_a_resumed_run_is_made(tmp_path: Path) -> None:
+    """Its trials are those of one run, and its rows fit the page."""
+    run = twice(tmp_path / "run", None, record())
+    (page,) = write([run], tmp_path, ["pdf"])
+    assert page.read_bytes().startswith(b"%PDF")

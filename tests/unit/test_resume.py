@@ -1,0 +1,299 @@
+"""Whether a run may go on: its definitions are as they were, and what is refused touches nothing."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from analysis.build import failed, record
+from report.stored import COMPLETE, stored
+
+from udpbench import resume
+from udpbench.__main__ import main
+from udpbench.definition.load import load_experiments, load_lab
+from udpbench.errors import InputError, RecordError
+from udpbench.model import TrialRecord
+from udpbench.records import RUN_FILE, SERIES_FILE, Ending, Run, RunWriter
+from udpbench.resume import Asked, Resumed, taken_up
+
+TEXT = "question: What?\nsend: {batch: 4}\nrepetitions: 2\n"
+LAB = Path(resume.__file__).parents[1] / "experiments" / "labs" / "local.yaml"
+STEP = "put it back as it was, or begin a new run"
+INTERRUPTED = Ending("2026-11-21T08:00:09+00:00", "interrupted")
+NOT_RESTORED = ({"kind": "RestoreError", "message": "mtu stays", "host": "left"},)
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """Give pytest its own handler back."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
+    """Return what leaves a run of ``mine.yaml`` in ``run``; its files are in this folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(TEXT)
+    shutil.copy(LAB, tmp_path / "lab.yaml")
+
+    def left(records: int = 1, ending: Ending | None = None, sets: tuple[str, ...] = ()) -> Run:
+        experiments, lab = load_experiments(["mine.yaml"], sets), load_lab("lab.yaml")
+        made = [of_trial(n, experiments[0].points[0].experiment) for n in range(1, records + 1)]
+        return stored(
+            tmp_path / "run",
+            made,
+            *experiments,
+            ending=ending,
+            sets=sets,
+            lab_name=lab.name,
+            lab_text=lab.text,
+            lab_path=lab.path,
+            working_folder=str(tmp_path),
+        )
+
+    return left
+
+
+def of_trial(repetition: int, experiment: str = "mine", status: str = "done") -> TrialRecord:
+    """Return a record of a repetition of an experiment."""
+    plain = record() if status == "done" else failed()
+    trial = replace(plain.trial, experiment=experiment, point="", repetition=repetition)
+    return replace(plain, trial=trial)
+
+
+def refusal(asked: Asked | None = None) -> list[str]:
+    """Return what is said of a run that may not go on; nothing of it was touched, nobody holds it."""
+    files = [Path("run") / name for name in (RUN_FILE, SERIES_FILE)]
+    before = [file.read_bytes() for file in files]
+    with pytest.raises(InputError) as refused:
+        taken_up(Path("run"), asked or Asked())
+    assert before == [file.read_bytes() for file in files]
+    RunWriter.reopen(Path("run")).close()
+    return str(refused.value).splitlines()
+
+
+def going_on(asked: Asked | None = None) -> Resumed:
+    """Return a run that may go on, its folder let go again."""
+    found = taken_up(Path("run"), asked or Asked())
+    found.writer.close()
+    return found
+
+
+def said(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """Return the exit code of a command line."""
+    monkeypatch.setattr(sys, "argv", ["udpbench", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_what_is_left_comes_from_the_folder(begun: Callable[..., Run]) -> None:
+    """Experiments, lab and --set need not be given again."""
+    run = begun(sets=("send.batch=8",))
+    found = going_on()
+    assert [("mine#2", 8)] == [(trial.name, trial.send.batch) for trial in found.left]
+    assert (run.header.lab_text, "lab") == (found.lab.text, found.lab.name)
+    assert ("run: 1 of 2 trials are stored", ()) == (found.told("0.1.0"), found.notes)
+    assert "run: 1 of 2 trials are stored, begun by udpbench 0.1.0" == found.told("0.2.0")
+
+
+def test_what_is_given_again_must_be_the_same(begun: Callable[..., Run]) -> None:
+    """Then it changes nothing."""
+    begun(sets=("send.batch=8", "send.pace=sleep"))
+    sets = ("send.pace=sleep", "send.batch=8")
+    assert 1 == len(going_on(Asked(["mine.yaml"], "lab.yaml", sets, 7)).left)
+
+
+def test_another_working_folder_finds_the_same_files(
+    begun: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths are those of where the run began."""
+    begun()
+    monkeypatch.chdir("/")
+    found = taken_up(tmp_path / "run", Asked())
+    found.writer.close()
+    assert () == found.notes
+
+
+def test_a_comment_changes_nothing(begun: Callable[..., Run]) -> None:
+    """Only what is measured counts."""
+    begun()
+    Path("mine.yaml").write_text(f"# mine\n{TEXT}")
+    assert 1 == len(going_on().left)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "change"),
+    [
+        ("batch: 4", "batch: 5", "send.batch: 4 → 5"),
+        ("repetitions: 2", "repetitions: 3", "repetitions: 2 → 3"),
+    ],
+)
+def test_an_experiment_that_changed_is_refused(
+    old: str, new: str, change: str, begun: Callable[..., Run]
+) -> None:
+    """File, key, was → is, and what to do."""
+    begun()
+    Path("mine.yaml").write_text(TEXT.replace(old, new))
+    told = f"mine.yaml: {change}: changed since the run began; {STEP}"
+    assert [told] == refusal()
+
+
+def test_what_an_experiment_extends_is_looked_at_too(begun: Callable[..., Run]) -> None:
+    """The file itself is as it was, and what it means is not."""
+    Path("base.yaml").write_text("question: Base?\ntraffic: {size: 32B}\n")
+    Path("mine.yaml").write_text(TEXT + "extends: base.yaml\n")
+    begun()
+    Path("base.yaml").write_text("question: Base?\ntraffic: {size: 64B}\n")
+    told = "traffic.size: 32B → 64B: changed since the run began"
+    assert [f"mine.yaml: {told}; {STEP}"] == refusal()
+
+
+def test_everything_that_changed_is_said_at_once(begun: Callable[..., Run]) -> None:
+    """Seed, --set, experiment and lab."""
+    begun()
+    Path("mine.yaml").write_text(TEXT.replace("batch: 4", "batch: 5"))
+    lab = Path("lab.yaml").read_text()
+    Path("lab.yaml").write_text(lab.replace("254.30", "254.31"))
+    step = "leave it out, or begin a new run"
+    change = "192.168.254.30/24 → 192.168.254.31/24"
+    assert [
+        f"--seed: 7 → 8: the order of trials is the seed's; {step}",
+        f"--set: none → send.pace=sleep: not as it was when the run began; {step}",
+        f"mine.yaml: send.batch: 4 → 5: changed since the run began; {STEP}",
+        f"lab.yaml: sender[1].addresses[1]: {change}: changed since the run began; {STEP}",
+    ] == refusal(Asked(seed=8, sets=["send.pace=sleep"]))
+
+
+def test_a_file_that_is_no_definition_any_more_is_refused(begun: Callable[..., Run]) -> None:
+    """With its own problems, and those of the other file."""
+    begun()
+    Path("mine.yaml").write_text("question: What?\nsend: {batches: 4}\n")
+    Path("lab.yaml").write_text("sender: {}\n")
+    lines = refusal()
+    assert any("send.batches: 4: unknown key" in line for line in lines)
+    assert any(line.startswith("lab.yaml") for line in lines)
+
+
+def test_a_file_that_is_gone_is_told_and_not_needed(begun: Callable[..., Run]) -> None:
+    """The run folder has all that it says."""
+    begun()
+    Path("mine.yaml").unlink()
+    Path("lab.yaml").unlink()
+    assert (
+        "mine.yaml: not there any more; the run goes on with what it stored",
+        "lab.yaml: not there any more; the run goes on with what it stored",
+    ) == going_on().notes
+
+
+def test_other_experiments_are_refused(begun: Callable[..., Run]) -> None:
+    """One too many, or one too few: a run is as it began."""
+    begun()
+    Path("other.yaml").write_text(TEXT)
+    step = "leave it out; it has: mine"
+    assert [f"other.yaml: other: no experiment of this run; {step}"] == refusal(
+        Asked(["mine.yaml", "other.yaml"])
+    )
+    step = "name all of them, or none"
+    assert [f"other.yaml: mine: experiments of this run were left out; {step}"] == refusal(
+        Asked(["other.yaml"])
+    )
+
+
+def test_another_lab_is_refused(begun: Callable[..., Run]) -> None:
+    """Also one of the same hosts with another setting."""
+    begun()
+    Path("else.yaml").write_text(Path("lab.yaml").read_text().replace("254.30", "254.31"))
+    (line,) = refusal(Asked(lab="else.yaml"))
+    assert line.startswith("else.yaml: sender[1].addresses[1]: 192.168.254.30/24 → ")
+
+
+def test_a_record_of_another_form_is_refused(begun: Callable[..., Run]) -> None:
+    """Its own udpbench is named, which can go on with it."""
+    begun()
+    file = Path("run") / RUN_FILE
+    before = file.read_bytes().replace(b'"schema":1', b'"schema":9')
+    file.write_bytes(before)
+    with pytest.raises(RecordError, match=r"schema 9: .*; use udpbench 0.1.0, which wrote it"):
+        taken_up(Path("run"), Asked())
+    assert before == file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("records", "end", "complete"),
+    [
+        (2, COMPLETE, True),
+        (1, COMPLETE, False),
+        (2, None, False),
+        (2, INTERRUPTED, False),
+        (2, replace(COMPLETE, restore_errors=NOT_RESTORED), False),
+    ],
+)
+def test_a_run_is_complete_with_all_trials_and_a_good_end(
+    records: int, end: Ending | None, complete: bool, begun: Callable[..., Run]
+) -> None:
+    """Without an end nobody knows how the hosts are, so they are looked at once more."""
+    begun(records, end)
+    assert complete == going_on().complete
+
+
+def test_a_complete_run_is_shown_and_not_touched(
+    begun: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit code is that of its trials."""
+    begun(2, COMPLETE)
+    before = {file: file.read_bytes() for file in Path("run").iterdir()}
+    assert 0 == said(monkeypatch, "run", "--resume", "run")
+    out = capsys.readouterr().out.splitlines()
+    assert "run: complete: all 2 trials are stored, nothing is run" == out[0]
+    assert "What?" in out
+    assert before == {file: file.read_bytes() for file in Path("run").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ["run"],
+            "X...: missing; at least one; name an experiment, or a run folder behind --resume",
+        ),
+        (
+            ["run", "--resume", "run", "--out", "else"],
+            "--out: else: a run goes on in its own folder; run; leave --out away",
+        ),
+        (
+            ["run", "--resume", "nowhere"],
+            "nowhere/run.jsonl: no such file; is the folder of a run meant?",
+        ),
+    ],
+)
+def test_what_cannot_be_resumed_is_said_in_a_line(
+    words: list[str],
+    line: str,
+    begun: Callable[..., Run],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Exit 2, and what to do."""
+    begun()
+    assert 2 == said(monkeypatch, *words)
+    assert f"{line}\n" == capsys.readouterr().err
+
+
+def test_a_run_in_use_is_refused(
+    begun: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A living run and one that goes on would write into one file."""
+    begun()
+    writer = RunWriter.reopen(Path("run"))
+    assert 2 == said(monkeypatch, "run", "--resume", "run")
+    writer.close()
+    assert capsys.readouterr().err.startswith("run: in use by a run that still goes on; wait")
