@@ -17,7 +17,8 @@ from udpbench.errors import InputError, Problem
 from udpbench.records import Run
 from udpbench.report.figures import draw
 from udpbench.report.frames import DATA, write_frames
-from udpbench.report.ladder import draw_ladder, ladder, ladder_data
+from udpbench.report.ladder import Ladder, ladder_data, ladders
+from udpbench.report.ladder_figure import draw_ladder
 from udpbench.report.pages import chapter_data, overview, run_data, stages
 from udpbench.report.story import LAB_LABEL, Chapter, tell
 
@@ -96,7 +97,10 @@ def _prepare(runs: Sequence[Run], room: Path, suffixes: Sequence[str]) -> None:
         "runs": [run_data(run) for run in runs],
         "chapters": chapters,
         "stages": stages([chapter for _, chapter in told]),
-        "ladder": _ladder([chapter for _, chapter in told], room, suffixes),
+        "ladders": [
+            _ladder(one, f"study-{number}", room, suffixes)
+            for number, one in enumerate(ladders([chapter for _, chapter in told]), start=1)
+        ],
     }
     (room / "data.json").write_text(json.dumps(data, allow_nan=False))
 
@@ -113,16 +117,12 @@ def _plain(name: str) -> str:
     return "".join(c if (c.isalnum() and c.isascii()) or c in "-_." else "-" for c in name)[:60]
 
 
-def _ladder(
-    chapters: Sequence[Chapter], room: Path, suffixes: Sequence[str]
-) -> dict[str, Any] | None:
-    """Return the summary of several experiments, with its figure laid out."""
-    found = ladder(chapters)
-    if found is None:
-        return None
-    drawn = draw_ladder(found, [room / FIGURES / f"ladder.{suffix}" for suffix in suffixes])
-    figure = f"{FIGURES}/ladder.svg" if drawn else None
-    return {**ladder_data(found), **overview(chapters), "figure": figure}
+def _ladder(found: Ladder, name: str, room: Path, suffixes: Sequence[str]) -> dict[str, Any]:
+    """Return the summary of a study's experiments, with its figures laid out."""
+    folder = room / FIGURES / name
+    folder.mkdir()
+    drawn = [f"{FIGURES}/{name}/{one}.svg" for one in draw_ladder(found, folder, suffixes)]
+    return {**ladder_data(found), **overview(found.chapters), "figures": drawn}
 
 
 def _compile(room: Path, folder: Path, form: Pages) -> list[Path]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from udpbench.analysis.ledger import BEFORE_SENT, ORDER
+from udpbench.report.radar import draw_turns, turns
 from udpbench.report.shown import (
     RECEIVED,
     UNACCOUNTED,
@@ -32,6 +33,7 @@ from udpbench.report.style import (
     GRID,
     LINE_STYLES,
     ORANGE,
+    PALE,
     PINK,
     RED,
     SKY,
@@ -45,6 +47,8 @@ from udpbench.report.style import (
     short_name,
     styled,
 )
+from udpbench.report.sweep import draw_sweeps, sweep
+from udpbench.report.times import draw_times, times
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +63,7 @@ STAGE_STYLES = dict(
         (name for name in ORDER if name not in BEFORE_SENT),
         zip(
             (RED, ORANGE, YELLOW, GREEN, PINK, SKY) * 3,
-            ("", "//", "..", "\\\\", "xx", "--", "//", "..", "\\\\") * 2,
+            ("", "//", "||", "\\\\", "xx", "--", "//", "||", "\\\\") * 2,
             strict=False,
         ),
         strict=False,
@@ -71,13 +75,16 @@ STAGE_STYLES = dict(
 def draw(chapter: Chapter, folder: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:
     """Draw what a chapter has data for into files; returns kind → files' names without suffix.
 
-    Kinds: dots, ways, timelines, heats.
+    Kinds: dots, sweeps, ways, timelines, radars, times, heats.
     """
     drawn: dict[str, list[str]] = {}
     kinds: dict[str, Callable[[Chapter], Iterator[Figure]]] = {
         "dots": _all_dots,
+        "sweeps": _all_sweeps,
         "ways": _all_ways,
         "timelines": _all_timelines,
+        "radars": _all_radars,
+        "times": _all_times,
         "heats": _all_heats,
     }
     with styled():
@@ -95,6 +102,22 @@ def _all_dots(chapter: Chapter) -> Iterator[Figure]:
         largest = max(largest_of(row) for row in rows)
         for group in in_groups(rows, ROWS_PER_FIGURE):
             yield draw_dots(group, largest)
+
+
+def _all_sweeps(chapter: Chapter) -> Iterator[Figure]:
+    found = sweep(chapter)
+    if found is not None:
+        yield from draw_sweeps(found)
+
+
+def _all_radars(chapter: Chapter) -> Iterator[Figure]:
+    found = turns(chapter)
+    if found:
+        yield draw_turns(found)
+
+
+def _all_times(chapter: Chapter) -> Iterator[Figure]:
+    yield from map(draw_times, times(chapter))
 
 
 def _all_ways(chapter: Chapter) -> Iterator[Figure]:
@@ -184,9 +207,8 @@ def _draw_published(axes: Axes, rows: Sequence[Dots], scale: float) -> None:
         [max(bar.high - bar.low, widest / 250) / scale for _, bar in known],
         left=[bar.low / scale for _, bar in known],
         height=0.7,
-        color="#E4E4E4",
+        color=PALE,
         edgecolor=GREY,
-        hatch="....",
         linewidth=0.6,
         label="published, on other hardware",
     )

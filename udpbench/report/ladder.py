@@ -1,4 +1,4 @@
-"""A run of several experiments as one ladder: each point a rung, published beside measured.
+"""A run of several experiments as ladders: one for each study, each point a rung.
 
 What is drawn and told is computed first, by functions whose results tests assert. Judges nothing by
 a published figure: whether a relation holds is ``analysis.expect``'s answer.
@@ -8,48 +8,67 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from pathlib import PurePath
 
-from udpbench.analysis.expect import evaluate_at
+from udpbench.analysis.expect import Verdict, evaluate_at, expected_at
 from udpbench.analysis.points import Point, estimate, metric
 from udpbench.definition.published import Bar, Published, published
-from udpbench.model import Estimate
-from udpbench.report.story import LAB_LABEL, Chapter, name_of, reason
-from udpbench.report.style import BLUE, GRID, RED, counted, empty_figure, save, scale_of, styled
-from udpbench.units import show_pps
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from udpbench.model import Estimate, Expectation
+from udpbench.report.story import (
+    LAB_LABEL,
+    Chapter,
+    name_of,
+    reason,
+    show_number,
+)
+from udpbench.units import show_pps, show_ratio
 
 MEASURED_AS = {"pps": "delivered_pps", "mib_s": "delivered_mib_s"}
 """Published metric → ours that means the same; a ladder has one of them on its axis."""
-PUBLISHED_COLOUR = "#BBBBBB"
-ROW_INCHES = 0.24
-MOST_RUNGS = 40
-"""Rungs that one page has room for."""
-NARROWEST = 0.004
-"""A single published number is drawn this wide, as a share of the axis."""
+BESIDE = {
+    "pps": ("delivered", "delivered_pps"),
+    "mib_s": ("delivered", "delivered_mib_s"),
+    "offered_pps": ("offered", "offered_pps"),
+    "received_packets": ("received", "received_packets"),
+}
+"""Published metric → our word for it and ours; a count is one only of a load of the same length."""
+WORDS = {
+    "yes": "holds",
+    "no": "does not hold",
+    "cannot tell": "cannot be judged",
+    "skipped": "cannot be judged here",
+}
 
 
 @dataclass(frozen=True)
 class Relation:
-    """One relation that is judged at a rung."""
+    """One relation that is judged at a rung: the answer, and the numbers or the lack behind it."""
 
     expected: str
     answer: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What was published and what was measured of the same thing, as texts with units."""
+
+    published: str
+    measured: str
 
 
 @dataclass(frozen=True)
 class Rung:
     """One point of one experiment."""
 
+    experiment: str
     name: str
     published: Bar | None
     measured: Estimate | None
     trials: tuple[tuple[float, bool], ...]
     """Each trial's value and whether it is valid."""
+    pairs: tuple[Pair, ...]
+    """What else was published of it."""
     relations: tuple[Relation, ...]
     why_not: str
     """Why there is nothing measured; empty where there is."""
@@ -57,52 +76,129 @@ class Rung:
 
 @dataclass(frozen=True)
 class Ladder:
-    """All rungs of a run, on one axis."""
+    """All rungs of one study, on one axis."""
 
+    title: str
     metric: str
-    rungs: tuple[Rung, ...]
-    studies: tuple[Published, ...]
-    """One figure of each study that a rung names: for title, source and conditions."""
-    built_in_lab: bool
+    steps: tuple[tuple[Rung, ...], ...]
+    """The rungs of each chapter."""
+    study: Published | None
+    """Any figure of the study, for title, source and conditions; None for experiments of none."""
+    chapters: tuple[Chapter, ...]
+
+    @property
+    def rungs(self) -> tuple[Rung, ...]:
+        """Return every rung, from the first experiment to the last."""
+        return tuple(rung for step in self.steps for rung in step)
 
 
-def ladder(chapters: Sequence[Chapter]) -> Ladder | None:
-    """Return the ladder of a run; None for a single experiment."""
+def ladders(chapters: Sequence[Chapter]) -> tuple[Ladder, ...]:
+    """Return the ladder of each study of a run; none for a single experiment.
+
+    An experiment of which nothing was published climbs with the study of its folder.
+    """
     if len(chapters) < 2:
-        return None
-    figures = [published(trial.source or "") for one in chapters for trial in one.experiment.points]
-    known = [figure for figure in figures if figure is not None]
+        return ()
+    of_folder: dict[str, str] = {}
+    for chapter in chapters:
+        if _study(chapter):
+            of_folder.setdefault(_folder(chapter), _study(chapter))
+    groups: dict[str, list[Chapter]] = {}
+    for chapter in chapters:
+        folder = _folder(chapter)
+        key = _study(chapter) or of_folder.get(folder, "") or folder
+        groups.setdefault(key, []).append(chapter)
+    return tuple(_ladder(group) for group in groups.values())
+
+
+def _folder(chapter: Chapter) -> str:
+    return PurePath(chapter.experiment.path).parent.name
+
+
+def _figures(chapter: Chapter) -> list[Published]:
+    found = (published(trial.source or "") for trial in chapter.experiment.points)
+    return [figure for figure in found if figure is not None]
+
+
+def _study(chapter: Chapter) -> str:
+    """Return the study of an experiment's first published figure; empty without any."""
+    return next((figure.study for figure in _figures(chapter)), "")
+
+
+def _ladder(chapters: Sequence[Chapter]) -> Ladder:
+    known = [figure for chapter in chapters for figure in _figures(chapter)]
     in_bytes = sum(
         figure.bar("pps") is None and figure.bar("mib_s") is not None for figure in known
     )
     name = "mib_s" if 2 * in_bytes > len(known) else "pps"
-    studies = {figure.study: figure for figure in known}
-    rungs = tuple(rung for chapter in chapters for rung in _rungs(chapter, name))
-    built_in_lab = any(chapter.built_in_lab for chapter in chapters)
-    return Ladder(name, rungs, tuple(studies.values()), built_in_lab)
+    title = known[0].title if known else _folder(chapters[0]) or "experiments"
+    steps = tuple(tuple(_rungs(chapter, name)) for chapter in chapters)
+    return Ladder(title, name, steps, known[0] if known else None, tuple(chapters))
 
 
 def _rungs(chapter: Chapter, name: str) -> Iterator[Rung]:
     found = {point.name: point for point in chapter.points}
-    several = len(chapter.experiment.points) > 1
     for trial in chapter.experiment.points:
         point = found.get(trial.point, Point(chapter.experiment.name, trial.point, ()))
         figure = published(trial.source or "")
         values = [(metric(one, MEASURED_AS[name]), one.valid) for one in point.results]
         measured = estimate(point, MEASURED_AS[name])
         yield Rung(
-            f"{point.experiment} · {name_of(point)}" if several else point.experiment,
+            f"{point.experiment}, {chapter.run}" if chapter.run else point.experiment,
+            name_of(point) if len(chapter.experiment.points) > 1 else "",
             figure.bar(name) if figure is not None else None,
             measured,
             tuple((value, valid) for value, valid in values if value is not None),
-            _relations(chapter, point),
+            tuple(_pairs(figure, point, name)) if figure is not None else (),
+            tuple(_relations(chapter, point)),
             "" if measured is not None else _why_not(point),
         )
 
 
-def _relations(chapter: Chapter, point: Point) -> tuple[Relation, ...]:
+def _pairs(figure: Published, point: Point, on_axis: str) -> Iterator[Pair]:
+    """Yield what else was published that we measure, too; of counts over hours only their ratio."""
+    for bar in figure.bars:
+        if bar.metric not in BESIDE or bar.metric == on_axis:
+            continue
+        if bar.unit == "packets" and figure.bar("duration_s") is not None:
+            continue
+        word, name = BESIDE[bar.metric]
+        found = estimate(point, name)
+        ours = "–" if found is None else f"{show_number(found.median, found.unit)} {word}"
+        yield Pair(f"{show_bar(bar)} {word}", ours)
+    lost, sent = figure.bar("lost_packets"), figure.bar("sent_packets")
+    if lost is not None and sent is not None and sent.high:
+        found = estimate(point, "loss_ratio")
+        ours = "–" if found is None else f"{show_ratio(found.median)} lost"
+        yield Pair(f"{show_ratio(lost.high / sent.high)} lost", ours)
+
+
+def _relations(chapter: Chapter, point: Point) -> Iterator[Relation]:
     verdicts = evaluate_at(chapter.experiment, chapter.results, point.name)
-    return tuple(Relation(one.expected, one.answer) for one in verdicts)
+    for one, verdict in zip(expected_at(chapter.experiment, point.name), verdicts, strict=True):
+        yield Relation(verdict.expected, verdict.answer, _why(one, verdict, point, chapter))
+
+
+def _why(expectation: Expectation, verdict: Verdict, at: Point, chapter: Chapter) -> str:
+    """Return the numbers that were compared; where none were, what is missing."""
+    if verdict.answer in ("yes", "no"):
+        # That what should be 0 is 0 needs no numbers.
+        return "" if verdict.answer == "yes" and expectation.op == "==" else verdict.measured
+    found = {point.name: point for point in chapter.points}
+    missing = []
+    for side in (expectation.left, expectation.right):
+        name = at.name if side.point is None else side.point
+        point = found.get(name, Point(at.experiment, name, ()))
+        if side.metric is not None and estimate(point, side.metric) is None:
+            missing.append(_missing(side.metric, point, at))
+    return "; ".join(dict.fromkeys(missing)) or verdict.measured
+
+
+def _missing(name: str, point: Point, at: Point) -> str:
+    """Return why a point has no number; of the rung itself that is told with those not measured."""
+    if point.valid:
+        return f"{name_of(point)}: {name} is not observable there"
+    return "not measured" if point.name == at.name else f"{name_of(point)}: {_why_not(point)}"
 
 
 def _why_not(point: Point) -> str:
@@ -115,99 +211,71 @@ def _why_not(point: Point) -> str:
 
 
 def ladder_data(found: Ladder) -> dict[str, object]:
-    """Return what the template shows of a ladder, its figure apart."""
+    """Return what the template shows of a ladder, its figures apart."""
+    chapters = found.chapters
     return {
-        "lab": LAB_LABEL if found.built_in_lab else "",
-        "rungs": [
+        "title": found.title,
+        "lab": LAB_LABEL if any(one.built_in_lab for one in chapters) else "",
+        "source": found.study.source if found.study is not None else "",
+        "conditions": found.study.conditions if found.study is not None else "",
+        "experiments": [
             {
-                "name": rung.name,
-                "published": "–" if rung.published is None else show_bar(rung.published),
-                "measured": rung.why_not or _measured(rung),
-                "relations": [
-                    {"expected": one.expected, "answer": one.answer} for one in rung.relations
-                ],
+                "name": chapter.experiment.name,
+                "run": chapter.run,
+                "question": chapter.experiment.question,
+                "rungs": [_rung_data(rung) for rung in rungs],
             }
-            for rung in found.rungs
+            for chapter, rungs in zip(chapters, found.steps, strict=True)
         ],
-        "studies": [
-            {"title": one.title, "source": one.source, "conditions": one.conditions}
-            for one in found.studies
+        "missing": list(missing(found.rungs)),
+    }
+
+
+def _rung_data(rung: Rung) -> dict[str, object]:
+    bar = "–" if rung.published is None else show_bar(rung.published)
+    return {
+        "name": rung.name or "all",
+        "published": [bar, *(pair.published for pair in rung.pairs)],
+        "measured": [_measured(rung), *(pair.measured for pair in rung.pairs if rung.measured)],
+        "relations": [
+            {
+                "expected": one.expected,
+                "answer": one.answer,
+                "word": WORDS[one.answer],
+                "why": one.why,
+            }
+            for one in rung.relations
         ],
     }
 
 
+def missing(rungs: Sequence[Rung]) -> Iterator[dict[str, str]]:
+    """Yield each reason for which rungs have nothing measured, with those rungs."""
+    reasons: dict[str, list[str]] = {}
+    for rung in rungs:
+        if rung.why_not:
+            reasons.setdefault(rung.why_not, []).append(label(rung))
+    for why, names in reasons.items():
+        yield {"reason": why, "rungs": ", ".join(names)}
+
+
+def label(rung: Rung) -> str:
+    """Return a rung's name: its experiment and, where that has several, its point."""
+    return f"{rung.experiment} · {rung.name}" if rung.name else rung.experiment
+
+
 def show_bar(bar: Bar) -> str:
     """Return a published number as it was printed, with its unit."""
-
-    def shown(value: float) -> str:
-        return show_pps(value) if bar.unit == "pps" else f"{value:,.10g} {bar.unit}"
-
-    return shown(bar.low) if bar.low == bar.high else f"{shown(bar.low)} – {shown(bar.high)}"
+    if bar.unit == "pps":
+        low, high = show_pps(bar.low), show_pps(bar.high)
+    else:
+        low, high = f"{bar.low:,.10g}", f"{bar.high:,.10g} {bar.unit}"
+    return high if bar.low == bar.high else f"{low} – {high}"
 
 
 def _measured(rung: Rung) -> str:
     if rung.measured is None:
-        return "–"
+        return "not measured"
     median = rung.measured.median
     text = show_pps(median) if rung.measured.unit == "pps" else f"{median:,.0f} MiB/s"
     return f"{text} (n = {rung.measured.n})"
-
-
-# --- the figure ----------------------------------------------------------------------------------
-
-
-def draw_ladder(found: Ladder, files: Sequence[Path]) -> bool:
-    """Draw the rungs into SVG or PNG files, published beside measured; False without any."""
-    shown = [rung for rung in found.rungs if rung.published is not None or rung.trials]
-    if not shown:
-        return False
-    with styled():
-        save(_figure_of(shown[:MOST_RUNGS], found.metric), files)
-    return True
-
-
-def _figure_of(rungs: Sequence[Rung], name: str) -> Figure:
-    largest = max(
-        [rung.published.high for rung in rungs if rung.published is not None]
-        + [value for rung in rungs for value, _ in rung.trials]
-    )
-    scale, unit = scale_of(largest) if name == "pps" else (1.0, "MiB/s")
-    figure, axes = empty_figure(0.9 + ROW_INCHES * len(rungs))
-    _draw_published(axes, rungs, scale, NARROWEST * largest / scale)
-    for wanted, marker, colour, label in (
-        (True, "o", BLUE, "measured, valid trial"),
-        (False, "x", RED, "measured, invalid trial"),
-    ):
-        dots = [
-            (value / scale, row)
-            for row, rung in enumerate(rungs)
-            for value, valid in rung.trials
-            if valid is wanted
-        ]
-        if dots:
-            x, y = zip(*dots, strict=True)
-            axes.scatter(x, y, s=18, marker=marker, color=colour, label=label, zorder=3)
-    axes.set_yticks(range(len(rungs)), [rung.name for rung in rungs], fontsize=7)
-    axes.set_ylim(len(rungs) - 0.5, -0.5)
-    axes.set_xlim(left=0)
-    trials = sum(len(rung.trials) for rung in rungs)
-    axes.set_xlabel(f"delivered ({unit}), n = {counted(trials, 'trial')}")
-    axes.grid(axis="x", color=GRID)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    return figure
-
-
-def _draw_published(axes: Axes, rungs: Sequence[Rung], scale: float, narrowest: float) -> None:
-    bars = [(row, one.published) for row, one in enumerate(rungs) if one.published is not None]
-    if not bars:
-        return
-    axes.barh(
-        [row for row, _ in bars],
-        [max((bar.high - bar.low) / scale, narrowest) for _, bar in bars],
-        left=[bar.low / scale for _, bar in bars],
-        height=0.7,
-        color=PUBLISHED_COLOUR,
-        edgecolor="#777777",
-        linewidth=0.6,
-        label="published, on other hardware",
-    )

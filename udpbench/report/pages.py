@@ -35,6 +35,7 @@ from udpbench.report.story import (
     trials_label,
     trust,
 )
+from udpbench.report.style import counted
 from udpbench.report.table import POINT_COLUMNS, invalid_cells, ledger_rows, point_cells
 from udpbench.units import format_bytes
 
@@ -51,11 +52,12 @@ FEW_HOSTS = 4
 
 
 def overview(chapters: Sequence[Chapter]) -> dict[str, Any]:
-    """Return what the template says of several experiments before it shows them together."""
+    """Return what the template says of a ladder's experiments before it shows them together."""
     points = sum(len(one.experiment.points) for one in chapters)
     hosts = hosts_of([record for chapter in chapters for record in chapter.records])
+    climbed = f"{counted(len(chapters), 'experiment')} with {counted(points, 'point')}"
     return {
-        "answer": f"{len(chapters)} experiments with {points} points. {trust(chapters)}",
+        "answer": f"{climbed}. {trust(chapters)}",
         "environment": list(_environment(hosts)),
     }
 

@@ -30,9 +30,22 @@ BLUE, SKY, GREEN, YELLOW, ORANGE, RED, PINK, BLACK = (
 )
 GREY, PALE, GRID = "#8A8A8A", "#BBBBBB", "#DDDDDD"
 LINE_STYLES = ("-", "--", "-.", ":")
+LINES: tuple[tuple[str, Any, str], ...] = (
+    (BLUE, "-", "o"),
+    (ORANGE, "--", "s"),
+    (GREEN, "-.", "^"),
+    (BLACK, (0, (1, 1)), "D"),
+    (PINK, (0, (5, 1)), "v"),
+    (RED, (0, (3, 1, 1, 1)), "X"),
+)
+"""Colour, dashes and marker of lines that are told apart also in grey."""
+LOG_FROM = 30
+"""Largest over smallest from which on an axis is logarithmic."""
 FONTS = ["Libertinus Serif", "DejaVu Serif"]
 """The document's, which typst brings along; a viewer of a single figure may only have the other."""
 PNG_DPI = 200
+AXIS_INCHES, LETTER_INCHES = 0.9, 0.065
+"""What is left of an axis across the page for its own label, and the room a letter takes."""
 STYLE: Any = {
     "font.family": FONTS,
     "font.size": 9,
@@ -107,3 +120,17 @@ def scale_of(largest: float) -> tuple[float, str]:
 def counted(n: int, what: str) -> str:
     """Return ``1 trial`` or ``7 trials``."""
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def spaced(labels: Sequence[tuple[float, str]]) -> list[str]:
+    """Return the labels of an axis in order of their places, empty where two would overlap."""
+    width = WIDTH_INCHES - AXIS_INCHES
+    span = (labels[-1][0] - labels[0][0]) or 1.0
+    shown: list[str] = []
+    free_from = float("-inf")
+    for place, text in labels:
+        at, half = (place - labels[0][0]) / span * width, len(text) * LETTER_INCHES / 2
+        fits = at - half >= free_from
+        shown.append(text if fits else "")
+        free_from = at + half + LETTER_INCHES if fits else free_from
+    return shown

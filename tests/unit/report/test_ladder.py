@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analysis.build import expectation, experiment, failed, record, trial
+from analysis.build import expectation, experiment, failed, lossy, record, trial
 
 from report.stored import stored
 from udpbench.model import Finding
 from udpbench.report.document import write
-from udpbench.report.ladder import Ladder, Relation, draw_ladder, ladder, ladder_data
+from udpbench.report.ladder import Ladder, Pair, Relation, label, ladder_data, ladders
+from udpbench.report.ladder_figure import MOST_RUNGS, draw_ladder, parts
 from udpbench.report.story import LAB_LABEL, tell
 
 NAIVE = trial("naive", experiment="01", source="cloudflare-2015/naive")
@@ -33,19 +34,18 @@ RECORDS = [
 
 def climbed(records: Any = tuple(RECORDS)) -> Ladder:
     """Return the ladder of two experiments."""
-    found = ladder(tell([FIRST, SECOND], list(records)))
-    assert found is not None
+    (found,) = ladders(tell([FIRST, SECOND], list(records)))
     return found
 
 
 def test_a_single_experiment_is_no_ladder() -> None:
     """There is nothing to climb."""
-    assert ladder(tell([FIRST], RECORDS[:2])) is None
+    assert () == ladders(tell([FIRST], RECORDS[:2]))
 
 
 def test_each_point_is_a_rung_in_the_order_declared() -> None:
     """A point of an experiment with several is named after both."""
-    assert ["01 · naive", "01 · pinned", "02"] == [rung.name for rung in climbed().rungs]
+    assert ["01 · naive", "01 · pinned", "02"] == [label(rung) for rung in climbed().rungs]
 
 
 def test_a_rung_has_its_own_published_bar_and_its_trials() -> None:
@@ -61,9 +61,9 @@ def test_a_rung_has_its_own_published_bar_and_its_trials() -> None:
 def test_a_relation_is_told_where_it_is_judged() -> None:
     """One between two points belongs to the later; one of every point to each."""
     naive, pinned, _ = climbed().rungs
-    assert (Relation("unaccounted == 0", "yes"),) == naive.relations
+    assert (Relation("unaccounted == 0", "yes", ""),) == naive.relations
     assert "delivered_pps[pinned] > delivered_pps[naive]" == pinned.relations[0].expected
-    assert "yes" == pinned.relations[0].answer
+    assert ("yes", "3 000 is > 1 000") == (pinned.relations[0].answer, pinned.relations[0].why)
 
 
 def test_a_rung_that_cannot_be_tried_says_why() -> None:
@@ -98,8 +98,7 @@ def test_studies_of_bytes_climb_in_bytes() -> None:
     plain = trial(experiment="a", source="udp-gso/commit-2018-plain")
     gso = trial(experiment="b", source="udp-gso/commit-2018-gso")
     experiments = [experiment(points=[one], name=one.experiment) for one in (plain, gso)]
-    found = ladder(tell(experiments, [record(2**15, of=plain), record(2**16, of=gso)]))
-    assert found is not None
+    (found,) = ladders(tell(experiments, [record(2**15, of=plain), record(2**16, of=gso)]))
     assert "mib_s" == found.metric
     assert [1.0, 2.0] == [rung.measured.median for rung in found.rungs if rung.measured]
     assert [876.0, 2139.0] == [rung.published.low for rung in found.rungs if rung.published]
@@ -109,25 +108,117 @@ def test_what_is_shown_names_lab_and_study() -> None:
     """Numbers come with their n, a relation with its answer, a study with its conditions."""
     shown: Any = ladder_data(climbed())
     assert LAB_LABEL == shown["lab"]
-    assert ["How to receive a million packets per second"] == [
-        study["title"] for study in shown["studies"]
-    ]
+    assert "How to receive a million packets per second" == shown["title"]
+    assert shown["conditions"].startswith("Two hosts")
+    naive, pinned, other = (one for part in shown["experiments"] for one in part["rungs"])
+    assert (["195.0 kpps – 352.0 kpps"], ["1.0 kpps (n = 1)"]) == (
+        naive["published"],
+        naive["measured"],
+    )
+    assert ["3.0 kpps (n = 1)"] == pinned["measured"]
+    assert (["330.0 kpps"], ["not measured"]) == (other["published"], other["measured"])
+    assert ["holds", "holds"] == [one["word"] for one in pinned["relations"]]
+
+
+def test_what_is_not_measured_is_listed_with_its_reason() -> None:
+    """Rungs that lack the same thing stand together."""
+    shown: Any = ladder_data(climbed(RECORDS[2:]))
     assert [
-        ("195.0 kpps – 352.0 kpps", "1.0 kpps (n = 1)"),
-        ("360.0 kpps – 374.0 kpps", "3.0 kpps (n = 1)"),
-        ("330.0 kpps", "skipped: right has one NUMA node"),
-    ] == [(rung["published"], rung["measured"]) for rung in shown["rungs"]]
+        {"reason": "not run", "rungs": "01 · naive, 01 · pinned"},
+        {"reason": "skipped: right has one NUMA node", "rungs": "02"},
+    ] == shown["missing"]
+
+
+def test_a_relation_that_cannot_be_judged_says_what_is_missing() -> None:
+    """The point without a number and why it has none; or that nobody can observe the metric."""
+    skipped = failed("skipped", "right has one CPU", trial=NAIVE)
+    _, pinned, _ = climbed([skipped, RECORDS[1]]).rungs
+    assert ("skipped", "naive: skipped: right has one CPU") == (
+        pinned.relations[0].answer,
+        pinned.relations[0].why,
+    )
+    _, pinned, _ = climbed(RECORDS[1:2]).rungs
+    assert ("cannot tell", "naive: not run") == (
+        pinned.relations[0].answer,
+        pinned.relations[0].why,
+    )
+    _, pinned, _ = climbed(RECORDS[:1]).rungs
+    assert ["not measured", "not measured"] == [one.why for one in pinned.relations]
+    unseen = experiment(expectation("stack_delay_p99_ns", "<", "5"), points=[NAIVE], name="01")
+    (found,) = ladders(tell([unseen, SECOND], RECORDS[:1]))
+    assert "naive: stack_delay_p99_ns is not observable there" == found.rungs[0].relations[0].why
+
+
+def test_each_study_has_a_ladder_of_its_own() -> None:
+    """In its own metric; what has no published figure climbs with its folder, or by itself."""
+    points = {
+        "gso/01": "udp-gso/commit-2018-plain",
+        "million/00": None,
+        "million/01": "cloudflare-2015/naive",
+        "mine/1": None,
+    }
+    of = [
+        experiment(points=[trial(experiment=name, source=source)], name=name, path=f"{name}.yaml")
+        for name, source in points.items()
+    ]
+    found = ladders(tell(of, [record(of=one.points[0]) for one in of]))
+    assert [("mib_s", ["gso/01"]), ("pps", ["million/00", "million/01"]), ("pps", ["mine/1"])] == [
+        (one.metric, [label(rung) for rung in one.rungs]) for one in found
+    ]
+    assert ["How to receive a million packets per second", "mine"] == [
+        one.title for one in found[1:]
+    ]
+
+
+def test_the_same_experiment_of_two_runs_is_two_steps() -> None:
+    """Each is named after its run."""
+    (one,) = tell([FIRST], RECORDS[:2])
+    (found,) = ladders([replace(one, run="old"), replace(one, run="new")])
+    assert ["01, old · naive", "01, new · naive"] == [label(step[0]) for step in found.steps]
+
+
+def test_whatever_else_was_published_stands_beside_ours() -> None:
+    """Counts of a load of the same length; of one of hours only how much of it was lost."""
+    burst = trial("burst", experiment="01", source="udp-loss-2015/burst-unlimited")
+    hours = trial("hours", experiment="01", source="udp-loss-2015/paced-60k")
+    of = experiment(points=[burst, hours], name="01")
+    lost = {"right": {"snmp.Udp.RcvbufErrors": 10, "snmp.Udp.InErrors": 10}}
+    told = tell([of, SECOND], [record(of=burst), lossy(1000, lost, 10, of=hours)])
+    first, second = ladders(told)[0].rungs[:2]
+    assert (
+        Pair("216.0 kpps offered", "1.0 kpps offered"),
+        Pair("900,000 – 1,000,000 packets received", "1000 packets received"),
+    ) == first.pairs
+    assert (
+        Pair("60.0 kpps offered", "1.0 kpps offered"),
+        Pair("4.7e-03 % lost", "1.00 % lost"),
+    ) == second.pairs
+
+
+def test_what_was_published_beside_stays_where_nothing_is_measured() -> None:
+    """Ours is a dash."""
+    burst = trial("burst", experiment="01", source="udp-loss-2015/burst-unlimited")
+    told = tell([experiment(points=[burst], name="01"), SECOND], [])
+    assert ["–", "–"] == [one.measured for one in ladders(told)[0].rungs[0].pairs]
 
 
 def test_it_is_drawn_where_there_is_something(tmp_path: Path) -> None:
     """Neither published nor measured: no figure, and no empty axes."""
-    file = tmp_path / "ladder.svg"
-    assert draw_ladder(climbed(), [file])
-    assert file.read_text().lstrip().startswith("<?xml")
+    assert ["ladder-1"] == draw_ladder(climbed(), tmp_path, ["svg"])
+    drawn = (tmp_path / "ladder-1.svg").read_text()
+    assert "02 – not measured" in drawn
+    assert "delivered (kpps, logarithmic), n = 2 trials" in drawn
     bare = [experiment(points=[trial(experiment=name)], name=name) for name in "ab"]
-    nothing = ladder(tell(bare, []))
-    assert nothing is not None
-    assert not draw_ladder(nothing, [file])
+    (nothing,) = ladders(tell(bare, []))
+    assert [] == draw_ladder(nothing, tmp_path, ["svg"])
+
+
+def test_a_long_ladder_has_several_figures() -> None:
+    """An experiment is divided only where it alone is too long."""
+    rung = climbed().rungs[0]
+    many = [replace(rung, experiment="a")] * (MOST_RUNGS - 1) + [replace(rung, experiment="b")] * 2
+    assert [MOST_RUNGS - 1, 2] == [len(part) for part in parts(many)]
+    assert [MOST_RUNGS, 3] == [len(part) for part in parts([rung] * (MOST_RUNGS + 3))]
 
 
 def test_the_document_opens_with_it(tmp_path: Path) -> None:

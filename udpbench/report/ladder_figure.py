@@ -1,0 +1,151 @@
+"""The figures of a ladder: its rungs on one axis, published behind measured.
+
+Places what ``ladder`` computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from udpbench.report.ladder import Ladder, Rung, label
+from udpbench.report.style import (
+    BLACK,
+    BLUE,
+    GREY,
+    GRID,
+    LOG_FROM,
+    PALE,
+    RED,
+    counted,
+    empty_figure,
+    save,
+    scale_of,
+    short_name,
+    styled,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROW_INCHES = 0.2
+MOST_RUNGS = 34
+"""Rungs in one figure; more stand in further ones, which share the axis."""
+NARROWEST = 0.004
+"""A single published number is drawn this wide, as a share of the axis."""
+
+
+def draw_ladder(found: Ladder, folder: Path, suffixes: Sequence[str]) -> list[str]:
+    """Draw the rungs into files of a folder; return their names without suffix, none drawn empty.
+
+    A rung that was neither published nor measured has no place in a figure.
+    """
+    shown = [rung for rung in found.rungs if rung.published is not None or rung.trials]
+    names = []
+    with styled():
+        for number, part in enumerate(parts(shown), start=1):
+            name = f"ladder-{number}"
+            figure = _draw(part, found.metric, _ends(shown))
+            save(figure, [folder / f"{name}.{suffix}" for suffix in suffixes])
+            names.append(name)
+    return names
+
+
+def parts(rungs: Sequence[Rung]) -> Iterator[list[Rung]]:
+    """Yield the rungs of each figure; an experiment is divided only where it alone is too long."""
+    part: list[Rung] = []
+    for place, rung in enumerate(rungs):
+        mine = [one for one in rungs[place:] if one.experiment == rung.experiment]
+        begins = place == 0 or rungs[place - 1].experiment != rung.experiment
+        if part and (len(part) == MOST_RUNGS or (begins and len(part) + len(mine) > MOST_RUNGS)):
+            yield part
+            part = []
+        part.append(rung)
+    if part:
+        yield part
+
+
+def _ends(rungs: Sequence[Rung]) -> tuple[float, float]:
+    """Return the smallest and the largest number of all figures, which share their axis."""
+    bars = [one.published for one in rungs if one.published is not None]
+    every = [end for bar in bars for end in (bar.low, bar.high)]
+    every += [value for rung in rungs for value, _ in rung.trials]
+    positive = [value for value in every if value > 0]
+    return min(positive, default=1.0), max(positive, default=1.0)
+
+
+def _draw(rungs: Sequence[Rung], name: str, ends: tuple[float, float]) -> Figure:
+    low, high = ends
+    log = high >= LOG_FROM * low
+    scale, unit = scale_of(high) if name == "pps" else (1.0, "MiB/s")
+    figure, axes = empty_figure(0.9 + ROW_INCHES * len(rungs))
+    if log:
+        axes.set_xscale("log")
+    axes.set_xlim(0.8 * low / scale if log else 0, (1.3 if log else 1.04) * high / scale)
+    _draw_experiments(axes, rungs)
+    _draw_published(axes, rungs, scale, high, log)
+    _draw_trials(axes, rungs, scale)
+    axes.set_yticks(range(len(rungs)), map(_label, rungs), fontsize=7.5)
+    axes.set_ylim(len(rungs) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    trials = sum(len(rung.trials) for rung in rungs)
+    how = ", logarithmic" if log else ""
+    axes.set_xlabel(f"delivered ({unit}{how}), n = {counted(trials, 'trial')}")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.grid(axis="x", color=GRID)
+    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    return figure
+
+
+def _label(rung: Rung) -> str:
+    return short_name(label(rung), 44) + ("" if rung.trials else " – not measured")
+
+
+def _draw_experiments(axes: Axes, rungs: Sequence[Rung]) -> None:
+    """Draw a line between one experiment's rungs and the next one's."""
+    for row, (above, below) in enumerate(pairwise(rungs)):
+        if above.experiment != below.experiment:
+            axes.axhline(row + 0.5, color=GREY, lw=0.4)
+
+
+def _draw_trials(axes: Axes, rungs: Sequence[Rung], scale: float) -> None:
+    for wanted, marker, colour, text in (
+        (True, "o", BLUE, "valid trial"),
+        (False, "x", RED, "invalid trial, in no median"),
+    ):
+        dots = [
+            (value / scale, row)
+            for row, rung in enumerate(rungs)
+            for value, valid in rung.trials
+            if valid is wanted
+        ]
+        if dots:
+            x, y = zip(*dots, strict=True)
+            axes.scatter(x, y, s=15, marker=marker, color=colour, label=text, alpha=0.7, zorder=3)
+    medians = [(one.measured.median / scale, row) for row, one in enumerate(rungs) if one.measured]
+    if medians:
+        x, y = zip(*medians, strict=True)
+        axes.scatter(x, y, s=90, marker="|", color=BLACK, label="median", zorder=4)
+
+
+def _draw_published(
+    axes: Axes, rungs: Sequence[Rung], scale: float, largest: float, log: bool
+) -> None:
+    bars = [(row, one.published) for row, one in enumerate(rungs) if one.published is not None]
+    if not bars:
+        return
+    # On a logarithmic axis the same width on paper is the same factor.
+    least = [5 * NARROWEST * bar.low if log else NARROWEST * largest for _, bar in bars]
+    axes.barh(
+        [row for row, _ in bars],
+        [max(bar.high - bar.low, wide) / scale for (_, bar), wide in zip(bars, least, strict=True)],
+        left=[bar.low / scale for _, bar in bars],
+        height=0.75,
+        color=PALE,
+        edgecolor="#777777",
+        linewidth=0.6,
+        label="published, on other hardware",
+    )

@@ -1,0 +1,146 @@
+"""How even a load is: a turn of packets in each millisecond, paced beside unpaced.
+
+Reads the raw counts of every millisecond that senders kept; nothing is averaged or smoothed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log10, pi
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+from udpbench.analysis.readings import readings
+from udpbench.model import TrialRecord
+from udpbench.report.shown import shown_over_time
+from udpbench.report.story import Chapter, name_of, representative
+from udpbench.report.style import BLUE, GRID, SKY, WIDTH_INCHES, short_name
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.projections.polar import PolarAxes
+
+TURN_MS = 1000
+SIDE_BY_SIDE = 2
+LOG_FROM = 8
+"""The busiest millisecond over the mean of the slowest turn, which could not be seen any more."""
+RINGS = (1, 2, 5)
+"""A ring of the radial axis stands at one of these times a power of ten."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one trial sent in each millisecond of one second."""
+
+    point: str
+    repetition: int
+    from_ms: int
+    """After the common start."""
+    packets: tuple[int, ...]
+    """Of each millisecond from there on; fewer than TURN_MS where the whole load was shorter."""
+
+    @property
+    def spread(self) -> tuple[int, float, int]:
+        """Return least, median and most of a millisecond."""
+        return min(self.packets), median(self.packets), max(self.packets)
+
+
+def turns(chapter: Chapter) -> tuple[Turn, ...]:
+    """Return a turn for each point that is shown over time, where any of the points is paced."""
+    if all(trial.traffic.rate is None for trial in chapter.experiment.points):
+        return ()
+    records = {record.trial.name: record for record in chapter.records}
+    found = []
+    for point in shown_over_time(chapter):
+        result = representative(point)
+        if result is not None:
+            packets = sent_per_ms(records[result.trial.name])
+            if packets:
+                at, turn = busiest(packets)
+                found.append(Turn(name_of(point), result.trial.repetition, at, turn))
+    return tuple(found)
+
+
+def sent_per_ms(record: TrialRecord) -> tuple[int, ...]:
+    """Return what all senders sent in each millisecond since the start, to the last that sent."""
+    measured = readings(record)
+    if measured is None:
+        return ()
+    senders = {stats.worker for stats in measured.workers("sender")}
+    sums: Counter[int] = Counter()
+    for sample in record.series:
+        if sample.worker in senders and sample.first_ms is not None:
+            for place, packets in enumerate(sample.packets_per_ms, start=sample.first_ms):
+                sums[place] += packets
+    last = max((place for place, packets in sums.items() if packets), default=-1)
+    return tuple(sums[place] for place in range(last + 1))
+
+
+def busiest(packets: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+    """Return the whole second that has the busiest millisecond, and where it begins.
+
+    Of a load shorter than a second it is all there is.
+    """
+    starts = range(0, max(len(packets) - TURN_MS, 0) + 1, TURN_MS)
+    at = max(starts, key=lambda start: max(packets[start : start + TURN_MS]))
+    return at, tuple(packets[at : at + TURN_MS])
+
+
+# --- the figure ----------------------------------------------------------------------------------
+
+
+def draw_turns(of: Sequence[Turn]) -> Figure:
+    """Draw turns side by side: clockwise a second, outwards the packets of a millisecond."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    rows = -(-len(of) // SIDE_BY_SIDE)
+    layout = ConstrainedLayoutEngine(h_pad=0.1)
+    figure = Figure(figsize=(WIDTH_INCHES, 2.95 * rows + 0.2), layout=layout)
+    most = max(turn.spread[2] for turn in of)
+    log = most >= LOG_FROM * max(min(fmean(turn.packets) for turn in of), 1.0)
+    for place, turn in enumerate(of, start=1):
+        axes = figure.add_subplot(rows, SIDE_BY_SIDE, place, projection="polar")
+        _draw_turn(axes, turn, most, log)  # type: ignore[arg-type]
+    scale = "packets sent in a millisecond, outwards" + (", by their logarithm" if log else "")
+    figure.supxlabel(f"{scale}; once around is a second, n = 1 trial each", fontsize=9)
+    return figure
+
+
+def _draw_turn(axes: PolarAxes, turn: Turn, most: int, log: bool) -> None:
+    angles = [2 * pi * place / TURN_MS for place in range(len(turn.packets))]
+    out = [radius(packets, log) for packets in turn.packets]
+    axes.set_theta_zero_location("N")
+    axes.set_theta_direction(-1)
+    axes.fill_between(angles, 0, out, color=SKY, alpha=0.45, lw=0)
+    axes.plot(angles, out, color=BLUE, lw=0.5)
+    marked = rings(most, log)
+    axes.set_rlim(0, 1.05 * radius(most, log))
+    axes.set_rgrids([radius(one, log) for one in marked], [str(one) for one in marked], angle=315)
+    axes.set_thetagrids([0, 90, 180, 270], ["0", "250 ms", "500 ms", "750 ms"])
+    axes.tick_params(labelsize=7.5, pad=1)
+    _, east, _, west = axes.get_xticklabels()
+    east.set_horizontalalignment("left")
+    west.set_horizontalalignment("right")
+    axes.grid(color=GRID)
+    axes.spines["polar"].set_color(GRID)
+    low, middle, high = turn.spread
+    second = f"from {turn.from_ms / TURN_MS:g} s" if turn.from_ms else "from the start"
+    axes.set_title(f"{short_name(turn.point, 40)} #{turn.repetition}, {second}", fontsize=9)
+    axes.set_xlabel(f"{low} – {middle:g} – {high} per ms", fontsize=9)
+
+
+def radius(packets: int, log: bool) -> float:
+    """Return how far out so many packets are drawn; none is the middle."""
+    return log10(1 + packets) if log else float(packets)
+
+
+def rings(most: int, log: bool) -> list[int]:
+    """Return two to four round numbers up to the largest, decades where the axis is logarithmic."""
+    if log:
+        return [10**power for power in range(5) if 10**power <= most][-4:]
+    steps = [times * 10**power for power in range(7) for times in RINGS]
+    step = next(one for one in steps if most / one < 5)
+    return list(range(step, most + 1, step))
