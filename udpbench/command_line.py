@@ -65,7 +65,7 @@ def plan(names: Names, lab: LabName = "local", sets: Sets = None) -> None:
 @app.command()
 def run(
     names: Annotated[list[str] | None, typer.Argument(metavar="X...", help=NAMES_HELP)] = None,
-    lab: Annotated[str | None, typer.Option("--lab", help=f"{LAB_HELP}: local")] = None,
+    lab: Annotated[str | None, typer.Option("--lab", help=f"{LAB_HELP}  [default: local]")] = None,
     out: Annotated[Path | None, typer.Option(help="the run folder to make")] = None,
     sets: Sets = None,
     lease: Annotated[str, typer.Option(help="after so long without us, hosts restore")] = "10s",

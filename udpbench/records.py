@@ -180,7 +180,7 @@ class RunWriter:
         except OSError as error:
             raise _cannot("begin a run", folder, error) from error
         writer = cls(folder, run_fd, series_fd)
-        writer._lock()
+        writer._lock(must=False)  # a folder that was just made is nobody else's
         writer._append(run_fd, {"kind": "header", **_plain(_HEADER, header)})
         sync_folder(folder)
         return writer
@@ -201,14 +201,18 @@ class RunWriter:
         writer._lock()
         return writer
 
-    def _lock(self) -> None:
+    def _lock(self, must: bool = True) -> None:
         """Keep others from this folder; the lock ends with the process, however it dies."""
         try:
             fcntl.flock(self._run_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        except OSError as error:
+            why = f"this disk has no locks ({error.strerror}); copy the folder to one that has"
+            if isinstance(error, BlockingIOError):
+                why = "in use by a run that still goes on; wait for its end, or interrupt it"
+            elif not must:
+                return
             self.close()
-            text = "in use by a run that still goes on; wait for its end, or interrupt it"
-            raise RecordError(f"{self.folder}: {text}") from error
+            raise RecordError(f"{self.folder}: {why}") from error
 
     def resume(self, run: Run, begin: Begin) -> None:
         """Begin another session of ``run``, which is this folder as read under the lock."""

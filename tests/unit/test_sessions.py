@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from dataclasses import replace
@@ -107,6 +108,22 @@ def test_a_folder_in_use_is_refused(begin: str, tmp_path: Path) -> None:
         RunWriter.reopen(tmp_path)
     writer.close()
     RunWriter.reopen(tmp_path).close()
+
+
+def test_a_disk_without_locks_holds_a_new_run_and_no_second_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that was just made is nobody else's; of an older one nobody can tell."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    stored(tmp_path, [ONE])
+    with pytest.raises(
+        RecordError, match=r"this disk has no locks \(No locks.*\); copy the folder"
+    ):
+        RunWriter.reopen(tmp_path)
 
 
 def test_a_folder_without_a_run_cannot_be_taken_over(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ class _Run:
     def _with_agents(self) -> None:
         faults.impossible(self.experiments, self.lab)
         name, lease_ns = run_name(), self.options.lease_ns
-        before = f", {len(self.lasting)} of them before" if self.stored else ""
+        before = f", {len(self.lasting)} of them done before" if self.stored else ""
         self._tell("run", f"run {name}: {self.total} trials{before}, lab {self.lab.name}")
         with started(self.lab, name, lease_ns, self.around.reach) as agents:
             for remote in agents.everyone:

@@ -45,6 +45,8 @@ def _stopped(session: Session) -> str:
     ending = session.ending
     if ending is None:
         return "after its process died"
+    if ending.restore_errors:
+        return "after hosts were not put back"
     if ending.status == "failed":
         return f"after it failed ({message(ending.error or {})})"
     return "after an interrupt" if ending.status == "interrupted" else "for what had failed"

@@ -13,7 +13,7 @@ from udpbench.control.run import Outcome, RunOptions, run
 from udpbench.control.same_hosts import compared
 from udpbench.control.schedule import fixed_sweep, remaining
 from udpbench.errors import AgentLost, WorkerFailed
-from udpbench.model import Experiment, Facts, TrialRecord
+from udpbench.model import Change, Experiment, Facts, Setting, TrialRecord
 from udpbench.records import Begin, Run, RunWriter, read_run
 
 THREE = {"repetitions": 3}
@@ -70,7 +70,7 @@ def test_progress_counts_what_is_done_already(tmp_path: Path) -> None:
     again(world, tmp_path / "run", of)
     steps = [one for one in world.progress if one.event == "trial"]
     assert [(2, 3), (3, 3)] == [(one.index, one.total) for one in steps]
-    assert "3 trials, 1 of them before, lab local" in world.progress[0].text
+    assert "3 trials, 1 of them done before, lab local" in world.progress[0].text
 
 
 def test_the_order_is_the_one_that_the_run_began_with(tmp_path: Path) -> None:
@@ -132,12 +132,25 @@ def test_a_host_that_died_ends_a_campaign_that_can_go_on(tmp_path: Path) -> None
 
 def test_a_campaign_goes_on_after_a_failed_and_an_invalid_trial(tmp_path: Path) -> None:
     """Every file of it is run; the folder holds what each trial came to."""
-    chosen = [experiment("one"), experiment("two", traffic={"count": 5}), experiment("three")]
+    chosen = [experiment("one"), experiment("two"), experiment("three")]
     world = World()
-    world.raises("prepare sender", WorkerFailed("signal 9", "sender"))
+
+    def once() -> None:
+        """Let somebody change a setting in the second trial alone."""
+        change = Change(Setting("mtu", "receive0", 1500), 1500, 9000)
+        world.altered["receiver"] = (change,)
+        world.hooks["verify sender"] = world.altered.clear
+
+    def fail() -> None:
+        world.hooks["prepare sender"] = once
+        raise WorkerFailed("signal 9", "sender")
+
+    world.hooks["prepare sender"] = fail
     outcome, first = go(world, tmp_path, *chosen)
     assert 0 == outcome.exit_code
     assert [("one#1", "failed"), ("two#1", "done"), ("three#1", "done")] == names(first)
+    findings = [[one.severity for one in record.findings] for record in first.records]
+    assert [[], ["invalid"], []] == findings
 
 
 def test_a_run_that_died_after_its_last_trial_only_looks_at_its_hosts(tmp_path: Path) -> None:

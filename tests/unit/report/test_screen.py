@@ -15,7 +15,8 @@ from report.stored import printed
 from udpbench.analysis.motion import CpuShare
 from udpbench.model import SECOND_NS, Progress, Trial
 from udpbench.report.live import live_view
-from udpbench.report.screen import Screen, busiest_first, clock, titled, view
+from udpbench.report.plan import trial_ns
+from udpbench.report.screen import Screen, busiest_first, clock, done, headline, titled, view
 from udpbench.report.screen import counters as counters_table
 from udpbench.report.watch import Moving, Watch
 
@@ -109,6 +110,18 @@ def test_one_worker_has_no_sum() -> None:
 def test_time_reads_as_on_a_clock(time_ns: int, text: str) -> None:
     """Minutes and seconds, hours where there are any."""
     assert text == clock(time_ns)
+
+
+def test_a_resumed_run_counts_what_is_done_already() -> None:
+    """The number of the trial is that of the whole run, the time left that of what is to be run."""
+    one = trial()
+    watch = Watch([one, one])
+    step = Progress("step", "facts", trial=one, index=3, total=4)
+    watch.take(step, 0)
+    line = headline(watch, one, 0, 80)
+    left = clock(2 * trial_ns(one))
+    assert (True, True) == (line.startswith("[3/4] "), line.endswith(f"{left} left"))
+    assert 2 == done(watch)
 
 
 def test_before_a_trial_nothing_is_drawn() -> None:

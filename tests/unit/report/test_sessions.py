@@ -52,6 +52,7 @@ def test_a_run_that_was_not_resumed_says_nothing_of_it(tmp_path: Path) -> None:
         (Ending("then", "interrupted"), "after an interrupt: 0 trials"),
         (Ending("then", "failed", LOST), "after it failed (left: gone): 0 trials"),
         (COMPLETE, "for what had failed: 0 trials"),
+        (replace(COMPLETE, restore_errors=(LOST,)), "after hosts were not put back: 0 trials"),
     ],
 )
 def test_a_resumption_is_told_with_what_it_came_after(
