@@ -35,6 +35,28 @@ GSO_SEGMENTS = "udp.gso_segments"
 Role = Literal["sender", "receiver"]
 Scope = Literal["namespace", "machine"]
 PhaseName = Literal["path", "warmup", "measured"]
+LEDGER_STAGES = (
+    "unsent",
+    "tx_netfilter",
+    "tx_qdisc",
+    "tx_device",
+    "link",
+    "rx_ring",
+    "rx_xdp",
+    "rx_backlog",
+    "rx_tc",
+    "rx_ip",
+    "rx_netfilter",
+    "udp_checksum",
+    "udp_no_port",
+    "udp_filter",
+    "udp_rcvbuf",
+    "udp_memory",
+    "udp_purged",
+    "app_truncated",
+    "app_log",
+)
+"""Where a packet can end, in its order (docs/ledger.md)."""
 SECOND_NS = 10**9
 DAY_NS = 86400 * SECOND_NS
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from udpbench.analysis.ledger import ORDER
 from udpbench.definition.load import load_experiments, schema
+from udpbench.model import LEDGER_STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
@@ -109,8 +109,8 @@ def test_the_picture_of_the_readme_has_every_stage() -> None:
         (ROOT / "README.md").read_text().partition("## The packet's way")[2].partition("## ")[0]
     )
     stages = (ROOT / "docs" / "ledger.md").read_text()
-    assert [] == [stage for stage in ORDER if not re.search(rf"\b{stage}\b", section)]
-    assert [] == [stage for stage in ORDER if f"`{stage}`" not in stages]
+    assert [] == [stage for stage in LEDGER_STAGES if not re.search(rf"\b{stage}\b", section)]
+    assert [] == [stage for stage in LEDGER_STAGES if f"`{stage}`" not in stages]
 
 
 def helped(*words: str) -> str:

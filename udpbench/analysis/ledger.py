@@ -14,13 +14,12 @@ from udpbench.analysis.intended import (
 )
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.spans import Span, exactly
-from udpbench.analysis.stages import BEFORE_SENT, ORDER, STAGES, Stage
+from udpbench.analysis.stages import BEFORE_SENT, STAGES, Stage
 from udpbench.analysis.usage import unlogged_packets
 from udpbench.model import Entry, Ledger
 
 __all__ = [
     "BEFORE_SENT",
-    "ORDER",
     "STAGES",
     "asked_packets",
     "intended_packets",

@@ -1,7 +1,7 @@
 """The places where a packet can end, in its order: one row each, with what it means and what helps.
 
-The table alone; ``places`` has the expressions. To add a stage, add a row to STAGES; ORDER holds
-every name that is known, and docs/ledger.md explains it.
+The table alone; ``places`` has the expressions. To add a stage, add a row to STAGES and its name to
+LEDGER_STAGES in ``model``; docs/ledger.md explains it.
 """
 
 from __future__ import annotations
@@ -16,29 +16,6 @@ from udpbench.analysis.readings import Readings
 from udpbench.analysis.spans import Span, exactly
 from udpbench.analysis.usage import unlogged_packets
 from udpbench.model import Role, Scope
-
-ORDER = (
-    "unsent",
-    "tx_netfilter",
-    "tx_qdisc",
-    "tx_device",
-    "link",
-    "rx_ring",
-    "rx_xdp",
-    "rx_backlog",
-    "rx_tc",
-    "rx_ip",
-    "rx_netfilter",
-    "udp_checksum",
-    "udp_no_port",
-    "udp_filter",
-    "udp_rcvbuf",
-    "udp_memory",
-    "udp_purged",
-    "app_truncated",
-    "app_log",
-)
-"""Every stage name, in the packet's order; expectations may name those of STAGES."""
 
 BEFORE_SENT = ("unsent", "tx_netfilter")
 """Stages that take packets the kernel never accepted: they are not part of ``sent``."""

@@ -13,9 +13,9 @@ from typing import Any, get_type_hints
 from pydantic_core import PydanticCustomError
 
 from udpbench import units
-from udpbench.definition.leaves import STAGES, refusal
+from udpbench.definition.leaves import refusal
 from udpbench.definition.problems import did_you_mean
-from udpbench.model import Expectation, Result, Side
+from udpbench.model import LEDGER_STAGES, Expectation, Result, Side
 
 _SIDE = re.compile(
     r"(?:(?P<factor>-?[0-9.]+)\s*\*\s*)?(?P<metric>[a-z][a-z0-9_]*)\s*(?:\[(?P<point>[^\]\[]*)\])?\Z"
@@ -32,7 +32,7 @@ def metrics() -> tuple[str, ...]:
         for item in dataclasses.fields(Result)
         if hints[item.name] in (int | None, float | None)
     ]
-    return (*numeric, "unaccounted", *STAGES)
+    return (*numeric, "unaccounted", *LEDGER_STAGES)
 
 
 def parse(text: str, known_points: Collection[str]) -> Expectation:
@@ -94,7 +94,7 @@ def _number(number: str, unit: str, metric: str) -> float:
             return float(units.parse_duration(number + unit))
         if metric.endswith(("_ratio", "_spread")) and unit == "%":
             return float(number) / 100
-        if metric.endswith("_packets") or metric in (*STAGES, "unaccounted"):
+        if metric.endswith("_packets") or metric in (*LEDGER_STAGES, "unaccounted"):
             return float(units.parse_count(number + unit))
     except ValueError as error:
         if isinstance(error, PydanticCustomError):

@@ -23,31 +23,8 @@ from udpbench.definition.ranges import (
     parse_route,
     parse_to,
 )
-from udpbench.model import Connect
+from udpbench.model import LEDGER_STAGES, Connect
 from udpbench.units import Bytes, Count, Nanoseconds, Rate
-
-STAGES = (
-    "unsent",
-    "tx_netfilter",
-    "tx_qdisc",
-    "tx_device",
-    "link",
-    "rx_ring",
-    "rx_xdp",
-    "rx_backlog",
-    "rx_tc",
-    "rx_ip",
-    "rx_netfilter",
-    "udp_checksum",
-    "udp_no_port",
-    "udp_filter",
-    "udp_rcvbuf",
-    "udp_memory",
-    "udp_purged",
-    "app_truncated",
-    "app_log",
-)
-"""Ledger stages in the packet's order; a test holds them equal to those of ``analysis.ledger``."""
 
 CPU_RELATIONS = ("same-cpu", "smt-sibling", "same-node", "other-node")
 MAX_RATE = 10**12
@@ -346,7 +323,7 @@ NAMED: dict[str, Leaf] = {
     "expectation": _pattern(r".*\S.*", "delivered_pps[two] > delivered_pps[one]"),
     "feature": _pattern(r"[a-z0-9_-]{1,64}", "rx-gro"),
     "sysctl_name": Leaf({"type": "string"}, _sysctl_name),
-    "stage": Leaf({}, words=_words(*STAGES)),
+    "stage": Leaf({}, words=_words(*LEDGER_STAGES)),
     "connect": Leaf(
         {"type": "object", "required": ["ssh"], "additionalProperties": {"type": "string"}},
         _connect,

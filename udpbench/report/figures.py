@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from udpbench.analysis.ledger import BEFORE_SENT, ORDER
+from udpbench.analysis.ledger import BEFORE_SENT
+from udpbench.model import LEDGER_STAGES
 from udpbench.report.radar import draw_turns, turns
 from udpbench.report.shown import (
     RECEIVED,
@@ -60,7 +61,7 @@ MOST_COLUMNS = 16
 """Workers or queues whose share a heat map has room to write."""
 STAGE_STYLES = dict(
     zip(
-        (name for name in ORDER if name not in BEFORE_SENT),
+        (name for name in LEDGER_STAGES if name not in BEFORE_SENT),
         zip(
             (RED, ORANGE, YELLOW, GREEN, PINK, SKY) * 3,
             ("", "//", "||", "\\\\", "xx", "--", "//", "||", "\\\\") * 2,

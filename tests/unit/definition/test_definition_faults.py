@@ -10,10 +10,9 @@ from definition_fixture import both, facts
 
 from udpbench.definition import faults, load
 from udpbench.definition.bind import LabContext, settings_for
-from udpbench.definition.leaves import STAGES
 from udpbench.definition.offers import lacking
 from udpbench.errors import InputError
-from udpbench.model import Experiment, FlowSpec, Lab, Send, WorkerSpec
+from udpbench.model import LEDGER_STAGES, Experiment, FlowSpec, Lab, Send, WorkerSpec
 
 FLOW = FlowSpec(0, "192.168.254.30", 65400, "192.168.254.1", 4321)
 
@@ -170,4 +169,4 @@ def test_the_machine_is_changed_for_two_stages_alone() -> None:
 
 def test_ports_of_faults_follow_the_packets_order() -> None:
     """Every stage with a fault is a stage."""
-    assert list(faults.FAULT_PORTS) == [one for one in STAGES if one in faults.FAULT_PORTS]
+    assert list(faults.FAULT_PORTS) == [one for one in LEDGER_STAGES if one in faults.FAULT_PORTS]

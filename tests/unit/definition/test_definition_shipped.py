@@ -12,10 +12,8 @@ import pytest
 import yaml
 from definition_fixture import facts
 
-from udpbench.analysis import ledger
 from udpbench.definition import load, shipped
 from udpbench.definition.bind import LabContext, Unavailable, bind, settings_for
-from udpbench.definition.leaves import STAGES
 from udpbench.model import GSO_SEGMENTS, SECOND_NS, Facts, Lab
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -198,11 +196,6 @@ def test_in_the_shipped_folder_labs_and_figures_are_left_alone() -> None:
         "labs/two-senders.yaml",
         "published.yaml",
     ] == [path.relative_to(folder).as_posix() for path in load.left_alone([folder])]
-
-
-def test_the_stages_are_those_of_the_ledger() -> None:
-    """Faults and expectations know every stage the analysis knows, in its order."""
-    assert ledger.ORDER == STAGES
 
 
 # --- the JSON Schema -----------------------------------------------------------------------------
