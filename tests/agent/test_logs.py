@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_workers import count, datagram, give, phase, pool, port, receiver, until
+from test_workers import count, datagram, give, phase, pool, receiver, until
 
 from udpbench.agent import logs
 from udpbench.agent.pool import Pool
 from udpbench.errors import WorkerFailed
 from udpbench.model import Log, LogFiles, Receive
 
-__all__ = ["pool", "port"]
+__all__ = ["pool"]
 
 
 def written(path: Path, *names: str) -> str:

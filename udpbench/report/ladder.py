@@ -180,7 +180,7 @@ def _relations(chapter: Chapter, point: Point) -> Iterator[Relation]:
 
 
 def _why(expectation: Expectation, verdict: Verdict, at: Point, chapter: Chapter) -> str:
-    """Return the numbers that were compared; where none were, what is missing."""
+    """Return the numbers that were compared; where none were, what is missing elsewhere."""
     if verdict.answer in ("yes", "no"):
         # That what should be 0 is 0 needs no numbers.
         return "" if verdict.answer == "yes" and expectation.op == "==" else verdict.measured
@@ -191,14 +191,14 @@ def _why(expectation: Expectation, verdict: Verdict, at: Point, chapter: Chapter
         point = found.get(name, Point(at.experiment, name, ()))
         if side.metric is not None and estimate(point, side.metric) is None:
             missing.append(_missing(side.metric, point, at))
-    return "; ".join(dict.fromkeys(missing)) or verdict.measured
+    return "; ".join(dict.fromkeys(filter(None, missing)))
 
 
 def _missing(name: str, point: Point, at: Point) -> str:
     """Return why a point has no number; of the rung itself that is told with those not measured."""
     if point.valid:
         return f"{name_of(point)}: {name} is not observable there"
-    return "not measured" if point.name == at.name else f"{name_of(point)}: {_why_not(point)}"
+    return "" if point.name == at.name else f"{name_of(point)}: {_why_not(point)}"
 
 
 def _why_not(point: Point) -> str:

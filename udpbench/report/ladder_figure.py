@@ -5,7 +5,7 @@ Places what ``ladder`` computed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROW_INCHES = 0.2
-MOST_RUNGS = 34
-"""Rungs in one figure; more stand in further ones, which share the axis."""
+MOST_RUNGS, UNEVEN = 28, 3
+"""Rungs in one figure and how many more or fewer there may be, so that it fits below a summary;
+more stand in further figures, which share the axis."""
 NARROWEST = 0.004
 """A single published number is drawn this wide, as a share of the axis."""
 
@@ -54,18 +55,25 @@ def draw_ladder(found: Ladder, folder: Path, suffixes: Sequence[str]) -> list[st
     return names
 
 
-def parts(rungs: Sequence[Rung]) -> Iterator[list[Rung]]:
-    """Yield the rungs of each figure; an experiment is divided only where it alone is too long."""
-    part: list[Rung] = []
-    for place, rung in enumerate(rungs):
-        mine = [one for one in rungs[place:] if one.experiment == rung.experiment]
-        begins = place == 0 or rungs[place - 1].experiment != rung.experiment
-        if part and (len(part) == MOST_RUNGS or (begins and len(part) + len(mine) > MOST_RUNGS)):
-            yield part
-            part = []
-        part.append(rung)
-    if part:
-        yield part
+def parts(rungs: Sequence[Rung]) -> list[Sequence[Rung]]:
+    """Return the rungs of each figure: about as many in each, divided between experiments.
+
+    An experiment is divided itself only where it is too long.
+    """
+    if not rungs:
+        return []
+    begins = [
+        place
+        for place, (one, after) in enumerate(pairwise(rungs), start=1)
+        if one.experiment != after.experiment
+    ]
+    figures = -(-len(rungs) // MOST_RUNGS)
+    cuts = [0]
+    for number in range(1, figures):
+        even = number * len(rungs) // figures
+        near = [place for place in begins if abs(place - even) <= UNEVEN and place > cuts[-1]]
+        cuts.append(min(near, key=lambda place: abs(place - even), default=even))
+    return [rungs[start:end] for start, end in pairwise([*cuts, len(rungs)])]
 
 
 def _ends(rungs: Sequence[Rung]) -> tuple[float, float]:

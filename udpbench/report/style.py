@@ -89,7 +89,7 @@ def save(figure: Figure, files: Sequence[Path]) -> None:
     Tight: what stands out of the axes, a legend's marker or the label of an end, is inside.
     """
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    figure.set_layout_engine(None)
     inside = figure.get_tightbbox().padded(0.04)
     for file in files:
         figure.savefig(

@@ -255,8 +255,13 @@ def _draw(of: Sweep) -> Figure:
     n = sum(len(one.trials["delivered_pps"]) for line in of.lines for one in line.places)
     panels[-1, 0].set_xlabel(f"{of.key}, n = {counted(n, 'valid trial')}")
     figure.align_ylabels(panels[:, 0])
+    known: dict[str, Any] = {}
+    for axes in panels[:, 0]:
+        for handle, text in zip(*axes.get_legend_handles_labels(), strict=True):
+            known.setdefault(text, handle)
     figure.legend(
-        *panels[0, 0].get_legend_handles_labels(),
+        known.values(),
+        known.keys(),
         loc="outside upper center",
         ncols=2 if len(of.lines) > 1 else 3,
         frameon=False,
@@ -347,7 +352,7 @@ def _draw_line(
         ms=5,
         mfc="white",
         label=label,
-        zorder=4,
+        zorder=2 if offered else 4,
     )
     if offered:
         return

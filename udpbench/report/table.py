@@ -24,6 +24,7 @@ from udpbench.report.story import (
     name_of,
     not_run,
     show_estimate,
+    show_number,
     trials_label,
 )
 from udpbench.units import show_pps, show_ratio
@@ -31,6 +32,15 @@ from udpbench.units import show_pps, show_ratio
 POINT_COLUMNS = ("point", "valid", "offered", "delivered [interval]", "lost", "spread")
 ANSWER_STYLE = {"yes": "green", "no": "red", "cannot tell": "yellow", "skipped": "dim"}
 SEVERITY_STYLE = {"invalid": "red", "warning": "yellow", "note": "dim"}
+WIDE_COLUMNS = {
+    "delay_p50_ns": "delay p50",
+    "delay_p99_ns": "delay p99",
+    "round_trip_p99_ns": "trip p99",
+    "pacing_p99_ns": "pacing p99",
+}
+"""What a wide terminal shows as well, of points that know it."""
+NARROW, WIDE_WIDTH = 80, 12
+"""The columns that every table has need so many; each further one so many more."""
 STAGE_WIDTH, POINT_WIDTH, SOURCE_WIDTH = 17, 14, 24
 """Columns of a ledger on a terminal, gaps included; a point's holds 999 999 999 packets."""
 
@@ -52,26 +62,37 @@ def parts(chapter: Chapter, width: int) -> Iterator[RenderableType]:
         yield Text(missing)
     if not chapter.points:
         return
-    yield points_table(chapter)
+    yield points_table(chapter, width)
     yield from ledger_tables(chapter, width)
     yield findings_table(chapter)
     if chapter.verdicts:
         yield verdicts_table(chapter)
 
 
-def points_table(chapter: Chapter) -> Table:
-    """Return a row per point, and one struck out for each trial that is not valid."""
+def points_table(chapter: Chapter, width: int = NARROW) -> Table:
+    """Return a row per point, and one struck out for each trial that is not valid.
+
+    A terminal wider than most has times as well, where any point knows them.
+    """
+    known = [
+        name for name in WIDE_COLUMNS if any(estimate(point, name) for point in chapter.points)
+    ]
+    more = known[: max(0, width - NARROW) // WIDE_WIDTH]
     table = Table(title="results", title_justify="left", title_style="bold", box=None)
     table.add_column(POINT_COLUMNS[0], overflow="fold")
-    for title in POINT_COLUMNS[1:]:
+    for title in (*POINT_COLUMNS[1:], *(WIDE_COLUMNS[name] for name in more)):
         # Of a narrow terminal the names of the points give way, and never a number.
         table.add_column(title, justify="right", no_wrap=True)
     for point in chapter.points:
-        table.add_row(*(Text(cell) for cell in point_cells(point)))
+        found = [estimate(point, name) for name in more]
+        times = [show_number(one.median if one is not None else None, "ns") for one in found]
+        table.add_row(*(Text(cell) for cell in (*point_cells(point), *times)))
         for result in point.results:
             if not result.valid:
                 style = "dim" if result.status == "skipped" else "strike"
-                table.add_row(*(Text(cell, style=style) for cell in invalid_cells(result)))
+                times = [show_number(metric(result, name), "ns") for name in more]
+                cells = (*invalid_cells(result), *times)
+                table.add_row(*(Text(cell, style=style) for cell in cells))
     return table
 
 

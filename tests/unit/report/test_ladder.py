@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from analysis.build import expectation, experiment, failed, lossy, record, trial
 
 from report.stored import stored
 from udpbench.model import Finding
 from udpbench.report.document import write
 from udpbench.report.ladder import Ladder, Pair, Relation, label, ladder_data, ladders
-from udpbench.report.ladder_figure import MOST_RUNGS, draw_ladder, parts
+from udpbench.report.ladder_figure import draw_ladder, parts
 from udpbench.report.story import LAB_LABEL, tell
 
 NAIVE = trial("naive", experiment="01", source="cloudflare-2015/naive")
@@ -143,7 +144,7 @@ def test_a_relation_that_cannot_be_judged_says_what_is_missing() -> None:
         pinned.relations[0].why,
     )
     _, pinned, _ = climbed(RECORDS[:1]).rungs
-    assert ["not measured", "not measured"] == [one.why for one in pinned.relations]
+    assert ["", ""] == [one.why for one in pinned.relations]
     unseen = experiment(expectation("stack_delay_p99_ns", "<", "5"), points=[NAIVE], name="01")
     (found,) = ladders(tell([unseen, SECOND], RECORDS[:1]))
     assert "naive: stack_delay_p99_ns is not observable there" == found.rungs[0].relations[0].why
@@ -213,12 +214,22 @@ def test_it_is_drawn_where_there_is_something(tmp_path: Path) -> None:
     assert [] == draw_ladder(nothing, tmp_path, ["svg"])
 
 
-def test_a_long_ladder_has_several_figures() -> None:
-    """An experiment is divided only where it alone is too long."""
+@pytest.mark.parametrize(
+    ("experiments", "figures"),
+    [
+        ("", []),
+        ("a" * 28, [28]),
+        ("a" * 15 + "b" * 15, [15, 15]),
+        ("a" * 17 + "b" * 13, [17, 13]),
+        ("a" * 4 + "b" * 26, [15, 15]),
+        ("a" * 19 + "b" * 20 + "c" * 20, [19, 20, 20]),
+    ],
+)
+def test_a_long_ladder_has_several_figures(experiments: str, figures: list[int]) -> None:
+    """About as many rungs in each; an experiment is divided only where it is too long."""
     rung = climbed().rungs[0]
-    many = [replace(rung, experiment="a")] * (MOST_RUNGS - 1) + [replace(rung, experiment="b")] * 2
-    assert [MOST_RUNGS - 1, 2] == [len(part) for part in parts(many)]
-    assert [MOST_RUNGS, 3] == [len(part) for part in parts([rung] * (MOST_RUNGS + 3))]
+    found = parts([replace(rung, experiment=name) for name in experiments])
+    assert figures == [len(part) for part in found]
 
 
 def test_the_document_opens_with_it(tmp_path: Path) -> None:

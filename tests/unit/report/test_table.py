@@ -6,11 +6,23 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
-from analysis.build import expectation, experiment, failed, lossy, paced, record, series, trial
+from analysis.build import (
+    expectation,
+    experiment,
+    failed,
+    lossy,
+    paced,
+    receiver_counts,
+    record,
+    sender_counts,
+    series,
+    trial,
+    worker,
+)
 from rich.console import Console
 
 from report.stored import ODD, printed, swept
-from udpbench.model import Entry, Experiment, Finding, TrialRecord
+from udpbench.model import Entry, Experiment, Finding, Histogram, TrialRecord
 from udpbench.report.story import Chapter, tell
 from udpbench.report.table import (
     findings_table,
@@ -66,6 +78,27 @@ def test_an_invalid_trial_is_struck_out_and_in_no_median() -> None:
     assert ["all", "1/2"] == text[2][:2]
     assert ["#2", "invalid"] == text[3][:2]
     assert printed(findings_table(one)).startswith("invalid  ")
+
+
+def test_a_wide_terminal_shows_times() -> None:
+    """As many as fit, of points that know them; an invalid trial's are struck out, too."""
+    histogram = Histogram(((5, 990), (127, 1000)))
+    workers = [
+        worker("sender", sender_counts(900), histograms={"pacing": histogram}),
+        worker("receiver", receiver_counts(900), histograms={"delay": histogram}),
+    ]
+    full = [
+        worker("sender", sender_counts(1000), histograms={"pacing": histogram}),
+        worker("receiver", receiver_counts(1000)),
+    ]
+    of = experiment(points=[paced()], repetitions=2)
+    records = [record(of=paced(), workers=full)]
+    records += [record(900, of=paced(repetition=2), workers=workers)]
+    one = chapter(*records, of=of)
+    for width, heads in ((80, []), (91, []), (92, ["pacing p99"]), (140, ["pacing p99"])):
+        assert heads == [str(column.header) for column in points_table(one, width).columns][6:]
+    text = rows(printed(points_table(one, 92), width=92))
+    assert [["127", "ns"], ["127", "ns"]] == [text[2][-2:], text[3][-2:]]
 
 
 def test_a_failed_trial_shows_its_error() -> None:
