@@ -177,6 +177,7 @@ def _end(stored: Run, outcome: Outcome, report: bool) -> None:
         if stored.records and report:
             _write_report([stored], stored.folder, ("pdf", "png"))
         print(f"run folder: {stored.folder}")
+        _print_left(stored)
     raise typer.Exit(code)
 
 
@@ -197,6 +198,7 @@ def show(
             print(json.dumps(to_json(stored), indent=2, allow_nan=False))
         else:
             _print_run(stored)
+            _print_left(stored)
     raise typer.Exit(code)
 
 
@@ -299,6 +301,18 @@ def _print_run(stored: Run) -> None:
     for line in (*map(str, stored.findings), *ended(stored)):
         console.print(line, markup=False)
     _print_chapters(stored)
+
+
+def _print_left(stored: Run) -> None:
+    """Print how to go on with a run that has trials left, if it has any."""
+    from shlex import quote
+
+    from udpbench.control.schedule import remaining
+
+    left = len(remaining(stored.header.experiments, stored.header.seed, stored.records))
+    if left:
+        trials = "1 trial that failed or is" if left == 1 else f"{left} trials that failed or are"
+        print(f"to run the {trials} missing: udpbench run --resume {quote(str(stored.folder))}")
 
 
 def _print_chapters(stored: Run) -> None:

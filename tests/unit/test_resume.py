@@ -288,6 +288,28 @@ def test_what_cannot_be_resumed_is_said_in_a_line(
     assert f"{line}\n" == capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("records", "said_last"),
+    [
+        (0, "to run the 2 trials that failed or are missing: udpbench run --resume run"),
+        (1, "to run the 1 trial that failed or is missing: udpbench run --resume run"),
+        (2, None),
+    ],
+)
+def test_show_says_how_to_go_on(
+    records: int,
+    said_last: str | None,
+    begun: Callable[..., Run],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whoever finds half a run has the command for the other half; a whole one says nothing."""
+    begun(records, COMPLETE)
+    said(monkeypatch, "show", "run")
+    found = [line for line in capsys.readouterr().out.splitlines() if "--resume" in line]
+    assert ([said_last] if said_last is not None else []) == found
+
+
 def test_a_run_in_use_is_refused(
     begun: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,6 +32,8 @@ SINCE_BOOT = (
 """Of the environment, what no setting of ours moves."""
 IN_FORCE = ("governor", "turbo", "irqbalance", "transparent_hugepages", "offloads", "link")
 """Of the environment, what settings or others may move."""
+NUMBERS = ("mtu", "rx_queues", "tx_queues")
+"""Of the facts, the same."""
 
 
 def refuse_changed(agents: Agents, stored: Sequence[TrialRecord]) -> None:
@@ -86,19 +88,23 @@ def compared(record: TrialRecord, stored: Sequence[TrialRecord]) -> TrialRecord:
             "warning",
             "environment is another one than before the run was resumed",
             host,
-            f"{name}: {before} → {now}",
+            f"{name}: {was[name]} → {now}",
             f"as in {same[-1].trial.name}",
             "make it the same, or begin a new run",
         )
         for host, facts in record.facts.items()
-        for name in IN_FORCE
-        if (now := facts.environment.get(name)) is not None
-        and (before := _environment(same[-1], host).get(name)) is not None
-        and before != now
+        if (was := _in_force(same[-1].facts.get(host)))
+        for name, now in _in_force(facts).items()
+        if was.get(name, now) != now
     )
     return replace(record, findings=(*record.findings, *found))
 
 
-def _environment(record: TrialRecord, host: str) -> dict[str, str]:
-    facts = record.facts.get(host)
-    return facts.environment if facts is not None else {}
+def _in_force(facts: Facts | None) -> dict[str, Any]:
+    """Return by name what settings may move, as far as it is known: sysctls, too."""
+    if facts is None:
+        return {}
+    found: dict[str, Any] = {name: facts.environment.get(name) for name in IN_FORCE}
+    found |= {name: getattr(facts, name) for name in NUMBERS}
+    found |= {f"rings {name}": count for name, count in facts.rings.items()}
+    return {name: value for name, value in {**found, **facts.limits}.items() if value is not None}

@@ -256,6 +256,24 @@ def test_an_environment_that_is_another_for_the_same_point_is_a_finding(tmp_path
     ] == [[str(one) for one in record.findings if "another" in one.what] for record in now.records]
 
 
+def test_a_sysctl_that_a_reboot_took_back_is_a_finding(tmp_path: Path) -> None:
+    """As is another MTU or ring; what was not known before is none."""
+    _, first = go(World(), tmp_path, experiment())
+    (record,) = first.records
+    usual = record.facts["receiver"]
+
+    def having(**changes: object) -> TrialRecord:
+        changed = replace(usual, **changes)  # type: ignore[arg-type]
+        return replace(record, facts={"receiver": changed}, findings=())
+
+    was = having(limits={"net.core.rmem_max": 1}, rings={"rx": 8}, mtu=9000)
+    limits = {"net.core.rmem_max": 2, "net.core.wmem_max": 3}
+    now = having(limits=limits, rings={"rx": 9}, mtu=1500)
+    assert ["mtu: 9000 → 1500", "rings rx: 8 → 9", "net.core.rmem_max: 1 → 2"] == [
+        one.value for one in compared(now, [was]).findings
+    ]
+
+
 def test_a_point_that_was_not_run_before_is_compared_with_nothing(tmp_path: Path) -> None:
     """Nor is a trial that failed: neither gets a finding."""
     _, first = go(World(), tmp_path, experiment())
