@@ -6,10 +6,12 @@
 
 No verb waits for anything but its own work; waiting is the controller polling a named condition.
 ``clock_ns`` is the agent's CLOCK_MONOTONIC when it wrote the reply. Every request renews the lease.
+A request with the number of the latest one is not served again: it has the same reply. Number 0 is
+for what nobody waits for.
 
 verb      args                                      result
 hello     host, run, build, protocol, lease_ns,     Hello; a scope it was not given it never touches
-          scopes: [Scope]
+          scopes: [Scope], returns: bool        returns: it outlives the end of stdin by its lease
 facts     interface                                 Facts
 apply     settings: [Setting], dry_run              [Change] in force, or [Planned] for a dry run
 verify    –                                         [Change] by somebody else since it was put in
@@ -25,6 +27,7 @@ close     keep_logs: label                          None; sockets and worker pro
 restore   force, left_behind: bool                  [Change] undone, in the order they were undone;
                                                     left_behind: of runs that died here, not of this
 ping      –                                         None; only renews the lease
+leave     –                                         None; the end of stdin is the end after all
 
 ``apply`` is declarative: the agent keeps the longest common prefix of what is in force and what is
 asked for, undoes the rest backwards and applies the remainder. One ``start`` counts from zero.
@@ -101,6 +104,7 @@ VERBS = (
     "close",
     "restore",
     "ping",
+    "leave",
 )
 MAX_LINE_BYTES = 64 * 2**20
 

@@ -23,7 +23,9 @@ import psutil
 import settings_fixture
 from ssh_hosts import Pair
 
-Victim = Literal["controller", "stopped", "agent", "guardian", "worker", "connection", "link"]
+Victim = Literal[
+    "controller", "stopped", "agent", "guardian", "worker", "connection", "link", "way"
+]
 When = Literal["apply", "path", "warmup", "measured", "between", "restore"]
 
 LEASE_S = 2
@@ -465,12 +467,18 @@ class Scene:
         self.one(self.place.receiver, "workers").process.kill()
 
     def _hit_connection(self) -> None:
-        """Kill the sshd that carries it: the parent of the agent."""
+        """Kill the sshd that carries it, the parent of the agent; another one may be made."""
         agent = self.one(self.place.victim, "serve").process
         parent = agent.parent()
         assert parent is not None
         assert "sshd" in parent.name()
         parent.kill()
+
+    def _hit_way(self) -> None:
+        """Cut the connection, and let no other one be made."""
+        assert isinstance(self.place, BySsh)
+        self.place.pair.write_home({self.place.victim: "false {}"})
+        self._hit_connection()
 
     def _hit_link(self) -> None:
         """Take the receiver's end down, so that the sender loses its carrier."""

@@ -36,6 +36,7 @@ MEANINGLESS = {
     ("worker", "between"): "the workers end with their trial",
     ("worker", "restore"): "the workers end with their trial",
     ("connection", "lab"): "nothing but pipes leads to its agents",
+    ("way", "lab"): "nothing but pipes leads to its agents",
 }
 """Who and when, or who and where → why there is no such case."""
 
@@ -102,7 +103,9 @@ def place(case: Case, tmp_path: Path, request: pytest.FixtureRequest) -> Place:
     """Return the place of a case."""
     if case.where == "lab":
         return BuiltIn(tmp_path)
-    return BySsh(request.getfixturevalue("pair"), tmp_path)
+    pair: Pair = request.getfixturevalue("pair")
+    pair.write_home()
+    return BySsh(pair, tmp_path)
 
 
 def shown(folder: Path) -> list[str]:
@@ -126,7 +129,7 @@ def outcome(case: Case, said: str) -> tuple[int, list[str], str]:
     failed = finished if case.when == "restore" else [*finished, "failed"]
     if case.who == "controller":
         return -signal.SIGKILL, finished, ""
-    if case.who == "guardian" or (case.who == "link" and case.when == "restore"):
+    if case.who in ("guardian", "connection") or (case.who == "link" and case.when == "restore"):
         return 0, ["done"] * case.repetitions, ""
     if case.who == "stopped" and case.when == "restore" and LEASE_RAN_OUT not in said:
         return 0, finished, ""  # its last request had been sent already
@@ -142,7 +145,7 @@ def outcome(case: Case, said: str) -> tuple[int, list[str], str]:
     words = {
         "stopped": LEASE_RAN_OUT,
         "agent": "the agent is lost at ",
-        "connection": "it ended, or the connection to it did",
+        "way": "it ended, or the connection to it did; it was not reached again: ",
         "worker": "the worker process ended by itself with signal 9",
     }
     return 3, failed, words[case.who]
@@ -174,7 +177,7 @@ def test_whoever_dies_the_hosts_end_as_they_began(case: Case, place: Place, tmp_
         left_s = LEASE_S + 1 - (time.monotonic() - hit_at)
         if case.who in ("controller", "stopped"):
             scene.await_journals_gone(place.sender, place.receiver, place.victim, limit_s=left_s)
-        elif case.who in ("agent", "connection"):
+        elif case.who in ("agent", "way"):
             scene.await_journals_gone(place.victim, limit_s=left_s)
         if case.who == "stopped":
             run.process.send_signal(signal.SIGCONT)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -449,7 +449,7 @@ def test_a_second_interrupt_in_the_lab_is_told_what_is_being_restored(start: Sta
     assert [] == psutil.wait_procs(family, 5)[1]
 
 
-def test_a_connection_that_comes_back_within_the_lease_costs_nothing(
+def test_a_silent_connection_that_goes_on_within_the_lease_costs_nothing(
     pair: Pair, start: Start
 ) -> None:
     """Six silent seconds in the middle: every packet is there, and every sample of them as well."""
@@ -473,3 +473,54 @@ def test_a_connection_that_comes_back_within_the_lease_costs_nothing(
     clocks = [s.clock_ns for s in one.run().records[0].series if s.worker == "right.receiver0"]
     assert 80 <= len(clocks)
     assert 10**9 > max(later - sooner for sooner, later in pairwise(clocks))
+
+
+def carrier(host: SshHost) -> psutil.Process:
+    """Return the sshd of a connection to a host, above the agent there."""
+    space = Path(f"/proc/{host.pid}/ns/net").readlink()
+    agents = [  # sudo's words are the same
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if (process.info["cmdline"] or [])[-1:] == ["udpbench.agent.serve"]
+        and Path(f"/proc/{process.pid}/ns/net").readlink() == space
+    ]
+    return next(one for one in agents[0].parents() if "sshd" in one.name())
+
+
+@pytest.mark.parametrize("way", ["tcp", "sudo"])
+def test_a_connection_that_is_killed_is_made_anew(pair: Pair, start: Start, way: str) -> None:
+    """Twice in one phase: all is there once, the trial has a note of each, the hosts are restored."""
+    before = state(pair)
+    with ExitStack() as stack:
+        within: tuple[str, ...] = ()
+        connect = {}
+        if way == "sudo":
+            if shutil.which("sudo") is None:
+                pytest.skip("needs sudo: apt install sudo")
+            pair.write_home(User=USER)
+            for host in pair.hosts:
+                allow_sudo(host, f"NOPASSWD: {PYTHON}")
+            connect = {"become": "sudo"}
+        if way == "tcp":
+            control = stack.enter_context(ssh_hosts.management(pair))
+            before = state(pair)
+            addresses = {host.name: f"10.7.{n}.2" for n, host in enumerate(pair.hosts)}
+            pair.write_home_tcp(addresses)
+            stack.enter_context(listening(*((one, addresses[one.name]) for one in pair.hosts)))
+            within = control.inside()
+        lab = pair.lab(**connect)
+        one = start(lab, within=within, duration="2s", traffic={"rate": "1kpps"})
+        one.await_line("phase 1 tiny#1 measured")
+        for host in reversed(pair.hosts):
+            carrier(host).kill()
+            one.await_line(f"{host.name}: the connection is back after ")
+        (result,) = results(one)
+        after = state(pair)
+    lost = [f.where for f in result.findings if f.what == "the connection was lost and came back"]
+    assert (["left", "right"], before) == (sorted(lost), after)
+    assert (2000, 2000, 0) == (result.sent_packets, result.received_packets, result.unaccounted)
+    clocks = [s.clock_ns for s in one.run().records[0].series if s.worker == "right.receiver0"]
+    assert 20 <= len(clocks)
+    gaps_ns = [later - sooner for sooner, later in pairwise(clocks)]
+    assert 0 < min(gaps_ns)
+    assert 10**9 > max(gaps_ns)

@@ -34,9 +34,13 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "control": ((*LEAVES, "definition", "records", "analysis.judge", "control"), ()),
     "control.channel": (LEAVES, ()),
     "control.ssh": (
-        (*LEAVES, "control.channel", "control.ssh_proxy", "control.ssh_target"),
+        (
+            *LEAVES,
+            *(f"control.{one}" for one in ("channel", "ssh_proxy", "ssh_streams", "ssh_target")),
+        ),
         ("paramiko",),
     ),
+    "control.ssh_streams": (LEAVES, ("paramiko",)),
     "control.ssh_proxy": (LEAVES, ()),
     "control.ssh_include": (LEAVES, ()),
     "control.ssh_target": ((*LEAVES, "control.ssh_include"), ("paramiko",)),

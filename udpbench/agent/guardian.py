@@ -126,6 +126,9 @@ def watch(root: Path, path: Path) -> int:
     os.dup2(nothing, 1)
     if os.read(0, 1) == _RELEASE:
         return 0
+    from udpbench.agent.door import SUFFIX
+
+    path.with_suffix(SUFFIX).unlink(missing_ok=True)
     return _replay(root, path)
 
 

@@ -2,7 +2,8 @@
 
 One thread, one loop over requests, workers, signals and time. Whatever ends it (end of stdin, the
 lease, SIGTERM, SIGHUP), it ends its workers and undoes its settings; the exit status is 0 when all
-is as it was and 4 when something is not. Stray prints go to stderr.
+is as it was and 4 when something is not. Stray prints go to stderr. An agent with a door takes the
+end of stdin for a lost connection, and goes on until its controller is back or its lease is over.
 """
 
 from __future__ import annotations
@@ -70,6 +71,10 @@ class Loop:
         self._session = session
         self._lines = Lines(requests)
         self._replies = replies
+        self._away = False
+        """The controller is, and may come back by the door."""
+        self._kept: dict[str, Any] = {}
+        """The latest numbered reply: who comes back asks again what it was not told."""
         self._signals = catch_signals()
         self._deadline_ns = 0
         self._tick_ns = 0
@@ -90,7 +95,10 @@ class Loop:
             verbs = self._session.verbs
             if verbs is not None and verbs.pool.fileno in ready:
                 verbs.pool.read()
-            if self._lines.fd in ready:
+            door = self._session.door
+            if door is not None and door.fileno() in ready:
+                self._take_over(door.let_in())
+            elif self._lines.fd in ready:
                 ended = self._serve_lines()
                 if ended is not None:
                     return ended
@@ -98,7 +106,9 @@ class Loop:
     def _wait(self, now_ns: int) -> list[int]:
         """Return the descriptors that are ready, at the latest when the next thing is due."""
         due_ns = min(self._deadline_ns, self._watch_ns)
-        watched = [self._lines.fd, self._signals]
+        watched = [self._signals, *self._coming()]
+        if not self._away:
+            watched.append(self._lines.fd)
         verbs = self._session.verbs
         if verbs is not None and verbs.pool.running:
             due_ns = min(due_ns, self._tick_ns)
@@ -122,35 +132,72 @@ class Loop:
         """Serve every complete request; return why the loop ends, if it does."""
         for line in self._lines.read():
             reply = self._answer(line)
-            if not self._say(write_line({**reply, "clock_ns": time.monotonic_ns()})):
-                return "the controller no longer reads"
             self._renew()
-        return STDIN_ENDED if self._lines.ended else None
+            if not self._say(write_line({**reply, "clock_ns": time.monotonic_ns()})):
+                return self._cut("the controller no longer reads")
+            self._renew()
+        return self._cut(STDIN_ENDED) if self._lines.ended else None
+
+    def _coming(self) -> list[int]:
+        """Return the descriptor of the door, where there is one."""
+        return [] if self._session.door is None else [self._session.door.fileno()]
+
+    def _cut(self, why: str) -> Optional[str]:
+        """Return why the loop ends, unless the controller may come back."""
+        if self._session.door is None or self._session.leaving:
+            return why
+        self._away = True
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        self._take_over((nowhere, os.dup(nowhere), os.dup(nowhere)), away=True)
+        return None
+
+    def _take_over(self, pipes: tuple[int, ...], away: bool = False) -> None:
+        """Speak by other pipes from now on; whoever has the old ones sees them end."""
+        if not pipes:
+            return
+        requests, replies, errors = pipes
+        os.dup2(requests, self._lines.fd)
+        os.dup2(replies, self._replies, inheritable=False)
+        os.set_blocking(self._replies, False)
+        for stray in (1, 2):
+            os.dup2(errors, stray)
+        for pipe in pipes:
+            os.close(pipe)
+        self._lines = Lines(self._lines.fd)
+        self._away = away
+        if not away:
+            self._renew()
 
     def _renew(self) -> None:
         """Let the lease run anew from the end of a request: it stands still while one is served."""
         self._deadline_ns = time.monotonic_ns() + self._session.lease_ns
 
     def _answer(self, line: Optional[bytes]) -> dict[str, Any]:
+        """Return the reply to a line: the kept one to a number that was answered already."""
         number = None
         try:
             request = parse(line)
             number = request.get("id")
+            if number and number == self._kept.get("id"):
+                return self._kept
             result = self._session.serve(request.get("verb"), request.get("args", {}))
-            return {"id": number, "result": encode(result)}
+            reply = {"id": number, "result": encode(result)}
         except HostError as error:
-            return {"id": number, "error": to_wire(error, self._session.name)}
+            reply = {"id": number, "error": to_wire(error, self._session.name)}
         except Exception as error:  # noqa: BLE001 - a bug in one verb must not end the agent
-            traceback.print_exc()
-            return {"id": number, "error": to_wire(error, self._session.name)}
+            with contextlib.suppress(OSError):  # who reads stderr may be gone
+                traceback.print_exc()
+            reply = {"id": number, "error": to_wire(error, self._session.name)}
+        if number:
+            self._kept = reply
+        return reply
 
     def _say(self, reply: bytes) -> bool:
-        """Write a reply whole; False where nobody has read for as long as the lease."""
+        """Write a reply whole; False where nobody reads until the lease is over, or it is back."""
         rest = memoryview(reply)
-        deadline_ns = time.monotonic_ns() + self._session.lease_ns
         while rest:
-            left_s = max(deadline_ns - time.monotonic_ns(), 0) / SECOND_NS
-            if not select.select([], [self._replies], [], left_s)[1]:
+            left_s = max(self._deadline_ns - time.monotonic_ns(), 0) / SECOND_NS
+            if not select.select(self._coming(), [self._replies], [], left_s)[1]:
                 return False
             try:
                 rest = rest[os.write(self._replies, rest) :]
@@ -224,6 +271,8 @@ def main() -> int:
         why = str(error)
     finally:
         status = end(session, why)
+        if session.door is not None:
+            session.door.close(status)
     return status
 
 

@@ -9,9 +9,11 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Optional
 
 from udpbench.agent.capabilities import tried
+from udpbench.agent.door import Door
 from udpbench.agent.host import Host
 from udpbench.agent.journal import abandoned, run_of
 from udpbench.agent.locks import Held, Locks
@@ -30,6 +32,10 @@ class Session:
     def __init__(self, host: Host) -> None:
         self.verbs: Optional[Verbs] = None
         self.lease_ns = UNGREETED_NS
+        self.door: Optional[Door] = None
+        """By which the controller may come back after its connection has ended."""
+        self.leaving = False
+        """The controller has said that it will not."""
         self._host = host
 
     @property
@@ -45,7 +51,8 @@ class Session:
             raise HelloRefused(f"{verb} before hello: the first request must be hello")
         if not isinstance(args, dict):
             raise AgentError(f"{verb}: args must be an object, not {type(args).__name__}")
-        method: Callable[..., Any] = self.hello if verb == "hello" else getattr(self.verbs, verb)
+        greeting = verb in ("hello", "leave")
+        method: Callable[..., Any] = getattr(self if greeting else self.verbs, str(verb))
         try:
             inspect.signature(method).bind(**args)
         except TypeError as error:
@@ -53,7 +60,14 @@ class Session:
         return method(**args)
 
     def hello(
-        self, host: str, run: str, build: str, protocol: int, lease_ns: int, scopes: list[Scope]
+        self,
+        host: str,
+        run: str,
+        build: str,
+        protocol: int,
+        lease_ns: int,
+        scopes: list[Scope],
+        returns: bool = False,
     ) -> Hello:
         """Greet: prove that both sides are of one build, and take the locks of the scopes."""
         if self.verbs is not None:
@@ -68,6 +82,10 @@ class Session:
             locks.close()
             raise HelloRefused(str(error), host) from error
         self.lease_ns = lease_ns
+        if returns:
+            # Where there can be none, the end of stdin is the end, as it is without.
+            with suppress(OSError):
+                self.door = Door(self._host, run, alone="namespace" in scopes)
         return Hello(
             pid=os.getpid(),
             netns=self._host.netns(),
@@ -77,6 +95,10 @@ class Session:
             capabilities=capabilities,
             left_behind=tuple(run_of(path) for path in abandoned(self._host)),
         )
+
+    def leave(self) -> None:
+        """Take the end of stdin for the end of the run from now on."""
+        self.leaving = True
 
 
 def _prove_same(host: str, build: str, protocol: int, own: str) -> None:

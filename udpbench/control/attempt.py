@@ -5,10 +5,11 @@ Owns the record that the steps fill; the order of the steps is ``trial``'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from udpbench.control.channel import shown
 from udpbench.control.lab import Agents
 from udpbench.control.losses import Losses
 from udpbench.control.phase import Crew, PhaseRun, Plan, by_host
@@ -115,6 +116,7 @@ class Attempt:
 
     def record(self, status: str, error: dict[str, str] | None) -> TrialRecord:
         """Return the record of what happened so far."""
+        self.findings.extend(absences(self.bench.agents))
         samples, motion = self.bench.spool.streamed()
         return TrialRecord(
             trial=self.trial,
@@ -169,6 +171,23 @@ def run_phase(attempt: Attempt, plan: Plan, losses: Losses | None = None) -> Non
         raise
     if phase.late_ns is not None:
         attempt.findings.append(late(plan, phase.late_ns))
+
+
+def absences(agents: Agents) -> Iterator[Finding]:
+    """Yield a finding of each time a connection was lost and came back, and forget it.
+
+    No more than a note: workers, counts and samples are the hosts' own, and control traffic is not
+    on the path under test, or there is a finding that it is. Nobody looked at any host meanwhile.
+    """
+    for remote in agents.everyone:
+        while remote.channel.absences_ns:
+            yield Finding(
+                "note",
+                "the connection was lost and came back",
+                remote.name,
+                shown(remote.channel.absences_ns.pop(0)),
+                "its workers ran on, and no sample is missing",
+            )
 
 
 def late(plan: Plan, late_ns: int) -> Finding:

@@ -1,8 +1,8 @@
 """A channel to one agent: requests and replies over a pipe pair, and the ways to open one here.
 
-Owns ids, deadlines, the clock offset and the agent's process. Knows no verb's meaning and decides
-nothing about a trial. A new way to reach a host is one function that returns a Channel; the way by
-SSH is in ``ssh``.
+Owns ids, deadlines, the clock offset, the agent's process, and the return of a connection. Knows no
+verb's meaning and decides nothing about a trial. A new way to reach a host is one function that
+returns a Channel; the way by SSH is in ``ssh``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -33,6 +34,9 @@ STDERR_LINES = 8
 STDERR_LINE_BYTES = 2000
 LOSS_NS = SECOND_NS // 5
 """For a process whose pipe has ended to have an exit status and its last words read."""
+FIRST_PAUSE_NS = SECOND_NS // 10
+LAST_PAUSE_NS = SECOND_NS
+"""Between two attempts to make a connection anew: twice as long each time, up to this."""
 CLOSE_NS = 10 * SECOND_NS
 """For an agent whose stdin has ended to stop its workers (2 s) and restore what it changed."""
 
@@ -53,6 +57,31 @@ class Pipes:
     """Give back what carried the pipes, once the agent has ended."""
     next_step: Callable[[int | None, str], str]
     """Exit status and last words of an agent that did not start → what to do about it."""
+    broken: Callable[[], bool] = lambda: False
+    """Say, at the end of the replies, whether it was the connection that ended, not the agent."""
+    again: Callable[[str, int], Pipes] | None = None
+    """Run and nanoseconds → the agent of that run by a new connection; raises ConnectError where
+    the next attempt may do better, AgentLost where no agent waits there. None: there is no way."""
+
+
+@dataclass(frozen=True)
+class News:
+    """What became of the connection, for whoever waits for a reply."""
+
+    text: str
+    away: bool
+    """No deadline runs now: the connection is being made anew."""
+
+
+Answer = tuple[int, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as it was written, and where its waiter looks: None there is the agent's loss."""
+
+    line: bytes
+    slot: queue.SimpleQueue[Answer | News | None] = field(default_factory=queue.SimpleQueue)
 
 
 class Channel:
@@ -64,19 +93,28 @@ class Channel:
         """The agent's clock minus this one's, from the reply with the least round trip."""
         self.round_trip_ns: int | None = None
         """That least round trip; the offset is wrong by at most half of it."""
+        self.absences_ns: list[int] = []
+        """How long the connection was lost, for each time that it came back."""
+        self.notice: Callable[[str], None] = lambda _: None
+        """Hears what becomes of the connection, in the thread that waits for a reply."""
         self._pipes = pipes
+        self._outlasting: tuple[Callable[[int], Pipes], int] | None = None
+        """The way to a new connection, and the lease."""
+        self._leaving = threading.Event()
+        self._news: News | None = None
+        self._why_gone = ""
         self._writing = threading.Lock()
         self._book = threading.Lock()
-        self._waiting: dict[int, queue.SimpleQueue[tuple[int, dict[str, Any]] | None]] = {}
+        self._waiting: dict[int, Asked] = {}
         self._next_id = 1
         self._lost: str | None = None
         self._words: deque[str] = deque(maxlen=STDERR_LINES)
-        self._threads = [
-            threading.Thread(target=work, name=f"{work.__name__} {host}", daemon=True)
-            for work in (self._listen, self._collect)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads = [self._begun(self._listen), self._begun(self._collect)]
+
+    def _begun(self, work: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=work, name=f"{work.__name__} {self.host}", daemon=True)
+        thread.start()
+        return thread
 
     @property
     def pid(self) -> int | None:
@@ -87,13 +125,15 @@ class Channel:
         """Return the result of a verb, plain data, within ``deadline_ns`` nanoseconds from now.
 
         Raises what the agent failed with, AgentLost, or DeadlineExceeded; a reply that comes after
-        its deadline is dropped, so the channel stays usable.
+        its deadline is dropped, so the channel stays usable. The deadline begins anew when a lost
+        connection is back.
         """
-        number, slot = self._enter()
+        number, asked = self._enter(verb, encode(args))
         try:
             sent_ns = time.monotonic_ns()
-            self._write({"id": number, "verb": verb, "args": encode(args)})
-            answer = slot.get(timeout=deadline_ns / SECOND_NS)
+            with self._writing:
+                self._put(asked.line)
+            answer = self._await(asked, deadline_ns)
         except queue.Empty:
             text = f"{verb}: no reply within {format_duration(deadline_ns)}"
             raise DeadlineExceeded(text, self.host) from None
@@ -118,12 +158,20 @@ class Channel:
         finally:
             self._writing.release()
 
+    def outlast(self, run: str, lease_ns: int) -> None:
+        """Make a connection that ends anew from now on, as long as the run's agent waits for it."""
+        if self._pipes.again is not None:
+            self._outlasting = (partial(self._pipes.again, run), lease_ns)
+
     def close(self, limit_ns: int = CLOSE_NS) -> int | None:
         """End the agent by ending its stdin, by SIGKILL after a deadline; return its exit status.
 
         A killed agent's guardian restores in its place.
         """
+        self._leaving.set()
         with self._writing:
+            if self._outlasting is not None:
+                self._put(write_line({"id": 0, "verb": "leave", "args": {}}))
             try:
                 self._pipes.requests.close()
             except OSError:
@@ -147,20 +195,25 @@ class Channel:
         how = loss.message.partition(": ")[2]
         return ConnectError(f"the agent did not start: {how}; {step}", self.host)
 
-    def _enter(self) -> tuple[int, queue.SimpleQueue[tuple[int, dict[str, Any]] | None]]:
-        slot: queue.SimpleQueue[tuple[int, dict[str, Any]] | None] = queue.SimpleQueue()
+    def _enter(self, verb: str, args: Any) -> tuple[int, Asked]:
         with self._book:
             number = self._next_id
             self._next_id += 1
+            asked = Asked(write_line({"id": number, "verb": verb, "args": args}))
             if self._lost is not None:
-                slot.put(None)
-            self._waiting[number] = slot
-        return number, slot
+                asked.slot.put(None)
+            elif self._news is not None:
+                asked.slot.put(self._news)
+            self._waiting[number] = asked
+        return number, asked
 
-    def _write(self, message: dict[str, Any]) -> None:
-        line = write_line(message)
-        with self._writing:
-            self._put(line)
+    def _await(self, asked: Asked, deadline_ns: int) -> Answer | None:
+        """Return what comes of a request; raises queue.Empty at its deadline."""
+        limit_s: float | None = deadline_ns / SECOND_NS
+        while isinstance(item := asked.slot.get(timeout=limit_s), News):
+            self.notice(item.text)
+            limit_s = None if item.away else deadline_ns / SECOND_NS
+        return item
 
     def _put(self, line: bytes) -> None:
         try:
@@ -168,10 +221,67 @@ class Channel:
             self._pipes.requests.flush()
         except (OSError, ValueError):
             # EPIPE, or a file that is closed; the reader's end of file tells every waiter.
-            self.lose("it no longer reads its stdin")
+            if self._outlasting is None:
+                self.lose("it no longer reads its stdin")
 
     def _listen(self) -> None:
-        """Hand every reply to who waits for its id, until the agent ends."""
+        """Take replies until the agent ends, or its connection does for good."""
+        why = self._take_replies()
+        while why == ENDED and self._come_back():
+            why = self._take_replies()
+        self.lose(why)
+
+    def _come_back(self) -> bool:
+        """Make a broken connection anew and ask again what is unanswered; False: it is over."""
+        old, lost_ns = self._pipes, time.monotonic_ns()
+        if self._outlasting is None or self._lost is not None or not old.broken():
+            return False
+        again, lease_ns = self._outlasting
+        limit = format_duration(lease_ns)
+        self._tell(News(f"the connection was lost; trying for {limit} to make it anew", away=True))
+        pipes = self._try(again, lost_ns + lease_ns)
+        if pipes is None:
+            return False
+        with self._writing:
+            if self._leaving.is_set():  # nobody would tell this one that it is the end
+                pipes.kill()
+                pipes.release()
+                return False
+            self._pipes = pipes
+            with self._book:
+                asked = [self._waiting[number] for number in sorted(self._waiting)]
+            for one in asked:
+                self._put(one.line)
+        old.release()
+        self._threads[1] = self._begun(self._collect)
+        self.absences_ns.append(time.monotonic_ns() - lost_ns)
+        self._tell(News(f"the connection is back after {shown(self.absences_ns[-1])}", away=False))
+        return True
+
+    def _try(self, again: Callable[[int], Pipes], deadline_ns: int) -> Pipes | None:
+        """Return the agent's new pipes; None where it is gone, or the lease or the run is over."""
+        pause_ns = FIRST_PAUSE_NS
+        while (left_ns := deadline_ns - time.monotonic_ns()) > 0 and not self._leaving.is_set():
+            try:
+                return again(left_ns)
+            except AgentLost as error:
+                self._why_gone = f"; {error.message}"
+                return None
+            except ConnectError as error:
+                self._why_gone = f"; it was not reached again: {error.message}"
+            self._leaving.wait(min(pause_ns, left_ns) / SECOND_NS)
+            pause_ns = min(2 * pause_ns, LAST_PAUSE_NS)
+        return None
+
+    def _tell(self, news: News) -> None:
+        """Let everybody who waits know, and who comes to wait while it lasts."""
+        with self._book:
+            self._news = news if news.away else None
+            for asked in self._waiting.values():
+                asked.slot.put(news)
+
+    def _take_replies(self) -> str:
+        """Hand every reply to who waits for its id, and return why there are no more."""
         why = ENDED
         while line := self._pipes.replies.readline(MAX_LINE_BYTES + 1):
             received_ns = time.monotonic_ns()
@@ -181,10 +291,10 @@ class Channel:
                 why = f"it wrote what is no reply: {line[:80]!r}"
                 break
             with self._book:
-                slot = self._waiting.pop(reply.get("id", 0), None)
-            if slot is not None:
-                slot.put((received_ns, reply))
-        self.lose(why)
+                asked = self._waiting.pop(reply.get("id", 0), None)
+            if asked is not None:
+                asked.slot.put((received_ns, reply))
+        return why
 
     def _collect(self) -> None:
         """Keep the agent's last words."""
@@ -197,8 +307,8 @@ class Channel:
         """Take the agent for lost: whoever waits for it, or asks it later, is told so at once."""
         with self._book:
             self._lost = self._lost or why
-            for slot in self._waiting.values():
-                slot.put(None)
+            for asked in self._waiting.values():
+                asked.slot.put(None)
             self._waiting.clear()
 
     def _loss(self, verb: str) -> AgentLost:
@@ -210,6 +320,7 @@ class Channel:
         else:
             how = f" (signal {-status})" if status < 0 else f" (exit {status})"
         words = f"; its last words: {self.last_words()}" if self._words else ""
+        how += self._why_gone
         return AgentLost(f"the agent is lost at {verb}: {self._lost}{how}{words}", self.host)
 
     def _learn_offset(self, sent_ns: int, received_ns: int, clock_ns: Any) -> None:
@@ -219,6 +330,11 @@ class Channel:
         if self.round_trip_ns is None or round_trip_ns < self.round_trip_ns:
             self.round_trip_ns = round_trip_ns
             self.offset_ns = clock_ns - (sent_ns + received_ns) // 2
+
+
+def shown(absence_ns: int) -> str:
+    """Return how long a connection was lost, to a tenth of a second."""
+    return f"{absence_ns / SECOND_NS:.1f}s"
 
 
 def open_local(host: str, command: Sequence[str]) -> Channel:

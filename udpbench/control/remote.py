@@ -6,7 +6,7 @@ decision and holds no state of a trial.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -43,6 +43,7 @@ LIMIT_NS = {
     "close": 10 * SECOND_NS,
     "restore": 60 * SECOND_NS,
     "ping": 5 * SECOND_NS,
+    "leave": 5 * SECOND_NS,
 }
 """Verb → how long an agent may take to answer: ten times what it takes, and more where a driver or
 many settings may be slow; an agent's own limits (prepare 10 s, close 2 s) must run out first."""
@@ -62,6 +63,8 @@ class Requests(Protocol):
     host: str
     offset_ns: int
     round_trip_ns: int | None
+    absences_ns: list[int]
+    notice: Callable[[str], None]
 
     @property
     def pid(self) -> int | None:
@@ -72,6 +75,9 @@ class Requests(Protocol):
 
     def ping(self) -> None:
         """Renew the lease without waiting."""
+
+    def outlast(self, run: str, lease_ns: int) -> None:
+        """Make a connection that ends anew as long as the run's agent waits for it."""
 
     def close(self) -> int | None:
         """End the agent; return its exit status."""
@@ -137,7 +143,10 @@ class Remote:
             protocol=PROTOCOL,
             lease_ns=lease_ns,
             scopes=list(self.scopes),
+            returns=self.channel.pid is None,
         )
+        if self.channel.pid is None:
+            self.channel.outlast(run, lease_ns)
         for _ in range(GREETING_PINGS):
             self._ask(None, "ping")
         self._lease_ns = lease_ns

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Literal
 
 from udpbench.analysis.judge import judge
@@ -157,6 +158,7 @@ class _Run:
         self._tell("run", f"run {name}: {self.total} trials{before}, lab {self.lab.name}")
         with started(self.lab, name, lease_ns, self.around.reach) as agents:
             for remote in agents.everyone:
+                remote.channel.notice = partial(self._tell_of, remote.name)
                 pid = remote.channel.pid
                 agent = "agent" if pid is None else f"agent {pid}"
                 self._tell("host", f"{remote.name}: {agent} is up")
@@ -230,6 +232,9 @@ class _Run:
 
     def _tell(self, event: Literal["run", "host", "restore"], text: str) -> None:
         self.progress(Progress(event=event, text=text))
+
+    def _tell_of(self, host: str, text: str) -> None:
+        self._tell("host", f"{host}: {text}")
 
     def _tell_trial(self, record: TrialRecord, index: int) -> None:
         why = f": {record.error['message']}" if record.error is not None else ""

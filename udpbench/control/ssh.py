@@ -6,14 +6,13 @@ talked to. Starts one program, the agent, and every failure says what to do abou
 
 from __future__ import annotations
 
-import errno
 import io
 import logging
 import shlex
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -22,13 +21,17 @@ import paramiko
 
 from udpbench.control.channel import AGENT, Channel, Pipes
 from udpbench.control.ssh_proxy import Proxy
+from udpbench.control.ssh_streams import Replies, Requests
 from udpbench.control.ssh_target import Target, read_config, target_of
-from udpbench.errors import ConnectError
+from udpbench.errors import AgentLost, ConnectError
 from udpbench.model import SECOND_NS, Connect
 from udpbench.units import format_duration
 
-DEAD_NS = 10 * SECOND_NS
-"""Unacknowledged for so long, a connection is dead: the default lease has run out by then."""
+DEAD_NS = 3 * SECOND_NS
+"""Unacknowledged for so long, a connection is dead. A ping goes out each third of the lease, so of
+the default one there is enough left to make the connection anew."""
+RETURNING = "udpbench.agent.returning"
+"""What brings an agent that waits to a new connection."""
 MARKER = "udpbench: the agent follows"
 """Ends whatever a login shell prints; no reply of an agent looks like it."""
 NOISE_BYTES = 2**18
@@ -61,11 +64,18 @@ class Limits:
 
 def open_ssh(host: str, connect: Connect, limits: Limits = Limits()) -> Channel:
     """Return a channel to an agent on another host; raises ConnectError with what to do."""
+    return Channel(host, _open(host, connect, limits))
+
+
+def _open(host: str, connect: Connect, limits: Limits, run: str | None = None) -> Pipes:
+    """Return the pipes of a new agent, or of the one that waits for a run's connection."""
     with ExitStack() as line:
         client = _Dialer(host, line, limits).dial(connect.ssh or host, 0)
-        agent = _run(client, command(connect), host, limits)
-        replies = io.BufferedReader(_Replies(agent.recv))
+        agent = _run(client, command(connect, run), host, limits)
+        replies = io.BufferedReader(Replies(agent.recv))
         _skip_noise(agent, replies, host, limits)
+        if run is not None:
+            _await_found(agent, replies, host, limits)
         kept = line.pop_all()
 
     def ended(limit_ns: int) -> int | None:
@@ -73,24 +83,34 @@ def open_ssh(host: str, connect: Connect, limits: Limits = Limits()) -> Channel:
         # paramiko has -1 for a status that has not come, or will not: a signal, a lost connection.
         return agent.exit_status if agent.exit_status >= 0 else None
 
-    pipes = Pipes(
+    def again(run: str, limit_ns: int) -> Pipes:
+        connect_ns, start_ns = (min(limit_ns, n) for n in (limits.connect_ns, limits.start_ns))
+        return _open(host, connect, Limits(connect_ns, start_ns), run)
+
+    return Pipes(
         requests=cast("IO[bytes]", Requests(agent)),
         replies=replies,
-        errors=io.BufferedReader(_Replies(agent.recv_stderr)),
+        errors=io.BufferedReader(Replies(agent.recv_stderr)),
         pid=None,
         ended=ended,
-        # The agent's stdin ends with the connection, and its lease runs out at the latest.
+        # The agent's lease runs out at the latest.
         kill=client.close,
         release=kept.close,
         next_step=lambda status, words: next_step(connect, status, words),
+        # An agent that ends has its end told over a connection that lives.
+        broken=lambda: not agent.eof_received and agent.exit_status < 0,
+        again=again,
     )
-    return Channel(host, pipes)
 
 
-def command(connect: Connect) -> str:
-    """Return the command that starts the agent: the only one ever run on a host."""
+def command(connect: Connect, run: str | None = None) -> str:
+    """Return the command that starts the agent, or that fetches the one which waits for a run.
+
+    No other one is ever run on a host.
+    """
     become = ("sudo", "-n", "--") if connect.become == "sudo" else ()
-    words = ("sh", "-c", SCRIPT, MARKER, *become, connect.python or PYTHON, "-m", AGENT)
+    module = (AGENT,) if run is None else (RETURNING, run)
+    words = ("sh", "-c", SCRIPT, MARKER, *become, connect.python or PYTHON, "-m", *module)
     return f"exec {shlex.join(words)}"
 
 
@@ -160,56 +180,20 @@ def _skip_noise(
     raise ConnectError(f"logged in, but the login shell {how}{said}; {step}", host)
 
 
-class _Replies(io.RawIOBase):
-    """What comes over a channel; paramiko's own files raise in their finaliser (5.1)."""
-
-    def __init__(self, receive: Callable[[int], bytes]) -> None:
-        self._receive = receive
-
-    def readable(self) -> bool:
-        """Say so."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Wait for some bytes; 0 at the end."""
-        data = self._receive(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-
-@contextmanager
-def _as_broken_pipe() -> Iterator[None]:
-    """Raise what paramiko has for a connection that ends under a write (5.1) as what a pipe has."""
+def _await_found(
+    agent: paramiko.Channel, replies: io.BufferedIOBase, host: str, limits: Limits
+) -> None:
+    """Wait for the line that says that an agent waits; AgentLost where there is none."""
+    agent.settimeout(limits.start_ns / SECOND_NS)
     try:
-        yield
-    except (EOFError, paramiko.SSHException) as error:
-        raise BrokenPipeError(errno.EPIPE, _text(error)) from error
-
-
-class Requests(io.RawIOBase):
-    """What goes over a channel; its end is the end of the agent's stdin."""
-
-    def __init__(self, agent: paramiko.Channel) -> None:
-        self._agent = agent
-
-    def writable(self) -> bool:
-        """Say so."""
-        return True
-
-    def write(self, data: Any) -> int:
-        """Send all of it; OSError where the channel is closed, or the connection ends meanwhile."""
-        with _as_broken_pipe():
-            self._agent.sendall(data)
-        return len(data)
-
-    def close(self) -> None:
-        """End the agent's stdin; OSError where the connection ends meanwhile."""
-        try:
-            if not self.closed:
-                with _as_broken_pipe():
-                    self._agent.shutdown_write()
-        finally:
-            super().close()
+        found = replies.readline(NOISE_LINE_BYTES)
+    except TimeoutError as error:
+        raise ConnectError("connected again, but nobody there answers", host) from error
+    if not found and agent.eof_received:
+        raise AgentLost("it does not wait there any more", host)
+    if not found:
+        raise ConnectError("connected again, and lost again", host)
+    agent.settimeout(None)
 
 
 class _Dialer:

@@ -73,13 +73,18 @@ class Waiter:
         self.interrupt = interrupt
 
     def until(self, what: str, host: str, met: Callable[[], bool], limit_ns: int) -> None:
-        """Poll until ``met``; DeadlineExceeded names the condition, Interrupted ends it early."""
+        """Poll until ``met``; DeadlineExceeded names the condition, Interrupted ends it early.
+
+        A look may last: it waits for a connection that is lost. So the last one begins late.
+        """
         deadline_ns = self.clock.now_ns() + limit_ns
+        late = False
         while not met():
-            if self.clock.now_ns() >= deadline_ns:
+            if late:
                 text = f"waited {format_duration(limit_ns)} in vain until {what}"
                 raise DeadlineExceeded(text, host)
             self.pause()
+            late = self.clock.now_ns() >= deadline_ns
 
     def pause(self) -> None:
         """Let one polling interval pass; raises Interrupted if the end was asked for."""

@@ -132,6 +132,9 @@ class FakeAgent:
         self.round_trip_ns: int | None = 100_000
         opened = sum(word.startswith("open ") for word in world.words)
         self.pid: int | None = 999 + opened
+        self.absences_ns: list[int] = []
+        self.notice: Callable[[str], None] = lambda _: None
+        self.outlasting: tuple[str, int] | None = None
         self.in_force: list[dict[str, Any]] = []
         self.workers: list[dict[str, Any]] = []
         self.faults: dict[str, int] = {}
@@ -160,6 +163,10 @@ class FakeAgent:
 
     def ping(self) -> None:
         """Renew the lease."""
+
+    def outlast(self, run: str, lease_ns: int) -> None:
+        """Note that the connection is to be made anew."""
+        self.outlasting = (run, lease_ns)
 
     def lose(self, why: str) -> None:
         """Answer nothing more."""

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import paramiko
 import psutil
 import pytest
 
-from udpbench.control.ssh import Requests, command, next_step, why
+from udpbench.agent.returning import FOUND
+from udpbench.control.ssh import Limits, _await_found, command, next_step, why
 from udpbench.control.ssh_proxy import Proxy
+from udpbench.control.ssh_streams import Requests
 from udpbench.control.ssh_target import Target, read_config, target_of
-from udpbench.errors import ConnectError
+from udpbench.errors import AgentLost, ConnectError, HostError
 from udpbench.model import Connect
 
 
@@ -261,3 +265,53 @@ def test_a_connection_that_ends_under_a_write_is_a_broken_pipe(error: Exception)
         with pytest.raises(BrokenPipeError):
             does()
     assert requests.closed
+
+
+class Said:
+    """What is left of a paramiko channel where only its replies matter."""
+
+    def __init__(self, eof_received: bool) -> None:
+        self.eof_received = eof_received
+        self.timeouts: list[float | None] = []
+
+    def settimeout(self, timeout: float | None) -> None:
+        """Note it."""
+        self.timeouts.append(timeout)
+
+
+class Silent(io.BytesIO):
+    """Replies that do not come."""
+
+    def readline(self, _size: int | None = -1) -> bytes:
+        """Wait in vain."""
+        raise TimeoutError
+
+
+@pytest.mark.parametrize(
+    ("replies", "eof", "kind", "words"),
+    [
+        (io.BytesIO(), True, AgentLost, "it does not wait there any more"),
+        (io.BytesIO(), False, ConnectError, "connected again, and lost again"),
+        (Silent(), False, ConnectError, "connected again, but nobody there answers"),
+    ],
+)
+def test_an_agent_that_is_not_fetched_is_told_apart(
+    replies: io.BytesIO, eof: bool, kind: type[HostError], words: str
+) -> None:
+    """Gone for good, or worth another attempt."""
+    with pytest.raises(kind, match=f"^left: {words}$"):
+        _await_found(cast("Any", Said(eof)), replies, "left", Limits())
+
+
+def test_an_agent_that_is_fetched_is_waited_for_no_longer() -> None:
+    """Its line is taken, and what follows may take its time."""
+    agent, replies = Said(False), io.BytesIO(FOUND + b"more")
+    _await_found(cast("Any", agent), replies, "left", Limits())
+    assert ([30.0, None], b"more") == (agent.timeouts, replies.read())
+
+
+def test_an_agent_is_fetched_as_it_was_started() -> None:
+    """By the same user and interpreter; the module and the run are the difference."""
+    connect = Connect("ssh", "left", "sudo", "/opt/python")
+    start, fetch = (shlex.split(command(connect, run)) for run in (None, "run-1"))
+    assert [*start[:-1], "udpbench.agent.returning", "run-1"] == fetch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,10 +31,19 @@ class Noting:
         self.offset_ns = 0
         self.round_trip_ns: int | None = None
         self.limits: dict[str, int] = {}
+        self.said: dict[str, dict[str, Any]] = {}
+        self.absences_ns: list[int] = []
+        self.notice: Callable[[str], None] = lambda _: None
+        self.outlasting: tuple[str, int] | None = None
 
-    def request(self, verb: str, deadline_ns: int, **_args: Any) -> Any:
+    def outlast(self, run: str, lease_ns: int) -> None:
+        """Note that the connection is to be made anew."""
+        self.outlasting = (run, lease_ns)
+
+    def request(self, verb: str, deadline_ns: int, **args: Any) -> Any:
         """Answer."""
         self.limits[verb] = deadline_ns
+        self.said[verb] = args
         return {"hello": HELLO, "snapshot": SNAPSHOT}.get(verb)
 
     def ping(self) -> None:
@@ -67,3 +77,13 @@ def test_a_silent_connection_is_waited_for_as_long_as_the_lease(
     remote.stop()
     assert expected_ns == channel.limits["snapshot"]
     assert LIMIT_NS["stop"] == channel.limits["stop"]
+
+
+@pytest.mark.parametrize(("pid", "expected"), [(None, ("run", SECOND_NS)), (5, None)])
+def test_an_agent_behind_a_connection_outlasts_it(
+    pid: int | None, expected: tuple[str, int] | None
+) -> None:
+    """One of this machine ends with its pipes."""
+    channel = Noting(pid)
+    Remote(channel, "sender", "eth3", ("namespace",)).hello("run", SECOND_NS)
+    assert (expected, pid is None) == (channel.outlasting, channel.said["hello"]["returns"])

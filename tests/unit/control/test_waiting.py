@@ -27,6 +27,20 @@ def test_a_condition_that_does_not_is_named() -> None:
         Waiter(FakeClock(), Interrupt()).until("it was so", "left", lambda: False, 10**9)
 
 
+def test_a_condition_is_looked_at_once_more_after_a_look_that_lasted() -> None:
+    """One that waits for a lost connection may outlast the deadline."""
+    clock = FakeClock()
+    looks: list[int] = []
+
+    def met() -> bool:
+        looks.append(clock.now_ns())
+        clock.sleep_ns(2 * 10**9)
+        return len(looks) == 2
+
+    Waiter(clock, Interrupt()).until("it was so", "left", met, 10**9)
+    assert 2 == len(looks)
+
+
 def test_an_interrupt_ends_a_wait() -> None:
     """The flag is looked at in every polling interval."""
     interrupt = Interrupt()

@@ -1,0 +1,300 @@
+"""A connection that is lost and made anew: what is asked again, who hears of it, and when it is over."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from control.fake import World, only
+from udpbench.control import channel as channel_module
+from udpbench.control.channel import Channel, Pipes
+from udpbench.errors import AgentLost, ConnectError, DeadlineExceeded
+from udpbench.model import SECOND_NS
+from udpbench.protocol import read_line, write_line
+
+LEASE_NS = 60 * SECOND_NS
+LIMIT_NS = 10 * SECOND_NS
+
+
+@dataclass
+class Line:
+    """One connection, and the agent's end of it."""
+
+    broken: bool = True
+    """At the end of its replies: not the agent ended."""
+    killed: bool = False
+    released: bool = False
+    heard: list[tuple[int, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        theirs, ours = os.pipe()
+        self.requests, self._in = os.fdopen(ours, "wb"), os.fdopen(theirs, "rb")
+        theirs, ours = os.pipe()
+        self._out, self.replies = os.fdopen(ours, "wb"), os.fdopen(theirs, "rb")
+
+    def hear(self) -> int:
+        """Take one request and return its number."""
+        request = read_line(self._in.readline())
+        self.heard.append((request["id"], request["verb"]))
+        return int(request["id"])
+
+    def say(self, number: int, result: object = None) -> None:
+        """Answer a number."""
+        self._out.write(write_line({"id": number, "clock_ns": 0, "result": result}))
+        self._out.flush()
+
+    def cut(self) -> None:
+        """End it."""
+        self._in.close()
+        self._out.close()
+
+    def release(self) -> None:
+        """Give back what carried it."""
+        self.released = True
+        self.replies.close()
+
+    def kill(self) -> None:
+        """End it from the controller's side."""
+        self.killed = True
+        self._out.close()
+
+    def pipes(self, again: Callable[[str, int], Pipes] | None = None) -> Pipes:
+        """Return the controller's end."""
+        return Pipes(
+            requests=self.requests,
+            replies=self.replies,
+            errors=io.BytesIO(),
+            pid=None,
+            ended=lambda _: None,
+            kill=self.kill,
+            release=self.release,
+            next_step=lambda _status, _words: "",
+            broken=lambda: self.broken,
+            again=again,
+        )
+
+
+@dataclass
+class Way:
+    """The way to the agent: what comes of each attempt to make the connection anew."""
+
+    attempts: list[Line | ConnectError | AgentLost | Callable[[], Line]] = field(
+        default_factory=list
+    )
+    asked: list[str] = field(default_factory=list)
+
+    def again(self, run: str, _limit_ns: int) -> Pipes:
+        """Take the next one."""
+        self.asked.append(run)
+        one = self.attempts.pop(0)
+        if isinstance(one, Exception):
+            raise one
+        line = one if isinstance(one, Line) else one()
+        return line.pipes(self.again)
+
+
+@dataclass
+class Scene:
+    """A channel over the first connection, and what it said of it."""
+
+    way: Way
+    first: Line
+    channel: Channel
+    notices: list[str] = field(default_factory=list)
+
+    def ask(self, verb: str = "echo", limit_ns: int = LIMIT_NS) -> tuple[threading.Thread, list]:
+        """Ask in a thread of its own; what comes of it is put into the list."""
+        found: list = []
+
+        def asking() -> None:
+            try:
+                found.append(self.channel.request(verb, limit_ns))
+            except (AgentLost, DeadlineExceeded) as error:
+                found.append(error.message)
+
+        thread = threading.Thread(target=asking, daemon=True)
+        thread.start()
+        return thread, found
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    """Yield a channel whose connection is to be made anew, without pauses."""
+    monkeypatch.setattr(channel_module, "FIRST_PAUSE_NS", 1)
+    way, first = Way(), Line()
+    made = Scene(way, first, Channel("left", first.pipes(way.again)))
+    made.channel.notice = made.notices.append
+    made.channel.outlast("run", LEASE_NS)
+    yield made
+    made.channel.close(SECOND_NS // 100)
+
+
+def test_what_was_not_answered_is_asked_again_by_its_number(scene: Scene) -> None:
+    """The agent that knows the number already will say what it said; all is told."""
+    second = Line()
+    scene.way.attempts = [second]
+    thread, found = scene.ask()
+    number = scene.first.hear()
+    scene.first.cut()
+    assert number == second.hear()
+    second.say(number, "once")
+    thread.join()
+    assert (["once"], ["run"], True) == (found, scene.way.asked, scene.first.released)
+    (absence_ns,) = scene.channel.absences_ns
+    assert [
+        "the connection was lost; trying for 1min to make it anew",
+        f"the connection is back after {absence_ns / SECOND_NS:.1f}s",
+    ] == scene.notices
+    thread, found = scene.ask("more")
+    second.say(second.hear(), "twice")
+    thread.join()
+    assert (["twice"], [(1, "echo"), (2, "more")]) == (found, second.heard)
+
+
+def test_who_asks_while_the_connection_is_lost_waits_for_it(scene: Scene) -> None:
+    """Longer than its deadline, which begins anew with the connection."""
+    second, asked = Line(), threading.Event()
+
+    def late() -> Line:
+        assert asked.wait(LIMIT_NS / SECOND_NS)
+        begun_ns = time.monotonic_ns()
+        while time.monotonic_ns() < begun_ns + 2 * limit_ns:
+            threading.Event().wait(limit_ns / SECOND_NS)
+        return second
+
+    limit_ns = SECOND_NS // 20
+    scene.way.attempts = [late]
+    scene.channel.notice = lambda text: (scene.notices.append(text), asked.set())[0]
+    scene.first.cut()
+    thread, found = scene.ask(limit_ns=limit_ns)
+    second.say(second.hear(), "late")
+    thread.join()
+    assert ["late"] == found
+
+
+def test_a_way_that_is_closed_is_tried_again(scene: Scene) -> None:
+    """Until it is open."""
+    second = Line()
+    scene.way.attempts = [ConnectError("no route"), ConnectError("no route"), second]
+    thread, found = scene.ask()
+    scene.first.hear()
+    scene.first.cut()
+    second.say(second.hear(), "back")
+    thread.join()
+    assert (["back"], 3) == (found, len(scene.way.asked))
+
+
+def test_an_agent_that_does_not_wait_there_is_lost(scene: Scene) -> None:
+    """No further attempt is made."""
+    scene.way.attempts = [ConnectError("no route"), AgentLost("it does not wait there any more")]
+    thread, found = scene.ask()
+    scene.first.hear()
+    scene.first.cut()
+    thread.join()
+    assert [
+        (
+            "the agent is lost at echo: it ended, or the connection to it did; "
+            "it does not wait there any more"
+        )
+    ] == found
+    assert [] == scene.channel.absences_ns
+
+
+def test_the_lease_is_the_limit(scene: Scene) -> None:
+    """The loss says what the last attempt met."""
+    scene.channel.outlast("run", SECOND_NS // 20)
+    scene.way.attempts = [ConnectError("no route")] * 10_000
+    thread, found = scene.ask()
+    scene.first.hear()
+    scene.first.cut()
+    thread.join()
+    assert [
+        (
+            "the agent is lost at echo: it ended, or the connection to it did; "
+            "it was not reached again: no route"
+        )
+    ] == found
+
+
+def test_an_agent_that_ended_is_not_looked_for(scene: Scene) -> None:
+    """Its end was told over a connection that lives."""
+    scene.first.broken = False
+    thread, found = scene.ask()
+    scene.first.hear()
+    scene.first.cut()
+    thread.join()
+    assert (1, []) == (len(found), scene.way.asked)
+
+
+@pytest.mark.parametrize("way", [None, Way()])
+def test_a_connection_that_is_not_to_be_outlasted_is_lost_at_once(way: Way | None) -> None:
+    """Before the greeting, and where there is no way back."""
+    first = Line()
+    made = Scene(Way(), first, Channel("left", first.pipes(way.again if way else None)))
+    if way is None:
+        made.channel.outlast("run", LEASE_NS)
+    first.cut()
+    thread, found = made.ask()
+    thread.join()
+    assert 1 == len(found)
+    made.channel.close(SECOND_NS // 100)
+
+
+def test_a_channel_that_closes_says_farewell(scene: Scene) -> None:
+    """Else the agent would wait for as long as its lease."""
+    scene.channel.close(SECOND_NS // 100)
+    scene.first.hear()
+    assert [(0, "leave")] == scene.first.heard
+
+
+def test_a_channel_that_closes_while_the_connection_is_lost_takes_none(scene: Scene) -> None:
+    """One that is made in the meantime is given back."""
+    second, begun, closing = Line(), threading.Event(), threading.Event()
+
+    def late() -> Line:
+        begun.set()
+        assert closing.wait(LIMIT_NS / SECOND_NS)
+        return second
+
+    scene.way.attempts = [late]
+    scene.first.cut()
+    assert begun.wait(LIMIT_NS / SECOND_NS)
+    scene.channel._leaving.set()
+    closing.set()
+    scene.channel.close()
+    assert (True, True) == (second.killed, second.released)
+
+
+def test_a_trial_notes_that_a_connection_was_lost(tmp_path: Path) -> None:
+    """No more than a note, once, with the host and the time."""
+    world = World()
+    world.hooks["start sender measured"] = lambda: world.agents["receiver"].absences_ns.append(
+        2 * SECOND_NS + 140_000_000
+    )
+    record = only(tmp_path, world)
+    assert [
+        (
+            "note",
+            (
+                "receiver: the connection was lost and came back (2.1s); "
+                "its workers ran on, and no sample is missing"
+            ),
+        )
+    ] == [(one.severity, str(one)) for one in record.findings]
+
+
+def test_a_run_shows_what_becomes_of_a_connection(tmp_path: Path) -> None:
+    """As an event of its host."""
+    world = World()
+    world.hooks["start sender measured"] = lambda: world.agents["receiver"].notice("it is lost")
+    only(tmp_path, world)
+    assert ["receiver: it is lost"] == [
+        one.text for one in world.progress if one.event == "host" and "lost" in one.text
+    ]
