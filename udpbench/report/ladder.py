@@ -132,11 +132,12 @@ def _ladder(chapters: Sequence[Chapter]) -> Ladder:
     )
     name = "mib_s" if 2 * in_bytes > len(known) else "pps"
     title = known[0].title if known else _folder(chapters[0]) or "experiments"
-    steps = tuple(tuple(_rungs(chapter, name)) for chapter in chapters)
+    several = len({chapter.run for chapter in chapters}) > 1
+    steps = tuple(tuple(_rungs(chapter, name, several)) for chapter in chapters)
     return Ladder(title, name, steps, known[0] if known else None, tuple(chapters))
 
 
-def _rungs(chapter: Chapter, name: str) -> Iterator[Rung]:
+def _rungs(chapter: Chapter, name: str, several: bool) -> Iterator[Rung]:
     found = {point.name: point for point in chapter.points}
     for trial in chapter.experiment.points:
         point = found.get(trial.point, Point(chapter.experiment.name, trial.point, ()))
@@ -144,7 +145,7 @@ def _rungs(chapter: Chapter, name: str) -> Iterator[Rung]:
         values = [(metric(one, MEASURED_AS[name]), one.valid) for one in point.results]
         measured = estimate(point, MEASURED_AS[name])
         yield Rung(
-            f"{point.experiment}, {chapter.run}" if chapter.run else point.experiment,
+            f"{point.experiment}, {chapter.run}" if several else point.experiment,
             name_of(point) if len(chapter.experiment.points) > 1 else "",
             figure.bar(name) if figure is not None else None,
             measured,

@@ -40,11 +40,16 @@ class Turn:
     """After the common start."""
     packets: tuple[int, ...]
     """Of each millisecond from there on; fewer than TURN_MS where the whole load was shorter."""
+    within: tuple[tuple[int, int], ...] = ()
+    """Of a load whose milliseconds are not kept one by one: least and most of each stretch of time.
+    Then all of it is a turn, and ``packets`` are the medians."""
+    around_ms: int = TURN_MS
 
     @property
     def spread(self) -> tuple[int, float, int]:
         """Return least, median and most of a millisecond."""
-        return min(self.packets), median(self.packets), max(self.packets)
+        least, most = zip(*self.within, strict=True) if self.within else (self.packets,) * 2
+        return min(least), median(self.packets), max(most)
 
 
 def turns(chapter: Chapter) -> tuple[Turn, ...]:
@@ -52,15 +57,34 @@ def turns(chapter: Chapter) -> tuple[Turn, ...]:
     if all(trial.traffic.rate is None for trial in chapter.experiment.points):
         return ()
     records = {record.trial.name: record for record in chapter.records}
-    found = []
+    found: list[Turn | None] = []
     for point in shown_over_time(chapter):
         result = representative(point)
         if result is not None:
-            packets = sent_per_ms(records[result.trial.name])
-            if packets:
-                at, turn = busiest(packets)
-                found.append(Turn(name_of(point), result.trial.repetition, at, turn))
-    return tuple(found)
+            record = records[result.trial.name]
+            found += [_turn(name_of(point), record) or _long_turn(name_of(point), record)]
+    return tuple(turn for turn in found if turn is not None)
+
+
+def _turn(point: str, record: TrialRecord) -> Turn | None:
+    packets = sent_per_ms(record)
+    return Turn(point, record.trial.repetition, *busiest(packets)) if packets else None
+
+
+def _long_turn(point: str, record: TrialRecord) -> Turn | None:
+    """Return all of a load of which only ranges are kept; None of several senders.
+
+    The ranges of several say nothing of their sum.
+    """
+    senders = {one.name for one in record.workers if one.role == "sender"}
+    kept = [one.range_per_ms for one in record.series if one.worker in senders]
+    ranges = [found for found in kept if found is not None]
+    if len(senders) != 1 or not ranges:
+        return None
+    medians = tuple(middle for _, middle, _ in ranges)
+    within = tuple((least, most) for least, _, most in ranges)
+    around_ms = record.trial.duration_ns // 10**6
+    return Turn(point, record.trial.repetition, 0, medians, within, around_ms)
 
 
 def sent_per_ms(record: TrialRecord) -> tuple[int, ...]:
@@ -105,31 +129,46 @@ def draw_turns(of: Sequence[Turn]) -> Figure:
         axes = figure.add_subplot(rows, SIDE_BY_SIDE, place, projection="polar")
         _draw_turn(axes, turn, most, log)  # type: ignore[arg-type]
     scale = "packets sent in a millisecond, outwards" + (", by their logarithm" if log else "")
-    figure.supxlabel(f"{scale}; once around is a second, n = 1 trial each", fontsize=9)
+    figure.supxlabel(f"{scale}; n = 1 trial each", fontsize=9)
     return figure
 
 
 def _draw_turn(axes: PolarAxes, turn: Turn, most: int, log: bool) -> None:
-    angles = [2 * pi * place / TURN_MS for place in range(len(turn.packets))]
+    steps = len(turn.packets) if turn.within else TURN_MS
+    angles = [2 * pi * place / steps for place in range(len(turn.packets))]
     out = [radius(packets, log) for packets in turn.packets]
+    band = turn.within or tuple((0, packets) for packets in turn.packets)
     axes.set_theta_zero_location("N")
     axes.set_theta_direction(-1)
-    axes.fill_between(angles, 0, out, color=SKY, alpha=0.45, lw=0)
+    low, high = ([radius(one[end], log) for one in band] for end in (0, 1))
+    edge = 0.5 if turn.within else 0  # so that a lone peak of hours is seen
+    axes.fill_between(angles, low, high, color=SKY, alpha=0.45, lw=edge)
     axes.plot(angles, out, color=BLUE, lw=0.5)
     marked = rings(most, log)
     axes.set_rlim(0, 1.05 * radius(most, log))
     axes.set_rgrids([radius(one, log) for one in marked], [str(one) for one in marked], angle=315)
-    axes.set_thetagrids([0, 90, 180, 270], ["0", "250 ms", "500 ms", "750 ms"])
+    axes.set_thetagrids([0, 90, 180, 270], quarters(turn.around_ms))
     axes.tick_params(labelsize=7.5, pad=1)
     _, east, _, west = axes.get_xticklabels()
     east.set_horizontalalignment("left")
     west.set_horizontalalignment("right")
     axes.grid(color=GRID)
     axes.spines["polar"].set_color(GRID)
-    low, middle, high = turn.spread
-    second = f"from {turn.from_ms / TURN_MS:g} s" if turn.from_ms else "from the start"
-    axes.set_title(f"{short_name(turn.point, 40)} #{turn.repetition}, {second}", fontsize=9)
-    axes.set_xlabel(f"{low} – {middle:g} – {high} per ms", fontsize=9)
+    least, middle, largest = turn.spread
+    shown = f"from {turn.from_ms / TURN_MS:g} s" if turn.from_ms else "from the start"
+    shown = "the whole load" if turn.within else shown
+    axes.set_title(f"{short_name(turn.point, 40)} #{turn.repetition}, {shown}", fontsize=9)
+    axes.set_xlabel(f"{least} – {middle:g} – {largest} per ms", fontsize=9)
+
+
+def quarters(around_ms: int) -> list[str]:
+    """Return what time it is at each quarter of a turn."""
+    scale, unit = next(
+        (scale, unit)
+        for scale, unit in ((3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms"))
+        if around_ms >= 2 * scale or scale == 1
+    )
+    return ["0", *(f"{around_ms * quarter / 4 / scale:.4g} {unit}" for quarter in (1, 2, 3))]
 
 
 def radius(packets: int, log: bool) -> float:

@@ -348,9 +348,9 @@ def _draw_line(
         color=colour,
         linestyle=dashes,
         lw=1.0 if offered else 1.4,
-        marker=None if offered else marker,
-        ms=5,
-        mfc="white",
+        marker=marker,
+        ms=3 if offered else 5,
+        mfc=colour if offered else "white",
         label=label,
         zorder=2 if offered else 4,
     )

@@ -9,8 +9,8 @@ import pytest
 from analysis.build import experiment, failed, paced, record, trial
 from matplotlib.axes import Axes
 
-from udpbench.model import Experiment, Sample, TrialRecord
-from udpbench.report.radar import TURN_MS, Turn, busiest, draw_turns, radius, rings, turns
+from udpbench.model import SECOND_NS, Experiment, Sample, TrialRecord
+from udpbench.report.radar import TURN_MS, Turn, busiest, draw_turns, quarters, radius, rings, turns
 from udpbench.report.story import Chapter, tell
 
 
@@ -74,6 +74,34 @@ def test_of_several_seconds_the_one_with_the_busiest_millisecond_is_shown(
     """Whole seconds alone, of equals the first; of a shorter load all there is."""
     at, turn = busiest(packets)
     assert (from_ms, length) == (at, len(turn))
+
+
+def test_of_a_long_load_the_ranges_are_a_turn() -> None:
+    """Its milliseconds are not kept one by one; what several senders sent together is not known."""
+    point = paced(duration_ns=120 * SECOND_NS)
+    ranges = [replace(sent([]), range_per_ms=one) for one in ((0, 4, 9), (2, 5, 5))]
+    of = experiment(points=[point])
+    long = record(of=point, series=tuple(ranges))
+    (turn,) = turns(chapter(long, of=of))
+    assert Turn("all", 1, 0, (4, 5), ((0, 9), (2, 5)), 120_000) == turn
+    assert (0, 4.5, 9) == turn.spread
+    figure = draw_turns([turn])
+    assert ("all #1, the whole load", "0 – 4.5 – 9 per ms") == told(figure.axes[0])
+    second = replace(long.workers[0], index=1)
+    assert () == turns(chapter(replace(long, workers=(*long.workers, second)), of=of))
+
+
+@pytest.mark.parametrize(
+    ("around_ms", "shown"),
+    [
+        (1000, ["0", "250 ms", "500 ms", "750 ms"]),
+        (90_000, ["0", "22.5 s", "45 s", "67.5 s"]),
+        (7_200_000, ["0", "0.5 h", "1 h", "1.5 h"]),
+    ],
+)
+def test_quarters_of_a_turn_are_times(around_ms: int, shown: list[str]) -> None:
+    """In a unit that suits it."""
+    assert shown == quarters(around_ms)
 
 
 @pytest.mark.parametrize(
