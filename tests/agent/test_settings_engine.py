@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from settings_world import World, fake
 
+from udpbench.agent.host import Host
 from udpbench.agent.settings.engine import Engine
 from udpbench.errors import RestoreError, SettingRefused
 from udpbench.model import Change, Planned, Setting
@@ -249,6 +250,73 @@ def test_what_is_gone_is_restored(world: World) -> None:
     del world.values["a"]
     assert [(20, 2), (None, None)] == [(c.before, c.after) for c in engine.restore()]
     assert {"b": 2, "c": 3} == world.values
+
+
+def named(world: World, monkeypatch: pytest.MonkeyPatch, names: dict[int, str]) -> None:
+    """Let the host's interfaces have these names, which a test may change."""
+
+    def index(interface: str) -> int:
+        found = [number for number, name in names.items() if name == interface]
+        return found[0] if found else Host.index(world.host, interface)
+
+    monkeypatch.setattr(world.host, "index", index)
+    monkeypatch.setattr(world.host, "name_of", names.get)
+
+
+def test_an_interface_is_restored_by_its_new_name(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renamed under way, also in the eyes of another process, it is still the one that was set."""
+    names = {7: "a"}
+    named(world, monkeypatch, names)
+    world.engine().apply([fake("a", 10)])
+    names[7] = "new"
+    world.values["new"] = world.values.pop("a")
+    assert [Change(fake("new", 10), 10, 1)] == list(world.reopened().restore())
+    assert {"b": 2, "c": 3, "new": 1} == world.values
+
+
+def test_what_remains_of_a_renamed_interface_is_told_by_its_new_name(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command by hand must find it."""
+    names = {7: "a"}
+    named(world, monkeypatch, names)
+    engine = world.engine()
+    engine.apply([fake("a", 10)])
+    names[7] = "new"
+    world.values["new"] = world.values.pop("a")
+    world.refused.add(("new", 1))
+    with pytest.raises(RestoreError, match="fake new: .*; by hand: put fake new back to 1"):
+        engine.restore()
+
+
+def test_another_interface_of_the_same_name_is_left_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was set went with the interface that had the name before."""
+    names = {7: "a"}
+    named(world, monkeypatch, names)
+    engine = world.engine()
+    engine.apply([fake("a", 10)])
+    names.clear()
+    names[8] = "a"
+    world.values["a"] = 5
+    assert [Change(fake("a", 10), None, None)] == list(engine.restore())
+    assert (5, ()) == (world.values["a"], world.journal.pending)
+
+
+def test_a_card_that_does_not_answer_is_not_taken_for_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver says ENODEV of a card that sleeps, while its interface is there."""
+    named(world, monkeypatch, {7: "a"})
+    engine = world.engine()
+    engine.apply([fake("a", 10)])
+    del world.values["a"]
+    with pytest.raises(RestoreError, match="fake a: the kernel says: No such device"):
+        engine.restore()
+    assert ["a"] == [entry.setting.target for entry in world.journal.pending]
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,19 @@ def test_other_devices_are_restored_too(pair: tuple[Inside, Inside], made: str) 
     assert 1500 == receiver.call("plan", settings=[restored])[0]["now"]
 
 
+def test_a_renamed_interface_is_restored(pair: tuple[Inside, Inside]) -> None:
+    """Somebody gave it another name under way; by its first one it would look as if it were gone."""
+    _, receiver = pair
+    before = receiver.call("visible")
+    receiver.apply(
+        setting("mtu", "receive0", 9000), setting("address", "receive0/10.7.0.1/24", True)
+    )
+    receiver.shell("ip link set receive0 name other0")
+    receiver.call("restore")
+    receiver.shell("ip link set other0 name receive0")
+    assert before == receiver.call("visible")
+
+
 def test_an_mtu_below_that_of_ipv6_is_refused(pair: tuple[Inside, Inside]) -> None:
     """The kernel would take the host's IPv6 addresses, and nothing would give them back."""
     _, receiver = pair

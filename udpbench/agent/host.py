@@ -260,6 +260,13 @@ class Host:
             code = error.errno or errno.ENODEV
             raise OSError(code, os.strerror(code), interface) from error
 
+    def name_of(self, index: int) -> Optional[str]:
+        """Return the name that an interface has now; None where it is no longer there."""
+        try:
+            return socket.if_indextoname(index)
+        except OSError:
+            return None
+
     # --- ethtool -------------------------------------------------------------------------------
 
     def features(self, interface: str) -> dict[str, bool]:

@@ -35,6 +35,8 @@ class Entry:
     before: Any
     after: Any = None
     applied: bool = False
+    index: Optional[int] = None
+    """Of the interface that the target names: a name may change, or become another one's."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +105,12 @@ class Journal:
         """What is not undone yet, in the order of the changes."""
         return tuple(self._entries.values())
 
-    def begin(self, setting: Setting, before: Any) -> Entry:
+    def begin(self, setting: Setting, before: Any, index: Optional[int] = None) -> Entry:
         """Record what is about to be changed and what was read; OSError where that fails."""
         if self._file is None:
             self._create()
-        entry = Entry(self._last + 1, setting, before)
-        line = {"seq": entry.seq, "setting": asdict(setting), "before": before}
+        entry = Entry(self._last + 1, setting, before, index=index)
+        line = {"seq": entry.seq, "setting": asdict(setting), "before": before, "index": index}
         self._append(line, durable=True)
         self._last = entry.seq
         self._entries[entry.seq] = entry
@@ -228,7 +230,8 @@ def _identity(line: bytes) -> Identity:
 def _replay(entries: dict[int, Entry], plain: dict[str, Any]) -> None:
     seq = plain["seq"]
     if "setting" in plain:
-        entries[seq] = Entry(seq, decode(Setting, plain["setting"]), plain["before"])
+        setting, index = decode(Setting, plain["setting"]), plain.get("index")
+        entries[seq] = Entry(seq, setting, plain["before"], index=index)
     elif "after" in plain:
         entries[seq] = replace(entries[seq], after=plain["after"], applied=True)
     else:

@@ -213,7 +213,7 @@ class Engine:
     def _write(self, kind: Kind, setting: Setting, before: Any) -> tuple[Any, Optional[str]]:
         """Journal, write, read back; return the value now, or why it is refused, undone again."""
         try:
-            entry = self._journal.begin(setting, before)
+            entry = self._journal.begin(setting, before, self._index(setting))
         except OSError as error:
             step = "; run as root" if isinstance(error, PermissionError) else ""
             text = f"the journal {self._journal.path} cannot be written: {error.strerror}{step}"
@@ -231,6 +231,13 @@ class Engine:
             why = refusal.kept(setting, after)
         self._undo_after(entry.seq - 1)
         return None, why
+
+    def _index(self, setting: Setting) -> Optional[int]:
+        """Return the index of the interface that a setting is of; None where it is of none."""
+        try:
+            return self._host.index(_interface(setting))
+        except OSError:
+            return None
 
     def _careful(self, kind: Kind, setting: Setting) -> AbstractContextManager[None]:
         if not kind.flaps:
@@ -272,8 +279,14 @@ class Engine:
         return tuple(undone)
 
     def _undo(self, entry: Entry, force: bool, failures: dict[int, str]) -> Optional[Change]:
-        """Write back what was read before; a thing that is gone needs nothing more."""
+        """Write back what was read before; a thing that is gone needs nothing more.
+
+        It is the interface that was changed, by whatever name it has now.
+        """
+        entry, there = self._by_its_name(entry)
         setting = entry.setting
+        if not there:
+            return Change(setting, None, None)
         now = put_back = None
         try:
             kind = self._kind(setting)
@@ -287,13 +300,28 @@ class Engine:
                 return None
         return Change(setting, now, put_back)
 
+    def _by_its_name(self, entry: Entry) -> tuple[Entry, bool]:
+        """Return a change under its interface's present name, and whether that is still there."""
+        if entry.index is None:
+            return entry, True
+        name = self._host.name_of(entry.index)
+        if name is None:
+            return entry, False
+        rest = entry.setting.target[len(_interface(entry.setting)) :]
+        return replace(entry, setting=replace(entry.setting, target=name + rest)), True
+
     def _is_gone(self, entry: Entry) -> bool:
         """Say whether nothing is left to undo; that a write found nothing is not enough to know."""
+        entry, there = self._by_its_name(entry)
+        if not there:
+            return True
         try:
             kind = self._kind(entry.setting)
             return kind.same(entry.before, kind.read(self._host, entry.setting.target))
         except (_Unrestored, *refusal.FAILURES) as error:
-            return refusal.is_gone(error)
+            # A driver may say ENODEV of a card that sleeps: the interface is known to be there.
+            asleep = entry.index is not None and getattr(error, "errno", None) == errno.ENODEV
+            return refusal.is_gone(error) and not asleep
 
     def _kind(self, setting: Setting) -> Kind:
         if setting.kind not in self._kinds:
