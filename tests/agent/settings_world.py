@@ -18,6 +18,8 @@ FILES = {
     "proc/sys/kernel/random/boot_id": BOOT_ID,
     "proc/self/ns/net": "",
     "proc/sys/net/core/rmem_max": "212992",
+    "proc/sys/vm/dirty_bytes": "0",
+    "proc/sys/vm/dirty_ratio": "20",
     "proc/sys/net/ipv4/udp_mem": "100\t200\t300",
     "proc/sys/net/ipv4/conf/eth0.100/rp_filter": "0",
     "sys/class/net/send0/threaded": "0",

@@ -215,6 +215,31 @@ def test_the_clock_of_the_cpus_is_put_back_policy_by_policy(card: CardHost) -> N
     assert ["powersave", "ondemand"] == [card.read_text(policies.format(k)) for k in (0, 1)]
 
 
+def test_the_energy_preference_that_goes_with_a_governor_comes_back(
+    card: CardHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver sets it to performance together with the governor, and does not set it back."""
+    policy = "/sys/devices/system/cpu/cpufreq/policy0"
+    preference = f"{policy}/energy_performance_preference"
+    card.path(preference).write_text("balance_power")
+    plain = card.write_text
+
+    def write_text(path: str, text: str) -> None:
+        plain(path, text)
+        if (path, text) == (f"{policy}/scaling_governor", "performance"):
+            plain(preference, "performance")
+
+    monkeypatch.setattr(card, "write_text", write_text)
+    applied, made = change(card, "governor", "cpus", "performance")
+    assert ("balance_power", "performance") == tuple(
+        value["policy0/energy_performance_preference"] for value in (applied.before, applied.after)
+    )
+    made.restore()
+    assert ["powersave", "balance_power"] == [
+        card.read_text(path) for path in (f"{policy}/scaling_governor", preference)
+    ]
+
+
 @pytest.mark.parametrize(
     ("there", "file", "on", "off"),
     [

@@ -287,7 +287,7 @@ def test_what_remains_of_a_renamed_interface_is_told_by_its_new_name(
     names[7] = "new"
     world.values["new"] = world.values.pop("a")
     world.refused.add(("new", 1))
-    with pytest.raises(RestoreError, match="fake new: .*; by hand: put fake new back to 1"):
+    with pytest.raises(RestoreError, match=r"fake new: .*; by hand: put fake new back to 1"):
         engine.restore()
 
 

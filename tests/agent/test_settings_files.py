@@ -15,7 +15,7 @@ from udpbench.agent.journal import Journal
 from udpbench.agent.settings import by_hand, masks, refusal
 from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.registry import KINDS
-from udpbench.errors import SettingRefused
+from udpbench.errors import RestoreError, SettingRefused
 from udpbench.model import Setting
 
 
@@ -52,13 +52,55 @@ def test_a_file_is_read_written_and_restored(
     assert before == KINDS[kind].read(host, target)
 
 
+def paired(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one of vm.dirty_bytes and vm.dirty_ratio clear the other, and refuse to be cleared."""
+    names = ["/proc/sys/vm/dirty_bytes", "/proc/sys/vm/dirty_ratio"]
+    plain = host.write_text
+
+    def write_text(path: str, text: str) -> None:
+        if text == "0\n":
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        plain(path, text)
+        plain(names[path == names[0]], "0\n")
+
+    monkeypatch.setattr(host, "write_text", write_text)
+
+
+def test_a_parameter_is_put_back_by_the_other_one_of_its_pair(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel takes no 0 for vm.dirty_bytes: its ratio does that."""
+    paired(host, monkeypatch)
+    engine = Engine(host, Journal(host, "run"), ["namespace"])
+    (change,) = engine.apply([Setting("sysctl", "vm.dirty_bytes", 8192)])
+    before, after = [{"vm/dirty_bytes": b, "vm/dirty_ratio": r} for b, r in ((0, 20), (8192, 0))]
+    assert (before, after) == (change.before, change.after)
+    engine.restore()
+    assert before == KINDS["sysctl"].read(host, "vm.dirty_bytes")
+
+
+def test_a_parameter_that_cannot_be_put_back_is_told(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by itself nor by the other one of its pair."""
+    engine = Engine(host, Journal(host, "run"), ["namespace"])
+    engine.apply([Setting("sysctl", "vm.dirty_bytes", 8192)])
+
+    def write_text(path: str, text: str) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(host, "write_text", write_text)
+    with pytest.raises(RestoreError, match="Invalid argument; by hand: sysctl -w vm/dirty_bytes=0"):
+        engine.restore()
+
+
 @pytest.mark.parametrize(
     ("kind", "target", "text"),
     [
         ("sysctl", "net..rmem_max", "no name of a kernel parameter"),
         ("sysctl", "net/../../etc/passwd", "no name of a kernel parameter"),
         ("sysctl", "net.core/rmem_max", "no name of a kernel parameter"),
-        ("sysctl", "net.core.no_such", "No such file or directory; a host-wide parameter"),
+        ("sysctl", "net.core.no_such", "No such file or directory; this kernel has none of"),
         ("device", "send0/uevent", "no interface with one of threaded"),
         ("device", "../threaded", "no interface with one of threaded"),
         ("device", "absent0/threaded", "No such file or directory"),
@@ -211,14 +253,46 @@ def test_a_mask_reads_back(cpus: list[int]) -> None:
             {"policy0": "powersave"},
             "echo powersave > /sys/devices/system/cpu/cpufreq/policy0/scaling_governor",
         ),
-        ("irq", "eth3/rx-0", [0], "put irq eth3/rx-0 back to [0]"),
+        (
+            "governor",
+            "cpus",
+            {"policy0": "powersave", "policy0/energy_performance_preference": "power"},
+            (
+                "echo powersave > /sys/devices/system/cpu/cpufreq/policy0/scaling_governor; "
+                "echo power > /sys/devices/system/cpu/cpufreq/policy0/energy_performance_preference"
+            ),
+        ),
+        (
+            "irq",
+            "eth3/rx-0",
+            [0, 2],
+            (
+                "see the number of eth3's rx-0 in /proc/interrupts, "
+                "then echo 0,2 > /proc/irq/NUMBER/smp_affinity_list"
+            ),
+        ),
         ("rps_default", "queues", [0], "echo 1 > /proc/sys/net/core/rps_default_mask"),
-        ("turbo", "cpus", True, "put turbo cpus back to True"),
+        (
+            "turbo",
+            "cpus",
+            True,
+            (
+                "cd /sys/devices/system/cpu; "
+                "if [ -e intel_pstate/no_turbo ]; then echo 0 > intel_pstate/no_turbo; "
+                "else echo 1 > cpufreq/boost; fi"
+            ),
+        ),
         ("cpu_latency", "cpus", None, "put cpu_latency cpus back to None"),
         ("explain", "drops", None, "put explain drops back to None"),
         ("unclaimed", "eth3/10.0.0.1", {}, "put unclaimed eth3/10.0.0.1 back to {}"),
         ("sysctl", "net.core.rmem_max", 1, "sysctl -w net.core.rmem_max=1"),
         ("sysctl", "net.ipv4.udp_mem", "1 2 3", "sysctl -w 'net.ipv4.udp_mem=1 2 3'"),
+        (
+            "sysctl",
+            "vm.dirty_bytes",
+            {"vm/dirty_bytes": 0, "vm/dirty_ratio": 20},
+            "sysctl -w vm/dirty_bytes=0 vm/dirty_ratio=20",
+        ),
     ],
 )
 def test_every_kind_can_be_mended_by_hand(kind: str, target: str, value: Any, command: str) -> None:

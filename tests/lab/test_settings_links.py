@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -193,6 +195,87 @@ def test_an_mtu_below_that_of_ipv6_is_refused(pair: tuple[Inside, Inside]) -> No
     with pytest.raises(Refused, match="below 1280 B receive0 would lose fd09::9; choose at least"):
         receiver.apply(setting("mtu", "receive0", 1000))
     assert before == receiver.call("visible")
+
+
+def test_an_mtu_that_others_stand_on_is_not_lowered(pair: tuple[Inside, Inside]) -> None:
+    """A macvlan would go down with it and not up again; a dry run says so, too."""
+    _, receiver = pair
+    receiver.shell(
+        "ip link set receive0 mtu 9000 && ip link add link receive0 name upper0 type macvlan"
+    )
+    before = receiver.call("visible")
+    wanted = setting("mtu", "receive0", 1500)
+    said = r"upper0 (9000 B) on receive0 would stay at 1500 B afterwards; set that one lower"
+    with pytest.raises(Refused, match=re.escape(said)):
+        receiver.apply(wanted)
+    assert said in receiver.call("plan", settings=[wanted])[0]["refusal"]
+    assert before == receiver.call("visible")
+
+
+def test_a_parameter_that_writes_others_is_put_back_with_them(pair: tuple[Inside, Inside]) -> None:
+    """Forwarding of one interface stays on although it is switched on and off for all of them."""
+    _, receiver = pair
+    receiver.shell(
+        "sysctl -qw net.ipv4.conf.receive0.forwarding=1 net.ipv4.conf.all.accept_redirects=0"
+        " net.ipv6.conf.receive0.forwarding=1"
+    )
+    before = receiver.call("visible")
+    receiver.apply(
+        setting("sysctl", "net.ipv4.ip_forward", 1),
+        setting("sysctl", "net.ipv6.conf.all.forwarding", 1),
+    )
+    assert before["sysctls"] != receiver.call("visible")["sysctls"]
+    receiver.call("restore")
+    assert before == receiver.call("visible")
+
+
+@pytest.mark.parametrize("where", ["receive0", "all"])
+def test_ipv6_is_not_switched_off_under_addresses(pair: tuple[Inside, Inside], where: str) -> None:
+    """They would not come back with it."""
+    _, receiver = pair
+    receiver.shell("ip -6 address add fd09::9/64 dev receive0 nodad")
+    before = receiver.call("visible")
+    with pytest.raises(Refused, match="would take fd09::9 away for good; take those away first"):
+        receiver.apply(setting("sysctl", f"net.ipv6.conf.{where}.disable_ipv6", 1))
+    assert before == receiver.call("visible")
+
+
+def test_what_somebody_adds_beside_an_address_of_ours_stays(pair: tuple[Inside, Inside]) -> None:
+    """The kernel takes later addresses of a network away with the first one, and their routes."""
+    _, receiver = pair
+    receiver.apply(setting("address", "receive0/10.7.0.1/24", True))
+    receiver.shell(
+        "ip address add 10.7.0.9/24 brd + dev receive0 noprefixroute valid_lft 3000"
+        " preferred_lft 2000"
+        " && ip route add 10.77.0.0/16 via 10.7.0.5"
+    )
+    receiver.call("restore")
+    (link,) = json.loads(receiver.shell("ip -j address show dev receive0 scope global"))
+    ((flag, *_),) = [(one.pop("noprefixroute", None), one) for one in link["addr_info"]]
+    (own,) = link["addr_info"]
+    assert ("10.7.0.9", 24, "10.7.0.255", True) == (
+        own["local"],
+        own["prefixlen"],
+        own["broadcast"],
+        flag,
+    )
+    assert (2990 < own["valid_life_time"] <= 3000, True) == (
+        True,
+        1990 < own["preferred_life_time"] <= 2000,
+    )
+
+
+def test_an_interface_taken_down_keeps_the_addresses_it_had(pair: tuple[Inside, Inside]) -> None:
+    """The kernel takes IPv6 addresses from an interface that goes down; it was down with one."""
+    _, receiver = pair
+    receiver.shell(
+        "ip link set receive0 down && ip -6 address add fd09::9/64 dev receive0"
+        " && ip address add 10.9.9.9/24 dev receive0"
+    )
+    before = receiver.call("visible")
+    receiver.apply(setting("up", "receive0", True))
+    receiver.call("restore")
+    assert before["addresses"] == receiver.call("visible")["addresses"]
 
 
 def test_the_latency_of_idle_cpus_is_held_by_the_agent(pair: tuple[Inside, Inside]) -> None:

@@ -234,8 +234,9 @@ def _levels(classes: Mapping[str, tuple[int, int]]) -> Callable[[str], None]:
 
 def _sysctl_name(value: Any) -> str:
     text = _text(value)
-    if re.match(r"[a-z][a-z0-9_-]*(\.[A-Za-z0-9_-]+)+\Z", text) is None:
-        raise refusal("no name of a sysctl", "", "write for example net.core.rmem_max")
+    if re.match(r"[a-z][a-z0-9_-]*((\.[A-Za-z0-9_-]+)+|(/(?!\.)[^\s/]+)+)\Z", text) is None:
+        step = "write for example net.core.rmem_max, or net/ipv4/conf/eth0.100/rp_filter"
+        raise refusal("no name of a sysctl", "", step)
     return text
 
 

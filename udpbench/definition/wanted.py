@@ -127,14 +127,14 @@ def _quiet(wanted: HostBlock) -> Iterator[Setting]:
     """
     if not wanted.lab.built_in:
         return
-    conf = f"net.ipv6.conf.{wanted.host.interface}"
-    silent = {f"{conf}.disable_ipv6": 1}
+    conf = f"net/ipv6/conf/{wanted.host.interface}"
+    silent = {f"{conf}/disable_ipv6": 1}
     if wanted.family == 6:
         silent = {
-            f"{conf}.disable_ipv6": 0,
-            f"{conf}.addr_gen_mode": 1,
-            f"{conf}.router_solicitations": 0,
-            f"{conf}.mldv2_unsolicited_report_interval": MLD_REPORT_MS,
+            f"{conf}/disable_ipv6": 0,
+            f"{conf}/addr_gen_mode": 1,
+            f"{conf}/router_solicitations": 0,
+            f"{conf}/mldv2_unsolicited_report_interval": MLD_REPORT_MS,
         }
     for name, value in silent.items():
         optional = wanted.family == 4
@@ -143,7 +143,9 @@ def _quiet(wanted: HostBlock) -> Iterator[Setting]:
 
 def is_machine_wide(name: str) -> bool:
     """Return whether a sysctl belongs to the machine and not to a network namespace."""
-    top, room, rest = (*name.split(".", 2), "", "")[:3]
+    # As in sysctl(8), the first separator says which one it is.
+    separator = "/" if "/" in name.partition(".")[0] else "."
+    top, room, rest = (*name.split(separator, 2), "", "")[:3]
     if (top, room) == ("net", "core"):
         return rest not in NAMESPACED_CORE
     if (top, room) == ("net", "ipv4"):

@@ -61,7 +61,7 @@ def test_by_default_the_receiver_polls_in_threads_on_its_own_cpus(lab: Lab) -> N
     """``napi``: GRO on before the link is up, threads after it, one queue for each CPU."""
     assert [
         link(2),
-        ("sysctl", "net.ipv6.conf.receive0.disable_ipv6", 1),
+        ("sysctl", "net/ipv6/conf/receive0/disable_ipv6", 1),
         ("feature", "receive0/rx-gro", True),
         *RECEIVER_UP_ADDRESSES_NEIGHBOUR,
         ("device", "receive0/threaded", 1),
@@ -72,7 +72,7 @@ def test_by_default_the_receiver_polls_in_threads_on_its_own_cpus(lab: Lab) -> N
 def test_by_default_the_sender_has_no_tso(lab: Lab) -> None:
     """Veth takes UDP into NAPI only where the peer has every TSO feature off."""
     assert [
-        ("sysctl", "net.ipv6.conf.send0.disable_ipv6", 1),
+        ("sysctl", "net/ipv6/conf/send0/disable_ipv6", 1),
         *[("feature", f"send0/{name}", False) for name in TSO_FEATURES],
         *SENDER_UP_ADDRESS_NEIGHBOURS,
     ] == listed(lab, 0, None)
@@ -83,13 +83,13 @@ def test_rps_gives_every_queue_all_of_the_receivers_cpus(lab: Lab) -> None:
     chosen = trial(settings={"receiver": {"link": {"receive": "rps"}}})
     assert [
         link(2),
-        ("sysctl", "net.ipv6.conf.receive0.disable_ipv6", 1),
+        ("sysctl", "net/ipv6/conf/receive0/disable_ipv6", 1),
         *RECEIVER_UP_ADDRESSES_NEIGHBOUR,
         ("rps", "receive0/rx-0", [0, 1]),
         ("rps", "receive0/rx-1", [0, 1]),
     ] == listed(lab, 1, chosen, (0, 1, 2, 3))
     assert [
-        ("sysctl", "net.ipv6.conf.send0.disable_ipv6", 1),
+        ("sysctl", "net/ipv6/conf/send0/disable_ipv6", 1),
         *SENDER_UP_ADDRESS_NEIGHBOURS,
     ] == listed(lab, 0, chosen)
 
@@ -105,7 +105,7 @@ def test_without_root_queues_are_made_with_their_rps(lab: Lab, named: dict[str, 
     assert [
         ("rps_default", "queues", [0, 1]),
         link(2),
-        ("sysctl", "net.ipv6.conf.receive0.disable_ipv6", 1),
+        ("sysctl", "net/ipv6/conf/receive0/disable_ipv6", 1),
         *RECEIVER_UP_ADDRESSES_NEIGHBOUR,
     ] == [(one.kind, one.target, one.value) for one in settings]
 
@@ -124,7 +124,7 @@ def test_inline_leaves_the_pair_as_it_is(lab: Lab) -> None:
     chosen = trial(settings={"receiver": {"link": {"receive": "inline", "queues": 1}}})
     assert [
         link(1),
-        ("sysctl", "net.ipv6.conf.receive0.disable_ipv6", 1),
+        ("sysctl", "net/ipv6/conf/receive0/disable_ipv6", 1),
         *RECEIVER_UP_ADDRESSES_NEIGHBOUR,
     ] == listed(lab, 1, chosen)
 
@@ -155,7 +155,7 @@ def test_every_supported_setting_has_its_place_in_the_order(lab: Lab) -> None:
     up = RECEIVER_UP_ADDRESSES_NEIGHBOUR
     assert [
         link(2),
-        ("sysctl", "net.ipv6.conf.receive0.disable_ipv6", 1),
+        ("sysctl", "net/ipv6/conf/receive0/disable_ipv6", 1),
         ("sysctl", "net.ipv4.ip_forward", 0),
         ("feature", "receive0/rx-gro", False),
         ("feature", "receive0/tx-generic-segmentation", True),
@@ -277,6 +277,8 @@ def test_two_roles_cannot_set_one_machine_differently(lab: Lab) -> None:
         ("net.ipv4.udp_rmem_min", False),
         ("net.ipv4.conf.all.rp_filter", False),
         ("net.ipv6.conf.x.disable_ipv6", False),
+        ("net/ipv4/conf/eth0.100/rp_filter", False),
+        ("net/core/rmem_max", True),
         ("net.core", True),
         ("kernel.sched_rt_runtime_us", True),
     ],

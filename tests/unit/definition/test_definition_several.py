@@ -185,7 +185,7 @@ def test_hosts_of_a_bridge_make_no_pair_and_know_each_other(senders: Lab) -> Non
         for host in senders.hosts
     }
     assert [
-        ("sysctl", "net.ipv6.conf.send0.disable_ipv6", 1),
+        ("sysctl", "net/ipv6/conf/send0/disable_ipv6", 1),
         ("up", "send0", True),
         ("address", "send0/192.168.254.31/24", True),
         ("neighbour", "send0/192.168.254.1", RIGHT),

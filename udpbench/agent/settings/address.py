@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import Any, Optional, Union
 
 from udpbench.agent.host import Host
+from udpbench.agent.settings import disruption
 
 # Without duplicate address detection an IPv6 address can be used at once, not a second later.
 IFA_F_NODAD = 2  # include/uapi/linux/if_addr.h
@@ -30,7 +32,27 @@ def write(host: Host, target: str, value: Optional[bool]) -> None:
     fields: dict[str, Any] = {"address": str(wanted.ip), "prefixlen": wanted.network.prefixlen}
     if value and wanted.version == 6:
         fields["flags"] = IFA_F_NODAD
-    host.rtnl("addr", "add" if value else "del", index=index, **fields)
+    if value or wanted.version == 6:
+        host.rtnl("addr", "add" if value else "del", index=index, **fields)
+        return
+    had = disruption.belongings(host, index)
+    host.rtnl("addr", "del", index=index, **fields)
+    _give_back(host, index, [one for one in had if dict(one[1]).get("local") != str(wanted.ip)])
+
+
+def _give_back(host: Host, index: int, had: list[disruption.Request]) -> None:
+    """Make again what went with a first IPv4 address: later ones of its network, and routes.
+
+    That is what somebody else has made under way. A route that led by our own address alone has no
+    way any more, and stays away.
+    """
+    have = disruption.belongings(host, index)
+    for request in had:
+        try:
+            disruption.give_back(host, [request], have)
+        except OSError as error:
+            if request[0] != "route" or error.errno not in (errno.ENETUNREACH, errno.EINVAL):
+                raise
 
 
 def _split(host: Host, target: str) -> tuple[int, Union[IPv4Interface, IPv6Interface]]:

@@ -121,10 +121,17 @@ def _writes(setting: Setting, interface: str, rest: str, value: Any) -> str:
     if setting.kind == "channels":
         return _channels(interface, value)
     if setting.kind == "governor":
-        files = (
-            (text, f"{governor.FOLDER}/{name}/scaling_governor") for name, text in value.items()
+        return "; ".join(_echo(text, governor.path(name)) for name, text in value.items())
+    if setting.kind == "irq":
+        listed = ",".join(map(str, value))
+        where = f"see the number of {interface}'s {rest} in /proc/interrupts"
+        return f"{where}, then {_echo(listed, '/proc/irq/NUMBER/smp_affinity_list')}"
+    if setting.kind == "turbo":
+        return (
+            "cd /sys/devices/system/cpu; if [ -e intel_pstate/no_turbo ]; "
+            f"then {_echo(int(not value), 'intel_pstate/no_turbo')}; "
+            f"else {_echo(int(value), 'cpufreq/boost')}; fi"
         )
-        return "; ".join(_echo(text, path) for text, path in files)
     if setting.kind == "ntuple":
         return f"ethtool -n {interface}, then ethtool -N {interface} delete NUMBER of {rest}"
     if setting.kind in ("rps", "xps"):
@@ -134,7 +141,8 @@ def _writes(setting: Setting, interface: str, rest: str, value: Any) -> str:
     if setting.kind == "rfs":
         return _echo(value, masks.path(setting.target, "rps_flow_cnt"))
     if setting.kind == "sysctl":
-        return shlex.join(["sysctl", "-w", f"{setting.target}={value}"])
+        values = value if isinstance(value, dict) else {setting.target: value}
+        return shlex.join(["sysctl", "-w", *(f"{name}={one}" for name, one in values.items())])
     if setting.kind == "napi_cpus" and all(cpus == value[0] for cpus in value):
         listed = ",".join(map(str, value[0]))
         return f"for pid in $(pgrep napi/{interface}-); do taskset -cp {listed} $pid; done"

@@ -20,8 +20,18 @@ CARRIER_DEADLINE_S = 15.0
 IFF_LOWER_UP = 0x10000  # include/uapi/linux/if.h
 RTPROT_KERNEL = 2  # include/uapi/linux/rtnetlink.h
 IFA_F_NODAD = 2  # include/uapi/linux/if_addr.h
+IFA_F_PERMANENT = 0x80
+IFA_F_NOPREFIXROUTE = 0x200
+IFA_F_MCAUTOJOIN = 0x400
+_FLAGS = IFA_F_NODAD | IFA_F_NOPREFIXROUTE | IFA_F_MCAUTOJOIN
+FOREVER_S = 2**32 - 1
 NUD_PERMANENT = 0x80  # include/uapi/linux/neighbour.h
-_ADDRESS = (("address", "IFA_ADDRESS"), ("local", "IFA_LOCAL"))
+_ADDRESS = (
+    ("address", "IFA_ADDRESS"),
+    ("local", "IFA_LOCAL"),
+    ("broadcast", "IFA_BROADCAST"),
+    ("label", "IFA_LABEL"),
+)
 _ROUTE = (
     ("dst", "RTA_DST"),
     ("gateway", "RTA_GATEWAY"),
@@ -55,24 +65,51 @@ def has_carrier(host: Host, interface: str) -> bool:
     return bool(host.link(interface)["flags"] & IFF_LOWER_UP)
 
 
+def given(host: Host, index: int) -> list[Request]:
+    """Return the requests for IPv6 addresses that somebody gave an interface, not the kernel."""
+    messages = host.rtnl("addr", "dump", index=index, family=socket.AF_INET6)
+    found = [_address(one, 0) for one in messages if one["flags"] & IFA_F_PERMANENT]
+    return [one for one in found if not _is_link_local(dict(one[1]))]
+
+
 def belongings(host: Host, index: int) -> list[Request]:
     """Return the requests that would make what an interface has: first addresses, last routes."""
     found: list[Request] = []
-    for message in host.rtnl("addr", "dump", index=index):
-        own = [(key, message.get_attr(name)) for key, name in _ADDRESS if message.get_attr(name)]
-        more = [
-            ("index", index),
-            ("prefixlen", message["prefixlen"]),
-            ("family", message["family"]),
-        ]
-        if message["family"] == socket.AF_INET6:
-            more.append(("flags", IFA_F_NODAD))
-        found.append(("addr", (*own, *more)))
+    found += [_address(message) for message in host.rtnl("addr", "dump", index=index)]
     for message in host.rtnl("neigh", "dump", ifindex=index):
         if message["state"] & NUD_PERMANENT and message.get_attr("NDA_LLADDR"):
             entry = {"dst": message.get_attr("NDA_DST"), "lladdr": message.get_attr("NDA_LLADDR")}
             found.append(("neigh", (*entry.items(), ("ifindex", index), ("state", "permanent"))))
     return found + _routes(host, index)
+
+
+def _address(message: Any, hurry: int = IFA_F_NODAD) -> Request:
+    own = [(key, message.get_attr(name)) for key, name in _ADDRESS if message.get_attr(name)]
+    more = [
+        ("index", message["index"]),
+        ("prefixlen", message["prefixlen"]),
+        ("family", message["family"]),
+    ]
+    flags = (message.get_attr("IFA_FLAGS") or message["flags"]) & _FLAGS
+    if message["family"] == socket.AF_INET6:
+        flags |= hurry  # to be of use at once, not a second later
+    else:
+        more.append(("scope", message["scope"]))
+    if flags:
+        more.append(("flags", flags))
+    # One that was leased must not become a lasting one. Seconds pass: equal requests are told by
+    # the kernel (EEXIST) where the lists differ in this alone.
+    times = message.get_attr("IFA_CACHEINFO") or {}
+    limited = times.get("ifa_valid", FOREVER_S) != FOREVER_S
+    lasting = (
+        [
+            ("preferred_lft", times["ifa_preferred"]),
+            ("valid_lft", times["ifa_valid"]),
+        ]
+        if limited
+        else []
+    )
+    return "addr", (*own, *more, *lasting)
 
 
 def _routes(host: Host, index: int) -> list[Request]:

@@ -177,6 +177,8 @@ class Engine:
             # Comparing comes first for every kind: it fails for a value that is none.
             as_wanted = kind.same(setting.value, now)
             danger = None if as_wanted or not kind.disruptive else self._danger(setting)
+            if not as_wanted and danger is None:
+                kind.check(self._host, setting.target, setting.value, now)
         except refusal.FAILURES as error:
             return Planned(setting, None, refusal.explain(setting, error))
         return Planned(setting, now, danger, as_wanted)

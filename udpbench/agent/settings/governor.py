@@ -1,6 +1,7 @@
 """Kind ``governor``: how the CPUs choose their clock, target ``cpus``; "performance".
 
-Read as {policy: governor}, because CPUs need not agree before; one name is for all of them.
+Read as {policy: governor}, because CPUs need not agree before; one name is for all of them. Some
+drivers change the energy preference with it, so that is read, and put back, as well.
 """
 
 from __future__ import annotations
@@ -12,26 +13,37 @@ from typing import Union
 from udpbench.agent.host import Host
 
 FOLDER = "/sys/devices/system/cpu/cpufreq"
+PREFERENCE = "energy_performance_preference"
 Value = Union[str, dict[str, str]]
 
 
 def read(host: Host, target: str) -> dict[str, str]:
-    """Return each policy's governor; OSError EOPNOTSUPP where there is no cpufreq."""
-    return {policy: host.read_text(_path(policy)) for policy in _policies(host, target)}
+    """Return each policy's governor and preference; EOPNOTSUPP where there is no cpufreq."""
+    policies = _policies(host, target)
+    found = {policy: host.read_text(path(policy)) for policy in policies}
+    preferences = [f"{policy}/{PREFERENCE}" for policy in policies]
+    return found | {
+        name: host.read_text(path(name)) for name in preferences if host.exists(path(name))
+    }
 
 
 def write(host: Host, target: str, value: Value) -> None:
-    """Set every policy's governor."""
+    """Set every policy's governor, then the preference that it had with it before."""
     for policy in _policies(host, target):
         governor = value if isinstance(value, str) else value.get(policy)
         if governor is not None:
-            host.write_text(_path(policy), governor)
+            host.write_text(path(policy), governor)
+    preferences = {} if isinstance(value, str) else value
+    for name, preference in preferences.items():
+        # While the governor is performance a driver may refuse any (intel_pstate: EBUSY).
+        if "/" in name and host.read_text(path(name)) != preference:
+            host.write_text(path(name), preference)
 
 
 def same(wanted: Value, got: dict[str, str]) -> bool:
-    """Compare policy by policy."""
+    """Compare policy by policy; of one name the governors alone."""
     if isinstance(wanted, str):
-        return set(got.values()) == {wanted}
+        return {governor for name, governor in got.items() if "/" not in name} == {wanted}
     return wanted == got
 
 
@@ -45,5 +57,6 @@ def _policies(host: Host, target: str) -> list[str]:
     return found
 
 
-def _path(policy: str) -> str:
-    return f"{FOLDER}/{policy}/scaling_governor"
+def path(name: str) -> str:
+    """Return the file of a policy's governor, or of its preference."""
+    return f"{FOLDER}/{name}" if "/" in name else f"{FOLDER}/{name}/scaling_governor"

@@ -31,10 +31,18 @@ def write(host: Host, target: str, value: Optional[int]) -> None:
         if rule is not None:
             ethtool.change(host, "-N", interface, ["delete", str(rule.location)])
         return
-    if rule is not None:
-        raise OSError(errno.EEXIST, f"rule {rule.location} steers {flow} port {port} already")
+    check(host, target, value, rule.queue if rule is not None else None)
     words = ["flow-type", flow, "dst-port", str(port), "action", str(value)]
     ethtool.change(host, "-N", interface, words)
+
+
+def check(host: Host, target: str, value: Optional[int], now: Optional[int]) -> None:
+    """Refuse to replace a rule."""
+    if value is not None and now is not None:
+        _, flow, port = _split(target)
+        rule = _find(host, target)
+        number = rule.location if rule is not None else "of that number"
+        raise OSError(errno.EEXIST, f"rule {number} steers {flow} port {port} already")
 
 
 def _find(host: Host, target: str) -> Optional[ethtool.NtupleRule]:

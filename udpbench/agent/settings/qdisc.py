@@ -61,10 +61,20 @@ def write(host: Host, target: str, value: Optional[dict[str, Any]]) -> None:
             raise OSError(errno.EBUSY, f"{target} has a {there.pop()} that is not of udpbench")
         host.rtnl("tc", "del", index=index, parent=TC_H_ROOT)
         return
-    if there:  # the kernel would replace it: pyroute2's "add" is without NLM_F_EXCL
-        raise OSError(errno.EEXIST, f"{target} has a {there.pop()} already")
+    _refuse(target, there)  # the kernel would replace it: pyroute2's "add" is without NLM_F_EXCL
     ((kind, options),) = value.items()
     host.rtnl("tc", "add", kind=kind, index=index, parent=TC_H_ROOT, **_fields(kind, options))
+
+
+def check(_host: Host, target: str, value: Any, now: Any) -> None:
+    """Refuse to replace a discipline that is there."""
+    if value is not None:
+        _refuse(target, now)
+
+
+def _refuse(target: str, there: Any) -> None:
+    if there:
+        raise OSError(errno.EEXIST, f"{target} has a {next(iter(there))} already")
 
 
 def _fields(kind: str, options: dict[str, int]) -> dict[str, int]:

@@ -24,15 +24,19 @@ _ALTERNATIVES = {
     ("qdisc", errno.ENOENT): "tbf and pfifo need the kernel's sch_tbf; see modprobe sch_tbf",
     ("up", errno.ENODEV): "see `ip link` there, and mend `interface` in the lab's file",
     ("link", errno.EEXIST): "remove that interface, or choose another name",
-    ("sysctl", errno.ENOENT): "a host-wide parameter is set with scope machine",
-    ("sysctl", errno.EACCES): "a host-wide parameter is set with scope machine",
-    ("sysctl", errno.EPERM): "a host-wide parameter is set with scope machine",
+    ("sysctl", errno.ENOENT): (
+        "this kernel has none of that name, or none in a namespace of its own (see sysctl -a); "
+        "a name that holds dots is written with slashes: net/ipv4/conf/eth0.100/rp_filter"
+    ),
+    ("sysctl", errno.EACCES): "it may only be read here; set it for the machine, as its root",
+    ("sysctl", errno.EPERM): "it may only be read here; set it for the machine, as its root",
     ("feature", errno.EOPNOTSUPP): "the driver fixes it ([fixed] in ethtool -k); leave it out",
     ("rfs", errno.EPERM): "flow steering needs root of the machine; leave it out",
     ("route", errno.EEXIST): "remove that route, or leave it out",
     ("address", errno.EADDRINUSE): "choose an address that nobody uses",
     ("unclaimed", errno.EADDRINUSE): "choose addresses that nobody uses, or `existing`",
-    ("mtu", errno.EBUSY): "choose at least 1280 B, or an interface without IPv6 addresses",
+    ("mtu", errno.EBUSY): "or choose another interface",
+    ("sysctl", errno.EBUSY): "take those away first, or choose another interface",
     ("flow_hash", errno.EOPNOTSUPP): "spread over addresses instead of ports, or use rps or ntuple",
     ("flow_hash", 0): "the driver hashes other fields; spread over addresses, or use rps or ntuple",
     ("indirection", errno.EOPNOTSUPP): "use ethtool.channels, ntuple or rps to choose queues",

@@ -55,6 +55,10 @@ def _never(_wanted: Any, _got: Any) -> bool:
     return False
 
 
+def _anything(_host: Host, _target: str, _value: Any, _now: Any) -> None:
+    """Refuse nothing."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """One kind: ``same(wanted, got)`` says whether a value is the one that was asked for.
@@ -66,6 +70,9 @@ class Kind:
     write: Callable[[Host, str, Any], None]
     same: Callable[[Any, Any], bool] = operator.eq
     rounded: Callable[[Any, Any], bool] = _never
+    check: Callable[[Host, str, Any, Any], None] = _anything
+    """``check(host, target, value, now)`` raises OSError where a change would take along what could
+    not be given back, or what is there is somebody else's; so a dry run knows it, too."""
     disruptive: bool = False
     """It could cut a connection by its interface, the first part of the target."""
     flaps: bool = False
@@ -79,13 +86,13 @@ KINDS: Mapping[str, Kind] = {
     "bridge": Kind(bridge.read, bridge.write),
     "port": Kind(port.read, port.write),
     "up": Kind(up.read, up.write, disruptive=True),
-    "unclaimed": Kind(unclaimed.read, unclaimed.write, stays=False),
+    "unclaimed": Kind(unclaimed.read, unclaimed.write, check=unclaimed.check, stays=False),
     "address": Kind(address.read, address.write),
     "neighbour": Kind(neighbour.read, neighbour.write, neighbour.same),
-    "route": Kind(route.read, route.write, route.same),
-    "mtu": Kind(mtu.read, mtu.write, disruptive=True, flaps=True),
+    "route": Kind(route.read, route.write, route.same, check=route.check),
+    "mtu": Kind(mtu.read, mtu.write, check=mtu.check, disruptive=True, flaps=True),
     "txqueuelen": Kind(txqueuelen.read, txqueuelen.write),
-    "qdisc": Kind(qdisc.read, qdisc.write, qdisc.same, disruptive=True),
+    "qdisc": Kind(qdisc.read, qdisc.write, qdisc.same, check=qdisc.check, disruptive=True),
     "xdp": Kind(xdp.read, xdp.write, disruptive=True),
     "tc_drop": Kind(tc_drop.read, tc_drop.write),
     "explain": Kind(explain.read, explain.write),
@@ -96,7 +103,7 @@ KINDS: Mapping[str, Kind] = {
     "feature": Kind(feature.read, feature.write, disruptive=True, flaps=True),
     "flow_hash": Kind(flow_hash.read, flow_hash.write, flow_hash.same),
     "indirection": Kind(indirection.read, indirection.write, indirection.same),
-    "ntuple": Kind(ntuple.read, ntuple.write),
+    "ntuple": Kind(ntuple.read, ntuple.write, check=ntuple.check),
     "coalesce": Kind(coalesce.read, coalesce.write, coalesce.same, coalesce.rounded),
     "pause": Kind(pause.read, pause.write, pause.same, disruptive=True, flaps=True),
     "device": Kind(device.read, device.write),
@@ -107,7 +114,7 @@ KINDS: Mapping[str, Kind] = {
     "rps_default": Kind(rps_default.read, rps_default.write, rps_default.same),
     "rfs": Kind(rfs.read, rfs.write, rounded=rfs.rounded),
     "xps": Kind(xps.read, xps.write, xps.same),
-    "sysctl": Kind(sysctl.read, sysctl.write, sysctl.same),
+    "sysctl": Kind(sysctl.read, sysctl.write, sysctl.same, check=sysctl.check),
     "governor": Kind(governor.read, governor.write, governor.same),
     "turbo": Kind(turbo.read, turbo.write),
     "cpu_latency": Kind(cpu_latency.read, cpu_latency.write, rounded=cpu_latency.rounded),

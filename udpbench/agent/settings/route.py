@@ -46,8 +46,7 @@ def write(host: Host, target: str, value: Optional[str]) -> None:
     """Add the route or take it away; another one to the same network is never replaced."""
     index, wanted = _split(host, target)
     now = read(host, target)
-    if value is not None and now is not None:
-        raise OSError(errno.EEXIST, f"a route to {wanted} by {now} is there already")
+    check(host, target, value, now)
     gateway = value if value is not None else now
     fields: dict[str, Any] = {"dst": str(wanted), "oif": index, "table": RT_TABLE_MAIN}
     if gateway not in (None, ON_LINK):
@@ -59,6 +58,13 @@ def write(host: Host, target: str, value: Optional[str]) -> None:
     if value is not None:
         fields["proto"] = RTPROT_STATIC
     host.rtnl("route", "add" if value is not None else "del", **fields)
+
+
+def check(_host: Host, target: str, value: Optional[str], now: Optional[str]) -> None:
+    """Refuse to replace a route."""
+    if value is not None and now is not None:
+        network = target.partition("/")[2]
+        raise OSError(errno.EEXIST, f"a route to {network} by {now} is there already")
 
 
 def _await_way(host: Host, index: int, gateway: str) -> None:

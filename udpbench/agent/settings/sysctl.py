@@ -1,36 +1,122 @@
 """Kind ``sysctl``: a kernel parameter, ``net.core.rmem_max``; an integer, or text as printed.
 
 As in sysctl(8), a name whose first separator is a slash keeps its dots:
-``net/ipv4/conf/eth0.100/rp_filter``.
+``net/ipv4/conf/eth0.100/rp_filter``. Some parameters write others along: those are read with them,
+as {name: value} with the parameter itself first, and so put back with them.
 """
 
 from __future__ import annotations
 
+import errno
 import re
-from typing import Union
+from collections.abc import Mapping
+from typing import Any, Union
 
 from udpbench.agent.host import Host
+from udpbench.agent.settings.mtu import ipv6_addresses
+
+Plain = Union[int, str]
+Value = Union[Plain, dict[str, Plain]]
+
+ALONG: Mapping[str, tuple[str, ...]] = {
+    # net/ipv4/devinet.c: inet_forward_change()
+    "net/ipv4/ip_forward": ("net/ipv4/conf/*/forwarding", "net/ipv4/conf/all/accept_redirects"),
+    "net/ipv4/conf/all/forwarding": (
+        "net/ipv4/conf/*/forwarding",
+        "net/ipv4/conf/all/accept_redirects",
+    ),
+    # net/ipv6/addrconf.c: addrconf_fixup_forwarding() and its like
+    **{
+        f"net/ipv6/conf/all/{name}": (f"net/ipv6/conf/*/{name}",)
+        for name in (
+            "forwarding",
+            "disable_ipv6",
+            "addr_gen_mode",
+            "disable_policy",
+            "ignore_routes_with_linkdown",
+        )
+    },
+    # mm/page-writeback.c: setting one of a pair clears the other
+    **{
+        f"vm/{one}": (f"vm/{other}",)
+        for pair in (
+            ("dirty_bytes", "dirty_ratio"),
+            ("dirty_background_bytes", "dirty_background_ratio"),
+            ("overcommit_kbytes", "overcommit_ratio"),
+        )
+        for one, other in (pair, pair[::-1])
+    },
+}
+"""Parameter → those that it writes along; a star is whatever name is there."""
 
 
-def read(host: Host, target: str) -> Union[int, str]:
-    """Return the value; several numbers are one text with single spaces."""
-    text = " ".join(host.read_text(_path(target)).split())
+def read(host: Host, target: str) -> Value:
+    """Return the value, with those that it writes along; several numbers are one text."""
+    own = _name(target)
+    along = _along(host, own)
+    if not along:
+        return _read(host, own)
+    return {name: _read(host, name) for name in (own, *along)}
+
+
+def _read(host: Host, name: str) -> Plain:
+    text = " ".join(host.read_text(f"/proc/sys/{name}").split())
     return int(text) if re.fullmatch(r"-?\d+", text) else text
 
 
-def write(host: Host, target: str, value: Union[int, str]) -> None:
-    """Set the value."""
-    host.write_text(_path(target), f"{value}\n")
+def _along(host: Host, own: str) -> list[str]:
+    found: list[str] = []
+    for pattern in ALONG.get(own, ()):
+        folder, star, rest = pattern.partition("*")
+        if not star:
+            found.append(pattern)
+        elif host.exists(f"/proc/sys/{folder}"):
+            found += [f"{folder}{name}{rest}" for name in host.listdir(f"/proc/sys/{folder}")]
+    return [name for name in found if name != own and host.exists(f"/proc/sys/{name}")]
 
 
-def same(wanted: Union[int, str], got: Union[int, str]) -> bool:
-    """Compare word by word: the kernel prints tabs."""
-    return str(wanted).split() == str(got).split()
+def write(host: Host, target: str, value: Value) -> None:
+    """Set the value; what was read with others is put back with them."""
+    if not isinstance(value, dict):
+        host.write_text(f"/proc/sys/{_name(target)}", f"{value}\n")
+        return
+    # A first round may be refused, where setting the other one of a pair does it (vm.dirty_bytes).
+    for may_fail in (True, False):
+        for name, before in value.items():
+            if not host.exists(f"/proc/sys/{name}") or _read(host, name) == before:
+                continue
+            try:
+                host.write_text(f"/proc/sys/{name}", f"{before}\n")
+            except OSError:
+                if not may_fail:
+                    raise
 
 
-def _path(target: str) -> str:
+def check(host: Host, target: str, value: Value, now: Value) -> None:
+    """Refuse to take IPv6 from an interface that has addresses: nothing would give them back."""
+    del now
+    found = re.fullmatch(r"net/ipv6/conf/([^/]+)/disable_ipv6", _name(target))
+    if found is None or found.group(1) == "default" or str(value) == "0":
+        return
+    interface = found.group(1)
+    lost = ipv6_addresses(host, None if interface == "all" else host.index(interface))
+    if lost:
+        raise OSError(errno.EBUSY, f"{target} would take {', '.join(lost)} away for good")
+
+
+def same(wanted: Value, got: Value) -> bool:
+    """Compare word by word, as the kernel prints tabs; of others those that were there before."""
+    if not isinstance(wanted, dict):
+        own: Any = next(iter(got.values())) if isinstance(got, dict) else got
+        return str(wanted).split() == str(own).split()
+    there = got if isinstance(got, dict) else {}
+    return all(there.get(name, value) == value for name, value in wanted.items())
+
+
+def _name(target: str) -> str:
+    """Return the path below /proc/sys."""
     first = re.search(r"[./]", target)
     parts = target.split("/" if first and first.group() == "/" else ".")
     if any(part in ("", ".", "..") or "/" in part for part in parts):
         raise ValueError(f"{target} is no name of a kernel parameter")
-    return "/proc/sys/" + "/".join(parts)
+    return "/".join(parts)

@@ -73,6 +73,10 @@ def claimed(frame: bytes) -> tuple[IPv4Address, str] | None:
 
 def write(host: Host, target: str, value: dict[str, str]) -> None:
     """Refuse: an address that somebody uses is not ours to take."""
-    del value
-    claims = ", ".join(f"{ip} by {mac}" for ip, mac in read(host, target).items())
+    check(host, target, value, read(host, target))
+
+
+def check(_host: Host, _target: str, _value: dict[str, str], now: dict[str, str]) -> None:
+    """Refuse, naming who claims what."""
+    claims = ", ".join(f"{ip} by {mac}" for ip, mac in now.items())
     raise OSError(errno.EADDRINUSE, f"in use on the link: {claims or 'an address'}")

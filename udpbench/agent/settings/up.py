@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from udpbench.agent.host import Host
+from udpbench.agent.settings import disruption
 
 IFF_UP = 1  # include/uapi/linux/if.h
 
@@ -13,5 +14,8 @@ def read(host: Host, target: str) -> bool:
 
 
 def write(host: Host, target: str, value: bool) -> None:
-    """Take the interface up or down."""
-    host.rtnl("link", "set", index=host.index(target), state="up" if value else "down")
+    """Take the interface up or down; down it keeps the IPv6 addresses that it was given."""
+    index = host.index(target)
+    had = [] if value else disruption.given(host, index)
+    host.rtnl("link", "set", index=index, state="up" if value else "down")
+    disruption.give_back(host, had, [])
