@@ -333,7 +333,7 @@ def _draw_line(
     scale: float,
     prefix: str,
 ) -> None:
-    """Draw the medians of a metric as a line, their interval, and every trial as a dot."""
+    """Draw the medians of a metric as a line, and of what was delivered or lost the trials, too."""
     colour, dashes, marker = style
     known = [(axis.x(one), one) for one in line.places if name in one.medians]
     numbers = [(x, one) for x, one in known if one.value is not None]
@@ -354,8 +354,19 @@ def _draw_line(
         label=label,
         zorder=2 if offered else 4,
     )
-    if offered:
-        return
+    if not offered:
+        _draw_trials(axes, known, name, style, scale)
+
+
+def _draw_trials(
+    axes: Axes,
+    known: Sequence[tuple[float, Place]],
+    name: str,
+    style: tuple[str, Any, str],
+    scale: float,
+) -> None:
+    """Draw every trial, the medians of words, which no line joins, and the intervals."""
+    colour, _, marker = style
     words = [(x, one.medians[name].median / scale) for x, one in known if one.value is None]
     axes.plot([x for x, _ in words], [y for _, y in words], color=colour, ls="", marker=marker)
     dots = [(x, value / scale) for x, one in known for value in one.trials[name]]
