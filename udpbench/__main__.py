@@ -21,12 +21,25 @@ class Ended:
     def __init__(self) -> None:
         self.asked = False
         signal.signal(signal.SIGINT, self)
+        sys.unraisablehook = self.ignored
 
     def __call__(self, *_: object) -> None:
         """End the program; a second time it is ending already."""
         if not self.asked:
             self.asked = True
             raise KeyboardInterrupt
+
+    def ignored(self, what: sys.UnraisableHookArgs) -> None:
+        """Send Ctrl-C anew where it came while Python takes no exception, as in a finalizer."""
+        if what.exc_type is not KeyboardInterrupt:
+            sys.__unraisablehook__(what)
+            return
+        import threading
+
+        self.asked = False
+        again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
+        again.daemon = True
+        again.start()
 
 
 def main() -> None:
@@ -63,7 +76,8 @@ def spoken() -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        print(f"udpbench: {error}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename is not None else ""
+        print(f"udpbench: {where}{error.strerror or error}", file=sys.stderr)
         return UdpbenchError.exit_code
     return code if isinstance(code, int) else 0
 

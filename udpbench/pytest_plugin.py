@@ -97,9 +97,14 @@ def _gate(config: pytest.Config, folders: pytest.TempPathFactory) -> Gate:
         )
         gate.labs  # noqa: B018 - read now, so that what is wrong with one is said at once
     except (UdpbenchError, ValueError) as error:
-        pytest.fail(str(error), pytrace=False)
+        raise _in_words(error) from None
     config.stash[_GATE] = gate
     return gate
+
+
+def _in_words(error: Exception) -> BaseException:
+    """Return a failure to be raised ``from None``, or pytest tells it twice."""
+    return pytest.fail.Exception(str(error), pytrace=False)
 
 
 def _temporary(config: pytest.Config, folders: pytest.TempPathFactory) -> Path:
@@ -261,7 +266,7 @@ class UdpbenchFixture:
             beside = node.path.parent / experiment
             found = load_experiments([str(beside if beside.exists() else experiment)])
         except InputError as error:
-            pytest.fail(str(error), pytrace=False)
+            raise _in_words(error) from None
         if len(found) != 1:
             names = ", ".join(one.name for one in found)
             pytest.fail(f"{experiment}: holds {names}; name one of them", pytrace=False)
@@ -300,7 +305,7 @@ def _run(gate: Gate, experiment: Experiment, name: str, session: pytest.Session)
     try:
         stored = gate.run(experiment, name, _tell)
     except UdpbenchError as error:
-        pytest.fail(str(error), pytrace=False)
+        raise _in_words(error) from None
     if stored.ending is not None and stored.ending.restore_errors:
         left = "; ".join(f"{one['host']}: {one['message']}" for one in stored.ending.restore_errors)
         session.shouldstop = f"a host was not restored: {left}"

@@ -176,7 +176,8 @@ class RunWriter:
             run_fd = os.open(folder / RUN_FILE, flags, 0o644)
             series_fd = os.open(folder / SERIES_FILE, flags, 0o644)
         except FileExistsError as error:
-            raise RecordError(f"{folder}: holds a run already; name another folder") from error
+            what = "holds a run already" if folder.is_dir() else "is a file, no folder"
+            raise RecordError(f"{folder}: {what}; name another folder") from error
         except OSError as error:
             raise _cannot("begin a run", folder, error) from error
         writer = cls(folder, run_fd, series_fd)

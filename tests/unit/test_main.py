@@ -189,12 +189,56 @@ def test_a_bug_is_one_line_and_a_file(
 def test_what_the_system_refuses_is_said_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A report into a file's place exits with 3 and names the file."""
+    """A file that can't be written exits with 3 and is named."""
+    stored(tmp_path / "run")
+    (tmp_path / "run" / "trials.csv").mkdir()
+    assert 3 == run(monkeypatch, "report", str(tmp_path / "run"), "--format", "csv")
+    said = f"udpbench: {tmp_path / 'run' / 'trials.csv'}: Is a directory\n"
+    assert said == capsys.readouterr().err
+
+
+def test_a_report_into_the_place_of_a_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It exits with 2, names the file and says what to do."""
     stored(tmp_path / "run")
     (tmp_path / "file").touch()
     words = ("report", str(tmp_path / "run"), "--out", str(tmp_path / "file"))
-    assert 3 == run(monkeypatch, *words)
-    assert f"udpbench: [Errno 17] File exists: '{tmp_path / 'file'}'\n" == capsys.readouterr().err
+    assert 2 == run(monkeypatch, *words)
+    told = "cannot make the folder: File exists; name another with --out"
+    assert f"--out: {tmp_path / 'file'}: {told}\n" == capsys.readouterr().err
+
+
+def test_ctrl_c_that_nobody_could_take_comes_again() -> None:
+    """Where Python must ignore it, as in a finalizer, it is sent anew and leaves no traceback."""
+    code = (
+        "import signal, threading\n"
+        "from udpbench.__main__ import Ended\n"
+        "ended = Ended()\n"
+        "class Late:\n"
+        "    def __del__(self): signal.raise_signal(signal.SIGINT)\n"
+        "late = Late()\n"
+        "try:\n"
+        "    del late\n"
+        "    threading.Event().wait(10)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('ended', ended.asked)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ("ended True\n", "") == (done.stdout, done.stderr)
+
+
+def test_what_else_python_must_ignore_is_still_said() -> None:
+    """Only Ctrl-C is ours."""
+    code = (
+        "from udpbench.__main__ import Ended\n"
+        "Ended()\n"
+        "class Late:\n"
+        "    def __del__(self): raise ValueError('lost')\n"
+        "Late()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "ValueError: lost" in done.stderr
 
 
 def test_show_json_can_be_read_by_a_program(

@@ -354,6 +354,36 @@ def test_an_assertion_on_a_result_that_fails_is_explained(project: Project) -> N
     assert "Trial(" not in told
 
 
+def test_the_fixture_knows_every_number_of_a_result(project: Project) -> None:
+    """Those without a field, too; a slip of the pen is told with what may be meant."""
+    project.pytester.makepyfile(
+        """
+        import pytest
+
+        def test_it(udpbench):
+            result = udpbench({"duration": "100ms", "warmup": "0s", "repetitions": 1})
+            assert result.logged_packets is None
+            with pytest.raises(AttributeError, match="did you mean received_packets?"):
+                result.recieved_packets
+            with pytest.raises(AttributeError, match="docs/records.md has every number"):
+                result.zzzz
+            with pytest.raises(KeyError, match="did you mean udp_rcvbuf?"):
+                result.ledger["udp_rcbuf"]
+        """
+    )
+    project.run().assert_outcomes(passed=1)
+
+
+def test_a_wrong_key_is_told_once(project: Project) -> None:
+    """In words, without the exception that it came from."""
+    project.pytester.makepyfile("def test_it(udpbench): udpbench({'trafic': {}})")
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    told = lines(result, "FAILURES")
+    assert 1 == sum("trafic: unknown key; did you mean traffic?" in line for line in told)
+    assert "During handling" not in "\n".join(told)
+
+
 def test_the_fixture_names_several_points(project: Project) -> None:
     """A mapping by name, which says so where one number is asked for."""
     project.file("two.yaml", TWO)

@@ -197,6 +197,13 @@ def test_a_run_killed_while_it_streamed_is_readable(tmp_path: Path) -> None:
     assert (record(),) == read_run(tmp_path).records
 
 
+def test_a_file_is_no_place_for_a_run(tmp_path: Path) -> None:
+    """And is not taken for a run."""
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordError, match="file: is a file, no folder; name another folder"):
+        RunWriter.create(tmp_path / "file", HEADER)
+
+
 def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path: Path) -> None:
     """Two runs at once, or one after the other, never share a file."""
     written(tmp_path)

@@ -5,11 +5,20 @@ Pure. Derives nothing that ``points`` does not; gives it names that a test can r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from udpbench.analysis.points import Point, estimate
+from udpbench.analysis.points import UNITS, Point, estimate
 from udpbench.model import Result
+
+
+class Stages(dict[str, float | None]):
+    """Ledger stage → packets that ended there; None where this kernel cannot observe it."""
+
+    def __missing__(self, stage: str) -> float | None:
+        """Refuse a stage that there is not, naming one that is near."""
+        raise KeyError(f"no stage is called {stage}; {_near(stage, self)}")
 
 
 @dataclass(frozen=True)
@@ -24,8 +33,7 @@ class PointResult:
     trials: tuple[Result, ...] = field(repr=False)
     """Every trial with its own numbers, findings and ledger, in order of repetition."""
     valid_trials: int
-    ledger: Mapping[str, float | None] = field(repr=False)
-    """Stage → packets that ended there; None where this kernel cannot observe it."""
+    ledger: Stages = field(repr=False)
     unaccounted: int | None
     intended_packets: float | None
     sent_packets: float | None
@@ -40,6 +48,13 @@ class PointResult:
     skbs_per_packet: float | None
     send_cpu_ns_per_packet: float | None
     receive_cpu_ns_per_packet: float | None
+
+    def __getattr__(self, name: str) -> float | None:
+        """Return the median of a number that has no field of its own, such as ``delay_p99_ns``."""
+        if name not in UNITS:
+            near = _near(name, [*UNITS, *PointResult.__dataclass_fields__])
+            raise AttributeError(f"a result has no {name}; {near}")
+        return _median(Point("", self.point, self.trials), name)
 
 
 class PointResults(Mapping[str, PointResult]):
@@ -63,8 +78,9 @@ class PointResults(Mapping[str, PointResult]):
 
     def __getattr__(self, name: str) -> float:
         """Refuse a number that would be one of several points."""
-        if name not in PointResult.__dataclass_fields__:
-            raise AttributeError(name)
+        known = (*PointResult.__dataclass_fields__, *UNITS)
+        if name not in known:
+            raise AttributeError(f"a result has no {name}; {_near(name, known)}")
         first = next(iter(self))
         names = ", ".join(self)
         raise AttributeError(
@@ -76,15 +92,14 @@ def medians(point: Point) -> PointResult:
     """Return a point's medians over its valid trials."""
 
     def of(name: str) -> float | None:
-        found = estimate(point, name)
-        return found.median if found is not None else None
+        return _median(point, name)
 
     remainders = [r.unaccounted for r in point.done if r.unaccounted is not None]
     return PointResult(
         point=point.name,
         trials=point.results,
         valid_trials=len(point.valid),
-        ledger={stage: of(stage) for stage in _stages(point)},
+        ledger=Stages({stage: of(stage) for stage in _stages(point)}),
         unaccounted=max(remainders, key=abs) if remainders else None,
         intended_packets=of("intended_packets"),
         sent_packets=of("sent_packets"),
@@ -106,11 +121,21 @@ def numbers(result: PointResult) -> dict[str, float]:
     """Return every number that is known, by name, ledger stages as ``ledger.<stage>``."""
     known = {
         name: value
-        for name in PointResult.__dataclass_fields__
+        for name in dict.fromkeys((*PointResult.__dataclass_fields__, *UNITS))
         if isinstance(value := getattr(result, name), int | float)
     }
     stages = {f"ledger.{name}": value for name, value in result.ledger.items() if value is not None}
     return {**known, **stages}
+
+
+def _median(point: Point, name: str) -> float | None:
+    found = estimate(point, name)
+    return found.median if found is not None else None
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]}?" if near else "docs/records.md has every number"
 
 
 def _stages(point: Point) -> list[str]:

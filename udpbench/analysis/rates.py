@@ -18,6 +18,8 @@ PACKETS_FIELD: dict[Role, str] = {"sender": "sent_packets", "receiver": "receive
 BUSY_TIMES = ("user", "nice", "system", "irq", "softirq", "steal")
 """Columns of /proc/stat that are work; guest time is part of user."""
 IDLE_TIMES = ("idle", "iowait")
+LEAST_BUSY_SHARE = 0.25
+"""Of the time between two snapshots; below it packets cost less than whatever else ran then."""
 
 
 def host_of(worker: str) -> str:
@@ -160,8 +162,11 @@ def role_cpus(readings: Readings, role: Role) -> frozenset[int] | None:
 def cpu_ns(readings: Readings, role: Role) -> int | None:
     """Return the busy time of a role's CPUs over the phase; None where it is not attributable.
 
-    Where both roles run on one machine and share a CPU, nobody can say whose time it was.
+    Where both roles run on one machine and share a CPU, nobody can say whose time it was; nor where
+    packets came for a moment only, since the CPUs' times are of all that ran between the snapshots.
     """
+    if _of_a_moment(readings, role):
+        return None
     mine = role_cpus(readings, role)
     other = role_cpus(readings, "receiver" if role == "sender" else "sender")
     if mine is None or (readings.record.built_in_lab and (other is None or mine & other)):
@@ -173,6 +178,13 @@ def cpu_ns(readings: Readings, role: Role) -> int | None:
     ]
     known = [value for value in found if value is not None]
     return sum(known) if known else None
+
+
+def _of_a_moment(readings: Readings, role: Role) -> bool:
+    """Tell whether a role's packets took but a small part of the time that counters cover."""
+    window = window_ns(readings, readings.workers(role)) or 0
+    elapsed = max((delta.elapsed_ns for delta in readings.deltas.values()), default=0)
+    return window < LEAST_BUSY_SHARE * elapsed
 
 
 def steal_ratio(readings: Readings) -> float | None:

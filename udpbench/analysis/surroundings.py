@@ -16,7 +16,9 @@ from udpbench.analysis.readings import readings as readings_of
 from udpbench.model import Finding, WorkerStats
 
 GAP_LIMIT_NS = 500 * 10**6
-"""Five sampling intervals: rates within it are straight lines and show no peak."""
+"""Two and a half sampling intervals: rates within it are straight lines and show no peak."""
+FEW_READS = 20
+"""A rate is of the time from the first read to the last; of so many, one is 5 % of it."""
 DRIFT_PPM = 500
 """What a clock may gain or lose by itself: the kernel slews by no more (adjtimex(2))."""
 
@@ -40,6 +42,26 @@ def path_lossy(readings: Readings) -> Iterator[Finding]:
         ", ".join(ends),
         "all of them: they are few, and nothing else was sent",
         "see docs/ledger.md for what helps at that stage",
+    )
+
+
+def few_reads(readings: Readings) -> Iterator[Finding]:
+    """Find a delivered rate of so few reads that a batch more or less would be another rate."""
+    received = readings.worked("receiver", "received_packets")
+    reads = readings.worked("receiver", "receive_calls")
+    reads -= readings.worked("receiver", "empty_calls")
+    if received < 2 or not 0 < reads < FEW_READS:
+        return
+    what = "the delivered rate is of a moment: whole batches lie at its first and its last read"
+    if reads == 1:
+        what = "no delivered rate: everything was read at once"
+    yield Finding(
+        "warning",
+        what,
+        "receiver",
+        f"{received} packets in {reads} read{'s' if reads > 1 else ''}",
+        f"at least {FEW_READS} reads",
+        "read counts and loss instead, send more packets, or lower receive.batch",
     )
 
 

@@ -36,11 +36,16 @@ def write(runs: Sequence[Run], folder: Path, formats: Sequence[str] = PAGES) -> 
     """Write one document of some runs, or their data, into a folder; return the files.
 
     ``png`` are the pages, and every figure by itself as PNG and SVG; ``csv`` and ``parquet`` are
-    the frames. Raises InputError for a format that does not exist or for runs that must not be
-    shown together, and OSError where the folder can't be written.
+    the frames. Raises InputError for a format that does not exist, a folder that can't be made or
+    runs that must not be shown together, and OSError where the folder can't be written.
     """
     _refuse(runs, formats)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"cannot make the folder: {error.strerror}"
+        step = "name another with --out"
+        raise InputError([Problem(what, "--out", str(folder), next_step=step)]) from error
     written: list[Path] = []
     if set(formats) & set(PAGES):
         with tempfile.TemporaryDirectory(prefix="udpbench-report-") as name:

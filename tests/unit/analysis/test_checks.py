@@ -191,6 +191,27 @@ FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
         ),
     ),
     (
+        surroundings.few_reads,
+        with_counts(receiver={"receive_calls": 103, "empty_calls": 100}),
+        with_counts(receiver={"receive_calls": 120, "empty_calls": 100}),
+        "warning",
+        (
+            "receiver: the delivered rate is of a moment: whole batches lie at its first and its "
+            "last read (1000 packets in 3 reads); at least 20 reads; read counts and loss instead, "
+            "send more packets, or lower receive.batch"
+        ),
+    ),
+    (
+        surroundings.few_reads,
+        with_counts(receiver={"receive_calls": 1}),
+        with_counts(receiver={"receive_calls": 1, "received_packets": 1}),
+        "warning",
+        (
+            "receiver: no delivered rate: everything was read at once (1000 packets in 1 read); at "
+            "least 20 reads; read counts and loss instead, send more packets, or lower receive.batch"
+        ),
+    ),
+    (
         checks.placement_lost,
         with_worker(cpus_seen=(0, 1)),
         with_worker(cpu=None, cpus_seen=(0, 1)),
@@ -524,7 +545,7 @@ FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
         "warning",
         (
             "hosts: clocks: starts and series of the hosts may be shifted against each other (by up to "
-            "12.5 ms); at most 10 ms, a tenth of the sampling interval; run the controller nearer to "
+            "12.5 ms); at most 10 ms, a twentieth of the sampling interval; run the controller nearer to "
             "the hosts; counts and rates are not affected"
         ),
     ),

@@ -134,6 +134,15 @@ def test_cpu_time_of_an_unpinned_worker_is_unknown() -> None:
     assert (None, None) == (result.send_cpu_ns_per_packet, result.receive_cpu_ns_per_packet)
 
 
+@pytest.mark.parametrize(("window_ns", "known"), [(5 * 10**8, True), (5 * 10**8 - 1, False)])
+def test_cpu_time_of_a_moment_is_not_that_of_its_packets(window_ns: int, known: bool) -> None:
+    """Below a quarter of the 2 s between the snapshots whatever else ran would be in it."""
+    counts = build.receiver_counts(1000, last_ns=build.START_NS + 10**6 + window_ns)
+    workers = (build.worker("sender", build.sender_counts(1000)), build.worker("receiver", counts))
+    result = judge(build.record(1000, workers=workers, moves={"machine": {"cpu.0.user_ns": 1000}}))
+    assert (1.0 if known else None) == result.receive_cpu_ns_per_packet
+
+
 def test_a_failed_trial_has_a_reason_and_no_numbers() -> None:
     """The error's message is the finding, and names its host."""
     result = judge(build.failed())
