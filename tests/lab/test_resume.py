@@ -6,7 +6,10 @@ import os
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
+import ssh_hosts
+from ssh_hosts import pair_of_hosts
 from test_command_line import LIMIT_S, await_line, done, namespaces, start
 
 from udpbench.analysis.judge import judge
@@ -70,3 +73,49 @@ def test_a_killed_run_is_resumed_and_has_each_trial_once(tmp_path: Path) -> None
     assert set() == namespaces() - spaces
     told = [one.what for record in run.records for one in record.findings]
     assert [] == [what for what in told if "before the run was resumed" in what]
+
+
+@pytest.mark.skipif(not Path(ssh_hosts.SSHD).exists(), reason="needs sshd: openssh-server")
+def test_a_campaign_in_which_hosts_were_lost_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit 3 and a failed trial; then the same cards and rights are known again, over SSH."""
+    (tmp_path / "mine.yaml").write_text(TEXT)
+    resume = ("run", "--resume", "run", "--no-report", "--quiet")
+    with pair_of_hosts(tmp_path) as pair:
+        monkeypatch.setenv("HOME", str(pair.home))
+        (tmp_path / "lab.yaml").write_text(pair.lab())
+        words = (
+            "run",
+            "mine.yaml",
+            "--lab",
+            "lab.yaml",
+            "--out",
+            "run",
+            "--no-report",
+            "--lease=3s",
+        )
+        one = start(tmp_path, *words)
+        try:
+            assert one.stdout is not None
+            await_line(one.stdout, "mine#2 measured")
+            one.send_signal(signal.SIGSTOP)  # it would be done before all are found
+            family = psutil.Process(one.pid).children(recursive=True)
+            for agent in family:
+                if "udpbench.agent.serve" in agent.cmdline():
+                    agent.kill()
+            one.send_signal(signal.SIGCONT)
+            _, err = one.communicate(timeout=LIMIT_S)
+        finally:
+            one.kill()
+        assert (3, ["done", "failed"]) == (one.returncode, statuses(tmp_path)), err
+        assert [] == psutil.wait_procs(family, LIMIT_S)[1]  # until its agents have let go
+
+        code, out, err = done(tmp_path, *resume)
+        assert (True, "") == (code in (0, 5), err), out + err
+        assert ["done", "done"] == statuses(tmp_path)
+
+
+def statuses(folder: Path) -> list[str]:
+    """Return how each trial of the run in a folder ended."""
+    return [record.status for record in read_run(folder / "run").records]
