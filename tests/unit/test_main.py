@@ -305,8 +305,8 @@ def test_ctrl_c_prints_no_traceback(tmp_path: Path) -> None:
             assert time.monotonic() < deadline, "udpbench never read the run"
             time.sleep(0.01)
         one.send_signal(signal.SIGINT)
+        os.close(fd)  # a signal just before it read would be seen only once it has read
         out, err = one.communicate(timeout=20)
-        os.close(fd)
     finally:
         one.kill()
     assert ("", "", 130) == (out, err, one.returncode)
