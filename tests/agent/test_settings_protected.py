@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from udpbench.agent.settings.protected import (
     protected,
     protected_interfaces,
     ssh_connection,
+    would_divert,
 )
 
 SSH = "192.0.2.9 50000 192.0.2.1 22"
@@ -20,6 +23,7 @@ ETH0 = Link(2, "eth0", "52:54:00:00:00:02")
 ETH1 = Link(3, "eth1", "52:54:00:00:00:03")
 ETH3 = Link(5, "eth3", "52:54:00:00:00:05")
 LOCAL = Route("192.0.2.0/24", 2)
+GATEWAY = ("0.0.0.0/0", 2, "192.0.2.254")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +117,32 @@ def test_what_carries_the_connection_is_protected(
 ) -> None:
     """Every interface that the connection stands on, and no other."""
     assert expected == protected_interfaces(links, routes, connection)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "interface", "ways", "expected"),
+    [
+        pytest.param("10.0.0.0/8", 3, [("10.1.0.0/16", 2)], False, id="farther"),
+        pytest.param("10.1.2.0/24", 3, [("10.1.0.0/16", 2)], True, id="nearer"),
+        pytest.param("10.1.0.0/16", 3, [("10.1.0.0/16", 2)], True, id="as near"),
+        pytest.param("10.1.0.7/16", 2, [("10.1.0.0/16", 2)], False, id="on this link"),
+        pytest.param("10.1.2.1/24", 2, [GATEWAY], True, id="behind a gateway"),
+        pytest.param("0.0.0.0/0", 3, [GATEWAY], True, id="a default route"),
+        pytest.param("10.1.2.0/24", 3, [], True, id="no way but by policy"),
+        pytest.param("10.2.0.0/16", 3, [GATEWAY], False, id="elsewhere"),
+        pytest.param("10.1.2.3/8", 2, [("10.1.0.0/16", 2)], True, id="the peer's address"),
+        pytest.param("10.1.2.3/32", 2, [("10.1.0.0/16", 2)], True, id="the peer's address alone"),
+        pytest.param("10.1.2.3", 2, [("10.1.0.0/16", 2)], True, id="its neighbour entry"),
+        pytest.param("192.0.2.254", 2, [GATEWAY], True, id="the gateway's neighbour entry"),
+        pytest.param("10.1.2.4", 2, [("10.1.0.0/16", 2)], False, id="another neighbour entry"),
+    ],
+)
+def test_what_leads_the_connection_elsewhere_is_known(
+    wanted: str, interface: int, ways: list[Any], expected: bool
+) -> None:
+    """The peer is 10.1.2.3; the nearest route wins, and of two as near one cannot be sure."""
+    known = [Route(*one) for one in ways]
+    assert expected == would_divert(ip_address("10.1.2.3"), wanted, interface, known)
 
 
 def write(root: Path, pid: int, parent: int, environ: str) -> None:

@@ -20,6 +20,7 @@ pytestmark = [
 ]
 
 
+WAYS = "ip -4 address show dev receive0; ip -4 route; ip neighbour show nud permanent"
 MTUS = "grep . /sys/class/net/*/mtu"
 
 
@@ -109,6 +110,40 @@ def test_the_interface_of_the_ssh_connection_is_left_alone(pair: tuple[Inside, I
         agent.apply(setting("mtu", "receive0", 1500), setting("mtu", "spare0", 1400))
         agent.call("restore")
         assert before == receiver.shell(MTUS)
+    finally:
+        agent.close()
+
+
+def test_nothing_leads_the_ssh_connection_elsewhere(pair: tuple[Inside, Inside]) -> None:
+    """A route, an address or a neighbour that would is refused; others are not."""
+    _, receiver = pair
+    receiver.shell(
+        "ip link add site0 type bridge && ip link set site0 up"
+        " && ip address add 10.7.0.1/16 dev site0"
+    )
+    agent = Inside(
+        ["nsenter", f"--target={receiver.pid}", "--net", "--mount"],
+        {"SSH_CONNECTION": "10.7.0.9 50000 10.7.0.1 22"},
+    )
+    try:
+        before = receiver.shell(WAYS)
+        for kind, target, value in (
+            ("route", "receive0/10.7.0.0/24", "link"),
+            ("address", "receive0/10.7.0.1/16", True),
+            ("neighbour", "site0/10.7.0.9", "02:00:00:00:00:09"),
+        ):
+            wanted = setting(kind, target, value)
+            with pytest.raises(Refused, match="lead the packets of the SSH connection elsewhere"):
+                agent.apply(wanted)
+            (planned,) = agent.call("plan", settings=[wanted])
+            assert "a network without the controller's address" in planned["refusal"]
+        agent.apply(
+            setting("address", "receive0/10.8.0.1/24", True),
+            setting("route", "receive0/10.0.0.0/8", "link"),
+            setting("neighbour", "receive0/10.8.0.2", "02:00:00:00:00:09"),
+        )
+        agent.call("restore")
+        assert before == receiver.shell(WAYS)
     finally:
         agent.close()
 

@@ -17,7 +17,7 @@ from udpbench.agent.host import Host
 from udpbench.agent.journal import Entry, Journal
 from udpbench.agent.settings import by_hand, refusal
 from udpbench.agent.settings.disruption import ridden_out
-from udpbench.agent.settings.protected import protected
+from udpbench.agent.settings.protected import diverting, protected
 from udpbench.agent.settings.registry import KINDS, Kind
 from udpbench.errors import RestoreError, SettingRefused
 from udpbench.model import Change, Planned, Scope, Setting
@@ -176,15 +176,22 @@ class Engine:
             now = kind.read(self._host, setting.target)
             # Comparing comes first for every kind: it fails for a value that is none.
             as_wanted = kind.same(setting.value, now)
-            danger = None if as_wanted or not kind.disruptive else self._danger(setting)
+            danger = None if as_wanted else self._danger(kind, setting)
             if not as_wanted and danger is None:
                 kind.check(self._host, setting.target, setting.value, now)
         except refusal.FAILURES as error:
             return Planned(setting, None, refusal.explain(setting, error))
         return Planned(setting, now, danger, as_wanted)
 
-    def _danger(self, setting: Setting) -> Optional[str]:
+    def _danger(self, kind: Kind, setting: Setting) -> Optional[str]:
         """Say why a change might cut off the controller; None where it cannot."""
+        if kind.diverts and diverting(self._host, setting.target):
+            return (
+                "it would lead the packets of the SSH connection elsewhere; choose a network without "
+                "the controller's address, or set it by hand before the run"
+            )
+        if not kind.disruptive:
+            return None
         if self._protected is None:
             self._protected = protected(self._host)
         interface = setting.target.partition("/")[0]

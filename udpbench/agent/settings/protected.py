@@ -1,18 +1,21 @@
-"""Which interfaces carry the SSH connection of the controller: they must stay as they are.
+"""Which interfaces carry the SSH connection of the controller, and what would lead it elsewhere.
 
-``protected_interfaces`` is pure; the rest reads this host. Nothing is changed.
+``protected_interfaces`` and ``would_divert`` are pure; the rest reads this host. Nothing is
+changed.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any, Optional
 
 from udpbench.agent.host import Host
 
+RTN_UNICAST = 1  # include/uapi/linux/rtnetlink.h
 MAX_ANCESTORS = 32
 """Between the agent and sshd are a shell and sudo, seldom more."""
 
@@ -37,6 +40,8 @@ class Route:
 
     network: str
     interface: int
+    gateway: Optional[str] = None
+    """The station to which packets go first."""
 
 
 def protected_interfaces(
@@ -61,6 +66,54 @@ def protected_interfaces(
             found.add(index)
             frontier.append(index)
     return frozenset(by_index[index].name for index in found)
+
+
+def would_divert(peer: Any, wanted: str, interface: int, ways: Iterable[Route]) -> bool:
+    """Say whether packets to the peer would take another way, were ``wanted`` reached by interface.
+
+    ``wanted`` is an address with its prefix length, a network, or a neighbour's address; ``ways``
+    are the routes there are. What is at least as near as the way now wins, or may win; what only
+    says once more that the peer is on this very link changes nothing. The peer's own address is
+    never ours to take, nor is what is known of the station by which it is reached.
+    """
+    own = ip_interface(wanted)
+    known = [(ip_network(one.network), one) for one in ways]
+    holding = [(net.prefixlen, one) for net, one in known if peer in net]
+    longest = max((length for length, _ in holding), default=-1)
+    now = [one for length, one in holding if length == longest]
+    if "/" not in wanted:
+        return str(own.ip) in (str(peer), *(one.gateway for one in now))
+    if own.ip == peer:
+        return own.ip != own.network.network_address or own.network.num_addresses == 1
+    same_link = any(one.interface == interface and one.gateway is None for one in now)
+    return peer in own.network and own.network.prefixlen >= longest and not same_link
+
+
+def diverting(host: Host, target: str) -> bool:
+    """Say whether a target such as ``eth3/10.1.0.0/16`` would lead the controller's packets away.
+
+    False where the controller did not come by SSH to this very namespace.
+    """
+    interface, _, wanted = target.partition("/")
+    peer, _ = _peer(ssh_connection(host))
+    if peer is None or peer.version != ip_interface(wanted).version:
+        return False
+    try:
+        host.rtnl("route", "get", dst=str(peer))
+    except OSError:
+        return False
+    family = socket.AF_INET if peer.version == 4 else socket.AF_INET6
+    anywhere = "0.0.0.0" if peer.version == 4 else "::"  # noqa: S104 - the default route
+    ways = [
+        Route(
+            f"{message.get_attr('RTA_DST') or anywhere}/{message['dst_len']}",
+            message.get_attr("RTA_OIF"),
+            message.get_attr("RTA_GATEWAY"),
+        )
+        for message in host.rtnl("route", "dump", family=family)
+        if message["type"] == RTN_UNICAST and message.get_attr("RTA_OIF") is not None
+    ]
+    return would_divert(peer, wanted, host.index(interface), ways)
 
 
 def _peer(ssh_connection: Optional[str]) -> tuple[Any, str]:

@@ -75,6 +75,8 @@ class Kind:
     not be given back, or what is there is somebody else's; so a dry run knows it, too."""
     disruptive: bool = False
     """It could cut a connection by its interface, the first part of the target."""
+    diverts: bool = False
+    """It leads packets to an address or network, the rest of the target, by its interface."""
     flaps: bool = False
     """A driver may take the link down and up again for it."""
     stays: bool = True
@@ -87,9 +89,9 @@ KINDS: Mapping[str, Kind] = {
     "port": Kind(port.read, port.write),
     "up": Kind(up.read, up.write, disruptive=True),
     "unclaimed": Kind(unclaimed.read, unclaimed.write, check=unclaimed.check, stays=False),
-    "address": Kind(address.read, address.write),
-    "neighbour": Kind(neighbour.read, neighbour.write, neighbour.same),
-    "route": Kind(route.read, route.write, route.same, check=route.check),
+    "address": Kind(address.read, address.write, diverts=True),
+    "neighbour": Kind(neighbour.read, neighbour.write, neighbour.same, diverts=True),
+    "route": Kind(route.read, route.write, route.same, check=route.check, diverts=True),
     "mtu": Kind(mtu.read, mtu.write, check=mtu.check, disruptive=True, flaps=True),
     "txqueuelen": Kind(txqueuelen.read, txqueuelen.write),
     "qdisc": Kind(qdisc.read, qdisc.write, qdisc.same, check=qdisc.check, disruptive=True),
