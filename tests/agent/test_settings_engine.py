@@ -189,6 +189,17 @@ def test_a_dry_run_does_not_refuse_what_another_setting_may_bring(world: World) 
     assert _told(world.engine().plan([fake("eth3", 4), Setting("colour", "eth3/a", 1)])[1])[1]
 
 
+def test_a_dry_run_does_not_refuse_what_cannot_even_be_read_before(world: World) -> None:
+    """Of a kind that needs another one first, as rules for a card need its feature switched on."""
+    world.kinds["rule"] = replace(world.kinds["fake"], needs="fake")
+    world.values = {"eth3": 0}
+    rule = Setting("rule", "eth3/udp4/4321", 1)
+    found = world.engine().plan([fake("eth3", 1), rule])
+    assert [None, None] == [one.refusal for one in found]
+    (alone,) = world.engine().plan([rule])
+    assert "the kernel says: No such device" == alone.refusal
+
+
 def _told(planned: Any) -> tuple[Any, Any]:
     return planned.now, planned.refusal
 

@@ -15,6 +15,7 @@ from typing import Literal
 
 from udpbench.analysis.judge import judge
 from udpbench.control.attempt import Attempt, Bench
+from udpbench.control.foreseen import refuse_foreseen
 from udpbench.control.lab import (
     Agents,
     Reach,
@@ -171,6 +172,7 @@ class _Run:
             refuse_changed(agents, self.stored)
             with kept([remote.channel for remote in agents.everyone], lease_ns):
                 try:
+                    refuse_foreseen(points, self.lab, agents)
                     self._trials(agents)
                 finally:
                     lost = self._restore(agents)

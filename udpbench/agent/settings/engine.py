@@ -86,19 +86,27 @@ class Engine:
         """Read, and change nothing; a value that an earlier setting makes possible is None."""
         planned: list[Planned] = []
         coming: set[str] = set()
-        changing: set[str] = set()
+        changing: set[tuple[str, str]] = set()
         for setting in settings:
             found = self._look(setting)
             if found.refusal is None and (found.now is None or found.now is False):
                 coming.add(setting.target)  # an interface that is down, too: it is taken up first
             elif found.refusal and coming & set(re.split(r"[./]", setting.target)):
                 found = Planned(setting, None, self._stranger(setting))
-            elif found.refusal and _interface(setting) in changing and self._is_absent(setting):
+            elif found.refusal and self._may_come(setting, changing):
                 found = Planned(setting, None)
             if not found.as_wanted and found.refusal is None:
-                changing.add(_interface(setting))
+                changing.add((_interface(setting), setting.kind))
             planned.append(found)
         return tuple(planned)
+
+    def _may_come(self, setting: Setting, changing: Collection[tuple[str, str]]) -> bool:
+        """Say whether what is changing on the interface may bring what a setting wants."""
+        interface = _interface(setting)
+        kind = self._kinds.get(setting.kind)
+        if kind is not None and (interface, kind.needs) in changing:
+            return True
+        return any(one == interface for one, _ in changing) and self._is_absent(setting)
 
     def _is_absent(self, setting: Setting) -> bool:
         """Say whether a queue or a thread is not there, which another setting may bring."""
@@ -187,8 +195,8 @@ class Engine:
         """Say why a change might cut off the controller; None where it cannot."""
         if kind.diverts and diverting(self._host, setting.target):
             return (
-                "it would lead the packets of the SSH connection elsewhere; choose a network without "
-                "the controller's address, or set it by hand before the run"
+                "it would lead the packets of the SSH connection elsewhere; choose a network "
+                "without the controller's address, or set it by hand before the run"
             )
         if not kind.disruptive:
             return None

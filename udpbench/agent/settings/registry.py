@@ -75,6 +75,8 @@ class Kind:
     not be given back, or what is there is somebody else's; so a dry run knows it, too."""
     disruptive: bool = False
     """It could cut a connection by its interface, the first part of the target."""
+    needs: str = ""
+    """Kind that may have to be set before it can even be read."""
     diverts: bool = False
     """It leads packets to an address or network, the rest of the target, by its interface."""
     flaps: bool = False
@@ -105,7 +107,7 @@ KINDS: Mapping[str, Kind] = {
     "feature": Kind(feature.read, feature.write, disruptive=True, flaps=True),
     "flow_hash": Kind(flow_hash.read, flow_hash.write, flow_hash.same),
     "indirection": Kind(indirection.read, indirection.write, indirection.same),
-    "ntuple": Kind(ntuple.read, ntuple.write, check=ntuple.check),
+    "ntuple": Kind(ntuple.read, ntuple.write, check=ntuple.check, needs="feature"),
     "coalesce": Kind(coalesce.read, coalesce.write, coalesce.same, coalesce.rounded),
     "pause": Kind(pause.read, pause.write, pause.same, disruptive=True, flaps=True),
     "device": Kind(device.read, device.write),
