@@ -94,7 +94,7 @@ class Channel:
         self.round_trip_ns: int | None = None
         """That least round trip; the offset is wrong by at most half of it."""
         self.absences_ns: list[int] = []
-        """How long the connection was lost, for each time that it came back."""
+        """From the last reply to the return, for each time that the connection came back."""
         self.notice: Callable[[str], None] = lambda _: None
         """Hears what becomes of the connection, in the thread that waits for a reply."""
         self._pipes = pipes
@@ -102,6 +102,7 @@ class Channel:
         """The way to a new connection, and the lease."""
         self._leaving = threading.Event()
         self._news: News | None = None
+        self._heard_ns = time.monotonic_ns()
         self._why_gone = ""
         self._writing = threading.Lock()
         self._book = threading.Lock()
@@ -233,13 +234,13 @@ class Channel:
 
     def _come_back(self) -> bool:
         """Make a broken connection anew and ask again what is unanswered; False: it is over."""
-        old, lost_ns = self._pipes, time.monotonic_ns()
+        old, heard_ns = self._pipes, self._heard_ns
         if self._outlasting is None or self._lost is not None or not old.broken():
             return False
         again, lease_ns = self._outlasting
         limit = format_duration(lease_ns)
         self._tell(News(f"the connection was lost; trying for {limit} to make it anew", away=True))
-        pipes = self._try(again, lost_ns + lease_ns)
+        pipes = self._try(again, time.monotonic_ns() + lease_ns)
         if pipes is None:
             return False
         with self._writing:
@@ -254,7 +255,7 @@ class Channel:
                 self._put(one.line)
         old.release()
         self._threads[1] = self._begun(self._collect)
-        self.absences_ns.append(time.monotonic_ns() - lost_ns)
+        self.absences_ns.append(time.monotonic_ns() - heard_ns)
         self._tell(News(f"the connection is back after {shown(self.absences_ns[-1])}", away=False))
         return True
 
@@ -284,7 +285,7 @@ class Channel:
         """Hand every reply to who waits for its id, and return why there are no more."""
         why = ENDED
         while line := self._pipes.replies.readline(MAX_LINE_BYTES + 1):
-            received_ns = time.monotonic_ns()
+            self._heard_ns = received_ns = time.monotonic_ns()
             try:
                 reply = read_line(line)
             except ValueError:
