@@ -49,6 +49,21 @@ RunFolder = Annotated[
 ]
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        print(f"udpbench {_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="say which")
+    ] = False,
+) -> None:
+    """Take what stands before the verb."""
+
+
 @app.command()
 def plan(names: Names, lab: LabName = "local", sets: Sets = None) -> None:
     """List what would run, and show what would change on the hosts, changing nothing."""
@@ -214,7 +229,8 @@ def report(
     out: Annotated[Path | None, typer.Option(help="the folder to write to: the run's")] = None,
 ) -> None:
     """Write the document of stored runs, or their data."""
-    stored = [_stored(one) for one in runs] if runs else [_stored(None)]
+    once = {one.resolve(): one for one in runs or ()}
+    stored = [_stored(one) for one in once.values()] or [_stored(None)]
     if out is None and len(stored) > 1:
         raise InputError([Problem("missing", "--out", None, f"one folder for {len(stored)} runs")])
     _write_report(stored, out if out is not None else stored[0].folder, form.split(","))

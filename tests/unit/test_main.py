@@ -171,6 +171,27 @@ def test_everything_wrong_is_said_at_once(
     assert second.startswith("atlantis: ")
 
 
+def test_the_version_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both ends of a lab need the same."""
+    assert 0 == run(monkeypatch, "--version")
+    assert re.match(r"udpbench \d+\.\d+\.\d+\n\Z", capsys.readouterr().out)
+
+
+def test_a_run_named_twice_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its trials would count twice."""
+    stored(tmp_path / "run")
+    both = (str(tmp_path / "run"), str(tmp_path / "x" / ".." / "run"))
+    (tmp_path / "x").mkdir()
+    words = ("--format", "csv", "--out", str(tmp_path / "out"))
+    assert 0 == run(monkeypatch, "report", *both, *words)
+    capsys.readouterr()
+    assert 2 == len((tmp_path / "out" / "trials.csv").read_text().splitlines())
+
+
 def test_a_bug_is_one_line_and_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

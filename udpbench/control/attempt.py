@@ -30,7 +30,7 @@ from udpbench.model import (
     WorkerSpec,
 )
 from udpbench.records import now_utc
-from udpbench.units import format_duration
+from udpbench.units import format_count, format_duration
 
 Tell = Callable[[Progress], None]
 
@@ -147,14 +147,24 @@ def crew_of(attempt: Attempt) -> Crew:
     )
 
 
+def _length(trial: Trial, plan: Plan) -> str:
+    """Return how much a phase sends: of a count the duration is but the deadline."""
+    if plan.name == "path":
+        return ""
+    duration = format_duration(plan.duration_ns)
+    packets = trial.traffic.count_packets
+    if packets is None:
+        return f" {duration}"
+    return f" {format_count(packets)} packets, at most {duration}"
+
+
 def run_phase(attempt: Attempt, plan: Plan, losses: Losses | None = None) -> None:
     """Run one phase and keep it, also what can be saved of one that failed."""
 
     def show(samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> None:
         attempt.say("sample", plan.name, samples=samples, snapshots=snapshots)
 
-    length = "" if plan.name == "path" else f" {format_duration(plan.duration_ns)}"
-    text = f"{attempt.trial.name} {plan.name}{length}"
+    text = f"{attempt.trial.name} {plan.name}{_length(attempt.trial, plan)}"
     attempt.say("phase", text, phase=plan.name, record=attempt.record("done", None))
     plan = replace(plan, flows=attempt.flows)
     phase = PhaseRun(

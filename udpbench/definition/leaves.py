@@ -267,6 +267,8 @@ def sysctl_value(value: Any) -> int | str:
     text = _text(value)
     if re.match(r"[0-9.]+\s*([kKMGT]|[KMGT]i)?B\Z", text):
         return quantity(Bytes(0, 2**63 - 1)).read(value) or 0
+    if re.match(r"[0-9.]+\s*([kmg]|[kmgt]i?b)\Z", text, re.IGNORECASE):
+        raise refusal("no size", "", "write 64MiB for example, or the number alone")
     parts = text.split()
     if not parts:
         raise refusal("no value", "", "write what the kernel would print")

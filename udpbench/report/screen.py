@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -27,6 +27,8 @@ DRAW_NS = SECOND_NS // 2
 """Between two drawings while packets flow: one costs 3 ms of CPU time at 80 columns, 6 at 200."""
 WIDE_COLUMNS = 120
 """From here on the counters stand beside the rest, below it on a narrower terminal."""
+NARROW_COLUMNS = 64
+"""From here on a row has room for all that belongs to it."""
 KEPT_LINES = 12
 """Lines that are written again after a resize: what a terminal does to older ones is its own."""
 MOST_ROWS = 8
@@ -99,10 +101,13 @@ def view(watch: Watch, now_ns: int, width: int, height: int) -> RenderableType:
     bar.add_row(ProgressBar(total=watch.total, completed=done(watch), width=width))
     rows = list(body(watch))
     table = Table.grid(padding=(0, 2, 0, 0))
-    for justify in ("left", "left", "right", "left"):
+    columns: tuple[JustifyMethod, ...] = ("left", "left", "right", "left")
+    # On a very narrow terminal the rate keeps its unit, and what belongs to it gives way.
+    columns = columns if width >= NARROW_COLUMNS else columns[:-1]
+    for justify in columns:
         table.add_column(justify=justify, no_wrap=True)
     for row in rows[: max(height - 2, 1)]:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(cell) for cell in row[: len(columns)]))
     if width >= WIDE_COLUMNS:
         both = Table.grid(padding=(0, 4, 0, 0))
         both.add_row(table, counters(watch.counted.moving, height - 2))
@@ -119,7 +124,8 @@ def headline(watch: Watch, trial: Trial, now_ns: int, width: int) -> str:
         doing = watch.phase
         if watch.phase == "measured":
             seconds = watch.elapsed_ns / SECOND_NS
-            doing += f" {seconds:.0f} s of {format_duration(trial.duration_ns)}"
+            limit = "of" if trial.traffic.count_packets is None else "of at most"
+            doing += f" {seconds:.0f} s {limit} {format_duration(trial.duration_ns)}"
     left = f"{clock(watch.left_ns(now_ns))} left"
     tail = f"  {doing}  {left}"
     name = f"[{watch.index}/{watch.total}] {trial.name}"

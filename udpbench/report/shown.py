@@ -155,7 +155,8 @@ def _timeline(point: Point, result: Result, record: TrialRecord) -> Timeline | N
         return None
     watched = intervals(measured)
     offered, delivered = (_rates(measured, role) for role in ROLES)
-    if not (offered or delivered or watched):
+    # Of a load shorter than a bin there is one interval, which says what the ledger says.
+    if not (offered or delivered or len(watched) > 1):
         return None
     return Timeline(
         name_of(point),

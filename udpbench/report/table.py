@@ -133,12 +133,16 @@ def ledger_tables(chapter: Chapter, width: int) -> Iterator[Table]:
     for group in in_groups(accounted(chapter), fit):
         table = Table(title=title, title_justify="left", title_style="bold", box=None)
         table.add_column("", no_wrap=True)
+        # Names give way, so that what a line was read from keeps its words.
+        rows = ledger_rows([result for _, result in group])
+        least = max([POINT_WIDTH - 2, *(len(cell) for row in rows for cell in row.cells)])
+        most = max(least, (width - STAGE_WIDTH - SOURCE_WIDTH - 2) // len(group) - 2)
         for point, result in group:
             valid = "" if result.valid else " (invalid)"
             head = Text(f"{name_of(point)} #{result.trial.repetition}{valid}", overflow="fold")
-            table.add_column(head, justify="right", min_width=POINT_WIDTH - 2)
+            table.add_column(head, justify="right", min_width=least, max_width=most)
         table.add_column("read from", overflow="fold", style="dim")
-        for row in ledger_rows([result for _, result in group]):
+        for row in rows:
             indent = "  " if row.stage else ""
             style = "bold" if row.weighty else ""
             source = row.source if row.moved else ""

@@ -83,9 +83,14 @@ def shares_beyond(histogram: Histogram) -> Iterator[tuple[int, float]]:
     total = size(histogram)
     left = total - histogram.below_zero
     for bucket, count in histogram.counts:
-        left -= count
+        before, left = left, left - count
         edge_ns = highest_ns(bucket)
-        if left < CARRY or edge_ns is None:
+        if edge_ns is None:
+            return
+        if left < CARRY:
+            if before > CARRY:
+                # Its edge is that of every percentile up to the tenth time from the top.
+                yield edge_ns, CARRY / total
             return
         yield edge_ns, left / total
 

@@ -207,6 +207,14 @@ def test_a_warm_up_of_nothing_is_skipped(tmp_path: Path) -> None:
     assert [*BEGIN, *SET_UP, *PATH, *MEASURED, *VERIFY, *CLOSE, *RESTORE, *END] == world.words
 
 
+def test_a_count_is_told_with_its_deadline(tmp_path: Path) -> None:
+    """Nobody shall believe that a burst takes a minute."""
+    world = World()
+    go(world, tmp_path, experiment(warmup="0s", traffic={"count": 200}))
+    told = [one.text for one in world.progress if one.phase == "measured" and one.event == "phase"]
+    assert ["one#1 measured 200 packets, at most 1s"] == told
+
+
 def test_between_trials_settings_stay(tmp_path: Path) -> None:
     """The next trial of a point applies the same settings, and the sender undoes nothing."""
     world = World()

@@ -74,6 +74,13 @@ def test_every_supported_key_reaches_its_field() -> None:
     assert (2 * 10**9, 0, "explained") == (trial.duration_ns, trial.warmup_ns, trial.path_check)
 
 
+@pytest.mark.parametrize("value", ["64Mib", "64mb", "64M", "1.5 GIB"])
+def test_a_misspelt_size_is_no_text_for_a_sysctl(value: str) -> None:
+    """The kernel would refuse it in the middle of a run, or read 64."""
+    (problem,) = refused(f"settings: {{receiver: {{sysctl: {{net.core.rmem_max: {value}}}}}}}")
+    assert "no size; write 64MiB for example, or the number alone" in problem
+
+
 def test_settings_become_plain_data_in_base_units() -> None:
     """A trial carries its settings by field name, only those that were set, as JSON would."""
     trial = loaded(

@@ -13,7 +13,7 @@ from rich.console import Console
 from report.progress import counters, measuring, sampled
 from report.stored import printed
 from udpbench.analysis.motion import CpuShare
-from udpbench.model import SECOND_NS, Progress, Trial
+from udpbench.model import SECOND_NS, Progress, Traffic, Trial
 from udpbench.report.live import live_view
 from udpbench.report.plan import trial_ns
 from udpbench.report.screen import Screen, busiest_first, clock, done, headline, titled, view
@@ -70,6 +70,19 @@ def test_80_columns_show_everything_below_each_other() -> None:
         ["right", "ethtool.receive0.rx_queue_0_xdp_packets", "40", "000"],
         ["right", "snmp.Udp.RcvbufErrors", "12", "345"],
     ] == lines[2:]
+
+
+def test_a_very_narrow_terminal_keeps_names_and_rates_whole() -> None:
+    """What belongs to a rate gives way to it."""
+    lines = words(shown(busy(), 44))
+    assert ["send", "left.sender0", "40.0", "kpps"] == lines[2]
+    assert ["receive", "right.receiver0", "27.7", "kpps"] == lines[3]
+
+
+def test_a_count_has_a_deadline_and_no_length() -> None:
+    """A burst takes as long as it takes."""
+    burst = trial(traffic=Traffic(count_packets=200))
+    assert "measured 1 s of at most 1s" in headline(busy(burst), burst, 0, 80)
 
 
 def test_200_columns_show_the_counters_beside() -> None:

@@ -155,8 +155,13 @@ def test_of_unpinned_workers_all_cpus_are_shown_once() -> None:
         worker("receiver", receiver_counts(1000), cpu=None),
     ]
     moves = {"machine": {"cpu.0.user_ns": 100, "cpu.1.idle_ns": 300}}
-    (line,) = timelines(chapter(record(1000, workers=loose, moves=moves)))
+    (line,) = timelines(chapter(record(1000, workers=loose, moves=moves, series=series([1000]))))
     assert {"all CPUs": (Step(0, 2, 0.25),)} == line.cpus
+
+
+def test_a_burst_shorter_than_a_bin_has_no_line() -> None:
+    """Its axes would be empty, and one interval of counters says what the ledger says."""
+    assert () == timelines(chapter(lossy(1000, LOST, 250)))
 
 
 def test_a_failed_trial_has_no_line() -> None:

@@ -158,6 +158,14 @@ def test_the_ledger_lists_every_stage_from_intended_to_unaccounted() -> None:
     assert ["udp_rcvbuf", "250", "Δ", "snmp.Udp.RcvbufErrors"] in text
 
 
+def test_what_a_line_was_read_from_is_not_broken_within_a_name() -> None:
+    """Of a narrow terminal the heads of the columns give way."""
+    points = [paced(10_000, point=f"a-long-variant,buffer={size}") for size in ("32KiB", "1MiB")]
+    records = [replace(lossy(1000, LOST, 250), trial=point) for point in points]
+    for table in ledger_tables(chapter(*records, of=experiment(points=points)), 80):
+        assert "Δ snmp.Udp.RcvbufErrors" in printed(table, width=80)
+
+
 def test_the_ledger_of_an_invalid_trial_says_so() -> None:
     """A point without a valid trial shows where its packets went, marked."""
     (table,) = ledger_tables(chapter(record(900, of=paced())), 120)

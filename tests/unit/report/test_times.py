@@ -36,9 +36,16 @@ def test_a_curve_ends_where_the_sample_carries_no_more() -> None:
     assert [(5, 0.5), (7, 0.1)] == list(shares_beyond(histogram))
 
 
+def test_a_curve_goes_up_to_the_last_percentile_that_is_known() -> None:
+    """Of 200 times read in two batches 190 are no later than the second: p50 and p90 are drawn."""
+    assert [(5, 0.7), (9, 0.05)] == list(shares_beyond(Histogram(((5, 60), (9, 140)))))
+
+
 def test_times_below_zero_are_counted_and_have_no_place() -> None:
     """They are earlier than every time that is drawn."""
-    assert [(5, 0.25)] == list(shares_beyond(Histogram(((5, 25), (6, 25)), below_zero=50)))
+    assert [(5, 0.25), (6, 0.1)] == list(
+        shares_beyond(Histogram(((5, 25), (6, 25)), below_zero=50))
+    )
 
 
 def test_a_time_beyond_the_range_has_no_edge() -> None:
@@ -50,7 +57,7 @@ def test_each_kind_of_time_has_its_curves() -> None:
     """One for each point, of its representative trial; what nobody measured is not there."""
     one = Histogram(((5, 50), (7, 50)))
     found = times(chapter(timed(delay=one, pacing=one)))
-    curve = Curve("all", 1, 100, ((5, 0.5),))
+    curve = Curve("all", 1, 100, ((5, 0.5), (7, 0.1)))
     assert (Times("delay", (curve,)), Times("pacing", (curve,))) == found
 
 
