@@ -3,56 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Optional
 
 import pytest
+from two_nodes import TwoNodes
 
 from udpbench.agent import facts
 from udpbench.agent.environment import environment
-from udpbench.agent.host import Done, Host, Napi
-
-FIXTURES = Path(__file__).parents[1] / "fixtures"
-ETHTOOL = {"-i": "sfc-i", "-g": "igb-g"}
-
-
-class TwoNodes(Host):
-    """The tree, with a card that answers ethtool and a kernel without the netdev family."""
-
-    def __init__(self) -> None:
-        super().__init__(FIXTURES / "hosts/two-nodes")
-
-    def queue_napis(self, interface: str) -> dict[int, Napi]:  # noqa: ARG002 - Host's signature
-        """Fail as a kernel before 6.8 does."""
-        raise OSError(2, "No such file or directory")
-
-    def features(self, interface: str) -> dict[str, bool]:  # noqa: ARG002 - Host's signature
-        """Return two features."""
-        return {"rx-gro": True, "rx-lro": False}
-
-    def run(self, *command: str, stdin: str = "") -> Done:  # noqa: ARG002 - Host's signature
-        """Print a fixture, or a version."""
-        if command[1] == "--version":
-            said = {"ethtool": "ethtool version 6.1", "iptables": "iptables v1.8.9 (nf_tables)"}
-            if command[0] not in said:
-                raise OSError(65, f"{command[0]} is not installed")
-            return Done(0, said[command[0]] + "\n", "")
-        return Done(0, (FIXTURES / "ethtool" / ETHTOOL[command[1]]).read_text(), "")
-
-    def rtnl(self, noun: str, verb: str, **fields: Any) -> list[Any]:  # noqa: ARG002
-        """Return no messages."""
-        return []
-
-    def index(self, interface: str) -> int:  # noqa: ARG002 - Host's signature
-        """Return an index."""
-        return 3
-
-    def tcx_programs(self, interface: str) -> Optional[int]:  # noqa: ARG002 - Host's signature
-        """Return that two programs are attached."""
-        return 2
-
-    def link(self, interface: str) -> Any:
-        """Fail: the driver is a symbolic link that a tree of files in git does not have."""
-        raise OSError(19, "No such device", interface)
+from udpbench.agent.host import Host
 
 
 @pytest.fixture
@@ -84,6 +41,7 @@ def test_the_whole_topology_is_read(host: TwoNodes) -> None:
         "net.ipv4.udp_early_demux": 1,
     } == found.limits
     assert "Example CPU 8-Thread @ 2.60GHz" == found.cpu_model
+    assert tuple(range(8)) == found.cpus
 
 
 def test_what_moves_a_number_is_recorded(host: TwoNodes) -> None:
