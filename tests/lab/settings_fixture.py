@@ -209,11 +209,11 @@ class Server:
             self.open("test")
         return encode(self.engine.plan([Setting(**plain) for plain in settings]))
 
-    def restore(self) -> Any:
+    def restore(self, force: bool = False) -> Any:
         """Restore."""
         from udpbench.protocol import encode
 
-        return encode(self.engine.restore())
+        return encode(self.engine.restore(force))
 
     def counted(self) -> dict[str, int]:
         """Return the packets of the rules of udpbench."""

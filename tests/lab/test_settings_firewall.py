@@ -100,6 +100,43 @@ def test_an_accept_rule_wins_over_the_hosts_own_drop(inside: tuple[Inside, str])
     )
 
 
+@pytest.fixture
+def both() -> Iterator[Inside]:
+    """Yield a namespace whose own firewall is nft's, on a host with iptables as well."""
+    if shutil.which("iptables") is None or shutil.which("nft") is None:
+        pytest.skip("iptables and nft are not both installed")
+    made = Inside()
+    made.shell("ip link set lo up")
+    made.shell(
+        "nft 'table inet site { chain in { type filter hook input priority 0; policy drop; }; }'"
+    )
+    yield made
+    made.close()
+
+
+def test_an_accept_rule_of_iptables_wins_over_a_drop_of_nft(both: Inside) -> None:
+    """Each base chain of the hook decides for itself, so each has the rule, until the end."""
+    before = both.call("visible")
+    assert [] == both.call("arriving", ports=[4321])
+    (change,) = both.apply(ACCEPT)
+    assert True is change["after"]
+    assert [4321] == both.call("arriving", ports=[4321, 4322])
+    assert {ACCEPT["target"]: 1} == both.call("counted")
+    both.call("restore")
+    assert before == both.call("visible")
+
+
+def test_a_rule_that_is_left_in_chains_of_nft_alone_is_not_taken_for_gone(both: Inside) -> None:
+    """Somebody deleted the one of iptables; with force the rest goes, too."""
+    before = both.call("visible")
+    both.apply(ACCEPT)
+    both.shell("iptables -F INPUT")
+    with pytest.raises(Refused, match="and is 'in chains of nft, and not of iptables' now"):
+        both.call("restore")
+    both.call("restore", force=True)
+    assert before["nft"].split("table ip ")[0] == both.call("visible")["nft"].split("table ip ")[0]
+
+
 def test_the_same_rule_is_not_made_twice(inside: tuple[Inside, str]) -> None:
     """A rule that a dead run left behind is in force, and not ours to delete."""
     host, backend = inside

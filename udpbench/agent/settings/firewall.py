@@ -2,7 +2,8 @@
 
 Chains: input, output, prerouting. Verdicts: accept, notrack, drop. A rule carries its target as a
 comment, so that only rules of udpbench are ever read, counted or deleted. By iptables and ip6tables
-where they are installed (nf_tables or legacy), else by nft.
+where they are installed (nf_tables or legacy), else by nft. What iptables accepts is still dropped
+by another base chain of the same hook, so an accept rule goes to each of those by nft as well.
 """
 
 from __future__ import annotations
@@ -14,22 +15,31 @@ from udpbench.agent.host import Host
 from udpbench.agent.settings import iptables, nft
 from udpbench.agent.settings.rules import parse
 
+PARTLY = "in chains of nft, and not of iptables"
+
 
 def read(host: Host, target: str) -> Union[bool, str, None]:
     """Return true where the rule is, its text where somebody altered it; else what its chain is."""
     rule = parse(target)
-    if _by_iptables(host, rule.family):
-        return iptables.read(host, rule)
-    return nft.read(host, rule)
+    if not _by_iptables(host, rule.family):
+        return nft.read(host, rule)
+    found = iptables.read(host, rule)
+    return PARTLY if found is not True and nft.is_beside(host, rule) else found
 
 
 def write(host: Host, target: str, value: Union[bool, str, None]) -> None:
     """Insert the rule before all others of its chain, or delete it; null: its empty chain, too."""
     rule = parse(target)
     backend = iptables if _by_iptables(host, rule.family) else nft
+    # Chains that nft has beside those of iptables come first, so that whoever dies between leaves
+    # something that reads as neither of both.
     if value is True:
+        if backend is iptables:
+            nft.insert_beside(host, rule)
         backend.insert(host, rule)
     else:
+        if backend is iptables:
+            nft.delete_beside(host, rule)
         backend.delete(host, rule, with_chain=value is None)
 
 

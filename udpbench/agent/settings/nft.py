@@ -53,14 +53,45 @@ def insert(host: Host, rule: Rule) -> None:
 def delete(host: Host, rule: Rule, with_chain: bool) -> None:
     """Delete the rule by its handles, and the table of udpbench with the last rule in it."""
     del with_chain
-    commands = [
-        {"delete": {"rule": {key: own[key] for key in ("family", "table", "chain", "handle")}}}
-        for own in _own(_ruleset(host), rule)
-    ]
-    _change(host, commands)
+    _change(host, _deletions(_own(_ruleset(host), rule)))
     ruleset = _ruleset(host)
     if _ours_is_there(ruleset) and not any(_is_ours(one) for one in _of(ruleset, "rule")):
         _change(host, [{"delete": {"table": {"family": TABLE["family"], "name": TABLE["table"]}}}])
+
+
+def insert_beside(host: Host, rule: Rule) -> None:
+    """Put an accept rule at the head of every base chain that iptables knows nothing of."""
+    if _may_be_beside(host, rule):
+        ruleset = _ruleset(host)
+        places = [place for place in _others(ruleset, rule) if not _of_iptables(place)]
+        _change(host, [{"insert": {"rule": _rule(place, rule)}} for place in places])
+
+
+def delete_beside(host: Host, rule: Rule) -> None:
+    """Take it away from them."""
+    if _may_be_beside(host, rule):
+        _change(host, _deletions([one for one in _own(_ruleset(host), rule) if _beside(one)]))
+
+
+def is_beside(host: Host, rule: Rule) -> bool:
+    """Say whether some chain beside those of iptables has the rule."""
+    return _may_be_beside(host, rule) and any(map(_beside, _own(_ruleset(host), rule)))
+
+
+def _may_be_beside(host: Host, rule: Rule) -> bool:
+    """Say whether there may be such chains: not on a kernel without nf_tables."""
+    if rule.verdict != "accept" or host.program("nft") is None:
+        return False
+    return host.run("nft", "-j", "list", "ruleset").status == 0
+
+
+def _beside(own: dict[str, Any]) -> bool:
+    return not _of_iptables(_place(own))
+
+
+def _of_iptables(place: Place) -> bool:
+    """Say whether a chain is one that iptables-nft has made."""
+    return place.family in ("ip", "ip6") and place.chain == place.chain.upper()
 
 
 def packets(host: Host) -> dict[str, int]:
@@ -109,12 +140,24 @@ def _place(item: dict[str, Any]) -> Place:
     return Place(item["family"], item["table"], item["chain"])
 
 
+def _deletions(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {"delete": {"rule": {key: own[key] for key in ("family", "table", "chain", "handle")}}}
+        for own in rules
+    ]
+
+
 def _wanted(ruleset: list[dict[str, Any]], rule: Rule) -> list[Place]:
     """Return the chains that need the rule; our own where nobody else decides."""
     own = Place(TABLE["family"], TABLE["table"], f"{rule.chain}_{'raw' if rule.raw else 'filter'}")
     if rule.verdict != "accept":
         return [own]
-    others = [
+    return _others(ruleset, rule) or [own]
+
+
+def _others(ruleset: list[dict[str, Any]], rule: Rule) -> list[Place]:
+    """Return the base chains of others that decide on the same packets."""
+    return [
         Place(chain["family"], chain["table"], chain["name"])
         for chain in _of(ruleset, "chain")
         if chain.get("hook") == rule.chain
@@ -122,7 +165,6 @@ def _wanted(ruleset: list[dict[str, Any]], rule: Rule) -> list[Place]:
         and chain["family"] in FAMILIES[rule.family]
         and not _is_ours(chain)
     ]
-    return others or [own]
 
 
 def _chain_of_ours(place: Place, rule: Rule) -> list[dict[str, Any]]:
