@@ -39,6 +39,7 @@ def test_the_whole_topology_is_read(host: TwoNodes) -> None:
         "net.core.rmem_max": 212992,
         "net.core.optmem_max": 131072,
         "net.ipv4.udp_early_demux": 1,
+        "net.ipv4.conf.all.rp_filter": 0,
     } == found.limits
     assert "Example CPU 8-Thread @ 2.60GHz" == found.cpu_model
     assert tuple(range(8)) == found.cpus
@@ -55,6 +56,10 @@ def test_what_moves_a_number_is_recorded(host: TwoNodes) -> None:
         "idle_driver": "intel_idle",
         "transparent_hugepages": "madvise",
         "clocksource": "tsc",
+        "caches": "L1d 32K, L1i 32K, L2 1024K, L3 11264K",
+        "net.ipv4.udp_mem": "189051 252069 378102",
+        "net.core.default_qdisc": "fq_codel",
+        "rp_filter": "2",
         "virtual_machine": "no",
         "irqbalance": "running",
         "system": "Example Linux 12",

@@ -15,6 +15,8 @@ CLOCKSOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 TRANSPARENT_HUGEPAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 DRIVER_KEYS = {"version": "driver_version", "firmware-version": "firmware"}
 PROGRAMS = {"ethtool": r"version (\S+)", "iptables": r"v(\S+ \(\w+\)|\S+)", "nft": r"v(\S+)"}
+SYSCTLS = ("net.ipv4.udp_mem", "net.core.default_qdisc")
+"""Texts; those that are one number are among the limits."""
 UNAFFECTED = "Not affected"
 NOTHING_ATTACHED = "none"
 """Of ``xdp`` and ``tcx``; the ledger reads it: where nothing is attached nothing is dropped."""
@@ -43,10 +45,12 @@ def _machine(host: Host, cpuinfo: str) -> dict[str, Optional[str]]:
         "idle_driver": read(host, f"{CPU}/cpuidle/current_driver"),
         "transparent_hugepages": _chosen(read(host, TRANSPARENT_HUGEPAGES)),
         "clocksource": read(host, CLOCKSOURCE),
+        "caches": caches(host),
         "virtual_machine": "yes" if "hypervisor" in flags else "no" if flags else None,
         "irqbalance": _irqbalance(host),
         "system": _system(host),
         "control_interface": control_interface(host),
+        **{name: sysctl(host, name) for name in SYSCTLS},
     }
 
 
@@ -54,6 +58,7 @@ def _device(host: Host, interface: str) -> dict[str, Optional[str]]:
     return {
         "offloads": offloads(host, interface),
         "link": link_state(host, interface),
+        "rp_filter": reverse_path_filter(host, interface),
         "xdp": xdp_program(host, interface),
         "tcx": tcx_programs(host, interface),
         **driver_facts(host, interface),
@@ -77,6 +82,32 @@ def turbo_state(host: Host) -> Optional[str]:
         return "off" if no_turbo == "1" else "on"
     boost = read(host, f"{CPU}/cpufreq/boost")
     return {"1": "on", "0": "off"}.get(boost or "")
+
+
+def caches(host: Host) -> Optional[str]:
+    """Return the caches of the first CPU with their sizes: ``L1d 32K, L1i 32K, L2 1024K``."""
+    folder = f"{CPU}/cpu0/cache"
+    found = []
+    for index in sorted(names(host, folder)):
+        level, size = (read(host, f"{folder}/{index}/{name}") for name in ("level", "size"))
+        kind = read(host, f"{folder}/{index}/type")
+        if level is not None and size is not None:
+            letter = {"Data": "d", "Instruction": "i"}.get(kind or "", "")
+            found.append(f"L{level}{letter} {size}")
+    return ", ".join(found) or None
+
+
+def sysctl(host: Host, name: str) -> Optional[str]:
+    """Return a sysctl with single blanks; None where this namespace has none."""
+    text = read(host, "/proc/sys/" + name.replace(".", "/"))
+    return " ".join(text.split()) if text is not None else None
+
+
+def reverse_path_filter(host: Host, interface: str) -> Optional[str]:
+    """Return the mode in force: the larger of all's and the interface's (ip-sysctl.rst)."""
+    folder = "/proc/sys/net/ipv4/conf"
+    found = [read(host, f"{folder}/{name}/rp_filter") for name in ("all", interface)]
+    return max((text for text in found if text is not None), default=None)
 
 
 def _chosen(text: Optional[str]) -> Optional[str]:

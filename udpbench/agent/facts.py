@@ -34,6 +34,7 @@ LIMITS = (
     "net.core.netdev_budget_usecs",
     "net.core.dev_weight",
     "net.core.optmem_max",
+    "net.core.netdev_tstamp_prequeue",
     "net.core.busy_poll",
     "net.core.busy_read",
     "net.core.rps_sock_flow_entries",
