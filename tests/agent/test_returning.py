@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -188,11 +189,12 @@ def test_who_fetches_an_agent_that_is_not_there_says_so() -> None:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    """Return a host whose /run is a folder."""
-    (tmp_path / "proc/self/ns").mkdir(parents=True)
-    (tmp_path / "proc/self/ns/net").touch()
-    return Host(tmp_path)
+def host() -> Iterator[Host]:
+    """Yield a host whose /run is a folder; a socket's path has 107 bytes, so it is a short one."""
+    with tempfile.TemporaryDirectory(prefix="udpbench-") as root:
+        (Path(root) / "proc/self/ns").mkdir(parents=True)
+        (Path(root) / "proc/self/ns/net").touch()
+        yield Host(Path(root))
 
 
 @pytest.fixture

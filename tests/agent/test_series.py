@@ -86,6 +86,7 @@ def test_a_process_is_seen_from_outside() -> None:
         assert process.stdout is not None
         process.stdout.readline()  # before that it may not be Python yet, and as small as that
         usage = Usage(Host(), [process.pid, process.pid])
+        usage.tick()
         while not usage.cpu_ns(process.pid):
             usage.tick()
         memory_bytes = usage.memory_bytes(process.pid)
