@@ -164,7 +164,7 @@ def types(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """Test what needs neither root nor network."""
     prepare(session)
-    run(session, "pytest", "tests/unit", *session.posargs)
+    run(session, "pytest", "--numprocesses=auto", "tests/unit", *session.posargs)
 
 
 @nox.session
@@ -234,11 +234,12 @@ def lab(session: nox.Session) -> None:
 
 @nox.session
 def deaths(session: nox.Session) -> None:
-    """Kill whoever can die at every moment in every place, of which ``lab`` does a third."""
+    """Kill whoever can die at every moment in every place, of which ``lab`` does a fifth."""
     prepare(session)
     install_system_packages(LAB_PACKAGES)
     every = {"UDPBENCH_ALL_DEATHS": "1"}
-    run(session, "pytest", "tests/lab/test_deaths.py", *session.posargs, env=every)
+    files = ("tests/lab/test_deaths.py", "tests/lab/test_resume.py")
+    run(session, "pytest", *files, *session.posargs, env=every)
 
 
 @nox.session

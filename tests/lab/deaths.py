@@ -23,6 +23,8 @@ import psutil
 import settings_fixture
 from ssh_hosts import Pair
 
+ALL = "UDPBENCH_ALL_DEATHS"
+"""Set in the environment, every case is run."""
 Victim = Literal[
     "controller", "stopped", "agent", "guardian", "worker", "connection", "link", "way"
 ]

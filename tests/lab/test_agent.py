@@ -59,12 +59,14 @@ class Agent:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+        self.number = 0
         self.requests = cast("IO[bytes]", self.process.stdin)
         self.replies = cast("IO[bytes]", self.process.stdout)
 
     def ask(self, verb: str, **args: Any) -> Any:
         """Return the result of a request; its error where it failed."""
-        self.requests.write(write_line({"id": 1, "verb": verb, "args": encode(args)}))
+        self.number += 1  # one that was answered before would get its old answer
+        self.requests.write(write_line({"id": self.number, "verb": verb, "args": encode(args)}))
         self.requests.flush()
         assert select.select([self.replies], [], [], DEADLINE_S)[0], f"no reply to {verb}"
         reply = read_line(self.replies.readline())

@@ -29,8 +29,8 @@ from udpbench.records import Run, read_run
 pytestmark = ssh_hosts.needed()
 
 LEASE_NS = 4 * SECOND_NS
-SILENT_S = 6.0
-"""More than any verb of a phase may take on a connection that lives."""
+SILENT_S = 3.0
+"""Many a request of a phase is due meanwhile."""
 DEADLINE_S = 60.0
 TINY = {
     "question": "Does it run?",
@@ -452,10 +452,10 @@ def test_a_second_interrupt_in_the_lab_is_told_what_is_being_restored(start: Sta
 def test_a_silent_connection_that_goes_on_within_the_lease_costs_nothing(
     pair: Pair, start: Start
 ) -> None:
-    """Six silent seconds in the middle: every packet is there, and every sample of them as well."""
+    """Three silent seconds in the middle: every packet is there, and every sample of them as well."""
     pair.write_home(slow(0))
     rate = {"rate": "1kpps"}
-    one = start(pair.lab(), lease_ns=15 * SECOND_NS, duration="8s", traffic=rate)
+    one = start(pair.lab(), lease_ns=15 * SECOND_NS, duration="5s", traffic=rate)
     one.await_line("phase 1 tiny#1 measured")
     children = psutil.Process(one.process.pid).children(recursive=True)
     links = [child for child in children if "slow_link.py" in " ".join(child.cmdline())]
@@ -469,9 +469,9 @@ def test_a_silent_connection_that_goes_on_within_the_lease_costs_nothing(
     for link in links:
         link.resume()
     (result,) = results(one)
-    assert (8000, 8000, 0) == (result.sent_packets, result.received_packets, result.unaccounted)
+    assert (5000, 5000, 0) == (result.sent_packets, result.received_packets, result.unaccounted)
     clocks = [s.clock_ns for s in one.run().records[0].series if s.worker == "right.receiver0"]
-    assert 80 <= len(clocks)
+    assert 50 <= len(clocks)
     assert 10**9 > max(later - sooner for sooner, later in pairwise(clocks))
 
 
