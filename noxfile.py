@@ -238,7 +238,7 @@ def deaths(session: nox.Session) -> None:
     prepare(session)
     install_system_packages(LAB_PACKAGES)
     every = {"UDPBENCH_ALL_DEATHS": "1"}
-    files = ("tests/lab/test_deaths.py", "tests/lab/test_resume.py")
+    files = (f"tests/lab/test_{name}.py" for name in ("deaths", "resume", "ssh"))
     run(session, "pytest", *files, *session.posargs, env=every)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 import ssh_hosts
+from deaths import ALL
 from ssh_hosts import NETWORK, PYTHON, SSHD, UP, USER, Pair, SshHost, allow_sudo, pair_of_hosts
 
 from udpbench.analysis.judge import judge
@@ -306,6 +307,7 @@ def slow(seconds: float) -> dict[str, str]:
     return dict.fromkeys(("left", "right"), f"{sys.executable} {program} {seconds} {{}}")
 
 
+@pytest.mark.skipif(not os.environ.get(ALL), reason="takes half a minute: noxfile.py deaths")
 def test_a_link_of_200_milliseconds_is_only_slow(pair: Pair, start: Start) -> None:
     """The trial is as valid as on a fast one, and no loop was started a round trip late."""
     pair.write_home(slow(0.1))
