@@ -38,6 +38,11 @@ journal = Journal(host, "run")
 guardian = Guardian.start(host, journal)
 if sys.argv[2] == "change":
     Engine(host, journal, ["namespace"]).apply([Setting("sysctl", "net.core.rmem_max", 4194304)])
+if sys.argv[2] == "open":
+    journal._create()
+if sys.argv[2] == "touch":
+    journal.path.parent.mkdir(parents=True)
+    journal.path.touch()
 print(guardian.process.pid, flush=True)
 sys.stdin.read()
 """
@@ -118,6 +123,16 @@ def test_without_a_change_there_is_nothing_to_restore(host: Host) -> None:
     finish(process)
     assert ended(guardian)
     assert not host.exists("/run/udpbench")
+
+
+@pytest.mark.parametrize("does", ["open", "touch"])
+def test_a_journal_without_a_change_is_removed(host: Host, does: str) -> None:
+    """An agent that is killed between its journal's first byte and its first change left nothing."""
+    process, guardian = agent(host, does)
+    assert 1 == len(host.listdir("/run/udpbench"))
+    finish(process)
+    assert ended(guardian)
+    assert [] == host.listdir("/run/udpbench")
 
 
 def test_what_it_cannot_restore_stays_in_the_journal(host: Host) -> None:

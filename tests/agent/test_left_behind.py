@@ -82,6 +82,17 @@ def test_a_journal_of_another_boot_is_removed(host: Host, journal: Journal) -> N
     assert "4194304" == value(host)
 
 
+@pytest.mark.parametrize("lines", [0, 1])
+def test_a_journal_without_a_change_is_removed(host: Host, journal: Journal, lines: int) -> None:
+    """Its agent died with its guardian just before the first change: nothing is undone."""
+    journal.close()
+    whole = journal.path.read_text().splitlines(keepends=True)
+    journal.path.write_text("".join(whole[:lines]) + "half a li")
+    assert () == later(host).restore(left_behind=True)
+    assert not journal.path.exists()
+    assert "4194304" == value(host)
+
+
 def test_what_root_left_is_not_said_to_be_nothing(host: Host, journal: Journal) -> None:
     """Another user can neither see nor mend it, and hears who can."""
 

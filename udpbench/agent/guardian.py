@@ -146,6 +146,7 @@ def _replay(root: Path, path: Path) -> int:
         return 0
     try:
         Engine(host, journal, scopes=()).restore()
+        journal.discard()
     except RestoreError:
         return RestoreError.exit_code  # the journal stays, and the next restore tells
     return 0

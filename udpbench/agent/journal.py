@@ -80,10 +80,12 @@ class Journal:
         """Return the journal in a file that another process left, and take its lock.
 
         Raises RestoreError where it is of another boot or namespace, or damaged; where it is
-        locked, waits for the lock or raises as well. A last line without its end is cut off.
+        locked, waits for the lock or raises as well. A last line without its end is cut off. One
+        without any whole line is removed: FileNotFoundError.
         """
         file = _lock(path, wait)
         try:
+            _remove_unbegun(path)
             identity, entries, last, size = _load(path)
             journal = cls(host, identity.run)
             _check_place(path, identity, journal.identity)
@@ -137,6 +139,11 @@ class Journal:
         if not self._entries:
             self.close()
 
+    def discard(self) -> None:
+        """Remove a file in which nothing is pending: who made it died before its first change."""
+        if not self._entries:
+            self.path.unlink(missing_ok=True)
+
     def close(self) -> None:
         """Let go of the file and its lock; what is pending stays on disk."""
         if self._file is not None:
@@ -188,6 +195,13 @@ def _lock(path: Path, wait: bool) -> int:
         os.close(file)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     return file
+
+
+def _remove_unbegun(path: Path) -> None:
+    """Remove a file without a whole line: who made it died before its first change."""
+    if b"\n" not in path.read_bytes():
+        path.unlink()
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
 
 def _check_place(path: Path, found: Identity, own: Identity) -> None:

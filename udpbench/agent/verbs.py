@@ -166,9 +166,11 @@ class Verbs:
             try:
                 with closing(Journal.open(self._host, path)) as journal:
                     undone += Engine(self._host, journal, ()).restore(force)
-                path.unlink(missing_ok=True)  # one that held nothing pending is still there
+                    journal.discard()
             except RestoreError as error:
                 failures.append(error.message)
+            except FileNotFoundError:  # its run died before the first line of it
+                continue
         if failures:
             raise RestoreError("\n".join(failures), self.name)
         return tuple(undone)
