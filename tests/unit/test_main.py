@@ -350,7 +350,9 @@ def test_ctrl_c_during_the_report_prints_no_traceback(tmp_path: Path) -> None:
         out, err = one.communicate(timeout=20)
     finally:
         one.kill()
-    assert ("", "", 130, []) == (out, err, one.returncode, list(scraps.iterdir()))
+    # Now and then CPython ends by the signal itself; a shell says 130 of either.
+    assert one.returncode in (130, -signal.SIGINT)
+    assert ("", "", []) == (out, err, list(scraps.iterdir()))
 
 
 def _opened(fifo: Path) -> int | None:
