@@ -14,19 +14,26 @@ import traceback
 
 from udpbench.errors import InputError, Interrupted, UdpbenchError
 
+AGAIN_S = 0.01
+"""For Python to leave what takes no exception."""
+
 
 class Ended:
     """Whether Ctrl-C came: what it breaks on its way up is its consequence, and no bug."""
 
     def __init__(self) -> None:
         self.asked = False
+        self._ending = False
         signal.signal(signal.SIGINT, self)
+        # No thread sends it: one that still runs while Python ends makes it abort.
+        signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
         sys.unraisablehook = self.ignored
 
     def __call__(self, *_: object) -> None:
         """End the program; a second time it is ending already."""
-        if not self.asked:
-            self.asked = True
+        self.asked = True
+        if not self._ending:
+            self._ending = True
             raise KeyboardInterrupt
 
     def ignored(self, what: sys.UnraisableHookArgs) -> None:
@@ -34,12 +41,13 @@ class Ended:
         if what.exc_type is not KeyboardInterrupt:
             sys.__unraisablehook__(what)
             return
-        import threading
+        self._ending = False
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 
-        self.asked = False
-        again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
-        again.daemon = True
-        again.start()
+    def at_the_door(self) -> None:
+        """Send nothing anew: where Python ignored one it may have been on its way up as well."""
+        self._ending = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def main() -> None:
@@ -53,7 +61,13 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except BaseException as error:  # noqa: BLE001 - the last door: no traceback reaches a user
+        ended.at_the_door()
         code = Interrupted.exit_code if ended.asked else bug(error)
+    ended.at_the_door()
+    # With ``python -m`` CPython ends by the signal, whatever the code, where Ctrl-C came within an
+    # exec() of a string, as dataclasses have (run_eval_code_obj in Python/pythonrun.c). Another one
+    # makes it forget.
+    exec("")  # noqa: S102
     sys.exit(code)
 
 
