@@ -39,7 +39,7 @@ bridge      bridge0           true or null
 port        left              {bridge, station}: a port of it, the MAC of the one host behind it
 up          send0             bool
 address     send0/10.0.0.1/24 true or null
-unclaimed   send0/10.0.0.1,.. {}: nobody on the link answers for these IPv4 addresses; after up
+unclaimed   send0/10.0.0.1,.. {}: nobody on the link answers for these addresses; after up
 route       send0/10.1.0.0/16 gateway's address, "link", or null
 firewall    ipv4/input/accept/udp/4321   true or null; ipv4|ipv6, input|output|prerouting,
                               accept|notrack|drop; of the namespace, not of an interface

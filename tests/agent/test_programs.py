@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,8 @@ import pytest
 from udpbench.agent import host as host_module
 from udpbench.agent import programs
 from udpbench.agent.host import Done, Host
-from udpbench.agent.settings import irqbalance, unclaimed
+from udpbench.agent.settings import irqbalance
+from udpbench.agent.settings.address_probes import arp_claim, arp_probe, nd_claim, nd_probe
 
 
 def install(root: Path, name: str, script: str) -> Host:
@@ -136,11 +137,44 @@ ANSWER = bytes.fromhex("0001080006040002") + MAC + bytes([10, 0, 0, 7]) + bytes(
     [
         (ANSWER, (IPv4Address("10.0.0.7"), "02:00:00:00:00:07")),
         (ANSWER + bytes(18), (IPv4Address("10.0.0.7"), "02:00:00:00:00:07")),
-        (unclaimed.probe(MAC, IPv4Address("10.0.0.7")), None),
+        (arp_probe(MAC, bytes([10, 0, 0, 7]))[1], None),
         (ANSWER[:20], None),
         (b"\0\6" + ANSWER[2:], None),
     ],
 )
 def test_what_an_arp_packet_claims(frame: bytes, expected: object) -> None:
     """Its sender's address, padded or not; a probe claims nothing, nor does another medium."""
-    assert expected == unclaimed.claimed(frame)
+    assert expected == arp_claim(frame)
+
+
+SOLICITATION = bytes.fromhex(
+    "6000000000183aff 00000000000000000000000000000000 ff0200000000000000000001ff000007"
+    "87007d99 00000000 fd000000000000000000000000000007"
+)
+ADVERTISEMENT = bytes.fromhex(
+    "6000000000203aff fd000000000000000000000000000007 ff020000000000000000000000000001"
+    "8800ffff 20000000 fd000000000000000000000000000007 0201020000000007"
+)
+
+
+def test_a_neighbour_solicitation_goes_to_the_group_of_its_target() -> None:
+    """As RFC 4862 has it: from ::, to ff02::1:ff and the last three bytes, with its checksum."""
+    assert (bytes.fromhex("3333ff000007"), SOLICITATION) == nd_probe(
+        MAC, IPv6Address("fd00::7").packed
+    )
+
+
+@pytest.mark.parametrize(
+    ("packet", "expected"),
+    [
+        (ADVERTISEMENT, (IPv6Address("fd00::7"), "02:00:00:00:00:07")),
+        (SOLICITATION, None),
+        (ADVERTISEMENT[:63], None),
+        (ADVERTISEMENT[:-8], None),
+        (ADVERTISEMENT[:7] + b"\x40" + ADVERTISEMENT[8:], None),
+    ],
+    ids=["claims", "asks", "cut", "without a MAC", "through a router"],
+)
+def test_what_a_neighbour_advertisement_claims(packet: bytes, expected: object) -> None:
+    """Its target, by the MAC in its option; nothing where it may have come from elsewhere."""
+    assert expected == nd_claim(packet)

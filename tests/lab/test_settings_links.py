@@ -47,7 +47,10 @@ def test_an_address_in_use_on_the_link_is_refused(pair: tuple[Inside, Inside]) -
             setting("unclaimed", "receive0/192.168.254.6,192.168.254.7", {}),
         )
     assert before == receiver.call("visible")
-    free = setting("unclaimed", "receive0/192.168.254.6,192.168.254.8", {})
+    sender.shell("ip -6 address add fd09::7/64 dev send0 nodad")
+    with pytest.raises(Refused, match=r"in use on the link: fd09::7 by 02:00:00:00:00:02"):
+        receiver.apply(setting("unclaimed", "receive0/192.168.254.6,fd09::6,fd09::7", {}))
+    free = setting("unclaimed", "receive0/192.168.254.6,192.168.254.8,fd09::6", {})
     (change,) = receiver.apply(free)
     assert ({}, {}) == (change["before"], change["after"])
 

@@ -199,7 +199,7 @@ def _added(wanted: HostBlock) -> tuple[str, ...]:
 
 def _unclaimed(wanted: HostBlock) -> Iterator[Setting]:
     """Have nobody on a real link answer for what is to be added; in a built-in lab nobody is."""
-    new = [one.partition("/")[0] for one in _added(wanted) if ":" not in one]
+    new = [one.partition("/")[0] for one in _added(wanted)]
     if new and not wanted.lab.built_in:
         yield wanted.setting("unclaimed", ",".join(new), {}, "addresses")
 

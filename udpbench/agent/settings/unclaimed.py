@@ -1,8 +1,8 @@
-"""Kind ``unclaimed``: that nobody on the link uses these IPv4 addresses; always {}.
+"""Kind ``unclaimed``: that nobody on the link uses these addresses; always {}.
 
-Target: ``receive0/10.0.0.1,10.0.0.2``; read as {address: MAC of who answered}. Nothing is ever
+Target: ``receive0/10.0.0.1,fd00::1``; read as {address: MAC of who answered}. Nothing is ever
 changed: writing is refused, so an address in use on the link ends the run before it is taken. The
-interface must be up. Asked as RFC 5227 asks (an ARP probe, whose sender address is 0.0.0.0).
+interface must be up. IPv4 is asked by ARP, IPv6 by neighbour discovery.
 """
 
 from __future__ import annotations
@@ -10,65 +10,60 @@ from __future__ import annotations
 import errno
 import select
 import socket
-import struct
 from collections.abc import Collection
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Callable, Optional, Union
 
 from udpbench.agent.host import Host
+from udpbench.agent.settings.address_probes import arp_claim, arp_probe, nd_claim, nd_probe
 
-ETH_P_ARP = 0x0806
+Address = Union[IPv4Address, IPv6Address]
+Claim = Callable[[bytes], Optional[tuple[Address, str]]]
 PROBES = 2
 WAIT_S = 0.2
 """For answers to one round of probes; a switched link answers within a millisecond."""
-BROADCAST = b"\xff" * 6
-_ARP = struct.Struct("!HHBBH6s4s6s4s")
-_IPV4_OVER_ETHERNET = (1, 0x0800, 6, 4)
+ETH_P_ARP, ETH_P_IPV6 = 0x0806, 0x86DD
 
 
 def read(host: Host, target: str) -> dict[str, str]:
     """Return who claims which address."""
     interface, _, listed = target.partition("/")
-    asked = {IPv4Address(text) for text in listed.split(",")}
-    own = _own(host, interface)
+    asked = {ip_address(text) for text in listed.split(",")} - _own(host, interface)
     claims: dict[str, str] = {}
-    with host.packet_socket(interface, ETH_P_ARP) as link:
-        mac = link.getsockname()[4]
-        for _ in range(PROBES):
-            for address in sorted(asked - own):
-                link.sendto(probe(mac, address), (interface, ETH_P_ARP, 0, 0, BROADCAST))
-            claims.update(_listen(host, link, asked - own))
+    for protocol, version, probe, claim in (
+        (ETH_P_ARP, 4, arp_probe, arp_claim),
+        (ETH_P_IPV6, 6, nd_probe, nd_claim),
+    ):
+        mine = sorted(one for one in asked if one.version == version)
+        if not mine:
+            continue
+        with host.packet_socket(interface, protocol) as link:
+            mac = link.getsockname()[4]
+            for _ in range(PROBES):
+                for address in mine:
+                    to, packet = probe(mac, address.packed)
+                    link.sendto(packet, (interface, protocol, 0, 0, to))
+                claims.update(_listen(host, link, claim, mine))
     return claims
 
 
-def _own(host: Host, interface: str) -> set[IPv4Address]:
-    messages = host.rtnl("addr", "dump", index=host.index(interface), family=socket.AF_INET)
-    return {IPv4Address(message.get_attr("IFA_LOCAL")) for message in messages}
+def _own(host: Host, interface: str) -> set[Address]:
+    index = host.index(interface)
+    messages = host.rtnl("addr", "dump", index=index)
+    return {ip_address(m.get_attr("IFA_LOCAL") or m.get_attr("IFA_ADDRESS")) for m in messages}
 
 
-def _listen(host: Host, link: socket.socket, asked: Collection[IPv4Address]) -> dict[str, str]:
+def _listen(
+    host: Host, link: socket.socket, claim: Claim, asked: Collection[Address]
+) -> dict[str, str]:
     claims = {}
     end_ns = host.clock_ns() + int(WAIT_S * 10**9)
     while (left_ns := end_ns - host.clock_ns()) > 0:
         if select.select([link], [], [], left_ns / 10**9)[0]:
-            claim = claimed(link.recv(128))
-            if claim is not None and claim[0] in asked:
-                claims[str(claim[0])] = claim[1]
+            claimed = claim(link.recv(128))
+            if claimed is not None and claimed[0] in asked:
+                claims[str(claimed[0])] = claimed[1]
     return claims
-
-
-def probe(mac: bytes, address: IPv4Address) -> bytes:
-    """Return an ARP request that asks for an address without claiming one."""
-    return _ARP.pack(*_IPV4_OVER_ETHERNET, 1, mac, bytes(4), bytes(6), address.packed)
-
-
-def claimed(frame: bytes) -> tuple[IPv4Address, str] | None:
-    """Return the address and MAC that an ARP packet claims; None where it claims none."""
-    if len(frame) < _ARP.size:
-        return None
-    *kind, _, mac, sender, _, _ = _ARP.unpack_from(frame)
-    if tuple(kind) != _IPV4_OVER_ETHERNET or sender == bytes(4):
-        return None
-    return IPv4Address(sender), mac.hex(":")
 
 
 def write(host: Host, target: str, value: dict[str, str]) -> None:
