@@ -178,6 +178,8 @@ static uint64_t account(struct writer *writer, const struct chunk *chunk) {
         ub_add(&stats->logged_packets, 1);
         if (stats->log_first_ns == 0)
             ub_set(&stats->log_first_ns, frame.arrived_ns);
+        if (frame.arrived_ns == stats->log_first_ns)
+            ub_add(&stats->log_first_packets, 1);
         ub_set(&stats->log_last_ns, frame.arrived_ns);
     }
     ub_add(&stats->logged_bytes, whole);

@@ -109,11 +109,11 @@ static int check_config(const struct ub_receive_config *config,
 
 static void account(struct ub_receive_stats *stats, const struct ub_tally *tally, uint64_t now_ns) {
     const struct ub_arrivals *arrivals = &tally->arrivals;
+    uint64_t bytes = (arrivals->received - arrivals->received_tails) * tally->config->size_bytes +
+                     arrivals->received_tails * tally->config->tail_bytes;
     ub_add(&stats->read_packets, tally->read);
     ub_add(&stats->received_packets, arrivals->received);
-    ub_add(&stats->received_bytes,
-           (arrivals->received - arrivals->received_tails) * tally->config->size_bytes +
-               arrivals->received_tails * tally->config->tail_bytes);
+    ub_add(&stats->received_bytes, bytes);
     ub_add(&stats->duplicate_packets, arrivals->duplicate);
     ub_add(&stats->late_packets, arrivals->late);
     ub_add(&stats->ancient_packets, arrivals->ancient);
@@ -125,8 +125,11 @@ static void account(struct ub_receive_stats *stats, const struct ub_tally *tally
     ub_add(&stats->unechoed_packets, tally->unechoed);
     if (arrivals->received == 0)
         return;
-    if (stats->first_ns == 0)
+    if (stats->first_ns == 0) {
         ub_set(&stats->first_ns, now_ns);
+        ub_set(&stats->first_packets, arrivals->received);
+        ub_set(&stats->first_bytes, bytes);
+    }
     ub_set(&stats->last_ns, now_ns);
 }
 

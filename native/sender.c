@@ -282,10 +282,13 @@ static void loop(struct sender *sender) {
             now = ub_now_ns();
             continue;
         }
-        if (stats->first_ns == 0)
+        int first = stats->first_ns == 0;
+        if (first)
             ub_set(&stats->first_ns, now);
         /* The time after one call is the time before the next: one clock read a call. */
         now = offer(sender, flow, packets, now);
+        if (first && config->rate_pps != 0)
+            ub_set(&stats->first_packets, stats->sent_packets);
         ub_set(&stats->last_ns, now);
         ub_set(&stats->last_cpu, (uint64_t)sched_getcpu() + 1);
         flow++;

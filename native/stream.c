@@ -92,11 +92,14 @@ static int stream_loop(struct stream_sender *sender) {
             now = ub_pacer_wait(&sender->pacer, now, 1, config->control);
             continue;
         }
-        if (stats->first_ns == 0)
+        int first = stats->first_ns == 0;
+        if (first)
             ub_set(&stats->first_ns, now);
         int error = write_some(sender, flow);
         if (error != 0)
             return error;
+        if (first && config->rate_pps != 0)
+            ub_set(&stats->first_packets, stats->sent_packets);
         now = ub_now_ns();
         ub_set(&stats->last_ns, now);
         ub_set(&stats->last_cpu, (uint64_t)sched_getcpu() + 1);
@@ -162,8 +165,11 @@ static int read_some(const struct ub_receive_config *config, struct ub_receive_s
     ub_add(&stats->received_bytes, (uint64_t)length);
     ub_set(&stats->read_packets, stats->received_bytes / config->size_bytes);
     ub_set(&stats->received_packets, stats->read_packets);
-    if (stats->first_ns == 0)
+    if (stats->first_ns == 0) {
         ub_set(&stats->first_ns, now);
+        ub_set(&stats->first_packets, stats->received_packets);
+        ub_set(&stats->first_bytes, stats->received_bytes);
+    }
     ub_set(&stats->last_ns, now);
     return 0;
 }

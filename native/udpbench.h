@@ -142,6 +142,8 @@ struct ub_send_stats {
     uint64_t sent_messages;     /* that the kernel took, each one skb until it is segmented */
     uint64_t zerocopy_messages; /* of them, completed without a copy */
     uint64_t zerocopy_copied_messages; /* and completed with one; the rest is not completed yet */
+    uint64_t first_packets; /* paced: sent by the call that first_ns is of, which opens the span to
+                               last_ns; 0 with an unlimited rate, whose span has all its calls */
 };
 
 /* ---- receiving -------------------------------------------------------------------------------
@@ -206,6 +208,9 @@ struct ub_receive_stats {
     uint64_t unlogged_packets; /* of ours, for which the log's ring had no room */
     uint64_t echoed_packets;
     uint64_t unechoed_packets; /* that the socket did not take */
+    uint64_t first_packets;    /* received by the call that first_ns is of: they came before it, and
+                                  not in the span to last_ns */
+    uint64_t first_bytes;
 };
 
 /* One flow at its receiver; `packets` are distinct ones, `highest` is the sequence plus 1. */
@@ -259,6 +264,7 @@ struct ub_log_stats {
     uint64_t log_last_errno;
     uint64_t log_first_ns; /* stamps of the first and the latest logged frame */
     uint64_t log_last_ns;
+    uint64_t log_first_packets; /* logged, with log_first_ns as their stamp */
 };
 
 /* ---- echoes at the sender -----------------------------------------------------------------------

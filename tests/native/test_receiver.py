@@ -114,6 +114,13 @@ def test_stamps_are_of_our_datagrams_alone() -> None:
     assert ours["last_cpu"] >= 1
 
 
+def test_what_came_with_the_first_stamp_is_told() -> None:
+    """Calls of four: the first one's packets and bytes are known, strangers and all not."""
+    strange = [datagram(9, tag=1)]
+    ours = receive(strange * 4 + strange + [datagram(n) for n in range(10)], batch=4)
+    assert (10, 3, 3 * 32) == (ours["received_packets"], ours["first_packets"], ours["first_bytes"])
+
+
 # --- together with the sender --------------------------------------------------------------------
 
 

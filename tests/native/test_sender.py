@@ -99,6 +99,15 @@ def test_count_is_sent_exactly_and_evenly() -> None:
     assert stats["last_cpu"] >= 1
 
 
+@pytest.mark.parametrize(("rate_pps", "first"), [(0, 0), (20, 1)])
+def test_what_the_first_call_of_a_paced_sender_sent_is_told(rate_pps: int, first: int) -> None:
+    """It opens the time that rates are over; without a rate the call is part of that time."""
+    with receiving_socket() as receiver:
+        sender = sending(receiver.getsockname())
+        stats = sender.run(count=4, rate_pps=rate_pps, bucket_ns=SECOND_NS)
+    assert (4, first) == (stats["sent_packets"], stats["first_packets"])
+
+
 def test_a_count_below_the_flows_reaches_that_many_flows() -> None:
     """A count smaller than the number of flows sends one packet on that many of them."""
     with receiving_socket() as receiver:

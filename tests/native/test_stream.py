@@ -119,6 +119,21 @@ def test_writes_are_paced() -> None:
     assert time.monotonic_ns() - began_ns >= SECOND_NS // 10
 
 
+@pytest.mark.parametrize(("rate_pps", "first"), [(0, 0), (20, 1)])
+def test_what_came_with_the_first_stamps_of_a_stream(rate_pps: int, first: int) -> None:
+    """A paced writer tells of its first write, a reader of its first read."""
+    with streams(1) as (near, far):
+        _, sent = writing(near, count=4, size_bytes=100, rate_pps=rate_pps, bucket_ns=SECOND_NS)
+        reader = Reading(far, size_bytes=100, room_bytes=250)
+        reader.start()
+        wait_until("all read", lambda: reader.stats[0].received_bytes == 400)
+        received = reader.stop()
+    assert (4, first) == (sent["sent_packets"], sent["first_packets"])
+    assert (4, 2, 250) == tuple(
+        received[name] for name in ("received_packets", "first_packets", "first_bytes")
+    )
+
+
 def test_a_paced_stream_leaves_at_its_end() -> None:
     """Without debt the end is kept, and nothing is written before the start."""
     with streams(1) as (near, _):

@@ -92,7 +92,7 @@ def _workers(measured: Readings) -> tuple[WorkerResult, ...]:
     found = []
     for stats in measured.phase.stats:
         packets = stats.counts.get(rates.PACKETS_FIELD[stats.role], 0)
-        pps = rates.per_second(packets, rates.window_ns(measured, [stats]))
+        pps = rates.rate(measured, [stats], rates.PACKETS_FIELD[stats.role])
         memory = stats.memory_bytes
         cost = {name: stats.counts[name] for name in COST if name in stats.counts}
         found.append(WorkerResult(stats.worker, stats.role, stats.cpu, packets, pps, memory, cost))

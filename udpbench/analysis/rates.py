@@ -1,7 +1,8 @@
 """Rates, their spread and CPU cost: quotients of counts and times, each None where undefined.
 
 A rate is a difference of two counts over the time between their stamps, never over the time that
-was asked for. Owns no count and no verdict.
+was asked for, and without what came with the first stamp, whose time is not between them. Owns no
+count and no verdict.
 """
 
 from __future__ import annotations
@@ -15,6 +16,12 @@ from udpbench.analysis.readings import Readings
 from udpbench.model import SECOND_NS, Role, Sample, WorkerStats
 
 PACKETS_FIELD: dict[Role, str] = {"sender": "sent_packets", "receiver": "received_packets"}
+FIRST_FIELD = {
+    "sent_packets": "first_packets",
+    "received_packets": "first_packets",
+    "received_bytes": "first_bytes",
+}
+"""Count → what of it came with ``first_ns``, and not after it; records of before do not tell."""
 BUSY_TIMES = ("user", "nice", "system", "irq", "softirq", "steal")
 """Columns of /proc/stat that are work; guest time is part of user."""
 IDLE_TIMES = ("idle", "iowait")
@@ -32,13 +39,17 @@ def edges_ns(readings: Readings, stats: Iterable[WorkerStats]) -> tuple[int, int
 
     Stamps of several hosts are compared from each host's own common start.
     """
-    firsts, lasts = [], []
-    for worker in stats:
-        start = readings.phase.start_ns.get(host_of(worker.worker), 0)
-        if worker.counts.get(PACKETS_FIELD[worker.role]):
-            firsts.append(worker.counts["first_ns"] - start)
-            lasts.append(worker.counts["last_ns"] - start)
-    return (min(firsts), max(lasts)) if firsts else None
+    found = [
+        _edges_of(readings, worker)
+        for worker in stats
+        if worker.counts.get(PACKETS_FIELD[worker.role])
+    ]
+    return (min(first for first, _ in found), max(last for _, last in found)) if found else None
+
+
+def _edges_of(readings: Readings, worker: WorkerStats) -> tuple[int, int]:
+    start = readings.phase.start_ns.get(host_of(worker.worker), 0)
+    return worker.counts["first_ns"] - start, worker.counts["last_ns"] - start
 
 
 def window_ns(readings: Readings, stats: Iterable[WorkerStats]) -> int | None:
@@ -47,19 +58,31 @@ def window_ns(readings: Readings, stats: Iterable[WorkerStats]) -> int | None:
     return edges[1] - edges[0] if edges is not None and edges[1] > edges[0] else None
 
 
-def per_second(packets: int, span_ns: int | None) -> float | None:
-    """Return packets per second; None where fewer than two packets or no time make no rate."""
-    if span_ns is None or packets < 2:
+def rate(readings: Readings, stats: Iterable[WorkerStats], field: str) -> float | None:
+    """Return the sum of one count over workers, per second of their common window.
+
+    Without what came with its first stamp; None where fewer than two packets, or none after that
+    stamp, make no rate.
+    """
+    workers = [one for one in stats if one.counts.get(PACKETS_FIELD[one.role])]
+    edges = edges_ns(readings, workers)
+    if edges is None or edges[1] <= edges[0]:
         return None
-    return packets * SECOND_NS / span_ns
+    total = sum(one.counts.get(field, 0) for one in workers)
+    first = sum(
+        one.counts.get(FIRST_FIELD[field], 0)
+        for one in workers
+        if _edges_of(readings, one)[0] == edges[0]
+    )
+    packets = sum(one.counts[PACKETS_FIELD[one.role]] for one in workers)
+    if packets < 2 or total <= first:
+        return None
+    return (total - first) * SECOND_NS / (edges[1] - edges[0])
 
 
 def role_rate(readings: Readings, role: Role, field: str) -> float | None:
     """Return the sum of one count over a role's workers, per second of their common window."""
-    workers = readings.workers(role)
-    if readings.worked(role, PACKETS_FIELD[role]) < 2:
-        return None
-    return per_second(readings.worked(role, field), window_ns(readings, workers))
+    return rate(readings, readings.workers(role), field)
 
 
 def ratio(part: int | None, whole: int) -> float | None:

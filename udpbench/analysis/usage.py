@@ -10,7 +10,7 @@ from typing import Any
 
 from udpbench.analysis import rates
 from udpbench.analysis.readings import Readings
-from udpbench.model import Finding, Role, WorkerStats
+from udpbench.model import SECOND_NS, Finding, Role, WorkerStats
 
 
 def numbers(measured: Readings) -> dict[str, Any]:
@@ -70,17 +70,27 @@ def _log(measured: Readings) -> dict[str, Any]:
     if not logs:
         return {}
     logged = [stats.counts for stats in logs if stats.counts.get("logged_packets")]
-    span_ns = None
-    if logged:
-        last_ns = max(counts["log_last_ns"] for counts in logged)
-        span_ns = last_ns - min(counts["log_first_ns"] for counts in logged)
-    total = sum(counts["logged_packets"] for counts in logged)
     return {
-        "logged_packets": total,
-        "logged_pps": rates.per_second(total, span_ns or None),
+        "logged_packets": sum(counts["logged_packets"] for counts in logged),
+        "logged_pps": _logged_pps(logged),
         "log_files": sum(stats.log.files for stats in logs if stats.log is not None),
         "log_bytes": sum(stats.log.size_bytes for stats in logs if stats.log is not None),
     }
+
+
+def _logged_pps(logged: list[dict[str, int]]) -> float | None:
+    """Return what was logged after the first stamp, per second from there to the last one.
+
+    Records of before do not tell how many packets had the first stamp.
+    """
+    first_ns = min((counts["log_first_ns"] for counts in logged), default=0)
+    last_ns = max((counts["log_last_ns"] for counts in logged), default=0)
+    if last_ns <= first_ns:
+        return None
+    packets = sum(counts["logged_packets"] for counts in logged)
+    with_first = (one for one in logged if one["log_first_ns"] == first_ns)
+    packets -= sum(counts.get("log_first_packets", 0) for counts in with_first)
+    return packets * SECOND_NS / (last_ns - first_ns)
 
 
 def log_errors(measured: Readings) -> Iterator[Finding]:

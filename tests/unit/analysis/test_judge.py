@@ -81,6 +81,39 @@ def test_nothing_sent_has_no_ratio() -> None:
     assert (0, None, None) == (result.sent_packets, result.loss_ratio, result.send_calls_per_packet)
 
 
+def test_what_came_with_the_first_stamp_is_not_in_the_time_after_it() -> None:
+    """Of two calls with 500 packets each, one second apart, 500 came in that second, and 16 kB."""
+    sending = build.sender_counts(1000, first_packets=1)
+    reading = build.receiver_counts(1000, first_packets=500, first_bytes=500 * 32)
+    workers = (build.worker("sender", sending), build.worker("receiver", reading))
+    result = judge(build.record(1000, workers=workers))
+    assert (999.0, 500.0) == (result.offered_pps, result.delivered_pps)
+    assert 500 * 32 / 2**20 == result.delivered_mib_s
+    assert [999.0, 500.0] == [worker.pps for worker in result.workers]
+
+
+def test_only_who_was_first_has_packets_with_the_first_stamp() -> None:
+    """What a later worker read by its first call came in the time after the other's."""
+    begun = build.START_NS + 10**6
+    first = build.receiver_counts(600, first_packets=100)
+    late = build.receiver_counts(400, first_packets=100, first_ns=begun + 5 * 10**8)
+    workers = (
+        build.worker("sender", build.sender_counts(1000)),
+        build.worker("receiver", first),
+        build.worker("receiver", late, worker="right.receiver1"),
+    )
+    result = judge(build.record(1000, workers=workers))
+    assert 900.0 == result.delivered_pps
+    assert [1000.0, 500.0, 600.0] == [worker.pps for worker in result.workers]
+
+
+def test_a_sender_that_was_held_up_in_its_first_call_has_no_rate() -> None:
+    """Paced, one call that took all says nothing of packets per second."""
+    counts = build.sender_counts(64, first_packets=64)
+    workers = (build.worker("sender", counts), build.worker("receiver", build.receiver_counts(64)))
+    assert judge(build.record(64, workers=workers)).offered_pps is None
+
+
 def test_rates_of_two_hosts_share_an_axis() -> None:
     """Clocks of two receivers differ; stamps count from each host's own start."""
     other = 100 * SECOND_NS

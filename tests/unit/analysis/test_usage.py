@@ -57,6 +57,14 @@ def test_what_was_logged() -> None:
     )
 
 
+def test_what_was_logged_with_the_first_stamp_is_not_in_the_time_after_it() -> None:
+    """Of two writers only the first has packets with the first stamp."""
+    sender = build.worker("sender", build.sender_counts(2000))
+    late = replace(logging(log_first_ns=2 * 10**9, log_first_packets=300), worker="right.receiver1")
+    result = judge(build.record(2000, workers=[sender, logging(log_first_packets=200), late]))
+    assert (2000, 900.0) == (result.logged_packets, result.logged_pps)
+
+
 def test_a_log_of_nothing_has_no_rate() -> None:
     """Files are there, and no packet in them."""
     empty = logging(logged_packets=0, log_first_ns=0, log_last_ns=0, unlogged_packets=1000)
