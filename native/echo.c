@@ -1,20 +1,61 @@
 /*
  * Headers that return: the receiver's answer, and the sender's ear.
  *
- * Owns what an echo is. Must never send to anybody but the source of a datagram of ours, and never
- * count as a datagram of the run: echoes are beside the ledger.
+ * Owns what an echo is. Must never send to anybody but the source of a datagram of ours, from any
+ * address but the one that it was sent to, nor count as a datagram of the run: echoes are beside
+ * the ledger.
  */
 #include "receiving.h"
 
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 enum { SLICE_MS = 20, READY_MAX = 64, ECHOES_PER_TURN = 64 };
 
+/* Adds to a message, which has room for it, that it leaves from an address of this host. */
+static void put_source(struct msghdr *message, int level, int type, const void *info,
+                       size_t bytes) {
+    message->msg_controllen = CMSG_SPACE(bytes);
+    struct cmsghdr *header = CMSG_FIRSTHDR(message);
+    header->cmsg_level = level;
+    header->cmsg_type = type;
+    header->cmsg_len = CMSG_LEN(bytes);
+    memcpy(CMSG_DATA(header), info, bytes);
+}
+
+/* The socket is bound to every address, and whoever asks is connected to one and hears no other: an
+ * answer leaves from the one that was asked, by the interface that leads back. The kernel's choice
+ * where it did not tell which that was. */
+static void answer_from(struct msghdr *answer, const struct msghdr *asked) {
+    struct msghdr *head = (struct msghdr *)asked;
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(head); header != NULL;
+         header = CMSG_NXTHDR(head, header)) {
+        if (header->cmsg_level == IPPROTO_IP && header->cmsg_type == IP_PKTINFO) {
+            struct in_pktinfo told, info = {0};
+            memcpy(&told, CMSG_DATA(header), sizeof told);
+            info.ipi_spec_dst = told.ipi_addr;
+            put_source(answer, IPPROTO_IP, IP_PKTINFO, &info, sizeof info);
+        } else if (header->cmsg_level == IPPROTO_IPV6 && header->cmsg_type == IPV6_PKTINFO) {
+            struct in6_pktinfo info;
+            memcpy(&info, CMSG_DATA(header), sizeof info);
+            info.ipi6_ifindex = 0;
+            put_source(answer, IPPROTO_IPV6, IPV6_PKTINFO, &info, sizeof info);
+        }
+    }
+}
+
 void ub_echo(struct ub_tally *tally, const uint8_t *header) {
-    const struct msghdr *message = &tally->message->msg_hdr;
-    ssize_t sent = sendto(tally->socket, header, UB_HEADER_BYTES, MSG_DONTWAIT | MSG_NOSIGNAL,
-                          message->msg_name, message->msg_namelen);
+    const struct msghdr *asked = &tally->message->msg_hdr;
+    _Alignas(struct cmsghdr) uint8_t control[CMSG_SPACE(sizeof(struct in6_pktinfo))] = {0};
+    struct iovec vector = {(void *)header, UB_HEADER_BYTES};
+    struct msghdr answer = {.msg_name = asked->msg_name,
+                            .msg_namelen = asked->msg_namelen,
+                            .msg_iov = &vector,
+                            .msg_iovlen = 1,
+                            .msg_control = control};
+    answer_from(&answer, asked);
+    ssize_t sent = sendmsg(tally->socket, &answer, MSG_DONTWAIT | MSG_NOSIGNAL);
     *(sent < 0 ? &tally->unechoed : &tally->echoed) += 1;
 }
 

@@ -8,7 +8,11 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 
-enum { CONTROL_BYTES = CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(struct timespec)) };
+/* UDP_GRO, a time stamp, and the address that a datagram was sent to. */
+enum {
+    CONTROL_BYTES = CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(struct timespec)) +
+    CMSG_SPACE(sizeof(struct in6_pktinfo))
+};
 enum { NAME_BYTES = sizeof(struct sockaddr_in6) };
 
 static int allocated(const struct ub_inbox *inbox, int controls, int names) {
@@ -20,7 +24,7 @@ static int allocated(const struct ub_inbox *inbox, int controls, int names) {
 int ub_inbox_make(struct ub_inbox *inbox, const struct ub_receive_config *config, uint32_t batch,
                   uint32_t room_bytes) {
     size_t stride_bytes = ub_lines_bytes(room_bytes);
-    int controls = config->gro || config->timestamps, names = config->echo_every != 0;
+    int names = config->echo_every != 0, controls = config->gro || config->timestamps || names;
     *inbox = (struct ub_inbox){.batch = batch, .room_bytes = room_bytes};
     inbox->messages = ub_allocate(batch * sizeof *inbox->messages);
     inbox->vectors = ub_allocate(batch * sizeof *inbox->vectors);

@@ -24,7 +24,7 @@
 struct ub_inbox {
     struct mmsghdr *messages;
     struct iovec *vectors;
-    uint8_t *controls; /* for UDP_GRO and time stamps; NULL without */
+    uint8_t *controls; /* for UDP_GRO, time stamps and echoes; NULL without */
     uint8_t *names;    /* where datagrams come from, for echoes; NULL without */
     uint8_t *room;
     uint32_t batch;

@@ -178,9 +178,10 @@ struct ub_receive_config {
     struct ub_milliseconds *milliseconds; /* received packets since epoch_ns; NULL: none */
     struct ub_log
         *log; /* every datagram of ours goes there; not where nothing is copied; NULL: no */
-    uint32_t
-        echo_every; /* headers with a sequence number that is a multiple of it return; 0: none */
-    uint32_t timestamps;        /* the sockets have SO_TIMESTAMPNS set */
+    uint32_t echo_every; /* headers with a sequence number that is a multiple of it return, where
+                            the sockets have IP_PKTINFO or IPV6_RECVPKTINFO set from the address
+                            that was sent to; 0: none */
+    uint32_t timestamps; /* the sockets have SO_TIMESTAMPNS set */
     struct ub_histogram *stack; /* with timestamps: from the time in the header to the kernel's */
     struct ub_histogram *application; /* and from there until the call returned */
 };

@@ -113,6 +113,17 @@ def test_a_receiver_has_what_was_asked_for(keep: ExitStack) -> None:
     )
 
 
+@pytest.mark.parametrize("family", [4, 6])
+def test_a_receiver_that_echoes_learns_where_it_was_sent_to(keep: ExitStack, family: int) -> None:
+    """Bound to every address, it could not tell from which one to answer."""
+    asked = {
+        4: (socket.IPPROTO_IP, sockets.IP_PKTINFO),
+        6: (socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO),
+    }[family]
+    made = [receiving(keep, family=family, echo_every=n, ttl=1) for n in (0, 10)]
+    assert [0, 1] == [one.getsockopt(*asked) for one in made]
+
+
 def test_errors_name_addresses_of_either_family(keep: ExitStack) -> None:
     """An IPv6 address stands in brackets before its port."""
     port = receiving(keep, family=6).getsockname()[1]

@@ -78,6 +78,17 @@ def test_delays_round_trips_and_a_log(tmp_path: Path) -> None:
     assert [] == list(tmp_path.glob("log*"))
 
 
+@pytest.mark.parametrize("family", [4, 6])
+def test_echoes_come_from_every_address_that_was_sent_to(tmp_path: Path, family: int) -> None:
+    """A sender is connected to one address of many, and hears no other."""
+    flows = {"to": "receiver.addresses[2-3]:4321"}
+    traffic = {"rate": "5kpps", "echo": 10, "family": family, "flows": flows}
+    found = result(tmp_path, traffic=traffic)
+    assert (5000, 5000, 0) == (found.sent_packets, found.received_packets, found.unaccounted)
+    assert found.round_trip_p90_ns is not None
+    assert [] == [finding for finding in found.findings if "echoes" in finding.what]
+
+
 def test_a_slow_disk_is_stage_app_log_and_nothing_else(tmp_path: Path) -> None:
     """A pipe that nobody empties takes 64 KiB; what it does not take is counted, and kept apart."""
     pipe = tmp_path / "log.receiver.receiver0.0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import select
 import socket
 import struct
 import threading
@@ -26,6 +27,7 @@ from loops import (
 from udpbench._native import ffi, lib
 
 SO_TIMESTAMPNS = 35
+IP_PKTINFO = 8
 
 
 class Listening:
@@ -83,6 +85,33 @@ def test_an_echo_is_the_header_alone() -> None:
         receiver.stop()
     assert len(echo) == 18
     assert (TAG, 0, 0) == struct.unpack(">IHHI", echo[:12])[:3]
+
+
+@pytest.mark.parametrize("call", [lib.UB_RECEIVE_RECVMMSG, lib.UB_RECEIVE_RECV])
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_an_echo_leaves_from_the_address_that_was_sent_to(family: int, call: int) -> None:
+    """A connected sender hears nobody else; IPv6 sockets tell of IPv4 in their own terms."""
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEOUT)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+        else:
+            sock.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        sock.bind(("::" if family == socket.AF_INET6 else "0.0.0.0", 0))  # noqa: S104
+        receiver = Receiving(ffi, lib, sock)
+        receiver.start(echo_every=1, call=call)
+        addresses = ["127.0.0.2", "127.0.0.3", "127.0.0.1"]
+        addresses += ["::1"] if family == socket.AF_INET6 else []
+        heard = []
+        for number, address in enumerate(addresses):
+            with sending_socket((address, sock.getsockname()[1])) as to:
+                to.send(datagram(number))
+                heard += [one.recv(64) for one in select.select([to], [], [], 2)[0]]
+        stats = receiver.stop()
+    assert [datagram(number)[:18] for number in range(len(addresses))] == heard
+    assert (len(addresses), 0) == (stats["echoed_packets"], stats["unechoed_packets"])
 
 
 def test_an_echo_that_the_socket_does_not_take_is_counted(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 # Numbers of include/uapi/linux/{in,in6,udp,filter}.h and asm-generic/socket.h that Python lacks.
+IP_PKTINFO = 8
 IP_MTU_DISCOVER = 10
 IP_RECVERR = 11
 IPV6_MTU_DISCOVER = 23
@@ -127,6 +128,13 @@ def receiving_socket(options: dict[str, Any], port: int) -> socket.socket:
             made.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         if options["echo_every"]:
             _set_hops(made, options)
+            # An echo leaves from the address that was sent to: the sender hears no other.
+            level, told = (
+                (socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO)
+                if options["family"] == 6
+                else (socket.IPPROTO_IP, IP_PKTINFO)
+            )
+            made.setsockopt(level, told, 1)
         if options["wait"] == "busy-poll":
             made.setsockopt(socket.SOL_SOCKET, SO_BUSY_POLL, -(-options["wait_ns"] // 1000))
         _set_buffer(made, options, SO_RCVBUFFORCE, socket.SO_RCVBUF)
