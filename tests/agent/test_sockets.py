@@ -203,6 +203,17 @@ def test_what_waits_is_counted_in_packets_and_messages(keep: ExitStack) -> None:
     assert sockets.Unread() == sockets.unread(plain)
 
 
+@pytest.mark.parametrize("family", [4, 6])
+def test_what_waits_is_counted_whatever_else_is_told_with_it(keep: ExitStack, family: int) -> None:
+    """A stamp and an address beside the size of merged packets leave room for it."""
+    asked = {"gro": True, "timestamps": True, "echo_every": 10, "ttl": 1}
+    merged = receiving(keep, family=family, **asked)
+    sender = sending(keep, merged.getsockname()[1], family)
+    sender.setsockopt(sockets.SOL_UDP, sockets.UDP_SEGMENT, 10)
+    sender.send(b"x" * 35)
+    assert sockets.Unread(1, 4) == sockets.unread(merged)
+
+
 def test_a_closed_member_leaves_its_group(keep: ExitStack) -> None:
     """What it held is counted, and what comes afterwards goes to the others."""
     leaving, staying = group(keep, "reuseport", 2)

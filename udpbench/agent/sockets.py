@@ -37,6 +37,8 @@ BPF_LOAD_CPU = (0x20, 0, 0, 0xFFFFF000 + 36)
 BPF_EQUAL, BPF_MODULO, BPF_RETURN, BPF_RETURN_IT = 0x15, 0x94, 0x06, 0x16
 NO_MEMBER = 0xFFFFFFFF
 """No index of a member: the kernel falls back on its hash (net/core/sock_reuseport.c)."""
+CONTROL_BYTES = sum(socket.CMSG_SPACE(size) for size in (4, 16, 20))
+"""What comes with a message: UDP_GRO's int, a timespec, and the larger of both pktinfo structs."""
 TIMEOUT = struct.pack("ll", 0, 50_000)
 """struct timeval: a loop that waits for its socket sees ``stop`` after at most 50 ms."""
 RESET = struct.pack("ii", 1, 0)
@@ -226,7 +228,7 @@ def unread(of: socket.socket) -> Unread:
     while True:
         try:
             length, controls, _, _ = of.recvmsg_into(
-                room, socket.CMSG_SPACE(4), socket.MSG_DONTWAIT | socket.MSG_TRUNC
+                room, CONTROL_BYTES, socket.MSG_DONTWAIT | socket.MSG_TRUNC
             )
         except BlockingIOError:
             return Unread(messages, packets)
