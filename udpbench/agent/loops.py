@@ -125,7 +125,8 @@ class Sending:
         listener = Beside(lambda: int(lib.ub_echo_listen(ear, told)), self._cpus)
         result = int(lib.ub_send(config, stats))
         ended.stop = 1
-        return result or listener.result()
+        heard = listener.result()  # waited for in any case: it reads what goes with this call
+        return result or heard
 
 
 class Receiving:
@@ -199,7 +200,8 @@ class Receiving:
         config.log = log.log
         result = int(lib.ub_receive(config, stats))
         ended.stop = 1
-        return result or writer.result()
+        written = writer.result()  # waited for in any case, as an ear is
+        return result or written
 
     def _fault(self, phase: dict[str, Any]) -> dict[str, int]:
         fault = self._memory.plan["workers"][self._index]["fault"]
