@@ -133,7 +133,15 @@ static int write_all(struct writer *writer, struct iovec *pieces, int count, uin
     return 0;
 }
 
-/* Opens the next file and removes the one that is no longer kept; 0 or -errno. */
+/* Removes a file that was made in vain; a pipe is not ours. */
+static void remove_file(const struct writer *writer, const char *name) {
+    struct stat found;
+    if (fstat(writer->file, &found) == 0 && S_ISREG(found.st_mode))
+        (void)unlink(name);
+}
+
+/* Begins the next file and removes the one that is no longer kept; 0 or -errno. Where there is no
+ * room for a head, those that are there may be the last that the disk takes, and stay. */
 static int next_file(struct writer *writer) {
     const struct ub_log_config *config = writer->config;
     char name[PATH_MAX];
@@ -145,12 +153,16 @@ static int next_file(struct writer *writer) {
     writer->file = open_file(name);
     if (writer->file < 0)
         return writer->file;
-    ub_add(&writer->stats->log_files, 1);
     struct ub_log_head head = {.magic = "UBLOG1",
                                .monotonic_ns = ub_clock_ns(CLOCK_MONOTONIC),
                                .realtime_ns = ub_clock_ns(CLOCK_REALTIME)};
     struct iovec piece = {&head, sizeof head};
     int error = write_all(writer, &piece, 1, &head_bytes);
+    if (error != 0) {
+        remove_file(writer, name);
+        return -error;
+    }
+    ub_add(&writer->stats->log_files, 1);
     writer->file_bytes = head_bytes;
     ub_add(&writer->stats->logged_bytes, head_bytes);
     if (number >= config->keep) {
@@ -158,7 +170,7 @@ static int next_file(struct writer *writer) {
                        (unsigned long long)(number - config->keep));
         (void)unlink(name);
     }
-    return -error;
+    return 0;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */

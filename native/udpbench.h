@@ -260,7 +260,7 @@ struct ub_log_stats {
     uint64_t logged_packets;
     uint64_t failed_packets; /* that the disk did not take */
     uint64_t logged_bytes;   /* heads and frames included */
-    uint64_t log_files;      /* opened */
+    uint64_t log_files;      /* begun */
     uint64_t log_errors;     /* calls */
     uint64_t log_last_errno;
     uint64_t log_first_ns; /* stamps of the first and the latest logged frame */

@@ -228,6 +228,51 @@ def test_a_disk_that_is_full_costs_datagrams_and_tears_none(tmp_path: Path) -> N
     assert told["log_errors"] >= 1
 
 
+def test_a_next_file_without_room_for_its_head_is_none(tmp_path: Path) -> None:
+    """A full disk leaves the files that are kept; the number is used where there is room again."""
+    logging = Logging(tmp_path / "log", max_file_bytes=HEAD.size + 10 * (FRAME.size + 32))
+    logging.thread.start()
+    received(logging, [datagram(number) for number in range(20)])
+    wait_until("two files", lambda: logging.stats.logged_packets == 20)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (HEAD.size - 1, before[1]))
+    try:
+        for first in (20, 25):
+            received(logging, [datagram(number) for number in range(first, first + 5)])
+            wait_until("tried", lambda: logging.stats.failed_packets == first - 15)  # noqa: B023
+        there = sorted(file.name for file in tmp_path.iterdir())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    received(logging, [datagram(number) for number in range(30, 35)])
+    told = logging.finish()
+    assert ["log.0", "log.1"] == there
+    assert ["log.1", "log.2"] == sorted(file.name for file in tmp_path.iterdir())
+    assert [datagram(number) for number in range(30, 35)] == [
+        each for _, each in frames(tmp_path / "log.2")
+    ]
+    assert (25, 10, 3) == (told["logged_packets"], told["failed_packets"], told["log_files"])
+    assert told["logged_bytes"] == 3 * HEAD.size + 25 * (FRAME.size + 32)
+    assert told["log_last_errno"] == errno.EFBIG
+
+
+def test_a_pipe_that_does_not_take_the_head_stays(tmp_path: Path) -> None:
+    """Somebody's pipe is not removed, however full it is."""
+    os.mkfifo(tmp_path / "log.0")
+    reading = os.open(tmp_path / "log.0", os.O_RDWR | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(reading, bytes(4096)):
+            pass
+    logging = Logging(tmp_path / "log", drain_ns=1)
+    try:
+        logging.thread.start()
+        told = logging.finish()
+    finally:
+        os.close(reading)
+    assert [-errno.EAGAIN] == logging.results
+    assert 0 == told["log_files"]
+    assert ["log.0"] == [file.name for file in tmp_path.iterdir()]
+
+
 def test_a_next_file_that_cannot_be_opened_costs_its_datagrams(tmp_path: Path) -> None:
     """A rotation that fails is told, and what it costs is counted."""
     (tmp_path / "log.1").mkdir()
