@@ -153,9 +153,10 @@ static int next_file(struct writer *writer) {
     writer->file = open_file(name);
     if (writer->file < 0)
         return writer->file;
+    uint64_t now_ns = ub_now_ns();
     struct ub_log_head head = {.magic = "UBLOG1",
-                               .monotonic_ns = ub_clock_ns(CLOCK_MONOTONIC),
-                               .realtime_ns = ub_clock_ns(CLOCK_REALTIME)};
+                               .monotonic_ns = now_ns,
+                               .realtime_ns = now_ns + ub_realtime_ahead_ns(now_ns)};
     struct iovec piece = {&head, sizeof head};
     int error = write_all(writer, &piece, 1, &head_bytes);
     if (error != 0) {

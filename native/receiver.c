@@ -175,7 +175,7 @@ static void read_messages(struct receiver *receiver, int socket, uint32_t messag
                              .since_epoch_ns = now - config->epoch_ns,
                              .socket = socket};
     if (config->timestamps)
-        tally.realtime_ahead_ns = ub_clock_ns(CLOCK_REALTIME) - now;
+        tally.realtime_ahead_ns = ub_realtime_ahead_ns(now);
     receiver->read->account(&receiver->inbox, messages, &tally);
     ub_run_flush(&tally.run, config->window_words, &tally.arrivals);
     ub_inbox_renew(&receiver->inbox, messages);

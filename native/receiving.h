@@ -110,6 +110,10 @@ int ub_log_put(struct ub_log *log, const struct ub_log_frame *frame, const uint8
 void ub_echo(struct ub_tally *tally, const uint8_t *header);
 void ub_note_stamp(const struct ub_tally *tally, const uint8_t *header);
 
+/* How far CLOCK_REALTIME is ahead of CLOCK_MONOTONIC, which was just read: it is read between two
+ * of the other, again where somebody else had the CPU meanwhile, and not for ever. */
+uint64_t ub_realtime_ahead_ns(uint64_t now_ns);
+
 static inline void ub_note_log(struct ub_tally *tally, const uint8_t *bytes, uint32_t length) {
     const struct ub_receive_config *config = tally->config;
     struct ub_log_frame frame = {config->epoch_ns + tally->since_epoch_ns, length, length};

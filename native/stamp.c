@@ -17,6 +17,21 @@ static uint64_t stamp_ns(const struct mmsghdr *message) {
     return (uint64_t)stamp.tv_sec * UB_SECOND_NS + (uint64_t)stamp.tv_nsec;
 }
 
+uint64_t ub_realtime_ahead_ns(uint64_t now_ns) {
+    enum { TRIES = 5, NEAR_NS = 1000 };
+    uint64_t least = UINT64_MAX, ahead = 0;
+    for (int try = 0; try < TRIES && least > NEAR_NS; try++) {
+        uint64_t real_ns = ub_clock_ns(CLOCK_REALTIME), after_ns = ub_now_ns();
+        uint64_t apart = after_ns - now_ns;
+        if (apart < least) {
+            least = apart;
+            ahead = real_ns - (now_ns + apart / 2);
+        }
+        now_ns = after_ns;
+    }
+    return ahead;
+}
+
 void ub_note_stamp(const struct ub_tally *tally, const uint8_t *header) {
     const struct ub_receive_config *config = tally->config;
     uint64_t stamp = stamp_ns(tally->message);

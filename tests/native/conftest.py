@@ -24,6 +24,9 @@ uint32_t fake_completions_left(void);
 void fake_script(const struct fake_step *script, uint32_t count, int repeat_last);
 uint32_t fake_calls(struct fake_call *to);
 void fake_memory(uint32_t allocations);
+void fake_late_readings(uint32_t count);
+uint32_t fake_late_readings_left(void);
+uint64_t ub_realtime_ahead_ns(uint64_t now_ns);
 uint64_t ub_pacer_packets(uint64_t elapsed_ns, uint64_t rate_pps);
 uint64_t ub_pacer_elapsed_ns(uint64_t packets, uint64_t rate_pps);
 uint64_t ub_due_after(uint64_t packet, uint64_t rate_pps, uint32_t steps);
@@ -54,7 +57,7 @@ def scripted(
     """Return (ffi, lib) of the same loops, with calls and memory as fake_kernel.c plays them."""
     library = tmp_path_factory.mktemp("scripted") / "scripted.so"
     sanitizers = os.environ.get("UDPBENCH_SANITIZE")
-    wrapped = ("send", "sendmsg", "sendmmsg", "recvmsg", "aligned_alloc")
+    wrapped = ("send", "sendmsg", "sendmmsg", "recvmsg", "aligned_alloc", "clock_gettime")
     flags = [*strict_flags, "-shared", "-fPIC", *(f"-Wl,--wrap={name}" for name in wrapped)]
     if sanitizers:
         flags += [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]

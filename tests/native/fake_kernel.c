@@ -1,10 +1,11 @@
 /*
  * A kernel that does as it is told: linked in by -Wl,--wrap for the calls that send, for reading
- * completions, and for aligned_alloc.
+ * completions, for aligned_alloc, and for clock_gettime.
  *
  * A call that sends plays a script, a step a call, and logs what was offered; when the script is
  * over it takes all. Completions of zero copy come as the test lists them, each after so many calls
- * and after so many reads that find none. aligned_alloc fails after so many allocations.
+ * and after so many reads that find none. aligned_alloc fails after so many allocations. So many
+ * readings of CLOCK_REALTIME come late.
  */
 #define _GNU_SOURCE
 #include <time.h> /* before errqueue.h, which needs it */
@@ -187,4 +188,25 @@ uint64_t ub_due_after(uint64_t packet, uint64_t rate_pps, uint32_t steps) {
     while (steps-- != 0)
         ub_due_next(&due);
     return due.since_start_ns;
+}
+
+static uint32_t late_readings;
+
+void fake_late_readings(uint32_t count) {
+    late_readings = count;
+}
+
+uint32_t fake_late_readings_left(void) {
+    return late_readings;
+}
+
+int __real_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
+    struct timespec delay = {.tv_nsec = 20000000};
+    if (clock == CLOCK_REALTIME && late_readings > 0) {
+        late_readings--;
+        nanosleep(&delay, NULL);
+    }
+    return __real_clock_gettime(clock, now);
 }

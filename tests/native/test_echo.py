@@ -232,6 +232,18 @@ def test_stamps_split_the_delay(call: int) -> None:
     assert [[0, 5], [5, 0], [0, 5]] == found
 
 
+@pytest.mark.parametrize(("late", "left"), [(0, 0), (1, 0), (4, 0), (9, 4)])
+def test_two_clocks_are_read_at_one_time(scripted: tuple[Any, Any], late: int, left: int) -> None:
+    """A reading that comes 20 ms late is made again, and not for ever."""
+    _, fake_lib = scripted
+    fake_lib.fake_late_readings(late)
+    ahead_ns = fake_lib.ub_realtime_ahead_ns(time.monotonic_ns())
+    assert left == fake_lib.fake_late_readings_left()
+    fake_lib.fake_late_readings(0)
+    least_ns = min(abs(ahead_ns - (time.time_ns() - time.monotonic_ns())) for _ in range(100))
+    assert (least_ns < 5 * 10**6) == (left == 0)
+
+
 def test_without_a_stamp_nothing_is_split() -> None:
     """A socket that was not asked for stamps leaves both histograms empty."""
     stack, application = ffi.new("struct ub_histogram *"), ffi.new("struct ub_histogram *")
