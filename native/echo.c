@@ -103,7 +103,7 @@ static int watch(const struct ub_echo_config *config, int epoll) {
 
 static void loop(const struct ub_echo_config *config, struct ub_echo_stats *stats, int epoll) {
     struct epoll_event events[READY_MAX];
-    uint64_t quiet_since_ns = 0;
+    uint64_t quiet_since_ns = 0, ended_ns = 0;
     while (!ub_stopped(config->control)) {
         int ended = ub_stopped(config->ended);
         int ready = epoll_wait(epoll, events, READY_MAX, SLICE_MS);
@@ -111,9 +111,12 @@ static void loop(const struct ub_echo_config *config, struct ub_echo_stats *stat
         for (int index = 0; index < ready; index++)
             heard |= hear(config, stats, events[index].data.fd);
         uint64_t now = ub_now_ns();
+        if (ended && ended_ns == 0)
+            ended_ns = now;
         if (!ended || heard || quiet_since_ns == 0)
             quiet_since_ns = now;
-        else if (now - quiet_since_ns >= config->quiet_ns)
+        if (ended &&
+            (now - quiet_since_ns >= config->quiet_ns || now - ended_ns >= config->longest_ns))
             return;
     }
 }

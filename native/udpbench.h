@@ -276,7 +276,8 @@ struct ub_echo_config {
     uint32_t socket_count;
     uint32_t tag;
     uint64_t epoch_ns;
-    uint64_t quiet_ns; /* without an echo after the sending loop has left, then it leaves, too */
+    uint64_t quiet_ns;   /* without an echo after the sending loop has left, then it leaves, too */
+    uint64_t longest_ns; /* after the sending loop has left, whatever still comes */
     const struct ub_control *ended; /* stop: the sending loop has left */
     const struct ub_control *control;
     struct ub_histogram *round_trip; /* from the time in the header to the return of the call */

@@ -40,6 +40,7 @@ class Listening:
         self.stats = ffi.new("struct ub_echo_stats *")
         values = {"sockets": self.fds, "socket_count": len(sockets), "tag": TAG}
         values |= {"epoch_ns": epoch_ns, "quiet_ns": SECOND_NS // 20, "ended": self.ended}
+        values |= {"longest_ns": 20 * SECOND_NS}
         values |= {"control": self.control, "round_trip": self.round_trip, **changes}
         self.config = ffi.new("struct ub_echo_config *", values)
         self.results: list[int] = []
@@ -169,6 +170,26 @@ def test_the_ear_waits_for_late_echoes() -> None:
         wait_until("heard", lambda: ear.stats.echo_packets == 1)
         ear.control.stop = 1
         assert ear.finish()["echo_packets"] == 1
+
+
+def test_the_ear_does_not_wait_for_ever() -> None:
+    """Where a slow reader goes on answering, it leaves all the same, some time after the sender."""
+    with receiving_socket() as sock, sending_socket(sock.getsockname()) as to:
+        ear = Listening([to], time.monotonic_ns(), quiet_ns=SECOND_NS, longest_ns=SECOND_NS // 10)
+        ear.thread.start()
+        echo, address = TAG.to_bytes(4, "big") + bytes(14), to.getsockname()
+
+        def goes_on() -> bool:
+            sock.sendto(echo, address)
+            return ear.stats.echo_packets > 0
+
+        wait_until("heard", goes_on)
+        ear.ended.stop = 1
+        ended_ns = time.monotonic_ns()
+        wait_until("left", lambda: bool(goes_on() and not ear.thread.is_alive()))
+        took_ns = time.monotonic_ns() - ended_ns
+        ear.finish()
+    assert SECOND_NS // 10 <= took_ns + 10**6 < SECOND_NS
 
 
 @pytest.mark.parametrize("name", ["sockets", "socket_count", "round_trip", "control", "ended"])

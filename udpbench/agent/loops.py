@@ -40,6 +40,8 @@ LOG_DRAIN_NS = 2 * 10**9
 """What is in the ring when the loop has left must be written within this time."""
 ECHO_QUIET_NS = 200 * 10**6
 """So long after its last packet does a sender wait for one more echo."""
+ECHO_LONGEST_NS = 2 * 10**9
+"""And so long for all of them: control waits 3 s for senders (``control/phase.py``)."""
 
 
 class Sending:
@@ -116,6 +118,7 @@ class Sending:
             "tag": config.tag,
             "epoch_ns": config.epoch_ns,
             "quiet_ns": ECHO_QUIET_NS,
+            "longest_ns": ECHO_LONGEST_NS,
             "ended": ended,
             "control": config.control,
             "round_trip": self._memory.block(self._index, "round_trip"),

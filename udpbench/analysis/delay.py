@@ -195,14 +195,14 @@ def delay_hidden(measured: Readings) -> Iterator[Finding]:
 
 
 def echoes_lost(measured: Readings) -> Iterator[Finding]:
-    """Find echoes that did not come back: round trips are then of those that did."""
+    """Find echoes that did not come back in time: round trips are then of those that did."""
     echoed = measured.count("receiver", "echoed_packets")
     heard = measured.count("sender", "echo_packets")
     unechoed = measured.count("receiver", "unechoed_packets")
     if echoed != heard or unechoed:
         yield Finding(
             "warning",
-            "echoes were lost: round trips leave out those, which may be the longest",
+            "echoes were lost, or too late: round trips leave out those, which may be the longest",
             "sender",
             f"{heard} of {echoed + unechoed} came back",
             "all of them",

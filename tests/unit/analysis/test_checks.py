@@ -566,8 +566,8 @@ FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
         with_counts(sender={"echo_packets": 10}, receiver={"echoed_packets": 10}),
         "warning",
         (
-            "sender: echoes were lost: round trips leave out those, which may be the longest (9 of 10 "
-            "came back); all of them; echo fewer headers: raise traffic.echo"
+            "sender: echoes were lost, or too late: round trips leave out those, which may be the "
+            "longest (9 of 10 came back); all of them; echo fewer headers: raise traffic.echo"
         ),
     ),
     (
