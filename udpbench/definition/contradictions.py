@@ -129,13 +129,18 @@ def _one_root_queue(tree: Tree, settings: Any) -> Iterator[Problem]:
 
 
 def _beside(tree: Tree, trial: Trial) -> Iterator[Problem]:
-    """Yield what is to be noted beside the counts and cannot be read."""
+    """Yield what is to be noted beside the counts and cannot be read, or not for free."""
     receive, traffic = trial.receive, trial.traffic
     blind = receive.read in ("none", "copy") or traffic.protocol == "tcp"
     limit = "a datagram's header is read: read: header or verify, protocol: udp"
     if traffic.echo is not None and blind:
         step = "change receive.read, or leave echo out"
         yield tree.problem(("traffic", "echo"), "no header, no echo", limit, step)
+    if traffic.echo is not None and trial.send.zerocopy:
+        # Completions wait in the error queue, which every poll tells of, asked or not (poll(2)).
+        what = "completions of zerocopy would keep the listener for echoes awake"
+        step = "leave echo or send.zerocopy out"
+        yield tree.problem(("traffic", "echo"), what, "", step)
     if receive.timestamps and blind:
         step = "change receive.read, or leave timestamps out"
         where = ("receive", "timestamps")

@@ -233,6 +233,13 @@ def test_a_bad_setting_is_named_with_its_limit(block: str, message: str) -> None
             ),
         ),
         (
+            "traffic: {echo: 10}\nsend: {zerocopy: true}",
+            (
+                "x.yaml:2: traffic.echo: 10: completions of zerocopy would keep the "
+                "listener for echoes awake; leave echo or send.zerocopy out"
+            ),
+        ),
+        (
             "receive: {read: none, timestamps: true}",
             (
                 "x.yaml:2: receive.timestamps: true: no header, no delay to split; a datagram's "
