@@ -71,7 +71,8 @@ struct ub_milliseconds {
     uint32_t packets[UB_MILLISECONDS];
 };
 
-/* Packets that were due between two times since the start, and were given up. */
+/* Packets that were due between two times since the start, and were given up: unsent, or where a
+ * count asks for more packets put off until later ones are due. */
 struct ub_stall {
     uint64_t from_ns;
     uint64_t until_ns;

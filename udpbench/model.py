@@ -495,7 +495,10 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Stall:
-    """Packets that were due between two times after the common start, and never offered."""
+    """Packets that were due between two times after the common start, and not offered for that.
+
+    They are unsent, or where the sender has a count went later.
+    """
 
     from_ns: int
     until_ns: int
@@ -757,7 +760,7 @@ class Result:
     pacing_p999_ns: Optional[int] = None
     pacing_max_ns: Optional[int] = None
     stalls: tuple[Stall, ...] = ()
-    """What was due and never offered, with its time after the start, over all senders."""
+    """What was due and given up, with its time after the start, over all senders."""
     send_cpu_load: Optional[float] = None
     """CPU time per time of the worker processes; 1 is one CPU all the time."""
     receive_cpu_load: Optional[float] = None

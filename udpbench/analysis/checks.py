@@ -117,15 +117,25 @@ def worker_errors(readings: Readings) -> Iterator[Finding]:
 
 
 def stalled(readings: Readings) -> Iterator[Finding]:
-    """Find a paced sender that stood still for longer than its bucket makes up for."""
+    """Find a paced sender that stood still for longer than its bucket makes up for.
+
+    One with a count goes on until that is reached, so that what it gave up may go all the same.
+    """
+    asked = {spec.name: spec.count_packets for spec in readings.record.workers}
     for stats in readings.workers("sender"):
-        if stats.counts.get("stalled_packets"):
-            yield Finding(
-                "note",
-                "the sender stood still for longer than send.bucket; the ledger has it as unsent",
-                stats.worker,
-                f"{stats.counts['stalled_packets']} packets",
-            )
+        stalled = unsent = stats.counts.get("stalled_packets", 0)
+        count = asked.get(stats.worker)
+        if count is not None:
+            unsent = min(stalled, max(count - stats.counts["attempted_packets"], 0))
+        became, value = "the ledger has it as unsent", f"{stalled} packets"
+        if unsent == 0:
+            became = "what was due went later, as count asks for it"
+        elif unsent < stalled:
+            became = "what was due went later, or is unsent in the ledger"
+            value = f"{stalled} packets, {unsent} of them unsent"
+        if stalled:
+            what = f"the sender stood still for longer than send.bucket; {became}"
+            yield Finding("note", what, stats.worker, value)
 
 
 def counter_backwards(readings: Readings) -> Iterator[Finding]:

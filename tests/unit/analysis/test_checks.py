@@ -39,6 +39,19 @@ def with_counts(sender: Mapping[str, int] = {}, receiver: Mapping[str, int] = {}
     return build.record(workers=workers)
 
 
+def with_count(count: int, **sender: int) -> TrialRecord:
+    """Return a record whose sender was asked for a count at a rate."""
+    of = build.paced(1000)
+    of = replace(of, traffic=replace(of.traffic, count_packets=count))
+    return build.record(
+        of=of,
+        workers=(
+            build.worker("sender", build.sender_counts(1000, **sender)),
+            build.worker("receiver", build.receiver_counts(1000)),
+        ),
+    )
+
+
 def with_worker(**changes: object) -> TrialRecord:
     """Return a good record whose receiver differs."""
     workers = (
@@ -274,6 +287,36 @@ FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
         (
             "left.sender0: the sender stood still for longer than send.bucket; the ledger has it as "
             "unsent (9 packets)"
+        ),
+    ),
+    (
+        checks.stalled,
+        with_count(1000, attempted_packets=1000, stalled_packets=900),
+        with_count(1000, attempted_packets=1000),
+        "note",
+        (
+            "left.sender0: the sender stood still for longer than send.bucket; what was due went "
+            "later, as count asks for it (900 packets)"
+        ),
+    ),
+    (
+        checks.stalled,
+        with_count(1000, attempted_packets=600, stalled_packets=900),
+        with_count(1000, attempted_packets=600),
+        "note",
+        (
+            "left.sender0: the sender stood still for longer than send.bucket; what was due went "
+            "later, or is unsent in the ledger (900 packets, 400 of them unsent)"
+        ),
+    ),
+    (
+        checks.stalled,
+        with_count(1000, attempted_packets=600, stalled_packets=400),
+        with_count(1000, attempted_packets=600),
+        "note",
+        (
+            "left.sender0: the sender stood still for longer than send.bucket; the ledger has it as "
+            "unsent (400 packets)"
         ),
     ),
     (
