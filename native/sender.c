@@ -12,6 +12,9 @@
 _Static_assert(sizeof(struct ub_control) == UB_CACHE_LINE_BYTES, "stop has a line of its own");
 _Static_assert(offsetof(struct ub_send_stats, last_cpu) == 15 * sizeof(uint64_t), "no padding");
 
+enum { FIRST_MESSAGES = 16 };
+static const uint64_t CALL_NS = 20000000; /* that a call should last at most */
+
 /* The registry: a new way of sending is a row here, a file, and an enum constant. */
 static const struct ub_send_way *const ways[] = {
     [UB_SEND_SENDMMSG] = &ub_send_sendmmsg,
@@ -26,6 +29,7 @@ struct sender {
     struct ub_zerocopy zerocopy; /* only with config->zerocopy */
     struct ub_pacer pacer;
     uint32_t batch;     /* messages per call at most */
+    uint32_t limit;     /* and for now */
     uint64_t *attempts; /* of each flow, by this ub_send; the stats may go on from an earlier one */
     uint64_t attempted; /* their sum */
 };
@@ -110,14 +114,14 @@ static uint32_t next_flow(const struct sender *sender, uint32_t flow) {
     }
 }
 
-/* Packets for the flow's next call: what the pacer has and count leaves, at most a batch. Whole
+/* Packets for the flow's next call: what the pacer has and count leaves, within the limit. Whole
  * messages only, but for the last one of a count, and for what is still owed at the end. */
 static uint32_t packets_for(struct sender *sender, uint32_t flow, uint64_t now_ns) {
     uint32_t segments = sender->box.segments;
     uint64_t packets = ub_pacer_available(&sender->pacer, now_ns, &sender->stats->stalled_packets);
     uint64_t left = left_to_flow(sender, flow);
-    if (packets > (uint64_t)sender->batch * segments)
-        packets = (uint64_t)sender->batch * segments;
+    if (packets > (uint64_t)sender->limit * segments)
+        packets = (uint64_t)sender->limit * segments;
     if (packets >= left)
         return (uint32_t)left;
     if (segments > 1 && now_ns < sender->config->end_ns)
@@ -233,6 +237,19 @@ static struct ub_offer make_offer(const struct sender *sender, uint32_t flow, ui
     return offer;
 }
 
+/* SO_SNDTIMEO is anew for each message: on a socket that drains slowly but steadily a call lasts as
+ * long as all that it offers, whatever the end and stop say. So it offers no more than went in the
+ * time a call should last, and little at first, when nobody knows. */
+static void adapt(struct sender *sender, int taken, uint64_t took_ns) {
+    if (took_ns > CALL_NS) {
+        uint64_t went = taken > 0 ? (uint64_t)taken * CALL_NS / took_ns : 0;
+        sender->limit = went > 1 ? (uint32_t)went : 1;
+    } else if (sender->limit < sender->batch && taken == (int)sender->limit &&
+               took_ns < CALL_NS / 2) {
+        sender->limit = sender->limit < sender->batch / 2 ? 2 * sender->limit : sender->batch;
+    }
+}
+
 /* One call on a flow; the time after it. */
 static uint64_t offer(struct sender *sender, uint32_t flow, uint32_t packets, uint64_t begun_ns) {
     const struct ub_send_config *config = sender->config;
@@ -243,6 +260,7 @@ static uint64_t offer(struct sender *sender, uint32_t flow, uint32_t packets, ui
     uint64_t now_ns = ub_now_ns();
     uint64_t sent_before = sender->stats->sent_packets;
     account(sender, &what, messages, taken);
+    adapt(sender, taken, now_ns - begun_ns);
     uint64_t sent = sender->stats->sent_packets - sent_before;
     if (config->pacing != NULL && config->rate_pps != 0)
         note_pacing(sender, &what, sent, begun_ns);
@@ -324,6 +342,7 @@ int ub_send(const struct ub_send_config *config, struct ub_send_stats *stats) {
     struct sender sender = {.config = config, .stats = stats, .way = ways[config->call]};
     sender.batch =
         config->batch < sender.way->messages_max ? config->batch : sender.way->messages_max;
+    sender.limit = sender.batch < FIRST_MESSAGES ? sender.batch : FIRST_MESSAGES;
     error = make(&sender);
     if (error == 0) {
         ub_pacer_init(&sender.pacer, config);

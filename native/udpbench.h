@@ -96,7 +96,8 @@ struct ub_stalls {
  */
 struct ub_send_config {
     uint32_t call;       /* enum ub_send_call */
-    uint32_t batch;      /* messages per call at most; the rate decides below that; send has 1 */
+    uint32_t batch;      /* messages per call at most; the rate decides below that, and how long
+                            calls last; send has 1 */
     uint32_t size_bytes; /* UDP payload */
     uint32_t flow_count;
     const int32_t *sockets; /* flow_count connected sockets, blocking, with SO_SNDTIMEO set */

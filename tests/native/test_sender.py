@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from loops import (
     SECOND_NS,
     SO_ZEROCOPY,
     TAG,
+    TIMEOUT,
+    Receiving,
     Sending,
     closed_port,
     fake,
@@ -168,16 +172,18 @@ def test_an_end_beyond_all_time_is_no_end(scripted: tuple[Any, Any]) -> None:
     assert stats["sent_packets"] == 5
 
 
-@pytest.mark.parametrize(("batch", "low", "high"), [(1024, 99, 1024), (64, 64, 64)])
+@pytest.mark.parametrize(
+    ("batch", "low", "high"), [(1024, [16, 32, 51], [16, 32, 64]), (20, [16, 20, 20], [16, 20, 20])]
+)
 def test_the_batch_follows_from_the_rate(
-    scripted: tuple[Any, Any], batch: int, low: int, high: int
+    scripted: tuple[Any, Any], batch: int, low: list[int], high: list[int]
 ) -> None:
-    """What fell due during a call makes up the next one: 100 in 10 ms at 10 kpps, or a batch."""
+    """What fell due during a call makes up the next ones: 99 or more in 10 ms at 10 kpps."""
     sender = fake(scripted, [(1, 10)])
     sender.run(count=300, rate_pps=10_000, bucket_ns=SECOND_NS, batch=batch)
-    first_sequence, offered = offers(scripted)[1]
-    assert first_sequence == 1
-    assert low <= offered <= high
+    offered = offers(scripted)[1:4]
+    assert offered[0][0] == 1
+    assert low <= [messages for _, messages in offered] <= high
 
 
 def test_a_stall_is_made_up_only_within_the_bucket(scripted: tuple[Any, Any]) -> None:
@@ -308,6 +314,37 @@ def test_the_end_is_kept_without_a_count() -> None:
         stats = sender.run()
     assert stats["sent_packets"] > 0
     assert sender.config.end_ns <= stats["last_ns"] < sender.config.end_ns + SECOND_NS
+
+
+def test_a_socket_that_drains_slowly_does_not_hold_a_call(tmp_path: Path) -> None:
+    """No message waits for long, and 1024 of them would for 5 s: the end is kept all the same."""
+    with contextlib.ExitStack() as opened:
+        ends = [
+            opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) for _ in range(2)
+        ]
+        for end, option in zip(ends, (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO), strict=True):
+            end.setsockopt(socket.SOL_SOCKET, option, TIMEOUT)
+        # Full after some 20 messages, wherever net.unix.max_dgram_qlen stands.
+        ends[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        ends[0].bind(str(tmp_path / "here"))
+        ends[1].connect(str(tmp_path / "here"))
+        receiver = Receiving(ffi, lib, ends[0])
+        receiver.start(batch=1, work_ns=5 * 10**6)
+        sender = Sending(ffi, lib, [ends[1]], duration_ns=SECOND_NS // 5)
+        stats = sender.run(batch=1024)
+        receiver.stop()
+    assert stats["sent_packets"] > 16
+    assert stats["last_ns"] < sender.config.end_ns + SECOND_NS // 2
+
+
+def test_calls_become_longer_and_shorter_with_their_time(scripted: tuple[Any, Any]) -> None:
+    """Twice as many messages after a short call, and as many as fit into 20 ms after a long one."""
+    sender = fake(scripted, [(16, 0), (32, 0), (60, 40), (-errno.EAGAIN, 40)])
+    sender.run(count=400, batch=64)
+    offered = [messages for _, messages in offers(scripted)]
+    assert [16, 32, 64] == offered[:3]
+    assert 1 <= offered[3] <= 30
+    assert [1, 2, 4, 8, 16, 32, 64] == offered[4:11]
 
 
 STOPS = {
