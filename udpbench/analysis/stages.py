@@ -120,7 +120,9 @@ STAGES = (
                 _counter("sender", RULES_OUT),
                 _nothing,
                 lambda readings: readings.count("sender", "eperm"),
-                "other traffic of the host meets the rule",
+                # A call that took some messages hides the errno of the one that it stopped at.
+                "other traffic of the host meets the rule; or it drops by chance or a limit, and a "
+                "packet that a call stopped at was offered again: send.call: send tells of each",
             ),
         ),
         reasons=("NETFILTER_DROP",),
