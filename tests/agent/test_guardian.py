@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from settings_world import fake_host
 
+import udpbench
 from udpbench.agent.guardian import Guardian
 from udpbench.agent.host import Host
 from udpbench.agent.journal import Journal
@@ -206,3 +207,22 @@ def test_a_guardian_whose_python_is_missing_is_an_error(
     with pytest.raises(FileNotFoundError):
         Guardian.start(host, Journal(host, "run"))
     assert before == set(Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.parametrize("rest", ["", os.pathsep, f"lib{os.pathsep}/usr/lib"])
+def test_a_guardian_imports_nothing_from_the_current_folder(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: str
+) -> None:
+    """It may be root's, and the folder anybody's, as /tmp; what PYTHONPATH names stays in it."""
+    ran = tmp_path / "ran"
+    (tmp_path / "signal.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", rest)
+    guardian = Guardian.start(host, Journal(host, "run"))
+    folder = Path(f"/proc/{guardian.process.pid}/cwd").readlink()
+    words = Path(f"/proc/{guardian.process.pid}/environ").read_text().split("\0")
+    guardian.release()
+    own = str(Path(udpbench.__file__).parents[1])
+    named = [str(tmp_path / "lib"), "/usr/lib"] if rest.strip(os.pathsep) else []
+    assert (Path("/"), False) == (folder, ran.exists())
+    assert f"PYTHONPATH={os.pathsep.join([own, *named])}" in words
