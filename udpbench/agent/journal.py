@@ -109,11 +109,17 @@ class Journal:
 
     def begin(self, setting: Setting, before: Any, index: Optional[int] = None) -> Entry:
         """Record what is about to be changed and what was read; OSError where that fails."""
-        if self._file is None:
-            self._create()
         entry = Entry(self._last + 1, setting, before, index=index)
         line = {"seq": entry.seq, "setting": asdict(setting), "before": before, "index": index}
-        self._append(line, durable=True)
+        try:
+            if self._file is None:
+                self._create()
+            self._append(line, durable=True)
+        except BaseException:
+            # A file without its first line, as of a full disk, would make the next lines useless.
+            if self._file is not None:
+                self.discard()
+            raise
         self._last = entry.seq
         self._entries[entry.seq] = entry
         return entry
@@ -140,9 +146,10 @@ class Journal:
             self.close()
 
     def discard(self) -> None:
-        """Remove a file in which nothing is pending: who made it died before its first change."""
+        """Remove a file in which nothing is pending: who made it came to no change."""
         if not self._entries:
             self.path.unlink(missing_ok=True)
+            self.close()
 
     def close(self) -> None:
         """Let go of the file and its lock; what is pending stays on disk."""
