@@ -53,6 +53,10 @@ class World:
         """Writes that change the value and then fail."""
         self.journal = Journal(self.host, "run")
         self.kinds = {"fake": Kind(self.read, self.write, rounded=self.rounded)}
+        self.unforeseen: set[tuple[str, Any]] = set()
+        """Writes that fail with what no kernel says: with a fault of udpbench."""
+        self.unreadable: set[str] = set()
+        """Targets whose reads do so."""
         self.rounds_up = False
         """Every write is taken as one more than was asked for, and that counts as rounded."""
         self.gone_to_writes: set[tuple[str, Any]] = set()
@@ -73,6 +77,8 @@ class World:
 
     def read(self, _: Host, target: str) -> Any:
         """Read a value; ENODEV where there is none."""
+        if target in self.unreadable:
+            raise AttributeError("no attribute get_attr")
         if target not in self.values:
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
         return self.values[target]
@@ -84,6 +90,8 @@ class World:
         self.values.pop(self.takes_along.get((target, value), ""), None)
         if (target, value) in self.refused:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        if (target, value) in self.unforeseen:
+            raise IndexError("list index out of range")
         if (target, value) in self.gone_to_writes:
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
         if (target, value) not in self.kept:

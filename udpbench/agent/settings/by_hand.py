@@ -19,7 +19,14 @@ from udpbench.model import Setting
 
 
 def command(setting: Setting, value: Any) -> str:
-    """Return a shell command that sets ``value`` where ``setting`` changed it."""
+    """Return a shell command that sets ``value`` where ``setting`` changed it; else it in words."""
+    try:
+        return _command(setting, value)
+    except Exception:  # noqa: BLE001 - it is asked for while restoring, which has to go on
+        return _told(setting, value)
+
+
+def _command(setting: Setting, value: Any) -> str:
     interface, _, rest = setting.target.partition("/")
     if setting.kind == "firewall":
         return shlex.join(iptables.by_hand(rules.parse(setting.target), bool(value)))
@@ -146,4 +153,8 @@ def _writes(setting: Setting, interface: str, rest: str, value: Any) -> str:
     if setting.kind == "napi_cpus" and all(cpus == value[0] for cpus in value):
         listed = ",".join(map(str, value[0]))
         return f"for pid in $(pgrep napi/{interface}-); do taskset -cp {listed} $pid; done"
+    return _told(setting, value)
+
+
+def _told(setting: Setting, value: Any) -> str:
     return f"put {setting.kind} {setting.target} back to {value}"

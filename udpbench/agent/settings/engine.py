@@ -23,10 +23,6 @@ from udpbench.errors import RestoreError, SettingRefused
 from udpbench.model import Change, Planned, Scope, Setting
 
 
-class _Unrestored(Exception):
-    """Why one change could not be undone."""
-
-
 def _interface(setting: Setting) -> str:
     return setting.target.partition("/")[0]
 
@@ -112,7 +108,7 @@ class Engine:
         """Say whether a queue or a thread is not there, which another setting may bring."""
         try:
             self._kind(setting).read(self._host, setting.target)
-        except (_Unrestored, *refusal.FAILURES) as error:
+        except (refusal.Unrestored, *refusal.FAILURES) as error:
             return refusal.is_gone(error) or getattr(error, "errno", None) == errno.ENXIO
         return False
 
@@ -309,7 +305,7 @@ class Engine:
             kind = self._kind(setting)
             now = kind.read(self._host, setting.target)
             put_back = self._put_back(kind, entry, now, force)
-        except (_Unrestored, *refusal.FAILURES) as error:
+        except Exception as error:  # noqa: BLE001 - no fault of one kind may keep others in force
             if not refusal.is_gone(error) or not self._is_gone(entry):
                 mend = by_hand.command(setting, entry.before)
                 why = refusal.explain(setting, error)
@@ -335,21 +331,21 @@ class Engine:
         try:
             kind = self._kind(entry.setting)
             return kind.same(entry.before, kind.read(self._host, entry.setting.target))
-        except (_Unrestored, *refusal.FAILURES) as error:
+        except Exception as error:  # noqa: BLE001 - as in _undo: it counts as not gone
             # A driver may say ENODEV of a card that sleeps: the interface is known to be there.
             asleep = entry.index is not None and getattr(error, "errno", None) == errno.ENODEV
             return refusal.is_gone(error) and not asleep
 
     def _kind(self, setting: Setting) -> Kind:
         if setting.kind not in self._kinds:
-            raise _Unrestored(f"this agent knows no kind {setting.kind}")
+            raise refusal.Unrestored(f"this agent knows no kind {setting.kind}")
         return self._kinds[setting.kind]
 
     def _put_back(self, kind: Kind, entry: Entry, now: Any, force: bool) -> Any:
         if kind.same(entry.before, now):
             return now
         if entry.applied and not force and not kind.same(entry.after, now):
-            raise _Unrestored(
+            raise refusal.Unrestored(
                 f"somebody else changed it: it was set from {entry.before!r} to {entry.after!r} "
                 f"and is {now!r} now; it was left alone (udpbench restore --force overwrites it)"
             )
@@ -357,5 +353,5 @@ class Engine:
             kind.write(self._host, entry.setting.target, entry.before)
         put_back = kind.read(self._host, entry.setting.target)
         if not kind.same(entry.before, put_back):
-            raise _Unrestored(f"set back to {entry.before!r}, it is {put_back!r}")
+            raise refusal.Unrestored(f"set back to {entry.before!r}, it is {put_back!r}")
         return put_back

@@ -65,10 +65,19 @@ def is_gone(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _GONE
 
 
+class Unrestored(Exception):
+    """Why one change could not be undone, in words."""
+
+
 def explain(setting: Setting, error: BaseException) -> str:
-    """Return the kernel's text, and what would do instead where that is known."""
+    """Return the kernel's text, and what would do instead where that is known.
+
+    What is none of ``FAILURES`` is a fault of udpbench: its class is told, too.
+    """
     if isinstance(error, KeyError):
         return f"the value has no {error}"
+    if not isinstance(error, (Unrestored, *FAILURES)):
+        return f"{type(error).__name__}: {error}"
     if not isinstance(error, OSError):
         return str(error)
     text = error.strerror or str(error)
