@@ -17,6 +17,7 @@ BOOT_ID = "6ab1c5d0-0000-4000-8000-000000000001"
 FILES = {
     "proc/sys/kernel/random/boot_id": BOOT_ID,
     "proc/self/ns/net": "",
+    "proc/thread-self/net/unix": "Num       RefCount Protocol Flags    Type St Inode Path",
     "proc/sys/net/core/rmem_max": "212992",
     "proc/sys/vm/dirty_bytes": "0",
     "proc/sys/vm/dirty_ratio": "20",

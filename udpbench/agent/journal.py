@@ -303,11 +303,20 @@ def run_of(path: Path) -> str:
 
 def abandoned(host: Host) -> tuple[Path, ...]:
     """Return the journals of this place that no living process holds."""
-    found = []
-    for path in leftovers(host).here:
-        try:
-            os.close(_lock(path, wait=False))
-        except (RestoreError, FileNotFoundError):
-            continue
-        found.append(path)
-    return tuple(found)
+    return tuple(path for path in leftovers(host).here if _is_held(path) is False)
+
+
+def in_use(host: Host) -> tuple[Path, ...]:
+    """Return the journals of this place that a process holds: a run, its guardian or a restore."""
+    return tuple(path for path in leftovers(host).here if _is_held(path))
+
+
+def _is_held(path: Path) -> Optional[bool]:
+    """Say whether a process holds a journal's lock; None where the file is gone."""
+    try:
+        os.close(_lock(path, wait=False))
+    except RestoreError:
+        return True
+    except FileNotFoundError:
+        return None
+    return False
