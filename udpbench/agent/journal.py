@@ -107,6 +107,11 @@ class Journal:
         """What is not undone yet, in the order of the changes."""
         return tuple(self._entries.values())
 
+    @property
+    def file(self) -> Optional[int]:
+        """The descriptor that holds the lock; None where there is no file."""
+        return self._file
+
     def begin(self, setting: Setting, before: Any, index: Optional[int] = None) -> Entry:
         """Record what is about to be changed and what was read; OSError where that fails."""
         entry = Entry(self._last + 1, setting, before, index=index)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Optional
 
@@ -252,10 +252,12 @@ class Engine:
         except OSError:
             return None
 
-    def _careful(self, kind: Kind, setting: Setting) -> AbstractContextManager[None]:
-        if not kind.flaps:
-            return nullcontext()
-        return ridden_out(self._host, setting.target.partition("/")[0])
+    @contextmanager
+    def _careful(self, kind: Kind, setting: Setting) -> Iterator[None]:
+        """Ride out a flapping link; a program that outlives this agent keeps the journal locked."""
+        flapping = ridden_out(self._host, _interface(setting)) if kind.flaps else nullcontext()
+        with self._host.lending(self._journal.file), flapping:
+            yield
 
     # --- undoing -------------------------------------------------------------------------------
 
