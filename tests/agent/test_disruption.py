@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from settings_world import fake_host
 
 from udpbench.agent.host import Host
+from udpbench.agent.journal import Journal
 from udpbench.agent.settings import disruption
 from udpbench.agent.settings.disruption import Request, give_back, ridden_out
+from udpbench.agent.settings.engine import Engine
+from udpbench.agent.settings.registry import Kind
+from udpbench.errors import RestoreError
+from udpbench.model import Setting
 
 ADDRESS: Request = ("addr", (("address", "fd00::1"), ("index", 7)))
 LINK_LOCAL: Request = ("addr", (("address", "fe80::1"), ("index", 7)))
@@ -30,6 +37,11 @@ class Flapping(Host):
         self.needs: dict[Request, Request] = {}
         """What is refused as long as something else is not there."""
         self.carrier = True
+        self.size = 1500
+
+    def name_of(self, _: int) -> str:
+        """Return its name."""
+        return "eth3"
 
     def index(self, _: str) -> int:
         """Return its index."""
@@ -55,6 +67,7 @@ class Flapping(Host):
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flapping:
     """Return a host whose interface has two things."""
+    fake_host(tmp_path)
     host = Flapping(tmp_path)
     host.has = [ADDRESS, NETWORK]
     monkeypatch.setattr(disruption, "belongings", lambda *_: list(host.has))
@@ -110,3 +123,68 @@ def test_what_is_there_or_the_kernels_own_is_no_failure(host: Flapping) -> None:
     host.refused = {DEFAULT: errno.EEXIST, LINK_LOCAL: errno.EACCES}
     give_back(host, [ADDRESS, LINK_LOCAL, DEFAULT], [ADDRESS])
     assert [ADDRESS, NETWORK] == host.has
+
+
+SIZE = Setting("size", "eth3", 9000)
+SIZES = {
+    "size": Kind(
+        lambda host, _: host.size,  # type: ignore[attr-defined]
+        lambda host, _, value: setattr(host, "size", value),
+        flaps=True,
+    )
+}
+
+
+def killed(host: Flapping, during: str) -> Engine:
+    """Return the guardian's engine after an agent was killed while the link was down."""
+    journal = Journal(host, "run")
+
+    def write(_: Host, __: str, value: int) -> None:
+        host.size = value
+        if (value == 9000) == (during == "apply"):
+            host.path("/copy").write_bytes(journal.path.read_bytes())
+
+    engine = Engine(host, journal, ["namespace"], {"size": replace(SIZES["size"], write=write)})
+    engine.apply([SIZE])
+    engine.restore()
+    journal.path.write_bytes(host.path("/copy").read_bytes())
+    host.has = []
+    host.size = 9000
+    return Engine(host, Journal.open(host, journal.path), (), SIZES)
+
+
+@pytest.mark.parametrize("during", ["apply", "restore"])
+@pytest.mark.parametrize("size", [1500, 9000])
+def test_what_a_link_had_is_given_back_for_a_killed_agent(
+    host: Flapping, during: str, size: int
+) -> None:
+    """Whether the driver had set the value by then or not."""
+    guardian = killed(host, during)
+    host.size = size
+    guardian.restore()
+    assert (1500, [ADDRESS, NETWORK]) == (host.size, host.has)
+    assert [] == host.listdir("/run/udpbench")
+
+
+@pytest.mark.parametrize("size", [1500, 9000])
+def test_what_cannot_be_given_back_for_a_killed_agent_is_told(host: Flapping, size: int) -> None:
+    """The value is put back all the same, and force does without the rest."""
+    guardian = killed(host, "apply")
+    host.size = size
+    host.refused[NETWORK] = errno.ESRCH
+    with pytest.raises(RestoreError, match=r"its link could not .*: route 10\.1\.0\.0/16: No such"):
+        guardian.restore()
+    assert (1500, [ADDRESS]) == (host.size, host.has)
+    guardian.restore(force=True)
+    assert [] == host.listdir("/run/udpbench")
+
+
+def test_what_is_there_again_is_not_given_back_later(host: Flapping) -> None:
+    """What somebody takes away after a change is not the change's to give back."""
+    journal = Journal(host, "run")
+    engine = Engine(host, journal, ["namespace"], SIZES)
+    engine.apply([SIZE])
+    assert [()] == [entry.along for entry in journal.pending]
+    host.has = [ADDRESS]
+    engine.restore()
+    assert [ADDRESS] == host.has

@@ -73,6 +73,31 @@ def test_a_later_process_finds_what_is_pending(host: Host, journal: Journal) -> 
     assert 3 == opened.last_seq
 
 
+ALONG = (("addr", (("address", "fd00::1"), ("index", 7))), ("route", (("dst", "default"),)))
+
+
+def test_what_goes_with_a_link_is_known_until_it_is_back(host: Host, journal: Journal) -> None:
+    """Whoever is killed meanwhile leaves it for the next to make again."""
+    first = journal.begin(fake("a", 10), 1)
+    journal.takes(first, ALONG)
+    second = journal.begin(fake("b", 20), 2)
+    journal.takes(second, ALONG)
+    journal.takes(second, ())
+    second = journal.applied(second, 20)
+    journal.close()
+    opened = Journal.open(host, journal.path)
+    assert (replace(first, along=ALONG), second) == opened.pending
+    assert ((), True) == (second.along, second.applied)
+
+
+def test_what_goes_with_a_link_is_known_without_a_disk(journal: Journal) -> None:
+    """A full one keeps no change from being undone."""
+    entry = journal.begin(fake("a", 10), 1)
+    with largest_file(journal.path.stat().st_size):
+        journal.takes(entry, ALONG)
+    assert (replace(entry, along=ALONG),) == journal.pending
+
+
 def test_the_file_goes_with_the_last_change(host: Host, journal: Journal) -> None:
     """And comes back with the next, whose number goes on."""
     journal.undone(journal.begin(fake("a", 10), 1))

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,6 +38,8 @@ class Entry:
     applied: bool = False
     index: Optional[int] = None
     """Of the interface that the target names: a name may change, or become another one's."""
+    along: tuple[Any, ...] = ()
+    """While its link may be down for the change or the undoing: requests for what it had before."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +135,18 @@ class Journal:
     def applied(self, entry: Entry, after: Any) -> Entry:
         """Record what was read back after the change."""
         self._append({"seq": entry.seq, "after": after})
-        entry = replace(entry, after=after, applied=True)
+        entry = replace(self._entries[entry.seq], after=after, applied=True)
         self._entries[entry.seq] = entry
         return entry
+
+    def takes(self, entry: Entry, along: Sequence[Any]) -> None:
+        """Record what a write may take along with a link, or with nothing, that all of it is back.
+
+        A failure to record it is harmless as long as this process lives.
+        """
+        self._entries[entry.seq] = replace(self._entries[entry.seq], along=tuple(along))
+        with suppress(OSError):
+            self._append({"seq": entry.seq, "along": along})
 
     def undone(self, entry: Entry) -> None:
         """Record that a change is undone; the file goes with the last one.
@@ -258,6 +270,9 @@ def _replay(entries: dict[int, Entry], plain: dict[str, Any]) -> None:
     if "setting" in plain:
         setting, index = decode(Setting, plain["setting"]), plain.get("index")
         entries[seq] = Entry(seq, setting, plain["before"], index=index)
+    elif "along" in plain:
+        along = ((noun, tuple(map(tuple, fields))) for noun, fields in plain["along"])
+        entries[seq] = replace(entries[seq], along=tuple(along))
     elif "after" in plain:
         entries[seq] = replace(entries[seq], after=plain["after"], applied=True)
     else:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from udpbench.agent.host import Host
 
@@ -43,14 +43,18 @@ Request = tuple[str, tuple[tuple[str, Any], ...]]
 
 
 @contextmanager
-def ridden_out(host: Host, interface: str) -> Iterator[None]:
+def ridden_out(
+    host: Host, interface: str, note: Callable[[Sequence[Request]], None] = lambda _: None
+) -> Iterator[None]:
     """Run a change that may take the link down; afterwards it is up as before, with all it had.
 
-    OSError ETIMEDOUT where the carrier does not come back.
+    ``note`` is told what it had, and nothing once it has that again. OSError ETIMEDOUT where the
+    carrier does not come back.
     """
     index = host.index(interface)
     carrier = has_carrier(host, interface)
     had = belongings(host, index)
+    note(had)
     try:
         yield
     finally:
@@ -60,6 +64,7 @@ def ridden_out(host: Host, interface: str) -> Iterator[None]:
                 host.wait_for(what, lambda: has_carrier(host, interface), CARRIER_DEADLINE_S)
         finally:
             give_back(host, had, belongings(host, index))
+            note(())
 
 
 def has_carrier(host: Host, interface: str) -> bool:
@@ -132,7 +137,7 @@ def _routes(host: Host, index: int) -> list[Request]:
     return found
 
 
-def give_back(host: Host, had: list[Request], have: list[Request]) -> None:
+def give_back(host: Host, had: Sequence[Request], have: Sequence[Request]) -> None:
     """Make again what is missing; what somebody has made meanwhile stays.
 
     Goes on after a refusal, and raises OSError at the end with each one's words.

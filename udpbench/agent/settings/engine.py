@@ -9,14 +9,14 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, Optional
 
 from udpbench.agent.host import Host
 from udpbench.agent.journal import Entry, Journal
-from udpbench.agent.settings import by_hand, refusal
-from udpbench.agent.settings.disruption import ridden_out
+from udpbench.agent.settings import by_hand, disruption, refusal
 from udpbench.agent.settings.protected import diverting, protected
 from udpbench.agent.settings.registry import KINDS, Kind
 from udpbench.errors import RestoreError, SettingRefused
@@ -232,7 +232,7 @@ class Engine:
             text = f"the journal {self._journal.path} cannot be written: {error.strerror}{step}"
             return None, text
         try:
-            with self._careful(kind, setting):
+            with self._careful(kind, entry):
                 kind.write(self._host, setting.target, setting.value)
             after = kind.read(self._host, setting.target)
             self._journal.applied(entry, after)
@@ -253,9 +253,12 @@ class Engine:
             return None
 
     @contextmanager
-    def _careful(self, kind: Kind, setting: Setting) -> Iterator[None]:
+    def _careful(self, kind: Kind, entry: Entry) -> Iterator[None]:
         """Ride out a flapping link; a program that outlives this agent keeps the journal locked."""
-        flapping = ridden_out(self._host, _interface(setting)) if kind.flaps else nullcontext()
+        flapping: AbstractContextManager[None] = nullcontext()
+        if kind.flaps:
+            note = partial(self._journal.takes, entry)
+            flapping = disruption.ridden_out(self._host, _interface(entry.setting), note)
         with self._host.lending(self._journal.file), flapping:
             yield
 
@@ -288,8 +291,8 @@ class Engine:
         left = [entry for entry in entries if entry.seq in failures and not self._is_gone(entry)]
         if left:
             raise RestoreError("\n".join(failures[entry.seq] for entry in left))
-        for entry in entries if failures else ():
-            if entry in self._journal.pending:
+        for entry in self._journal.pending if failures else ():
+            if entry.seq > seq:
                 self._journal.undone(entry)
         return tuple(undone)
 
@@ -306,7 +309,10 @@ class Engine:
         try:
             kind = self._kind(setting)
             now = kind.read(self._host, setting.target)
-            put_back = self._put_back(kind, entry, now, force)
+            try:
+                self._give_back(entry, force)
+            finally:
+                put_back = self._put_back(kind, entry, now, force)
         except Exception as error:  # noqa: BLE001 - no fault of one kind may keep others in force
             if not refusal.is_gone(error) or not self._is_gone(entry):
                 mend = by_hand.command(setting, entry.before)
@@ -314,6 +320,20 @@ class Engine:
                 failures[entry.seq] = f"{setting.kind} {setting.target}: {why}; by hand: {mend}"
                 return None
         return Change(setting, now, put_back)
+
+    def _give_back(self, entry: Entry, force: bool) -> None:
+        """Make again what a link lost when an agent was killed while it was down."""
+        if not entry.along or entry.index is None:
+            return
+        have = disruption.belongings(self._host, entry.index)
+        try:
+            disruption.give_back(self._host, entry.along, have)
+        except OSError as error:
+            if not force:
+                raise refusal.Unrestored(
+                    f"what went with its link {error.strerror} (udpbench restore --force does "
+                    "without)"
+                ) from error
 
     def _by_its_name(self, entry: Entry) -> tuple[Entry, bool]:
         """Return a change under its interface's present name, and whether that is still there."""
@@ -332,7 +352,8 @@ class Engine:
             return True
         try:
             kind = self._kind(entry.setting)
-            return kind.same(entry.before, kind.read(self._host, entry.setting.target))
+            now = kind.read(self._host, entry.setting.target)
+            return not entry.along and kind.same(entry.before, now)
         except Exception as error:  # noqa: BLE001 - as in _undo: it counts as not gone
             # A driver may say ENODEV of a card that sleeps: the interface is known to be there.
             asleep = entry.index is not None and getattr(error, "errno", None) == errno.ENODEV
@@ -351,7 +372,7 @@ class Engine:
                 f"somebody else changed it: it was set from {entry.before!r} to {entry.after!r} "
                 f"and is {now!r} now; it was left alone (udpbench restore --force overwrites it)"
             )
-        with self._careful(kind, entry.setting):
+        with self._careful(kind, entry):
             kind.write(self._host, entry.setting.target, entry.before)
         put_back = kind.read(self._host, entry.setting.target)
         if not kind.same(entry.before, put_back):
