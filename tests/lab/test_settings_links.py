@@ -69,6 +69,7 @@ def test_what_a_flapping_link_loses_is_given_back(pair: tuple[Inside, Inside]) -
         "ip address add 10.9.9.9/24 dev receive0"
         " && ip -6 address add fd09::9/64 dev receive0 nodad"
         " && ip route add 10.66.0.0/16 via 10.9.9.1"
+        " && ip route add 192.0.2.0/24 dev receive0 && ip route add default via 192.0.2.1"
         " && ip -6 route add fd66::/64 via fd09::1"
         " && ip neighbour add 10.9.9.1 lladdr 02:00:00:00:00:02 dev receive0 nud permanent"
     )
