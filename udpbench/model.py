@@ -773,6 +773,14 @@ class Result:
     workers: tuple[WorkerResult, ...] = ()
 
     @property
+    def ledger_received_packets(self) -> Optional[int]:
+        """Packets that reached the end of their way, as the ledger closes; None without a ledger.
+
+        Received ones, less those that a log could not take.
+        """
+        return self.ledger.received_packets if self.ledger is not None else None
+
+    @property
     def unaccounted(self) -> Optional[int]:
         """Packets the ledger could not place, with their sign; None where there is no ledger."""
         return self.ledger.unaccounted if self.ledger is not None else None

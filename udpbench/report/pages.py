@@ -28,6 +28,7 @@ from udpbench.report.story import (
     findings_of,
     hosts_of,
     in_groups,
+    n_of,
     name_of,
     reason,
     representative,
@@ -198,8 +199,7 @@ def _median(found: Estimate | None, unit: str, point: Point) -> str:
     """Return a median; with its n where not every valid trial knows the metric."""
     if found is None:
         return "–"
-    n = "" if found.n == len(point.valid) else f" (n = {found.n})"
-    return show_number(found.median, unit) + n
+    return show_number(found.median, unit) + n_of(found, point)
 
 
 def _in_words(name: str) -> str:

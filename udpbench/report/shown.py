@@ -23,6 +23,8 @@ BIN_NS = 100 * 10**6
 MOST_TIMELINES = 4
 """Points that are shown over time; of more points the extreme ones."""
 RECEIVED, UNACCOUNTED = "received", "unaccounted"
+UNCERTAIN = "one of those stages"
+"""Packets that the kernel counted merged, beyond the least that a stage must have taken."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def ways(chapter: Chapter) -> tuple[Way, ...]:
         result = representative(point)
         if result is None or result.ledger is None or not result.sent_packets:
             continue
-        counts = [(RECEIVED, result.received_packets or 0)]
+        counts = [(RECEIVED, result.ledger.received_packets)]
         counts += [
             (entry.stage, entry.packets)
             for entry in result.ledger.entries
@@ -114,6 +116,9 @@ def ways(chapter: Chapter) -> tuple[Way, ...]:
         ]
         if result.ledger.unaccounted:
             counts.append((UNACCOUNTED, result.ledger.unaccounted))
+        if any(entry.at_most is not None for entry in result.ledger.entries):
+            rest = result.sent_packets - sum(packets for _, packets in counts)
+            counts += [(UNCERTAIN, rest)] if rest > 0 else []
         parts = tuple((name, packets / result.sent_packets) for name, packets in counts)
         repetition = result.trial.repetition
         found.append(Way(name_of(point), repetition, result.sent_packets, parts))

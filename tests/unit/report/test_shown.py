@@ -11,6 +11,7 @@ from analysis.build import (
     experiment,
     failed,
     lossy,
+    merged,
     paced,
     receiver_counts,
     record,
@@ -18,12 +19,14 @@ from analysis.build import (
     series,
     specs,
     trial,
+    unlogged,
     worker,
 )
 
 from report.stored import swept
 from udpbench.model import SECOND_NS, Experiment, Snapshot, TrialRecord
-from udpbench.report.shown import Step, dots, heats, shown_over_time, timelines, ways
+from udpbench.report.figures import draw_ways
+from udpbench.report.shown import UNCERTAIN, Step, dots, heats, shown_over_time, timelines, ways
 from udpbench.report.story import Chapter, tell
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
@@ -77,6 +80,20 @@ def test_what_is_unaccounted_is_a_part_of_the_way() -> None:
     """It is drawn, with its sign."""
     (way,) = ways(chapter(record(1000, 990)))
     assert (("received", 0.99), ("unaccounted", 0.01)) == way.parts
+
+
+def test_what_no_log_took_is_not_received_as_well() -> None:
+    """The way ends once."""
+    (way,) = ways(chapter(unlogged(400)))
+    assert (("received", 0.6), ("app_log", 0.4)) == way.parts
+
+
+def test_what_was_counted_merged_is_drawn_as_far_as_it_is_known() -> None:
+    """The least that each stage took, and the rest of the way as belonging to one of them."""
+    (way,) = ways(chapter(merged()))
+    shares = [("received", 840), ("udp_no_port", 120), (UNCERTAIN, 10)]
+    assert tuple((name, packets / 970) for name, packets in shares) == way.parts
+    assert draw_ways([way]).axes
 
 
 def test_what_was_never_sent_is_no_part_of_the_way() -> None:
