@@ -44,9 +44,12 @@ RING_FULL = {
     None: ("link.{interface}.rx_missed_errors",),
 }
 """Driver → counters of a full receive ring; None: of any other driver (if_link.h)."""
+RING_WITH_XDP = ("virtio_net",)
+"""Drivers that count there what an XDP program dropped, too (virtio_net.c: receive_small_xdp)."""
 XDP_DROPS = (
     "ethtool.{interface}.rx_queue_*_xdp_drops",
     "ethtool.{interface}.rx[0-9]_xdp_drops",
+    "ethtool.{interface}.rx[0-9][0-9]_xdp_drops",
     "ethtool.{interface}.rx_xdp_drop",
 )
 """As veth, virtio_net and mlx5 name them; a driver has one of the forms."""
@@ -141,7 +144,12 @@ def rx_ring(readings: Readings) -> Span | None:
     if drivers == {"veth"}:
         return exactly(0)
     known = [RING_FULL.get(driver, RING_FULL[None]) for driver in drivers]
-    return counted(readings, *known[0]) if len(known) == 1 else None
+    full = readings.total("receiver", *known[0]) if len(known) == 1 else None
+    if full is None:
+        return None
+    if drivers <= set(RING_WITH_XDP):
+        full -= readings.total("receiver", *XDP_DROPS) or 0
+    return exactly(full)
 
 
 def rx_xdp(readings: Readings) -> Span | None:

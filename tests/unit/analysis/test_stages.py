@@ -289,16 +289,29 @@ def test_without_a_hook_nothing_is_lost_there_and_unknown_is_not_none() -> None:
     assert (None, None) == (entry(unknown, "rx_xdp").packets, entry(unknown, "rx_tc").packets)
 
 
+def on(driver: str | None, record: TrialRecord) -> TrialRecord:
+    """Return the same trial on a receiver whose interface has another driver."""
+    nic = build.facts("right", "receive0", "10.0.0.1/24", driver=driver)
+    return build.replace(record, facts={**record.facts, "right": nic})
+
+
 def test_a_virtual_nics_ring_is_read_per_queue() -> None:
     """virtio_net's own name for it, and not its XDP drops."""
     moves = right(ethtool__receive0__rx0_drops=4, ethtool__receive0__rx1_drops=3)
-    record = build.lossy(1000, moves, 7)
-    nic = build.facts("right", "receive0", "10.0.0.1/24", driver="virtio_net")
-    record = build.replace(record, facts={**record.facts, "right": nic})
+    record = on("virtio_net", build.lossy(1000, moves, 7))
     assert {"rx_ring": 7} == entries(record)
     assert {"ethtool.receive0.rx0_drops": 4, "ethtool.receive0.rx1_drops": 3} == entry(
         record, "rx_ring"
     ).parts
+
+
+@pytest.mark.parametrize("queue", [0, 11])
+def test_a_virtual_nic_counts_what_xdp_dropped_among_its_drops(queue: int) -> None:
+    """Nine that a program dropped raise both counters, and seven more the ring's alone."""
+    drops = {"drops": 9 + 7, "xdp_drops": 9}
+    moves = {f"ethtool.receive0.rx{queue}_{name}": value for name, value in drops.items()}
+    record = on("virtio_net", build.lossy(1000, {"right": moves}, 16))
+    assert {"rx_ring": 7, "rx_xdp": 9} == entries(record)
 
 
 def test_an_entry_says_on_which_cpu_and_by_which_worker() -> None:
