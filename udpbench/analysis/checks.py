@@ -133,7 +133,7 @@ def counter_backwards(readings: Readings) -> Iterator[Finding]:
     for stage in STAGES:
         hosts = readings.roles.senders if stage.role == "sender" else readings.roles.receivers
         for host in hosts:
-            for pattern in stage.counters:
+            for pattern in (*stage.counters, *stage.by_driver(readings)):
                 if host not in readings.deltas:
                     continue
                 for text in readings.deltas[host].went_backwards(readings.named(host, pattern)):

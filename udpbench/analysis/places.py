@@ -140,16 +140,26 @@ def rx_ring(readings: Readings) -> Span | None:
 
     A veth's ring is filled by its peer, which counts what does not fit: stage ``tx_device``.
     """
-    drivers = {readings.driver(host) for host in readings.roles.receivers}
+    drivers = _receiving_drivers(readings)
     if drivers == {"veth"}:
         return exactly(0)
-    known = [RING_FULL.get(driver, RING_FULL[None]) for driver in drivers]
-    full = readings.total("receiver", *known[0]) if len(known) == 1 else None
+    full = readings.total("receiver", *ring_counters(readings))
     if full is None:
         return None
     if drivers <= set(RING_WITH_XDP):
         full -= readings.total("receiver", *XDP_DROPS) or 0
     return exactly(full)
+
+
+def ring_counters(readings: Readings) -> tuple[str, ...]:
+    """Return the counters of the receivers' full rings; none where each has others, or a veth."""
+    drivers = _receiving_drivers(readings)
+    known = [RING_FULL.get(driver, RING_FULL[None]) for driver in drivers if driver != "veth"]
+    return known[0] if len(known) == len(drivers) == 1 else ()
+
+
+def _receiving_drivers(readings: Readings) -> set[str | None]:
+    return {readings.driver(host) for host in readings.roles.receivers}
 
 
 def rx_xdp(readings: Readings) -> Span | None:
@@ -191,9 +201,8 @@ def backlog_charges_peer(readings: Readings) -> bool:
     ring first and counts it in ``rx_queue_N_xdp_packets``; then the other end is not charged. Nor
     is that of any other driver. The other end is the sender, or the receiver's port of a bridge.
     """
-    drivers = {readings.driver(host) for host in readings.roles.receivers}
     polled = readings.counter("receiver", NAPI_PACKETS)
-    return drivers == {"veth"} and not polled
+    return _receiving_drivers(readings) == {"veth"} and not polled
 
 
 def rx_backlog(readings: Readings) -> Span | None:

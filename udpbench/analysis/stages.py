@@ -52,6 +52,8 @@ class Stage:
     unit: Literal["packet", "skb"] = "packet"
     """What the counters count; a skb may hold many packets, where GSO or GRO is in use."""
     scope: Scope | Literal["worker"] = "namespace"
+    by_driver: Callable[[Readings], tuple[str, ...]] = lambda _: ()
+    """Counters that the expression reads besides, by the drivers of the role's hosts."""
     parts: str = ""
     """Counters that say where exactly: by queue, CPU or kind; ``worker.`` and a field of workers,
     ``machine.`` and a counter of the machine."""
@@ -174,6 +176,7 @@ STAGES = (
         "ring of a veth is its peer's drop: tx_device.",
         "a longer ring, more queues, more CPU time for the queue's interrupt",
         unit="packet",
+        by_driver=places.ring_counters,
         parts="ethtool.{interface}.rx*_drops",
     ),
     Stage(
@@ -184,7 +187,7 @@ STAGES = (
         "An XDP program on the receiving interface dropped it, before the kernel made a packet "
         "of it.",
         "the program: ip link show names it",
-        (places.XDP_DROPS[0],),
+        places.XDP_DROPS,
         "skb",
         parts=places.XDP_DROPS[0],
     ),

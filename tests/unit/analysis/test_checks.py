@@ -103,6 +103,13 @@ def backwards(name: str) -> TrialRecord:
     return build.record(moves={"right": {"snmp.Udp.InDatagrams": 1000, name: -1}})
 
 
+def ring_backwards(driver: str) -> TrialRecord:
+    """Return a good record in which the counter of a virtual NIC's ring shrank."""
+    record = backwards("ethtool.receive0.rx0_drops")
+    right = replace(record.facts["right"], driver=driver)
+    return replace(record, facts={**record.facts, "right": right})
+
+
 HEADER_ERRORS = ("snmp.Ip.InReceives", "snmp.Ip.InHdrErrors")
 
 
@@ -284,6 +291,26 @@ FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
         (
             "right: a counter of stage udp_no_port went backwards (snmp.Udp.NoPorts: 1000 > 999); "
             "counters only grow; see whether the host rebooted, or its driver was reset"
+        ),
+    ),
+    (
+        checks.counter_backwards,
+        ring_backwards("virtio_net"),
+        ring_backwards("veth"),
+        "invalid",
+        (
+            "right: a counter of stage rx_ring went backwards (ethtool.receive0.rx0_drops: 1000 > "
+            "999); counters only grow; see whether the host rebooted, or its driver was reset"
+        ),
+    ),
+    (
+        checks.counter_backwards,
+        backwards("ethtool.receive0.rx_xdp_drop"),
+        backwards("ethtool.receive0.rx_xdp_packets"),
+        "invalid",
+        (
+            "right: a counter of stage rx_xdp went backwards (ethtool.receive0.rx_xdp_drop: 1000 > "
+            "999); counters only grow; see whether the host rebooted, or its driver was reset"
         ),
     ),
     (
