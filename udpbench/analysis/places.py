@@ -8,6 +8,14 @@ from __future__ import annotations
 
 from udpbench.analysis import spans
 from udpbench.analysis.readings import Readings
+from udpbench.analysis.rings import (
+    LOOPBACK,
+    MISSED,
+    RINGS,
+    WITH_EVERY_DROP,
+    WITH_XDP,
+    WITHOUT_RING,
+)
 from udpbench.analysis.spans import Span, exactly
 
 QDISC_DROPS = "qdisc.{interface}.drops"
@@ -39,13 +47,6 @@ IP_REFUSED = (
 """Disjoint, and all of packets that InReceives has counted (net/ipv4/ip_input.c, ip6_input.c)."""
 REVERSE_PATH = "netstat.TcpExt.IPReversePathFilter"
 MARTIANS = ("rt_cache.in_martian_src", "rt_cache.in_martian_dst")
-RING_FULL = {
-    "virtio_net": ("ethtool.{interface}.rx[0-9]_drops", "ethtool.{interface}.rx[0-9][0-9]_drops"),
-    None: ("link.{interface}.rx_missed_errors",),
-}
-"""Driver → counters of a full receive ring; None: of any other driver (if_link.h)."""
-RING_WITH_XDP = ("virtio_net",)
-"""Drivers that count there what an XDP program dropped, too (virtio_net.c: receive_small_xdp)."""
 XDP_DROPS = (
     "ethtool.{interface}.rx_queue_*_xdp_drops",
     "ethtool.{interface}.rx[0-9]_xdp_drops",
@@ -138,28 +139,37 @@ def link(readings: Readings) -> Span | None:
 def rx_ring(readings: Readings) -> Span | None:
     """Return the frames for which the receiving device had no descriptor.
 
-    A veth's ring is filled by its peer, which counts what does not fit: stage ``tx_device``.
+    A veth's ring is filled by its peer, which counts what does not fit: stage ``tx_device``. None
+    where it is not known how the driver counts them; but what it calls missed is believed.
     """
     drivers = _receiving_drivers(readings)
-    if drivers == {"veth"}:
+    if drivers and drivers <= set(WITHOUT_RING):
         return exactly(0)
     full = readings.total("receiver", *ring_counters(readings))
-    if full is None:
+    if full is None or (full == 0 and not drivers <= set(RINGS)):
         return None
-    if drivers <= set(RING_WITH_XDP):
+    if drivers <= set(WITH_XDP):
         full -= readings.total("receiver", *XDP_DROPS) or 0
+    if drivers <= set(WITH_EVERY_DROP):
+        if not readings.without("receiver", "xdp"):
+            return None
+        full -= backlog_skbs(readings) or 0
     return exactly(full)
 
 
 def ring_counters(readings: Readings) -> tuple[str, ...]:
-    """Return the counters of the receivers' full rings; none where each has others, or a veth."""
+    """Return the counters of the receivers' full rings; none where drivers differ or have none."""
     drivers = _receiving_drivers(readings)
-    known = [RING_FULL.get(driver, RING_FULL[None]) for driver in drivers if driver != "veth"]
+    known = [RINGS.get(driver or "", (MISSED,)) for driver in drivers - set(WITHOUT_RING)]
     return known[0] if len(known) == len(drivers) == 1 else ()
 
 
 def _receiving_drivers(readings: Readings) -> set[str | None]:
-    return {readings.driver(host) for host in readings.roles.receivers}
+    """Return the drivers of the receivers' interfaces; the loopback interface is one by itself."""
+    return {
+        LOOPBACK if readings.named(host, "{interface}") == LOOPBACK else readings.driver(host)
+        for host in readings.roles.receivers
+    }
 
 
 def rx_xdp(readings: Readings) -> Span | None:
