@@ -18,8 +18,6 @@ from udpbench.analysis.rings import (
 )
 from udpbench.analysis.spans import Span, exactly
 
-QDISC_DROPS = "qdisc.{interface}.drops"
-QDISC_PACKETS = "qdisc.{interface}.packets"
 TX_DROPPED = "link.{interface}.tx_dropped"
 RX_DROPPED = "link.{interface}.rx_dropped"
 OTHER_HOST = "link.{interface}.rx_otherhost_dropped"
@@ -84,22 +82,9 @@ def _queued(readings: Readings, stage: str, skbs: int | None) -> Span | None:
 
 
 def tx_qdisc(readings: Readings) -> Span | None:
-    """Return the packets that the sender's queueing discipline dropped.
-
-    It counts a skb that it drops whole as one, and one that it has segmented (tbf) by its segments;
-    but what leaves it is counted in packets always.
-    """
-    drops = readings.counter("sender", QDISC_DROPS)
-    if drops is None:
-        return None
-    each = spans.message(readings)
-    if drops == 0 or each == spans.ONE:
-        return exactly(drops)
-    left = readings.counter("sender", QDISC_PACKETS)
-    missing = readings.count("sender", "sent_packets") - left if left is not None else 0
-    if drops <= missing <= drops * each.most:
-        return exactly(missing)
-    return Span(drops, drops * each.most)
+    """Return the packets that the sender's queueing discipline dropped."""
+    drops = readings.counter("sender", spans.QDISC_DROPS)
+    return spans.dropped_by_qdisc(readings).packets(drops) if drops is not None else None
 
 
 def tx_device(readings: Readings) -> Span | None:

@@ -37,6 +37,13 @@ class Readings:
     phase: Phase
     roles: Roles
     deltas: dict[str, Deltas]
+    within: Readings | None = None
+    """Those of a longer time, with workers' counts, where these are a part of it and have none."""
+
+    @property
+    def whole(self) -> Readings:
+        """Return the readings that tell what a skb holds: a kind of skb is of the whole phase."""
+        return self.within or self
 
     def workers(self, role: Role) -> tuple[WorkerStats, ...]:
         """Return the final statistics of every worker of a role."""

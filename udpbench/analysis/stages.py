@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from udpbench.analysis import places
+from udpbench.analysis import places, spans
 from udpbench.analysis.intended import unsent_packets
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.spans import Span, exactly
@@ -131,11 +131,11 @@ STAGES = (
         "tx_qdisc",
         "sender",
         places.tx_qdisc,
-        f"Δ {places.QDISC_DROPS}; of GSO messages sent_packets − Δ {places.QDISC_PACKETS}",
+        f"Δ {spans.QDISC_DROPS}; of GSO messages sent_packets − Δ {spans.QDISC_PACKETS}",
         "The sender's queueing discipline dropped it: its queue was full, or its rate was "
         "exceeded.",
         "a longer queue, a higher limit, a lower rate",
-        (places.QDISC_DROPS,),
+        (spans.QDISC_DROPS,),
         "skb",
         parts="qdisc.{interface}.tx_queue_*.drops",
         reasons=("QDISC_DROP",),

@@ -154,6 +154,12 @@ def test_a_message_that_the_device_cannot_segment_is_packets_at_once() -> None:
     assert {"tx_device": 10} == entries(gso(1000, 20, moves, 10))
 
 
+def test_other_frames_of_the_device_do_not_make_messages_packets() -> None:
+    """17 of 20 messages left with two frames of ARP: the three that were dropped were whole."""
+    moves = {"left": {"link.send0.tx_packets": 17 + 2, "link.send0.tx_dropped": 3}}
+    assert {"tx_device": 150} == entries(gso(1000, 20, moves, 150))
+
+
 def test_a_plain_socket_counts_the_segments_of_a_whole_skb() -> None:
     """It is segmented before the socket; for one with UDP_GRO it is not."""
     moves = {
