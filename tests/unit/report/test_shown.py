@@ -29,6 +29,7 @@ from udpbench.report.figures import draw_ways
 from udpbench.report.shown import UNCERTAIN, Step, dots, heats, shown_over_time, timelines, ways
 from udpbench.report.story import Chapter, tell
 
+SENDERS = ("left", "middle")
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 
 
@@ -163,6 +164,33 @@ def test_cpus_over_time_are_those_of_each_end() -> None:
         "sender, CPU 1": (Step(0, 1, 1.0), Step(1, 2, 1.0)),
         "receiver, CPU 0": (Step(0, 1, 1.0), Step(1, 2, 0.0)),
     } == line.cpus
+
+
+def test_cpus_of_several_machines_are_those_of_each() -> None:
+    """Two senders: half of either one's CPU is half, and each is named by its machine."""
+    of = moving()
+    phase = of.phases[0]
+    sending = [worker("sender", sender_counts(500), worker=f"{host}.sender0") for host in SENDERS]
+    taken = []
+    for snapshots, moved in ((phase.before, 0), (phase.after, 1)):
+        own = {"cpu.1.user_ns": 100 * moved, "cpu.1.idle_ns": 100 * moved}
+        at_ns = START_NS + 2 * SECOND_NS * moved
+        taken.append({**snapshots, **{host: Snapshot(host, at_ns, own) for host in SENDERS}})
+    phase = replace(phase, before=taken[0], after=taken[1], stats=(*sending, phase.stats[1]))
+    workers = tuple(replace(of.workers[0], host=host) for host in SENDERS)
+    facts = {
+        host: replace(of.facts["left"], host=host, boot_id=f"boot of {host}") for host in SENDERS
+    }
+    of = replace(
+        of,
+        phases=(phase,),
+        workers=(*workers, of.workers[1]),
+        facts={**of.facts, **facts},
+        motion=(),
+        built_in_lab=False,
+    )
+    (line,) = timelines(chapter(of))
+    assert (Step(0, 2, 0.5),) == line.cpus["sender, CPU left 1, middle 1"]
 
 
 def test_of_unpinned_workers_all_cpus_are_shown_once() -> None:
