@@ -12,12 +12,15 @@ from itertools import pairwise
 from statistics import fmean, stdev
 
 from udpbench.analysis.readings import Readings
-from udpbench.model import SECOND_NS, Role, Sample, WorkerStats
+from udpbench.model import SECOND_NS, Role, Sample, WorkerStats, sampling_ns
 
 PACKETS_FIELD: dict[Role, str] = {"sender": "sent_packets", "receiver": "received_packets"}
 BUSY_TIMES = ("user", "nice", "system", "irq", "softirq", "steal")
 """Columns of /proc/stat that are work; guest time is part of user."""
 IDLE_TIMES = ("idle", "iowait")
+SLOWEST_SAMPLING_NS = SECOND_NS // 2
+"""For rates of whole seconds: where each half second has its own, their spread is up to 13 % too
+small, because a second may begin amid two samples."""
 LEAST_BUSY_SHARE = 0.25
 """Of the time between two snapshots; below it packets cost less than whatever else ran then."""
 
@@ -127,10 +130,12 @@ def pps_by_bin(readings: Readings, role: Role, bin_ns: int) -> dict[int, float]:
 def spread(readings: Readings) -> float | None:
     """Return the coefficient of variation of the delivered per-second rates.
 
-    Sample standard deviation over mean, of whole seconds; None below two of them, or without any
-    packet.
+    Sample standard deviation over mean, of whole seconds; None below two of them, without any
+    packet, or of a phase so long that it was sampled less than twice a second: what is straight
+    between two samples varies too little.
     """
-    if not readings.record.series:
+    slow = sampling_ns(readings.record.trial.duration_ns) > SLOWEST_SAMPLING_NS
+    if slow or not readings.record.series:
         return None
     rates = binned_pps(readings, "receiver", SECOND_NS)
     if len(rates) < 2 or fmean(rates) <= 0:

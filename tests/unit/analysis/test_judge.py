@@ -109,6 +109,18 @@ def test_the_spread_is_that_of_whole_seconds() -> None:
     assert 0.5 == judge(record).delivered_pps_spread
 
 
+@pytest.mark.parametrize(("minutes", "known"), [(30, True), (31, False)])
+def test_a_phase_that_is_sampled_slowly_has_no_spread(minutes: int, known: bool) -> None:
+    """From half an hour on there is less than a sample each half second."""
+    counts = build.receiver_counts(
+        600, first_ns=build.START_NS, last_ns=build.START_NS + 3 * SECOND_NS
+    )
+    workers = (build.worker("sender", build.sender_counts(600)), build.worker("receiver", counts))
+    of = build.trial(duration_ns=minutes * 60 * SECOND_NS)
+    record = build.record(600, of=of, workers=workers, series=build.series([100, 200, 300]))
+    assert (0.5 if known else None) == judge(record).delivered_pps_spread
+
+
 def test_one_second_has_no_spread() -> None:
     """A single rate does not vary."""
     assert judge(build.record(600, series=build.series([600]))).delivered_pps_spread is None
