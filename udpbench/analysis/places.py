@@ -29,6 +29,8 @@ SOFTNET_DROPPED = "softnet.*.dropped"
 INGRESS_DROPS = "qdisc.{interface}.ingress.drops"
 RECEIVES = "{ip}InReceives"
 DELIVERS = "{ip}InDelivers"
+FORWARDED = "{ip}*ForwDatagrams"
+"""``ForwDatagrams`` of IPv4, ``OutForwDatagrams`` of IPv6."""
 CHECKSUM = "{udp}InCsumErrors"
 NO_PORTS = "{udp}NoPorts"
 RCVBUF = "{udp}RcvbufErrors"
@@ -222,16 +224,18 @@ def rx_tc(readings: Readings) -> Span | None:
 
 
 def _gap_skbs(readings: Readings) -> int | None:
-    """Return the skbs that came into the IP layer, and neither left it upwards nor were refused.
+    """Return the skbs that came into the IP layer, and neither left it nor were refused.
 
-    Fragments come in one by one and leave as one datagram.
+    Fragments come in one by one and leave as one datagram. What the host forwards is counted as it
+    comes in and as it leaves, and never delivered (net/ipv4/ip_forward.c: ip_forward).
     """
     receives, delivers = readings.total("receiver", RECEIVES), readings.total("receiver", DELIVERS)
     if receives is None or delivers is None:
         return None
     fragments = readings.total("receiver", "{ip}ReasmReqds") or 0
     whole = readings.total("receiver", "{ip}ReasmOKs") or 0
-    gap = receives - fragments + whole - delivers - _refused_skbs(readings)
+    forwarded = readings.total("receiver", FORWARDED) or 0
+    gap = receives - fragments + whole - delivers - forwarded - _refused_skbs(readings)
     return gap - _unheard_multicasts(readings)
 
 

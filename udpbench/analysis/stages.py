@@ -261,12 +261,13 @@ STAGES = (
         "rx_netfilter",
         "receiver",
         places.rx_netfilter,
-        f"Δ {places.RECEIVES} − Δ {places.DELIVERS} − what rx_ip counts behind {places.RECEIVES}",
+        f"Δ {places.RECEIVES} − Δ {places.DELIVERS} − Δ {places.FORWARDED} − what rx_ip counts "
+        f"behind {places.RECEIVES}",
         "The receiver's firewall dropped it, in PREROUTING or INPUT: it came into the IP layer, "
         "was "
         "not refused there, and did not leave it.",
         "iptables -vnL, nft list ruleset: see which rule counts; conntrack's table may be full",
-        (places.RECEIVES, places.DELIVERS),
+        (places.RECEIVES, places.DELIVERS, places.FORWARDED),
         "skb",
         parts="firewall.*/drop/*",
         also=(

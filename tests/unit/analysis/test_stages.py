@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import pytest
 
@@ -116,6 +117,24 @@ def test_multicasts_that_nobody_listens_to_were_not_dropped_by_a_firewall(
     )
     of = build.trial(traffic=Traffic(family=6))
     assert {"rx_netfilter": dropped} == entries(build.lossy(1000, moves, dropped, of=of))
+
+
+@pytest.mark.parametrize(
+    ("family", "ip", "forwarded"),
+    [(4, "snmp.Ip.", "snmp.Ip.ForwDatagrams"), (6, "snmp6.Ip6", "snmp6.Ip6OutForwDatagrams")],
+)
+def test_what_a_receiver_forwards_was_not_dropped_by_its_firewall(
+    family: Literal[4, 6], ip: str, forwarded: str
+) -> None:
+    """It comes into the IP layer and is not delivered: 30 of others, beside seven of ours."""
+    moves = {"right": {f"{ip}InReceives": 1030, f"{ip}InDelivers": 993, forwarded: 30}}
+    if family == 6:
+        udp = ("NoPorts", "InErrors", "RcvbufErrors", "InCsumErrors")
+        moves["right"] |= {f"snmp6.Udp6{name}": 0 for name in udp}
+    of = build.trial(traffic=Traffic(family=family))
+    record = build.lossy(1000, moves, 7, of=of)
+    assert {"rx_netfilter": 7} == entries(record)
+    assert f"− Δ {ip}*ForwDatagrams −" in entry(record, "rx_netfilter").source
 
 
 def gso(
