@@ -17,7 +17,7 @@ from udpbench.records import Run
 from udpbench.report.as_json import NUMBERS
 from udpbench.report.ladder import show_bar
 from udpbench.report.plan import summed_up
-from udpbench.report.sessions import run_rows
+from udpbench.report.sessions import restored, run_rows
 from udpbench.report.shown import MOST_TIMELINES, shown_over_time
 from udpbench.report.story import (
     LAB_LABEL,
@@ -293,16 +293,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: part for key, part in value.items() if key != "peer_pid"}
     return value
-
-
-def restored(run: Run) -> str:
-    """Return whether the hosts were put back as they were, in a sentence."""
-    ending = run.ending
-    if ending is None:
-        return "The run has no end, so nobody knows what was put back; `udpbench restore` does it."
-    if ending.restore_errors:
-        return "Not all of it was put back: " + "; ".join(ended(run)) + "."
-    return "All of it was put back at the end of the run, in reverse order, and read back."
 
 
 # --- the run -------------------------------------------------------------------------------------

@@ -14,9 +14,8 @@ from PIL import Image
 from report.stored import ODD, header, stored
 from udpbench.errors import InputError
 from udpbench.model import Change, Setting
-from udpbench.records import Ending
 from udpbench.report import document
-from udpbench.report.pages import chapter_data, restored, run_data
+from udpbench.report.pages import chapter_data, run_data
 from udpbench.report.sessions import command
 from udpbench.report.story import tell
 
@@ -251,24 +250,6 @@ def test_a_median_of_fewer_trials_says_of_how_many(tmp_path: Path) -> None:
 def test_the_command_repeats_the_run(words: tuple[str, ...], repeated: str) -> None:
     """In the same order, into a folder of its own."""
     assert repeated == command(header(command=words))
-
-
-@pytest.mark.parametrize(
-    ("end", "said"),
-    [
-        (None, "The run has no end"),
-        (Ending("", "complete"), "All of it was put back"),
-        (
-            Ending("", "failed", restore_errors=({"message": "stays", "host": "right"},)),
-            "Not all of it was put back: not restored: right: stays",
-        ),
-    ],
-)
-def test_it_is_said_whether_hosts_were_put_back(
-    end: Ending | None, said: str, tmp_path: Path
-) -> None:
-    """Nothing is claimed that nobody knows."""
-    assert restored(stored(tmp_path, ending=end)).startswith(said)
 
 
 def test_what_differs_between_the_hosts_is_marked(tmp_path: Path) -> None:
