@@ -17,7 +17,7 @@ from udpbench.records import Run
 from udpbench.report.as_json import NUMBERS
 from udpbench.report.ladder import show_bar
 from udpbench.report.plan import summed_up
-from udpbench.report.sessions import restored, run_rows
+from udpbench.report.sessions import restored, run_rows, versions
 from udpbench.report.shown import MOST_TIMELINES, shown_over_time
 from udpbench.report.story import (
     LAB_LABEL,
@@ -304,7 +304,7 @@ def run_data(run: Run) -> dict[str, Any]:
     hosts = hosts_of(run.records)
     return {
         "folder": run.folder.name,
-        "version": header.udpbench,
+        "version": " and ".join(versions(run)),
         "started_at": header.started_at,
         "environments": [
             {

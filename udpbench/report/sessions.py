@@ -23,7 +23,14 @@ def run_rows(run: Run) -> Iterator[tuple[str, str]]:
         yield "resumed", told
     yield "seed", str(header.seed)
     yield "trials", trials_of(run)
-    yield "udpbench", header.udpbench
+    mixed = "; a median may mix their trials, so repeat the run with one of them"
+    yield "udpbench", " and ".join(versions(run)) + (mixed if len(versions(run)) > 1 else "")
+
+
+def versions(run: Run) -> tuple[str, ...]:
+    """Return each udpbench that ran trials of a run, in order; without any the one that began."""
+    ran = [session.begin.udpbench for session in run.sessions if session.trials]
+    return tuple(dict.fromkeys(ran)) or (run.header.udpbench,)
 
 
 def trials_of(run: Run) -> str:

@@ -83,6 +83,26 @@ def test_what_else_a_session_did_is_told(tmp_path: Path) -> None:
     assert "1, and 1 that failed and were run again" == told["trials"]
 
 
+def test_a_run_of_two_versions_names_both(tmp_path: Path) -> None:
+    """One median may hold trials of each."""
+    begin = replace(AGAIN, udpbench="0.2.0")
+    run = twice(tmp_path, None, record(), begin=begin)
+    assert (
+        "0.1.0 and 0.2.0; a median may mix their trials, so repeat the run with one of them"
+        == rows(run)["udpbench"]
+    )
+    assert "0.1.0 and 0.2.0" == run_data(run)["version"]
+
+
+@pytest.mark.parametrize(("version", "ran"), [("0.1.0", [record()]), ("0.2.0", [])])
+def test_a_version_that_ran_no_other_trials_is_not_named(
+    version: str, ran: list[TrialRecord], tmp_path: Path
+) -> None:
+    """However often the run was resumed."""
+    run = twice(tmp_path, None, *ran, begin=replace(AGAIN, udpbench=version))
+    assert ("0.1.0", "0.1.0") == (rows(run)["udpbench"], run_data(run)["version"])
+
+
 NO_END = " has no end, so nobody knows what was put back."
 BEGUN = "session of 2026-11-21T08:00:00.000+00:00"
 REMEDY = "What is left, if anything, is put back by `udpbench restore`."
