@@ -181,8 +181,17 @@ class CardHost(Host):
         elif option == "-A":
             self.pause.update(wanted)
         else:
-            self.adaptive = wanted.pop("adaptive-rx", self.adaptive)
-            self.coalesce.update({key: value // 2 * 2 + 1 for key, value in wanted.items()})
+            return self._coalesce(wanted)
+        return Done(0, "", "")
+
+    def _coalesce(self, wanted: dict[str, int]) -> Done:
+        """Take no other time of RX with adaptive on, as i40e_set_coalesce() does."""
+        adaptive = wanted.pop("adaptive-rx", self.adaptive)
+        now_usecs = self.coalesce["rx-usecs"]
+        if adaptive and wanted.get("rx-usecs", now_usecs) != now_usecs:
+            return Done(1, "", "netlink error: Invalid argument")
+        self.adaptive = adaptive
+        self.coalesce.update({key: value // 2 * 2 + 1 for key, value in wanted.items()})
         return Done(0, "", "")
 
     def _channels(self, combined: int) -> Done:

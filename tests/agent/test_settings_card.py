@@ -43,9 +43,9 @@ def change(card: CardHost, kind: str, target: str, value: Any) -> tuple[Change, 
         (
             "coalesce",
             "eth3",
-            {"rx-usecs": 9, "adaptive-rx": 1},
-            "-C adaptive-rx on rx-usecs 9",
-            "-C adaptive-rx off rx-usecs 3",
+            {"rx-usecs": 9, "tx-usecs": 7},
+            "-C rx-usecs 9 tx-usecs 7",
+            "-C rx-usecs 3 tx-usecs 3",
         ),
         ("pause", "eth3", {"rx": False}, "-A rx off", "-A rx on"),
         ("flow_hash", "eth3/udp4", "sdfn", "-N rx-flow-hash udp4 sdfn", "-N rx-flow-hash udp4 sd"),
@@ -69,6 +69,35 @@ def test_a_card_is_asked_in_ethtools_words(
     assert ([said], False) == (card.said, before == card.state())
     made.restore()
     assert ([said, undone], before) == (card.said, card.state())
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "said", "undone"),
+    [
+        (
+            1,
+            {"rx-usecs": 9, "adaptive-rx": 0},
+            ["-C adaptive-rx off rx-usecs 9"],
+            ["-C rx-usecs 3", "-C adaptive-rx on"],
+        ),
+        (
+            0,
+            {"adaptive-rx": 1, "rx-usecs": 9},
+            ["-C rx-usecs 9", "-C adaptive-rx on"],
+            ["-C adaptive-rx off rx-usecs 3"],
+        ),
+    ],
+)
+def test_times_are_set_while_nothing_adapts(
+    card: CardHost, before: int, value: Any, said: list[str], undone: list[str]
+) -> None:
+    """Intel's drivers refuse another time while it does, and together with the switch to it."""
+    card.adaptive = before
+    state = card.state()
+    _, made = change(card, "coalesce", "eth3", value)
+    assert said == card.said
+    made.restore()
+    assert (said + undone, state) == (card.said, card.state())
 
 
 def test_a_value_that_the_driver_rounds_is_accepted_and_shown(card: CardHost) -> None:
@@ -276,6 +305,7 @@ POOL = st.sampled_from(
         Setting("rings", "eth3", {"tx": 1001, "rx": 100}),
         Setting("coalesce", "eth3", {"rx-usecs": 8}),
         Setting("coalesce", "eth3", {"adaptive-rx": 1}),
+        Setting("coalesce", "eth3", {"adaptive-rx": 0, "rx-usecs": 20}),
         Setting("pause", "eth3", {"rx": 0, "tx": 0}),
         Setting("flow_hash", "eth3/udp4", "sdfn"),
         Setting("indirection", "eth3", "equal 2"),
@@ -300,9 +330,10 @@ POOL = st.sampled_from(
     st.lists(st.lists(POOL, max_size=7), max_size=3),
     st.dictionaries(st.integers(1, 25), st.booleans(), max_size=3),
     st.booleans(),
+    st.integers(0, 1),
 )
 def test_the_card_is_always_restored(
-    rounds: list[list[Setting]], failing: dict[int, bool], killed: bool
+    rounds: list[list[Setting]], failing: dict[int, bool], killed: bool, adaptive: int
 ) -> None:
     """Whatever is applied in whatever order, and whatever fails under way, nothing stays."""
     with TemporaryDirectory() as folder:
@@ -310,6 +341,7 @@ def test_the_card_is_always_restored(
         card.table, card.configured = [0] * 4 + [1] * 4 + [2] * 4 + [7] * 4, True
         card.write_text("/sys/class/net/eth3/queues/rx-6/rps_cpus", "f0")
         card.rules[7] = (80, 3)
+        card.adaptive = adaptive
         before = card.state()
         journal = Journal(card, "run")
         made = Engine(card, journal, ["namespace", "machine"])

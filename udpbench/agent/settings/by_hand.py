@@ -8,6 +8,7 @@ from typing import Any, Optional
 from udpbench.agent import ethtool
 from udpbench.agent.settings import (
     channels,
+    coalesce,
     governor,
     indirection,
     iptables,
@@ -73,11 +74,21 @@ def _ethtool(kind: str, interface: str, rest: str, value: Any) -> Optional[list[
     if kind == "indirection":
         words = indirection.words_for(value)
         return ["ethtool", "-X", interface, *words.split()] if words is not None else None
-    options = {"rings": "-G", "coalesce": "-C", "pause": "-A"}
+    options = {"rings": "-G", "pause": "-A"}
     if kind in options:
-        switches = value if kind == "pause" else ("adaptive-rx", "adaptive-tx")
+        switches = value if kind == "pause" else ()
         return ["ethtool", options[kind], interface, *ethtool.words_of(value, switches)]
     return None
+
+
+def _coalesce(interface: str, value: dict[str, int]) -> str:
+    """Return the numbers while nothing adapts, whatever does now, and then what shall adapt."""
+    adapting = {key: 1 for key in coalesce.SWITCHES if value.get(key)}
+    steps = coalesce.steps({**value, **dict.fromkeys(adapting, 0)}) + coalesce.steps(adapting)
+    return "; ".join(
+        shlex.join(["ethtool", "-C", interface, *ethtool.words_of(step, coalesce.SWITCHES)])
+        for step in steps
+    )
 
 
 def _channels(interface: str, value: dict[str, Any]) -> str:
@@ -118,6 +129,8 @@ def _qdisc(interface: str, value: Any) -> list[str]:
 def _writes(setting: Setting, interface: str, rest: str, value: Any) -> str:
     if setting.kind == "device":
         return _echo(value, f"/sys/class/net/{interface}/{rest}")
+    if setting.kind == "coalesce":
+        return _coalesce(interface, value)
     if setting.kind == "channels":
         return _channels(interface, value)
     if setting.kind == "governor":
