@@ -50,6 +50,7 @@ class CardHost(Host):
         self.configured = False
         """The table is the user's: then the kernel refuses fewer queues than it leads to."""
         self.rules: dict[int, tuple[int, int]] = {}
+        self.offloads = {"rx-ntuple-filter": True}
         self.refusing: set[str] = set()
         """Options that end with "Operation not supported"."""
         self.silent: set[str] = set()
@@ -99,6 +100,20 @@ class CardHost(Host):
         """Return an interrupt for each queue."""
         self.index(interface)
         return {queue: Napi(queue, 40 + queue, None) for queue in range(self.combined)}
+
+    def features(self, interface: str) -> dict[str, bool]:
+        """Return the switches."""
+        self.index(interface)
+        return dict(self.offloads)
+
+    def set_feature(self, interface: str, name: str, enabled: bool) -> None:
+        """Switch, and forget all rules where they are switched off, as i40e_set_ntuple() does."""
+        self.index(interface)
+        with self._effect() as happens:
+            if happens:
+                self.offloads[name] = enabled
+                if not enabled:
+                    self.rules.clear()
 
     def program(self, name: str) -> Optional[Path]:
         """Have ethtool alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from network_card import CardHost
 
+from udpbench.agent.host import Done
 from udpbench.agent.journal import Journal
 from udpbench.agent.settings import indirection
 from udpbench.agent.settings.engine import Engine
@@ -187,6 +189,40 @@ def test_what_is_no_setting_is_refused(
     assert [] == card.said
 
 
+def test_steering_is_not_switched_off_under_rules(card: CardHost) -> None:
+    """The card would forget them, and nothing tells afterwards what they were."""
+    card.rules = {7: (80, 3), 9: (81, 2)}
+    with pytest.raises(SettingRefused, match=r"rules: 7, 9; delete them \(ethtool -N ... delete\)"):
+        change(card, "feature", "eth3/rx-ntuple-filter", False)
+    assert {7: (80, 3), 9: (81, 2)} == card.rules
+
+
+@pytest.mark.parametrize("refusing", [set(), {"-n"}])
+def test_steering_without_rules_is_switched_off_and_on(card: CardHost, refusing: set[str]) -> None:
+    """Also where a driver lists no rules at all."""
+    card.refusing = refusing
+    applied, made = change(card, "feature", "eth3/rx-ntuple-filter", False)
+    assert (True, False) == (applied.before, applied.after)
+    made.restore()
+    assert {"rx-ntuple-filter": True} == card.offloads
+
+
+def test_steering_whose_rules_cannot_be_looked_at_stays(
+    card: CardHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Switched on it is always."""
+
+    def run(*command: str, stdin: str = "") -> Done:
+        raise OSError(errno.ENOPKG, "ethtool is not installed")
+
+    monkeypatch.setattr(card, "run", run)
+    with pytest.raises(SettingRefused, match="ethtool is not installed"):
+        change(card, "feature", "eth3/rx-ntuple-filter", False)
+    card.offloads["rx-ntuple-filter"] = False
+    change(card, "feature", "eth3/rx-ntuple-filter", True)
+    assert {"rx-ntuple-filter": True} == card.offloads
+
+
 def test_a_table_that_could_not_be_put_back_is_left_alone(card: CardHost) -> None:
     """Ethtool has no words for a table of somebody's own making."""
     card.table = [3, 1, 4, 1, 5, 1, 2, 6, 5, 3, 5, 0, 7, 1, 3, 2]
@@ -312,6 +348,7 @@ POOL = st.sampled_from(
         Setting("indirection", "eth3", "weight 1 2 1"),
         Setting("ntuple", "eth3/udp4/4321", 1),
         Setting("ntuple", "eth3/udp4/4322", 0),
+        Setting("feature", "eth3/rx-ntuple-filter", False),
         Setting("channels", "eth3", 2),
         Setting("channels", "eth3", {"combined": 5}),
         Setting("irq", "eth3/rx-1", [1]),

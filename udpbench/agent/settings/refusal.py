@@ -31,6 +31,7 @@ _ALTERNATIVES = {
     ("sysctl", errno.EACCES): "it may only be read here; set it for the machine, as its root",
     ("sysctl", errno.EPERM): "it may only be read here; set it for the machine, as its root",
     ("feature", errno.EOPNOTSUPP): "the driver fixes it ([fixed] in ethtool -k); leave it out",
+    ("feature", errno.EEXIST): "delete them (ethtool -N ... delete), or leave it out",
     ("rfs", errno.EPERM): "flow steering needs root of the machine; leave it out",
     ("route", errno.EEXIST): "remove that route, or leave it out",
     ("address", errno.EADDRINUSE): "choose an address that nobody uses",

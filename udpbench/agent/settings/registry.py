@@ -104,7 +104,7 @@ KINDS: Mapping[str, Kind] = {
     "firewall": Kind(firewall.read, firewall.write, firewall.same),
     "channels": Kind(channels.read, channels.write, channels.same, disruptive=True, flaps=True),
     "rings": Kind(rings.read, rings.write, rings.same, rings.rounded, disruptive=True, flaps=True),
-    "feature": Kind(feature.read, feature.write, disruptive=True, flaps=True),
+    "feature": Kind(feature.read, feature.write, check=feature.check, disruptive=True, flaps=True),
     "flow_hash": Kind(flow_hash.read, flow_hash.write, flow_hash.same),
     "indirection": Kind(indirection.read, indirection.write, indirection.same),
     "ntuple": Kind(ntuple.read, ntuple.write, check=ntuple.check, needs="feature"),
