@@ -37,7 +37,6 @@ _ALTERNATIVES = {
     ("address", errno.EADDRINUSE): "choose an address that nobody uses",
     ("unclaimed", errno.EADDRINUSE): "choose addresses that nobody uses, or `existing`",
     ("mtu", errno.EBUSY): "or choose another interface",
-    ("sysctl", errno.EBUSY): "take those away first, or choose another interface",
     ("flow_hash", errno.EOPNOTSUPP): "spread over addresses instead of ports, or use rps or ntuple",
     ("flow_hash", 0): "the driver hashes other fields; spread over addresses, or use rps or ntuple",
     ("indirection", errno.EOPNOTSUPP): "use ethtool.channels, ntuple or rps to choose queues",
