@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from network_card import CardHost
 
 from udpbench.agent.host import Done
+from udpbench.agent.interrupts import affinity_files
 from udpbench.agent.journal import Journal
 from udpbench.agent.settings import indirection
 from udpbench.agent.settings.engine import Engine
@@ -257,6 +258,85 @@ def test_fewer_channels_take_the_table_and_the_cpus_of_queues_along(card: CardHo
     assert before == card.state()
 
 
+def cpus_of(card: CardHost, queue: int) -> str:
+    """Return the CPUs of a queue's interrupt, whatever its number is."""
+    return card.read_text(affinity_files(card, "eth3")[f"eth3-TxRx-{queue}"])
+
+
+def test_channels_keep_the_cpus_of_interrupts_and_threads(card: CardHost) -> None:
+    """A driver spreads them anew; those of queues that stay are kept, and all of them come back."""
+    card.threaded = True
+    for queue in range(8):
+        card.write_text(f"/proc/irq/{40 + queue}/smp_affinity_list", str(queue))
+        card.set_affinity(900 + queue, [queue, queue + 8])
+    before = card.state()
+    applied, made = change(card, "channels", "eth3", 4)
+    assert (["0", "1", "2", "3"], 50) == (
+        [cpus_of(card, queue) for queue in range(4)],
+        card.first_irq,
+    )
+    assert [[0, 8], [1, 9], [2, 10], [3, 11]] == applied.after["napi_cpus"]
+    made.restore()
+    assert before == card.state()
+
+
+def test_more_channels_leave_what_is_new_as_it_is(card: CardHost) -> None:
+    """Nobody has chosen CPUs for it."""
+    card.run("ethtool", "-L", "eth3", "combined", "4")
+    card.threaded = True
+    card.write_text("/proc/irq/51/smp_affinity_list", "1")
+    card.set_affinity(901, [1])
+    before = card.state()
+    _, made = change(card, "channels", "eth3", 8)
+    assert ("1", "0,1,2,3,4,5,6,7") == (cpus_of(card, 1), cpus_of(card, 4))
+    assert [[1], list(range(8))] == [card.affinity(pid) for pid in (901, 904)]
+    made.restore()
+    assert before == card.state()
+
+
+def test_interrupts_that_somebody_moves_meanwhile_are_no_matter(card: CardHost) -> None:
+    """Irqbalance does it all the time; they go back all the same."""
+    card.write_text("/proc/irq/41/smp_affinity_list", "1")
+    before = card.state()
+    _, made = change(card, "channels", "eth3", 4)
+    card.write_text("/proc/irq/51/smp_affinity_list", "6")
+    assert () == made.altered()
+    made.restore()
+    assert before == card.state()
+
+
+def test_interrupts_that_the_kernel_manages_stay_with_it(card: CardHost) -> None:
+    """It takes no CPUs for them; nothing is left to do about that, now or later."""
+    card.write_text("/proc/irq/41/smp_affinity_list", "1")
+    card.managed = {f"/proc/irq/{number}/smp_affinity_list" for number in (41, 51)}
+    _, made = change(card, "channels", "eth3", 4)
+    assert "0,1,2,3,4,5,6,7" == cpus_of(card, 1)
+    made.restore()
+    assert (8, "0,1,2,3,4,5,6,7") == (card.combined, cpus_of(card, 1))
+    assert () == made._journal.pending
+
+
+def test_interrupts_that_were_not_put_back_are_told(card: CardHost) -> None:
+    """The channels are, so it is no longer what was in force: force goes on from there."""
+    card.write_text("/proc/irq/41/smp_affinity_list", "1")
+    _, made = change(card, "channels", "eth3", 4)
+    card.failing = {3: False}
+    with pytest.raises(RestoreError, match="channels eth3: the kernel says: Cannot allocate"):
+        made.restore()
+    with pytest.raises(RestoreError, match="channels eth3: somebody else changed it"):
+        made.restore()
+    made.restore(force=True)
+    assert "1" == cpus_of(card, 1)
+
+
+def test_an_interrupt_that_goes_while_it_is_looked_at_is_no_matter(card: CardHost) -> None:
+    """Its file may be gone before its name."""
+    card.path("/proc/irq/47/smp_affinity_list").unlink()
+    _, made = change(card, "channels", "eth3", 4)
+    made.restore()
+    assert "0,1,2,3,4,5,6,7" == cpus_of(card, 7)
+
+
 def test_an_interrupt_follows_its_queue(card: CardHost) -> None:
     """The queue is named; its interrupt's number is looked up."""
     applied, made = change(card, "irq", "eth3/rx-2", [3])
@@ -379,6 +459,10 @@ def test_the_card_is_always_restored(
         card.write_text("/sys/class/net/eth3/queues/rx-6/rps_cpus", "f0")
         card.rules[7] = (80, 3)
         card.adaptive = adaptive
+        for queue in (1, 6):
+            card.write_text(f"/proc/irq/{40 + queue}/smp_affinity_list", "3")
+            card.set_affinity(900 + queue, [3])
+        card.threaded = True
         before = card.state()
         journal = Journal(card, "run")
         made = Engine(card, journal, ["namespace", "machine"])

@@ -6,6 +6,7 @@ Reads only. Drivers name interrupts each in their own way (kernel-reference 5.2)
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from udpbench.agent.host import Host
 
@@ -35,15 +36,10 @@ def _by_name(host: Host, interface: str) -> dict[int, int]:
 
     One that is named after the interface wins: others of its device may look like a queue's.
     """
-    device = f"/sys/class/net/{interface}/device"
     own_name = re.compile(rf"\b{re.escape(interface)}\b")
     found: dict[int, int] = {}
     own: set[int] = set()
-    for irq in _names(host, f"{device}/msi_irqs") or _names(host, f"{device}/../msi_irqs"):
-        try:
-            action = host.read_text(f"/sys/kernel/irq/{irq}/actions")
-        except OSError:
-            continue
+    for irq, action in _actions(host, interface):
         ending = IRQ_QUEUE.search(action)
         if ending is None or IRQ_NOT_RX.search(own_name.sub("", action)):
             continue
@@ -52,8 +48,27 @@ def _by_name(host: Host, interface: str) -> dict[int, int]:
             own.add(queue)
         elif queue in own:
             continue
-        found[queue] = int(irq)
+        found[queue] = irq
     return found
+
+
+def affinity_files(host: Host, interface: str) -> dict[str, str]:
+    """Return interrupt's name → the file of its CPUs, of all that an interface's device has."""
+    return {
+        action: f"/proc/irq/{irq}/smp_affinity_list" for irq, action in _actions(host, interface)
+    }
+
+
+def _actions(host: Host, interface: str) -> Iterator[tuple[int, str]]:
+    """Yield number and name of each interrupt that is in use."""
+    device = f"/sys/class/net/{interface}/device"
+    for irq in _names(host, f"{device}/msi_irqs") or _names(host, f"{device}/../msi_irqs"):
+        try:
+            action = host.read_text(f"/sys/kernel/irq/{irq}/actions")
+        except OSError:
+            continue
+        if action:
+            yield int(irq), action
 
 
 def _names(host: Host, folder: str) -> list[str]:

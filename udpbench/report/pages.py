@@ -48,6 +48,8 @@ MOST_TOGETHER = 12
 """Lines of a ledger with something to say below which it fits a page and is kept on one."""
 MEANT = {stage.name: stage for stage in STAGES}
 """A stage's name → what it means; a record of another udpbench may have others."""
+RESTLESS = ("peer_pid", "interrupts", "napi_cpus")
+"""Of a setting's value: another process each time, and what irqbalance or a switch moves."""
 FEW_HOSTS = 4
 """Hosts side by side in one table of the environment."""
 
@@ -289,9 +291,9 @@ def _lines(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without what differs from run to run: the other agent's process id."""
+    """Return a value without what differs from run to run, or moves by itself."""
     if isinstance(value, dict):
-        return {key: part for key, part in value.items() if key != "peer_pid"}
+        return {key: part for key, part in value.items() if key not in RESTLESS}
     return value
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 from report.stored import ODD, header, stored
 from udpbench.errors import InputError
 from udpbench.model import Change, Setting
-from udpbench.report import document
+from udpbench.report import document, pages
 from udpbench.report.pages import chapter_data, run_data
 from udpbench.report.sessions import command
 from udpbench.report.story import tell
@@ -55,6 +55,25 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = stored(folder / "run", records, of, command=("udpbench", "run", ODD), lab_text=ODD)
     document.write([run], folder / "out")
     return folder / "out"
+
+
+def test_what_moves_by_itself_is_not_among_the_settings() -> None:
+    """Else trials with the same settings would be shown as if they differed."""
+    lines = [
+        list(
+            pages._lines(
+                [
+                    Change(
+                        Setting("channels", "eth3", 4),
+                        {"combined": 8, "interrupts": {"eth3-TxRx-0": cpu}},
+                        {"combined": 4, "interrupts": {}, "napi_cpus": None},
+                    )
+                ]
+            )
+        )
+        for cpu in ("1", "2")
+    ]
+    assert [[("channels eth3", "combined=8 → combined=4")]] * 2 == lines
 
 
 def test_pages_are_the_same_as_pdf_and_png(whole: Path) -> None:

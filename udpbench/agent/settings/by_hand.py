@@ -102,7 +102,21 @@ def _channels(interface: str, value: dict[str, Any]) -> str:
     for name, text in value.get("queues", {}).items():
         if text.strip("0,"):
             commands.append(_echo(text, f"/sys/class/net/{interface}/queues/{name}"))
+    for name, cpus in value.get("interrupts", {}).items():
+        number = f"$(grep -lxF {shlex.quote(name)} /sys/kernel/irq/*/actions | cut -d/ -f5)"
+        commands.append(f"echo {cpus} > /proc/irq/{number}/smp_affinity_list")
+    threads = value.get("napi_cpus")
+    if threads:
+        commands.append(_taskset(interface, threads))
     return "; ".join(commands)
+
+
+def _taskset(interface: str, threads: list[list[int]]) -> str:
+    """Return what pins NAPI threads, whose numbers are in their queues' order."""
+    if all(cpus == threads[0] for cpus in threads):
+        listed = ",".join(map(str, threads[0]))
+        return f"for pid in $(pgrep napi/{interface}-); do taskset -cp {listed} $pid; done"
+    return f"put napi_cpus {interface} back to {threads}"
 
 
 def _echo(text: Any, path: str) -> str:
@@ -156,7 +170,6 @@ def _writes(setting: Setting, interface: str, rest: str, value: Any) -> str:
     if setting.kind == "sysctl":
         values = value if isinstance(value, dict) else {setting.target: value}
         return shlex.join(["sysctl", "-w", *(f"{name}={one}" for name, one in values.items())])
-    if setting.kind == "napi_cpus" and all(cpus == value[0] for cpus in value):
-        listed = ",".join(map(str, value[0]))
-        return f"for pid in $(pgrep napi/{interface}-); do taskset -cp {listed} $pid; done"
+    if setting.kind == "napi_cpus":
+        return _taskset(interface, value)
     return f"put {setting.kind} {setting.target} back to {value}"
