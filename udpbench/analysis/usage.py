@@ -69,12 +69,18 @@ def _log(measured: Readings) -> dict[str, Any]:
     logs = [stats for stats in measured.workers("receiver") if stats.log is not None]
     if not logs:
         return {}
-    logged = [stats.counts for stats in logs if stats.counts.get("logged_packets")]
+    logged = [stats for stats in logs if stats.counts.get("logged_packets")]
     span_ns = None
     if logged:
-        last_ns = max(counts["log_last_ns"] for counts in logged)
-        span_ns = last_ns - min(counts["log_first_ns"] for counts in logged)
-    total = sum(counts["logged_packets"] for counts in logged)
+        # Stamps of several hosts are compared from each host's own common start.
+        starts = [measured.phase.start_ns.get(rates.host_of(one.worker), 0) for one in logged]
+        last_ns = max(
+            one.counts["log_last_ns"] - at for one, at in zip(logged, starts, strict=True)
+        )
+        span_ns = last_ns - min(
+            one.counts["log_first_ns"] - at for one, at in zip(logged, starts, strict=True)
+        )
+    total = sum(one.counts["logged_packets"] for one in logged)
     return {
         "logged_packets": total,
         "logged_pps": rates.per_second(total, span_ns or None),

@@ -367,7 +367,8 @@ class Engine:
     def _put_back(self, kind: Kind, entry: Entry, now: Any, force: bool) -> Any:
         if kind.same(entry.before, now):
             return now
-        if entry.applied and not force and not kind.same(entry.after, now):
+        alike = kind.alike or kind.same
+        if entry.applied and not force and not alike(entry.after, now):
             raise refusal.Unrestored(
                 f"somebody else changed it: it was set from {entry.before!r} to {entry.after!r} "
                 f"and is {now!r} now; it was left alone (udpbench restore --force overwrites it)"
@@ -375,6 +376,6 @@ class Engine:
         with self._careful(kind, entry):
             kind.write(self._host, entry.setting.target, entry.before)
         put_back = kind.read(self._host, entry.setting.target)
-        if not kind.same(entry.before, put_back):
+        if not alike(entry.before, put_back):
             raise refusal.Unrestored(f"set back to {entry.before!r}, it is {put_back!r}")
         return put_back
