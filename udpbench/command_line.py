@@ -72,7 +72,7 @@ def plan(names: Names, lab: LabName = "local", sets: Sets = None) -> None:
     from udpbench.report.plan import print_rehearsal, print_trials
 
     console = _console()
-    print_trials(console, experiments)
+    print_trials(console, experiments, place.built_in)
     rehearsed: Sequence[Rehearsed] = rehearse(experiments, place)
     print_rehearsal(console, rehearsed)
 

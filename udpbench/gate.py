@@ -32,7 +32,7 @@ from udpbench.definition.load import load_lab
 from udpbench.errors import NotPermitted
 from udpbench.model import Experiment, Lab, Progress
 from udpbench.records import RUN_FILE, Run, RunHeader, RunWriter, now_utc, read_run
-from udpbench.report.story import LAB_LABEL, Chapter, tell
+from udpbench.report.story import LAB_LABEL, Chapter, reason, tell
 from udpbench.report.table import parts
 from udpbench.units import show_pps, show_ratio
 
@@ -45,7 +45,9 @@ class Answer:
 
     outcome: Outcome
     why: str
-    """Empty where it holds; else the reason first, then results, ledger and findings."""
+    """The reasons, a line each, the gravest first; empty where it holds."""
+    shown: str
+    """Where it fails: results, ledger, findings and expectations, as text."""
     result: PointResult
     summary: str
     """One line for reading."""
@@ -132,23 +134,21 @@ def answer(stored: Run, point: str, width: int) -> Answer:
     """Return what a run says of one point; ``width`` is that of the text in columns."""
     (chapter,) = tell(stored.header.experiments, stored.records)
     experiment = chapter.experiment
-    none = Point(experiment.name, point, ())
-    own = next((one for one in chapter.points if one.name == point), none)
+    ran = {one.name: one for one in chapter.points}
+    own, *others = (
+        ran.get(name, Point(experiment.name, name, ()))
+        for name in sorted(compared_with(experiment, point), key=lambda name: name != point)
+    )
     verdicts = evaluate_at(experiment, chapter.results, point)
-    outcome, reasons = _judged(stored, own, verdicts)
-    why = ""
-    if outcome != "passed":
-        why = "\n".join(reasons)
+    outcome, reasons = _judged(stored, own, others, verdicts)
+    shown = ""
     if outcome == "failed":
-        shown = compared_with(experiment, point)
-        some = replace(
-            chapter,
-            points=tuple(one for one in chapter.points if one.name in shown),
-            verdicts=verdicts,
-        )
-        why = f"{why}\n{_told(some, width)}\n{_where(stored)}"
+        needed = {one.name for one in (own, *others)}
+        some = tuple(one for one in chapter.points if one.name in needed)
+        part = replace(chapter, points=some, verdicts=verdicts)
+        shown = f"{_told(part, width)}\n{_where(stored)}"
     result = medians(own)
-    return Answer(outcome, why, result, _summary(stored, own, result))
+    return Answer(outcome, "\n".join(reasons), shown, result, _summary(stored, own, result))
 
 
 def whole(stored: Run, width: int) -> str:
@@ -161,28 +161,42 @@ def _where(stored: Run) -> str:
     return f"run folder: {stored.folder}"
 
 
-def _judged(stored: Run, own: Point, verdicts: Sequence[Verdict]) -> tuple[Outcome, Sequence[str]]:
-    """Return the outcome of a point and the reasons for it, the gravest first."""
+def _judged(
+    stored: Run, own: Point, others: Sequence[Point], verdicts: Sequence[Verdict]
+) -> tuple[Outcome, Sequence[str]]:
+    """Return the outcome of a point and the reasons for it, the gravest first.
+
+    ``others`` are those that it is compared with: what is wrong with them is wrong with its answer.
+    """
     ended = _ended_early(stored)
     if ended is not None and ended[0] == NotPermitted.__name__:
         return "skipped", [ended[1]]
-    complete = len(own.results) >= stored.header.experiments[0].repetitions
-    if ended is not None and not complete:
+    repetitions = stored.header.experiments[0].repetitions
+    if ended is not None and any(len(one.results) < repetitions for one in (own, *others)):
         return "failed", [f"the run ended early: {ended[1]}"]
     if own.skipped and own.results:
         return "skipped", _reasons(own)
-    code = exit_code(own.results, verdicts)
+    code = exit_code([result for one in (own, *others) for result in one.results], verdicts)
     if code == YES:
-        unjudged = bool(verdicts) and all(one.answer == "skipped" for one in verdicts)
-        return ("skipped", ["a point to compare with was skipped"]) if unjudged else ("passed", [])
+        unjudged = any(one.answer == "skipped" for one in verdicts)
+        return ("skipped", _unasked(others)) if unjudged else ("passed", [])
     missed = [
         line
         for one in verdicts
         if one.answer in ("no", "cannot tell")
         for line in (f"expected: {one.expected}", f"measured: {one.measured}")
     ]
-    doubts = _reasons(own)
+    doubts = [*_reasons(own), *(line for one in others for line in _of_other(one))]
     return "failed", [*doubts, *missed] if code == FAILED else [*missed, *doubts]
+
+
+def _unasked(others: Sequence[Point]) -> list[str]:
+    """Return why an expectation could not be judged, a line for each point that was skipped."""
+    return [f"cannot be compared with {one.name}: {reason(one)}" for one in others if one.skipped]
+
+
+def _of_other(point: Point) -> list[str]:
+    return [f"compared with {point.name}: {line}" for line in _reasons(point)]
 
 
 def _ended_early(stored: Run) -> tuple[str, str] | None:

@@ -59,6 +59,16 @@ LEDGER_STAGES = (
 """Where a packet can end, in its order (docs/ledger.md)."""
 SECOND_NS = 10**9
 DAY_NS = 86400 * SECOND_NS
+SAMPLE_NS = SECOND_NS // 10
+"""Between two samples of a worker in a phase that is not long."""
+SAMPLES_MAX = 3600
+"""Of each worker in a phase: two hours have one every two seconds."""
+
+
+def sampling_ns(duration_ns: int) -> int:
+    """Return the time between two samples of a worker in a phase that lasts so long at most."""
+    return SAMPLE_NS * max(1, -(-duration_ns // (SAMPLES_MAX * SAMPLE_NS)))
+
 
 # --- what a user declares ------------------------------------------------------------------------
 
@@ -774,6 +784,14 @@ class Result:
     log_bytes: Optional[int] = None
     ledger: Optional[Ledger] = None
     workers: tuple[WorkerResult, ...] = ()
+
+    @property
+    def ledger_received_packets(self) -> Optional[int]:
+        """Packets that reached the end of their way, as the ledger closes; None without a ledger.
+
+        Received ones, less those that a log could not take.
+        """
+        return self.ledger.received_packets if self.ledger is not None else None
 
     @property
     def unaccounted(self) -> Optional[int]:

@@ -212,7 +212,11 @@ class PointItem(pytest.Item):
         """Judge the point, running the experiment where no item before has."""
         # What the fixture tmp_path_factory returns; an item that is no function has no fixtures.
         gate = _gate(self.config, self.config._tmp_path_factory)  # type: ignore[attr-defined]
-        _judge(self, self.file.stored(gate), self.point)
+        said = _judge(self, self.file.stored(gate), self.point)
+        if said.outcome == "failed":
+            pytest.fail(f"{said.why}\n{said.shown}", pytrace=False)
+        if said.outcome == "skipped":
+            pytest.skip(said.why)
 
     def reportinfo(self) -> tuple[Path, Optional[int], str]:
         """Return where the item is and what it is called."""
@@ -250,9 +254,15 @@ class UdpbenchFixture:
         name = node.nodeid if self._calls == 1 else f"{node.nodeid}-{self._calls}"
         stored = _run(gate, self._load(experiment), name, node.session)
         points = [trial.point for trial in stored.header.experiments[0].points]
-        found = {point: _judge(node, stored, point) for point in points}
+        said = {point: _judge(node, stored, point) for point in points}
+        # All points first: one that is skipped must not hide that another one failed.
+        if any(one.outcome == "failed" for one in said.values()):
+            pytest.fail(f"{_why(said, 'failed')}\n{whole(stored, _width())}", pytrace=False)
+        if any(one.outcome == "skipped" for one in said.values()):
+            pytest.skip(_why(said, "skipped"))
         # Shown where the test fails: the numbers it asserts on are explained beside them.
         node.add_report_section("call", "udpbench", whole(stored, _width()))
+        found = {point: one.result for point, one in said.items()}
         return found[points[0]] if len(points) == 1 else _mapping(found)
 
     def _load(self, experiment: Union[str, os.PathLike[str], dict[str, Any]]) -> Experiment:
@@ -322,17 +332,21 @@ def _tell(progress: Progress) -> None:
         _log.info("%s%s", head, progress.text)
 
 
-def _judge(node: Any, stored: Run, point: str) -> PointResult:
-    """Note what a run says of a point; skip or fail the item where it does not hold."""
+def _judge(node: Any, stored: Run, point: str) -> Answer:
+    """Return what a run says of a point, noted at the item, whatever it is."""
     from udpbench.gate import answer
 
     said = answer(stored, point, _width())
     _note(node, said, stored)
-    if said.outcome == "skipped":
-        pytest.skip(said.why)
-    if said.outcome == "failed":
-        pytest.fail(said.why, pytrace=False)
-    return said.result
+    return said
+
+
+def _why(said: dict[str, Answer], outcome: str) -> str:
+    """Return the reasons of all points with an outcome; of several points under their names."""
+    chosen = {point: one.why for point, one in said.items() if one.outcome == outcome}
+    if len(said) == 1:
+        return "\n".join(chosen.values())
+    return "\n".join(f"{name}: {line}" for name, why in chosen.items() for line in why.split("\n"))
 
 
 def _width() -> int:

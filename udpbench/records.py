@@ -75,6 +75,8 @@ class Ending:
     error: dict[str, str] | None = None
     """``{kind, message, host}`` of what ended a failed run early."""
     restore_errors: tuple[dict[str, str], ...] = ()
+    lost: tuple[dict[str, str], ...] = ()
+    """Likewise, of agents that could not be asked to restore: each does so by itself, unseen."""
 
 
 @dataclass(frozen=True)

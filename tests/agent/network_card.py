@@ -9,12 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Optional
 
 from udpbench.agent.host import Done, Host, Napi
+from udpbench.agent.interrupts import affinity_files
 from udpbench.agent.settings.indirection import table_of
 
 TABLE_SIZE = 16
@@ -50,10 +51,16 @@ class CardHost(Host):
         self.configured = False
         """The table is the user's: then the kernel refuses fewer queues than it leads to."""
         self.rules: dict[int, tuple[int, int]] = {}
+        self.offloads = {"rx-ntuple-filter": True}
         self.refusing: set[str] = set()
         """Options that end with "Operation not supported"."""
         self.silent: set[str] = set()
         """Options that end with status 0 and change nothing."""
+        self.first_irq = 40
+        """It moves with each change of the channels."""
+        self.threaded = False
+        self.managed: set[str] = set()
+        """Files that cannot be written."""
         self.said: list[str] = []
         """Every change that was asked for."""
         self.failing: dict[int, bool] = {}
@@ -65,8 +72,7 @@ class CardHost(Host):
         self._file("sys/devices/system/cpu/intel_pstate/no_turbo", "0")
         self._file("proc/sys/kernel/random/boot_id", "6ab1c5d0-0000-4000-8000-000000000001")
         self._file("proc/self/ns/net", "")
-        for queue in range(8):
-            self._file(f"proc/irq/{40 + queue}/smp_affinity_list", "0,1,2,3,4,5,6,7")
+        self._interrupts()
 
     def _file(self, name: str, text: str) -> None:
         path = self.root / name
@@ -76,6 +82,27 @@ class CardHost(Host):
     def _queue(self, queue: int) -> None:
         for name in (f"rx-{queue}/rps_cpus", f"rx-{queue}/rps_flow_cnt", f"tx-{queue}/xps_cpus"):
             self._file(f"sys/class/net/eth3/queues/{name}", "0")
+
+    def _interrupts(self) -> None:
+        """Ask for an interrupt and make a NAPI thread for each queue, all on every CPU."""
+        for folder in ("sys/class/net/eth3/device", "sys/kernel/irq", "proc/irq"):
+            shutil.rmtree(self.root / folder, ignore_errors=True)
+        for queue in range(self.combined):
+            number = self.first_irq + queue
+            self._file(f"sys/class/net/eth3/device/msi_irqs/{number}", "msix")
+            self._file(f"sys/kernel/irq/{number}/actions", f"eth3-TxRx-{queue}")
+            self._file(f"proc/irq/{number}/smp_affinity_list", "0,1,2,3,4,5,6,7")
+        self.threads = {900 + queue: list(range(8)) for queue in range(self.combined)}
+
+    def affinity(self, pid: int) -> list[int]:
+        """Return where a NAPI thread may run."""
+        return self.threads[pid]
+
+    def set_affinity(self, pid: int, cpus: Iterable[int]) -> None:
+        """Pin a NAPI thread."""
+        with self._effect() as happens:
+            if happens:
+                self.threads[pid] = sorted(cpus)
 
     def index(self, interface: str) -> int:
         """Return the card's index; there is no other."""
@@ -96,16 +123,35 @@ class CardHost(Host):
         return []
 
     def queue_napis(self, interface: str) -> dict[int, Napi]:
-        """Return an interrupt for each queue."""
+        """Return an interrupt for each queue, and a thread where it is threaded."""
         self.index(interface)
-        return {queue: Napi(queue, 40 + queue, None) for queue in range(self.combined)}
+        return {
+            queue: Napi(queue, self.first_irq + queue, 900 + queue if self.threaded else None)
+            for queue in range(self.combined)
+        }
+
+    def features(self, interface: str) -> dict[str, bool]:
+        """Return the switches."""
+        self.index(interface)
+        return dict(self.offloads)
+
+    def set_feature(self, interface: str, name: str, enabled: bool) -> None:
+        """Switch, and forget all rules where they are switched off, as i40e_set_ntuple() does."""
+        self.index(interface)
+        with self._effect() as happens:
+            if happens:
+                self.offloads[name] = enabled
+                if not enabled:
+                    self.rules.clear()
 
     def program(self, name: str) -> Optional[Path]:
         """Have ethtool alone."""
         return Path("/usr/sbin/ethtool") if name == "ethtool" else None
 
     def write_text(self, path: str, text: str) -> None:
-        """Write, or fail as the test wants it."""
+        """Write, or fail as the test wants it; the kernel manages what is among ``managed``."""
+        if path in self.managed:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         with self._effect() as happens:
             if happens:
                 Host.write_text(self, path, text)
@@ -116,7 +162,7 @@ class CardHost(Host):
         happens = self.failing.pop(0, None)
         yield happens is not False
         if happens is not None:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     def run(self, *command: str, stdin: str = "") -> Done:  # noqa: ARG002 - Host's signature
         """Be ethtool."""
@@ -181,8 +227,17 @@ class CardHost(Host):
         elif option == "-A":
             self.pause.update(wanted)
         else:
-            self.adaptive = wanted.pop("adaptive-rx", self.adaptive)
-            self.coalesce.update({key: value // 2 * 2 + 1 for key, value in wanted.items()})
+            return self._coalesce(wanted)
+        return Done(0, "", "")
+
+    def _coalesce(self, wanted: dict[str, int]) -> Done:
+        """Take no other time of RX with adaptive on, as i40e_set_coalesce() does."""
+        adaptive = wanted.pop("adaptive-rx", self.adaptive)
+        now_usecs = self.coalesce["rx-usecs"]
+        if adaptive and wanted.get("rx-usecs", now_usecs) != now_usecs:
+            return Done(1, "", "netlink error: Invalid argument")
+        self.adaptive = adaptive
+        self.coalesce.update({key: value // 2 * 2 + 1 for key, value in wanted.items()})
         return Done(0, "", "")
 
     def _channels(self, combined: int) -> Done:
@@ -194,6 +249,8 @@ class CardHost(Host):
             self._queue(queue)
         self.combined = combined
         self.table = table_of("default", combined, TABLE_SIZE)
+        self.first_irq = 90 - self.first_irq
+        self._interrupts()
         return Done(0, "", "")
 
     def _steer(self, words: list[str]) -> Done:
@@ -209,11 +266,16 @@ class CardHost(Host):
 
     def state(self) -> dict[str, Any]:
         """Return everything that a setting could have left behind."""
-        files = (path for path in self.root.rglob("*") if path.is_file())
+        files = {
+            path.relative_to(self.root): path.read_text().strip()
+            for path in self.root.rglob("*")
+            if path.is_file() and "irq" not in path.parts
+        }
+        cpus = {name: self.read_text(path) for name, path in affinity_files(self, "eth3").items()}
         values = {key: value for key, value in vars(self).items() if key[0] != "_"}
-        for key in ("root", "said", "failing", "configured"):
+        for key in ("root", "said", "failing", "configured", "first_irq"):
             del values[key]
-        return {**{str(path): path.read_text().strip() for path in files}, **repr_of(values)}
+        return {**{str(path): text for path, text in files.items()}, **cpus, **repr_of(values)}
 
 
 def repr_of(values: dict[str, Any]) -> dict[str, str]:

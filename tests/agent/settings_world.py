@@ -17,6 +17,7 @@ BOOT_ID = "6ab1c5d0-0000-4000-8000-000000000001"
 FILES = {
     "proc/sys/kernel/random/boot_id": BOOT_ID,
     "proc/self/ns/net": "",
+    "proc/thread-self/net/unix": "Num       RefCount Protocol Flags    Type St Inode Path",
     "proc/sys/net/core/rmem_max": "212992",
     "proc/sys/vm/dirty_bytes": "0",
     "proc/sys/vm/dirty_ratio": "20",
@@ -53,6 +54,10 @@ class World:
         """Writes that change the value and then fail."""
         self.journal = Journal(self.host, "run")
         self.kinds = {"fake": Kind(self.read, self.write, rounded=self.rounded)}
+        self.unforeseen: set[tuple[str, Any]] = set()
+        """Writes that fail with what no kernel says: with a fault of udpbench."""
+        self.unreadable: set[str] = set()
+        """Targets whose reads do so."""
         self.rounds_up = False
         """Every write is taken as one more than was asked for, and that counts as rounded."""
         self.gone_to_writes: set[tuple[str, Any]] = set()
@@ -73,6 +78,8 @@ class World:
 
     def read(self, _: Host, target: str) -> Any:
         """Read a value; ENODEV where there is none."""
+        if target in self.unreadable:
+            raise AttributeError("no attribute get_attr")
         if target not in self.values:
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
         return self.values[target]
@@ -84,6 +91,8 @@ class World:
         self.values.pop(self.takes_along.get((target, value), ""), None)
         if (target, value) in self.refused:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        if (target, value) in self.unforeseen:
+            raise IndexError("list index out of range")
         if (target, value) in self.gone_to_writes:
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
         if (target, value) not in self.kept:

@@ -10,6 +10,7 @@ import pytest
 
 from udpbench.agent import facts
 from udpbench.agent.host import Host, Napi
+from udpbench.agent.interrupts import rx_interrupts
 
 
 class FakeHost(Host):
@@ -89,6 +90,11 @@ def test_a_queue_is_served_where_its_packets_reach_the_socket(
         ("virtio1-output.2", None),
         ("ens1-tx-4", None),
         ("virtio1-config", None),
+        ("ice-eth3-TxRx-6", "6"),
+        ("i40e-0000:04:00.0:fdir-TxRx-0", None),
+        ("ice-0000:04:00.0:ctrl-TxRx-0", None),
+        ("irdma-0000:04:00.0-CEQ-1", None),
+        ("irdma-0000:04:00.0-AEQCEQ-0", None),
     ],
 )
 def test_an_interrupts_name_tells_its_rx_queue(
@@ -104,6 +110,29 @@ def test_an_interrupts_name_tells_its_rx_queue(
     found = facts.irq_cpus(Host(tree(tmp_path, files)), "eth3")
 
     assert ({} if queue is None else {queue: (1,)}) == found
+
+
+@pytest.mark.parametrize("other", ["40", "42"])
+def test_an_interrupt_named_after_its_interface_wins(tmp_path: Path, other: str) -> None:
+    """Whatever else the same device has, before it and after it."""
+    files = {
+        "sys/class/net/eth3/device/msi_irqs/41": "msix",
+        "sys/kernel/irq/41/actions": "i40e-eth3-TxRx-0",
+        f"sys/class/net/eth3/device/msi_irqs/{other}": "msix",
+        f"sys/kernel/irq/{other}/actions": "i40e-eth30-TxRx-0",
+    }
+
+    assert {0: 41} == rx_interrupts(Host(tree(tmp_path, files)), "eth3")
+
+
+def test_an_interfaces_own_name_excludes_nothing(tmp_path: Path) -> None:
+    """Only what follows it tells what an interrupt is for."""
+    files = {
+        "sys/class/net/control0/device/msi_irqs/41": "msix",
+        "sys/kernel/irq/41/actions": "control0-TxRx-0",
+    }
+
+    assert {0: 41} == rx_interrupts(Host(tree(tmp_path, files)), "control0")
 
 
 def test_topology_limits_and_environment_are_read(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from settings_world import fake_host
 
+import udpbench
 from udpbench.agent.guardian import Guardian
 from udpbench.agent.host import Host
 from udpbench.agent.journal import Journal
@@ -31,7 +32,9 @@ from pathlib import Path
 from udpbench.agent.guardian import Guardian
 from udpbench.agent.host import Host
 from udpbench.agent.journal import Journal
+from udpbench.agent.settings import sysctl
 from udpbench.agent.settings.engine import Engine
+from udpbench.agent.settings.registry import Kind
 from udpbench.model import Setting
 host = Host(Path(sys.argv[1]))
 journal = Journal(host, "run")
@@ -44,6 +47,10 @@ if sys.argv[2] == "touch":
     journal.path.parent.mkdir(parents=True)
     journal.path.touch()
 print(guardian.process.pid, flush=True)
+if sys.argv[2] == "program":
+    kind = Kind(sysctl.read, lambda host, _, value: host.run("tool", str(value)))
+    engine = Engine(host, journal, ["namespace"], {"sysctl": kind})
+    engine.apply([Setting("sysctl", "net.core.rmem_max", 4194304)])
 sys.stdin.read()
 """
 
@@ -206,3 +213,53 @@ def test_a_guardian_whose_python_is_missing_is_an_error(
     with pytest.raises(FileNotFoundError):
         Guardian.start(host, Journal(host, "run"))
     assert before == set(Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.parametrize("rest", ["", os.pathsep, f"lib{os.pathsep}/usr/lib"])
+def test_a_guardian_imports_nothing_from_the_current_folder(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: str
+) -> None:
+    """It may be root's, and the folder anybody's, as /tmp; what PYTHONPATH names stays in it."""
+    ran = tmp_path / "ran"
+    (tmp_path / "signal.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", rest)
+    guardian = Guardian.start(host, Journal(host, "run"))
+    folder = Path(f"/proc/{guardian.process.pid}/cwd").readlink()
+    words = Path(f"/proc/{guardian.process.pid}/environ").read_text().split("\0")
+    guardian.release()
+    own = str(Path(udpbench.__file__).parents[1])
+    named = [str(tmp_path / "lib"), "/usr/lib"] if rest.strip(os.pathsep) else []
+    assert (Path("/"), False) == (folder, ran.exists())
+    assert f"PYTHONPATH={os.pathsep.join([own, *named])}" in words
+
+
+def waiting_for_a_lock(pid: int) -> bool:
+    """Say whether a process waits for flock(2); proc_locks(5)."""
+    lines = map(str.split, Path("/proc/locks").read_text().splitlines())
+    return any("->" in words[:2] and str(pid) in words for words in lines)
+
+
+def test_a_program_that_outlives_its_agent_is_waited_for(host: Host) -> None:
+    """It may still change what the guardian would otherwise have put back before."""
+    alive, go_on = host.root / "alive", host.root / "go-on"
+    for fifo in (alive, go_on):
+        os.mkfifo(fifo)
+    tool = host.path("/usr/sbin/tool")
+    tool.parent.mkdir(parents=True)
+    tool.write_text(
+        f'#!/bin/sh\nexec 2>{alive}\n: <{go_on}\nprintf "$1" >{host.path(FILE)}\n',
+    )
+    tool.chmod(0o755)
+    process, guardian = agent(host, "program")
+    with alive.open("rb") as running:
+        finish(process)
+        host.wait_for(
+            "the guardian waiting, or its end",
+            lambda: waiting_for_a_lock(guardian) or not Path(f"/proc/{guardian}/fd/0").exists(),
+            DEADLINE_S,
+        )
+        go_on.open("wb").close()
+        running.read()
+    assert ended(guardian)
+    assert ("212992", []) == (host.read_text(FILE), host.listdir("/run/udpbench"))

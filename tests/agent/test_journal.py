@@ -7,7 +7,7 @@ import resource
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +71,31 @@ def test_a_later_process_finds_what_is_pending(host: Host, journal: Journal) -> 
     assert (second, third) == opened.pending
     assert (True, False) == (second.applied, third.applied)
     assert 3 == opened.last_seq
+
+
+ALONG = (("addr", (("address", "fd00::1"), ("index", 7))), ("route", (("dst", "default"),)))
+
+
+def test_what_goes_with_a_link_is_known_until_it_is_back(host: Host, journal: Journal) -> None:
+    """Whoever is killed meanwhile leaves it for the next to make again."""
+    first = journal.begin(fake("a", 10), 1)
+    journal.takes(first, ALONG)
+    second = journal.begin(fake("b", 20), 2)
+    journal.takes(second, ALONG)
+    journal.takes(second, ())
+    second = journal.applied(second, 20)
+    journal.close()
+    opened = Journal.open(host, journal.path)
+    assert (replace(first, along=ALONG), second) == opened.pending
+    assert ((), True) == (second.along, second.applied)
+
+
+def test_what_goes_with_a_link_is_known_without_a_disk(journal: Journal) -> None:
+    """A full one keeps no change from being undone."""
+    entry = journal.begin(fake("a", 10), 1)
+    with largest_file(journal.path.stat().st_size):
+        journal.takes(entry, ALONG)
+    assert (replace(entry, along=ALONG),) == journal.pending
 
 
 def test_the_file_goes_with_the_last_change(host: Host, journal: Journal) -> None:
@@ -210,3 +235,36 @@ def test_half_a_line_is_taken_back(host: Host, journal: Journal) -> None:
     journal.close()
     opened = Journal.open(host, journal.path)
     assert ["a", "c"] == [entry.setting.target for entry in opened.pending]
+
+
+@pytest.mark.parametrize("beyond_bytes", [-1000, -20, 20])
+def test_a_full_disk_leaves_no_journal_without_its_beginning(
+    host: Host, journal: Journal, beyond_bytes: int
+) -> None:
+    """Nothing, half a first line, one without a change: it is removed, and the next one is whole."""
+    head_bytes = len(json.dumps({"journal": 1, **asdict(journal.identity)}, separators=(",", ":")))
+    size_bytes = max(head_bytes + beyond_bytes, 0)
+    with largest_file(size_bytes), pytest.raises(OSError, match=r"No space|too large"):
+        journal.begin(fake("a", 10), 1)
+    assert ((), False) == (journal.pending, journal.path.exists())
+    entry = journal.begin(fake("b", 20), 2)
+    journal.close()
+    assert (entry,) == Journal.open(host, journal.path).pending
+
+
+def test_a_full_disk_leaves_what_was_journalled_before(host: Host, journal: Journal) -> None:
+    """Only a journal in which nothing is pending goes with a change that was refused."""
+    entry = journal.begin(fake("a", 10), 1)
+    with largest_file(journal.path.stat().st_size), pytest.raises(OSError, match="too large"):
+        journal.begin(fake("b", 20), 2)
+    journal.close()
+    assert (entry,) == Journal.open(host, journal.path).pending
+
+
+def test_the_journal_of_another_is_not_removed(host: Host, journal: Journal) -> None:
+    """What a killed agent of the run has left stays where a second one is refused."""
+    entry = journal.begin(fake("a", 10), 1)
+    journal.close()
+    with pytest.raises(RestoreError, match="are not undone"):
+        Journal(host, "run").begin(fake("b", 20), 2)
+    assert (entry,) == Journal.open(host, journal.path).pending

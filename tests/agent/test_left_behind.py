@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ from settings_world import fake_host
 
 from udpbench.agent.host import Host
 from udpbench.agent.journal import Journal, abandoned
-from udpbench.agent.locks import Locks
+from udpbench.agent.locks import PREFIX, UNIX_SOCKETS, Locks
+from udpbench.agent.session import Session
 from udpbench.agent.settings.engine import Engine
 from udpbench.agent.verbs import Verbs
-from udpbench.errors import RestoreError
-from udpbench.model import Setting
+from udpbench.errors import HelloRefused, RestoreError
+from udpbench.model import SECOND_NS, Setting
+from udpbench.protocol import PROTOCOL, Hello, build_id
 
 RMEM_MAX = Setting("sysctl", "net.core.rmem_max", 4194304)
 
@@ -46,6 +49,54 @@ def test_a_living_run_is_left_alone(host: Host, journal: Journal) -> None:
     """What a run that still holds its journal has changed is not called left behind."""
     assert () == abandoned(host)
     assert () == later(host).restore(left_behind=True)
+    assert "4194304" == value(host)
+
+
+def greeted(host: Host) -> Hello:
+    """Return the hello of another run's agent."""
+    return Session(host).hello("left", "later", build_id(), PROTOCOL, SECOND_NS, [])
+
+
+def test_a_living_run_is_not_waited_for(host: Host, journal: Journal) -> None:
+    """Its agent has left its note among the locks, and its journal stays its own."""
+    note = f"0000: 00000002 00000000 00000000 0002 01 61 @{PREFIX}holder/machine/17/dead"
+    host.write_text(UNIX_SOCKETS, note)
+    assert () == greeted(host).left_behind
+
+
+class Meanwhile(Host):
+    """A host on which something happens as soon as somebody waits."""
+
+    def __init__(self, root: Path, happens: Callable[[], object]) -> None:
+        super().__init__(root)
+        self._happens = happens
+
+    def wait_for(self, what: str, condition: Callable[[], bool], deadline_s: float) -> None:
+        """Let it happen, and look again; never wait."""
+        assert deadline_s > 0
+        assert not condition()
+        self._happens()
+        super().wait_for(what, condition, 0)
+
+
+def test_a_guardian_at_work_is_waited_for(host: Host, journal: Journal) -> None:
+    """What a new run reads before the guardian has ended would be put back for good."""
+    guardian = Engine(host, journal, ())
+    assert () == greeted(Meanwhile(host.root, guardian.restore)).left_behind
+    assert "212992" == value(host)
+
+
+def test_what_a_guardian_could_not_restore_is_left_behind(host: Host, journal: Journal) -> None:
+    """It has been waited for, and the journal tells that something remains."""
+    assert ("dead",) == greeted(Meanwhile(host.root, journal.close)).left_behind
+
+
+def test_a_run_is_refused_while_somebody_restores(host: Host, journal: Journal) -> None:
+    """The run is named whose changes are being put back."""
+    with pytest.raises(
+        HelloRefused, match=r"run dead died here, .* is still being put back; begin"
+    ):
+        greeted(Meanwhile(host.root, lambda: None))
     assert "4194304" == value(host)
 
 

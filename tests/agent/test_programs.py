@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
@@ -42,6 +44,27 @@ def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(host_module, "PROGRAM_TIMEOUT_S", 0.2)
     with pytest.raises(OSError, match=r"tool did not end within 0.2 s"):
         install(tmp_path, "tool", "exec sleep 20").run("tool")
+
+
+def test_a_program_that_hangs_ends_without_its_agent_too(tmp_path: Path) -> None:
+    """The kernel keeps the time; an agent that was killed ends nothing, and its guardian waits."""
+    asked = "import signal; print(signal.getitimer(signal.ITIMER_REAL)[0])"
+    done = install(tmp_path, "tool", f"exec {sys.executable} -c '{asked}'").run("tool")
+    assert 0 < float(done.out) <= host_module.PROGRAM_TIMEOUT_S + 1
+
+
+def test_only_while_it_is_lent_a_program_has_a_file(tmp_path: Path) -> None:
+    """So that a lock on it lasts as long as what is under way, and no longer."""
+    host = install(tmp_path, "tool", "readlink /proc/self/fd/$1; exit 0")
+    file = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with host.lending(file):
+            assert f"{tmp_path}\n" == host.run("tool", str(file)).out
+        assert "" == host.run("tool", str(file)).out
+        with host.lending(None):
+            assert "" == host.run("tool", str(file)).out
+    finally:
+        os.close(file)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from udpbench.agent.host import Host
-from udpbench.agent.series import SAMPLES_MAX, TICK_NS, Series, spread
+from udpbench.agent.series import TICK_NS, Series, spread
 from udpbench.agent.usage import Usage, cpu_ns, resident_bytes
-from udpbench.model import DAY_NS, SECOND_NS, Sample
+from udpbench.model import DAY_NS, SAMPLES_MAX, SECOND_NS, Sample
 
 SO_FAR = Sample("left.sender0", 5, {"sent_packets": 7})
 

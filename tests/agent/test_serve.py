@@ -13,16 +13,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Optional, cast
 
 import pytest
+from settings_world import fake_host
 
 from udpbench.agent.host import Host
+from udpbench.agent.locks import Locks
 from udpbench.agent.namespace import INIT_USER_NS, is_own
-from udpbench.agent.serve import Lines, parse
-from udpbench.errors import AgentError
+from udpbench.agent.serve import STDIN_ENDED, Lines, end, parse
+from udpbench.agent.session import Session
+from udpbench.agent.verbs import Verbs
+from udpbench.errors import AgentError, RestoreError
 from udpbench.model import FlowSpec, Receive, Send, Traffic, WorkerSpec
 from udpbench.protocol import PROTOCOL, build_id, encode, read_line, write_line
 
@@ -469,3 +473,51 @@ def test_an_agent_answers_hello_quickly() -> None:
 
     loaded = set(json.loads(ran.stdout))
     assert set() == loaded & {"pyroute2", "psutil", "cffi", "udpbench._native", "asyncio"}
+
+
+def greeted(host: Host, engine: Any, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """Return a session whose verbs have another way to restore."""
+    session = Session(host)
+    session.verbs = Verbs(host, "left", "test", (), Locks(host, "test"), {})
+    monkeypatch.setattr(session.verbs._engine, "restore", engine)
+    return session
+
+
+def fails(error: Exception) -> Callable[[], None]:
+    """Return what raises an error."""
+
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RestoreError("mtu send0"), "not restored: mtu send0"),
+        (AttributeError("get_attr"), "not known to be restored: AttributeError: get_attr"),
+    ],
+)
+def test_an_agent_that_could_not_restore_says_so(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    said: str,
+) -> None:
+    """Its exit status is that of a host that is not as it was, whatever went wrong."""
+    session = greeted(fake_host(tmp_path), fails(error), monkeypatch)
+    assert 4 == end(session, STDIN_ENDED)
+    assert f"udpbench agent: stdin ended; {said}\n" == capsys.readouterr().err
+
+
+def test_workers_that_cannot_be_ended_keep_no_setting_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings are undone whatever becomes of the workers."""
+    restored: list[bool] = []
+    session = greeted(fake_host(tmp_path), lambda: restored.append(True), monkeypatch)
+    assert session.verbs is not None
+    monkeypatch.setattr(session.verbs.pool, "close", fails(OSError("no such process")))
+    assert (4, [True]) == (end(session, STDIN_ENDED), restored)

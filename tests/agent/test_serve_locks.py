@@ -66,6 +66,18 @@ def test_a_changed_machine_is_not_shared(two: tuple[Locks, Locks]) -> None:
     second.share_machine()
 
 
+def test_runs_are_known_by_their_agents_notes(two: tuple[Locks, Locks]) -> None:
+    """Whichever lock they hold or share, for as long as they do; a long name is as it is noted."""
+    first, second = two
+    assert frozenset() == first.runs()
+    first.share_machine()
+    second.exclude_namespace()
+    assert {"first", "second"} == first.runs()
+    second.close()
+    assert {"first"} == first.runs()
+    assert f"x{'ü' * 19}" == Locks.short("x" + "ü" * 100)
+
+
 def test_a_long_run_name_is_cut(two: tuple[Locks, Locks]) -> None:
     """An abstract name has 107 bytes; of a run's name its first 40 are shown, in whole letters."""
     first, _ = two

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from network_card import CardHost
 
+from udpbench.agent.host import Done
+from udpbench.agent.interrupts import affinity_files
 from udpbench.agent.journal import Journal
 from udpbench.agent.settings import indirection
 from udpbench.agent.settings.engine import Engine
@@ -43,9 +46,9 @@ def change(card: CardHost, kind: str, target: str, value: Any) -> tuple[Change, 
         (
             "coalesce",
             "eth3",
-            {"rx-usecs": 9, "adaptive-rx": 1},
-            "-C adaptive-rx on rx-usecs 9",
-            "-C adaptive-rx off rx-usecs 3",
+            {"rx-usecs": 9, "tx-usecs": 7},
+            "-C rx-usecs 9 tx-usecs 7",
+            "-C rx-usecs 3 tx-usecs 3",
         ),
         ("pause", "eth3", {"rx": False}, "-A rx off", "-A rx on"),
         ("flow_hash", "eth3/udp4", "sdfn", "-N rx-flow-hash udp4 sdfn", "-N rx-flow-hash udp4 sd"),
@@ -69,6 +72,35 @@ def test_a_card_is_asked_in_ethtools_words(
     assert ([said], False) == (card.said, before == card.state())
     made.restore()
     assert ([said, undone], before) == (card.said, card.state())
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "said", "undone"),
+    [
+        (
+            1,
+            {"rx-usecs": 9, "adaptive-rx": 0},
+            ["-C adaptive-rx off rx-usecs 9"],
+            ["-C rx-usecs 3", "-C adaptive-rx on"],
+        ),
+        (
+            0,
+            {"adaptive-rx": 1, "rx-usecs": 9},
+            ["-C rx-usecs 9", "-C adaptive-rx on"],
+            ["-C adaptive-rx off rx-usecs 3"],
+        ),
+    ],
+)
+def test_times_are_set_while_nothing_adapts(
+    card: CardHost, before: int, value: Any, said: list[str], undone: list[str]
+) -> None:
+    """Intel's drivers refuse another time while it does, and together with the switch to it."""
+    card.adaptive = before
+    state = card.state()
+    _, made = change(card, "coalesce", "eth3", value)
+    assert said == card.said
+    made.restore()
+    assert (said + undone, state) == (card.said, card.state())
 
 
 def test_a_value_that_the_driver_rounds_is_accepted_and_shown(card: CardHost) -> None:
@@ -158,6 +190,40 @@ def test_what_is_no_setting_is_refused(
     assert [] == card.said
 
 
+def test_steering_is_not_switched_off_under_rules(card: CardHost) -> None:
+    """The card would forget them, and nothing tells afterwards what they were."""
+    card.rules = {7: (80, 3), 9: (81, 2)}
+    with pytest.raises(SettingRefused, match=r"rules: 7, 9; delete them \(ethtool -N ... delete\)"):
+        change(card, "feature", "eth3/rx-ntuple-filter", False)
+    assert {7: (80, 3), 9: (81, 2)} == card.rules
+
+
+@pytest.mark.parametrize("refusing", [set(), {"-n"}])
+def test_steering_without_rules_is_switched_off_and_on(card: CardHost, refusing: set[str]) -> None:
+    """Also where a driver lists no rules at all."""
+    card.refusing = refusing
+    applied, made = change(card, "feature", "eth3/rx-ntuple-filter", False)
+    assert (True, False) == (applied.before, applied.after)
+    made.restore()
+    assert {"rx-ntuple-filter": True} == card.offloads
+
+
+def test_steering_whose_rules_cannot_be_looked_at_stays(
+    card: CardHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Switched on it is always."""
+
+    def run(*command: str, stdin: str = "") -> Done:
+        raise OSError(errno.ENOPKG, "ethtool is not installed")
+
+    monkeypatch.setattr(card, "run", run)
+    with pytest.raises(SettingRefused, match="ethtool is not installed"):
+        change(card, "feature", "eth3/rx-ntuple-filter", False)
+    card.offloads["rx-ntuple-filter"] = False
+    change(card, "feature", "eth3/rx-ntuple-filter", True)
+    assert {"rx-ntuple-filter": True} == card.offloads
+
+
 def test_a_table_that_could_not_be_put_back_is_left_alone(card: CardHost) -> None:
     """Ethtool has no words for a table of somebody's own making."""
     card.table = [3, 1, 4, 1, 5, 1, 2, 6, 5, 3, 5, 0, 7, 1, 3, 2]
@@ -190,6 +256,85 @@ def test_fewer_channels_take_the_table_and_the_cpus_of_queues_along(card: CardHo
     assert not card.exists("/sys/class/net/eth3/queues/rx-7")
     made.restore()
     assert before == card.state()
+
+
+def cpus_of(card: CardHost, queue: int) -> str:
+    """Return the CPUs of a queue's interrupt, whatever its number is."""
+    return card.read_text(affinity_files(card, "eth3")[f"eth3-TxRx-{queue}"])
+
+
+def test_channels_keep_the_cpus_of_interrupts_and_threads(card: CardHost) -> None:
+    """A driver spreads them anew; those of queues that stay are kept, and all of them come back."""
+    card.threaded = True
+    for queue in range(8):
+        card.write_text(f"/proc/irq/{40 + queue}/smp_affinity_list", str(queue))
+        card.set_affinity(900 + queue, [queue, queue + 8])
+    before = card.state()
+    applied, made = change(card, "channels", "eth3", 4)
+    assert (["0", "1", "2", "3"], 50) == (
+        [cpus_of(card, queue) for queue in range(4)],
+        card.first_irq,
+    )
+    assert [[0, 8], [1, 9], [2, 10], [3, 11]] == applied.after["napi_cpus"]
+    made.restore()
+    assert before == card.state()
+
+
+def test_more_channels_leave_what_is_new_as_it_is(card: CardHost) -> None:
+    """Nobody has chosen CPUs for it."""
+    card.run("ethtool", "-L", "eth3", "combined", "4")
+    card.threaded = True
+    card.write_text("/proc/irq/51/smp_affinity_list", "1")
+    card.set_affinity(901, [1])
+    before = card.state()
+    _, made = change(card, "channels", "eth3", 8)
+    assert ("1", "0,1,2,3,4,5,6,7") == (cpus_of(card, 1), cpus_of(card, 4))
+    assert [[1], list(range(8))] == [card.affinity(pid) for pid in (901, 904)]
+    made.restore()
+    assert before == card.state()
+
+
+def test_interrupts_that_somebody_moves_meanwhile_are_no_matter(card: CardHost) -> None:
+    """Irqbalance does it all the time; they go back all the same."""
+    card.write_text("/proc/irq/41/smp_affinity_list", "1")
+    before = card.state()
+    _, made = change(card, "channels", "eth3", 4)
+    card.write_text("/proc/irq/51/smp_affinity_list", "6")
+    assert () == made.altered()
+    made.restore()
+    assert before == card.state()
+
+
+def test_interrupts_that_the_kernel_manages_stay_with_it(card: CardHost) -> None:
+    """It takes no CPUs for them; nothing is left to do about that, now or later."""
+    card.write_text("/proc/irq/41/smp_affinity_list", "1")
+    card.managed = {f"/proc/irq/{number}/smp_affinity_list" for number in (41, 51)}
+    _, made = change(card, "channels", "eth3", 4)
+    assert "0,1,2,3,4,5,6,7" == cpus_of(card, 1)
+    made.restore()
+    assert (8, "0,1,2,3,4,5,6,7") == (card.combined, cpus_of(card, 1))
+    assert () == made._journal.pending
+
+
+def test_interrupts_that_were_not_put_back_are_told(card: CardHost) -> None:
+    """The channels are, so it is no longer what was in force: force goes on from there."""
+    card.write_text("/proc/irq/41/smp_affinity_list", "1")
+    _, made = change(card, "channels", "eth3", 4)
+    card.failing = {3: False}
+    with pytest.raises(RestoreError, match="channels eth3: the kernel says: Cannot allocate"):
+        made.restore()
+    with pytest.raises(RestoreError, match="channels eth3: somebody else changed it"):
+        made.restore()
+    made.restore(force=True)
+    assert "1" == cpus_of(card, 1)
+
+
+def test_an_interrupt_that_goes_while_it_is_looked_at_is_no_matter(card: CardHost) -> None:
+    """Its file may be gone before its name."""
+    card.path("/proc/irq/47/smp_affinity_list").unlink()
+    _, made = change(card, "channels", "eth3", 4)
+    made.restore()
+    assert "0,1,2,3,4,5,6,7" == cpus_of(card, 7)
 
 
 def test_an_interrupt_follows_its_queue(card: CardHost) -> None:
@@ -276,12 +421,14 @@ POOL = st.sampled_from(
         Setting("rings", "eth3", {"tx": 1001, "rx": 100}),
         Setting("coalesce", "eth3", {"rx-usecs": 8}),
         Setting("coalesce", "eth3", {"adaptive-rx": 1}),
+        Setting("coalesce", "eth3", {"adaptive-rx": 0, "rx-usecs": 20}),
         Setting("pause", "eth3", {"rx": 0, "tx": 0}),
         Setting("flow_hash", "eth3/udp4", "sdfn"),
         Setting("indirection", "eth3", "equal 2"),
         Setting("indirection", "eth3", "weight 1 2 1"),
         Setting("ntuple", "eth3/udp4/4321", 1),
         Setting("ntuple", "eth3/udp4/4322", 0),
+        Setting("feature", "eth3/rx-ntuple-filter", False),
         Setting("channels", "eth3", 2),
         Setting("channels", "eth3", {"combined": 5}),
         Setting("irq", "eth3/rx-1", [1]),
@@ -300,9 +447,10 @@ POOL = st.sampled_from(
     st.lists(st.lists(POOL, max_size=7), max_size=3),
     st.dictionaries(st.integers(1, 25), st.booleans(), max_size=3),
     st.booleans(),
+    st.integers(0, 1),
 )
 def test_the_card_is_always_restored(
-    rounds: list[list[Setting]], failing: dict[int, bool], killed: bool
+    rounds: list[list[Setting]], failing: dict[int, bool], killed: bool, adaptive: int
 ) -> None:
     """Whatever is applied in whatever order, and whatever fails under way, nothing stays."""
     with TemporaryDirectory() as folder:
@@ -310,6 +458,11 @@ def test_the_card_is_always_restored(
         card.table, card.configured = [0] * 4 + [1] * 4 + [2] * 4 + [7] * 4, True
         card.write_text("/sys/class/net/eth3/queues/rx-6/rps_cpus", "f0")
         card.rules[7] = (80, 3)
+        card.adaptive = adaptive
+        for queue in (1, 6):
+            card.write_text(f"/proc/irq/{40 + queue}/smp_affinity_list", "3")
+            card.set_affinity(900 + queue, [3])
+        card.threaded = True
         before = card.state()
         journal = Journal(card, "run")
         made = Engine(card, journal, ["namespace", "machine"])

@@ -332,7 +332,11 @@ def test_a_card_that_does_not_answer_is_not_taken_for_gone(
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [("refused", "Operation not permitted"), ("kept", "set back to 2, it is 20")],
+    [
+        ("refused", "Operation not permitted"),
+        ("kept", "set back to 2, it is 20"),
+        ("unforeseen", "fake b: IndexError: list index out of range; by hand: put fake b back to"),
+    ],
 )
 def test_restoring_goes_on_after_a_failure(world: World, fault: str, words: str) -> None:
     """What can be restored is; what cannot is named; a later attempt does the rest."""
@@ -348,6 +352,30 @@ def test_restoring_goes_on_after_a_failure(world: World, fault: str, words: str)
     assert [("b", 20, 2), ("a", 1, 1)] == [
         (change.setting.target, change.before, change.after) for change in engine.restore()
     ]
+
+
+def test_what_cannot_be_read_keeps_nothing_else_in_force(world: World) -> None:
+    """Whatever a kind raises, what is older is put back; that a thing is gone it does not mean."""
+    engine = world.engine()
+    engine.apply([fake("a", 10), fake("b", 20), fake("c", 30)])
+    world.unreadable.add("b")
+    with pytest.raises(RestoreError, match=r"fake b: AttributeError: no attribute .*; by hand: "):
+        engine.restore()
+    assert {"a": 1, "b": 20, "c": 3} == world.values
+    world.unreadable.clear()
+    engine.restore()
+    assert START == world.values
+
+
+def test_a_command_that_cannot_be_told_stops_no_restoring(world: World) -> None:
+    """A value of which no command can be made is told as it is."""
+    world.kinds["firewall"] = world.kinds["fake"]
+    engine = world.engine()
+    engine.apply([fake("a", 10), Setting("firewall", "b", 20)])
+    world.refused.add(("b", 2))
+    with pytest.raises(RestoreError, match="by hand: put firewall b back to 2"):
+        engine.restore()
+    assert {"a": 1, "b": 20, "c": 3} == world.values
 
 
 def test_what_fails_and_then_goes_with_what_it_hung_on_is_restored(world: World) -> None:

@@ -209,7 +209,13 @@ def test_a_mask_reads_back(cpus: list[int]) -> None:
             "coalesce",
             "eth3",
             {"adaptive-rx": 1, "rx-usecs": 3},
-            "ethtool -C eth3 adaptive-rx on rx-usecs 3",
+            "ethtool -C eth3 adaptive-rx off rx-usecs 3; ethtool -C eth3 adaptive-rx on",
+        ),
+        (
+            "coalesce",
+            "eth3",
+            {"adaptive-rx": 0, "rx-usecs": 3},
+            "ethtool -C eth3 adaptive-rx off rx-usecs 3",
         ),
         ("pause", "eth3", {"autoneg": 1, "rx": 0}, "ethtool -A eth3 autoneg on rx off"),
         ("flow_hash", "eth3/udp4", "sd", "ethtool -N eth3 rx-flow-hash udp4 sd"),
@@ -246,6 +252,24 @@ def test_a_mask_reads_back(cpus: list[int]) -> None:
             ),
         ),
         ("channels", "eth3", {"rx": 2, "tx": 2}, "ethtool -L eth3 rx 2 tx 2"),
+        (
+            "channels",
+            "eth3",
+            {
+                "combined": 2,
+                "interrupts": {"eth3-TxRx-0": "0-7", "comp1@pci": "3"},
+                "napi_cpus": [[1], [1]],
+            },
+            (
+                "ethtool -L eth3 combined 2; "
+                "echo 0-7 > /proc/irq/"
+                "$(grep -lxF eth3-TxRx-0 /sys/kernel/irq/*/actions | cut -d/ -f5)/smp_affinity_list; "
+                "echo 3 > /proc/irq/"
+                "$(grep -lxF comp1@pci /sys/kernel/irq/*/actions | cut -d/ -f5)/smp_affinity_list; "
+                "for pid in $(pgrep napi/eth3-); do taskset -cp 1 $pid; done"
+            ),
+        ),
+        ("channels", "eth3", {"combined": 2, "napi_cpus": None}, "ethtool -L eth3 combined 2"),
         ("irqbalance", "irqbalance", True, "pkill -CONT -x irqbalance"),
         (
             "governor",

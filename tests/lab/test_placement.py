@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from test_several import conducted
 
-from udpbench.analysis.judge import carrying, queue_packets
+from udpbench.analysis.judge import carrying, queue_packets, sent_flows
 from udpbench.definition.load import load_lab
 from udpbench.model import TrialRecord
 
@@ -35,7 +35,7 @@ def used_queues(record: TrialRecord) -> tuple[int, ...]:
     facts = record.facts["receiver"]
     packets = queue_packets(facts, phase.before["receiver"], phase.after["receiver"])
     assert packets is not None
-    return carrying(packets)
+    return carrying(packets, sent_flows(record.workers))
 
 
 def test_kept_flows_alone_are_sent_and_fill_two_queues(tmp_path: Path) -> None:

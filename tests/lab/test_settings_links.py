@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,15 @@ pytestmark = [
 
 
 WAYS = "ip -4 address show dev receive0; ip -4 route; ip neighbour show nud permanent"
+ADVERTISE = """
+import socket, sys
+with socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6) as made:
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, sys.argv[1].encode())
+    made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+    # RFC 4861, 4.2: type, code, checksum by the kernel, hop limit, flags, lifetime 1800 s, timers.
+    message = bytes((134, 0, 0, 0, 64, 0, 7, 8)) + bytes(8)
+    made.sendto(message, ("ff02::1", 0, 0, socket.if_nametoindex(sys.argv[1])))
+"""
 MTUS = "grep . /sys/class/net/*/mtu"
 
 
@@ -69,6 +79,7 @@ def test_what_a_flapping_link_loses_is_given_back(pair: tuple[Inside, Inside]) -
         "ip address add 10.9.9.9/24 dev receive0"
         " && ip -6 address add fd09::9/64 dev receive0 nodad"
         " && ip route add 10.66.0.0/16 via 10.9.9.1"
+        " && ip route add 192.0.2.0/24 dev receive0 && ip route add default via 192.0.2.1"
         " && ip -6 route add fd66::/64 via fd09::1"
         " && ip neighbour add 10.9.9.1 lladdr 02:00:00:00:00:02 dev receive0 nud permanent"
     )
@@ -256,6 +267,8 @@ def test_a_parameter_that_writes_others_is_put_back_with_them(pair: tuple[Inside
     receiver.shell(
         "sysctl -qw net.ipv4.conf.receive0.forwarding=1 net.ipv4.conf.all.accept_redirects=0"
         " net.ipv6.conf.receive0.forwarding=1"
+        " && if [ -e /proc/sys/net/ipv6/conf/all/force_forwarding ];"  # Linux 6.17
+        " then sysctl -qw net.ipv6.conf.receive0.force_forwarding=1; fi"
     )
     before = receiver.call("visible")
     receiver.apply(
@@ -265,6 +278,34 @@ def test_a_parameter_that_writes_others_is_put_back_with_them(pair: tuple[Inside
     assert before["sysctls"] != receiver.call("visible")["sysctls"]
     receiver.call("restore")
     assert before == receiver.call("visible")
+
+
+@pytest.mark.parametrize("where", ["receive0", "all"])
+def test_advertised_routes_are_not_given_up(pair: tuple[Inside, Inside], where: str) -> None:
+    """They would go with forwarding and not come back; where they may stay, they do."""
+    sender, receiver = pair
+    name = f"net.ipv6.conf.{where}.forwarding"
+    sender.shell("ip -6 address add fe80::9/64 dev send0 nodad")
+    advertise = shlex.join((sys.executable, "-c", ADVERTISE, "send0"))
+    routes = "ip -6 route | sed 's/expires.*//'"
+    learnt = f"until {routes} | grep 'default.*proto ra'; do :; done"
+
+    sender.shell(advertise)
+    receiver.shell(f"timeout 10 sh -c {shlex.quote(learnt)}")
+    receiver.shell(f"sysctl -qw {name}=1 && sysctl -qw {name}=0")
+    assert "proto ra" not in receiver.shell(routes)
+
+    sender.shell(advertise)
+    receiver.shell(f"timeout 10 sh -c {shlex.quote(learnt)}")
+    before = receiver.shell(routes)
+    with pytest.raises(Refused, match="would take the routes that routers advertise on receive0"):
+        receiver.apply(setting("sysctl", name, 1))
+    assert before == receiver.shell(routes)
+    receiver.shell("sysctl -qw net.ipv6.conf.receive0.accept_ra=2")
+    receiver.apply(setting("sysctl", name, 1))
+    assert before == receiver.shell(routes)
+    receiver.call("restore")
+    assert before == receiver.shell(routes)
 
 
 @pytest.mark.parametrize("where", ["receive0", "all"])

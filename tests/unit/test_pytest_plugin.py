@@ -47,7 +47,7 @@ expect:
   - unaccounted == 0
   - received_packets[two] >= received_packets[one]
 """
-
+ONE_SKIPPED = TWO.replace("one: {traffic.size: 32B}", "one: {needs: {receiver: {cpus: 4096}}}")
 SWEEP = TWO.partition("expect:")[0] + "sweep: {send.batch: [1, 64]}\n"
 
 
@@ -270,12 +270,11 @@ def test_what_a_host_lacks_skips_the_item(project: Project) -> None:
 
 
 def test_a_comparison_with_a_skipped_point_is_skipped(project: Project) -> None:
-    """What cannot be compared here is neither held nor missed."""
-    text = TWO.replace("one: {traffic.size: 32B}", "one: {needs: {receiver: {cpus: 4096}}}")
-    project.file("two.udpbench.yaml", text.replace("  - unaccounted == 0\n", ""))
+    """What cannot be compared here is neither held nor missed, whatever else holds."""
+    project.file("two.udpbench.yaml", ONE_SKIPPED)
     result = project.run()
     result.assert_outcomes(skipped=2)
-    assert any("a point to compare with was skipped" in line for line in result.outlines)
+    assert any("cannot be compared with one: skipped: " in line for line in result.outlines)
 
 
 def test_a_host_that_is_not_restored_stops_the_session(project: Project) -> None:
@@ -435,6 +434,32 @@ def test_the_fixture_fails_in_words(project: Project) -> None:
     assert any("trafic" in line and "unknown key" in line for line in told)
     assert any("neither a file, a folder nor a shipped experiment" in line for line in told)
     assert "several: holds a, b; name one of them" in told
+
+
+def test_a_skipped_point_hides_no_failure_of_another_one(project: Project) -> None:
+    """All points are looked at before the test is failed, or skipped where none failed."""
+    died = "world.raises('start receiver measured', WorkerFailed('it died', 'receiver'))"
+    project.world(more=died)
+    project.file("two.yaml", ONE_SKIPPED)
+    project.pytester.makepyfile("def test_it(udpbench): udpbench('two.yaml')")
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    told = lines(result, "FAILURES")
+    assert "two: receiver: failed: it died" in told
+    assert any("results" in line for line in told)
+    told = lines(result, "udpbench")
+    assert ["one", "two"] == [line.split()[2].rstrip(":") for line in told[:2]]
+
+
+def test_a_test_of_several_points_is_skipped_with_every_reason(project: Project) -> None:
+    """Under the name of the point that could not be tried."""
+    project.file("two.yaml", ONE_SKIPPED)
+    project.pytester.makepyfile("def test_it(udpbench): udpbench('two.yaml')")
+    result = project.run()
+    result.assert_outcomes(skipped=1)
+    text = "\n".join(result.outlines)
+    assert "one: " in text
+    assert "two: cannot be compared with one: skipped: " in text
 
 
 def test_calls_of_one_test_have_folders_of_their_own(project: Project) -> None:

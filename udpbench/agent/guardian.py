@@ -50,6 +50,7 @@ class Guardian:
                 stdin=theirs,
                 stdout=answering,
                 stderr=subprocess.DEVNULL,
+                cwd="/",  # python -m imports from there, and it may be root's process
                 env={**os.environ, "PYTHONPATH": _python_path()},
                 start_new_session=True,
             )
@@ -111,16 +112,16 @@ class Guardian:
 
 
 def _python_path() -> str:
+    """Return PYTHONPATH with this very udpbench first; an empty part would be any folder."""
     package = str(Path(__file__).resolve().parents[2])
-    rest = os.environ.get("PYTHONPATH")
-    return f"{package}{os.pathsep}{rest}" if rest else package
+    rest = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join([package, *(str(Path(part).absolute()) for part in rest if part)])
 
 
 def watch(root: Path, path: Path) -> int:
     """Wait for the pipe on stdin to end; then restore from the journal, if there is one."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    os.chdir("/")
     os.write(1, _READY)
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -63,6 +64,7 @@ class Host:
         self.drops: Any = None
         """What counts the reasons of drops, while the setting ``explain`` is in force."""
         self._dumps: Optional[dict[str, list[Any]]] = None
+        self._lent: tuple[int, ...] = ()
 
     # --- files ---------------------------------------------------------------------------------
 
@@ -147,7 +149,8 @@ class Host:
     def run(self, *command: str, stdin: str = "") -> Done:
         """Run an installed program to its end and return what it said, in English.
 
-        OSError ENOPKG where it is not installed, ETIMEDOUT where it does not end.
+        OSError ENOPKG where it is not installed, ETIMEDOUT where it does not end. The kernel ends
+        it, too: this process may be killed meanwhile.
         """
         path = self.program(command[0])
         if path is None:
@@ -163,11 +166,22 @@ class Host:
                 env={**os.environ, "LC_ALL": "C"},
                 timeout=PROGRAM_TIMEOUT_S,
                 check=False,
+                pass_fds=self._lent,
+                preexec_fn=_end_in_time,
             )
         except subprocess.TimeoutExpired as error:
             what = f"{command[0]} did not end within {PROGRAM_TIMEOUT_S:g} s"
             raise OSError(errno.ETIMEDOUT, what) from error
         return Done(done.returncode, done.stdout, done.stderr)
+
+    @contextmanager
+    def lending(self, file: Optional[int]) -> Iterator[None]:
+        """Give programs an open file meanwhile: a lock on it ends no sooner than they do."""
+        self._lent = () if file is None else (file,)
+        try:
+            yield
+        finally:
+            self._lent = ()
 
     # --- held by this process, and gone with it ------------------------------------------------
 
@@ -328,6 +342,11 @@ class Host:
         if self._netlink is not None:
             self._netlink.close()
             self._netlink = None
+
+
+def _end_in_time() -> None:
+    """Be sent SIGALRM after the timeout; execve(2) keeps the timer."""
+    signal.setitimer(signal.ITIMER_REAL, PROGRAM_TIMEOUT_S + 1)
 
 
 _ETH_SS_STATS = 1  # include/uapi/linux/ethtool.h

@@ -6,12 +6,16 @@ Reads only. Drivers name interrupts each in their own way (kernel-reference 5.2)
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from udpbench.agent.host import Host
 
 IRQ_QUEUE = re.compile(r"(?:input\.|rx-|rx-tx-|rxtx-|comp|-)(\d+)(?:@.*)?\Z", re.IGNORECASE)
 """Queue number in an interrupt's name: eth0-TxRx-3, virtio1-input.3, mlx5_comp3@pci:..."""
-IRQ_NOT_RX = re.compile(r"output|-tx-\d+\Z|config|control|mgmnt|async|ptp", re.IGNORECASE)
+IRQ_NOT_RX = re.compile(
+    r"output|-tx-\d+\Z|config|control|mgmnt|async|ptp|:fdir|:ctrl|ceq|aeq", re.IGNORECASE
+)
+"""Some end like a queue's: i40e-0000:04:00.0:fdir-TxRx-0, ice's :ctrl, irdma's -CEQ-1."""
 
 
 def rx_interrupts(host: Host, interface: str) -> dict[int, int]:
@@ -28,18 +32,43 @@ def rx_interrupts(host: Host, interface: str) -> dict[int, int]:
 
 
 def _by_name(host: Host, interface: str) -> dict[int, int]:
-    """Return RX queue → interrupt by name; a virtio device keeps its list one folder up."""
-    device = f"/sys/class/net/{interface}/device"
+    """Return RX queue → interrupt by name; a virtio device keeps its list one folder up.
+
+    One that is named after the interface wins: others of its device may look like a queue's.
+    """
+    own_name = re.compile(rf"\b{re.escape(interface)}\b")
     found: dict[int, int] = {}
+    own: set[int] = set()
+    for irq, action in _actions(host, interface):
+        ending = IRQ_QUEUE.search(action)
+        if ending is None or IRQ_NOT_RX.search(own_name.sub("", action)):
+            continue
+        queue = int(ending.group(1))
+        if own_name.search(action):
+            own.add(queue)
+        elif queue in own:
+            continue
+        found[queue] = irq
+    return found
+
+
+def affinity_files(host: Host, interface: str) -> dict[str, str]:
+    """Return interrupt's name → the file of its CPUs, of all that an interface's device has."""
+    return {
+        action: f"/proc/irq/{irq}/smp_affinity_list" for irq, action in _actions(host, interface)
+    }
+
+
+def _actions(host: Host, interface: str) -> Iterator[tuple[int, str]]:
+    """Yield number and name of each interrupt that is in use."""
+    device = f"/sys/class/net/{interface}/device"
     for irq in _names(host, f"{device}/msi_irqs") or _names(host, f"{device}/../msi_irqs"):
         try:
             action = host.read_text(f"/sys/kernel/irq/{irq}/actions")
         except OSError:
             continue
-        queue = IRQ_QUEUE.search(action)
-        if queue is not None and not IRQ_NOT_RX.search(action):
-            found[int(queue.group(1))] = int(irq)
-    return found
+        if action:
+            yield int(irq), action
 
 
 def _names(host: Host, folder: str) -> list[str]:

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,6 +38,8 @@ class Entry:
     applied: bool = False
     index: Optional[int] = None
     """Of the interface that the target names: a name may change, or become another one's."""
+    along: tuple[Any, ...] = ()
+    """While its link may be down for the change or the undoing: requests for what it had before."""
 
 
 @dataclass(frozen=True)
@@ -107,13 +110,24 @@ class Journal:
         """What is not undone yet, in the order of the changes."""
         return tuple(self._entries.values())
 
+    @property
+    def file(self) -> Optional[int]:
+        """The descriptor that holds the lock; None where there is no file."""
+        return self._file
+
     def begin(self, setting: Setting, before: Any, index: Optional[int] = None) -> Entry:
         """Record what is about to be changed and what was read; OSError where that fails."""
-        if self._file is None:
-            self._create()
         entry = Entry(self._last + 1, setting, before, index=index)
         line = {"seq": entry.seq, "setting": asdict(setting), "before": before, "index": index}
-        self._append(line, durable=True)
+        try:
+            if self._file is None:
+                self._create()
+            self._append(line, durable=True)
+        except BaseException:
+            # A file without its first line, as of a full disk, would make the next lines useless.
+            if self._file is not None:
+                self.discard()
+            raise
         self._last = entry.seq
         self._entries[entry.seq] = entry
         return entry
@@ -121,9 +135,18 @@ class Journal:
     def applied(self, entry: Entry, after: Any) -> Entry:
         """Record what was read back after the change."""
         self._append({"seq": entry.seq, "after": after})
-        entry = replace(entry, after=after, applied=True)
+        entry = replace(self._entries[entry.seq], after=after, applied=True)
         self._entries[entry.seq] = entry
         return entry
+
+    def takes(self, entry: Entry, along: Sequence[Any]) -> None:
+        """Record what a write may take along with a link, or with nothing, that all of it is back.
+
+        A failure to record it is harmless as long as this process lives.
+        """
+        self._entries[entry.seq] = replace(self._entries[entry.seq], along=tuple(along))
+        with suppress(OSError):
+            self._append({"seq": entry.seq, "along": along})
 
     def undone(self, entry: Entry) -> None:
         """Record that a change is undone; the file goes with the last one.
@@ -140,9 +163,10 @@ class Journal:
             self.close()
 
     def discard(self) -> None:
-        """Remove a file in which nothing is pending: who made it died before its first change."""
+        """Remove a file in which nothing is pending: who made it came to no change."""
         if not self._entries:
             self.path.unlink(missing_ok=True)
+            self.close()
 
     def close(self) -> None:
         """Let go of the file and its lock; what is pending stays on disk."""
@@ -246,6 +270,9 @@ def _replay(entries: dict[int, Entry], plain: dict[str, Any]) -> None:
     if "setting" in plain:
         setting, index = decode(Setting, plain["setting"]), plain.get("index")
         entries[seq] = Entry(seq, setting, plain["before"], index=index)
+    elif "along" in plain:
+        along = ((noun, tuple(map(tuple, fields))) for noun, fields in plain["along"])
+        entries[seq] = replace(entries[seq], along=tuple(along))
     elif "after" in plain:
         entries[seq] = replace(entries[seq], after=plain["after"], applied=True)
     else:
@@ -296,11 +323,20 @@ def run_of(path: Path) -> str:
 
 def abandoned(host: Host) -> tuple[Path, ...]:
     """Return the journals of this place that no living process holds."""
-    found = []
-    for path in leftovers(host).here:
-        try:
-            os.close(_lock(path, wait=False))
-        except (RestoreError, FileNotFoundError):
-            continue
-        found.append(path)
-    return tuple(found)
+    return tuple(path for path in leftovers(host).here if _is_held(path) is False)
+
+
+def in_use(host: Host) -> tuple[Path, ...]:
+    """Return the journals of this place that a process holds: a run, its guardian or a restore."""
+    return tuple(path for path in leftovers(host).here if _is_held(path))
+
+
+def _is_held(path: Path) -> Optional[bool]:
+    """Say whether a process holds a journal's lock; None where the file is gone."""
+    try:
+        os.close(_lock(path, wait=False))
+    except RestoreError:
+        return True
+    except FileNotFoundError:
+        return None
+    return False

@@ -72,9 +72,18 @@ class Locks:
         if held is not None:
             held.close()
 
+    def runs(self) -> frozenset[str]:
+        """Return the runs that have an agent in this namespace, by what ``short`` makes of them."""
+        notes = (name.split("/", 3) for name in self._names() if name.startswith("holder/"))
+        return frozenset(note[3] for note in notes)
+
+    @staticmethod
+    def short(run: str) -> str:
+        """Return a run's name as a note of its agent has it."""
+        return run.encode()[:RUN_NAME_BYTES].decode(errors="ignore")
+
     def _note(self, lock: Lock) -> str:
-        run = self._run.encode()[:RUN_NAME_BYTES].decode(errors="ignore")
-        return f"holder/{lock}/{os.getpid()}/{run}"
+        return f"holder/{lock}/{os.getpid()}/{self.short(self._run)}"
 
     def _bind(self, name: str) -> bool:
         made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
-from udpbench.model import SECOND_NS, Sample
+from udpbench.model import SAMPLE_NS, SECOND_NS, Sample, sampling_ns
 
-TICK_NS = 100 * 10**6
-"""Between two looks at the workers, and between two samples of a phase that is not long."""
-SAMPLES_MAX = 3600
-"""Of each worker in a phase: two hours have one every two seconds."""
+TICK_NS = SAMPLE_NS
+"""Between two looks at the workers."""
 RAW_NS = 60 * SECOND_NS
 """A phase up to so long keeps every millisecond; 60,000 numbers for each worker."""
 
@@ -36,7 +34,7 @@ class Series:
     @property
     def stride(self) -> int:
         """Ticks from one sample to the next."""
-        return max(1, -(-self.duration_ns // (SAMPLES_MAX * TICK_NS)))
+        return sampling_ns(self.duration_ns) // TICK_NS
 
     def due(self) -> bool:
         """Count a tick; say whether it is one for a sample."""

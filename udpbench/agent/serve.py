@@ -242,6 +242,9 @@ def end(session: Session, why: str) -> int:
             session.verbs.end()
     except RestoreError as error:
         status, how = RestoreError.exit_code, f"not restored: {error}"
+    except Exception as error:  # noqa: BLE001 - a bug, after which something may still be in force
+        how = f"not known to be restored: {type(error).__name__}: {error}"
+        status = RestoreError.exit_code
     if why != STDIN_ENDED or status != 0:
         # A controller that died has closed the other end of stderr as well.
         with contextlib.suppress(OSError):

@@ -17,6 +17,7 @@ from udpbench.agent.door import Door
 from udpbench.agent.host import Host
 from udpbench.agent.journal import abandoned, run_of
 from udpbench.agent.locks import Held, Locks
+from udpbench.agent.restoring import awaited
 from udpbench.agent.verbs import Verbs
 from udpbench.errors import AgentError, HelloRefused
 from udpbench.model import SECOND_NS, Scope
@@ -75,6 +76,7 @@ class Session:
         own = build_id()
         _prove_same(host, build, protocol, own)
         locks = _locked(self._host, host, run, scopes)
+        _await_restored(self._host, host, locks)
         capabilities = tried(self._host)
         try:
             self.verbs = Verbs(self._host, host, run, tuple(scopes), locks, capabilities)
@@ -124,3 +126,15 @@ def _locked(host: Host, name: str, run: str, scopes: list[Scope]) -> Locks:
         locks.close()
         raise HelloRefused(f"{held}; let that run end first", name) from held
     return locks
+
+
+def _await_restored(host: Host, name: str, locks: Locks) -> None:
+    """Wait for a dead run's guardian: what is read while it writes would be restored for good."""
+    runs = awaited(host, locks)
+    if runs:
+        locks.close()
+        raise HelloRefused(
+            f"run {', '.join(runs)} died here, and what it changed is still being put back; "
+            "begin again once that has ended",
+            name,
+        )

@@ -185,7 +185,9 @@ class Verbs:
 
     def end(self) -> None:
         """End the workers and undo every setting; RestoreError says what remains."""
-        self.pool.close()
-        self._engine.restore()
+        try:
+            self.pool.close()
+        finally:
+            self._engine.restore()
         if self._guardian is not None:
             self._guardian.release()

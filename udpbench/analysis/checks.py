@@ -21,7 +21,7 @@ OFFERED_SHARE = 0.995
 STEAL_LIMIT = 0.01
 """Share of CPU time that a hypervisor may take before it is worth a word."""
 CLOCK_LIMIT_NS = 10 * 10**6
-"""By how much two hosts' series may be shifted: a twentieth of the 200 ms between two samples."""
+"""By how much two hosts' series may be shifted: a tenth of the 100 ms between two samples."""
 UNACCOUNTED_FLOOR_PACKETS = 10
 UNACCOUNTED_RATIO = 0.00001
 
@@ -143,7 +143,7 @@ def counter_backwards(readings: Readings) -> Iterator[Finding]:
     for stage in STAGES:
         hosts = readings.roles.senders if stage.role == "sender" else readings.roles.receivers
         for host in hosts:
-            for pattern in stage.counters:
+            for pattern in (*stage.counters, *stage.by_driver(readings)):
                 if host not in readings.deltas:
                     continue
                 for text in readings.deltas[host].went_backwards(readings.named(host, pattern)):
@@ -301,7 +301,7 @@ def clocks_apart(readings: Readings) -> Iterator[Finding]:
             "clocks: starts and series of the hosts may be shifted against each other",
             "hosts",
             f"by up to {bound_ns / 10**6:.1f} ms",
-            f"at most {CLOCK_LIMIT_NS // 10**6} ms, a twentieth of the sampling interval",
+            f"at most {CLOCK_LIMIT_NS // 10**6} ms, a tenth of the sampling interval",
             "run the controller nearer to the hosts; counts and rates are not affected",
         )
 

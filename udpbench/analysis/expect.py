@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
-from udpbench.analysis.points import Point, estimate, is_count, metric, points
+from udpbench.analysis.points import Point, bounds, estimate, is_count, points
 from udpbench.model import Expectation, Experiment, Result, Side
 
 Answer = Literal["yes", "no", "cannot tell", "skipped"]
+Value = tuple[float, float] | None
+"""The least and the most that a number can be; None where it is unknown."""
 OPERATORS = {
     "<": operator.lt,
     "<=": operator.le,
@@ -41,7 +43,7 @@ class _Comparison:
     """One expectation at one point: the pairs of values that must all hold."""
 
     point: str
-    pairs: tuple[tuple[float | None, float | None], ...]
+    pairs: tuple[tuple[Value, Value], ...]
     skipped: bool
 
 
@@ -138,35 +140,49 @@ def _point(side: Side, name: str, mine: dict[str, Point]) -> Point | None:
     return mine[name if side.point is None else side.point] if side.metric is not None else None
 
 
-def _count(side: Side, result: Result) -> float | None:
+def _count(side: Side, result: Result) -> Value:
     if side.metric is None:
-        return side.factor
-    value = metric(result, side.metric)
-    return side.factor * value if value is not None else None
+        return side.factor, side.factor
+    found = bounds(result, side.metric)
+    return (side.factor * found[0], side.factor * found[1]) if found is not None else None
 
 
-def _counts(side: Side, point: Point) -> list[float | None]:
+def _counts(side: Side, point: Point) -> list[Value]:
     return [_count(side, result) for result in point.done]
 
 
-def _median(side: Side, point: Point | None) -> float | None:
+def _median(side: Side, point: Point | None) -> Value:
+    """Return the median over the valid trials; None where one of them does not know the number.
+
+    Of a few trials alone, a median would be of those that fared well enough to have a number.
+    """
     if side.metric is None or point is None:
-        return side.factor
+        return side.factor, side.factor
     found = estimate(point, side.metric)
-    return side.factor * found.median if found is not None else None
+    if found is None or found.n < len(point.valid):
+        return None
+    return side.factor * found.median, side.factor * found.median
 
 
 def _answer(expectation: Expectation, comparison: _Comparison) -> Answer:
     if comparison.skipped:
         return "skipped"
-    holds = [
-        OPERATORS[expectation.op](a, b)
-        for a, b in comparison.pairs
-        if a is not None and b is not None
-    ]
-    if not all(holds):
+    holds = [_holds(expectation.op, a, b) for a, b in comparison.pairs]
+    if False in holds:
         return "no"
-    return "yes" if holds and len(holds) == len(comparison.pairs) else "cannot tell"
+    return "yes" if holds and all(holds) else "cannot tell"
+
+
+def _holds(op: str, a: Value, b: Value) -> bool | None:
+    """Return whether a relation holds whatever the numbers are within their bounds, or for none."""
+    if a is None or b is None:
+        return None
+    ends = {OPERATORS[op](x, y) for x, y in product(a, b)}
+    exact = a[0] == a[1] and b[0] == b[1]
+    apart = a[1] < b[0] or b[1] < a[0]
+    if op in ("==", "!=") and not (exact or apart):
+        return None
+    return ends.pop() if len(ends) == 1 else None
 
 
 def _tell(comparison: _Comparison, op: str, named: bool) -> str:
@@ -175,12 +191,18 @@ def _tell(comparison: _Comparison, op: str, named: bool) -> str:
     known = [(a, b) for a, b in comparison.pairs if a is not None and b is not None]
     if not known:
         return f"{head}nothing to compare"
-    failing = [pair for pair in known if not OPERATORS[op](*pair)]
-    a, b = (failing or known)[0]
-    return f"{head}{_number(a)} {'is not' if failing else 'is'} {op} {_number(b)}"
+    words = {False: "is not", None: "may or may not be", True: "is"}
+    told = [(_holds(op, a, b), a, b) for a, b in known]
+    holds, a, b = min(told, key=lambda one: list(words).index(one[0]))
+    return f"{head}{_number(a)} {words[holds]} {op} {_number(b)}"
 
 
-def _number(value: float) -> str:
+def _number(value: tuple[float, float]) -> str:
+    low, high = (_one_number(one) for one in value)
+    return low if low == high else f"{low} to {high}"
+
+
+def _one_number(value: float) -> str:
     if float(value).is_integer():
         return f"{int(value):,}".replace(",", " ")
     return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}".replace(",", " ")

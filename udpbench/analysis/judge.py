@@ -10,11 +10,11 @@ from dataclasses import replace
 from udpbench.analysis import delay, rates, usage
 from udpbench.analysis.checks import check
 from udpbench.analysis.ledger import intended_packets, make_ledger, received_packets, sent_packets
-from udpbench.analysis.queues import carrying, queue_packets
+from udpbench.analysis.queues import carrying, queue_packets, sent_flows
 from udpbench.analysis.readings import Readings, readings
 from udpbench.model import Finding, Ledger, Result, Stall, TrialRecord, WorkerResult
 
-__all__ = ["carrying", "judge", "path_ledger", "queue_packets"]
+__all__ = ["carrying", "judge", "path_ledger", "queue_packets", "sent_flows"]
 
 MIB_BYTES = 2**20
 COST = (

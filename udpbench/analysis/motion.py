@@ -16,7 +16,7 @@ from udpbench.analysis.delta import Deltas, deltas
 from udpbench.analysis.rates import BUSY_TIMES, IDLE_TIMES
 from udpbench.analysis.readings import Readings, roles
 from udpbench.analysis.stages import STAGES
-from udpbench.model import Phase, Snapshot, TrialRecord
+from udpbench.model import Phase, Snapshot, TrialRecord, WorkerStats
 
 Round = Mapping[str, Snapshot]
 """Host → its counters, all read at about one moment."""
@@ -68,11 +68,21 @@ def rounds(phase: Phase, motion: tuple[Snapshot, ...]) -> list[Round]:
     return [*whole, phase.after] if phase.after else list(whole)
 
 
-def between(record: TrialRecord, before: Round, after: Round) -> Readings:
-    """Return the readings of what lies between two rounds; no worker has counts in them."""
+def between(
+    record: TrialRecord,
+    before: Round,
+    after: Round,
+    within: Readings | None = None,
+    stats: tuple[WorkerStats, ...] = (),
+) -> Readings:
+    """Return the readings of what lies between two rounds.
+
+    What workers counted meanwhile is in ``stats``, or nobody knows it; then ``within`` tells what
+    a skb of these rounds holds.
+    """
     taken = {host: deltas(before[host], after[host]) for host in before if host in after}
-    phase = Phase("measured", 0, {}, dict(before), dict(after), (), {})
-    return Readings(record, phase, roles(record), taken)
+    phase = Phase("measured", 0, {}, dict(before), dict(after), stats, {})
+    return Readings(record, phase, roles(record), taken, within)
 
 
 def intervals(measured: Readings) -> tuple[Interval, ...]:
@@ -84,7 +94,7 @@ def intervals(measured: Readings) -> tuple[Interval, ...]:
         return ()
     at_ns = [since_start_ns(phase, clocks[0], one[clocks[0]].clock_ns) for one in watched]
     return tuple(
-        Interval(at_ns[i], at_ns[i + 1], between(record, first, last))
+        Interval(at_ns[i], at_ns[i + 1], between(record, first, last, measured))
         for i, (first, last) in enumerate(pairwise(watched))
         if at_ns[i + 1] > at_ns[i]
     )

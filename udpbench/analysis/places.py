@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from udpbench.analysis import spans
 from udpbench.analysis.readings import Readings
+from udpbench.analysis.rings import (
+    LOOPBACK,
+    MISSED,
+    RINGS,
+    WITH_EVERY_DROP,
+    WITH_XDP,
+    WITHOUT_RING,
+)
 from udpbench.analysis.spans import Span, exactly
 
-QDISC_DROPS = "qdisc.{interface}.drops"
-QDISC_PACKETS = "qdisc.{interface}.packets"
 TX_DROPPED = "link.{interface}.tx_dropped"
 RX_DROPPED = "link.{interface}.rx_dropped"
 OTHER_HOST = "link.{interface}.rx_otherhost_dropped"
@@ -23,6 +29,8 @@ SOFTNET_DROPPED = "softnet.*.dropped"
 INGRESS_DROPS = "qdisc.{interface}.ingress.drops"
 RECEIVES = "{ip}InReceives"
 DELIVERS = "{ip}InDelivers"
+FORWARDED = "{ip}*ForwDatagrams"
+"""``ForwDatagrams`` of IPv4, ``OutForwDatagrams`` of IPv6."""
 CHECKSUM = "{udp}InCsumErrors"
 NO_PORTS = "{udp}NoPorts"
 RCVBUF = "{udp}RcvbufErrors"
@@ -39,14 +47,10 @@ IP_REFUSED = (
 """Disjoint, and all of packets that InReceives has counted (net/ipv4/ip_input.c, ip6_input.c)."""
 REVERSE_PATH = "netstat.TcpExt.IPReversePathFilter"
 MARTIANS = ("rt_cache.in_martian_src", "rt_cache.in_martian_dst")
-RING_FULL = {
-    "virtio_net": ("ethtool.{interface}.rx[0-9]_drops", "ethtool.{interface}.rx[0-9][0-9]_drops"),
-    None: ("link.{interface}.rx_missed_errors",),
-}
-"""Driver → counters of a full receive ring; None: of any other driver (if_link.h)."""
 XDP_DROPS = (
     "ethtool.{interface}.rx_queue_*_xdp_drops",
     "ethtool.{interface}.rx[0-9]_xdp_drops",
+    "ethtool.{interface}.rx[0-9][0-9]_xdp_drops",
     "ethtool.{interface}.rx_xdp_drop",
 )
 """As veth, virtio_net and mlx5 name them; a driver has one of the forms."""
@@ -80,22 +84,9 @@ def _queued(readings: Readings, stage: str, skbs: int | None) -> Span | None:
 
 
 def tx_qdisc(readings: Readings) -> Span | None:
-    """Return the packets that the sender's queueing discipline dropped.
-
-    It counts a skb that it drops whole as one, and one that it has segmented (tbf) by its segments;
-    but what leaves it is counted in packets always.
-    """
-    drops = readings.counter("sender", QDISC_DROPS)
-    if drops is None:
-        return None
-    each = spans.message(readings)
-    if drops == 0 or each == spans.ONE:
-        return exactly(drops)
-    left = readings.counter("sender", QDISC_PACKETS)
-    missing = readings.count("sender", "sent_packets") - left if left is not None else 0
-    if drops <= missing <= drops * each.most:
-        return exactly(missing)
-    return Span(drops, drops * each.most)
+    """Return the packets that the sender's queueing discipline dropped."""
+    drops = readings.counter("sender", spans.QDISC_DROPS)
+    return spans.dropped_by_qdisc(readings).packets(drops) if drops is not None else None
 
 
 def tx_device(readings: Readings) -> Span | None:
@@ -135,13 +126,37 @@ def link(readings: Readings) -> Span | None:
 def rx_ring(readings: Readings) -> Span | None:
     """Return the frames for which the receiving device had no descriptor.
 
-    A veth's ring is filled by its peer, which counts what does not fit: stage ``tx_device``.
+    A veth's ring is filled by its peer, which counts what does not fit: stage ``tx_device``. None
+    where it is not known how the driver counts them; but what it calls missed is believed.
     """
-    drivers = {readings.driver(host) for host in readings.roles.receivers}
-    if drivers == {"veth"}:
+    drivers = _receiving_drivers(readings)
+    if drivers and drivers <= set(WITHOUT_RING):
         return exactly(0)
-    known = [RING_FULL.get(driver, RING_FULL[None]) for driver in drivers]
-    return counted(readings, *known[0]) if len(known) == 1 else None
+    full = readings.total("receiver", *ring_counters(readings))
+    if full is None or (full == 0 and not drivers <= set(RINGS)):
+        return None
+    if drivers <= set(WITH_XDP):
+        full -= readings.total("receiver", *XDP_DROPS) or 0
+    if drivers <= set(WITH_EVERY_DROP):
+        if not readings.without("receiver", "xdp"):
+            return None
+        full -= backlog_skbs(readings) or 0
+    return exactly(full)
+
+
+def ring_counters(readings: Readings) -> tuple[str, ...]:
+    """Return the counters of the receivers' full rings; none where drivers differ or have none."""
+    drivers = _receiving_drivers(readings)
+    known = [RINGS.get(driver or "", (MISSED,)) for driver in drivers - set(WITHOUT_RING)]
+    return known[0] if len(known) == len(drivers) == 1 else ()
+
+
+def _receiving_drivers(readings: Readings) -> set[str | None]:
+    """Return the drivers of the receivers' interfaces; the loopback interface is one by itself."""
+    return {
+        LOOPBACK if readings.named(host, "{interface}") == LOOPBACK else readings.driver(host)
+        for host in readings.roles.receivers
+    }
 
 
 def rx_xdp(readings: Readings) -> Span | None:
@@ -183,9 +198,8 @@ def backlog_charges_peer(readings: Readings) -> bool:
     ring first and counts it in ``rx_queue_N_xdp_packets``; then the other end is not charged. Nor
     is that of any other driver. The other end is the sender, or the receiver's port of a bridge.
     """
-    drivers = {readings.driver(host) for host in readings.roles.receivers}
     polled = readings.counter("receiver", NAPI_PACKETS)
-    return drivers == {"veth"} and not polled
+    return _receiving_drivers(readings) == {"veth"} and not polled
 
 
 def rx_backlog(readings: Readings) -> Span | None:
@@ -210,16 +224,18 @@ def rx_tc(readings: Readings) -> Span | None:
 
 
 def _gap_skbs(readings: Readings) -> int | None:
-    """Return the skbs that came into the IP layer, and neither left it upwards nor were refused.
+    """Return the skbs that came into the IP layer, and neither left it nor were refused.
 
-    Fragments come in one by one and leave as one datagram.
+    Fragments come in one by one and leave as one datagram. What the host forwards is counted as it
+    comes in and as it leaves, and never delivered (net/ipv4/ip_forward.c: ip_forward).
     """
     receives, delivers = readings.total("receiver", RECEIVES), readings.total("receiver", DELIVERS)
     if receives is None or delivers is None:
         return None
     fragments = readings.total("receiver", "{ip}ReasmReqds") or 0
     whole = readings.total("receiver", "{ip}ReasmOKs") or 0
-    gap = receives - fragments + whole - delivers - _refused_skbs(readings)
+    forwarded = readings.total("receiver", FORWARDED) or 0
+    gap = receives - fragments + whole - delivers - forwarded - _refused_skbs(readings)
     return gap - _unheard_multicasts(readings)
 
 

@@ -23,6 +23,7 @@ COUNT_METRICS = (
     "sent_packets",
     "received_packets",
     "lost_packets",
+    "ledger_received_packets",
     "unaccounted",
 )
 TIME_METRICS = tuple(
@@ -91,13 +92,22 @@ def points(results: Sequence[Result]) -> tuple[Point, ...]:
 
 
 def metric(result: Result, name: str) -> float | None:
-    """Return a numeric key of a result, or the packets of a ledger stage; None where unknown."""
+    """Return a numeric key of a result, or the packets of a ledger stage.
+
+    None where it is unknown, or known to lie between two numbers only.
+    """
+    found = bounds(result, name)
+    return found[0] if found is not None and found[0] == found[1] else None
+
+
+def bounds(result: Result, name: str) -> tuple[float, float] | None:
+    """Return the least and the most that a metric can be: the same where it is known exactly."""
     if name in UNITS:
         value: float | None = getattr(result, name)
-        return value
+        return (value, value) if value is not None else None
     for entry in result.ledger.entries if result.ledger is not None else ():
-        if entry.stage == name:
-            return entry.packets
+        if entry.stage == name and entry.packets is not None:
+            return entry.packets, entry.packets if entry.at_most is None else entry.at_most
     return None
 
 

@@ -6,10 +6,10 @@ Also what a reader must know where they went by other queues than they were mean
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from udpbench.analysis.readings import Readings, readings
-from udpbench.model import Facts, Finding, Snapshot
+from udpbench.model import Facts, Finding, Snapshot, Traffic, WorkerSpec
 
 NAMES = (
     r"rx_queue_(\d+)_packets",  # igb, ixgbe, ice, virtio_net
@@ -23,7 +23,11 @@ VETH_NAPI = r"rx_queue_(\d+)_xdp_packets"
 CARRYING = 0.01
 """A queue with less than this share of the packets carries only what others send."""
 EVEN = 0.5
-"""Each queue of ``flows.queues`` must carry at least this much of its even share."""
+"""A flow, and each queue of ``flows.queues``, has at least this much of its even share."""
+FRAGMENT_BYTES = 1280
+"""Hardly any link has smaller ones: it is the least MTU of IPv6."""
+STRAY_PACKETS = 3
+"""So few may be what others send, where they are more than that share of a small trial."""
 
 
 def queue_packets(facts: Facts, before: Snapshot, after: Snapshot) -> dict[int, int] | None:
@@ -46,10 +50,46 @@ def queue_packets(facts: Facts, before: Snapshot, after: Snapshot) -> dict[int, 
     return None
 
 
-def carrying(packets: dict[int, int]) -> tuple[int, ...]:
-    """Return the queues that carry the traffic."""
+def sent_flows(workers: Iterable[WorkerSpec]) -> int:
+    """Return how many flows are sent; one that several workers send counts for each of them.
+
+    So does each fragment, because a card that hashes ports finds them in the first one alone.
+    """
+    return sum(len(spec.flows) * _pieces(spec.traffic) for spec in workers if spec.role == "sender")
+
+
+def _pieces(traffic: Traffic) -> int:
+    return traffic.size_bytes // FRAGMENT_BYTES + 1 if traffic.fragment else 1
+
+
+def carrying(packets: dict[int, int], flows: int) -> tuple[int, ...]:
+    """Return the queues on which any of so many flows landed, in a path phase.
+
+    It sends so few packets that two of others, say of ARP or LLDP, are more than ``CARRYING``. But
+    the socket or the card gives all packets of a flow one queue, so a queue has those of a whole
+    flow or none.
+    """
+    total, fullest = sum(packets.values()), max(packets.values(), default=0)
+    least = min(EVEN * total / max(flows, 1), fullest)
+    return tuple(
+        queue
+        for queue in sorted(packets)
+        if packets[queue] > CARRYING * total and packets[queue] >= least
+    )
+
+
+def _under_load(packets: dict[int, int], flows: int) -> tuple[int, ...]:
+    """Return the queues that carry the traffic of a measured phase, a part of a flow included.
+
+    A flow that was moved under way is to be found, so the least is not that of a whole one.
+    """
     total = sum(packets.values())
-    return tuple(queue for queue in sorted(packets) if packets[queue] > CARRYING * total)
+    return tuple(queue for queue in sorted(packets) if _is_ours(packets[queue], total, flows))
+
+
+def _is_ours(packets: int, total: int, flows: int) -> bool:
+    few = packets <= STRAY_PACKETS and packets < EVEN * total / max(flows, 1)
+    return packets > CARRYING * total and not few
 
 
 def by_receiver(phase: Readings) -> dict[str, dict[int, int]]:
@@ -77,17 +117,20 @@ def queues_moved(measured: Readings) -> Iterator[Finding]:
     path = readings(measured.record, "path")
     if path is None or (wanted == "any" and not relations):
         return
-    meant = by_receiver(path)
+    flows = sent_flows(measured.record.workers)
+    meant = {host: carrying(packets, flows) for host, packets in by_receiver(path).items()}
     for host, packets in by_receiver(measured).items():
-        used = carrying(packets)
-        if host in meant and used != carrying(meant[host]):
-            yield _lost(host, f"RX queue {_listed(used)}", f"{_listed(carrying(meant[host]))}")
+        used = _under_load(packets, flows)
+        if host in meant and used != meant[host]:
+            yield _lost(host, f"RX queue {_listed(used)}", _listed(meant[host]))
         elif wanted != "any":
-            yield from _uneven(host, packets, wanted)
+            yield from _uneven(host, packets, used, wanted)
 
 
-def _uneven(host: str, packets: dict[int, int], wanted: int) -> Iterator[Finding]:
-    used, total = carrying(packets), sum(packets.values())
+def _uneven(
+    host: str, packets: dict[int, int], used: tuple[int, ...], wanted: int
+) -> Iterator[Finding]:
+    total = sum(packets.values())
     least = min((packets[queue] for queue in used), default=0)
     if len(used) != wanted or least < EVEN * total / wanted:
         shares = ", ".join(f"{queue}: {packets[queue]}" for queue in used)
@@ -108,6 +151,7 @@ def _lost(host: str, value: str, limit: str) -> Finding:
 def steering_ignored(measured: Readings) -> Iterator[Finding]:
     """Find a card that took a table or a rule, reads it back, and does not act on it."""
     port = _only_port(measured)
+    flows = sent_flows(measured.record.workers)
     for host, packets in by_receiver(measured).items():
         total = sum(packets.values())
         for change in measured.record.changes.get(host, ()):
@@ -122,7 +166,7 @@ def steering_ignored(measured: Readings) -> Iterator[Finding]:
             if allowed is None:
                 continue
             astray = sum(count for queue, count in packets.items() if queue not in allowed)
-            if astray > CARRYING * total:
+            if _is_ours(astray, total, flows):
                 yield Finding(
                     "invalid",
                     f"the card does not act on {setting.path or setting.kind}",

@@ -13,7 +13,7 @@ from itertools import pairwise
 from statistics import fmean, stdev
 
 from udpbench.analysis.readings import Readings
-from udpbench.model import SECOND_NS, Role, Sample, WorkerStats
+from udpbench.model import SECOND_NS, Role, Sample, WorkerStats, sampling_ns
 
 PACKETS_FIELD: dict[Role, str] = {"sender": "sent_packets", "receiver": "received_packets"}
 FIRST_FIELD = {
@@ -25,6 +25,9 @@ FIRST_FIELD = {
 BUSY_TIMES = ("user", "nice", "system", "irq", "softirq", "steal")
 """Columns of /proc/stat that are work; guest time is part of user."""
 IDLE_TIMES = ("idle", "iowait")
+SLOWEST_SAMPLING_NS = SECOND_NS // 2
+"""For rates of whole seconds: where each half second has its own, their spread is up to 13 % too
+small, because a second may begin amid two samples."""
 LEAST_BUSY_SHARE = 0.25
 """Of the time between two snapshots; below it packets cost less than whatever else ran then."""
 
@@ -150,10 +153,12 @@ def pps_by_bin(readings: Readings, role: Role, bin_ns: int) -> dict[int, float]:
 def spread(readings: Readings) -> float | None:
     """Return the coefficient of variation of the delivered per-second rates.
 
-    Sample standard deviation over mean, of whole seconds; None below two of them, or without any
-    packet.
+    Sample standard deviation over mean, of whole seconds; None below two of them, without any
+    packet, or of a phase so long that it was sampled less than twice a second: what is straight
+    between two samples varies too little.
     """
-    if not readings.record.series:
+    slow = sampling_ns(readings.record.trial.duration_ns) > SLOWEST_SAMPLING_NS
+    if slow or not readings.record.series:
         return None
     rates = binned_pps(readings, "receiver", SECOND_NS)
     if len(rates) < 2 or fmean(rates) <= 0:
@@ -164,21 +169,25 @@ def spread(readings: Readings) -> float | None:
 # --- cost ----------------------------------------------------------------------------------------
 
 
-def role_cpus(readings: Readings, role: Role) -> frozenset[int] | None:
+Cpu = tuple[str, int]
+"""A machine as ``Readings.machine_of`` names it, and a CPU's number there."""
+
+
+def role_cpus(readings: Readings, role: Role) -> frozenset[Cpu] | None:
     """Return the CPUs that a role works on: its workers' and, receiving, its queues'.
 
     None where a worker is not pinned, because then its CPU time is nowhere in particular.
     """
-    cpus: set[int] = set()
+    cpus: set[Cpu] = set()
     workers = readings.workers(role)
     for stats in workers:
         if stats.cpu is None:
             return None
-        cpus.add(stats.cpu)
+        cpus.add((readings.machine_of(host_of(stats.worker)), stats.cpu))
     for host in readings.roles.receivers if role == "receiver" else ():
         facts = readings.record.facts.get(host)
         for queue in facts.queue_cpus.values() if facts is not None else ():
-            cpus |= set(queue)
+            cpus |= {(readings.machine_of(host), cpu) for cpu in queue}
     return frozenset(cpus) if workers else None
 
 
@@ -190,14 +199,24 @@ def cpu_ns(readings: Readings, role: Role) -> int | None:
     """
     if _of_a_moment(readings, role):
         return None
-    mine = role_cpus(readings, role)
-    other = role_cpus(readings, "receiver" if role == "sender" else "sender")
-    if mine is None or (readings.record.built_in_lab and (other is None or mine & other)):
+    others: Role = "receiver" if role == "sender" else "sender"
+    mine, other = role_cpus(readings, role), role_cpus(readings, others)
+    together = set(readings.machines(role)) & set(readings.machines(others))
+    if mine is None or (together and (other is None or mine & other)):
         return None
+    return spent_ns(readings, mine, BUSY_TIMES)
+
+
+def spent_ns(readings: Readings, cpus: Iterable[Cpu], times: Iterable[str]) -> int | None:
+    """Return the sum of some of the CPUs' times, each of its own machine; None where none is known.
+
+    ``times`` are columns of /proc/stat.
+    """
     found = [
-        readings.machine_counter(role, f"cpu.{cpu}.{time}_ns")
-        for cpu in mine
-        for time in BUSY_TIMES
+        readings.deltas[machine].total(f"cpu.{cpu}.{time}_ns")
+        for time in times
+        for machine, cpu in cpus
+        if machine in readings.deltas
     ]
     known = [value for value in found if value is not None]
     return sum(known) if known else None

@@ -37,6 +37,13 @@ class Readings:
     phase: Phase
     roles: Roles
     deltas: dict[str, Deltas]
+    within: Readings | None = None
+    """Those of a longer time, with workers' counts, where these are a part of it and have none."""
+
+    @property
+    def whole(self) -> Readings:
+        """Return the readings that tell what a skb holds: a kind of skb is of the whole phase."""
+        return self.within or self
 
     def workers(self, role: Role) -> tuple[WorkerStats, ...]:
         """Return the final statistics of every worker of a role."""
@@ -128,14 +135,28 @@ class Readings:
     def machine(self, role: Role) -> tuple[Deltas, ...]:
         """Return the machine counters that belong to a role's hosts.
 
-        A host that sees its whole machine has them itself; in the built-in lab they are in the
-        snapshot of the machine's own agent, which plays no role.
+        Each machine's once, however many of the hosts are namespaces of it.
         """
+        return tuple(self.deltas[name] for name in self.machines(role) if name in self.deltas)
+
+    def machines(self, role: Role) -> tuple[str, ...]:
+        """Return the machines that a role's hosts are on, as ``machine_of`` names them."""
         hosts = self.roles.senders if role == "sender" else self.roles.receivers
-        own = [self.deltas[h] for h in hosts if h in self.deltas and _has_machine(self.deltas[h])]
-        roles = {*self.roles.senders, *self.roles.receivers}
-        others = [d for h, d in self.deltas.items() if h not in roles and _has_machine(d)]
-        return tuple(own or others)
+        return tuple(dict.fromkeys(self.machine_of(host) for host in hosts))
+
+    def machine_of(self, host: str) -> str:
+        """Return in whose snapshot the counters of a host's machine are; its own if in nobody's.
+
+        A host that sees its whole machine has them itself; of several on one machine the first is
+        taken for all. In the built-in lab they are in the snapshot of the machine's own agent,
+        which plays no role.
+        """
+        roles, facts = {*self.roles.senders, *self.roles.receivers}, self.record.facts
+        seeing = [name for name in sorted(self.deltas) if _has_machine(self.deltas[name])]
+        if host in seeing:
+            boots = {name: facts[name].boot_id for name in seeing if name in facts}
+            return next((name for name in boots if boots[name] == boots.get(host)), host)
+        return next((name for name in seeing if name not in roles), host)
 
     def machine_counter(self, role: Role, pattern: str) -> int | None:
         """Return one machine counter's difference summed over a role's machines."""

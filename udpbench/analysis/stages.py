@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from udpbench.analysis import places
+from udpbench.analysis import places, spans
 from udpbench.analysis.intended import unsent_packets
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.spans import Span, exactly
@@ -52,6 +52,8 @@ class Stage:
     unit: Literal["packet", "skb"] = "packet"
     """What the counters count; a skb may hold many packets, where GSO or GRO is in use."""
     scope: Scope | Literal["worker"] = "namespace"
+    by_driver: Callable[[Readings], tuple[str, ...]] = lambda _: ()
+    """Counters that the expression reads besides, by the drivers of the role's hosts."""
     parts: str = ""
     """Counters that say where exactly: by queue, CPU or kind; ``worker.`` and a field of workers,
     ``machine.`` and a counter of the machine."""
@@ -131,11 +133,11 @@ STAGES = (
         "tx_qdisc",
         "sender",
         places.tx_qdisc,
-        f"Δ {places.QDISC_DROPS}; of GSO messages sent_packets − Δ {places.QDISC_PACKETS}",
+        f"Δ {spans.QDISC_DROPS}; of GSO messages sent_packets − Δ {spans.QDISC_PACKETS}",
         "The sender's queueing discipline dropped it: its queue was full, or its rate was "
         "exceeded.",
         "a longer queue, a higher limit, a lower rate",
-        (places.QDISC_DROPS,),
+        (spans.QDISC_DROPS,),
         "skb",
         parts="qdisc.{interface}.tx_queue_*.drops",
         reasons=("QDISC_DROP",),
@@ -176,6 +178,7 @@ STAGES = (
         "ring of a veth is its peer's drop: tx_device.",
         "a longer ring, more queues, more CPU time for the queue's interrupt",
         unit="packet",
+        by_driver=places.ring_counters,
         parts="ethtool.{interface}.rx*_drops",
     ),
     Stage(
@@ -186,7 +189,7 @@ STAGES = (
         "An XDP program on the receiving interface dropped it, before the kernel made a packet "
         "of it.",
         "the program: ip link show names it",
-        (places.XDP_DROPS[0],),
+        places.XDP_DROPS,
         "skb",
         parts=places.XDP_DROPS[0],
     ),
@@ -260,12 +263,13 @@ STAGES = (
         "rx_netfilter",
         "receiver",
         places.rx_netfilter,
-        f"Δ {places.RECEIVES} − Δ {places.DELIVERS} − what rx_ip counts behind {places.RECEIVES}",
+        f"Δ {places.RECEIVES} − Δ {places.DELIVERS} − Δ {places.FORWARDED} − what rx_ip counts "
+        f"behind {places.RECEIVES}",
         "The receiver's firewall dropped it, in PREROUTING or INPUT: it came into the IP layer, "
         "was "
         "not refused there, and did not leave it.",
         "iptables -vnL, nft list ruleset: see which rule counts; conntrack's table may be full",
-        (places.RECEIVES, places.DELIVERS),
+        (places.RECEIVES, places.DELIVERS, places.FORWARDED),
         "skb",
         parts="firewall.*/drop/*",
         also=(

@@ -13,10 +13,10 @@ from udpbench.analysis.ledger import make_ledger, received_packets, sent_packets
 from udpbench.analysis.queues import by_receiver
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.readings import readings as readings_of
-from udpbench.model import Finding, WorkerStats
+from udpbench.model import Finding, WorkerStats, sampling_ns
 
 GAP_LIMIT_NS = 500 * 10**6
-"""Two and a half sampling intervals: rates within it are straight lines and show no peak."""
+"""Five samples of a phase that is not long: rates within it are straight lines, without a peak."""
 FEW_READS = 20
 """A rate is of the time from the first read to the last; of so many, one is 5 % of it."""
 DRIFT_PPM = 500
@@ -112,14 +112,16 @@ def samples_missed(readings: Readings) -> Iterator[Finding]:
         worker: max((b - a for a, b in pairwise(times)), default=0)
         for worker, times in clocks.items()
     }
-    late = {worker: hole for worker, hole in holes.items() if hole > GAP_LIMIT_NS}
+    # A long phase is sampled less often, on purpose.
+    limit_ns = max(GAP_LIMIT_NS, sampling_ns(readings.record.trial.duration_ns) * 5 // 2)
+    late = {worker: hole for worker, hole in holes.items() if hole > limit_ns}
     for worker, hole_ns in late.items():
         yield Finding(
             "warning",
             "samples missed: its series has a hole",
             worker,
             f"of {hole_ns / 10**6:.0f} ms",
-            f"at most {GAP_LIMIT_NS // 10**6} ms",
+            f"at most {limit_ns // 10**6} ms",
             "counts and mean rates hold; leave the agent a CPU that no worker uses",
         )
 

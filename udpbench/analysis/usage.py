@@ -5,7 +5,7 @@ Owns sums over processes, each of which is counted once however many workers liv
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from udpbench.analysis import rates
@@ -69,28 +69,32 @@ def _log(measured: Readings) -> dict[str, Any]:
     logs = [stats for stats in measured.workers("receiver") if stats.log is not None]
     if not logs:
         return {}
-    logged = [stats.counts for stats in logs if stats.counts.get("logged_packets")]
+    logged = [stats for stats in logs if stats.counts.get("logged_packets")]
     return {
-        "logged_packets": sum(counts["logged_packets"] for counts in logged),
-        "logged_pps": _logged_pps(logged),
+        "logged_packets": sum(stats.counts["logged_packets"] for stats in logged),
+        "logged_pps": _logged_pps(measured, logged),
         "log_files": sum(stats.log.files for stats in logs if stats.log is not None),
         "log_bytes": sum(stats.log.size_bytes for stats in logs if stats.log is not None),
     }
 
 
-def _logged_pps(logged: list[dict[str, int]]) -> float | None:
+def _logged_pps(measured: Readings, logged: Sequence[WorkerStats]) -> float | None:
     """Return what was logged after the first stamp, per second from there to the last one.
 
-    Records of before do not tell how many packets had the first stamp.
+    Stamps of several hosts are compared from each host's own common start. Records of before do
+    not tell how many packets had the first stamp.
     """
-    first_ns = min((counts["log_first_ns"] for counts in logged), default=0)
-    last_ns = max((counts["log_last_ns"] for counts in logged), default=0)
-    if last_ns <= first_ns:
+    starts = [measured.phase.start_ns.get(rates.host_of(one.worker), 0) for one in logged]
+    counts = [one.counts for one in logged]
+    firsts = [one["log_first_ns"] - start for one, start in zip(counts, starts, strict=True)]
+    lasts = [one["log_last_ns"] - start for one, start in zip(counts, starts, strict=True)]
+    if not logged or max(lasts) <= min(firsts):
         return None
-    packets = sum(counts["logged_packets"] for counts in logged)
-    with_first = (one for one in logged if one["log_first_ns"] == first_ns)
-    packets -= sum(counts.get("log_first_packets", 0) for counts in with_first)
-    return packets * SECOND_NS / (last_ns - first_ns)
+    packets = sum(
+        one["logged_packets"] - (one.get("log_first_packets", 0) if first == min(firsts) else 0)
+        for one, first in zip(counts, firsts, strict=True)
+    )
+    return packets * SECOND_NS / (max(lasts) - min(firsts))
 
 
 def log_errors(measured: Readings) -> Iterator[Finding]:

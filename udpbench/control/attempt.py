@@ -35,6 +35,8 @@ from udpbench.units import format_count, format_duration
 Tell = Callable[[Progress], None]
 
 
+COUNT_AT_ONCE = ("veth", "virtio_net")
+"""Drivers whose counters are all the kernel's own, like those of the loopback interface."""
 KEPT_MAX = 500
 """Samples and snapshots in memory; each takes some kilobytes."""
 
@@ -144,7 +146,17 @@ def crew_of(attempt: Attempt) -> Crew:
         receivers=[remote for remote in agents.receivers if remote.name in working],
         everyone=agents.everyone,
         workers=attempt.workers,
+        cards=[
+            remote
+            for remote in agents.receivers
+            if remote.name in attempt.facts and counts_late(attempt.facts[remote.name])
+        ],
     )
+
+
+def counts_late(facts: Facts) -> bool:
+    """Tell whether an interface's counters may lag behind its packets, as those of cards do."""
+    return facts.driver not in COUNT_AT_ONCE and facts.interface != "lo"
 
 
 def _length(trial: Trial, plan: Plan) -> str:

@@ -37,6 +37,8 @@ LOSS_NS = SECOND_NS // 5
 FIRST_PAUSE_NS = SECOND_NS // 10
 LAST_PAUSE_NS = SECOND_NS
 """Between two attempts to make a connection anew: twice as long each time, up to this."""
+LATE_NS = 15 * SECOND_NS
+"""After the lease, for an attempt that began within it to end; by then the agent has restored."""
 CLOSE_NS = 10 * SECOND_NS
 """For an agent whose stdin has ended to stop its workers (2 s) and restore what it changed."""
 
@@ -70,7 +72,7 @@ class News:
 
     text: str
     away: bool
-    """No deadline runs now: the connection is being made anew."""
+    """The connection is being made anew: that has a limit of its own, and no deadline runs."""
 
 
 Answer = tuple[int, dict[str, Any]]
@@ -210,11 +212,25 @@ class Channel:
 
     def _await(self, asked: Asked, deadline_ns: int) -> Answer | None:
         """Return what comes of a request; raises queue.Empty at its deadline."""
-        limit_s: float | None = deadline_ns / SECOND_NS
-        while isinstance(item := asked.slot.get(timeout=limit_s), News):
+        limit_ns, away = deadline_ns, False
+        while True:
+            try:
+                item = asked.slot.get(timeout=limit_ns / SECOND_NS)
+            except queue.Empty:
+                if not away:
+                    raise
+                self.lose(f"its connection was not made anew within {format_duration(limit_ns)}")
+                return None
+            if not isinstance(item, News):
+                return item
             self.notice(item.text)
-            limit_s = None if item.away else deadline_ns / SECOND_NS
-        return item
+            away = item.away
+            limit_ns = self._absence_limit_ns() if away else deadline_ns
+
+    def _absence_limit_ns(self) -> int:
+        """Return how long a lost connection is waited for, whatever becomes of the attempts."""
+        lease_ns = self._outlasting[1] if self._outlasting is not None else 0
+        return lease_ns + LATE_NS
 
     def _put(self, line: bytes) -> None:
         try:
@@ -227,9 +243,12 @@ class Channel:
 
     def _listen(self) -> None:
         """Take replies until the agent ends, or its connection does for good."""
-        why = self._take_replies()
-        while why == ENDED and self._come_back():
+        try:
             why = self._take_replies()
+            while why == ENDED and self._come_back():
+                why = self._take_replies()
+        except Exception as error:  # noqa: BLE001 - whatever it is, somebody may wait for a reply
+            why = f"its replies ended with {type(error).__name__}: {error}"
         self.lose(why)
 
     def _come_back(self) -> bool:
@@ -244,7 +263,8 @@ class Channel:
         if pipes is None:
             return False
         with self._writing:
-            if self._leaving.is_set():  # nobody would tell this one that it is the end
+            # Nobody would tell this one that it is the end.
+            if self._leaving.is_set() or self._lost is not None:
                 pipes.kill()
                 pipes.release()
                 return False

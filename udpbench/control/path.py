@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from udpbench.analysis.judge import carrying, path_ledger, queue_packets
+from udpbench.analysis.judge import carrying, path_ledger, queue_packets, sent_flows
 from udpbench.control.attempt import Attempt, crew_of, run_phase
 from udpbench.control.phase import PhaseRun, Plan, by_host, path_plan, probe_plan
 from udpbench.definition.bind import Landed, Unavailable, bind, depends_on_queues, keep
@@ -87,7 +87,7 @@ def _look_at_queues(attempt: Attempt, prepared: tuple[WorkerSpec, ...]) -> Lande
     attempt.workers, attempt.flows = prepared, None
     wanted = attempt.trial.traffic.flows.queues
     if wanted == "any":
-        return Landed(landed_queues(facts, attempt.phases[-1]))
+        return Landed(landed_queues(facts, prepared, attempt.phases[-1]))
     crew = crew_of(attempt)
 
     def probe(plan: Plan) -> Phase:
@@ -114,12 +114,15 @@ def _senders(workers: tuple[WorkerSpec, ...]) -> list[WorkerSpec]:
     return [spec for spec in workers if spec.role == "sender"]
 
 
-def landed_queues(facts: Mapping[str, Facts], phase: Phase) -> dict[str, tuple[int, ...]]:
-    """Return receiver → the RX queues that carried a phase's packets.
+def landed_queues(
+    facts: Mapping[str, Facts], workers: Sequence[WorkerSpec], phase: Phase
+) -> dict[str, tuple[int, ...]]:
+    """Return receiver → the RX queues that carried the packets of a path phase.
 
     ``facts`` are the receivers'. Raises Unavailable where they are not counted by queue.
     """
-    return {host: carrying(_packets(one, phase)) for host, one in facts.items()}
+    flows = sent_flows(workers)
+    return {host: carrying(_packets(one, phase), flows) for host, one in facts.items()}
 
 
 def _packets(facts: Facts, phase: Phase) -> dict[int, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from udpbench.control.losses import Losses
 from udpbench.control.remote import Remote, StartOrder
@@ -40,6 +40,9 @@ so watching costs a quarter of what the samples do; taken always, whether anybod
 QUIET_NS = 200 * 10**6
 PROBE_QUIET_NS = 20 * 10**6
 """Where a straggler costs no more than a look at one flow."""
+CARD_NS = 2 * SECOND_NS
+"""For a card to tell what it counted: some do once a second (kernel-reference 0.7, 1.2)."""
+CARD_COUNTERS = ("link.", "ethtool.")
 STALL_NS = 5 * SECOND_NS
 """So long may a queue that holds packets not move, beyond the work on one batch of them."""
 SENDERS_GRACE_NS = 3 * SECOND_NS
@@ -65,6 +68,8 @@ class Plan:
     """So long must counts stand still and queues be empty before the tail counts as arrived."""
     rate_pps: int | None = None
     """Of each sending worker; None leaves it to its own rate."""
+    card_ns: int = CARD_NS
+    """So long are cards waited for, where the crew has any."""
 
 
 @dataclass
@@ -75,6 +80,8 @@ class Crew:
     receivers: Sequence[Remote]
     everyone: Sequence[Remote]
     workers: Sequence[WorkerSpec]
+    cards: Sequence[Remote] = ()
+    """Receivers whose interface is a card that may tell late what it counted."""
 
     @property
     def working(self) -> tuple[Remote, ...]:
@@ -130,6 +137,7 @@ class PhaseRun:
             self._faults += self.losses.take()
         self._after = self._snapshots()
         self._read_clocks()
+        self._await_cards()
         return self._phase()
 
     def salvage(self) -> Phase | None:
@@ -256,6 +264,21 @@ class PhaseRun:
         what = f"loops had ended after phase {self.plan.name}"
         self.waiter.until(what, remote.name, lambda: self._sample(remote).state == "done", STOP_NS)
 
+    def _await_cards(self) -> None:
+        """Read once more what cards count, when they have told it.
+
+        Only now, because a reader that spins would spin on; and nothing else, because CPUs' times
+        are of the phase.
+        """
+        waiter, due_ns = self.waiter, self.waiter.clock.now_ns() + self.plan.card_ns
+        while self.crew.cards and waiter.clock.now_ns() < due_ns:
+            waiter.pause()
+        for remote in self.crew.cards:
+            before, late = self._after[remote.name], remote.snapshot().counters
+            told = {name: late[name] for name in late if name.startswith(CARD_COUNTERS)}
+            counters = {**before.counters, **told}
+            self._after[remote.name] = replace(before, counters=counters)
+
     def _since(self, remote: Remote) -> int:
         reply = self._replies.get(remote.name)
         return reply.next if reply is not None else 0
@@ -334,7 +357,7 @@ def probe_plan(workers: Sequence[WorkerSpec], flow: int) -> Plan:
     """Return the look at one flow: as many packets as of each in a path phase, and little quiet."""
     whole = path_plan(workers)
     count = min(whole.count or 1, PATH_PACKETS_PER_FLOW)
-    return Plan("path", PATH_LIMIT_NS, count, (flow,), PROBE_QUIET_NS)
+    return Plan("path", PATH_LIMIT_NS, count, (flow,), PROBE_QUIET_NS, card_ns=0)
 
 
 def warmup_plan(workers: Sequence[WorkerSpec], warmup_ns: int) -> Plan:

@@ -134,6 +134,7 @@ class _Run:
         self.lasting = lasting(stored)
         self.error: UdpbenchError | None = None
         self.restore_errors: tuple[RestoreError, ...] = ()
+        self.lost: tuple[AgentLost, ...] = ()
         self.status: Literal["complete", "interrupted", "failed"] = "failed"
         self.total = trial_count(experiments)
 
@@ -175,9 +176,9 @@ class _Run:
                     refuse_foreseen(points, self.lab, agents)
                     self._trials(agents)
                 finally:
-                    lost = self._restore(agents)
-            if lost:  # at the very end: whatever came before has been raised by now
-                raise lost[0]
+                    self._restore(agents)
+            if self.lost:  # at the very end: whatever came before has been raised by now
+                raise self.lost[0]
 
     def _trials(self, agents: Agents) -> None:
         waiter = Waiter(self.around.clock, self.around.interrupt)
@@ -207,28 +208,28 @@ class _Run:
         self.around.interrupt.check()
         return record
 
-    def _restore(self, agents: Agents) -> tuple[AgentLost, ...]:
-        """Restore every host, and return who was lost meanwhile or before."""
+    def _restore(self, agents: Agents) -> None:
+        """Restore every host, and note who was lost meanwhile or before."""
         names = ", ".join(remote.name for remote in agents.everyone)
         self.around.interrupt.doing = f"restoring {names}"
         try:
             self._tell("restore", f"restoring {names}")
         finally:  # Whoever draws the progress may fail, for one on a closed pipe.
             restored = restore(agents)
-            self.restore_errors = restored.failed
+            self.restore_errors, self.lost = restored.failed, restored.lost
         for error in restored.failed:
             self._tell("restore", f"not restored: {error}")
         for loss in restored.lost:
             sure = f"to make sure: {restore_command(self.lab)}"
             self._tell("restore", f"{loss.host}: lost, so it restores by itself; {sure}")
-        return restored.lost
 
     def _finish(self) -> None:
         """Write the run folder's last line; a folder that cannot be written keeps what it has."""
         error = described(self.error) if self.error is not None else None
         failed = tuple(described(one) for one in self.restore_errors)
+        lost = tuple(described(one) for one in self.lost)
         try:
-            self.writer.finish(Ending(now_utc(), self.status, error, failed))
+            self.writer.finish(Ending(now_utc(), self.status, error, failed, lost))
         except RecordError as record_error:
             self.error = self.error or record_error
 

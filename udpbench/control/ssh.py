@@ -10,11 +10,11 @@ import io
 import logging
 import shlex
 import socket
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, cast
 
 import paramiko
@@ -22,7 +22,7 @@ import paramiko
 from udpbench.control.channel import AGENT, Channel, Pipes
 from udpbench.control.ssh_proxy import Proxy
 from udpbench.control.ssh_streams import Replies, Requests
-from udpbench.control.ssh_target import Target, read_config, target_of
+from udpbench.control.ssh_target import Target, load_known_hosts, read_config, target_of
 from udpbench.errors import AgentLost, ConnectError
 from udpbench.model import SECOND_NS, Connect
 from udpbench.units import format_duration
@@ -135,13 +135,37 @@ def next_step(connect: Connect, status: int | None, words: str) -> str:
 
 def _run(client: paramiko.SSHClient, line: str, host: str, limits: Limits) -> paramiko.Channel:
     try:
-        agent = _transport(client).open_session(timeout=limits.connect_s)
+        transport = _transport(client)
+        agent = transport.open_session(timeout=limits.connect_s)
         agent.settimeout(limits.connect_s)
-        agent.exec_command(line)
+        with _answered(transport, limits):
+            agent.exec_command(line)
     except (paramiko.SSHException, OSError, EOFError) as error:
         what = f"logged in, but the host runs no command: {_text(error)}"
         raise ConnectError(f"{what}; see the forced command and MaxSessions there", host) from error
     return agent
+
+
+@contextmanager
+def _answered(transport: paramiko.Transport, limits: Limits) -> Iterator[None]:
+    """Close a connection over which no answer comes: paramiko waits for one without end (5.1)."""
+    silent = threading.Event()
+
+    def end() -> None:
+        silent.set()
+        transport.close()
+
+    timer = threading.Timer(limits.connect_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        if silent.is_set():
+            raise TimeoutError(f"no answer within {format_duration(limits.connect_ns)}") from error
+        raise
+    finally:
+        timer.cancel()
 
 
 def _transport(client: paramiko.SSHClient) -> paramiko.Transport:
@@ -230,9 +254,7 @@ class _Dialer:
         return client
 
     def _log_in(self, client: paramiko.SSHClient, target: Target, stream: Any, keys: _Keys) -> None:
-        for file in target.known_hosts:
-            if Path(file).exists():
-                client.load_system_host_keys(file)
+        load_known_hosts(client, target, self._host)
         client.set_missing_host_key_policy(_Refuse())
         client.connect(
             target.key_name,
@@ -249,7 +271,11 @@ class _Dialer:
     def _proxy(self, target: Target) -> Proxy | None:
         if target.proxy_command is None:
             return None
-        proxy = Proxy(target.proxy_command)
+        try:
+            proxy = Proxy(target.proxy_command)
+        except OSError as error:
+            text = f"{target}: ProxyCommand cannot be started here: {_text(error)}"
+            raise ConnectError(text, self._host) from error
         self._line.callback(proxy.close)
         return proxy
 
@@ -333,7 +359,7 @@ class _Keys:
                 key = paramiko.PKey.from_path(file)
             except FileNotFoundError:
                 continue
-            except (paramiko.SSHException, OSError, TypeError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 - cryptography has its own; the next may do
                 self.tried.append(f"{file} (not used: {_text(error)}; ssh-add it)")
                 continue
             self.tried.append(file)

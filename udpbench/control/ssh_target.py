@@ -1,6 +1,6 @@
 """Whom ``connect: {ssh: …}`` means: one host as ~/.ssh/config and /etc/ssh/ssh_config describe it.
 
-Reads these files, what they include, and nothing else; connects to nothing.
+Reads these files, what they include, known_hosts files and nothing else; connects to nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import paramiko
+from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
 from udpbench.control.ssh_include import expanded
 from udpbench.errors import ConnectError
@@ -71,6 +72,32 @@ def read_config(host: str) -> paramiko.SSHConfig:
             text = f"{name} cannot be used: {error}; mend it, or move it away"
             raise ConnectError(text, host) from error
     return config
+
+
+def load_known_hosts(client: paramiko.SSHClient, target: Target, host: str) -> None:
+    """Let a client know the keys in a target's files; ConnectError names the line at fault."""
+    for file in target.known_hosts:
+        if not Path(file).exists():
+            continue
+        try:
+            client.load_system_host_keys(file)
+        except (InvalidHostKey, ValueError) as error:
+            text = f"{target}: {file}{_line_at_fault(file)} cannot be used: no host key is there"
+            raise ConnectError(f"{text}; mend that line, or take it out", host) from error
+
+
+def _line_at_fault(file: str) -> str:
+    """Return where paramiko (5.1) stopped reading: for some lines it raises what has no number."""
+    with Path(file).open(errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                if not line.lstrip().startswith("#"):
+                    HostKeyEntry.from_line(line.strip(), number)
+            except paramiko.SSHException:
+                continue  # it passes over these
+            except (InvalidHostKey, ValueError):
+                return f", line {number}"
+    return ""
 
 
 def target_of(spec: str, config: paramiko.SSHConfig, host: str, jump: str | None = None) -> Target:

@@ -117,6 +117,7 @@ def trial_json(result: Result) -> dict[str, Any]:
         "findings": [asdict(finding) for finding in result.findings],
         **{name: getattr(result, name) for name in NUMBERS},
         "stalls": [asdict(stall) for stall in result.stalls],
+        "ledger_received_packets": result.ledger_received_packets,
         "ledger": [asdict(entry) for entry in ledger.entries] if ledger is not None else None,
         "unaccounted": result.unaccounted,
         "workers": [asdict(worker) for worker in result.workers],

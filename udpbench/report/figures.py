@@ -15,6 +15,7 @@ from udpbench.report.radar import draw_turns, turns
 from udpbench.report.shown import (
     RECEIVED,
     UNACCOUNTED,
+    UNCERTAIN,
     Dots,
     Heat,
     Step,
@@ -222,8 +223,9 @@ def draw_ways(rows: Sequence[Way]) -> Figure:
     """Draw what became of the sent packets: a bar per point, left to right the packet's way."""
     present = {name for row in rows for name, _ in row.parts}
     order = [RECEIVED, *(name for name in STAGE_STYLES if name in present)]
-    order += [UNACCOUNTED] if UNACCOUNTED in present else []
-    styles = {RECEIVED: (BLUE, ""), UNACCOUNTED: (BLACK, "++"), **STAGE_STYLES}
+    order += [name for name in (UNCERTAIN, UNACCOUNTED) if name in present]
+    ends = {RECEIVED: (BLUE, ""), UNCERTAIN: (PALE, ".."), UNACCOUNTED: (BLACK, "++")}
+    styles = {**STAGE_STYLES, **ends}
     figure, axes = empty_figure(height_of(len(rows)) + 0.15)
     left = [0.0] * len(rows)
     for name in order:

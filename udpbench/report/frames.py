@@ -45,6 +45,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "valid": "boolean",
         "reason": "string",
         **{name: "Int64" if name.endswith("_packets") else "Float64" for name in NUMBERS},
+        "ledger_received_packets": "Int64",
         "unaccounted": "Int64",
     },
     "ledger": {
@@ -194,6 +195,7 @@ def _trial(record: TrialRecord, result: Result) -> dict[str, Any]:
         "valid": result.valid,
         "reason": "; ".join(map(str, reasons(result))) or None,
         **{name: getattr(result, name) for name in NUMBERS},
+        "ledger_received_packets": result.ledger_received_packets,
         "unaccounted": result.unaccounted,
         **{key: str(value) for key, value in record.trial.values.items()},
     }

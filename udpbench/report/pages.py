@@ -17,7 +17,7 @@ from udpbench.records import Run
 from udpbench.report.as_json import NUMBERS
 from udpbench.report.ladder import show_bar
 from udpbench.report.plan import summed_up
-from udpbench.report.sessions import run_rows
+from udpbench.report.sessions import restored, run_rows, versions
 from udpbench.report.shown import MOST_TIMELINES, shown_over_time
 from udpbench.report.story import (
     LAB_LABEL,
@@ -28,6 +28,7 @@ from udpbench.report.story import (
     findings_of,
     hosts_of,
     in_groups,
+    n_of,
     name_of,
     reason,
     representative,
@@ -47,6 +48,8 @@ MOST_TOGETHER = 12
 """Lines of a ledger with something to say below which it fits a page and is kept on one."""
 MEANT = {stage.name: stage for stage in STAGES}
 """A stage's name → what it means; a record of another udpbench may have others."""
+RESTLESS = ("peer_pid", "interrupts", "napi_cpus")
+"""Of a setting's value: another process each time, and what irqbalance or a switch moves."""
 FEW_HOSTS = 4
 """Hosts side by side in one table of the environment."""
 
@@ -198,8 +201,7 @@ def _median(found: Estimate | None, unit: str, point: Point) -> str:
     """Return a median; with its n where not every valid trial knows the metric."""
     if found is None:
         return "–"
-    n = "" if found.n == len(point.valid) else f" (n = {found.n})"
-    return show_number(found.median, unit) + n
+    return show_number(found.median, unit) + n_of(found, point)
 
 
 def _in_words(name: str) -> str:
@@ -289,20 +291,10 @@ def _lines(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without what differs from run to run: the other agent's process id."""
+    """Return a value without what differs from run to run, or moves by itself."""
     if isinstance(value, dict):
-        return {key: part for key, part in value.items() if key != "peer_pid"}
+        return {key: part for key, part in value.items() if key not in RESTLESS}
     return value
-
-
-def restored(run: Run) -> str:
-    """Return whether the hosts were put back as they were, in a sentence."""
-    ending = run.ending
-    if ending is None:
-        return "The run has no end, so nobody knows what was put back; `udpbench restore` does it."
-    if ending.restore_errors:
-        return "Not all of it was put back: " + "; ".join(ended(run)) + "."
-    return "All of it was put back at the end of the run, in reverse order, and read back."
 
 
 # --- the run -------------------------------------------------------------------------------------
@@ -314,7 +306,7 @@ def run_data(run: Run) -> dict[str, Any]:
     hosts = hosts_of(run.records)
     return {
         "folder": run.folder.name,
-        "version": header.udpbench,
+        "version": " and ".join(versions(run)),
         "started_at": header.started_at,
         "environments": [
             {

@@ -19,6 +19,8 @@ from udpbench.units import format_duration
 
 OVERHEAD_NS = 1_500_000_000
 """What a trial costs beyond its phases, at most, in the built-in lab (benchmarks/overhead.py)."""
+CARDS_NS = 3 * 2_000_000_000
+"""And more on real hosts, at most: what cards count is waited for after each of three phases."""
 
 
 class Shared(Protocol):
@@ -33,12 +35,15 @@ class Shared(Protocol):
         """Host → what would change there."""
 
 
-def trial_ns(trial: Trial) -> int:
+def trial_ns(trial: Trial, built_in: bool = True) -> int:
     """Return how long one trial takes at most; one with a count usually ends earlier."""
-    return trial.duration_ns + trial.warmup_ns + OVERHEAD_NS
+    overhead_ns = OVERHEAD_NS if built_in else OVERHEAD_NS + CARDS_NS
+    return trial.duration_ns + trial.warmup_ns + overhead_ns
 
 
-def print_trials(console: Console, experiments: Sequence[Experiment]) -> None:
+def print_trials(
+    console: Console, experiments: Sequence[Experiment], built_in: bool = True
+) -> None:
     """Print every point with its repetitions and time, and the sum."""
     table = Table(box=None)
     for title in ("experiment", "point"):
@@ -48,7 +53,7 @@ def print_trials(console: Console, experiments: Sequence[Experiment]) -> None:
     total_ns = trials = 0
     for experiment in experiments:
         for trial in experiment.points:
-            time_ns = trial_ns(trial) * experiment.repetitions
+            time_ns = trial_ns(trial, built_in) * experiment.repetitions
             total_ns, trials = total_ns + time_ns, trials + experiment.repetitions
             cells = (experiment.name, trial.point or "–", str(experiment.repetitions))
             table.add_row(*map(Text, (*cells, _seconds(time_ns))))

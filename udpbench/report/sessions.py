@@ -1,4 +1,4 @@
-"""A run as something that was begun, ended and gone on with: its rows on the page of the run."""
+"""A run as something that was begun, ended and gone on with, and whether it put everything back."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import shlex
 from collections.abc import Iterator
 from itertools import pairwise
 
+from udpbench.errors import AgentLost
 from udpbench.records import Run, RunHeader, Session
 from udpbench.report.story import message
+
+PUT_BACK = "All of it was put back at the end of the run, in reverse order, and read back."
+FOUND_CLEAN = "An earlier session was not seen to do so; the one after it found nothing left."
 
 
 def run_rows(run: Run) -> Iterator[tuple[str, str]]:
@@ -19,7 +23,14 @@ def run_rows(run: Run) -> Iterator[tuple[str, str]]:
         yield "resumed", told
     yield "seed", str(header.seed)
     yield "trials", trials_of(run)
-    yield "udpbench", header.udpbench
+    mixed = "; a median may mix their trials, so repeat the run with one of them"
+    yield "udpbench", " and ".join(versions(run)) + (mixed if len(versions(run)) > 1 else "")
+
+
+def versions(run: Run) -> tuple[str, ...]:
+    """Return each udpbench that ran trials of a run, in order; without any the one that began."""
+    ran = [session.begin.udpbench for session in run.sessions if session.trials]
+    return tuple(dict.fromkeys(ran)) or (run.header.udpbench,)
 
 
 def trials_of(run: Run) -> str:
@@ -50,6 +61,54 @@ def _stopped(session: Session) -> str:
     if ending.status == "failed":
         return f"after it failed ({message(ending.error or {})})"
     return "after an interrupt" if ending.status == "interrupted" else "for what had failed"
+
+
+def restored(run: Run) -> str:
+    """Return whether the hosts were put back as they were, in sentences.
+
+    A session begins only on hosts where nothing is left of another one, so one that began answers
+    for those before it.
+    """
+    doubts: list[str] = []
+    told = [PUT_BACK]
+    for session in run.sessions:
+        if doubts and _began(session):
+            doubts, told = [], [PUT_BACK, FOUND_CLEAN]
+        last = session is run.sessions[-1]
+        doubts += _doubts(session, "run" if last else f"session of {session.begin.started_at}")
+    remedy = f"What is left, if anything, is put back by `{_restore(run)}`."
+    return " ".join([*doubts, remedy] if doubts else told)
+
+
+def _began(session: Session) -> bool:
+    ending = session.ending
+    return session.trials > 0 or (ending is not None and ending.status == "complete")
+
+
+def _doubts(session: Session, name: str) -> Iterator[str]:
+    """Yield why nobody knows, or somebody knows better, that a session put everything back."""
+    ending = session.ending
+    if ending is None:
+        yield f"The {name} has no end, so nobody knows what was put back."
+        return
+    if ending.restore_errors:
+        errors = "; ".join(message(error) for error in ending.restore_errors)
+        yield f"Not all of it was put back at the end of the {name}: {errors}."
+    error = ending.error
+    # Runs from before losses were recorded have only the error that ended them.
+    ended_by = (error,) if error is not None and error.get("kind") == AgentLost.__name__ else ()
+    for loss in ending.lost or ended_by:
+        yield (
+            f"An agent was lost ({message(loss)}): it puts back by itself what it changed, and "
+            "nobody read that back."
+        )
+
+
+def _restore(run: Run) -> str:
+    """Return what a user types to put back what a run has left."""
+    path = run.header.lab_path
+    built_in = any(record.built_in_lab for record in (*run.records, *run.replaced))
+    return shlex.join(["udpbench", "restore", *(["--lab", path] if path and not built_in else [])])
 
 
 def command(header: RunHeader) -> str:

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from udpbench.analysis.ledger import BEFORE_SENT
 from udpbench.analysis.motion import Interval, intervals, queue_packets, stage_packets
 from udpbench.analysis.points import Point, estimate
-from udpbench.analysis.rates import BUSY_TIMES, IDLE_TIMES, host_of, pps_by_bin, role_cpus
+from udpbench.analysis.rates import (
+    BUSY_TIMES,
+    IDLE_TIMES,
+    Cpu,
+    host_of,
+    pps_by_bin,
+    role_cpus,
+    spent_ns,
+)
 from udpbench.analysis.readings import Readings, readings
 from udpbench.definition.published import Bar as PublishedBar
 from udpbench.definition.published import published
@@ -23,6 +31,8 @@ BIN_NS = 100 * 10**6
 MOST_TIMELINES = 4
 """Points that are shown over time; of more points the extreme ones."""
 RECEIVED, UNACCOUNTED = "received", "unaccounted"
+UNCERTAIN = "one of those stages"
+"""Packets that the kernel counted merged, beyond the least that a stage must have taken."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +116,7 @@ def ways(chapter: Chapter) -> tuple[Way, ...]:
         result = representative(point)
         if result is None or result.ledger is None or not result.sent_packets:
             continue
-        counts = [(RECEIVED, result.received_packets or 0)]
+        counts = [(RECEIVED, result.ledger.received_packets)]
         counts += [
             (entry.stage, entry.packets)
             for entry in result.ledger.entries
@@ -114,6 +124,9 @@ def ways(chapter: Chapter) -> tuple[Way, ...]:
         ]
         if result.ledger.unaccounted:
             counts.append((UNACCOUNTED, result.ledger.unaccounted))
+        if any(entry.at_most is not None for entry in result.ledger.entries):
+            rest = result.sent_packets - sum(packets for _, packets in counts)
+            counts += [(UNCERTAIN, rest)] if rest > 0 else []
         parts = tuple((name, packets / result.sent_packets) for name, packets in counts)
         repetition = result.trial.repetition
         found.append(Way(name_of(point), repetition, result.sent_packets, parts))
@@ -214,7 +227,7 @@ def _cpus(
         if cpus is None:
             name = "all CPUs" if measured.record.built_in_lab else f"{role}, all CPUs"
         else:
-            name = f"{role}, CPU {', '.join(map(str, sorted(cpus)))}"
+            name = f"{role}, CPU {_listed(cpus)}"
         if name in told:
             continue
         told[name] = role
@@ -224,13 +237,19 @@ def _cpus(
             yield name, known
 
 
-def _busy(of: Readings, role: Role, cpus: frozenset[int] | None) -> float | None:
+def _listed(cpus: frozenset[Cpu]) -> str:
+    """Return the CPUs' numbers, with the machine before each where they are of several."""
+    alone = len({machine for machine, _ in cpus}) == 1
+    return ", ".join(str(cpu) if alone else f"{machine} {cpu}" for machine, cpu in sorted(cpus))
+
+
+def _busy(of: Readings, role: Role, cpus: frozenset[Cpu] | None) -> float | None:
     """Return the busy share of some CPUs of a role's machines, or of all of them."""
-    names = ["*"] if cpus is None else [str(cpu) for cpu in cpus]
 
     def total(times: Sequence[str]) -> int:
-        patterns = [f"cpu.{name}.{time}_ns" for name in names for time in times]
-        return sum(of.machine_counter(role, pattern) or 0 for pattern in patterns)
+        if cpus is None:
+            return sum(of.machine_counter(role, f"cpu.*.{time}_ns") or 0 for time in times)
+        return spent_ns(of, cpus, times) or 0
 
     busy, idle = total(BUSY_TIMES), total(IDLE_TIMES)
     return busy / (busy + idle) if busy + idle > 0 else None

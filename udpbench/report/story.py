@@ -12,7 +12,7 @@ from typing import TypeVar
 from udpbench.analysis.exits import CANNOT_TELL, FAILED, INTERRUPTED, NOT_RESTORED, YES
 from udpbench.analysis.expect import Verdict, evaluate
 from udpbench.analysis.judge import judge
-from udpbench.analysis.points import Point, estimate, points
+from udpbench.analysis.points import Point, estimate, metric, points
 from udpbench.model import Estimate, Experiment, Facts, Finding, Result, TrialRecord
 from udpbench.records import Run
 from udpbench.units import show_pps, show_ratio
@@ -21,6 +21,8 @@ SCALES = {
     "ns": ((10**9, "s"), (10**6, "ms"), (10**3, "µs")),
     "B": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")),
 }
+LOGGING = "app_log"
+"""The one stage whose packets were received: what a log could not take."""
 FEW_POINTS = 3
 """So many points are told one by one; of more the extreme ones."""
 FEW_TRIALS = 3
@@ -144,6 +146,11 @@ def trials_label(names: Sequence[str]) -> str:
     return ", ".join(one if one.startswith("#") else one.replace("#", " #") for one in short)
 
 
+def n_of(found: Estimate, point: Point) -> str:
+    """Return how many trials a median is of, where others are valid and do not know the number."""
+    return f" (n = {found.n})" if found.n < len(point.valid) else ""
+
+
 def show_estimate(found: Estimate | None) -> str:
     """Return a rate's median and interval for reading: ``352.1 kpps [340.0 – 360.2]``."""
     if found is None:
@@ -202,15 +209,32 @@ def _of_point(point: Point, named: bool) -> str:
         return f"{head}not run"
     if point.skipped:
         return head + reason(point)
-    rate = estimate(point, "delivered_pps")
-    loss = estimate(point, "loss_ratio")
-    if loss is None:
-        return f"{head}no valid trial, {reason(point)}"
-    delivered = f"{show_pps(rate.median)} delivered" if rate is not None else "nothing delivered"
-    text = f"{head}{delivered}, {show_ratio(loss.median)} lost"
     result = representative(point)
-    worst = worst_stage(result) if result is not None else ""
-    return f"{text}, most of it at {worst}" if worst else text
+    if not point.valid or result is None:
+        return f"{head}no valid trial, {reason(point)}"
+    loss = estimate(point, "loss_ratio")
+    told = [_delivered(point), *([f"{show_ratio(loss.median)} lost"] if loss is not None else [])]
+    return head + ", ".join([*told, *_where(result)])
+
+
+def _delivered(point: Point) -> str:
+    """Return the delivered rate in words; of a few trials alone where the others have none."""
+    rate = estimate(point, "delivered_pps")
+    if rate is not None:
+        return f"{show_pps(rate.median)}{n_of(rate, point)} delivered"
+    if any(result.received_packets for result in point.valid):
+        return "delivered at no rate (all was read at once)"
+    return "nothing delivered"
+
+
+def _where(result: Result) -> Iterator[str]:
+    """Yield where most of a trial's loss was, and how much of what arrived no log could take."""
+    worst = worst_stage(result)
+    if worst:
+        yield f"most of it at {worst}"
+    unlogged = metric(result, LOGGING)
+    if unlogged and result.received_packets:
+        yield f"{show_ratio(unlogged / result.received_packets)} of what arrived was not logged"
 
 
 def trust(chapters: Sequence[Chapter]) -> str:
@@ -235,13 +259,13 @@ def trust(chapters: Sequence[Chapter]) -> str:
 
 
 def worst_stage(result: Result) -> str:
-    """Return the stage after sending that took most packets of a trial; empty where none did."""
+    """Return the stage that took most of what a trial sent and nobody received; empty for none."""
     if result.ledger is None:
         return ""
     lost = [
         (entry.packets, entry.stage)
         for entry in result.ledger.entries
-        if entry.packets and entry.stage not in ("unsent", "tx_netfilter")
+        if entry.packets and entry.stage not in ("unsent", "tx_netfilter", LOGGING)
     ]
     return max(lost)[1] if lost else ""
 
@@ -278,8 +302,7 @@ def one_line(result: Result) -> str:
     """Return what one trial says in a line: rates and loss, or why it says nothing."""
     found = reasons(result)
     told = f"{show_pps(result.delivered_pps)} delivered, {show_ratio(result.loss_ratio)} lost"
-    worst = worst_stage(result)
-    told += f", most of it at {worst}" if worst else ""
+    told = ", ".join([told, *_where(result)])
     if not found:
         return told
     why = f"{found[0].where}: {found[0].what}" if found[0].where else found[0].what

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from udpbench.analysis.points import Point, estimate, metric
+from udpbench.analysis.points import Point, bounds, estimate, metric
 from udpbench.model import Result
 from udpbench.report.story import (
     LAB_LABEL,
@@ -21,6 +21,7 @@ from udpbench.report.story import (
     accounted,
     findings_of,
     in_groups,
+    n_of,
     name_of,
     not_run,
     show_estimate,
@@ -100,11 +101,12 @@ def point_cells(point: Point) -> list[str]:
     """Return a point's row: medians over its valid trials."""
     offered, loss = estimate(point, "offered_pps"), estimate(point, "loss_ratio")
     spread = estimate(point, "delivered_pps_spread")
+    delivered = estimate(point, "delivered_pps")
     return [
         name_of(point),
         f"{len(point.valid)}/{len(point.results)}",
         show_pps(offered.median if offered is not None else None),
-        show_estimate(estimate(point, "delivered_pps")),
+        show_estimate(delivered) + (n_of(delivered, point) if delivered is not None else ""),
         show_ratio(loss.median if loss is not None else None),
         show_ratio(spread.median if spread is not None else None),
     ]
@@ -172,16 +174,17 @@ def ledger_rows(results: Sequence[Result]) -> list[LedgerRow]:
         for result in results
     ]
     stages = {stage: entry.source for one in entries for stage, entry in one.items()}
-    names = ("intended_packets", "sent_packets", *stages, "received_packets", "unaccounted")
+    received = "ledger_received_packets"
+    names = ("intended_packets", "sent_packets", *stages, received, "unaccounted")
     return [
         LedgerRow(
-            name.removesuffix("_packets") if name not in stages else name,
+            name if name in stages else name.removeprefix("ledger_").removesuffix("_packets"),
             tuple(packets_cell(result, name) for result in results),
             stages.get(name, ""),
             name in stages,
-            name == "received_packets"
+            name == received
             or (name == "unaccounted" and any(result.unaccounted for result in results)),
-            any(metric(result, name) != 0 for result in results),
+            any(bounds(result, name) != (0, 0) for result in results),
         )
         for name in names
     ]
@@ -192,13 +195,12 @@ def packets_cell(result: Result, name: str) -> str:
 
     Where the kernel counted merged packets it is an interval: ``12 to 40``.
     """
-    value = metric(result, name)
-    if value is None:
+    found = bounds(result, name)
+    if found is None:
         return "not observable"
-    sign = "+" if name == "unaccounted" and value > 0 else ""
-    entries = result.ledger.entries if result.ledger is not None else ()
-    at_most = next((entry.at_most for entry in entries if entry.stage == name), None)
-    return f"{sign}{thousands(value)}{'' if at_most is None else f' to {thousands(at_most)}'}"
+    low, high = found
+    sign = "+" if name == "unaccounted" and low > 0 else ""
+    return f"{sign}{thousands(low)}{'' if low == high else f' to {thousands(high)}'}"
 
 
 def thousands(value: float) -> str:

@@ -29,6 +29,7 @@ from udpbench.model import (
     Snapshot,
     Trial,
     TrialRecord,
+    WorkerStats,
 )
 from udpbench.report.plan import trial_ns
 
@@ -55,7 +56,7 @@ class WorkerRate:
 
 @dataclass(frozen=True)
 class Drops:
-    """What one stage takes now, and took since the phase began."""
+    """What one stage takes now, and took since the phase began: so many packets at least."""
 
     stage: str
     pps: float
@@ -181,7 +182,16 @@ class Watch:
         if not self._before:
             self._before = self._latest
         elif self._record is not None:
-            self.counted = counted(self._record, self._before, before, self._latest)
+            rounds = self._before, before, self._latest
+            self.counted = counted(self._record, *rounds, stats=self._stats(self._record))
+
+    def _stats(self, record: TrialRecord) -> tuple[WorkerStats, ...]:
+        """Return what the workers had counted when they were last sampled."""
+        return tuple(
+            WorkerStats(spec.name, spec.role, spec.cpu, self._samples[spec.name][-1].counts)
+            for spec in record.workers
+            if spec.name in self._samples
+        )
 
 
 def counted(
@@ -189,9 +199,14 @@ def counted(
     first: Mapping[str, Snapshot],
     before: Mapping[str, Snapshot],
     latest: Mapping[str, Snapshot],
+    stats: tuple[WorkerStats, ...] = (),
 ) -> Counted:
-    """Return what counters say between two rounds, and since the first one of the phase."""
-    now, ever = between(record, before, latest), between(record, first, latest)
+    """Return what counters say between two rounds, and since the first one of the phase.
+
+    ``stats`` are the workers' counts so far: they tell how many packets a lost skb was.
+    """
+    ever = between(record, first, latest, stats=stats)
+    now = between(record, before, latest, within=ever)
     rates = stage_packets(now)
     seconds = {host: max(delta.elapsed_ns, 1) / SECOND_NS for host, delta in now.deltas.items()}
     second = max(seconds.values())

@@ -258,6 +258,27 @@ def lossy(sent: int, stage_moves: Mapping[str, Moves], lost: int, **changes: Any
     return record(sent, sent - lost, moves={**stage_moves, "right": right}, **changes)
 
 
+def unlogged(packets: int, **changes: Any) -> TrialRecord:
+    """Return a trial of 1000 packets, all received, of which a log could not take some."""
+    logged = {"logged_packets": 1000 - packets, "log_first_ns": 1, "log_last_ns": 2}
+    receiver = receiver_counts(1000, **logged, unlogged_packets=packets, failed_packets=0)
+    workers = (worker("sender", sender_counts(1000)), worker("receiver", receiver))
+    return record(1000, of=trial(**changes), workers=workers)
+
+
+def merged(point: str = "") -> TrialRecord:
+    """Return a trial of 970 packets in messages of 20 or 50 that lost 3 skbs: 120 to 150 of them.
+
+    It received 840, so that what those three were closes the ledger.
+    """
+    right = {"snmp.Ip.InReceives": 20, "netstat.IpExt.InNoECTPkts": 970}
+    right |= {"snmp.Ip.InDelivers": 20, "snmp.Udp.NoPorts": 3}
+    sender = sender_counts(970, sent_messages=20)
+    workers = (worker("sender", sender), worker("receiver", receiver_counts(840)))
+    moves = {"left": {"link.send0.tx_packets": 20}, "right": right}
+    return record(970, 840, of=trial(point, send=Send(gso=50)), workers=workers, moves=moves)
+
+
 def series(
     per_second: Sequence[int], of_worker: str = "right.receiver0", field: str = "received_packets"
 ) -> tuple[Sample, ...]:

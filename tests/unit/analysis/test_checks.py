@@ -116,6 +116,13 @@ def backwards(name: str) -> TrialRecord:
     return build.record(moves={"right": {"snmp.Udp.InDatagrams": 1000, name: -1}})
 
 
+def ring_backwards(driver: str) -> TrialRecord:
+    """Return a good record in which the counter of a virtual NIC's ring shrank."""
+    record = backwards("ethtool.receive0.rx0_drops")
+    right = replace(record.facts["right"], driver=driver)
+    return replace(record, facts={**record.facts, "right": right})
+
+
 HEADER_ERRORS = ("snmp.Ip.InReceives", "snmp.Ip.InHdrErrors")
 
 
@@ -135,13 +142,14 @@ def moved_clock(by_ns: int) -> TrialRecord:
     return replace(good, phases=(replace(good.phases[0], clocks={"left": known}),))
 
 
-def sampled(*gaps_ms: int) -> TrialRecord:
-    """Return a record whose receiver was sampled at these distances."""
+def sampled(*gaps_ms: int, minutes: int = 1) -> TrialRecord:
+    """Return a record of a phase so long whose receiver was sampled at these distances."""
     clock, series = build.START_NS, [build.Sample("right.receiver0", build.START_NS, {})]
     for gap_ms in gaps_ms:
         clock += gap_ms * 10**6
         series.append(build.Sample("right.receiver0", clock, {}))
-    return build.record(series=tuple(series))
+    of = build.trial(duration_ns=minutes * 60 * 10**9)
+    return build.record(of=of, series=tuple(series))
 
 
 def readers(*packets: int, sockets: str = "reuseport") -> TrialRecord:
@@ -327,6 +335,26 @@ FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
         (
             "right: a counter of stage udp_no_port went backwards (snmp.Udp.NoPorts: 1000 > 999); "
             "counters only grow; see whether the host rebooted, or its driver was reset"
+        ),
+    ),
+    (
+        checks.counter_backwards,
+        ring_backwards("virtio_net"),
+        ring_backwards("veth"),
+        "invalid",
+        (
+            "right: a counter of stage rx_ring went backwards (ethtool.receive0.rx0_drops: 1000 > "
+            "999); counters only grow; see whether the host rebooted, or its driver was reset"
+        ),
+    ),
+    (
+        checks.counter_backwards,
+        backwards("ethtool.receive0.rx_xdp_drop"),
+        backwards("ethtool.receive0.rx_xdp_packets"),
+        "invalid",
+        (
+            "right: a counter of stage rx_xdp went backwards (ethtool.receive0.rx_xdp_drop: 1000 > "
+            "999); counters only grow; see whether the host rebooted, or its driver was reset"
         ),
     ),
     (
@@ -521,6 +549,16 @@ FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
         ),
     ),
     (
+        surroundings.samples_missed,
+        sampled(2000, 6000, minutes=120),
+        sampled(2100, 4100, minutes=120),
+        "warning",
+        (
+            "right.receiver0: samples missed: its series has a hole (of 6000 ms); at most 5000 ms; "
+            "counts and mean rates hold; leave the agent a CPU that no worker uses"
+        ),
+    ),
+    (
         checks.buffer_capped,
         with_worker(buffer_bytes=425984),
         with_worker(buffer_bytes=8 * 2**20),
@@ -599,7 +637,7 @@ FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
         "warning",
         (
             "hosts: clocks: starts and series of the hosts may be shifted against each other (by up to "
-            "12.5 ms); at most 10 ms, a twentieth of the sampling interval; run the controller nearer to "
+            "12.5 ms); at most 10 ms, a tenth of the sampling interval; run the controller nearer to "
             "the hosts; counts and rates are not affected"
         ),
     ),

@@ -39,6 +39,10 @@ def failed(point: str) -> Result:
 
 TWO = [result("one", 500), result("one", 600, 2), result("two", 900), result("two", 700, 2)]
 
+MERGED = [judge(build.merged("one"))]
+"""Lost 120 to 150 packets at a port that nobody had."""
+AT_ONCE = [result("one", 500), result("one", 0, 2)]
+"""Both are valid, and one of them has no delivered rate."""
 CABLED = [
     judge(build.record(of=build.trial(point), built_in_lab=False)) for point in ("one", "two")
 ]
@@ -73,6 +77,19 @@ CABLED = [
         ([result("one", 1000), skipped("two")], "delivered_pps[two] > delivered_pps[one]",
          "skipped", "skipped"),
         ([skipped("one"), skipped("two")], "unaccounted == 0", "skipped", "skipped"),
+        # What lies between two numbers is a yes or a no where all numbers between them agree.
+        (MERGED, "udp_no_port[one] < 151", "yes", "120 to 150 is < 151"),
+        (MERGED, "udp_no_port[one] > 150", "no", "120 to 150 is not > 150"),
+        (MERGED, "udp_no_port[one] <= 149", "cannot tell", "120 to 150 may or may not be <= 149"),
+        (MERGED, "udp_no_port[one] == 130", "cannot tell", "120 to 150 may or may not be == 130"),
+        (MERGED, "udp_no_port[one] != 130", "cannot tell", "120 to 150 may or may not be != 130"),
+        (MERGED, "udp_no_port[one] == 160", "no", "120 to 150 is not == 160"),
+        (MERGED, "udp_no_port[one] != 160", "yes", "120 to 150 is != 160"),
+        (MERGED, "udp_no_port[one] > 0.5", "yes", "120 to 150 is > 0.5"),
+        (MERGED, "udp_no_port[one] > loss_ratio[one]", "cannot tell", "nothing to compare"),
+        # A median of those trials alone that have such a number would be of the better ones.
+        (AT_ONCE, "delivered_pps[one] > 400", "cannot tell", "nothing to compare"),
+        (AT_ONCE, "received_packets[one] < 600", "yes", "500 is < 600"),
         # A stage that cannot be observed, and a run that was killed before a point.
         (CABLED, "link == 0", "cannot tell", "one: nothing to compare; two: nothing to compare"),
         (TWO[:2], "unaccounted == 0", "cannot tell", "one: 0 is == 0; two: nothing to compare"),

@@ -8,7 +8,7 @@ import pytest
 
 from analysis import build
 from udpbench.analysis.judge import judge, path_ledger
-from udpbench.model import SECOND_NS, Finding, Traffic
+from udpbench.model import SECOND_NS, Finding, Result, Traffic
 
 
 def test_a_lossy_trial_has_its_numbers() -> None:
@@ -142,6 +142,18 @@ def test_the_spread_is_that_of_whole_seconds() -> None:
     assert 0.5 == judge(record).delivered_pps_spread
 
 
+@pytest.mark.parametrize(("minutes", "known"), [(30, True), (31, False)])
+def test_a_phase_that_is_sampled_slowly_has_no_spread(minutes: int, known: bool) -> None:
+    """From half an hour on there is less than a sample each half second."""
+    counts = build.receiver_counts(
+        600, first_ns=build.START_NS, last_ns=build.START_NS + 3 * SECOND_NS
+    )
+    workers = (build.worker("sender", build.sender_counts(600)), build.worker("receiver", counts))
+    of = build.trial(duration_ns=minutes * 60 * SECOND_NS)
+    record = build.record(600, of=of, workers=workers, series=build.series([100, 200, 300]))
+    assert (0.5 if known else None) == judge(record).delivered_pps_spread
+
+
 def test_one_second_has_no_spread() -> None:
     """A single rate does not vary."""
     assert judge(build.record(600, series=build.series([600]))).delivered_pps_spread is None
@@ -155,6 +167,65 @@ def test_cpu_time_of_a_shared_cpu_belongs_to_nobody() -> None:
     )
     result = judge(build.record(1000, workers=workers))
     assert (None, None) == (result.send_cpu_ns_per_packet, result.receive_cpu_ns_per_packet)
+
+
+CPU_TIMES = ("user", "idle")
+
+
+def apart(sending: dict[str, str], cpus: dict[str, int], **moves: dict[str, int]) -> Result:
+    """Return the result of hosts with counters of their own: sender → boot, all hosts → CPU."""
+    senders = [
+        build.worker("sender", build.sender_counts(500), worker=f"{host}.sender0", cpu=cpus[host])
+        for host in sending
+    ]
+    receiver = build.worker("receiver", build.receiver_counts(1000), cpu=cpus["right"])
+    record = build.record(1000, workers=(*senders, receiver), built_in_lab=False)
+    phase = record.phases[0]
+    boots = {**sending, "right": "boot of right"}
+    for taken, add in ((phase.before, 0), (phase.after, 1)):
+        taken.pop("machine")
+        for host in boots:
+            zero = dict.fromkeys(
+                (f"cpu.{cpu}.{time}_ns" for cpu in (0, 1, 2) for time in CPU_TIMES), 0
+            )
+            own = taken.get(host, replace(taken["left"], host=host))
+            moved = {name: value * add for name, value in moves.get(host, {}).items()}
+            taken[host] = replace(own, counters={**own.counters, **zero, **moved})
+    facts = {
+        host: build.facts(host, "receive0", f"10.0.0.{n}/24", boot_id=boot, queue_cpus={})
+        for n, (host, boot) in enumerate(boots.items(), start=1)
+    }
+    specs = tuple(replace(record.workers[0], host=host) for host in sending)
+    return judge(replace(record, facts=facts, workers=(*specs, record.workers[1])))
+
+
+def test_cpu_time_of_several_machines_is_that_of_their_own_cpus() -> None:
+    """Left sends on CPU 1 and middle on CPU 2: what the other CPU of each does is not theirs."""
+    result = apart(
+        {"left": "a", "middle": "b"},
+        {"left": 1, "middle": 2, "right": 1},
+        left={"cpu.1.user_ns": 1000, "cpu.2.user_ns": 70_000},
+        middle={"cpu.2.user_ns": 3000, "cpu.1.user_ns": 70_000},
+        right={"cpu.1.user_ns": 5000},
+    )
+    assert (4.0, 5.0) == (result.send_cpu_ns_per_packet, result.receive_cpu_ns_per_packet)
+
+
+def test_cpu_time_of_two_hosts_of_one_machine_is_counted_once() -> None:
+    """Two namespaces see the same CPUs, each in its own snapshot."""
+    busy = {"cpu.1.user_ns": 1000, "cpu.2.user_ns": 3000}
+    cpus = {"left": 1, "middle": 2, "right": 1}
+    result = apart({"left": "a", "middle": "a"}, cpus, left=busy, middle=busy)
+    assert 4.0 == result.send_cpu_ns_per_packet
+
+
+def test_cpu_time_of_roles_that_share_a_cpu_of_one_machine_belongs_to_nobody() -> None:
+    """Wherever the lab is; a CPU of the same number of another machine is no shared one."""
+    busy = {"cpu.1.user_ns": 1000}
+    shared = apart({"left": "boot of right"}, {"left": 1, "right": 1}, left=busy, right=busy)
+    assert (None, None) == (shared.send_cpu_ns_per_packet, shared.receive_cpu_ns_per_packet)
+    own = apart({"left": "boot of right"}, {"left": 1, "right": 2}, left=busy, right=busy)
+    assert 2.0 == own.send_cpu_ns_per_packet
 
 
 def test_cpu_time_of_an_unpinned_worker_is_unknown() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from analysis import build
 from udpbench.analysis.ledger import BEFORE_SENT, STAGES, make_ledger
 from udpbench.analysis.readings import readings, roles
+from udpbench.analysis.rings import RINGS
 from udpbench.model import LEDGER_STAGES, TrialRecord
 
 ROOT = Path(__file__).parents[3]
@@ -271,3 +273,13 @@ def test_every_stage_is_explained_in_the_documentation() -> None:
     """docs/ledger.md has a heading for each known name."""
     text = (ROOT / "docs" / "ledger.md").read_text()
     assert [] == [name for name in LEDGER_STAGES if f"`{name}`" not in text]
+
+
+def test_every_drivers_ring_is_explained_in_the_documentation() -> None:
+    """docs/ledger.md names each driver with its counters, patterns written as people do."""
+    text = (ROOT / "docs" / "ledger.md").read_text()
+    rows = {row.split("`")[1]: row for row in text.splitlines() if row.startswith("| `")}
+    for driver, counters in RINGS.items():
+        for counter in counters:
+            name = re.sub(r"(\[0-9\])+|\*", "N", counter.partition("{interface}.")[2])
+            assert f"`{name}`" in rows[driver]

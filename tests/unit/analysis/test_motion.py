@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from analysis.build import BASE, START_NS, record
+from analysis.build import (
+    BASE,
+    START_NS,
+    receiver_counts,
+    record,
+    sender_counts,
+    trial,
+    worker,
+)
 from udpbench.analysis.delta import Deltas
 from udpbench.analysis.motion import (
     CpuShare,
@@ -18,7 +26,7 @@ from udpbench.analysis.motion import (
     stage_packets,
 )
 from udpbench.analysis.readings import Readings, readings
-from udpbench.model import SECOND_NS, Snapshot, TrialRecord
+from udpbench.model import SECOND_NS, Send, Snapshot, TrialRecord
 
 RCVBUF, DELIVERED = "snmp.Udp.RcvbufErrors", "snmp.Udp.InDatagrams"
 
@@ -76,6 +84,34 @@ def test_each_interval_has_its_own_drops() -> None:
     ]
     assert [10, 0, 20] == [stage_packets(one.readings)["udp_rcvbuf"] for one in found]
     assert [0.5, 0.5, 1.0] == [one.seconds for one in found]
+
+
+def merged(moved: str, first: int, last: int, **left: int) -> list[int]:
+    """Return by second what was lost of 50-packet messages, of which a counter lost so many."""
+    workers = (
+        worker("sender", sender_counts(1000, sent_messages=20)),
+        worker("receiver", receiver_counts(1000)),
+    )
+    counters = {"link.send0.tx_packets": 20, **left, moved: last}
+    plain = record(of=trial(send=Send(gso=50)), workers=workers, moves={"left": counters})
+    changed = {"left": {moved: BASE + first}, "right": {}, "machine": {}}
+    at_ns = START_NS + SECOND_NS
+    motion = tuple(Snapshot(host, at_ns, moves) for host, moves in changed.items())
+    stage = "tx_qdisc" if moved.startswith("qdisc") else "tx_device"
+    found = intervals(measured(replace(plain, motion=motion)))
+    return [stage_packets(one.readings)[stage] for one in found]
+
+
+def test_drops_of_an_interval_are_packets_and_not_skbs() -> None:
+    """A message that crossed whole is its packets; one that was segmented is one by one."""
+    assert [100, 150] == merged("link.send0.tx_dropped", 2, 5, **{"link.send0.tx_packets": 15})
+    assert [2, 3] == merged("link.send0.tx_dropped", 2, 5, **{"link.send0.tx_packets": 995})
+
+
+def test_drops_of_a_queue_in_an_interval_are_packets_and_not_skbs() -> None:
+    """What it dropped in the whole phase tells how many packets each was."""
+    assert [100, 150] == merged("qdisc.send0.drops", 2, 5, **{"qdisc.send0.packets": 750})
+    assert [20, 30] == merged("qdisc.send0.drops", 20, 50, **{"qdisc.send0.packets": 950})
 
 
 def test_a_phase_that_nobody_watched_is_one_interval() -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from analysis.build import facts, queued, trial
+from analysis.build import facts, queued, specs, trial
 from udpbench.analysis.judge import judge
-from udpbench.analysis.queues import carrying, queue_packets
+from udpbench.analysis.queues import carrying, queue_packets, sent_flows
 from udpbench.model import Change, Flows, Setting, Snapshot, Traffic, TrialRecord
 
 
@@ -38,10 +38,40 @@ def test_each_drivers_names_are_known(
     assert found == queue_packets(here, before, after)
 
 
-def test_a_queue_with_a_stray_packet_carries_no_traffic() -> None:
-    """Below a hundredth of all packets it is what others send."""
-    assert (0, 2) == carrying({0: 500, 1: 5, 2: 495})
-    assert () == carrying({0: 0})
+@pytest.mark.parametrize(
+    ("packets", "flows", "found"),
+    [
+        ({0: 500, 1: 5, 2: 495}, 2, (0, 2)),
+        ({0: 0}, 1, ()),
+        # ARP and LLDP beside the hundred packets of one flow, and beside the five of a low rate.
+        ({0: 2, 3: 100}, 1, (3,)),
+        ({0: 2, 3: 5}, 1, (3,)),
+        # Of 25 flows four packets each, one of them on a queue of its own.
+        ({0: 96, 1: 4}, 25, (0, 1)),
+        ({0: 100, 1: 2}, 25, (0,)),
+        ({0: 48, 1: 2}, 25, (0, 1)),
+        # Of a thousand flows a packet each.
+        ({0: 985, 1: 15, 2: 2}, 1000, (0, 1)),
+        # Where others send more than the trial, it is not known which queue is ours.
+        ({0: 3, 1: 3, 2: 3}, 1, (0, 1, 2)),
+        # Nobody sends.
+        ({0: 3}, 0, (0,)),
+    ],
+)
+def test_a_queue_carries_a_whole_flow_in_the_path_phase(
+    packets: dict[int, int], flows: int, found: tuple[int, ...]
+) -> None:
+    """Fewer packets are what others send, and no worker is placed by them."""
+    assert found == carrying(packets, flows)
+
+
+def test_fragments_of_one_flow_may_take_several_queues() -> None:
+    """The first one has the ports, which a card may hash; the others have none."""
+    chosen = trial(traffic=Traffic(size_bytes=8000, fragment=True))
+    workers = specs(chosen)
+    assert 7 == sent_flows(workers)
+    assert (0, 1) == carrying({0: 100, 1: 500}, sent_flows(workers))
+    assert 1 == sent_flows(specs(trial()))
 
 
 def told(made: TrialRecord) -> list[str]:
@@ -74,6 +104,40 @@ def test_packets_by_other_queues_than_in_the_path_phase_are_found(
     chosen = trial()
     chosen = replace(chosen, receive=replace(chosen.receive, cpus="same-cpu"))
     assert said == told(queued({0: 4, 1: 0}, measured, trial=chosen))
+
+
+@pytest.mark.parametrize(
+    ("path", "measured", "said"),
+    [
+        ({0: 100, 1: 2}, {0: 10**6, 1: 9}, []),
+        ({0: 100, 1: 30}, {0: 10**6, 1: 9}, []),
+        # A burst of few packets, and others' beside them.
+        ({0: 100, 1: 0}, {0: 200, 1: 3}, []),
+        ({0: 100, 1: 0}, {0: 200, 1: 4}, ["RX queue 0, 1; 0"]),
+        ({0: 100, 1: 0}, {0: 1, 1: 3}, ["RX queue 1; 0"]),
+        # On the queue where others' packets had come.
+        ({0: 100, 1: 2}, {0: 10**6, 1: 20_000}, ["RX queue 0, 1; 0"]),
+        ({0: 100, 1: 2}, {0: 9, 1: 10**6}, ["RX queue 1; 0"]),
+    ],
+)
+def test_what_others_send_in_the_path_phase_moves_no_queue(
+    path: dict[int, int], measured: dict[int, int], said: list[str]
+) -> None:
+    """A few packets of theirs are much of a path phase, and nothing under load."""
+    chosen = trial()
+    chosen = replace(chosen, receive=replace(chosen.receive, cpus="same-cpu"))
+    assert said == told(queued(path, measured, trial=chosen))
+
+
+def test_a_queue_of_many_that_falls_silent_is_found() -> None:
+    """Also where its flows went to queues that carried others before."""
+    chosen = trial()
+    chosen = replace(chosen, receive=replace(chosen.receive, cpus="same-cpu"))
+    made = queued(dict.fromkeys(range(16), 8), dict.fromkeys(range(8), 10**6), trial=chosen)
+    sender, receiver = made.workers
+    made = replace(made, workers=(replace(sender, flows=sender.flows * 32), receiver))
+    listed = ", ".join(map(str, range(16)))
+    assert [f"RX queue {listed[:22]}; {listed}"] == told(made)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +176,8 @@ OTHER_PORT = Change(Setting("ntuple", "receive0/udp4/9", 1), None, 1)
         ),
         (replace(INDIRECTION, refusal="not supported"), {0: 600, 1: 400}, []),
         (NTUPLE, {0: 0, 1: 1000}, []),
+        (NTUPLE, {0: 3, 1: 100}, []),
+        (NTUPLE, {0: 3, 1: 0}, ["3 of 3 packets came by other RX queues; RX queue 1"]),
         (NTUPLE, {0: 1000, 1: 0}, ["1000 of 1000 packets came by other RX queues; RX queue 1"]),
         (OTHER_PORT, {0: 1000, 1: 0}, []),
     ],

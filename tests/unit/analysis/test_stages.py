@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import pytest
 
@@ -11,6 +12,7 @@ from analysis.test_ledger import entries
 from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger import make_ledger
 from udpbench.analysis.readings import readings
+from udpbench.analysis.rings import RINGS
 from udpbench.analysis.stages import STAGES
 from udpbench.model import Entry, Fault, Receive, Send, Traffic, TrialRecord
 
@@ -117,6 +119,24 @@ def test_multicasts_that_nobody_listens_to_were_not_dropped_by_a_firewall(
     assert {"rx_netfilter": dropped} == entries(build.lossy(1000, moves, dropped, of=of))
 
 
+@pytest.mark.parametrize(
+    ("family", "ip", "forwarded"),
+    [(4, "snmp.Ip.", "snmp.Ip.ForwDatagrams"), (6, "snmp6.Ip6", "snmp6.Ip6OutForwDatagrams")],
+)
+def test_what_a_receiver_forwards_was_not_dropped_by_its_firewall(
+    family: Literal[4, 6], ip: str, forwarded: str
+) -> None:
+    """It comes into the IP layer and is not delivered: 30 of others, beside seven of ours."""
+    moves = {"right": {f"{ip}InReceives": 1030, f"{ip}InDelivers": 993, forwarded: 30}}
+    if family == 6:
+        udp = ("NoPorts", "InErrors", "RcvbufErrors", "InCsumErrors")
+        moves["right"] |= {f"snmp6.Udp6{name}": 0 for name in udp}
+    of = build.trial(traffic=Traffic(family=family))
+    record = build.lossy(1000, moves, 7, of=of)
+    assert {"rx_netfilter": 7} == entries(record)
+    assert f"− Δ {ip}*ForwDatagrams −" in entry(record, "rx_netfilter").source
+
+
 def gso(
     sent: int, messages: int, moves: Moves, lost: int, *, gro: bool = False, segments: int = 50
 ) -> TrialRecord:
@@ -151,6 +171,12 @@ def test_a_message_that_the_device_cannot_segment_is_packets_at_once() -> None:
     }
     moves = {**moves, "right": {**moves["right"], "snmp.Ip.InDelivers": 990}}
     assert {"tx_device": 10} == entries(gso(1000, 20, moves, 10))
+
+
+def test_other_frames_of_the_device_do_not_make_messages_packets() -> None:
+    """17 of 20 messages left with two frames of ARP: the three that were dropped were whole."""
+    moves = {"left": {"link.send0.tx_packets": 17 + 2, "link.send0.tx_dropped": 3}}
+    assert {"tx_device": 150} == entries(gso(1000, 20, moves, 150))
 
 
 def test_a_plain_socket_counts_the_segments_of_a_whole_skb() -> None:
@@ -289,16 +315,96 @@ def test_without_a_hook_nothing_is_lost_there_and_unknown_is_not_none() -> None:
     assert (None, None) == (entry(unknown, "rx_xdp").packets, entry(unknown, "rx_tc").packets)
 
 
+def on(driver: str | None, record: TrialRecord) -> TrialRecord:
+    """Return the same trial on a receiver whose interface has another driver."""
+    nic = build.facts("right", "receive0", "10.0.0.1/24", driver=driver)
+    return build.replace(record, facts={**record.facts, "right": nic})
+
+
 def test_a_virtual_nics_ring_is_read_per_queue() -> None:
     """virtio_net's own name for it, and not its XDP drops."""
     moves = right(ethtool__receive0__rx0_drops=4, ethtool__receive0__rx1_drops=3)
-    record = build.lossy(1000, moves, 7)
-    nic = build.facts("right", "receive0", "10.0.0.1/24", driver="virtio_net")
-    record = build.replace(record, facts={**record.facts, "right": nic})
+    record = on("virtio_net", build.lossy(1000, moves, 7))
     assert {"rx_ring": 7} == entries(record)
     assert {"ethtool.receive0.rx0_drops": 4, "ethtool.receive0.rx1_drops": 3} == entry(
         record, "rx_ring"
     ).parts
+
+
+@pytest.mark.parametrize("queue", [0, 11])
+def test_a_virtual_nic_counts_what_xdp_dropped_among_its_drops(queue: int) -> None:
+    """Nine that a program dropped raise both counters, and seven more the ring's alone."""
+    drops = {"drops": 9 + 7, "xdp_drops": 9}
+    moves = {f"ethtool.receive0.rx{queue}_{name}": value for name, value in drops.items()}
+    record = on("virtio_net", build.lossy(1000, {"right": moves}, 16))
+    assert {"rx_ring": 7, "rx_xdp": 9} == entries(record)
+
+
+MISSED = "link.receive0.rx_missed_errors"
+RING_MOVES: list[tuple[str, dict[str, int]]] = [
+    ("bnxt_en", {MISSED: 7}),
+    ("ena", {"link.receive0.rx_dropped": 7}),
+    ("i40e", {MISSED: 7}),
+    ("ice", {"ethtool.receive0.rx_dropped.nic": 7, MISSED: 7}),
+    ("igb", {MISSED: 4, "ethtool.receive0.rx_queue_5_drops": 3}),
+    ("igc", {MISSED: 4, "ethtool.receive0.rx_queue_0_drops": 3}),
+    ("ixgbe", {MISSED: 4, "ethtool.receive0.rx_no_dma_resources": 3}),
+    (
+        "mlx5_core",
+        {"ethtool.receive0.rx_out_of_buffer": 4, "ethtool.receive0.rx_discards_phy": 3, MISSED: 0},
+    ),
+    ("sfc", {"ethtool.receive0.port_rx_nodesc_drops": 7, MISSED: 0}),
+    ("sfc", {"ethtool.receive0.rx_nodesc_drop_cnt": 7}),
+    ("vmxnet3", {"ethtool.receive0.pkts rx OOB": 7, MISSED: 0}),
+    ("e1000e", {MISSED: 7}),
+]
+
+
+@pytest.mark.parametrize(("driver", "moves"), RING_MOVES)
+def test_a_full_ring_is_read_where_its_driver_counts_it(driver: str, moves: dict[str, int]) -> None:
+    """Seven frames without a descriptor, by each driver's own counters."""
+    assert {"rx_ring": 7} == entries(on(driver, build.lossy(1000, {"right": moves}, 7)))
+
+
+def test_every_drivers_ring_is_tried() -> None:
+    """A row without a test is no fact; virtio_net has tests of its own."""
+    assert set(RINGS) <= {driver for driver, _ in RING_MOVES} | {"virtio_net"}
+
+
+@pytest.mark.parametrize("driver", ["gve", "hv_netvsc", None])
+def test_a_ring_whose_driver_is_not_known_is_not_observable(driver: str | None) -> None:
+    """That rx_missed_errors stood still proves nothing there, and what was lost has no stage."""
+    found = entries(on(driver, build.lossy(1000, right(link__receive0__rx_missed_errors=0), 7)))
+    assert {"rx_ring": None, "unaccounted": 7} == found
+
+
+def test_a_ring_is_not_read_from_a_counter_that_an_xdp_program_shares() -> None:
+    """Ena drops for both reasons in one counter."""
+    record = build.lossy(1000, right(link__receive0__rx_dropped=7), 7)
+    nic = build.facts("right", "receive0", "10.0.0.1/24", driver="ena", environment={"xdp": "xdp"})
+    found = entries(build.replace(record, facts={**record.facts, "right": nic}))
+    assert (None, 7) == (found["rx_ring"], found["unaccounted"])
+
+
+def test_a_ring_that_shares_its_counter_with_the_backlog_is_told_apart() -> None:
+    """What the CPU's backlog refused is in the device's drops, too."""
+    moves = {**right(link__receive0__rx_dropped=7 + 5), "machine": {"softnet.cpu0.dropped": 5}}
+    assert {"rx_ring": 7, "rx_backlog": 5} == entries(on("ena", build.lossy(1000, moves, 12)))
+
+
+def test_the_loopback_interface_has_no_ring() -> None:
+    """Nothing is lost where there is nothing, driver or not."""
+    record = build.record()
+    lo = build.facts("right", "lo", "10.0.0.1/24", driver=None)
+    record = build.replace(record, facts={**record.facts, "right": lo})
+    assert 0 == entry(record, "rx_ring").packets
+
+
+def test_without_a_receiver_that_is_known_there_is_no_ring() -> None:
+    """Packets that went to an address of no host of the lab: nothing is 0 there."""
+    record = build.record(workers=(build.worker("sender", build.sender_counts(1000)),))
+    record = build.replace(record, facts={"left": record.facts["left"]})
+    assert entry(record, "rx_ring").packets is None
 
 
 def test_an_entry_says_on_which_cpu_and_by_which_worker() -> None:

@@ -65,6 +65,20 @@ def test_what_was_logged_with_the_first_stamp_is_not_in_the_time_after_it() -> N
     assert (2000, 900.0) == (result.logged_packets, result.logged_pps)
 
 
+def test_logs_of_two_hosts_share_an_axis() -> None:
+    """Clocks of two receivers differ by a day; stamps count from each host's own start."""
+    other = build.START_NS + 86_400 * 10**9
+    mine = logging(log_first_ns=build.START_NS, log_last_ns=build.START_NS + 10**9)
+    far = replace(
+        logging(log_first_ns=other + 10**9, log_last_ns=other + 2 * 10**9),
+        worker="third.receiver0",
+    )
+    sender = build.worker("sender", build.sender_counts(2000))
+    record = build.record(2000, workers=[sender, mine, far])
+    phase = replace(record.phases[0], start_ns={**record.phases[0].start_ns, "third": other})
+    assert 1000.0 == judge(replace(record, phases=(phase,))).logged_pps
+
+
 def test_a_log_of_nothing_has_no_rate() -> None:
     """Files are there, and no packet in them."""
     empty = logging(logged_packets=0, log_first_ns=0, log_last_ns=0, unlogged_packets=1000)

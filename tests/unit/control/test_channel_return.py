@@ -223,6 +223,43 @@ def test_the_lease_is_the_limit(scene: Scene) -> None:
     ] == found
 
 
+def test_an_attempt_that_does_not_end_is_not_waited_for(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent is lost a while after its lease; what comes of the attempt later is given back."""
+    monkeypatch.setattr(channel_module, "LATE_NS", SECOND_NS // 20)
+    scene.channel.outlast("run", SECOND_NS // 20)
+    second, over = Line(), threading.Event()
+
+    def stuck() -> Line:
+        assert over.wait(LIMIT_NS / SECOND_NS)
+        return second
+
+    scene.way.attempts = [stuck]
+    thread, found = scene.ask(limit_ns=LIMIT_NS * 100)
+    scene.first.hear()
+    scene.first.cut()
+    thread.join(LIMIT_NS / SECOND_NS)
+    assert ["the agent is lost at echo: its connection was not made anew within 100ms"] == found
+    over.set()
+    scene.channel._threads[0].join()
+    assert (True, True) == (second.killed, second.released)
+
+
+def test_an_error_that_nobody_foresaw_is_told(scene: Scene) -> None:
+    """Whoever waits would else wait for ever."""
+
+    def odd() -> Line:
+        raise KeyError("odd")
+
+    scene.way.attempts = [odd]
+    thread, found = scene.ask()
+    scene.first.hear()
+    scene.first.cut()
+    thread.join(LIMIT_NS / SECOND_NS)
+    assert ["the agent is lost at echo: its replies ended with KeyError: 'odd'"] == found
+
+
 def test_an_agent_that_ended_is_not_looked_for(scene: Scene) -> None:
     """Its end was told over a connection that lives."""
     scene.first.broken = False

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import errno
 import io
 import os
 import shlex
 import socket
+import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,12 +20,15 @@ import psutil
 import pytest
 
 from udpbench.agent.returning import FOUND
-from udpbench.control.ssh import Limits, _await_found, command, next_step, why
+from udpbench.control import ssh
+from udpbench.control.ssh import Limits, _await_found, _Keys, _run, command, next_step, why
 from udpbench.control.ssh_proxy import Proxy
 from udpbench.control.ssh_streams import Requests
-from udpbench.control.ssh_target import Target, read_config, target_of
+from udpbench.control.ssh_target import Target, load_known_hosts, read_config, target_of
 from udpbench.errors import AgentLost, ConnectError, HostError
-from udpbench.model import Connect
+from udpbench.model import SECOND_NS, Connect
+
+LIMIT_S = 10.0
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +157,36 @@ def test_of_two_proxies_the_first_counts(
     assert way == (found.proxy_command, found.proxy_jump)
 
 
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        (b"left ssh-ed25519 AAAAC3NzaC1lZ", ", line 3"),
+        (b"left ssh-rsa AAAAB3NzaC1yc2EAAAABAA==", ", line 3"),
+        (b"l\xe9ft ssh-ed25519 AAAA", ""),
+    ],
+)
+def test_a_line_of_known_hosts_that_is_no_key_is_told(home: Path, line: bytes, where: str) -> None:
+    """By file and line: paramiko has neither. Comments and what it passes over do no harm."""
+    file = home / ".ssh" / "known_hosts"
+    file.write_bytes(b"# of the left host\nleft ssh-odd AAAA\n" + line + b"\n")
+    with pytest.raises(ConnectError) as caught, paramiko.SSHClient() as client:
+        load_known_hosts(client, target(home, "left"), "left")
+    assert (
+        f"me@left: {file}{where} cannot be used: no host key is there; "
+        "mend that line, or take it out"
+    ) == caught.value.message
+
+
+def test_keys_that_are_known_are_loaded(home: Path) -> None:
+    """A file that is not there is none of them."""
+    key = paramiko.ECDSAKey.generate()
+    file = home / ".ssh" / "known_hosts2"
+    file.write_text(f"left {key.get_name()} {key.get_base64()}\n")
+    with paramiko.SSHClient() as client:
+        load_known_hosts(client, target(home, "left"), "left")
+        assert client._system_host_keys.check("left", key)
+
+
 def test_a_name_that_is_none_is_refused(home: Path) -> None:
     """The form is told."""
     with pytest.raises(ConnectError, match=r"left: a@b@: not understood; write \[user@\]host"):
@@ -265,6 +302,89 @@ def test_a_connection_that_ends_under_a_write_is_a_broken_pipe(error: Exception)
         with pytest.raises(BrokenPipeError):
             does()
     assert requests.closed
+
+
+class Deaf(paramiko.ServerInterface):
+    """A server that lets everybody in and does not answer a command."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+
+    def check_auth_none(self, _username: str) -> int:
+        """Let them in."""
+        return paramiko.AUTH_SUCCESSFUL
+
+    def check_channel_request(self, _kind: str, _number: int) -> int:
+        """Open a channel."""
+        return paramiko.OPEN_SUCCEEDED
+
+    def check_channel_exec_request(self, _channel: paramiko.Channel, _command: bytes) -> bool:
+        """Say nothing until the test is over."""
+        self.over.wait()
+        return False
+
+
+def test_a_host_that_does_not_answer_a_command_is_given_up() -> None:
+    """Paramiko alone would wait for it without end."""
+    ours, theirs = socket.socketpair()
+    deaf, key = Deaf(), paramiko.ECDSAKey.generate()
+    with paramiko.Transport(theirs) as server, paramiko.SSHClient() as client:
+        server.add_server_key(key)
+        server.start_server(threading.Event(), deaf)
+        client._transport = paramiko.Transport(ours)
+        client._transport.start_client(timeout=LIMIT_S)
+        client._transport.auth_none("me")
+        with pytest.raises(ConnectError) as caught:
+            _run(client, "x", "left", Limits(connect_ns=SECOND_NS // 5))
+        deaf.over.set()
+    assert (
+        "logged in, but the host runs no command: no answer within 200ms; "
+        "see the forced command and MaxSessions there"
+    ) == caught.value.message
+
+
+def test_a_proxy_command_that_cannot_be_started_is_told(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As what this machine lacks, not the host."""
+
+    def no_more(command: str) -> Proxy:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(ssh, "Proxy", no_more)
+    target(home, "left", "ProxyCommand nc %h %p\n")
+    with pytest.raises(ConnectError) as caught:
+        ssh.open_ssh("left", Connect("ssh", "left"))
+    assert (
+        "me@left: ProxyCommand cannot be started here: Too many open files"
+    ) == caught.value.message
+
+
+def security_key(path: Path) -> None:
+    """Write a private key that lies in a security key, as ssh-keygen -t ed25519-sk does."""
+
+    def words(*parts: bytes) -> bytes:
+        return b"".join(struct.pack(">I", len(part)) + part for part in parts)
+
+    public = words(b"sk-ssh-ed25519@openssh.com", bytes(32), b"ssh:")
+    private = bytes(8) + public + b"\1" + words(b"handle", b"", b"name")
+    private += bytes(range(1, 1 + -len(private) % 8))
+    text = words(b"none", b"none", b"") + struct.pack(">I", 1) + words(public, private)
+    body = base64.encodebytes(b"openssh-key-v1\0" + text).decode()
+    path.write_text(
+        f"-----BEGIN OPENSSH PRIVATE KEY-----\n{body}-----END OPENSSH PRIVATE KEY-----\n"
+    )
+
+
+def test_a_key_that_cannot_be_used_is_passed_over(home: Path) -> None:
+    """Whatever the libraries below raise; it is told with the others that were tried."""
+    file = home / ".ssh" / "id_ed25519"
+    security_key(file)
+    keys = _Keys(target(home, "left", "IdentityFile ~/.ssh/id_ed25519\nIdentitiesOnly yes\n"))
+    assert [] == list(keys._keys())
+    (said,) = keys.tried
+    assert said.startswith(f"{file} (not used: ")
+    assert said.endswith("; ssh-add it)")
 
 
 class Said:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from control.fake import PACKETS, World, only
-from udpbench.control.phase import Plan, path_plan, warmup_plan
+from control.fake import PACKETS, World, facts, only
+from control.test_resumed import facts_as
+from udpbench.control.attempt import counts_late
+from udpbench.control.phase import Plan, path_plan, probe_plan, warmup_plan
 from udpbench.model import (
     SECOND_NS,
     FlowSpec,
@@ -177,6 +179,44 @@ def test_while_a_slow_reader_drains_counters_are_watched(tmp_path: Path) -> None
 
     record = only(tmp_path, World(reading=reading), warmup="0s")
     assert 4 == sum(one.host == "receiver" for one in record.motion)
+
+
+RING, CLOSED = "ethtool.receive0.rx_dropped.nic", "snmp.Udp.NoPorts"
+
+
+@pytest.mark.parametrize(("driver", "rounds"), [("veth", 0), ("virtio_net", 0), ("ice", 1)])
+def test_what_a_card_counts_is_read_again(tmp_path: Path, driver: str, rounds: int) -> None:
+    """Two seconds after every phase; what the kernel counts is of the phase's end."""
+    world = World(drop_counters={RING: 5, "link.receive0.rx_dropped": 3, CLOSED: 7})
+    facts_as(world, driver=driver)
+    record = only(tmp_path, world)
+    assert ["path", "warmup", "measured"] == [phase.name for phase in record.phases]
+    for phase in record.phases:
+        before, after = phase.before["receiver"].counters, phase.after["receiver"].counters
+        looks = (after[CLOSED] - before[CLOSED]) // 7
+        assert 5 * (looks + rounds) == after[RING] - before[RING]
+        assert 3 * (looks + rounds) == (
+            after["link.receive0.rx_dropped"] - before["link.receive0.rx_dropped"]
+        )
+        sending_ns = SECOND_NS if phase.name == "measured" else 0
+        spent_ns = record.overhead_ns[phase.name] - sending_ns
+        assert (spent_ns > 2 * SECOND_NS) == (rounds > 0)
+    assert {"sender", "receiver", "machine"} == set(record.phases[-1].after)
+
+
+def test_a_look_at_one_flow_waits_for_no_card() -> None:
+    """Queues are counted by drivers, and there may be hundreds of flows."""
+    assert (0, (7,)) == (probe_plan(workers(), 7).card_ns, probe_plan(workers(), 7).flows)
+
+
+@pytest.mark.parametrize(
+    ("interface", "driver", "late"),
+    [("lo", None, False), ("send0", "veth", False), ("eth0", None, True), ("eth0", "sfc", True)],
+)
+def test_who_counts_at_once(interface: str, driver: str | None, late: bool) -> None:
+    """The kernel itself does, and a driver that is not known may not."""
+    here = replace(facts("receiver", interface, ("10.0.0.1/24",)), driver=driver)
+    assert late == counts_late(here)
 
 
 FLOW = FlowSpec(0, "10.0.0.1", 65400, "10.0.0.2", 4321)

@@ -307,6 +307,18 @@ def test_an_agent_that_is_lost_at_restore_keeps_no_other_from_it(tmp_path: Path)
     )
     assert run.ending is not None
     assert (["done"], "failed") == ([one.status for one in run.records], run.ending.status)
+    assert ["sender"] == [one["host"] for one in run.ending.lost]
+
+
+def test_an_agent_that_is_lost_after_an_interrupt_is_recorded(tmp_path: Path) -> None:
+    """The error that ended the run does not tell it."""
+    world = World()
+    world.hooks["start receiver measured"] = world.interrupt.note
+    world.raises("restore sender", AgentLost("gone", "sender"))
+    _, run = go(world, tmp_path)
+    assert run.ending is not None
+    assert ("interrupted", None) == (run.ending.status, run.ending.error)
+    assert ({"kind": "AgentLost", "message": "gone", "host": "sender"},) == run.ending.lost
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_a_run_has_its_documented_keys(tmp_path: Path) -> None:
     lost = {entry["stage"]: entry["packets"] for entry in trial_["ledger"]}
     assert 250 == lost["udp_rcvbuf"]
     taken = sum(entry["packets"] or 0 for entry in trial_["ledger"])
-    assert trial_["intended_packets"] == taken + trial_["received_packets"]
+    assert trial_["intended_packets"] == taken + trial_["ledger_received_packets"]
 
 
 def test_what_could_not_be_known_is_null(tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ from PIL import Image
 from report.stored import ODD, header, stored
 from udpbench.errors import InputError
 from udpbench.model import Change, Setting
-from udpbench.records import Ending
-from udpbench.report import document
-from udpbench.report.pages import chapter_data, restored, run_data
+from udpbench.report import document, pages
+from udpbench.report.pages import chapter_data, run_data
 from udpbench.report.sessions import command
 from udpbench.report.story import tell
 
@@ -56,6 +55,25 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = stored(folder / "run", records, of, command=("udpbench", "run", ODD), lab_text=ODD)
     document.write([run], folder / "out")
     return folder / "out"
+
+
+def test_what_moves_by_itself_is_not_among_the_settings() -> None:
+    """Else trials with the same settings would be shown as if they differed."""
+    lines = [
+        list(
+            pages._lines(
+                [
+                    Change(
+                        Setting("channels", "eth3", 4),
+                        {"combined": 8, "interrupts": {"eth3-TxRx-0": cpu}},
+                        {"combined": 4, "interrupts": {}, "napi_cpus": None},
+                    )
+                ]
+            )
+        )
+        for cpu in ("1", "2")
+    ]
+    assert [[("channels eth3", "combined=8 → combined=4")]] * 2 == lines
 
 
 def test_pages_are_the_same_as_pdf_and_png(whole: Path) -> None:
@@ -251,24 +269,6 @@ def test_a_median_of_fewer_trials_says_of_how_many(tmp_path: Path) -> None:
 def test_the_command_repeats_the_run(words: tuple[str, ...], repeated: str) -> None:
     """In the same order, into a folder of its own."""
     assert repeated == command(header(command=words))
-
-
-@pytest.mark.parametrize(
-    ("end", "said"),
-    [
-        (None, "The run has no end"),
-        (Ending("", "complete"), "All of it was put back"),
-        (
-            Ending("", "failed", restore_errors=({"message": "stays", "host": "right"},)),
-            "Not all of it was put back: not restored: right: stays",
-        ),
-    ],
-)
-def test_it_is_said_whether_hosts_were_put_back(
-    end: Ending | None, said: str, tmp_path: Path
-) -> None:
-    """Nothing is claimed that nobody knows."""
-    assert restored(stored(tmp_path, ending=end)).startswith(said)
 
 
 def test_what_differs_between_the_hosts_is_marked(tmp_path: Path) -> None:

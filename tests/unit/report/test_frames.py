@@ -18,6 +18,7 @@ from analysis.build import (
     record,
     series,
     trial,
+    unlogged,
 )
 
 import udpbench
@@ -56,6 +57,9 @@ def test_a_ledgers_rows_add_up(tmp_path: Path) -> None:
     assert 250 == ledger.packets.sum()
     lost = ledger[ledger.stage == "udp_rcvbuf"].iloc[0]
     assert (250, 250) == (lost.packets, lost.at_most)
+    both = frames([stored(tmp_path / "log", [unlogged(400)])])
+    kept = both.trials.ledger_received_packets.sum()
+    assert (600, 1000) == (kept, both.ledger.packets.sum() + kept)
 
 
 def test_what_could_not_be_known_is_missing(tmp_path: Path) -> None:

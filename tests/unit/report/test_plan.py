@@ -44,6 +44,13 @@ def test_every_point_has_its_repetitions_and_its_time() -> None:
     assert ["6", "trials,", "at", "most", "15s"] == text[3]
 
 
+def test_trials_on_real_hosts_take_longer() -> None:
+    """What cards count is waited for: 2 s after each of three phases."""
+    out = StringIO()
+    print_trials(Console(file=out, width=80), [experiment(points=[trial("a")])], built_in=False)
+    assert out.getvalue().endswith("1 trials, at most 9s\n")
+
+
 def test_settings_that_only_count_up_share_a_line() -> None:
     """Twenty addresses are one line, and so are twenty neighbours."""
     addresses = [planned("address", f"r0/10.0.0.{n}/24", None, True) for n in range(1, 21)]

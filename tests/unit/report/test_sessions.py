@@ -1,4 +1,4 @@
-"""The page of the run: when it began, was resumed and why, and what was run again."""
+"""The page of the run: when it began, was resumed and why, and what was run again and put back."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ from udpbench.records import RUN_FILE, Begin, Ending, Run, RunWriter, read_run
 from udpbench.report.as_json import as_json
 from udpbench.report.document import write
 from udpbench.report.pages import run_data
+from udpbench.report.sessions import FOUND_CLEAN, PUT_BACK, restored
 
 AGAIN = Begin("2026-11-22T08:00:00.000+00:00", "0.1.0", ("udpbench", "run", "--resume", "r"))
 LOST = {"kind": "AgentLost", "message": "gone", "host": "left"}
+REFUSED = {"kind": "HelloRefused", "message": "run x died here", "host": "left"}
 
 
 def twice(
-    folder: Path, end: Ending | None, *second: TrialRecord, begin: Begin = AGAIN, torn: bytes = b""
+    folder: Path,
+    end: Ending | None,
+    *second: TrialRecord,
+    begin: Begin = AGAIN,
+    torn: bytes = b"",
+    end_again: Ending | None = COMPLETE,
 ) -> Run:
     """Return a run that ended in some way, or not at all, and went on."""
     stored(folder, [replace(failed(), trial=trial())], ending=end)
@@ -30,7 +37,10 @@ def twice(
     writer.resume(read_run(folder), begin)
     for one in second:
         writer.write(one)
-    writer.finish(COMPLETE)
+    if end_again is not None:
+        writer.finish(end_again)
+    else:
+        writer.close()
     return read_run(folder)
 
 
@@ -71,6 +81,91 @@ def test_what_else_a_session_did_is_told(tmp_path: Path) -> None:
         "1 trial, by udpbench 0.2.0"
     ) == told["resumed"]
     assert "1, and 1 that failed and were run again" == told["trials"]
+
+
+def test_a_run_of_two_versions_names_both(tmp_path: Path) -> None:
+    """One median may hold trials of each."""
+    begin = replace(AGAIN, udpbench="0.2.0")
+    run = twice(tmp_path, None, record(), begin=begin)
+    assert (
+        "0.1.0 and 0.2.0; a median may mix their trials, so repeat the run with one of them"
+        == rows(run)["udpbench"]
+    )
+    assert "0.1.0 and 0.2.0" == run_data(run)["version"]
+
+
+@pytest.mark.parametrize(("version", "ran"), [("0.1.0", [record()]), ("0.2.0", [])])
+def test_a_version_that_ran_no_other_trials_is_not_named(
+    version: str, ran: list[TrialRecord], tmp_path: Path
+) -> None:
+    """However often the run was resumed."""
+    run = twice(tmp_path, None, *ran, begin=replace(AGAIN, udpbench=version))
+    assert ("0.1.0", "0.1.0") == (rows(run)["udpbench"], run_data(run)["version"])
+
+
+NO_END = " has no end, so nobody knows what was put back."
+BEGUN = "session of 2026-11-21T08:00:00.000+00:00"
+REMEDY = "What is left, if anything, is put back by `udpbench restore`."
+STAYS = {"kind": "RestoreError", "message": "mtu stays", "host": "right"}
+UNSEEN = (
+    "An agent was lost (left: gone): it puts back by itself what it changed, and nobody read that "
+    f"back. {REMEDY}"
+)
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (COMPLETE, PUT_BACK),
+        (Ending("then", "interrupted"), PUT_BACK),
+        (None, f"The run{NO_END} {REMEDY}"),
+        (
+            replace(COMPLETE, restore_errors=(STAYS,)),
+            f"Not all of it was put back at the end of the run: right: mtu stays. {REMEDY}",
+        ),
+        (Ending("then", "failed", LOST), UNSEEN),
+        (Ending("then", "interrupted", lost=(LOST,)), UNSEEN),
+        (Ending("then", "failed", LOST, lost=(LOST,)), UNSEEN),
+    ],
+)
+def test_it_is_said_whether_hosts_were_put_back(
+    end: Ending | None, said: str, tmp_path: Path
+) -> None:
+    """Nothing is claimed that nobody knows."""
+    assert said == run_data(stored(tmp_path, ending=end))["restored"]
+
+
+def test_a_run_on_hosts_of_their_own_names_their_lab(tmp_path: Path) -> None:
+    """A command that a user can type; the built-in lab's needs no lab."""
+    real = record(built_in_lab=False)
+    run = stored(tmp_path, [real], ending=None, lab_path="my hosts.yaml")
+    assert restored(run).endswith("put back by `udpbench restore --lab 'my hosts.yaml'`.")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (COMPLETE, COMPLETE, PUT_BACK),
+        (None, COMPLETE, f"{PUT_BACK} {FOUND_CLEAN}"),
+        (
+            replace(COMPLETE, restore_errors=(STAYS,)),
+            Ending("then", "failed", REFUSED),
+            f"Not all of it was put back at the end of the {BEGUN}: right: mtu stays. {REMEDY}",
+        ),
+        (None, None, f"The {BEGUN}{NO_END} The run{NO_END} {REMEDY}"),
+    ],
+)
+def test_earlier_sessions_count_until_another_one_has_begun_on_the_hosts(
+    first: Ending | None, second: Ending | None, said: str, tmp_path: Path
+) -> None:
+    """Hosts where something is left refuse a run, so one that began found nothing."""
+    assert said == restored(twice(tmp_path, first, end_again=second))
+
+
+def test_a_session_that_ran_a_trial_had_begun(tmp_path: Path) -> None:
+    """What became of it later is its own affair."""
+    run = twice(tmp_path, None, record(), end_again=Ending("then", "failed", LOST))
+    assert UNSEEN == restored(run)
 
 
 def test_json_has_every_session(tmp_path: Path) -> None:

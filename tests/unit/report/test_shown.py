@@ -11,6 +11,7 @@ from analysis.build import (
     experiment,
     failed,
     lossy,
+    merged,
     paced,
     receiver_counts,
     record,
@@ -18,14 +19,17 @@ from analysis.build import (
     series,
     specs,
     trial,
+    unlogged,
     worker,
 )
 
 from report.stored import swept
 from udpbench.model import SECOND_NS, Experiment, Snapshot, TrialRecord
-from udpbench.report.shown import Step, dots, heats, shown_over_time, timelines, ways
+from udpbench.report.figures import draw_ways
+from udpbench.report.shown import UNCERTAIN, Step, dots, heats, shown_over_time, timelines, ways
 from udpbench.report.story import Chapter, tell
 
+SENDERS = ("left", "middle")
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 
 
@@ -77,6 +81,20 @@ def test_what_is_unaccounted_is_a_part_of_the_way() -> None:
     """It is drawn, with its sign."""
     (way,) = ways(chapter(record(1000, 990)))
     assert (("received", 0.99), ("unaccounted", 0.01)) == way.parts
+
+
+def test_what_no_log_took_is_not_received_as_well() -> None:
+    """The way ends once."""
+    (way,) = ways(chapter(unlogged(400)))
+    assert (("received", 0.6), ("app_log", 0.4)) == way.parts
+
+
+def test_what_was_counted_merged_is_drawn_as_far_as_it_is_known() -> None:
+    """The least that each stage took, and the rest of the way as belonging to one of them."""
+    (way,) = ways(chapter(merged()))
+    shares = [("received", 840), ("udp_no_port", 120), (UNCERTAIN, 10)]
+    assert tuple((name, packets / 970) for name, packets in shares) == way.parts
+    assert draw_ways([way]).axes
 
 
 def test_what_was_never_sent_is_no_part_of_the_way() -> None:
@@ -146,6 +164,33 @@ def test_cpus_over_time_are_those_of_each_end() -> None:
         "sender, CPU 1": (Step(0, 1, 1.0), Step(1, 2, 1.0)),
         "receiver, CPU 0": (Step(0, 1, 1.0), Step(1, 2, 0.0)),
     } == line.cpus
+
+
+def test_cpus_of_several_machines_are_those_of_each() -> None:
+    """Two senders: half of either one's CPU is half, and each is named by its machine."""
+    of = moving()
+    phase = of.phases[0]
+    sending = [worker("sender", sender_counts(500), worker=f"{host}.sender0") for host in SENDERS]
+    taken = []
+    for snapshots, moved in ((phase.before, 0), (phase.after, 1)):
+        own = {"cpu.1.user_ns": 100 * moved, "cpu.1.idle_ns": 100 * moved}
+        at_ns = START_NS + 2 * SECOND_NS * moved
+        taken.append({**snapshots, **{host: Snapshot(host, at_ns, own) for host in SENDERS}})
+    phase = replace(phase, before=taken[0], after=taken[1], stats=(*sending, phase.stats[1]))
+    workers = tuple(replace(of.workers[0], host=host) for host in SENDERS)
+    facts = {
+        host: replace(of.facts["left"], host=host, boot_id=f"boot of {host}") for host in SENDERS
+    }
+    of = replace(
+        of,
+        phases=(phase,),
+        workers=(*workers, of.workers[1]),
+        facts={**of.facts, **facts},
+        motion=(),
+        built_in_lab=False,
+    )
+    (line,) = timelines(chapter(of))
+    assert (Step(0, 2, 0.5),) == line.cpus["sender, CPU left 1, middle 1"]
 
 
 def test_of_unpinned_workers_all_cpus_are_shown_once() -> None:

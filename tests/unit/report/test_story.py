@@ -5,10 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from analysis.build import expectation, experiment, failed, lossy, paced, record, trial
+from analysis.build import (
+    START_NS,
+    expectation,
+    experiment,
+    failed,
+    lossy,
+    paced,
+    receiver_counts,
+    record,
+    sender_counts,
+    trial,
+    unlogged,
+    worker,
+)
 
 from report.stored import swept
-from udpbench.model import Estimate, Experiment, Finding, TrialRecord
+from udpbench.model import Estimate, Experiment, Finding, Traffic, TrialRecord
 from udpbench.report.story import (
     Chapter,
     answer,
@@ -23,6 +36,12 @@ from udpbench.report.story import (
     trials_label,
 )
 
+AT_ONCE = (
+    worker("sender", sender_counts(2)),
+    worker("receiver", receiver_counts(2, last_ns=START_NS + 10**6)),
+)
+"""Both packets came by one read."""
+ALL_LOST = {"right": {"snmp.Udp.RcvbufErrors": 1000, "snmp.Udp.InErrors": 1000}}
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 
 
@@ -48,6 +67,26 @@ def test_a_few_points_are_answered_one_by_one() -> None:
         "b: 1.0 kpps delivered, 0.00 % lost; a: 2.0 kpps delivered, 0.00 % lost. "
         "Both trials are valid." == told
     )
+
+
+@pytest.mark.parametrize(
+    ("trials", "told"),
+    [
+        # A stream has no loss to tell.
+        ([record(of=trial(traffic=Traffic(protocol="tcp")))], "1.0 kpps delivered"),
+        ([record(of=trial(), workers=AT_ONCE)], "delivered at no rate (all was read at once)"),
+        ([record(2), record(2, workers=AT_ONCE)], "2 pps (n = 1) delivered"),
+        ([lossy(1000, ALL_LOST, 1000)], "nothing delivered, 100.00 % lost, most of it at"),
+        ([unlogged(400)], "0.00 % lost, 40.00 % of what arrived was not logged"),
+        ([failed()], "no valid trial, failed: it died"),
+    ],
+)
+def test_what_a_point_delivered(trials: list[TrialRecord], told: str) -> None:
+    """No number is told that there is not, and none is kept back that there is."""
+    numbered = [
+        replace(one, trial=replace(one.trial, repetition=n)) for n, one in enumerate(trials)
+    ]
+    assert told in answer(chapter(*numbered, of=experiment(repetitions=len(trials))))
 
 
 def test_of_many_points_the_extreme_ones_are_told() -> None:

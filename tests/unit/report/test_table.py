@@ -7,6 +7,7 @@ from io import StringIO
 
 import pytest
 from analysis.build import (
+    START_NS,
     expectation,
     experiment,
     failed,
@@ -17,6 +18,7 @@ from analysis.build import (
     sender_counts,
     series,
     trial,
+    unlogged,
     worker,
 )
 from rich.console import Console
@@ -28,6 +30,7 @@ from udpbench.report.table import (
     findings_table,
     ledger_tables,
     packets_cell,
+    point_cells,
     points_table,
     print_chapter,
     verdicts_table,
@@ -156,6 +159,23 @@ def test_the_ledger_lists_every_stage_from_intended_to_unaccounted() -> None:
     assert ["received", "750"] == text[-2]
     assert ["unaccounted", "0"] == text[-1]
     assert ["udp_rcvbuf", "250", "Δ", "snmp.Udp.RcvbufErrors"] in text
+
+
+def test_the_ledger_of_a_log_closes() -> None:
+    """What was read and not logged ended there, and is not received as well."""
+    (table,) = ledger_tables(chapter(unlogged(400)), 200)
+    text = rows(printed(table, width=200))
+    assert "400" == next(row for row in text if row[0] == "app_log")[1]
+    assert [["received", "600"], ["unaccounted", "0"]] == text[-2:]
+
+
+def test_a_median_of_fewer_trials_than_are_valid_says_of_how_many() -> None:
+    """One of two trials read everything at once, and has no rate."""
+    at_once = receiver_counts(2, last_ns=START_NS + 10**6)
+    workers = (worker("sender", sender_counts(2)), worker("receiver", at_once))
+    two = record(2, of=trial(repetition=2), workers=workers)
+    (point,) = chapter(record(2), two).points
+    assert "2 pps (n = 1)" == point_cells(point)[3]
 
 
 def test_what_a_line_was_read_from_is_not_broken_within_a_name() -> None:

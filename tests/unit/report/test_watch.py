@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from analysis.build import BASE, series, specs, trial
+from analysis.build import BASE, START_NS, series, specs, trial
 
 from report.progress import counters, measuring, sampled
 from udpbench.analysis.motion import CpuShare
-from udpbench.model import SECOND_NS, Progress, Sample
+from udpbench.model import SECOND_NS, Progress, Sample, Send
 from udpbench.report.watch import Drops, Moving, Pace, Watch, WorkerRate, per_second
 
 
@@ -72,6 +72,40 @@ def test_what_came_between_two_counters_is_no_drop() -> None:
     assert [] == told(snmp_Udp_InErrors=1990)
     assert ["udp_filter"] == told(snmp_Udp_InErrors=2010)
     assert ["udp_no_port"] == told(snmp_Udp_NoPorts=1)
+
+
+def test_drops_of_messages_are_told_in_packets() -> None:
+    """The senders' samples tell how many packets a lost skb was, although they are older."""
+    of = trial(send=Send(gso=50))
+    rounds = [
+        counters(
+            second,
+            left={"link.send0.tx_dropped": BASE + lost, "link.send0.tx_packets": BASE + 24},
+        )
+        for second, lost in enumerate((0, 2, 6))
+    ]
+    counts = {"sent_packets": 1000, "sent_messages": 20}
+    sample = Sample("left.sender0", START_NS + SECOND_NS, counts)
+    watch = watching(
+        measuring(workers=specs(of)),
+        Progress("sample", "", of, 1, 2, snapshots=rounds[0]),
+        Progress("sample", "", of, 1, 2, samples=(sample,)),
+        *(Progress("sample", "", of, 1, 2, snapshots=one) for one in rounds[1:]),
+    )
+    assert (Drops("tx_device", 200.0, 300),) == watch.counted.drops
+
+
+def test_counts_of_a_plain_sender_that_differ_are_no_messages() -> None:
+    """Of a running loop packets and messages are not read in one moment."""
+    dropped = {"left": {"qdisc.send0.drops": BASE + 7, "qdisc.send0.packets": BASE}}
+    shown = [counters(0), counters(1, **dropped)]
+    sample = Sample("left.sender0", START_NS, {"sent_packets": 110, "sent_messages": 100})
+    watch = watching(
+        measuring(),
+        Progress("sample", "", trial(), 1, 2, samples=(sample,)),
+        *(Progress("sample", "", trial(), 1, 2, snapshots=one) for one in shown),
+    )
+    assert (Drops("tx_qdisc", 7.0, 7),) == watch.counted.drops
 
 
 def test_queues_and_cpus_are_told_by_host() -> None:

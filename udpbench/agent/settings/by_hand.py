@@ -8,6 +8,7 @@ from typing import Any, Optional
 from udpbench.agent import ethtool
 from udpbench.agent.settings import (
     channels,
+    coalesce,
     governor,
     indirection,
     iptables,
@@ -19,7 +20,14 @@ from udpbench.model import Setting
 
 
 def command(setting: Setting, value: Any) -> str:
-    """Return a shell command that sets ``value`` where ``setting`` changed it."""
+    """Return a shell command that sets ``value`` where ``setting`` changed it; else it in words."""
+    try:
+        return _command(setting, value)
+    except Exception:  # noqa: BLE001 - it is asked for while restoring, which has to go on
+        return _told(setting, value)
+
+
+def _command(setting: Setting, value: Any) -> str:
     interface, _, rest = setting.target.partition("/")
     if setting.kind == "firewall":
         return shlex.join(iptables.by_hand(rules.parse(setting.target), bool(value)))
@@ -73,11 +81,21 @@ def _ethtool(kind: str, interface: str, rest: str, value: Any) -> Optional[list[
     if kind == "indirection":
         words = indirection.words_for(value)
         return ["ethtool", "-X", interface, *words.split()] if words is not None else None
-    options = {"rings": "-G", "coalesce": "-C", "pause": "-A"}
+    options = {"rings": "-G", "pause": "-A"}
     if kind in options:
-        switches = value if kind == "pause" else ("adaptive-rx", "adaptive-tx")
+        switches = value if kind == "pause" else ()
         return ["ethtool", options[kind], interface, *ethtool.words_of(value, switches)]
     return None
+
+
+def _coalesce(interface: str, value: dict[str, int]) -> str:
+    """Return the numbers while nothing adapts, whatever does now, and then what shall adapt."""
+    adapting = {key: 1 for key in coalesce.SWITCHES if value.get(key)}
+    steps = coalesce.steps({**value, **dict.fromkeys(adapting, 0)}) + coalesce.steps(adapting)
+    return "; ".join(
+        shlex.join(["ethtool", "-C", interface, *ethtool.words_of(step, coalesce.SWITCHES)])
+        for step in steps
+    )
 
 
 def _channels(interface: str, value: dict[str, Any]) -> str:
@@ -91,7 +109,21 @@ def _channels(interface: str, value: dict[str, Any]) -> str:
     for name, text in value.get("queues", {}).items():
         if text.strip("0,"):
             commands.append(_echo(text, f"/sys/class/net/{interface}/queues/{name}"))
+    for name, cpus in value.get("interrupts", {}).items():
+        number = f"$(grep -lxF {shlex.quote(name)} /sys/kernel/irq/*/actions | cut -d/ -f5)"
+        commands.append(f"echo {cpus} > /proc/irq/{number}/smp_affinity_list")
+    threads = value.get("napi_cpus")
+    if threads:
+        commands.append(_taskset(interface, threads))
     return "; ".join(commands)
+
+
+def _taskset(interface: str, threads: list[list[int]]) -> str:
+    """Return what pins NAPI threads, whose numbers are in their queues' order."""
+    if all(cpus == threads[0] for cpus in threads):
+        listed = ",".join(map(str, threads[0]))
+        return f"for pid in $(pgrep napi/{interface}-); do taskset -cp {listed} $pid; done"
+    return f"put napi_cpus {interface} back to {threads}"
 
 
 def _echo(text: Any, path: str) -> str:
@@ -118,6 +150,8 @@ def _qdisc(interface: str, value: Any) -> list[str]:
 def _writes(setting: Setting, interface: str, rest: str, value: Any) -> str:
     if setting.kind == "device":
         return _echo(value, f"/sys/class/net/{interface}/{rest}")
+    if setting.kind == "coalesce":
+        return _coalesce(interface, value)
     if setting.kind == "channels":
         return _channels(interface, value)
     if setting.kind == "governor":
@@ -143,7 +177,10 @@ def _writes(setting: Setting, interface: str, rest: str, value: Any) -> str:
     if setting.kind == "sysctl":
         values = value if isinstance(value, dict) else {setting.target: value}
         return shlex.join(["sysctl", "-w", *(f"{name}={one}" for name, one in values.items())])
-    if setting.kind == "napi_cpus" and all(cpus == value[0] for cpus in value):
-        listed = ",".join(map(str, value[0]))
-        return f"for pid in $(pgrep napi/{interface}-); do taskset -cp {listed} $pid; done"
+    if setting.kind == "napi_cpus":
+        return _taskset(interface, value)
+    return _told(setting, value)
+
+
+def _told(setting: Setting, value: Any) -> str:
     return f"put {setting.kind} {setting.target} back to {value}"

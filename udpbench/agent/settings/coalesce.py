@@ -20,11 +20,20 @@ def read(host: Host, target: str) -> dict[str, int]:
 
 
 def write(host: Host, target: str, value: dict[str, int]) -> None:
-    """Ask for the parameters that are named, adaptive ones first: they govern the others."""
-    missing = ethtool.differing(value, read(host, target))
-    ordered = {key: missing[key] for key in sorted(missing, key=lambda key: key not in SWITCHES)}
-    if ordered:
-        ethtool.change(host, "-C", target, ethtool.words_of(ordered, SWITCHES))
+    """Ask for the parameters that are named, in as many commands as they need."""
+    for step in steps(ethtool.differing(value, read(host, target))):
+        ethtool.change(host, "-C", target, ethtool.words_of(step, SWITCHES))
+
+
+def steps(value: dict[str, int]) -> list[dict[str, int]]:
+    """Return what each command asks for: adaptive ones go off before the numbers, and on after.
+
+    i40e, ice, iavf and idpf refuse (EINVAL) another number while adaptive is on, or goes on.
+    """
+    first = {key: value[key] for key in SWITCHES if value.get(key) == 0}
+    first.update((key, number) for key, number in value.items() if key not in SWITCHES)
+    last = {key: value[key] for key in SWITCHES if value.get(key)}
+    return [step for step in (first, last) if step]
 
 
 def same(wanted: dict[str, int], got: dict[str, int]) -> bool:

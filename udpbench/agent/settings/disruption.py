@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, Callable, Optional
 
 from udpbench.agent.host import Host
 
@@ -43,21 +43,28 @@ Request = tuple[str, tuple[tuple[str, Any], ...]]
 
 
 @contextmanager
-def ridden_out(host: Host, interface: str) -> Iterator[None]:
+def ridden_out(
+    host: Host, interface: str, note: Callable[[Sequence[Request]], None] = lambda _: None
+) -> Iterator[None]:
     """Run a change that may take the link down; afterwards it is up as before, with all it had.
 
-    OSError ETIMEDOUT where the carrier does not come back.
+    ``note`` is told what it had, and nothing once it has that again. OSError ETIMEDOUT where the
+    carrier does not come back.
     """
     index = host.index(interface)
     carrier = has_carrier(host, interface)
     had = belongings(host, index)
+    note(had)
     try:
         yield
     finally:
-        if carrier:
-            what = f"{interface}: the carrier coming back"
-            host.wait_for(what, lambda: has_carrier(host, interface), CARRIER_DEADLINE_S)
-        give_back(host, had, belongings(host, index))
+        try:
+            if carrier:
+                what = f"{interface}: the carrier coming back"
+                host.wait_for(what, lambda: has_carrier(host, interface), CARRIER_DEADLINE_S)
+        finally:
+            give_back(host, had, belongings(host, index))
+            note(())
 
 
 def has_carrier(host: Host, interface: str) -> bool:
@@ -130,17 +137,34 @@ def _routes(host: Host, index: int) -> list[Request]:
     return found
 
 
-def give_back(host: Host, had: list[Request], have: list[Request]) -> None:
-    """Make again what is missing; what somebody has made meanwhile stays."""
-    for noun, fields in had:
-        if (noun, fields) in have:
-            continue
-        try:
-            host.rtnl(noun, "add", **dict(fields))
-        except OSError as error:
-            # A link-local address is the kernel's to make again.
-            if error.errno != errno.EEXIST and not _is_link_local(dict(fields)):
-                raise
+def give_back(host: Host, had: Sequence[Request], have: Sequence[Request]) -> None:
+    """Make again what is missing; what somebody has made meanwhile stays.
+
+    Goes on after a refusal, and raises OSError at the end with each one's words.
+    """
+    missing = [request for request in had if request not in have]
+    while missing:
+        refusals = [(one, error) for one in missing if (error := _refusal(host, *one)) is not None]
+        if len(refusals) == len(missing):
+            words = "; ".join(f"{_named(one)}: {error.strerror}" for one, error in refusals)
+            raise OSError(refusals[0][1].errno, f"could not be made again: {words}")
+        # One may have needed what came after it: a default route its gateway's network.
+        missing = [one for one, _ in refusals]
+
+
+def _refusal(host: Host, noun: str, fields: tuple[tuple[str, Any], ...]) -> Optional[OSError]:
+    try:
+        host.rtnl(noun, "add", **dict(fields))
+    except OSError as error:
+        # A link-local address is the kernel's to make again.
+        if error.errno != errno.EEXIST and not _is_link_local(dict(fields)):
+            return error
+    return None
+
+
+def _named(request: Request) -> str:
+    noun, fields = request[0], dict(request[1])
+    return f"{noun} {fields.get('dst') or fields.get('address')}"
 
 
 def _is_link_local(fields: dict[str, Any]) -> bool:

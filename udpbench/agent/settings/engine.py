@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, Optional
 
 from udpbench.agent.host import Host
 from udpbench.agent.journal import Entry, Journal
-from udpbench.agent.settings import by_hand, refusal
-from udpbench.agent.settings.disruption import ridden_out
+from udpbench.agent.settings import by_hand, disruption, refusal
 from udpbench.agent.settings.protected import diverting, protected
 from udpbench.agent.settings.registry import KINDS, Kind
 from udpbench.errors import RestoreError, SettingRefused
 from udpbench.model import Change, Planned, Scope, Setting
-
-
-class _Unrestored(Exception):
-    """Why one change could not be undone."""
 
 
 def _interface(setting: Setting) -> str:
@@ -112,7 +108,7 @@ class Engine:
         """Say whether a queue or a thread is not there, which another setting may bring."""
         try:
             self._kind(setting).read(self._host, setting.target)
-        except (_Unrestored, *refusal.FAILURES) as error:
+        except (refusal.Unrestored, *refusal.FAILURES) as error:
             return refusal.is_gone(error) or getattr(error, "errno", None) == errno.ENXIO
         return False
 
@@ -236,7 +232,7 @@ class Engine:
             text = f"the journal {self._journal.path} cannot be written: {error.strerror}{step}"
             return None, text
         try:
-            with self._careful(kind, setting):
+            with self._careful(kind, entry):
                 kind.write(self._host, setting.target, setting.value)
             after = kind.read(self._host, setting.target)
             self._journal.applied(entry, after)
@@ -256,10 +252,15 @@ class Engine:
         except OSError:
             return None
 
-    def _careful(self, kind: Kind, setting: Setting) -> AbstractContextManager[None]:
-        if not kind.flaps:
-            return nullcontext()
-        return ridden_out(self._host, setting.target.partition("/")[0])
+    @contextmanager
+    def _careful(self, kind: Kind, entry: Entry) -> Iterator[None]:
+        """Ride out a flapping link; a program that outlives this agent keeps the journal locked."""
+        flapping: AbstractContextManager[None] = nullcontext()
+        if kind.flaps:
+            note = partial(self._journal.takes, entry)
+            flapping = disruption.ridden_out(self._host, _interface(entry.setting), note)
+        with self._host.lending(self._journal.file), flapping:
+            yield
 
     # --- undoing -------------------------------------------------------------------------------
 
@@ -290,8 +291,8 @@ class Engine:
         left = [entry for entry in entries if entry.seq in failures and not self._is_gone(entry)]
         if left:
             raise RestoreError("\n".join(failures[entry.seq] for entry in left))
-        for entry in entries if failures else ():
-            if entry in self._journal.pending:
+        for entry in self._journal.pending if failures else ():
+            if entry.seq > seq:
                 self._journal.undone(entry)
         return tuple(undone)
 
@@ -308,14 +309,31 @@ class Engine:
         try:
             kind = self._kind(setting)
             now = kind.read(self._host, setting.target)
-            put_back = self._put_back(kind, entry, now, force)
-        except (_Unrestored, *refusal.FAILURES) as error:
+            try:
+                self._give_back(entry, force)
+            finally:
+                put_back = self._put_back(kind, entry, now, force)
+        except Exception as error:  # noqa: BLE001 - no fault of one kind may keep others in force
             if not refusal.is_gone(error) or not self._is_gone(entry):
                 mend = by_hand.command(setting, entry.before)
                 why = refusal.explain(setting, error)
                 failures[entry.seq] = f"{setting.kind} {setting.target}: {why}; by hand: {mend}"
                 return None
         return Change(setting, now, put_back)
+
+    def _give_back(self, entry: Entry, force: bool) -> None:
+        """Make again what a link lost when an agent was killed while it was down."""
+        if not entry.along or entry.index is None:
+            return
+        have = disruption.belongings(self._host, entry.index)
+        try:
+            disruption.give_back(self._host, entry.along, have)
+        except OSError as error:
+            if not force:
+                raise refusal.Unrestored(
+                    f"what went with its link {error.strerror} (udpbench restore --force does "
+                    "without)"
+                ) from error
 
     def _by_its_name(self, entry: Entry) -> tuple[Entry, bool]:
         """Return a change under its interface's present name, and whether that is still there."""
@@ -334,28 +352,30 @@ class Engine:
             return True
         try:
             kind = self._kind(entry.setting)
-            return kind.same(entry.before, kind.read(self._host, entry.setting.target))
-        except (_Unrestored, *refusal.FAILURES) as error:
+            now = kind.read(self._host, entry.setting.target)
+            return not entry.along and kind.same(entry.before, now)
+        except Exception as error:  # noqa: BLE001 - as in _undo: it counts as not gone
             # A driver may say ENODEV of a card that sleeps: the interface is known to be there.
             asleep = entry.index is not None and getattr(error, "errno", None) == errno.ENODEV
             return refusal.is_gone(error) and not asleep
 
     def _kind(self, setting: Setting) -> Kind:
         if setting.kind not in self._kinds:
-            raise _Unrestored(f"this agent knows no kind {setting.kind}")
+            raise refusal.Unrestored(f"this agent knows no kind {setting.kind}")
         return self._kinds[setting.kind]
 
     def _put_back(self, kind: Kind, entry: Entry, now: Any, force: bool) -> Any:
         if kind.same(entry.before, now):
             return now
-        if entry.applied and not force and not kind.same(entry.after, now):
-            raise _Unrestored(
+        alike = kind.alike or kind.same
+        if entry.applied and not force and not alike(entry.after, now):
+            raise refusal.Unrestored(
                 f"somebody else changed it: it was set from {entry.before!r} to {entry.after!r} "
                 f"and is {now!r} now; it was left alone (udpbench restore --force overwrites it)"
             )
-        with self._careful(kind, entry.setting):
+        with self._careful(kind, entry):
             kind.write(self._host, entry.setting.target, entry.before)
         put_back = kind.read(self._host, entry.setting.target)
-        if not kind.same(entry.before, put_back):
-            raise _Unrestored(f"set back to {entry.before!r}, it is {put_back!r}")
+        if not alike(entry.before, put_back):
+            raise refusal.Unrestored(f"set back to {entry.before!r}, it is {put_back!r}")
         return put_back

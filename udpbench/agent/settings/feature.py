@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import errno
 
+from udpbench.agent import ethtool
 from udpbench.agent.host import Host
+
+STEERING = "rx-ntuple-filter"
 
 
 def read(host: Host, target: str) -> bool:
@@ -23,3 +26,20 @@ def write(host: Host, target: str, value: bool) -> None:
     """Ask for the feature to be on or off."""
     interface, _, name = target.partition("/")
     host.set_feature(interface, name, value)
+
+
+def check(host: Host, target: str, value: bool, now: bool) -> None:
+    """Refuse to switch steering off under rules: drivers forget them (i40e, ice, bnxt)."""
+    del now
+    interface, _, name = target.partition("/")
+    if name != STEERING or value:
+        return
+    try:
+        rules = ethtool.parse_ntuple(ethtool.show(host, "-n", interface))
+    except OSError as error:
+        if error.errno == errno.EOPNOTSUPP:  # it has no rules to list
+            return
+        raise
+    if rules:
+        listed = ", ".join(str(rule.location) for rule in rules)
+        raise OSError(errno.EEXIST, f"{interface} would forget its steering rules: {listed}")

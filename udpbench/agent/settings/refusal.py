@@ -31,12 +31,12 @@ _ALTERNATIVES = {
     ("sysctl", errno.EACCES): "it may only be read here; set it for the machine, as its root",
     ("sysctl", errno.EPERM): "it may only be read here; set it for the machine, as its root",
     ("feature", errno.EOPNOTSUPP): "the driver fixes it ([fixed] in ethtool -k); leave it out",
+    ("feature", errno.EEXIST): "delete them (ethtool -N ... delete), or leave it out",
     ("rfs", errno.EPERM): "flow steering needs root of the machine; leave it out",
     ("route", errno.EEXIST): "remove that route, or leave it out",
     ("address", errno.EADDRINUSE): "choose an address that nobody uses",
     ("unclaimed", errno.EADDRINUSE): "choose addresses that nobody uses, or `existing`",
     ("mtu", errno.EBUSY): "or choose another interface",
-    ("sysctl", errno.EBUSY): "take those away first, or choose another interface",
     ("flow_hash", errno.EOPNOTSUPP): "spread over addresses instead of ports, or use rps or ntuple",
     ("flow_hash", 0): "the driver hashes other fields; spread over addresses, or use rps or ntuple",
     ("indirection", errno.EOPNOTSUPP): "use ethtool.channels, ntuple or rps to choose queues",
@@ -65,10 +65,19 @@ def is_gone(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _GONE
 
 
+class Unrestored(Exception):
+    """Why one change could not be undone, in words."""
+
+
 def explain(setting: Setting, error: BaseException) -> str:
-    """Return the kernel's text, and what would do instead where that is known."""
+    """Return the kernel's text, and what would do instead where that is known.
+
+    What is none of ``FAILURES`` is a fault of udpbench: its class is told, too.
+    """
     if isinstance(error, KeyError):
         return f"the value has no {error}"
+    if not isinstance(error, (Unrestored, *FAILURES)):
+        return f"{type(error).__name__}: {error}"
     if not isinstance(error, OSError):
         return str(error)
     text = error.strerror or str(error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from udpbench.agent.host import Host
 from udpbench.agent.settings import (
@@ -81,6 +81,9 @@ class Kind:
     """It leads packets to an address or network, the rest of the target, by its interface."""
     flaps: bool = False
     """A driver may take the link down and up again for it."""
+    alike: Optional[Callable[[Any, Any], bool]] = None
+    """``alike(wanted, got)`` compares without what others, or the kernel, may move at any time: to
+    tell what somebody else changed, and what was put back. None: ``same`` does."""
     stays: bool = True
     """It is a state that can be looked at again; false: what was found when it was asked for."""
 
@@ -102,9 +105,16 @@ KINDS: Mapping[str, Kind] = {
     "explain": Kind(explain.read, explain.write),
     "trap": Kind(trap.read, trap.write, disruptive=True),
     "firewall": Kind(firewall.read, firewall.write, firewall.same),
-    "channels": Kind(channels.read, channels.write, channels.same, disruptive=True, flaps=True),
+    "channels": Kind(
+        channels.read,
+        channels.write,
+        channels.same,
+        alike=channels.alike,
+        disruptive=True,
+        flaps=True,
+    ),
     "rings": Kind(rings.read, rings.write, rings.same, rings.rounded, disruptive=True, flaps=True),
-    "feature": Kind(feature.read, feature.write, disruptive=True, flaps=True),
+    "feature": Kind(feature.read, feature.write, check=feature.check, disruptive=True, flaps=True),
     "flow_hash": Kind(flow_hash.read, flow_hash.write, flow_hash.same),
     "indirection": Kind(indirection.read, indirection.write, indirection.same),
     "ntuple": Kind(ntuple.read, ntuple.write, check=ntuple.check, needs="feature"),

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Union
 
 from udpbench.agent.host import Host
+from udpbench.agent.settings import forwarding
 from udpbench.agent.settings.mtu import ipv6_addresses
 
 Plain = Union[int, str]
@@ -26,10 +27,14 @@ ALONG: Mapping[str, tuple[str, ...]] = {
         "net/ipv4/conf/all/accept_redirects",
     ),
     # net/ipv6/addrconf.c: addrconf_fixup_forwarding() and its like
+    "net/ipv6/conf/all/forwarding": (
+        "net/ipv6/conf/*/forwarding",
+        "net/ipv6/conf/*/force_forwarding",
+    ),
     **{
         f"net/ipv6/conf/all/{name}": (f"net/ipv6/conf/*/{name}",)
         for name in (
-            "forwarding",
+            "force_forwarding",
             "disable_ipv6",
             "addr_gen_mode",
             "disable_policy",
@@ -93,15 +98,19 @@ def write(host: Host, target: str, value: Value) -> None:
 
 
 def check(host: Host, target: str, value: Value, now: Value) -> None:
-    """Refuse to take IPv6 from an interface that has addresses: nothing would give them back."""
+    """Refuse to take what nothing would give back: addresses, advertised routes, LRO."""
     del now
+    if str(value) == "0":
+        return
+    forwarding.check(host, _name(target))
     found = re.fullmatch(r"net/ipv6/conf/([^/]+)/disable_ipv6", _name(target))
-    if found is None or found.group(1) == "default" or str(value) == "0":
+    if found is None or found.group(1) == "default":
         return
     interface = found.group(1)
     lost = ipv6_addresses(host, None if interface == "all" else host.index(interface))
     if lost:
-        raise OSError(errno.EBUSY, f"{target} would take {', '.join(lost)} away for good")
+        what = f"{target} would take {', '.join(lost)} away for good"
+        raise OSError(errno.EBUSY, f"{what}; take those away first, or choose another interface")
 
 
 def same(wanted: Value, got: Value) -> bool:
