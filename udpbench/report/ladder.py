@@ -271,7 +271,7 @@ def show_bar(bar: Bar) -> str:
         low, high = show_pps(bar.low), show_pps(bar.high)
     else:
         low, high = f"{bar.low:,.10g}", f"{bar.high:,.10g} {bar.unit}"
-    return high if bar.low == bar.high else f"{low} – {high}"
+    return (high if bar.low == bar.high else f"{low} – {high}").replace(",", " ")
 
 
 def _measured(rung: Rung) -> str:
@@ -279,4 +279,4 @@ def _measured(rung: Rung) -> str:
         return "not measured"
     median = rung.measured.median
     text = show_pps(median) if rung.measured.unit == "pps" else f"{median:,.0f} MiB/s"
-    return f"{text} (n = {rung.measured.n})"
+    return f"{text} (n = {rung.measured.n})".replace(",", " ")
