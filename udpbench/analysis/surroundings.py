@@ -142,7 +142,7 @@ def idle_readers(readings: Readings) -> Iterator[Finding]:
                 ", ".join(idle),
                 f"{len(idle)} of {len(workers)} workers read nothing",
                 "every worker reads",
-                "send more flows, or use sockets: reuseport-cpu; a hash spreads few unevenly",
+                "send from more ports, or use sockets: reuseport-cpu; a hash spreads few unevenly",
             )
 
 

@@ -501,7 +501,7 @@ FIRES: list[tuple[checks.Check, TrialRecord, TrialRecord, str, str]] = [
         "warning",
         (
             "right.receiver1: idle sockets: no flow was steered to them (1 of 3 workers read nothing); "
-            "every worker reads; send more flows, or use sockets: reuseport-cpu; a hash spreads few "
+            "every worker reads; send from more ports, or use sockets: reuseport-cpu; a hash spreads few "
             "unevenly"
         ),
     ),
