@@ -150,7 +150,8 @@ class Host:
         """Run an installed program to its end and return what it said, in English.
 
         OSError ENOPKG where it is not installed, ETIMEDOUT where it does not end. The kernel ends
-        it, too: this process may be killed meanwhile.
+        one that was lent a file, too: this process may be killed meanwhile, and the file be waited
+        for. Others need no such timer, and start faster without.
         """
         path = self.program(command[0])
         if path is None:
@@ -167,7 +168,7 @@ class Host:
                 timeout=PROGRAM_TIMEOUT_S,
                 check=False,
                 pass_fds=self._lent,
-                preexec_fn=_end_in_time,
+                preexec_fn=_end_in_time if self._lent else None,
             )
         except subprocess.TimeoutExpired as error:
             what = f"{command[0]} did not end within {PROGRAM_TIMEOUT_S:g} s"
