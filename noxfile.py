@@ -21,19 +21,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 NOX = "nox>=2025.5"
+PATH_OF_ROOT = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+"""Where Debian has what only root uses; other users' PATH lacks it."""
 PACKAGES = {
     "gcc": lambda: shutil.which("gcc") is not None,
     "libc6-dev": lambda: Path("/usr/include/stdio.h").exists(),
     "python3-venv": lambda: importlib.util.find_spec("ensurepip") is not None,
     "python3-dev": lambda: (Path(sysconfig.get_path("include")) / "Python.h").exists(),
     "util-linux": lambda: shutil.which("unshare") is not None,
+    "ethtool": lambda: shutil.which("ethtool", path=PATH_OF_ROOT) is not None,
+    "iptables": lambda: shutil.which("iptables", path=PATH_OF_ROOT) is not None,
 }
 """Debian package → whether what it brings is here already."""
 LAB_PACKAGES = {
     "openssh-server": lambda: Path("/usr/sbin/sshd").exists(),
     "sudo": lambda: shutil.which("sudo") is not None,
-    "ethtool": lambda: shutil.which("ethtool") is not None,
-    "iptables": lambda: shutil.which("iptables") is not None,
     "nftables": lambda: shutil.which("nft") is not None,
     "sockperf": lambda: shutil.which("sockperf") is not None,
 }
@@ -103,16 +105,21 @@ HOME = ROOT / ".nox" / "udpbench"
 
 nox.options.sessions = ["test"]
 nox.options.default_venv_backend = "none"
-ONCE_MORE = "--reruns=1"
-"""Two roles, an agent each and the test share two CPUs with whatever else the machine does: what
-fails in a lab is run once more, and the first failure is printed whole."""
-CHECKS = ("lint", "types", "unit", "agent", "native", "lab", "docs")
+SAMPLE = "not long"
+"""Of the lab tests, one of each mechanism; session ``whole`` runs all."""
+NO_TEST = 5
+"""pytest's exit code if no test of a part is chosen."""
+CHECKS = ("quick", "agent", "native", "lab", "docs")
 
 
 def prepare(session: nox.Session) -> None:
     """Install udpbench as it stands, with all that checks it, once per change of what is built."""
     install_system_packages()
-    built_from = [ROOT / "pyproject.toml", ROOT / "setup.py", *sorted((ROOT / "native").glob("*"))]
+    built_from = [
+        ROOT / "pyproject.toml",
+        ROOT / "setup.py",
+        *sorted((ROOT / "native").glob("*.*")),
+    ]
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in built_from)).hexdigest()
     stamp = HOME / "udpbench.stamp"
     if stamp.exists() and stamp.read_text() == digest:
@@ -126,9 +133,16 @@ def prepare(session: nox.Session) -> None:
     stamp.write_text(digest)
 
 
-def run(session: nox.Session, program: str, *args: str, env: dict[str, str] | None = None) -> None:
-    """Run a program of the shared environment."""
-    session.run(str(HOME / "bin" / program), *args, env=env, external=True)
+def run(
+    session: nox.Session,
+    program: str,
+    *args: str,
+    env: dict[str, str] | None = None,
+    codes: tuple[int, ...] = (0,),
+) -> None:
+    """Run a program of the shared environment; it must end with one of the exit codes."""
+    path = str(HOME / "bin" / program)
+    session.run(path, *args, env=env, external=True, success_codes=codes)
 
 
 @nox.session
@@ -141,9 +155,22 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def test(session: nox.Session) -> None:
-    """Run every check."""
+    """Run every check, of the lab tests a sample; in about twelve minutes on two CPUs."""
     for name in CHECKS:
         session.notify(name)
+
+
+@nox.session
+def quick(session: nox.Session) -> None:
+    """Run lint, types and unit, the types beside the unit tests; in about a minute."""
+    lint(session)
+    with subprocess.Popen([HOME / "bin" / "mypy"], text=True, stdout=subprocess.PIPE) as mypy:
+        try:
+            unit(session)
+        finally:
+            print(mypy.communicate()[0])
+    if mypy.returncode != 0:
+        session.error("types: see above")
 
 
 @nox.session
@@ -172,9 +199,8 @@ def unit(session: nox.Session) -> None:
 
 @nox.session
 def agent(session: nox.Session) -> None:
-    """Test the agent, from the wheel, on the oldest and the newest Python that the machine has."""
-    found = list(interpreters().items())
-    test_agent(session, dict(found[:1] + found[-1:]))
+    """Test the agent, from the wheel, on the oldest Python from 3.9 on that the machine has."""
+    test_agent(session, dict(list(interpreters().items())[:1]))
 
 
 @nox.session
@@ -209,7 +235,7 @@ def test_agent(session: nox.Session, pythons: dict[str, str]) -> None:
 def native(session: nox.Session) -> None:
     """Test the C loops as they are, then again under AddressSanitizer and UBSan."""
     prepare(session)
-    run(session, "pytest", "tests/native", *session.posargs)
+    run(session, "pytest", "--numprocesses=auto", "tests/native", *session.posargs)
     build = Path(session.create_tmp()) / "sanitized"
     shutil.rmtree(build, ignore_errors=True)
     sanitized = {"UDPBENCH_SANITIZE": "address,undefined", "CFLAGS": STRICT}
@@ -222,27 +248,41 @@ def native(session: nox.Session) -> None:
         "ASAN_OPTIONS": "detect_leaks=0",  # CPython keeps what it allocated until it exits
         "PYTHONPATH": str(build / "lib"),
     }
-    run(session, "pytest", "tests/native", *session.posargs, env=loaded)
+    run(session, "pytest", "--numprocesses=auto", "tests/native", *session.posargs, env=loaded)
 
 
 @nox.session
 def lab(session: nox.Session) -> None:
-    """Test in real namespaces; skipped, with the command to use, where not root."""
-    prepare(session)
-    if os.geteuid() != 0 and not os.environ.get("UDPBENCH_REQUIRE_LAB"):
-        session.skip("the lab tests need root: sudo python3 noxfile.py lab")
-    install_system_packages(LAB_PACKAGES)
-    run(session, "pytest", ONCE_MORE, "tests/lab", *session.posargs)
+    """Test one of each mechanism in real namespaces; skipped, with the command, without root."""
+    run_lab_tests(session, "tests/lab", sample=f" and {SAMPLE}")
+
+
+@nox.session
+def whole(session: nox.Session) -> None:
+    """Run every lab test, and every command of the documentation; about half an hour."""
+    run_lab_tests(session, "tests/lab", "tests/docs")
 
 
 @nox.session
 def deaths(session: nox.Session) -> None:
-    """Kill whoever can die at every moment in every place, of which ``lab`` does a fifth."""
+    """Kill each process at each moment in each place."""
+    run_lab_tests(session, "tests/lab/test_deaths.py")
+
+
+def run_lab_tests(session: nox.Session, *places: str, sample: str = "") -> None:
+    """Run lab tests: those of the built-in lab in turn, those apart from it two at a time."""
     prepare(session)
+    if os.geteuid() != 0 and not os.environ.get("UDPBENCH_REQUIRE_LAB"):
+        session.skip(f"the lab tests need root: sudo python3 noxfile.py {session.name}")
     install_system_packages(LAB_PACKAGES)
-    every = {"UDPBENCH_ALL_DEATHS": "1"}
-    files = (f"tests/lab/test_{name}.py" for name in ("deaths", "resume", "ssh"))
-    run(session, "pytest", *files, *session.posargs, env=every)
+    beside = ("--numprocesses=2", "--dist=loadfile")
+    may_be_empty = (0, NO_TEST)
+    for which, workers, codes in (
+        ("apart", beside, may_be_empty),
+        ("not apart", (), may_be_empty if session.posargs else (0,)),
+    ):
+        words = ("-m", which + sample, *workers, *places, *session.posargs)
+        run(session, "pytest", *words, codes=codes)
 
 
 @nox.session
@@ -256,12 +296,40 @@ def balance(session: nox.Session) -> None:
 
 
 @nox.session
+def verdicts(session: nox.Session) -> None:
+    """Compare equal points forty times, and points that differ (posargs: times)."""
+    prepare(session)
+    if os.geteuid() != 0:
+        session.skip("the lab needs root: sudo python3 noxfile.py verdicts")
+    run(session, "python", "tests/lab/verdicts.py", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
-    """Run what the documentation shows."""
+    """Check what the documentation says, and run its first commands."""
     prepare(session)
     if os.geteuid() == 0:
         install_system_packages(LAB_PACKAGES)
-    run(session, "pytest", ONCE_MORE, "tests/docs", *session.posargs)
+    run(session, "pytest", "-m", SAMPLE, "tests/docs", *session.posargs)
+
+
+@nox.session
+def portable(session: nox.Session) -> None:
+    """Build the C extension for hosts with another CPU architecture or with musl."""
+    prepare(session)
+    project = nox.project.load_toml(ROOT / "pyproject.toml")
+    run(session, "pip", "install", "--quiet", *nox.project.dependency_groups(project, "portable"))
+    run(session, "python", "native/portable.py")
+
+
+@nox.session
+def messages(session: nox.Session) -> None:
+    """Rewrite the golden messages that tests compare, of all tests or those named as posargs."""
+    prepare(session)
+    rooms = [f"tests/{room}" for room in ("unit", "agent", "native", "lab")]
+    if os.geteuid() == 0:
+        install_system_packages(LAB_PACKAGES)
+    run(session, "pytest", "--rewrite-messages", *(session.posargs or rooms))
 
 
 @nox.session

@@ -18,7 +18,6 @@ from statistics import median
 from typing import Any
 
 from udpbench._native import ffi, lib
-
 from udpbench.analysis.judge import judge
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab

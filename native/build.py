@@ -28,16 +28,18 @@ def sanitizer_flags() -> list[str]:
 # setuptools runs this file without a name of its own, from the project's root.
 NATIVE = Path("native")
 HEADER = NATIVE / "udpbench.h"
+COMPILED = sorted(str(file) for file in NATIVE.glob("*.c"))
+OPTIONS = ("-O2", "-std=gnu11", "-fvisibility=hidden")
 
 ffibuilder = FFI()
 ffibuilder.cdef(HEADER.read_text(encoding="utf-8"))
 ffibuilder.set_source(
     "udpbench._native",
     '#include <stdint.h>\n#include "udpbench.h"',
-    sources=sorted(str(file) for file in NATIVE.glob("*.c")),
+    sources=COMPILED,
     depends=sorted(str(file) for file in NATIVE.glob("*.h")),
     include_dirs=["native"],
     py_limited_api=True,
-    extra_compile_args=["-O2", "-std=gnu11", "-fvisibility=hidden", *sanitizer_flags()],
+    extra_compile_args=[*OPTIONS, *sanitizer_flags()],
     extra_link_args=sanitizer_flags(),
 )

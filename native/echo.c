@@ -1,19 +1,21 @@
 /*
- * Headers that return: the receiver's answer, and the sender's ear.
+ * Headers that return: the receiver's answer, and the sender's listener.
  *
- * Owns what an echo is. Must never send to anybody but the source of a datagram of ours, from any
- * address but the one that it was sent to, nor count as a datagram of the run: echoes are beside
- * the ledger.
+ * Owns what an echo is. Must never send to any address but the source of a datagram of ours, from
+ * any address but the one it was sent to, nor count as a datagram of the run: echoes are not in the
+ * ledger.
  */
-#include "receiving.h"
+#include "read.h"
+
+#include "series.h"
 
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
-enum { SLICE_MS = 20, READY_MAX = 64, ECHOES_PER_TURN = 64 };
+enum { LOOK_MS = 20, READY_MAX = 64, ECHOES_PER_TURN = 64 };
 
-/* Adds to a message, which has room for it, that it leaves from an address of this host. */
+/* Sets the source address of a message, which has room for the control message. */
 static void put_source(struct msghdr *message, int level, int type, const void *info,
                        size_t bytes) {
     message->msg_controllen = CMSG_SPACE(bytes);
@@ -24,17 +26,17 @@ static void put_source(struct msghdr *message, int level, int type, const void *
     memcpy(CMSG_DATA(header), info, bytes);
 }
 
-/* The socket is bound to every address, and whoever asks is connected to one and hears no other: an
- * answer leaves from the one that was asked, by the interface that leads back. The kernel's choice
- * where it did not tell which that was. */
-static void answer_from(struct msghdr *answer, const struct msghdr *asked) {
-    struct msghdr *head = (struct msghdr *)asked;
+/* The socket is bound to every address, and the sender's is connected to one and hears no other: an
+ * answer leaves from the address the request was sent to, by the interface that leads back. If the
+ * kernel did not say which that was, it chooses. */
+static void answer_from(struct msghdr *answer, const struct msghdr *request) {
+    struct msghdr *head = (struct msghdr *)request;
     for (struct cmsghdr *header = CMSG_FIRSTHDR(head); header != NULL;
          header = CMSG_NXTHDR(head, header)) {
         if (header->cmsg_level == IPPROTO_IP && header->cmsg_type == IP_PKTINFO) {
-            struct in_pktinfo told, info = {0};
-            memcpy(&told, CMSG_DATA(header), sizeof told);
-            info.ipi_spec_dst = told.ipi_addr;
+            struct in_pktinfo arrived, info = {0};
+            memcpy(&arrived, CMSG_DATA(header), sizeof arrived);
+            info.ipi_spec_dst = arrived.ipi_addr;
             put_source(answer, IPPROTO_IP, IP_PKTINFO, &info, sizeof info);
         } else if (header->cmsg_level == IPPROTO_IPV6 && header->cmsg_type == IPV6_PKTINFO) {
             struct in6_pktinfo info;
@@ -46,28 +48,31 @@ static void answer_from(struct msghdr *answer, const struct msghdr *asked) {
 }
 
 void ub_echo(struct ub_tally *tally, const uint8_t *header) {
-    const struct msghdr *asked = &tally->message->msg_hdr;
+    const struct msghdr *request = &tally->message->msg_hdr;
     _Alignas(struct cmsghdr) uint8_t control[CMSG_SPACE(sizeof(struct in6_pktinfo))] = {0};
     struct iovec vector = {(void *)header, UB_HEADER_BYTES};
-    struct msghdr answer = {.msg_name = asked->msg_name,
-                            .msg_namelen = asked->msg_namelen,
+    struct msghdr answer = {.msg_name = request->msg_name,
+                            .msg_namelen = request->msg_namelen,
                             .msg_iov = &vector,
                             .msg_iovlen = 1,
                             .msg_control = control};
-    answer_from(&answer, asked);
+    answer_from(&answer, request);
     ssize_t sent = sendmsg(tally->socket, &answer, MSG_DONTWAIT | MSG_NOSIGNAL);
-    *(sent < 0 ? &tally->unechoed : &tally->echoed) += 1;
+    if (sent < 0)
+        tally->unechoed++;
+    else
+        tally->echoed++;
 }
 
-static void account(const struct ub_echo_config *config, struct ub_echo_stats *stats,
-                    const uint8_t *bytes, ssize_t length) {
+static void account_echo(const struct ub_echo_config *config, struct ub_echo_stats *stats,
+                         const uint8_t *bytes, ssize_t length) {
     struct ub_header header;
     uint64_t apart_ns = ub_now_ns() - config->epoch_ns;
     if (length == UB_HEADER_BYTES) {
         ub_header_read(bytes, &header);
         if (header.tag == config->tag) {
             apart_ns -= ub_header_time_ns(bytes);
-            ub_histogram_add(config->round_trip, (int64_t)(apart_ns << 16) / 65536);
+            ub_histogram_add(config->round_trip, ub_signed48(apart_ns));
             ub_add(&stats->echo_packets, 1);
             return;
         }
@@ -75,15 +80,16 @@ static void account(const struct ub_echo_config *config, struct ub_echo_stats *s
     ub_add(&stats->echo_strangers, 1);
 }
 
-/* Reads what a socket has, but not for ever; whether there was an echo. */
-static int hear(const struct ub_echo_config *config, struct ub_echo_stats *stats, int socket) {
+/* Reads what a socket has, up to a limit; whether there was an echo. */
+static int read_echoes(const struct ub_echo_config *config, struct ub_echo_stats *stats,
+                       int socket) {
     uint8_t bytes[UB_HEADER_BYTES + 1];
     for (int turn = 0; turn < ECHOES_PER_TURN; turn++) {
         ssize_t length = recv(socket, bytes, sizeof bytes, MSG_DONTWAIT | MSG_TRUNC);
         if (length < 0 && (errno == EAGAIN || errno == EINTR))
             return turn != 0;
         if (length >= 0) {
-            account(config, stats, bytes, length);
+            account_echo(config, stats, bytes, length);
             continue;
         }
         ub_set(&stats->echo_last_errno, (uint64_t)errno);
@@ -92,7 +98,7 @@ static int hear(const struct ub_echo_config *config, struct ub_echo_stats *stats
     return 1;
 }
 
-static int watch(const struct ub_echo_config *config, int epoll) {
+static int add_sockets(const struct ub_echo_config *config, int epoll) {
     for (uint32_t index = 0; index < config->socket_count; index++) {
         struct epoll_event event = {.events = EPOLLIN, .data.fd = config->sockets[index]};
         if (epoll_ctl(epoll, EPOLL_CTL_ADD, config->sockets[index], &event) < 0)
@@ -101,15 +107,16 @@ static int watch(const struct ub_echo_config *config, int epoll) {
     return 0;
 }
 
-static void loop(const struct ub_echo_config *config, struct ub_echo_stats *stats, int epoll) {
+static void listen_until_quiet(const struct ub_echo_config *config, struct ub_echo_stats *stats,
+                               int epoll) {
     struct epoll_event events[READY_MAX];
     uint64_t quiet_since_ns = 0, ended_ns = 0;
     while (!ub_stopped(config->control)) {
         int ended = ub_stopped(config->ended);
-        int ready = epoll_wait(epoll, events, READY_MAX, SLICE_MS);
+        int ready = epoll_wait(epoll, events, READY_MAX, LOOK_MS);
         int heard = 0;
         for (int index = 0; index < ready; index++)
-            heard |= hear(config, stats, events[index].data.fd);
+            heard |= read_echoes(config, stats, events[index].data.fd);
         uint64_t now = ub_now_ns();
         if (ended && ended_ns == 0)
             ended_ns = now;
@@ -121,17 +128,31 @@ static void loop(const struct ub_echo_config *config, struct ub_echo_stats *stat
     }
 }
 
+const char *ub_echo_listen_check(const struct ub_echo_config *config) {
+    if (config == NULL)
+        return "config: not NULL";
+    if (config->control == NULL)
+        return "control: not NULL";
+    if (config->ended == NULL)
+        return "ended: not NULL";
+    if (config->sockets == NULL)
+        return "sockets: not NULL";
+    if (config->socket_count == 0)
+        return "socket_count: at least 1";
+    if (config->round_trip == NULL)
+        return "round_trip: not NULL";
+    return NULL;
+}
+
 int ub_echo_listen(const struct ub_echo_config *config, struct ub_echo_stats *stats) {
-    if (config == NULL || stats == NULL || config->control == NULL || config->ended == NULL)
-        return -EINVAL;
-    if (config->sockets == NULL || config->round_trip == NULL || config->socket_count == 0)
+    if (stats == NULL || ub_echo_listen_check(config) != NULL)
         return -EINVAL;
     int epoll = epoll_create1(EPOLL_CLOEXEC);
     if (epoll < 0)
         return -errno;
-    int error = watch(config, epoll);
+    int error = add_sockets(config, epoll);
     if (error == 0)
-        loop(config, stats, epoll);
+        listen_until_quiet(config, stats, epoll);
     close(epoll);
     return error;
 }

@@ -1,9 +1,7 @@
 /*
- * The messages that a receiver offers room for.
- *
- * Owns their buffers. Must never call the kernel or decide what a datagram counts as.
+ * The messages that a receiver offers room for: their buffers.
  */
-#include "receiving.h"
+#include "inbox.h"
 
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -20,9 +18,8 @@ static int allocated(const struct ub_inbox *inbox, int controls, int names) {
            (!controls || inbox->controls != NULL) && (!names || inbox->names != NULL);
 }
 
-/* -ENOMEM where memory is short; the caller releases in any case. */
-int ub_inbox_make(struct ub_inbox *inbox, const struct ub_receive_config *config, uint32_t batch,
-                  uint32_t room_bytes) {
+int ub_inbox_prepare(struct ub_inbox *inbox, const struct ub_receive_config *config, uint32_t batch,
+                     uint32_t room_bytes) {
     size_t stride_bytes = ub_lines_bytes(room_bytes);
     int names = config->echo_every != 0, controls = config->gro || config->timestamps || names;
     *inbox = (struct ub_inbox){.batch = batch, .room_bytes = room_bytes};
@@ -57,8 +54,6 @@ void ub_inbox_release(struct ub_inbox *inbox) {
     free(inbox->room);
 }
 
-/* Offers the room for control messages and names again: the kernel writes over their sizes what it
- * used. */
 void ub_inbox_renew(struct ub_inbox *inbox, uint32_t messages) {
     if (inbox->controls == NULL && inbox->names == NULL)
         return;

@@ -1,21 +1,22 @@
 /*
  * The log of a receiver: a ring from its loop to a writer, and the files.
  *
- * Owns the form of a file and what becomes of a datagram that the disk does not take. The loop's
- * side must never wait: what finds no room is the loop's to count.
+ * Owns the format of a file and what becomes of a datagram that the disk does not take. The loop's
+ * side must never wait: what finds no room, the loop counts.
  */
-#include "receiving.h"
+#include "read.h"
 
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/stat.h>
 #include <poll.h>
 #include <stdio.h>
-#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { CHUNK_BYTES = 256 << 10, SLICE_MS = 20 };
-static const uint64_t LOOK_NS = 2000000; /* between two looks at an empty ring */
+enum { CHUNK_BYTES = 256 << 10, PIPE_MS = 20 };
+static const uint64_t EMPTY_NS = 2000000; /* between two looks at an empty ring */
 
 struct writer {
     const struct ub_log_config *config;
@@ -25,7 +26,7 @@ struct writer {
     uint64_t give_up_ns; /* 0: the loop has not left */
 };
 
-/* What one call is to write: whole frames from the oldest on. */
+/* What one call writes: whole frames from the oldest on. */
 struct chunk {
     uint64_t from;
     uint64_t bytes;
@@ -68,17 +69,25 @@ static void note_error(struct writer *writer, int error) {
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* A file that is there already is somebody's; a pipe is there to be written to. */
-static int open_file(const char *name) {
+/* By its number: the C library's own fstat would ask every host for glibc 2.33. */
+static int is_pipe_of_ours(const struct ub_log_config *config, int file) {
+    struct statx status;
+    const unsigned wanted = STATX_TYPE | STATX_UID;
+    return syscall(SYS_statx, file, "", AT_EMPTY_PATH, wanted, &status) == 0 &&
+           (status.stx_mode & S_IFMT) == S_IFIFO &&
+           (status.stx_uid == geteuid() || status.stx_uid == config->pipes_of);
+}
+
+/* An existing file is somebody else's and refused; an existing pipe of ours is written to. */
+static int open_file(const struct ub_log_config *config, const char *name) {
     const int flags = O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
-    int file = open(name, flags | O_CREAT | O_EXCL, 0600);
+    int file = openat(config->folder, name, flags | O_CREAT | O_EXCL, 0600);
     if (file >= 0 || errno != EEXIST)
         return file < 0 ? -errno : file;
-    struct stat found;
-    file = open(name, flags);
+    file = openat(config->folder, name, flags);
     if (file < 0)
         return -errno;
-    if (fstat(file, &found) == 0 && S_ISFIFO(found.st_mode))
+    if (is_pipe_of_ours(config, file))
         return file;
     close(file);
     return -EEXIST;
@@ -90,11 +99,11 @@ static void close_file(struct writer *writer) {
     writer->file = -1;
 }
 
-static int past_giving_up(const struct writer *writer) {
+static int gave_up(const struct writer *writer) {
     return writer->give_up_ns != 0 && ub_now_ns() >= writer->give_up_ns;
 }
 
-/* Whether the loop has left; from then on the time to give up runs. */
+/* Whether the loop has left; the time to give up runs from the first look after that. */
 static int loop_has_left(struct writer *writer) {
     if (!ub_stopped(writer->config->ended))
         return 0;
@@ -103,54 +112,54 @@ static int loop_has_left(struct writer *writer) {
     return 1;
 }
 
-/* Waits a slice for a pipe that is full; whether it is worth another try. */
+/* Waits for room in a full pipe; whether another try is worth it. */
 static int pipe_wait(struct writer *writer) {
     struct pollfd pipe = {.fd = writer->file, .events = POLLOUT};
-    (void)poll(&pipe, 1, SLICE_MS);
+    (void)poll(&pipe, 1, PIPE_MS);
     (void)loop_has_left(writer);
-    return !past_giving_up(writer);
+    return !gave_up(writer);
 }
 
 /* Writes all of it, or as much as can be written; 0 or errno. */
 static int write_all(struct writer *writer, struct iovec *pieces, int count, uint64_t *written) {
     while (count > 0) {
         if (pieces->iov_len == 0) {
-            pieces++, count--;
+            pieces++;
+            count--;
             continue;
         }
-        ssize_t done = writev(writer->file, pieces, count);
-        if (done < 0 && errno != EINTR && (errno != EAGAIN || !pipe_wait(writer)))
+        ssize_t result = writev(writer->file, pieces, count);
+        if (result < 0 && errno != EINTR && (errno != EAGAIN || !pipe_wait(writer)))
             return errno;
-        uint64_t left = done < 0 ? 0 : (uint64_t)done;
-        *written += left;
-        for (struct iovec *piece = pieces; left != 0; piece++) {
-            size_t part = left < piece->iov_len ? left : piece->iov_len;
+        uint64_t done = result < 0 ? 0 : (uint64_t)result;
+        *written += done;
+        for (struct iovec *piece = pieces; done != 0; piece++) {
+            size_t part = done < piece->iov_len ? done : piece->iov_len;
             piece->iov_base = (uint8_t *)piece->iov_base + part;
             piece->iov_len -= part;
-            left -= part;
+            done -= part;
         }
     }
     return 0;
 }
 
-/* Removes a file that was made in vain; a pipe is not ours. */
+/* Removes a file without a head; a pipe, which has no position, is not ours to remove. */
 static void remove_file(const struct writer *writer, const char *name) {
-    struct stat found;
-    if (fstat(writer->file, &found) == 0 && S_ISREG(found.st_mode))
-        (void)unlink(name);
+    if (lseek(writer->file, 0, SEEK_CUR) >= 0)
+        (void)unlinkat(writer->config->folder, name, 0);
 }
 
-/* Begins the next file and removes the one that is no longer kept; 0 or -errno. Where there is no
- * room for a head, those that are there may be the last that the disk takes, and stay. */
+/* Begins the next file and removes the one that is no longer kept; 0 or -errno. If there is no room
+ * for a head, existing files may be the last that the disk takes, and stay. */
 static int next_file(struct writer *writer) {
     const struct ub_log_config *config = writer->config;
     char name[PATH_MAX];
     uint64_t number = writer->stats->log_files, head_bytes = 0;
     close_file(writer);
-    if (snprintf(name, sizeof name, "%s.%llu", config->path, (unsigned long long)number) >=
+    if (snprintf(name, sizeof name, "%s.%llu", config->name, (unsigned long long)number) >=
         (int)sizeof name)
         return -ENAMETOOLONG;
-    writer->file = open_file(name);
+    writer->file = open_file(config, name);
     if (writer->file < 0)
         return writer->file;
     uint64_t now_ns = ub_now_ns();
@@ -167,9 +176,9 @@ static int next_file(struct writer *writer) {
     writer->file_bytes = head_bytes;
     ub_add(&writer->stats->logged_bytes, head_bytes);
     if (number >= config->keep) {
-        (void)snprintf(name, sizeof name, "%s.%llu", config->path,
+        (void)snprintf(name, sizeof name, "%s.%llu", config->name,
                        (unsigned long long)(number - config->keep));
-        (void)unlink(name);
+        (void)unlinkat(config->folder, name, 0);
     }
     return 0;
 }
@@ -177,7 +186,7 @@ static int next_file(struct writer *writer) {
 /* ---- writing --------------------------------------------------------------------------------- */
 
 /* Counts the frames of a chunk: those that are written whole, and the rest. */
-static uint64_t account(struct writer *writer, const struct chunk *chunk) {
+static uint64_t account_chunk(struct writer *writer, const struct chunk *chunk) {
     struct ub_log_stats *stats = writer->stats;
     uint64_t at = 0, whole = 0;
     while (at < chunk->bytes) {
@@ -199,8 +208,8 @@ static uint64_t account(struct writer *writer, const struct chunk *chunk) {
     return whole;
 }
 
-/* As many whole frames as one call may take, one at least. */
-static struct chunk make_chunk(const struct writer *writer, uint64_t available) {
+/* As many whole frames as one call may take, at least one. */
+static struct chunk next_chunk(const struct writer *writer, uint64_t available) {
     const struct ub_log *log = writer->config->log;
     struct chunk chunk = {.from = log->taken_bytes};
     while (chunk.bytes < available) {
@@ -221,18 +230,18 @@ static void write_chunk(struct writer *writer, struct chunk *chunk) {
         log->ring_bytes - place < chunk->bytes ? log->ring_bytes - place : chunk->bytes;
     struct iovec pieces[2] = {{log->ring + place, first}, {log->ring, chunk->bytes - first}};
     int error = write_all(writer, pieces, 2, &chunk->written);
-    uint64_t whole = account(writer, chunk);
+    uint64_t whole = account_chunk(writer, chunk);
     if (error != 0 && error != EAGAIN) /* EAGAIN: a pipe that nobody emptied in time */
         note_error(writer, error);
     writer->file_bytes += whole;
-    /* A torn frame goes; in a pipe it stays, and its end with it. */
+    /* A torn frame is cut off; in a pipe it stays. */
     if (whole != chunk->written && ftruncate(writer->file, (off_t)writer->file_bytes) == 0)
         (void)lseek(writer->file, (off_t)writer->file_bytes, SEEK_SET);
 }
 
-/* Takes frames out of the ring, into a file if there is one to be had. */
-static void take(struct writer *writer, uint64_t available) {
-    struct chunk chunk = make_chunk(writer, available);
+/* Moves frames from the ring into a file, if one can be opened. */
+static void write_frames(struct writer *writer, uint64_t available) {
+    struct chunk chunk = next_chunk(writer, available);
     if (writer->file < 0 || writer->file_bytes + chunk.bytes > writer->config->max_file_bytes) {
         int error = next_file(writer);
         if (error != 0) {
@@ -240,18 +249,27 @@ static void take(struct writer *writer, uint64_t available) {
             close_file(writer);
         }
     }
-    if (writer->file >= 0 && !past_giving_up(writer))
+    if (writer->file >= 0 && !gave_up(writer))
         write_chunk(writer, &chunk);
     else
-        (void)account(writer, &chunk);
+        (void)account_chunk(writer, &chunk);
     __atomic_store_n(&writer->config->log->taken_bytes, chunk.from + chunk.bytes, __ATOMIC_RELEASE);
 }
 
-static int valid(const struct ub_log_config *config, const struct ub_log_stats *stats) {
-    if (config == NULL || stats == NULL || config->log == NULL || config->ended == NULL)
-        return 0;
-    return config->path != NULL && config->keep != 0 && ub_log_valid(config->log) &&
-           config->max_file_bytes > sizeof(struct ub_log_head);
+const char *ub_log_write_check(const struct ub_log_config *config) {
+    if (config == NULL)
+        return "config: not NULL";
+    if (config->log == NULL || !ub_log_valid(config->log))
+        return "log: a ring whose bytes are a power of two up to UB_LOG_BYTES_MAX";
+    if (config->ended == NULL)
+        return "ended: not NULL";
+    if (config->name == NULL)
+        return "name: not NULL";
+    if (config->max_file_bytes <= sizeof(struct ub_log_head))
+        return "max_file_bytes: more than the head of a file";
+    if (config->keep == 0)
+        return "keep: at least 1";
+    return NULL;
 }
 
 int ub_log_valid(const struct ub_log *log) {
@@ -260,24 +278,24 @@ int ub_log_valid(const struct ub_log *log) {
            bytes <= UB_LOG_BYTES_MAX;
 }
 
-/* Returns when the loop has left and the ring is empty or given up; -errno where the first file
- * cannot be opened. What fails later is counted, and the loop goes on. */
+/* Returns when the loop has left and the ring is empty or given up; -errno if the first file cannot
+ * be opened. Later failures are counted, and the loop goes on. */
 int ub_log_write(const struct ub_log_config *config, struct ub_log_stats *stats) {
-    if (!valid(config, stats))
+    if (stats == NULL || ub_log_write_check(config) != NULL)
         return -EINVAL;
     struct writer writer = {.config = config, .stats = stats, .file = -1};
     int error = next_file(&writer);
-    for (int left = 0; error == 0;) {
-        left = loop_has_left(&writer);
+    while (error == 0) {
+        int left = loop_has_left(&writer);
         uint64_t available =
             __atomic_load_n(&config->log->put_bytes, __ATOMIC_ACQUIRE) - config->log->taken_bytes;
         if (available != 0) {
-            take(&writer, available);
+            write_frames(&writer, available);
         } else if (left) {
             break;
         } else {
             uint64_t now = ub_now_ns();
-            ub_sleep_slice(now, now + LOOK_NS);
+            ub_sleep_slice(now, now + EMPTY_NS);
         }
     }
     close_file(&writer);

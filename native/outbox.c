@@ -1,16 +1,11 @@
 /*
  * The messages that a sender offers: their buffers, payloads, headers and control messages.
- *
- * Owns what a datagram looks like. Must never call the kernel, count, or decide what comes next.
  */
-#include "sending.h"
+#include "outbox.h"
 
-#include <netinet/udp.h>
+#include "datagram.h"
+
 #include <stdlib.h>
-
-#ifndef UDP_SEGMENT
-#define UDP_SEGMENT 103 /* include/uapi/linux/udp.h, since Linux 4.18 */
-#endif
 
 enum { CONTROL_BYTES = CMSG_SPACE(sizeof(uint16_t)) };
 
@@ -21,14 +16,14 @@ void ub_outbox_release(struct ub_outbox *box) {
     free(box->payloads);
 }
 
-/* Bytes of a message of so many datagrams. */
+/* Payload of a message of a number of datagrams. */
 static size_t message_bytes(const struct ub_outbox *box, const struct ub_send_config *config,
                             uint32_t packets) {
     return (size_t)(packets - 1) * config->size_bytes + box->tail_bytes;
 }
 
-static void make_control(const struct ub_send_config *config, struct msghdr *message,
-                         uint8_t *control) {
+static void prepare_control(const struct ub_send_config *config, struct msghdr *message,
+                            uint8_t *control) {
     uint16_t segment_bytes = (uint16_t)config->size_bytes;
     message->msg_control = control;
     message->msg_controllen = CONTROL_BYTES;
@@ -39,7 +34,8 @@ static void make_control(const struct ub_send_config *config, struct msghdr *mes
     memcpy(CMSG_DATA(header), &segment_bytes, sizeof segment_bytes);
 }
 
-static void make_slot(struct ub_outbox *box, const struct ub_send_config *config, uint32_t slot) {
+static void prepare_slot(struct ub_outbox *box, const struct ub_send_config *config,
+                         uint32_t slot) {
     uint8_t *payload = box->payloads + slot * box->stride_bytes;
     for (uint32_t packet = 0; packet < box->segments; packet++)
         ub_pattern_write(payload + (size_t)packet * config->size_bytes,
@@ -49,15 +45,14 @@ static void make_slot(struct ub_outbox *box, const struct ub_send_config *config
     message->msg_iov = &box->vectors[slot];
     message->msg_iovlen = 1;
     if (box->controls != NULL)
-        make_control(config, message, box->controls + (size_t)slot * CONTROL_BYTES);
+        prepare_control(config, message, box->controls + (size_t)slot * CONTROL_BYTES);
 }
 
-/* -ENOMEM where memory is short; the caller releases the box in any case. */
-int ub_outbox_make(struct ub_outbox *box, const struct ub_send_config *config, uint32_t slots) {
+int ub_outbox_prepare(struct ub_outbox *box, const struct ub_send_config *config, uint32_t slots) {
     uint32_t segments = config->gso_segments > 1 ? config->gso_segments : 1;
     *box = (struct ub_outbox){.segments = segments, .shortened = UINT32_MAX};
     box->tail_bytes = config->tail_bytes != 0 ? config->tail_bytes : config->size_bytes;
-    /* A line at least, also for datagrams without payload. */
+    /* At least one line, even for datagrams without payload. */
     box->stride_bytes = ub_lines_bytes((size_t)segments * config->size_bytes + 1);
     box->messages = ub_allocate(slots * sizeof *box->messages);
     box->vectors = ub_allocate(slots * sizeof *box->vectors);
@@ -68,16 +63,14 @@ int ub_outbox_make(struct ub_outbox *box, const struct ub_send_config *config, u
         (segments > 1 && box->controls == NULL))
         return -ENOMEM;
     for (uint32_t slot = 0; slot < slots; slot++)
-        make_slot(box, config, slot);
+        prepare_slot(box, config, slot);
     return 0;
 }
 
-/* Makes the flow's next packets into messages; how many messages they are. Only the last one may be
- * shorter than a whole one. */
 uint32_t ub_outbox_fill(struct ub_outbox *box, const struct ub_send_config *config,
                         const struct ub_offer *offer) {
     uint32_t packets = offer->packets, first = offer->first_slot;
-    uint32_t messages = ub_segments(packets, box->segments);
+    uint32_t messages = (packets + box->segments - 1) / box->segments;
     if (box->shortened != UINT32_MAX)
         box->vectors[box->shortened].iov_len = message_bytes(box, config, box->segments);
     box->shortened = UINT32_MAX;

@@ -1,35 +1,19 @@
 /*
  * The frame of every receiving loop: wait, receive, account, work, until stop.
  *
- * Owns what ways a config asks for, and what becomes of their counts. Must never drain the socket
- * after stop: what is queued then is the kernel's to tell.
+ * Owns which ways a config asks for, and what becomes of their counts. Must never drain the socket
+ * after stop: what is queued then, the kernel reports.
  */
-#include "receiving.h"
+#include "read.h"
+#include "receive.h"
+#include "series.h"
+#include "wait.h"
 
+#include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
 
 _Static_assert(offsetof(struct ub_receive_stats, last_cpu) == 15 * sizeof(uint64_t), "no padding");
-
-/* The registries: a new way is a row here, a file, and an enum constant. */
-static const struct ub_receive_way *const calls[] = {
-    [UB_RECEIVE_RECVMMSG] = &ub_receive_recvmmsg,
-    [UB_RECEIVE_RECV] = &ub_receive_recv,
-};
-
-static const struct ub_wait_way *const waits[] = {
-    [UB_WAIT_BLOCK] = &ub_wait_block,
-    [UB_WAIT_EPOLL] = &ub_wait_epoll,
-    [UB_WAIT_SPIN] = &ub_wait_spin,
-    [UB_WAIT_NAP] = &ub_wait_nap,
-};
-
-static const struct ub_read_way *const reads[] = {
-    [UB_READ_HEADER] = &ub_read_header,
-    [UB_READ_COPY] = &ub_read_copy,
-    [UB_READ_NONE] = &ub_read_none,
-    [UB_READ_VERIFY] = &ub_read_verify,
-};
 
 struct receiver {
     const struct ub_receive_config *config;
@@ -38,76 +22,99 @@ struct receiver {
     const struct ub_wait_way *wait;
     const struct ub_read_way *read;
     struct ub_inbox inbox;
-    struct ub_turns turns;
-    uint8_t *pattern; /* NULL where nothing is verified */
+    struct ub_wait_state wait_state;
+    uint8_t *pattern;     /* NULL if nothing is verified */
+    int64_t owed_ns;      /* work not spent yet; below 0: spent before it was due */
+    int64_t reading_ns;   /* cost of reading the thread's clock */
+    uint64_t progress_ns; /* when the loop last made progress, or will after a nap */
 };
 
-static const int32_t *sockets_of(const struct ub_receive_config *config) {
-    return config->socket_count == 0 ? &config->socket : config->sockets;
-}
+/* ---- what a config may be -------------------------------------------------------------------- */
 
-static uint32_t socket_count_of(const struct ub_receive_config *config) {
-    return config->socket_count == 0 ? 1 : config->socket_count;
-}
-
-static int check_ways(const struct ub_receive_config *config) {
-    if (config->call >= sizeof calls / sizeof *calls ||
-        config->wait >= sizeof waits / sizeof *waits ||
-        config->read >= sizeof reads / sizeof *reads || config->fault > UB_FAULT_EXIT)
-        return -EINVAL;
+static const char *check_ways(const struct ub_receive_config *config) {
+    const struct ub_receive_way *call = ub_receive_way_of(config->call);
+    const struct ub_wait_way *wait = ub_wait_way_of(config->wait);
+    if (call == NULL)
+        return "call: a way of receiving";
+    if (wait == NULL)
+        return "wait: a way of waiting";
+    if ((call->waits & UB_WAIT_BIT(config->wait)) == 0)
+        return "wait: one that the way of receiving allows";
+    if (ub_read_way_of(config->read) == NULL)
+        return "read: a way of reading";
+    if (config->batch == 0 || config->batch > UB_BATCH_MAX)
+        return "batch: 1 to UB_BATCH_MAX";
+    if (config->room_bytes == 0 || config->room_bytes > UB_ROOM_BYTES_MAX)
+        return "room_bytes: 1 to UB_ROOM_BYTES_MAX";
     /* A nap of 0 would be spinning by another name; a day is the longest that adds up safely. */
     if (config->wait == UB_WAIT_NAP &&
         (config->nap_ns == 0 || config->nap_ns > 86400 * UB_SECOND_NS))
-        return -EINVAL;
-    return socket_count_of(config) > waits[config->wait]->sockets_max ? -EINVAL : 0;
+        return "nap_ns: 1 ns to a day";
+    if (config->sockets == NULL)
+        return "sockets: not NULL";
+    if (config->socket_count == 0 || config->socket_count > UB_SOCKETS_MAX)
+        return "socket_count: 1 to UB_SOCKETS_MAX";
+    if (config->socket_count > wait->sockets_max)
+        return "socket_count: 1 with a wait in the receiving call";
+    return NULL;
 }
 
-/* What is asked for beside the counts must be there to be read. */
-static int check_beside(const struct ub_receive_config *config) {
-    const struct ub_read_way *read = reads[config->read];
-    if (config->log != NULL && (!read->copies || !ub_log_valid(config->log)))
-        return -EINVAL;
-    if ((config->echo_every != 0 || config->timestamps) && !read->sees_header)
-        return -EINVAL;
-    if (config->timestamps && (config->stack == NULL || config->application == NULL))
-        return -EINVAL;
-    return 0;
-}
-
-static int check_sizes(const struct ub_receive_config *config) {
-    uint32_t smallest = reads[config->read]->sees_header ? UB_HEADER_BYTES : 0;
-    if (config->size_bytes < smallest || config->size_bytes > UB_PAYLOAD_BYTES_MAX)
-        return -EINVAL;
+static const char *check_datagrams(const struct ub_receive_config *config) {
+    uint32_t smallest = ub_read_way_of(config->read)->sees_header ? UB_HEADER_BYTES : 0;
+    if (config->size_bytes < smallest || config->size_bytes > UB_MESSAGE_BYTES_MAX)
+        return "size_bytes: UB_HEADER_BYTES to UB_MESSAGE_BYTES_MAX; from 0 if no header is read";
     if (config->tail_bytes > config->size_bytes)
-        return -EINVAL;
+        return "tail_bytes: up to size_bytes";
     if (config->tail_bytes != 0 && config->tail_bytes < smallest)
-        return -EINVAL;
-    if (config->room_bytes == 0 || config->room_bytes > UB_ROOM_BYTES_MAX)
-        return -EINVAL;
-    return 0;
-}
-
-static int check_config(const struct ub_receive_config *config,
-                        const struct ub_receive_stats *stats) {
-    if (config == NULL || stats == NULL || config->control == NULL || config->flows == NULL)
-        return -EINVAL;
-    if (check_ways(config) != 0 || check_sizes(config) != 0 || check_beside(config) != 0)
-        return -EINVAL;
-    if (config->batch == 0 || config->batch > UB_BATCH_MAX)
-        return -EINVAL;
+        return "tail_bytes: at least UB_HEADER_BYTES if headers are read";
+    if (config->flow_count == 0 || config->flow_count > UB_FLOWS_MAX)
+        return "flow_count: 1 to UB_FLOWS_MAX";
     if (ub_flow_state_bytes(config->flow_count, config->window_words) == 0)
-        return -EINVAL;
-    if (config->work_ns > UB_WORK_NS_MAX || sockets_of(config) == NULL)
-        return -EINVAL;
-    for (uint32_t index = 0; index < socket_count_of(config); index++) {
-        int error = ub_socket_comes_back(sockets_of(config)[index], SO_RCVTIMEO);
-        if (error != 0)
-            return error;
-    }
-    return 0;
+        return "window_words: a power of two up to UB_WINDOW_WORDS_MAX";
+    if (config->flows == NULL)
+        return "flows: not NULL";
+    return NULL;
 }
 
-static void account(struct ub_receive_stats *stats, const struct ub_tally *tally, uint64_t now_ns) {
+/* What is asked for besides counts must be there to be read. */
+static const char *check_extras(const struct ub_receive_config *config) {
+    const struct ub_read_way *read = ub_read_way_of(config->read);
+    if (config->work_ns > UB_WORK_NS_MAX)
+        return "work_ns: 0 to UB_WORK_NS_MAX";
+    if (config->fault > UB_FAULT_EXIT)
+        return "fault: an enum ub_fault";
+    if (config->echo_every != 0 && !read->sees_header)
+        return "echo_every: 0 if no header is read";
+    if (config->timestamps && !read->sees_header)
+        return "timestamps: 0 if no header is read";
+    if (config->timestamps && config->stack == NULL)
+        return "stack: not NULL with timestamps";
+    if (config->timestamps && config->application == NULL)
+        return "application: not NULL with timestamps";
+    if (config->log != NULL && !read->copies)
+        return "log: NULL if nothing is copied";
+    if (config->log != NULL && !ub_log_valid(config->log))
+        return "log: a ring whose bytes are a power of two up to UB_LOG_BYTES_MAX";
+    if (ub_sockets_return(config->sockets, config->socket_count, SO_RCVTIMEO) == -EINVAL)
+        return "sockets: with SO_RCVTIMEO set";
+    return NULL;
+}
+
+const char *ub_receive_check(const struct ub_receive_config *config) {
+    if (config == NULL)
+        return "config: not NULL";
+    if (config->control == NULL)
+        return "control: not NULL";
+    const char *refused = check_ways(config);
+    if (refused == NULL)
+        refused = check_datagrams(config);
+    return refused != NULL ? refused : check_extras(config);
+}
+
+/* ---- the account of a call ------------------------------------------------------------------- */
+
+static void account_call(struct ub_receive_stats *stats, const struct ub_tally *tally,
+                         uint64_t now_ns) {
     const struct ub_arrivals *arrivals = &tally->arrivals;
     uint64_t bytes = (arrivals->received - arrivals->received_tails) * tally->config->size_bytes +
                      arrivals->received_tails * tally->config->tail_bytes;
@@ -118,6 +125,7 @@ static void account(struct ub_receive_stats *stats, const struct ub_tally *tally
     ub_add(&stats->late_packets, arrivals->late);
     ub_add(&stats->ancient_packets, arrivals->ancient);
     ub_add(&stats->foreign_packets, tally->foreign);
+    ub_add(&stats->foreign_size_packets, tally->foreign_size);
     ub_add(&stats->truncated_packets, tally->truncated);
     ub_add(&stats->corrupt_packets, tally->corrupt);
     ub_add(&stats->unlogged_packets, tally->unlogged);
@@ -142,20 +150,75 @@ static void account_error(struct ub_receive_stats *stats, int error) {
     }
 }
 
-/*
- * A slow reader: spends the work of all datagrams of a call after they were counted, so that
- * stop, looked at all the while, can end it at any time and the counts are whole. It burns wall
- * time, of which a thread that is alone on its CPU has as much CPU time: the thread's own clock
- * is no vDSO call (clock_gettime(2)), and its cost would be part of the work.
- */
-static void work(const struct ub_receive_config *config, uint64_t packets, uint64_t since_ns) {
-    uint64_t work_ns = packets * config->work_ns;
-    while (ub_now_ns() - since_ns < work_ns && !ub_stopped(config->control))
-        ;
+/* Whether any socket has a datagram. poll(2) leaves a pending error in place, unlike a call. */
+static int any_waiting(const struct ub_receive_config *config) {
+    for (uint32_t index = 0; index < config->socket_count; index++) {
+        struct pollfd socket = {.fd = config->sockets[index], .events = POLLIN};
+        if (poll(&socket, 1, 0) > 0 && (socket.revents & POLLIN))
+            return 1;
+    }
+    return 0;
 }
 
-/* Whether the worker stops serving its sockets now, on purpose. */
-static int faulty(const struct ub_receive_config *config) {
+/*
+ * A call returns within a slice, with or without a datagram, and work reads the clock in every
+ * turn. A loop without progress for much longer was stopped or had no CPU, in a call or outside.
+ * Only then are the sockets polled: a stop signal ends a call without the datagram that waits
+ * (signal(7)), and it may wait at another socket.
+ */
+static void note_progress(struct receiver *receiver, int messages, uint64_t now_ns) {
+    uint64_t before_ns = receiver->progress_ns;
+    receiver->progress_ns = now_ns;
+    if (now_ns <= before_ns + UB_STANDSTILL_NS)
+        return;
+    if (messages <= 0 && !any_waiting(receiver->config))
+        return;
+    ub_add(&receiver->stats->standstills, 1);
+    ub_add(&receiver->stats->standstill_ns, now_ns - before_ns);
+}
+
+static int64_t cpu_ns(void) {
+    return (int64_t)ub_clock_ns(CLOCK_THREAD_CPUTIME_ID);
+}
+
+/* The least of several: others may have the CPU between two readings. */
+static int64_t reading_cost_ns(void) {
+    int64_t least_ns = INT64_MAX;
+    for (int tries = 0; tries < 16; tries++) {
+        int64_t before = cpu_ns(), cost_ns = cpu_ns() - before;
+        least_ns = cost_ns < least_ns ? cost_ns : least_ns;
+    }
+    return least_ns;
+}
+
+/*
+ * A slow reader: spends the work of all datagrams of a call after they were counted, so that stop
+ * can end it at any time with all counts complete. It spends CPU time, because a thread that lost
+ * the CPU does no work. The thread's own clock is a system call, not in the vDSO
+ * (clock_gettime(2)), so it is read before and after, and again if others had the CPU meanwhile.
+ * These readings are part of the work; an amount too small for them is spent with the work of later
+ * calls.
+ */
+static void work(struct receiver *receiver, uint64_t packets) {
+    const struct ub_control *control = receiver->config->control;
+    receiver->owed_ns += (int64_t)(packets * receiver->config->work_ns);
+    if (receiver->owed_ns <= 2 * receiver->reading_ns)
+        return;
+    /* Half of the first reading and half of the last lie outside the time between them. */
+    int64_t rest_ns = receiver->owed_ns - receiver->reading_ns, until_ns = cpu_ns() + rest_ns;
+    do {
+        uint64_t began = ub_now_ns(), now = began;
+        while ((int64_t)(now - began) < rest_ns - receiver->reading_ns && !ub_stopped(control)) {
+            now = ub_now_ns();
+            note_progress(receiver, 0, now);
+        }
+        rest_ns = until_ns - cpu_ns();
+    } while (rest_ns > 0 && !ub_stopped(control));
+    receiver->owed_ns = rest_ns;
+}
+
+/* Whether the worker deliberately stops serving its sockets now. */
+static int fault_due(const struct ub_receive_config *config) {
     return config->fault != UB_FAULT_NONE && ub_now_ns() >= config->fault_at_ns;
 }
 
@@ -166,10 +229,9 @@ static void hang(const struct ub_receive_config *config) {
     }
 }
 
-/* Tells the counts of one call's messages. */
-static void read_messages(struct receiver *receiver, int socket, uint32_t messages) {
+/* Accounts for the messages of one call, and spends their work. */
+static void read_messages(struct receiver *receiver, int socket, uint32_t messages, uint64_t now) {
     const struct ub_receive_config *config = receiver->config;
-    uint64_t now = ub_now_ns();
     struct ub_tally tally = {.config = config,
                              .pattern = receiver->pattern,
                              .since_epoch_ns = now - config->epoch_ns,
@@ -180,79 +242,90 @@ static void read_messages(struct receiver *receiver, int socket, uint32_t messag
     ub_run_flush(&tally.run, config->window_words, &tally.arrivals);
     ub_inbox_renew(&receiver->inbox, messages);
     ub_add(&receiver->stats->read_messages, messages);
-    account(receiver->stats, &tally, now);
+    account_call(receiver->stats, &tally, now);
     if (config->milliseconds != NULL && now > config->epoch_ns)
         ub_milliseconds_add(config->milliseconds, now - config->epoch_ns,
                             (uint32_t)tally.arrivals.received);
     if (config->work_ns != 0)
-        work(config, tally.read, now);
+        work(receiver, tally.read);
 }
 
-static void loop(struct receiver *receiver) {
-    const struct ub_receive_config *config = receiver->config;
+/* The messages that one call returned, or -errno. */
+static int receive(struct receiver *receiver, int socket) {
     const struct ub_wait_way *wait = receiver->wait;
-    struct ub_receive_stats *stats = receiver->stats;
-    while (!ub_stopped(config->control) && !faulty(config)) {
-        int socket = wait->next(&receiver->turns);
-        if (socket < 0)
-            continue;
-        int messages = receiver->call->receive(&receiver->inbox, socket, wait->flags);
-        ub_add(&stats->receive_calls, 1);
-        ub_set(&stats->last_cpu, (uint64_t)sched_getcpu() + 1);
-        if (wait->told != NULL)
-            wait->told(&receiver->turns, messages > 0 ? (uint32_t)messages : 0);
-        if (messages < 0)
-            account_error(stats, -messages);
-        else
-            read_messages(receiver, socket, (uint32_t)messages);
+    int messages = receiver->call->receive(&receiver->inbox, socket, wait->flags);
+    ub_add(&receiver->stats->receive_calls, 1);
+    ub_set(&receiver->stats->last_cpu, (uint64_t)sched_getcpu() + 1);
+    if (wait->received != NULL)
+        wait->received(&receiver->wait_state, messages > 0 ? (uint32_t)messages : 0);
+    if (messages < 0)
+        account_error(receiver->stats, -messages);
+    return messages;
+}
+
+static void receive_loop(struct receiver *receiver) {
+    const struct ub_receive_config *config = receiver->config;
+    struct ub_wait_state *wait_state = &receiver->wait_state;
+    receiver->progress_ns = ub_now_ns();
+    while (!ub_stopped(config->control) && !fault_due(config)) {
+        int socket = receiver->wait->next(wait_state);
+        int messages = socket < 0 ? 0 : receive(receiver, socket);
+        uint64_t now = ub_now_ns();
+        note_progress(receiver, messages, now);
+        if (messages > 0)
+            read_messages(receiver, socket, (uint32_t)messages, now);
+        if (wait_state->until_ns > receiver->progress_ns)
+            receiver->progress_ns = wait_state->until_ns;
     }
     if (config->fault == UB_FAULT_HANG)
         hang(config);
 }
 
-/* Everything the loop needs; 0 or -errno. */
-static int make(struct receiver *receiver) {
+/* Each release follows its own prepare, also one that failed, and no other. */
+static int run_wait(struct receiver *receiver) {
+    const struct ub_wait_way *wait = receiver->wait;
+    int error = wait->prepare == NULL ? 0 : wait->prepare(&receiver->wait_state);
+    if (error == 0)
+        receive_loop(receiver);
+    if (wait->release != NULL)
+        wait->release(&receiver->wait_state);
+    return error;
+}
+
+static int run_call(struct receiver *receiver) {
     const struct ub_receive_config *config = receiver->config;
     uint32_t most = receiver->call->messages_max;
     uint32_t batch = config->batch < most ? config->batch : most;
-    receiver->turns = (struct ub_turns){.config = config,
-                                        .stats = receiver->stats,
-                                        .sockets = sockets_of(config),
-                                        .socket_count = socket_count_of(config),
-                                        .batch = batch,
-                                        .epoll = -1};
-    if (config->read == UB_READ_VERIFY) {
-        receiver->pattern = ub_allocate(config->size_bytes);
-        if (receiver->pattern == NULL)
-            return -ENOMEM;
-        ub_pattern_write(receiver->pattern, config->size_bytes);
-    }
-    int error = ub_inbox_make(&receiver->inbox, config, batch,
-                              receiver->read->copies ? config->room_bytes : 0);
-    if (error != 0 || receiver->wait->prepare == NULL)
-        return error;
-    return receiver->wait->prepare(&receiver->turns);
-}
-
-static void release(struct receiver *receiver) {
-    if (receiver->wait->release != NULL)
-        receiver->wait->release(&receiver->turns);
-    ub_inbox_release(&receiver->inbox);
-    free(receiver->pattern);
+    uint32_t room_bytes = receiver->read->copies ? config->room_bytes : 0;
+    receiver->wait_state.batch = batch;
+    int error = receiver->call->prepare(&receiver->inbox, config, batch, room_bytes);
+    if (error == 0)
+        error = run_wait(receiver);
+    receiver->call->release(&receiver->inbox);
+    return error;
 }
 
 int ub_receive(const struct ub_receive_config *config, struct ub_receive_stats *stats) {
-    int error = check_config(config, stats);
+    if (stats == NULL || ub_receive_check(config) != NULL)
+        return -EINVAL;
+    int error = ub_sockets_return(config->sockets, config->socket_count, SO_RCVTIMEO);
     if (error != 0)
         return error;
     struct receiver receiver = {.config = config,
                                 .stats = stats,
-                                .call = calls[config->call],
-                                .wait = waits[config->wait],
-                                .read = reads[config->read]};
-    error = make(&receiver);
-    if (error == 0)
-        loop(&receiver);
-    release(&receiver);
+                                .call = ub_receive_way_of(config->call),
+                                .wait = ub_wait_way_of(config->wait),
+                                .read = ub_read_way_of(config->read),
+                                .wait_state = {.config = config, .stats = stats, .epoll = -1}};
+    if (config->work_ns != 0)
+        receiver.reading_ns = reading_cost_ns();
+    if (config->read == UB_READ_VERIFY) {
+        receiver.pattern = ub_allocate(config->size_bytes);
+        if (receiver.pattern == NULL)
+            return -ENOMEM;
+        ub_pattern_write(receiver.pattern, config->size_bytes);
+    }
+    error = run_call(&receiver);
+    free(receiver.pattern);
     return error;
 }

@@ -2,9 +2,12 @@
  * The frame of every sending loop: wait for the start, pace, offer, account.
  *
  * Owns which flow sends how many packets and when, and what an errno means for the counts. Must
- * never build a message (outbox.c) or make the call that offers it (send_*.c).
+ * never build a message (outbox.c) or make the call that offers it (send.c).
  */
-#include "sending.h"
+#include "outbox.h"
+#include "send.h"
+#include "series.h"
+#include "zerocopy.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -15,12 +18,6 @@ _Static_assert(offsetof(struct ub_send_stats, last_cpu) == 15 * sizeof(uint64_t)
 enum { FIRST_MESSAGES = 16 };
 static const uint64_t CALL_NS = 20000000; /* that a call should last at most */
 
-/* The registry: a new way of sending is a row here, a file, and an enum constant. */
-static const struct ub_send_way *const ways[] = {
-    [UB_SEND_SENDMMSG] = &ub_send_sendmmsg,
-    [UB_SEND_SEND] = &ub_send_send,
-};
-
 struct sender {
     const struct ub_send_config *config;
     struct ub_send_stats *stats;
@@ -29,62 +26,78 @@ struct sender {
     struct ub_zerocopy zerocopy; /* only with config->zerocopy */
     struct ub_pacer pacer;
     uint32_t batch;     /* messages per call at most */
-    uint32_t limit;     /* and for now */
-    uint64_t *attempts; /* of each flow, by this ub_send; the stats may go on from an earlier one */
+    uint32_t limit;     /* and at present, see adapt() */
+    uint64_t *attempts; /* of each flow, by this ub_send; the stats may continue an earlier one */
     uint64_t attempted; /* their sum */
 };
 
-/* Whether the datagrams of a message make sense: none empty, and headers in all of them or none. */
-static int segments_valid(const struct ub_send_config *config) {
+/* ---- what a config may be -------------------------------------------------------------------- */
+
+/* Headers stand in all datagrams of a message or in none, and none is empty. */
+static const char *check_segments(const struct ub_send_config *config) {
     uint32_t size_bytes = config->size_bytes, tail_bytes = config->tail_bytes;
     if (config->gso_segments <= 1)
-        return tail_bytes == 0;
-    if (config->gso_segments > UB_SEGMENTS_MAX || size_bytes == 0)
-        return 0;
+        return tail_bytes == 0 ? NULL : "tail_bytes: 0 without gso_segments";
+    if (config->gso_segments > UB_SEGMENTS_MAX)
+        return "gso_segments: 0 to UB_SEGMENTS_MAX";
+    if (size_bytes == 0)
+        return "size_bytes: at least 1 with gso_segments";
     if ((uint64_t)config->gso_segments * size_bytes > UB_MESSAGE_BYTES_MAX)
-        return 0;
-    if (tail_bytes == 0)
-        return 1;
-    return tail_bytes <= size_bytes &&
-           (tail_bytes >= UB_HEADER_BYTES || size_bytes < UB_HEADER_BYTES);
+        return "gso_segments: UB_MESSAGE_BYTES_MAX bytes at most";
+    if (tail_bytes > size_bytes)
+        return "tail_bytes: up to size_bytes";
+    if (tail_bytes != 0 && tail_bytes < UB_HEADER_BYTES && size_bytes >= UB_HEADER_BYTES)
+        return "tail_bytes: at least UB_HEADER_BYTES, as size_bytes";
+    return NULL;
 }
 
-static int check_socket(const struct ub_send_config *config, int socket) {
-    int zerocopy = 0;
-    socklen_t bytes = sizeof zerocopy;
-    int error = ub_socket_comes_back(socket, SO_SNDTIMEO);
-    if (error != 0 || !config->zerocopy)
-        return error;
-    /* Without SO_ZEROCOPY the kernel ignores MSG_ZEROCOPY, and no completion would ever come. */
-    (void)getsockopt(socket, SOL_SOCKET, SO_ZEROCOPY, &zerocopy, &bytes);
-    return zerocopy ? 0 : -EINVAL;
-}
-
-static int check_config(const struct ub_send_config *config, const struct ub_send_stats *stats) {
-    if (config == NULL || stats == NULL || config->control == NULL)
-        return -EINVAL;
-    if (config->call >= sizeof ways / sizeof *ways)
-        return -EINVAL;
-    if (config->batch == 0 || config->batch > UB_BATCH_MAX)
-        return -EINVAL;
-    if (config->size_bytes > UB_PAYLOAD_BYTES_MAX || !segments_valid(config))
-        return -EINVAL;
-    if (config->flow_count == 0 || config->flow_count > UB_FLOWS_MAX)
-        return -EINVAL;
-    if (config->sockets == NULL || config->flows == NULL || config->sequences == NULL)
-        return -EINVAL;
-    /* A datagram without payload has nothing to copy, and gets no completion. */
-    if (config->zerocopy && (config->zerocopy_next == NULL || config->size_bytes == 0))
-        return -EINVAL;
-    if (config->rate_pps > UB_RATE_PPS_MAX || config->end_ns <= config->start_ns)
-        return -EINVAL;
-    for (uint32_t flow = 0; flow < config->flow_count; flow++) {
-        int error = check_socket(config, config->sockets[flow]);
-        if (error != 0)
-            return error;
+static const char *check_sockets(const struct ub_send_config *config) {
+    if (config->zerocopy && config->zerocopy_next == NULL)
+        return "zerocopy_next: not NULL with zerocopy";
+    if (config->zerocopy && config->size_bytes == 0)
+        return "zerocopy: only with a payload: without one nothing is copied or completed";
+    int error = ub_sockets_return(config->sockets, config->flow_count, SO_SNDTIMEO);
+    if (error == -EINVAL)
+        return "sockets: with SO_SNDTIMEO set";
+    for (uint32_t flow = 0; error == 0 && config->zerocopy && flow < config->flow_count; flow++) {
+        /* Without SO_ZEROCOPY the kernel ignores MSG_ZEROCOPY: no completion ever comes. */
+        int zerocopy = 0;
+        socklen_t bytes = sizeof zerocopy;
+        (void)getsockopt(config->sockets[flow], SOL_SOCKET, SO_ZEROCOPY, &zerocopy, &bytes);
+        if (!zerocopy)
+            return "sockets: with SO_ZEROCOPY set";
     }
-    return 0;
+    return NULL;
 }
+
+const char *ub_send_check(const struct ub_send_config *config) {
+    if (config == NULL)
+        return "config: not NULL";
+    if (config->control == NULL)
+        return "control: not NULL";
+    if (ub_send_way_of(config->call) == NULL)
+        return "call: a way of sending";
+    if (config->batch == 0 || config->batch > UB_BATCH_MAX)
+        return "batch: 1 to UB_BATCH_MAX";
+    if (config->flow_count == 0 || config->flow_count > UB_FLOWS_MAX)
+        return "flow_count: 1 to UB_FLOWS_MAX";
+    if (config->sockets == NULL)
+        return "sockets: not NULL";
+    if (config->flows == NULL)
+        return "flows: not NULL";
+    if (config->sequences == NULL)
+        return "sequences: not NULL";
+    if (config->size_bytes > UB_MESSAGE_BYTES_MAX)
+        return "size_bytes: 0 to UB_MESSAGE_BYTES_MAX";
+    if (config->rate_pps > UB_RATE_PPS_MAX)
+        return "rate_pps: 0 to UB_RATE_PPS_MAX";
+    if (config->end_ns <= config->start_ns)
+        return "end_ns: after start_ns";
+    const char *refused = check_segments(config);
+    return refused != NULL ? refused : check_sockets(config);
+}
+
+/* ---- the loop -------------------------------------------------------------------------------- */
 
 static void wait_for_start(const struct ub_send_config *config) {
     uint64_t now = ub_now_ns();
@@ -94,9 +107,9 @@ static void wait_for_start(const struct ub_send_config *config) {
     }
 }
 
-/* What `count` leaves to a flow: its even share, fixed beforehand, so that a flow whose call took
+/* What `count` leaves to a flow: its even share, fixed beforehand, so that a flow whose call sent
  * nothing gets its packets in a later turn. */
-static uint64_t left_to_flow(const struct sender *sender, uint32_t flow) {
+static uint64_t flow_remainder(const struct sender *sender, uint32_t flow) {
     const struct ub_send_config *config = sender->config;
     if (config->count == 0)
         return UINT64_MAX;
@@ -104,35 +117,35 @@ static uint64_t left_to_flow(const struct sender *sender, uint32_t flow) {
     return even + (flow < config->count % config->flow_count) - sender->attempts[flow];
 }
 
-/* The flow whose turn it is, from `flow` on; there is one as long as count is not reached. */
+/* The flow whose turn it is, from `flow` on; there is one until count is reached. */
 static uint32_t next_flow(const struct sender *sender, uint32_t flow) {
     for (;; flow++) {
         if (flow >= sender->config->flow_count)
             flow = 0;
-        if (left_to_flow(sender, flow) != 0)
+        if (flow_remainder(sender, flow) != 0)
             return flow;
     }
 }
 
-/* Packets for the flow's next call: what the pacer has and count leaves, within the limit. Whole
- * messages only, but for the last one of a count, and for what is still owed at the end. */
+/* Packets for the flow's next call: what is due and count leaves, within the limit. Whole messages
+ * only, except the last one of a count and what is still owed at the end. */
 static uint32_t packets_for(struct sender *sender, uint32_t flow, uint64_t now_ns) {
     uint32_t segments = sender->box.segments;
     uint64_t packets = ub_pacer_available(&sender->pacer, now_ns, &sender->stats->stalled_packets);
-    uint64_t left = left_to_flow(sender, flow);
+    uint64_t remainder = flow_remainder(sender, flow);
     if (packets > (uint64_t)sender->limit * segments)
         packets = (uint64_t)sender->limit * segments;
-    if (packets >= left)
-        return (uint32_t)left;
+    if (packets >= remainder)
+        return (uint32_t)remainder;
     if (segments > 1 && now_ns < sender->config->end_ns)
         packets -= packets % segments;
     return (uint32_t)packets;
 }
 
-/* What one message of the flow needs to be due. */
-static uint64_t packets_awaited(const struct sender *sender, uint32_t flow) {
-    uint64_t left = left_to_flow(sender, flow);
-    return left < sender->box.segments ? left : sender->box.segments;
+/* Packets that must be due before one message of the flow can go. */
+static uint64_t message_packets(const struct sender *sender, uint32_t flow) {
+    uint64_t remainder = flow_remainder(sender, flow);
+    return remainder < sender->box.segments ? remainder : sender->box.segments;
 }
 
 static int finished(const struct sender *sender, uint64_t now_ns) {
@@ -142,8 +155,8 @@ static int finished(const struct sender *sender, uint64_t now_ns) {
     return config->count != 0 && sender->attempted >= config->count;
 }
 
-/* A call that took nothing; the attempts it used up, out of the packets of its first message: 0
- * where it is made again. */
+/* A call that sent nothing; the attempts it used up, out of the packets of its first message: 0 if
+ * the call is repeated. */
 static uint64_t account_error(struct ub_send_stats *stats, int error, uint64_t packets) {
     uint64_t *counter;
     switch (error) {
@@ -152,7 +165,7 @@ static uint64_t account_error(struct ub_send_stats *stats, int error, uint64_t p
     case EAGAIN: /* EWOULDBLOCK is the same number on Linux */
         ub_add(&stats->eagain, 1);
         return 0;
-    case ENOBUFS: /* with zero copy: too many completions that nobody read, net.core.optmem_max */
+    case ENOBUFS: /* with zero copy: too many unread completions, net.core.optmem_max */
         ub_add(&stats->enobufs, 1);
         return 0;
     case EPERM:
@@ -164,7 +177,7 @@ static uint64_t account_error(struct ub_send_stats *stats, int error, uint64_t p
     case EMSGSIZE:
         counter = &stats->emsgsize;
         break;
-    default: /* EINVAL and EIO among them: GSO that the kernel or the route cannot do */
+    default: /* EINVAL and EIO, too: GSO that the kernel or the route cannot do */
         ub_set(&stats->last_errno, (uint64_t)error);
         counter = &stats->other_errors;
     }
@@ -172,43 +185,44 @@ static uint64_t account_error(struct ub_send_stats *stats, int error, uint64_t p
     return packets;
 }
 
-/* What the kernel took, in packets; a call that stopped half way took whole messages only. */
-static uint64_t account_taken(struct sender *sender, uint32_t packets, uint32_t messages,
-                              uint32_t taken) {
+/* The packets that the kernel took; a call that stopped half way took whole messages only. */
+static uint64_t account_sent(struct sender *sender, uint32_t packets, uint32_t messages,
+                             uint32_t sent_messages) {
     struct ub_send_stats *stats = sender->stats;
     const struct ub_outbox *box = &sender->box;
-    uint64_t sent = taken == messages ? packets : (uint64_t)taken * box->segments;
+    uint64_t sent = sent_messages == messages ? packets : (uint64_t)sent_messages * box->segments;
     uint32_t size_bytes = sender->config->size_bytes;
     ub_add(&stats->sent_packets, sent);
     ub_add(&stats->sent_bytes,
-           sent * size_bytes - (uint64_t)taken * (size_bytes - box->tail_bytes));
-    ub_add(&stats->sent_messages, taken);
-    if (taken < messages)
+           sent * size_bytes - (uint64_t)sent_messages * (size_bytes - box->tail_bytes));
+    ub_add(&stats->sent_messages, sent_messages);
+    if (sent_messages < messages)
         ub_add(&stats->partial_calls, 1);
     return sent;
 }
 
-static void account(struct sender *sender, const struct ub_offer *offer, uint32_t messages,
-                    int taken) {
+/* `result`: messages that the kernel took, or -errno. */
+static void account_call(struct sender *sender, const struct ub_offer *offer, uint32_t messages,
+                         int result) {
     uint32_t segments = sender->box.segments, packets = offer->packets;
     uint64_t attempts;
-    if (taken < 0) {
-        attempts = account_error(sender->stats, -taken, packets < segments ? packets : segments);
+    if (result < 0) {
+        attempts = account_error(sender->stats, -result, packets < segments ? packets : segments);
     } else {
         /* A call that stopped half way hides the errno of the message it stopped at (net/socket.c,
-         * __sys_sendmmsg). That message was not sent; it is offered again, and tells then if the
-         * error lasts. A pending ICMP error does not: the hidden call has consumed it. */
-        attempts = account_taken(sender, packets, messages, (uint32_t)taken);
+         * __sys_sendmmsg). That message was not sent; it is offered again, and returns the error
+         * then if it lasts. A pending ICMP error does not: the hidden call has consumed it. */
+        attempts = account_sent(sender, packets, messages, (uint32_t)result);
         sender->config->sequences[offer->flow] += attempts;
     }
     sender->attempts[offer->flow] += attempts;
     sender->attempted += attempts;
-    sender->pacer.given += attempts;
+    sender->pacer.next += attempts;
     ub_add(&sender->stats->attempted_packets, attempts);
     ub_add(&sender->stats->send_calls, 1);
 }
 
-/* How late the call was for each message that it sent; a message is due with its last datagram. */
+/* How late the call was for each message it sent; a message is due with its last datagram. */
 static void note_pacing(struct sender *sender, const struct ub_offer *offer, uint64_t sent,
                         uint64_t begun_ns) {
     uint64_t since_start_ns = begun_ns - sender->config->start_ns;
@@ -222,8 +236,7 @@ static void note_pacing(struct sender *sender, const struct ub_offer *offer, uin
     }
 }
 
-/* What the call is to offer, and when it was due. */
-static struct ub_offer make_offer(const struct sender *sender, uint32_t flow, uint32_t packets,
+static struct ub_offer next_offer(const struct sender *sender, uint32_t flow, uint32_t packets,
                                   uint64_t now_ns) {
     const struct ub_send_config *config = sender->config;
     struct ub_offer offer = {.flow = flow, .packets = packets};
@@ -231,57 +244,59 @@ static struct ub_offer make_offer(const struct sender *sender, uint32_t flow, ui
     if (config->zerocopy)
         offer.first_slot = sender->zerocopy.bank * sender->zerocopy.batch;
     if (config->rate_pps != 0)
-        offer.due = ub_due_at(sender->pacer.given, config->rate_pps);
+        offer.due = ub_due_at(sender->pacer.next, config->rate_pps);
     else
         offer.due.since_start_ns = now_ns - config->start_ns;
     return offer;
 }
 
-/* SO_SNDTIMEO is anew for each message: on a socket that drains slowly but steadily a call lasts as
- * long as all that it offers, whatever the end and stop say. So it offers no more than went in the
- * time a call should last, and little at first, when nobody knows. */
-static void adapt(struct sender *sender, int taken, uint64_t took_ns) {
-    if (took_ns > CALL_NS) {
-        uint64_t went = taken > 0 ? (uint64_t)taken * CALL_NS / took_ns : 0;
-        sender->limit = went > 1 ? (uint32_t)went : 1;
-    } else if (sender->limit < sender->batch && taken == (int)sender->limit &&
-               took_ns < CALL_NS / 2) {
+/* SO_SNDTIMEO starts again for each message: on a socket that drains slowly but steadily a call
+ * lasts as long as all it offers, regardless of the end and stop. So it offers no more than was
+ * sent in the time a call should last, and little at first, when that is unknown. */
+static void adapt(struct sender *sender, int result, uint64_t duration_ns) {
+    if (duration_ns > CALL_NS) {
+        uint64_t fitting = result > 0 ? (uint64_t)result * CALL_NS / duration_ns : 0;
+        sender->limit = fitting > 1 ? (uint32_t)fitting : 1;
+    } else if (sender->limit < sender->batch && result == (int)sender->limit &&
+               duration_ns < CALL_NS / 2) {
         sender->limit = sender->limit < sender->batch / 2 ? 2 * sender->limit : sender->batch;
     }
 }
 
 /* One call on a flow; the time after it. */
-static uint64_t offer(struct sender *sender, uint32_t flow, uint32_t packets, uint64_t begun_ns) {
+static uint64_t send_to_flow(struct sender *sender, uint32_t flow, uint32_t packets,
+                             uint64_t begun_ns) {
     const struct ub_send_config *config = sender->config;
-    struct ub_offer what = make_offer(sender, flow, packets, begun_ns);
-    uint32_t messages = ub_outbox_fill(&sender->box, config, &what);
-    int taken = sender->way->offer(config->sockets[flow], sender->box.messages + what.first_slot,
-                                   messages, config->zerocopy ? MSG_ZEROCOPY : 0);
+    struct ub_offer offer = next_offer(sender, flow, packets, begun_ns);
+    uint32_t messages = ub_outbox_fill(&sender->box, config, &offer);
+    int result = sender->way->offer(config->sockets[flow], sender->box.messages + offer.first_slot,
+                                    messages, config->zerocopy ? MSG_ZEROCOPY : 0);
     uint64_t now_ns = ub_now_ns();
     uint64_t sent_before = sender->stats->sent_packets;
-    account(sender, &what, messages, taken);
-    adapt(sender, taken, now_ns - begun_ns);
+    account_call(sender, &offer, messages, result);
+    adapt(sender, result, now_ns - begun_ns);
     uint64_t sent = sender->stats->sent_packets - sent_before;
     if (config->pacing != NULL && config->rate_pps != 0)
-        note_pacing(sender, &what, sent, begun_ns);
+        note_pacing(sender, &offer, sent, begun_ns);
     if (config->milliseconds != NULL)
         ub_milliseconds_add(config->milliseconds, now_ns - config->start_ns, (uint32_t)sent);
     if (config->zerocopy)
-        ub_zerocopy_offered(&sender->zerocopy, flow, messages, taken);
+        ub_zerocopy_offered(&sender->zerocopy, flow, messages, result);
     return now_ns;
 }
 
-/* What is still owed when the loop has left by itself was given up, too. */
-static void settle(struct sender *sender) {
+/* What is still owed when the loop ended by itself was given up, too. */
+static void give_up_rest(struct sender *sender) {
     const struct ub_send_config *config = sender->config;
-    uint64_t left = config->count == 0 ? UINT64_MAX : config->count - sender->attempted;
+    uint64_t remainder = config->count == 0 ? UINT64_MAX : config->count - sender->attempted;
     if (config->rate_pps == 0 || ub_stopped(config->control))
         return;
     uint64_t owed = ub_pacer_owed(&sender->pacer, config->end_ns);
-    ub_pacer_give_up(&sender->pacer, owed < left ? owed : left, &sender->stats->stalled_packets);
+    ub_pacer_give_up(&sender->pacer, owed < remainder ? owed : remainder,
+                     &sender->stats->stalled_packets);
 }
 
-static void loop(struct sender *sender) {
+static void send_loop(struct sender *sender) {
     const struct ub_send_config *config = sender->config;
     struct ub_send_stats *stats = sender->stats;
     uint32_t flow = 0;
@@ -293,7 +308,7 @@ static void loop(struct sender *sender) {
             if (now >= config->end_ns)
                 break;
             now =
-                ub_pacer_wait(&sender->pacer, now, packets_awaited(sender, flow), config->control);
+                ub_pacer_wait(&sender->pacer, now, message_packets(sender, flow), config->control);
             continue;
         }
         if (config->zerocopy && !ub_zerocopy_ready(&sender->zerocopy)) {
@@ -304,7 +319,7 @@ static void loop(struct sender *sender) {
         if (first)
             ub_set(&stats->first_ns, now);
         /* The time after one call is the time before the next: one clock read a call. */
-        now = offer(sender, flow, packets, now);
+        now = send_to_flow(sender, flow, packets, now);
         if (first && config->rate_pps != 0)
             ub_set(&stats->first_packets, stats->sent_packets);
         ub_set(&stats->last_ns, now);
@@ -313,12 +328,12 @@ static void loop(struct sender *sender) {
     }
 }
 
-/* Everything the loop needs; -ENOMEM where memory is short. */
-static int make(struct sender *sender) {
+/* Everything the loop needs; -ENOMEM if memory is short. */
+static int prepare(struct sender *sender) {
     const struct ub_send_config *config = sender->config;
     uint32_t slots = sender->batch;
     if (config->zerocopy) {
-        int error = ub_zerocopy_make(&sender->zerocopy, config, sender->stats, sender->batch);
+        int error = ub_zerocopy_prepare(&sender->zerocopy, config, sender->stats, sender->batch);
         if (error != 0)
             return error;
         slots *= sender->zerocopy.banks;
@@ -326,7 +341,7 @@ static int make(struct sender *sender) {
     sender->attempts = ub_allocate(config->flow_count * sizeof *sender->attempts);
     if (sender->attempts == NULL)
         return -ENOMEM;
-    return ub_outbox_make(&sender->box, config, slots);
+    return ub_outbox_prepare(&sender->box, config, slots);
 }
 
 static void release(struct sender *sender) {
@@ -336,19 +351,21 @@ static void release(struct sender *sender) {
 }
 
 int ub_send(const struct ub_send_config *config, struct ub_send_stats *stats) {
-    int error = check_config(config, stats);
+    if (stats == NULL || ub_send_check(config) != NULL)
+        return -EINVAL;
+    int error = ub_sockets_return(config->sockets, config->flow_count, SO_SNDTIMEO);
     if (error != 0)
         return error;
-    struct sender sender = {.config = config, .stats = stats, .way = ways[config->call]};
+    struct sender sender = {.config = config, .stats = stats, .way = ub_send_way_of(config->call)};
     sender.batch =
         config->batch < sender.way->messages_max ? config->batch : sender.way->messages_max;
     sender.limit = sender.batch < FIRST_MESSAGES ? sender.batch : FIRST_MESSAGES;
-    error = make(&sender);
+    error = prepare(&sender);
     if (error == 0) {
         ub_pacer_init(&sender.pacer, config);
         wait_for_start(config);
-        loop(&sender);
-        settle(&sender);
+        send_loop(&sender);
+        give_up_rest(&sender);
         if (config->zerocopy)
             ub_zerocopy_finish(&sender.zerocopy);
     }

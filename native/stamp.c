@@ -1,12 +1,14 @@
 /*
  * The kernel's own time of a datagram's arrival, which splits its delay in two.
  *
- * Owns what SO_TIMESTAMPNS says. Must never stand in for the delay itself, which needs no kernel.
+ * Owns the reading of SO_TIMESTAMPNS. Must never replace the delay itself, which needs no kernel.
  */
-#include "receiving.h"
+#include "read.h"
+
+#include "series.h"
 
 /* The stamp is of CLOCK_REALTIME, taken in netif_rx or GRO (net/core/dev.c, net_timestamp_check),
- * one for each skb. 0 where the message has none. */
+ * one for each skb. 0 if the message has none. */
 static uint64_t stamp_ns(const struct mmsghdr *message) {
     struct msghdr *head = (struct msghdr *)&message->msg_hdr;
     struct timespec stamp = {0};
@@ -17,21 +19,6 @@ static uint64_t stamp_ns(const struct mmsghdr *message) {
     return (uint64_t)stamp.tv_sec * UB_SECOND_NS + (uint64_t)stamp.tv_nsec;
 }
 
-uint64_t ub_realtime_ahead_ns(uint64_t now_ns) {
-    enum { TRIES = 5, NEAR_NS = 1000 };
-    uint64_t least = UINT64_MAX, ahead = 0;
-    for (int try = 0; try < TRIES && least > NEAR_NS; try++) {
-        uint64_t real_ns = ub_clock_ns(CLOCK_REALTIME), after_ns = ub_now_ns();
-        uint64_t apart = after_ns - now_ns;
-        if (apart < least) {
-            least = apart;
-            ahead = real_ns - (now_ns + apart / 2);
-        }
-        now_ns = after_ns;
-    }
-    return ahead;
-}
-
 void ub_note_stamp(const struct ub_tally *tally, const uint8_t *header) {
     const struct ub_receive_config *config = tally->config;
     uint64_t stamp = stamp_ns(tally->message);
@@ -39,6 +26,6 @@ void ub_note_stamp(const struct ub_tally *tally, const uint8_t *header) {
         return;
     uint64_t stamped_ns = stamp - tally->realtime_ahead_ns - config->epoch_ns;
     uint64_t stack_ns = stamped_ns - ub_header_time_ns(header);
-    ub_histogram_add(config->stack, (int64_t)(stack_ns << 16) / 65536);
+    ub_histogram_add(config->stack, ub_signed48(stack_ns));
     ub_histogram_add(config->application, (int64_t)(tally->since_epoch_ns - stamped_ns));
 }

@@ -1,35 +1,36 @@
 /*
  * The TCP baseline: a pair of loops that write and read streams, and count bytes at both ends.
  *
- * Owns all of it but pacing. Must never make up a packet: a stream has none, so that "packets" are
- * writes, and at the receiver as many as its bytes amount to. There is no header and no window.
+ * Owns all of it but pacing. A stream has no packets, header or window: "packets" are writes, and
+ * at the receiver as many as its bytes amount to.
  */
-#include "internal.h"
+#include "pacer.h"
 
 #include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
-enum { SLICE_MS = 50 };
-
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static int check_send(const struct ub_send_config *config, const struct ub_send_stats *stats) {
-    if (config == NULL || stats == NULL || config->control == NULL || config->sockets == NULL)
-        return -EINVAL;
-    if (config->size_bytes == 0 || config->size_bytes > UB_PAYLOAD_BYTES_MAX)
-        return -EINVAL;
+const char *ub_stream_send_check(const struct ub_send_config *config) {
+    if (config == NULL)
+        return "config: not NULL";
+    if (config->control == NULL)
+        return "control: not NULL";
     if (config->flow_count == 0 || config->flow_count > UB_FLOWS_MAX)
-        return -EINVAL;
-    if (config->rate_pps > UB_RATE_PPS_MAX || config->end_ns <= config->start_ns)
-        return -EINVAL;
-    for (uint32_t flow = 0; flow < config->flow_count; flow++) {
-        int error = ub_socket_comes_back(config->sockets[flow], SO_SNDTIMEO);
-        if (error != 0)
-            return error;
-    }
-    return 0;
+        return "flow_count: 1 to UB_FLOWS_MAX";
+    if (config->sockets == NULL)
+        return "sockets: not NULL";
+    if (config->size_bytes == 0 || config->size_bytes > UB_MESSAGE_BYTES_MAX)
+        return "size_bytes: 1 to UB_MESSAGE_BYTES_MAX";
+    if (config->rate_pps > UB_RATE_PPS_MAX)
+        return "rate_pps: 0 to UB_RATE_PPS_MAX";
+    if (config->end_ns <= config->start_ns)
+        return "end_ns: after start_ns";
+    if (ub_sockets_return(config->sockets, config->flow_count, SO_SNDTIMEO) == -EINVAL)
+        return "sockets: with SO_SNDTIMEO set";
+    return NULL;
 }
 
 struct stream_sender {
@@ -37,18 +38,18 @@ struct stream_sender {
     struct ub_send_stats *stats;
     struct ub_pacer pacer;
     uint8_t *bytes;    /* of one write */
-    uint32_t *written; /* of each flow's write under way */
-    uint64_t begun;    /* writes by this call; the stats may go on from an earlier one */
+    uint32_t *written; /* of each flow's unfinished write */
+    uint64_t begun;    /* writes by this call; the stats may continue an earlier one */
 };
 
-/* One call on a flow; 0, or -errno where the stream is broken. */
+/* One call on a flow; 0, or -errno if the stream is broken. */
 static int write_some(struct stream_sender *sender, uint32_t flow) {
     const struct ub_send_config *config = sender->config;
     struct ub_send_stats *stats = sender->stats;
     uint32_t *written = &sender->written[flow];
     if (*written == 0) {
         sender->begun++;
-        sender->pacer.given++;
+        sender->pacer.next++;
         ub_add(&stats->attempted_packets, 1);
     }
     ssize_t sent = send(config->sockets[flow], sender->bytes + *written,
@@ -72,21 +73,21 @@ static int write_some(struct stream_sender *sender, uint32_t flow) {
     return 0;
 }
 
-static int stream_loop(struct stream_sender *sender) {
+static int send_loop(struct stream_sender *sender) {
     const struct ub_send_config *config = sender->config;
     struct ub_send_stats *stats = sender->stats;
     uint32_t flow = 0;
     uint64_t now = ub_now_ns();
     while (!ub_stopped(config->control) && now < sender->pacer.leave_ns) {
-        int under_way = sender->written[flow] != 0;
-        if (!under_way && config->count != 0 && sender->begun == config->count)
+        int unfinished = sender->written[flow] != 0;
+        if (!unfinished && config->count != 0 && sender->begun == config->count)
             break;
         if (now < config->start_ns) {
             ub_sleep_slice(now, config->start_ns);
             now = ub_now_ns();
             continue;
         }
-        if (!under_way && ub_pacer_available(&sender->pacer, now, &stats->stalled_packets) == 0) {
+        if (!unfinished && ub_pacer_available(&sender->pacer, now, &stats->stalled_packets) == 0) {
             if (now >= config->end_ns)
                 break;
             now = ub_pacer_wait(&sender->pacer, now, 1, config->control);
@@ -103,7 +104,7 @@ static int stream_loop(struct stream_sender *sender) {
         now = ub_now_ns();
         ub_set(&stats->last_ns, now);
         ub_set(&stats->last_cpu, (uint64_t)sched_getcpu() + 1);
-        /* A write under way is finished first: a stream keeps its order. */
+        /* An unfinished write comes first: a stream keeps its order. */
         if (sender->written[flow] == 0)
             flow = (flow + 1) % config->flow_count;
     }
@@ -111,7 +112,9 @@ static int stream_loop(struct stream_sender *sender) {
 }
 
 int ub_stream_send(const struct ub_send_config *config, struct ub_send_stats *stats) {
-    int error = check_send(config, stats);
+    if (stats == NULL || ub_stream_send_check(config) != NULL)
+        return -EINVAL;
+    int error = ub_sockets_return(config->sockets, config->flow_count, SO_SNDTIMEO);
     if (error != 0)
         return error;
     struct stream_sender sender = {.config = config, .stats = stats};
@@ -121,7 +124,7 @@ int ub_stream_send(const struct ub_send_config *config, struct ub_send_stats *st
     if (sender.bytes != NULL && sender.written != NULL) {
         ub_pattern_write(sender.bytes, config->size_bytes);
         ub_pacer_init(&sender.pacer, config);
-        error = stream_loop(&sender);
+        error = send_loop(&sender);
     }
     free(sender.bytes);
     free(sender.written);
@@ -130,25 +133,25 @@ int ub_stream_send(const struct ub_send_config *config, struct ub_send_stats *st
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static int check_receive(const struct ub_receive_config *config,
-                         const struct ub_receive_stats *stats) {
-    if (config == NULL || stats == NULL || config->control == NULL || config->sockets == NULL)
-        return -EINVAL;
-    if (config->size_bytes == 0 || config->room_bytes == 0)
-        return -EINVAL;
-    if (config->room_bytes > UB_ROOM_BYTES_MAX || config->size_bytes > UB_PAYLOAD_BYTES_MAX)
-        return -EINVAL;
-    if (config->socket_count == 0 || config->socket_count > UB_FLOWS_MAX)
-        return -EINVAL;
-    for (uint32_t index = 0; index < config->socket_count; index++) {
-        int error = ub_socket_comes_back(config->sockets[index], SO_RCVTIMEO);
-        if (error != 0)
-            return error;
-    }
-    return 0;
+const char *ub_stream_receive_check(const struct ub_receive_config *config) {
+    if (config == NULL)
+        return "config: not NULL";
+    if (config->control == NULL)
+        return "control: not NULL";
+    if (config->room_bytes == 0 || config->room_bytes > UB_ROOM_BYTES_MAX)
+        return "room_bytes: 1 to UB_ROOM_BYTES_MAX";
+    if (config->sockets == NULL)
+        return "sockets: not NULL";
+    if (config->socket_count == 0 || config->socket_count > UB_SOCKETS_MAX)
+        return "socket_count: 1 to UB_SOCKETS_MAX";
+    if (config->size_bytes == 0 || config->size_bytes > UB_MESSAGE_BYTES_MAX)
+        return "size_bytes: 1 to UB_MESSAGE_BYTES_MAX";
+    if (ub_sockets_return(config->sockets, config->socket_count, SO_RCVTIMEO) == -EINVAL)
+        return "sockets: with SO_RCVTIMEO set";
+    return NULL;
 }
 
-/* One call: 0, 1 at the end of the stream, or -errno where it is broken. */
+/* One call: 0, 1 at the end of the stream, or -errno if it is broken. */
 static int read_some(const struct ub_receive_config *config, struct ub_receive_stats *stats,
                      int socket, uint8_t *room) {
     ssize_t length = recv(socket, room, config->room_bytes, 0);
@@ -178,7 +181,7 @@ static int read_some(const struct ub_receive_config *config, struct ub_receive_s
 static int read_ready(const struct ub_receive_config *config, struct ub_receive_stats *stats,
                       struct pollfd *streams, uint8_t *room) {
     ub_add(&stats->wait_calls, 1);
-    if (poll(streams, config->socket_count, SLICE_MS) <= 0)
+    if (poll(streams, config->socket_count, UB_SLICE_MS) <= 0)
         return 0;
     int result = 0;
     for (uint32_t index = 0; index < config->socket_count && result == 0; index++)
@@ -188,7 +191,9 @@ static int read_ready(const struct ub_receive_config *config, struct ub_receive_
 }
 
 int ub_stream_receive(const struct ub_receive_config *config, struct ub_receive_stats *stats) {
-    int result = check_receive(config, stats);
+    if (stats == NULL || ub_stream_receive_check(config) != NULL)
+        return -EINVAL;
+    int result = ub_sockets_return(config->sockets, config->socket_count, SO_RCVTIMEO);
     if (result != 0)
         return result;
     struct pollfd *streams = ub_allocate(config->socket_count * sizeof *streams);

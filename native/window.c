@@ -1,39 +1,25 @@
 /*
- * Which sequence numbers of a flow have arrived: the window and the header they come in.
+ * Which sequence numbers of a flow have arrived: the window.
  *
  * A flow's window is a ring of words, each the bitmap of 32 consecutive sequence numbers and the
  * lap of the ring they belong to, so that one compare-and-swap both notes arrivals and reuses a
- * word. It lies in memory that several workers, maybe several processes, map: nothing here may
- * lock, hold a pointer into it beyond a call, or assume to be alone.
+ * word. It lies in memory that several workers, possibly in several processes, map: nothing here
+ * may lock, keep a pointer into it beyond a call, or assume to be the only writer.
  *
- * What it tells is exact as long as a word has not been reused: `ancient` is said of a word that
- * holds a newer lap, and never of a mere distance. Laps compare serially (RFC 1982); they are 32
- * bits wide, or fewer where the 48-bit sequence numbers wrap round earlier. A gap must therefore
- * stay below half of them: 2^36 packets times the words of the ring, at most 2^47.
+ * Results are exact as long as a word has not been reused: `ancient` means that the word holds a
+ * newer lap, never a mere distance. Laps compare serially (RFC 1982); they are 32 bits wide, or
+ * fewer if the 48-bit sequence numbers wrap earlier. A gap must therefore stay below half of them:
+ * 2^36 packets times the words of the ring, at most 2^47.
  */
-#include "internal.h"
+#include "window.h"
 
 _Static_assert(offsetof(struct ub_flow_state, words) == UB_CACHE_LINE_BYTES,
                "the counts of a flow fill the line before its words");
 _Static_assert(UB_WINDOW_WORD_PACKETS == 32, "a word is 32 bits of lap and 32 of bitmap");
-_Static_assert(UB_HEADER_BYTES == 4 + 2 + 6 + 6, "tag, flow, sequence, time");
 _Static_assert(__atomic_always_lock_free(sizeof(uint64_t), 0),
                "a lock inside an atomic would not reach across processes");
 
 enum { LAP_BITS_MAX = 32, SEQUENCE_BITS = 48, WORD_BITS = 5 };
-
-/* ---- header ---------------------------------------------------------------------------------- */
-
-void ub_header_write(uint8_t *to, uint32_t tag, uint16_t flow, uint64_t sequence,
-                     uint64_t time_ns) {
-    ub_header_put(to, &(struct ub_header){tag, flow, sequence}, time_ns);
-}
-
-/* The high bits of the position are in it, so that a block of bytes that was moved is seen, too. */
-void ub_pattern_write(uint8_t *to, uint32_t bytes) {
-    for (uint32_t at = 0; at < bytes; at++)
-        to[at] = (uint8_t)(at ^ at >> 8);
-}
 
 /* ---- where a flow lies ----------------------------------------------------------------------- */
 
@@ -47,7 +33,6 @@ static size_t stride_bytes(uint32_t window_words) {
                           (size_t)window_words * sizeof(uint64_t));
 }
 
-/* 0 where the arguments make no window. */
 uint64_t ub_flow_state_bytes(uint32_t flow_count, uint32_t window_words) {
     if (flow_count == 0 || flow_count > UB_FLOWS_MAX || !words_valid(window_words))
         return 0;
@@ -69,15 +54,16 @@ void ub_flow_totals_read(const struct ub_flow_state *flows, uint32_t window_word
 
 /* ---- the window ------------------------------------------------------------------------------ */
 
-/* How far lap `a` is ahead of lap `b`, negative where it is behind. */
+/* How far lap `a` is ahead of lap `b`; negative: behind. */
 static int64_t laps_ahead(uint32_t a, uint32_t b, unsigned lap_bits) {
-    /* Moved up to the top bit, the difference wraps where the laps do. */
+    /* Shifted to the top bit, the difference wraps where the laps do. */
     return (int32_t)((a - b) << (LAP_BITS_MAX - lap_bits));
 }
 
-/* Puts `seen` into its word; the bits that were there already, or -1 where the word moved on. */
+/* Puts `seen` into its word; the bits that were set already, or -1 if the word holds a newer lap.
+ */
 static int64_t word_merge(uint64_t *word, uint32_t lap, unsigned lap_bits, uint32_t seen) {
-    /* Relaxed: the word is the whole truth about its packets and orders nothing else. */
+    /* Relaxed: the word alone says all about its packets and orders nothing else. */
     uint64_t old = __atomic_load_n(word, __ATOMIC_RELAXED);
     for (;;) {
         uint32_t before = (uint32_t)old;
@@ -87,7 +73,7 @@ static int64_t word_merge(uint64_t *word, uint32_t lap, unsigned lap_bits, uint3
         if (ahead > 0)
             before = 0;
         uint64_t merged = (uint64_t)lap << 32 | before | seen;
-        /* Every one a duplicate: nothing to write, so the line stays shared. */
+        /* All duplicates: nothing to write, so the cache line stays shared. */
         if (merged == old)
             return before;
         if (__atomic_compare_exchange_n(word, &old, merged, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED))

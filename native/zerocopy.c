@@ -1,26 +1,26 @@
 /*
- * Sending without copying: which messages the kernel still reads, and its word that it is done.
+ * Sending without copying: which messages the kernel still reads, and when it is done with them.
  *
  * Owns the completions of MSG_ZEROCOPY (Documentation/networking/msg_zerocopy.rst). Must never let
  * a slot be filled again before its completion: the datagrams on their way would change.
  *
  * Completions of a socket are numbered by message, and come as ranges, in any order. Every message
  * the kernel took has a number, and so has one it refused only after it had built the packet (EPERM
- * by netfilter, EINVAL and EIO by GSO): that one completes before the call returns, so that it is
- * found by reading completions after every call that did not take all.
+ * by netfilter, EINVAL and EIO by GSO): that one completes before the call returns, so completions
+ * are read after every call that did not take all.
  */
-#include "sending.h"
+#include "zerocopy.h"
 
 #include <linux/errqueue.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
-enum { BANKS_MIN = 2, SLOTS_WANTED = 128, WAIT_MS = 50 };
+enum { BANKS_MIN = 2, SLOTS = 128 };
 
-/* -ENOMEM where memory is short; the caller releases in any case. */
-int ub_zerocopy_make(struct ub_zerocopy *zerocopy, const struct ub_send_config *config,
-                     struct ub_send_stats *stats, uint32_t batch) {
-    uint32_t banks = SLOTS_WANTED / batch;
+int ub_zerocopy_prepare(struct ub_zerocopy *zerocopy, const struct ub_send_config *config,
+                        struct ub_send_stats *stats, uint32_t batch) {
+    uint32_t banks = SLOTS / batch;
     if (banks < BANKS_MIN)
         banks = BANKS_MIN;
     *zerocopy =
@@ -33,18 +33,18 @@ void ub_zerocopy_release(struct ub_zerocopy *zerocopy) {
     free(zerocopy->slots);
 }
 
-/* Notes that the messages first .. last of the flow are completed. Slots are looked through from
- * the oldest bank on, where they usually are. */
+/* Notes that the messages first .. last of the flow are completed. Slots are searched from the
+ * oldest bank on, where they usually are. */
 static void complete(struct ub_zerocopy *zerocopy, uint32_t flow, uint32_t first, uint32_t last,
                      uint64_t *counter) {
     uint32_t slots = zerocopy->banks * zerocopy->batch;
-    uint32_t left = last - first + 1;
+    uint32_t count = last - first + 1;
     uint32_t completed = 0;
-    for (uint32_t index = 0; index < slots && completed < left; index++) {
+    for (uint32_t index = 0; index < slots && completed < count; index++) {
         uint32_t at = (zerocopy->bank * zerocopy->batch + index) % slots;
         struct ub_zerocopy_slot *slot = &zerocopy->slots[at];
-        /* Numbers are 32 bits wide and wrap: a place within the range is a distance from first. */
-        if (!slot->pending || slot->flow != flow || slot->number - first >= left)
+        /* Numbers are 32 bits wide and wrap: within the range by its distance from first. */
+        if (!slot->pending || slot->flow != flow || slot->number - first >= count)
             continue;
         slot->pending = 0;
         completed++;
@@ -56,9 +56,9 @@ static void complete(struct ub_zerocopy *zerocopy, uint32_t flow, uint32_t first
         *next = last + 1;
 }
 
-/* Reads one completion of the flow's socket; 0 where there is none. */
+/* Reads one completion of the flow's socket; 0 if there is none. */
 static int read_completion(struct ub_zerocopy *zerocopy, uint32_t flow) {
-    /* Error and offender's address, of IPv6 the longer one. */
+    /* Error and offender's address: that of IPv6 is longer. */
     union {
         uint8_t bytes[CMSG_SPACE(sizeof(struct sock_extended_err) + 28)];
         struct cmsghdr align;
@@ -80,31 +80,30 @@ static int read_completion(struct ub_zerocopy *zerocopy, uint32_t flow) {
     return 1;
 }
 
-/* Reads the completions of the flow's socket that are there; whether there were any. */
+/* Reads all completions that the flow's socket has; whether there were any. */
 static int drain(struct ub_zerocopy *zerocopy, uint32_t flow) {
-    int some = 0;
+    int any = 0;
     while (read_completion(zerocopy, flow))
-        some = 1;
-    return some;
+        any = 1;
+    return any;
 }
 
-/* Drains the flow's socket, after a wait for its next completion where there is none. */
+/* Drains the flow's socket; if it has no completion, waits for one first. */
 static void await(struct ub_zerocopy *zerocopy, uint32_t flow) {
     if (drain(zerocopy, flow))
         return;
     struct pollfd errors = {.fd = zerocopy->config->sockets[flow], .events = 0};
-    (void)poll(&errors, 1, WAIT_MS);
+    (void)poll(&errors, 1, UB_SLICE_MS);
     (void)drain(zerocopy, flow);
 }
 
-/* The first slot from `from` up to `to` that is not completed; `to` where there is none. */
+/* The first slot from `from` up to `to` that is not completed; `to` if there is none. */
 static uint32_t first_pending(const struct ub_zerocopy *zerocopy, uint32_t from, uint32_t to) {
     while (from < to && !zerocopy->slots[from].pending)
         from++;
     return from;
 }
 
-/* Whether the next bank may be filled; waits for a completion, at most a slice. */
 int ub_zerocopy_ready(struct ub_zerocopy *zerocopy) {
     uint32_t first = zerocopy->bank * zerocopy->batch;
     uint32_t end = first + zerocopy->batch;
@@ -115,24 +114,22 @@ int ub_zerocopy_ready(struct ub_zerocopy *zerocopy) {
     return first_pending(zerocopy, slot, end) == end;
 }
 
-/* Notes what a call on the next bank came to. */
-void ub_zerocopy_offered(struct ub_zerocopy *zerocopy, uint32_t flow, uint32_t offered, int taken) {
+void ub_zerocopy_offered(struct ub_zerocopy *zerocopy, uint32_t flow, uint32_t offered,
+                         int result) {
     struct ub_zerocopy_slot *slots = zerocopy->slots + zerocopy->bank * zerocopy->batch;
-    for (int index = 0; index < taken; index++)
+    for (int index = 0; index < result; index++)
         slots[index] =
             (struct ub_zerocopy_slot){flow, zerocopy->config->zerocopy_next[flow]++, .pending = 1};
-    if (taken > 0) {
-        zerocopy->pending += (uint32_t)taken;
+    if (result > 0) {
+        zerocopy->pending += (uint32_t)result;
         zerocopy->bank = (zerocopy->bank + 1) % zerocopy->banks;
     }
-    if (taken == -ENOBUFS && zerocopy->pending > 0)
+    if (result == -ENOBUFS && zerocopy->pending > 0)
         await(zerocopy, flow);
-    else if (taken < (int)offered)
+    else if (result < (int)offered)
         (void)drain(zerocopy, flow);
 }
 
-/* Waits for what is not completed yet: a second at most, and not after stop. What is left then
- * shows as messages without a completion, and its bytes may change on their way. */
 void ub_zerocopy_finish(struct ub_zerocopy *zerocopy) {
     uint32_t slots = zerocopy->banks * zerocopy->batch;
     uint64_t deadline_ns = ub_now_ns() + UB_SECOND_NS;

@@ -1,12 +1,19 @@
-"""What every room of the tests shares: a failure that a repetition put right is still shown."""
+"""What every room of the tests shares: golden messages, and no deadline for an example."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
+pytest.register_assert_rewrite("golden")
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print why each test failed that was run once more."""
-    for report in terminalreporter.stats.get("rerun", []):
-        terminalreporter.section(f"failed at first: {report.nodeid}")
-        terminalreporter.write_line(report.longreprtext)
+from golden import (  # noqa: E402  its assertions explain themselves only from here on
+    golden,
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_pyfunc_call,
+)
+
+__all__ = ["golden", "pytest_addoption", "pytest_collection_modifyitems", "pytest_pyfunc_call"]

@@ -1,7 +1,6 @@
-"""The program: runs the command line and says in words whatever goes wrong.
+"""The program: runs the command line and prints every error in words.
 
-No traceback reaches a user, whenever Ctrl-C comes. Exit codes: 0 yes, 1 no, 2 bad input, 3 host or
-run failed, 4 not restored, 5 cannot tell, 130 interrupted.
+No traceback reaches a user, whenever Ctrl-C comes. The exit codes are in ``errors``.
 """
 
 from __future__ import annotations
@@ -12,67 +11,70 @@ import sys
 import tempfile
 import traceback
 
-from udpbench.errors import InputError, Interrupted, UdpbenchError
+from udpbench.errors import InputError, Interrupted, UdpbenchError, in_words
+from udpbench.printable import printable
 
-AGAIN_S = 0.01
-"""For Python to leave what takes no exception."""
+RETRY_S = 0.01
+"""For Python to leave a finalizer, which swallows exceptions."""
 
 
-class Ended:
-    """Whether Ctrl-C came: what it breaks on its way up is its consequence, and no bug."""
+class CtrlC:
+    """The handler of Ctrl-C: raises KeyboardInterrupt once, and again if a finalizer swallows it.
+
+    Any other exception while the program ends is a consequence of it, not a bug.
+    """
 
     def __init__(self) -> None:
-        self.asked = False
-        self._ending = False
+        self.pressed = False
+        self._raised = False
         signal.signal(signal.SIGINT, self)
-        # No thread sends it: one that still runs while Python ends makes it abort.
+        # A timer, not a thread: Python aborts if a thread still runs while it ends.
         signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-        sys.unraisablehook = self.ignored
+        sys.unraisablehook = self._swallowed
 
     def __call__(self, *_: object) -> None:
-        """End the program; a second time it is ending already."""
-        self.asked = True
-        if not self._ending:
-            self._ending = True
+        """End the program, unless it is ending already."""
+        self.pressed = True
+        if not self._raised:
+            self._raised = True
             raise KeyboardInterrupt
 
-    def ignored(self, what: sys.UnraisableHookArgs) -> None:
-        """Send Ctrl-C anew where it came while Python takes no exception, as in a finalizer."""
-        if what.exc_type is not KeyboardInterrupt:
-            sys.__unraisablehook__(what)
+    def _swallowed(self, error: sys.UnraisableHookArgs) -> None:
+        """Raise KeyboardInterrupt again a little later."""
+        if error.exc_type is not KeyboardInterrupt:
+            sys.__unraisablehook__(error)
             return
-        self._ending = False
-        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+        self._raised = False
+        signal.setitimer(signal.ITIMER_REAL, RETRY_S)
 
-    def at_the_door(self) -> None:
-        """Send nothing anew: where Python ignored one it may have been on its way up as well."""
-        self._ending = True
+    def disarm(self) -> None:
+        """Raise nothing from here on."""
+        self._raised = True
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code."""
-    ended = Ended()
+    """Run the command line and exit with its code."""
+    ctrl_c = CtrlC()
     try:
-        code = spoken()
+        code = run_command_line()
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has gone; a flush at exit would only fail again.
+        # The reader of our output has gone; a flush at exit would only fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    except BaseException as error:  # noqa: BLE001 - the last door: no traceback reaches a user
-        ended.at_the_door()
-        code = Interrupted.exit_code if ended.asked else bug(error)
-    ended.at_the_door()
-    # With ``python -m`` CPython ends by the signal, whatever the code, where Ctrl-C came within an
-    # exec() of a string, as dataclasses have (run_eval_code_obj in Python/pythonrun.c). Another one
-    # makes it forget.
+    except BaseException as error:  # noqa: BLE001 - no traceback reaches a user
+        ctrl_c.disarm()
+        code = Interrupted.exit_code if ctrl_c.pressed else report_bug(error)
+    ctrl_c.disarm()
+    # After a Ctrl-C within exec() of a string, which dataclasses use, ``python -m`` ends by the
+    # signal, whatever the code (run_eval_code_obj in Python/pythonrun.c). Another exec() resets it.
     exec("")  # noqa: S102
     sys.exit(code)
 
 
-def spoken() -> int:
-    """Run the command line and return its exit code, having said what went wrong."""
+def run_command_line() -> int:
+    """Run the command line, print its errors, and return its exit code."""
     import typer
 
     from udpbench.command_line import app
@@ -80,29 +82,27 @@ def spoken() -> int:
     try:
         code = app(standalone_mode=False)
     except UdpbenchError as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return error.exit_code
     except typer.TyperException as error:
-        print(
-            f"udpbench: {error.format_message().rstrip('.')}; see udpbench --help", file=sys.stderr
-        )
+        message = printable(error.format_message().rstrip("."))
+        print(f"udpbench: {message}; see udpbench --help", file=sys.stderr)
         return InputError.exit_code
     except BrokenPipeError:
         raise
     except OSError as error:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        print(f"udpbench: {where}{error.strerror or error}", file=sys.stderr)
+        print(printable(f"udpbench: {in_words(error)}"), file=sys.stderr)
         return UdpbenchError.exit_code
     return code if isinstance(code, int) else 0
 
 
-def bug(error: BaseException) -> int:
-    """Say that this should not have happened and where its traceback lies."""
+def report_bug(error: BaseException) -> int:
+    """Store the traceback of an unexpected error and print where."""
     with tempfile.NamedTemporaryFile(
         "w", prefix="udpbench-bug-", suffix=".txt", delete=False
     ) as file:
         traceback.print_exception(error, file=file)
-    what = f"{type(error).__name__}: {error}"
+    what = printable(f"{type(error).__name__}: {error}")
     print(f"udpbench: this is a bug: {what}; traceback: {file.name}", file=sys.stderr)
     return UdpbenchError.exit_code
 

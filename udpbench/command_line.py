@@ -1,7 +1,7 @@
 """The verbs of the command line: parsing and printing only.
 
-Every import that costs time is inside a verb, so that ``udpbench --help`` answers at once. What
-goes wrong is raised, and said by ``__main__``.
+Every import that costs time is inside a verb, so that ``udpbench --help`` answers at once. Errors
+are raised; ``__main__`` prints them.
 """
 
 from __future__ import annotations
@@ -9,30 +9,43 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from udpbench.errors import InputError, Problem
+from udpbench.errors import (
+    NO,
+    YES,
+    HostError,
+    InputError,
+    Problem,
+    RecordError,
+    UdpbenchError,
+    in_words,
+    worst,
+)
+from udpbench.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console
 
-    from udpbench.control.rehearsal import Rehearsed
+    from udpbench.control.agents import Reach
+    from udpbench.control.dry_run import Rehearsed
     from udpbench.control.run import Outcome
-    from udpbench.model import Experiment, Lab, Trial, TrialRecord
-    from udpbench.records import Run, RunHeader, RunWriter
-    from udpbench.resume import Asked
+    from udpbench.model import Experiment, Lab
+    from udpbench.records import Run
+    from udpbench.resume import ResumedRun, ResumeOptions
+    from udpbench.run_comparison import Choice, RunComparison
 
 RESULTS = Path("results")
-"""Where run folders are made, and looked for, below the working directory."""
+"""The folder of run folders, in the working directory."""
 
 app = typer.Typer(
-    help="How many UDP packets per second can this host receive, and where do the others get lost?",
+    help="How many UDP packets per second can this host receive, and where are the others lost?",
     rich_markup_mode=None,
     add_completion=False,
 )
@@ -42,15 +55,32 @@ LAB_HELP = "a lab file or a shipped lab"
 Names = Annotated[list[str], typer.Argument(metavar="X...", help=NAMES_HELP)]
 LabName = Annotated[str, typer.Option("--lab", help=LAB_HELP)]
 Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="change the base")
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="override a key of every experiment"),
+]
+EveryStage = Annotated[
+    bool, typer.Option("--all", help="show every stage of the ledger, even without losses")
+]
+NoDeploy = Annotated[
+    bool, typer.Option("--no-deploy", help="send the agent to no host that lacks it")
+]
+Wheels = Annotated[
+    Path | None,
+    typer.Option(
+        "--wheels",
+        metavar="DIR",
+        exists=True,
+        file_okay=False,
+        help="take what an agent imports from this folder, not by pip",
+    ),
 ]
 RunFolder = Annotated[
-    Path | None, typer.Argument(metavar="[RUN]", help="a run folder; left out: the last run")
+    Path | None, typer.Argument(metavar="[RUN]", help="a run folder (default: the last run)")
 ]
 
 
-def _say_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"udpbench {_version()}")
         raise typer.Exit
 
@@ -58,179 +88,412 @@ def _say_version(wanted: bool) -> None:
 @app.callback()
 def program(
     version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="say which")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="print the version"),
     ] = False,
 ) -> None:
-    """Take what stands before the verb."""
+    """Options before the verb."""
 
 
 @app.command()
-def plan(names: Names, lab: LabName = "local", sets: Sets = None) -> None:
-    """List what would run, and show what would change on the hosts, changing nothing."""
-    experiments, place = _definitions(names, lab, sets)
-    from udpbench.control.rehearsal import rehearse
-    from udpbench.report.plan import print_rehearsal, print_trials
+def init(
+    left: Annotated[
+        str | None, typer.Argument(metavar="LEFT", help="the sender: [user@]host[:port], or local")
+    ] = None,
+    right: Annotated[
+        str | None, typer.Argument(metavar="RIGHT", help="the receiver, likewise")
+    ] = None,
+    left_interface: Annotated[str | None, typer.Option(help="interface of the sender")] = None,
+    right_interface: Annotated[str | None, typer.Option(help="interface of the receiver")] = None,
+    addresses: Annotated[
+        str | None, typer.Option(help="a network for both hosts' addresses, or existing")
+    ] = None,
+    left_cpus: Annotated[str | None, typer.Option(help="CPUs of the sender")] = None,
+    right_cpus: Annotated[str | None, typer.Option(help="CPUs of the receiver")] = None,
+    become: Annotated[str | None, typer.Option(help="sudo: become root by it")] = None,
+    python: Annotated[str | None, typer.Option(help="Python of the hosts")] = None,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="prove links, by one ARP request at a time")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="lab file to write")] = Path("lab.yaml"),
+    experiment: Annotated[
+        str | None, typer.Option(metavar="NAME", help="write the experiment NAME.yaml")
+    ] = None,
+    wheels: Wheels = None,
+) -> None:
+    """Write a lab file for two hosts, or an experiment to start from."""
+    from udpbench import init as files
+    from udpbench.control.agents import real
+    from udpbench.control.deployer import Deployer
+    from udpbench.control.host_use import Surroundings
+
+    if experiment is not None:
+        _say(f"experiment: {files.write_experiment(experiment)}")
+    if left is None or right is None:
+        if experiment is not None and left is None:
+            return
+        step = "name two SSH destinations, or write an experiment by --experiment NAME"
+        if left is not None:
+            step = "name RIGHT: an SSH destination, or local"
+        given = [("LEFT", left), ("RIGHT", right)]
+        missing = [Problem("missing", name, None, "", step) for name, to in given if to is None]
+        raise InputError(missing)
+    interfaces, cpus = (left_interface, right_interface), (left_cpus, right_cpus)
+    options = files.InitOptions(
+        left, right, interfaces, addresses, cpus, become, python, probe, out
+    )
+    around = Surroundings(real(Deployer(_say_of_host, wheels)))
+    path = files.write_lab(options, _Prompts() if sys.stdin.isatty() else None, _say, around)
+    _say(f"lab: {path}; next: udpbench doctor --lab {quote(str(path))}")
+
+
+@app.command()
+def deploy(
+    lab: LabName,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="take away every build of the agent")
+    ] = False,
+    wheels: Wheels = None,
+) -> None:
+    """Bring the agent to a lab's hosts, or remove it."""
+    from udpbench.control import deploy as deployment
+    from udpbench.control.deployer import Deployer
+    from udpbench.definition.load import load_lab
+
+    chosen_lab = load_lab(lab)
+    hosts = ", ".join(host.name for host in deployment.deployed_hosts(chosen_lab))
+    if not hosts:
+        limit = "hosts with connect: {ssh: …} and without python get one"
+        raise InputError([Problem("no host of this lab gets an agent", "--lab", lab, limit)])
+    deployer = Deployer(_say_of_host, wheels)
+    if not remove:
+        deployment.deploy(chosen_lab, deployer)
+        _say(f"deployed: {hosts}")
+    elif not deployment.remove(chosen_lab, deployer):
+        raise HostError("not all was removed; type the same again when nothing keeps it any more")
+
+
+@app.command()
+def plan(
+    names: Names,
+    lab: LabName = "local",
+    sets: Sets = None,
+    no_deploy: NoDeploy = False,
+    wheels: Wheels = None,
+) -> None:
+    """Show what would run, be skipped, and change on the hosts."""
+    experiments, chosen_lab = _load_definitions(names, lab, sets)
+    from udpbench.control.dry_run import rehearse
+    from udpbench.report.plan import print_rehearsal, print_skips, print_trials
 
     console = _console()
-    print_trials(console, experiments, place.built_in)
-    rehearsed: Sequence[Rehearsed] = rehearse(experiments, place)
-    print_rehearsal(console, rehearsed)
+    print_trials(console, experiments, chosen_lab.built_in)
+    rehearsals: Sequence[Rehearsed] = rehearse(
+        experiments, chosen_lab, _reach(chosen_lab, no_deploy, wheels)
+    )
+    print_rehearsal(console, [rehearsal for rehearsal in rehearsals if rehearsal.trials])
+    print_skips(
+        console, {name: why for rehearsal in rehearsals for name, why in rehearsal.skipped.items()}
+    )
+
+
+@app.command()
+def doctor(
+    lab: LabName = "local",
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON with stable keys")] = False,
+    no_deploy: NoDeploy = False,
+    wheels: Wheels = None,
+) -> None:
+    """List what would spoil a measurement on the hosts.
+
+    Changes nothing there but to bring the agent (--no-deploy: not even that).
+    """
+    import json
+
+    from udpbench.analysis.readiness import assess
+    from udpbench.control.examine import examine
+    from udpbench.control.host_use import Surroundings
+    from udpbench.definition.load import load_lab
+    from udpbench.report.shortcomings import is_ready, print_readiness, readiness_json
+
+    chosen_lab = load_lab(lab)
+    around = Surroundings(_reach(chosen_lab, no_deploy, wheels))
+    said = assess(examine(chosen_lab, around), chosen_lab)
+    with _reader_may_leave():
+        if as_json:
+            print(json.dumps(readiness_json(said, chosen_lab), indent=2, allow_nan=False))
+        else:
+            print_readiness(_console(), said)
+    raise typer.Exit(YES if is_ready(said) else NO)
 
 
 @app.command()
 def run(
     names: Annotated[list[str] | None, typer.Argument(metavar="X...", help=NAMES_HELP)] = None,
     lab: Annotated[str | None, typer.Option("--lab", help=f"{LAB_HELP}  [default: local]")] = None,
-    out: Annotated[Path | None, typer.Option(help="the run folder to make")] = None,
+    out: Annotated[Path | None, typer.Option(help="run folder to create")] = None,
     sets: Sets = None,
-    lease: Annotated[str, typer.Option(help="after so long without us, hosts restore")] = "10s",
-    seed: Annotated[int | None, typer.Option(help="of the order of trials")] = None,
+    lease: Annotated[
+        str, typer.Option(help="hosts restore themselves after this long without contact")
+    ] = "10s",
+    seed: Annotated[int | None, typer.Option(help="seed for the trial order")] = None,
     keep_logs: Annotated[
-        bool, typer.Option("--keep-logs", help="leave the files of receive.log on the hosts")
+        bool, typer.Option("--keep-logs", help="keep the files of receive.log on the hosts")
     ] = False,
-    report: Annotated[bool, typer.Option(help="write the document, which takes seconds")] = True,
-    quiet: Annotated[bool, typer.Option("--quiet", help="say nothing before the result")] = False,
+    report: Annotated[bool, typer.Option(help="write the report (takes seconds)")] = True,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", help="print only the result, and any run that this one waits for"),
+    ] = False,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="fail if another run uses a host")
+    ] = False,
+    share: Annotated[
+        bool, typer.Option("--share", help="run alongside other runs; every trial has a finding")
+    ] = False,
+    every_stage: EveryStage = False,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="go on with the run of a folder")
+        Path | None, typer.Option(metavar="RUN", help="resume the run in this folder")
     ] = None,
+    same: Annotated[
+        str | None,
+        typer.Option(metavar="POINT", help="run one point against itself: what can be told here?"),
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="compare with this stored run at the end")
+    ] = None,
+    no_deploy: NoDeploy = False,
+    wheels: Wheels = None,
 ) -> None:
-    """Run experiments, show them live, store them, and print table, ledger and report."""
-    lease_ns = _lease(lease)
-    if resume is not None:
-        from udpbench.resume import Asked
+    """Run experiments; print results and ledger, write the report."""
+    lease_ns = _parse_lease(lease)
+    from udpbench.control.schedule import remaining
+    from udpbench.definition.same_point import against_itself
+    from udpbench.records import RunWriter, new_folder, new_header
+    from udpbench.resume import ResumeOptions
 
-        asked = Asked(names or (), lab, sets or (), seed)
-        begun = _taken_up(resume, out, asked)
+    base = _read_stored(against) if against is not None else None
+    if resume is not None:
+        resumed = _resume(resume, out, ResumeOptions(names or (), lab, sets or (), seed))
+        if resumed.complete:
+            resumed.writer.close()
+            with _reader_may_leave():
+                _print_run(resumed.run, every_stage)
+            raise typer.Exit(_compared(resumed.run, base, _code_of(resumed.run)))
+        resumed.begin_session(_command())
+        header, records = resumed.run.header, resumed.run.records
+        chosen_lab, writer = resumed.lab, resumed.writer
     else:
-        begun = _begun(names or [], lab or "local", out, sets or [], seed)
+        if not names:
+            step = "name an experiment, or resume a run with --resume"
+            raise InputError([Problem("missing", "X...", None, "at least one", step)])
+        experiments, chosen_lab = _load_definitions(names, lab or "local", sets)
+        experiments = against_itself(experiments, same)
+        _refuse_base(base, experiments, chosen_lab)
+        header = new_header(experiments, chosen_lab, _command(), sets or (), seed, same)
+        records = ()
+        writer = RunWriter.create(out or new_folder(RESULTS, experiments[0].name), header)
+    from udpbench.control.host_use import Surroundings, Terms
     from udpbench.control.run import RunOptions
     from udpbench.control.run import run as run_trials
-    from udpbench.records import read_run
+    from udpbench.model import Progress
     from udpbench.report.live import live_view
 
-    header, folder = begun.header, begun.writer.folder
-    options = RunOptions(seed=header.seed, lease_ns=lease_ns, keep_logs=keep_logs)
-    with live_view(sys.stdout, begun.left, quiet) as tell:
+    step = "omit --no-wait to wait for it" + ("" if share else ", or run alongside it with --share")
+    terms = Terms("shared" if share else "alone", 0 if no_wait else None, step)
+    options = RunOptions(header.seed, lease_ns, keep_logs, terms)
+    trials = remaining(header.experiments, header.seed, records)
+    with live_view(sys.stdout, trials, quiet) as tell:
+
+        def say(host: str, text: str) -> None:
+            tell(Progress("host", f"{host}: {text}"))
+
+        around = Surroundings(_reach(chosen_lab, no_deploy, wheels, say))
         outcome = run_trials(
-            header.experiments, begun.lab, begun.writer, tell, options, stored=begun.stored
+            header.experiments, chosen_lab, writer, tell, options, around, stored=records
         )
-    _end(read_run(folder), outcome, report)
+    stored = _read_back(writer.folder, outcome)
+    code = _finish(stored, chosen_lab, outcome, report, every_stage)
+    raise typer.Exit(_compared(stored, base, code))
 
 
-@dataclass(frozen=True)
-class _Begun:
-    """A run with its folder open, before a host is asked."""
-
-    header: RunHeader
-    lab: Lab
-    writer: RunWriter
-    left: Sequence[Trial]
-    """What is to be run."""
-    stored: Sequence[TrialRecord] = ()
-    """What earlier sessions have recorded."""
+def _command() -> tuple[str, ...]:
+    return ("udpbench", *sys.argv[1:])
 
 
-def _begun(
-    names: list[str], lab: str, out: Path | None, sets: list[str], seed: int | None
-) -> _Begun:
-    """Return a new run."""
-    if not names:
-        step = "name an experiment, or a run folder behind --resume"
-        raise InputError([Problem("missing", "X...", None, "at least one", step)])
-    experiments, place = _definitions(names, lab, sets)
-    from udpbench.control.schedule import remaining
-    from udpbench.records import RunHeader, RunWriter, new_folder, now_utc
-
-    header = RunHeader(
-        udpbench=_version(),
-        started_at=now_utc(),
-        command=("udpbench", *sys.argv[1:]),
-        seed=seed if seed is not None else int.from_bytes(os.urandom(4), "big"),
-        lab_name=place.name,
-        lab_text=place.text,
-        experiments=tuple(experiments),
-        sets=tuple(sets),
-        lab_path=place.path,
-        working_folder=str(Path.cwd()),
-    )
-    folder = out if out is not None else new_folder(RESULTS, experiments[0].name)
-    writer = RunWriter.create(folder, header)
-    return _Begun(header, place, writer, remaining(experiments, header.seed, ()))
-
-
-def _taken_up(folder: Path, out: Path | None, asked: Asked) -> _Begun:
-    """Return a run that goes on; ends the program where nothing of it remains to be run."""
-    from udpbench.records import Begin, now_utc
-    from udpbench.resume import taken_up
+def _resume(folder: Path, out: Path | None, options: ResumeOptions) -> ResumedRun:
+    """Return the run to resume, having printed how much of it is stored."""
+    from udpbench.resume import reopen_run
 
     if out is not None and out.resolve() != folder.resolve():
-        what = "a run goes on in its own folder"
-        raise InputError([Problem(what, "--out", str(out), f"{folder}", "leave --out away")])
-    found = taken_up(folder, asked)
-    for line in (*found.notes, found.told(_version())):
-        print(line)
-    if found.complete:
-        found.writer.close()
-        with _reader_may_leave():
-            _print_run(found.run)
-        raise typer.Exit(_code_of(found.run))
-    begin = Begin(now_utc(), _version(), ("udpbench", *sys.argv[1:]))
-    found.writer.resume(found.run, begin)
-    return _Begun(found.run.header, found.lab, found.writer, found.left, found.run.records)
+        what = "a run is resumed in its own folder"
+        raise InputError([Problem(what, "--out", str(out), f"{folder}", "omit --out")])
+    resumed = reopen_run(folder, options)
+    for line in (*resumed.notes, resumed.summary(_version())):
+        _say(line)
+    return resumed
 
 
-def _end(stored: Run, outcome: Outcome, report: bool) -> None:
-    """Print the result of a run that has just ended, and leave with its exit code."""
-    from udpbench.report.story import ended
+def _read_back(folder: Path, outcome: Outcome) -> Run:
+    """Return the run that has just ended; if its folder is gone, print why and exit.
+
+    An unrestored host is more serious, and is printed first.
+    """
+    from udpbench.records import read_run
+
+    try:
+        return read_run(folder)
+    except RecordError:
+        if outcome.error is None:
+            raise
+        for line in _error_lines(outcome):
+            _say(line, sys.stderr)
+        raise typer.Exit(outcome.exit_code) from None
+
+
+def _error_lines(outcome: Outcome) -> list[str]:
+    """Return the errors of a run whose folder does not hold them, the most serious first."""
+    return [*(f"not restored: {error}" for error in outcome.restore_errors), str(outcome.error)]
+
+
+def _finish(stored: Run, lab: Lab, outcome: Outcome, report: bool, every_stage: bool) -> int:
+    """Print the result of a run that has just ended, and return its exit code."""
+    from udpbench.report.summary import ended
 
     code = _code_of(stored, outcome.exit_code)
     with _reader_may_leave():
-        _print_chapters(stored)
-    for line in ended(stored) if stored.ending is not None else [outcome.error]:
-        print(line, file=sys.stderr)
+        _print_chapters(stored, every_stage)
+        _print_worst(stored, lab)
+    for line in ended(stored) if stored.ending is not None else _error_lines(outcome):
+        _say(line, sys.stderr)
     with _reader_may_leave():
         if stored.records and report:
-            _write_report([stored], stored.folder, ("pdf", "png"))
-        print(f"run folder: {stored.folder}")
-        _print_left(stored)
-    raise typer.Exit(code)
+            code = _try_report(stored, code)
+        _say(f"run folder: {stored.folder}")
+        _print_remaining(stored)
+    return code
+
+
+def _refuse_base(base: Run | None, experiments: Sequence[Experiment], lab: Lab) -> None:
+    """Raise InputError if a run that has not begun could not be compared with its base."""
+    from udpbench.run_comparison import Choice, refusals
+
+    if base is None:
+        return
+    problems = list(refusals(base, experiments, lab.built_in, Choice()))
+    if problems:
+        raise InputError(problems)
+
+
+def _compared(stored: Run, base: Run | None, code: int) -> int:
+    """Print the comparison of a run with its base, if it has one; return the exit code of both."""
+    from udpbench.run_comparison import Choice, compare_runs
+
+    if base is None or not stored.records:
+        return code
+    found = compare_runs(base, stored, Choice())
+    with _reader_may_leave():
+        _print_comparisons(found)
+    return worst([code, found.exit_code])
+
+
+def _print_worst(stored: Run, lab: Lab) -> None:
+    """Print the worst that the facts of the run show about its hosts."""
+    from shlex import quote
+
+    from udpbench.analysis.readiness import worst
+    from udpbench.report.shortcomings import print_worst
+    from udpbench.report.summary import hosts_of
+
+    command = "udpbench doctor" if lab.built_in else f"udpbench doctor --lab {quote(lab.path)}"
+    print_worst(_console(), worst(hosts_of(stored.records).values(), lab), command)
+
+
+def _try_report(stored: Run, code: int) -> int:
+    """Write the report of a run; return its exit code, or 3 in place of 0 if that failed."""
+    try:
+        _write_report([stored], stored.folder, ("pdf", "png"))
+    except OSError as error:
+        _say(f"no report: {in_words(error)}", sys.stderr)
+        return code or UdpbenchError.exit_code
+    return code
 
 
 @app.command()
 def show(
     run: RunFolder = None,
-    as_json: Annotated[bool, typer.Option("--json", help="as data with stable keys")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON with stable keys")] = False,
+    every_stage: EveryStage = False,
 ) -> None:
-    """Show the result of a stored run."""
+    """Print the result of a stored run; exit with its code."""
     import json
 
-    stored = _stored(run)
+    stored = _read_stored(run)
     code = _code_of(stored)
     with _reader_may_leave():
         if as_json:
-            from udpbench.report.as_json import as_json as to_json
+            from udpbench.report.json_output import as_json as to_json
 
             print(json.dumps(to_json(stored), indent=2, allow_nan=False))
         else:
-            _print_run(stored)
-            _print_left(stored)
+            _print_run(stored, every_stage)
+            _print_remaining(stored)
     raise typer.Exit(code)
+
+
+@app.command()
+def compare(
+    run: RunFolder = None,
+    other: Annotated[
+        Path | None, typer.Argument(metavar="[RUN_B]", help="a run to compare with RUN, its base")
+    ] = None,
+    a: Annotated[str | None, typer.Option(metavar="POINT", help="the base, of one run")] = None,
+    b: Annotated[
+        str | None, typer.Option(metavar="POINT", help="the point to compare with it")
+    ] = None,
+    metric: Annotated[str | None, typer.Option(help="the number to compare")] = None,
+    margin: Annotated[
+        str | None, typer.Option(metavar="RATIO", help="a change of no interest, such as 3%")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON with stable keys")] = False,
+) -> None:
+    """Compare points of a run, or two runs point by point; exit with 1 if any is worse."""
+    import json
+
+    from udpbench.report.json_output import comparisons_json
+    from udpbench.run_comparison import compare_runs, compare_within
+
+    choice = _choice((a, b), metric, margin, other)
+    stored = _read_stored(run)
+    if other is None:
+        found = compare_within(stored, choice)
+    else:
+        found = compare_runs(stored, _read_stored(other), choice)
+    with _reader_may_leave():
+        if as_json:
+            data = comparisons_json(found.comparisons, found.runs, found.notes)
+            print(json.dumps(data, indent=2))
+        else:
+            _print_comparisons(found)
+    raise typer.Exit(found.exit_code)
 
 
 @app.command()
 def report(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RUN]...", help="run folders; left out: the last run"),
+        typer.Argument(metavar="[RUN]...", help="run folders (default: the last run)"),
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", help="pdf, png, csv, parquet; several by comma")
+        str, typer.Option("--format", help="pdf, png, csv, parquet; comma-separated")
     ] = "pdf,png",
-    out: Annotated[Path | None, typer.Option(help="the folder to write to: the run's")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="folder to write to (default: the run's)")
+    ] = None,
 ) -> None:
-    """Write the document of stored runs, or their data."""
-    once = {one.resolve(): one for one in runs or ()}
-    stored = [_stored(one) for one in once.values()] or [_stored(None)]
+    """Write the report of stored runs, or their data as files."""
+    folders = {folder.resolve(): folder for folder in runs or ()}.values()
+    stored = [_read_stored(folder) for folder in folders or (None,)]
     if out is None and len(stored) > 1:
         raise InputError([Problem("missing", "--out", None, f"one folder for {len(stored)} runs")])
     _write_report(stored, out if out is not None else stored[0].folder, form.split(","))
@@ -240,20 +503,28 @@ def report(
 def restore(
     lab: LabName = "local",
     force: Annotated[
-        bool, typer.Option(help="overwrite also what somebody else has changed since")
+        bool, typer.Option("--force", help="also overwrite what others have changed since")
     ] = False,
+    no_deploy: NoDeploy = False,
+    wheels: Wheels = None,
 ) -> None:
-    """Put back what a run that was killed has left changed on the hosts."""
-    from udpbench.control.run import mend
+    """Undo what a killed run left changed on the hosts."""
+    from udpbench.control.host_use import Surroundings
+    from udpbench.control.run import restore_lab
     from udpbench.definition.load import load_lab
+    from udpbench.report.live import tell_wait
 
-    undone = mend(load_lab(lab), force)
-    for host, changes in undone.items():
+    chosen_lab = load_lab(lab)
+    around = Surroundings(_reach(chosen_lab, no_deploy, wheels))
+    restored = restore_lab(chosen_lab, force, around, tell_wait)
+    for host, changes in restored.undone.items():
         for change in changes:
             setting = change.setting
-            print(f"{host}: {setting.kind} {setting.target}: {change.before} → {change.after}")
-    if not any(undone.values()):
-        print("nothing was left behind")
+            _say(f"{host}: {setting.kind} {setting.target}: {change.before} → {change.after}")
+    for note in restored.unseen:
+        _say(note)
+    if not any(restored.undone.values()):
+        print(f"nothing {'of this user ' if restored.unseen else ''}was left behind")
 
 
 @app.command()
@@ -261,37 +532,128 @@ def schema() -> None:
     """Print the JSON Schema of experiment and lab files."""
     import json
 
-    from udpbench.definition.load import schema as make
+    from udpbench.definition.load import schema as json_schema
 
-    print(json.dumps(make(), indent=2))
+    print(json.dumps(json_schema(), indent=2))
+
+
+# --- comparisons ---------------------------------------------------------------------------------
+
+
+def _choice(
+    points: tuple[str | None, str | None], metric: str | None, margin: str | None, other: object
+) -> Choice:
+    """Return what is asked to be compared; raises InputError."""
+    from udpbench.run_comparison import Choice
+    from udpbench.units import parse_ratio
+
+    problems, ratio = [], None
+    if (points[0] is None) != (points[1] is None):
+        problems.append(Problem("one point alone", "--a, --b", limit="name both, or neither"))
+    if points[0] is not None and points[0] == points[1]:
+        what, step = (
+            "compares a point with itself",
+            "udpbench run --same measures one against itself",
+        )
+        problems.append(Problem(what, "--a, --b", points[0], next_step=step))
+    if points != (None, None) and other is not None:
+        what = "two runs are compared point by point"
+        problems.append(Problem(what, "--a, --b", next_step="omit them, or name one run"))
+    try:
+        ratio = parse_ratio(margin) if margin is not None else None
+    except ValueError as error:
+        problems.append(Problem(str(error), "--margin", margin))
+    if ratio is not None and not 0 < ratio < 1:
+        problems.append(Problem("out of range", "--margin", margin, "above 0 and below 100%"))
+    if problems:
+        raise InputError(problems)
+    return Choice(*points, metric, ratio)
+
+
+def _print_comparisons(found: RunComparison) -> None:
+    from udpbench.report.tables import comparison_parts
+
+    console = _console()
+    for part in (*found.notes, *comparison_parts(found.comparisons)):
+        console.print(part)
 
 
 # --- what the verbs share ------------------------------------------------------------------------
 
 
-def _definitions(
+def _load_definitions(
     names: list[str], lab: str, sets: list[str] | None
 ) -> tuple[list[Experiment], Lab]:
-    """Return experiments and lab; InputError with what is wrong with either."""
+    """Return experiments and lab; raises InputError with the problems of both."""
+    from udpbench.definition.lab_rules import refuse_together
     from udpbench.definition.load import load_experiments, load_lab
 
     problems: list[Problem] = []
     experiments: list[Experiment] = []
-    place = None
+    loaded = None
     try:
         experiments = load_experiments(names, sets or ())
     except InputError as error:
         problems += error.problems
     try:
-        place = load_lab(lab)
+        loaded = load_lab(lab)
     except InputError as error:
         problems += error.problems
-    if problems or place is None:
+    if problems or loaded is None:
         raise InputError(problems)
-    return experiments, place
+    refuse_together(experiments, loaded)
+    return experiments, loaded
 
 
-def _lease(text: str) -> int:
+class _Prompts:
+    """The dialog of ``init`` at a terminal."""
+
+    def ask(self, text: str, default: str | None, parse: Callable[[str], str]) -> str:
+        """Return an answer that ``parse`` accepts."""
+
+        def read(answer: str) -> str:
+            try:
+                return parse(answer)
+            except ValueError as error:
+                raise typer.BadParameter(str(error)) from error
+
+        with _answered():
+            return str(typer.prompt(text, default, value_proc=read))
+
+    def confirm(self, text: str) -> bool:
+        """Return whether the user agrees."""
+        with _answered():
+            return typer.confirm(text)
+
+
+@contextmanager
+def _answered() -> Iterator[None]:
+    """Raise InputError where the terminal gives no answer."""
+    try:
+        yield
+    except typer.Abort as error:
+        raise InputError([Problem("no answer", "init")]) from error
+
+
+def _say_of_host(host: str, text: str) -> None:
+    _say(f"{host}: {text}", sys.stderr)
+
+
+def _reach(
+    lab: Lab,
+    no_deploy: bool,
+    wheels: Path | None,
+    say: Callable[[str, str], None] = _say_of_host,
+) -> Reach:
+    """Return the ways to a lab's hosts; ``say`` gets host and text of what is sent to one."""
+    from udpbench.control.agents import real
+    from udpbench.control.deployer import Deployer
+
+    step = f"send it: udpbench deploy --lab {quote(lab.path)}, or omit --no-deploy"
+    return real(Deployer(say, wheels, step if no_deploy else None))
+
+
+def _parse_lease(text: str) -> int:
     from udpbench.units import parse_duration
 
     try:
@@ -303,24 +665,28 @@ def _lease(text: str) -> int:
     return lease_ns
 
 
-def _stored(folder: Path | None) -> Run:
+def _read_stored(folder: Path | None) -> Run:
     from udpbench.records import last_run, read_run
 
     return read_run(folder if folder is not None else last_run(RESULTS))
 
 
-def _print_run(stored: Run) -> None:
-    """Print how a run ended, where it did not end well, and every chapter of it."""
-    from udpbench.report.story import ended
+def _say(line: object, out: TextIO | None = None) -> None:
+    print(printable(str(line)), file=out)
+
+
+def _print_run(stored: Run, every_stage: bool) -> None:
+    """Print every chapter of a run, below how it ended unless it ended well."""
+    from udpbench.report.summary import ended
 
     console = _console()
     for line in (*map(str, stored.findings), *ended(stored)):
-        console.print(line, markup=False)
-    _print_chapters(stored)
+        console.print(line)
+    _print_chapters(stored, every_stage)
 
 
-def _print_left(stored: Run) -> None:
-    """Print how to go on with a run that has trials left, if it has any."""
+def _print_remaining(stored: Run) -> None:
+    """Print how to resume a run that has trials left, if it has any."""
     from shlex import quote
 
     from udpbench.control.schedule import remaining
@@ -328,32 +694,33 @@ def _print_left(stored: Run) -> None:
     left = len(remaining(stored.header.experiments, stored.header.seed, stored.records))
     if left:
         trials = "1 trial that failed or is" if left == 1 else f"{left} trials that failed or are"
-        print(f"to run the {trials} missing: udpbench run --resume {quote(str(stored.folder))}")
+        _say(f"to run the {trials} missing: udpbench run --resume {quote(str(stored.folder))}")
 
 
-def _print_chapters(stored: Run) -> None:
-    from udpbench.report.story import tell
-    from udpbench.report.table import print_chapter
+def _print_chapters(stored: Run, every_stage: bool) -> None:
+    from udpbench.report.summary import tell
+    from udpbench.report.tables import print_chapter
 
     console = _console()
     for chapter in tell(stored.header.experiments, stored.records):
-        print_chapter(console, chapter)
+        print_chapter(console, chapter, every_stage)
 
 
 def _code_of(stored: Run, outcome_code: int = 0) -> int:
-    """Return the exit code of what a run ended as and of what its trials say."""
-    from udpbench.analysis.exits import exit_code
-    from udpbench.report.story import ending_code, tell
+    """Return the exit code of a run, from how it ended and from its results."""
+    from udpbench.analysis.verdicts import exit_code
+    from udpbench.report.summary import ending_code, tell
 
     chapters = tell(stored.header.experiments, stored.records)
     results = [result for chapter in chapters for result in chapter.results]
     verdicts = [verdict for chapter in chapters for verdict in chapter.verdicts]
-    return exit_code(results, verdicts, [outcome_code, ending_code(stored)])
+    comparisons = [each for chapter in chapters for each in chapter.comparisons]
+    return exit_code(results, verdicts, [outcome_code, ending_code(stored)], comparisons)
 
 
 @contextmanager
 def _reader_may_leave() -> Iterator[None]:
-    """Let whoever reads our output leave early: the exit code stays that of the verb."""
+    """Ignore a closed pipe: the exit code stays that of the verb."""
     try:
         yield
         sys.stdout.flush()
@@ -370,21 +737,15 @@ def _write_report(stored: Sequence[Run], folder: Path, formats: Sequence[str]) -
         if path.suffix == ".png":
             pages.append(path)
         else:
-            print(f"report: {path}")
+            _say(f"report: {path}")
     if pages:
-        print(f"report: {pages[0]}" + (f" to {pages[-1].name}" if len(pages) > 1 else ""))
+        _say(f"report: {pages[0]}" + (f" to {pages[-1].name}" if len(pages) > 1 else ""))
 
 
 def _console() -> Console:
-    from rich.console import Console
+    from udpbench.report.terminal import Terminal
 
-    class Piped(Console):
-        """A console that tells of a reader who left, where rich would end the program."""
-
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError
-
-    return Piped(highlight=False, soft_wrap=False)
+    return Terminal()
 
 
 def _version() -> str:

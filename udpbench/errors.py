@@ -1,36 +1,53 @@
-"""Every error udpbench raises on purpose; anything else that escapes is a bug.
+"""Every error that udpbench raises on purpose; any other exception is a bug.
 
     UdpbenchError                 exit code 3
-    ├── InputError                2   definitions, options, paths: everything wrong at once
-    ├── RecordError               2   a run folder that is missing, foreign or damaged
+    ├── InputError                2   definitions, options, paths: every problem at once
+    ├── RecordError               2   a run folder is missing, foreign or damaged
+    │   └── StoreError            3   a running run can store nothing more
     ├── HostError                 3   something failed on, or on the way to, one host
     │   ├── ConnectError              the host could not be reached or the agent not started
-    │   │   └── NotPermitted          this machine does not let this user make a built-in lab
-    │   ├── HelloRefused              protocol or build differ, or the namespace is held by a run
-    │   ├── AgentLost                 the channel to a running agent broke
-    │   ├── HostLacks                 a host's kernel has not what an experiment asks for
-    │   ├── HostChanged               a host is not what it was when the resumed run began
-    │   ├── SettingRefused            the host would not take a setting, or did not keep it
+    │   │   └── NotPermitted          this user may not create a built-in lab on this machine
+    │   ├── HelloRefused              protocol or build differ, or a run holds the namespace
+    │   ├── AgentLost                 the connection to a running agent broke
+    │   ├── HostLacks             5   the hosts' kernels can run no trial
+    │   ├── HostChanged               a host is not as it was when the resumed run began
+    │   ├── SettingRefused            the host refused a setting, or did not keep it
+    │   ├── Unseen                    this user cannot see what root's runs left
     │   ├── SafetyError               a destination is not proven to be a lab receiver
     │   ├── WorkerFailed              a worker process ended or reported an error
-    │   ├── DeadlineExceeded          a named condition did not come true in time
+    │   ├── DeadlineExceeded          a condition was not met in time
     │   └── AgentError                the agent failed in a way that is none of the above
-    ├── PathError                 3   the path phase found that nothing arrives
-    ├── RestoreError              4   a host could not be put back as it was
+    ├── CannotTell                5   whether a point is worse than another
+    ├── PathError                 3   no packet arrived in the path phase
+    ├── RestoreError              4   a host could not be restored
     └── Interrupted             130   SIGINT or SIGTERM; hosts were restored
 
-An error crosses the wire as ``{kind, message, host}`` and is raised as the same class again.
+An error crosses the wire as ``{kind, message, host}`` and is raised again as the same class. Exit
+codes and their precedence are defined here alone.
 """
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Optional
+
+from udpbench.printable import printable
+
+YES, NO, BAD_INPUT, FAILED, NOT_RESTORED, CANNOT_TELL, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+PRECEDENCE = (NOT_RESTORED, INTERRUPTED, FAILED, BAD_INPUT, NO, CANNOT_TELL)
+
+
+def worst(codes: Iterable[int]) -> int:
+    """Return the exit code that outranks the others; 0 if there is none."""
+    present = set(codes)
+    return next((code for code in PRECEDENCE if code in present), YES)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with the input, with all that is needed to mend it."""
+    """One thing wrong with the input, with all that is needed to fix it."""
 
     what: str
     where: str = ""
@@ -46,15 +63,15 @@ class Problem:
 
 
 class UdpbenchError(Exception):
-    """The root: whatever udpbench raises on purpose."""
+    """The root of every error that udpbench raises on purpose."""
 
-    exit_code = 3
+    exit_code = FAILED
 
 
 class InputError(UdpbenchError):
-    """The user's input cannot be run; holds every problem found, not just the first."""
+    """The user's input is invalid; holds every problem, not just the first."""
 
-    exit_code = 2
+    exit_code = BAD_INPUT
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = tuple(problems)
@@ -62,13 +79,19 @@ class InputError(UdpbenchError):
 
 
 class RecordError(UdpbenchError):
-    """A run folder cannot be read or written as asked."""
+    """A run folder cannot be read or written."""
 
-    exit_code = 2
+    exit_code = BAD_INPUT
+
+
+class StoreError(RecordError):
+    """Measurements of a running run cannot be stored; the message says what is lost."""
+
+    exit_code = FAILED
 
 
 class HostError(UdpbenchError):
-    """Something failed on one host; ``host`` names it where it is known."""
+    """Something failed on one host; ``host`` names it if known."""
 
     def __init__(self, message: str, host: str = "") -> None:
         self.message = message
@@ -77,35 +100,41 @@ class HostError(UdpbenchError):
 
 
 class ConnectError(HostError):
-    """The host could not be reached, or its agent could not be started there."""
+    """The host could not be reached, or its agent could not be started."""
 
 
 class NotPermitted(ConnectError):
-    """The machine does not let the user make a built-in lab; nothing is wrong with the lab."""
+    """The user may not create a built-in lab on this machine; the lab itself is fine."""
 
 
 class HelloRefused(HostError):
-    """The agent answered, but must not be used by this run."""
+    """The agent answered, but this run must not use it."""
 
 
 class AgentLost(HostError):
-    """The channel to a running agent broke; its lease makes it restore by itself."""
+    """The connection to a running agent broke; its lease makes it restore by itself."""
 
 
 class HostLacks(HostError):
-    """A host's kernel has not what an experiment asks for; nothing was changed or sent."""
+    """The hosts' kernels can run no trial; nothing was changed or sent."""
+
+    exit_code = CANNOT_TELL
 
 
 class HostChanged(HostError):
-    """A host is not what it was when the resumed run began; nothing was changed or sent."""
+    """A host is not as it was when the resumed run began; nothing was changed or sent."""
 
 
 class SettingRefused(HostError):
-    """The host refused a setting, or read back something else than was written."""
+    """The host refused a setting, or read back another value than was written."""
+
+
+class Unseen(HostError):
+    """The user cannot see what root's runs left; the user's own runs left nothing."""
 
 
 class SafetyError(HostError):
-    """A packet might have gone somewhere it was not meant to; nothing was sent."""
+    """A packet might have gone to an unproven destination; nothing was sent."""
 
 
 class WorkerFailed(HostError):
@@ -113,58 +142,105 @@ class WorkerFailed(HostError):
 
 
 class DeadlineExceeded(HostError):
-    """A named condition did not come true before its deadline."""
+    """A condition was not met before its deadline."""
 
 
 class AgentError(HostError):
-    """The agent failed in a way it has no better word for."""
+    """The agent failed in a way that no other class describes."""
 
 
 class PathError(UdpbenchError):
-    """The path phase found that packets do not arrive; nothing was measured."""
+    """No packet arrived in the path phase; nothing was measured."""
+
+
+class CannotTell(UdpbenchError):
+    """Neither whether a point is worse than another can be told, nor that it is not."""
+
+    exit_code = CANNOT_TELL
 
 
 class RestoreError(HostError):
-    """A host could not be put back as it was; the message names what remains."""
+    """A host could not be restored; the message names what remains."""
 
-    exit_code = 4
+    exit_code = NOT_RESTORED
 
 
 class Interrupted(UdpbenchError):
-    """The run was asked to end by SIGINT or SIGTERM and has restored its hosts."""
+    """SIGINT or SIGTERM ended the run, and hosts were restored."""
 
-    exit_code = 130
+    exit_code = INTERRUPTED
 
 
-HOST_ERRORS: dict[str, type[HostError]] = {
-    cls.__name__: cls
-    for cls in (
-        HostError,
-        ConnectError,
-        NotPermitted,
-        HelloRefused,
-        AgentLost,
-        HostLacks,
-        HostChanged,
-        SettingRefused,
-        SafetyError,
-        WorkerFailed,
-        DeadlineExceeded,
-        AgentError,
-        RestoreError,
-    )
+def _with_subclasses(cls: type[UdpbenchError]) -> Iterator[type[UdpbenchError]]:
+    yield cls
+    for below in cls.__subclasses__():
+        yield from _with_subclasses(below)
+
+
+ERRORS = {cls.__name__: cls for cls in _with_subclasses(UdpbenchError)}
+
+
+def code_of(kind: str) -> int:
+    """Return the exit code of an error from the name of its class, as stored in a run folder."""
+    return ERRORS.get(kind, UdpbenchError).exit_code
+
+
+_NEXT_STEPS = {
+    errno.ENODEV: "it was removed or renamed: check `ip link` there, and what changed it",
+    errno.ENXIO: "it was removed or renamed: check `ip link` there, and what changed it",
+    errno.ENETDOWN: "it was taken down: check `ip link` there, and what did it",
+    errno.ENOENT: "it was removed, or this kernel does not have it: check what is there",
+    errno.ESRCH: "the process has ended: find out why",
+    errno.EISDIR: "it is a folder: choose another path",
+    errno.EADDRINUSE: "find what uses it (`ss -nap`), or choose another port",
+    errno.EADDRNOTAVAIL: "check `ip address` there",
+    errno.ENOSPC: "make room on that disk",
+    errno.EDQUOT: "make room within the quota",
+    errno.EROFS: "choose a writable path",
+    errno.EACCES: "give this user the permission, or run as root",
+    errno.EPERM: "give this user the permission, or run as root",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENOMEM: "find what uses the memory",
+    errno.ENOBUFS: "find what uses the memory",
 }
 
 
-def to_wire(error: BaseException, host: str = "") -> dict[str, str]:
+def next_step(code: Optional[int]) -> str:
+    """Return what to do about an error of the system, by its errno."""
+    return _NEXT_STEPS.get(code or 0, "check what changed there, and run again")
+
+
+def in_words(error: BaseException, doing: str = "", where: str = "") -> str:
+    """Return what failed, where, while ``doing`` what, and the next step, of a foreign exception.
+
+    ``where`` is used if the exception does not name a file. Anything but an OSError is a bug of
+    udpbench, and shown with its class for a bug report.
+    """
+    during = f", while {doing}" if doing else ""
+    if not isinstance(error, OSError):
+        what = f"a bug of udpbench{during}: {type(error).__name__}: {error}"
+        return f"{what}; its traceback is on stderr; report it"
+    where = str(error.filename) if error.filename is not None else where
+    what = error.strerror or str(error)
+    step = "" if ";" in what else f"; {next_step(error.errno)}"  # our own messages have a step
+    return f"{f'{where}: ' if where else ''}{what}{during}{step}"
+
+
+def to_wire(
+    error: BaseException, host: str = "", doing: str = "", where: str = ""
+) -> dict[str, str]:
     """Return ``{kind, message, host}``; an error that is not ours becomes an AgentError."""
     if isinstance(error, HostError):
         return {"kind": type(error).__name__, "message": error.message, "host": error.host or host}
-    message = f"{type(error).__name__}: {error}"
+    message = in_words(error, doing, where)
     return {"kind": AgentError.__name__, "message": message, "host": host}
 
 
 def from_wire(error: dict[str, str], host: str = "") -> HostError:
     """Return the error that ``to_wire`` described, of the same class, named after ``host``."""
-    cls = HOST_ERRORS.get(error.get("kind", ""), AgentError)
-    return cls(error.get("message", "no message"), error.get("host") or host)
+    cls = ERRORS.get(error.get("kind", ""), AgentError)
+    if not issubclass(cls, HostError):
+        cls = AgentError
+    # A message with line breaks could imitate output of udpbench.
+    message = printable(error.get("message", "no message"), keep="")
+    return cls(message, error.get("host") or host)

@@ -1,39 +1,56 @@
-"""An experiment as a gate: run it once, and say of each point whether it holds, and why not.
+"""An experiment as a gate: runs it once, and returns for each point the outcome and the reasons.
 
-Between the test framework and the rooms; knows no pytest. Everything it says comes from a run
-folder, so a process that did not run the experiment says the same.
+Between the test framework and the rooms; does not know pytest. Everything comes from a run folder,
+so that a process which did not run the experiment returns the same.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
-import os
 import re
-import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
-
-from udpbench.analysis.exits import FAILED, YES, exit_code
-from udpbench.analysis.expect import Verdict, compared_with, evaluate_at
+from udpbench.analysis.comparisons import (
+    SKIPPED,
+    Comparison,
+    compare_with_runs,
+    without_replaced,
+)
 from udpbench.analysis.medians import PointResult, medians
 from udpbench.analysis.points import Point
-from udpbench.control.run import RunOptions, Surroundings, run
-from udpbench.control.turns import turn
+from udpbench.analysis.verdicts import (
+    Verdict,
+    compared_with,
+    evaluate_at,
+    exit_code,
+    nothing_measured,
+)
+from udpbench.control.host_use import Surroundings, Terms, taken
+from udpbench.control.run import RunOptions, run, run_name
 from udpbench.definition.load import load_lab
-from udpbench.errors import NotPermitted
-from udpbench.model import Experiment, Lab, Progress
-from udpbench.records import RUN_FILE, Run, RunHeader, RunWriter, now_utc, read_run
-from udpbench.report.story import LAB_LABEL, Chapter, reason, tell
-from udpbench.report.table import parts
+from udpbench.errors import (
+    FAILED,
+    YES,
+    InputError,
+    NotPermitted,
+    Problem,
+    RecordError,
+    StoreError,
+)
+from udpbench.file_lock import lock_file
+from udpbench.folder import Folder
+from udpbench.model import CompareSpec, Experiment, Lab, Progress, Result
+from udpbench.printable import printable
+from udpbench.records import RUN_FILE, Run, RunWriter, new_header, read_run
+from udpbench.report.summary import LAB_LABEL, Chapter, reason, tell
+from udpbench.report.tables import parts
+from udpbench.report.terminal import Terminal
 from udpbench.units import show_pps, show_ratio
 
 Outcome = Literal["passed", "failed", "skipped"]
@@ -41,28 +58,58 @@ Outcome = Literal["passed", "failed", "skipped"]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a run says of one point."""
+    """The outcome of one point."""
 
     outcome: Outcome
     why: str
-    """The reasons, a line each, the gravest first; empty where it holds."""
+    """The reasons, one per line, the most serious first; empty if it passed."""
     shown: str
-    """Where it fails: results, ledger, findings and expectations, as text."""
+    """If it failed: results, ledger, findings and expectations, as text."""
     result: PointResult
     summary: str
-    """One line for reading."""
+    """One line with rate, loss and valid trials."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Stored runs than which no point may be worse by more than a margin."""
+
+    runs: tuple[Run, ...]
+    margin: float
+
+    @cached_property
+    def trials(self) -> dict[tuple[bool, str, str], list[Sequence[Result]]]:
+        """The trials of each point, run by run, by lab (built-in or not) and question."""
+        found: dict[tuple[bool, str, str], list[Sequence[Result]]] = {}
+        for stored in self.runs:
+            for chapter in tell(stored.header.experiments, stored.records):
+                for point in chapter.points:
+                    found.setdefault(_place(chapter, point.name), []).append(point.results)
+        return found
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Runs experiments for tests: on the first lab that is free, into run folders below one."""
+    """Runs experiments for tests: on the first free lab, into run folders in ``folder``."""
 
     lab_names: tuple[str, ...]
     folder: Path
     session: str
-    """What run folders of one test session begin with, in all of its processes."""
+    """Prefix of the run folders of one test session, the same in all of its processes."""
     wait_ns: int
     surroundings: Surroundings | None = None
+    baselines: tuple[Path, ...] = ()
+    margin: float | None = None
+
+    @cached_property
+    def baseline(self) -> Baseline | None:
+        """The runs to compare with, read when first needed; raises RecordError, InputError."""
+        if not self.baselines:
+            return None
+        if self.margin is None:
+            step = "say how much worse a point may be, for example --udpbench-margin 3%"
+            raise InputError([Problem("missing", "--udpbench-margin", next_step=step)])
+        return Baseline(tuple(read_run(folder) for folder in self.baselines), self.margin)
 
     @cached_property
     def labs(self) -> tuple[Lab, ...]:
@@ -70,68 +117,90 @@ class Gate:
         return tuple(load_lab(name) for name in self.lab_names)
 
     def folder_of(self, name: str) -> Path:
-        """Return the run folder for what a test calls ``name``, the same in every process."""
+        """Return the run folder of an experiment's ``name``, the same in every process."""
         digest = hashlib.sha256(name.encode()).hexdigest()[:6]
         last = re.sub(r"(\.udpbench)?\.ya?ml$", "", name.rpartition("/")[2])
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("-.")[:60] or "run"
         return self.folder / f"{self.session}-{plain}-{digest}"
 
-    def run(self, experiment: Experiment, name: str, tell: Callable[[Progress], None]) -> Run:
-        """Return the run of an experiment: the stored one, where this session has run it already.
+    def run(
+        self,
+        experiment: Experiment,
+        name: str,
+        command: tuple[str, ...],
+        tell: Callable[[Progress], None],
+    ) -> Run:
+        """Return the run of an experiment, stored if this session has run it already.
 
-        Raises InputError, RecordError, and DeadlineExceeded where no lab becomes free.
+        ``command`` goes into its header. Raises InputError, RecordError; with several labs also
+        DeadlineExceeded, Interrupted, ConnectError.
         """
         labs = self.labs
         folder = self.folder_of(name)
         with _alone(folder):
             if not (folder / RUN_FILE).exists():
-                with turn(labs, self.wait_ns) as lab:
-                    self._run(experiment, lab, folder, tell)
+                self._run(experiment, labs, folder, command, tell)
             return read_run(folder)
 
     def _run(
-        self, experiment: Experiment, lab: Lab, folder: Path, tell: Callable[[Progress], None]
+        self,
+        experiment: Experiment,
+        labs: Sequence[Lab],
+        folder: Path,
+        command: tuple[str, ...],
+        tell: Callable[[Progress], None],
     ) -> None:
-        seed = int.from_bytes(os.urandom(4), "big")
-        header = RunHeader(
-            udpbench=version("udpbench"),
-            started_at=now_utc(),
-            command=tuple(sys.argv),
-            seed=seed,
-            lab_name=lab.name,
-            lab_text=lab.text,
-            experiments=(experiment,),
-        )
-        writer = RunWriter.create(folder, header)
-        run([experiment], lab, writer, tell, RunOptions(seed), self.surroundings)
+        around = self.surroundings or Surroundings()
+        terms = Terms(wait_ns=self.wait_ns, next_step="let it end, or raise udpbench_wait")
+        with ExitStack() as stack:
+            lab, agents = labs[0], None
+            if len(labs) > 1:  # the header names the lab, so it is taken first
+                stack.enter_context(around.interrupt.caught())
+                choice = taken(labs, run_name(), RunOptions.lease_ns, around, terms, tell)
+                lab, agents = stack.enter_context(choice)
+            header = new_header([experiment], lab, command)
+            options = RunOptions(header.seed, terms=terms)
+            writer = RunWriter.create(folder, header)
+            outcome = run([experiment], lab, writer, tell, options, around, agents=agents)
+        if isinstance(outcome.error, StoreError):  # the folder is gone or incomplete
+            raise (*outcome.restore_errors, outcome.error)[0]
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Let one process of a session run what they all read; the lock ends with its owner."""
-    folder.mkdir(parents=True, exist_ok=True)
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Let one process of a session at a time use a run folder; the lock ends with its process."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        held = Folder.open(folder, make=True)
+    except OSError as error:
+        step = "name another with --udpbench-out"
+        raise RecordError(f"{folder}: cannot be made: {error.strerror}; {step}") from error
+    with held:
+        lock_file(held.fd, wait=True)
         yield
-    finally:
-        os.close(fd)
 
 
 def restricted(experiment: Experiment, chosen: Collection[str]) -> Experiment:
-    """Return the part of an experiment that it takes to judge some of its points."""
+    """Return the part of an experiment that is needed to judge some of its points."""
     needed = {name for point in chosen for name in compared_with(experiment, point)}
     points = tuple(trial for trial in experiment.points if trial.point in needed)
-    known = [one for one in experiment.expect if _names(one.left.point, one.right.point) <= needed]
-    return replace(experiment, points=points, expect=tuple(known))
+    expectations = [e for e in experiment.expect if _names(e.left.point, e.right.point) <= needed]
+    pairs = tuple(pair for pair in experiment.compare if {pair.a, pair.b} <= needed)
+    return replace(experiment, points=points, expect=tuple(expectations), compare=pairs)
 
 
 def _names(*points: str | None) -> set[str]:
     return {point for point in points if point is not None}
 
 
-def answer(stored: Run, point: str, width: int) -> Answer:
-    """Return what a run says of one point; ``width`` is that of the text in columns."""
+def _place(chapter: Chapter, point: str) -> tuple[bool, str, str]:
+    return chapter.built_in_lab, chapter.experiment.question, point
+
+
+def answer(stored: Run, point: str, width: int, baseline: Baseline | None = None) -> Answer:
+    """Return the answer of a run for one point; ``width`` is that of its text, in columns.
+
+    A point that the baseline has, too, passes only if it is proven to be no worse.
+    """
     (chapter,) = tell(stored.header.experiments, stored.records)
     experiment = chapter.experiment
     ran = {one.name: one for one in chapter.points}
@@ -140,51 +209,99 @@ def answer(stored: Run, point: str, width: int) -> Answer:
         for name in sorted(compared_with(experiment, point), key=lambda name: name != point)
     )
     verdicts = evaluate_at(experiment, chapter.results, point)
-    outcome, reasons = _judged(stored, own, others, verdicts)
+    compared = [one for one in chapter.comparisons if one.b == point]
+    replaced = chapter.comparisons
+    sides = [
+        replace(p, results=tuple(without_replaced(p.results, replaced))) for p in (own, *others)
+    ]
+    outcome, reasons = _judged(stored, sides[0], sides[1:], verdicts, compared)
+    if outcome == "skipped" and nothing_measured(chapter.results) and nothing_measured(own.results):
+        outcome, reasons = "failed", ["nothing was measured", *reasons]
+    base = baseline.trials.get(_place(chapter, point)) if baseline is not None else None
+    if outcome == "passed" and baseline is not None and base is not None:
+        outcome, reasons = _against(base, own, baseline)
     shown = ""
     if outcome == "failed":
         needed = {one.name for one in (own, *others)}
         some = tuple(one for one in chapter.points if one.name in needed)
         part = replace(chapter, points=some, verdicts=verdicts)
         shown = f"{_told(part, width)}\n{_where(stored)}"
-    result = medians(own)
-    return Answer(outcome, "\n".join(reasons), shown, result, _summary(stored, own, result))
+    result = medians(own, str(stored.folder))
+    why, summary = (printable(text) for text in ("\n".join(reasons), _summary(stored, own, result)))
+    return Answer(outcome, why, shown, result, summary)
 
 
-def whole(stored: Run, width: int) -> str:
-    """Return everything a run says, as text, for a test that asserts on its numbers."""
+def _against(
+    base: Sequence[Sequence[Result]], own: Point, baseline: Baseline
+) -> tuple[Outcome, Sequence[str]]:
+    """Return the outcome of a point that is compared with a baseline, and the reasons."""
+    found, scattered = compare_with_runs(base, own.results, CompareSpec.metric, baseline.margin)
+    runs = ", ".join(str(one.folder) for one in baseline.runs)
+    text = f"{found.metric} against {runs}: {found.text}"
+    if not scattered:
+        text += "; scatter between runs is not in the interval"
+    if found.beyond_margin is None:
+        limit = f"{baseline.margin * 100:.3g} %"
+        return "skipped", [f"cannot tell whether it is worse by more than {limit}: {text}"]
+    return ("failed", [f"worse: {text}"]) if found.beyond_margin else ("passed", [])
+
+
+def stored_results(folder: Path) -> dict[str, PointResult]:
+    """Return point → its result of a stored run of one experiment; raises RecordError."""
+    stored = read_run(folder)
+    chapters = tell(stored.header.experiments, stored.records)
+    if len(chapters) != 1:
+        raise RecordError(f"{folder}: holds {len(chapters)} experiments; name a run of one")
+    return {point.name: medians(point, str(stored.folder)) for point in chapters[0].points}
+
+
+def full_text(stored: Run, width: int) -> str:
+    """Return results, ledger, findings and expectations of a run, as text."""
     (chapter,) = tell(stored.header.experiments, stored.records)
     return f"{_told(chapter, width)}\n{_where(stored)}"
 
 
 def _where(stored: Run) -> str:
-    return f"run folder: {stored.folder}"
+    return printable(f"run folder: {stored.folder}")
 
 
 def _judged(
-    stored: Run, own: Point, others: Sequence[Point], verdicts: Sequence[Verdict]
+    stored: Run,
+    own: Point,
+    others: Sequence[Point],
+    verdicts: Sequence[Verdict],
+    compared: Sequence[Comparison],
 ) -> tuple[Outcome, Sequence[str]]:
-    """Return the outcome of a point and the reasons for it, the gravest first.
+    """Return the outcome of a point and its reasons, the most serious first.
 
-    ``others`` are those that it is compared with: what is wrong with them is wrong with its answer.
+    ``others`` are the points it is compared with, whose faults are faults of its answer.
     """
     ended = _ended_early(stored)
     if ended is not None and ended[0] == NotPermitted.__name__:
         return "skipped", [ended[1]]
-    repetitions = stored.header.experiments[0].repetitions
-    if ended is not None and any(len(one.results) < repetitions for one in (own, *others)):
+    trials_of = stored.header.experiments[0].trials_of
+    if ended is not None and any(
+        len(one.results) < trials_of(one.name)[0] for one in (own, *others)
+    ):
         return "failed", [f"the run ended early: {ended[1]}"]
     if own.skipped and own.results:
         return "skipped", _reasons(own)
-    code = exit_code([result for one in (own, *others) for result in one.results], verdicts)
+    results = [result for one in (own, *others) for result in one.results]
+    code = exit_code(results, verdicts, comparisons=compared)
     if code == YES:
         unjudged = any(one.answer == "skipped" for one in verdicts)
+        unjudged = unjudged or any(one.verdict == SKIPPED for one in compared)
         return ("skipped", _unasked(others)) if unjudged else ("passed", [])
     missed = [
         line
         for one in verdicts
         if one.answer in ("no", "cannot tell")
         for line in (f"expected: {one.expected}", f"measured: {one.measured}")
+    ]
+    missed += [
+        f"compared: {one.b} against {one.a}: {one.metric}: {one.text}"
+        for one in compared
+        if one.worse or not one.answered
     ]
     doubts = [*_reasons(own), *(line for one in others for line in _of_other(one))]
     return "failed", [*doubts, *missed] if code == FAILED else [*missed, *doubts]
@@ -200,7 +317,7 @@ def _of_other(point: Point) -> list[str]:
 
 
 def _ended_early(stored: Run) -> tuple[str, str] | None:
-    """Return kind and message of what ended a run before its last trial; None if nothing did."""
+    """Return kind and message of the error that ended a run early; None if it is complete."""
     if stored.ending is None:
         return "", "its process died"
     if stored.ending.error is not None:
@@ -215,7 +332,7 @@ def _reasons(own: Point) -> list[str]:
     found: dict[str, None] = {}
     for result in own.results:
         for finding in result.findings:
-            if finding.severity == "invalid" or result.status == "skipped":
+            if finding.severity in ("invalid", "struck") or result.status == "skipped":
                 found[str(finding)] = None
     return list(found)
 
@@ -223,9 +340,9 @@ def _reasons(own: Point) -> list[str]:
 def _told(chapter: Chapter, width: int) -> str:
     """Return results, ledger, findings and expectations as plain text."""
     out = io.StringIO()
-    console = Console(file=out, width=width, color_system=None, highlight=False)
+    console = Terminal(file=out, width=width, color_system=None)
     if chapter.built_in_lab:
-        console.print(LAB_LABEL, markup=False)
+        console.print(LAB_LABEL)
     for part in parts(chapter, width):
         console.print(part)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())

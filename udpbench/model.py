@@ -1,21 +1,25 @@
-"""The vocabulary: frozen data that every room speaks, and nothing that acts.
+"""The vocabulary: frozen data that every room uses, and no behaviour.
 
 Field names are the field's terms (RFC 2285, RFC 2544, RFC 1242, kernel names) and carry their unit.
 A YAML key is the field's name without its unit suffix (``size_bytes`` is written ``size: 32B``);
-type, default and range of a key stand here once, and the definition reads them from here.
+type, default and range of a key are declared once, here or in ``host_settings``, and the
+definition reads them from there.
 Python 3.9: annotations are evaluated by pydantic on the controller, so they say ``Optional``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Optional, Union
 
-from udpbench.units import Bytes, Count, Nanoseconds, Rate
+from udpbench.host_settings import Settings
+from udpbench.metrics import METRICS, unit_of
+from udpbench.units import Bytes, Count, Named, Nanoseconds, Rate, show_range
 
-RECORD_SCHEMA = 1
-"""History of stored trial records: 1 — the first form."""
+RECORD_SCHEMA = 2
+"""Of stored runs; ``records`` has its history and reads older ones."""
 
 HEADER_BYTES = 18
 """Bytes of the header: tag u32, flow u16, sequence u48, send time u48 (native/udpbench.h)."""
@@ -24,17 +28,21 @@ MAX_PAYLOAD_BYTES = 65507
 """Largest UDP payload over IPv4: 65535 − 20 (IP header) − 8 (UDP header)."""
 
 SEND_MESSAGES = 1024
-"""UIO_MAXIOV: more sendmmsg(2) does not take."""
+"""UIO_MAXIOV, the most that sendmmsg(2) accepts."""
 RECEIVE_MESSAGES = 512
 MERGED_MESSAGES = 16
-"""With GRO each has room for 64 KiB; so many stay within the second level of cache."""
+"""With GRO each has room for 64 KiB; 16 of them fit into a second-level cache."""
+
+QUEUES_EVEN_WITHIN = 0.02
+"""Relative deviation from an even share allowed to each queue of ``traffic.flows.queues``."""
 
 GSO_SEGMENTS = "udp.gso_segments"
-"""Among a host's limits: datagrams in one GSO message, 64 or since Linux 6.9 128."""
+"""Key of ``Facts.limits``: datagrams in one GSO message, 64, or 128 since Linux 6.9."""
 
 Role = Literal["sender", "receiver"]
 Scope = Literal["namespace", "machine"]
 PhaseName = Literal["path", "warmup", "measured"]
+Edge = Literal["begin", "end"]
 LEDGER_STAGES = (
     "unsent",
     "tx_netfilter",
@@ -56,17 +64,70 @@ LEDGER_STAGES = (
     "app_truncated",
     "app_log",
 )
-"""Where a packet can end, in its order (docs/ledger.md)."""
+"""Stages at which a packet can end, in the order it passes them (docs/ledger.md)."""
 SECOND_NS = 10**9
 DAY_NS = 86400 * SECOND_NS
+LIMITS = {
+    "duration_ns": (0, DAY_NS),
+    "warmup_ns": (0, DAY_NS),
+    "repetitions": (1, 10_000),
+    "rx_queues": (0, 65_536),
+    "tx_queues": (0, 65_536),
+    "workers": (0, 1024),
+    "first_ms": (0, 2 * DAY_NS // 10**6),
+    "blocks": (1, 200),
+}
+"""Field of a record or a reply → least and most; values beyond would mean endless work."""
+INTEGERS = (-(2**63), 2**64 - 1)
+"""Least and most of every other number; no counter or clock exceeds it."""
 SAMPLE_NS = SECOND_NS // 10
-"""Between two samples of a worker in a phase that is not long."""
+"""Between two samples of a worker, unless that would exceed ``SAMPLES_MAX``."""
 SAMPLES_MAX = 3600
-"""Of each worker in a phase: two hours have one every two seconds."""
+"""Per worker and phase; in two hours that is a sample every two seconds."""
+
+
+SYSCTLS = (
+    "kernel.nmi_watchdog",
+    "kernel.numa_balancing",
+    "kernel.sched_autogroup_enabled",
+    "kernel.sched_cfs_bandwidth_slice_us",
+    "kernel.sched_energy_aware",
+    "kernel.sched_latency_ns",
+    "kernel.sched_migration_cost_ns",
+    "kernel.sched_min_granularity_ns",
+    "kernel.sched_nr_migrate",
+    "kernel.sched_rt_period_us",
+    "kernel.sched_rt_runtime_us",
+    "kernel.sched_schedstats",
+    "kernel.sched_wakeup_granularity_ns",
+    "kernel.soft_watchdog",
+    "kernel.timer_migration",
+    "kernel.watchdog_thresh",
+    "vm.compaction_proactiveness",
+    "vm.dirty_background_bytes",
+    "vm.dirty_background_ratio",
+    "vm.dirty_bytes",
+    "vm.dirty_expire_centisecs",
+    "vm.dirty_ratio",
+    "vm.dirty_writeback_centisecs",
+    "vm.stat_interval",
+    "vm.swappiness",
+    "vm.watermark_scale_factor",
+    "vm.zone_reclaim_mode",
+)
+"""What may be set besides net.*: scheduler, timers, and memory used by packets and logs.
+Some of the others name a program that root then runs (kernel.core_pattern, kernel.modprobe)."""
+
+
+def sysctl_refusal(name: str) -> Optional[str]:
+    """Return which sysctls may be set if ``name``, with dots or slashes, may not; else None."""
+    dotted = name.replace("/", ".")
+    allowed = dotted.startswith("net.") or dotted in SYSCTLS
+    return None if allowed else f"net.* and {', '.join(SYSCTLS)}"
 
 
 def sampling_ns(duration_ns: int) -> int:
-    """Return the time between two samples of a worker in a phase that lasts so long at most."""
+    """Return the time between two samples of a worker in a phase of at most ``duration_ns``."""
     return SAMPLE_NS * max(1, -(-duration_ns // (SAMPLES_MAX * SAMPLE_NS)))
 
 
@@ -75,7 +136,7 @@ def sampling_ns(duration_ns: int) -> int:
 
 @dataclass(frozen=True)
 class Flows:
-    """Which 4-tuples carry the traffic; every combination of source port, address and port."""
+    """The 4-tuples of the traffic: every combination of source port, address and port."""
 
     source_ports: str = "65400"
     to: str = "receiver.addresses[1]:4321"
@@ -85,7 +146,7 @@ class Flows:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What is on the wire."""
+    """What is sent on the wire."""
 
     protocol: Literal["udp", "tcp"] = "udp"
     family: Literal[4, 6] = 4
@@ -119,7 +180,7 @@ class Send:
 
     @property
     def messages(self) -> int:
-        """Messages per call at most; ``auto`` offers as many datagrams with GSO as without."""
+        """Maximum messages per call; ``auto`` offers as many datagrams with GSO as without."""
         if self.batch != "auto":
             return self.batch
         return max(SEND_MESSAGES // self.gso, 1) if isinstance(self.gso, int) else SEND_MESSAGES
@@ -136,7 +197,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Log:
-    """Where a receiver writes every datagram."""
+    """The files to which a receiver writes every datagram."""
 
     path: str
     max_file_bytes: Annotated[int, Bytes(2**20, 2**40)] = 512 * 2**20
@@ -165,13 +226,13 @@ class Receive:
     priority: str = "normal"
     io_priority: str = "normal"
     timestamps: bool = False
-    """SO_TIMESTAMPNS: the kernel's arrival times split the delay in stack and application."""
+    """SO_TIMESTAMPNS: the kernel's arrival times split the delay into stack and application."""
     fault: Optional[Fault] = None
     log: Optional[Log] = None
 
     @property
     def messages(self) -> int:
-        """Messages per call at most."""
+        """Maximum messages per call."""
         if self.batch != "auto":
             return self.batch
         return MERGED_MESSAGES if self.gro else RECEIVE_MESSAGES
@@ -179,7 +240,7 @@ class Receive:
 
 @dataclass(frozen=True)
 class HostNeeds:
-    """What one host must offer, or the trial is skipped with the reason."""
+    """What one host must offer; otherwise the trial is skipped, with the reason."""
 
     cpus: Optional[Annotated[int, Count(1, 4096)]] = None
     rx_queues: Optional[Annotated[int, Count(1, 4096)]] = None
@@ -199,7 +260,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of an expectation: ``factor * metric[point]``; a bare number where metric is None.
+    """One side of an expectation: ``factor * metric[point]``; a bare number if ``metric`` is None.
 
     A bare number is in the metric's base unit (pps, packets, ns, a ratio).
     """
@@ -211,46 +272,101 @@ class Side:
 
 @dataclass(frozen=True)
 class Expectation:
-    """``left op right``, with the text it was written as."""
+    """``left op right``, and its text as written."""
 
     text: str
     left: Side
     op: Literal["<", "<=", "==", "!=", ">=", ">"]
     right: Side
 
+    def by_blocks(self, point: str) -> Optional[tuple[Side, Side]]:
+        """Return both sides with the points they mean at ``point`` if blocks are compared there.
+
+        None for one point, for a bare number, and for counts, which must hold in every trial.
+        """
+        sides = [replace(s, point=point) if s.point is None else s for s in (self.left, self.right)]
+        metrics = [side.metric for side in sides]
+        if None in metrics or sides[0].point == sides[1].point:
+            return None
+        counted = all(unit_of(metric or "") == "packets" for metric in metrics)
+        return None if counted else (sides[0], sides[1])
+
+
+OVERHEAD_NS = 1_500_000_000
+"""What a trial costs beyond its phases, at most, in the built-in lab (benchmarks/overhead.py)."""
+CARDS_NS = 3 * 2 * SECOND_NS
+"""And more on real hosts, at most: what cards count is waited for after each of three phases."""
+LOOKS = (7, 11, 15)
+"""Blocks after which ``blocks: 7-15`` looks at its comparisons; ``analysis.effect`` has levels."""
+FEWEST_BLOCKS = 6
+"""Below it no set of blocks reaches 5 %: 2 / 2⁵ is 6.25 %."""
+MOST_BLOCKS = 200
+"""Beyond it an exact test takes long, and a trial that is longer says more."""
+
+
+@dataclass(frozen=True)
+class CompareSpec:
+    """One comparison as written: ``a`` is the base; either may leave keys of a sweep open."""
+
+    a: Annotated[str, Named("point")]
+    b: Annotated[str, Named("point")]
+    metric: Annotated[str, Named("metric")] = "delivered_pps"
+    margin: Optional[Annotated[float, Named("margin")]] = None
+    """None: the metric's own (``metrics.margin_of``)."""
+    blocks: Annotated[tuple[int, ...], Named("blocks")] = LOOKS
+
+
+@dataclass(frozen=True)
+class PointPair:
+    """Two points that an experiment compares block by block; ``a`` is the base."""
+
+    a: str
+    b: str
+    metric: str
+    margin: float
+    """A ratio; for loss and drops a share of the packets sent."""
+    blocks: tuple[int, ...] = LOOKS
+    """After how many blocks it is decided; the same in all pairs of an experiment."""
+
 
 @dataclass(frozen=True)
 class Trial:
-    """One repetition of one point of an experiment, still symbolic: no host has been asked yet."""
+    """One repetition of one point of an experiment, still symbolic: not yet bound to hosts."""
 
     experiment: str
     question: str
     point: str
-    """``variant,key=value``; empty where the experiment is a single point."""
+    """``variant,key=value``; empty if the experiment is a single point."""
     variant: Optional[str]
     values: dict[str, Any]
-    """Swept dotted path → the scalar as YAML gave it."""
+    """Swept dotted path → its scalar as in the YAML."""
     repetition: int
     traffic: Traffic
     send: Send
     receive: Receive
-    settings: dict[str, dict[str, Any]]
-    """Role → the validated settings block as plain data; turned into Settings by ``bind``."""
+    settings: dict[Role, Settings]
+    """By role, if it has any; ``bind`` turns them into a list of ``Setting``."""
     needs: Needs
     duration_ns: int
     warmup_ns: int
     path_check: Literal["arrive", "explained"] = "arrive"
     explain: bool = False
-    faults: dict[str, int] = field(default_factory=dict)
+    losses: dict[str, int] = field(default_factory=dict)
     source: Optional[str] = None
     expects_unsent: bool = False
-    """An expectation names ``unsent``: then a sender that falls short makes no trial invalid."""
+    """An expectation names ``unsent``, so a sender that falls short does not invalidate a trial."""
 
     @property
     def name(self) -> str:
         """``experiment::point#repetition``, as listed and logged."""
         point = f"::{self.point}" if self.point else ""
         return f"{self.experiment}{point}#{self.repetition}"
+
+
+def trial_ns(trial: Trial, built_in: bool = True) -> int:
+    """Return how long one trial takes at most; one with a count usually ends earlier."""
+    overhead_ns = OVERHEAD_NS if built_in else OVERHEAD_NS + CARDS_NS
+    return trial.duration_ns + trial.warmup_ns + overhead_ns
 
 
 @dataclass(frozen=True)
@@ -260,13 +376,42 @@ class Experiment:
     name: str
     path: str
     text: str
-    """The YAML as read, kept in the record so that a run can be repeated from it alone."""
+    """The YAML as read, stored so that a run can be repeated from its record alone."""
     question: str
     source: Optional[str]
     points: tuple[Trial, ...]
-    """One trial per point, repetition 1; ``Trial.name`` and ``point`` tell them apart."""
+    """One trial per point, repetition 1, distinguished by ``Trial.point``."""
     repetitions: int
     expect: tuple[Expectation, ...]
+    compare: tuple[PointPair, ...] = ()
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Return after how many blocks its comparisons are decided; empty if it has none."""
+        return self.compare[0].blocks if self.compare else ()
+
+    @property
+    def compared(self) -> frozenset[str]:
+        """Return the points that are compared, which have blocks in place of repetitions."""
+        return frozenset(point for pair in self.compare for point in (pair.a, pair.b))
+
+    def trials_of(self, point: str) -> tuple[int, int]:
+        """Return how many trials a point has at least and at most, all of them valid."""
+        looks = self.looks if point in self.compared else (self.repetitions,)
+        return looks[0], looks[-1]
+
+
+SSH_SPEC = re.compile(
+    r"(?:ssh://)?(?:(?P<user>(?!-)[A-Za-z0-9._-]+)@)?"
+    r"(?:\[(?P<bracketed>[A-Za-z0-9._%:][A-Za-z0-9._%:-]*)\]|(?P<name>(?!-)[A-Za-z0-9._%-]+"
+    r"|[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:]*))(?::(?P<port>[0-9]{1,5}))?/?\Z"
+)
+"""``[user@]host[:port]``. A ProxyCommand and ``Match exec`` pass user and host to a shell, so its
+characters are refused, as in OpenSSH since CVE-2023-51385."""
+SSH_CHARACTERS = (
+    "letters, digits and . _ - in user and host, % and : in a host, no - in front; any other user "
+    "as User of an alias in ~/.ssh/config"
+)
 
 
 @dataclass(frozen=True)
@@ -280,7 +425,7 @@ class Connect:
 
 
 @dataclass(frozen=True)
-class Host:
+class LabHost:
     """One host of a lab in one role."""
 
     name: str
@@ -288,10 +433,10 @@ class Host:
     connect: Connect
     interface: str
     addresses: tuple[str, ...]
-    """``192.168.254.1/24`` each, ranges spelled out; empty with ``existing``."""
+    """``192.168.254.1/24`` each, ranges expanded; empty with ``existing``."""
     existing: bool = False
     cpus: Optional[tuple[int, ...]] = None
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=Settings)
 
 
 @dataclass(frozen=True)
@@ -301,23 +446,23 @@ class Lab:
     name: str
     path: str
     text: str
-    senders: tuple[Host, ...]
-    receivers: tuple[Host, ...]
-    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    senders: tuple[LabHost, ...]
+    receivers: tuple[LabHost, ...]
+    settings: dict[Role, Settings] = field(default_factory=dict)
 
     @property
-    def hosts(self) -> tuple[Host, ...]:
+    def hosts(self) -> tuple[LabHost, ...]:
         """Senders first: a built-in lab starts the sender's agent before the receiver's."""
         return self.senders + self.receivers
 
     @property
     def built_in(self) -> bool:
-        """True where the hosts are namespaces of this machine; labelled wherever results show."""
+        """True if the hosts are namespaces of this machine; every result says so."""
         return all(host.connect.by == "namespace" for host in self.hosts)
 
     @property
     def bridged(self) -> bool:
-        """True where more than two namespaces meet in a bridge; two are joined by a pair."""
+        """True if a bridge joins more than two namespaces; two are joined by a veth pair."""
         return self.built_in and len(self.hosts) > 2
 
 
@@ -326,7 +471,7 @@ class Lab:
 
 @dataclass(frozen=True)
 class Facts:
-    """What one host is, at one moment; a missing fact is None or empty, never a guess."""
+    """Facts about one host at one moment; an unknown fact is None or empty, never a guess."""
 
     host: str
     hostname: str
@@ -347,23 +492,67 @@ class Facts:
     rx_queues: Optional[int]
     tx_queues: Optional[int]
     queue_cpus: dict[str, tuple[int, ...]]
-    """RX queue as text → the CPUs that serve it, where known (NAPI thread, RPS, IRQ affinity)."""
+    """RX queue as text → the CPUs that serve it, if known (NAPI thread, RPS, IRQ affinity)."""
     limits: dict[str, int]
-    """``net.core.rmem_max`` and the like, where readable; GSO_SEGMENTS once it has an address."""
+    """``net.core.rmem_max`` and the like, if readable; GSO_SEGMENTS once there is an address."""
     capabilities: dict[str, bool]
-    """What the agent may do, each tried, not guessed: net_admin, rcvbuf_force ..."""
+    """What the agent may do, each tried rather than guessed: net_admin, rcvbuf_force ..."""
     environment: dict[str, str] = field(default_factory=dict)
-    """What must not change under way and is worth recording: mitigations, governor, offloads ..."""
+    """What must not change during a trial: mitigations, governor, offloads ..."""
     interface_node: Optional[int] = None
     """NUMA node of the interface's device."""
     queue_irqs: dict[str, int] = field(default_factory=dict)
-    """RX queue as text → number of its interrupt, where known."""
+    """RX queue as text → number of its interrupt, if known."""
     rings: dict[str, int] = field(default_factory=dict)
     """Descriptors per ring by ethtool's names: rx, tx, and the largest possible rx-max, tx-max."""
     cache_siblings: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """CPU number as text → the CPUs that share its last level of cache, itself included."""
     link: Optional[Literal["up", "no carrier", "down"]] = None
-    """Whether the interface has a carrier, and is taken up at all."""
+    """Whether the interface is up and has a carrier."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a host is besides its facts, read on request alone; None: it cannot be read."""
+
+    clock_ns: int
+    """CLOCK_MONOTONIC and CLOCK_REALTIME at one moment."""
+    wall_ns: int
+    wall_synchronised: Optional[bool]
+    """Whether the kernel is told to keep CLOCK_REALTIME (adjtimex(2))."""
+    idle_states_us: Optional[dict[str, int]]
+    """Enabled C-state → time to wake up from it."""
+    pcie: Optional[dict[str, str]]
+    """``current_link_speed`` and the like, as in sysfs; empty for a device on another bus."""
+    pause: Optional[dict[str, int]]
+    """autoneg, rx, tx: 0 or 1; empty without flow control."""
+    flow_hash: Optional[str]
+    """Letters of the fields of IPv4 UDP, as of ``ethtool -N rx-flow-hash``."""
+    tracked_connections: Optional[int]
+    firewall: Optional[tuple[str, ...]]
+    """Each base chain of filters with rules, or with a policy other than accept."""
+    udp_ports: Optional[tuple[int, ...]]
+    """Local ports of all UDP sockets of the namespace."""
+    arp: Optional[dict[str, int]]
+    """arp_ignore and arp_filter in force: the larger of all's and the interface's."""
+    other_addresses: Optional[dict[str, tuple[str, ...]]]
+    """Other interface → its IPv4 addresses with prefix length."""
+    stacked: Optional[tuple[str, ...]]
+    """Interfaces above and below, as in sysfs: ``upper_bond0``, ``lower_eth0``."""
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What was read of one host to say if it is ready; None: not read."""
+
+    facts: Facts
+    inspection: Optional[Inspection] = None
+    before: Optional[Snapshot] = None
+    """A short second before ``after``, without load."""
+    after: Optional[Snapshot] = None
+    wall_offset_ns: Optional[int] = None
+    """Its CLOCK_REALTIME less the controller's CLOCK_MONOTONIC, and the largest error."""
+    wall_bound_ns: Optional[int] = None
 
 
 WITHOUT = {
@@ -371,12 +560,12 @@ WITHOUT = {
     "rcvbuf_force": "socket buffers end at net.core.rmem_max and wmem_max",
     "real_time": "no priority above the normal one",
 }
-"""Capability → what a built-in lab is like without it."""
+"""Capability → what it means for a built-in lab to lack it."""
 
 
 def lost_without(capabilities: Iterable[Mapping[str, bool]]) -> tuple[str, ...]:
-    """Return what a built-in lab lacks where hosts, by their capabilities, may not do it all."""
-    lacking = {name for one in capabilities for name, able in one.items() if not able}
+    """Return what a built-in lab cannot do, from the capabilities of its hosts."""
+    lacking = {name for own in capabilities for name, able in own.items() if not able}
     return tuple(text for name, text in WITHOUT.items() if name in lacking)
 
 
@@ -384,7 +573,7 @@ def lost_without(capabilities: Iterable[Mapping[str, bool]]) -> tuple[str, ...]:
 class Setting:
     """One desired value on one host.
 
-    ``kind`` names a module of agent/settings, ``target`` what it applies to (``receive0``,
+    ``kind`` is one of ``setting_kinds``, ``target`` what it applies to (``receive0``,
     ``receive0/rx-0``, ``net.core.rmem_max``); ``path`` is the YAML path it came from.
     """
 
@@ -398,7 +587,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Change:
-    """One applied setting: what was read before, asked for, and read back."""
+    """One applied setting: the value before, the requested one, and the one read back."""
 
     setting: Setting
     before: Any
@@ -406,18 +595,18 @@ class Change:
     refusal: Optional[str] = None
     """Why an optional setting is not in force; then ``after`` equals ``before``."""
     rounded: bool = False
-    """The kernel or a driver made another value of what was asked for, and that is in force."""
+    """The kernel or a driver rounded the requested value, and the rounded one is in force."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What a dry run found: the value now, and why the wanted one can't be set, if it can't."""
+    """One setting in a dry run: the value now, and why the desired one can't be set, if so."""
 
     setting: Setting
     now: Any
     refusal: Optional[str] = None
     as_wanted: bool = False
-    """Nothing would change; ``now`` may say the same in other words than the setting does."""
+    """Nothing would change, even if ``now`` is written differently from the setting."""
 
 
 # --- what workers do and count -------------------------------------------------------------------
@@ -425,7 +614,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class FlowSpec:
-    """One 4-tuple with the number that its packets carry in their header."""
+    """One 4-tuple, and the flow number in the header of its packets."""
 
     flow: int
     source: str
@@ -436,11 +625,11 @@ class FlowSpec:
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """One worker, fully resolved: nothing in it depends on anything unknown.
+    """One worker, fully resolved against the facts of its host.
 
     A sender's ``flows`` are those it sends; a receiver's are all that may reach its host, because
-    with a shared socket any worker may see any flow. ``bind_ports`` are those a receiver reads, and
-    its ``send`` says what reaches it.
+    with a shared socket any worker may see any flow. A receiver reads ``bind_ports``; its ``send``
+    is how the senders send.
     """
 
     role: Role
@@ -460,31 +649,42 @@ class WorkerSpec:
         """``left.sender0``: unique in a trial."""
         return f"{self.host}.{self.role}{self.index}"
 
+    @property
+    def fault(self) -> Optional[Fault]:
+        """The fault of this worker, which users count from 1; None if it has none."""
+        fault = self.receive.fault if self.receive is not None else None
+        return fault if fault is not None and fault.worker == self.index + 1 else None
+
+    @property
+    def log(self) -> Optional[Log]:
+        """The log to which a receiver writes every datagram; None if it writes none."""
+        return self.receive.log if self.receive is not None else None
+
 
 @dataclass(frozen=True)
-class FaultSpec:
-    """Packets to be sent beside the traffic and lost at one stage of the ledger on purpose."""
+class LossSpec:
+    """Packets sent in addition to the traffic and lost on purpose at one stage of the ledger."""
 
     stage: str
     packets: int
     """To be lost; a few more may be sent, which arrive and are counted."""
     segments: int
-    """Packets of each GSO message; 1: none is sent that way."""
+    """Packets per GSO message; 1: no GSO."""
     size_bytes: int
     family: Literal[4, 6]
     source: str
     destination: str
     port: int
-    """Of both ends: nothing else uses it."""
+    """Of both ends; nothing else uses it."""
     source_mac: str
     destination_mac: str
     gro: bool
-    """Receiving sockets take merged datagrams."""
+    """Receiving sockets accept merged datagrams."""
 
 
 @dataclass(frozen=True)
 class FlowStats:
-    """One flow as one end saw it; sender: sequence numbers burnt; receiver: distinct ones seen."""
+    """One flow as one end saw it: sequence numbers used by the sender, distinct ones received."""
 
     flow: int
     packets: int
@@ -493,21 +693,21 @@ class FlowStats:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Times in nanoseconds as (bucket, count), of buckets that hold any; they add up.
+    """Times in nanoseconds as (bucket, count) of non-empty buckets; histograms can be added.
 
     Buckets are those of ``ub_histogram`` (native/udpbench.h), at most 1/128 wide each.
     """
 
     counts: tuple[tuple[int, int], ...] = ()
     below_zero: int = 0
-    """Times that only a wrong clock offset can make."""
+    """Negative times, which only a wrong clock offset can cause."""
 
 
 @dataclass(frozen=True)
 class Stall:
-    """Packets that were due between two times after the common start, and not offered for that.
+    """Packets due between two times after the common start that the sender could not offer.
 
-    They are unsent, or where the sender has a count went later.
+    They are unsent, or sent later if the sender has a count.
     """
 
     from_ns: int
@@ -517,10 +717,10 @@ class Stall:
 
 @dataclass(frozen=True)
 class LogFiles:
-    """The files of one worker's log as they were found once a phase was over."""
+    """The files of one worker's log after a phase."""
 
     path: str
-    """Of all of them, up to their number."""
+    """Common to all of them, without their number."""
     files: int
     size_bytes: int
 
@@ -529,9 +729,9 @@ class LogFiles:
 class WorkerStats:
     """Counts of one worker; keys of ``counts`` are the C field names (native/udpbench.h).
 
-    What its way of reading cannot see is not there. Once its loop has ended there are the thread's
-    ``user_ns system_ns voluntary_switches involuntary_switches`` (getrusage(2)) as well, and of one
-    with a fault ``purged_packets`` in ``purged_messages``, which nobody read.
+    Counts that its way of reading cannot provide are missing. After its loop has ended there are
+    also the thread's ``user_ns system_ns voluntary_switches involuntary_switches`` (getrusage(2)),
+    and for a worker with a fault the unread ``purged_packets`` in ``purged_messages``.
     """
 
     worker: str
@@ -542,24 +742,73 @@ class WorkerStats:
     buffer_bytes: Optional[int] = None
     """SO_RCVBUF or SO_SNDBUF as read back (the kernel's doubled value)."""
     cpus_seen: tuple[int, ...] = ()
-    """CPUs the worker's thread was found on; placement held where this is its own CPU alone."""
+    """CPUs on which the worker's thread was seen; pinning held if this is its own CPU alone."""
     memory_bytes: Optional[int] = None
-    """The share of memory (PSS) of the worker's process once a phase was over; threads share it."""
+    """Proportional memory (PSS) of the worker's process after a phase; threads share it."""
     pid: Optional[int] = None
     process_cpu_ns: Optional[int] = None
-    """User and system time of the worker's process over the phase; threads share it."""
+    """User and system time of the worker's process over ``process_load_ns``; threads share it."""
+    process_load_ns: Optional[int] = None
+    """A time within the load, between two samples with packets before and after them."""
     process_memory_bytes: Optional[int] = None
     """Resident memory of the worker's process, the mean of all samples; threads share it."""
     histograms: dict[str, Histogram] = field(default_factory=dict)
-    """Once the loop has ended. Sender: pacing, round_trip; receiver: delay, stack, application."""
+    """After the loop has ended. Sender: pacing, round_trip; receiver: delay, stack, application."""
     stalls: tuple[Stall, ...] = ()
-    """Of a paced sender whose loop has ended; neighbours are one where there were many."""
+    """Of a paced sender whose loop has ended; if there were many, neighbours are merged."""
     log: Optional[LogFiles] = None
+
+
+PACKETS_FIELD: dict[Role, str] = {"sender": "sent_packets", "receiver": "received_packets"}
+"""Role → the count of ``WorkerStats`` that its packets, rates and first and last times are of."""
+BYTES_FIELD: dict[Role, str] = {"sender": "sent_bytes", "receiver": "received_bytes"}
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """What receiving workers read in one phase."""
+
+    packets: int
+    """Of this phase, each once."""
+    read_packets: int
+    """All that were read."""
+    read_messages: Optional[int]
+    """The same as the kernel delivered them, merged or not; None if not counted."""
+
+
+def total_arrived(workers: Iterable[WorkerStats]) -> Arrived:
+    """Return what the receivers among the workers read."""
+    counts = [stats.counts for stats in workers if stats.role == "receiver"]
+    packets, read_packets, messages = (
+        [count[name] for count in counts if name in count]
+        for name in (PACKETS_FIELD["receiver"], "read_packets", "read_messages")
+    )
+    return Arrived(sum(packets), sum(read_packets), sum(messages) if messages else None)
+
+
+Whose = Literal["run", "worker", "interface", "other"]
+"""``run``: controller, agents and their transport; ``interface``: kernel threads of ours."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """CPU use of a process between the snapshots before and after a phase."""
+
+    pid: int
+    name: str
+    cpu_ns: int
+    whose: Whose
+    cpus: tuple[int, ...] = ()
+    """CPUs on which its threads may run; empty: all of the machine."""
+    children_cpu_ns: int = 0
+    """Of children that ended meanwhile, if it waited for them."""
+    by_cpu_ns: dict[str, int] = field(default_factory=dict)
+    """CPU number as text → its time there; of threads of the run, if the kernel counts it."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Raw counters of one host at one time on its own CLOCK_MONOTONIC, by dotted name.
+    """Raw counters of one host by dotted name, at one time on its own CLOCK_MONOTONIC.
 
     Names: ``snmp.Udp.InErrors``, ``netstat.IpExt.InNoECTPkts``, ``softnet.cpu0.dropped``,
     ``link.receive0.rx_packets``, ``qdisc.send0.drops``, ``ethtool.receive0.rx_queue_0_drops``,
@@ -571,15 +820,17 @@ class Snapshot:
     host: str
     clock_ns: int
     counters: dict[str, int]
+    processes: tuple[Process, ...] = ()
+    """After a measured phase: those of the run; from a machine's agent all that used CPU."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One worker's counts in motion, each total since the phase began.
+    """One worker's counts during a phase, as totals since it began.
 
-    In a phase of up to a minute with the packets of each millisecond that has ended since the
-    sample before, from ``first_ms`` after the start on; in a longer one with their least, median
-    and most. Packets are sent ones, or received ones.
+    A phase of up to a minute also has the packets of each millisecond since the sample before,
+    beginning ``first_ms`` after the start; a longer one their least, median and most. Packets are
+    sent or received, depending on the role.
     """
 
     worker: str
@@ -592,55 +843,61 @@ class Sample:
 
 @dataclass(frozen=True)
 class ClockReading:
-    """How far a host's CLOCK_MONOTONIC was ahead of the controller's, at one moment."""
+    """How far a host's CLOCK_MONOTONIC was ahead of the controller's at one moment."""
 
     at_ns: int
     """On the controller's CLOCK_MONOTONIC."""
     offset_ns: int
     bound_ns: int
-    """The offset is wrong by at most so much: half the least round trip; 0 on one machine."""
+    """Largest error of the offset: half the shortest round trip; 0 on one machine."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of a trial as it was: snapshots of every host before and after, final counts."""
+    """One phase of a trial: snapshots of every host before and after it, and final counts."""
 
     name: PhaseName
     tag: int
     start_ns: dict[str, int]
-    """Host → the common start in that host's CLOCK_MONOTONIC."""
+    """Host → the common start on that host's CLOCK_MONOTONIC."""
     before: dict[str, Snapshot]
     after: dict[str, Snapshot]
     stats: tuple[WorkerStats, ...]
     flows: dict[str, tuple[FlowStats, ...]]
     """Host → its flows' counts."""
     clocks: dict[str, tuple[ClockReading, ...]] = field(default_factory=dict)
-    """Host → its clock when the phase was started, and of a measured one when it was over."""
-    faults: tuple[WorkerStats, ...] = ()
-    """What was sent and read beside the traffic, so that it is lost on purpose."""
+    """Host → its clock at the start, and for a measured phase also at the end."""
+    losses: tuple[WorkerStats, ...] = ()
+    """Packets sent in addition to the traffic, to be lost on purpose, and those that arrived."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something a reader must know before believing a number."""
+    """Something a reader must know before trusting a number."""
 
-    severity: Literal["note", "warning", "invalid"]
+    severity: Literal["note", "warning", "struck", "invalid"]
+    """``struck``: the trial's counts, loss and ledger hold; its rates, delays and CPU numbers do
+    not, and are left out."""
     what: str
     where: str = ""
     value: Optional[str] = None
     limit: str = ""
     next_step: str = ""
 
-    def __str__(self) -> str:
+    @property
+    def brief(self) -> str:
+        """Place, text and value, without the next step."""
         head = f"{self.where}: " if self.where else ""
         value = f" ({self.value})" if self.value is not None else ""
-        tail = "".join(f"; {part}" for part in (self.limit, self.next_step) if part)
-        return f"{head}{self.what}{value}{tail}"
+        return f"{head}{self.what}{value}"
+
+    def __str__(self) -> str:
+        return self.brief + "".join(f"; {part}" for part in (self.limit, self.next_step) if part)
 
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """The unit of storage: raw, append-only, enough to derive everything else at any time."""
+    """The unit of storage: raw data from which everything else can be derived at any time."""
 
     trial: Trial
     status: Literal["done", "failed", "skipped"]
@@ -648,22 +905,23 @@ class TrialRecord:
     """UTC, ISO 8601."""
     built_in_lab: bool
     error: Optional[dict[str, str]] = None
-    """``{kind, message, host}`` of a failed trial; of a skipped one kind is ``skipped``."""
+    """``{kind, message, host}`` of a failed trial; the kind of a skipped one is ``skipped`` if its
+    needs are not met, else ``unavailable``."""
     facts: dict[str, Facts] = field(default_factory=dict)
     changes: dict[str, tuple[Change, ...]] = field(default_factory=dict)
     workers: tuple[WorkerSpec, ...] = ()
     phases: tuple[Phase, ...] = ()
     series: tuple[Sample, ...] = ()
-    """The measured phase in motion; stored in series.jsonl and joined by the reader."""
+    """Samples of the measured phase; stored in series.jsonl and joined by the reader."""
     motion: tuple[Snapshot, ...] = ()
-    """Counters of the measured phase each second, of each host those that moved since the one
-    before; stored beside the series."""
+    """Counters of the measured phase each second, of each host those that changed since the second
+    before; stored with the series."""
     environment_after: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Host → its environment once the measured phase was over; it should be as in its facts."""
+    """Host → its environment after the measured phase; it should equal that in its facts."""
     findings: tuple[Finding, ...] = ()
-    """What control noticed; ``judge`` adds its own."""
+    """Findings of ``control``; ``judge`` adds its own."""
     overhead_ns: dict[str, int] = field(default_factory=dict)
-    """Step of the trial → time it took, phases included."""
+    """Step of the trial → its duration, phases included."""
     schema: int = RECORD_SCHEMA
 
 
@@ -671,33 +929,44 @@ class TrialRecord:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One line of a ledger: packets that ended at a stage; None where it cannot be observed."""
+class LedgerEntry:
+    """One line of a ledger: packets that ended at a stage; None if it cannot be observed.
+
+    Known without a counter, too, where no other stage can explain them.
+    """
 
     stage: str
     packets: Optional[int]
     source: str
-    """The counters it was read from, as an expression a reader can check by hand."""
+    """The counters it was read from, as an expression that a reader can check."""
     at_most: Optional[int] = None
-    """Where the kernel counted skbs of unknown size: ``packets`` at least, and so many at most."""
+    """Upper limit if others may have moved the counters, or the kernel counted skbs of unknown
+    size; ``packets`` is then the lower one, None if that is 0 and the stage not observable."""
     parts: dict[str, int] = field(default_factory=dict)
-    """The same by queue, CPU, worker or counter, where it is counted so; what moved alone."""
+    """The same by queue, CPU, worker or counter, if counted that way; only those that changed."""
     also: dict[str, int] = field(default_factory=dict)
-    """Other counters of the same place, by name; they are never added, and must agree."""
+    """Other counters of the same stage, by name; never added up, they must agree."""
+    others_packets: int = 0
+    """By how much its counters moved beyond what the traffic lost."""
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """Where every packet went: intended = Σ entries + received + unaccounted.
+    """The balance of all packets: intended = Σ entries + received + unaccounted.
 
-    Received are those that reached the end of their way: the application, or its log if it has one.
+    Received are those that reached the application, or its log if it has one.
     """
 
     intended_packets: int
     received_packets: int
-    entries: tuple[Entry, ...]
+    entries: tuple[LedgerEntry, ...]
     unaccounted: Optional[int]
-    """Nearest to 0 where an entry lies between two numbers."""
+    """The value nearest to 0 if an entry is an interval."""
+
+    @property
+    def lost_packets(self) -> int:
+        """Intended and not received, as far as the ledger explains it: the sum of all entries."""
+        return self.intended_packets - self.received_packets - (self.unaccounted or 0)
 
 
 @dataclass(frozen=True)
@@ -712,91 +981,36 @@ class WorkerResult:
     memory_bytes: Optional[int] = None
     cost: dict[str, int] = field(default_factory=dict)
     """Its thread's time, switches and calls, by the names of ``WorkerStats.counts``; what the
-    machine does not offer, as cycles and instructions often, is not there."""
+    machine does not count, often cycles and instructions, is missing."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one trial says; derived from its record by ``judge`` and by nothing else."""
+    """The result of one trial, derived from its record by ``judge`` alone."""
 
     trial: Trial
     status: Literal["done", "failed", "skipped"]
     valid: bool
     findings: tuple[Finding, ...]
-    intended_packets: Optional[int] = None
-    sent_packets: Optional[int] = None
-    received_packets: Optional[int] = None
-    lost_packets: Optional[int] = None
-    offered_pps: Optional[float] = None
-    delivered_pps: Optional[float] = None
-    delivered_mib_s: Optional[float] = None
-    delivered_pps_spread: Optional[float] = None
-    loss_ratio: Optional[float] = None
-    send_calls_per_packet: Optional[float] = None
-    skbs_per_packet: Optional[float] = None
-    send_cpu_ns_per_packet: Optional[float] = None
-    receive_cpu_ns_per_packet: Optional[float] = None
-    delay_min_ns: Optional[int] = None
-    """From when a packet was due until the call that read it had returned (RFC 1242 latency, RFC
-    7679 one-way delay); so all of the delays. None where clocks or the sample do not carry it."""
-    delay_p50_ns: Optional[int] = None
-    delay_p90_ns: Optional[int] = None
-    delay_p99_ns: Optional[int] = None
-    delay_p999_ns: Optional[int] = None
-    delay_p9999_ns: Optional[int] = None
-    delay_max_ns: Optional[int] = None
-    delay_variation_p99_ns: Optional[int] = None
-    """Above the least delay (RFC 3393, RFC 5481 PDV)."""
-    rest_delay_p50_ns: Optional[int] = None
-    """At rest: of the path check, before any load."""
-    rest_delay_p90_ns: Optional[int] = None
-    stack_delay_p50_ns: Optional[int] = None
-    """Until the receiving kernel's own stamp; the application's part follows."""
-    stack_delay_p99_ns: Optional[int] = None
-    application_delay_p50_ns: Optional[int] = None
-    application_delay_p99_ns: Optional[int] = None
-    round_trip_min_ns: Optional[int] = None
-    """From when a packet was due until its echo was read (RFC 2681)."""
-    round_trip_p50_ns: Optional[int] = None
-    round_trip_p90_ns: Optional[int] = None
-    round_trip_p99_ns: Optional[int] = None
-    round_trip_p999_ns: Optional[int] = None
-    round_trip_max_ns: Optional[int] = None
-    rest_round_trip_p50_ns: Optional[int] = None
-    rest_round_trip_p90_ns: Optional[int] = None
-    pacing_p50_ns: Optional[int] = None
-    """From when a message was due until its call began."""
-    pacing_p99_ns: Optional[int] = None
-    pacing_p999_ns: Optional[int] = None
-    pacing_max_ns: Optional[int] = None
+    unavailable: bool = False
+    """Skipped, and not because of the experiment's ``needs``."""
+    numbers: Mapping[str, Optional[float]] = field(default_factory=dict)
+    """Metric → its value; None or missing if unknown."""
     stalls: tuple[Stall, ...] = ()
-    """What was due and given up, with its time after the start, over all senders."""
-    send_cpu_load: Optional[float] = None
-    """CPU time per time of the worker processes; 1 is one CPU all the time."""
-    receive_cpu_load: Optional[float] = None
-    send_memory_bytes: Optional[int] = None
-    """Mean resident memory of the worker processes."""
-    receive_memory_bytes: Optional[int] = None
-    logged_packets: Optional[int] = None
-    logged_pps: Optional[float] = None
-    """By the stamps in the log."""
-    log_files: Optional[int] = None
-    log_bytes: Optional[int] = None
+    """Stalls of all senders."""
     ledger: Optional[Ledger] = None
     workers: tuple[WorkerResult, ...] = ()
 
     @property
-    def ledger_received_packets(self) -> Optional[int]:
-        """Packets that reached the end of their way, as the ledger closes; None without a ledger.
+    def struck(self) -> tuple[Finding, ...]:
+        """Why rates, delays and CPU numbers are left out; the counts still hold."""
+        return tuple(finding for finding in self.findings if finding.severity == "struck")
 
-        Received ones, less those that a log could not take.
-        """
-        return self.ledger.received_packets if self.ledger is not None else None
-
-    @property
-    def unaccounted(self) -> Optional[int]:
-        """Packets the ledger could not place, with their sign; None where there is no ledger."""
-        return self.ledger.unaccounted if self.ledger is not None else None
+    def __getattr__(self, name: str) -> Optional[float]:
+        """Return a metric by its name, such as ``delay_p99_ns``; None if unknown."""
+        if name not in METRICS:
+            raise AttributeError(f"a result has no {name}")
+        return self.numbers.get(name)
 
 
 @dataclass(frozen=True)
@@ -812,20 +1026,26 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Progress:
-    """What control reports while it works; ``report`` draws it and decides nothing.
+    """What ``control`` reports during a run; ``report`` draws it and decides nothing.
 
-    ``event``: run, host, step, phase, sample, trial, restore. ``samples`` of workers or
-    ``snapshots`` accompany ``sample``: of each host first all counters as they were before the
-    phase, then those that moved. ``record`` accompanies ``trial``, and ``phase`` with what the
-    trial has so far.
+    The event ``sample`` has ``samples`` of workers or ``snapshots``: of each host first all
+    counters before the phase, then those that changed. ``trial`` has its ``record``, and ``phase``
+    the part of the record that exists so far.
     """
 
-    event: Literal["run", "host", "step", "phase", "sample", "trial", "restore"]
+    event: Literal["wait", "run", "host", "step", "phase", "sample", "trial", "restore"]
     text: str
     trial: Optional[Trial] = None
     index: int = 0
     total: int = 0
+    """Trials of the run that are certain; comparisons may want more."""
     phase: Optional[PhaseName] = None
     samples: tuple[Sample, ...] = ()
     snapshots: tuple[Snapshot, ...] = ()
     record: Optional[TrialRecord] = None
+    total_at_most: int = 0
+
+    @property
+    def place(self) -> str:
+        """Return ``[3/12]``, where comparisons decide ``[3/14–30]``; empty before any trial."""
+        return f"[{self.index}/{show_range(self.total, self.total_at_most)}]" if self.total else ""

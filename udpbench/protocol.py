@@ -4,114 +4,57 @@
     reply     {"id": 7, "clock_ns": 123, "result": ...}
     failure   {"id": 7, "clock_ns": 123, "error": {"kind": "...", "message": "...", "host": "..."}}
 
-No verb waits for anything but its own work; waiting is the controller polling a named condition.
+No verb waits for anything but its own work, except ``take`` for the restore of a run that died;
+to wait, the controller polls a named condition.
 ``clock_ns`` is the agent's CLOCK_MONOTONIC when it wrote the reply. Every request renews the lease.
-A request with the number of the latest one is not served again: it has the same reply. Number 0 is
-for what nobody waits for.
+A request that repeats the latest number is not served again: it gets the same reply. Requests that
+need no reply have number 0.
 
-verb      args                                      result
-hello     host, run, build, protocol, lease_ns,     Hello; a scope it was not given it never touches
-          scopes: [Scope], returns: bool        returns: it outlives the end of stdin by its lease
-facts     interface                                 Facts
-apply     settings: [Setting], dry_run              [Change] in force, or [Planned] for a dry run
-verify    –                                         [Change] by somebody else since it was put in
-                                                    force: the value then, and the value now
-prepare   interface, workers: [WorkerSpec]          [Prepared]; a sender proves each route first
-start     phase, tag, at_ns, duration_ns, count,    None; count and rate per worker, None = spec's;
-          flows, rate_pps                           flows: numbers of those to send, None = all
-sample    since: int                                SampleReply
-snapshot  interface                                 Snapshot, with drops of this agent's sockets
-stop      –                                         None; loops are told to end, sockets stay
-close     keep_logs: label                          None; sockets and worker processes end, and
-                                                    files of logs, unless they get a label
-restore   force, left_behind: bool                  [Change] undone, in the order they were undone;
-                                                    left_behind: of runs that died here, not of this
-ping      –                                         None; only renews the lease
-leave     –                                         None; the end of stdin is the end after all
+``VERBS`` has every verb with its arguments, its reply and its deadline.
 
-``apply`` is declarative: the agent keeps the longest common prefix of what is in force and what is
-asked for, undoes the rest backwards and applies the remainder. One ``start`` counts from zero.
+``apply`` is declarative: the agent keeps the longest common prefix of the settings in force and
+those requested, undoes the rest backwards and applies the remainder. Each ``start`` counts from 0.
 
-Settings, by kind (``value`` None undoes: the thing is not there):
-link        receive0          {peer, peer_pid, peer_mac, mac, queues}: a veth pair, the peer in
-                              peer_pid's namespace; compared without peer_pid
-bridge      bridge0           true or null
-port        left              {bridge, station}: a port of it, the MAC of the one host behind it
-up          send0             bool
-address     send0/10.0.0.1/24 true or null
-unclaimed   send0/10.0.0.1,.. {}: nobody on the link answers for these addresses; after up
-route       send0/10.1.0.0/16 gateway's address, "link", or null
-firewall    ipv4/input/accept/udp/4321   true or null; ipv4|ipv6, input|output|prerouting,
-                              accept|notrack|drop; of the namespace, not of an interface
-neighbour   send0/10.0.0.1    MAC address of a permanent entry
-mtu         send0             bytes
-txqueuelen  send0             packets
-qdisc       send0             {tbf: {rate_bps, burst_bytes, limit_bytes}}, {pfifo: {limit_packets}},
-                              {bfifo: {limit_bytes}}
-xdp         receive0          port whose UDP a program drops, or null
-tc_drop     receive0          the same, by a tc filter on receipt
-explain     drops             true or null: counts the kernel's reasons for drops, held by the
-                              agent alone
-trap        send0             true or null: drops what has the priority of fault packets
-channels    eth3              number, {combined} or {rx, tx}; before whatever names a queue
-rings       eth3              {rx, tx, rx-mini, rx-jumbo}, in part; may be rounded up
-feature     send0/rx-gro      bool; the kernel's feature names
-flow_hash   eth3/udp4         letters of ethtool -N rx-flow-hash: "sdfn"; udp6, tcp4, tcp6 alike
-indirection eth3              "equal 2", "weight 6 2", "default"; read as {rings, table}
-ntuple      eth3/udp4/4321    RX queue of a port, or null; feature rx-ntuple-filter on before
-coalesce    eth3              {rx-usecs, adaptive-rx, ...}, integers, in part; may be rounded
-pause       eth3              {autoneg, rx, tx}, 0 or 1, in part
-device      receive0/threaded integer in /sys/class/net/<interface>: threaded,
-                              napi_defer_hard_irqs, gro_flush_timeout
-napi_cpus   receive0          [[cpu, ...], ...]: CPUs of the k-th RX queue's NAPI thread
-irqbalance  irqbalance        bool: false pauses the daemon; machine
-irq         eth3/rx-0         [cpu, ...]: CPUs of the queue's interrupt; machine
-rps         receive0/rx-0     [cpu, ...]
-rps_default queues            [cpu, ...]: RPS of every queue that this namespace gets after it
-rfs         receive0/rx-0     flows; with the sysctl net.core.rps_sock_flow_entries
-xps         send0/tx-0        [cpu, ...]
-governor    cpus              text, of all CPUs; read as {policy: governor}; machine
-turbo       cpus              bool; machine
-cpu_latency cpus              µs or null, held open by this agent alone; machine
-sysctl      net.core.rmem_max integer or text as the kernel prints it; scope machine if host-wide
+``setting_kinds`` lists what a setting's target and value may be.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
 
-from udpbench.model import FlowStats, Sample, WorkerStats
+from udpbench.model import (
+    INTEGERS,
+    LIMITS,
+    Change,
+    Facts,
+    FlowStats,
+    Inspection,
+    Planned,
+    Sample,
+    Snapshot,
+    WorkerStats,
+)
 
 PROTOCOL = 1
-VERBS = (
-    "hello",
-    "facts",
-    "apply",
-    "verify",
-    "prepare",
-    "start",
-    "sample",
-    "snapshot",
-    "expect_faults",
-    "send_faults",
-    "take_faults",
-    "stop",
-    "close",
-    "restore",
-    "ping",
-    "leave",
-)
 MAX_LINE_BYTES = 64 * 2**20
+
+
+Lock = Literal["namespace", "machine", "changes"]
+"""What a run may hold: its namespace, its machine, and the right to change the machine."""
+Use = Literal["alone", "shared", "none"]
+"""How a run uses its machines; it always has its network namespaces for itself."""
 
 
 @dataclass(frozen=True)
 class Hello:
-    """What an agent says of itself; ``held_by`` names the run that holds its namespace."""
+    """What an agent is."""
 
     pid: int
     netns: int
@@ -120,21 +63,60 @@ class Hello:
     build: str
     python: str
     capabilities: dict[str, bool]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The result of taking a host; nothing was taken if another run has it."""
+
     held_by: Optional[str] = None
+    lock: Optional[Lock] = None
     left_behind: tuple[str, ...] = ()
-    """Runs that died here with changes which nobody has undone."""
+    """Runs that died here, and whose changes are not undone."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A worker that has its socket and memory and waits for a start."""
+    """A worker that has its sockets and memory and waits for ``start``."""
 
     worker: str
     pid: int
     cpu: Optional[int]
-    """The one CPU its thread may run on, read back; None where it is not pinned."""
+    """The CPU its thread is pinned to, read back; None if it is not pinned."""
     socket_inodes: tuple[int, ...]
     buffer_bytes: Optional[int]
+
+
+@dataclass(frozen=True)
+class Interface:
+    """One network interface of a host, as it is now."""
+
+    name: str
+    driver: Optional[str]
+    """A device's driver, or the kind of a virtual interface."""
+    mac: Optional[str]
+    link: Optional[Literal["up", "no carrier", "down"]]
+    addresses: tuple[str, ...] = ()
+    protected: bool = False
+    """It carries the SSH connection or a default route, or one that does stands on it."""
+
+
+@dataclass(frozen=True)
+class Interfaces:
+    """The interfaces of a host without ``lo``, and by whom it is controlled."""
+
+    listed: tuple[Interface, ...]
+    controller: Optional[str] = None
+    """The address from which the SSH connection came; None if it came without one."""
+
+
+@dataclass(frozen=True)
+class HeardArp:
+    """An ARP probe that arrived."""
+
+    interface: str
+    mac: str
+    """Of the interface that sent it."""
 
 
 WorkersState = Literal["none", "ready", "running", "done", "failed"]
@@ -142,10 +124,10 @@ WorkersState = Literal["none", "ready", "running", "done", "failed"]
 
 @dataclass(frozen=True)
 class SampleReply:
-    """State of an agent's workers and what it sampled since the sample numbered ``since``.
+    """State of an agent's workers and its samples from number ``since`` on.
 
     ``running`` until every loop has ended; senders end by themselves (``done``), receivers when
-    stopped. ``queued_bytes`` is the sum over the receiving sockets; None where there are none.
+    stopped. ``queued_bytes`` is the sum over the receiving sockets; None without any.
     """
 
     state: WorkersState
@@ -157,10 +139,147 @@ class SampleReply:
     queued_bytes: Optional[int]
 
 
+@dataclass(frozen=True)
+class Verb:
+    """One request to an agent; the agent's method has the types of its arguments."""
+
+    args: str
+    """Names, in the order of the method's parameters."""
+    reply: Any
+    """Type of the result as ``decode`` takes it; None for none."""
+    limit_s: int
+    """Deadline of the reply: ten times the usual, and more if a driver or many settings may be
+    slow; the agent's own limits (prepare 10 s, close 2 s) must expire first."""
+    doing: str
+    """What it does, for error messages: ``while …``."""
+    text: str
+    """What is requested, and what is returned."""
+
+
+VERBS = {
+    "hello": Verb(
+        "host run build protocol lease_ns scopes returns",
+        Hello,
+        20,
+        "greeting",
+        "scopes not named are never changed; returns: not the end of stdin ends it, but its lease",
+    ),
+    "take": Verb(
+        "use", Taken, 20, "taking the host for a run", "before all verbs but ping and leave"
+    ),
+    "release": Verb("", None, 5, "letting other runs have the host", "undoes take"),
+    "others": Verb(
+        "",
+        tuple[str, ...],
+        5,
+        "looking who else uses the machine",
+        "runs seen since the last request",
+    ),
+    "facts": Verb("interface", Facts, 10, "looking at the host", "of now"),
+    "interfaces": Verb("", Interfaces, 10, "listing interfaces", "of now, without lo"),
+    "hear_arp": Verb(
+        "interfaces",
+        tuple[HeardArp, ...],
+        5,
+        "listening for ARP requests",
+        "heard there since the last request; the first one begins, and one without any ends it",
+    ),
+    "send_arp": Verb("interface", None, 5, "sending an ARP request", "one, to prove a link"),
+    "inspect": Verb(
+        "interface", Inspection, 20, "inspecting the host", "too costly for the facts of each trial"
+    ),
+    "apply": Verb(
+        "settings dry_run",
+        Union[tuple[Change, ...], tuple[Planned, ...]],
+        60,
+        "putting settings in force",
+        "exactly these; returns those in force, or what a dry run would meet",
+    ),
+    "verify": Verb(
+        "",
+        tuple[Change, ...],
+        20,
+        "looking whether settings are still in force",
+        "those changed by another process: the value applied, and the value now",
+    ),
+    "prepare": Verb(
+        "interface workers routed",
+        tuple[Prepared, ...],
+        20,
+        "preparing workers",
+        "proves senders' routes first; routed: networks allowed behind a gateway, None: all",
+    ),
+    "start": Verb(
+        "phase tag at_ns duration_ns count flows rate_pps",
+        None,
+        5,
+        "starting workers",
+        "count and rate per worker, None: its spec's; flows: numbers of flows to send, None: all",
+    ),
+    "sample": Verb(
+        "since", SampleReply, 5, "looking at workers", "samples from number since on, and counts"
+    ),
+    "snapshot": Verb(
+        "interface edge controller",
+        Snapshot,
+        5,
+        "reading counters",
+        "edge end: with CPU use of processes since begin; controller: its pid, if on this machine",
+    ),
+    "expect_losses": Verb(
+        "interface losses role",
+        None,
+        10,
+        "preparing to lose packets on purpose",
+        "opens the sockets that receive them, or fills those that must be full",
+    ),
+    "send_losses": Verb(
+        "stage", WorkerStats, 30, "losing packets on purpose", "of one stage; returns what was sent"
+    ),
+    "take_losses": Verb(
+        "", tuple[WorkerStats, ...], 10, "counting packets lost on purpose", "returns what arrived"
+    ),
+    "stop": Verb("", None, 5, "stopping workers", "tells the loops to end; sockets stay open"),
+    "close": Verb(
+        "keep_logs",
+        None,
+        10,
+        "ending workers",
+        "keep_logs: label for their log files, None: remove them",
+    ),
+    "restore": Verb(
+        "force left_behind",
+        tuple[Change, ...],
+        60,
+        "restoring",
+        "returns what was undone, in order; left_behind: of runs that died here, not of this run",
+    ),
+    "ping": Verb("", None, 5, "answering", "renews the lease, as every request"),
+    "leave": Verb("", None, 5, "answering", "from now on the end of stdin ends the agent"),
+}
+
+
+AGENT_LEAVES = (
+    "cpu_lists",
+    "drivers",
+    "errors",
+    "file_lock",
+    "folder",
+    "host_settings",
+    "json_lines",
+    "metrics",
+    "model",
+    "printable",
+    "protocol",
+    "units",
+)
+"""Modules beside ``agent`` that the agent runs."""
+
+
 def build_id() -> str:
-    """Return a digest of the agent's side of the code: the same on both ends or no run."""
+    """Return a digest of the agent's code; both ends must have the same."""
     package = Path(__file__).parent
-    files = [package / f"{name}.py" for name in ("errors", "units", "model", "protocol")]
+    files = [package / f"{name}.py" for name in AGENT_LEAVES]
     files += sorted((package / "agent").rglob("*.py"))
     digest = hashlib.sha256()
     for file in files:
@@ -183,20 +302,53 @@ def encode(value: Any) -> Any:
 def decode(kind: Any, plain: Any) -> Any:
     """Return plain JSON data as an instance of ``kind``, a dataclass or a typing form of them.
 
-    Raises ValueError naming the type and key where the data does not fit.
+    Raises ValueError naming the type and key if the data does not fit.
     """
     origin = get_origin(kind)
+    if kind in SCALARS:
+        return _scalar(kind, plain)
     if is_dataclass(kind) and isinstance(kind, type):
         return _decode_dataclass(kind, plain)
     if origin is Union:
         return _decode_union(kind, plain)
+    if origin is Literal:
+        if not any(plain == value and type(plain) is type(value) for value in get_args(kind)):
+            raise ValueError(f"{_shown(plain)} is none of {', '.join(map(str, get_args(kind)))}")
+        return plain
     if origin in (tuple, list):
-        item = get_args(kind)[0]
-        return origin(decode(item, part) for part in plain)
+        return origin(_decode_items(kind, plain))
     if origin is dict:
+        if not isinstance(plain, dict):
+            raise ValueError(f"expected an object, got {_shown(plain)}")
         item = get_args(kind)[1]
         return {key: decode(item, part) for key, part in plain.items()}
     return plain
+
+
+SCALARS: tuple[Any, ...] = (int, bool, str)
+
+
+def _scalar(kind: Any, plain: Any) -> Any:
+    if type(plain) is not kind:  # a bool is an int, but not here
+        raise ValueError(f"expected {kind.__name__}, got {_shown(plain)}")
+    if kind is int and not INTEGERS[0] <= plain <= INTEGERS[1]:
+        raise ValueError(f"{_shown(plain)} is beyond 64 bits")
+    return plain
+
+
+def _shown(plain: Any) -> str:
+    return repr(plain)[:40] if isinstance(plain, (bool, int, str, float)) else type(plain).__name__
+
+
+def _decode_items(kind: Any, plain: Any) -> Iterator[Any]:
+    if not isinstance(plain, (list, tuple)):
+        raise ValueError(f"expected a list, got {_shown(plain)}")
+    items = get_args(kind)
+    if get_origin(kind) is list or items[1:] == (...,):
+        return (decode(items[0], part) for part in plain)
+    if len(plain) != len(items):
+        raise ValueError(f"expected {len(items)} items, got {len(plain)}")
+    return (decode(item, part) for item, part in zip(items, plain))
 
 
 # Evaluating annotations took 0.7 ms of the 1.2 ms that a sample's reply took to decode.
@@ -211,21 +363,29 @@ def _decode_dataclass(kind: type, plain: Any) -> Any:
     unknown = sorted(set(plain) - known)
     if unknown:
         raise ValueError(f"{kind.__name__}: unknown key {unknown[0]!r}")
+    values = {}
+    for key, part in plain.items():
+        try:
+            values[key] = decode(hints[key], part)
+        except ValueError as error:
+            raise ValueError(f"{kind.__name__}.{key}: {error}") from error
+        low, high = LIMITS.get(key, INTEGERS)
+        if isinstance(part, int) and not low <= part <= high:
+            raise ValueError(f"{kind.__name__}.{key}: {part} is not within {low} to {high}")
     try:
-        return kind(**{key: decode(hints[key], part) for key, part in plain.items()})
+        return kind(**values)
     except TypeError as error:
         raise ValueError(f"{kind.__name__}: {error}") from error
 
 
 def _decode_union(kind: Any, plain: Any) -> Any:
-    if plain is None:
+    *first, last = (option for option in get_args(kind) if option is not type(None))
+    if plain is None and len(first) + 1 < len(get_args(kind)):
         return None
-    for option in get_args(kind):
-        if is_dataclass(option) and isinstance(plain, dict):
+    for option in first:
+        with suppress(ValueError):
             return decode(option, plain)
-        if get_origin(option) in (tuple, list) and isinstance(plain, list):
-            return decode(option, plain)
-    return plain
+    return decode(last, plain)
 
 
 def write_line(message: dict[str, Any]) -> bytes:
@@ -234,7 +394,7 @@ def write_line(message: dict[str, Any]) -> bytes:
 
 
 def read_line(line: bytes) -> dict[str, Any]:
-    """Return the message of one line; ValueError where it is none."""
+    """Return the message of one line; ValueError if it is not a JSON object."""
     message = json.loads(line)
     if not isinstance(message, dict):
         raise ValueError("a message is a JSON object")

@@ -1,7 +1,7 @@
-"""pytest's side of udpbench: which files are experiments, an item per point, a fixture, a summary.
+"""The pytest plugin: collects experiment files, an item per point; a fixture; a summary.
 
-Thin: what runs and what holds is ``gate``'s. Loaded into every pytest run of whoever has udpbench,
-so it reads no file that is not asked for and imports the controller only when there is work.
+Running and judging are in ``gate``. pytest loads this wherever udpbench is installed, so it reads
+only the files that the configuration names, and imports the controller only when needed.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 import datetime
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import pytest
 
+from udpbench.printable import printable
+
 if TYPE_CHECKING:
     from udpbench.analysis.medians import PointResult, PointResults
-    from udpbench.control.run import Surroundings
-    from udpbench.gate import Answer, Gate
+    from udpbench.control.host_use import Surroundings
+    from udpbench.gate import Answer, Baseline, Gate
     from udpbench.model import Experiment, Progress
     from udpbench.records import Run
 
@@ -27,9 +29,9 @@ SUFFIXES = (".yaml", ".yml")
 DEFAULT_FILES = ("*.udpbench.yaml",)
 SUMMARY = "udpbench"
 """Name of the property that holds the line of the summary; the numbers are ``udpbench.<name>``."""
-SHOWN_EVENTS = ("run", "phase", "trial", "restore")
+SHOWN_EVENTS = ("wait", "run", "phase", "trial", "restore")
 SURROUNDINGS: pytest.StashKey[Surroundings] = pytest.StashKey()
-"""What a run touches beside its folder; our own tests put fakes here."""
+"""What a run touches besides its folder; our own tests put fakes here."""
 _GATE: pytest.StashKey[Gate] = pytest.StashKey()
 _SESSION: pytest.StashKey[str] = pytest.StashKey()
 _log = logging.getLogger("udpbench")
@@ -40,18 +42,31 @@ _log = logging.getLogger("udpbench")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add our options and ini keys."""
-    group = parser.getgroup("udpbench", "UDP packets per second, and where the others get lost")
+    group = parser.getgroup("udpbench", "UDP packets per second, and where the others are lost")
     group.addoption(
         "--udpbench-lab",
         action="append",
         metavar="LAB",
-        help="a lab file or a shipped lab; given several times: whichever is free (local)",
+        help="a lab file or a shipped lab; if repeated, whichever is free (local)",
     )
     group.addoption(
         "--udpbench-out",
         metavar="DIR",
         help="the folder for run folders (pytest's temporary folder)",
     )
+    group.addoption(
+        "--udpbench-baseline",
+        action="append",
+        metavar="RUN",
+        help="a stored run than which no point may be worse; several are taken together",
+    )
+    group.addoption(
+        "--udpbench-margin",
+        metavar="RATIO",
+        help="how much worse than the baseline a point may be, for example 3%%",
+    )
+    parser.addini("udpbench_baseline", type="args", default=[], help="as --udpbench-baseline")
+    parser.addini("udpbench_margin", default="", help="as --udpbench-margin")
     parser.addini(
         "udpbench_files",
         type="args",
@@ -82,11 +97,15 @@ def _gate(config: pytest.Config, folders: pytest.TempPathFactory) -> Gate:
     """Return what runs experiments, made when first needed; udpbench's errors as usage errors."""
     from udpbench.errors import UdpbenchError
     from udpbench.gate import Gate
-    from udpbench.units import parse_duration
+    from udpbench.units import parse_duration, parse_ratio
 
     if _GATE in config.stash:
         return config.stash[_GATE]
     out = config.getoption("--udpbench-out")
+    margin = config.getoption("--udpbench-margin") or config.getini("udpbench_margin")
+    bases = config.getoption("--udpbench-baseline") or [
+        config.rootpath / folder for folder in config.getini("udpbench_baseline")
+    ]
     try:
         gate = Gate(
             lab_names=tuple(config.getoption("--udpbench-lab") or ("local",)),
@@ -94,8 +113,10 @@ def _gate(config: pytest.Config, folders: pytest.TempPathFactory) -> Gate:
             session=config.stash[_SESSION],
             wait_ns=parse_duration(config.getini("udpbench_wait")),
             surroundings=config.stash.get(SURROUNDINGS, None),
+            baselines=tuple(Path(folder) for folder in bases),
+            margin=parse_ratio(margin) if margin else None,
         )
-        gate.labs  # noqa: B018 - read now, so that what is wrong with one is said at once
+        _ = gate.labs, gate.baseline  # read now, so that what is wrong with one is said at once
     except (UdpbenchError, ValueError) as error:
         raise _in_words(error) from None
     config.stash[_GATE] = gate
@@ -104,7 +125,7 @@ def _gate(config: pytest.Config, folders: pytest.TempPathFactory) -> Gate:
 
 def _in_words(error: Exception) -> BaseException:
     """Return a failure to be raised ``from None``, or pytest tells it twice."""
-    return pytest.fail.Exception(str(error), pytrace=False)
+    return pytest.fail.Exception(printable(str(error)), pytrace=False)
 
 
 def _temporary(config: pytest.Config, folders: pytest.TempPathFactory) -> Path:
@@ -116,7 +137,7 @@ def _temporary(config: pytest.Config, folders: pytest.TempPathFactory) -> Path:
 # --- experiments as items ------------------------------------------------------------------------
 
 
-def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Optional[ExperimentFile]:
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Optional[CollectedFile]:
     """Collect a YAML file that the ini names, or the user by itself, if it has a question."""
     if file_path.suffix not in SUFFIXES:
         return None
@@ -127,18 +148,18 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Optional[E
 
         if not is_experiment(file_path):
             return None
-    made: ExperimentFile = ExperimentFile.from_parent(parent, path=file_path)
+    made: CollectedFile = CollectedFile.from_parent(parent, path=file_path)
     return made
 
 
 def _missing() -> Optional[str]:
-    """Say why no experiment can run here: a host under test has the agent alone."""
+    """Return why no experiment can run here: a host under test has only the agent's packages."""
     try:
         import udpbench.gate  # noqa: F401
     except ImportError as error:
         return (
             f"udpbench's controller is not installed here: {error}; "
-            "install udpbench with all it needs, on Python 3.11 or later"
+            "install udpbench with its dependencies, on Python 3.11 or later"
         )
     return None
 
@@ -163,7 +184,7 @@ def matches(parts: tuple[str, ...], glob: tuple[str, ...]) -> bool:
     return bool(parts) and fnmatch(parts[0], glob[0]) and matches(parts[1:], glob[1:])
 
 
-class ExperimentFile(pytest.File):
+class CollectedFile(pytest.File):
     """One experiment; its selected points share one run, so that they interleave."""
 
     experiment: Experiment
@@ -180,7 +201,7 @@ class ExperimentFile(pytest.File):
         try:
             (self.experiment,) = load_experiments([str(self.path)])
         except InputError as error:
-            raise self.CollectError(str(error)) from None
+            raise self.CollectError(printable(str(error))) from None
         for trial in self.experiment.points:
             item: PointItem = PointItem.from_parent(self, name=trial.point or "all")
             item.file, item.point = self, trial.point
@@ -191,17 +212,18 @@ class ExperimentFile(pytest.File):
         from udpbench.gate import restricted
 
         if self._stored is None:
-            items = (item for item in self.session.items if isinstance(item, PointItem))
-            chosen = {item.point for item in items if item.file is self}
+            items = [item for item in self.session.items if isinstance(item, PointItem)]
+            chosen = {item.point: item.nodeid for item in items if item.file is self}
             experiment = restricted(self.experiment, chosen)
-            self._stored = _run(gate, experiment, self.nodeid, self.session)
+            node_ids = tuple(chosen.values())
+            self._stored = _run(gate, experiment, self.nodeid, node_ids, self.session)
         return self._stored
 
 
 class PointItem(pytest.Item):
     """One point of an experiment: passes where its trials are valid and its expectations hold."""
 
-    file: ExperimentFile
+    file: CollectedFile
     point: str
 
     def __init__(self, **kwargs: Any) -> None:
@@ -212,7 +234,7 @@ class PointItem(pytest.Item):
         """Judge the point, running the experiment where no item before has."""
         # What the fixture tmp_path_factory returns; an item that is no function has no fixtures.
         gate = _gate(self.config, self.config._tmp_path_factory)  # type: ignore[attr-defined]
-        said = _judge(self, self.file.stored(gate), self.point)
+        said = _judge(self, self.file.stored(gate), self.point, gate.baseline)
         if said.outcome == "failed":
             pytest.fail(f"{said.why}\n{said.shown}", pytrace=False)
         if said.outcome == "skipped":
@@ -246,24 +268,38 @@ class UdpbenchFixture:
         missing = _missing()
         if missing is not None:
             pytest.fail(missing, pytrace=False)
-        from udpbench.gate import whole
+        from udpbench.gate import full_text
 
         gate = _gate(self._request.config, self._folders)
         self._calls += 1
         node = self._request.node
         name = node.nodeid if self._calls == 1 else f"{node.nodeid}-{self._calls}"
-        stored = _run(gate, self._load(experiment), name, node.session)
+        stored = _run(gate, self._load(experiment), name, (node.nodeid,), node.session)
         points = [trial.point for trial in stored.header.experiments[0].points]
         said = {point: _judge(node, stored, point) for point in points}
         # All points first: one that is skipped must not hide that another one failed.
         if any(one.outcome == "failed" for one in said.values()):
-            pytest.fail(f"{_why(said, 'failed')}\n{whole(stored, _width())}", pytrace=False)
+            pytest.fail(f"{_why(said, 'failed')}\n{full_text(stored, _width())}", pytrace=False)
         if any(one.outcome == "skipped" for one in said.values()):
             pytest.skip(_why(said, "skipped"))
         # Shown where the test fails: the numbers it asserts on are explained beside them.
-        node.add_report_section("call", "udpbench", whole(stored, _width()))
+        node.add_report_section("call", "udpbench", full_text(stored, _width()))
         found = {point: one.result for point, one in said.items()}
         return found[points[0]] if len(points) == 1 else _mapping(found)
+
+    def baseline(self, folder: Union[str, os.PathLike[str]]) -> Any:
+        """Return the results of a stored run, of one experiment, as a call returns those of a run.
+
+        A path counts from the root folder of the tests.
+        """
+        from udpbench.errors import UdpbenchError
+        from udpbench.gate import stored_results
+
+        try:
+            found = stored_results(self._request.config.rootpath / folder)
+        except UdpbenchError as error:
+            raise _in_words(error) from None
+        return next(iter(found.values())) if len(found) == 1 else _mapping(found)
 
     def _load(self, experiment: Union[str, os.PathLike[str], dict[str, Any]]) -> Experiment:
         from udpbench.definition.load import load_experiment_data, load_experiments
@@ -297,6 +333,19 @@ def udpbench(
     return UdpbenchFixture(request, tmp_path_factory)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Skip a test that asks what the trials cannot tell."""
+    if item.get_closest_marker("udpbench") is None or _missing() is not None:
+        return (yield)
+    from udpbench.errors import CannotTell
+
+    try:
+        return (yield)
+    except CannotTell as error:
+        raise pytest.skip.Exception(printable(str(error))) from None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that use the fixture, before ``-m`` selects."""
@@ -308,18 +357,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 # --- running and telling -------------------------------------------------------------------------
 
 
-def _run(gate: Gate, experiment: Experiment, name: str, session: pytest.Session) -> Run:
+def _run(
+    gate: Gate,
+    experiment: Experiment,
+    name: str,
+    node_ids: tuple[str, ...],
+    session: pytest.Session,
+) -> Run:
     """Run an experiment; errors of udpbench fail the item in words."""
-    from udpbench.errors import UdpbenchError
+    from udpbench.errors import Interrupted, UdpbenchError
 
-    try:
-        stored = gate.run(experiment, name, _tell)
+    try:  # of pytest's arguments the record keeps node ids alone: others may hold secrets
+        stored = gate.run(experiment, name, ("pytest", *node_ids), _tell)
+    except Interrupted:
+        raise KeyboardInterrupt from None
     except UdpbenchError as error:
         raise _in_words(error) from None
     if stored.ending is not None and stored.ending.restore_errors:
         left = "; ".join(f"{one['host']}: {one['message']}" for one in stored.ending.restore_errors)
         session.shouldstop = f"a host was not restored: {left}"
-        pytest.fail(f"not restored: {left}", pytrace=False)
+        pytest.fail(printable(f"not restored: {left}"), pytrace=False)
     if stored.ending is not None and stored.ending.status == "interrupted":
         raise KeyboardInterrupt
     return stored
@@ -328,15 +385,14 @@ def _run(gate: Gate, experiment: Experiment, name: str, session: pytest.Session)
 def _tell(progress: Progress) -> None:
     """Log what a run does: shown by ``--log-cli-level=INFO``."""
     if progress.event in SHOWN_EVENTS:
-        head = f"[{progress.index}/{progress.total}] " if progress.total else ""
-        _log.info("%s%s", head, progress.text)
+        _log.info("%s", printable(f"{progress.place} {progress.text}".lstrip(), keep=""))
 
 
-def _judge(node: Any, stored: Run, point: str) -> Answer:
+def _judge(node: Any, stored: Run, point: str, baseline: Optional[Baseline] = None) -> Answer:
     """Return what a run says of a point, noted at the item, whatever it is."""
     from udpbench.gate import answer
 
-    said = answer(stored, point, _width())
+    said = answer(stored, point, _width(), baseline)
     _note(node, said, stored)
     return said
 
@@ -386,4 +442,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in sorted(lines):
         terminalreporter.line(line)
     for folder in folders:
-        terminalreporter.line(f"run folder: {folder}")
+        terminalreporter.line(printable(f"run folder: {folder}"))

@@ -1,41 +1,61 @@
-"""The run folder: an append-only file of JSON lines, written during a run and read at any time.
+"""The run folder: append-only files of JSON lines, written during a run and readable at any time.
 
 Owns the form of ``run.jsonl`` and ``series.jsonl`` and derives no number.
 A line is on the disk before the next trial begins, so a run killed at any moment is readable.
-A run that went on later has several sessions in one file, and whoever writes it holds its lock.
-The schema is ``model.RECORD_SCHEMA``; its history: 1 — the first form.
+A resumed run has several sessions in one file. The writing process holds the file's lock.
+The schema is ``model.RECORD_SCHEMA``; its history: 1 — the first form; 2 — ``faults`` are called
+``losses``. Runs of both are read.
 """
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
+from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator
 
-from udpbench.errors import RecordError
-from udpbench.json_lines import append, cut_torn, no_run, read_lines, sync_folder
-from udpbench.model import RECORD_SCHEMA, Experiment, Finding, Sample, Snapshot, TrialRecord
+from udpbench.errors import RecordError, StoreError
+from udpbench.file_lock import lock_file
+from udpbench.folder import Folder
+from udpbench.host_settings import set_keys
+from udpbench.json_lines import DamagedLine, append, cut_torn, open_regular, parse_lines
+from udpbench.model import (
+    INTEGERS,
+    LIMITS,
+    RECORD_SCHEMA,
+    Experiment,
+    Finding,
+    Lab,
+    Sample,
+    Snapshot,
+    TrialRecord,
+)
+from udpbench.printable import printable
 
 RUN_FILE = "run.jsonl"
 SERIES_FILE = "series.jsonl"
+NAMES = ("name", "experiment", "point", "variant", "values", "host", "worker")
+"""Keys of what is drawn into figures, which take no control character."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class RunHeader:
-    """What is known of a run before its first trial; enough to repeat it and to judge it later."""
+    """A run before its first trial: all that is needed to repeat it, or to judge it later."""
 
     udpbench: str
     """Version of udpbench that ran it."""
@@ -52,12 +72,14 @@ class RunHeader:
     lab_path: str = ""
     """The lab's file, and like those of the experiments relative to the working folder."""
     working_folder: str = ""
+    same: str | None = None
+    """The point that ``--same`` named; the experiments compare it with itself already."""
     schema: int = RECORD_SCHEMA
 
 
 @dataclass(frozen=True)
 class Begin:
-    """Where a session of a run began: the first one's is in the header, every other's in a line."""
+    """The start of a session: of the first in the header, of every other in a line of its own."""
 
     started_at: str
     udpbench: str
@@ -68,7 +90,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended; a run without one was killed or still goes on."""
+    """How a run ended; a run without one was killed or is in progress."""
 
     finished_at: str
     status: Literal["complete", "interrupted", "failed"]
@@ -80,8 +102,8 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class Session:
-    """One stretch of a run; without an ending its process died, or it still goes on."""
+class RunSession:
+    """One session of a run; without an ending its process died, or it is in progress."""
 
     begin: Begin
     trials: int
@@ -90,7 +112,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder as read; ``findings`` tell what was wrong with the files, not with the run."""
+    """A run folder as read; ``findings`` are about the files, not about the run."""
 
     folder: Path
     header: RunHeader
@@ -99,7 +121,7 @@ class Run:
     ending: Ending | None
     """Of the latest session."""
     findings: tuple[Finding, ...] = ()
-    sessions: tuple[Session, ...] = ()
+    sessions: tuple[RunSession, ...] = ()
     replaced: tuple[TrialRecord, ...] = ()
     """Records of trials that a later session ran again."""
     numbers: int = 0
@@ -119,6 +141,30 @@ def now_utc() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
+def new_header(
+    experiments: Sequence[Experiment],
+    lab: Lab,
+    command: tuple[str, ...],
+    sets: Sequence[str] = (),
+    seed: int | None = None,
+    same: str | None = None,
+) -> RunHeader:
+    """Return the header of a run that begins now; without a ``seed`` it gets a random one."""
+    return RunHeader(
+        udpbench=version("udpbench"),
+        started_at=now_utc(),
+        command=command,
+        seed=seed if seed is not None else int.from_bytes(os.urandom(4), "big"),
+        lab_name=lab.name,
+        lab_text=lab.text,
+        experiments=tuple(experiments),
+        sets=tuple(sets),
+        lab_path=lab.path,
+        working_folder=str(Path.cwd()),
+        same=same,
+    )
+
+
 def new_folder(base: Path, name: str) -> Path:
     """Make and return ``<base>/<time>-<name>``, a folder that no other run has."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
@@ -127,7 +173,8 @@ def new_folder(base: Path, name: str) -> Path:
         suffix = "" if attempt == 1 else f"-{attempt}"
         folder = base / f"{stamp}-{plain}{suffix}"
         try:
-            folder.mkdir(parents=True)
+            with Folder.open(base, make=True) as held:
+                held.make(folder.name).close()
         except FileExistsError:
             continue
         except OSError as error:
@@ -137,17 +184,17 @@ def new_folder(base: Path, name: str) -> Path:
 
 
 def last_run(base: Path) -> Path:
-    """Return the run folder below ``base`` that was begun last; RecordError where there is none."""
-    found = [file.parent for file in base.glob(f"*/{RUN_FILE}")]
-    if not found:
+    """Return the run folder below ``base`` that was begun last; RecordError if there is none."""
+    folders = [file.parent for file in base.glob(f"*/{RUN_FILE}")]
+    if not folders:
         raise RecordError(f"{base}: no run in it; name a run folder, or run an experiment first")
-    return max(found, key=lambda folder: (_begun(folder), folder.name))
+    return max(folders, key=lambda folder: (_begun(folder), folder.name))
 
 
 def _begun(folder: Path) -> str:
     """Return when a run began, as its first line says; of a damaged one, nothing."""
     try:
-        with (folder / RUN_FILE).open("rb") as file:
+        with open_regular(folder / RUN_FILE) as file:
             return str(json.loads(file.readline()).get("started_at", ""))
     except (OSError, ValueError, AttributeError):
         return ""
@@ -156,12 +203,13 @@ def _begun(folder: Path) -> str:
 class RunWriter:
     """Writes one run; every line is flushed and synced before the call returns."""
 
-    def __init__(self, folder: Path, run_fd: int, series_fd: int) -> None:
-        self.folder = folder
+    def __init__(self, held: Folder, run_fd: int, series_fd: int) -> None:
+        self.folder = held.path
         self.written = 0
         """Records written so far."""
         self._number = 0
         """The next record's sequence number: what a death left of a series keeps its own."""
+        self._held = held
         self._run_fd = run_fd
         self._series_fd = series_fd
         self._series_at = 0
@@ -172,50 +220,56 @@ class RunWriter:
     @classmethod
     def create(cls, folder: Path, header: RunHeader) -> Self:
         """Begin a run in ``folder``, made if it is not there; one that holds a run is refused."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            run_fd = os.open(folder / RUN_FILE, flags, 0o644)
-            series_fd = os.open(folder / SERIES_FILE, flags, 0o644)
+            held = Folder.open(folder, make=True)
+            run_fd, series_fd = held.file(RUN_FILE, flags), held.file(SERIES_FILE, flags)
+            writer = cls(held, run_fd, series_fd)
+            writer._lock(must=False)  # a new folder has no other owner
+            plain = _plain(_HEADER, header)
+            for point in chain.from_iterable(
+                experiment["points"] for experiment in plain["experiments"]
+            ):
+                point["settings"] = set_keys(point["settings"])
+            append(run_fd, {"kind": "header", **plain})
+            os.fsync(held.fd)  # the new names themselves, not the files' content alone (fsync(2))
         except FileExistsError as error:
-            what = "holds a run already" if folder.is_dir() else "is a file, no folder"
-            raise RecordError(f"{folder}: {what}; name another folder") from error
+            raise RecordError(f"{folder}: holds a run already; name another folder") from error
         except OSError as error:
             raise _cannot("begin a run", folder, error) from error
-        writer = cls(folder, run_fd, series_fd)
-        writer._lock(must=False)  # a folder that was just made is nobody else's
-        writer._append(run_fd, {"kind": "header", **_plain(_HEADER, header)})
-        sync_folder(folder)
         return writer
 
     @classmethod
     def reopen(cls, folder: Path) -> Self:
         """Take over a run that has ended or died, changing nothing yet; not one that goes on."""
-        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_APPEND
         try:
-            run_fd = os.open(folder / RUN_FILE, flags)
-            series_fd = os.open(folder / SERIES_FILE, flags | os.O_CREAT, 0o644)
+            held = Folder.open(folder)
+            run_fd = held.file(RUN_FILE, flags)
+            series_fd = held.file(SERIES_FILE, flags | os.O_CREAT)
         except FileNotFoundError as error:
-            raise no_run(folder / RUN_FILE) from error
+            raise _no_run(folder / RUN_FILE) from error
         except OSError as error:
             what = f"{folder}: cannot go on with the run: {error.strerror}"
             raise RecordError(f"{what}; make the folder yours, or copy it") from error
-        writer = cls(folder, run_fd, series_fd)
+        writer = cls(held, run_fd, series_fd)
         writer._lock()
         return writer
 
     def _lock(self, must: bool = True) -> None:
         """Keep others from this folder; the lock ends with the process, however it dies."""
         try:
-            fcntl.flock(self._run_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = lock_file(self._run_fd)
         except OSError as error:
-            why = f"this disk has no locks ({error.strerror}); copy the folder to one that has"
-            if isinstance(error, BlockingIOError):
-                why = "in use by a run that still goes on; wait for its end, or interrupt it"
-            elif not must:
+            if not must:
                 return
             self.close()
+            why = f"this disk has no locks ({error.strerror}); copy the folder to one that has"
             raise RecordError(f"{self.folder}: {why}") from error
+        if not locked:
+            self.close()
+            why = "in use by a run that still goes on; wait for its end, or interrupt it"
+            raise RecordError(f"{self.folder}: {why}")
 
     def resume(self, run: Run, begin: Begin) -> None:
         """Begin another session of ``run``, which is this folder as read under the lock."""
@@ -229,14 +283,23 @@ class RunWriter:
     def write(self, record: TrialRecord) -> None:
         """Append one record; its series goes first, so that no record stands without it.
 
-        What was streamed of it is there already.
+        What was streamed of it is there already. StoreError names the trial.
         """
+        try:
+            self._write(record)
+        except StoreError as error:
+            how = "ran" if record.status == "done" else f"ended as {record.status}"
+            what = f"{record.trial.name} {how} and could not be stored"
+            raise StoreError(f"{what}: {error}") from error
+
+    def _write(self, record: TrialRecord) -> None:
         samples, snapshots = self._streamed
         rest = record.series[samples:], record.motion[snapshots:]
         if any(rest) or any(self._streamed):
             self._append(self._series_fd, self._part(*rest))
         self._series_at, self._streamed = os.fstat(self._series_fd).st_size, (0, 0)
         plain = _plain(_RECORD, replace(record, series=(), motion=()))
+        plain["trial"]["settings"] = set_keys(plain["trial"]["settings"])
         self._append(self._run_fd, {"kind": "trial", "sequence": self._number, "record": plain})
         self.written, self._number = self.written + 1, self._number + 1
 
@@ -253,8 +316,7 @@ class RunWriter:
         """Return what was streamed of the trial that goes on."""
         if not any(self._streamed):
             return (), ()
-        path = self.folder / SERIES_FILE
-        with path.open("rb") as file:
+        with open(self._series_fd, "rb", closefd=False) as file:
             file.seek(self._series_at)
             parts = [json.loads(line) for line in file]
         samples = (_SAMPLES.validate_python(part["samples"]) for part in parts)
@@ -270,19 +332,35 @@ class RunWriter:
 
     def finish(self, ending: Ending) -> None:
         """Append how the run ended and close the files."""
-        self._append(self._run_fd, {"kind": "ending", **_plain(_ENDING, ending)})
-        self.close()
+        try:
+            self._append(self._run_fd, {"kind": "ending", **_plain(_ENDING, ending)})
+        finally:
+            self.close()
 
     def close(self) -> None:
-        """Close the files, which lets others have them."""
+        """Close the files and release the lock."""
         os.close(self._run_fd)
         os.close(self._series_fd)
+        self._held.close()
 
     def _append(self, fd: int, message: dict[str, Any], sync: bool = True) -> None:
+        self._refuse_gone()
         try:
             append(fd, message, sync)
         except OSError as error:
-            raise _cannot("write to the run", self.folder, error) from error
+            step = f"make room, then: udpbench run --resume {quote(str(self.folder))}"
+            what = f"{self.folder}: cannot write to the run: {error.strerror}"
+            raise StoreError(f"{what}; {step}") from error
+
+    def _refuse_gone(self) -> None:
+        """Raise StoreError if the run folder was removed or replaced."""
+        file = os.fstat(self._run_fd)
+        with suppress(OSError):
+            if os.path.samestat(file, (self.folder / RUN_FILE).stat()):
+                return
+        how = "moved away" if file.st_nlink else f"deleted, with {self._number} stored trials,"
+        step = "see who did it, and run again" if not file.st_nlink else "resume it where it is now"
+        raise StoreError(f"{self.folder}: the run folder was {how} while the run went on; {step}")
 
 
 def _plain(adapter: TypeAdapter[Any], value: Any) -> dict[str, Any]:
@@ -295,10 +373,10 @@ def _cannot(what: str, folder: Path, error: OSError) -> RecordError:
 
 
 def read_run(folder: Path) -> Run:
-    """Return the run stored in ``folder``, also of a run that was killed or still goes on.
+    """Return the run stored in ``folder``, even if it was killed or is in progress.
 
-    A torn last line, which is what a kill in the middle of a write leaves, is left out and told as
-    a finding. RecordError where the folder is missing, foreign, of another schema, or damaged.
+    An incomplete last line, left by a kill during a write, is skipped with a finding. Raises
+    RecordError if the folder is missing, foreign, of another schema, or damaged.
     """
     with _uncollected():
         return _read_run(folder)
@@ -306,7 +384,7 @@ def read_run(folder: Path) -> Run:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Read without the collector of cycles: there are none, and looking took half of the time."""
+    """Read without garbage collection: there are no cycles, and looking took half of the time."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -318,9 +396,11 @@ def _uncollected() -> Iterator[None]:
 
 def _read_run(folder: Path) -> Run:
     path = folder / RUN_FILE
-    lines, findings = read_lines(path)
+    lines, findings = _read_lines(path)
     if not lines:
         raise RecordError(f"{path}: empty: the run was killed before it began; run again")
+    if lines[0].get("schema") == 1:
+        lines = [_from_schema_1(line) for line in lines]
     header = _read_header(path, lines[0])
     series, motion, series_findings = _read_series(folder / SERIES_FILE)
     begins = [Begin(header.started_at, header.udpbench, header.command)]
@@ -328,10 +408,11 @@ def _read_run(folder: Path) -> Run:
     endings: list[Ending | None] = [None]
     numbers = {-1, *series}
     for number, line in enumerate(lines[1:], start=2):
-        where, kind = f"{path}:{number}", line.get("kind")
+        where, line = f"{path}:{number}", _names_shown(line)
+        kind = line.get("kind")
         if kind == "trial":
             record = _validated(_RECORD, line.get("record"), where)
-            number = line.get("sequence", -1)
+            number = _sequence(line, where)
             numbers.add(number)
             own = tuple(series[number]), tuple(motion[number])
             records[-1].append(replace(record, series=own[0], motion=own[1]))
@@ -343,12 +424,40 @@ def _read_run(folder: Path) -> Run:
             endings.append(None)
         else:
             raise RecordError(f"{where}: neither a trial nor an ending; the file is damaged")
-    told = zip(begins, records, endings, strict=True)
-    sessions = tuple(Session(begin, len(own), ending) for begin, own, ending in told)
+    parts = zip(begins, records, endings, strict=True)
+    sessions = tuple(RunSession(begin, len(own), ending) for begin, own, ending in parts)
     latest, replaced = _latest(records)
-    found = (*findings, *series_findings)
+    notes = (*findings, *series_findings)
     last = endings[-1]
-    return Run(folder, header, latest, last, found, sessions, replaced, max(numbers) + 1)
+    return Run(folder, header, latest, last, notes, sessions, replaced, max(numbers) + 1)
+
+
+def _read_lines(path: Path) -> tuple[list[dict[str, Any]], tuple[Finding, ...]]:
+    """Return every whole line as an object; only the last line may be torn."""
+    try:
+        with open_regular(path) as file:
+            lines, torn_bytes = parse_lines(file.read())
+    except FileNotFoundError as error:
+        raise _no_run(path) from error
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
+    except DamagedLine as error:
+        raise RecordError(f"{path}:{error.number}: {error}") from error
+    return lines, (_torn(path, len(lines) + 1, torn_bytes),) if torn_bytes else ()
+
+
+def _no_run(path: Path) -> RecordError:
+    return RecordError(f"{path}: no such file; is the folder of a run meant?")
+
+
+def _torn(path: Path, number: int, size_bytes: int) -> Finding:
+    return Finding(
+        "warning",
+        "the last line is torn and was left out: the run was killed while it wrote",
+        f"{path}:{number}",
+        f"{size_bytes}B",
+        next_step="what was written before it is whole",
+    )
 
 
 def _latest(sessions: list[list[TrialRecord]]) -> tuple[tuple[TrialRecord, ...], ...]:
@@ -366,23 +475,49 @@ def _read_header(path: Path, line: dict[str, Any]) -> RunHeader:
     if line.get("kind") != "header":
         raise RecordError(f"{path}:1: not the header of a run: the file is foreign")
     schema = line.get("schema")
-    if schema != RECORD_SCHEMA:
+    if schema not in (1, RECORD_SCHEMA):
         raise RecordError(
             f"{path}:1: schema {schema}: this udpbench reads {RECORD_SCHEMA}; "
             f"use udpbench {line.get('udpbench')}, which wrote it"
         )
-    return _validated(_HEADER, line, f"{path}:1")
+    return _validated(_HEADER, _names_shown(line), f"{path}:1")
+
+
+def _from_schema_1(plain: Any) -> Any:
+    """Return what a line of schema 1 says in the words of today: its faults are losses."""
+    if isinstance(plain, list):
+        return [_from_schema_1(item) for item in plain]
+    if not isinstance(plain, dict):
+        return plain
+    renamed = {re.sub(r"\Afaults\b", "losses", key): plain[key] for key in plain}
+    return {
+        key: value.replace(".fault_", ".loss_")
+        if key == "worker" and isinstance(value, str)
+        else _from_schema_1(value)
+        for key, value in renamed.items()
+    }
+
+
+def _sequence(line: dict[str, Any], where: str) -> int:
+    """Return the number of a record, by which it and its series know each other."""
+    number = line.get("sequence", -1)
+    if type(number) is not int or not -1 <= number <= INTEGERS[1]:
+        raise RecordError(
+            f"{where}: sequence: {str(number)[:20]} is not a number; the file is damaged"
+        )
+    return number
 
 
 def _read_series(
     path: Path,
 ) -> tuple[dict[int, list[Sample]], dict[int, list[Snapshot]], tuple[Finding, ...]]:
     """Return sequence number → samples, and → counters; several lines of one trial are joined."""
-    lines, findings = read_lines(path)
+    lines, findings = _read_lines(path)
     series: dict[int, list[Sample]] = defaultdict(list)
     motion: dict[int, list[Snapshot]] = defaultdict(list)
     for number, line in enumerate(lines, start=1):
-        where, sequence = f"{path}:{number}", line.get("sequence", -1)
+        where = f"{path}:{number}"
+        sequence = _sequence(line, where)
         samples: tuple[Sample, ...] = _validated(_SAMPLES, line.get("samples"), where)
         # Runs from before counters were watched have none.
         moved: tuple[Snapshot, ...] = _validated(_SNAPSHOTS, line.get("snapshots", ()), where)
@@ -393,8 +528,46 @@ def _read_series(
 
 def _validated(adapter: TypeAdapter[T], plain: Any, where: str) -> T:
     try:
-        return adapter.validate_python(plain)
+        value: T = _exactly(adapter).validate_python(plain)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         raise RecordError(f"{where}: {key}: {first['msg']}; the file is damaged") from error
+    return value
+
+
+@lru_cache
+def _exactly(adapter: TypeAdapter[Any]) -> SchemaValidator:
+    """Return what takes no text for a number, and no number that would be work without end."""
+    return SchemaValidator(_exact(adapter.core_schema))
+
+
+def _exact(schema: Any, field: str = "") -> Any:
+    """Return a schema whose scalars are exact and within LIMITS; a list still makes a tuple."""
+    if isinstance(schema, (list, tuple)):
+        return type(schema)(_exact(part, field) for part in schema)
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema.get("type")
+    field = schema["name"] if kind == "dataclass-field" else field
+    exact = {
+        key: part if key in ("default", "keys_schema") else _exact(part, field)
+        for key, part in schema.items()
+    }
+    if kind in ("int", "str", "bool", "float"):
+        exact["strict"] = True
+    if kind == "int":
+        exact["ge"], exact["le"] = LIMITS.get(field, INTEGERS)
+    return exact
+
+
+def _names_shown(plain: Any, named: bool = False) -> Any:
+    """Return plain data with every name printable; any user of a host may name a process so."""
+    if isinstance(plain, dict):
+        return {
+            printable(key, keep=""): _names_shown(value, named or key in NAMES)
+            for key, value in plain.items()
+        }
+    if isinstance(plain, list):
+        return [_names_shown(item, named) for item in plain]
+    return printable(plain, keep="") if named and isinstance(plain, str) else plain

@@ -1,26 +1,29 @@
-"""A run that goes on: what its folder holds, whether it may, and what remains to be run.
+"""Resuming a run: what its folder holds, whether it may continue, and which trials remain.
 
-Touches the run folder and the definitions, never a host. Everything a user would have to type
-again comes from the folder; what is given all the same must be as it was.
+Reads the run folder and the definitions and touches no host. All options come from the folder;
+those given again must be unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
-from udpbench.control.schedule import remaining, trial_count
-from udpbench.definition.changed import experiment_changes, lab_changes
+from udpbench.control.schedule import lasting, remaining, trial_count
+from udpbench.definition.definition_changes import experiment_changes, lab_changes
 from udpbench.definition.load import lab_of, load_experiments, load_lab
+from udpbench.definition.same_point import against_itself
 from udpbench.errors import InputError, Problem
 from udpbench.model import Experiment, Lab, Trial
-from udpbench.records import Run, RunHeader, RunWriter, read_run
+from udpbench.records import Begin, Run, RunHeader, RunWriter, now_utc, read_run
+from udpbench.units import show_range
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a user names beside the run folder; empty or None is what the folder says."""
+class ResumeOptions:
+    """What a user gives with the run folder; empty or None: as stored."""
 
     names: Sequence[str] = ()
     lab: str | None = None
@@ -29,16 +32,16 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Resumed:
-    """A run that may go on; its writer holds the folder until it is closed."""
+class ResumedRun:
+    """A run that may continue; its writer holds the folder until it is closed."""
 
     run: Run
     writer: RunWriter
     lab: Lab
     left: tuple[Trial, ...]
-    """What is to be run, in order."""
+    """Trials to run, in order."""
     notes: tuple[str, ...]
-    """What a user should know before it goes on."""
+    """What a user should know first."""
 
     @property
     def complete(self) -> bool:
@@ -47,103 +50,113 @@ class Resumed:
         ended = ending is not None and ending.status == "complete" and not ending.restore_errors
         return ended and not self.left
 
-    def told(self, version: str) -> str:
-        """Return in a line how much of the run is there, for this ``version`` of udpbench."""
-        total = trial_count(self.run.header.experiments)
+    def begin_session(self, command: tuple[str, ...]) -> None:
+        """Append a session to the run folder."""
+        self.writer.resume(self.run, Begin(now_utc(), version("udpbench"), command))
+
+    def summary(self, installed: str) -> str:
+        """Return in one line how much is stored; ``installed`` is this udpbench's version."""
+        stored = len(lasting(self.run.records))
         if self.complete:
-            return f"{self.run.folder}: complete: all {total} trials are stored, nothing is run"
-        text = f"{self.run.folder}: {total - len(self.left)} of {total} trials are stored"
+            return f"{self.run.folder}: complete: all {stored} trials are stored, nothing to run"
+        total = stored + len(self.left)
+        most = max(total, trial_count(self.run.header.experiments)[1])
+        text = f"{self.run.folder}: {stored} of {show_range(total, most)} trials are stored"
         before = self.run.header.udpbench
-        return text if before == version else f"{text}, begun by udpbench {before}"
+        return text if before == installed else f"{text}, begun by udpbench {before}"
 
 
-def taken_up(folder: Path, asked: Asked) -> Resumed:
-    """Return the run in a folder, ready to go on; nothing is written, no host is asked.
+def reopen_run(folder: Path, options: ResumeOptions) -> ResumedRun:
+    """Return the run in a folder, ready to continue; writes nothing and contacts no host.
 
-    Raises RecordError where the folder holds no run or one that still goes on, and InputError with
-    everything in which definitions are not what they were when it began.
+    Raises RecordError if the folder holds no run, or one still in progress, and InputError with
+    everything that changed in the definitions.
     """
     writer = RunWriter.reopen(folder)
     try:
         run = read_run(folder)
-        lab, notes = _checked(run.header, asked)
+        lab, notes = _checked(run.header, options)
     except BaseException:
         writer.close()
         raise
     left = remaining(run.header.experiments, run.header.seed, run.records)
-    return Resumed(run, writer, lab, tuple(left), notes)
+    return ResumedRun(run, writer, lab, tuple(left), notes)
 
 
-def _checked(header: RunHeader, asked: Asked) -> tuple[Lab, tuple[str, ...]]:
-    """Return the lab of a run, and what to tell; InputError where anything changed."""
-    problems = list(_options(header, asked))
+def _checked(header: RunHeader, options: ResumeOptions) -> tuple[Lab, tuple[str, ...]]:
+    """Return the lab of a run, and notes; InputError if anything changed."""
+    problems = list(_options(header, options))
     gone: list[str] = []
-    problems += _gathered(_experiments(header, asked, gone))
+    problems += _gathered(_experiments(header, options, gone))
     path = Path(header.lab_path or f"{header.lab_name}.yaml")
     lab = lab_of(header.lab_text, path)
-    problems += _gathered(_lab(header, lab, asked, gone))
+    problems += _gathered(_lab(header, lab, options, gone))
     if problems:
         raise InputError(problems)
-    notes = [f"{one}: not there any more; the run goes on with what it stored" for one in gone]
+    notes = [f"{path}: deleted; the run continues with its stored copy" for path in gone]
     return lab, tuple(notes)
 
 
-def _gathered(found: Iterator[Problem]) -> list[Problem]:
-    """Return all problems, also those of a file that cannot be read as a definition any more."""
+def _gathered(changes: Iterator[Problem]) -> list[Problem]:
+    """Return all problems, also those of a file that is no longer a valid definition."""
     problems = []
     try:
-        for one in found:
-            problems.append(one)  # noqa: PERF402 - those before an error are kept
+        for problem in changes:
+            problems.append(problem)  # noqa: PERF402 - those before an error are kept
     except InputError as error:
         problems += error.problems
     return problems
 
 
-def _options(header: RunHeader, asked: Asked) -> Iterator[Problem]:
-    step = "leave it out, or begin a new run"
-    if asked.seed is not None and asked.seed != header.seed:
-        what = "the order of trials is the seed's"
-        yield Problem(what, "--seed", f"{header.seed} → {asked.seed}", next_step=step)
-    if asked.sets and sorted(asked.sets) != sorted(header.sets):
-        change = f"{' '.join(header.sets) or 'none'} → {' '.join(asked.sets)}"
-        yield Problem("not as it was when the run began", "--set", change, next_step=step)
+def _options(header: RunHeader, options: ResumeOptions) -> Iterator[Problem]:
+    step = "omit it, or start a new run"
+    if options.seed is not None and options.seed != header.seed:
+        yield Problem(
+            "the seed of a run cannot change",
+            "--seed",
+            f"{header.seed} → {options.seed}",
+            next_step=step,
+        )
+    if options.sets and sorted(options.sets) != sorted(header.sets):
+        change = f"{' '.join(header.sets) or 'none'} → {' '.join(options.sets)}"
+        yield Problem("changed since the run began", "--set", change, next_step=step)
 
 
-def _experiments(header: RunHeader, asked: Asked, gone: list[str]) -> Iterator[Problem]:
-    """Yield what changed in the experiments; files that are not there any more go to ``gone``."""
-    stored = {one.name: one for one in header.experiments}
-    for now in _current(header, asked, gone):
+def _experiments(header: RunHeader, options: ResumeOptions, gone: list[str]) -> Iterator[Problem]:
+    """Yield what changed in the experiments; deleted files are added to ``gone``."""
+    stored = {experiment.name: experiment for experiment in header.experiments}
+    for now in _current(header, options, gone):
         was = stored.get(now.name)
         if was is None:
-            what = "no experiment of this run"
-            step = f"leave it out; it has: {', '.join(stored)}"
+            what = "not an experiment of this run"
+            step = f"omit it; the run has {', '.join(stored)}"
             yield Problem(what, now.path, now.name, next_step=step)
         else:
             yield from experiment_changes(was, now)
 
 
-def _current(header: RunHeader, asked: Asked, gone: list[str]) -> Iterator[Experiment]:
-    if asked.names:
-        found = load_experiments(asked.names, header.sets)
-        missing = {one.name for one in header.experiments} - {one.name for one in found}
+def _current(header: RunHeader, options: ResumeOptions, gone: list[str]) -> Iterator[Experiment]:
+    if options.names:
+        experiments = against_itself(load_experiments(options.names, header.sets), header.same)
+        missing = {e.name for e in header.experiments} - {e.name for e in experiments}
         if missing:
-            what = "experiments of this run were left out"
+            what = "experiments of this run are missing"
             value, step = ", ".join(sorted(missing)), "name all of them, or none"
-            raise InputError([Problem(what, ", ".join(asked.names), value, next_step=step)])
-        yield from found
+            raise InputError([Problem(what, ", ".join(options.names), value, next_step=step)])
+        yield from experiments
         return
-    for one in header.experiments:
-        path = Path(header.working_folder) / one.path
+    for experiment in header.experiments:
+        path = Path(header.working_folder) / experiment.path
         if path.is_file():
-            yield from load_experiments([str(path)], header.sets)
+            yield from against_itself(load_experiments([str(path)], header.sets), header.same)
         else:
-            gone.append(one.path)
+            gone.append(experiment.path)
 
 
-def _lab(header: RunHeader, was: Lab, asked: Asked, gone: list[str]) -> Iterator[Problem]:
+def _lab(header: RunHeader, was: Lab, options: ResumeOptions, gone: list[str]) -> Iterator[Problem]:
     path = Path(header.working_folder) / header.lab_path
-    if asked.lab is not None:
-        yield from lab_changes(was, load_lab(asked.lab))
+    if options.lab is not None:
+        yield from lab_changes(was, load_lab(options.lab))
     elif header.lab_path and path.is_file():
         yield from lab_changes(was, load_lab(str(path)))
     elif header.lab_path:

@@ -1,8 +1,8 @@
-"""Quantities as people write them and as integers: the only parser and the only formatter.
+"""Quantities as text and as integers: the only parser and the only formatter.
 
 Inside udpbench every quantity is an integer in its base unit: bytes, packets, packets per second,
-bits per second, nanoseconds. Text appears in YAML and on the screen alone. A quantity without its
-unit is refused, so that ``64`` never means KiB to one reader and bytes to another.
+bits per second, nanoseconds. Text appears only in YAML and on the screen. A quantity without a unit
+is refused, so that ``64`` never means KiB to one reader and bytes to another.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 DURATION_NS = {
     "ns": 1,
     "us": 10**3,
+    "\u00b5s": 10**3,  # MICRO SIGN, as keyboards have it
+    "\u03bcs": 10**3,  # GREEK SMALL LETTER MU
     "ms": 10**6,
     "s": 10**9,
     "m": 60 * 10**9,
     "min": 60 * 10**9,
     "h": 3600 * 10**9,
 }
-_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z", re.ASCII)
+UNIT = r"[A-Za-z%\u00b5\u03bc]*"
+_QUANTITY = re.compile(rf"\s*(\d+(?:\.\d+)?)\s*({UNIT})\s*\Z", re.ASCII)
+RATIO = {"": Decimal(1), "%": Decimal("0.01")}
 
 
 # Markers for ``typing.Annotated``: what a model field's integer means, and its inclusive range.
@@ -53,6 +57,13 @@ class Count:
 
 
 @dataclass(frozen=True)
+class Named:
+    """Text with a grammar of its own: the leaf of this name in ``definition.values.NAMED``."""
+
+    leaf: str
+
+
+@dataclass(frozen=True)
 class Rate:
     """An intended load: packets per second, or bits of UDP payload per second; one of the two."""
 
@@ -62,7 +73,7 @@ class Rate:
     def pps(self, size_bytes: int) -> int:
         """Return packets per second for datagrams of ``size_bytes`` payload.
 
-        Raises ValueError where a bit rate is asked of datagrams without payload.
+        Raises ValueError for a bit rate of datagrams without payload.
         """
         if self.packets_per_s is not None:
             return self.packets_per_s
@@ -72,15 +83,15 @@ class Rate:
 
 
 def _split(text: str, example: str) -> tuple[Decimal, str]:
-    found = _QUANTITY.match(text)
-    if found is None:
+    match = _QUANTITY.match(text)
+    if match is None:
         raise ValueError(f"not a quantity; write for example {example}")
-    return Decimal(found.group(1)), found.group(2)
+    return Decimal(match.group(1)), match.group(2)
 
 
 def _whole(value: Decimal, text: str, unit: str) -> int:
     if value != value.to_integral_value():
-        raise ValueError(f"{text} is no whole number of {unit}")
+        raise ValueError(f"{text} is not a whole number of {unit}")
     return int(value)
 
 
@@ -109,6 +120,14 @@ def parse_count(text: str) -> int:
     return _whole(number * SI[unit], text, "packets")
 
 
+def parse_ratio(text: str) -> float:
+    """Return the ratio that ``1%`` or ``0.01`` stands for."""
+    number, unit = _split(text, "1% or 0.01")
+    if unit not in RATIO:
+        raise ValueError(_bad_unit(unit, "none or %", "1% or 0.01"))
+    return float(number * RATIO[unit])
+
+
 def parse_rate(text: str) -> Rate:
     """Return the rate that ``40kpps`` (packets) or ``100Mbps`` (bits of payload) stands for."""
     number, unit = _split(text, "40kpps or 100Mbps")
@@ -121,12 +140,12 @@ def parse_rate(text: str) -> Rate:
 
 
 def _bad_unit(unit: str, known: str, example: str) -> str:
-    said = f"unit {unit!r} is unknown" if unit else "the unit is missing"
-    return f"{said}; known: {known}; write for example {example}"
+    what = f"unit {unit!r} is unknown" if unit else "the unit is missing"
+    return f"{what}; known: {known}; write for example {example}"
 
 
 def _scaled(value: int, scales: list[tuple[int, str]], unit: str) -> str:
-    """Return the value in the largest scale that keeps it exact, so that parsing gives it back."""
+    """Return the value in the largest scale in which it is whole, so that it parses back."""
     for scale, prefix in scales:
         if value and value % scale == 0:
             return f"{value // scale}{prefix}{unit}"
@@ -159,15 +178,29 @@ def format_rate(rate: Rate) -> str:
     return _scaled(rate.bits_per_s or 0, scales, "bps")
 
 
+def rate_scale(pps: float) -> tuple[float, str, int]:
+    """Return the divisor, the unit and the decimals with which a rate is shown."""
+    if pps >= 1e6:
+        return 1e6, "Mpps", 3
+    return (1e3, "kpps", 1) if pps >= 1e3 else (1.0, "pps", 0)
+
+
 def show_pps(value: Optional[float]) -> str:
     """Return a measured rate for reading: ``1.234 Mpps``, ``12.3 kpps``; rounded, never parsed."""
     if value is None:
         return "–"
-    if value >= 1e6:
-        return f"{value / 1e6:.3f} Mpps"
-    if value >= 1e3:
-        return f"{value / 1e3:.1f} kpps"
-    return f"{value:.0f} pps"
+    scale, unit, digits = rate_scale(value)
+    return f"{value / scale:.{digits}f} {unit}"
+
+
+def show_count(value: float) -> str:
+    """Return a whole number for reading, its digits in groups of three: ``1 234 567``."""
+    return f"{value:,.0f}".replace(",", " ")
+
+
+def show_range(fewest: int, most: int) -> str:
+    """Return a number that is certain as ``12``, one that is not as ``14–30``."""
+    return f"{fewest}–{most}" if fewest < most else str(fewest)
 
 
 def show_ratio(value: Optional[float]) -> str:

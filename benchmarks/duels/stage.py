@@ -19,10 +19,9 @@ from typing import Any
 
 import psutil
 
-from udpbench.control.attempt import Attempt, Bench, crew_of
-from udpbench.control.lab import Agents, real, started
-from udpbench.control.lease import kept
-from udpbench.control.remote import StartOrder
+from udpbench.control.agent_client import StartOrder
+from udpbench.control.agents import Agents
+from udpbench.control.host_use import Surroundings, Terms, taken
 from udpbench.control.run import run_name
 from udpbench.control.trial import (
     apply_settings,
@@ -32,7 +31,8 @@ from udpbench.control.trial import (
     prove_destinations,
     read_facts,
 )
-from udpbench.control.waiting import Clock, Interrupt, Waiter
+from udpbench.control.trial_state import Attempt, Bench, trial_agents
+from udpbench.control.wait import Clock, Interrupt, Waiter
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.model import SECOND_NS, Sample, Snapshot
 
@@ -137,10 +137,7 @@ def stage(bare: Path) -> Iterator[Stage]:
     """Yield the built-in lab, and throw it away."""
     put_first()
     lab = load_lab("local")
-    with (
-        started(lab, run_name(), LEASE_NS, real()) as agents,
-        kept([remote.channel for remote in agents.everyone], LEASE_NS),
-    ):
+    with taken([lab], run_name(), LEASE_NS, Surroundings(), Terms()) as (_, agents):
         waiter = Waiter(Clock(), Interrupt())
         yield Stage(agents, Bench(lab, agents, waiter, lambda _: None, Nowhere()), bare)
 
@@ -174,13 +171,13 @@ def running(made: Stage, name: str, own: Own) -> Iterator[list[int]]:
     attempt = made.attempt(name, own)
     pids: list[int] = []
     try:
-        for remote in crew_of(attempt).working:
+        for remote in trial_agents(attempt).working:
             mine = [spec for spec in attempt.workers if spec.host == remote.name]
             pids += {one.pid for one in remote.prepare(mine)}
         put_first()
         at_ns = time.monotonic_ns() + START_NS
         order = StartOrder("measured", 7, PROGRAM_S * SECOND_NS, None)
-        for remote in crew_of(attempt).working:
+        for remote in trial_agents(attempt).working:
             remote.start(order, at_ns)
         yield pids
     finally:

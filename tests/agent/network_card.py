@@ -1,7 +1,8 @@
 """A network card that only ``ethtool`` text shows: it rounds, refuses, keeps quiet and forgets.
 
 For what no virtual device of a test's kernel has. The words are those of ethtool 6.1 (tests/
-fixtures/ethtool); what the card does is what kernel-reference 5.1 says of real ones.
+fixtures/ethtool); what the card does is what real ones do (docs/kernel.md, Refused changes that
+report success).
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Optional
 
-from udpbench.agent.host import Done, Host, Napi
-from udpbench.agent.interrupts import affinity_files
-from udpbench.agent.settings.indirection import table_of
+from udpbench.agent.host.interrupts import affinity_files
+from udpbench.agent.host.system import Done, Host, NapiInstance
+from udpbench.agent.settings.steering import table_of
 
 TABLE_SIZE = 16
 FIELDS = {
@@ -122,11 +123,13 @@ class CardHost(Host):
         """Return nothing: the card has neither addresses nor routes."""
         return []
 
-    def queue_napis(self, interface: str) -> dict[int, Napi]:
+    def queue_napis(self, interface: str) -> dict[int, NapiInstance]:
         """Return an interrupt for each queue, and a thread where it is threaded."""
         self.index(interface)
         return {
-            queue: Napi(queue, self.first_irq + queue, 900 + queue if self.threaded else None)
+            queue: NapiInstance(
+                queue, self.first_irq + queue, 900 + queue if self.threaded else None
+            )
             for queue in range(self.combined)
         }
 

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 from typing import Any, Optional
 
-from udpbench.agent.host import Host
-from udpbench.agent.journal import Journal
+from udpbench.agent.host.system import Host
 from udpbench.agent.settings.engine import Engine
-from udpbench.agent.settings.registry import Kind
+from udpbench.agent.settings.journal import Journal
+from udpbench.agent.settings.kind import Kind
 from udpbench.model import Setting
 
 BOOT_ID = "6ab1c5d0-0000-4000-8000-000000000001"
@@ -39,7 +39,7 @@ def fake_host(root: Path) -> Host:
     return Host(root)
 
 
-class World:
+class World(Kind):
     """Values by target behind one fake kind, with the refusals and events a test asks for."""
 
     def __init__(self, root: Path, values: Optional[dict[str, Any]] = None) -> None:
@@ -53,7 +53,7 @@ class World:
         self.half_done: set[tuple[str, Any]] = set()
         """Writes that change the value and then fail."""
         self.journal = Journal(self.host, "run")
-        self.kinds = {"fake": Kind(self.read, self.write, rounded=self.rounded)}
+        self.kinds: dict[str, Kind] = {"fake": self}
         self.unforeseen: set[tuple[str, Any]] = set()
         """Writes that fail with what no kernel says: with a fault of udpbench."""
         self.unreadable: set[str] = set()

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from test_frames import V4, V6
 
-from udpbench.agent import bpf
-from udpbench.agent.frames import frame
-from udpbench.model import FaultSpec
+from udpbench.agent.host import bpf
+from udpbench.agent.losses.ethernet import frame
+from udpbench.model import LossSpec
 
 DROP, PASS = 1, 2
 DATA = 1000
@@ -52,7 +52,7 @@ PROGRAM = bpf.drops_port(64109, (0, 4), (DROP, PASS))
 
 
 @pytest.mark.parametrize("spec", [V4, V6])
-def test_datagrams_to_the_port_are_dropped_and_no_others(spec: FaultSpec) -> None:
+def test_datagrams_to_the_port_are_dropped_and_no_others(spec: LossSpec) -> None:
     """Of either IP version, whatever their length."""
     assert DROP == verdict(PROGRAM, frame(spec, "ip_header"))
     assert DROP == verdict(PROGRAM, frame(replace(spec, size_bytes=0), "ip_header"))
@@ -60,7 +60,7 @@ def test_datagrams_to_the_port_are_dropped_and_no_others(spec: FaultSpec) -> Non
 
 
 @pytest.mark.parametrize("spec", [V4, V6])
-def test_what_is_no_such_datagram_passes(spec: FaultSpec) -> None:
+def test_what_is_no_such_datagram_passes(spec: LossSpec) -> None:
     """TCP, IP options, another protocol, or too short to tell: nothing is read beyond its end."""
     made = bytearray(frame(spec, "ip_header"))
     for length in range(len(made)):

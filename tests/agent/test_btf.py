@@ -6,8 +6,9 @@ import struct
 from pathlib import Path
 
 import pytest
+from golden import Golden
 
-from udpbench.agent.btf import PATH, Types
+from udpbench.agent.host.btf import PATH, Types
 
 
 class Made:
@@ -79,13 +80,13 @@ def test_a_tracepoints_parameters_are_counted(types: Types) -> None:
     assert 3 == types.parameters("btf_trace_kfree_skb")
 
 
-def test_what_a_kernel_does_not_have_is_named(types: Types) -> None:
+def test_what_a_kernel_does_not_have_is_named(types: Types, golden: Golden) -> None:
     """A structure, a field, and the wrong file."""
-    with pytest.raises(KeyError, match="this kernel has no type sock"):
+    with golden.raises(KeyError):
         types.offset("sock", "x")
-    with pytest.raises(KeyError, match=r"struct sk_buff has no next\.x"):
+    with golden.raises(KeyError):
         types.offset("sk_buff", "next.x")
-    with pytest.raises(ValueError, match="no types of a kernel"):
+    with golden.raises(ValueError):
         Types(b"\0" * 64)
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Optional
 
 import pytest
+from proc_files import stat
 
-from udpbench.agent.control_path import control_interface
-from udpbench.agent.host import Host
+from udpbench.agent.host.control_path import control_interface
+from udpbench.agent.host.system import Host
 
 
 @pytest.mark.parametrize(
@@ -33,5 +34,5 @@ def test_the_interface_is_that_of_the_route_to_the_ssh_client(
     folder.mkdir(parents=True)
     known = f"SSH_CONNECTION={connection}\0" if connection is not None else ""
     (folder / "environ").write_text(f"HOME=/root\0{known}TERM=dumb\0")
-    (folder / "stat").write_text(f"{os.getpid()} (x) S 0 0 0")
+    (folder / "stat").write_text(stat(os.getpid(), "x", parent=0))
     assert interface == control_interface(Host(tmp_path))

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from udpbench.agent.cost import Cost, counted, opened
+from udpbench.agent.host.cpu_clocks import close_counter, open_counter
+from udpbench.agent.workers.usage import Cost
 
 SOFTWARE, TASK_CLOCK = 1, 1
 HARDWARE, NO_SUCH_EVENT = 0, 99
@@ -41,18 +42,18 @@ def test_a_thread_is_charged_for_its_own_time_alone() -> None:
 
 def test_events_are_counted_where_they_are_offered() -> None:
     """The task clock is an event that needs no hardware; it is the thread's time."""
-    counter = opened(SOFTWARE, TASK_CLOCK)
+    counter = open_counter(SOFTWARE, TASK_CLOCK)
     if counter is None:
         pytest.skip("this kernel offers no perf events here (perf_event_paranoid, or no syscall)")
     burn(BUSY_NS)
-    count = counted(counter)
+    count = close_counter(counter)
     assert count is not None
     assert BUSY_NS // 2 < count < 100 * BUSY_NS
 
 
 def test_an_event_that_is_not_offered_is_absent() -> None:
     """No hardware has it, and so it is None, not 0."""
-    assert None is opened(HARDWARE, NO_SUCH_EVENT)
+    assert None is open_counter(HARDWARE, NO_SUCH_EVENT)
 
 
 def test_an_event_that_took_turns_is_absent() -> None:
@@ -61,4 +62,4 @@ def test_an_event_that_took_turns_is_absent() -> None:
         reading, writing = os.pipe()
         os.write(writing, b"".join(value.to_bytes(8, "little") for value in times))
         os.close(writing)
-        assert expected == counted(reading)
+        assert expected == close_counter(reading)

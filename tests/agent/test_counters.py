@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from udpbench.agent import counters
+from udpbench.agent.counters import parse
+from udpbench.agent.host.udp_sockets import SocketQueue, parse_udp_sockets
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "counters"
 
@@ -19,7 +20,7 @@ def fixture(name: str) -> str:
 
 def test_snmp_counts_by_protocol_and_name() -> None:
     """Names and values of /proc/net/snmp are paired, and settings among them are left out."""
-    found = counters.parse_snmp(fixture("snmp-6.18"), "snmp")
+    found = parse.parse_snmp(fixture("snmp-6.18"), "snmp")
 
     assert 50000 == found["snmp.Udp.InDatagrams"]
     assert 7 == found["snmp.Udp.NoPorts"]
@@ -31,7 +32,7 @@ def test_snmp_counts_by_protocol_and_name() -> None:
 
 def test_netstat_counts_segments_at_ip_input() -> None:
     """The ECN counters of IpExt, which count segments and not skbs, are read."""
-    found = counters.parse_snmp(fixture("netstat-6.18"), "netstat")
+    found = parse.parse_snmp(fixture("netstat-6.18"), "netstat")
 
     assert 50010 == found["netstat.IpExt.InNoECTPkts"]
     assert 2 == found["netstat.TcpExt.IPReversePathFilter"]
@@ -50,7 +51,7 @@ def test_softnet_is_read_by_its_number_of_columns(
     columns: int, online: tuple[int, ...], expected: dict[str, int]
 ) -> None:
     """A line's CPU is what the line says, and before Linux 5.10 its place among those online."""
-    found = counters.parse_softnet(fixture(f"softnet_stat-{columns}"), online)
+    found = parse.parse_softnet(fixture(f"softnet_stat-{columns}"), online)
 
     assert expected == {name: value for name, value in found.items() if "dropped" in name}
     assert 0x1F == found["softnet.cpu0.processed"]
@@ -60,7 +61,7 @@ def test_softnet_is_read_by_its_number_of_columns(
 
 def test_rt_cache_is_summed_over_cpus() -> None:
     """Hexadecimal lines are added up, and the gauge in the first column is left out."""
-    found = counters.parse_rt_cache(fixture("rt_cache"))
+    found = parse.parse_rt_cache(fixture("rt_cache"))
 
     assert 0x10 + 2 == found["rt_cache.in_martian_src"]
     assert "rt_cache.entries" not in found
@@ -68,12 +69,12 @@ def test_rt_cache_is_summed_over_cpus() -> None:
 
 def test_rt_cache_of_a_kernel_without_it_is_empty() -> None:
     """No lines are no counters."""
-    assert {} == counters.parse_rt_cache("")
+    assert {} == parse.parse_rt_cache("")
 
 
 def test_snmp6_counts_by_name() -> None:
     """IPv6 and its UDP are read, UDP-Lite is not."""
-    found = counters.parse_snmp6(fixture("snmp6-6.18"))
+    found = parse.parse_snmp6(fixture("snmp6-6.18"))
 
     assert (7, 3) == (found["snmp6.Udp6NoPorts"], found["snmp6.Udp6RcvbufErrors"])
     assert 160482 <= found["snmp6.Ip6InNoECTPkts"]
@@ -82,7 +83,7 @@ def test_snmp6_counts_by_name() -> None:
 
 def test_conntrack_is_summed_over_cpus() -> None:
     """Its drops are added up, and the number of connections is no counter."""
-    found = counters.parse_conntrack(fixture("nf_conntrack"))
+    found = parse.parse_conntrack(fixture("nf_conntrack"))
 
     assert (0x1A, 2, 1) == tuple(
         found[f"conntrack.{name}"] for name in ("drop", "insert_failed", "early_drop")
@@ -92,10 +93,10 @@ def test_conntrack_is_summed_over_cpus() -> None:
 
 def test_interrupts_are_those_of_the_lines_asked_for() -> None:
     """A line's CPUs are the header's, and what follows them is its name."""
-    assert {"interrupt.34.cpu0": 206, "interrupt.34.cpu1": 0} == counters.parse_interrupts(
+    assert {"interrupt.34.cpu0": 206, "interrupt.34.cpu1": 0} == parse.parse_interrupts(
         "           CPU0       CPU1\n 34:  206  0 PCI-MSIX 1-edge virtio4-input\nERR: 0\n", {34}
     )
-    assert {} == counters.parse_interrupts(fixture("interrupts"), set())
+    assert {} == parse.parse_interrupts(fixture("interrupts"), set())
 
 
 @pytest.mark.parametrize("fields", [23, 25])
@@ -105,17 +106,17 @@ def test_link_statistics_are_as_many_as_the_kernel_has(fields: int) -> None:
     header = (4 + len(struct_bytes)).to_bytes(2, sys.byteorder) + (1).to_bytes(2, sys.byteorder)
     padding = (4).to_bytes(2, sys.byteorder) + (0).to_bytes(2, sys.byteorder)
 
-    found = counters.parse_link_statistics(padding + header + struct_bytes)
+    found = parse.parse_link_statistics(padding + header + struct_bytes)
 
     assert fields == len(found)
     assert (6, 15) == (found["rx_dropped"], found["rx_missed_errors"])
     assert (24 if fields == 25 else None) == found.get("rx_otherhost_dropped")
-    assert {} == counters.parse_link_statistics(b"")
+    assert {} == parse.parse_link_statistics(b"")
 
 
 def test_cpu_times_are_nanoseconds_per_cpu() -> None:
     """Ticks of 10 ms become nanoseconds; the line of all CPUs together is not one of them."""
-    found = counters.parse_cpu_times(fixture("stat"), 100)
+    found = parse.parse_cpu_times(fixture("stat"), 100)
 
     assert 110_000_000 == found["cpu.0.softirq_ns"]
     assert 280_000_000 == found["cpu.1.steal_ns"]
@@ -130,32 +131,15 @@ def test_softirqs_are_the_networks_two() -> None:
         "softirq.cpu1.NET_TX": 0,
         "softirq.cpu0.NET_RX": 3222,
         "softirq.cpu1.NET_RX": 6204,
-    } == counters.parse_softirqs(fixture("softirqs"))
+    } == parse.parse_softirqs(fixture("softirqs"))
 
 
 def test_udp_sockets_are_known_by_inode() -> None:
     """Queue and drops of a socket are found by the inode that its owner sees."""
     assert {
-        22307: counters.SocketQueue(queued_bytes=0, drops=0),
-        22308: counters.SocketQueue(queued_bytes=166400, drops=4294967295),
-    } == counters.parse_udp_sockets(fixture("udp"))
-
-
-@pytest.mark.parametrize(
-    ("text", "cpus"), [("0-3,8\n", (0, 1, 2, 3, 8)), ("5", (5,)), ("\n", ()), ("", ())]
-)
-def test_cpu_lists_are_expanded(text: str, cpus: tuple[int, ...]) -> None:
-    """Ranges and single CPUs are spelled out."""
-    assert cpus == counters.parse_cpu_list(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "cpus"),
-    [("3\n", (0, 1)), ("00000000", ()), ("00000001,80000000", (31, 32)), ("", ())],
-)
-def test_cpu_masks_are_expanded(text: str, cpus: tuple[int, ...]) -> None:
-    """Groups of 32 bits are one number."""
-    assert cpus == counters.parse_cpu_mask(text)
+        22307: SocketQueue(queued_bytes=0, drops=0),
+        22308: SocketQueue(queued_bytes=166400, drops=4294967295),
+    } == parse_udp_sockets(fixture("udp"))
 
 
 def test_device_statistics_are_named_as_the_driver_names_them() -> None:
@@ -165,4 +149,4 @@ def test_device_statistics_are_named_as_the_driver_names_them() -> None:
     assert {
         "ethtool.eth1.pkts rx OOB": 1,
         "ethtool.eth1.rx_drops": 5,
-    } == counters.device_statistics("eth1", pairs)
+    } == parse.device_statistics("eth1", pairs)

@@ -7,20 +7,21 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
+from proc_files import stat
 
-from udpbench.agent import facts
-from udpbench.agent.host import Host, Napi
-from udpbench.agent.interrupts import rx_interrupts
+from udpbench.agent.host import facts
+from udpbench.agent.host.interrupts import rx_interrupts
+from udpbench.agent.host.system import Host, NapiInstance
 
 
 class FakeHost(Host):
     """A host whose files lie in a folder and whose netlink answers are given."""
 
-    def __init__(self, root: Path, napis: dict[int, Napi]) -> None:
+    def __init__(self, root: Path, napis: dict[int, NapiInstance]) -> None:
         super().__init__(root)
         self._napis = napis
 
-    def queue_napis(self, interface: str) -> dict[int, Napi]:  # noqa: ARG002 - Host's signature
+    def queue_napis(self, interface: str) -> dict[int, NapiInstance]:  # noqa: ARG002 - Host's signature
         """Return the NAPI instances given, or fail as an old kernel does."""
         if not self._napis:
             raise OSError(2, "No such file or directory")
@@ -65,12 +66,16 @@ IRQS = {
         ({"sys/class/net/eth3/queues/rx-0/rps_cpus": "0"}, {}, {}),
         (IRQS, {}, {"0": (5,), "1": (6,)}),
         ({**IRQS, **QUEUES}, {}, {"0": (5,), "1": (2, 3)}),
-        (QUEUES, {0: Napi(1, None, 109), 1: Napi(2, None, 110)}, {"0": (9,), "1": (2, 3)}),
-        ({}, {0: Napi(1, 33, None)}, {}),
+        (
+            QUEUES,
+            {0: NapiInstance(1, None, 109), 1: NapiInstance(2, None, 110)},
+            {"0": (9,), "1": (2, 3)},
+        ),
+        ({}, {0: NapiInstance(1, 33, None)}, {}),
     ],
 )
 def test_a_queue_is_served_where_its_packets_reach_the_socket(
-    tmp_path: Path, files: dict[str, str], napis: dict[int, Napi], expected: dict[str, Any]
+    tmp_path: Path, files: dict[str, str], napis: dict[int, NapiInstance], expected: dict[str, Any]
 ) -> None:
     """A steering mask wins over a NAPI thread, and that over an interrupt; else it is unknown."""
     host = FakeHost(tree(tmp_path, files), napis)
@@ -151,8 +156,7 @@ def test_topology_limits_and_environment_are_read(tmp_path: Path) -> None:
                 "sys/devices/system/cpu/vulnerabilities/spectre_v2": "Mitigation: Retpolines",
                 "sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc",
                 "proc/sys/net/core/rmem_max": "212992",
-                "proc/41/comm": "irqbalance",
-                "proc/41/stat": "41 (irqbalance) S 1 41 41",
+                "proc/41/stat": stat(41, "irqbalance"),
             },
         )
     )

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from two_nodes import TwoNodes
 
-from udpbench.agent import facts
-from udpbench.agent.environment import environment
-from udpbench.agent.host import Host
+from udpbench.agent.host import facts
+from udpbench.agent.host.environment import environment
+from udpbench.agent.host.system import Host
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from udpbench.agent.frames import frame, ones_complement
-from udpbench.model import FaultSpec
+from udpbench.agent.losses.ethernet import frame, ones_complement
+from udpbench.model import LossSpec
 
-V4 = FaultSpec(
+V4 = LossSpec(
     "rx_ip",
     1,
     1,
@@ -27,12 +27,12 @@ V4 = FaultSpec(
 V6 = replace(V4, family=6, source="fd00::30", destination="fd00::1")
 
 
-def ip_header(made: bytes, spec: FaultSpec) -> bytes:
+def ip_header(made: bytes, spec: LossSpec) -> bytes:
     """Return the IP header of a frame."""
     return made[14 : 14 + (20 if spec.family == 4 else 40)]
 
 
-def udp_sum(made: bytes, spec: FaultSpec) -> int:
+def udp_sum(made: bytes, spec: LossSpec) -> int:
     """Return what the receiver computes over pseudo header and datagram: 0 where it is right."""
     header = ip_header(made, spec)
     datagram = made[14 + len(header) :]
@@ -41,7 +41,7 @@ def udp_sum(made: bytes, spec: FaultSpec) -> int:
 
 
 @pytest.mark.parametrize("spec", [V4, V6])
-def test_a_wrong_udp_checksum_is_the_only_flaw(spec: FaultSpec) -> None:
+def test_a_wrong_udp_checksum_is_the_only_flaw(spec: LossSpec) -> None:
     """Addresses, lengths and the IP header are right."""
     made = frame(spec, "udp_checksum")
     assert bytes.fromhex("020000000002020000000001") == made[:12]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -11,13 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from golden import Golden
 from settings_world import fake_host
 
 import udpbench
-from udpbench.agent.guardian import Guardian
-from udpbench.agent.host import Host
-from udpbench.agent.journal import Journal
+from udpbench.agent import install
+from udpbench.agent.host.system import Host
 from udpbench.agent.settings.engine import Engine
+from udpbench.agent.settings.guardian import Guardian
+from udpbench.agent.settings.journal import Journal
 from udpbench.errors import AgentError, RestoreError
 from udpbench.model import Setting
 
@@ -29,12 +32,11 @@ FILE = "/proc/sys/net/core/rmem_max"
 AGENT = """
 import sys
 from pathlib import Path
-from udpbench.agent.guardian import Guardian
-from udpbench.agent.host import Host
-from udpbench.agent.journal import Journal
-from udpbench.agent.settings import sysctl
+from udpbench.agent.settings.guardian import Guardian
+from udpbench.agent.host.system import Host
+from udpbench.agent.settings.journal import Journal
 from udpbench.agent.settings.engine import Engine
-from udpbench.agent.settings.registry import Kind
+from udpbench.agent.settings.sysctl import Sysctl
 from udpbench.model import Setting
 host = Host(Path(sys.argv[1]))
 journal = Journal(host, "run")
@@ -48,8 +50,10 @@ if sys.argv[2] == "touch":
     journal.path.touch()
 print(guardian.process.pid, flush=True)
 if sys.argv[2] == "program":
-    kind = Kind(sysctl.read, lambda host, _, value: host.run("tool", str(value)))
-    engine = Engine(host, journal, ["namespace"], {"sysctl": kind})
+    class Tool(Sysctl):
+        def write(self, host, _, value):
+            host.run("tool", str(value))
+    engine = Engine(host, journal, ["namespace"], {"sysctl": Tool()})
     engine.apply([Setting("sysctl", "net.core.rmem_max", 4194304)])
 sys.stdin.read()
 """
@@ -142,14 +146,14 @@ def test_a_journal_without_a_change_is_removed(host: Host, does: str) -> None:
     assert [] == host.listdir("/run/udpbench")
 
 
-def test_what_it_cannot_restore_stays_in_the_journal(host: Host) -> None:
+def test_what_it_cannot_restore_stays_in_the_journal(host: Host, golden: Golden) -> None:
     """Somebody else's value is left alone, and the next restore tells."""
     process, guardian = agent(host, "change")
     host.write_text(FILE, "7")
     finish(process)
     assert ended(guardian)
     (name,) = host.listdir("/run/udpbench")
-    with pytest.raises(RestoreError, match="somebody else changed it"):
+    with golden.raises(RestoreError):
         Engine(host, Journal.open(host, host.path(f"/run/udpbench/{name}")), ()).restore()
     assert "7" == host.read_text(FILE)
 
@@ -196,11 +200,11 @@ def test_a_child_of_the_agent_does_not_keep_the_pipe_open(host: Host) -> None:
 
 
 def test_a_guardian_that_does_not_start_is_an_error(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Host, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     """Nothing is changed then, and the message has the command to try."""
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(AgentError, match=r"the guardian did not start .*exit status.*nothing was"):
+    with golden.raises(AgentError):
         Guardian.start(host, Journal(host, "run"))
 
 
@@ -215,23 +219,40 @@ def test_a_guardian_whose_python_is_missing_is_an_error(
     assert before == set(Path("/proc/self/fd").iterdir())
 
 
-@pytest.mark.parametrize("rest", ["", os.pathsep, f"lib{os.pathsep}/usr/lib"])
 def test_a_guardian_imports_nothing_from_the_current_folder(
-    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: str
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be root's, and the folder anybody's, as /tmp; what PYTHONPATH names stays in it."""
+    """It may be root's, and the folder anybody's, as /tmp; what its agent imports from stays."""
     ran = tmp_path / "ran"
     (tmp_path / "signal.py").write_text(f"open({str(ran)!r}, 'w')\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", rest)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(sys, "path", ["", "lib", *sys.path])
     guardian = Guardian.start(host, Journal(host, "run"))
     folder = Path(f"/proc/{guardian.process.pid}/cwd").readlink()
-    words = Path(f"/proc/{guardian.process.pid}/environ").read_text().split("\0")
+    words = Path(f"/proc/{guardian.process.pid}/cmdline").read_text().split("\0")
     guardian.release()
-    own = str(Path(udpbench.__file__).parents[1])
-    named = [str(tmp_path / "lib"), "/usr/lib"] if rest.strip(os.pathsep) else []
     assert (Path("/"), False) == (folder, ran.exists())
-    assert f"PYTHONPATH={os.pathsep.join([own, *named])}" in words
+    assert ["-I", "-S"] == words[1:3]
+    own, first, *rest = words[words.index("-c") + 2].split(os.pathsep)
+    assert [str(Path(udpbench.__file__).parents[1]), str(tmp_path / "lib")] == [own, first]
+    assert "" not in rest
+
+
+def test_a_guardian_keeps_the_build_it_runs_from(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It outlives its agent, and reads its modules only then."""
+    (tmp_path / install.LOCK).touch()
+    with (tmp_path / install.LOCK).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        monkeypatch.setenv(install.HELD, str(lock.fileno()))
+        guardian = Guardian.start(host, Journal(host, "run"))
+    with install.held([str(tmp_path)]) as used:
+        assert [str(tmp_path)] == used
+    guardian.release()
+    with install.held([str(tmp_path)]) as used:
+        assert [] == used
 
 
 def waiting_for_a_lock(pid: int) -> bool:

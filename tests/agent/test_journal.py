@@ -11,10 +11,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from golden import Golden
 from settings_world import BOOT_ID, fake, fake_host
 
-from udpbench.agent.host import Host
-from udpbench.agent.journal import Journal, leftovers
+from udpbench.agent.host.system import Host
+from udpbench.agent.settings.journal import Journal, leftovers
 from udpbench.errors import RestoreError
 
 
@@ -79,10 +80,10 @@ ALONG = (("addr", (("address", "fd00::1"), ("index", 7))), ("route", (("dst", "d
 def test_what_goes_with_a_link_is_known_until_it_is_back(host: Host, journal: Journal) -> None:
     """Whoever is killed meanwhile leaves it for the next to make again."""
     first = journal.begin(fake("a", 10), 1)
-    journal.takes(first, ALONG)
+    journal.record_along(first, ALONG)
     second = journal.begin(fake("b", 20), 2)
-    journal.takes(second, ALONG)
-    journal.takes(second, ())
+    journal.record_along(second, ALONG)
+    journal.record_along(second, ())
     second = journal.applied(second, 20)
     journal.close()
     opened = Journal.open(host, journal.path)
@@ -94,7 +95,7 @@ def test_what_goes_with_a_link_is_known_without_a_disk(journal: Journal) -> None
     """A full one keeps no change from being undone."""
     entry = journal.begin(fake("a", 10), 1)
     with largest_file(journal.path.stat().st_size):
-        journal.takes(entry, ALONG)
+        journal.record_along(entry, ALONG)
     assert (replace(entry, along=ALONG),) == journal.pending
 
 
@@ -124,58 +125,81 @@ def test_a_torn_last_line_is_dropped(host: Host, journal: Journal, torn: bytes) 
     "line", [b"nonsense\n", b'{"seq":7,"undone":true}\n', b"[]\n", b'{"seq":1,"setting":{}}\n']
 )
 def test_a_damaged_journal_is_reported_with_its_line(
-    host: Host, journal: Journal, line: bytes
+    host: Host, journal: Journal, line: bytes, golden: Golden
 ) -> None:
     """It is not guessed at: the message has the line and the next step."""
     journal.begin(fake("a", 10), 1)
     journal.close()
     with journal.path.open("ab") as file:
         file.write(line)
-    with pytest.raises(RestoreError, match=rf"{journal.path}:3: the journal is damaged .*rm "):
+    with golden.raises(RestoreError):
         Journal.open(host, journal.path)
     assert (journal.path,) == leftovers(host).here
 
 
+def test_a_journal_of_an_earlier_build_is_read(host: Host, journal: Journal) -> None:
+    """As long as its format is this one: its lines are data, whatever wrote them."""
+    head = {"journal": 1, **asdict(journal.identity)}
+    lines = (
+        head,
+        {"seq": 1, "setting": {"kind": "fake", "target": "a", "value": 10}, "before": 1},
+        {"seq": 2, "setting": {"kind": "fake", "target": "b", "value": 20}, "before": 2},
+        {"seq": 1, "after": 10},
+        {"seq": 2, "undone": True},
+    )
+    journal.path.parent.mkdir(parents=True)
+    journal.path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (entry,) = Journal.open(host, journal.path).pending
+    assert (1, 10, True) == (entry.before, entry.after, entry.applied)
+    assert ("fake", "a", 10) == (entry.setting.kind, entry.setting.target, entry.setting.value)
+
+
 @pytest.mark.parametrize("head", [b"{}\n", b'{"journal":2}\n', b'{"journal":1,"odd":1}\n'])
-def test_a_file_that_is_no_journal_is_reported(host: Host, journal: Journal, head: bytes) -> None:
+def test_a_file_that_is_no_journal_is_reported(
+    host: Host, journal: Journal, head: bytes, golden: Golden
+) -> None:
     """Also one of another format, and an empty one."""
     journal.path.parent.mkdir(parents=True)
     journal.path.write_bytes(head)
-    with pytest.raises(RestoreError, match=":1: the journal is damaged"):
+    with golden.raises(RestoreError):
         Journal.open(host, journal.path)
 
 
-def test_a_journal_in_use_is_not_opened(host: Host, journal: Journal) -> None:
+def test_a_journal_in_use_is_not_opened(host: Host, journal: Journal, golden: Golden) -> None:
     """Its lock belongs to the process that writes it."""
     journal.begin(fake("a", 10), 1)
-    with pytest.raises(RestoreError, match="has the journal open; wait for that run to end"):
+    with golden.raises(RestoreError):
         Journal.open(host, journal.path)
 
 
-def test_a_second_journal_of_the_same_run_is_refused(host: Host, journal: Journal) -> None:
+def test_a_second_journal_of_the_same_run_is_refused(
+    host: Host, journal: Journal, golden: Golden
+) -> None:
     """What a killed agent of the run has left must be undone first."""
     journal.begin(fake("a", 10), 1)
-    with pytest.raises(RestoreError, match="left changes here that are not undone"):
+    with golden.raises(RestoreError):
         Journal(host, "run").begin(fake("b", 20), 2)
 
 
-def test_a_journal_of_another_boot_is_stale(host: Host, journal: Journal) -> None:
+def test_a_journal_of_another_boot_is_stale(host: Host, journal: Journal, golden: Golden) -> None:
     """What it describes did not survive; it is listed apart and not opened."""
     journal.begin(fake("a", 10), 1)
     journal.close()
     host.write_text("/proc/sys/kernel/random/boot_id", "another")
     assert ((), (journal.path,)) == (leftovers(host).here, leftovers(host).stale)
-    with pytest.raises(RestoreError, match="of another boot or network namespace"):
+    with golden.raises(RestoreError):
         Journal.open(host, journal.path)
 
 
-def test_a_journal_of_another_namespace_is_not_ours(host: Host, journal: Journal) -> None:
+def test_a_journal_of_another_namespace_is_not_ours(
+    host: Host, journal: Journal, golden: Golden
+) -> None:
     """Not even where the kernel has used the inode number again: the cookie tells."""
     journal.identity = replace(journal.identity, netns_cookie=0)
     journal.begin(fake("a", 10), 1)
     journal.close()
     assert ((), ()) == (leftovers(host).here, leftovers(host).stale)
-    with pytest.raises(RestoreError, match="of another boot or network namespace"):
+    with golden.raises(RestoreError):
         Journal.open(host, journal.path)
 
 
@@ -199,17 +223,17 @@ def test_a_journal_that_is_gone_is_said_so(host: Host, journal: Journal) -> None
 
 
 @pytest.mark.parametrize("run", ["", "a/b", "../x", "a b"])
-def test_a_run_whose_name_is_no_file_name_is_refused(host: Host, run: str) -> None:
+def test_a_run_whose_name_is_no_file_name_is_refused(host: Host, run: str, golden: Golden) -> None:
     """The name comes from the controller and becomes a path."""
-    with pytest.raises(ValueError, match="a name holds only letters"):
+    with golden.raises(ValueError):
         Journal(host, run)
 
 
-def test_a_closed_journal_takes_no_line(journal: Journal) -> None:
+def test_a_closed_journal_takes_no_line(journal: Journal, golden: Golden) -> None:
     """A change whose journal is closed cannot be recorded as applied."""
     entry = journal.begin(fake("a", 10), 1)
     journal.close()
-    with pytest.raises(OSError, match="the journal is closed"):
+    with golden.raises(OSError):
         journal.applied(entry, 10)
 
 
@@ -226,10 +250,10 @@ def largest_file(size_bytes: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_half_a_line_is_taken_back(host: Host, journal: Journal) -> None:
+def test_half_a_line_is_taken_back(host: Host, journal: Journal, golden: Golden) -> None:
     """Where the disk is full the entry is refused, and the next one stands on a line of its own."""
     journal.begin(fake("a", 10), 1)
-    with largest_file(journal.path.stat().st_size + 20), pytest.raises(OSError, match="No space"):
+    with largest_file(journal.path.stat().st_size + 20), golden.raises(OSError):
         journal.begin(fake("b", 20), 2)
     journal.begin(fake("c", 30), 3)
     journal.close()
@@ -239,12 +263,12 @@ def test_half_a_line_is_taken_back(host: Host, journal: Journal) -> None:
 
 @pytest.mark.parametrize("beyond_bytes", [-1000, -20, 20])
 def test_a_full_disk_leaves_no_journal_without_its_beginning(
-    host: Host, journal: Journal, beyond_bytes: int
+    host: Host, journal: Journal, beyond_bytes: int, golden: Golden
 ) -> None:
     """Nothing, half a first line, one without a change: it is removed, and the next one is whole."""
     head_bytes = len(json.dumps({"journal": 1, **asdict(journal.identity)}, separators=(",", ":")))
     size_bytes = max(head_bytes + beyond_bytes, 0)
-    with largest_file(size_bytes), pytest.raises(OSError, match=r"No space|too large"):
+    with largest_file(size_bytes), golden.raises(OSError):
         journal.begin(fake("a", 10), 1)
     assert ((), False) == (journal.pending, journal.path.exists())
     entry = journal.begin(fake("b", 20), 2)
@@ -252,19 +276,23 @@ def test_a_full_disk_leaves_no_journal_without_its_beginning(
     assert (entry,) == Journal.open(host, journal.path).pending
 
 
-def test_a_full_disk_leaves_what_was_journalled_before(host: Host, journal: Journal) -> None:
+def test_a_full_disk_leaves_what_was_journalled_before(
+    host: Host, journal: Journal, golden: Golden
+) -> None:
     """Only a journal in which nothing is pending goes with a change that was refused."""
     entry = journal.begin(fake("a", 10), 1)
-    with largest_file(journal.path.stat().st_size), pytest.raises(OSError, match="too large"):
+    with largest_file(journal.path.stat().st_size), golden.raises(OSError):
         journal.begin(fake("b", 20), 2)
     journal.close()
     assert (entry,) == Journal.open(host, journal.path).pending
 
 
-def test_the_journal_of_another_is_not_removed(host: Host, journal: Journal) -> None:
+def test_the_journal_of_another_is_not_removed(
+    host: Host, journal: Journal, golden: Golden
+) -> None:
     """What a killed agent of the run has left stays where a second one is refused."""
     entry = journal.begin(fake("a", 10), 1)
     journal.close()
-    with pytest.raises(RestoreError, match="are not undone"):
+    with golden.raises(RestoreError):
         Journal(host, "run").begin(fake("b", 20), 2)
     assert (entry,) == Journal.open(host, journal.path).pending

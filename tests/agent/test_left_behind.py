@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from golden import Golden
 from settings_world import fake_host
 
-from udpbench.agent.host import Host
-from udpbench.agent.journal import Journal, abandoned
-from udpbench.agent.locks import PREFIX, UNIX_SOCKETS, Locks
-from udpbench.agent.session import Session
+from udpbench.agent.host.system import Host
+from udpbench.agent.locks import Locks
 from udpbench.agent.settings.engine import Engine
-from udpbench.agent.verbs import Verbs
-from udpbench.errors import HelloRefused, RestoreError
+from udpbench.agent.settings.journal import FOLDER, Journal, abandoned
+from udpbench.agent.verbs import Session, Verbs
+from udpbench.errors import HelloRefused, RestoreError, Unseen
 from udpbench.model import SECOND_NS, Setting
-from udpbench.protocol import PROTOCOL, Hello, build_id
+from udpbench.protocol import PROTOCOL, Taken, build_id
 
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone keeps its notes beside journals")
 RMEM_MAX = Setting("sysctl", "net.core.rmem_max", 4194304)
 
 
@@ -52,16 +54,31 @@ def test_a_living_run_is_left_alone(host: Host, journal: Journal) -> None:
     assert "4194304" == value(host)
 
 
-def greeted(host: Host) -> Hello:
-    """Return the hello of another run's agent."""
-    return Session(host).hello("left", "later", build_id(), PROTOCOL, SECOND_NS, [])
+def take(host: Host) -> Taken:
+    """Return what another run's agent says once it has taken the host."""
+    session = Session(host)
+    session.hello("left", "later", build_id(), PROTOCOL, SECOND_NS, [])
+    return session.take("alone")
 
 
+@as_root
 def test_a_living_run_is_not_waited_for(host: Host, journal: Journal) -> None:
-    """Its agent has left its note among the locks, and its journal stays its own."""
-    note = f"0000: 00000002 00000000 00000000 0002 01 61 @{PREFIX}holder/machine/17/dead"
-    host.write_text(UNIX_SOCKETS, note)
-    assert () == greeted(host).left_behind
+    """Its agent has a note, and its journal stays its own."""
+    locks = Locks(host, "dead")
+    locks.take(["machine"], "alone")
+    assert () == take(host).left_behind
+    locks.release()
+
+
+@as_root
+def test_a_run_without_a_place_for_notes_is_refused(host: Host, golden: Golden) -> None:
+    """It is said where, why, and what to do, before anything is taken."""
+    host.path(FOLDER).mkdir(parents=True, exist_ok=True)
+    host.path(FOLDER).chmod(0o755)
+    session = Session(host)
+    session.hello("left", "later", build_id(), PROTOCOL, SECOND_NS, ["machine"])
+    with golden.raises(HelloRefused):
+        session.take("alone")
 
 
 class Meanwhile(Host):
@@ -82,21 +99,21 @@ class Meanwhile(Host):
 def test_a_guardian_at_work_is_waited_for(host: Host, journal: Journal) -> None:
     """What a new run reads before the guardian has ended would be put back for good."""
     guardian = Engine(host, journal, ())
-    assert () == greeted(Meanwhile(host.root, guardian.restore)).left_behind
+    assert () == take(Meanwhile(host.root, guardian.restore)).left_behind
     assert "212992" == value(host)
 
 
 def test_what_a_guardian_could_not_restore_is_left_behind(host: Host, journal: Journal) -> None:
     """It has been waited for, and the journal tells that something remains."""
-    assert ("dead",) == greeted(Meanwhile(host.root, journal.close)).left_behind
+    assert ("dead",) == take(Meanwhile(host.root, journal.close)).left_behind
 
 
-def test_a_run_is_refused_while_somebody_restores(host: Host, journal: Journal) -> None:
+def test_a_run_is_refused_while_somebody_restores(
+    host: Host, journal: Journal, golden: Golden
+) -> None:
     """The run is named whose changes are being put back."""
-    with pytest.raises(
-        HelloRefused, match=r"run dead died here, .* is still being put back; begin"
-    ):
-        greeted(Meanwhile(host.root, lambda: None))
+    with golden.raises(HelloRefused):
+        take(Meanwhile(host.root, lambda: None))
     assert "4194304" == value(host)
 
 
@@ -112,12 +129,12 @@ def test_what_a_dead_run_left_is_put_back_once(host: Host, journal: Journal) -> 
 
 
 def test_what_somebody_else_changed_since_is_reported_and_kept(
-    host: Host, journal: Journal
+    host: Host, journal: Journal, golden: Golden
 ) -> None:
     """A value that is no longer the dead run's is only overwritten by force."""
     journal.close()
     host.write_text("/proc/sys/net/core/rmem_max", "1000000")
-    with pytest.raises(RestoreError, match="somebody else changed it"):
+    with golden.raises(RestoreError):
         later(host).restore(left_behind=True)
     assert "1000000" == value(host)
     later(host).restore(force=True, left_behind=True)
@@ -144,7 +161,9 @@ def test_a_journal_without_a_change_is_removed(host: Host, journal: Journal, lin
     assert "4194304" == value(host)
 
 
-def test_what_root_left_is_not_said_to_be_nothing(host: Host, journal: Journal) -> None:
+def test_what_root_left_is_not_said_to_be_nothing(
+    host: Host, journal: Journal, golden: Golden
+) -> None:
     """Another user can neither see nor mend it, and hears who can."""
 
     class Closed(Host):
@@ -155,5 +174,5 @@ def test_what_root_left_is_not_said_to_be_nothing(host: Host, journal: Journal) 
 
     closed = Closed(host.root)
     assert () == abandoned(closed)
-    with pytest.raises(RestoreError, match="is not for this user to see; as root, type"):
+    with golden.raises(Unseen):
         later(closed).restore(left_behind=True)

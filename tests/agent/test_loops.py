@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import mmap
 import os
 import socket
 from pathlib import Path
@@ -11,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from udpbench.agent import loops
-from udpbench.agent.memory import Memory, layout
-from udpbench.agent.plan import phase_order, plan
+from udpbench.agent.workers import loops
+from udpbench.agent.workers.memory import Memory
+from udpbench.agent.workers.process_client import phase_order
 from udpbench.model import FlowSpec, Log, Receive, Send, Traffic, WorkerSpec
 
 FLOW = FlowSpec(0, "127.0.0.1", 0, "127.0.0.1", 9)
@@ -25,41 +23,57 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the results of threads beside a loop that have been waited for."""
     found: list[int] = []
 
-    class Told(loops.Beside):
+    class Told(loops.SideThread):
         def result(self) -> int:
             found.append(super().result())
             return found[-1]
 
-    monkeypatch.setattr(loops, "Beside", Told)
+    monkeypatch.setattr(loops, "SideThread", Told)
     return found
 
 
 def made(spec: WorkerSpec) -> tuple[Memory, dict[str, Any]]:
-    """Return the memory of a crew of one worker, and its phase."""
+    """Return the memory of one worker, and its phase."""
     fd = os.memfd_create("test")
-    drawn = plan([spec], fd, os.getpid())
-    os.ftruncate(fd, max(layout(drawn).total, mmap.PAGESIZE))
-    memory = Memory(fd, drawn)
+    memory = Memory(fd, [spec])
     os.close(fd)
-    return memory, phase_order(drawn, ORDER)
+    return memory, phase_order(spec, ORDER)
 
 
-def test_an_ear_is_waited_for_where_its_loop_fails(ended: list[int]) -> None:
+def test_a_listener_is_waited_for_if_its_loop_fails(ended: list[int]) -> None:
     """It reads a config that is gone once the phase is over."""
     traffic = Traffic(echo=10)
     spec = WorkerSpec("sender", "left", 0, None, (FLOW,), traffic, send=Send(), rate_pps=2**40)
     memory, phase = made(spec)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
-        result = loops.Sending(memory, 0, [opened], os.sched_getaffinity(0)).run(phase)
-    assert (-errno.EINVAL, [0]) == (result, ended)
+        loop = loops.Sending(memory, 0, [opened], os.sched_getaffinity(0))
+        text = f"^ub_send: rate_pps: {2**40}; allowed: 0 to 1000000000$"
+        with pytest.raises(loops.ConfigRefused, match=text):
+            loop.run(phase)
+    assert [0] == ended
 
 
-def test_a_logs_writer_is_waited_for_where_its_loop_fails(ended: list[int], tmp_path: Path) -> None:
+def test_a_logs_writer_is_waited_for_if_its_loop_fails(ended: list[int], tmp_path: Path) -> None:
     """It reads a ring and a name that may be gone, too; its files are there."""
     receive = Receive(log=Log(str(tmp_path / "log")), work_ns=2**40)
     spec = WorkerSpec("receiver", "right", 0, None, (FLOW,), Traffic(), receive=receive)
     memory, phase = made(spec)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
-        result = loops.Receiving(memory, 0, [opened], os.sched_getaffinity(0)).run(phase)
-    assert (-errno.EINVAL, [0]) == (result, ended)
+        loop = loops.Receiving(memory, 0, [opened], os.sched_getaffinity(0))
+        text = f"^ub_receive: work_ns: {2**40}; allowed: 0 to 1000000000$"
+        with pytest.raises(loops.ConfigRefused, match=text):
+            loop.run(phase)
+    assert [0] == ended
     assert ["log.right.receiver0.0"] == [file.name for file in tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "room", "expected"),
+    [(32, "auto", 64), (1472, "auto", 1472), (1472, 100, 100)],
+)
+def test_auto_room_fits_the_runs_own_datagrams(
+    size_bytes: int, room: object, expected: int
+) -> None:
+    """``auto`` offers the run's size and at least 64 B; a number is taken as it is."""
+    receive = Receive(room=room)  # type: ignore[arg-type]
+    assert expected == loops.room_bytes(Traffic(size_bytes=size_bytes), receive)

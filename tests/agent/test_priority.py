@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from udpbench.agent import priority
+from udpbench.agent.host import native
+from udpbench.agent.workers import process
 
 ROOT = os.geteuid() == 0
 
@@ -32,12 +33,11 @@ def in_a_thread(do: Callable[[], Any]) -> Any:
 
 def taken(cpu: str, disk: str) -> tuple[int, int, int, int]:
     """Take priorities and return niceness, policy, its priority and that of the disk."""
-    priority.take(cpu, disk)
+    process.set_priorities(cpu, disk)
     own = threading.get_native_id()
-    _, get_it = priority.IOPRIO_SET_AND_GET[os.uname().machine]
     policy = os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
     level = os.sched_getparam(0).sched_priority
-    return os.getpriority(os.PRIO_PROCESS, own), policy, level, priority._call(get_it)
+    return os.getpriority(os.PRIO_PROCESS, own), policy, level, native.io_priority()
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_root_may_be_better_than_normal(cpu: str, disk: str, found: tuple[int, .
 
 def test_what_the_kernel_refuses_is_said() -> None:
     """With what was asked for."""
-    told = in_a_thread(lambda: priority.take("fifo 200", "normal"))
+    told = in_a_thread(lambda: process.set_priorities("fifo 200", "normal"))
     assert "priority fifo 200: Invalid argument" == told.strerror
 
 
@@ -88,7 +88,7 @@ def test_what_needs_root_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "setpriority", refuse)
-    told = in_a_thread(lambda: priority.take("nice -5", "normal"))
+    told = in_a_thread(lambda: process.set_priorities("nice -5", "normal"))
     assert (
         "priority nice -5: Permission denied; to be better than normal needs root, CAP_SYS_NICE; "
         "or leave it out"
@@ -100,10 +100,8 @@ def test_a_value_that_is_not_kept_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(os, "getpriority", lambda *_: 0)
     assert (
         "priority nice 5: read back 0"
-        == in_a_thread(lambda: priority.take("nice 5", "normal")).strerror
+        == in_a_thread(lambda: process.set_priorities("nice 5", "normal")).strerror
     )
-    machine = os.uname().machine
-    _, get_it = priority.IOPRIO_SET_AND_GET[machine]
-    monkeypatch.setitem(priority.IOPRIO_SET_AND_GET, machine, (get_it, get_it))
-    told = in_a_thread(lambda: priority.take("normal", "idle")).strerror
+    monkeypatch.setattr(native, "set_io_priority", lambda _: None)
+    told = in_a_thread(lambda: process.set_priorities("normal", "idle")).strerror
     assert told.startswith("priority idle: read back 0x")

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udpbench.agent.host import Host
-from udpbench.agent.series import TICK_NS, Series, spread
-from udpbench.agent.usage import Usage, cpu_ns, resident_bytes
+from udpbench.agent.host.cpu_clocks import cpu_ns
+from udpbench.agent.host.system import Host
+from udpbench.agent.workers.samples import TICK_NS, Series, spread
+from udpbench.agent.workers.usage import Usage, resident_bytes
 from udpbench.model import DAY_NS, SAMPLES_MAX, SECOND_NS, Sample
 
 SO_FAR = Sample("left.sender0", 5, {"sent_packets": 7})
@@ -79,21 +80,51 @@ def test_spread(packets: list[int]) -> None:
 
 
 def test_a_process_is_seen_from_outside() -> None:
-    """CPU time since the phase began, and the mean of the memory samples, of a living process."""
+    """CPU time and its duration within the load, and the mean of the memory samples."""
     busy = "print(flush=True)\nn = 0\nwhile True: n += 1"
     command = [sys.executable, "-c", busy]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()  # before that it may not be Python yet, and as small as that
         usage = Usage(Host(), [process.pid, process.pid])
-        usage.tick()
-        while not usage.cpu_ns(process.pid):
-            usage.tick()
+        usage.read_cpu(0)
+        usage.read_cpu(packets := 1)
+        while not usage.under_load(process.pid)[0]:
+            usage.read_memory()
+            usage.read_cpu(packets := packets + 1)
         memory_bytes = usage.memory_bytes(process.pid)
+        spent_ns, over_ns = usage.under_load(process.pid)
         process.kill()
     assert memory_bytes is not None
     assert 2**20 < memory_bytes < 2**30
-    assert None is usage.cpu_ns(process.pid)
+    assert spent_ns is not None
+    assert over_ns is not None
+    assert 0 < spent_ns <= over_ns + 10**7
+
+
+def test_only_what_lies_within_the_load_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks before the first packet and after the last one are of another time."""
+    now = iter(range(0, 600, 100))
+    monkeypatch.setattr("udpbench.agent.workers.usage.time.monotonic_ns", lambda: next(now))
+    spent = iter([1, 5, 25, 45, 95, 99])
+    monkeypatch.setattr("udpbench.agent.workers.usage.cpu_ns", lambda _: next(spent))
+    usage = Usage(Host(), [7])
+    found = []
+    for packets in (0, 10, 20, 30, 40, 40):
+        usage.read_cpu(packets)
+        found.append(usage.under_load(7))
+    nothing = (None, None)
+    assert [nothing, nothing, nothing, (20, 100), (40, 200), (40, 200)] == found
+
+
+def test_a_process_that_ended_under_its_load_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it used until then is not known."""
+    spent = iter([5, 25, None, None])
+    monkeypatch.setattr("udpbench.agent.workers.usage.cpu_ns", lambda _: next(spent))
+    usage = Usage(Host(), [7])
+    for packets in (10, 20, 30, 40):
+        usage.read_cpu(packets)
+    assert (None, None) == usage.under_load(7)
 
 
 def test_the_mean_of_samples(tmp_path: Path) -> None:
@@ -104,9 +135,9 @@ def test_the_mean_of_samples(tmp_path: Path) -> None:
     assert None is usage.memory_bytes(5)
     for pages in (100, 300):
         statm.write_text(f"900 {pages} 3 0 0 0 0\n")
-        usage.tick()
+        usage.read_memory()
     statm.unlink()
-    usage.tick()
+    usage.read_memory()
     assert 200 * os.sysconf("SC_PAGE_SIZE") == usage.memory_bytes(5)
 
 
@@ -115,7 +146,7 @@ def test_a_process_that_is_gone(tmp_path: Path, pid: int) -> None:
     """What is not there has no numbers."""
     assert None is resident_bytes(Host(tmp_path), pid)
     assert None is Usage(Host(tmp_path), []).memory_bytes(pid)
-    assert None is Usage(Host(tmp_path), []).cpu_ns(pid)
+    assert (None, None) == Usage(Host(tmp_path), []).under_load(pid)
 
 
 def test_no_process() -> None:

@@ -6,6 +6,8 @@ The agents here are given no scope, so that they change, lock and send nothing.
 from __future__ import annotations
 
 import contextlib
+import errno
+import inspect
 import json
 import os
 import select
@@ -15,20 +17,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Optional, cast
+from typing import IO, Any, Optional, cast, get_type_hints
 
 import pytest
 from settings_world import fake_host
 
-from udpbench.agent.host import Host
+from udpbench.agent.host.namespace import INIT_USER_NS, is_own
+from udpbench.agent.host.system import Host
 from udpbench.agent.locks import Locks
-from udpbench.agent.namespace import INIT_USER_NS, is_own
-from udpbench.agent.serve import STDIN_ENDED, Lines, end, parse
-from udpbench.agent.session import Session
-from udpbench.agent.verbs import Verbs
+from udpbench.agent.serve import STDIN_ENDED, Lines, end, parse, unexpected
+from udpbench.agent.verbs import GREETING, Session, Verbs
 from udpbench.errors import AgentError, RestoreError
 from udpbench.model import FlowSpec, Receive, Send, Traffic, WorkerSpec
-from udpbench.protocol import PROTOCOL, build_id, encode, read_line, write_line
+from udpbench.protocol import PROTOCOL, VERBS, build_id, encode, read_line, write_line
 
 DEADLINE_S = 10.0
 SECOND_NS = 10**9
@@ -73,7 +74,8 @@ class Agent:
             "lease_ns": 60 * SECOND_NS,
             "scopes": [],
         }
-        return self.ask("hello", **{**said, **changed})
+        hello = self.ask("hello", **{**said, **changed})
+        return hello if "kind" in hello else {**hello, **self.ask("take", use="alone")}
 
     def ended(self) -> tuple[int, str]:
         """Return exit status and stderr once the agent has ended."""
@@ -148,6 +150,18 @@ def test_hello_refuses_a_run_whose_name_is_no_file_name(agent: Agent) -> None:
     assert refused["message"].startswith("run '../x': ")
 
 
+def test_no_host_is_touched_before_it_is_taken(agent: Agent) -> None:
+    """Another run may use it: what is asked too early, or after it was let go, is refused."""
+    agent.hello()
+    assert agent.ask("release") is None
+    refused = agent.ask("apply", settings=[])
+    expected = ("HelloRefused", "apply before take: another run may use this host")
+    assert expected == (refused["kind"], refused["message"])
+    assert agent.ask("ping") is None
+    assert [] == agent.ask("take", use="alone")["left_behind"]
+    assert [] == agent.ask("apply", settings=[])
+
+
 def test_no_verb_is_served_before_hello(agent: Agent) -> None:
     """What is asked too early is refused, and the agent waits on."""
     refused = agent.ask("ping")
@@ -166,11 +180,11 @@ def test_no_verb_is_served_before_hello(agent: Agent) -> None:
         (b"what\n", "not a request: Expecting value"),
         (b"[1]\n", "not a request: a message is a JSON object"),
         (b"\xff\n", "not a request: "),
-        (b'{"id":3,"verb":"jump"}\n', "verb 'jump' is unknown; this agent knows hello, facts"),
-        (b'{"id":3,"verb":["x"]}\n', "verb ['x'] is unknown"),
-        (b'{"id":3,"verb":"ping","args":[1]}\n', "ping: args must be an object, not list"),
-        (b'{"id":3,"verb":"sample"}\n', "sample: missing a required argument: 'since'"),
-        (b'{"id":3,"verb":"ping","args":{"x":1}}\n', "ping: got an unexpected keyword"),
+        (b'{"id":9,"verb":"jump"}\n', "verb 'jump' is unknown; this agent knows hello, take"),
+        (b'{"id":9,"verb":["x"]}\n', "verb ['x'] is unknown"),
+        (b'{"id":9,"verb":"ping","args":[1]}\n', "ping: args must be an object, not list"),
+        (b'{"id":9,"verb":"sample"}\n', "sample: missing a required argument: 'since'"),
+        (b'{"id":9,"verb":"ping","args":{"x":1}}\n', "ping: got an unexpected keyword"),
     ],
 )
 def test_a_bad_request_is_answered_with_what_is_wrong(
@@ -189,16 +203,55 @@ def test_a_bug_in_a_verb_leaves_the_agent_serving(agent: Agent) -> None:
     """It comes back as an AgentError, with the traceback on stderr and never in the reply."""
     agent.hello()
     error = agent.ask("apply", settings=5)
-    assert ("AgentError", "TypeError: 'int' object is not iterable") == (
-        error["kind"],
-        error["message"],
-    )
+    assert (
+        "AgentError",
+        (
+            "a bug of udpbench, while putting settings in force: TypeError: 'int' object is not "
+            "iterable; its traceback is on stderr; report it"
+        ),
+    ) == (error["kind"], error["message"])
     assert agent.ask("ping") is None
 
     agent.requests.close()
     status, stderr = agent.ended()
     assert 0 == status
     assert "Traceback" in stderr
+
+
+def test_an_interface_that_has_gone_is_told_in_words() -> None:
+    """It was renamed or removed under way: where, what, while doing what, and the next step."""
+    gone = OSError(errno.ENODEV, "No such device")
+    error = unexpected(gone, {"verb": "snapshot", "args": {"interface": "eth3"}}, "left")
+    assert (
+        "eth3: No such device, while reading counters; it was removed or renamed: check "
+        "`ip link` there, and what changed it"
+    ) == error["message"]
+    full = OSError(errno.EMFILE, "Too many open files", "/proc/stat")
+    assert (
+        "/proc/stat: Too many open files, while serving poem; raise the limit of open files "
+        "(ulimit -n)"
+    ) == unexpected(full, {"verb": "poem", "args": 5}, "left")["message"]
+
+
+def method_of(verb: str) -> Any:
+    """Return what serves a verb."""
+    return getattr(Session if verb in GREETING else Verbs, verb)
+
+
+def test_every_method_of_the_agent_is_in_the_table_of_verbs() -> None:
+    """And no verb is there that no method serves."""
+    public = {name for name in vars(Verbs) if not name.startswith("_")}
+    assert set(VERBS) == (public - {"watch", "end"}) | set(GREETING)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_table_of_verbs_says_what_a_method_takes_and_returns(verb: str) -> None:
+    """Its arguments in order, the type of its reply, what it does, and a word on both."""
+    method, row = method_of(verb), VERBS[verb]
+    assert list(inspect.signature(method).parameters)[1:] == row.args.split()
+    assert get_type_hints(method)["return"] == (type(None) if row.reply is None else row.reply)
+    assert row.doing
+    assert row.text
 
 
 def test_a_reply_carries_the_agents_clock(agent: Agent) -> None:
@@ -240,7 +293,7 @@ def test_a_signal_ends_the_agent_restored(agent: Agent, number: signal.Signals) 
     agent.hello()
     agent.process.send_signal(number)
 
-    assert (0, f"udpbench agent: {number.name} came; restored\n") == agent.ended()
+    assert (0, f"udpbench agent: received {number.name}; restored\n") == agent.ended()
 
 
 def test_ctrl_c_is_for_the_controller(agent: Agent) -> None:
@@ -496,7 +549,10 @@ def fails(error: Exception) -> Callable[[], None]:
     ("error", "said"),
     [
         (RestoreError("mtu send0"), "not restored: mtu send0"),
-        (AttributeError("get_attr"), "not known to be restored: AttributeError: get_attr"),
+        (
+            AttributeError("get_attr"),
+            "not known to be restored: AttributeError: get_attr; type: udpbench restore",
+        ),
     ],
 )
 def test_an_agent_that_could_not_restore_says_so(

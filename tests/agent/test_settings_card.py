@@ -8,15 +8,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from golden import Golden
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from network_card import CardHost
 
-from udpbench.agent.host import Done
-from udpbench.agent.interrupts import affinity_files
-from udpbench.agent.journal import Journal
-from udpbench.agent.settings import indirection
+from udpbench.agent.host.interrupts import affinity_files
+from udpbench.agent.host.system import Done
+from udpbench.agent.settings import steering
 from udpbench.agent.settings.engine import Engine
+from udpbench.agent.settings.journal import Journal
 from udpbench.errors import RestoreError, SettingRefused
 from udpbench.model import Change, Setting
 
@@ -115,85 +116,85 @@ def test_a_value_that_the_driver_rounds_is_accepted_and_shown(card: CardHost) ->
 
 
 @pytest.mark.parametrize(
-    ("option", "kind", "target", "value", "words"),
+    ("option", "kind", "target", "value"),
     [
-        ("-G", "rings", "eth3", {"rx": 4096}, "see ethtool -g"),
-        ("-C", "coalesce", "eth3", {"rx-usecs": 60}, "see ethtool -c"),
-        ("-N", "flow_hash", "eth3/udp4", "sdfn", "read back 'sd'; the driver hashes other fields"),
-        ("-N", "ntuple", "eth3/udp4/4321", 2, "the driver did not take the rule"),
-        ("-A", "pause", "eth3", {"rx": 0}, "read back"),
-        ("-X", "indirection", "eth3", "equal 2", "read back"),
-        ("-L", "channels", "eth3", 4, "read back"),
+        ("-G", "rings", "eth3", {"rx": 4096}),
+        ("-C", "coalesce", "eth3", {"rx-usecs": 60}),
+        ("-N", "flow_hash", "eth3/udp4", "sdfn"),
+        ("-N", "ntuple", "eth3/udp4/4321", 2),
+        ("-A", "pause", "eth3", {"rx": 0}),
+        ("-X", "indirection", "eth3", "equal 2"),
+        ("-L", "channels", "eth3", 4),
     ],
 )
 def test_exit_status_0_is_not_believed(
-    card: CardHost, option: str, kind: str, target: str, value: Any, words: str
+    card: CardHost, option: str, kind: str, target: str, value: Any, golden: Golden
 ) -> None:
     """A driver that says nothing and changes nothing has refused."""
     card.silent.add(option)
     before = card.state()
-    with pytest.raises(SettingRefused, match=words):
+    with golden.raises(SettingRefused):
         change(card, kind, target, value)
     assert before == card.state()
 
 
 @pytest.mark.parametrize(
-    ("option", "kind", "target", "value", "words"),
+    ("option", "kind", "target", "value"),
     [
-        ("-g", "rings", "eth3", {"rx": 1}, "Operation not supported; the device has fixed rings"),
-        ("-c", "coalesce", "eth3", {"rx-usecs": 1}, "not supported; use napi: "),
-        ("-a", "pause", "eth3", {"rx": 0}, "not supported; the device has no flow control"),
-        ("-n", "flow_hash", "eth3/udp4", "sd", "not supported; spread over addresses"),
-        ("-x", "indirection", "eth3", "equal 2", "not supported; use ethtool.channels, ntuple"),
-        ("-n", "ntuple", "eth3/udp4/1", 1, "not supported; the feature rx-ntuple-filter"),
-        ("-l", "channels", "eth3", 2, "not supported; the device has a fixed number of queues"),
+        ("-g", "rings", "eth3", {"rx": 1}),
+        ("-c", "coalesce", "eth3", {"rx-usecs": 1}),
+        ("-a", "pause", "eth3", {"rx": 0}),
+        ("-n", "flow_hash", "eth3/udp4", "sd"),
+        ("-x", "indirection", "eth3", "equal 2"),
+        ("-n", "ntuple", "eth3/udp4/1", 1),
+        ("-l", "channels", "eth3", 2),
     ],
 )
 def test_what_a_driver_does_not_support_is_said_with_what_would_do(
-    card: CardHost, option: str, kind: str, target: str, value: Any, words: str
+    card: CardHost, option: str, kind: str, target: str, value: Any, golden: Golden
 ) -> None:
     """The kernel's text, and an alternative."""
     card.refusing.add(option)
-    with pytest.raises(SettingRefused, match=words):
+    with golden.raises(SettingRefused):
         change(card, kind, target, value)
     assert [] == card.said
 
 
 @pytest.mark.parametrize(
-    ("kind", "target", "value", "words"),
+    ("kind", "target", "value"),
     [
-        ("rings", "eth3", {"rx-jumbo": 1}, "the device has no rx-jumbo; it has rx, tx"),
-        ("flow_hash", "eth3/sctp4", "sd", "names none of udp4"),
-        ("indirection", "eth3", "equal", "'equal' is none of default, equal N, weight N"),
-        ("ntuple", "eth3/udp4", 1, "is no rule; write for example"),
-        ("ntuple", "eth3/udp4/80", 1, "rule 7 steers udp4 port 80 already; delete that rule"),
-        ("irq", "eth3/rx-9", [0], "no interrupt of rx-9; those that it shows: rx-0, rx-1"),
-        ("irq", "eth3/tx-0", [0], "is no queue; write for example"),
-        ("irqbalance", "other", False, "other is not irqbalance"),
-        ("governor", "cpu0", "performance", "cpu0 is not cpus"),
-        ("turbo", "cpu0", True, "cpu0 is not cpus"),
-        ("cpu_latency", "cpu0", 0, "cpu0 is not cpus"),
-        ("rfs", "eth3/tx-0", 1, "is no queue|is no RX queue|No such file"),
-        ("firewall", "ipv4/prerouting/accept/udp/1", True, "is no rule; write for example ipv4"),
-        ("firewall", "ipv4/input/accept/udp/1", True, "neither iptables nor nft is installed"),
-        ("channels", "eth3", {"rx": 2}, "the device has no rx; it has combined"),
-        ("channels", "eth4", 2, "No such device"),
+        ("rings", "eth3", {"rx-jumbo": 1}),
+        ("flow_hash", "eth3/sctp4", "sd"),
+        ("indirection", "eth3", "equal"),
+        ("ntuple", "eth3/udp4", 1),
+        ("ntuple", "eth3/udp4/80", 1),
+        ("irq", "eth3/rx-9", [0]),
+        ("irq", "eth3/tx-0", [0]),
+        ("irqbalance", "other", False),
+        ("governor", "cpu0", "performance"),
+        ("turbo", "cpu0", True),
+        ("cpu_latency", "cpu0", 0),
+        ("rfs", "eth3/tx-0", 1),
+        ("firewall", "ipv4/prerouting/accept/udp/1", True),
+        ("firewall", "ipv4/input/accept/udp/1", True),
+        ("channels", "eth3", {"rx": 2}),
+        ("channels", "eth4", 2),
     ],
 )
 def test_what_is_no_setting_is_refused(
-    card: CardHost, kind: str, target: str, value: Any, words: str
+    card: CardHost, kind: str, target: str, value: Any, golden: Golden
 ) -> None:
     """A target or value that the device cannot have; the card is not asked for a change."""
     card.rules[7] = (80, 3)
-    with pytest.raises(SettingRefused, match=words):
+    with golden.raises(SettingRefused):
         change(card, kind, target, value)
     assert [] == card.said
 
 
-def test_steering_is_not_switched_off_under_rules(card: CardHost) -> None:
+def test_steering_is_not_switched_off_under_rules(card: CardHost, golden: Golden) -> None:
     """The card would forget them, and nothing tells afterwards what they were."""
     card.rules = {7: (80, 3), 9: (81, 2)}
-    with pytest.raises(SettingRefused, match=r"rules: 7, 9; delete them \(ethtool -N ... delete\)"):
+    with golden.raises(SettingRefused):
         change(card, "feature", "eth3/rx-ntuple-filter", False)
     assert {7: (80, 3), 9: (81, 2)} == card.rules
 
@@ -209,7 +210,7 @@ def test_steering_without_rules_is_switched_off_and_on(card: CardHost, refusing:
 
 
 def test_steering_whose_rules_cannot_be_looked_at_stays(
-    card: CardHost, monkeypatch: pytest.MonkeyPatch
+    card: CardHost, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     """Switched on it is always."""
 
@@ -217,19 +218,17 @@ def test_steering_whose_rules_cannot_be_looked_at_stays(
         raise OSError(errno.ENOPKG, "ethtool is not installed")
 
     monkeypatch.setattr(card, "run", run)
-    with pytest.raises(SettingRefused, match="ethtool is not installed"):
+    with golden.raises(SettingRefused):
         change(card, "feature", "eth3/rx-ntuple-filter", False)
     card.offloads["rx-ntuple-filter"] = False
     change(card, "feature", "eth3/rx-ntuple-filter", True)
     assert {"rx-ntuple-filter": True} == card.offloads
 
 
-def test_a_table_that_could_not_be_put_back_is_left_alone(card: CardHost) -> None:
+def test_a_table_that_could_not_be_put_back_is_left_alone(card: CardHost, golden: Golden) -> None:
     """Ethtool has no words for a table of somebody's own making."""
     card.table = [3, 1, 4, 1, 5, 1, 2, 6, 5, 3, 5, 0, 7, 1, 3, 2]
-    with pytest.raises(
-        SettingRefused, match=r"has a table that ethtool could not set again; set it"
-    ):
+    with golden.raises(SettingRefused):
         change(card, "indirection", "eth3", "equal 2")
     assert [] == card.said
 
@@ -238,7 +237,7 @@ def test_a_default_table_of_fewer_queues_is_put_back_on_more(card: CardHost) -> 
     """What was the default with two rings needs other words once the card has eight."""
     of_two = {"rings": 2, "table": [0, 1] * 8}
 
-    indirection.write(card, "eth3", of_two)
+    steering.Indirection().write(card, "eth3", of_two)
 
     assert (["-X equal 2"], of_two["table"]) == (card.said, card.table)
 
@@ -316,14 +315,14 @@ def test_interrupts_that_the_kernel_manages_stay_with_it(card: CardHost) -> None
     assert () == made._journal.pending
 
 
-def test_interrupts_that_were_not_put_back_are_told(card: CardHost) -> None:
+def test_interrupts_that_were_not_put_back_are_told(card: CardHost, golden: Golden) -> None:
     """The channels are, so it is no longer what was in force: force goes on from there."""
     card.write_text("/proc/irq/41/smp_affinity_list", "1")
     _, made = change(card, "channels", "eth3", 4)
     card.failing = {3: False}
-    with pytest.raises(RestoreError, match="channels eth3: the kernel says: Cannot allocate"):
+    with golden.raises(RestoreError):
         made.restore()
-    with pytest.raises(RestoreError, match="channels eth3: somebody else changed it"):
+    with golden.raises(RestoreError):
         made.restore()
     made.restore(force=True)
     assert "1" == cpus_of(card, 1)
@@ -404,14 +403,16 @@ def test_turbo_has_two_switches(card: CardHost, there: str, file: str, on: str, 
 
 
 @pytest.mark.parametrize(("kind", "value"), [("governor", "performance"), ("turbo", False)])
-def test_a_machine_without_the_switch_says_so(tmp_path: Path, kind: str, value: Any) -> None:
+def test_a_machine_without_the_switch_says_so(
+    tmp_path: Path, kind: str, value: Any, golden: Golden
+) -> None:
     """A virtual machine has none."""
     bare = CardHost(tmp_path)
     (tmp_path / "sys/devices/system/cpu/intel_pstate/no_turbo").unlink()
     for path in (tmp_path / "sys/devices/system/cpu/cpufreq").glob("policy*/*"):
         path.unlink()
         path.parent.rmdir()
-    with pytest.raises(SettingRefused, match="a virtual machine has none; set it on its host"):
+    with golden.raises(SettingRefused):
         change(bare, kind, "cpus", value)
 
 
@@ -442,7 +443,7 @@ POOL = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.lists(POOL, max_size=7), max_size=3),
     st.dictionaries(st.integers(1, 25), st.booleans(), max_size=3),

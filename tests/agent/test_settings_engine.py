@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from copy import copy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from golden import Golden
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from settings_world import World, fake
 
-from udpbench.agent.host import Host
+from udpbench.agent.host.system import Host
 from udpbench.agent.settings.engine import Engine
 from udpbench.errors import RestoreError, SettingRefused
 from udpbench.model import Change, Planned, Setting
@@ -92,17 +93,17 @@ def test_a_refused_setting_undoes_what_its_call_applied(world: World) -> None:
     assert START == world.values
 
 
-def test_a_value_that_is_not_kept_is_refused(world: World) -> None:
+def test_a_value_that_is_not_kept_is_refused(world: World, golden: Golden) -> None:
     """Only reading back tells, and the message has both values."""
     world.kept.add(("a", 10))
-    with pytest.raises(SettingRefused, match="fake a: asked for 10: read back 1"):
+    with golden.raises(SettingRefused):
         world.engine().apply([fake("a", 10)])
 
 
-def test_a_write_that_fails_half_way_is_undone(world: World) -> None:
+def test_a_write_that_fails_half_way_is_undone(world: World, golden: Golden) -> None:
     """The error came, but the value had changed: it is put back."""
     world.half_done.add(("a", 10))
-    with pytest.raises(SettingRefused, match="Input/output error"):
+    with golden.raises(SettingRefused):
         world.engine().apply([fake("a", 10)])
     assert (START, False) == (world.values, world.journal.path.exists())
 
@@ -126,29 +127,29 @@ def test_an_optional_setting_is_skipped_and_said(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "words"),
+    "setting",
     [
-        (fake("a", 10, scope="machine"), r"scope machine is not this agent's \(namespace\)"),
-        (Setting("colour", "a", 10), "this agent knows no kind colour"),
-        (fake("gone", 10), "No such device"),
+        fake("a", 10, scope="machine"),
+        Setting("colour", "a", 10),
+        fake("gone", 10),
     ],
 )
 def test_what_the_agent_may_not_touch_is_refused(
-    world: World, setting: Setting, words: str
+    world: World, setting: Setting, golden: Golden
 ) -> None:
     """A scope it was not given, a kind it does not know, a thing that is not there."""
-    with pytest.raises(SettingRefused, match=words):
+    with golden.raises(SettingRefused):
         world.engine().apply([setting])
     (planned,) = world.engine().plan([setting])
     assert planned.refusal is not None
     assert [] == world.events
 
 
-def test_without_a_journal_nothing_is_changed(world: World) -> None:
+def test_without_a_journal_nothing_is_changed(world: World, golden: Golden) -> None:
     """Where it cannot be written, the setting is refused before it is touched."""
     world.journal.path.parent.parent.mkdir(parents=True)
     world.journal.path.parent.write_text("in the way")
-    with pytest.raises(SettingRefused, match=r"the journal .* cannot be written: "):
+    with golden.raises(SettingRefused):
         world.engine().apply([fake("a", 10)])
     assert [] == world.events
 
@@ -191,8 +192,10 @@ def test_a_dry_run_does_not_refuse_what_another_setting_may_bring(world: World) 
 
 def test_a_dry_run_does_not_refuse_what_cannot_even_be_read_before(world: World) -> None:
     """Of a kind that needs another one first, as rules for a card need its feature switched on."""
-    world.kinds["rule"] = replace(world.kinds["fake"], needs="fake")
     world.values = {"eth3": 0}
+    rules = copy(world)
+    rules.needs = "fake"
+    world.kinds["rule"] = rules
     rule = Setting("rule", "eth3/udp4/4321", 1)
     found = world.engine().plan([fake("eth3", 1), rule])
     assert [None, None] == [one.refusal for one in found]
@@ -212,7 +215,7 @@ def test_what_somebody_else_changed_is_left_alone(world: World) -> None:
     with pytest.raises(RestoreError) as error:
         engine.restore()
     assert (
-        "fake b: somebody else changed it: it was set from 2 to 20 and is 99 now; it was left "
+        "fake b: another process changed it: it was set from 2 to 20 and is 99 now; it was left "
         "alone (udpbench restore --force overwrites it); by hand: put fake b back to 2"
         == error.value.message
     )
@@ -238,7 +241,7 @@ def test_what_somebody_else_changed_under_way_is_seen(world: World) -> None:
 
 def test_what_was_found_and_not_set_is_not_looked_at_again(world: World) -> None:
     """That nobody else has an address is asked once, before it is taken."""
-    world.kinds["fake"] = replace(world.kinds["fake"], stays=False)
+    world.stays = False
     engine = world.engine()
     engine.apply([fake("a", 10)])
     world.values["a"] = 11
@@ -288,7 +291,7 @@ def test_an_interface_is_restored_by_its_new_name(
 
 
 def test_what_remains_of_a_renamed_interface_is_told_by_its_new_name(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     """The command by hand must find it."""
     names = {7: "a"}
@@ -298,7 +301,7 @@ def test_what_remains_of_a_renamed_interface_is_told_by_its_new_name(
     names[7] = "new"
     world.values["new"] = world.values.pop("a")
     world.refused.add(("new", 1))
-    with pytest.raises(RestoreError, match=r"fake new: .*; by hand: put fake new back to 1"):
+    with golden.raises(RestoreError):
         engine.restore()
 
 
@@ -318,32 +321,32 @@ def test_another_interface_of_the_same_name_is_left_alone(
 
 
 def test_a_card_that_does_not_answer_is_not_taken_for_gone(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     """A driver says ENODEV of a card that sleeps, while its interface is there."""
     named(world, monkeypatch, {7: "a"})
     engine = world.engine()
     engine.apply([fake("a", 10)])
     del world.values["a"]
-    with pytest.raises(RestoreError, match="fake a: the kernel says: No such device"):
+    with golden.raises(RestoreError):
         engine.restore()
     assert ["a"] == [entry.setting.target for entry in world.journal.pending]
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    "fault",
     [
-        ("refused", "Operation not permitted"),
-        ("kept", "set back to 2, it is 20"),
-        ("unforeseen", "fake b: IndexError: list index out of range; by hand: put fake b back to"),
+        "refused",
+        "kept",
+        "unforeseen",
     ],
 )
-def test_restoring_goes_on_after_a_failure(world: World, fault: str, words: str) -> None:
+def test_restoring_goes_on_after_a_failure(world: World, fault: str, golden: Golden) -> None:
     """What can be restored is; what cannot is named; a later attempt does the rest."""
     engine = world.engine()
     engine.apply([fake("a", 10), fake("b", 20), fake("c", 30)])
     getattr(world, fault).add(("b", 2))
-    with pytest.raises(RestoreError, match=words):
+    with golden.raises(RestoreError):
         engine.restore()
     assert {"a": 1, "b": 20, "c": 3} == world.values
     # What is older than the failure was restored, and is looked at again after it.
@@ -354,12 +357,12 @@ def test_restoring_goes_on_after_a_failure(world: World, fault: str, words: str)
     ]
 
 
-def test_what_cannot_be_read_keeps_nothing_else_in_force(world: World) -> None:
+def test_what_cannot_be_read_keeps_nothing_else_in_force(world: World, golden: Golden) -> None:
     """Whatever a kind raises, what is older is put back; that a thing is gone it does not mean."""
     engine = world.engine()
     engine.apply([fake("a", 10), fake("b", 20), fake("c", 30)])
     world.unreadable.add("b")
-    with pytest.raises(RestoreError, match=r"fake b: AttributeError: no attribute .*; by hand: "):
+    with golden.raises(RestoreError):
         engine.restore()
     assert {"a": 1, "b": 20, "c": 3} == world.values
     world.unreadable.clear()
@@ -367,13 +370,13 @@ def test_what_cannot_be_read_keeps_nothing_else_in_force(world: World) -> None:
     assert START == world.values
 
 
-def test_a_command_that_cannot_be_told_stops_no_restoring(world: World) -> None:
+def test_a_command_that_cannot_be_told_stops_no_restoring(world: World, golden: Golden) -> None:
     """A value of which no command can be made is told as it is."""
     world.kinds["firewall"] = world.kinds["fake"]
     engine = world.engine()
     engine.apply([fake("a", 10), Setting("firewall", "b", 20)])
     world.refused.add(("b", 2))
-    with pytest.raises(RestoreError, match="by hand: put firewall b back to 2"):
+    with golden.raises(RestoreError):
         engine.restore()
     assert {"a": 1, "b": 20, "c": 3} == world.values
 
@@ -404,12 +407,12 @@ def test_a_rounded_value_is_in_force_as_it_is(world: World) -> None:
     assert START == world.values
 
 
-def test_a_write_that_finds_nothing_is_no_restoring(world: World) -> None:
+def test_a_write_that_finds_nothing_is_no_restoring(world: World, golden: Golden) -> None:
     """The thing is still there with the new value: that is said, not taken for gone."""
     engine = world.engine()
     engine.apply([fake("a", 10)])
     world.gone_to_writes.add(("a", 1))
-    with pytest.raises(RestoreError, match="No such device; by hand: put fake a back to 1"):
+    with golden.raises(RestoreError):
         engine.restore()
     world.gone_to_writes.clear()
     engine.restore()
@@ -441,14 +444,11 @@ def test_a_change_that_was_never_read_back_is_undone(world: World) -> None:
     assert START == world.values
 
 
-def test_a_kind_that_this_agent_does_not_know_is_reported(world: World) -> None:
+def test_a_kind_that_this_agent_does_not_know_is_reported(world: World, golden: Golden) -> None:
     """A journal of another version names it; the rest is restored."""
     world.engine().apply([fake("a", 10)])
     world.journal.begin(Setting("colour", "c", 1), 0)
-    with pytest.raises(
-        RestoreError,
-        match=r"colour c: this agent knows no kind colour; by hand: put colour c back to 0",
-    ):
+    with golden.raises(RestoreError):
         world.engine().restore()
     assert START == world.values
 
@@ -458,7 +458,7 @@ SETTINGS = st.lists(st.builds(fake, TARGETS, st.integers(0, 4), optional=st.bool
 FAULTS = st.sets(st.tuples(TARGETS, st.integers(4, 6)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(SETTINGS, max_size=4), FAULTS, FAULTS, FAULTS, st.booleans())
 def test_the_state_is_always_restored(
     rounds: list[list[Setting]],

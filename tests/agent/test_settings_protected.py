@@ -7,22 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from proc_files import stat
 
-from udpbench.agent.host import Host
+from udpbench.agent.host.control_path import ssh_connection
+from udpbench.agent.host.system import Host
 from udpbench.agent.settings.protected import (
-    Link,
-    Route,
+    KernelLink,
+    KernelRoute,
     protected,
     protected_interfaces,
-    ssh_connection,
     would_divert,
 )
 
 SSH = "192.0.2.9 50000 192.0.2.1 22"
-ETH0 = Link(2, "eth0", "52:54:00:00:00:02")
-ETH1 = Link(3, "eth1", "52:54:00:00:00:03")
-ETH3 = Link(5, "eth3", "52:54:00:00:00:05")
-LOCAL = Route("192.0.2.0/24", 2)
+ETH0 = KernelLink(2, "eth0", "52:54:00:00:00:02")
+ETH1 = KernelLink(3, "eth1", "52:54:00:00:00:03")
+ETH3 = KernelLink(5, "eth3", "52:54:00:00:00:05")
+LOCAL = KernelRoute("192.0.2.0/24", 2)
 GATEWAY = ("0.0.0.0/0", 2, "192.0.2.254")
 
 
@@ -34,59 +35,59 @@ GATEWAY = ("0.0.0.0/0", 2, "192.0.2.254")
         pytest.param([ETH0, ETH3], [LOCAL], "UNKNOWN 65535 UNKNOWN 65535", set(), id="sshd -i"),
         pytest.param(
             [ETH0, ETH3],
-            [LOCAL, Route("0.0.0.0/0", 5)],
+            [LOCAL, KernelRoute("0.0.0.0/0", 5)],
             SSH,
             {"eth0", "eth3"},
             id="default routes, by which it may come back",
         ),
         pytest.param(
             [ETH0, ETH1, ETH3],
-            [Route("0.0.0.0/0", 2), Route("192.0.2.0/24", 3)],
+            [KernelRoute("0.0.0.0/0", 2), KernelRoute("192.0.2.0/24", 3)],
             SSH,
             {"eth0", "eth1"},
             id="the longest prefix",
         ),
         pytest.param(
             [
-                Link(2, "eth0", "52:54:00:00:00:02", master=4),
-                Link(3, "eth1", "52:54:00:00:00:02", master=4),
-                Link(4, "bond0", "52:54:00:00:00:02", "bond"),
+                KernelLink(2, "eth0", "52:54:00:00:00:02", master=4),
+                KernelLink(3, "eth1", "52:54:00:00:00:02", master=4),
+                KernelLink(4, "bond0", "52:54:00:00:00:02", "bond"),
                 ETH3,
             ],
-            [Route("192.0.2.0/24", 4)],
+            [KernelRoute("192.0.2.0/24", 4)],
             SSH,
             {"bond0", "eth0", "eth1"},
             id="a bond and its ports",
         ),
         pytest.param(
-            [ETH0, Link(6, "eth0.7", ETH0.mac, "vlan", lower=2), ETH3],
-            [Route("192.0.2.0/24", 6)],
+            [ETH0, KernelLink(6, "eth0.7", ETH0.mac, "vlan", lower=2), ETH3],
+            [KernelRoute("192.0.2.0/24", 6)],
             SSH,
             {"eth0.7", "eth0"},
             id="a VLAN and what is below it",
         ),
         pytest.param(
             [
-                Link(2, "eth0", "52:54:00:00:00:02", master=4),
-                Link(4, "bond0", None, "bond"),
-                Link(6, "bond0.7", None, "vlan", master=7, lower=4),
-                Link(7, "br7", None, "bridge"),
+                KernelLink(2, "eth0", "52:54:00:00:00:02", master=4),
+                KernelLink(4, "bond0", None, "bond"),
+                KernelLink(6, "bond0.7", None, "vlan", master=7, lower=4),
+                KernelLink(7, "br7", None, "bridge"),
                 ETH3,
             ],
-            [Route("192.0.2.0/24", 7)],
+            [KernelRoute("192.0.2.0/24", 7)],
             SSH,
             {"br7", "bond0.7", "bond0", "eth0"},
             id="a bridge over a VLAN over a bond",
         ),
         pytest.param(
-            [ETH0, Link(8, "vf0", ETH0.mac), ETH3],
+            [ETH0, KernelLink(8, "vf0", ETH0.mac), ETH3],
             [LOCAL],
             SSH,
             {"eth0", "vf0"},
             id="netvsc and its virtual function share a MAC",
         ),
         pytest.param(
-            [ETH0, Link(6, "eth0.7", ETH0.mac, "vlan", lower=2), ETH3],
+            [ETH0, KernelLink(6, "eth0.7", ETH0.mac, "vlan", lower=2), ETH3],
             [LOCAL],
             SSH,
             {"eth0"},
@@ -97,14 +98,17 @@ GATEWAY = ("0.0.0.0/0", 2, "192.0.2.254")
         ),
         pytest.param(
             [ETH0, ETH3],
-            [Route("2001:db8::/64", 5), Route("0.0.0.0/0", 2)],
+            [KernelRoute("2001:db8::/64", 5), KernelRoute("0.0.0.0/0", 2)],
             "2001:db8::9 1 2001:db8::1 22",
             {"eth0", "eth3"},
             id="IPv6 beside an IPv4 default route",
         ),
         pytest.param([ETH3], [LOCAL], SSH, set(), id="a route by an interface that is gone"),
         pytest.param(
-            [Link(2, "a0", None, "veth", lower=3), Link(3, "b0", None, "veth", lower=2)],
+            [
+                KernelLink(2, "a0", None, "veth", lower=3),
+                KernelLink(3, "b0", None, "veth", lower=2),
+            ],
             [LOCAL],
             SSH,
             {"a0", "b0"},
@@ -113,7 +117,7 @@ GATEWAY = ("0.0.0.0/0", 2, "192.0.2.254")
     ],
 )
 def test_what_carries_the_connection_is_protected(
-    links: list[Link], routes: list[Route], connection: str | None, expected: set[str]
+    links: list[KernelLink], routes: list[KernelRoute], connection: str | None, expected: set[str]
 ) -> None:
     """Every interface that the connection stands on, and no other."""
     assert expected == protected_interfaces(links, routes, connection)
@@ -141,7 +145,7 @@ def test_what_leads_the_connection_elsewhere_is_known(
     wanted: str, interface: int, ways: list[Any], expected: bool
 ) -> None:
     """The peer is 10.1.2.3; the nearest route wins, and of two as near one cannot be sure."""
-    known = [Route(*one) for one in ways]
+    known = [KernelRoute(*one) for one in ways]
     assert expected == would_divert(ip_address("10.1.2.3"), wanted, interface, known)
 
 
@@ -150,7 +154,7 @@ def write(root: Path, pid: int, parent: int, environ: str) -> None:
     folder = root / f"proc/{pid}"
     folder.mkdir(parents=True)
     (folder / "environ").write_text(environ)
-    (folder / "stat").write_text(f"{pid} (a) b) S {parent} 1 1")
+    (folder / "stat").write_text(stat(pid, "a) b", parent=parent))
 
 
 def test_sudo_does_not_hide_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from udpbench.agent.host import Host
-from udpbench.agent.snapshot import bridge_ports, carrier_counters
+from udpbench.agent.counters.snapshot import bridge_ports, carrier_counters
+from udpbench.agent.host.system import Host
 
 
 def test_a_bridge_is_counted_with_its_ports(tmp_path: Path) -> None:

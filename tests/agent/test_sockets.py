@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import fields
 from typing import Any
 
 import pytest
+from golden import Golden
 
-from udpbench.agent import sockets
-from udpbench.agent.capabilities import tried
-from udpbench.agent.host import Host
-from udpbench.agent.loops import gso_max
+from udpbench.agent.host import socket_options
+from udpbench.agent.host.capabilities import try_capabilities
+from udpbench.agent.host.facts import gso_segments
+from udpbench.agent.host.system import Host
+from udpbench.agent.workers import sockets
+from udpbench.model import FlowSpec, Receive, Send, Traffic
 
-SENDING = {
-    "protocol": "udp",
-    "family": 4,
-    "fragment": False,
-    "ttl": 3,
-    "zerocopy": False,
-    "echo_every": 0,
-    "buffer_bytes": None,
-    "force_buffer": True,
-}
-RECEIVING = {
-    "protocol": "udp",
-    "family": 4,
-    "sockets": "shared",
-    "gro": False,
-    "timestamps": False,
-    "echo_every": 0,
-    "wait": "block",
-    "wait_ns": 0,
-    "buffer_bytes": None,
-    "force_buffer": True,
-}
+SYS_SETRESUID = {"x86_64": 117, "aarch64": 147}
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 
 
@@ -47,20 +33,27 @@ def keep() -> Iterator[ExitStack]:
         yield stack
 
 
+def split(changed: dict[str, Any]) -> tuple[Traffic, dict[str, Any]]:
+    """Return the traffic, and what was not of it."""
+    of_traffic = {item.name for item in fields(Traffic)} & set(changed)
+    traffic = Traffic(**{"ttl": 3, **{name: changed[name] for name in of_traffic}})
+    return traffic, {name: value for name, value in changed.items() if name not in of_traffic}
+
+
 def receiving(keep: ExitStack, port: int = 0, **changed: Any) -> socket.socket:
     """Return a receiving socket."""
-    made = sockets.receiving_socket({**RECEIVING, **changed}, port)
-    keep.enter_context(made)
-    return made
+    traffic, others = split(changed)
+    receive = Receive(**{"buffer_bytes": None, **others})
+    return keep.enter_context(sockets.receiving_socket(traffic, receive, port, "lo"))
 
 
-def sending(keep: ExitStack, port: int, family: int = 4, **changed: Any) -> socket.socket:
+def sending(
+    keep: ExitStack, port: int, family: int = 4, interface: str = "lo", **changed: Any
+) -> socket.socket:
     """Return a sending socket to a port of the loopback interface."""
-    address = LOOPBACK[family]
-    flow = {"source": address, "source_port": 0, "destination": address, "destination_port": port}
-    made = sockets.sending_socket({**SENDING, "family": family, **changed}, flow)
-    keep.enter_context(made)
-    return made
+    traffic, others = split({"family": family, **changed})
+    flow = FlowSpec(0, LOOPBACK[family], 0, LOOPBACK[family], port)
+    return keep.enter_context(sockets.sending_socket(traffic, Send(**others), flow, interface))
 
 
 def group(keep: ExitStack, kind: str, members: int) -> list[socket.socket]:
@@ -72,14 +65,14 @@ def group(keep: ExitStack, kind: str, members: int) -> list[socket.socket]:
 
 def got(of: socket.socket) -> int:
     """Return how many packets wait in a socket, and read them."""
-    return sockets.unread(of).packets
+    return sockets.drain(of).packets
 
 
 @pytest.mark.parametrize(
     ("family", "level", "options"),
     [
-        (4, socket.IPPROTO_IP, {socket.IP_TTL: 3, sockets.IP_RECVERR: 0}),
-        (6, socket.IPPROTO_IPV6, {socket.IPV6_UNICAST_HOPS: 3, sockets.IPV6_RECVERR: 0}),
+        (4, socket.IPPROTO_IP, {socket.IP_TTL: 3, socket_options.IP_RECVERR: 0}),
+        (6, socket.IPPROTO_IPV6, {socket.IPV6_UNICAST_HOPS: 3, socket_options.IPV6_RECVERR: 0}),
     ],
 )
 def test_a_sender_has_what_was_asked_for(
@@ -87,27 +80,30 @@ def test_a_sender_has_what_was_asked_for(
 ) -> None:
     """Hops, errors and fragments by the names of either family."""
     port = receiving(keep, family=family).getsockname()[1]
-    discover = {4: sockets.IP_MTU_DISCOVER, 6: sockets.IPV6_MTU_DISCOVER}[family]
-    for fragment, expected in ((False, sockets.PMTUDISC_PROBE), (True, sockets.PMTUDISC_DONT)):
+    discover = {4: socket_options.IP_MTU_DISCOVER, 6: socket_options.IPV6_MTU_DISCOVER}[family]
+    for fragment, expected in (
+        (False, socket_options.PMTUDISC_PROBE),
+        (True, socket_options.PMTUDISC_DONT),
+    ):
         made = sending(keep, port, family, fragment=fragment, zerocopy=True)
         wanted = {**options, discover: expected}
         assert wanted == {option: made.getsockopt(level, option) for option in wanted}
-        assert 1 == made.getsockopt(socket.SOL_SOCKET, sockets.SO_ZEROCOPY)
+        assert 1 == made.getsockopt(socket.SOL_SOCKET, socket_options.SO_ZEROCOPY)
 
 
 def test_a_receiver_has_what_was_asked_for(keep: ExitStack) -> None:
     """Merged datagrams, busy polling in whole microseconds, a group, one family alone."""
     plain = receiving(keep)
     assert (0, 0, 0) == (
-        plain.getsockopt(sockets.SOL_UDP, sockets.UDP_GRO),
-        plain.getsockopt(socket.SOL_SOCKET, sockets.SO_BUSY_POLL),
+        plain.getsockopt(socket_options.SOL_UDP, socket_options.UDP_GRO),
+        plain.getsockopt(socket.SOL_SOCKET, socket_options.SO_BUSY_POLL),
         plain.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT),
     )
-    asked = {"gro": True, "wait": "busy-poll", "wait_ns": 1500, "sockets": "reuseport"}
+    asked = {"gro": True, "wait": "busy-poll 1500ns", "sockets": "reuseport"}
     full = receiving(keep, family=6, **asked)
     assert (1, 2, 1, 1) == (
-        full.getsockopt(sockets.SOL_UDP, sockets.UDP_GRO),
-        full.getsockopt(socket.SOL_SOCKET, sockets.SO_BUSY_POLL),
+        full.getsockopt(socket_options.SOL_UDP, socket_options.UDP_GRO),
+        full.getsockopt(socket.SOL_SOCKET, socket_options.SO_BUSY_POLL),
         full.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT),
         full.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY),
     )
@@ -117,21 +113,61 @@ def test_a_receiver_has_what_was_asked_for(keep: ExitStack) -> None:
 def test_a_receiver_that_echoes_learns_where_it_was_sent_to(keep: ExitStack, family: int) -> None:
     """Bound to every address, it could not tell from which one to answer."""
     asked = {
-        4: (socket.IPPROTO_IP, sockets.IP_PKTINFO),
+        4: (socket.IPPROTO_IP, socket_options.IP_PKTINFO),
         6: (socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO),
     }[family]
-    made = [receiving(keep, family=family, echo_every=n, ttl=1) for n in (0, 10)]
+    made = [receiving(keep, family=family, echo=n, ttl=1) for n in (None, 10)]
     assert [0, 1] == [one.getsockopt(*asked) for one in made]
 
 
-def test_errors_name_addresses_of_either_family(keep: ExitStack) -> None:
+def test_whatever_sends_is_bound_to_its_interface(keep: ExitStack) -> None:
+    """Senders, and receivers that echo or acknowledge; one that only listens hears all."""
+    port = receiving(keep).getsockname()[1]
+    bound = [
+        sending(keep, port),
+        sending(keep, receiving(keep, family=6).getsockname()[1], 6),
+        receiving(keep, echo=10, ttl=1),
+        receiving(keep, family=6, echo=10, ttl=1),
+        receiving(keep, protocol="tcp"),
+        receiving(keep),
+    ]
+    option = (socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
+    assert [b"lo\0"] * 5 + [b""] == [one.getsockopt(*option) for one in bound]
+
+
+def test_an_interface_that_is_gone_is_named(keep: ExitStack, golden: Golden) -> None:
+    """No socket is left that would send by another one."""
+    with golden.raises(OSError):
+        sending(keep, 9, interface="gone0")
+
+
+def test_a_kernel_that_lets_no_ordinary_user_bind_says_who_may(keep: ExitStack) -> None:
+    """As Linux before 5.7 did, and still does the second time."""
+    twice = receiving(keep)
+    with ThreadPoolExecutor() as thread:
+        refused = thread.submit(bound_twice_as_nobody, twice).exception()
+    assert isinstance(refused, OSError)
+    text = "Operation not permitted to bind to lo; be root there, or have Linux 5.7"
+    assert (errno.EPERM, text) == (refused.errno, refused.strerror)
+
+
+def bound_twice_as_nobody(of: socket.socket) -> None:
+    """Bind a socket twice in a thread that has the rights of nobody (setresuid(2), of it alone)."""
+    if os.geteuid() == 0:
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert 0 == libc.syscall(SYS_SETRESUID[os.uname().machine], 65534, 65534, 65534)
+    socket_options.bind_to_device(of, "lo")
+    socket_options.bind_to_device(of, "lo")
+
+
+def test_errors_name_addresses_of_either_family(keep: ExitStack, golden: Golden) -> None:
     """An IPv6 address stands in brackets before its port."""
     port = receiving(keep, family=6).getsockname()[1]
-    with pytest.raises(OSError, match=rf"socket \[::\]:{port}: Address already in use"):
+    with golden.raises(OSError, port=port):
         receiving(keep, port, family=6)
-    flow = {"source": "fd00::1", "source_port": 5, "destination": "::1", "destination_port": 9}
-    with pytest.raises(OSError, match=r"socket \[fd00::1\]:5 → \[::1\]:9: "):
-        sockets.sending_socket({**SENDING, "family": 6}, flow)
+    flow = FlowSpec(0, "fd00::1", 5, "::1", 9)
+    with golden.raises(OSError):
+        sockets.sending_socket(Traffic(family=6), Send(), flow, "lo")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +202,7 @@ def on_cpu() -> Iterator[list[int]]:
 @pytest.mark.parametrize("kind", ["reuseport-cpu", "incoming-cpu"])
 def test_a_member_gets_what_its_cpu_receives(keep: ExitStack, on_cpu: list[int], kind: str) -> None:
     """On the loopback interface the sender's CPU receives, so that it chooses the socket."""
-    if kind == "incoming-cpu" and not tried(Host())["incoming_cpu"]:
+    if kind == "incoming-cpu" and not try_capabilities(Host())["incoming_cpu"]:
         pytest.skip("this kernel chooses no UDP socket by SO_INCOMING_CPU; Linux 6.2 does")
     members = group(keep, kind, len(on_cpu))
     backwards = list(reversed(on_cpu))
@@ -182,9 +218,9 @@ def test_a_member_gets_what_its_cpu_receives(keep: ExitStack, on_cpu: list[int],
         assert [8 * (number == n) for n in range(len(members))] == [got(one) for one in members]
 
 
-def test_a_worker_without_a_cpu_prefers_none(keep: ExitStack) -> None:
+def test_a_worker_without_a_cpu_prefers_none(keep: ExitStack, golden: Golden) -> None:
     """It says what is missing."""
-    with pytest.raises(OSError, match="incoming-cpu needs a worker that is pinned to a CPU"):
+    with golden.raises(OSError):
         sockets.prefer_cpu(receiving(keep), None)
 
 
@@ -193,25 +229,25 @@ def test_what_waits_is_counted_in_packets_and_messages(keep: ExitStack) -> None:
     merged, plain = receiving(keep, gro=True), receiving(keep)
     for receiver in (merged, plain):
         sender = sending(keep, receiver.getsockname()[1])
-        sender.setsockopt(sockets.SOL_UDP, sockets.UDP_SEGMENT, 10)
+        sender.setsockopt(socket_options.SOL_UDP, socket_options.UDP_SEGMENT, 10)
         sender.send(b"x" * 35)
         sender.send(b"")
     assert (sockets.Unread(2, 5), sockets.Unread(5, 5)) == (
-        sockets.unread(merged),
-        sockets.unread(plain),
+        sockets.drain(merged),
+        sockets.drain(plain),
     )
-    assert sockets.Unread() == sockets.unread(plain)
+    assert sockets.Unread() == sockets.drain(plain)
 
 
 @pytest.mark.parametrize("family", [4, 6])
 def test_what_waits_is_counted_whatever_else_is_told_with_it(keep: ExitStack, family: int) -> None:
     """A stamp and an address beside the size of merged packets leave room for it."""
-    asked = {"gro": True, "timestamps": True, "echo_every": 10, "ttl": 1}
+    asked = {"gro": True, "timestamps": True, "echo": 10, "ttl": 1}
     merged = receiving(keep, family=family, **asked)
     sender = sending(keep, merged.getsockname()[1], family)
-    sender.setsockopt(sockets.SOL_UDP, sockets.UDP_SEGMENT, 10)
+    sender.setsockopt(socket_options.SOL_UDP, socket_options.UDP_SEGMENT, 10)
     sender.send(b"x" * 35)
-    assert sockets.Unread(1, 4) == sockets.unread(merged)
+    assert sockets.Unread(1, 4) == sockets.drain(merged)
 
 
 def test_a_closed_member_leaves_its_group(keep: ExitStack) -> None:
@@ -220,7 +256,7 @@ def test_a_closed_member_leaves_its_group(keep: ExitStack) -> None:
     port = leaving.getsockname()[1]
     for _ in range(40):
         sending(keep, port).send(b"x")
-    left = sockets.closed(leaving)
+    left = sockets.drain_and_close(leaving)
     assert 40 == left.packets + got(staying)
     assert 0 < left.packets < 40
     for _ in range(40):
@@ -228,29 +264,31 @@ def test_a_closed_member_leaves_its_group(keep: ExitStack) -> None:
     assert 40 == got(staying)
 
 
-def test_streams_are_taken_from_a_listener(keep: ExitStack) -> None:
+def test_streams_are_taken_from_a_listener(keep: ExitStack, golden: Golden) -> None:
     """As many as asked for; one that does not come is an error and no wait for ever."""
     listener = receiving(keep, protocol="tcp")
     port = listener.getsockname()[1]
     ends = [sending(keep, port, protocol="tcp") for _ in range(2)]
-    streams = sockets.accepted(listener, 2)
+    streams = sockets.accept_streams(listener, 2)
     for stream in streams:
         keep.enter_context(stream)
     assert {end.getsockname() for end in ends} == {one.getpeername() for one in streams}
     assert [True, True] == [one.getblocking() for one in streams]
-    with pytest.raises(OSError, match="timed out"):
-        sockets.accepted(listener, 1)
+    with golden.raises(OSError):
+        sockets.accept_streams(listener, 1)
 
 
 @pytest.mark.parametrize("family", [4, 6])
 def test_the_limit_of_segments_is_found_at_an_own_address(family: int) -> None:
     """64 or, since Linux 6.9, 128; an address that is not ours has none."""
-    assert gso_max(LOOPBACK[family]) in (64, 128)
-    with pytest.raises(OSError, match="assign"):
-        gso_max({4: "192.0.2.1", 6: "2001:db8::1"}[family])
+    assert gso_segments(LOOPBACK[family]) in (64, 128)
+    assert None is gso_segments({4: "192.0.2.1", 6: "2001:db8::1"}[family])
 
 
-def test_a_listener_whose_option_is_refused_is_closed() -> None:
+def test_a_listener_whose_option_is_refused_is_closed(
+    monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     """The kernel's reason comes with the address."""
-    with pytest.raises(OSError, match=r"socket 0\.0\.0\.0:0: Invalid argument"):
-        sockets.receiving_socket({**RECEIVING, "wait": "busy-poll", "wait_ns": -(10**9)}, 0)
+    monkeypatch.setattr(sockets, "parse_wait", lambda _: ("busy-poll", -(10**9)))
+    with golden.raises(OSError):
+        sockets.receiving_socket(Traffic(), Receive(), 0, "lo")

@@ -20,12 +20,14 @@ from typing import Any
 
 import pytest
 
-from udpbench.agent.host import Host
-from udpbench.agent.pool import Limits, Pool
+from udpbench.agent.host.system import Host
+from udpbench.agent.workers.pool import Pool
+from udpbench.agent.workers.process_client import Limits
 from udpbench.errors import DeadlineExceeded, SafetyError, WorkerFailed
 from udpbench.model import SECOND_NS, FlowSpec, Receive, Send, Traffic, WorkerSpec
 
 DEADLINE_S = 5.0
+WHY = "; see who ended it: `dmesg` there tells where memory did"
 TAG = 0xFEED0001
 
 
@@ -100,7 +102,7 @@ def gone(pid: int) -> bool:
 
 def test_a_receiver_counts_what_arrives_by_kind(pool: Pool, port: int) -> None:
     """Own, doubled, foreign, truncated and corrupt datagrams are told apart, and flows as well."""
-    prepared = pool.prepare([receiver(port)])
+    prepared = pool.prepare([receiver(port)], "lo")
     pool.start(phase())
     own = [datagram(0, 0), datagram(0, 1), datagram(1, 0)]
     others = [datagram(0, 1), datagram(0, 2, tag=7), datagram(0, 2, size=100)]
@@ -139,7 +141,7 @@ def test_a_receiver_counts_what_arrives_by_kind(pool: Pool, port: int) -> None:
 
 def test_a_phase_counts_from_zero(pool: Pool, port: int) -> None:
     """The second phase knows nothing of the first: its packets are foreign, its counts its own."""
-    pool.prepare([receiver(port)])
+    pool.prepare([receiver(port)], "lo")
     pool.start(phase())
     give(port, [datagram(0, 0)])
     until("one received", lambda: count(pool, "received_packets") == 1)
@@ -155,7 +157,7 @@ def test_a_phase_counts_from_zero(pool: Pool, port: int) -> None:
 
 def test_workers_of_one_port_share_its_socket(pool: Pool, port: int) -> None:
     """Two workers read one socket; each has its thread, and their counts add up."""
-    prepared = pool.prepare([receiver(port), receiver(port, 1)])
+    prepared = pool.prepare([receiver(port), receiver(port, 1)], "lo")
     pool.start(phase())
     give(port, [datagram(0, sequence) for sequence in range(100)])
     until("hundred received", lambda: count(pool, "received_packets") == 100)
@@ -168,7 +170,7 @@ def test_workers_of_one_port_share_its_socket(pool: Pool, port: int) -> None:
 def test_a_worker_is_pinned_before_it_opens_its_socket(pool: Pool, port: int) -> None:
     """The affinity read back is the one CPU asked for, and the loop was seen there alone."""
     cpu = max(os.sched_getaffinity(0))
-    prepared = pool.prepare([receiver(port, cpu=cpu)])
+    prepared = pool.prepare([receiver(port, cpu=cpu)], "lo")
     pool.start(phase())
     give(port, [datagram(0, 0)])
     until("one received", lambda: count(pool, "received_packets") == 1)
@@ -179,7 +181,7 @@ def test_a_worker_is_pinned_before_it_opens_its_socket(pool: Pool, port: int) ->
 
 def test_samples_are_numbered_and_given_once_received(pool: Pool, port: int) -> None:
     """``since`` lets go of what came before; the same number again gives the same samples."""
-    pool.prepare([receiver(port)])
+    pool.prepare([receiver(port)], "lo")
     pool.start(phase())
     pool.tick()
     pool.tick()
@@ -195,7 +197,7 @@ def test_samples_are_numbered_and_given_once_received(pool: Pool, port: int) -> 
 
 def test_what_waits_in_the_socket_is_seen(pool: Pool, port: int) -> None:
     """Datagrams that nobody reads yet are queued bytes."""
-    pool.prepare([receiver(port)])
+    pool.prepare([receiver(port)], "lo")
     assert 0 == pool.sample(0).queued_bytes
     give(port, [datagram(0, 0)])
 
@@ -205,17 +207,17 @@ def test_what_waits_in_the_socket_is_seen(pool: Pool, port: int) -> None:
 def test_a_buffer_is_read_back_doubled(pool: Pool, port: int) -> None:
     """The kernel grants twice what was asked for, as socket(7) says; none asked is the default."""
     receive = Receive(buffer_bytes=8192, force_buffer=False)
-    prepared = pool.prepare([receiver(port, receive=receive)])
+    prepared = pool.prepare([receiver(port, receive=receive)], "lo")
     assert 16384 == prepared[0].buffer_bytes
 
     default = int(Host().read_text("/proc/sys/net/core/rmem_default"))
-    prepared = pool.prepare([receiver(port, receive=Receive(buffer_bytes=None))])
+    prepared = pool.prepare([receiver(port, receive=Receive(buffer_bytes=None))], "lo")
     assert default == prepared[0].buffer_bytes
 
 
 def test_no_workers_are_no_process(pool: Pool) -> None:
     """``receive.workers: 0`` prepares nothing, and the port stays closed."""
-    assert () == pool.prepare([])
+    assert () == pool.prepare([], "lo")
     assert ("none", None) == (pool.sample(0).state, pool.fileno)
 
 
@@ -224,11 +226,12 @@ def test_everything_that_cannot_be_opened_is_named(pool: Pool, port: int) -> Non
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind(("0.0.0.0", port))  # noqa: S104 - nothing sends to it
         with pytest.raises(WorkerFailed) as caught:
-            pool.prepare([receiver(port), receiver(port, 1, cpu=4095)])
+            pool.prepare([receiver(port), receiver(port, 1, cpu=4095)], "lo")
 
     cpus = sorted(os.sched_getaffinity(0))
     assert (
         f"right.receiver0: socket 0.0.0.0:{port}: Address already in use; "
+        "find what uses it (`ss -nap`), or choose another port; "
         f"right.receiver1: CPU 4095: Invalid argument; the agent may run on {cpus}"
     ) == caught.value.message
     assert "none" == pool.sample(0).state
@@ -238,55 +241,59 @@ def test_an_address_that_is_not_ours_is_named(pool: Pool) -> None:
     """A sender that cannot bind its source names the whole flow."""
     flow = FlowSpec(0, "192.0.2.1", 65400, "127.0.0.1", 9)
     with pytest.raises(WorkerFailed) as caught:
-        pool.prepare([sender(flows=(flow,))])
+        pool.prepare([sender(flows=(flow,))], "lo")
 
     assert (
-        "left.sender0: socket 192.0.2.1:65400 → 127.0.0.1:9: Cannot assign requested address"
+        "left.sender0: socket 192.0.2.1:65400 → 127.0.0.1:9: Cannot assign requested address; "
+        "check `ip address` there"
     ) == caught.value.message
 
 
 def test_both_roles_in_one_namespace_are_refused(pool: Pool, port: int) -> None:
     """The kernel would send by lo and no network would be measured."""
     with pytest.raises(SafetyError):
-        pool.prepare([sender(), receiver(port)])
+        pool.prepare([sender(), receiver(port)], "lo")
 
 
 def test_a_loop_that_refuses_its_config_fails_the_phase(pool: Pool) -> None:
-    """What C returns is told with the worker's name: no datagram is larger than 65507 B."""
-    pool.prepare([sender(traffic=Traffic(size_bytes=65536))])
+    """The failure names the worker, the field and what it may be: UDP's length has 16 bits."""
+    pool.prepare([sender(traffic=Traffic(size_bytes=65536))], "lo")
     pool.start(phase())
     until("failed", lambda: pool.sample(0).state == "failed")
 
     error = pool.sample(0).error
     assert error is not None
     assert (
-        "left.sender0: its loop ended with Invalid argument (errno 22)",
+        (
+            "left.sender0: its loop refuses its config: "
+            "ub_send: size_bytes: 65536; allowed: 0 to 65535; report it"
+        ),
         "WorkerFailed",
         "right",
     ) == (error["message"], error["kind"], error["host"])
 
 
-def test_a_bug_in_a_worker_ends_its_process_with_its_last_words(pool: Pool) -> None:
+def test_a_bug_in_a_worker_ends_its_process_with_its_last_words(pool: Pool, port: int) -> None:
     """A thread that fails unforeseen takes the process along, and the agent tells why."""
-    pool.prepare([sender(send=Send(call="carrier pigeon"))])  # type: ignore[arg-type]
+    pool.prepare([receiver(port, receive=Receive(wait="pigeon"))], "lo")
     pool.start(phase())
     until("failed", lambda: pool.sample(0).state == "failed")
 
     error = pool.sample(0).error
     assert error is not None
     assert error["message"].startswith("the worker process ended by itself with status 1: ")
-    assert error["message"].endswith("KeyError: 'carrier pigeon'")
+    assert error["message"].endswith("KeyError: 'pigeon'; report it if it comes again")
 
 
 def test_a_killed_process_is_a_failure(pool: Pool, port: int) -> None:
     """A worker process that dies is noticed, and nothing can be started with it."""
-    prepared = pool.prepare([receiver(port)])
+    prepared = pool.prepare([receiver(port)], "lo")
     os.kill(prepared[0].pid, signal.SIGKILL)
     until("failed", lambda: pool.sample(0).state == "failed")
 
     assert {
         "kind": "WorkerFailed",
-        "message": "the worker process ended by itself with signal 9",
+        "message": f"the worker process ended by itself with signal 9{WHY}",
         "host": "right",
     } == pool.sample(0).error
     with pytest.raises(WorkerFailed):
@@ -296,18 +303,18 @@ def test_a_killed_process_is_a_failure(pool: Pool, port: int) -> None:
 
 def test_a_process_that_dies_under_an_order_is_a_failure(pool: Pool, port: int) -> None:
     """A start that meets a dead process says how it ended, not that a pipe broke."""
-    prepared = pool.prepare([receiver(port)])
+    prepared = pool.prepare([receiver(port)], "lo")
     os.kill(prepared[0].pid, signal.SIGKILL)
     until("process gone", lambda: gone(prepared[0].pid))
 
     with pytest.raises(WorkerFailed) as caught:
         pool.start(phase())
-    assert "the worker process ended by itself with signal 9" == caught.value.message
+    assert f"the worker process ended by itself with signal 9{WHY}" == caught.value.message
 
 
 def test_a_stuck_process_is_given_up_and_killed(pool: Pool, port: int) -> None:
     """An answer that does not come in time is told as such, and close does not wait for ever."""
-    prepared = pool.prepare([receiver(port)])
+    prepared = pool.prepare([receiver(port)], "lo")
     os.kill(prepared[0].pid, signal.SIGSTOP)
 
     with pytest.raises(DeadlineExceeded) as caught:
@@ -324,7 +331,7 @@ def test_a_start_needs_workers_at_rest(pool: Pool, port: int) -> None:
         pool.start(phase())
     assert "start: there are no workers; prepare them first" == caught.value.message
 
-    pool.prepare([receiver(port)])
+    pool.prepare([receiver(port)], "lo")
     pool.start(phase())
     with pytest.raises(WorkerFailed) as caught:
         pool.start(phase())
@@ -333,7 +340,7 @@ def test_a_start_needs_workers_at_rest(pool: Pool, port: int) -> None:
 
 def test_close_frees_the_port(pool: Pool, port: int) -> None:
     """Once closed, also out of a running loop, process and socket are gone."""
-    prepared = pool.prepare([receiver(port)])
+    prepared = pool.prepare([receiver(port)], "lo")
     pool.start(phase())
     pool.close()
 
@@ -344,16 +351,16 @@ def test_close_frees_the_port(pool: Pool, port: int) -> None:
 
 def test_a_worker_process_serves_the_agent_that_started_it_alone() -> None:
     """Where the agent died before the process could ask to die with it, it ends by itself."""
-    plan = json.dumps({"agent_pid": 1}).encode() + b"\n"
-    command = [sys.executable, "-m", "udpbench.agent.workers"]
-    ended = subprocess.run(command, input=plan, capture_output=True, check=False, timeout=10)
+    first = json.dumps({"agent_pid": 1}).encode() + b"\n"
+    command = [sys.executable, "-m", "udpbench.agent.workers.process"]
+    ended = subprocess.run(command, input=first, capture_output=True, check=False, timeout=10)
 
     assert (1, b"") == (ended.returncode, ended.stdout)
 
 
 def test_a_worker_has_the_priority_that_was_asked_for(pool: Pool, port: int) -> None:
     """Its own thread has it, and not the process that speaks with the agent."""
-    (ready,) = pool.prepare([receiver(port, receive=Receive(priority="nice 7"))])
+    (ready,) = pool.prepare([receiver(port, receive=Receive(priority="nice 7"))], "lo")
     threads = Path(f"/proc/{ready.pid}/task").iterdir()
     nice = [os.getpriority(os.PRIO_PROCESS, int(thread.name)) for thread in threads]
     assert 1 == nice.count(7)

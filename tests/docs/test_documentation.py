@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sampled import sampled
 
+from udpbench.analysis.readiness import READINESS
 from udpbench.definition.load import load_experiments, schema
-from udpbench.model import LEDGER_STAGES
+from udpbench.errors import PRECEDENCE, YES
+from udpbench.model import LEDGER_STAGES, SYSCTLS
+from udpbench.setting_kinds import SETTING_KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
@@ -22,6 +26,7 @@ COMMAND = re.compile(r"^    ((?:udpbench|pytest) .*?)(?:\s+# (.*))?$", re.MULTIL
 NAMED_BLOCK = re.compile(r"^```(?:yaml|python)\n(# (\S+)\n.*?)^```", re.MULTILINE | re.DOTALL)
 PLUGIN = [] if "udpbench" in entry_points(group="pytest11").names else ["-pudpbench.pytest_plugin"]
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+KERNEL_FACT = re.compile(r"docs/kernel\.md,\s+([\w\s]+)")
 PLUGIN_SOURCE = ROOT / "udpbench" / "pytest_plugin.py"
 CHECKS = ("lint", "types", "unit", "agent", "native", "lab", "docs", "bench")
 
@@ -52,11 +57,36 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [] == broken
 
 
-def test_every_verb_is_in_the_readme() -> None:
+def test_every_fact_of_the_kernel_that_code_cites_is_written_down() -> None:
+    """By the heading under which it stands."""
+    headings = re.findall(r"^## (.*)$", (ROOT / "docs" / "kernel.md").read_text(), re.MULTILINE)
+    cited = {
+        " ".join(heading.split())
+        for room in ("udpbench", "tests/agent")
+        for file in (ROOT / room).rglob("*.py")
+        for heading in KERNEL_FACT.findall(file.read_text())
+    }
+    assert sorted(headings) == sorted(cited)
+
+
+def test_every_verb_is_in_the_first_experiment() -> None:
     """No verb of the command line is left for the reader to find."""
-    readme = (ROOT / "README.md").read_text()
+    page = (ROOT / "docs" / "first-experiment.md").read_text()
     assert len(verbs()) >= 6
-    assert [] == [verb for verb in verbs() if f"udpbench {verb}" not in readme]
+    assert [] == [verb for verb in verbs() if f"udpbench {verb}" not in page]
+
+
+def test_the_readme_links_to_every_page() -> None:
+    """The rest is one click away."""
+    linked = set(LINK.findall((ROOT / "README.md").read_text()))
+    assert [] == [
+        page.name for page in (ROOT / "docs").glob("*.md") if f"docs/{page.name}" not in linked
+    ]
+
+
+def test_the_readme_counts_the_stages() -> None:
+    """As many as the ledger has."""
+    assert f" one of {len(LEDGER_STAGES)} stages" in (ROOT / "README.md").read_text()
 
 
 def test_every_check_by_name_is_in_contributing() -> None:
@@ -72,6 +102,22 @@ def test_every_key_is_documented() -> None:
     known = {word for span in spans for word in re.findall(r"[a-z0-9][a-z0-9_-]*", span)}
     assert len(keys_of(schema())) > 100
     assert [] == sorted(keys_of(schema()) - known)
+
+
+def test_every_sysctl_that_may_be_set_is_documented() -> None:
+    """Beside those of the network, which the page names as a whole."""
+    page = (ROOT / "docs" / "settings.md").read_text()
+    assert [] == [name for name in ("net.*", *SYSCTLS) if f"`{name}`" not in page]
+
+
+def test_the_kinds_of_setting_are_documented() -> None:
+    """The page's table is that of the leaf, row by row."""
+    page = (ROOT / "docs" / "settings.md").read_text()
+    rows = [
+        f"| `{kind.name}` | {kind.scope} | `{kind.target}` | {kind.value} | {kind.meaning} |\n"
+        for kind in SETTING_KINDS.values()
+    ]
+    assert f"|---|---|---|---|---|\n{''.join(rows)}\n" in page
 
 
 def keys_of(part: Any) -> set[str]:
@@ -94,21 +140,40 @@ def test_every_option_and_verb_is_in_the_page_of_commands() -> None:
     assert found == set(re.findall(r"`(--[a-z-]+)", page))
 
 
+def test_every_exit_code_is_in_the_page_of_commands() -> None:
+    """And which of several a run ends with."""
+    page = (ROOT / "docs" / "commands.md").read_text()
+    assert sorted((YES, *PRECEDENCE)) == [
+        int(code) for code in re.findall(r"^\| (\d+) \|", page, re.M)
+    ]
+    first, second, *others = PRECEDENCE
+    text = ", ".join(str(code) for code in others)
+    assert f"{first} outranks {second}, then {text}." in page
+
+
+def test_every_check_of_doctor_is_in_the_page_of_commands() -> None:
+    """In the row of its severity."""
+    page = (ROOT / "docs" / "commands.md").read_text()
+    for check in READINESS:
+        rows = re.findall(rf"^\| {check.severity}.*", page, re.MULTILINE)
+        assert f"`{check.name}`" in "".join(rows)
+
+
 def test_every_option_of_the_plugin_is_in_its_page() -> None:
     """Options and ini keys, as the plugin asks pytest for them."""
-    asked = re.compile(r"--udpbench-[a-z]+|udpbench_(?:files|wait)\b")
+    asked = re.compile(r"--udpbench-[a-z]+|udpbench_(?:files|wait|baseline|margin)\b")
     page = set(asked.findall((ROOT / "docs" / "pytest.md").read_text()))
     ours = re.findall(r'"(--udpbench-[a-z]+|udpbench_[a-z]+)",', PLUGIN_SOURCE.read_text())
-    assert {"--udpbench-lab", "--udpbench-out", "udpbench_files", "udpbench_wait"} == set(ours)
+    options = {"--udpbench-lab", "--udpbench-out", "--udpbench-baseline", "--udpbench-margin"}
+    ini = {"udpbench_files", "udpbench_wait", "udpbench_baseline", "udpbench_margin"}
+    assert options | ini == set(ours)
     assert set(ours) == page
 
 
-def test_the_picture_of_the_readme_has_every_stage() -> None:
+def test_the_picture_of_the_way_has_every_stage() -> None:
     """The packet's way is whole, and each of its stages is explained."""
-    section = (
-        (ROOT / "README.md").read_text().partition("## The packet's way")[2].partition("## ")[0]
-    )
     stages = (ROOT / "docs" / "ledger.md").read_text()
+    section = stages.partition("## The packet's way")[2].partition("## ")[0]
     assert [] == [stage for stage in LEDGER_STAGES if not re.search(rf"\b{stage}\b", section)]
     assert [] == [stage for stage in LEDGER_STAGES if f"`{stage}`" not in stages]
 
@@ -125,8 +190,18 @@ def verbs() -> list[str]:
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("page", ["README.md", "docs/pytest.md"])
-def test_a_new_user_can_follow_the_page(page: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("page", "count"),
+    sampled(
+        [
+            ("docs/first-experiment.md", 1),
+            ("docs/first-experiment.md", None),
+            ("docs/pytest.md", None),
+        ],
+        [("docs/first-experiment.md", 1)],
+    ),
+)
+def test_a_new_user_can_follow_the_page(page: str, count: int | None, tmp_path: Path) -> None:
     """Files as they are shown, then the commands in their order, each with the exit code it says."""
     if os.geteuid() != 0:
         if os.environ.get("UDPBENCH_REQUIRE_LAB"):
@@ -135,9 +210,9 @@ def test_a_new_user_can_follow_the_page(page: str, tmp_path: Path) -> None:
     text = (ROOT / page).read_text()
     for block, name in NAMED_BLOCK.findall(text):
         (tmp_path / name).write_text(block)
-    found = COMMAND.findall(text)
-    assert len(found) >= 3
-    for command, comment in found:
+    commands = COMMAND.findall(text)
+    assert len(commands) >= 3
+    for command, comment in commands[:count]:
         wanted = re.match(r"exit (\d+)", comment)
         program, *words = command.split()
         plugin = PLUGIN if program == "pytest" else []

@@ -14,8 +14,9 @@ from typing import Any
 
 from udpbench.analysis.judge import judge
 from udpbench.control.run import RunOptions, run
-from udpbench.definition.faults import FAULT_PORTS, impossible
+from udpbench.definition.lab_rules import refuse_together
 from udpbench.definition.load import load_experiment_data, load_lab
+from udpbench.definition.losses import LOSS_PORTS
 from udpbench.errors import InputError
 from udpbench.model import Experiment, Result, TrialRecord
 from udpbench.records import RunHeader, RunWriter, now_utc, read_run
@@ -29,7 +30,7 @@ def drawn(chance: random.Random) -> dict[str, Any]:
     """Return the data of one random experiment of one trial; not every one makes sense."""
     size = chance.choice(SIZES)
     gso = chance.choice(("off", "off", min(chance.randint(2, 60), MESSAGE_BYTES // size)))
-    stages = chance.sample(sorted(FAULT_PORTS), chance.randint(0, 6))
+    stages = chance.sample(sorted(LOSS_PORTS), chance.randint(0, 6))
     count = chance.randint(200, 3000)
     receive: dict[str, Any] = {"gro": chance.random() < 0.3}
     if chance.random() < 0.4:
@@ -51,7 +52,7 @@ def drawn(chance: random.Random) -> dict[str, Any]:
         "send": send,
         "receive": receive,
         "settings": {"receiver": {"link": {"receive": chance.choice(("napi", "rps", "inline"))}}},
-        "faults": {stage: chance.randint(1, 300) for stage in stages},
+        "losses": {stage: chance.randint(1, 300) for stage in stages},
         "duration": "20s",
         "warmup": "0s",
         "repetitions": 1,
@@ -67,7 +68,7 @@ def trials(seed: int, count: int) -> list[Experiment]:
         data = drawn(chance)
         try:
             experiment = load_experiment_data(data, f"{len(found) + 1:03d}")
-            impossible([experiment], lab)
+            refuse_together([experiment], lab)
         except InputError:
             continue
         found.append(experiment)
@@ -86,18 +87,18 @@ def ran(seed: int, count: int, folder: Path) -> list[tuple[TrialRecord, Result]]
 def complaint(record: TrialRecord, result: Result) -> str | None:
     """Return what is wrong with a trial's ledger; None where it closes.
 
-    Every stage with a fault must have at least what was lost there on purpose.
+    Every stage with a loss must have at least what was lost there on purpose.
     """
     trial = record.trial
     how = {"traffic": trial.traffic, "send": trial.send, "receive": trial.receive}
-    name = f"{trial.name}: {how}, {trial.settings}, faults {trial.faults}"
+    name = f"{trial.name}: {how}, {trial.settings}, losses {trial.losses}"
     if result.ledger is None:
         return f"{name}: {record.status}: {record.error}"
     if result.unaccounted != 0:
         lines = {one.stage: one.packets for one in result.ledger.entries if one.packets != 0}
         return f"{name}: {lines}, unaccounted {result.unaccounted}"
     for entry in result.ledger.entries:
-        wanted = trial.faults.get(entry.stage, 0)
+        wanted = trial.losses.get(entry.stage, 0)
         # GRO may have merged them: then they are within an interval.
         most = entry.at_most if entry.at_most is not None else entry.packets
         if most is None or most < wanted:

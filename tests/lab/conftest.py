@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from udpbench.analysis.checks import cpu_checks
+
 REQUIRED = "UDPBENCH_REQUIRE_LAB"
 
 
@@ -32,3 +34,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("lab"):
             item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest.fixture(autouse=True)
+def shared_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Believe rates and times whoever else uses the CPUs: tests are about something else.
+
+    Only where a test judges what it measured in its own process; test_cpus.py has the real limits.
+    """
+    monkeypatch.setattr(cpu_checks, "STRUCK", 1.0)

@@ -23,8 +23,6 @@ import psutil
 import settings_fixture
 from ssh_hosts import Pair
 
-ALL = "UDPBENCH_ALL_DEATHS"
-"""Set in the environment, every case is run."""
 Victim = Literal[
     "controller", "stopped", "agent", "guardian", "worker", "connection", "link", "way"
 ]
@@ -463,10 +461,10 @@ class Scene:
         self.one(self.place.victim, "serve").process.kill()
 
     def _hit_guardian(self) -> None:
-        self.one(self.place.victim, "guardian").process.kill()
+        self.one(self.place.victim, "settings.guardian").process.kill()
 
     def _hit_worker(self) -> None:
-        self.one(self.place.receiver, "workers").process.kill()
+        self.one(self.place.receiver, "workers.process").process.kill()
 
     def _hit_connection(self) -> None:
         """Kill the sshd that carries it, the parent of the agent; another one may be made."""

@@ -156,7 +156,7 @@ def visible() -> dict[str, str]:
 
 def threads() -> str:
     """Return where this namespace's NAPI threads may run; those of others are listed beside them."""
-    from udpbench.agent.host import Host
+    from udpbench.agent.host.system import Host
 
     host = Host()
     napis = [napi for name in host.listdir("/sys/class/net") for napi in host.napis(name)]
@@ -178,10 +178,10 @@ class Server:
 
     def open(self, run: str, guarded: bool = False) -> dict[str, Any]:
         """Make an engine, and a guardian if asked."""
-        from udpbench.agent.guardian import Guardian
-        from udpbench.agent.host import Host
-        from udpbench.agent.journal import Journal
+        from udpbench.agent.host.system import Host
         from udpbench.agent.settings.engine import Engine
+        from udpbench.agent.settings.guardian import Guardian
+        from udpbench.agent.settings.journal import Journal
 
         host = Host()
         journal = Journal(host, run)
@@ -217,7 +217,7 @@ class Server:
 
     def counted(self) -> dict[str, int]:
         """Return the packets of the rules of udpbench."""
-        from udpbench.agent.host import Host
+        from udpbench.agent.host.system import Host
         from udpbench.agent.settings.firewall import rule_packets
 
         return rule_packets(Host())
@@ -229,25 +229,25 @@ class Server:
             (folder / name).symlink_to(str(shutil.which(name)))
         for name, path in links.items():
             (folder / name.replace("_", "-")).symlink_to(path)
-        host_module = sys.modules["udpbench.agent.host"]
+        host_module = sys.modules["udpbench.agent.host.system"]
         host_module.PROGRAM_FOLDERS = ()
         os.environ["PATH"] = str(folder)
 
     def flap(self, interface: str) -> None:
         """Take a link down and up, as a driver does that sets its rings."""
-        from udpbench.agent.host import Host
-        from udpbench.agent.settings.disruption import ridden_out
+        from udpbench.agent.host.system import Host
+        from udpbench.agent.settings.link_flap import restored_link
 
-        with ridden_out(Host(), interface):
+        with restored_link(Host(), interface):
             shell(f"ip link set {interface} down && ip link set {interface} up")
 
     def unplugged(self, interface: str, peer_pid: int) -> None:
         """Lose the other end under way, with a short patience."""
-        from udpbench.agent.host import Host
-        from udpbench.agent.settings import disruption
+        from udpbench.agent.host.system import Host
+        from udpbench.agent.settings import link_flap
 
-        disruption.CARRIER_DEADLINE_S = 0.3
-        with disruption.ridden_out(Host(), interface):
+        link_flap.CARRIER_DEADLINE_S = 0.3
+        with link_flap.restored_link(Host(), interface):
             shell(f"nsenter --target={peer_pid} --net ip link set send0 down")
 
     def arriving(self, ports: list[int]) -> list[int]:
@@ -281,7 +281,7 @@ class Server:
 
     def settled(self, interface: str) -> None:
         """Wait until the kernel has made what it makes by itself when a carrier is there."""
-        from udpbench.agent.host import Host
+        from udpbench.agent.host.system import Host
 
         made = f"ip -6 route show table local dev {interface} | grep -q ff00::/8"
 

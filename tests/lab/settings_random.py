@@ -13,9 +13,9 @@ from typing import Any
 
 from settings_fixture import COUNTED, QUEUE_FILES, shell
 
-from udpbench.agent.host import Done, Host
-from udpbench.agent.journal import Journal
+from udpbench.agent.host.system import Done, Host
 from udpbench.agent.settings.engine import Engine
+from udpbench.agent.settings.journal import Journal
 from udpbench.errors import RestoreError, SettingRefused
 from udpbench.model import Setting
 

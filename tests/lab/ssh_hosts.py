@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,10 +22,13 @@ import pytest
 SSHD = "/usr/sbin/sshd"
 NETWORK = "192.168.254"
 HOLD_S = 600
+DEADLINE_S = 60.0
 USER = "bench"
 USER_ID = 23456
 PYTHON = "/run/python"
 """On each host: the interpreter of the tests, with the very udpbench that is tested."""
+SUDO_RULE = f"NOPASSWD: {PYTHON} -m udpbench.agent.serve, {PYTHON} -m udpbench.agent.reconnect *"
+"""As docs/hosts.md advises it."""
 ROOT = Path(__file__).parents[2]
 HOLDER = f"""
 set -e
@@ -239,3 +243,31 @@ def allow_sudo(host: SshHost, rule: str) -> None:
         f"echo {shlex.quote(line)} > /etc/sudoers.d/udpbench && chmod 440 /etc/sudoers.d/udpbench"
     )
     host.run("sh", "-c", text)
+
+
+@contextmanager
+def listening(*servers: tuple[SshHost, str]) -> Iterator[None]:
+    """Run sshd as a daemon on an address of each host; ended with the block."""
+    started = []
+    try:
+        for host, address in servers:
+            options = ("-D", "-e", "-f", str(host.sshd_config), "-o", f"ListenAddress={address}")
+            log = (host.folder / "log").open("wb")
+            started.append(subprocess.Popen(host.inside(SSHD, *options), stderr=log))
+            log.close()
+        for host, address in servers:
+            await_port(host, address)
+        yield
+    finally:
+        for one in started:
+            one.terminate()
+            one.wait()
+
+
+def await_port(host: SshHost, address: str) -> None:
+    """Wait until somebody listens on port 22 of an address."""
+    program = "import socket, sys; socket.create_connection((sys.argv[1], 22), 5).close()"
+    command = host.inside(sys.executable, "-c", program, address)
+    deadline = time.monotonic() + DEADLINE_S
+    while subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode != 0:
+        assert time.monotonic() < deadline, (host.folder / "log").read_text()

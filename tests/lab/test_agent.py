@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -9,14 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, cast
 
 import pytest
+from sampled import sampled
 
 from udpbench.model import (
     Facts,
     FlowSpec,
+    LossSpec,
     Receive,
     Scope,
     Send,
@@ -28,6 +32,7 @@ from udpbench.model import (
 from udpbench.protocol import (
     PROTOCOL,
     SampleReply,
+    Use,
     build_id,
     decode,
     encode,
@@ -36,6 +41,7 @@ from udpbench.protocol import (
 )
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces; run it as root"),
 ]
@@ -73,10 +79,14 @@ class Agent:
         return reply.get("result", reply.get("error"))
 
     def hello(
-        self, run: str = "test", scopes: Sequence[Scope] = ("namespace",), lease_s: int = 60
+        self,
+        run: str = "test",
+        scopes: Sequence[Scope] = ("namespace",),
+        lease_s: int = 60,
+        use: Use = "alone",
     ) -> Any:
-        """Greet the agent."""
-        return self.ask(
+        """Greet the agent and take its host; return what it says of both."""
+        hello = self.done(
             "hello",
             host=self.name,
             run=run,
@@ -85,6 +95,7 @@ class Agent:
             lease_ns=lease_s * SECOND_NS,
             scopes=scopes,
         )
+        return {**hello, **self.ask("take", use=use)}
 
     def done(self, verb: str, **args: Any) -> Any:
         """Return the result of a request that must not fail."""
@@ -247,6 +258,106 @@ def test_a_socket_that_nobody_reads_loses_what_the_ledger_finds(pair: tuple[Agen
     assert PACKETS == quiet.stats[0].counts["received_packets"] + drops
 
 
+NOBODY = "192.0.2.9"
+COUNTER = (
+    "add table inet seen; add counter inet seen loads; "
+    "add chain inet seen out { type filter hook output priority 0; }; "
+    "add rule inet seen out oifname other0 meta l4proto udp counter name loads"
+)
+
+
+def inside(agent: Agent, *command: str) -> str:
+    """Return what a command prints in an agent's network namespace."""
+    with Path(f"/proc/{agent.process.pid}/ns/net").open() as held:
+        return in_namespace(held.fileno(), *command)
+
+
+def turned_away(left: Agent) -> None:
+    """Give the sender's namespace another way to everywhere, by an interface beside the lab's."""
+    for words in (
+        "link add other0 type veth peer other1",
+        "address add 192.0.2.1/24 dev other0",
+        "address add 2001:db8::1/64 dev other0 nodad",
+        "link set other1 up",
+        "link set other0 up",
+        f"neighbour add {NOBODY} lladdr 02:00:00:00:00:09 dev other0",
+        "neighbour add 2001:db8::9 lladdr 02:00:00:00:00:09 dev other0",
+        f"route add default via {NOBODY}",
+        "-6 route add default via 2001:db8::9",
+    ):
+        inside(left, "ip", *words.split())
+    inside(left, "nft", COUNTER)
+
+
+def elsewhere(left: Agent) -> int:
+    """Return the UDP datagrams that left by the other interface."""
+    counted = inside(left, "nft", "list", "counter", "inet", "seen", "loads")
+    return int(counted.split("packets ")[1].split()[0])
+
+
+@pytest.mark.parametrize("family", sampled([4, 6], [6]))
+def test_no_packet_leaves_by_another_interface(pair: tuple[Agent, Agent], family: int) -> None:
+    """The lab's goes down under way: every send fails from then on, and is counted by its errno."""
+    left, right = pair
+    source, destination = {4: (SENDER, RECEIVER), 6: ("fd00::30", "fd00::1")}[family]
+    for agent, interface, address in ((left, "send0", source), (right, "receive0", destination)):
+        if family == 6:
+            add = ("ip", "address", "add", f"{address}/64", "dev", interface, "nodad")
+            inside(agent, *add)
+    turned_away(left)
+    flow = FlowSpec(0, source, 65400, destination, 4321)
+    traffic = Traffic(family=family)  # type: ignore[arg-type]
+    base = replace(sender(), flows=(flow,), traffic=traffic, rate_pps=20_000, count_packets=None)
+    listening = replace(receiver(), flows=(flow,), traffic=traffic)
+    right.done("prepare", interface="receive0", workers=[listening])
+    left.done("prepare", interface="send0", workers=[base])
+    at_ns = time.monotonic_ns()
+    for agent in (right, left):
+        agent.done("start", phase="measured", tag=1, at_ns=at_ns, duration_ns=20 * SECOND_NS)
+    until(right, "reached", lambda reply: reply.stats[0].counts["received_packets"] > 100)
+    inside(left, "ip", "link", "set", "send0", "down")
+    failed = until(left, "failing", lambda reply: reply.stats[0].counts["other_errors"] > 1000)
+    left.done("stop")
+    failed = until(left, "done", lambda reply: reply.state == "done")
+    right.done("stop")
+
+    counts = failed.stats[0].counts
+    assert (0, errno.ENETUNREACH) == (elsewhere(left), counts["last_errno"])
+    assert counts["attempted_packets"] == counts["sent_packets"] + counts["other_errors"]
+
+
+@pytest.mark.parametrize("stage", sampled(["udp_no_port", "rx_ip"], ["rx_ip"]))
+def test_no_loss_made_on_purpose_leaves_by_another_interface(
+    pair: tuple[Agent, Agent], stage: str
+) -> None:
+    """By a UDP socket or as a frame: what cannot be sent is counted as unsent."""
+    left, _ = pair
+    turned_away(left)
+    macs = ("02:00:00:00:00:02", "02:00:00:00:00:01")
+    spec = LossSpec(stage, 10, 1, 100, 4, SENDER, RECEIVER, 64112, *macs, gro=False)
+    left.done("expect_losses", interface="send0", role="sender", losses=[spec])
+    inside(left, "ip", "link", "set", "send0", "down")
+    counts = left.done("send_losses", stage=stage)["counts"]
+    gone = errno.ENETUNREACH if stage == "udp_no_port" else errno.ENETDOWN
+    assert (0, 10, 0) == (elsewhere(left), counts["attempted_packets"], counts["sent_packets"])
+    assert (10, gone) == (counts["other_errors"], counts["last_errno"])
+
+
+def test_a_gateway_is_for_the_networks_that_the_lab_routes(pair: tuple[Agent, Agent]) -> None:
+    """A receiver that names its own addresses could else name anybody's."""
+    left, _ = pair
+    far = "203.0.113.7"
+    inside(left, "ip", "route", "add", "default", "via", RECEIVER)
+    for routed in ([], ["198.51.100.0/24"]):
+        asked = {"interface": "send0", "workers": [sender(far)], "routed": routed}
+        error = left.ask("prepare", **asked)
+        assert "SafetyError" == error["kind"]
+        assert f"{SENDER} → {far}: by gateway {RECEIVER}, which a host that" in error["message"]
+    for known in (None, ["203.0.113.0/24"]):
+        left.done("prepare", interface="send0", workers=[sender(far)], routed=known)
+    left.done("prepare", interface="send0", workers=[sender()], routed=[])
+
+
 def test_facts_are_those_of_the_namespace(pair: tuple[Agent, Agent]) -> None:
     """Sysfs and netlink show the pair that was made in this namespace alone."""
     _, right = pair
@@ -296,25 +407,20 @@ def test_the_machines_counters_are_the_machine_agents(start: Callable[..., Agent
     }
 
 
-@pytest.mark.parametrize(
-    ("destination", "reason"),
-    [
-        (SENDER, "a local address"),
-        ("198.18.0.255", "a broadcast address"),
-        ("224.0.0.1", "a multicast address"),
-        ("203.0.113.1", "no route (Network is unreachable)"),
-    ],
-)
-def test_nothing_is_sent_without_a_proven_route(
-    pair: tuple[Agent, Agent], destination: str, reason: str
-) -> None:
+def test_nothing_is_sent_without_a_proven_route(pair: tuple[Agent, Agent]) -> None:
     """A wrong destination is refused at prepare, with its reason, and no worker is made."""
     left, _ = pair
-    error = left.ask("prepare", interface="send0", workers=[sender(destination)])
-
-    assert "SafetyError" == error["kind"]
-    assert f"{SENDER} → {destination}: {reason}" in error["message"]
-    assert "none" == sample(left).state
+    reasons = {
+        SENDER: "a local address",
+        "198.18.0.255": "a broadcast address",
+        "224.0.0.1": "a multicast address",
+        "203.0.113.1": "no route (Network is unreachable)",
+    }
+    for destination, reason in reasons.items():
+        error = left.ask("prepare", interface="send0", workers=[sender(destination)])
+        assert "SafetyError" == error["kind"]
+        assert f"{SENDER} → {destination}: {reason}" in error["message"]
+        assert "none" == sample(left).state
 
 
 def test_a_route_by_another_interface_is_refused(pair: tuple[Agent, Agent]) -> None:
@@ -392,7 +498,10 @@ def test_an_agent_that_cannot_settle_says_so() -> None:
     assert (
         3,
         b"",
-        "udpbench agent: not started: [Errno 1] mount of sysfs: Operation not permitted: '/sys'\n",
+        (
+            "udpbench agent: not started: /sys: mount of sysfs: Operation not permitted; "
+            "give this user the permission, or run as root\n"
+        ),
     ) == (ran.returncode, ran.stdout, ran.stderr.decode())
 
 
@@ -447,36 +556,34 @@ def test_a_dead_guardian_is_replaced(start: Callable[..., Agent]) -> None:
 
 
 def test_a_namespace_belongs_to_one_run(start: Callable[..., Agent]) -> None:
-    """A second run is refused at hello, with the first one's name, until that has ended."""
+    """A second run is told who has it, until that has ended, however it ends."""
     first = start("left", *OWN_NAMESPACE)
     first.hello("one")
     enter = ("nsenter", f"--net=/proc/{first.process.pid}/ns/net")
     second = start("left", *enter)
-    refused = second.hello("two")
-    assert (
-        "HelloRefused",
-        f"the namespace is held by run one (pid {first.process.pid}); let that run end first",
-    ) == (refused["kind"], refused["message"])
+    told = second.hello("two", use="shared")
+    assert (f"run one (pid {first.process.pid})", "namespace") == (told["held_by"], told["lock"])
 
     first.process.kill()
     first.process.wait(DEADLINE_S)
-    assert "pid" in second.hello("two")
+    assert {"held_by": None, "lock": None, "left_behind": []} == second.done("take", use="alone")
 
 
 def test_a_machine_changes_under_one_run_alone(start: Callable[..., Agent]) -> None:
-    """A setting of machine scope is refused while another run shares the machine."""
-    first = start("left", *OWN_NAMESPACE)
-    first.hello("one", ("machine",))
-    second = start("right", "nsenter", f"--net=/proc/{first.process.pid}/ns/net")
-    second.hello("two", ("machine",))
+    """Whichever namespaces they are in: of those that share it one changes it at a time."""
+    first, second = start("left", *OWN_NAMESPACE), start("right", *OWN_NAMESPACE)
+    for agent, run in ((first, "one"), (second, "two")):
+        assert agent.hello(run, ("machine",), use="shared")["held_by"] is None
     setting = Setting("sysctl", "net.ipv4.ip_default_ttl", 33, "machine")
-    refused = first.ask("apply", settings=[setting])
-
-    assert "SettingRefused" == refused["kind"]
-    assert f"held by run two (pid {second.process.pid})" in refused["message"]
-    second.requests.close()
-    second.process.wait(DEADLINE_S)
     assert 33 == first.done("apply", settings=[setting])[0]["after"]
+    refused = second.ask("apply", settings=[setting])
+    expected = f"run one (pid {first.process.pid}) has the machine's settings; run one at a time"
+    assert ("SettingRefused", expected) == (refused["kind"], refused["message"])
+    assert [f"run two (pid {second.process.pid})"] == first.done("others")
+
+    first.requests.close()
+    first.process.wait(DEADLINE_S)
+    assert 33 == second.done("apply", settings=[setting])[0]["after"]
 
 
 def test_an_agent_without_root_has_a_run_folder_of_its_own(start: Callable[..., Agent]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sampled import sampled
+
+from udpbench.analysis.readiness import worst
+from udpbench.definition.load import load_lab
+from udpbench.records import read_run
+from udpbench.report.summary import hosts_of
 
 pytestmark = [
     pytest.mark.lab,
@@ -19,6 +27,8 @@ pytestmark = [
 ]
 
 LIMIT_S = 60.0
+STRANGER = 54321
+"""Of nobody here."""
 SHORT = ("--set", "duration=400ms", "--set", "warmup=100ms", "--set", "repetitions=1")
 
 
@@ -89,6 +99,10 @@ def test_smoke_runs_shows_and_reports(tmp_path: Path) -> None:
     for part in ("Do 32-byte datagrams arrive", "results", "ledger", "yes", "run folder: run"):
         assert part in out
     assert (tmp_path / "run" / "report.pdf").read_bytes().startswith(b"%PDF")
+    facts = hosts_of(read_run(tmp_path / "run").records).values()
+    spoiling = worst(facts, load_lab("local"))
+    assert bool(spoiling) == ("worst first; all of it: udpbench doctor\n" in out)
+    assert [] == [one.check for one in spoiling if one.what not in out]
     (trial,) = result(tmp_path, "run")["trials"]
     placed = sum(entry["packets"] or 0 for entry in trial["ledger"])
     assert 0 == trial["unaccounted"]
@@ -108,6 +122,21 @@ def test_a_plan_changes_nothing(tmp_path: Path) -> None:
     assert (set(), []) == (namespaces() - spaces, list(tmp_path.iterdir()))
 
 
+def test_doctor_reads_the_machine_and_changes_nothing(tmp_path: Path) -> None:
+    """Every check of the machine is answered, the exit code says whether all are ready."""
+    before = state()
+    code, out, err = done(tmp_path, "doctor", "--json")
+    assert "" == err
+    said = json.loads(out)
+    assert (not said["ready"]) == bool(code)
+    assert {"machine"} == {check["host"] for check in said["checks"]}
+    answers = {check["check"]: check["status"] for check in said["checks"]}
+    read = {"steal", "busy", "irqbalance", "clocksource", "rights", "buffer_limit"}
+    assert [] == sorted(name for name in read if answers[name] == "unknown")
+    assert (before, []) == (state(), list(tmp_path.iterdir()))
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["napi", "rps", "inline"])
 def test_each_loss_has_its_own_line(mode: str, tmp_path: Path) -> None:
     """A closed port, a slow reader and a small buffer, in every way a pair may receive."""
@@ -144,7 +173,7 @@ def test_ctrl_c_ends_a_run_restored_and_in_words(tmp_path: Path) -> None:
     finally:
         one.kill()
     assert (130, "the run was interrupted\n") == (one.returncode, err), said + out
-    assert "no trial ran" in out
+    assert "no trial is stored" in out
     assert set() == namespaces() - spaces
     assert 130 == done(tmp_path, "show", "run")[0]
 
@@ -159,6 +188,7 @@ def await_line(lines: Any, text: str) -> str:
     raise AssertionError(f"never said {text!r}:\n{''.join(read)}")
 
 
+@pytest.mark.long
 def test_a_reader_who_leaves_does_not_end_the_run(tmp_path: Path) -> None:
     """The run goes on to its end without anybody who reads its lines, and its folder is whole."""
     one = start(tmp_path, "run", "smoke", "--out", "run", "--no-report", *SHORT)
@@ -168,3 +198,147 @@ def test_a_reader_who_leaves_does_not_end_the_run(tmp_path: Path) -> None:
     one.stdout.close()
     assert ("", 0) == (one.stderr.read(), one.wait(LIMIT_S))
     assert [True] == [trial["valid"] for trial in result(tmp_path, "run")["trials"]]
+
+
+def test_root_writes_by_nobody_elses_link(tmp_path: Path) -> None:
+    """In a folder of another user's, or by a link that is put into one's own, no file is made."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "results").symlink_to("root")
+    os.chown(tmp_path / "results", STRANGER, -1, follow_symlinks=False)
+    code, out, err = done(tmp_path, "run", "smoke", *SHORT)
+    assert (2, "") == (code, out)
+    assert f"/results is of user {STRANGER}, and root writes only where it is root's or of" in err
+    (tmp_path / "theirs").mkdir()
+    os.chown(tmp_path / "theirs", STRANGER, -1)
+    code, out, err = done(tmp_path / "theirs", "run", "smoke", "--out", "run", *SHORT)
+    assert (2, "") == (code, out)
+    assert "name another with --out" in err
+    assert [] == [*(tmp_path / "root").iterdir(), *(tmp_path / "theirs").iterdir()]
+
+
+@pytest.mark.long
+def test_a_report_replaces_links_and_follows_none(tmp_path: Path) -> None:
+    """Whatever lies in the run folder by the report's names."""
+    assert 0 == done(tmp_path, "run", "smoke", "--out", "run", "--no-report", *SHORT)[0]
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "kept").write_text("mine")
+    for name in ("report.pdf", "report-1.png", "trials.csv", "trials.parquet"):
+        (tmp_path / "run" / name).symlink_to(victim / "kept")
+    (tmp_path / "run" / "report-figures").symlink_to(victim)
+    code, _, err = done(tmp_path, "report", "run", "--format", "pdf,png,csv,parquet")
+    assert (0, "") == (code, err)
+    assert ["kept"] == [one.name for one in victim.iterdir()]
+    assert "mine" == (victim / "kept").read_text()
+    assert (tmp_path / "run" / "report-figures").is_dir()
+    os.chown(tmp_path / "run", STRANGER, -1)
+    code, _, err = done(tmp_path, "report", "run")
+    assert 2 == code
+    assert f"/run is of user {STRANGER}" in err
+
+
+def test_a_run_folder_that_is_deleted_ends_the_run_restored(tmp_path: Path) -> None:
+    """Noticed at the next record: exit 3, what was lost, and no trace on the machine."""
+    spaces = namespaces()
+    many = ("--set", "duration=200ms", "--set", "warmup=0s", "--set", "repetitions=30")
+    one = start(tmp_path, "run", "smoke", "--out", "run", *many)
+    try:
+        assert one.stdout is not None
+        await_line(one.stdout, "smoke#1: done")
+        shutil.rmtree(tmp_path / "run")
+        out, err = one.communicate(timeout=LIMIT_S)
+    finally:
+        one.kill()
+    assert 3 == one.returncode, out + err
+    assert re.fullmatch(
+        r"smoke#\d+ ran and could not be stored: run: the run folder was deleted, with \d+ "
+        r"stored trials, while the run went on; see who did it, and run again\n",
+        err,
+    ), err
+    assert set() == namespaces() - spaces
+
+
+def test_a_full_disk_names_the_trial_that_ran(tmp_path: Path) -> None:
+    """A real one: room for the header and not for a record."""
+    (tmp_path / "disk").mkdir()
+    mount = ("mount", "-t", "tmpfs", "-o", "size=32k", "udpbench", str(tmp_path / "disk"))
+    subprocess.run(mount, check=True)
+    try:
+        code, out, err = done(tmp_path, "run", "smoke", "--out", "disk/run", *SHORT)
+        shown = done(tmp_path, "show", "disk/run")
+    finally:
+        subprocess.run(("umount", str(tmp_path / "disk")), check=True)
+    assert 3 == code, out + err
+    assert (
+        "smoke#1 ran and could not be stored: disk/run: cannot write to the run: No space left on "
+        "device; make room, then: udpbench run --resume disk/run"
+    ) in err
+    assert "no trial ran" not in out
+    assert "no trial is stored" in shown[1]
+
+
+@pytest.mark.parametrize("change", sampled(["name", "gone"], ["name"]))
+def test_an_interface_that_goes_under_way_is_told_in_words(tmp_path: Path, change: str) -> None:
+    """Renamed or removed while packets flow: the trial fails, or is invalid, without a bare errno."""
+    spaces = namespaces()
+    long = ("--set", "duration=3s", "--set", "warmup=0s", "--set", "repetitions=1")
+    one = start(tmp_path, "run", "smoke", "--out", "run", "--no-report", *long)
+    try:
+        assert one.stdout is not None
+        said = await_line(one.stdout, "measured 3")
+        pid = re.search(r"receiver: agent (\d+) is up", said)
+        assert pid is not None, said
+        inside = ("nsenter", "-t", pid[1], "-n", "ip", "link")
+        if change == "gone":
+            subprocess.run((*inside, "delete", "receive0"), check=True)
+        else:
+            subprocess.run((*inside, "set", "receive0", "down"), check=True)
+            subprocess.run((*inside, "set", "receive0", "name", "other0"), check=True)
+        out, err = one.communicate(timeout=LIMIT_S)
+    finally:
+        one.kill()
+    told = out + err
+    assert 3 == one.returncode, told
+    assert re.search(
+        r"(receive|send)0: No such (device|file)\b.*, while .*; it was removed", told
+    ), told
+    assert not re.search(r"Errno|OSError|Traceback|bug", told), told
+    assert set() == namespaces() - spaces
+
+
+def test_where_nothing_was_measured_no_gate_is_green(tmp_path: Path) -> None:
+    """5 from run, show and pytest, and beforehand ``plan`` says which point cannot be tried."""
+    gate = tmp_path / "there.udpbench.yaml"
+    gate.write_text(
+        'question: "?"\nreceive: {cpus: 777}\nduration: 200ms\nwarmup: 0s\nrepetitions: 2\n'
+        "expect: [unaccounted == 0]\n"
+    )
+    code, out, _ = done(tmp_path, "plan", gate.name)
+    assert (0, True) == (code, "would be skipped" in out)
+    assert "receiver has no CPU 777; its agent may use" in out
+    code, out, _ = done(tmp_path, "run", gate.name, "--out", "run", "--quiet", "--no-report")
+    assert (5, True) == (code, "nothing was measured: all trials were skipped" in out)
+    assert 5 == done(tmp_path, "show", "run")[0]
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", gate.name]
+    tried = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S)
+    assert (1, True) == (tried.returncode, "nothing was measured" in tried.stdout)
+    assert 0 == done(tmp_path, "run", gate.name, "--set", "needs.lab=false", "--no-report")[0]
+
+
+def test_what_the_lab_file_contradicts_makes_no_run_folder(tmp_path: Path) -> None:
+    """Both verbs say it with its line, and exit with 2."""
+    (tmp_path / "x.yaml").write_text('question: "?"\ntraffic:\n  size: 4000B\n')
+    for words in (("plan", "x.yaml"), ("run", "x.yaml", "--out", "run")):
+        code, _, err = done(tmp_path, *words)
+        assert (2, 2) == (code, len(err.splitlines()))
+        assert err.startswith("x.yaml:3: traffic.size: 4000B: a datagram of 4000B needs an MTU")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_misspelt_sysctl_is_seen_by_plan(tmp_path: Path) -> None:
+    """One of the namespace, which is really tried, and one of the machine, which is only read."""
+    names = "{net.ipv4.ip_forwardd: 1, net.core.rmem_maxx: 4096}"
+    text = f'question: "?"\nsettings: {{receiver: {{sysctl: {names}}}}}\n'
+    (tmp_path / "x.yaml").write_text(text)
+    code, out, _ = done(tmp_path, "plan", "x.yaml")
+    assert (0, 2) == (code, out.count("cannot be set: the kernel says"))

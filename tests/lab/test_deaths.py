@@ -1,7 +1,7 @@
 """Any death: whoever dies, whenever and wherever, the hosts end as they began, and it is told.
 
-A matrix of who, when and where. CI runs a third of the pairs of who and when in one of the two places,
-all of it is run by ``python3 noxfile.py deaths``.
+A matrix of who, when and where. ``lab`` runs each victim, each moment and each place once,
+``deaths`` all of it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import difflib
 import io
 import json
-import os
 import signal
 import sys
 import time
@@ -21,7 +20,8 @@ from typing import get_args
 
 import pytest
 import ssh_hosts
-from deaths import ALL, LEASE_S, BuiltIn, BySsh, Place, Scene, Victim, When, running, typed
+from deaths import LEASE_S, BuiltIn, BySsh, Place, Scene, Victim, When, running, typed
+from sampled import sampled
 from ssh_hosts import Pair, pair_of_hosts
 
 from udpbench.command_line import app
@@ -71,17 +71,17 @@ MATRIX = [
 ]
 
 
-def chosen() -> list[Case]:
-    """Return all cases, or of every third pair of who and when the place whose turn it is."""
-    if os.environ.get(ALL):
-        return MATRIX
-    whos, whens = get_args(Victim), get_args(When)
-    turns = {case: whos.index(case.who) + whens.index(case.when) for case in MATRIX}
-    return [
-        case
-        for case, turn in turns.items()
-        if turn % 3 == 0 and (WHERE[turn // 3 % 2] == case.where or case.who in OVER_SSH)
-    ]
+SAMPLE = {
+    Case("controller", "measured", "ssh"),
+    Case("stopped", "restore", "lab"),
+    Case("agent", "between", "lab"),
+    Case("guardian", "apply", "ssh"),
+    Case("worker", "warmup", "lab"),
+    Case("connection", "path", "ssh"),
+    Case("link", "measured", "lab"),
+    Case("way", "warmup", "ssh"),
+}
+"""Each victim once, and each moment."""
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def outcome(case: Case, said: str) -> tuple[int, list[str], str]:
     if case.who == "stopped" and case.when == "restore" and LEASE_RAN_OUT not in said:
         return 0, finished, ""  # its last request had been sent already
     if case.who == "link" and case.when in ("warmup", "measured"):
-        return 5, [*finished, "done"], "the link went down under way"
+        return 5, [*finished, "done"], "the link went down during the trial"
     if case.who == "link":
         why = (
             "no packet of the path check arrived" if case.when == "path" else "0 is down, although"
@@ -160,7 +160,7 @@ def differences(
                     yield f"{host}: {name}: {line}"
 
 
-@pytest.mark.parametrize("case", chosen(), ids=str)
+@pytest.mark.parametrize("case", sampled(MATRIX, SAMPLE), ids=str)
 def test_whoever_dies_the_hosts_end_as_they_began(case: Case, place: Place, tmp_path: Path) -> None:
     """Within a lease and a second; what was finished is readable, and what happened is said."""
     before = place.visible()
@@ -187,7 +187,7 @@ def test_whoever_dies_the_hosts_end_as_they_began(case: Case, place: Place, tmp_
     assert [] == list(differences(before, after))
 
 
-@pytest.mark.skipif(not os.environ.get(ALL), reason="takes half a minute: noxfile.py deaths")
+@pytest.mark.long
 def test_a_connection_that_falls_silent_is_given_up(pair: Pair, tmp_path: Path) -> None:
     """Nothing comes over it, not even its end: the lease restores the host, and exit is 3."""
     relay = f"{sys.executable} {Path(__file__).with_name('slow_link.py')} 0 {{}}"
@@ -209,7 +209,10 @@ def test_a_connection_that_falls_silent_is_given_up(pair: Pair, tmp_path: Path) 
     assert [] == list(differences(before, place.visible()))
 
 
-@pytest.mark.parametrize("case", [Case("agent", "warmup", where) for where in WHERE], ids=str)
+LEFT_BEHIND = [Case("agent", "warmup", where) for where in WHERE]
+
+
+@pytest.mark.parametrize("case", sampled(LEFT_BEHIND, LEFT_BEHIND[:1]), ids=str)
 def test_restore_mends_what_an_agent_left_that_died_with_its_guardian(
     case: Case, place: Place, tmp_path: Path
 ) -> None:
@@ -230,9 +233,9 @@ def test_restore_mends_what_an_agent_left_that_died_with_its_guardian(
         assert 3 == again.end(), again.said
         expected = f"run {run.name} died here and left settings; undo them: {command}"
         assert f"{place.victim}: {expected}" in again.said
-    mended = typed(place, "restore", "--lab", place.lab)
-    assert 0 == mended.returncode, mended.stderr
-    assert f"{place.victim}: sysctl net." in mended.stdout
+    restored = typed(place, "restore", "--lab", place.lab)
+    assert 0 == restored.returncode, restored.stderr
+    assert f"{place.victim}: sysctl net." in restored.stdout
     assert [] == list(differences(before, place.visible()))
     twice = typed(place, "restore", "--lab", place.lab)
     assert (0, "nothing was left behind\n") == (twice.returncode, twice.stdout), twice.stderr

@@ -6,15 +6,16 @@ that a stage relies on has a test of its own in test_ledger_quirks.py.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from udpbench.analysis.expect import evaluate
 from udpbench.analysis.judge import judge
+from udpbench.analysis.verdicts import evaluate
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiments, load_lab
-from udpbench.model import TrialRecord
+from udpbench.model import Experiment, TrialRecord
 from udpbench.records import RunHeader, RunWriter, now_utc, read_run
 
 pytestmark = pytest.mark.lab
@@ -26,11 +27,16 @@ EXACT = (
     "drops/backlog",
     "drops/firewalled",
 )
+SAMPLE = {
+    "drops/every-stage": ("sendmmsg", "ipv6-gso-and-gro"),
+    "drops/in-pairs": ("rx_xdp-and-rx_tc",),
+    "drops/backlog": ("with-the-device",),
+}
+"""Experiment → points that together lose packets at every stage, over both IP versions."""
 
 
-def records(folder: Path, *names: str, seed: int = 1) -> tuple[TrialRecord, ...]:
+def records(folder: Path, experiments: list[Experiment], seed: int = 1) -> tuple[TrialRecord, ...]:
     """Run experiments in the built-in lab and return what was recorded."""
-    experiments = load_experiments(list(names), ())
     lab = load_lab("local")
     header = RunHeader("test", now_utc(), (), seed, lab.name, lab.text, tuple(experiments))
     writer = RunWriter.create(folder, header)
@@ -39,15 +45,37 @@ def records(folder: Path, *names: str, seed: int = 1) -> tuple[TrialRecord, ...]
     return read_run(folder).records
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXACT)
 def test_every_loss_lands_on_its_own_line(name: str, tmp_path: Path) -> None:
     """Each expectation of the file is true: the stages' numbers, and that nothing remains."""
-    found = records(tmp_path, name)
-    results = [judge(record) for record in found]
+    assert_exact(tmp_path, load_experiments([name], ()))
+
+
+def test_a_loss_at_every_stage_lands_on_its_own_line(tmp_path: Path) -> None:
+    """Every stage at which this lab can lose packets, in four trials of one run."""
+    experiments = [
+        replace(
+            experiment,
+            points=tuple(one for one in experiment.points if one.point in SAMPLE[name]),
+            expect=tuple(
+                one for one in experiment.expect if one.left.point in (None, *SAMPLE[name])
+            ),
+        )
+        for name in SAMPLE
+        for experiment in load_experiments([name], ())
+    ]
+    assert_exact(tmp_path, experiments)
+
+
+def assert_exact(folder: Path, experiments: list[Experiment]) -> None:
+    """Run experiments; assert that each expectation is true and that no packet is unexplained."""
+    results = [judge(record) for record in records(folder, experiments)]
     assert [] == [str(f) for one in results for f in one.findings if f.severity == "invalid"]
-    (experiment,) = load_experiments([name], ())
-    verdicts = evaluate(experiment, results)
-    assert [] == [f"{one.expected}: {one.measured}" for one in verdicts if one.answer != "yes"]
+    for experiment in experiments:
+        own = [one for one in results if one.trial.experiment == experiment.name]
+        verdicts = evaluate(experiment, own)
+        assert [] == [f"{one.expected}: {one.measured}" for one in verdicts if one.answer != "yes"]
     assert {0} == {one.unaccounted for one in results}
     disagree = [f for one in results for f in one.findings if f.what == "counters disagree"]
     assert [] == [str(finding) for finding in disagree]

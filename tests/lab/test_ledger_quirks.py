@@ -12,7 +12,7 @@ import pytest
 
 from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger import make_ledger
-from udpbench.analysis.readings import Readings, readings
+from udpbench.analysis.readings import Readings, readings_of
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.records import RunHeader, RunWriter, now_utc, read_run
@@ -43,15 +43,15 @@ QUIRKS: dict[str, Any] = {
     "warmup": "0s",
     "repetitions": 1,
     "variants": {
-        "early": {"faults": {"udp_checksum": LOST}},
-        "late": {"faults": {"udp_checksum": LOST}, "traffic.size": "200B"},
-        "memory": {"faults": {"udp_memory": LOST}},
-        "purged": {"faults": {"udp_purged": LOST}},
+        "early": {"losses": {"udp_checksum": LOST}},
+        "late": {"losses": {"udp_checksum": LOST}, "traffic.size": "200B"},
+        "memory": {"losses": {"udp_memory": LOST}},
+        "purged": {"losses": {"udp_purged": LOST}},
         "gso": {"send.gso": 50},
         "explained": {
             "explain": True,
             "send.gso": 10,
-            "faults": dict.fromkeys(REASONS, LOST),
+            "losses": dict.fromkeys(REASONS, LOST),
         },
         "slow": {
             "traffic.count": 30,
@@ -77,7 +77,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Readings]:
     assert (0, None) == (outcome.exit_code, outcome.error)
     found = {}
     for record in read_run(folder).records:
-        measured, result = readings(record), judge(record)
+        measured, result = readings_of(record), judge(record)
         assert measured is not None
         assert (0, True) == (result.unaccounted, result.valid), result.findings
         found[record.trial.point] = measured

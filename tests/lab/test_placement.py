@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from test_several import conducted
 
-from udpbench.analysis.judge import carrying, queue_packets, sent_flows
+from udpbench.analysis.judge import carrying, deltas, queue_packets, sent_flows
 from udpbench.definition.load import load_lab
 from udpbench.model import TrialRecord
 
@@ -33,7 +33,7 @@ def used_queues(record: TrialRecord) -> tuple[int, ...]:
     """Return the receiver's queues that carried the measured phase."""
     phase = record.phases[-1]
     facts = record.facts["receiver"]
-    packets = queue_packets(facts, phase.before["receiver"], phase.after["receiver"])
+    packets = queue_packets(facts, deltas(phase.before["receiver"], phase.after["receiver"]))
     assert packets is not None
     return carrying(packets, sent_flows(record.workers))
 

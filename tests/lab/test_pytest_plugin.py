@@ -61,7 +61,7 @@ def test_workers_of_one_session_take_turns_in_the_lab(tmp_path: Path) -> None:
     assert 1 == done.returncode, said + done.stderr
     assert "1 failed, 3 passed" in said
     assert "expected: udp_rcvbuf == 0" in said
-    assert "ledger (packets of the trial of median delivery)" in said
+    assert "ledger (packets of the median trial)" in said
     assert "gates/buffer.yaml::large  passed  " in said
     assert ".py:" not in said.partition("FAILURES")[2].partition("udpbench =")[0]
     runs = [read_run(file.parent) for file in (tmp_path / "runs").glob("*/run.jsonl")]

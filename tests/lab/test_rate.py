@@ -78,6 +78,7 @@ def test_delays_round_trips_and_a_log(tmp_path: Path) -> None:
     assert [] == list(tmp_path.glob("log*"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", [4, 6])
 def test_echoes_come_from_every_address_that_was_sent_to(tmp_path: Path, family: int) -> None:
     """A sender is connected to one address of many, and hears no other."""

@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 import pytest
 import ssh_hosts
-from deaths import ALL
 from ssh_hosts import pair_of_hosts
 from test_command_line import LIMIT_S, await_line, done, namespaces, start
 
@@ -76,7 +75,7 @@ def test_a_killed_run_is_resumed_and_has_each_trial_once(tmp_path: Path) -> None
     assert [] == [what for what in told if "before the run was resumed" in what]
 
 
-@pytest.mark.skipif(not os.environ.get(ALL), reason="takes 12 s: noxfile.py deaths")
+@pytest.mark.long
 @pytest.mark.skipif(not Path(ssh_hosts.SSHD).exists(), reason="needs sshd: openssh-server")
 def test_a_campaign_in_which_hosts_were_lost_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

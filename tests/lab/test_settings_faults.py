@@ -10,14 +10,15 @@ import pytest
 from settings_fixture import Inside, Refused, setting, wire
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo pytest tests/lab"),
 ]
 
 OTHERS_PROGRAM = (
-    f"{sys.executable} -c 'from udpbench.agent import bpf; from udpbench.agent.host import Host; "
-    "from udpbench.agent.settings import xdp; "
-    'xdp._attach(Host(), "receive0", bpf.load(bpf.XDP, bpf.passes(2), "others"))\''
+    f"{sys.executable} -c 'from udpbench.agent.host import bpf; from udpbench.agent.host.system import Host; "
+    "from udpbench.agent.settings import packet_traps; "
+    'packet_traps._attach(Host(), "receive0", bpf.load(bpf.XDP, bpf.passes(2), "others"))\''
 )
 
 

@@ -10,6 +10,7 @@ import pytest
 from settings_fixture import Inside, Refused, setting
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo pytest tests/lab"),
 ]
@@ -165,7 +166,7 @@ def test_an_altered_rule_is_not_taken_for_ours(inside: tuple[Inside, str]) -> No
     host.apply(ACCEPT)
     comment = "-m comment --comment udpbench:ipv4/input/accept/udp/4321"
     host.shell(f"iptables -R INPUT 1 -p udp --dport 9999 {comment} -j ACCEPT")
-    with pytest.raises(Refused, match="somebody else changed it"):
+    with pytest.raises(Refused, match="another process changed it"):
         host.call("restore")
     assert "--dport 9999" in rules_of(host, backend)
 

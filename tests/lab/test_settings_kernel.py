@@ -12,6 +12,7 @@ import pytest
 from settings_fixture import DEADLINE_S, Inside, Refused, link, setting, wire
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo pytest tests/lab"),
 ]
@@ -123,6 +124,22 @@ def test_a_pair_whose_other_namespace_ended_counts_as_restored(
     assert [None, None] == [change["after"] for change in undone]
 
 
+LINK = "ip -d link show receive0"
+
+
+@pytest.fixture(scope="module")
+def refusing() -> Iterator[Inside]:
+    """Yield one namespace for all refusals, in which nothing has changed at the end."""
+    sender, receiver = Inside(), Inside()
+    wire(sender, receiver)
+    before = receiver.call("visible")
+    yield receiver
+    after = receiver.call("visible")
+    receiver.close()
+    sender.close()
+    assert before == after
+
+
 @pytest.mark.parametrize(
     ("wanted", "parts"),
     [
@@ -152,15 +169,15 @@ def test_a_pair_whose_other_namespace_ended_counts_as_restored(
     ids=lambda value: f"{value['kind']} {value['value']}" if isinstance(value, dict) else "",
 )
 def test_what_the_kernel_refuses_is_said_and_undone(
-    wired: Inside, wanted: dict[str, Any], parts: list[str]
+    refusing: Inside, wanted: dict[str, Any], parts: list[str]
 ) -> None:
     """A refusal names the setting and the kernel's reason; what came before it is undone."""
-    before = wired.call("visible")
+    before = refusing.shell(LINK)
     with pytest.raises(Refused) as refused:
-        wired.apply(setting("txqueuelen", "receive0", 77), wanted)
+        refusing.apply(setting("txqueuelen", "receive0", 77), wanted)
     assert "SettingRefused" == refused.value.kind
     assert [] == [part for part in parts if part not in str(refused.value)]
-    assert before == wired.call("visible")
+    assert before == refusing.shell(LINK)
 
 
 def test_more_lists_than_napi_threads_are_refused(wired: Inside) -> None:

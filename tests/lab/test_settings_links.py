@@ -16,6 +16,7 @@ import pytest
 from settings_fixture import Inside, Refused, setting, wire
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo pytest tests/lab"),
 ]
@@ -375,9 +376,9 @@ def test_irqbalance_is_paused_and_goes_on(tmp_path: Path) -> None:
     shutil.copy(str(shutil.which("sleep")), program)
     code = (
         "import subprocess, sys; sys.path.insert(0, sys.argv[2])\n"
-        "from udpbench.agent.host import Host\n"
-        "from udpbench.agent.settings import irqbalance as kind\n"
-        "host, name = Host(), kind.NAME\n"
+        "from udpbench.agent.host.system import Host\n"
+        "from udpbench.agent.settings.handlers import KINDS\n"
+        "host, name, kind = Host(), 'irqbalance', KINDS['irqbalance']\n"
         "seen = [kind.read(host, name)]\n"
         "child = subprocess.Popen([sys.argv[1], '60'])\n"
         "host.wait_for('exec', lambda: kind.read(host, name) is not None, 5)\n"

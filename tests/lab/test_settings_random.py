@@ -6,9 +6,11 @@ import os
 import shutil
 
 import pytest
+from sampled import sampled
 from settings_fixture import Inside, wire
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo pytest tests/lab"),
 ]
@@ -16,7 +18,7 @@ ROUNDS = 50
 DEADLINE_S = 120.0
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", sampled([1, 2, 3, 4], [1]))
 def test_random_settings_with_random_failures_leave_no_trace(seed: int) -> None:
     """200 rounds on a host that has rules, CPUs of queues, addresses and routes of its own."""
     missing = [name for name in ("ethtool", "iptables", "nft") if shutil.which(name) is None]

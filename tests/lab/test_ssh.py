@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,10 +20,19 @@ from typing import Any
 import psutil
 import pytest
 import ssh_hosts
-from deaths import ALL
-from ssh_hosts import NETWORK, PYTHON, SSHD, UP, USER, Pair, SshHost, allow_sudo, pair_of_hosts
+from ssh_hosts import (
+    NETWORK,
+    SUDO_RULE,
+    UP,
+    USER,
+    Pair,
+    SshHost,
+    allow_sudo,
+    listening,
+    pair_of_hosts,
+)
 
-from udpbench.analysis.judge import judge
+from udpbench.analysis.judge import judge, path_ledger
 from udpbench.model import SECOND_NS, Result, TrialRecord
 from udpbench.records import Run, read_run
 
@@ -213,6 +222,7 @@ def test_a_run_over_ssh_measures_and_leaves_the_hosts_as_they_were(
     assert (False, {"left", "right"}) == (record.built_in_lab, set(record.facts))
 
 
+@pytest.mark.long
 def test_the_same_experiment_has_the_same_record_in_the_lab_and_over_ssh(
     pair: Pair, start: Start
 ) -> None:
@@ -235,6 +245,7 @@ def test_the_same_experiment_has_the_same_record_in_the_lab_and_over_ssh(
     assert ([], []) == (amiss(near), amiss(far))
 
 
+@pytest.mark.long
 def test_a_lossy_experiment_closes_over_ssh(pair: Pair, start: Start) -> None:
     """What a slow reader loses is found at the socket, packet by packet."""
     one = start(
@@ -271,6 +282,73 @@ def test_addresses_that_exist_are_used_and_stay(settled: Pair, start: Start) -> 
     assert before == state(settled)
 
 
+OTHERS = """
+import socket, time
+full = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+full.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+full.bind(("127.0.0.1", 0))
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+while sender.sendto(bytes(1000), full.getsockname()):
+    drops = open("/proc/thread-self/net/udp").read().split()[-1]
+    if int(drops) > 0:
+        break
+print("full", flush=True)
+while True:
+    sender.sendto(b"", ("127.0.0.1", 9))
+    sender.sendto(bytes(1000), full.getsockname())
+    time.sleep(0.02)
+"""
+
+
+def test_others_packets_on_a_host_make_no_trial_invalid(pair: Pair, start: Start) -> None:
+    """50 datagrams a second to a closed port and as many to another program's full socket."""
+    program = subprocess.Popen(
+        pair.right.inside(sys.executable, "-c", OTHERS), stdout=subprocess.PIPE
+    )
+    try:
+        assert program.stdout is not None
+        assert b"full\n" == program.stdout.readline()
+        one = start(pair.lab())
+        assert [] == amiss(one)
+    finally:
+        program.kill()
+        program.wait()
+    (result,) = results(one)
+    assert result.valid
+    assert result.ledger is not None
+    moved = {entry.stage for entry in result.ledger.entries if entry.others_packets}
+    assert {"udp_no_port", "udp_rcvbuf"} == moved
+    assert [] == [entry.stage for entry in result.ledger.entries if entry.at_most]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("end", "hook", "warned"), [(0, "egress", False), (1, "ingress", True)])
+def test_a_loss_that_no_counter_sees_is_the_links(
+    pair: Pair, start: Start, end: int, hook: str, warned: bool
+) -> None:
+    """To the packet; but if all came in at the receiver, a warning says so."""
+    host = pair.hosts[end]
+    chain = f"{{ type filter hook {hook} device test0 priority 0; }}"
+    rule = "udp dport 4321 numgen inc mod 7 == 0 counter drop"
+    add = f"add table netdev cable; add chain netdev cable drops {chain}"
+    host.run("nft", f"{add}; add rule netdev cable drops {rule}")
+    try:
+        one = start(pair.lab(), warmup="0s")
+        (result,) = results(one)
+        counted = re.search(r"packets (\d+)", host.run("nft", "list", "table", "netdev", "cable"))
+    finally:
+        host.run("nft", "delete", "table", "netdev", "cable")
+    path = path_ledger(one.run().records[0])
+    assert counted is not None
+    assert path is not None
+    assert result.ledger is not None
+    lost = {entry.stage: entry.packets for entry in result.ledger.entries if entry.packets}
+    dropped = int(counted.group(1)) - path.lost_packets
+    assert (True, {"link": dropped}, 0) == (result.valid, lost, result.unaccounted)
+    told = [found for found in result.findings if found.where == "link"]
+    assert warned == bool(told)
+
+
 FLUSH = """
 from pyroute2 import IPRoute
 with IPRoute() as netlink:
@@ -280,6 +358,7 @@ with IPRoute() as netlink:
 """
 
 
+@pytest.mark.long
 def test_one_of_the_hosts_may_be_the_controllers_own(pair: Pair, start: Start) -> None:
     """Its agent is a child of the controller, the other one is reached by SSH."""
     before = state(pair)
@@ -295,7 +374,7 @@ def test_a_user_who_is_not_root_runs_all_by_sudo(pair: Pair, start: Start) -> No
         pytest.skip("needs sudo: apt install sudo")
     pair.write_home(User=USER)
     for host in pair.hosts:
-        allow_sudo(host, f"NOPASSWD: {PYTHON}")
+        allow_sudo(host, SUDO_RULE)
     before = state(pair)
     assert [] == amiss(start(pair.lab(become="sudo")))
     assert before == state(pair)
@@ -307,7 +386,7 @@ def slow(seconds: float) -> dict[str, str]:
     return dict.fromkeys(("left", "right"), f"{sys.executable} {program} {seconds} {{}}")
 
 
-@pytest.mark.skipif(not os.environ.get(ALL), reason="takes half a minute: noxfile.py deaths")
+@pytest.mark.long
 def test_a_link_of_200_milliseconds_is_only_slow(pair: Pair, start: Start) -> None:
     """The trial is as valid as on a fast one, and no loop was started a round trip late."""
     pair.write_home(slow(0.1))
@@ -316,34 +395,6 @@ def test_a_link_of_200_milliseconds_is_only_slow(pair: Pair, start: Start) -> No
     late = [str(found.value) for found in result.findings if "was slow" in found.what]
     assert [] == amiss(one)
     assert [] == [value for value in late if int(value.removesuffix("us late")) >= 200_000]
-
-
-@contextmanager
-def listening(*servers: tuple[SshHost, str]) -> Iterator[None]:
-    """Run sshd as a daemon on an address of each host; ended with the block."""
-    started = []
-    try:
-        for host, address in servers:
-            options = ("-D", "-e", "-f", str(host.sshd_config), "-o", f"ListenAddress={address}")
-            log = (host.folder / "log").open("wb")
-            started.append(subprocess.Popen(host.inside(SSHD, *options), stderr=log))
-            log.close()
-        for host, address in servers:
-            await_port(host, address)
-        yield
-    finally:
-        for one in started:
-            one.terminate()
-            one.wait()
-
-
-def await_port(host: SshHost, address: str) -> None:
-    """Wait until somebody listens on port 22 of an address."""
-    program = "import socket, sys; socket.create_connection((sys.argv[1], 22), 5).close()"
-    command = host.inside(sys.executable, "-c", program, address)
-    deadline = time.monotonic() + DEADLINE_S
-    while subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode != 0:
-        assert time.monotonic() < deadline, (host.folder / "log").read_text()
 
 
 def shared(result: Result) -> dict[str, str | None]:
@@ -360,6 +411,7 @@ def control_interfaces(one: Controller) -> dict[str, str | None]:
     }
 
 
+@pytest.mark.long
 def test_over_tcp_by_another_interface_all_is_well(pair: Pair, start: Start) -> None:
     """A daemon, a management link to each host, and no finding."""
     with ssh_hosts.management(pair) as control:
@@ -372,6 +424,7 @@ def test_over_tcp_by_another_interface_all_is_well(pair: Pair, start: Start) -> 
     assert {"left": "control0", "right": "control0"} == control_interfaces(one)
 
 
+@pytest.mark.long
 def test_control_traffic_on_the_path_under_test_is_a_finding(pair: Pair, start: Start) -> None:
     """The receiver is reached by a jump over the sender, and so by the cable under test."""
     pair.left.python(UP, f"test0={NETWORK}.201")
@@ -399,6 +452,7 @@ def test_control_traffic_on_the_path_under_test_is_a_finding(pair: Pair, start: 
 # --- interrupts ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_second_interrupt_over_ssh_is_told_what_is_being_restored(
     pair: Pair, start: Start
 ) -> None:
@@ -436,7 +490,7 @@ def test_a_second_interrupt_in_the_lab_is_told_what_is_being_restored(start: Sta
     one = start(None, duration="5s")
     one.await_line("phase 1 tiny#1 measured")
     family = psutil.Process(one.process.pid).children(recursive=True)
-    sender, *_, machine = psutil.Process(one.process.pid).children()
+    machine, sender, *_ = psutil.Process(one.process.pid).children()
     await_packets(sender.pid, 1000)
     machine.suspend()
     try:
@@ -451,6 +505,7 @@ def test_a_second_interrupt_in_the_lab_is_told_what_is_being_restored(start: Sta
     assert [] == psutil.wait_procs(family, 5)[1]
 
 
+@pytest.mark.long
 def test_a_silent_connection_that_goes_on_within_the_lease_costs_nothing(
     pair: Pair, start: Start
 ) -> None:
@@ -489,6 +544,7 @@ def carrier(host: SshHost) -> psutil.Process:
     return next(one for one in agents[0].parents() if "sshd" in one.name())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["tcp", "sudo"])
 def test_a_connection_that_is_killed_is_made_anew(pair: Pair, start: Start, way: str) -> None:
     """Both in one phase: all is there once, the trial has a note of each, the hosts are restored."""
@@ -501,7 +557,7 @@ def test_a_connection_that_is_killed_is_made_anew(pair: Pair, start: Start, way:
                 pytest.skip("needs sudo: apt install sudo")
             pair.write_home(User=USER)
             for host in pair.hosts:
-                allow_sudo(host, f"NOPASSWD: {PYTHON}")
+                allow_sudo(host, SUDO_RULE)
             connect = {"become": "sudo"}
         if way == "tcp":
             control = stack.enter_context(ssh_hosts.management(pair))
@@ -525,3 +581,50 @@ def test_a_connection_that_is_killed_is_made_anew(pair: Pair, start: Start, way:
     gaps_ns = [later - sooner for sooner, later in pairwise(clocks)]
     assert 0 < min(gaps_ns)
     assert 10**9 > max(gaps_ns)
+
+
+SPOILED = """
+ip link set test0 mtu 1400
+tc qdisc add dev test0 clsact
+sysctl -qw net.ipv4.conf.test0.rp_filter=1
+iptables -A INPUT -p udp -j DROP
+"""
+MENDED = """
+ip link set test0 mtu 1500
+tc qdisc del dev test0 clsact
+sysctl -qw net.ipv4.conf.test0.rp_filter=0
+iptables -D INPUT -p udp -j DROP
+"""
+
+
+@pytest.mark.long
+def test_doctor_lists_what_is_wrong_with_either_host(pair: Pair, tmp_path: Path) -> None:
+    """As the kernel has it: on the host where it is so, with what is there, changing nothing."""
+    (tmp_path / "lab.yaml").write_text(pair.lab())
+    pair.right.run("sh", "-ec", SPOILED)
+    before = state(pair)
+    try:
+        done = subprocess.run(
+            (sys.executable, "-m", "udpbench", "doctor", "--lab", "lab.yaml", "--json"),
+            cwd=tmp_path,
+            env={**os.environ, "HOME": str(pair.home)},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert (1, "") == (done.returncode, done.stderr)
+        assert before == state(pair)
+    finally:
+        pair.right.run("sh", "-ec", MENDED)
+    checks = json.loads(done.stdout)["checks"]
+    spoils = {(one["check"], one["host"]): one["value"] for one in checks if one["value"]}
+    assert {
+        ("mtu", "right"): "1400",
+        ("tc_filter", "right"): "a qdisc on ingress",
+        ("reverse_path", "right"): "strict, 2 addresses",
+    }.items() <= spoils.items()
+    assert "INPUT: 1 rule, policy accept" in spoils["firewall", "right"]
+    ready = {(one["check"], one["host"]) for one in checks if one["status"] == "ready"}
+    of_left = ("mtu", "tc_filter", "reverse_path", "firewall", "conntrack", "listeners", "arp_flux")
+    assert [] == [name for name in of_left if (name, "left") not in ready]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -23,7 +24,7 @@ duration: 100ms
 warmup: 0s
 repetitions: 1
 """
-LOSING = ("smoke", "drops/closed-port", "drops/slow-reader", "drops/small-buffer")
+LOSING = ("smoke", "drops/closed-port", "drops/small-buffer", "--set", "repetitions=1")
 DEGRADED = "the lab is degraded"
 
 
@@ -31,11 +32,12 @@ def test_an_ordinary_user_measures_and_loses_packets_on_purpose(tmp_path: Path) 
     """These experiments hold without root, and say in each trial what the lab lacks."""
     home = tmp_path / "home"
     done = run_as_user([*UDPBENCH, "run", *LOSING, "--no-report", "--out", "run"], home)
-    assert 0 == done.returncode, done.stdout + done.stderr
-    assert f"{DEGRADED}, run as root for all it can do: NAPI's threads" in done.stdout
+    # 5: a busy machine did not offer the load, and the ledger holds all the same.
+    assert done.returncode in (0, 5), done.stdout + done.stderr
+    assert f"{DEGRADED}, run as root for the full lab: NAPI's threads" in done.stdout
     run = read_run(home / "run")
     results = [judge(record) for record in run.records]
-    assert {(True, 0)} == {(one.valid, one.unaccounted) for one in results}
+    assert {("done", 0)} == {(one.status, one.unaccounted) for one in results}
     assert [True] * len(results) == [
         any(finding.what.startswith(DEGRADED) for finding in one.findings) for one in results
     ]
@@ -43,6 +45,17 @@ def test_an_ordinary_user_measures_and_loses_packets_on_purpose(tmp_path: Path) 
     # RPS brings the packets of each queue to the receiver's CPUs.
     assert facts.queue_cpus
     assert {facts.cpus[: (len(facts.cpus) + 1) // 2]} == set(facts.queue_cpus.values())
+
+
+@pytest.mark.long
+def test_doctor_lists_the_rights_that_an_ordinary_user_lacks(tmp_path: Path) -> None:
+    """Each of them by name, of the machine."""
+    done = run_as_user([*UDPBENCH, "doctor", "--json"], tmp_path / "home")
+    assert (1, "") == (done.returncode, done.stderr)
+    checks = json.loads(done.stdout)["checks"]
+    assert [("machine", "net_admin, kernel_threads, rcvbuf_force, real_time")] == [
+        (check["host"], check["value"]) for check in checks if check["check"] == "rights"
+    ]
 
 
 def test_an_ordinary_user_may_not_change_the_machine(tmp_path: Path) -> None:
@@ -76,3 +89,12 @@ def test_where_the_kernel_forbids_it_one_message_says_what_to_do(tmp_path: Path)
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "1 skipped" in done.stdout
     assert told in done.stdout
+
+
+def test_an_ordinary_user_who_left_nothing_has_nothing_to_restore(tmp_path: Path) -> None:
+    """It ends well, with a note that root may have left something."""
+    Path("/run/udpbench").mkdir(mode=0o700, exist_ok=True)
+    done = run_as_user([*UDPBENCH, "restore"], tmp_path / "home")
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert "what root's runs have left behind is not for this user to see" in done.stdout
+    assert "nothing of this user was left behind" in done.stdout

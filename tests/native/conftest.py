@@ -24,6 +24,9 @@ uint32_t fake_completions_left(void);
 void fake_script(const struct fake_step *script, uint32_t count, int repeat_last);
 uint32_t fake_calls(struct fake_call *to);
 void fake_memory(uint32_t allocations);
+void fake_way(int32_t error);
+uint32_t fake_way_prepared(void);
+uint32_t fake_way_released(void);
 void fake_late_readings(uint32_t count);
 uint32_t fake_late_readings_left(void);
 uint64_t ub_realtime_ahead_ns(uint64_t now_ns);
@@ -58,6 +61,7 @@ def scripted(
     library = tmp_path_factory.mktemp("scripted") / "scripted.so"
     sanitizers = os.environ.get("UDPBENCH_SANITIZE")
     wrapped = ("send", "sendmsg", "sendmmsg", "recvmsg", "aligned_alloc", "clock_gettime")
+    wrapped += ("ub_receive_way_of",)
     flags = [*strict_flags, "-shared", "-fPIC", *(f"-Wl,--wrap={name}" for name in wrapped)]
     if sanitizers:
         flags += [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]

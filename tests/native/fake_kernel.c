@@ -3,9 +3,10 @@
  * completions, for aligned_alloc, and for clock_gettime.
  *
  * A call that sends plays a script, a step a call, and logs what was offered; when the script is
- * over it takes all. Completions of zero copy come as the test lists them, each after so many calls
- * and after so many reads that find none. aligned_alloc fails after so many allocations. So many
- * readings of CLOCK_REALTIME come late.
+ * over it takes all. Completions of zero copy come as the test lists them, each after a number of
+ * calls and of reads that find none. aligned_alloc fails after a number of allocations. A number of
+ * readings of CLOCK_REALTIME come late. Two ways of receiving more count how often they are
+ * prepared and released: the first one calls and waits in one, the second goes with every wait.
  */
 #define _GNU_SOURCE
 #include <time.h> /* before errqueue.h, which needs it */
@@ -18,7 +19,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "internal.h"
+#include "pacer.h"
+#include "receive.h"
 
 enum { STEPS_MAX = 64, LOG_MAX = 4096, COMPLETIONS_MAX = 64 };
 
@@ -163,6 +165,56 @@ ssize_t __wrap_recvmsg(int socket, struct msghdr *message, int flags) {
     memcpy(CMSG_DATA(header), &error, sizeof error);
     message->msg_controllen = CMSG_SPACE(sizeof error);
     return 0;
+}
+
+static int32_t way_error;
+static uint32_t way_prepared;
+static uint32_t way_released;
+
+void fake_way(int32_t error) {
+    way_error = error;
+    way_prepared = way_released = 0;
+}
+
+uint32_t fake_way_prepared(void) {
+    return way_prepared;
+}
+
+uint32_t fake_way_released(void) {
+    return way_released;
+}
+
+static int way_prepare(struct ub_inbox *inbox, const struct ub_receive_config *config,
+                       uint32_t batch, uint32_t room_bytes) {
+    int error = ub_inbox_prepare(inbox, config, batch, room_bytes);
+    way_prepared++;
+    inbox->own = malloc(1);
+    return way_error != 0 ? -way_error : error;
+}
+
+static int way_receive(struct ub_inbox *inbox, int socket, int flags) {
+    ssize_t length = recv(socket, inbox->room, inbox->room_bytes, flags | MSG_TRUNC);
+    if (length < 0)
+        return -errno;
+    inbox->messages[0].msg_len = (uint32_t)length;
+    return 1;
+}
+
+static void way_release(struct ub_inbox *inbox) {
+    way_released++;
+    free(inbox->own);
+    ub_inbox_release(inbox);
+}
+
+const struct ub_receive_way *__real_ub_receive_way_of(uint32_t call);
+const struct ub_receive_way *__wrap_ub_receive_way_of(uint32_t call);
+const struct ub_receive_way *__wrap_ub_receive_way_of(uint32_t call) {
+    enum { FIRST = 900 };
+    static const struct ub_receive_way more[] = {
+        {way_prepare, way_receive, way_release, 1, UB_WAIT_BIT(UB_WAIT_BLOCK)},
+        {way_prepare, way_receive, way_release, 1, UB_WAITS_ALL},
+    };
+    return call < FIRST ? __real_ub_receive_way_of(call) : &more[call - FIRST];
 }
 
 static uint32_t allocations_left = UINT32_MAX;

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 SECOND_NS = 10**9
@@ -18,6 +20,7 @@ TIMEOUT = struct.pack("ll", 0, 20_000)
 """struct timeval: 20 ms."""
 SO_ZEROCOPY = 60
 UDP_GRO = 104
+NATIVE = Path(__file__).parents[2] / "native"
 LOOPBACK = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 
 
@@ -126,11 +129,13 @@ class Receiving:
         self.flows = self.ffi.cast("struct ub_flow_state *", self.memory)
         self.control = self.ffi.new("struct ub_control *")
         values = {"batch": 64, "room_bytes": 2048, "size_bytes": 32, "tag": TAG}
-        values |= {"socket": self.sock.fileno(), "flow_count": self.flow_count}
+        self.sockets = self.ffi.new("int32_t[]", [self.sock.fileno()])
+        values |= {"sockets": self.sockets, "socket_count": 1, "flow_count": self.flow_count}
         values |= {"window_words": self.words, "flows": self.flows, "control": self.control}
         self.config = self.ffi.new("struct ub_receive_config *", values)
         self.stats = [self.ffi.new("struct ub_receive_stats *") for _ in range(self.workers)]
         self.results: list[int] = []
+        self.cpu_ns: list[int] = []
         self.threads: list[threading.Thread] = []
 
     def start(self, **changes: Any) -> None:
@@ -143,7 +148,9 @@ class Receiving:
             self.threads.append(thread)
 
     def _loop(self, stats: Any) -> None:
+        began_ns = time.thread_time_ns()
         self.results.append(self.lib.ub_receive(self.config, stats))
+        self.cpu_ns.append(time.thread_time_ns() - began_ns)
 
     def read(self) -> int:
         """Return the datagrams that the workers have read so far."""
@@ -158,7 +165,8 @@ class Receiving:
         assert [0] * self.workers == self.results
         each = [counts(self.ffi, stats) for stats in self.stats]
         summed = {name: sum(stats[name] for stats in each) for name in each[0]}
-        parts = ("received", "duplicate", "foreign", "truncated", "corrupt", "ancient")
+        parts = ("received", "duplicate", "foreign", "foreign_size", "truncated", "corrupt")
+        parts += ("ancient",)
         assert summed["read_packets"] == sum(summed[f"{part}_packets"] for part in parts)
         return summed
 
@@ -206,3 +214,21 @@ def datagram(sequence: int, flow: int = 0, tag: int = TAG, size_bytes: int = 32)
     """Return a datagram as the header's definition has it, written without any C."""
     header = tag.to_bytes(4, "big") + flow.to_bytes(2, "big") + sequence.to_bytes(6, "big")
     return (header + bytes(6)).ljust(size_bytes, b"\0")
+
+
+def guards(file: str) -> set[str]:
+    """Return all that a C file refuses in a config: the texts of its checks."""
+    return set(re.findall(r'return (?:[^;"]* : )?"(\w+: [^"]+)";', (NATIVE / file).read_text()))
+
+
+def refusal(ffi: Any, check: Callable[[Any], Any], config: Any, changes: dict[str, Any]) -> str:
+    """Return what a check says of a config with changes, and put the config back as it was."""
+    before = {name: getattr(config, name) for name in changes}
+    try:
+        for name, value in changes.items():
+            setattr(config, name, value)
+        refused = check(config)
+        return ffi.string(refused).decode() if refused else ""
+    finally:
+        for name, value in before.items():
+            setattr(config, name, value)

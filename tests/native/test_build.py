@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from importlib import import_module
 from pathlib import Path
 
 import pytest
-from udpbench._native import ffi, lib
 
 from udpbench import _native
+from udpbench._native import ffi, lib
+from udpbench.control.elf import Requirements
 from udpbench.model import HEADER_BYTES
+
+NATIVE = Path(__file__).parents[2] / "native"
 
 
 def test_the_extension_is_built_as_asked() -> None:
@@ -41,3 +46,19 @@ def test_stop_is_the_first_word_of_a_line_of_its_own() -> None:
     """What the steering thread writes shares its cache line with nothing."""
     assert ffi.offsetof("struct ub_control", "stop") == 0
     assert ffi.sizeof("struct ub_control") == lib.UB_CACHE_LINE_BYTES
+
+
+def test_a_portable_build_that_needs_too_much_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler's word is not enough: what it wrote is read."""
+    monkeypatch.chdir(NATIVE.parent)
+    monkeypatch.syspath_prepend(str(NATIVE))
+    portable = import_module("portable")
+    built = tmp_path / "x86_64-linux-musl.so"
+    monkeypatch.setattr(portable, "PORTABLE", tmp_path)
+    monkeypatch.setattr(portable, "requirements", lambda _: Requirements("x86_64", (2, 34)))
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: built.write_bytes(b""))
+    with pytest.raises(SystemExit, match=r"needs x86_64 with glibc 2\.34"):
+        portable.build("x86_64-linux-musl", tmp_path / "_native.c")
+    assert not built.exists()

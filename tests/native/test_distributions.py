@@ -6,9 +6,10 @@ import errno
 import time
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from loops import SECOND_NS, TAG, Receiving, Sending, fake, receiving_socket, sending_socket
+
 from udpbench._native import ffi, lib
 
 HIGHEST = 2**40
@@ -76,7 +77,6 @@ def test_segments_of_a_message_have_times_of_their_own() -> None:
     assert [-(-packet * SECOND_NS // 7_000) for packet in range(8)] == times
 
 
-@settings(deadline=None)
 @given(rate_pps=RATES, first=st.integers(0, 2**33), steps=st.integers(0, 50))
 def test_stepping_is_exact(
     scripted: tuple[Any, Any], rate_pps: int, first: int, steps: int
@@ -154,7 +154,8 @@ def test_what_is_owed_at_the_end_is_listed(scripted: tuple[Any, Any]) -> None:
 def test_what_count_no_longer_wants_is_no_stall(scripted: tuple[Any, Any]) -> None:
     """Packets that are due after the last one of a count are not given up."""
     listed = scripted[0].new("struct ub_stalls *")
-    stats = fake(scripted, []).run(count=10, rate_pps=10_000, stalls=listed)
+    sender = fake(scripted, [])
+    stats = sender.run(count=10, rate_pps=10_000, bucket_ns=SECOND_NS, stalls=listed)
     assert (10, 0, 0) == (stats["sent_packets"], stats["stalled_packets"], listed.count)
 
 

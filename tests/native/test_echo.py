@@ -20,10 +20,13 @@ from loops import (
     Sending,
     counts,
     datagram,
+    guards,
     receiving_socket,
+    refusal,
     sending_socket,
     wait_until,
 )
+
 from udpbench._native import ffi, lib
 
 SO_TIMESTAMPNS = 35
@@ -192,7 +195,22 @@ def test_the_ear_does_not_wait_for_ever() -> None:
     assert SECOND_NS // 10 <= took_ns + 10**6 < SECOND_NS
 
 
-@pytest.mark.parametrize("name", ["sockets", "socket_count", "round_trip", "control", "ended"])
+NEEDED = ("sockets", "socket_count", "round_trip", "control", "ended")
+
+
+def test_every_guard_names_its_field() -> None:
+    """All that C may refuse is refused here, and says of which field."""
+    with receiving_socket() as sock:
+        ear = Listening([sock], 0)
+        absent = {name: 0 if name == "socket_count" else ffi.NULL for name in NEEDED}
+        check = lib.ub_echo_listen_check
+        refused = {name: refusal(ffi, check, ear.config, {name: absent[name]}) for name in NEEDED}
+        refused["config"] = refusal(ffi, check, ffi.NULL, {})
+    assert list(refused) == [text.partition(":")[0] for text in refused.values()]
+    assert guards("echo.c") == set(refused.values())
+
+
+@pytest.mark.parametrize("name", NEEDED)
 def test_an_ear_without_what_it_needs(name: str) -> None:
     """A config that makes no sense is refused."""
     with receiving_socket() as sock:

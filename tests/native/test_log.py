@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loops import SECOND_NS, Receiving, counts, datagram, receiving_socket, wait_until
+from loops import (
+    SECOND_NS,
+    Receiving,
+    counts,
+    datagram,
+    guards,
+    receiving_socket,
+    refusal,
+    wait_until,
+)
+
 from udpbench._native import ffi, lib
 
 HEAD = struct.Struct("=8sQQ")
@@ -31,6 +41,7 @@ class Logging:
     max_file_bytes: int = 1 << 20
     keep: int = 2
     drain_ns: int = SECOND_NS
+    pipes_of: int = field(default_factory=os.geteuid)
     results: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -38,8 +49,10 @@ class Logging:
         self.log = ffi.new("struct ub_log *", {"ring": self.ring, "ring_bytes": self.ring_bytes})
         self.ended = ffi.new("struct ub_control *")
         self.stats = ffi.new("struct ub_log_stats *")
-        self.name = ffi.new("char[]", os.fsencode(self.path))
-        values = {"log": self.log, "path": self.name, "max_file_bytes": self.max_file_bytes}
+        self.name = ffi.new("char[]", os.fsencode(self.path.name))
+        self.folder = os.open(self.path.parent, os.O_RDONLY)
+        values = {"log": self.log, "name": self.name, "max_file_bytes": self.max_file_bytes}
+        values |= {"folder": self.folder, "pipes_of": self.pipes_of}
         values |= {"keep": self.keep, "drain_ns": self.drain_ns, "ended": self.ended}
         self.config = ffi.new("struct ub_log_config *", values)
         self.thread = threading.Thread(target=self._write)
@@ -52,6 +65,7 @@ class Logging:
         self.ended.stop = 1
         self.thread.join(20)
         assert not self.thread.is_alive()
+        os.close(self.folder)
         return counts(ffi, self.stats)
 
 
@@ -151,8 +165,10 @@ def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    """A path that leads nowhere is told at once."""
+    """One that has gone is told at once."""
+    (tmp_path / "none").mkdir()
     logging = Logging(tmp_path / "none" / "log")
+    (tmp_path / "none").rmdir()
     logging.thread.start()
     logging.finish()
     assert [-errno.ENOENT] == logging.results
@@ -164,6 +180,33 @@ def test_a_name_that_is_too_long() -> None:
     logging.thread.start()
     logging.finish()
     assert [-errno.ENAMETOOLONG] == logging.results
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make what is another user's")
+@pytest.mark.parametrize(("pipes_of", "result"), [(0, -errno.EEXIST), (54321, 0)])
+def test_only_a_pipe_of_ones_own_is_written_to(tmp_path: Path, pipes_of: int, result: int) -> None:
+    """Of whoever called, too; another user's would be handed every datagram."""
+    os.mkfifo(tmp_path / "log.0")
+    os.chown(tmp_path / "log.0", 54321, -1)
+    reading = os.open(tmp_path / "log.0", os.O_RDONLY | os.O_NONBLOCK)
+    logging = Logging(tmp_path / "log", pipes_of=pipes_of)
+    logging.thread.start()
+    logging.finish()
+    os.close(reading)
+    assert [result] == logging.results
+
+
+def test_files_stay_in_the_folder_that_was_opened(tmp_path: Path) -> None:
+    """Whatever its path leads to when the writer comes to make one."""
+    (tmp_path / "a").mkdir()
+    logging = Logging(tmp_path / "a" / "log")
+    (tmp_path / "a").rename(tmp_path / "b")
+    (tmp_path / "a").mkdir()
+    logging.thread.start()
+    logging.finish()
+    assert (["log.0"], []) == tuple(
+        [one.name for one in (tmp_path / name).iterdir()] for name in ("b", "a")
+    )
 
 
 def test_a_pipe_that_nobody_empties_is_given_up(tmp_path: Path) -> None:
@@ -285,16 +328,25 @@ def test_a_next_file_that_cannot_be_opened_costs_its_datagrams(tmp_path: Path) -
     assert [0] == logging.results
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"log": ffi.NULL},
-        {"path": ffi.NULL},
-        {"ended": ffi.NULL},
-        {"keep": 0},
-        {"max_file_bytes": 24},
-    ],
-)
+ABSENT: list[dict[str, Any]] = [
+    {"log": ffi.NULL},
+    {"name": ffi.NULL},
+    {"ended": ffi.NULL},
+    {"keep": 0},
+    {"max_file_bytes": 24},
+]
+
+
+def test_every_guard_names_its_field(tmp_path: Path) -> None:
+    """All that C may refuse is refused here, and says of which field."""
+    logging = Logging(tmp_path / "log")
+    refused = [refusal(ffi, lib.ub_log_write_check, logging.config, change) for change in ABSENT]
+    assert [text.partition(":")[0] for text in refused] == [name for (name,) in ABSENT]
+    refused.append(refusal(ffi, lib.ub_log_write_check, ffi.NULL, {}))
+    assert guards("log.c") == set(refused)
+
+
+@pytest.mark.parametrize("change", ABSENT)
 def test_a_writer_without_what_it_needs(tmp_path: Path, change: dict[str, Any]) -> None:
     """A config that makes no sense is refused before a file is opened."""
     logging = Logging(tmp_path / "log")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,13 +20,17 @@ from loops import (
     closed_port,
     datagram,
     drops,
+    guards,
     receiving_socket,
+    refusal,
     sending_socket,
     wait_until,
 )
+
 from udpbench._native import ffi, lib
 
-NAMES = ("received", "duplicate", "late", "ancient", "foreign", "truncated", "corrupt")
+NAMES = ("received", "duplicate", "late", "ancient", "foreign", "foreign_size", "truncated")
+NAMES += ("corrupt",)
 
 
 def told_apart(stats: dict[str, int]) -> dict[str, int]:
@@ -183,6 +189,44 @@ def test_work_is_spent_on_every_datagram() -> None:
     assert took_ns >= 32 * 2_000_000
 
 
+@pytest.fixture
+def one_cpu() -> Iterator[None]:
+    """Let threads that begin now share one CPU."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    yield
+    os.sched_setaffinity(0, allowed)
+
+
+@pytest.mark.usefixtures("one_cpu")
+def test_work_is_cpu_time_of_the_thread() -> None:
+    """Four readers on one CPU do all their work, one after the other: but for their last batch."""
+    with receiving_socket() as sock:
+        receiver = Receiving(ffi, lib, sock, workers=4)
+        receiver.receive([datagram(n) for n in range(40)], work_ns=5_000_000, batch=1)
+    assert sum(receiver.cpu_ns) >= 36 * 5_000_000
+
+
+def cost_ns(work_ns: int) -> float:
+    """Return what a datagram costs a reader of merged messages, all of its work done."""
+    with receiving_socket(gro=True) as sock, sending_socket(sock.getsockname()) as giver:
+        sent = Sending(ffi, lib, [giver]).run(count=3200, gso_segments=50)["sent_packets"]
+        receiver = Receiving(ffi, lib, sock)
+        receiver.start(gro=1, room_bytes=65535, work_ns=work_ns, batch=8)
+        wait_until("all read", lambda: receiver.read() == sent)
+        wait_until("the last work done", lambda: receiver.stats[0].empty_calls > 0)
+        receiver.stop()
+        return receiver.cpu_ns[0] / sent
+
+
+@pytest.mark.parametrize(("work_ns", "within"), [(20_000, 0.02), (1000, 0.2)])
+def test_work_is_exact(work_ns: int, within: float) -> None:
+    """What a datagram costs more with work than without is the work, at the least of five times."""
+    costs = [(cost_ns(work_ns), cost_ns(0)) for _ in range(5)]
+    worked, plain = map(min, zip(*costs, strict=True))
+    assert work_ns == pytest.approx(worked - plain, rel=within)
+
+
 def test_stop_ends_work_and_counts_what_was_read() -> None:
     """Stop within a batch of long work leaves at once; what was read counts, the rest stays."""
     with receiving_socket() as sock:
@@ -252,6 +296,9 @@ def test_a_signal_is_neither_an_error_nor_silence() -> None:
 
 # --- guards --------------------------------------------------------------------------------------
 
+FAKE_WAY, FAKE_WAY_OF_ALL_WAITS = 900, 901
+"""Of fake_kernel.c."""
+HISTOGRAM = ffi.new("struct ub_histogram *")
 BAD = {
     "call": {"call": 2},
     "wait": {"wait": 4},
@@ -270,7 +317,8 @@ BAD = {
     "a nap beyond a day": {"wait": lib.UB_WAIT_NAP, "nap_ns": 86400 * 10**9 + 1},
     "two sockets to block on": {"socket_count": 2},
     "more sockets than can be": {"socket_count": 65537, "wait": lib.UB_WAIT_SPIN},
-    "a count of no sockets": {"socket_count": 1, "sockets": ffi.NULL},
+    "no socket": {"socket_count": 0},
+    "no sockets": {"sockets": ffi.NULL},
     "no flow": {"flow_count": 0},
     "more flows than numbers": {"flow_count": 65537},
     "no window": {"window_words": 0},
@@ -279,7 +327,17 @@ BAD = {
     "work beyond a second": {"work_ns": 10**9 + 1},
     "no flow memory": {"flows": ffi.NULL},
     "no control": {"control": ffi.NULL},
+    "echoes without headers": {"echo_every": 1, "read": lib.UB_READ_COPY},
+    "stamps without headers": {"timestamps": 1, "read": lib.UB_READ_NONE},
+    "stamps without a histogram": {"timestamps": 1},
+    "stamps without the other": {"timestamps": 1, "stack": HISTOGRAM},
+    "a log without a ring": {"log": ffi.new("struct ub_log *")},
+    "a log of what is not copied": {
+        "log": ffi.new("struct ub_log *"),
+        "read": lib.UB_READ_NONE,
+    },
 }
+"""What is wrong → the config's changes."""
 
 
 @pytest.mark.parametrize("changes", BAD.values(), ids=BAD.keys())
@@ -290,6 +348,82 @@ def test_a_bad_config_is_refused(changes: dict[str, Any]) -> None:
         for name, value in changes.items():
             setattr(receiver.config, name, value)
         assert lib.ub_receive(receiver.config, receiver.stats[0]) == -errno.EINVAL
+
+
+def test_every_guard_names_its_field(scripted: tuple[Any, Any]) -> None:
+    """All that C may refuse is refused here, and says of which field."""
+    fake_ffi, fake_lib = scripted
+    check = lib.ub_receive_check
+    with receiving_socket() as sock, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forever:
+        receiver, hanging = Receiving(ffi, lib, sock), Receiving(ffi, lib, forever)
+        bad = [(receiver.config, changes) for changes in BAD.values()]
+        bad += [(hanging.config, {}), (ffi.NULL, {})]
+        refused = {refusal(ffi, check, config, changes) for config, changes in bad}
+        waiting = Receiving(fake_ffi, fake_lib, sock)
+        changes = {"call": FAKE_WAY, "wait": lib.UB_WAIT_EPOLL}
+        refused |= {refusal(fake_ffi, fake_lib.ub_receive_check, waiting.config, changes)}
+        assert "" == refusal(ffi, check, receiver.config, {})
+    assert guards("receiver.c") == refused
+    fields = {name for name, _ in ffi.typeof("struct ub_receive_config").fields}
+    assert {"config"} == {text.partition(":")[0] for text in refused} - fields
+
+
+def test_a_way_that_waits_itself_takes_no_other_wait(scripted: tuple[Any, Any]) -> None:
+    """A way of receiving says which waits it goes with; nothing of it is prepared otherwise."""
+    fake_ffi, fake_lib = scripted
+    fake_lib.fake_way(0)
+    with receiving_socket() as sock:
+        receiver = Receiving(fake_ffi, fake_lib, sock)
+        for name in ("EPOLL", "SPIN", "NAP"):
+            wait = getattr(lib, f"UB_WAIT_{name}")
+            receiver.config.call, receiver.config.wait, receiver.config.nap_ns = FAKE_WAY, wait, 1
+            result = fake_lib.ub_receive(receiver.config, receiver.stats[0])
+            assert -errno.EINVAL == result
+        assert (0, 0) == (fake_lib.fake_way_prepared(), fake_lib.fake_way_released())
+        received = receiver.receive([datagram(0), datagram(1)], wait=lib.UB_WAIT_BLOCK)
+    assert 2 == received["received_packets"]
+    assert (1, 1) == (fake_lib.fake_way_prepared(), fake_lib.fake_way_released())
+
+
+@pytest.mark.parametrize("read", [lib.UB_READ_HEADER, lib.UB_READ_VERIFY])
+def test_a_way_that_cannot_be_prepared_is_released(scripted: tuple[Any, Any], read: int) -> None:
+    """What a way got before it failed is given back, its error is the loop's, and nothing is read."""
+    fake_ffi, fake_lib = scripted
+    fake_lib.fake_way(errno.EPERM)
+    with receiving_socket() as sock:
+        receiver = Receiving(fake_ffi, fake_lib, sock)
+        receiver.config.call, receiver.config.read = FAKE_WAY, read
+        assert -errno.EPERM == fake_lib.ub_receive(receiver.config, receiver.stats[0])
+    assert (1, 1) == (fake_lib.fake_way_prepared(), fake_lib.fake_way_released())
+    assert 0 == receiver.stats[0].receive_calls
+
+
+def test_a_way_that_was_not_prepared_is_not_released(scripted: tuple[Any, Any]) -> None:
+    """What the loop lacks before concerns no way."""
+    fake_ffi, fake_lib = scripted
+    fake_lib.fake_way(0)
+    with receiving_socket() as sock:
+        receiver = Receiving(fake_ffi, fake_lib, sock)
+        receiver.config.call, receiver.config.read = FAKE_WAY, lib.UB_READ_VERIFY
+        fake_lib.fake_memory(0)
+        result = fake_lib.ub_receive(receiver.config, receiver.stats[0])
+        fake_lib.fake_memory(2**32 - 1)
+    assert -errno.ENOMEM == result
+    assert (0, 0) == (fake_lib.fake_way_prepared(), fake_lib.fake_way_released())
+
+
+def test_a_way_is_released_if_the_wait_cannot_be_prepared(scripted: tuple[Any, Any]) -> None:
+    """A wait that lacks memory ends the loop; the way before it is released once."""
+    fake_ffi, fake_lib = scripted
+    fake_lib.fake_way(0)
+    with receiving_socket() as sock:
+        receiver = Receiving(fake_ffi, fake_lib, sock)
+        receiver.config.call, receiver.config.wait = FAKE_WAY_OF_ALL_WAITS, lib.UB_WAIT_EPOLL
+        fake_lib.fake_memory(3)  # those of the way
+        result = fake_lib.ub_receive(receiver.config, receiver.stats[0])
+        fake_lib.fake_memory(2**32 - 1)
+    assert -errno.ENOMEM == result
+    assert (1, 1) == (fake_lib.fake_way_prepared(), fake_lib.fake_way_released())
 
 
 def test_nothing_at_all_is_refused() -> None:
@@ -305,7 +439,7 @@ def test_a_socket_that_could_hang_is_refused() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forever:
         receiver = Receiving(ffi, lib, forever)
         assert lib.ub_receive(receiver.config, receiver.stats[0]) == -errno.EINVAL
-    receiver.config.socket = -1
+    receiver.sockets[0] = -1
     assert lib.ub_receive(receiver.config, receiver.stats[0]) == -errno.EBADF
 
 

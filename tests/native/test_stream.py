@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from loops import SECOND_NS, TIMEOUT, Receiving, Sending, counts, wait_until
+from loops import SECOND_NS, TIMEOUT, Receiving, Sending, counts, guards, refusal, wait_until
+
 from udpbench._native import ffi, lib
 
 
@@ -114,7 +115,7 @@ def test_writes_are_paced() -> None:
     """The n-th write goes when it is due."""
     with streams(1) as (near, _):
         began_ns = time.monotonic_ns()
-        _, sent = writing(near, count=201, rate_pps=2000)
+        _, sent = writing(near, count=201, rate_pps=2000, bucket_ns=SECOND_NS)
     assert (sent["sent_packets"], sent["stalled_packets"]) == (201, 0)
     assert time.monotonic_ns() - began_ns >= SECOND_NS // 10
 
@@ -138,7 +139,7 @@ def test_a_paced_stream_leaves_at_its_end() -> None:
     """Without debt the end is kept, and nothing is written before the start."""
     with streams(1) as (near, _):
         start_ns = time.monotonic_ns() + SECOND_NS // 20
-        times = {"start_ns": start_ns, "end_ns": start_ns + SECOND_NS // 20}
+        times = {"start_ns": start_ns, "end_ns": start_ns + SECOND_NS // 2}
         _, sent = writing(near, rate_pps=1, **times)
     assert (sent["sent_packets"], sent["first_ns"] >= start_ns) == (1, True)
 
@@ -193,6 +194,24 @@ BAD_RECEIVE = {
     "no stream": {"socket_count": 0},
     "too many streams": {"socket_count": 65537},
 }
+
+
+def test_every_guard_names_its_field() -> None:
+    """All that C may refuse is refused here, and says of which field."""
+    with streams(1) as (near, far):
+        writer, reader = Sending(ffi, lib, near), Reading(far)
+        near[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bytes(16))
+        far[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(16))
+        refused = {
+            refusal(ffi, check, config, changes)
+            for check, config, bad in (
+                (lib.ub_stream_send_check, writer.config, BAD_SEND),
+                (lib.ub_stream_receive_check, reader.config, BAD_RECEIVE),
+            )
+            for changes in ({}, *bad.values())
+        }
+        refused |= {refusal(ffi, lib.ub_stream_send_check, ffi.NULL, {})}
+    assert guards("stream.c") == refused
 
 
 @pytest.mark.parametrize("changes", BAD_SEND.values(), ids=BAD_SEND.keys())

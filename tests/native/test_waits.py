@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from loops import SECOND_NS, Receiving, datagram, receiving_socket, sending_socket, wait_until
+
 from udpbench._native import ffi, lib
 
 MANY = {
@@ -56,14 +57,6 @@ def test_one_worker_serves_several_sockets(wait: dict[str, int], call: int) -> N
         stats = receiver.stop()
     assert stats["received_packets"] == 141
     assert [(10, 10)] * 3 + [(100, 100), (11, 11)] == [receiver.totals(flow) for flow in range(5)]
-
-
-def test_one_listed_socket_may_block() -> None:
-    """A list of one replaces the single socket, for a blocking worker too."""
-    with several(1) as (socks, receiver):
-        receiver.config.socket = -1
-        assert socks == [receiver.sock]
-        assert receiver.receive([datagram(n) for n in range(10)])["received_packets"] == 10
 
 
 @pytest.mark.parametrize("wait", ALL.values(), ids=ALL.keys())
@@ -195,7 +188,7 @@ def test_a_worker_that_hangs_reads_no_more(wait: dict[str, int]) -> None:
 def settled(receiver: Receiving, at_ns: int) -> int:
     """Return the calls that a worker had made when it hung."""
     # A call that began before the time may last as long as the socket's timeout.
-    wait_until("the time", lambda: time.monotonic_ns() > at_ns + SECOND_NS // 5)
+    wait_until("the time", lambda: time.monotonic_ns() > at_ns + SECOND_NS // 2)
     return int(receiver.stats[0].receive_calls)
 
 
@@ -204,7 +197,7 @@ def test_a_worker_that_exits_leaves_its_loop(wait: dict[str, int]) -> None:
     """The loop returns by itself, without an error, and what it counted stays."""
     with receiving_socket() as sock:
         receiver = Receiving(ffi, lib, sock)
-        at_ns = time.monotonic_ns() + SECOND_NS // 5
+        at_ns = time.monotonic_ns() + SECOND_NS // 2
         receiver.start(**wait, fault=lib.UB_FAULT_EXIT, fault_at_ns=at_ns)
         deliver(sock, [datagram(0)])
         receiver.threads[0].join(20)

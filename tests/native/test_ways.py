@@ -18,6 +18,7 @@ from loops import (
     sending_socket,
     wait_until,
 )
+
 from udpbench._native import ffi, lib
 
 COUNT = 1003

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loops import TAG, Receiving, datagram, receiving_socket
+
 from udpbench._native import ffi, lib
 
 NEW, LATE, DUPLICATE, ANCIENT = range(4)
@@ -76,7 +77,7 @@ def walks(draw: st.DrawFn) -> tuple[int, list[int]]:
     return words, positions
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(walks())
 def test_window_does_as_its_model(walk: tuple[int, list[int]]) -> None:
     """Every answer is the model's, from any start and over the 48-bit wrap."""
@@ -88,7 +89,7 @@ def test_window_does_as_its_model(walk: tuple[int, list[int]]) -> None:
     assert window.totals() == (packets, max(positions) + 1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(walks())
 def test_window_never_lies(walk: tuple[int, list[int]]) -> None:
     """New is new and a duplicate one; ancient is only said below the last whole window."""
@@ -106,7 +107,7 @@ def test_window_never_lies(walk: tuple[int, list[int]]) -> None:
         seen.add(position)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(walks(), st.sampled_from([1, 7, 64]))
 def test_batches_count_as_single_datagrams_do(walk: tuple[int, list[int]], batch: int) -> None:
     """Runs merged within a batch come to the same counts as one number after the other."""

@@ -19,6 +19,7 @@ from loops import (
     sending_socket,
     wait_until,
 )
+
 from udpbench._native import ffi, lib
 
 IP_RECVERR = 11

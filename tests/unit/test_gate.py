@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.build import expectation, experiment, failed, record, trial
+import pytest
+from analysis.build import LOAD_MS, expectation, experiment, failed, hog, record, shared, trial
+from golden import Golden
 from report.stored import COMPLETE, stored
 
-from udpbench.gate import Answer, answer
-from udpbench.model import TrialRecord
-from udpbench.records import Ending
+from udpbench.control.run import Outcome, RunOptions
+from udpbench.errors import CannotTell, InputError, RecordError, StoreError
+from udpbench.gate import Answer, Baseline, Gate, answer, restricted, stored_results
+from udpbench.model import PointPair, TrialRecord
+from udpbench.records import Ending, Run, RunWriter
 
 ONE, TWO = trial("one"), trial("two")
 LOST = {"kind": "AgentLost", "message": "gone", "host": "right"}
@@ -52,6 +57,15 @@ def test_an_invalid_trial_of_a_point_that_it_is_compared_with_fails_it(tmp_path:
     assert said.why.startswith("compared with one: ")
 
 
+def test_rates_that_are_struck_out_fail_what_is_held_to_them(tmp_path: Path) -> None:
+    """Nobody can tell, and who took the CPU is told."""
+    declared = experiment(expectation("delivered_pps", ">", "1"), points=[ONE])
+    busy = replace(shared(LOAD_MS + 400, hog(400)), trial=ONE)
+    said = answer(stored(tmp_path, [busy], declared, ending=COMPLETE), "one", 80)
+    assert "failed" == said.outcome
+    assert "machine: CPU 0: other programs used CPUs of the load" in said.why
+
+
 def test_a_run_that_ended_before_the_point_to_compare_with_fails_it(tmp_path: Path) -> None:
     """Its own trials alone do not answer."""
     said = of(tmp_path, [], ending=Ending("then", "failed", LOST))
@@ -79,3 +93,239 @@ def test_a_point_that_cannot_be_tried_is_skipped_whatever_it_is_compared_with(
     """It is not this host's answer to it that the other one failed."""
     said = of(tmp_path, [failed(of=ONE)], [failed("skipped", "needs 8 CPUs", of=TWO)])
     assert ("skipped", "right: skipped: needs 8 CPUs") == (said.outcome, said.why)
+
+
+def test_a_gate_of_which_nothing_was_measured_fails(tmp_path: Path) -> None:
+    """Neither point could be tried, and no need of theirs says so."""
+    said = of(
+        tmp_path,
+        [failed("unavailable", "no such CPU", of=ONE)],
+        [failed("unavailable", "no CPU 7", of=TWO)],
+    )
+    assert "failed" == said.outcome
+    assert ["nothing was measured", "right: skipped: no CPU 7"] == said.why.splitlines()
+    assert "nothing was measured: all trials were skipped: no such CPU" in said.shown
+
+
+def test_a_point_that_lacks_something_beside_others_is_skipped(tmp_path: Path) -> None:
+    """So is one whose need is not met where the others lack something."""
+    said = of(tmp_path / "a", [record(of=ONE)], [failed("unavailable", "no CPU 7", of=TWO)])
+    assert ("skipped", "right: skipped: no CPU 7") == (said.outcome, said.why)
+    unmet = failed("skipped", "needs 8 CPUs", of=TWO)
+    said = of(tmp_path / "b", [failed("unavailable", "no CPU 7", of=ONE)], [unmet])
+    assert ("skipped", "right: skipped: needs 8 CPUs") == (said.outcome, said.why)
+
+
+def test_a_gate_whose_folder_cannot_be_made_says_so(tmp_path: Path, golden: Golden) -> None:
+    """With the option that names another."""
+    (tmp_path / "file").touch()
+    gate = Gate(("local",), tmp_path / "file", "session", 1)
+    with golden.raises(RecordError):
+        gate.run(experiment(), "test", (), lambda _: None)
+
+
+def test_a_gate_tells_what_could_not_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """And not that its folder has no run."""
+
+    def deleted(_: object, __: object, writer: RunWriter, *___: object, **____: object) -> Outcome:
+        shutil.rmtree(writer.folder)
+        return Outcome(0, StoreError("smoke#1 ran and could not be stored"))
+
+    monkeypatch.setattr("udpbench.gate.run", deleted)
+    gate = Gate(("local",), tmp_path, "session", 10**9)
+    with golden.raises(StoreError):
+        gate._run(experiment(), gate.labs, tmp_path / "run", (), lambda _: None)
+
+
+def test_a_run_of_a_gate_has_the_header_of_any_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lab and working folder are there, as `udpbench run` stores them; each has a seed of its own."""
+    asked: list[RunOptions] = []
+
+    def ran(*given: object, **_: object) -> Outcome:
+        asked.extend(one for one in given if isinstance(one, RunOptions))
+        return Outcome(0)
+
+    monkeypatch.setattr("udpbench.gate.run", ran)
+    gate = Gate(("local",), tmp_path, "session", 10**9)
+    first, second = (
+        gate.run(experiment(), name, ("pytest",), lambda _: None).header for name in "ab"
+    )
+    assert [options.seed for options in asked] == [first.seed, second.seed]
+    assert first.seed != second.seed
+    assert str(Path.cwd()) == first.working_folder
+    assert gate.labs[0].path == first.lab_path
+    assert ("pytest",) == first.command
+
+
+# --- baselines -----------------------------------------------------------------------------------
+
+RATES = (2000, 2010, 1990, 2005, 1995, 2015, 1985)
+
+
+def measured(folder: Path, factor: float = 1.0, question: str = "Does it arrive?") -> Run:
+    """Return a run of one point with these rates, times a factor."""
+    records = [record(round(factor * pps), of=trial("", n)) for n, pps in enumerate(RATES, 1)]
+    return stored(folder, records, experiment(question=question, repetitions=7), ending=COMPLETE)
+
+
+@pytest.mark.parametrize(
+    ("factor", "question", "outcome"),
+    [
+        (1.0, "Does it arrive?", "passed"),
+        (1.5, "Does it arrive?", "passed"),
+        (0.9, "Does it arrive?", "failed"),
+        (0.97, "Does it arrive?", "skipped"),
+        (0.9, "Is it late?", "passed"),
+    ],
+)
+def test_a_point_is_compared_with_its_baseline(
+    factor: float, question: str, outcome: str, tmp_path: Path, golden: Golden
+) -> None:
+    """It fails if it is proven to be worse, and passes if that is excluded."""
+    baseline = Baseline((measured(tmp_path / "base"),), margin=0.03)
+    said = answer(measured(tmp_path / "run", factor, question), "", 80, baseline)
+    assert outcome == said.outcome
+    if outcome != "passed":
+        golden.check(said.why)
+
+
+def test_what_fails_anyway_is_not_compared(tmp_path: Path) -> None:
+    """Its own fault is the reason."""
+    baseline = Baseline((measured(tmp_path / "base"),), margin=0.03)
+    said = answer(stored(tmp_path / "run", [failed()], experiment()), "", 80, baseline)
+    assert ("failed", False) == (said.outcome, "against" in said.why)
+
+
+def test_a_baseline_on_other_hosts_is_none(tmp_path: Path) -> None:
+    """The built-in lab says nothing of hardware."""
+    base = measured(tmp_path / "base")
+    real = replace(base, records=tuple(replace(r, built_in_lab=False) for r in base.records))
+    said = answer(measured(tmp_path / "run", 0.9), "", 80, Baseline((real,), margin=0.03))
+    assert "passed" == said.outcome
+
+
+def test_several_baselines_are_taken_together(tmp_path: Path) -> None:
+    """What lies between them is no worse."""
+    runs = measured(tmp_path / "x"), measured(tmp_path / "y", 0.9)
+    said = answer(measured(tmp_path / "run", 0.95), "", 80, Baseline(runs, margin=0.03))
+    assert "skipped" == said.outcome
+
+
+@pytest.mark.parametrize(
+    ("bases", "outcome", "scattered"),
+    [
+        ((1.0, 1.0), "failed", False),
+        ((1.0, 1.0, 1.0), "failed", True),
+        ((1.0, 0.9, 1.1), "skipped", True),
+    ],
+)
+def test_the_scatter_between_three_baselines_counts(
+    bases: Sequence[float], outcome: str, scattered: bool, tmp_path: Path
+) -> None:
+    """Runs that scatter by more than the change say nothing of it; of two nobody knows."""
+    runs = tuple(measured(tmp_path / str(n), factor) for n, factor in enumerate(bases))
+    said = answer(measured(tmp_path / "run", 0.85), "", 80, Baseline(runs, margin=0.03))
+    assert outcome == said.outcome
+    assert scattered != ("scatter between runs is not" in said.why)
+
+
+def test_a_baseline_wants_a_margin(tmp_path: Path, golden: Golden) -> None:
+    """How much worse is too much is for the user to say."""
+    gate = Gate(("local",), tmp_path, "session", 1, baselines=(tmp_path,))
+    with golden.raises(InputError):
+        _ = gate.baseline
+
+
+# --- stored results in a test --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("factor", "worse"), [(0.9, True), (1.0, False)])
+def test_a_result_may_be_worse_than_a_stored_one(
+    factor: float, worse: bool, tmp_path: Path
+) -> None:
+    """By more than the margin."""
+    measured(tmp_path / "base")
+    measured(tmp_path / "run", factor)
+    base, result = (stored_results(tmp_path / name)[""] for name in ("base", "run"))
+    assert worse is result.worse_than(base, margin="3%")
+
+
+def test_points_of_one_run_are_compared_by_block(tmp_path: Path) -> None:
+    """A drift that would hide a difference between two runs falls on both."""
+    drift = [1000, 1500, 2000, 2500, 3000, 3500]
+    points = ONE, TWO
+    records = [
+        record(round(pps * factor), of=replace(point, repetition=n))
+        for n, pps in enumerate(drift, 1)
+        for point, factor in zip(points, (1.0, 0.9), strict=True)
+    ]
+    stored(tmp_path, records, experiment(points=points, repetitions=6))
+    one, two = stored_results(tmp_path).values()
+    assert two.worse_than(one, margin="3%")
+    assert not one.worse_than(two, margin="3%")
+    with pytest.raises(CannotTell):
+        replace(two, run="another").worse_than(one, margin="3%")
+
+
+def test_a_run_of_two_experiments_is_no_result(tmp_path: Path, golden: Golden) -> None:
+    """A point's name alone does not say which is meant."""
+    stored(tmp_path, [], *(replace(experiment(), name=name) for name in "xy"))
+    with golden.raises(RecordError):
+        stored_results(tmp_path)
+
+
+def test_a_comparison_is_run_with_the_point_that_is_judged_by_it() -> None:
+    """Selected alone, the base has its repetitions; the other brings it along, and both have blocks."""
+    names = ("one", "two", "three")
+    pair = PointPair("one", "two", "delivered_pps", 0.03)
+    plain = experiment(points=[trial(name) for name in names], compare=(pair,), repetitions=2)
+    assert () == restricted(plain, ["one", "three"]).compare
+    assert (2, 2) == restricted(plain, ["one"]).trials_of("one")
+    assert (pair,) == restricted(plain, ["two"]).compare
+
+
+COMPARED = PointPair("one", "two", "delivered_pps", 0.03)
+
+
+def by_blocks(folder: Path, factor: float, point: str, bad: int = 0, skip: bool = False) -> Answer:
+    """Return the answer of a point of two that are compared, the base with invalid trials."""
+    records = [
+        record(round(pps * by), *[round(pps * by) - 900] * spoilt, of=replace(of, repetition=n))
+        for n, pps in enumerate(RATES + RATES[:bad], 1)
+        for of, by in ((ONE, 1.0), (TWO, factor))
+        for spoilt in [of is ONE and n <= bad]
+    ]
+    if skip:
+        lacking = [failed("skipped", "needs", of=replace(ONE, repetition=n)) for n in range(1, 8)]
+        records = [*lacking, *(each for each in records if each.trial.point == "two")]
+    declared = experiment(points=[ONE, TWO], compare=(COMPARED,))
+    return answer(stored(folder, records, declared, ending=COMPLETE), point, 80)
+
+
+@pytest.mark.parametrize(
+    ("factor", "point", "outcome"),
+    [(0.9, "two", "failed"), (0.9, "one", "passed"), (1.1, "two", "passed")],
+)
+def test_a_point_that_is_worse_than_its_base_fails(
+    factor: float, point: str, outcome: str, tmp_path: Path
+) -> None:
+    """The base does not; the reason has the verdict."""
+    said = by_blocks(tmp_path, factor, point)
+    assert (outcome, outcome == "failed") == (said.outcome, "slower by" in said.why)
+
+
+def test_a_point_whose_base_is_skipped_is_skipped(tmp_path: Path) -> None:
+    """The comparison was not made."""
+    assert "skipped" == by_blocks(tmp_path, 1.1, "two", skip=True).outcome
+
+
+@pytest.mark.parametrize(("point", "outcome"), [("one", "passed"), ("two", "passed")])
+def test_an_invalid_trial_whose_block_was_replaced_fails_nothing(
+    point: str, outcome: str, tmp_path: Path
+) -> None:
+    """As the exit code of the run."""
+    assert outcome == by_blocks(tmp_path, 1.1, point, bad=1).outcome

@@ -9,18 +9,30 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 from analysis.build import expectation, experiment, failed, paced, record, series, trial
+from golden import Golden
 from report.stored import stored
 
 from udpbench.__main__ import main
-from udpbench.model import Experiment, Finding, TrialRecord
-from udpbench.records import Ending
+from udpbench.analysis.readiness import Readiness
+from udpbench.command_line import _read_back, _try_report
+from udpbench.control import agents, deployer
+from udpbench.control import deploy as deployment
+from udpbench.control.run import Outcome
+from udpbench.errors import ConnectError, RecordError, RestoreError, StoreError
+from udpbench.model import Experiment, Finding, PointPair, TrialRecord
+from udpbench.records import Ending, read_run
 
+COMPARING = experiment(
+    points=[trial(""), trial("b")], compare=(PointPair("", "b", "delivered_pps", 0.03),)
+)
+"""Its second point is not run yet."""
 NO = experiment(expectation("received_packets", ">", "5000"))
 SHORT = record(900, of=paced())
 LOST_HOST = {"kind": "RestoreError", "message": "sysctl stays", "host": "right"}
@@ -48,6 +60,39 @@ def ending(status: str, **changes: object) -> Ending:
     return Ending("2026-11-21T08:00:09+00:00", status, **changes)  # type: ignore[arg-type]
 
 
+UNREACHABLE = """\
+sender: [{name: left, connect: {ssh: "127.0.0.1:1"}, interface: eth3, addresses: existing}]
+receiver: [{name: right, connect: {ssh: "127.0.0.1:1"}, interface: eth2, addresses: existing}]
+"""
+
+
+def test_doctor_ends_with_3_where_a_host_cannot_be_reached(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every such host is named, and nothing is said of the others."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "far.yaml").write_text(UNREACHABLE)
+    assert 3 == run(monkeypatch, "doctor", "--lab", str(tmp_path / "far.yaml"))
+    out, err = capsys.readouterr()
+    assert "" == out
+    assert ["left", "right"] == [line.split(":")[0] for line in err.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("ready", "code"),
+    [("ready", 0), ("unknown", 1), ("spoils", 1)],
+)
+def test_doctor_ends_with_0_only_if_all_is_ready(
+    monkeypatch: pytest.MonkeyPatch, ready: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is unknown is not ready."""
+    said = Readiness("xdp", "left", ready, "warning", "an XDP program")  # type: ignore[arg-type]
+    monkeypatch.setattr("udpbench.control.examine.examine", lambda *_: ())
+    monkeypatch.setattr("udpbench.analysis.readiness.assess", lambda *_: (said,))
+    assert code == run(monkeypatch, "doctor", "--json")
+    assert (code == 0) == json.loads(capsys.readouterr().out)["ready"]
+
+
 @pytest.mark.parametrize(
     ("code", "records", "of", "end"),
     [
@@ -55,9 +100,24 @@ def ending(status: str, **changes: object) -> Ending:
         (0, [failed("skipped", "no such CPU")], experiment(), ending("complete")),
         (1, [record()], NO, ending("complete")),
         (3, [failed()], NO, ending("complete")),
-        (3, [record()], NO, ending("failed", error=LOST_HOST)),
+        (3, [record()], NO, ending("failed", error={**LOST_HOST, "kind": "AgentLost"})),
+        (4, [record()], NO, ending("failed", error=LOST_HOST)),
         (4, [record()], NO, ending("interrupted", restore_errors=(LOST_HOST,))),
         (5, [SHORT], experiment(), ending("complete")),
+        (5, [record()], COMPARING, ending("complete")),
+        (5, [failed("unavailable", "no such CPU")], experiment(), ending("complete")),
+        (
+            2,
+            [],
+            experiment(),
+            ending("failed", error={"kind": "InputError", "message": "", "host": ""}),
+        ),
+        (
+            5,
+            [],
+            experiment(),
+            ending("failed", error={"kind": "HostLacks", "message": "", "host": ""}),
+        ),
         (5, [record()], experiment(), None),
         (130, [record()], NO, ending("interrupted")),
     ],
@@ -83,6 +143,7 @@ def test_the_exit_code_of_a_stored_run(
     [
         (0, [record(), record()]),
         (0, [record(), failed("skipped", "no such CPU")]),
+        (5, [record(), failed("unavailable", "no such CPU")]),
         (5, [SHORT, record()]),
         (3, [SHORT, failed()]),
     ],
@@ -103,10 +164,24 @@ def test_the_exit_code_of_a_campaign_is_that_of_its_worst_trial(
     assert code == run(monkeypatch, "show", str(tmp_path / "run"))
 
 
+@pytest.mark.parametrize(("words", "shown"), [([], False), (["--all"], True)])
+def test_show_all_shows_every_stage(
+    words: list[str],
+    shown: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Left out, a stage that lost nothing is not there."""
+    stored(tmp_path / "run", [record()])
+    assert 0 == run(monkeypatch, "show", *words, str(tmp_path / "run"))
+    assert shown == ("tx_qdisc" in capsys.readouterr().out)
+
+
 @pytest.mark.parametrize(
     ("end", "said"),
     [
-        (None, "the run has no end: it was killed, or still goes on"),
+        (None, "the run did not end: it was killed, or is still running"),
         (ending("interrupted"), "the run was interrupted"),
         (ending("failed", error=LOST_HOST), "the run failed: right: sysctl stays"),
         (
@@ -214,7 +289,8 @@ def test_what_the_system_refuses_is_said_in_a_line(
     stored(tmp_path / "run")
     (tmp_path / "run" / "trials.csv").mkdir()
     assert 3 == run(monkeypatch, "report", str(tmp_path / "run"), "--format", "csv")
-    said = f"udpbench: {tmp_path / 'run' / 'trials.csv'}: Is a directory\n"
+    where = tmp_path / "run" / "trials.csv"
+    said = f"udpbench: {where}: Is a directory; it is a folder: choose another path\n"
     assert said == capsys.readouterr().err
 
 
@@ -226,7 +302,7 @@ def test_a_report_into_the_place_of_a_file_is_refused(
     (tmp_path / "file").touch()
     words = ("report", str(tmp_path / "run"), "--out", str(tmp_path / "file"))
     assert 2 == run(monkeypatch, *words)
-    told = "cannot make the folder: File exists; name another with --out"
+    told = "cannot make the folder: Not a directory; name another with --out"
     assert f"--out: {tmp_path / 'file'}: {told}\n" == capsys.readouterr().err
 
 
@@ -234,8 +310,8 @@ def test_ctrl_c_that_nobody_could_take_comes_again() -> None:
     """Where Python must ignore it, as in a finalizer, it is sent anew and leaves no traceback."""
     code = (
         "import signal, threading\n"
-        "from udpbench.__main__ import Ended\n"
-        "ended = Ended()\n"
+        "from udpbench.__main__ import CtrlC\n"
+        "ended = CtrlC()\n"
         "class Late:\n"
         "    def __del__(self): signal.raise_signal(signal.SIGINT)\n"
         "late = Late()\n"
@@ -243,7 +319,7 @@ def test_ctrl_c_that_nobody_could_take_comes_again() -> None:
         "    del late\n"
         "    threading.Event().wait(10)\n"
         "except KeyboardInterrupt:\n"
-        "    print('ended', ended.asked)"
+        "    print('ended', ended.pressed)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ("ended True\n", "") == (done.stdout, done.stderr)
@@ -254,7 +330,7 @@ def test_ctrl_c_within_code_that_is_made_of_text_ends_with_130(tmp_path: Path) -
     (tmp_path / "late.py").write_text(
         "import udpbench.__main__ as program\n"
         "text = 'import signal; signal.raise_signal(signal.SIGINT)'\n"
-        "program.spoken = lambda: exec(text)\n"
+        "program.run_command_line = lambda: exec(text)\n"
         "program.main()\n"
     )
     done = subprocess.run(
@@ -266,8 +342,8 @@ def test_ctrl_c_within_code_that_is_made_of_text_ends_with_130(tmp_path: Path) -
 def test_what_else_python_must_ignore_is_still_said() -> None:
     """Only Ctrl-C is ours."""
     code = (
-        "from udpbench.__main__ import Ended\n"
-        "Ended()\n"
+        "from udpbench.__main__ import CtrlC\n"
+        "CtrlC()\n"
         "class Late:\n"
         "    def __del__(self): raise ValueError('lost')\n"
         "Late()"
@@ -329,15 +405,14 @@ def test_a_reader_who_leaves_is_no_failure(how: list[str], tmp_path: Path) -> No
 
 def test_ctrl_c_prints_no_traceback(tmp_path: Path) -> None:
     """Whenever it comes, be it while modules are loaded, the program ends with 130 and no word."""
-    fifo = tmp_path / "run"
-    fifo.mkdir()
-    os.mkfifo(fifo / "run.jsonl")
-    one = process("show", str(fifo))
+    pipe = tmp_path / "experiment.yaml"
+    os.mkfifo(pipe)
+    one = process("plan", str(pipe))
     try:
-        # It opens the pipe once it reads the run, and then waits for us.
+        # It opens the pipe once it reads the experiment, and then waits for us.
         deadline = time.monotonic() + 20
-        while (fd := _opened(fifo / "run.jsonl")) is None:
-            assert time.monotonic() < deadline, "udpbench never read the run"
+        while (fd := _opened(pipe)) is None:
+            assert time.monotonic() < deadline, "udpbench never read the experiment"
             time.sleep(0.01)
         one.send_signal(signal.SIGINT)
         os.close(fd)  # a signal just before it read would be seen only once it has read
@@ -373,3 +448,118 @@ def _opened(fifo: Path) -> int | None:
         return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
         return None
+
+
+def test_a_report_that_cannot_be_written_takes_no_answer_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run's own code stays, and is 3 where it was 0; the file is named."""
+    (tmp_path / "run" / "report.pdf").mkdir(parents=True)
+    kept = read_run(stored(tmp_path / "run", [record()]).folder)
+    assert [3, 4] == [_try_report(kept, code) for code in (0, 4)]
+    assert f"no report: {tmp_path}/run/report.pdf: Is a directory; " in capsys.readouterr().err
+
+
+def test_a_run_whose_folder_is_gone_says_what_is_graver_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Golden
+) -> None:
+    """A host that was not restored, then what is lost; without either it is a missing folder."""
+    lost = StoreError("smoke#1 ran and could not be stored: run: deleted")
+    outcome = Outcome(0, lost, (RestoreError("sysctl stays", "right"),))
+    with pytest.raises(typer.Exit) as ended:
+        _read_back(tmp_path / "run", outcome)
+    assert 4 == ended.value.exit_code
+    said = "not restored: right: sysctl stays\nsmoke#1 ran and could not be stored: run: deleted\n"
+    assert said == capsys.readouterr().err
+    with golden.raises(RecordError):
+        _read_back(tmp_path / "run", Outcome(1))
+
+
+BARE_LAB = """
+sender: [{name: left, connect: {ssh: left.example}, interface: eth1, addresses: existing}]
+receiver: [{name: right, connect: {ssh: right.example}, interface: eth1, addresses: existing}]
+"""
+
+
+class Deployments:
+    """In place of what deploys: what the command line asks it for."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lab = folder / "lab.yaml"
+        self.lab.write_text(BARE_LAB)
+        self.deployers: list[tuple[Path | None, str | None]] = []
+        self.done: list[str] = []
+        self.removes_all = True
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(deployer, "Deployer", self.deployer)
+        monkeypatch.setattr(deployment, "deploy", lambda *_: self.done.append("deploy"))
+        monkeypatch.setattr(deployment, "remove", self.remove)
+
+    def deployer(
+        self, say: Callable[[str, str], None], wheels: Path | None, refusal: str | None = None
+    ) -> None:
+        """Note what one is made with."""
+        say("left", "the agent is in /somewhere")
+        self.deployers.append((wheels, refusal))
+
+    def remove(self, *_: object) -> bool:
+        """Say whether no agent is in use."""
+        self.done.append("remove")
+        return self.removes_all
+
+
+@pytest.fixture
+def deployments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployments:
+    """Return what deploys, in a folder with ``lab.yaml``."""
+    return Deployments(tmp_path, monkeypatch)
+
+
+def test_deploy_brings_the_agent_or_takes_it_away(
+    deployments: Deployments, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With wheels from a folder where one is named; what happens is said on stderr."""
+    for words in ([], ["--wheels", "."], ["--remove"]):
+        assert 0 == run(monkeypatch, "deploy", "--lab", "lab.yaml", *words)
+    assert ["deploy", "deploy", "remove"] == deployments.done
+    assert [(None, None), (Path(), None), (None, None)] == deployments.deployers
+    said = capsys.readouterr()
+    assert ["left: the agent is in /somewhere"] * 3 == said.err.splitlines()
+    assert ["deployed: left, right"] * 2 == said.out.splitlines()
+
+
+def test_deploy_says_what_it_cannot_do(
+    deployments: Deployments,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    golden: Golden,
+) -> None:
+    """No lab, one whose hosts get no agent, no such folder, an agent in use."""
+    deployments.removes_all = False
+    assert 2 == run(monkeypatch, "deploy")
+    assert 2 == run(monkeypatch, "deploy", "--lab", "local")
+    assert 2 == run(monkeypatch, "deploy", "--lab", "lab.yaml", "--wheels", "nowhere")
+    assert 3 == run(monkeypatch, "deploy", "--lab", "lab.yaml", "--remove")
+    golden.check(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("words", [["plan", "smoke"], ["doctor"], ["run", "smoke"], ["restore"]])
+def test_every_verb_with_a_lab_may_be_kept_from_deploying(
+    words: list[str],
+    deployments: Deployments,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    golden: Golden,
+) -> None:
+    """And be given wheels; each says what it brings."""
+
+    def unreachable(_: object) -> None:
+        raise ConnectError("no host here")
+
+    monkeypatch.setattr(agents, "real", unreachable)
+    assert 3 == run(monkeypatch, *words, "--lab", "lab.yaml")
+    assert 3 == run(monkeypatch, *words, "--lab", "lab.yaml", "--no-deploy", "--wheels", ".")
+    (freely, step), (wheels, refusal) = deployments.deployers
+    assert (None, None, Path()) == (freely, step, wheels)
+    golden.check(refusal)
+    said = capsys.readouterr()
+    assert 2 == (said.out + said.err).splitlines().count("left: the agent is in /somewhere")

@@ -183,6 +183,29 @@ def test_points_of_one_file_share_one_run(project: Project) -> None:
     assert ["header", "trial", "trial", "trial", "trial", "ending"] == kinds
 
 
+@pytest.mark.parametrize(
+    ("chosen", "node_ids"),
+    [
+        ("two.udpbench.yaml::one", ["two.udpbench.yaml::one"]),
+        ("two.udpbench.yaml", ["two.udpbench.yaml::one", "two.udpbench.yaml::two"]),
+        ("test_it.py", ["test_it.py::test_one"]),
+    ],
+)
+def test_a_record_has_no_argument_of_pytest_but_node_ids(
+    project: Project, chosen: str, node_ids: list[str]
+) -> None:
+    """Others may hold a password; each call of a test has the test's own id."""
+    project.file("two.udpbench.yaml", TWO)
+    call = "udpbench({'warmup': '0s', 'duration': '100ms', 'repetitions': 1})"
+    project.file("test_it.py", f"def test_one(udpbench):\n    {call}\n    {call}\n")
+    project.run("--udpbench-out", "out", "--override-ini=password=secret", chosen)
+    runs = [*(project.path / "out").glob("*/run.jsonl")]
+    headers = [json.loads(run.read_text().splitlines()[0]) for run in runs]
+    assert [["pytest", *node_ids]] * (2 if "test_it" in chosen else 1) == [
+        header["command"] for header in headers
+    ]
+
+
 @pytest.mark.parametrize(("chosen", "trials"), [("one", 2), ("two", 4)])
 def test_a_selected_point_runs_with_those_it_is_compared_with(
     project: Project, chosen: str, trials: int
@@ -294,6 +317,41 @@ def test_an_interrupted_run_interrupts_pytest(project: Project) -> None:
     assert pytest.ExitCode.INTERRUPTED == project.run().ret
 
 
+TWO_LABS = ("--udpbench-lab", "local", "--udpbench-lab", "local")
+BUSY = "from udpbench.protocol import Taken\nworld.held = {{'machine': [Taken('run 1-17', 'machine')] * {0}}}\n"
+
+
+def test_a_gate_takes_the_first_lab_that_is_free(project: Project) -> None:
+    """One that another run uses is passed over, and its agent is ended."""
+    project.world(more=BUSY.format(1))
+    project.file("gate.udpbench.yaml", ONE)
+    result = project.run(*TWO_LABS, "--log-cli-level=INFO")
+    result.assert_outcomes(passed=1)
+    assert not [line for line in result.outlines if "waiting until" in line]
+
+
+@pytest.mark.parametrize("labs", [(), TWO_LABS])
+def test_a_gate_waits_as_long_as_its_ini_says(project: Project, labs: tuple[str, ...]) -> None:
+    """And then fails, naming whom it waited for and the option."""
+    project.world(more=BUSY.format(99))
+    project.file("gate.udpbench.yaml", ONE)
+    result = project.run(*labs, "-o", "udpbench_wait=3s", "--log-cli-level=INFO")
+    result.assert_outcomes(failed=1)
+    said = "\n".join(result.outlines)
+    condition = "until run 1-17 no longer uses this machine"
+    assert f"waiting {condition}\n" in said
+    assert f"timed out after 3s waiting {condition}; let it end, or raise udpbench_wait" in said
+
+
+@pytest.mark.parametrize("labs", [(), TWO_LABS])
+def test_an_interrupted_wait_interrupts_pytest(project: Project, labs: tuple[str, ...]) -> None:
+    """Nothing has run."""
+    more = BUSY.format(99) + "world.hooks['take machine'] = world.interrupt.note"
+    project.world(more=more)
+    project.file("gate.udpbench.yaml", ONE)
+    assert pytest.ExitCode.INTERRUPTED == project.run(*labs).ret
+
+
 @pytest.mark.parametrize(
     ("args", "text"),
     [
@@ -395,11 +453,11 @@ def test_the_fixture_names_several_points(project: Project) -> None:
             assert ["one", "two"] == list(result)
             assert 2 == len(result)
             assert 1000 == result["one"].received_packets
-            with pytest.raises(AttributeError, match="of which point. There are one, two; write"):
+            with pytest.raises(AttributeError, match="of which point. Known: one, two; write"):
                 result.loss_ratio
             with pytest.raises(AttributeError, match="lost"):
                 result.lost
-            with pytest.raises(KeyError, match="no point is called three; known: one, two"):
+            with pytest.raises(KeyError, match="unknown point three; known: one, two"):
                 result["three"]
         """
     )
@@ -537,3 +595,38 @@ def test_a_run_is_logged_as_it_goes(project: Project) -> None:
     project.file("one.udpbench.yaml", ONE)
     text = "\n".join(project.run("--log-cli-level=INFO").outlines)
     assert "[1/2] one.udpbench#1: done" in text
+
+
+# --- baselines -----------------------------------------------------------------------------------
+
+
+def test_a_baseline_is_compared_with_every_point(project: Project) -> None:
+    """What the agents of paper measure is no worse than itself, but two trials prove nothing."""
+    project.file("one.udpbench.yaml", ONE)
+    project.run("--udpbench-out", "first")
+    (folder,) = (project.path / "first").glob("*-one-*/")
+    found = project.run("--udpbench-baseline", str(folder), "--udpbench-margin", "3%")
+    found.assert_outcomes(skipped=1)
+    project.file(
+        "pytest.ini", f"[pytest]\nudpbench_baseline = {folder.relative_to(project.path)}\n"
+    )
+    found = project.run()
+    found.assert_outcomes(failed=1)
+    found.stdout.fnmatch_lines(["*--udpbench-margin: missing*"])
+
+
+def test_a_test_may_ask_whether_a_result_is_worse(project: Project) -> None:
+    """It is skipped where that cannot be told."""
+    project.file("one.yaml", ONE)
+    project.file(
+        "test_it.py",
+        "def test_it(udpbench):\n"
+        "    result = udpbench('one.yaml')\n"
+        "    base = udpbench.baseline(result.run)\n"
+        "    assert not result.worse_than(base, margin='3%')\n",
+    )
+    project.run().assert_outcomes(skipped=1)
+    project.file("test_it.py", "def test_it(udpbench):\n    udpbench.baseline('none')\n")
+    found = project.run()
+    found.assert_outcomes(failed=1)
+    found.stdout.fnmatch_lines(["*run.jsonl: no such file*"])

@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 from analysis.build import failed, record
+from golden import Golden
 from report.stored import COMPLETE, stored
 
 from udpbench import resume
 from udpbench.__main__ import main
 from udpbench.definition.load import load_experiments, load_lab
+from udpbench.definition.same_point import against_itself
 from udpbench.errors import InputError, RecordError
 from udpbench.model import TrialRecord
 from udpbench.records import RUN_FILE, SERIES_FILE, Ending, Run, RunWriter
-from udpbench.resume import Asked, Resumed, taken_up
+from udpbench.resume import ResumedRun, ResumeOptions, reopen_run
 
 TEXT = "question: What?\nsend: {batch: 4}\nrepetitions: 2\n"
 LAB = Path(resume.__file__).parents[1] / "experiments" / "labs" / "local.yaml"
@@ -68,20 +70,20 @@ def of_trial(repetition: int, experiment: str = "mine", status: str = "done") ->
     return replace(plain, trial=trial)
 
 
-def refusal(asked: Asked | None = None) -> list[str]:
+def refusal(asked: ResumeOptions | None = None) -> list[str]:
     """Return what is said of a run that may not go on; nothing of it was touched, nobody holds it."""
     files = [Path("run") / name for name in (RUN_FILE, SERIES_FILE)]
     before = [file.read_bytes() for file in files]
     with pytest.raises(InputError) as refused:
-        taken_up(Path("run"), asked or Asked())
+        reopen_run(Path("run"), asked or ResumeOptions())
     assert before == [file.read_bytes() for file in files]
     RunWriter.reopen(Path("run")).close()
     return str(refused.value).splitlines()
 
 
-def going_on(asked: Asked | None = None) -> Resumed:
+def going_on(asked: ResumeOptions | None = None) -> ResumedRun:
     """Return a run that may go on, its folder let go again."""
-    found = taken_up(Path("run"), asked or Asked())
+    found = reopen_run(Path("run"), asked or ResumeOptions())
     found.writer.close()
     return found
 
@@ -101,15 +103,26 @@ def test_what_is_left_comes_from_the_folder(begun: Callable[..., Run]) -> None:
     found = going_on()
     assert [("mine#2", 8)] == [(trial.name, trial.send.batch) for trial in found.left]
     assert (run.header.lab_text, "lab") == (found.lab.text, found.lab.name)
-    assert ("run: 1 of 2 trials are stored", ()) == (found.told("0.1.0"), found.notes)
-    assert "run: 1 of 2 trials are stored, begun by udpbench 0.1.0" == found.told("0.2.0")
+    assert ("run: 1 of 2 trials are stored", ()) == (found.summary("0.1.0"), found.notes)
+    assert "run: 1 of 2 trials are stored, begun by udpbench 0.1.0" == found.summary("0.2.0")
+
+
+def test_a_stored_lab_is_checked_like_a_file(
+    begun: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's folder may say anything; a host's name in it must not reach a shell."""
+    begun()
+    file = Path("run") / RUN_FILE
+    file.write_text(file.read_text().replace("connect: namespace", "connect: {ssh: a$(b)}"))
+    assert "run: " not in refusal()[0]
+    assert "connect: ssh is not [user@]host[:port]; " in refusal()[0]
 
 
 def test_what_is_given_again_must_be_the_same(begun: Callable[..., Run]) -> None:
     """Then it changes nothing."""
     begun(sets=("send.batch=8", "send.pace=sleep"))
     sets = ("send.pace=sleep", "send.batch=8")
-    assert 1 == len(going_on(Asked(["mine.yaml"], "lab.yaml", sets, 7)).left)
+    assert 1 == len(going_on(ResumeOptions(["mine.yaml"], "lab.yaml", sets, 7)).left)
 
 
 def test_another_working_folder_finds_the_same_files(
@@ -118,7 +131,7 @@ def test_another_working_folder_finds_the_same_files(
     """Paths are those of where the run began."""
     begun()
     monkeypatch.chdir("/")
-    found = taken_up(tmp_path / "run", Asked())
+    found = reopen_run(tmp_path / "run", ResumeOptions())
     found.writer.close()
     assert () == found.notes
 
@@ -163,14 +176,14 @@ def test_everything_that_changed_is_said_at_once(begun: Callable[..., Run]) -> N
     Path("mine.yaml").write_text(TEXT.replace("batch: 4", "batch: 5"))
     lab = Path("lab.yaml").read_text()
     Path("lab.yaml").write_text(lab.replace("254.30", "254.31"))
-    step = "leave it out, or begin a new run"
+    step = "omit it, or start a new run"
     change = "192.168.254.30/24 → 192.168.254.31/24"
     assert [
-        f"--seed: 7 → 8: the order of trials is the seed's; {step}",
-        f"--set: none → send.pace=sleep: not as it was when the run began; {step}",
+        f"--seed: 7 → 8: the seed of a run cannot change; {step}",
+        f"--set: none → send.pace=sleep: changed since the run began; {step}",
         f"mine.yaml: send.batch: 4 → 5: changed since the run began; {STEP}",
         f"lab.yaml: sender[1].addresses[1]: {change}: changed since the run began; {STEP}",
-    ] == refusal(Asked(seed=8, sets=["send.pace=sleep"]))
+    ] == refusal(ResumeOptions(seed=8, sets=["send.pace=sleep"]))
 
 
 def test_a_file_that_is_no_definition_any_more_is_refused(begun: Callable[..., Run]) -> None:
@@ -189,8 +202,8 @@ def test_a_file_that_is_gone_is_told_and_not_needed(begun: Callable[..., Run]) -
     Path("mine.yaml").unlink()
     Path("lab.yaml").unlink()
     assert (
-        "mine.yaml: not there any more; the run goes on with what it stored",
-        "lab.yaml: not there any more; the run goes on with what it stored",
+        "mine.yaml: deleted; the run continues with its stored copy",
+        "lab.yaml: deleted; the run continues with its stored copy",
     ) == going_on().notes
 
 
@@ -198,13 +211,13 @@ def test_other_experiments_are_refused(begun: Callable[..., Run]) -> None:
     """One too many, or one too few: a run is as it began."""
     begun()
     Path("other.yaml").write_text(TEXT)
-    step = "leave it out; it has: mine"
-    assert [f"other.yaml: other: no experiment of this run; {step}"] == refusal(
-        Asked(["mine.yaml", "other.yaml"])
+    step = "omit it; the run has mine"
+    assert [f"other.yaml: other: not an experiment of this run; {step}"] == refusal(
+        ResumeOptions(["mine.yaml", "other.yaml"])
     )
     step = "name all of them, or none"
-    assert [f"other.yaml: mine: experiments of this run were left out; {step}"] == refusal(
-        Asked(["other.yaml"])
+    assert [f"other.yaml: mine: experiments of this run are missing; {step}"] == refusal(
+        ResumeOptions(["other.yaml"])
     )
 
 
@@ -212,18 +225,18 @@ def test_another_lab_is_refused(begun: Callable[..., Run]) -> None:
     """Also one of the same hosts with another setting."""
     begun()
     Path("else.yaml").write_text(Path("lab.yaml").read_text().replace("254.30", "254.31"))
-    (line,) = refusal(Asked(lab="else.yaml"))
+    (line,) = refusal(ResumeOptions(lab="else.yaml"))
     assert line.startswith("else.yaml: sender[1].addresses[1]: 192.168.254.30/24 → ")
 
 
-def test_a_record_of_another_form_is_refused(begun: Callable[..., Run]) -> None:
+def test_a_record_of_another_form_is_refused(begun: Callable[..., Run], golden: Golden) -> None:
     """Its own udpbench is named, which can go on with it."""
     begun()
     file = Path("run") / RUN_FILE
-    before = file.read_bytes().replace(b'"schema":1', b'"schema":9')
+    before = file.read_bytes().replace(b'"schema":2', b'"schema":9')
     file.write_bytes(before)
-    with pytest.raises(RecordError, match=r"schema 9: .*; use udpbench 0.1.0, which wrote it"):
-        taken_up(Path("run"), Asked())
+    with golden.raises(RecordError):
+        reopen_run(Path("run"), ResumeOptions())
     assert before == file.read_bytes()
 
 
@@ -253,7 +266,7 @@ def test_a_complete_run_is_shown_and_not_touched(
     before = {file: file.read_bytes() for file in Path("run").iterdir()}
     assert 0 == said(monkeypatch, "run", "--resume", "run")
     out = capsys.readouterr().out.splitlines()
-    assert "run: complete: all 2 trials are stored, nothing is run" == out[0]
+    assert "run: complete: all 2 trials are stored, nothing to run" == out[0]
     assert "What?" in out
     assert before == {file: file.read_bytes() for file in Path("run").iterdir()}
 
@@ -263,11 +276,11 @@ def test_a_complete_run_is_shown_and_not_touched(
     [
         (
             ["run"],
-            "X...: missing; at least one; name an experiment, or a run folder behind --resume",
+            "X...: missing; at least one; name an experiment, or resume a run with --resume",
         ),
         (
             ["run", "--resume", "run", "--out", "else"],
-            "--out: else: a run goes on in its own folder; run; leave --out away",
+            "--out: else: a run is resumed in its own folder; run; omit --out",
         ),
         (
             ["run", "--resume", "nowhere"],
@@ -319,3 +332,21 @@ def test_a_run_in_use_is_refused(
     assert 2 == said(monkeypatch, "run", "--resume", "run")
     writer.close()
     assert capsys.readouterr().err.startswith("run: in use by a run that still goes on; wait")
+
+
+def test_a_point_against_itself_goes_on(begun: Callable[..., Run]) -> None:
+    """The stored run has two copies of the point, and so has what its file is compared with."""
+    experiments = against_itself(load_experiments(["mine.yaml"]), "all")
+    lab = load_lab("lab.yaml")
+    stored(
+        Path("run"),
+        [],
+        *experiments,
+        ending=None,
+        lab_name=lab.name,
+        lab_text=lab.text,
+        lab_path=lab.path,
+        working_folder=str(Path.cwd()),
+        same="all",
+    )
+    assert {"all", "all again"} == {trial.point for trial in going_on().left}

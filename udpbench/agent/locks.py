@@ -1,117 +1,293 @@
-"""Who may use a network namespace and who a machine: abstract Unix sockets as locks.
+"""Who uses a network namespace and who a machine, so that no two runs measure each other.
 
-The kernel frees an abstract name when its owner dies, however it dies, and each network namespace
-has names of its own. So a lock is a bound socket, and never a file that could be left behind.
+A user of either has a note, which ends with its process, however that ends. Notes of root are
+files in /run/udpbench under flock(2), and root trusts no others: any user can bind an abstract
+socket of any name. Notes of other users are such sockets, trusted if the kernel says (SO_PEERCRED)
+that the process is root's or their own; for them root has sockets as well as files.
 
-    udpbench/namespace              exclusive: one run in this namespace
-    udpbench/machine                exclusive: one run that changes machine scope
-    udpbench/holder/<lock>/<pid>/<run>   who holds or shares a lock, for others to read
+    namespace   its run alone is in this network namespace
+    machine     its run uses this machine, in whichever namespace
+    changes     its run alone may change what the machine shares
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import secrets
 import socket
-from typing import Literal, Optional
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
 
-from udpbench.agent.host import Host
+from udpbench.agent.host.system import Host
+from udpbench.agent.reconnect import CREDENTIALS
+from udpbench.agent.settings.journal import FOLDER, in_use, run_of
+from udpbench.file_lock import lock_file
+from udpbench.model import Scope
+from udpbench.protocol import Lock, Use
 
-Lock = Literal["namespace", "machine"]
+RESTORES_S = 10.0
+"""Half of what a controller gives to hello; most settings take milliseconds, a link seconds."""
 PREFIX = "udpbench/"
+SUFFIX = ".lock"
 UNIX_SOCKETS = "/proc/thread-self/net/unix"
 RUN_NAME_BYTES = 40
 """Longer run names are cut: an abstract name has 107 bytes."""
+QUEUE = 4096
+"""Connections that wait until ``watch`` accepts them; somaxconn caps it."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """One note, parsed from its name; a socket's pid is from the kernel."""
+
+    lock: str
+    netns: int
+    pid: int
+    run: str
+
+    def __str__(self) -> str:
+        return f"run {self.run} (pid {self.pid})"
+
+    @property
+    def name(self) -> str:
+        """The name of its file, and the end of its socket's name."""
+        return f"{self.lock}-{self.netns}-{self.pid}-{self.run}"
+
+
+def _read(name: str) -> Optional[Note]:
+    """Return the note of a name; None if it is not one of udpbench."""
+    parts = name.split("-", 3)
+    if len(parts) != 4 or not (parts[1].isdecimal() and parts[2].isdecimal()):
+        return None
+    return Note(parts[0], int(parts[1]), int(parts[2]), parts[3])
 
 
 class Held(Exception):
-    """Another run holds the lock; its name where it could be read."""
+    """Another run holds a lock that this one needs."""
 
-    def __init__(self, lock: Lock, holder: Optional[str]) -> None:
+    def __init__(self, lock: Lock, holder: str) -> None:
         self.lock = lock
         self.holder = holder
-        super().__init__(f"the {lock} is held by {holder or 'another run'}")
+        super().__init__(f"the {lock} is held by {holder}")
 
 
 class Locks:
-    """The locks of one agent in its own network namespace; they end with the process."""
+    """The notes of one agent; they end with the process."""
 
-    def __init__(self, host: Host, run: str, prefix: str = PREFIX) -> None:
+    def __init__(
+        self, host: Host, run: str, as_root: Optional[bool] = None, prefix: str = PREFIX
+    ) -> None:
         self._host = host
-        self.prefix = prefix
-        self._run = run
-        self._bound: dict[str, socket.socket] = {}
+        self._run = self.short(run)
+        self._netns = host.netns()
+        self._as_root = os.geteuid() == 0 if as_root is None else as_root
+        self._prefix = prefix
+        self._files: dict[Note, int] = {}
+        self._sockets: dict[Note, socket.socket] = {}
+        self._seen: dict[tuple[int, str], str] = {}
+        """User and run → its description, reported once however many agents it has here."""
 
-    def exclude_namespace(self) -> None:
-        """Take this namespace for the run alone, until the process ends; Held names the holder."""
-        if not self._bind("namespace"):
-            raise Held("namespace", self._holder("namespace"))
-        self._bind(self._note("namespace"))
+    def take(self, scopes: Collection[Scope], use: Use) -> None:
+        """Take all locks that this run needs, or none: Held names the run that has one.
 
-    def share_machine(self) -> None:
-        """Use the machine beside others that change nothing of it; Held names who does."""
-        self._bind(self._note("machine"))
-        # Seen to be there first, then looked for others: of two that cross, at least one sees.
-        if "machine" in self._names():
-            self.release(self._note("machine"))
-            raise Held("machine", self._holder("machine"))
-
-    def exclude_machine(self) -> None:
-        """Become the only run on the machine, so that its scope may be changed; Held else."""
-        if "machine" in self._bound:
+        A namespace always belongs to one run, however the machine is used. OSError if root cannot
+        write notes.
+        """
+        if not scopes:
             return
-        taken = self._bind("machine")
-        holder = self._holder("machine")
-        if not taken or holder is not None:
-            self.release("machine")
-            raise Held("machine", holder)
+        locks: list[Lock] = ["namespace"] if "namespace" in scopes else []
+        if use != "none":
+            locks.append("machine")
+        if use == "alone" and "machine" in scopes:
+            locks.append("changes")
+        with self._gate():
+            self._refuse(locks, use)
+            try:
+                for lock in locks:
+                    self._write(lock)
+                # Again: of two users' processes that cross, at least one sees the other.
+                self._refuse(locks, use)
+            except Held:
+                self._remove()
+                raise
 
-    def release(self, name: str) -> None:
-        """Give one name back."""
-        held = self._bound.pop(name, None)
-        if held is not None:
-            held.close()
+    def change_machine(self) -> None:
+        """Become the only run that may change what the machine shares; Held names another."""
+        with self._gate():
+            self._refuse(["changes"], "shared")
+            try:
+                self._write("changes")
+                self._refuse(["changes"], "shared")
+            except Held:
+                self._remove("changes")
+                raise
+
+    def release(self) -> None:
+        """Release all locks."""
+        with self._gate():
+            self._remove()
+
+    def watch(self) -> None:
+        """Note which other runs use the machine; accept and close connections to our sockets."""
+        for listener in self._sockets.values():
+            with suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+        if self._sockets:
+            with self._gate():
+                for note in self._others("machine"):
+                    self._seen.setdefault((0, note.run), str(note))
+            # Runs of other users are not waited for but reported, by the kernel's word alone.
+            for note, user in self._in_sockets():
+                if note.lock == "machine" and user not in (0, os.geteuid()):
+                    text = f"a run of user {user} (pid {note.pid})"
+                    # Once per user: there may be thousands of names.
+                    self._seen.setdefault((user, ""), text)
+
+    def others(self) -> tuple[str, ...]:
+        """Return the other runs that used the machine since the last call."""
+        self.watch()
+        seen, self._seen = self._seen, {}
+        return tuple(sorted(seen.values()))
 
     def runs(self) -> frozenset[str]:
         """Return the runs that have an agent in this namespace, by what ``short`` makes of them."""
-        notes = (name.split("/", 3) for name in self._names() if name.startswith("holder/"))
-        return frozenset(note[3] for note in notes)
+        with self._gate():
+            return frozenset(note.run for note in self._notes() if note.netns == self._netns)
+
+    def await_restores(self) -> tuple[str, ...]:
+        """Wait until what dead runs changed is restored, by their guardians or ``restore``.
+
+        Return the runs that are still being restored at the deadline.
+        """
+        with suppress(TimeoutError):
+            self._host.wait_for("restoring", lambda: not self._restored(), RESTORES_S)
+        return self._restored()
+
+    def _restored(self) -> tuple[str, ...]:
+        """Return the runs whose journal is held by a process that is not one of their agents."""
+        # In this order: a run that dies in between then counts as dead.
+        runs = [run_of(path) for path in in_use(self._host)]
+        living = self.runs() if runs else ()
+        return tuple(run for run in runs if self.short(run) not in living)
 
     @staticmethod
     def short(run: str) -> str:
-        """Return a run's name as a note of its agent has it."""
+        """Return a run's name as in its agents' notes."""
         return run.encode()[:RUN_NAME_BYTES].decode(errors="ignore")
 
-    def _note(self, lock: Lock) -> str:
-        return f"holder/{lock}/{os.getpid()}/{self.short(self._run)}"
+    def _refuse(self, locks: Collection[Lock], use: Use) -> None:
+        for lock in locks:
+            if lock == "machine" and use == "shared":
+                continue
+            for note in self._others(lock):
+                if lock != "namespace" or note.netns == self._netns:
+                    raise Held(lock, str(note))
 
-    def _bind(self, name: str) -> bool:
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    def _others(self, lock: Lock) -> Iterator[Note]:
+        """Yield the notes of other runs: agents of this one may share a machine."""
+        return (note for note in self._notes() if note.lock == lock and note.run != self._run)
+
+    def _write(self, lock: Lock) -> None:
+        note = Note(lock, self._netns, os.getpid(), self._run)
+        if note in self._sockets:
+            return
+        if self._as_root:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            file = os.open(self._path(note), flags, 0o600)
+            if not lock_file(file):  # of another PID namespace: elsewhere the name is ours alone
+                os.close(file)
+                raise Held(lock, str(note))
+            self._files[note] = file
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._sockets[note] = listener
+        # A random name, which no other process can take first.
+        listener.bind(f"\0{self._prefix}{secrets.token_hex(4)}/{note.name}")
+        listener.listen(QUEUE)
+        listener.setblocking(False)
+
+    def _remove(self, *locks: Lock) -> None:
+        """Remove these notes, or all."""
+        for note in [note for note in self._sockets if not locks or note.lock in locks]:
+            self._sockets.pop(note).close()
+            if note in self._files:
+                self._path(note).unlink(missing_ok=True)
+                os.close(self._files.pop(note))
+
+    def _path(self, note: Note) -> Path:
+        return self._host.path(FOLDER) / f"{note.name}{SUFFIX}"
+
+    def _gate(self) -> AbstractContextManager[None]:
+        """Have one process of root at a time read and change the files."""
+        return self._folder_locked() if self._as_root else nullcontext()
+
+    @contextmanager
+    def _folder_locked(self) -> Iterator[None]:
+        path = self._host.path(FOLDER)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            made.bind(f"\0{self.prefix}{name}")
-        except OSError as error:
-            made.close()
-            if error.errno != errno.EADDRINUSE:
-                raise
-            return False
-        self._bound[name] = made
-        return True
+            status = os.fstat(folder)
+            if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                raise PermissionError(
+                    errno.EPERM, f"it must be this user's alone: chmod 700 {path}", str(path)
+                )
+            lock_file(folder, wait=True)
+            yield
+        finally:
+            os.close(folder)
 
-    def _names(self) -> list[str]:
-        """Return the names below the prefix; the kernel prints an abstract name's NUL as ``@``."""
-        mark = f"@{self.prefix}"
+    def _notes(self) -> Iterator[Note]:
+        """Yield the notes that are trusted."""
+        if self._as_root:
+            yield from self._in_files()
+            return
+        yield from self._sockets
+        yield from (note for note, user in self._in_sockets() if user in (0, os.geteuid()))
+
+    def _in_files(self) -> Iterator[Note]:
+        """Yield the notes of living processes, and remove those of dead ones."""
+        for path in sorted(self._host.path(FOLDER).glob(f"*{SUFFIX}")):
+            note = _read(path.name[: -len(SUFFIX)])
+            if note is None:
+                continue
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                if lock_file(file):
+                    path.unlink()
+                else:
+                    yield note
+            finally:
+                os.close(file)
+
+    def _in_sockets(self) -> Iterator[tuple[Note, int]]:
+        """Yield each other note of this namespace, with its user according to the kernel.
+
+        The kernel prints an abstract name's NUL as ``@``, and a line for each that asks, too.
+        """
+        mark = f"@{self._prefix}"
         lines = self._host.read_text(UNIX_SOCKETS).splitlines()
-        return [line.partition(mark)[2] for line in lines if mark in line]
+        for name in sorted({line.partition(mark)[2] for line in lines if mark in line}):
+            note = _read(name.partition("/")[2])
+            if note is None or note in self._sockets:
+                continue
+            owner = _owner(f"\0{self._prefix}{name}")
+            if owner is not None:
+                yield Note(note.lock, note.netns, owner[0], note.run), owner[1]
 
-    def _holder(self, lock: Lock) -> Optional[str]:
-        own = self._note(lock)
-        for name in self._names():
-            if name.startswith(f"holder/{lock}/") and name != own:
-                pid, _, run = name[len(f"holder/{lock}/") :].partition("/")
-                return f"run {run} (pid {pid})"
-        return None
 
-    def close(self) -> None:
-        """Give everything back."""
-        for name in list(self._bound):
-            self.release(name)
+def _owner(name: str) -> Optional[tuple[int, int]]:
+    """Return pid and user of the process that listens at an abstract name; None without one."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(name)
+            peer = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        except OSError:
+            return None
+    pid, user, _ = CREDENTIALS.unpack(peer)
+    return pid, user

@@ -1,9 +1,9 @@
 """The agent: ``python -m udpbench.agent.serve`` speaks ``protocol`` on stdin and stdout.
 
 One thread, one loop over requests, workers, signals and time. Whatever ends it (end of stdin, the
-lease, SIGTERM, SIGHUP), it ends its workers and undoes its settings; the exit status is 0 when all
-is as it was and 4 when something is not. Stray prints go to stderr. An agent with a door takes the
-end of stdin for a lost connection, and goes on until its controller is back or its lease is over.
+lease, SIGTERM, SIGHUP), it ends its workers and undoes its settings; the exit status is 0 if
+everything was restored, else 4. Stray prints go to stderr. An agent with a door treats the end of
+stdin as a lost connection, and runs until its controller returns or its lease expires.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from udpbench.agent.host import Host
-from udpbench.agent.namespace import settle
-from udpbench.agent.series import TICK_NS
-from udpbench.agent.session import Session
-from udpbench.errors import AgentError, HostError, RestoreError, to_wire
+from udpbench.agent.host.namespace import settle
+from udpbench.agent.host.system import Host
+from udpbench.agent.verbs import Session
+from udpbench.agent.workers.samples import TICK_NS
+from udpbench.errors import AgentError, HostError, RestoreError, in_words, to_wire
 from udpbench.model import SECOND_NS
-from udpbench.protocol import MAX_LINE_BYTES, encode, read_line, write_line
+from udpbench.protocol import MAX_LINE_BYTES, VERBS, encode, read_line, write_line
 
 WATCH_NS = SECOND_NS
-"""Between two looks at the guardian."""
+"""From one check of the guardian to the next."""
 READ_BYTES = 2**16
 STDIN_ENDED = "stdin ended"
 
 
 class Lines:
-    """Whole lines out of a pipe; one that is too long is told once and skipped to its end."""
+    """Complete lines from a pipe; one that is too long is reported once and skipped to its end."""
 
     def __init__(self, fd: int, limit_bytes: int = MAX_LINE_BYTES) -> None:
         self.fd = fd
@@ -43,7 +43,7 @@ class Lines:
         self._skipping = False
 
     def read(self) -> Iterator[Optional[bytes]]:
-        """Yield the lines that one read completes, None for one beyond the limit."""
+        """Yield the lines that one read completes; None for a line beyond the limit."""
         chunk = os.read(self.fd, READ_BYTES)
         self.ended = not chunk
         self._buffer += chunk
@@ -72,41 +72,41 @@ class Loop:
         self._lines = Lines(requests)
         self._replies = replies
         self._away = False
-        """The controller is, and may come back by the door."""
-        self._kept: dict[str, Any] = {}
-        """The latest numbered reply: who comes back asks again what it was not told."""
+        """The controller is disconnected, and may return by the door."""
+        self._latest_reply: dict[str, Any] = {}
+        """To a numbered request: a controller that returns repeats what was not answered."""
         self._signals = catch_signals()
         self._deadline_ns = 0
         self._tick_ns = 0
         self._watch_ns = 0
 
     def run(self) -> str:
-        """Serve until something ends it; return what that was."""
+        """Serve until something ends the loop; return why."""
         self._renew()
         while True:
             now_ns = time.monotonic_ns()
             if now_ns >= self._deadline_ns:
                 return f"the lease of {self._session.lease_ns / SECOND_NS} s ran out"
-            self._keep_time(now_ns)
+            self._do_what_is_due(now_ns)
             ready = self._wait(now_ns)
             if self._signals in ready:
                 number = os.read(self._signals, 1)[0]
-                return f"{signal.Signals(number).name} came"
+                return f"received {signal.Signals(number).name}"
             verbs = self._session.verbs
             if verbs is not None and verbs.pool.fileno in ready:
                 verbs.pool.read()
             door = self._session.door
             if door is not None and door.fileno() in ready:
-                self._take_over(door.let_in())
+                self._use_pipes(door.accept())
             elif self._lines.fd in ready:
                 ended = self._serve_lines()
                 if ended is not None:
                     return ended
 
     def _wait(self, now_ns: int) -> list[int]:
-        """Return the descriptors that are ready, at the latest when the next thing is due."""
+        """Wait until a descriptor is ready or something is due; return those that are ready."""
         due_ns = min(self._deadline_ns, self._watch_ns)
-        watched = [self._signals, *self._coming()]
+        watched = [self._signals, *self._door_fd()]
         if not self._away:
             watched.append(self._lines.fd)
         verbs = self._session.verbs
@@ -116,8 +116,8 @@ class Loop:
             watched.append(verbs.pool.fileno)
         return select.select(watched, [], [], max(due_ns - now_ns, 0) / SECOND_NS)[0]
 
-    def _keep_time(self, now_ns: int) -> None:
-        """Do what is due: a sample every TICK_NS on a fixed grid, a look at the guardian."""
+    def _do_what_is_due(self, now_ns: int) -> None:
+        """Sample every TICK_NS on a fixed grid, and check the guardian."""
         verbs = self._session.verbs
         if now_ns >= self._tick_ns:
             self._tick_ns = (now_ns // TICK_NS + 1) * TICK_NS
@@ -129,30 +129,30 @@ class Loop:
                 verbs.watch()
 
     def _serve_lines(self) -> Optional[str]:
-        """Serve every complete request; return why the loop ends, if it does."""
+        """Serve every complete request; return why the loop ends, or None."""
         for line in self._lines.read():
             reply = self._answer(line)
             self._renew()
-            if not self._say(write_line({**reply, "clock_ns": time.monotonic_ns()})):
-                return self._cut("the controller no longer reads")
+            if not self._write_reply(write_line({**reply, "clock_ns": time.monotonic_ns()})):
+                return self._disconnect("the controller no longer reads")
             self._renew()
-        return self._cut(STDIN_ENDED) if self._lines.ended else None
+        return self._disconnect(STDIN_ENDED) if self._lines.ended else None
 
-    def _coming(self) -> list[int]:
-        """Return the descriptor of the door, where there is one."""
+    def _door_fd(self) -> list[int]:
+        """Return the descriptor of the door, if there is one."""
         return [] if self._session.door is None else [self._session.door.fileno()]
 
-    def _cut(self, why: str) -> Optional[str]:
-        """Return why the loop ends, unless the controller may come back."""
+    def _disconnect(self, why: str) -> Optional[str]:
+        """Return why the loop ends, or None if the controller may return."""
         if self._session.door is None or self._session.leaving:
             return why
         self._away = True
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        self._take_over((nowhere, os.dup(nowhere), os.dup(nowhere)), away=True)
+        null = os.open(os.devnull, os.O_RDWR)
+        self._use_pipes((null, os.dup(null), os.dup(null)), away=True)
         return None
 
-    def _take_over(self, pipes: tuple[int, ...], away: bool = False) -> None:
-        """Speak by other pipes from now on; whoever has the old ones sees them end."""
+    def _use_pipes(self, pipes: tuple[int, ...], away: bool = False) -> None:
+        """Use other pipes from now on; the other ends of the old ones see them close."""
         if not pipes:
             return
         requests, replies, errors = pipes
@@ -169,17 +169,17 @@ class Loop:
             self._renew()
 
     def _renew(self) -> None:
-        """Let the lease run anew from the end of a request: it stands still while one is served."""
+        """Restart the lease, at both ends of a request: it does not run while one is served."""
         self._deadline_ns = time.monotonic_ns() + self._session.lease_ns
 
     def _answer(self, line: Optional[bytes]) -> dict[str, Any]:
-        """Return the reply to a line: the kept one to a number that was answered already."""
-        number = None
+        """Return the reply to a line; a repeated request gets the reply it had."""
+        number, request = None, {}
         try:
             request = parse(line)
             number = request.get("id")
-            if number and number == self._kept.get("id"):
-                return self._kept
+            if number and number == self._latest_reply.get("id"):
+                return self._latest_reply
             result = self._session.serve(request.get("verb"), request.get("args", {}))
             reply = {"id": number, "result": encode(result)}
         except HostError as error:
@@ -187,17 +187,17 @@ class Loop:
         except Exception as error:  # noqa: BLE001 - a bug in one verb must not end the agent
             with contextlib.suppress(OSError):  # who reads stderr may be gone
                 traceback.print_exc()
-            reply = {"id": number, "error": to_wire(error, self._session.name)}
+            reply = {"id": number, "error": unexpected(error, request, self._session.name)}
         if number:
-            self._kept = reply
+            self._latest_reply = reply
         return reply
 
-    def _say(self, reply: bytes) -> bool:
-        """Write a reply whole; False where nobody reads until the lease is over, or it is back."""
+    def _write_reply(self, reply: bytes) -> bool:
+        """Write a whole reply; False if it stays unread for the lease or the controller returns."""
         rest = memoryview(reply)
         while rest:
             left_s = max(self._deadline_ns - time.monotonic_ns(), 0) / SECOND_NS
-            if not select.select(self._coming(), [self._replies], [], left_s)[1]:
+            if not select.select(self._door_fd(), [self._replies], [], left_s)[1]:
                 return False
             try:
                 rest = rest[os.write(self._replies, rest) :]
@@ -208,8 +208,16 @@ class Loop:
         return True
 
 
+def unexpected(error: Exception, request: dict[str, Any], host: str) -> dict[str, str]:
+    """Return the error of a request that failed unexpectedly: an interface may vanish any time."""
+    verb, args = str(request.get("verb")), request.get("args", {})
+    interface = str(args.get("interface", "")) if isinstance(args, dict) else ""
+    doing = VERBS[verb].doing if verb in VERBS else f"serving {verb}"
+    return to_wire(error, host, doing, interface)
+
+
 def parse(line: Optional[bytes]) -> dict[str, Any]:
-    """Return the request of a line; AgentError where there is none in it."""
+    """Return the request of a line; AgentError if there is none in it."""
     if line is None:
         raise AgentError(f"a line is longer than {MAX_LINE_BYTES} B; split the request")
     try:
@@ -219,9 +227,9 @@ def parse(line: Optional[bytes]) -> dict[str, Any]:
 
 
 def catch_signals() -> int:
-    """Return a descriptor that gets a byte, the number, for SIGTERM and SIGHUP; ignore SIGINT.
+    """Return a descriptor to read the numbers of SIGTERM and SIGHUP from; ignore SIGINT.
 
-    Ctrl-C is for the controller, which then says what is to happen here.
+    Ctrl-C is for the controller, which then decides what happens here.
     """
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writing)
@@ -232,28 +240,29 @@ def catch_signals() -> int:
 
 
 def end(session: Session, why: str) -> int:
-    """End the workers, undo the settings, say why on stderr, and return the exit status.
+    """End the workers, undo the settings, print why, and return the exit status.
 
-    The end of stdin is how every run ends, and not worth a word.
+    The end of stdin, by which every run ends, is not printed.
     """
-    status, how = 0, "restored"
+    status, result = 0, "restored"
     try:
         if session.verbs is not None:
             session.verbs.end()
     except RestoreError as error:
-        status, how = RestoreError.exit_code, f"not restored: {error}"
+        status, result = RestoreError.exit_code, f"not restored: {error}"
     except Exception as error:  # noqa: BLE001 - a bug, after which something may still be in force
-        how = f"not known to be restored: {type(error).__name__}: {error}"
+        what = f"{type(error).__name__}: {error}"
+        result = f"not known to be restored: {what}; type: udpbench restore"
         status = RestoreError.exit_code
     if why != STDIN_ENDED or status != 0:
         # A controller that died has closed the other end of stderr as well.
         with contextlib.suppress(OSError):
-            print(f"udpbench agent: {why}; {how}", file=sys.stderr, flush=True)
+            print(f"udpbench agent: {why}; {result}", file=sys.stderr, flush=True)
     return status
 
 
 def main() -> int:
-    """Be the agent until something ends it."""
+    """Run the agent until something ends it."""
     replies = os.dup(1)
     os.set_blocking(replies, False)
     os.dup2(2, 1)
@@ -264,7 +273,7 @@ def main() -> int:
     try:
         settle(host)
     except OSError as error:
-        print(f"udpbench agent: not started: {error}", file=sys.stderr)
+        print(f"udpbench agent: not started: {in_words(error)}", file=sys.stderr)
         return HostError.exit_code
     session = Session(host)
     why = "a bug"

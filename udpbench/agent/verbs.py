@@ -1,40 +1,74 @@
-"""The verbs of a greeted agent, one method each; ``protocol`` documents them.
+"""The agent's verbs, one method each (``protocol.VERBS``), and the session that dispatches them.
 
-Owns one run's settings, guardian and workers on this host, and what has to hold between them:
-machine scope is changed by one run alone, nothing is changed without a guardian, nothing is sent
-before its route is proven, and what was changed is put back at the end.
+Owns one run's settings, guardian and workers on this host, and their invariants: only one run
+changes machine scope, nothing is changed without a guardian, nothing is sent before its route is
+proven, and every change is undone at the end. No failure of a verb ends the agent.
 """
 
 from __future__ import annotations
 
-from contextlib import closing
-from typing import Any, Optional
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import replace
+from typing import Any, Optional, Union
 
-from udpbench.agent.facts import facts
-from udpbench.agent.faults import Faults
-from udpbench.agent.guardian import Guardian
-from udpbench.agent.host import Host
-from udpbench.agent.journal import FOLDER, Journal, abandoned, leftovers
+from udpbench.agent.arp import ArpListener, send_arp
+from udpbench.agent.counters.snapshot import bridge_ports, snapshot
+from udpbench.agent.host.capabilities import try_capabilities
+from udpbench.agent.host.facts import facts
+from udpbench.agent.host.inspection import inspect_host
+from udpbench.agent.host.processes import Processes, interface_threads, lineage
+from udpbench.agent.host.system import Host
+from udpbench.agent.interfaces import interfaces
 from udpbench.agent.locks import Held, Locks
-from udpbench.agent.pool import Pool
-from udpbench.agent.route import prove
+from udpbench.agent.losses.inject import LossInjector
+from udpbench.agent.reconnect import Door
+from udpbench.agent.route_proof import prove
 from udpbench.agent.settings.engine import Engine
-from udpbench.agent.snapshot import Own, snapshot
-from udpbench.errors import RestoreError, SettingRefused
+from udpbench.agent.settings.firewall import rule_packets
+from udpbench.agent.settings.guardian import Guardian
+from udpbench.agent.settings.journal import FOLDER, Journal, abandoned, leftovers, run_of
+from udpbench.agent.workers.pool import Pool
+from udpbench.errors import AgentError, HelloRefused, RestoreError, SettingRefused, Unseen
 from udpbench.model import (
     DAY_NS,
+    SECOND_NS,
     Change,
+    Edge,
     Facts,
-    FaultSpec,
+    Inspection,
+    LossSpec,
     PhaseName,
     Planned,
     Scope,
     Setting,
     Snapshot,
+    Whose,
     WorkerSpec,
     WorkerStats,
 )
-from udpbench.protocol import Prepared, SampleReply, decode
+from udpbench.protocol import (
+    PROTOCOL,
+    VERBS,
+    HeardArp,
+    Hello,
+    Interfaces,
+    Prepared,
+    SampleReply,
+    Taken,
+    Use,
+    build_id,
+    decode,
+)
+
+UNGREETED_NS = 60 * SECOND_NS
+"""From start to hello; the pipe of a controller that hangs stays open."""
+GREETING = ("hello", "take", "release", "leave")
+UNTAKEN = (*GREETING, "ping")
+"""Verbs that are served before the host is taken."""
 
 
 class Verbs:
@@ -52,50 +86,71 @@ class Verbs:
         self.name = name
         self.run = run
         self.pool = Pool(host, name)
-        self._faults = Faults(host, name)
+        self._losses = LossInjector(host, name)
+        self._arps = ArpListener(host)
+        self._processes = Processes(host, all_of_machine="machine" in scopes)
         self._host = host
-        self._scopes = scopes
-        self._locks = locks
+        self.scopes = scopes
+        self.locks = locks
         self._capabilities = capabilities
         self._journal = Journal(host, run)
         self._engine = Engine(host, self._journal, scopes)
         self._guardian: Optional[Guardian] = None
 
     def facts(self, interface: str) -> Facts:
-        """Return what this host is now."""
+        """Return the host's facts of now."""
         return facts(self._host, self.name, interface, self._capabilities)
+
+    def interfaces(self) -> Interfaces:
+        """Return the host's interfaces of now."""
+        return interfaces(self._host)
+
+    def hear_arp(self, interfaces: list[str]) -> tuple[HeardArp, ...]:
+        """Return the ARP probes heard since the last request."""
+        return self._arps.hear(interfaces)
+
+    def send_arp(self, interface: str) -> None:
+        """Send one ARP probe."""
+        send_arp(self._host, interface)
+
+    def inspect(self, interface: str) -> Inspection:
+        """Return what the host is besides its facts."""
+        return inspect_host(self._host, interface)
 
     def apply(
         self, settings: list[dict[str, Any]], dry_run: bool = False
-    ) -> tuple[Change, ...] | tuple[Planned, ...]:
-        """Put the settings in force, or say what a dry run of them would meet."""
-        wanted = tuple(decode(Setting, plain) for plain in settings)
+    ) -> Union[tuple[Change, ...], tuple[Planned, ...]]:
+        """Put exactly these settings in force, or return what a dry run of them would meet."""
+        decoded = tuple(decode(Setting, plain) for plain in settings)
         if dry_run:
-            return self._engine.plan(wanted)
-        if wanted:
-            self._secure(wanted)
-        return self._engine.apply(wanted)
+            return self._engine.plan(decoded)
+        if decoded:
+            self._prepare_change(decoded)
+        return self._engine.apply(decoded)
 
-    def _secure(self, wanted: tuple[Setting, ...]) -> None:
-        """Before a change: be alone on a machine that is to change, and have a guardian."""
-        if "machine" in self._scopes and any(one.scope == "machine" for one in wanted):
+    def _prepare_change(self, settings: tuple[Setting, ...]) -> None:
+        """Lock the machine against other runs' changes if it is to change; start a guardian."""
+        if "machine" in self.scopes and any(setting.scope == "machine" for setting in settings):
             try:
-                self._locks.exclude_machine()
+                self.locks.change_machine()
             except Held as held:
-                text = f"{held}, and a setting of machine scope would disturb it; run one at a time"
+                text = f"{held.holder} has the machine's settings; run one at a time"
                 raise SettingRefused(text, self.name) from held
         if self._guardian is None or not self._guardian.check():
             self._guardian = Guardian.start(self._host, self._journal)
 
     def verify(self) -> tuple[Change, ...]:
-        """Return what somebody else has changed since it was put in force."""
+        """Return the settings that another process has changed."""
         return self._engine.altered()
 
-    def prepare(self, interface: str, workers: list[dict[str, Any]]) -> tuple[Prepared, ...]:
-        """Start the workers and open their sockets, once every route is proven."""
+    def prepare(
+        self, interface: str, workers: list[dict[str, Any]], routed: Optional[list[str]] = None
+    ) -> tuple[Prepared, ...]:
+        """Prove every route, then start the workers and open their sockets."""
         specs = tuple(decode(WorkerSpec, plain) for plain in workers)
-        prove(self._host, interface, (spec for spec in specs if spec.role == "sender"))
-        return self.pool.prepare(specs)
+        senders = (spec for spec in specs if spec.role == "sender")
+        prove(self._host, interface, senders, routed)
+        return self.pool.prepare(specs, interface)
 
     def start(
         self,
@@ -107,60 +162,96 @@ class Verbs:
         flows: Optional[list[int]] = None,
         rate_pps: Optional[int] = None,
     ) -> None:
-        """Start a phase; without a duration the count ends it, or else a day."""
-        end_ns = duration_ns if duration_ns is not None else DAY_NS
-        order = {"phase": phase, "tag": tag, "at_ns": at_ns, "duration_ns": end_ns}
-        self.pool.start({**order, "count": count, "flows": flows, "rate_pps": rate_pps})
+        """Start a phase; without a duration its count ends it, or one day."""
+        self.pool.start(
+            {
+                "phase": phase,
+                "tag": tag,
+                "at_ns": at_ns,
+                "duration_ns": duration_ns if duration_ns is not None else DAY_NS,
+                "count": count,
+                "flows": flows,
+                "rate_pps": rate_pps,
+            }
+        )
 
     def sample(self, since: int) -> SampleReply:
-        """Return how the workers stand."""
+        """Return state, samples and counts of the workers."""
         return self.pool.sample(since)
 
-    def snapshot(self, interface: str) -> Snapshot:
-        """Return every counter of this agent's scopes."""
-        rules = any(change.setting.kind == "firewall" for change in self._engine.in_force)
-        own = Own(self.pool.inodes() + self._faults.inodes(), rules)
-        return snapshot(self._host, self.name, interface, self._scopes, own)
+    def snapshot(
+        self, interface: str, edge: Optional[Edge] = None, controller: Optional[int] = None
+    ) -> Snapshot:
+        """Return every counter of this agent's scopes; at the end of a phase also CPU use.
 
-    def expect_faults(self, interface: str, faults: list[dict[str, Any]], role: str) -> None:
-        """Open what waits for packets that are to be lost, or fill what must be full."""
-        self._faults.prepare([decode(FaultSpec, plain) for plain in faults], role, interface)
+        ``controller`` is the controller's process, if on this machine.
+        """
+        if edge == "begin":
+            self._processes.begin(self._known(interface, controller))
+        inodes = self.pool.inodes() + self._losses.inodes()
+        taken = snapshot(self._host, self.name, interface, self.scopes, inodes, self._rule_packets)
+        if edge != "end":
+            return taken
+        return replace(taken, processes=self._processes.end(self._known(interface, controller)))
 
-    def send_faults(self, stage: str) -> WorkerStats:
-        """Send one stage's packets; they are all taken up once this returns."""
-        return self._faults.send(stage)
+    def _rule_packets(self, host: Host) -> dict[str, int]:
+        """Return what the firewall rules in force counted; asking costs a program or two."""
+        in_force = any(change.setting.kind == "firewall" for change in self._engine.in_force)
+        return rule_packets(host) if in_force else {}
 
-    def take_faults(self) -> tuple[WorkerStats, ...]:
-        """Return what arrived of them."""
-        return self._faults.take()
+    def _known(self, interface: str, controller: Optional[int]) -> dict[int, Whose]:
+        """Return the run's processes on this host, and the kernel threads of its interfaces."""
+        known: dict[int, Whose] = {os.getpid(): "run"}
+        if self._guardian is not None:
+            known[self._guardian.process.pid] = "run"
+        if "machine" in self.scopes:
+            known.update(dict.fromkeys(lineage(self._host, os.getpid()), "run"))
+            known.update(dict.fromkeys(lineage(self._host, controller or 0), "run"))
+        known.update(dict.fromkeys(self.pool.pids(), "worker"))
+        if interface:
+            devices = (interface, *bridge_ports(self._host, interface))
+            known.update(dict.fromkeys(interface_threads(self._host, devices), "interface"))
+        return known
+
+    def expect_losses(self, interface: str, losses: list[dict[str, Any]], role: str) -> None:
+        """Open the sockets for packets to be lost, or fill those that must be full."""
+        self._losses.prepare([decode(LossSpec, plain) for plain in losses], role, interface)
+
+    def send_losses(self, stage: str) -> WorkerStats:
+        """Send one stage's packets; none is in transit once this returns."""
+        return self._losses.send(stage)
+
+    def take_losses(self) -> tuple[WorkerStats, ...]:
+        """Return what arrived of the packets to be lost."""
+        return self._losses.take()
 
     def stop(self) -> None:
-        """Tell the loops to leave."""
+        """Tell the loops to end."""
         self.pool.stop()
 
     def close(self, keep_logs: Optional[str] = None) -> None:
-        """End the workers and remove the files of their logs, or keep them by a label."""
-        self._faults.close()
+        """End the workers and remove their logs' files, or label and keep them."""
+        self._losses.close()
         self.pool.close(keep_logs)
 
     def restore(self, force: bool = False, left_behind: bool = False) -> tuple[Change, ...]:
-        """Undo every setting in force, or what runs that died here have left behind."""
+        """Undo every setting in force, or those that dead runs left behind."""
         if left_behind:
             return self._restore_left_behind(force)
         return self._engine.restore(force)
 
     def _restore_left_behind(self, force: bool) -> tuple[Change, ...]:
-        """Go through every journal found, and on where one fails; stale ones describe nothing."""
+        """Replay every journal, whether or not others fail; delete stale ones."""
         undone: list[Change] = []
         failures: list[str] = []
-        found = leftovers(self._host)
-        if found.hidden:
-            raise RestoreError(
+        journals = leftovers(self._host)
+        if journals.hidden:
+            raise Unseen(
                 f"{FOLDER}: what root's runs have left behind is not for this user to see; "
                 "as root, type: udpbench restore",
                 self.name,
             )
-        for path in found.stale:
+        for path in journals.stale:
             path.unlink()
         for path in abandoned(self._host):
             try:
@@ -176,18 +267,154 @@ class Verbs:
         return tuple(undone)
 
     def ping(self) -> None:
-        """Do nothing: that the request came renews the lease."""
+        """Do nothing: every request renews the lease."""
+
+    def others(self) -> tuple[str, ...]:
+        """Return the other runs that used this machine since the last request."""
+        return self.locks.others()
 
     def watch(self) -> None:
-        """Replace a guardian that died; raises AgentError where none can be started."""
+        """Look for other runs, and replace a guardian that died; AgentError if none starts."""
+        with suppress(OSError):  # `others` reports it
+            self.locks.watch()
         if self._guardian is not None and not self._guardian.check():
             self._guardian = Guardian.start(self._host, self._journal)
 
     def end(self) -> None:
-        """End the workers and undo every setting; RestoreError says what remains."""
+        """End the workers and undo every setting; RestoreError has those that remain."""
         try:
             self.pool.close()
         finally:
             self._engine.restore()
         if self._guardian is not None:
             self._guardian.release()
+        self.locks.release()
+
+
+class Session:
+    """An agent from its first request to its last."""
+
+    def __init__(self, host: Host) -> None:
+        self.verbs: Optional[Verbs] = None
+        self.lease_ns = UNGREETED_NS
+        self.door: Optional[Door] = None
+        """By which the controller may return after its connection was lost."""
+        self.leaving = False
+        """The controller has said that it will not return."""
+        self._host = host
+        self._returns = False
+        self._taken = False
+
+    @property
+    def name(self) -> str:
+        """The host's name in the lab; empty before hello."""
+        return self.verbs.name if self.verbs is not None else ""
+
+    def serve(self, verb: object, args: object) -> Any:
+        """Return the result of one request, or raise its error."""
+        if not isinstance(verb, str) or verb not in VERBS:
+            raise AgentError(f"verb {verb!r} is unknown; this agent knows {', '.join(VERBS)}")
+        if verb != "hello":
+            self._greeted(verb)
+        if not self._taken and verb not in UNTAKEN:
+            raise HelloRefused(f"{verb} before take: another run may use this host", self.name)
+        if not isinstance(args, dict):
+            raise AgentError(f"{verb}: args must be an object, not {type(args).__name__}")
+        method: Callable[..., Any] = getattr(self if verb in GREETING else self.verbs, verb)
+        try:
+            inspect.signature(method).bind(**args)
+        except TypeError as error:
+            raise AgentError(f"{verb}: {error}") from error
+        return method(**args)
+
+    def hello(
+        self,
+        host: str,
+        run: str,
+        build: str,
+        protocol: int,
+        lease_ns: int,
+        scopes: list[Scope],
+        returns: bool = False,
+    ) -> Hello:
+        """Check that both sides are of one build, and begin the session."""
+        if self.verbs is not None:
+            raise HelloRefused(f"this agent serves run {self.verbs.run} already", host)
+        own = build_id()
+        _prove_same(host, build, protocol, own)
+        capabilities, locks = try_capabilities(self._host), Locks(self._host, run)
+        try:
+            self.verbs = Verbs(self._host, host, run, tuple(scopes), locks, capabilities)
+        except ValueError as error:
+            raise HelloRefused(str(error), host) from error
+        self.lease_ns, self._returns = lease_ns, returns
+        return Hello(
+            pid=os.getpid(),
+            netns=self._host.netns(),
+            boot_id=self._host.boot_id(),
+            build=own,
+            python=".".join(str(part) for part in sys.version_info[:3]),
+            capabilities=capabilities,
+        )
+
+    def take(self, use: Use) -> Taken:
+        """Take this host for the run, unless another one has it."""
+        verbs = self._greeted("take")
+        locks, scopes = verbs.locks, verbs.scopes
+        try:
+            locks.take(scopes, use)
+        except Held as held:
+            return Taken(held.holder, held.lock)
+        except OSError as error:
+            what = f"{error.filename or FOLDER}: {error.strerror}"
+            raise HelloRefused(f"no run can be kept from this host: {what}", self.name) from error
+        try:
+            self._await_restores(locks)
+        except HelloRefused:
+            locks.release()
+            raise
+        self._taken = True
+        if self._returns:
+            # Without a door the end of stdin is the end of the run.
+            with suppress(OSError):
+                self.door = Door(self._host, verbs.run, alone="namespace" in scopes)
+        return Taken(left_behind=tuple(run_of(path) for path in abandoned(self._host)))
+
+    def _await_restores(self, locks: Locks) -> None:
+        """Wait for a dead run's guardian, whose half-restored values must not be read."""
+        runs = locks.await_restores()
+        if runs:
+            raise HelloRefused(
+                f"run {', '.join(runs)} died here, and what it changed is still being put back; "
+                "begin again once that has ended",
+                self.name,
+            )
+
+    def release(self) -> None:
+        """Undo ``take``, before anything was changed."""
+        self._greeted("release").locks.release()
+        self._taken = False
+        if self.door is not None:
+            self.door.close(0)
+            self.door = None
+
+    def _greeted(self, verb: object) -> Verbs:
+        if self.verbs is None:
+            raise HelloRefused(f"{verb} before hello: the first request must be hello")
+        return self.verbs
+
+    def leave(self) -> None:
+        """Have the end of stdin end the run from now on."""
+        self.leaving = True
+
+
+def _prove_same(host: str, build: str, protocol: int, own: str) -> None:
+    """Raise HelloRefused with every difference between controller and agent."""
+    differences = []
+    if protocol != PROTOCOL:
+        differences.append(f"the controller speaks protocol {protocol}, the agent {PROTOCOL}")
+    if build != own:
+        differences.append(f"the controller's build is {build}, the agent's {own}")
+    if differences:
+        what = "; ".join(differences)
+        raise HelloRefused(f"{what}; install the same udpbench on both", host)

@@ -7,23 +7,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from udpbench.analysis import delay, rates, usage
-from udpbench.analysis.checks import check
-from udpbench.analysis.ledger import intended_packets, make_ledger, received_packets, sent_packets
-from udpbench.analysis.queues import carrying, queue_packets, sent_flows
-from udpbench.analysis.readings import Readings, readings
-from udpbench.model import Finding, Ledger, Result, Stall, TrialRecord, WorkerResult
+from udpbench.analysis import delay, rates, worker_use
+from udpbench.analysis.checks.checklist import check
+from udpbench.analysis.delta import deltas
+from udpbench.analysis.intended_load import arrived, intended_packets, sent_packets
+from udpbench.analysis.ledger import is_explained, make_ledger, occupied_stages
+from udpbench.analysis.queue_counters import carrying, queue_packets, sent_flows
+from udpbench.analysis.readings import Readings, readings_of
+from udpbench.metrics import TIMED
+from udpbench.model import PACKETS_FIELD, Finding, Ledger, Result, Stall, TrialRecord, WorkerResult
 
-__all__ = ["carrying", "judge", "path_ledger", "queue_packets", "sent_flows"]
+__all__ = [
+    "carrying",
+    "deltas",
+    "is_explained",
+    "judge",
+    "path_ledger",
+    "queue_packets",
+    "sent_flows",
+]
 
 MIB_BYTES = 2**20
+CPU_COST = ("user_ns", "system_ns", "cycles", "instructions")
 COST = (
-    "user_ns",
-    "system_ns",
+    *CPU_COST,
     "voluntary_switches",
     "involuntary_switches",
-    "cycles",
-    "instructions",
     "send_calls",
     "receive_calls",
     "wait_calls",
@@ -40,63 +49,89 @@ def judge(record: TrialRecord) -> Result:
 
     Only a trial that ran to its end has numbers; of a failed one the reason is a finding.
     """
-    measured = readings(record)
+    measured = readings_of(record)
     if record.status != "done" or measured is None:
         return _without_numbers(record)
     # A stream has no packets that could be lost on the way: a baseline, and no ledger.
-    datagrams = record.trial.traffic.protocol == "udp"
-    ledger = make_ledger(measured) if datagrams else None
+    ledger = make_ledger(measured) if record.trial.traffic.protocol == "udp" else None
     findings = record.findings + check(measured)
-    sent, received = sent_packets(measured), received_packets(measured)
-    worked = measured.worked("sender", "sent_packets")
-    read = measured.worked("receiver", "received_packets")
-    bytes_per_s = rates.role_rate(measured, "receiver", "received_bytes")
     result = Result(
         trial=record.trial,
         status=record.status,
         valid=all(finding.severity != "invalid" for finding in findings),
         findings=findings,
-        intended_packets=intended_packets(measured),
-        sent_packets=sent,
-        received_packets=received,
-        lost_packets=sent - received if datagrams else None,
-        offered_pps=rates.role_rate(measured, "sender", "sent_packets"),
-        delivered_pps=rates.role_rate(measured, "receiver", "received_packets"),
-        delivered_mib_s=bytes_per_s / MIB_BYTES if bytes_per_s is not None else None,
-        delivered_pps_spread=rates.spread(measured),
-        loss_ratio=rates.ratio(sent - received, sent) if datagrams else None,
-        send_calls_per_packet=rates.ratio(measured.worked("sender", "send_calls"), worked),
-        skbs_per_packet=rates.skbs_per_packet(measured) if datagrams else None,
-        send_cpu_ns_per_packet=rates.ratio(rates.cpu_ns(measured, "sender"), worked),
-        receive_cpu_ns_per_packet=rates.ratio(rates.cpu_ns(measured, "receiver"), read),
+        numbers=_numbers(measured, ledger),
         ledger=ledger,
         workers=_workers(measured),
         stalls=_stalls(measured),
     )
-    return replace(result, **delay.numbers(measured), **usage.numbers(measured))
+    return _struck_out(result) if result.struck else result
+
+
+def _numbers(measured: Readings, ledger: Ledger | None) -> dict[str, float | None]:
+    sent, received = sent_packets(measured), arrived(measured).packets
+    worked = measured.worked("sender", "sent_packets")
+    read = arrived(measured, workers_alone=True).packets
+    bytes_per_s = rates.role_rate(measured, "receiver", "received_bytes")
+    numbers: dict[str, float | None] = {
+        "intended_packets": intended_packets(measured),
+        "sent_packets": sent,
+        "received_packets": received,
+        "offered_pps": rates.role_rate(measured, "sender", "sent_packets"),
+        "delivered_pps": rates.role_rate(measured, "receiver", "received_packets"),
+        "delivered_mib_s": bytes_per_s / MIB_BYTES if bytes_per_s is not None else None,
+        "delivered_pps_spread": rates.spread(measured),
+        "send_calls_per_packet": rates.ratio(measured.worked("sender", "send_calls"), worked),
+        "send_cpu_ns_per_packet": rates.ratio(rates.cpu_ns(measured, "sender"), worked),
+        "receive_cpu_ns_per_packet": rates.ratio(rates.cpu_ns(measured, "receiver"), read),
+        **delay.numbers(measured),
+        **worker_use.numbers(measured),
+    }
+    if ledger is not None:
+        numbers |= {
+            "lost_packets": sent - received,
+            "loss_ratio": rates.ratio(sent - received, sent),
+            "skbs_per_packet": rates.skbs_per_packet(measured),
+            "ledger_received_packets": ledger.received_packets,
+            "unaccounted": ledger.unaccounted,
+        }
+    return numbers
+
+
+def _struck_out(result: Result) -> Result:
+    """Return a result without its rates, delays and CPU numbers."""
+    workers = tuple(
+        replace(worker, pps=None, cost={k: v for k, v in worker.cost.items() if k not in CPU_COST})
+        for worker in result.workers
+    )
+    numbers = {name: value for name, value in result.numbers.items() if name not in TIMED}
+    return replace(result, workers=workers, numbers=numbers)
 
 
 def _stalls(measured: Readings) -> tuple[Stall, ...]:
     """Return the stalls of all senders in the order of their time."""
-    found = (stall for stats in measured.workers("sender") for stall in stats.stalls)
-    return tuple(sorted(found, key=lambda stall: stall.from_ns))
+    stalls = (stall for stats in measured.workers("sender") for stall in stats.stalls)
+    return tuple(sorted(stalls, key=lambda stall: stall.from_ns))
 
 
 def path_ledger(record: TrialRecord) -> Ledger | None:
     """Return where the packets of the path phase went; None where there was no path phase."""
-    path = readings(record, "path")
+    path = readings_of(record, "path")
     return make_ledger(path) if path is not None else None
 
 
 def _workers(measured: Readings) -> tuple[WorkerResult, ...]:
-    found = []
+    results = []
     for stats in measured.phase.stats:
-        packets = stats.counts.get(rates.PACKETS_FIELD[stats.role], 0)
-        pps = rates.rate(measured, [stats], rates.PACKETS_FIELD[stats.role])
-        memory = stats.memory_bytes
+        packets = stats.counts.get(PACKETS_FIELD[stats.role], 0)
+        pps = rates.rate(measured, [stats], PACKETS_FIELD[stats.role])
         cost = {name: stats.counts[name] for name in COST if name in stats.counts}
-        found.append(WorkerResult(stats.worker, stats.role, stats.cpu, packets, pps, memory, cost))
-    return tuple(found)
+        results.append(
+            WorkerResult(
+                stats.worker, stats.role, stats.cpu, packets, pps, stats.memory_bytes, cost
+            )
+        )
+    return tuple(results)
 
 
 def _without_numbers(record: TrialRecord) -> Result:
@@ -108,26 +143,29 @@ def _without_numbers(record: TrialRecord) -> Result:
         f"{record.status}: {message}" if record.status != "done" else message,
         error.get("host", ""),
     )
-    findings = (*record.findings, reason, *_where_the_path_ended(record))
+    findings = (*record.findings, reason, *_path_losses(record))
     status = "failed" if record.status == "done" else record.status
-    return Result(trial=record.trial, status=status, valid=False, findings=findings)
+    return Result(
+        trial=record.trial,
+        status=status,
+        valid=False,
+        findings=findings,
+        unavailable=skipped and error.get("kind") == "unavailable",
+    )
 
 
-def _where_the_path_ended(record: TrialRecord) -> tuple[Finding, ...]:
-    """Tell where the packets of a path phase died, where that is what failed the trial."""
+def _path_losses(record: TrialRecord) -> tuple[Finding, ...]:
+    """Return where the packets of the path check ended, if that is what failed the trial."""
     ledger = path_ledger(record)
     datagrams = record.trial.traffic.protocol == "udp"
     if (record.error or {}).get("kind") != "PathError" or ledger is None or not datagrams:
         return ()
-    ends = [f"{entry.stage} {entry.packets}" for entry in ledger.entries if entry.packets]
-    if ledger.unaccounted:
-        ends.append(f"unaccounted {ledger.unaccounted:+d}")
     return (
         Finding(
             "invalid",
-            f"path check: of {ledger.intended_packets} packets {ledger.received_packets} arrived",
+            f"path check: {ledger.received_packets} of {ledger.intended_packets} packets arrived",
             "path",
-            ", ".join(ends) or None,
-            next_step="see docs/ledger.md for what helps at that stage",
+            occupied_stages(ledger) or None,
+            next_step="docs/ledger.md says what helps at that stage",
         ),
     )

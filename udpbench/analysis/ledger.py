@@ -1,62 +1,108 @@
 """The ledger: where every packet of a phase went; what no stage explains is ``unaccounted``.
 
-Adds up what the table of stages says, with its sign, and rounds nothing away.
+Adds up the table of stages, with signs, and rounds nothing away. On hosts that others use, too,
+``shared_hosts`` says how far each stage is known.
 """
 
 from __future__ import annotations
 
-from udpbench.analysis.intended import (
-    asked_packets,
-    intended_packets,
-    received_packets,
-    sent_packets,
-    unsent_packets,
-)
-from udpbench.analysis.readings import Readings
-from udpbench.analysis.spans import Span, exactly
-from udpbench.analysis.stages import BEFORE_SENT, STAGES, Stage
-from udpbench.analysis.usage import unlogged_packets
-from udpbench.model import Entry, Ledger
+from collections.abc import Collection
+from dataclasses import replace
 
-__all__ = [
-    "BEFORE_SENT",
-    "STAGES",
-    "asked_packets",
-    "intended_packets",
-    "make_ledger",
-    "received_packets",
-    "sent_packets",
-    "unsent_packets",
-]
+from udpbench.analysis.intended_load import arrived, intended_packets
+from udpbench.analysis.readings import Readings
+from udpbench.analysis.shared_hosts import divide
+from udpbench.analysis.skbs import Span, exactly
+from udpbench.analysis.stages import STAGES, Stage
+from udpbench.analysis.worker_use import unlogged_packets
+from udpbench.model import Ledger, LedgerEntry
+
+UNOBSERVED = "not observable: intended − received − all other stages"
+"""Source of a stage that has no counter, on hosts that others use, too."""
 
 
 def make_ledger(readings: Readings) -> Ledger:
     """Return where every packet of a phase went: intended = Σ entries + received + unaccounted."""
-    found = [(stage, stage.packets(readings)) for stage in STAGES]
-    entries = tuple(_entry(stage, packets, readings) for stage, packets in found)
-    explained = sum((packets for _, packets in found if packets is not None), exactly(0))
-    # A packet that could not be logged ended there, although the application had read it.
-    received = received_packets(readings) - unlogged_packets(readings)
+    # A packet that could not be logged ended in app_log, although the application had read it.
+    received = arrived(readings).packets - unlogged_packets(readings)
     intended = intended_packets(readings)
+    if not readings.record.built_in_lab:
+        return _of_shared_hosts(readings, intended, received)
+    spans = {stage: stage.packets(readings) for stage in STAGES}
+    entries = tuple(_entry(stage, span, readings) for stage, span in spans.items())
+    explained = sum((span for span in spans.values() if span is not None), exactly(0))
     remainder = _nearest_to_0(intended - received, explained)
     return Ledger(intended, received, entries, remainder)
 
 
+def _of_shared_hosts(readings: Readings, intended: int, received: int) -> Ledger:
+    shares, remainder = divide(readings, intended - received)
+    entries = []
+    for stage, share in shares.items():
+        entry = _entry(stage, share.packets, readings)
+        if not share.observed:
+            packets, most = share.packets.low or None, share.packets.high
+            entry = replace(entry, packets=packets, at_most=most, source=UNOBSERVED)
+        entries.append(replace(entry, others_packets=share.others_packets))
+    return Ledger(intended, received, tuple(entries), remainder)
+
+
+def together(ledger: Ledger, stages: Collection[str]) -> Span:
+    """Return how many packets may have ended at any of some stages: what the others leave."""
+    inside = sum((_span(one) for one in ledger.entries if one.stage in stages), exactly(0))
+    others = sum((_span(one) for one in ledger.entries if one.stage not in stages), exactly(0))
+    lost = ledger.lost_packets
+    return Span(max(inside.low, lost - others.high), min(inside.high, lost - others.low))
+
+
+def unobserved(ledger: Ledger) -> tuple[str, ...]:
+    """Return the stages without a counter at which packets may have ended."""
+    return tuple(
+        entry.stage for entry in ledger.entries if entry.source == UNOBSERVED and entry.at_most
+    )
+
+
+def is_explained(ledger: Ledger) -> bool:
+    """Return whether counters may explain every loss."""
+    hidden = unobserved(ledger)
+    return ledger.unaccounted == 0 and not (hidden and together(ledger, hidden).low)
+
+
+def _span(entry: LedgerEntry) -> Span:
+    low = entry.packets or 0
+    return Span(low, low if entry.at_most is None else entry.at_most)
+
+
+def occupied_stages(ledger: Ledger) -> str:
+    """Return the stages where packets ended, with their number: ``rx_ip 3, unaccounted +2``."""
+    hidden = unobserved(ledger)
+    stages = [
+        f"{entry.stage} {entry.packets}"
+        for entry in ledger.entries
+        if entry.packets and entry.stage not in hidden
+    ]
+    if hidden and (lost := together(ledger, hidden)).low:
+        stages.append(f"{' or '.join(hidden)} {lost.low} (not observable)")
+    if ledger.unaccounted:
+        stages.append(f"unaccounted {ledger.unaccounted:+d}")
+    return ", ".join(stages)
+
+
 def _nearest_to_0(lost: int, explained: Span) -> int:
-    """Return what remains unexplained at least: 0 where the stages' numbers may be all of it."""
+    """Return the least that remains unexplained: 0 if the stages' numbers may explain it all."""
     if explained.low <= lost <= explained.high:
         return 0
     return lost - (explained.high if lost > explained.high else explained.low)
 
 
-def _entry(stage: Stage, packets: Span | None, readings: Readings) -> Entry:
+def _entry(stage: Stage, packets: Span | None, readings: Readings) -> LedgerEntry:
     also = {
-        readings.display(stage.role, one.name).removeprefix("Δ "): one.reads(readings)
-        for one in stage.also
+        readings.display(stage.role, other.name).removeprefix("Δ "): other.reads(readings)
+        for other in stage.also
     }
     for reason in stage.reasons:
         also[f"reason.{reason}"] = readings.counter(stage.role, f"reason.{reason}") or None
-    return Entry(
+    return LedgerEntry(
         stage.name,
         packets.low if packets is not None else None,
         readings.display(stage.role, stage.source),
@@ -67,12 +113,12 @@ def _entry(stage: Stage, packets: Span | None, readings: Readings) -> Entry:
 
 
 def _parts(stage: Stage, readings: Readings) -> dict[str, int]:
-    """Return where exactly a stage's packets were counted, as far as its counters say."""
+    """Return where exactly a stage's packets were counted, if its counters say so."""
     kind, _, rest = stage.parts.partition(".")
     if not stage.parts:
         return {}
     if kind == "worker":
-        counted = (*readings.phase.stats, *readings.phase.faults)
+        counted = (*readings.phase.stats, *readings.phase.losses)
         return {s.worker: s.counts[rest] for s in counted if s.counts.get(rest)}
     if kind == "machine":
         return readings.machine_by_name(stage.role, rest)
@@ -84,11 +130,11 @@ def _parts(stage: Stage, readings: Readings) -> dict[str, int]:
 def _by_socket(readings: Readings) -> dict[str, int]:
     """Return the drops of each receiving socket by the workers that read it."""
     readers: dict[int, list[str]] = {}
-    for stats in (*readings.workers("receiver"), *readings.phase.faults):
+    for stats in (*readings.workers("receiver"), *readings.phase.losses):
         for inode in stats.socket_inodes:
             readers.setdefault(inode, []).append(stats.worker)
-    found = {
-        ", ".join(names): readings.counter("receiver", f"socket.{inode}.drops")
+    return {
+        ", ".join(names): drops
         for inode, names in readers.items()
+        if (drops := readings.counter("receiver", f"socket.{inode}.drops"))
     }
-    return {names: drops for names, drops in found.items() if drops}

@@ -1,6 +1,6 @@
-"""A point's numbers for whoever asserts on them: medians, with every trial beside them.
+"""A point's numbers for tests that assert on them: medians, with every trial.
 
-Pure. Derives nothing that ``points`` does not; gives it names that a test can read.
+Pure. Derives nothing that ``points`` does not; gives it names that read well in a test.
 """
 
 from __future__ import annotations
@@ -9,24 +9,28 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from udpbench.analysis.points import UNITS, Point, estimate
+from udpbench.analysis.comparisons import compare_blocks, compare_unpaired
+from udpbench.analysis.points import Point, estimate
+from udpbench.errors import CannotTell
+from udpbench.metrics import METRICS
 from udpbench.model import Result
+from udpbench.units import parse_ratio
 
 
 class Stages(dict[str, float | None]):
-    """Ledger stage → packets that ended there; None where this kernel cannot observe it."""
+    """Ledger stage → packets that ended there; None if this kernel cannot observe it."""
 
     def __missing__(self, stage: str) -> float | None:
-        """Refuse a stage that there is not, naming one that is near."""
-        raise KeyError(f"no stage is called {stage}; {_near(stage, self)}")
+        """Raise KeyError for an unknown stage, naming the nearest."""
+        raise KeyError(f"unknown stage {stage}; {_near(stage, self)}")
 
 
 @dataclass(frozen=True)
 class PointResult:
-    """One point: each number is the median over its valid trials; None where none knows it.
+    """One point: each number is the median over its valid trials; None if none knows it.
 
-    ``unaccounted`` alone is no median but the one furthest from 0 over every trial that ran to its
-    end, valid or not: a median would hide it.
+    Only ``unaccounted`` is not a median but the value furthest from 0 over every trial that ran to
+    its end, valid or not: a median would hide it.
     """
 
     point: str
@@ -34,103 +38,90 @@ class PointResult:
     """Every trial with its own numbers, findings and ledger, in order of repetition."""
     valid_trials: int
     ledger: Stages = field(repr=False)
-    unaccounted: int | None
-    intended_packets: float | None
-    sent_packets: float | None
-    received_packets: float | None
-    lost_packets: float | None
-    offered_pps: float | None
-    delivered_pps: float | None
-    delivered_mib_s: float | None
-    delivered_pps_spread: float | None
-    loss_ratio: float | None
-    send_calls_per_packet: float | None
-    skbs_per_packet: float | None
-    send_cpu_ns_per_packet: float | None
-    receive_cpu_ns_per_packet: float | None
+    numbers: dict[str, float]
+    """Metric → its median; what no trial knows is missing."""
+    run: str = ""
+    """The folder of its run."""
+
+    def worse_than(
+        self, baseline: PointResult, *, margin: str, metric: str = "delivered_pps"
+    ) -> bool:
+        """Return whether a point is worse than another by more than a margin, such as ``3%``.
+
+        Points of one run are compared block by block, others as trials that share none. Raises
+        CannotTell, by which pytest skips the test, if the interval has both.
+        """
+        interleaved = self.run and self.run == baseline.run and self.point != baseline.point
+        compare = compare_blocks if interleaved else compare_unpaired
+        found = compare(baseline.trials, self.trials, metric, parse_ratio(margin))
+        if found.beyond_margin is None:
+            sides = f"{self.point or 'all'} against {baseline.point or 'all'}"
+            raise CannotTell(f"{sides}: {metric}: {found.text}")
+        return found.beyond_margin
 
     def __getattr__(self, name: str) -> float | None:
-        """Return the median of a number that has no field of its own, such as ``delay_p99_ns``."""
-        if name not in UNITS:
-            near = _near(name, [*UNITS, *PointResult.__dataclass_fields__])
+        """Return a number by its name, such as ``delay_p99_ns``; None if it is not known."""
+        if name not in METRICS:
+            near = _near(name, [*METRICS, *PointResult.__dataclass_fields__])
             raise AttributeError(f"a result has no {name}; {near}")
-        return _median(Point("", self.point, self.trials), name)
+        return self.numbers.get(name)
 
 
 class PointResults(Mapping[str, PointResult]):
     """The points of an experiment by name, in the order in which it declares them."""
 
-    def __init__(self, found: Mapping[str, PointResult]) -> None:
-        self._found = dict(found)
+    def __init__(self, points: Mapping[str, PointResult]) -> None:
+        self._points = dict(points)
 
     def __getitem__(self, point: str) -> PointResult:
         """Return a point; a KeyError lists the names there are."""
         try:
-            return self._found[point]
+            return self._points[point]
         except KeyError:
-            raise KeyError(f"no point is called {point}; known: {', '.join(self)}") from None
+            raise KeyError(f"unknown point {point}; known: {', '.join(self)}") from None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._points)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._points)
 
     def __getattr__(self, name: str) -> float:
-        """Refuse a number that would be one of several points."""
-        known = (*PointResult.__dataclass_fields__, *UNITS)
+        """Raise AttributeError: a number belongs to one of the points."""
+        known = (*PointResult.__dataclass_fields__, *METRICS)
         if name not in known:
             raise AttributeError(f"a result has no {name}; {_near(name, known)}")
         first = next(iter(self))
         names = ", ".join(self)
         raise AttributeError(
-            f"{name} of which point? There are {names}; write for example result[{first!r}].{name}"
+            f"{name} of which point? Known: {names}; write for example result[{first!r}].{name}"
         )
 
 
-def medians(point: Point) -> PointResult:
-    """Return a point's medians over its valid trials."""
-
-    def of(name: str) -> float | None:
-        return _median(point, name)
-
-    remainders = [r.unaccounted for r in point.done if r.unaccounted is not None]
+def medians(point: Point, run: str = "") -> PointResult:
+    """Return a point's medians over its valid trials; ``run`` is the folder of its run."""
+    values = {name: _median(point, name) for name in METRICS}
+    remainders = (r.unaccounted for r in point.done if r.unaccounted is not None)
+    values["unaccounted"] = max(remainders, key=abs, default=None)
     return PointResult(
         point=point.name,
         trials=point.results,
         valid_trials=len(point.valid),
-        ledger=Stages({stage: of(stage) for stage in _stages(point)}),
-        unaccounted=max(remainders, key=abs) if remainders else None,
-        intended_packets=of("intended_packets"),
-        sent_packets=of("sent_packets"),
-        received_packets=of("received_packets"),
-        lost_packets=of("lost_packets"),
-        offered_pps=of("offered_pps"),
-        delivered_pps=of("delivered_pps"),
-        delivered_mib_s=of("delivered_mib_s"),
-        delivered_pps_spread=of("delivered_pps_spread"),
-        loss_ratio=of("loss_ratio"),
-        send_calls_per_packet=of("send_calls_per_packet"),
-        skbs_per_packet=of("skbs_per_packet"),
-        send_cpu_ns_per_packet=of("send_cpu_ns_per_packet"),
-        receive_cpu_ns_per_packet=of("receive_cpu_ns_per_packet"),
+        ledger=Stages({stage: _median(point, stage) for stage in _stages(point)}),
+        numbers={name: value for name, value in values.items() if value is not None},
+        run=run,
     )
 
 
 def numbers(result: PointResult) -> dict[str, float]:
     """Return every number that is known, by name, ledger stages as ``ledger.<stage>``."""
-    known = {
-        name: value
-        for name in dict.fromkeys((*PointResult.__dataclass_fields__, *UNITS))
-        if isinstance(value := getattr(result, name), int | float)
-    }
     stages = {f"ledger.{name}": value for name, value in result.ledger.items() if value is not None}
-    return {**known, **stages}
+    return {"valid_trials": result.valid_trials, **result.numbers, **stages}
 
 
 def _median(point: Point, name: str) -> float | None:
-    found = estimate(point, name)
-    return found.median if found is not None else None
+    known = estimate(point, name)
+    return known.median if known is not None else None
 
 
 def _near(name: str, known: Iterable[str]) -> str:

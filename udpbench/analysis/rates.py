@@ -1,8 +1,8 @@
-"""Rates, their spread and CPU cost: quotients of counts and times, each None where undefined.
+"""Rates, their spread and CPU cost: quotients of counts and times, each None if undefined.
 
-A rate is a difference of two counts over the time between their stamps, never over the time that
-was asked for, and without what came with the first stamp, whose time is not between them. Owns no
-count and no verdict.
+A rate is a difference of two counts over the time between their stamps, never over the intended
+duration, and without what came with the first stamp, which took no time of it. Owns no count and no
+verdict.
 """
 
 from __future__ import annotations
@@ -12,24 +12,35 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean, stdev
 
-from udpbench.analysis.readings import Readings
-from udpbench.model import SECOND_NS, Role, Sample, WorkerStats, sampling_ns
+from udpbench.analysis.intended_load import arrived
+from udpbench.analysis.readings import Readings, known_sum
+from udpbench.model import (
+    DAY_NS,
+    PACKETS_FIELD,
+    SECOND_NS,
+    Role,
+    Sample,
+    TrialRecord,
+    WorkerStats,
+    sampling_ns,
+)
 
-PACKETS_FIELD: dict[Role, str] = {"sender": "sent_packets", "receiver": "received_packets"}
 FIRST_FIELD = {
     "sent_packets": "first_packets",
     "received_packets": "first_packets",
     "received_bytes": "first_bytes",
 }
-"""Count → what of it came with ``first_ns``, and not after it; records of before do not tell."""
+"""Count → the part of it that came with ``first_ns``; older records do not have it."""
 BUSY_TIMES = ("user", "nice", "system", "irq", "softirq", "steal")
 """Columns of /proc/stat that are work; guest time is part of user."""
 IDLE_TIMES = ("idle", "iowait")
 SLOWEST_SAMPLING_NS = SECOND_NS // 2
-"""For rates of whole seconds: where each half second has its own, their spread is up to 13 % too
-small, because a second may begin amid two samples."""
+"""For rates of whole seconds: with a sample each half second their spread is up to 13 % too small,
+because a second may begin between two samples."""
+SETTLE_NS = 10 * SECOND_NS
+"""Time after a load, for records without the length of its phase."""
 LEAST_BUSY_SHARE = 0.25
-"""Of the time between two snapshots; below it packets cost less than whatever else ran then."""
+"""Of the time between two snapshots; below it packets cost less than all else that ran then."""
 
 
 def host_of(worker: str) -> str:
@@ -42,12 +53,18 @@ def edges_ns(readings: Readings, stats: Iterable[WorkerStats]) -> tuple[int, int
 
     Stamps of several hosts are compared from each host's own common start.
     """
-    found = [
-        _edges_of(readings, worker)
+    edges = [_edges_of(readings, worker) for worker in _stamped(stats)]
+    return (min(first for first, _ in edges), max(last for _, last in edges)) if edges else None
+
+
+def _stamped(stats: Iterable[WorkerStats]) -> list[WorkerStats]:
+    """Return the workers with packets, and the times of the first and the last."""
+    needed = {"first_ns", "last_ns"}
+    return [
+        worker
         for worker in stats
-        if worker.counts.get(PACKETS_FIELD[worker.role])
+        if worker.counts.get(PACKETS_FIELD[worker.role]) and needed <= set(worker.counts)
     ]
-    return (min(first for first, _ in found), max(last for _, last in found)) if found else None
 
 
 def _edges_of(readings: Readings, worker: WorkerStats) -> tuple[int, int]:
@@ -64,20 +81,20 @@ def window_ns(readings: Readings, stats: Iterable[WorkerStats]) -> int | None:
 def rate(readings: Readings, stats: Iterable[WorkerStats], field: str) -> float | None:
     """Return the sum of one count over workers, per second of their common window.
 
-    Without what came with its first stamp; None where fewer than two packets, or none after that
-    stamp, make no rate.
+    Without what came with its first stamp; None for fewer than two packets, or for none after that
+    stamp.
     """
-    workers = [one for one in stats if one.counts.get(PACKETS_FIELD[one.role])]
+    workers = _stamped(stats)
     edges = edges_ns(readings, workers)
     if edges is None or edges[1] <= edges[0]:
         return None
-    total = sum(one.counts.get(field, 0) for one in workers)
+    total = sum(worker.counts.get(field, 0) for worker in workers)
     first = sum(
-        one.counts.get(FIRST_FIELD[field], 0)
-        for one in workers
-        if _edges_of(readings, one)[0] == edges[0]
+        worker.counts.get(FIRST_FIELD[field], 0)
+        for worker in workers
+        if _edges_of(readings, worker)[0] == edges[0]
     )
-    packets = sum(one.counts[PACKETS_FIELD[one.role]] for one in workers)
+    packets = sum(worker.counts[PACKETS_FIELD[worker.role]] for worker in workers)
     if packets < 2 or total <= first:
         return None
     return (total - first) * SECOND_NS / (edges[1] - edges[0])
@@ -89,45 +106,52 @@ def role_rate(readings: Readings, role: Role, field: str) -> float | None:
 
 
 def ratio(part: int | None, whole: int) -> float | None:
-    """Return part / whole; None where either is missing."""
+    """Return part / whole; None if either is missing."""
     return part / whole if part is not None and whole > 0 else None
 
 
 def skbs_per_packet(readings: Readings) -> float | None:
     """Return messages over datagrams as the receivers read them: 1 unless GRO merges.
 
-    A way of receiving returns a skb for each message, whatever it holds. None without a receiver.
+    Each message that is read is one skb, whatever it holds. None without a receiver.
     """
-    if not any("read_messages" in stats.counts for stats in readings.workers("receiver")):
-        return None
-    messages = readings.worked("receiver", "read_messages")
-    return ratio(messages, readings.worked("receiver", "read_packets"))
+    read = arrived(readings, workers_alone=True)
+    return ratio(read.read_messages, read.read_packets)
 
 
 # --- in motion -----------------------------------------------------------------------------------
 
 
 def totals_at(samples: Sequence[Sample], field: str, times_ns: Sequence[int]) -> list[float]:
-    """Return one worker's count at the given times, straight between its samples."""
+    """Return one worker's count at the given times, interpolated between its samples."""
     clocks = [sample.clock_ns for sample in samples]
     counts = [sample.counts.get(field, 0) for sample in samples]
-    found = []
+    totals = []
     for time_ns in times_ns:
         right = bisect_right(clocks, time_ns)
         if right == 0:
-            found.append(0.0)
+            totals.append(0.0)
         elif right == len(clocks):
-            found.append(float(counts[-1]))
+            totals.append(float(counts[-1]))
         else:
             span = clocks[right] - clocks[right - 1]
             share = (time_ns - clocks[right - 1]) / span if span else 0.0
-            found.append(counts[right - 1] + share * (counts[right] - counts[right - 1]))
-    return found
+            totals.append(counts[right - 1] + share * (counts[right] - counts[right - 1]))
+    return totals
 
 
 def binned_pps(readings: Readings, role: Role, bin_ns: int) -> list[float]:
     """Return packets per second in whole bins between the role's first packet and its last."""
     return list(pps_by_bin(readings, role, bin_ns).values())
+
+
+def length_ns(record: TrialRecord) -> int:
+    """Return the longest time that the measured phase can have taken: later stamps are wrong.
+
+    It is the controller's own time for it, draining after the load included.
+    """
+    spent_ns = min(record.overhead_ns.get("measured", 0), DAY_NS)
+    return record.trial.duration_ns + max(spent_ns, SETTLE_NS)
 
 
 def pps_by_bin(readings: Readings, role: Role, bin_ns: int) -> dict[int, float]:
@@ -139,12 +163,13 @@ def pps_by_bin(readings: Readings, role: Role, bin_ns: int) -> dict[int, float]:
     span = edges_ns(readings, workers.values())
     if span is None:
         return {}
-    edges = [k * bin_ns for k in range(-(-span[0] // bin_ns), span[1] // bin_ns + 1)]
+    first_ns, last_ns = max(span[0], 0), min(span[1], length_ns(readings.record))
+    edges = [k * bin_ns for k in range(-(-first_ns // bin_ns), last_ns // bin_ns + 1)]
     sums = [0.0] * len(edges)
     for name in workers:
         start = readings.phase.start_ns.get(host_of(name), 0)
-        mine = [sample for sample in readings.record.series if sample.worker == name]
-        totals = totals_at(mine, PACKETS_FIELD[role], [start + edge for edge in edges])
+        samples = [sample for sample in readings.record.series if sample.worker == name]
+        totals = totals_at(samples, PACKETS_FIELD[role], [start + edge for edge in edges])
         sums = [total + more for total, more in zip(sums, totals, strict=True)]
     rates = ((b - a) * SECOND_NS / bin_ns for a, b in pairwise(sums))
     return dict(zip(edges, rates, strict=False))
@@ -153,9 +178,9 @@ def pps_by_bin(readings: Readings, role: Role, bin_ns: int) -> dict[int, float]:
 def spread(readings: Readings) -> float | None:
     """Return the coefficient of variation of the delivered per-second rates.
 
-    Sample standard deviation over mean, of whole seconds; None below two of them, without any
-    packet, or of a phase so long that it was sampled less than twice a second: what is straight
-    between two samples varies too little.
+    Sample standard deviation over mean, of whole seconds. None for fewer than two of them, without
+    any packet, or for a phase so long that it was sampled less than twice a second: interpolated
+    counts vary too little.
     """
     slow = sampling_ns(readings.record.trial.duration_ns) > SLOWEST_SAMPLING_NS
     if slow or not readings.record.series:
@@ -176,7 +201,7 @@ Cpu = tuple[str, int]
 def role_cpus(readings: Readings, role: Role) -> frozenset[Cpu] | None:
     """Return the CPUs that a role works on: its workers' and, receiving, its queues'.
 
-    None where a worker is not pinned, because then its CPU time is nowhere in particular.
+    None if a worker is not pinned, because its CPU time then belongs to no CPU in particular.
     """
     cpus: set[Cpu] = set()
     workers = readings.workers(role)
@@ -192,49 +217,36 @@ def role_cpus(readings: Readings, role: Role) -> frozenset[Cpu] | None:
 
 
 def cpu_ns(readings: Readings, role: Role) -> int | None:
-    """Return the busy time of a role's CPUs over the phase; None where it is not attributable.
+    """Return the busy time of a role's CPUs over the phase; None if it cannot be attributed.
 
-    Where both roles run on one machine and share a CPU, nobody can say whose time it was; nor where
-    packets came for a moment only, since the CPUs' times are of all that ran between the snapshots.
+    If both roles run on one machine and share a CPU, it is unknown whose time it was; so it is if
+    packets came for a moment only, since CPU times cover all that ran between the snapshots.
     """
     if _of_a_moment(readings, role):
         return None
-    others: Role = "receiver" if role == "sender" else "sender"
-    mine, other = role_cpus(readings, role), role_cpus(readings, others)
-    together = set(readings.machines(role)) & set(readings.machines(others))
-    if mine is None or (together and (other is None or mine & other)):
+    other_role: Role = "receiver" if role == "sender" else "sender"
+    cpus, other_cpus = role_cpus(readings, role), role_cpus(readings, other_role)
+    together = set(readings.machines(role)) & set(readings.machines(other_role))
+    if cpus is None or (together and (other_cpus is None or cpus & other_cpus)):
         return None
-    return spent_ns(readings, mine, BUSY_TIMES)
+    return spent_ns(readings, cpus, BUSY_TIMES)
 
 
 def spent_ns(readings: Readings, cpus: Iterable[Cpu], times: Iterable[str]) -> int | None:
-    """Return the sum of some of the CPUs' times, each of its own machine; None where none is known.
+    """Return the sum of some of the CPUs' times, each of its own machine; None if none is known.
 
     ``times`` are columns of /proc/stat.
     """
-    found = [
+    return known_sum(
         readings.deltas[machine].total(f"cpu.{cpu}.{time}_ns")
         for time in times
         for machine, cpu in cpus
         if machine in readings.deltas
-    ]
-    known = [value for value in found if value is not None]
-    return sum(known) if known else None
+    )
 
 
 def _of_a_moment(readings: Readings, role: Role) -> bool:
-    """Tell whether a role's packets took but a small part of the time that counters cover."""
+    """Return whether a role's packets took only a small part of the time that counters cover."""
     window = window_ns(readings, readings.workers(role)) or 0
     elapsed = max((delta.elapsed_ns for delta in readings.deltas.values()), default=0)
     return window < LEAST_BUSY_SHARE * elapsed
-
-
-def steal_ratio(readings: Readings) -> float | None:
-    """Return the largest share of CPU time that a hypervisor took from any machine of the trial."""
-    shares = []
-    for delta in readings.deltas.values():
-        times = [delta.total(f"cpu.*.{time}_ns") for time in (*BUSY_TIMES, *IDLE_TIMES)]
-        share = ratio(delta.total("cpu.*.steal_ns"), sum(time or 0 for time in times))
-        if share is not None:
-            shares.append(share)
-    return max(shares, default=None)

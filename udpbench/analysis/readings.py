@@ -1,10 +1,11 @@
 """What one phase of a record says in plain numbers: sums over workers and over hosts by role.
 
-Owns which host plays which role and which counter is read for what; it never judges a number.
+Owns which host plays which role and whose counter is read; it never judges a number.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from udpbench.analysis.delta import Deltas, deltas
@@ -14,11 +15,11 @@ FAMILIES = {
     4: {"{ip}": "snmp.Ip.", "{ipx}": "netstat.IpExt.", "{udp}": "snmp.Udp."},
     6: {"{ip}": "snmp6.Ip6", "{ipx}": "snmp6.Ip6", "{udp}": "snmp6.Udp6"},
 }
-"""What stands in a pattern for either IP version's counters; some that IPv6 has not are its own."""
+"""Placeholder in a pattern → prefix of the IP version's counters."""
 
 
 NOTHING_ATTACHED = "none"
-"""How facts say so of ``xdp`` and ``tcx`` in their environment."""
+"""Value of ``xdp`` and ``tcx`` in a host's environment without a program."""
 
 
 @dataclass(frozen=True)
@@ -38,62 +39,61 @@ class Readings:
     roles: Roles
     deltas: dict[str, Deltas]
     within: Readings | None = None
-    """Those of a longer time, with workers' counts, where these are a part of it and have none."""
+    """The whole phase, with workers' counts, if these readings cover a part of it and have none."""
 
     @property
     def whole(self) -> Readings:
-        """Return the readings that tell what a skb holds: a kind of skb is of the whole phase."""
+        """Return the readings of the whole phase, which say what an skb holds."""
         return self.within or self
+
+    def hosts(self, role: Role) -> tuple[str, ...]:
+        """Return the hosts that play a role."""
+        return self.roles.senders if role == "sender" else self.roles.receivers
 
     def workers(self, role: Role) -> tuple[WorkerStats, ...]:
         """Return the final statistics of every worker of a role."""
         return tuple(stats for stats in self.phase.stats if stats.role == role)
 
     def count(self, role: Role, field: str) -> int:
-        """Return the sum of one C field over a role's workers and what loses packets on purpose.
+        """Return the sum of one C field over a role's workers, those of losses on purpose included.
 
-        0 where there are none of them.
+        0 without any worker.
         """
-        counted = (*self.phase.stats, *self.phase.faults)
+        counted = (*self.phase.stats, *self.phase.losses)
         return sum(stats.counts.get(field, 0) for stats in counted if stats.role == role)
 
     def worked(self, role: Role, field: str) -> int:
         """Return the sum of one C field over a role's workers alone: for rates and cost."""
         return sum(stats.counts.get(field, 0) for stats in self.workers(role))
 
-    def fault(self, stage: str) -> tuple[int, int]:
+    def losses(self, stage: str) -> tuple[int, int]:
         """Return the messages, and the packets in them, that were sent to end at a stage."""
-        for stats in self.phase.faults:
-            if stats.role == "sender" and stats.worker.endswith(f".fault_{stage}"):
+        for stats in self.phase.losses:
+            if stats.role == "sender" and stats.worker.endswith(f".loss_{stage}"):
                 return stats.counts.get("sent_messages", 0), stats.counts.get("sent_packets", 0)
         return 0, 0
 
     def counter(self, role: Role, pattern: str) -> int | None:
-        """Return one counter's difference summed over a role's hosts; None where none has it.
+        """Return one counter's difference summed over a role's hosts; None if none has it.
 
         ``{interface}`` in the pattern stands for each host's own interface.
         """
-        hosts = self.roles.senders if role == "sender" else self.roles.receivers
-        found = [
+        return known_sum(
             self.deltas[host].total(self.named(host, pattern))
-            for host in hosts
+            for host in self.hosts(role)
             if host in self.deltas
-        ]
-        known = [value for value in found if value is not None]
-        return sum(known) if known else None
+        )
 
     def total(self, role: Role, *patterns: str) -> int | None:
-        """Return the sum of counters that see different packets; None where a host has none."""
-        found = [self.counter(role, pattern) for pattern in patterns]
-        known = [value for value in found if value is not None]
-        return sum(known) if known else None
+        """Return the sum of counters that see different packets; None if no host has any."""
+        return known_sum(self.counter(role, pattern) for pattern in patterns)
 
     def by_name(self, role: Role, pattern: str) -> dict[str, int]:
         """Return the counters of a role's hosts that match a pattern and moved, by name.
 
-        With several hosts the host's name stands before it.
+        With several hosts the names are prefixed with the host's.
         """
-        hosts = self.roles.senders if role == "sender" else self.roles.receivers
+        hosts = self.hosts(role)
         return {
             f"{host} {name}" if len(hosts) > 1 else name: value
             for host in hosts
@@ -102,35 +102,26 @@ class Readings:
             if value != 0
         }
 
-    def driver(self, host: str) -> str | None:
-        """Return the driver of a host's interface; None where it is not known."""
-        facts = self.record.facts.get(host)
-        return facts.driver if facts is not None else None
-
     def without(self, role: Role, hook: str) -> bool:
-        """Tell whether it is known that nothing is attached to a hook of a role's interfaces."""
-        hosts = self.roles.senders if role == "sender" else self.roles.receivers
-        known = [self.record.facts[host] for host in hosts if host in self.record.facts]
+        """Return whether a role's interfaces are known to have no program on a hook."""
+        facts_of = self.record.facts
+        known = [facts_of[host] for host in self.hosts(role) if host in facts_of]
         return {facts.environment.get(hook) for facts in known} == {NOTHING_ATTACHED}
 
     @property
     def all_veth(self) -> bool:
-        """True where every host's interface is an end of a veth pair."""
+        """True if every host's interface is an end of a veth pair."""
         return {facts.driver for facts in self.record.facts.values()} == {"veth"}
 
     @property
     def bridge(self) -> Deltas | None:
-        """Return the counters of a built-in lab's bridge; None where hosts are joined otherwise.
+        """Return the counters of a built-in lab's bridge; None without a bridge.
 
-        It is the one snapshot with interfaces that is of no host.
+        It is the one snapshot with interfaces that belongs to no host.
         """
         hosts = {*self.record.facts, *self.roles.senders, *self.roles.receivers}
-        found = [
-            delta
-            for host, delta in self.deltas.items()
-            if host not in hosts and any(name.startswith("link.") for name in delta.values)
-        ]
-        return found[0] if found else None
+        others = (delta for host, delta in self.deltas.items() if host not in hosts)
+        return next((delta for delta in others if delta.has("link")), None)
 
     def machine(self, role: Role) -> tuple[Deltas, ...]:
         """Return the machine counters that belong to a role's hosts.
@@ -141,14 +132,13 @@ class Readings:
 
     def machines(self, role: Role) -> tuple[str, ...]:
         """Return the machines that a role's hosts are on, as ``machine_of`` names them."""
-        hosts = self.roles.senders if role == "sender" else self.roles.receivers
-        return tuple(dict.fromkeys(self.machine_of(host) for host in hosts))
+        return tuple(dict.fromkeys(self.machine_of(host) for host in self.hosts(role)))
 
     def machine_of(self, host: str) -> str:
-        """Return in whose snapshot the counters of a host's machine are; its own if in nobody's.
+        """Return the snapshot that has the counters of a host's machine; its own if none has.
 
-        A host that sees its whole machine has them itself; of several on one machine the first is
-        taken for all. In the built-in lab they are in the snapshot of the machine's own agent,
+        A host that sees its whole machine has them itself; of several on one machine the first
+        speaks for all. In the built-in lab they are in the snapshot of the machine's own agent,
         which plays no role.
         """
         roles, facts = {*self.roles.senders, *self.roles.receivers}, self.record.facts
@@ -160,18 +150,16 @@ class Readings:
 
     def machine_counter(self, role: Role, pattern: str) -> int | None:
         """Return one machine counter's difference summed over a role's machines."""
-        found = [delta.total(pattern) for delta in self.machine(role)]
-        known = [value for value in found if value is not None]
-        return sum(known) if known else None
+        return known_sum(delta.total(pattern) for delta in self.machine(role))
 
     def machine_by_name(self, role: Role, pattern: str) -> dict[str, int]:
         """Return the counters of a role's machines that match a pattern and moved, by name."""
-        found: dict[str, int] = {}
+        totals: dict[str, int] = {}
         for delta in self.machine(role):
             for name, value in delta.matching(pattern).items():
                 if value != 0:
-                    found[name] = found.get(name, 0) + value
-        return found
+                    totals[name] = totals.get(name, 0) + value
+        return totals
 
     def named(self, host: str, pattern: str) -> str:
         """Return a pattern with the host's interface and the family's protocols put in."""
@@ -187,10 +175,15 @@ class Readings:
 
     def display(self, role: Role, pattern: str) -> str:
         """Return a pattern as a reader may look it up: with the interface, or with a star."""
-        hosts = self.roles.senders if role == "sender" else self.roles.receivers
-        names = {self.named(host, pattern) for host in hosts}
+        names = {self.named(host, pattern) for host in self.hosts(role)}
         general = self.in_family(pattern).replace("{interface}", "*")
         return names.pop() if len(names) == 1 else general
+
+
+def known_sum(values: Iterable[int | None]) -> int | None:
+    """Return the sum of the values that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _has_machine(delta: Deltas) -> bool:
@@ -200,8 +193,8 @@ def _has_machine(delta: Deltas) -> bool:
 def roles(record: TrialRecord) -> Roles:
     """Return which hosts sent and which were sent to.
 
-    With ``receive.workers: 0`` no worker names the receiver: it is the host that has an address
-    which a flow goes to.
+    With ``receive.workers: 0`` no worker names the receiver: it is the host with the address of a
+    flow's destination.
     """
     senders = {spec.host for spec in record.workers if spec.role == "sender"}
     receivers = {spec.host for spec in record.workers if spec.role == "receiver"}
@@ -212,11 +205,11 @@ def roles(record: TrialRecord) -> Roles:
     return Roles(tuple(sorted(senders)), tuple(sorted(receivers - senders)))
 
 
-def readings(record: TrialRecord, name: PhaseName = "measured") -> Readings | None:
-    """Return the readings of one phase; None where the record has no such phase."""
+def readings_of(record: TrialRecord, name: PhaseName = "measured") -> Readings | None:
+    """Return the readings of one phase; None if the record has no such phase."""
     for phase in record.phases:
         if phase.name == name:
             hosts = sorted(set(phase.before) & set(phase.after))
-            taken = {host: deltas(phase.before[host], phase.after[host]) for host in hosts}
-            return Readings(record, phase, roles(record), taken)
+            deltas_of = {host: deltas(phase.before[host], phase.after[host]) for host in hosts}
+            return Readings(record, phase, roles(record), deltas_of)
     return None

@@ -1,6 +1,6 @@
-"""The lease: one thread that keeps every agent of a run from restoring by itself.
+"""The lease: one thread that pings every agent of a run, so that none restores by itself.
 
-Owns when a ping is due and nothing else. An agent that is slow or lost never delays another's.
+Owns the time of the pings. A slow or lost agent never delays another's.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from udpbench.model import SECOND_NS
 
 
 class Renewable(Protocol):
-    """What a lease needs of a channel."""
+    """A channel, as the lease needs it."""
 
     def ping(self) -> None:
-        """Send a request whose reply nobody waits for."""
+        """Send a request without waiting for the reply."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""Agents in namespaces of this machine: who may make them, how, and what to do where nobody may.
+"""Agents in namespaces of this machine: how this user makes them, or why that is not permitted.
 
-As root each agent has a network and a mount namespace. Without, all agents of a run share one user
-namespace, in which they are root and so may join their networks. Changes nothing of the machine.
+As root each agent has a network and a mount namespace. Without root all agents of a run share one
+user namespace, in which they are root and may join their networks. Changes nothing on the machine.
 """
 
 from __future__ import annotations
@@ -11,20 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from udpbench.control.channel import AGENT_COMMAND, Channel, open_local
-from udpbench.control.waiting import Clock, Interrupt, Waiter
+from udpbench.control.connection import AGENT_COMMAND, Channel, open_local
+from udpbench.control.wait import Clock, Interrupt, Waiter
 from udpbench.errors import ConnectError, NotPermitted
 from udpbench.model import SECOND_NS
 
 UNSHARE = ("unshare", "--net", "--mount")
 UNSHARE_USER = ("unshare", "--user", "--map-root-user", "--net", "--mount")
 PROOF = ("mount", "-t", "sysfs", "sysfs", "/sys")
-"""What an agent does first; where unshare succeeds and this does not, the namespace is powerless,
-as AppArmor makes it."""
+"""Run first in a namespace: AppArmor may let unshare succeed and leave it powerless."""
 MAPPED_NS = 5 * SECOND_NS
-"""For unshare to have mapped our user in a new user namespace; it takes a few milliseconds."""
+"""For unshare to map our user in a new user namespace, which takes a few milliseconds."""
 
-# Path → the value that forbids it, and what root does about it.
+# Path → the value that forbids namespaces, and root's remedy.
 SWITCHES = {
     "/proc/sys/kernel/unprivileged_userns_clone": (
         "0",
@@ -38,14 +37,14 @@ SWITCHES = {
     ),
 }
 
-Way = Literal["root", "user"]
+Means = Literal["root", "user"]
 
 
 class Namespaces:
     """Opens the agents of one run, each in a namespace of its own."""
 
     def __init__(self) -> None:
-        self._way: Way | None = None
+        self._means: Means | None = None
         self._first: int | None = None
         """Without root: the process whose user namespace all agents share."""
 
@@ -55,9 +54,9 @@ class Namespaces:
         unshare and nsenter replace themselves by the agent, so the channel's pid is the agent's.
         Raises ConnectError, NotPermitted.
         """
-        if self._way is None:
-            self._way = way()
-        if self._way == "root":
+        if self._means is None:
+            self._means = available_means()
+        if self._means == "root":
             return open_local(host, (*UNSHARE, *AGENT_COMMAND))
         if self._first is None:
             channel = open_local(host, (*UNSHARE_USER, *AGENT_COMMAND))
@@ -68,10 +67,10 @@ class Namespaces:
         return open_local(host, (*enter, *UNSHARE, *AGENT_COMMAND))
 
 
-def way() -> Way:
-    """Return how this user makes namespaces, found out by making some; NotPermitted if not at all.
+def available_means() -> Means:
+    """Return how this user makes namespaces, found out by trying; raises NotPermitted if it cannot.
 
-    Raises ConnectError where unshare(1) is missing.
+    Raises ConnectError if unshare(1) is missing.
     """
     if _tried(UNSHARE) is None:
         return "root"
@@ -82,24 +81,24 @@ def way() -> Way:
 
 
 def _tried(unshare: tuple[str, ...]) -> str | None:
-    """Return why a namespace of use cannot be made, in unshare's words; None where it can."""
+    """Return unshare's message if no usable namespace can be made; None if one can."""
     try:
         done = subprocess.run((*unshare, *PROOF), capture_output=True, text=True, check=False)
     except OSError as error:
-        text = f"{unshare[0]} cannot be started: {error.strerror}; install util-linux or mend PATH"
+        text = f"{unshare[0]} cannot be started: {error.strerror}; install util-linux or fix PATH"
         raise ConnectError(text) from error
-    return None if done.returncode == 0 else " ".join(done.stderr.split()) or "it says nothing"
+    return None if done.returncode == 0 else " ".join(done.stderr.split()) or "it gives no reason"
 
 
 def forbidden(words: str, read: Callable[[str], str | None]) -> str:
-    """Return why no lab can be made here, and what helps; ``read`` returns a file's text."""
-    found = [
+    """Return why no lab can be made here, with the remedy; ``read`` returns a file's text."""
+    causes = [
         (f"{path.removeprefix('/proc/sys/').replace('/', '.')} is {value}", remedy)
         for path, (value, remedy) in SWITCHES.items()
         if read(path) == value
     ]
-    why = "; ".join(reason for reason, _ in found) or words
-    as_root = " && ".join(remedy for _, remedy in found)
+    why = "; ".join(reason for reason, _ in causes) or words
+    as_root = " && ".join(remedy for _, remedy in causes)
     remedy = f", or once as root: {as_root}" if as_root else ", in a container a privileged one"
     return (
         "a built-in lab needs network namespaces, and this user may not make any "
@@ -115,7 +114,7 @@ def _read(path: str) -> str | None:
 
 
 def _await_mapping(pid: int, host: str) -> None:
-    """Wait until a new user namespace knows who we are: unshare writes gid_map last."""
+    """Wait until unshare has mapped our user in a new user namespace; it writes gid_map last."""
 
     def mapped() -> bool:
         try:
@@ -124,5 +123,5 @@ def _await_mapping(pid: int, host: str) -> None:
             return True  # the agent has died; nsenter says so
         return own and _read(f"/proc/{pid}/gid_map") != ""
 
-    what = f"process {pid} has its user namespace"
+    what = f"process {pid} still without its user namespace"
     Waiter(Clock(), Interrupt()).until(what, host, mapped, MAPPED_NS)

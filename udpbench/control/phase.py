@@ -6,16 +6,18 @@ Owns when packets flow and when the last of them has arrived. Judges no count.
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from udpbench.control.agent_client import AgentClient, StartOrder
 from udpbench.control.losses import Losses
-from udpbench.control.remote import Remote, StartOrder
-from udpbench.control.waiting import Waiter
-from udpbench.errors import AgentLost, DeadlineExceeded, HostError, from_wire
+from udpbench.control.wait import Waiter
+from udpbench.errors import AgentError, AgentLost, DeadlineExceeded, HostError, from_wire
 from udpbench.model import (
     SECOND_NS,
     ClockReading,
+    Edge,
     FlowStats,
     Phase,
     PhaseName,
@@ -23,6 +25,7 @@ from udpbench.model import (
     Snapshot,
     WorkerSpec,
     WorkerStats,
+    total_arrived,
 )
 from udpbench.protocol import SampleReply
 from udpbench.units import format_duration
@@ -30,25 +33,28 @@ from udpbench.units import format_duration
 LEAD_NS = 20 * 10**6
 """Per agent, for its start to be answered before the common time; measured: 3 ms."""
 SAMPLE_NS = 200 * 10**6
-"""Between two requests while senders run: each costs an agent about 1 ms of CPU time, which on a
-small machine is the workers' own, so a phase is not watched at the polling interval."""
+"""From one request to the next while senders run: each costs an agent about 1 ms of CPU time, which
+on a small machine is the workers', so a phase is not polled at the usual interval."""
 WATCHES_MAX = 600
-"""Of a phase; one of more than ten minutes is read less often."""
+"""Per phase; one of more than ten minutes is read less often."""
 WATCH_NS = SECOND_NS
-"""Between two readings of all counters in a measured phase: each costs an agent 2.5 ms of CPU time,
-so watching costs a quarter of what the samples do; taken always, whether anybody looks or not."""
+"""From one reading of all counters in a measured phase to the next: each costs an agent 2.5 ms of
+CPU time, a quarter of what the samples cost; taken whether or not a live view shows them."""
 QUIET_NS = 200 * 10**6
 PROBE_QUIET_NS = 20 * 10**6
-"""Where a straggler costs no more than a look at one flow."""
+"""If a straggler costs no more than the probe of one flow."""
 CARD_NS = 2 * SECOND_NS
-"""For a card to tell what it counted: some do once a second (kernel-reference 0.7, 1.2)."""
+"""For a card to update its counters: some do once a second (docs/kernel.md, Update periods)."""
+NUMBERS_PER_WORKER, NUMBERS_PER_HOST = 10**6, 10**7
+"""That a host may send in a phase: more than 3600 samples of a worker, and 600 readings of 100
+interrupts on 100 CPUs that all changed."""
 CARD_COUNTERS = ("link.", "ethtool.")
 STALL_NS = 5 * SECOND_NS
-"""So long may a queue that holds packets not move, beyond the work on one batch of them."""
+"""How long a queue that holds packets may stand still, beyond the work on one batch."""
 SENDERS_GRACE_NS = 3 * SECOND_NS
-"""For senders to leave after the end of a phase: a send may block 50 ms (SO_SNDTIMEO)."""
+"""For senders to end after a phase: a send may block 50 ms (SO_SNDTIMEO)."""
 STOP_NS = 5 * SECOND_NS
-"""For receivers to leave their loops: a receive may block 50 ms (SO_RCVTIMEO)."""
+"""For receivers to end their loops: a receive may block 50 ms (SO_RCVTIMEO)."""
 
 
 Moved = Callable[[tuple[Sample, ...], tuple[Snapshot, ...]], None]
@@ -65,34 +71,34 @@ class Plan:
     flows: tuple[int, ...] | None = None
     """Numbers of the flows that are sent; None: all that were prepared."""
     quiet_ns: int = QUIET_NS
-    """So long must counts stand still and queues be empty before the tail counts as arrived."""
+    """How long counts must stand still and queues be empty before all has arrived."""
     rate_pps: int | None = None
     """Of each sending worker; None leaves it to its own rate."""
     card_ns: int = CARD_NS
-    """So long are cards waited for, where the crew has any."""
+    """How long to wait at most for cards that count late."""
 
 
 @dataclass
-class Crew:
-    """The agents of one trial that have workers, those that only watch, and the workers."""
+class TrialAgents:
+    """The agents of one trial, with and without workers, and the workers."""
 
-    senders: Sequence[Remote]
-    receivers: Sequence[Remote]
-    everyone: Sequence[Remote]
+    senders: Sequence[AgentClient]
+    receivers: Sequence[AgentClient]
+    everyone: Sequence[AgentClient]
     workers: Sequence[WorkerSpec]
-    cards: Sequence[Remote] = ()
-    """Receivers whose interface is a card that may tell late what it counted."""
+    cards: Mapping[AgentClient, int] = field(default_factory=dict)
+    """Receivers whose interface is a card → nanoseconds by which its counters may be late."""
 
     @property
-    def working(self) -> tuple[Remote, ...]:
+    def working(self) -> tuple[AgentClient, ...]:
         """Receivers first: the order in which they are started."""
         return (*self.receivers, *self.senders)
 
     @property
     def batch_work_ns(self) -> int:
-        """How long a slow reader may spend on what one call returned."""
+        """How long slow readers that share a CPU may work on what one call of each returned."""
         readers = [spec.receive for spec in self.workers if spec.receive is not None]
-        return max((receive.work_ns * receive.messages for receive in readers), default=0)
+        return sum(receive.work_ns * receive.messages for receive in readers)
 
 
 @dataclass
@@ -100,42 +106,44 @@ class PhaseRun:
     """One phase while it happens."""
 
     plan: Plan
-    crew: Crew
+    agents: TrialAgents
     waiter: Waiter
     show: Moved
-    """To whoever watches."""
+    """For the live view."""
     keep: Moved
-    """What belongs to the record: samples, and of each host the counters that moved since it was
-    last read. Handed on at once, because a phase may take hours."""
+    """For the record: samples, and each host's counters that changed since the last reading.
+    Called at once, because a phase may take hours."""
     tag: int = field(default_factory=lambda: secrets.randbelow(2**32 - 1) + 1)
-    """Fresh for each phase, so that a straggler of another one is told apart; never 0."""
+    """New in each phase, so that stragglers of another one are recognised; never 0."""
     late_ns: int | None = None
-    """How much after the common time the last loop was set going; None if it was in time."""
+    """How long after the common time the last loop started; None if in time."""
     _latest: dict[str, Snapshot] = field(default_factory=dict)
     _watch_ns: int = 0
     losses: Losses | None = None
     """Packets to be lost on purpose, before the traffic begins."""
-    _faults: tuple[WorkerStats, ...] = ()
+    _loss_stats: tuple[WorkerStats, ...] = ()
     _clocks: dict[str, list[ClockReading]] = field(default_factory=dict)
     _start_ns: dict[str, int] = field(default_factory=dict)
     _before: dict[str, Snapshot] = field(default_factory=dict)
     _after: dict[str, Snapshot] = field(default_factory=dict)
     _replies: dict[str, SampleReply] = field(default_factory=dict)
     _due_ns: int = 0
+    _numbers: Counter[str] = field(default_factory=Counter)
+    """Host → how many numbers it has sent during the phase."""
 
     def run(self) -> Phase:
         """Run the phase to its end; raises HostErrors and Interrupted."""
         self._read_clocks()
-        self._before = self._latest = self._snapshots()
+        self._before = self._latest = self._snapshots("begin")
         if self.losses is not None:
-            self._faults = self.losses.send()
+            self._loss_stats = self.losses.send()
         self._start()
         self._await_senders()
         self._await_quiet()
         self._stop()
         if self.losses is not None:
-            self._faults += self.losses.take()
-        self._after = self._snapshots()
+            self._loss_stats += self.losses.take()
+        self._after = self._snapshots("end")
         self._read_clocks()
         self._await_cards()
         return self._phase()
@@ -145,10 +153,10 @@ class PhaseRun:
         if not self._start_ns:
             return None
         try:
-            for remote in self.crew.working:
-                remote.stop()
-            for remote in self.crew.working:
-                self._replies[remote.name] = remote.sample(self._since(remote))
+            for client in self.agents.working:
+                client.stop()
+            for client in self.agents.working:
+                self._replies[client.name] = client.sample(self._since(client))
             self._after = self._snapshots()
         except AgentLost:
             raise
@@ -156,11 +164,13 @@ class PhaseRun:
             return None
         return self._phase()
 
-    def _snapshots(self) -> dict[str, Snapshot]:
-        return {remote.name: remote.snapshot() for remote in self.crew.everyone}
+    def _snapshots(self, edge: Edge | None = None) -> dict[str, Snapshot]:
+        """Read every host; CPU use of processes is worth its cost in a measured phase only."""
+        edge = edge if self.plan.name == "measured" else None
+        return {client.name: client.snapshot(edge) for client in self.agents.everyone}
 
     def _watch(self) -> None:
-        """Read every counter of a measured phase once a second, and keep what moved."""
+        """Read all counters once a second in a measured phase, and keep those that changed."""
         now_ns = self.waiter.clock.now_ns()
         if self.plan.name != "measured" or now_ns < self._watch_ns:
             return
@@ -169,30 +179,32 @@ class PhaseRun:
         latest = self._snapshots()
         moved = tuple(moved_since(self._latest[name], latest[name]) for name in latest)
         self._latest = latest
+        for name, snapshot in zip(latest, moved, strict=True):
+            self._limit_numbers(name, len(snapshot.counters))
         self.keep((), moved)
         self.show((), moved)
 
     def _read_clocks(self) -> None:
-        """Note how each host's clock stands; only for a measured phase it is worth asking anew."""
-        for remote in self.crew.working:
+        """Note each host's clock offset; measured anew for a measured phase only."""
+        for client in self.agents.working:
             if self.plan.name == "measured":
-                remote.learn_clock()
-            reading = remote.clock(self.waiter.clock.now_ns())
-            self._clocks.setdefault(remote.name, []).append(reading)
+                client.learn_clock()
+            reading = client.clock(self.waiter.clock.now_ns())
+            self._clocks.setdefault(client.name, []).append(reading)
 
     def _start(self) -> None:
-        working = self.crew.working
+        working = self.agents.working
         clock = self.waiter.clock
-        # One after the other is told and answers: on a slow link that adds up.
-        trips_ns = sum(one.channel.round_trip_ns or 0 for one in working)
+        # Agents are asked one after the other: on a slow link that adds up.
+        trips_ns = sum(client.channel.round_trip_ns or 0 for client in working)
         at_ns = clock.now_ns() + LEAD_NS * len(working) + trips_ns
         plan = self.plan
         order = StartOrder(
             plan.name, self.tag, plan.duration_ns, plan.count, plan.flows, plan.rate_pps
         )
-        for remote in working:
-            self._start_ns[remote.name] = at_ns + self._clocks[remote.name][0].offset_ns
-            remote.start(order, self._start_ns[remote.name])
+        for client in working:
+            self._start_ns[client.name] = at_ns + self._clocks[client.name][0].offset_ns
+            client.start(order, self._start_ns[client.name])
         late_ns = clock.now_ns() - at_ns
         self.late_ns = late_ns if late_ns > 0 else None
         self._due_ns = at_ns + self.plan.duration_ns
@@ -201,7 +213,7 @@ class PhaseRun:
             self.show((), tuple(self._before.values()))
 
     def _await_senders(self) -> None:
-        """Poll until every sender's loops have ended by themselves."""
+        """Poll until all loops of senders have ended by themselves."""
         asked_ns = self.waiter.clock.now_ns()
 
         def done() -> bool:
@@ -210,43 +222,43 @@ class PhaseRun:
             if self.plan.name != "path" and now_ns < min(asked_ns + SAMPLE_NS, self._due_ns):
                 return False
             asked_ns = now_ns
-            for remote in self.crew.receivers:
-                self._sample(remote)
-            states = [self._sample(remote).state for remote in self.crew.senders]
+            for client in self.agents.receivers:
+                self._sample(client)
+            states = [self._sample(client).state for client in self.agents.senders]
             if all(state == "done" for state in states):
                 return True
             self._watch()
             return False
 
-        names = ", ".join(remote.name for remote in self.crew.senders)
+        names = ", ".join(client.name for client in self.agents.senders)
         left_ns = max(self._due_ns - self.waiter.clock.now_ns(), 0) + SENDERS_GRACE_NS
-        self.waiter.until(f"senders were done with phase {self.plan.name}", names, done, left_ns)
+        self.waiter.until(f"senders still running in phase {self.plan.name}", names, done, left_ns)
 
     def _await_quiet(self) -> None:
         """Poll until counts stand still and queues are empty for long enough.
 
-        A slow reader behind a long queue may take as long as it likes, while it moves.
+        A slow reader with a long queue may take any time, as long as its counts grow.
         """
         clock = self.waiter.clock
-        stall_ns = STALL_NS + self.crew.batch_work_ns
-        seen: tuple[int, ...] | None = None
+        stall_ns = STALL_NS + self.agents.batch_work_ns
+        read_packets: int | None = None
         moved_ns = busy_ns = clock.now_ns()
         while True:
-            replies = [self._sample(remote) for remote in self.crew.receivers]
+            replies = [self._sample(client) for client in self.agents.receivers]
             queued = sum(reply.queued_bytes or 0 for reply in replies)
-            counts = tuple(s.counts.get("read_packets", 0) for r in replies for s in r.stats)
+            latest = total_arrived(stats for reply in replies for stats in reply.stats).read_packets
             now_ns = clock.now_ns()
-            if counts != seen:
-                seen, moved_ns, busy_ns = counts, now_ns, now_ns
+            if latest != read_packets:
+                read_packets, moved_ns, busy_ns = latest, now_ns, now_ns
             if queued > 0:
                 busy_ns = now_ns
             if now_ns - busy_ns >= self.plan.quiet_ns:
                 return
             if now_ns - moved_ns >= stall_ns:
-                names = ", ".join(remote.name for remote in self.crew.receivers)
+                names = ", ".join(client.name for client in self.agents.receivers)
                 text = (
-                    f"waited {format_duration(stall_ns)} in vain until receivers were quiet after "
-                    f"phase {self.plan.name}: {queued}B are queued and nobody reads them"
+                    f"timed out after {format_duration(stall_ns)}: receivers not quiet after "
+                    f"phase {self.plan.name}: {queued}B still queued and unread"
                 )
                 raise DeadlineExceeded(text, names)
             if queued > 0:
@@ -254,54 +266,65 @@ class PhaseRun:
             self.waiter.pause()
 
     def _stop(self) -> None:
-        """End the receivers' loops, and take what everybody counted in the end."""
-        for remote in self.crew.receivers:
-            remote.stop()
-        for remote in self.crew.working:
-            self._await_end(remote)
+        """End the receivers' loops, and take everyone's final counts."""
+        for client in self.agents.receivers:
+            client.stop()
+        for client in self.agents.working:
+            self._await_end(client)
 
-    def _await_end(self, remote: Remote) -> None:
-        what = f"loops had ended after phase {self.plan.name}"
-        self.waiter.until(what, remote.name, lambda: self._sample(remote).state == "done", STOP_NS)
+    def _await_end(self, client: AgentClient) -> None:
+        what = f"loops still running after phase {self.plan.name}"
+        self.waiter.until(what, client.name, lambda: self._sample(client).state == "done", STOP_NS)
 
     def _await_cards(self) -> None:
-        """Read once more what cards count, when they have told it.
+        """Read the cards' counters once more, after they were updated.
 
-        Only now, because a reader that spins would spin on; and nothing else, because CPUs' times
-        are of the phase.
+        Only now, because readers that spin have stopped; nothing else, because CPU times belong to
+        the phase.
         """
-        waiter, due_ns = self.waiter, self.waiter.clock.now_ns() + self.plan.card_ns
-        while self.crew.cards and waiter.clock.now_ns() < due_ns:
+        late_ns = min(self.plan.card_ns, max(self.agents.cards.values(), default=0))
+        waiter, due_ns = self.waiter, self.waiter.clock.now_ns() + late_ns
+        while waiter.clock.now_ns() < due_ns:
             waiter.pause()
-        for remote in self.crew.cards:
-            before, late = self._after[remote.name], remote.snapshot().counters
-            told = {name: late[name] for name in late if name.startswith(CARD_COUNTERS)}
-            counters = {**before.counters, **told}
-            self._after[remote.name] = replace(before, counters=counters)
+        for client in self.agents.cards:
+            before, late = self._after[client.name], client.snapshot().counters
+            updated = {name: late[name] for name in late if name.startswith(CARD_COUNTERS)}
+            counters = {**before.counters, **updated}
+            self._after[client.name] = replace(before, counters=counters)
 
-    def _since(self, remote: Remote) -> int:
-        reply = self._replies.get(remote.name)
+    def _since(self, client: AgentClient) -> int:
+        reply = self._replies.get(client.name)
         return reply.next if reply is not None else 0
 
-    def _sample(self, remote: Remote) -> SampleReply:
-        """Take one reply, pass its new samples on, and raise what failed a worker."""
-        reply = remote.sample(self._since(remote))
-        self._replies[remote.name] = reply
+    def _sample(self, client: AgentClient) -> SampleReply:
+        """Take one reply, pass on its new samples, and raise a worker's failure."""
+        reply = client.sample(self._since(client))
+        self._replies[client.name] = reply
         if reply.samples and self.plan.name == "measured":
+            numbers = sum(len(s.counts) + len(s.packets_per_ms) + 1 for s in reply.samples)
+            self._limit_numbers(client.name, numbers)
             self.keep(reply.samples, ())
             self.show(reply.samples, ())
         if reply.error is not None:
-            raise from_wire(reply.error, remote.name)
+            raise from_wire(reply.error, client.name)
         return reply
+
+    def _limit_numbers(self, host: str, numbers: int) -> None:
+        """Refuse more than a phase can have, because all of it is kept."""
+        self._numbers[host] += numbers
+        most = NUMBERS_PER_WORKER * len(self.agents.workers) + NUMBERS_PER_HOST
+        if self._numbers[host] > most:
+            text = f"its agent sent {self._numbers[host]} numbers in one phase, at most {most}"
+            raise AgentError(f"{text}; see what runs there instead of udpbench's agent", host)
 
     def _phase(self) -> Phase:
         stats: list[WorkerStats] = []
         flows: dict[str, tuple[FlowStats, ...]] = {}
-        for remote in self.crew.working:
-            reply = self._replies.get(remote.name)
+        for client in self.agents.working:
+            reply = self._replies.get(client.name)
             if reply is not None:
                 stats.extend(reply.stats)
-                flows[remote.name] = reply.flows
+                flows[client.name] = reply.flows
         return Phase(
             name=self.plan.name,
             tag=self.tag,
@@ -310,13 +333,13 @@ class PhaseRun:
             after=self._after,
             stats=tuple(stats),
             flows=flows,
-            faults=self._faults,
+            losses=self._loss_stats,
             clocks={name: tuple(readings) for name, readings in self._clocks.items()},
         )
 
 
 def moved_since(before: Snapshot, after: Snapshot) -> Snapshot:
-    """Return a snapshot of the counters alone that are not what they were: few of many are."""
+    """Return a snapshot of those counters that changed, usually few."""
     moved = {
         name: value for name, value in after.counters.items() if before.counters.get(name) != value
     }
@@ -324,21 +347,21 @@ def moved_since(before: Snapshot, after: Snapshot) -> Snapshot:
 
 
 PATH_NS = SECOND_NS // 2
-"""What the packets of a path phase may cost a slow sender or a slow reader."""
+"""How long a slow sender or reader may take for a path phase."""
 PATH_PACKETS_PER_FLOW = 4
 PATH_PACKETS_MIN = 100
-"""Per worker: so many delays have a 90th percentile (analysis/delay.py)."""
+"""Per worker: enough delays for a 90th percentile (analysis/delay.py)."""
 PATH_PACKETS_MAX = 1000
 REST_NS = SECOND_NS // 20
-"""Over so long are they spread, so that each finds everything at rest."""
+"""Packets are spread over this time, so that each finds everything at rest."""
 PATH_LIMIT_NS = 2 * SECOND_NS
 
 
 def path_plan(workers: Sequence[WorkerSpec]) -> Plan:
     """Return the path phase: a few packets per flow, fewer for a low rate or a slow reader.
 
-    They tell the delay at rest, so they go one by one. GSO messages would have to wait for their
-    last datagram, and go as they go under load.
+    They measure the delay at rest, so they are sent one by one. GSO messages would have to wait for
+    their last datagram, and are sent as under load.
     """
     senders = [spec for spec in workers if spec.role == "sender"]
     count = max((PATH_PACKETS_PER_FLOW * len(spec.flows) for spec in senders), default=1)
@@ -354,7 +377,7 @@ def path_plan(workers: Sequence[WorkerSpec]) -> Plan:
 
 
 def probe_plan(workers: Sequence[WorkerSpec], flow: int) -> Plan:
-    """Return the look at one flow: as many packets as of each in a path phase, and little quiet."""
+    """Return the probe of one flow: packets as in a path phase, and a shorter quiet time."""
     whole = path_plan(workers)
     count = min(whole.count or 1, PATH_PACKETS_PER_FLOW)
     return Plan("path", PATH_LIMIT_NS, count, (flow,), PROBE_QUIET_NS, card_ns=0)
@@ -371,10 +394,17 @@ def warmup_plan(workers: Sequence[WorkerSpec], warmup_ns: int) -> Plan:
 
 
 def readable_packets(workers: Sequence[WorkerSpec], time_ns: int) -> int | None:
-    """Return how many packets per sending worker slow readers read in a time; None: no limit."""
-    readers = [spec.receive for spec in workers if spec.receive is not None]
+    """Return how many packets per sending worker slow readers read in a time; None: no limit.
+
+    Readers that share a CPU work one at a time.
+    """
+    readers = {
+        (spec.host, spec.name if spec.cpu is None else spec.cpu): spec.receive
+        for spec in workers
+        if spec.receive is not None
+    }
     senders = sum(spec.role == "sender" for spec in workers)
-    work_ns = max((receive.work_ns for receive in readers), default=0)
+    work_ns = max((receive.work_ns for receive in readers.values()), default=0)
     if work_ns == 0 or senders == 0:
         return None
     return time_ns * len(readers) // work_ns // senders
@@ -382,7 +412,7 @@ def readable_packets(workers: Sequence[WorkerSpec], time_ns: int) -> int | None:
 
 def by_host(workers: Sequence[WorkerSpec]) -> Mapping[str, list[WorkerSpec]]:
     """Return host → its workers, in their order."""
-    found: dict[str, list[WorkerSpec]] = {}
+    workers_of: dict[str, list[WorkerSpec]] = {}
     for spec in workers:
-        found.setdefault(spec.host, []).append(spec)
-    return found
+        workers_of.setdefault(spec.host, []).append(spec)
+    return workers_of

@@ -1,53 +1,64 @@
-"""The door of control: ``run`` takes experiments through a lab and leaves the hosts as they were.
+"""The door of control: ``run`` runs experiments in a lab and restores the hosts.
 
-Owns the frame around the trials: signals, agents, lease, record, restore. Derives no number, but
-asks ``judge`` for what the schedule needs.
+Owns what surrounds the trials: signals, agents, lease, record, restore. Derives no number; the
+results that the schedule needs come from ``judge``.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Literal
 
 from udpbench.analysis.judge import judge
-from udpbench.control.attempt import Attempt, Bench
-from udpbench.control.foreseen import refuse_foreseen
-from udpbench.control.lab import (
+from udpbench.control.agents import (
     Agents,
-    Reach,
-    real,
+    RestoredLeftovers,
     refuse_lacking,
     refuse_left_behind,
     restore,
     restore_command,
     restore_left_behind,
-    started,
 )
-from udpbench.control.lease import kept
-from udpbench.control.same_hosts import compared, refuse_changed
-from udpbench.control.schedule import fixed_sweep, lasting, trial_count
+from udpbench.control.host_changes import compared, refuse_changed
+from udpbench.control.host_use import Surroundings, Terms, taken
+from udpbench.control.refusals import refuse_foreseen
+from udpbench.control.schedule import Total, lasting, next_trial, trial_order
 from udpbench.control.trial import described, run_trial
-from udpbench.control.waiting import Clock, Interrupt, Waiter
-from udpbench.definition import faults
-from udpbench.errors import AgentLost, Interrupted, RecordError, RestoreError, UdpbenchError
-from udpbench.model import SECOND_NS, Change, Experiment, Lab, Progress, TrialRecord
+from udpbench.control.trial_state import Attempt, Bench
+from udpbench.control.wait import Waiter
+from udpbench.definition import lab_rules
+from udpbench.errors import (
+    INTERRUPTED,
+    YES,
+    AgentLost,
+    Interrupted,
+    RecordError,
+    RestoreError,
+    UdpbenchError,
+    worst,
+)
+from udpbench.model import SECOND_NS, Experiment, Lab, Progress, TrialRecord
 from udpbench.records import Ending, RunWriter, now_utc
+from udpbench.units import show_range
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a user may choose for a whole run."""
+    """The options of a run."""
 
     seed: int
-    """Of the order of trials; the header records it."""
+    """Of the trial order; stored in the header."""
     lease_ns: int = 10 * SECOND_NS
-    """After so long without a sign of the controller an agent restores by itself."""
+    """An agent restores its host after this long without contact."""
     keep_logs: bool = False
     """Leave the files of ``receive.log`` on the hosts, under names of their own."""
+    terms: Terms = field(default_factory=partial(Terms, wait_ns=None))
+    """What to do while other runs use a host."""
 
 
 @dataclass(frozen=True)
@@ -62,21 +73,10 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """4 not restored, else 130 interrupted, else the error's own, else 0."""
-        if self.restore_errors:
-            return RestoreError.exit_code
-        if self.interrupted:
-            return Interrupted.exit_code
-        return self.error.exit_code if self.error is not None else 0
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What a run touches beside its folder; tests replace it whole."""
-
-    reach: Reach = field(default_factory=real)
-    clock: Clock = field(default_factory=Clock)
-    interrupt: Interrupt = field(default_factory=Interrupt)
+        """Return the most serious code of the run's error and its restore errors."""
+        errors = (*self.restore_errors, self.error)
+        codes = [error.exit_code for error in errors if error is not None]
+        return worst([*codes, INTERRUPTED if self.interrupted else YES])
 
 
 def run(
@@ -87,32 +87,41 @@ def run(
     options: RunOptions,
     surroundings: Surroundings | None = None,
     stored: Sequence[TrialRecord] = (),
+    agents: Agents | None = None,
 ) -> Outcome:
-    """Run every trial, record each, restore the hosts, finish the run folder.
+    """Run and record every trial, restore the hosts, finish the run folder.
 
-    ``stored`` are records of earlier sessions of this run: what did not fail is not run again.
-    Failures of trials are in their records, failures of the run in the Outcome. Nothing is raised
-    but a bug, and before that the hosts are restored.
+    ``stored`` are the records of this run's earlier sessions; only failed trials are run again.
+    ``agents`` are those of a lab that was taken already; without them it is taken here.
+
+    A trial's failure is in its record, a failure of the run in the Outcome. Nothing is raised
+    except for a bug, and then the hosts are restored first.
     """
     around = surroundings or Surroundings()
-    return _Run(experiments, lab, writer, progress, options, around, stored).whole()
+    return _Run(experiments, lab, writer, progress, options, around, stored, agents).execute()
 
 
-def mend(
-    lab: Lab, force: bool = False, surroundings: Surroundings | None = None
-) -> dict[str, tuple[Change, ...]]:
-    """Undo what runs that died have left on a lab's machines; return host → what was undone.
+def restore_lab(
+    lab: Lab,
+    force: bool = False,
+    surroundings: Surroundings | None = None,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> RestoredLeftovers:
+    """Undo, and return, what dead runs left changed on a lab's machines.
 
-    What somebody else has changed since is left alone unless ``force``. Raises RestoreError naming
-    what remains, ConnectError, HelloRefused.
+    Leaves alone what another process has changed since, unless ``force``. Waits twice the default
+    lease for hosts in use. Raises RestoreError naming what remains, ConnectError, HelloRefused,
+    DeadlineExceeded.
     """
-    reach = (surroundings or Surroundings()).reach
-    with started(lab, run_name(), RunOptions.lease_ns, reach) as agents:
+    around = surroundings or Surroundings()
+    name, lease_ns = run_name(), RunOptions.lease_ns
+    terms = Terms(wait_ns=2 * lease_ns)
+    with taken([lab], name, lease_ns, around, terms, progress) as (_, agents):
         return restore_left_behind(agents, force)
 
 
 class _Run:
-    """One run while it happens."""
+    """One run in progress."""
 
     def __init__(
         self,
@@ -123,7 +132,9 @@ class _Run:
         options: RunOptions,
         around: Surroundings,
         stored: Sequence[TrialRecord],
+        agents: Agents | None,
     ) -> None:
+        self.agents = agents
         self.experiments = experiments
         self.lab = lab
         self.writer = writer
@@ -136,10 +147,10 @@ class _Run:
         self.restore_errors: tuple[RestoreError, ...] = ()
         self.lost: tuple[AgentLost, ...] = ()
         self.status: Literal["complete", "interrupted", "failed"] = "failed"
-        self.total = trial_count(experiments)
+        self.total = Total(experiments)
 
-    def whole(self) -> Outcome:
-        """Go from signals to the last line of the run folder."""
+    def execute(self) -> Outcome:
+        """Do everything from the signal handlers to the last line of the run folder."""
         with self.around.interrupt.caught():
             try:
                 self._with_agents()
@@ -154,51 +165,54 @@ class _Run:
         return Outcome(self.writer.written, self.error, self.restore_errors, interrupted)
 
     def _with_agents(self) -> None:
-        faults.impossible(self.experiments, self.lab)
+        lab_rules.refuse_together(self.experiments, self.lab)
         name, lease_ns = run_name(), self.options.lease_ns
         before = f", {len(self.lasting)} of them done before" if self.stored else ""
-        self._tell("run", f"run {name}: {self.total} trials{before}, lab {self.lab.name}")
-        with started(self.lab, name, lease_ns, self.around.reach) as agents:
-            for remote in agents.everyone:
-                remote.channel.notice = partial(self._tell_of, remote.name)
-                pid = remote.channel.pid
+        total = show_range(self.total.fewest, self.total.most)
+        self._tell("run", f"run {name}: {total} trials{before}, lab {self.lab.name}")
+        terms, labs = self.options.terms, [self.lab]
+        with (
+            taken(labs, name, lease_ns, self.around, terms, self.progress)
+            if self.agents is None
+            else nullcontext((self.lab, self.agents))
+        ) as (_, agents):
+            for client in agents.everyone:
+                client.channel.notice = partial(self._tell_of, client.name)
+                pid = client.channel.pid
                 agent = "agent" if pid is None else f"agent {pid}"
-                self._tell("host", f"{remote.name}: {agent} is up")
+                self._tell("host", f"{client.name}: {agent} is up")
             if self.lab.built_in and agents.lacking:
                 lacking = "; ".join(agents.lacking)
-                self._tell("run", f"the lab is degraded, run as root for all it can do: {lacking}")
+                self._tell("run", f"the lab is degraded, run as root for the full lab: {lacking}")
             refuse_left_behind(agents, self.lab)
             points = [trial for experiment in self.experiments for trial in experiment.points]
             refuse_lacking(points, self.lab, agents)
             refuse_changed(agents, self.stored)
-            with kept([remote.channel for remote in agents.everyone], lease_ns):
-                try:
-                    refuse_foreseen(points, self.lab, agents)
-                    self._trials(agents)
-                finally:
-                    self._restore(agents)
-            if self.lost:  # at the very end: whatever came before has been raised by now
+            try:
+                refuse_foreseen(points, self.lab, agents)
+                self._trials(agents)
+            finally:
+                self._restore(agents)
+            if self.lost:  # last, so that an earlier error is raised instead
                 raise self.lost[0]
 
     def _trials(self, agents: Agents) -> None:
         waiter = Waiter(self.around.clock, self.around.interrupt)
         label = run_name() if self.options.keep_logs else ""
         bench = Bench(self.lab, agents, waiter, self.progress, self.writer, label)
-        schedule = fixed_sweep(self.experiments, self.options.seed)
-        index = 0
-        trial = next(schedule, None)
-        while trial is not None:
+        schedule = trial_order(self.experiments, self.options.seed)
+        index, result = 0, None
+        while (trial := next_trial(schedule, result)) is not None:
             index += 1
+            self.total.take(trial)
             record = self.lasting.get(trial.name)
             if record is None:
-                record = self._measured(Attempt(bench, trial, index, self.total))
-            try:
-                trial = schedule.send(judge(record))
-            except StopIteration:
-                trial = None
+                total = self.total.fewest, self.total.most
+                record = self._measure(Attempt(bench, trial, index, *total))
+            result = judge(record)
 
-    def _measured(self, attempt: Attempt) -> TrialRecord:
-        """Run one trial, and record and tell it; raises what must end the run."""
+    def _measure(self, attempt: Attempt) -> TrialRecord:
+        """Run, record and report one trial; raises an error that must end the run."""
         end = run_trial(attempt)
         record = compared(end.record, self.stored)
         self.writer.write(record)
@@ -209,25 +223,25 @@ class _Run:
         return record
 
     def _restore(self, agents: Agents) -> None:
-        """Restore every host, and note who was lost meanwhile or before."""
-        names = ", ".join(remote.name for remote in agents.everyone)
+        """Restore every host, and note the agents that were lost."""
+        names = ", ".join(client.name for client in agents.everyone)
         self.around.interrupt.doing = f"restoring {names}"
         try:
             self._tell("restore", f"restoring {names}")
-        finally:  # Whoever draws the progress may fail, for one on a closed pipe.
+        finally:  # The progress display may fail, for example on a closed pipe.
             restored = restore(agents)
             self.restore_errors, self.lost = restored.failed, restored.lost
         for error in restored.failed:
             self._tell("restore", f"not restored: {error}")
         for loss in restored.lost:
-            sure = f"to make sure: {restore_command(self.lab)}"
-            self._tell("restore", f"{loss.host}: lost, so it restores by itself; {sure}")
+            step = f"to make sure: {restore_command(self.lab)}"
+            self._tell("restore", f"{loss.host}: lost, so it restores itself; {step}")
 
     def _finish(self) -> None:
-        """Write the run folder's last line; a folder that cannot be written keeps what it has."""
+        """Write the run folder's last line, if it can be written."""
         error = described(self.error) if self.error is not None else None
-        failed = tuple(described(one) for one in self.restore_errors)
-        lost = tuple(described(one) for one in self.lost)
+        failed = tuple(map(described, self.restore_errors))
+        lost = tuple(map(described, self.lost))
         try:
             self.writer.finish(Ending(now_utc(), self.status, error, failed, lost))
         except RecordError as record_error:
@@ -247,12 +261,13 @@ class _Run:
                 text=f"{record.trial.name}: {record.status}{why}",
                 trial=record.trial,
                 index=index,
-                total=self.total,
+                total=self.total.fewest,
+                total_at_most=self.total.most,
                 record=record,
             )
         )
 
 
 def run_name() -> str:
-    """Return what agents call this run: whoever finds a namespace held can find its controller."""
+    """Return the agents' name for this run, from which another run can find its controller."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}"

@@ -1,48 +1,110 @@
-"""Which trial comes next: a generator that yields trials and is sent each one's Result.
+"""The order of trials: a generator that yields each trial and is sent its Result.
 
-Owns order alone. The fixed sweep ignores what it is sent; a search will not.
+Points that are compared take blocks until their comparisons are decided; the others ignore results.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 
+from udpbench.analysis.comparisons import wants_block
+from udpbench.analysis.judge import judge
 from udpbench.model import Experiment, Result, Trial, TrialRecord
 
-Schedule = Generator[Trial, Result, None]
+Schedule = Generator[Trial, Result | None, None]
+"""Is sent None first, then the Result of each trial; None if there is no result yet."""
 
 
-def fixed_sweep(experiments: Sequence[Experiment], seed: int) -> Schedule:
-    """Yield every point of every experiment as often as it is repeated.
+def trial_order(experiments: Sequence[Experiment], seed: int) -> Schedule:
+    """Yield the trials of every experiment, block by block.
 
-    A repetition is a block, and the points' order within each block is random, so that a drift of
-    the machine falls on all points alike. The same seed gives the same order.
+    A repetition is a block with its points in random order, so that drift of the machine affects
+    all points alike. The same seed and results give the same order. Where results are missing, as
+    few blocks follow as are certain.
     """
     for experiment in experiments:
-        for repetition in range(1, experiment.repetitions + 1):
-            block = [replace(point, repetition=repetition) for point in experiment.points]
-            # The order of an experiment does not depend on what is run beside it.
-            random.Random(f"{seed}/{experiment.name}/{repetition}").shuffle(block)  # noqa: S311
-            # Not `yield from`: it would hand the Result on to a list, which cannot be sent one.
-            for trial in block:  # noqa: UP028
-                yield trial
+        results: list[Result] = []
+        for repetition in count(1):
+            block = _block(experiment, seed, repetition, results)
+            if not block:
+                break
+            for trial in block:
+                result = yield trial
+                if result is not None:
+                    results.append(result)
+
+
+def _block(
+    experiment: Experiment, seed: int, repetition: int, results: Sequence[Result]
+) -> list[Trial]:
+    """Return the trials of a repetition: of compared points while the comparisons want a block."""
+    wanted = wants_block(experiment, results, repetition - 1)
+    block = [
+        replace(point, repetition=repetition)
+        for point in experiment.points
+        if (wanted if point.point in experiment.compared else repetition <= experiment.repetitions)
+    ]
+    # Seeded by experiment: its order does not depend on the others of the run.
+    random.Random(f"{seed}/{experiment.name}/{repetition}").shuffle(block)  # noqa: S311
+    return block
+
+
+def next_trial(schedule: Schedule, result: Result | None) -> Trial | None:
+    """Return the trial after the one of ``result``, None after the last."""
+    try:
+        return schedule.send(result)
+    except StopIteration:
+        return None
 
 
 def lasting(records: Iterable[TrialRecord]) -> dict[str, TrialRecord]:
-    """Return trial → its record, of those that need not be run again: all but the failed."""
-    return {one.trial.name: one for one in records if one.status != "failed"}
+    """Return trial → record of the trials that need not be run again: all that did not fail."""
+    return {record.trial.name: record for record in records if record.status != "failed"}
 
 
 def remaining(
     experiments: Sequence[Experiment], seed: int, records: Iterable[TrialRecord]
 ) -> list[Trial]:
-    """Return the trials of the fixed sweep that have no lasting record, in its order."""
+    """Return the trials that have no lasting record, in order; of blocks as few as are certain."""
     known = lasting(records)
-    return [trial for trial in fixed_sweep(experiments, seed) if trial.name not in known]
+    return [trial for trial, record in _planned(experiments, seed, known) if record is None]
 
 
-def trial_count(experiments: Sequence[Experiment]) -> int:
-    """Return how many trials the fixed sweep yields."""
-    return sum(len(one.points) * one.repetitions for one in experiments)
+def _planned(
+    experiments: Sequence[Experiment], seed: int, known: Mapping[str, TrialRecord]
+) -> Iterable[tuple[Trial, TrialRecord | None]]:
+    """Yield each trial with its record, None if there is none."""
+    for experiment in experiments:
+        schedule, result = trial_order([experiment], seed), None
+        while (trial := next_trial(schedule, result)) is not None:
+            record = known.get(trial.name)
+            # Only comparisons use results, and to judge takes time.
+            result = judge(record) if record is not None and experiment.compare else None
+            yield trial, record
+
+
+class Total:
+    """How many trials a run has, as far as it is certain."""
+
+    def __init__(self, experiments: Sequence[Experiment]) -> None:
+        self._blocks = {e.name: e.looks[0] for e in experiments if e.compare}
+        self._experiments = {e.name: e for e in experiments}
+        self.fewest, self.most = trial_count(experiments)
+
+    def take(self, trial: Trial) -> None:
+        """Learn that a trial is run, and with it its block."""
+        experiment = self._experiments[trial.experiment]
+        blocks = self._blocks.get(experiment.name, 0)
+        if trial.point in experiment.compared and trial.repetition > blocks:
+            self._blocks[experiment.name] = trial.repetition
+            self.fewest += (trial.repetition - blocks) * len(experiment.compared)
+            self.most = max(self.fewest, self.most)
+
+
+def trial_count(experiments: Sequence[Experiment]) -> tuple[int, int]:
+    """Return how many trials there are at least and at most, all of them valid."""
+    counts = [e.trials_of(trial.point) for e in experiments for trial in e.points]
+    return sum(fewest for fewest, _ in counts), sum(most for _, most in counts)

@@ -1,139 +1,245 @@
-"""The way to a host over SSH: whom ~/.ssh/config means, the proof of both keys, an agent there.
+"""Channels over SSH: connects to a host, verifies its key, logs in by key, starts the agent.
 
-Owns paramiko, which nothing else imports. Strict: a host whose key is not in known_hosts is never
-talked to. Starts one program, the agent, and every failure says what to do about it.
+Strict: hosts with unknown keys are refused. Starts no program but the agent, and the one that
+brings it (``deployer``). Every error says what to do.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
+import re
 import shlex
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
 import paramiko
 
-from udpbench.control.channel import AGENT, Channel, Pipes
+from udpbench.control.connection import AGENT, LOSS_NS, STDERR_LINES, Channel, Pipes
+from udpbench.control.deployer import BOOT, LAUNCHER, Conversation, Deployer
+from udpbench.control.ssh_config import Destination, load_known_hosts, read_config, target_of
 from udpbench.control.ssh_proxy import Proxy
-from udpbench.control.ssh_streams import Replies, Requests
-from udpbench.control.ssh_target import Target, load_known_hosts, read_config, target_of
 from udpbench.errors import AgentLost, ConnectError
 from udpbench.model import SECOND_NS, Connect
 from udpbench.units import format_duration
 
 DEAD_NS = 3 * SECOND_NS
-"""Unacknowledged for so long, a connection is dead. A ping goes out each third of the lease, so of
-the default one there is enough left to make the connection anew."""
-RETURNING = "udpbench.agent.returning"
-"""What brings an agent that waits to a new connection."""
+"""A connection with data unacknowledged for this long is dead. Pings are a third of a lease apart,
+so enough of the default lease is left to reconnect."""
+RETURNING = "udpbench.agent.reconnect"
+"""The module that connects a waiting agent to a new connection."""
 MARKER = "udpbench: the agent follows"
-"""Ends whatever a login shell prints; no reply of an agent looks like it."""
+"""Marks the end of a login shell's own output; no reply of an agent looks like it."""
+LAUNCHER_NOTE = (
+    "whoever may use it may change that host's network settings and write files there as root: "
+    "treat that account as root"
+)
+STDERR_BYTES = 2**16
 NOISE_BYTES = 2**18
 NOISE_LINE_BYTES = 2**16
 NOISE_SHOWN_BYTES = 200
 MAX_JUMPS = 8
 PYTHON = "python3"
-# By sh, because the login shell may be another; from /, so that no folder of the user's shadows a
-# module; LC_ALL, so that the messages which `next_step` knows are in English.
-SCRIPT = 'cd /; LC_ALL=C; export LC_ALL; echo "$0"; exec "$@"'
+# sh, because the login shell may be another; cd /, so that no file of the user's shadows a module;
+# LC_ALL, because `next_step` matches English messages. $1 is python.
+SCRIPT = 'cd /; LC_ALL=C; export LC_ALL; echo "$0 at $(command -v "$1")"; shift; exec "$@"'
+READY = re.compile(rf"{MARKER} at (.*)")
 
+T = TypeVar("T")
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else it prints tracebacks
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How long another host may take."""
+class SshLimits:
+    """Limits for reaching another host."""
 
     connect_ns: int = 15 * SECOND_NS
-    """For each of: the TCP connection, the banner, the key exchange, the login, a channel. A link
-    with a round trip of 200 ms takes 2 s for all of them."""
+    """For each of TCP connection, banner, key exchange, login, and channel. With a round trip of
+    200 ms all of them take 2 s."""
     start_ns: int = 30 * SECOND_NS
-    """For a login shell to come to our command; some read a slow network file system first."""
+    """For a login shell to start our command; some read a slow network file system first."""
 
     @property
     def connect_s(self) -> float:
-        """The first one, as paramiko takes it."""
+        """``connect_ns`` in seconds, for paramiko."""
         return self.connect_ns / SECOND_NS
 
 
-def open_ssh(host: str, connect: Connect, limits: Limits = Limits()) -> Channel:
-    """Return a channel to an agent on another host; raises ConnectError with what to do."""
-    return Channel(host, _open(host, connect, limits))
+def open_ssh(
+    host: str,
+    connect: Connect,
+    limits: SshLimits = SshLimits(),
+    deployer: Deployer | None = None,
+) -> Channel:
+    """Return a channel to an agent on another host; raises ConnectError with what to do.
+
+    Without a ``python`` in ``connect`` the agent is brought there if it is missing.
+    """
+    return Channel(host, _open(host, connect, limits, deployer or Deployer()))
 
 
-def _open(host: str, connect: Connect, limits: Limits, run: str | None = None) -> Pipes:
-    """Return the pipes of a new agent, or of the one that waits for a run's connection."""
-    with ExitStack() as line:
-        client = _Dialer(host, line, limits).dial(connect.ssh or host, 0)
-        agent = _run(client, command(connect, run), host, limits)
-        replies = io.BufferedReader(Replies(agent.recv))
-        _skip_noise(agent, replies, host, limits)
+def talk(
+    host: str, connect: Connect, act: Callable[[Conversation], T], limits: SshLimits = SshLimits()
+) -> T:
+    """Return what ``act`` does with the program that brings agents; raises ConnectError."""
+    with ExitStack() as stack:
+        return _Login(host, connect, limits, stack).talk(act)
+
+
+class _Login:
+    """A login at one host, in which a command runs; it ends with the stack."""
+
+    def __init__(
+        self,
+        host: str,
+        connect: Connect,
+        limits: SshLimits,
+        stack: ExitStack,
+        run: str | None = None,
+    ) -> None:
+        self.client = _Dialer(host, stack, limits).dial(connect.ssh or host, 0)
+        self.agent = _run(self.client, command(connect, run), host, limits)
+        self.requests = cast("IO[bytes]", RequestPipe(self.agent))
+        self.replies = io.BufferedReader(ReplyPipe(self.agent.recv))
+        self.errors = io.BufferedReader(ReplyPipe(self.agent.recv_stderr))
+        self._host, self._connect, self._limits = host, connect, limits
+        self.python = _skip_noise(self.agent, self.replies, host, limits)
+
+    def talk(self, act: Callable[[Conversation], T]) -> T:
+        """Return what ``act`` does with the program that brings agents; raises ConnectError."""
+        self.agent.settimeout(self._limits.start_ns / SECOND_NS)
+        try:
+            return act(Conversation(self._host, self.requests, self.replies))
+        except TimeoutError as error:
+            raise ConnectError("its Python does not answer; is it busy?", self._host) from error
+        except (EOFError, OSError) as error:
+            raise ConnectError(self._why_ended(), self._host) from error
+        finally:
+            self.agent.settimeout(None)
+
+    def _why_ended(self) -> str:
+        """Return why the program that brings agents has ended, and the next step."""
+        self.agent.status_event.wait(LOSS_NS / SECOND_NS)
+        status = self.agent.exit_status
+        if status < 0 and not self.agent.eof_received:
+            return "the connection ended before the agent was there; nothing of it stays; try again"
+        self.agent.settimeout(LOSS_NS / SECOND_NS)
+        said = b""
+        with suppress(TimeoutError):
+            said = self.errors.read(STDERR_BYTES)
+        words = said.decode(errors="replace").strip()
+        lines = " | ".join(words.splitlines()[-STDERR_LINES:])
+        step = next_step(self._connect, status, words, self.python)
+        return f"the agent did not start: its last words: {lines or 'none'}; {step}"
+
+
+def _open(
+    host: str,
+    connect: Connect,
+    limits: SshLimits,
+    deployer: Deployer,
+    run: str | None = None,
+    folder: str | None = None,
+) -> Pipes:
+    """Return the pipes of a new agent, or of a run's agent that waits for a connection.
+
+    ``folder`` has the build of that agent.
+    """
+    with ExitStack() as stack:
+        login = _Login(host, connect, limits, stack, run)
+        agent = login.agent
+        if connect.python is None:
+            become = connect.become is not None
+            folder = login.talk(
+                lambda line: deployer.bring(line, become, "start", _module(run), folder)
+            )
         if run is not None:
-            _await_found(agent, replies, host, limits)
-        kept = line.pop_all()
+            _await_announcement(agent, login.replies, host, limits)
+        kept = stack.pop_all()
 
     def ended(limit_ns: int) -> int | None:
         agent.status_event.wait(limit_ns / SECOND_NS)
-        # paramiko has -1 for a status that has not come, or will not: a signal, a lost connection.
+        # paramiko has -1 without a status: not yet, killed by a signal, or connection lost.
         return agent.exit_status if agent.exit_status >= 0 else None
 
     def again(run: str, limit_ns: int) -> Pipes:
         connect_ns, start_ns = (min(limit_ns, n) for n in (limits.connect_ns, limits.start_ns))
-        return _open(host, connect, Limits(connect_ns, start_ns), run)
+        return _open(host, connect, SshLimits(connect_ns, start_ns), deployer, run, folder)
 
     return Pipes(
-        requests=cast("IO[bytes]", Requests(agent)),
-        replies=replies,
-        errors=io.BufferedReader(Replies(agent.recv_stderr)),
+        requests=login.requests,
+        replies=login.replies,
+        errors=login.errors,
         pid=None,
         ended=ended,
-        # The agent's lease runs out at the latest.
-        kill=client.close,
+        # At the latest, the agent's lease expires.
+        kill=login.client.close,
         release=kept.close,
-        next_step=lambda status, words: next_step(connect, status, words),
-        # An agent that ends has its end told over a connection that lives.
+        next_step=lambda status, words: next_step(connect, status, words, login.python),
+        # If the agent ends but not the connection, its end is reported.
         broken=lambda: not agent.eof_received and agent.exit_status < 0,
         again=again,
     )
 
 
+def _module(run: str | None) -> tuple[str, ...]:
+    """Return the module of a new agent, or the one that reconnects to the agent of a run."""
+    return (AGENT,) if run is None else (RETURNING, run)
+
+
 def command(connect: Connect, run: str | None = None) -> str:
-    """Return the command that starts the agent, or that fetches the one which waits for a run.
+    """Return the command that starts an agent, or reconnects to the agent of a run.
 
-    No other one is ever run on a host.
+    Without a ``python`` it is the program that brings and starts one. No other command is ever run
+    on a host.
     """
-    become = ("sudo", "-n", "--") if connect.become == "sudo" else ()
-    module = (AGENT,) if run is None else (RETURNING, run)
-    words = ("sh", "-c", SCRIPT, MARKER, *become, connect.python or PYTHON, "-m", *module)
-    return f"exec {shlex.join(words)}"
+    if connect.python is None:
+        words: tuple[str, ...] = (PYTHON, PYTHON, "-I", "-S", "-c", BOOT)
+    else:
+        become = ("sudo", "-n", "--") if connect.become == "sudo" else ()
+        words = (connect.python, *become, connect.python, "-m", *_module(run))
+    return f"exec {shlex.join(('sh', '-c', SCRIPT, MARKER, *words))}"
 
 
-def next_step(connect: Connect, status: int | None, words: str) -> str:
-    """Return what to do about an agent that did not start, from its exit status and last words."""
+def next_step(connect: Connect, status: int | None, words: str, path: str = "") -> str:
+    """Return the next step for an agent that did not start, by its exit status and last words.
+
+    ``path`` is the path of python there, if known.
+    """
     python = connect.python or PYTHON
     said = words.lower()
-    if "sudo:" in said and ("password is required" in said or "terminal is required" in said):
-        return f"allow it without a password: in sudoers, NOPASSWD: {python}; or log in as root"
-    if "is not in the sudoers file" in said or "is not allowed to" in said:
-        return f"allow it in sudoers, NOPASSWD: {python}; or log in as root"
+    asks = "sudo:" in said and ("password is required" in said or "terminal is required" in said)
+    if asks or "is not in the sudoers file" in said or "is not allowed to" in said:
+        both = ", ".join(f"{path or python} -m {module}" for module in (AGENT, f"{RETURNING} *"))
+        rule = f"in sudoers, NOPASSWD: {both} (with that python root's own; this account is root)"
+        if connect.python is None:
+            rule = f"in sudoers, NOPASSWD: {LAUNCHER} ({LAUNCHER_NOTE})"
+            rule += ", once root has deployed it (udpbench deploy with ssh: root@…, become: sudo)"
+        return f"allow it{' without a password' * asks}: {rule}; or log in as root"
     if any(f"sudo: {what}" in said for what in ("not found", "command not found")):
         return "install sudo there, or log in as root and leave become out"
     if status == 126:
         return f"let the user run {python} there, or name another: connect: {{python: …}}"
+    if "is too old" in said or "unknown option: -i" in said:
+        return (
+            "Python 3.9 or later is needed there; name it, if it has another path: connect: "
+            "{python: …} (with udpbench installed for it)"
+        )
     if status == 127 or f"{python.lower()}: command not found" in said:
         return "install Python 3.9 or later there, or name the one to use: connect: {python: …}"
     if "no module named" in said:
-        return f"install udpbench there: {python} -m pip install udpbench"
-    return f"try it: ssh {connect.ssh} {python} -m {AGENT} </dev/null"
+        return f"install udpbench there: {shlex.quote(python)} -m pip install udpbench"
+    there = shlex.join((python, "-m", AGENT))
+    return f"try it: {shlex.join(('ssh', connect.ssh or '', there))} </dev/null"
 
 
-def _run(client: paramiko.SSHClient, line: str, host: str, limits: Limits) -> paramiko.Channel:
+def _run(client: paramiko.SSHClient, line: str, host: str, limits: SshLimits) -> paramiko.Channel:
     try:
         transport = _transport(client)
         agent = transport.open_session(timeout=limits.connect_s)
@@ -147,8 +253,8 @@ def _run(client: paramiko.SSHClient, line: str, host: str, limits: Limits) -> pa
 
 
 @contextmanager
-def _answered(transport: paramiko.Transport, limits: Limits) -> Iterator[None]:
-    """Close a connection over which no answer comes: paramiko waits for one without end (5.1)."""
+def _answered(transport: paramiko.Transport, limits: SshLimits) -> Iterator[None]:
+    """Close a connection without an answer in time; paramiko (5.1) would wait for ever."""
     silent = threading.Event()
 
     def end() -> None:
@@ -176,11 +282,11 @@ def _transport(client: paramiko.SSHClient) -> paramiko.Transport:
 
 
 def _skip_noise(
-    agent: paramiko.Channel, replies: io.BufferedIOBase, host: str, limits: Limits
-) -> None:
-    """Read past what a login shell prints of its own accord, up to the marker."""
+    agent: paramiko.Channel, replies: io.BufferedIOBase, host: str, limits: SshLimits
+) -> str:
+    """Skip a login shell's own output, up to the marker; return the path of python after it."""
     deadline_ns = time.monotonic_ns() + limits.start_ns
-    how = f"did not come to our command within {format_duration(limits.start_ns)}"
+    how = f"did not start our command within {format_duration(limits.start_ns)}"
     last, read_bytes = b"", 0
     while (left_ns := deadline_ns - time.monotonic_ns()) > 0:
         agent.settimeout(left_ns / SECOND_NS)
@@ -188,31 +294,32 @@ def _skip_noise(
             line = replies.readline(NOISE_LINE_BYTES)
         except TimeoutError:
             break
-        if line.rstrip(b"\r\n").endswith(MARKER.encode()):
+        ready = READY.search(line.decode(errors="replace"))
+        if ready is not None:
             agent.settimeout(None)
-            return
+            return ready[1].strip()
         if not line:
-            how = "ended before it came to our command"
+            how = "ended before it started our command"
             break
         last, read_bytes = (last + line)[-NOISE_SHOWN_BYTES:], read_bytes + len(line)
         if read_bytes > NOISE_BYTES:
-            how = "prints without an end"
+            how = "prints without end"
             break
     said = last.decode(errors="replace").strip()
     said = f"; it printed last: {said!r}" if said else ""
-    step = "mend what it starts (~/.bashrc, a forced command, nologin)"
+    step = "fix what it starts (~/.bashrc, a forced command, nologin)"
     raise ConnectError(f"logged in, but the login shell {how}{said}; {step}", host)
 
 
-def _await_found(
-    agent: paramiko.Channel, replies: io.BufferedIOBase, host: str, limits: Limits
+def _await_announcement(
+    agent: paramiko.Channel, replies: io.BufferedIOBase, host: str, limits: SshLimits
 ) -> None:
-    """Wait for the line that says that an agent waits; AgentLost where there is none."""
+    """Wait for the line that announces a waiting agent; raises AgentLost if there is none."""
     agent.settimeout(limits.start_ns / SECOND_NS)
     try:
         found = replies.readline(NOISE_LINE_BYTES)
     except TimeoutError as error:
-        raise ConnectError("connected again, but nobody there answers", host) from error
+        raise ConnectError("reconnected, but the agent does not answer", host) from error
     if not found and agent.eof_received:
         raise AgentLost("it does not wait there any more", host)
     if not found:
@@ -221,9 +328,9 @@ def _await_found(
 
 
 class _Dialer:
-    """Makes the connection to one host, through others where the configuration says so."""
+    """Connects to one host, through jump hosts if the configuration says so."""
 
-    def __init__(self, host: str, line: ExitStack, limits: Limits) -> None:
+    def __init__(self, host: str, line: ExitStack, limits: SshLimits) -> None:
         self._host = host
         self._limits = limits
         self._line = line
@@ -238,7 +345,7 @@ class _Dialer:
         keys = _Keys(target)
         try:
             stream = self._stream(target, proxy, jumps)
-            # After what carries it, so that it is closed before.
+            # Entered after what carries it, so that it is closed first.
             client = self._line.enter_context(paramiko.SSHClient())
             self._log_in(client, target, stream, keys)
         except ConnectError:
@@ -249,11 +356,13 @@ class _Dialer:
                 text += f"; {proxy.last_words()}"
             raise ConnectError(text, self._host) from error
         if not _transport(client).is_authenticated():
-            text = f"{target}: wants more than a key; allow {target.user} to log in by key alone"
+            text = f"{target}: requires more than a key; allow {target.user} to log in by key alone"
             raise ConnectError(text, self._host)
         return client
 
-    def _log_in(self, client: paramiko.SSHClient, target: Target, stream: Any, keys: _Keys) -> None:
+    def _log_in(
+        self, client: paramiko.SSHClient, target: Destination, stream: Any, keys: _Keys
+    ) -> None:
         load_known_hosts(client, target, self._host)
         client.set_missing_host_key_policy(_Refuse())
         client.connect(
@@ -265,10 +374,10 @@ class _Dialer:
             banner_timeout=self._limits.connect_s,
             auth_timeout=self._limits.connect_s,
             channel_timeout=self._limits.connect_s,
-            auth_strategy=cast("Any", keys),  # whatever has ``authenticate``
+            auth_strategy=cast("Any", keys),  # anything that has ``authenticate``
         )
 
-    def _proxy(self, target: Target) -> Proxy | None:
+    def _proxy(self, target: Destination) -> Proxy | None:
         if target.proxy_command is None:
             return None
         try:
@@ -279,7 +388,7 @@ class _Dialer:
         self._line.callback(proxy.close)
         return proxy
 
-    def _stream(self, target: Target, proxy: Proxy | None, jumps: int) -> Any:
+    def _stream(self, target: Destination, proxy: Proxy | None, jumps: int) -> Any:
         """Return what carries the connection: a proxy's socket, a jump's channel, or TCP."""
         if proxy is not None:
             return proxy.socket
@@ -300,7 +409,7 @@ class _Dialer:
 
 
 class _Jump:
-    """A channel as another connection's socket: closing it after it has broken is no error."""
+    """A channel as another connection's socket, which may be closed after it has broken."""
 
     def __init__(self, channel: paramiko.Channel) -> None:
         self._channel = channel
@@ -315,51 +424,51 @@ class _Jump:
 
 
 class _UnknownKey(paramiko.SSHException):
-    """The host showed a key that no known_hosts file has."""
+    """The host presented a key that no known_hosts file has."""
 
 
 class _Refuse(paramiko.MissingHostKeyPolicy):
-    """Takes no unknown key, and keeps its fingerprint for the message."""
+    """Refuses an unknown key, with its fingerprint."""
 
     def missing_host_key(self, _client: Any, _hostname: str, key: paramiko.PKey) -> None:
         raise _UnknownKey(f"{key.get_name()} {key.fingerprint}")
 
 
 _TALKED = (_UnknownKey, paramiko.BadHostKeyException, paramiko.AuthenticationException)
-"""What a server answered: then nothing is wrong with whatever leads to it."""
+"""Errors that prove that the server was reached: nothing is wrong with its proxy."""
 
 
 class _Keys:
     """The keys to try: the target's identity files, then those of the running ssh-agent.
 
-    In place of SSHClient's own way, which takes a file for each kind of key in turn and reports the
-    last misfit instead of the refusal.
+    Replaces SSHClient's own strategy, which tries each file as every kind of key and reports the
+    last mismatch instead of the refusal.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Destination) -> None:
         self._target = target
         self.tried: list[str] = []
 
     def authenticate(self, transport: paramiko.Transport) -> None:
-        """Log in with the first key that the server takes; raises AuthenticationException."""
+        """Log in with the first key that the server accepts; raises AuthenticationException."""
         for key in self._keys():
             try:
                 transport.auth_publickey(self._target.user, key)
             except paramiko.AuthenticationException:
-                if not transport.is_active():  # it has hung up: too many keys
+                if not transport.is_active():  # the server disconnected: too many keys
                     raise
                 continue
             return
         raise paramiko.AuthenticationException("no key was taken")
 
     def _keys(self) -> Iterator[paramiko.PKey]:
-        """Yield them one by one; a key that cannot be read is passed over, with the reason."""
+        """Yield the keys one by one; skip unreadable ones, noting the reason."""
         for file in self._target.identities:
             try:
                 key = paramiko.PKey.from_path(file)
             except FileNotFoundError:
                 continue
-            except Exception as error:  # noqa: BLE001 - cryptography has its own; the next may do
+            except Exception as error:  # noqa: BLE001 - cryptography's own errors; try the next key
                 self.tried.append(f"{file} (not used: {_text(error)}; ssh-add it)")
                 continue
             self.tried.append(file)
@@ -371,8 +480,8 @@ class _Keys:
             yield agent_key
 
 
-def why(error: Exception, target: Target, tried: Sequence[str]) -> str:
-    """Return what went wrong on the way to a target, and what to do about it."""
+def why(error: Exception, target: Destination, tried: Sequence[str]) -> str:
+    """Return why a target could not be reached, and what to do about it."""
     if isinstance(error, _UnknownKey):
         files = ", ".join(target.known_hosts)
         return (
@@ -383,7 +492,7 @@ def why(error: Exception, target: Target, tried: Sequence[str]) -> str:
         return (
             f"its host key has changed: known is {error.expected_key.fingerprint}, shown is "
             f"{error.key.fingerprint}; someone may sit in between; only if the host was set up "
-            f"anew: ssh-keygen -R '{target.known_name}', then accept the new key: "
+            f"anew: ssh-keygen -R {shlex.quote(target.known_name)}, then accept the new key: "
             f"ssh {target.typed}"
         )
     if isinstance(error, paramiko.AuthenticationException):
@@ -391,7 +500,7 @@ def why(error: Exception, target: Target, tried: Sequence[str]) -> str:
         step = f"make `ssh {target.typed} true` work without a password (ssh-copy-id, ssh-add)"
         return f"refused to let {target.user} in; tried {keys}; {step}"
     if isinstance(error, (socket.gaierror, UnicodeError)):
-        return f"{target.address} is no known name; mend HostName in ~/.ssh/config, or the DNS"
+        return f"{target.address} is not a known name; fix HostName in ~/.ssh/config, or the DNS"
     if isinstance(error, TimeoutError):
         return "no answer in time; is the host up, and the port open in its firewall?"
     if isinstance(error, OSError):
@@ -401,3 +510,55 @@ def why(error: Exception, target: Target, tried: Sequence[str]) -> str:
 
 def _text(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or "it hung up"
+
+
+class ReplyPipe(io.RawIOBase):
+    """The agent's output over a channel; paramiko's own files raise in their finalizer (5.1)."""
+
+    def __init__(self, receive: Callable[[int], bytes]) -> None:
+        self._receive = receive
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read some bytes; return 0 at the end."""
+        data = self._receive(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+@contextmanager
+def _as_broken_pipe() -> Iterator[None]:
+    """Raise BrokenPipeError for paramiko's (5.1) errors if the connection ends in a write."""
+    try:
+        yield
+    except (EOFError, paramiko.SSHException) as error:
+        raise BrokenPipeError(errno.EPIPE, str(error) or "it hung up") from error
+
+
+class RequestPipe(io.RawIOBase):
+    """The agent's stdin over a channel."""
+
+    def __init__(self, agent: paramiko.Channel) -> None:
+        self._agent = agent
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Send all data; raises OSError if the channel is closed or the connection ends."""
+        with _as_broken_pipe():
+            self._agent.sendall(data)
+        return len(data)
+
+    def close(self) -> None:
+        """Close the agent's stdin; raises OSError if the connection ends meanwhile."""
+        try:
+            if not self.closed:
+                with _as_broken_pipe():
+                    self._agent.shutdown_write()
+        finally:
+            super().close()

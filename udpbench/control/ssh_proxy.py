@@ -1,7 +1,7 @@
 """A ProxyCommand: a program whose stdin and stdout carry an SSH connection.
 
-paramiko has one, too, but without a shell, and in the terminal's process group, where Ctrl-C would
-end the connection over which a host is still to be restored.
+paramiko's own has no shell and runs in the terminal's process group, where Ctrl-C would end the
+connection that restoring the host needs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 
 END_S = 2.0
-"""For the program to end once its stdin has; ssh -W takes some milliseconds."""
+"""For the program to end after its stdin has; ssh -W takes a few milliseconds."""
 WORDS_S = 0.2
 WORDS_BYTES = 500
 
@@ -22,7 +22,8 @@ class Proxy:
     """One running ProxyCommand; ``socket`` is our end."""
 
     def __init__(self, command: str) -> None:
-        self._command = command
+        # Not its arguments: they may hold a secret, and messages go into records.
+        self._program = command.split()[0]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self.socket, theirs = socket.socketpair()
         with theirs:
@@ -36,18 +37,18 @@ class Proxy:
             )
 
     def last_words(self) -> str:
-        """Return what the program said on stderr, and how it ended, if it has."""
+        """Return the end of the program's stderr, and its exit status if it has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(WORDS_S)  # its pipe ends a little before itself
+            self._process.wait(WORDS_S)  # its pipe closes a little before it ends
         status = self._process.returncode
         self._errors.seek(0)
         words = self._errors.read()[-WORDS_BYTES:].decode(errors="replace").strip()
-        how = "runs" if status is None else f"ended with status {status}"
-        said = f" and said: {words}" if words else ""
-        return f"ProxyCommand {self._command!r} {how}{said}"
+        state = "is running" if status is None else f"ended with status {status}"
+        output = f" and printed: {words}" if words else ""
+        return f"ProxyCommand {self._program} {state}{output}"
 
     def close(self, limit_s: float = END_S) -> None:
-        """End the program: its stdin ends, then by SIGTERM, then by SIGKILL."""
+        """End the program by closing its stdin, then by SIGTERM, then by SIGKILL."""
         self.socket.close()
         for number in (0, signal.SIGTERM, signal.SIGKILL):
             self._process.send_signal(number)

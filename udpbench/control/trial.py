@@ -7,15 +7,22 @@ the record says why; a failure that ends the run is handed on beside the record.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from udpbench.control.attempt import Attempt, crew_of, run_phase
-from udpbench.control.configured import altered, desired, links, refused, rounded
-from udpbench.control.lab import MACHINE
-from udpbench.control.losses import losses
-from udpbench.control.path import path_phase, place_workers, queues_moved
+from udpbench.control.agents import MACHINE
+from udpbench.control.losses import plan_losses
+from udpbench.control.path_check import path_phase, place_workers, queues_moved
 from udpbench.control.phase import Plan, by_host, warmup_plan
-from udpbench.definition.bind import Unavailable, bind, depends_on_queues
+from udpbench.control.setting_findings import altered, desired, links, refused, rounded
+from udpbench.control.trial_state import Attempt, others, run_phase, trial_agents
+from udpbench.definition.binding.bind import (
+    Unavailable,
+    UnmetNeeds,
+    bind,
+    depends_on_queues,
+    require_offers,
+)
 from udpbench.errors import (
     AgentLost,
     DeadlineExceeded,
@@ -44,8 +51,14 @@ class TrialEnd:
 
 def read_facts(attempt: Attempt) -> None:
     """Ask every host of the lab what it is."""
-    for remote in attempt.bench.agents.hosts:
-        attempt.facts[remote.name] = remote.facts()
+    for client in attempt.bench.agents.hosts:
+        attempt.facts[client.name] = client.facts()
+
+
+def compare_offers(attempt: Attempt) -> None:
+    """Skip a trial that lab, machines or kernels are not for; nothing was changed."""
+    bench = attempt.bench
+    require_offers(attempt.trial, bench.lab, attempt.facts, bench.agents.capabilities)
 
 
 def apply_settings(attempt: Attempt) -> None:
@@ -58,26 +71,27 @@ def apply_settings(attempt: Attempt) -> None:
     wanted = desired(attempt.trial, bench.lab, agents, attempt.facts)
     before, bench.in_force = bench.in_force, None
     if before is None or links(before) != links(wanted):
-        for remote in agents.hanging:
-            if before is None or before.get(remote.name):
-                remote.apply(())
-    for remote in agents.setting_up:
-        attempt.changes[remote.name] = remote.apply(wanted[remote.name])
-        attempt.findings.extend(refused(remote.name, attempt.changes[remote.name]))
-        attempt.findings.extend(rounded(remote.name, attempt.changes[remote.name]))
+        for client in agents.hanging:
+            if before is None or before.get(client.name):
+                client.apply(())
+    for client in agents.setting_up:
+        attempt.changes[client.name] = client.apply(wanted[client.name])
+        attempt.findings.extend(refused(client.name, attempt.changes[client.name]))
+        attempt.findings.extend(rounded(client.name, attempt.changes[client.name]))
     bench.in_force = wanted
 
 
 def verify_settings(attempt: Attempt) -> None:
-    """Look whether what was put in force still is; somebody else may configure the host, too."""
-    for remote in attempt.bench.agents.setting_up:
-        if attempt.changes.get(remote.name):
-            attempt.findings.extend(altered(remote.name, remote.verify()))
-    for remote in attempt.bench.agents.hosts:
-        after = remote.facts()
-        attempt.environment_after[remote.name] = after.environment
-        if depends_on_queues(attempt.trial) and remote in attempt.bench.agents.receivers:
-            attempt.findings.extend(queues_moved(attempt.facts[remote.name], after))
+    """Look whether what was put in force still is, and who else was there."""
+    for client in attempt.bench.agents.setting_up:
+        if attempt.changes.get(client.name):
+            attempt.findings.extend(altered(client.name, client.verify()))
+    for client in attempt.bench.agents.hosts:
+        after = client.facts()
+        attempt.environment_after[client.name] = after.environment
+        if depends_on_queues(attempt.trial) and client in attempt.bench.agents.receivers:
+            attempt.findings.extend(queues_moved(attempt.facts[client.name], after))
+    attempt.findings.extend(others(attempt.bench.agents))
 
 
 def await_links(attempt: Attempt) -> None:
@@ -89,13 +103,13 @@ def await_links(attempt: Attempt) -> None:
     dark = {name for name, facts in attempt.facts.items() if facts.link == "no carrier"}
     if not dark:
         return
-    waiting = [remote for remote in attempt.bench.agents.hosts if remote.name in dark]
+    waiting = [client for client in attempt.bench.agents.hosts if client.name in dark]
 
     def lit() -> bool:
-        attempt.facts.update({remote.name: remote.facts() for remote in waiting})
+        attempt.facts.update({client.name: client.facts() for client in waiting})
         return all(attempt.facts[name].link != "no carrier" for name in dark)
 
-    what = f"{', '.join(one.interface for one in waiting)} had a carrier (see the cable)"
+    what = f"{', '.join(one.interface for one in waiting)} still without a carrier (see the cable)"
     attempt.bench.waiter.until(what, ", ".join(sorted(dark)), lit, LINK_NS)
 
 
@@ -119,7 +133,7 @@ def prove_destinations(attempt: Attempt) -> None:
         if wrong:
             known = ", ".join(sorted(proven)) or "none"
             raise SafetyError(
-                f"{spec.name}: destination {', '.join(wrong)} is no address of a lab receiver; "
+                f"{spec.name}: destination {', '.join(wrong)} is not an address of a lab receiver; "
                 f"addresses found there: {known}; nothing was sent",
                 spec.host,
             )
@@ -127,10 +141,10 @@ def prove_destinations(attempt: Attempt) -> None:
 
 def prepare_workers(attempt: Attempt) -> None:
     """Make the workers, receivers before senders: whoever sends must find an open port."""
-    crew = crew_of(attempt)
+    agents = trial_agents(attempt)
     workers = by_host(attempt.workers)
-    for remote in crew.working:
-        remote.prepare(workers[remote.name])
+    for client in agents.working:
+        client.prepare(workers[client.name])
 
 
 def warmup_phase(attempt: Attempt) -> None:
@@ -143,7 +157,7 @@ def measured_phase(attempt: Attempt) -> None:
     """Measure; what is to be lost on purpose is waited for from here on."""
     bench = attempt.bench
     of_machine = (bench.in_force or {}).get(MACHINE, ())
-    found = losses(attempt.trial, attempt.workers, attempt.facts, bench.agents, of_machine)
+    found = plan_losses(attempt.trial, attempt.workers, attempt.facts, bench.agents, of_machine)
     if found is not None:
         found.prepare()
     run_phase(attempt, Plan("measured", attempt.trial.duration_ns), found)
@@ -152,12 +166,13 @@ def measured_phase(attempt: Attempt) -> None:
 def close_workers(attempt: Attempt) -> None:
     """End the workers and their sockets."""
     keep_logs = attempt.log_label
-    for remote in crew_of(attempt).working:
-        remote.close(keep_logs)
+    for client in trial_agents(attempt).working:
+        client.close(keep_logs)
 
 
 STEPS: tuple[tuple[str, Callable[[Attempt], None]], ...] = (
     ("facts", read_facts),
+    ("offers", compare_offers),
     ("apply", apply_settings),
     ("facts again", read_facts),
     ("link", await_links),
@@ -192,7 +207,8 @@ def run_trial(attempt: Attempt) -> TrialEnd:
                 attempt.overhead_ns[name] = spent_ns
     except Unavailable as why:
         lost = clean_up(attempt)
-        error = {"kind": "skipped", "message": str(why), "host": ""}
+        kind = "skipped" if isinstance(why, UnmetNeeds) else "unavailable"
+        error = {"kind": kind, "message": str(why), "host": ""}
         return TrialEnd(attempt.record("skipped", error), lost)
     except Interrupted:
         clean_up(attempt)
@@ -212,17 +228,19 @@ def clean_up(attempt: Attempt) -> AgentLost | None:
     An agent that does not answer this within its deadline answers nothing: it counts as lost.
     """
     lost: AgentLost | None = None
-    for remote in attempt.bench.agents.hosts:
+    with suppress(HostError):  # why it failed is told already
+        attempt.findings.extend(others(attempt.bench.agents))
+    for client in attempt.bench.agents.hosts:
         try:
-            remote.close(attempt.log_label)
+            client.close(attempt.log_label)
         except AgentLost as error:
             lost = lost or error
         except DeadlineExceeded as error:
-            remote.channel.lose("it does not answer")
-            lost = lost or AgentLost(f"the agent does not answer: {error.message}", remote.name)
+            client.channel.lose("it does not answer")
+            lost = lost or AgentLost(f"the agent does not answer: {error.message}", client.name)
         except HostError as error:
             attempt.findings.append(
-                Finding("warning", f"workers were not closed: {error.message}", remote.name)
+                Finding("warning", f"workers were not closed: {error.message}", client.name)
             )
     return lost
 

@@ -1,7 +1,6 @@
 """The door of this room: from names and YAML files to experiments and labs.
 
-Touches no host and reads nothing but the definitions themselves. Everything that is wrong is said
-at once, in one InputError.
+Touches no host and reads nothing but the definitions. One InputError has every problem at once.
 """
 
 from __future__ import annotations
@@ -10,41 +9,43 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import yaml
-from pydantic import BaseModel
 
 from udpbench.definition import (
-    contradictions,
-    document,
-    expect,
-    grammar,
-    override,
-    shipped,
+    expectations as expect,
 )
-from udpbench.definition.blocks import (
+from udpbench.definition import (
+    file_schema,
+    lab_rules,
+    point_pairs,
+    shipped,
+    yaml_reader,
+)
+from udpbench.definition import (
+    overrides as override,
+)
+from udpbench.definition.file_keys import (
     DURATION_NS,
     DURATION_WITH_COUNT_NS,
     ExperimentFile,
     HostFile,
     LabFile,
+    RoleSettings,
     WholeKeys,
 )
-from udpbench.definition.leaves import NAMED, refusal_parts
-from udpbench.definition.override import Override, Point
-from udpbench.definition.problems import KeyPath, Place, Tree, at, raise_all
+from udpbench.definition.overrides import Override, PointTree
+from udpbench.definition.problems import Place, Tree, at, did_you_mean, raise_all
+from udpbench.definition.values import NAMED, refusal_parts
 from udpbench.errors import InputError, Problem
+from udpbench.host_settings import Settings
 from udpbench.model import (
     Expectation,
     Experiment,
-    Host,
     Lab,
-    Needs,
-    Receive,
+    LabHost,
     Role,
-    Send,
-    Traffic,
     Trial,
 )
 
@@ -54,7 +55,7 @@ T = TypeVar("T")
 
 
 class _PlainDumper(yaml.SafeDumper):
-    """Writes a value that stands twice out twice, since our reader refuses aliases."""
+    """Writes a repeated value in full, since our reader refuses aliases."""
 
     def ignore_aliases(self, _data: Any) -> bool:
         return True
@@ -62,24 +63,24 @@ class _PlainDumper(yaml.SafeDumper):
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of experiment and lab files."""
-    return grammar.schema()
+    return file_schema.schema()
 
 
 def load_experiments(names: Sequence[str], sets: Sequence[str] = ()) -> list[Experiment]:
     """Return the experiments of files, folders and shipped names, each file once.
 
-    ``sets`` are ``path=value`` for the base of each. Raises InputError with every problem of all.
+    ``sets`` are ``path=value``, applied to the base of each. InputError has every problem of all.
     """
     problems: list[Problem] = []
     overrides = _collect(problems, lambda: _sets(sets)) or []
     files = _files(names, problems)
-    found = [
+    loaded = [
         _collect(problems, lambda file=path: _load_file(file, overrides))  # type: ignore[misc]
         for path, is_named in files
         if is_named or is_experiment(path)
     ]
-    experiments = [experiment for experiment in found if experiment is not None]
-    if not found and not problems:
+    experiments = [experiment for experiment in loaded if experiment is not None]
+    if not loaded and not problems:
         place = Place(", ".join(names) or "no name")
         problems.append(at(place, "", "no experiment found", "", "name a file with a question"))
     problems += _same_names(experiments)
@@ -87,45 +88,37 @@ def load_experiments(names: Sequence[str], sets: Sequence[str] = ()) -> list[Exp
     return experiments
 
 
-def left_alone(names: Sequence[str]) -> list[Path]:
-    """Return the YAML files in the named folders that are no experiments."""
-    files = _files(names, [])
-    return [path for path, is_named in files if not is_named and not is_experiment(path)]
-
-
 def is_experiment(path: Path) -> bool:
-    """Return whether a file claims to be one, by its text alone: it is not parsed."""
+    """Return whether a file looks like an experiment, by its text alone: it is not parsed."""
     try:
-        return _QUESTION.search(document.read_text(path, "")) is not None
+        return _QUESTION.search(yaml_reader.read_text(path, "")) is not None
     except InputError:
         return False
 
 
 def load_experiment_data(data: dict[str, Any], name: str, sets: Sequence[str] = ()) -> Experiment:
-    """Return the experiment that plain data describes; ``name`` stands for its file in messages."""
+    """Return the experiment that plain data describes; messages use ``name`` as its file."""
     try:
         text = yaml.dump(data, Dumper=_PlainDumper, sort_keys=False)
     except yaml.YAMLError as error:
-        raise InputError([at(Place(name), "", f"no plain data: {error}")]) from error
-    tree = Tree(document.parse(text, name).data, Place(name))
+        raise InputError([at(Place(name), "", f"not plain data: {error}")]) from error
+    tree = Tree(yaml_reader.parse(text, name).data, Place(name))
     return _experiment(_extended(tree, Path(name), ()), name, name, text, _sets(sets))
 
 
 def load_lab(name: str) -> Lab:
     """Return the lab of a file or a shipped name; InputError with every problem."""
     path = shipped.find_lab(name)
-    return lab_of(document.read_text(path, shipped.shown_as(path)), path)
+    return lab_of(yaml_reader.read_text(path, shipped.shown_as(path)), path)
 
 
 def lab_of(text: str, path: Path) -> Lab:
-    """Return the lab of a text, which ``path`` holds or once held; InputError as ``load_lab``."""
-    tree, problems = document.survey(text, shipped.shown_as(path))
-    model, wrong = grammar.check(tree, LabFile)
+    """Return the lab of a text that ``path`` has or once had; InputError with every problem."""
+    tree, problems = yaml_reader.survey(text, shipped.shown_as(path))
+    file, wrong = file_schema.check(tree, LabFile)
     raise_all([*problems, *wrong])
-    lab = _lab(model, path.stem, str(path), text)
-    problems = list(contradictions.in_lab(tree, lab))
-    problems += _lab_settings(tree, model)
-    raise_all(problems)
+    lab = _lab(cast(LabFile, file), path.stem, str(path), text)
+    raise_all(lab_rules.in_lab(tree, lab))
     return lab
 
 
@@ -146,17 +139,17 @@ def _sets(sets: Sequence[str]) -> list[Override]:
 def _files(names: Sequence[str], problems: list[Problem]) -> list[tuple[Path, bool]]:
     """Return each file once, with whether it was named itself rather than found in a folder.
 
-    A name that leads nowhere adds to ``problems``.
+    Unknown names are added to ``problems``.
     """
-    found: dict[Path, tuple[Path, bool]] = {}
+    once: dict[Path, tuple[Path, bool]] = {}
     for name in names:
         path = _collect(problems, lambda name=name: shipped.find_experiment(name))  # type: ignore[misc]
         if path is None:
             continue
         listed = shipped.files_in(path) if path.is_dir() else [path]
         for file in listed:
-            found.setdefault(file.resolve(), (file, not path.is_dir()))
-    return list(found.values())
+            once.setdefault(file.resolve(), (file, not path.is_dir()))
+    return list(once.values())
 
 
 def _same_names(experiments: Iterable[Experiment]) -> list[Problem]:
@@ -173,8 +166,8 @@ def _same_names(experiments: Iterable[Experiment]) -> list[Problem]:
 
 def _load_file(path: Path, overrides: list[Override]) -> Experiment | None:
     shown_as = shipped.shown_as(path)
-    text = document.read_text(path, shown_as)
-    tree, problems = document.survey(text, shown_as)
+    text = yaml_reader.read_text(path, shown_as)
+    tree, problems = yaml_reader.survey(text, shown_as)
     experiment = _collect(problems, lambda: _read(tree, path, text, overrides))
     raise_all(problems)
     return experiment
@@ -183,12 +176,12 @@ def _load_file(path: Path, overrides: list[Override]) -> Experiment | None:
 def _read(tree: Tree, path: Path, text: str, overrides: list[Override]) -> Experiment:
     shown_as = str(tree.origin)
     if ("question",) not in tree.places:
-        what = "no experiment: it has no question"
-        step = "add question: …; a lab goes behind --lab"
+        what = "not an experiment: it has no question"
+        step = "add question: …; name a lab with --lab"
         raise_all([at(Place(shown_as), "", what, "", step)])
     tree = _extended(tree, path, (path.resolve(),))
     if overrides or "extends" in tree.data:
-        # The record must repeat the run without the other file and the command line.
+        # The record must be enough to repeat the run, without the other file and the command line.
         data = override.apply(tree, overrides).data
         text = yaml.safe_dump({k: v for k, v in data.items() if k != "extends"}, sort_keys=False)
     return _experiment(tree, path.stem, str(path), text, overrides)
@@ -201,8 +194,8 @@ def _extended(tree: Tree, path: Path, chain: tuple[Path, ...]) -> Tree:
         return tree
     base = shipped.find_base(name, path)
     if base is None:
-        what = "neither a file beside this one nor a shipped experiment"
-        step = f"known: {', '.join(shipped.shipped_names())}"
+        what = "neither a file in this folder nor a shipped experiment"
+        step = did_you_mean(name, shipped.shipped_names())
         raise InputError([tree.problem(("extends",), what, "", step)])
     if base.resolve() in chain:
         names = " → ".join(file.name for file in (*chain, base.resolve()))
@@ -210,7 +203,7 @@ def _extended(tree: Tree, path: Path, chain: tuple[Path, ...]) -> Tree:
     if len(chain) >= MAX_EXTENDS:
         raise_all([tree.problem(("extends",), "extends too deeply", f"{MAX_EXTENDS} files")])
     shown_as = shipped.shown_as(base)
-    below = document.parse(document.read_text(base, shown_as), shown_as)
+    below = yaml_reader.parse(yaml_reader.read_text(base, shown_as), shown_as)
     return override.merge(_extended(below, base, (*chain, base.resolve())), tree)
 
 
@@ -220,27 +213,31 @@ def _experiment(
     problems = list(override.conflicts(tree, overrides))
     tree = override.apply(tree, overrides)
     whole = {key: tree.data[key] for key in override.WHOLE if key in tree.data}
-    problems += grammar.check(Tree(whole, tree.origin, tree.places), WholeKeys)[1]
+    whole_file, wrong = file_schema.check(Tree(whole, tree.origin, tree.places), WholeKeys)
+    problems += wrong
     if problems:
-        raise_all([*problems, *grammar.check(tree, ExperimentFile)[1]])
+        raise_all([*problems, *file_schema.check(tree, ExperimentFile)[1]])
     points, problems = override.points(tree)
     trials, heads = [], []
     for point in points:
-        model, wrong = grammar.check(point.tree, ExperimentFile)
+        file, wrong = file_schema.check(point.tree, ExperimentFile)
         problems += wrong
-        if model is not None:
-            trial = _trial(model, point, name)
+        if file is not None:
+            trial = _trial(file, point, name)
             trials.append(trial)
-            heads.append(model)
-            problems += contradictions.in_point(point.tree, trial, model)
+            heads.append(file)
+            problems += lab_rules.in_point(point.tree, trial)
     problems += _base_source(tree)
     expectations, wrong = _expectations(tree, [point.name for point in points])
+    problems += wrong
+    specs = whole_file.compare if whole_file is not None else []
+    pairs, wrong = point_pairs.resolve(tree, specs, points)
     raise_all([*problems, *wrong])
-    named = {side.metric for one in expectations for side in (one.left, one.right)}
+    named = {side.metric for expected in expectations for side in (expected.left, expected.right)}
     trials = [replace(trial, expects_unsent="unsent" in named) for trial in trials]
-    head: Any = heads[0]
+    head = heads[0]
     source = head.source if "variants" not in tree.data else tree.data.get("source")
-    return Experiment(
+    experiment = Experiment(
         name,
         path,
         text,
@@ -249,11 +246,23 @@ def _experiment(
         tuple(trials),
         head.repetitions,
         expectations,
+        pairs,
     )
+    raise_all(_undecidable(tree, experiment))
+    return experiment
+
+
+def _undecidable(tree: Tree, experiment: Experiment) -> Iterator[Problem]:
+    """Yield each expectation between two points that its blocks could not decide."""
+    for i, expectation in enumerate(experiment.expect):
+        try:
+            expect.refuse_undecidable(expectation, experiment)
+        except ValueError as error:
+            yield tree.problem(("expect", i), *refusal_parts(error))
 
 
 def _base_source(tree: Tree) -> Iterator[Problem]:
-    """Yield what is wrong with the source of the whole, which every variant may have replaced."""
+    """Yield a problem with the source of the whole, which variants may replace at every point."""
     if "source" in tree.data:
         try:
             NAMED["source"].read(tree.data["source"])
@@ -261,91 +270,68 @@ def _base_source(tree: Tree) -> Iterator[Problem]:
             yield tree.problem(("source",), *refusal_parts(error))
 
 
-def _trial(model: Any, point: Point, experiment: str) -> Trial:
-    traffic = _instance(Traffic, model.traffic)
-    duration_ns = model.duration_ns
+def _trial(file: ExperimentFile, point: PointTree, experiment: str) -> Trial:
+    duration_ns = file.duration_ns
     if duration_ns is None:
-        counted = traffic.count_packets is not None
+        counted = file.traffic.count_packets is not None
         duration_ns = DURATION_WITH_COUNT_NS if counted else DURATION_NS
     return Trial(
         experiment=experiment,
-        question=model.question,
+        question=file.question,
         point=point.name,
         variant=point.variant,
         values=point.values,
         repetition=1,
-        traffic=traffic,
-        send=_instance(Send, model.send),
-        receive=_instance(Receive, model.receive),
-        settings=_settings(model.settings),
-        needs=_instance(Needs, model.needs),
+        traffic=file.traffic,
+        send=file.send,
+        receive=file.receive,
+        settings=_settings(file.settings),
+        needs=file.needs,
         duration_ns=duration_ns,
-        warmup_ns=model.warmup_ns,
-        path_check=model.path_check,
-        explain=model.explain,
-        faults=dict(model.faults),
-        source=model.source,
+        warmup_ns=file.warmup_ns,
+        path_check=file.path_check,
+        explain=file.explain,
+        losses=dict(file.losses),
+        source=file.source,
     )
 
 
-def _set(value: Any) -> bool:
-    return isinstance(value, BaseModel)
-
-
-def _instance(cls: type, value: Any) -> Any:
-    """Return the dataclass of a block; a block that was left out is one already."""
-    return grammar.instance(cls, value) if _set(value) else value
-
-
-def _settings(block: Any) -> dict[str, dict[str, Any]]:
-    """Return role → what the user set there."""
-    return grammar.plain(block) if _set(block) else {}
+def _settings(block: RoleSettings) -> dict[Role, Settings]:
+    """Return the settings of each role that has any."""
+    roles: dict[Role, Settings] = {"sender": block.sender, "receiver": block.receiver}
+    return {role: own for role, own in roles.items() if own != Settings()}
 
 
 def _expectations(tree: Tree, points: list[str]) -> tuple[tuple[Expectation, ...], list[Problem]]:
-    found, problems = [], []
+    expectations, problems = [], []
     texts = tree.data.get("expect", [])
     for i, text in enumerate(texts if isinstance(texts, list) else []):
         try:
-            found.append(expect.parse(str(text), points))
+            expectations.append(expect.parse(str(text), points))
         except ValueError as error:
             problems.append(tree.problem(("expect", i), *refusal_parts(error)))
-    return tuple(found), problems
+    return tuple(expectations), problems
 
 
-def _lab(model: Any, name: str, path: str, text: str) -> Lab:
-    senders, receivers = _hosts(model.sender, "sender"), _hosts(model.receiver, "receiver")
-    return Lab(name, path, text, senders, receivers, _settings(model.settings))
+def _lab(file: LabFile, name: str, path: str, text: str) -> Lab:
+    senders, receivers = _hosts(file.sender, "sender"), _hosts(file.receiver, "receiver")
+    return Lab(name, path, text, senders, receivers, _settings(file.settings))
 
 
-def _hosts(models: list[Any], role: Role) -> tuple[Host, ...]:
+def _hosts(files: list[HostFile], role: Role) -> tuple[LabHost, ...]:
     """Return the hosts of a role; without a name they are called after it, numbered if several."""
     hosts = []
-    for i, item in enumerate(models, 1):
-        file = grammar.instance(HostFile, item)
-        existing = file.addresses == "existing"
+    for i, file in enumerate(files, 1):
         hosts.append(
-            Host(
-                name=file.name or (role if len(models) == 1 else f"{role}{i}"),
+            LabHost(
+                name=file.name or (role if len(files) == 1 else f"{role}{i}"),
                 role=role,
                 connect=file.connect,
                 interface=file.interface,
-                addresses=() if existing else contradictions.spelled_out(file.addresses),
-                existing=existing,
+                addresses=lab_rules.expanded_addresses(file.addresses),
+                existing=file.addresses == "existing",
                 cpus=file.cpus,
-                settings=_settings(item.settings),
+                settings=file.settings,
             )
         )
     return tuple(hosts)
-
-
-def _lab_settings(tree: Tree, model: Any) -> list[Problem]:
-    problems: list[Problem] = []
-    for role in ("sender", "receiver"):
-        places: list[tuple[KeyPath, Any]] = [(("settings", role), getattr(model.settings, role))]
-        for i, host in enumerate(getattr(model, role)):
-            places.append(((role, i, "settings"), host.settings))
-        for path, block in places:
-            if _set(block):
-                problems += contradictions.in_settings(tree, block, path, role)
-    return problems

@@ -1,6 +1,6 @@
-"""Where each value of a definition was written, and how a problem with it is said.
+"""The place where each value of a definition was written, and problems that name it.
 
-Knows no key and no meaning; the other modules of this room report through it.
+Knows neither keys nor their meaning; the other modules of this room report through it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SHOWN_CHARACTERS = 60
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file; ``line`` None where the data came from somewhere else."""
+    """A line of a file; ``line`` is None if the data is not from a file."""
 
     file: str
     line: int | None = None
@@ -36,7 +36,7 @@ class Tree:
     places: Mapping[KeyPath, Place] = field(default_factory=dict)
 
     def place(self, path: KeyPath) -> Place:
-        """Return where the value at ``path``, or the nearest thing below or above, was written."""
+        """Return the place of the value at ``path``, else of the nearest one below or above it."""
         if path in self.places:
             return self.places[path]
         below = [place for known, place in self.places.items() if known[: len(path)] == path]
@@ -45,14 +45,14 @@ class Tree:
         return self.place(path[:-1]) if len(path) > 1 else self.origin
 
     def value(self, path: KeyPath) -> Any:
-        """Return the value at ``path``; None where there is none."""
-        found: Any = self.data
+        """Return the value at ``path``; None if there is none."""
+        value: Any = self.data
         for part in path:
             try:
-                found = found[part]
+                value = value[part]
             except (KeyError, IndexError, TypeError):
                 return None
-        return found
+        return value
 
     def problem(self, path: KeyPath, what: str, limit: str = "", next_step: str = "") -> Problem:
         """Return a problem with the value at ``path``, shown as it was written."""
@@ -69,7 +69,7 @@ def at(
     next_step: str = "",
     value: str | None = None,
 ) -> Problem:
-    """Return a problem with one key at one place; every problem of this room is made here."""
+    """Return a problem with a key at a place; every problem of this room is made here."""
     where = ": ".join(part for part in (str(place), key) if part)
     return Problem(what, where, value, limit, next_step)
 
@@ -94,18 +94,19 @@ def shown(value: Any) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the next step for an unknown word: the nearest known one, else all of them."""
+    """Return the next step for an unknown word: the nearest one, those it begins, else all."""
     names = list(known)
     near = difflib.get_close_matches(word[:200], names, n=1)
+    near = near or [name for name in names if len(word) > 2 and name.startswith(word)]
     if near:
-        return f"did you mean {near[0]}?"
+        return f"did you mean {' or '.join(near)}?"
     return f"known: {', '.join(names)}" if names else ""
 
 
 def raise_all(problems: Iterable[Problem]) -> None:
-    """Raise InputError with every distinct problem, in the order found; nothing if there is none.
+    """Raise InputError with every distinct problem, in order; do nothing if there is none.
 
-    A value that many points share is reported once.
+    A problem that many points share is reported once.
     """
     distinct = list(dict.fromkeys(problems))
     if distinct:

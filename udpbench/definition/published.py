@@ -1,4 +1,4 @@
-"""Figures that others published for what our experiments measure: shown beside, never a target.
+"""Figures that others published for what our experiments measure; shown for comparison.
 
 Reads experiments/published.yaml alone, strictly; never judges anything by it.
 """
@@ -13,20 +13,20 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, model_validator
 
-from udpbench.definition import document, shipped
+from udpbench.definition import shipped, yaml_reader
 from udpbench.definition.problems import Tree, raise_all
 
 FILE = "published.yaml"
 NEAR = 3
-"""So many near names are offered for an unknown one."""
+"""Names suggested for an unknown one."""
 
 
 @dataclass(frozen=True)
 class Bar:
     """One published number of a figure, ready to be drawn.
 
-    ``low`` and ``high`` are equal where one number was printed; ``runs`` holds every run where the
-    source gives them, else it is empty and ``n`` is 1 for a single number, None for a range.
+    ``low`` and ``high`` are equal for a single number. ``runs`` has every run that the source
+    gives; if it gives none, ``n`` is 1 for a single number and None for a range.
     """
 
     metric: str
@@ -56,20 +56,20 @@ class Published:
 
 
 def published(source: str) -> Published | None:
-    """Return what ``study/figure`` was published as, or None where nobody published it."""
+    """Return the published figure of ``study/figure``; None if there is none."""
     return _known().get(source)
 
 
 def unknown(source: str) -> str | None:
-    """Return the next step for a source that nobody published, naming near ones; else None."""
+    """Return the next step for an unknown source, with similar ones; None for a known one."""
     if source in _known():
         return None
     study, _, figure = source.partition("/")
     figures: dict[str, list[str]] = {}
-    for one in _known().values():
-        figures.setdefault(one.study, []).append(one.figure)
+    for known in _known().values():
+        figures.setdefault(known.study, []).append(known.figure)
     if study not in figures:
-        same = [f"{one}/{figure}" for one, names in figures.items() if figure in names]
+        same = [f"{other}/{figure}" for other, names in figures.items() if figure in names]
         near = same or difflib.get_close_matches(study[:200], figures, n=NEAR)
         return f"did you mean {' or '.join(near)}?" if near else f"studies: {', '.join(figures)}"
     near = difflib.get_close_matches(figure[:200], figures[study], n=NEAR)
@@ -106,7 +106,7 @@ def _in(unit: str) -> Any:
 
 
 class _Figure(_Strict):
-    """Every metric that somebody published, by name."""
+    """Every published metric, by name."""
 
     pps: _Value | None = _in("pps")
     """Datagrams per second that the application received."""
@@ -136,7 +136,7 @@ class _Figure(_Strict):
     @model_validator(mode="after")
     def _says_something(self) -> _Figure:
         if not list(_bars(self)):
-            raise ValueError("no number; add one of " + ", ".join(_UNITS))
+            raise ValueError("no number is given; add one of " + ", ".join(_UNITS))
         return self
 
 
@@ -171,7 +171,7 @@ def _bars(figure: _Figure) -> Iterator[Bar]:
 
 def read(text: str, file: str) -> dict[str, Published]:
     """Return every figure of a text by ``study/figure``; InputError with all that is wrong."""
-    tree = document.parse(text, file)
+    tree = yaml_reader.parse(text, file)
     try:
         studies = _Studies.model_validate(tree.data).root
     except ValidationError as error:
@@ -198,7 +198,7 @@ def _text(value: str | None) -> str | None:
 
 
 def _problem(tree: Tree, error: dict[str, Any]) -> Any:
-    # What pydantic adds to a path for the alternatives of a value is no key of the file.
+    # pydantic extends the path by the alternatives of a value, which are no keys of the file.
     path = error["loc"]
     while len(path) > 1 and path not in tree.places:
         path = path[:-1]
@@ -214,4 +214,4 @@ def _problem(tree: Tree, error: dict[str, Any]) -> Any:
 def _known() -> dict[str, Published]:
     path = shipped.folder() / FILE
     shown_as = shipped.shown_as(path)
-    return read(document.read_text(path, shown_as), shown_as)
+    return read(yaml_reader.read_text(path, shown_as), shown_as)

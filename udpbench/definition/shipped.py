@@ -1,15 +1,16 @@
-"""Where the definitions that ship with udpbench lie, and what a name stands for.
+"""The definitions that ship with udpbench, and the files that names stand for.
 
-Looks at names and folders only; never reads a file's text.
+Looks at names and folders only; never reads a file.
 """
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
 import udpbench
 from udpbench.definition.problems import Place, at, did_you_mean, shown
-from udpbench.errors import InputError
+from udpbench.errors import InputError, Problem
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -22,7 +23,7 @@ def folder() -> Path:
 
 
 def shown_as(path: Path) -> str:
-    """Return a path as messages name it: below the working folder where it is."""
+    """Return a path as messages show it: relative to the working folder if it is below it."""
     try:
         return path.absolute().relative_to(Path.cwd()).as_posix()
     except ValueError:
@@ -47,41 +48,57 @@ def files_in(path: Path) -> list[Path]:
 
 
 def find_experiment(name: str) -> Path:
-    """Return the file or folder a name stands for; InputError where there is none."""
+    """Return the file or folder that a name stands for; InputError if there is none."""
     path = Path(name)
-    if name and _there(path):
+    if name and _exists(path):
         return path
     inside = _below(folder(), name)
     if inside is not None:
         return inside
-    step = did_you_mean(name, shipped_names())
     what = "neither a file, a folder nor a shipped experiment"
-    raise InputError([at(Place(shown(name)), "", what, "", step)])
+    raise InputError([_unknown_name(name, what, shipped_names())])
 
 
 def find_lab(name: str) -> Path:
-    """Return the file a lab's name stands for; InputError where there is none."""
+    """Return the file that a lab's name stands for; InputError if there is none."""
     path = Path(name)
-    if _there(path) and not path.is_dir():
+    if _exists(path) and not path.is_dir():
         return path
     inside = _below(folder() / "labs", name)
     if inside is not None and not inside.is_dir():
         return inside
-    step = did_you_mean(name, shipped_labs())
-    raise InputError([at(Place(shown(name)), "", "neither a file nor a shipped lab", "", step)])
+    raise InputError([_unknown_name(name, "neither a file nor a shipped lab", shipped_labs())])
+
+
+def _unknown_name(name: str, what: str, known: list[str]) -> Problem:
+    """Return the problem with an unknown name; what looks like a path is reported as one."""
+    path = Path(name)
+    is_path = name.startswith((".", "/", "~")) or path.suffix in SUFFIXES
+    if not is_path and (len(path.parts) < 2 or not _exists(path.parent)):
+        return at(Place(shown(name)), "", what, "", did_you_mean(name, known))
+    try:
+        siblings = {file.stem: file.name for file in path.parent.iterdir()}
+    except OSError:
+        step = f"{shown(path.parent)} is not a readable folder"
+    else:
+        near = difflib.get_close_matches(path.stem, siblings, n=1)
+        step = (
+            f"did you mean {path.with_name(siblings[near[0]])}?" if near else "name an existing one"
+        )
+    return at(Place(shown(name)), "", "no such file or folder", "", step)
 
 
 def find_base(name: str, beside: Path) -> Path | None:
-    """Return the file that ``extends: name`` means: beside the extending file, else shipped."""
+    """Return the file of ``extends: name``: next to the extending file, else a shipped one."""
     path = beside.parent / name
-    if _there(path) and path.is_file():
+    if _exists(path) and path.is_file():
         return path
     inside = _below(folder(), name)
     return inside if inside is not None and inside.is_file() else None
 
 
-def _there(path: Path) -> bool:
-    """Return whether a path exists; one that cannot even be looked up does not."""
+def _exists(path: Path) -> bool:
+    """Return whether a path exists; one that cannot be looked up does not."""
     try:
         return path.exists()
     except OSError:  # a name that is too long, a folder that may not be entered
@@ -89,10 +106,10 @@ def _there(path: Path) -> bool:
 
 
 def _below(root: Path, name: str) -> Path | None:
-    """Return what a shipped name means, never anything outside the folder."""
+    """Return the file or folder of a shipped name, never anything outside ``root``."""
     if name.startswith("/") or ".." in Path(name).parts or not name.strip("./"):
         return None
     for path in (root / name, *(root / f"{name}{suffix}" for suffix in SUFFIXES)):
-        if _there(path):
+        if _exists(path):
             return path
     return None

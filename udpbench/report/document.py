@@ -1,10 +1,11 @@
 """The door of the report: ``write`` makes one document of runs, as PDF and pages, and their data.
 
-Lays out what ``pages`` and ``figures`` made and lets typst place it; report.typ computes nothing.
+Lays out what ``pages`` and ``figures`` return and lets typst place it; report.typ computes nothing.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import shutil
 import tempfile
@@ -14,13 +15,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from udpbench.errors import InputError, Problem
+from udpbench.folder import Folder
+from udpbench.printable import all_printable
 from udpbench.records import Run
-from udpbench.report.figures import draw
-from udpbench.report.frames import DATA, write_frames
+from udpbench.report.data_frames import DATA, write_frames
+from udpbench.report.figures.ladder_figure import draw_ladder
+from udpbench.report.figures.points import draw
 from udpbench.report.ladder import Ladder, ladder_data, ladders
-from udpbench.report.ladder_figure import draw_ladder
 from udpbench.report.pages import chapter_data, overview, run_data, stages
-from udpbench.report.story import LAB_LABEL, Chapter, tell
+from udpbench.report.summary import LAB_LABEL, Chapter, tell
 
 Pages = Literal["pdf", "png"]
 PAGES: tuple[Pages, ...] = ("pdf", "png")
@@ -41,11 +44,16 @@ def write(runs: Sequence[Run], folder: Path, formats: Sequence[str] = PAGES) -> 
     """
     _refuse(runs, formats)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        out = Folder.open(folder, make=True)
     except OSError as error:
         what = f"cannot make the folder: {error.strerror}"
         step = "name another with --out"
         raise InputError([Problem(what, "--out", str(folder), next_step=step)]) from error
+    with out:
+        return _write(runs, out, formats)
+
+
+def _write(runs: Sequence[Run], folder: Folder, formats: Sequence[str]) -> list[Path]:
     written: list[Path] = []
     if set(formats) & set(PAGES):
         with tempfile.TemporaryDirectory(prefix="udpbench-report-") as name:
@@ -54,14 +62,15 @@ def write(runs: Sequence[Run], folder: Path, formats: Sequence[str] = PAGES) -> 
             for form in PAGES:
                 written += _compile(room, folder, form) if form in formats else []
             if "png" in formats:
-                written += _hand_out(room / FIGURES, folder / FIGURES)
+                folder.remove(FIGURES)
+                written.append(_hand_out(room / FIGURES, folder))
     for data in DATA:
         written += write_frames(runs, folder, data) if data in formats else []
     return written
 
 
 def _refuse(runs: Sequence[Run], formats: Sequence[str]) -> None:
-    """Raise InputError with all that speaks against a document."""
+    """Raise InputError with every reason against a document."""
     limit = f"known: {', '.join(FORMATS)}"
     problems = [
         Problem("no such format", "--format", name, limit)
@@ -72,9 +81,9 @@ def _refuse(runs: Sequence[Run], formats: Sequence[str]) -> None:
     if len(in_lab) > 1:
         problems.append(
             Problem(
-                "runs of the built-in lab and runs on hardware do not belong into one document",
+                "runs of the built-in lab and runs on hardware cannot share a document",
                 ", ".join(str(run.folder) for run in runs),
-                next_step="report them one by one",
+                next_step="report them separately",
             )
         )
     if problems:
@@ -85,9 +94,11 @@ def _prepare(runs: Sequence[Run], room: Path, suffixes: Sequence[str]) -> None:
     """Lay out what the template reads: itself, its data and the figures."""
     shutil.copy(TEMPLATE, room / TEMPLATE.name)
     (room / FIGURES).mkdir()
-    told = [(number, chapter) for number, run in enumerate(runs) for chapter in _told(run, runs)]
+    numbered = [
+        (number, chapter) for number, run in enumerate(runs) for chapter in _chapters(run, runs)
+    ]
     chapters = []
-    for place, (number, chapter) in enumerate(told, start=1):
+    for place, (number, chapter) in enumerate(numbered, start=1):
         folder = room / FIGURES / f"{place:02d}-{_plain(chapter.experiment.name)}"
         folder.mkdir()
         drawn = {
@@ -101,17 +112,17 @@ def _prepare(runs: Sequence[Run], room: Path, suffixes: Sequence[str]) -> None:
         "lab": LAB_LABEL if any(chapter["lab"] for chapter in chapters) else "",
         "runs": [run_data(run) for run in runs],
         "chapters": chapters,
-        "stages": stages([chapter for _, chapter in told]),
+        "stages": stages([chapter for _, chapter in numbered]),
         "ladders": [
-            _ladder(one, f"study-{number}", room, suffixes)
-            for number, one in enumerate(ladders([chapter for _, chapter in told]), start=1)
+            _ladder_section(ladder, f"study-{number}", room, suffixes)
+            for number, ladder in enumerate(ladders([chapter for _, chapter in numbered]), start=1)
         ],
     }
-    (room / "data.json").write_text(json.dumps(data, allow_nan=False))
+    (room / "data.json").write_text(json.dumps(all_printable(data), allow_nan=False))
 
 
-def _told(run: Run, runs: Sequence[Run]) -> list[Chapter]:
-    """Return a run's chapters, each with the run's name where there are several."""
+def _chapters(run: Run, runs: Sequence[Run]) -> list[Chapter]:
+    """Return a run's chapters, each with the run's name if there are several runs."""
     chapters = tell(run.header.experiments, run.records)
     name = run.folder.name if len(runs) > 1 else ""
     return [replace(chapter, run=name) for chapter in chapters]
@@ -122,41 +133,44 @@ def _plain(name: str) -> str:
     return "".join(c if (c.isalnum() and c.isascii()) or c in "-_." else "-" for c in name)[:60]
 
 
-def _ladder(found: Ladder, name: str, room: Path, suffixes: Sequence[str]) -> dict[str, Any]:
+def _ladder_section(
+    ladder: Ladder, name: str, room: Path, suffixes: Sequence[str]
+) -> dict[str, Any]:
     """Return the summary of a study's experiments, with its figures laid out."""
     folder = room / FIGURES / name
     folder.mkdir()
-    drawn = [f"{FIGURES}/{name}/{one}.svg" for one in draw_ladder(found, folder, suffixes)]
-    return {**ladder_data(found), **overview(found.chapters), "figures": drawn}
+    drawn = [f"{FIGURES}/{name}/{figure}.svg" for figure in draw_ladder(ladder, folder, suffixes)]
+    return {**ladder_data(ladder), **overview(ladder.chapters), "figures": drawn}
 
 
-def _compile(room: Path, folder: Path, form: Pages) -> list[Path]:
+def _compile(room: Path, folder: Folder, form: Pages) -> list[Path]:
     import typst
 
     # Only the fonts that come with typst: the same page on every machine.
     # One page comes as bytes, several PNG pages as a list, whatever its annotation says.
-    made: Any = typst.compile(
+    compiled: Any = typst.compile(
         str(room / TEMPLATE.name),
         root=str(room),
         format=form,
         ppi=PNG_PPI,
         ignore_system_fonts=True,
     )
-    pages = made if isinstance(made, list) else [made]
+    pages = compiled if isinstance(compiled, list) else [compiled]
     if form == "pdf":
         names = ["report.pdf"]
     else:
-        for old in folder.glob("report-*.png"):
-            old.unlink()
+        for old in fnmatch.filter(folder.names(), "report-*.png"):
+            folder.remove(old)
         names = [f"report-{number}.png" for number in range(1, len(pages) + 1)]
-    for file, page in zip(names, pages, strict=True):
-        (folder / file).write_bytes(page)
-    return [folder / file for file in names]
+    return [folder.write(file, page) for file, page in zip(names, pages, strict=True)]
 
 
-def _hand_out(made: Path, folder: Path) -> list[Path]:
-    """Put the single figures beside the pages, in place of those of an earlier report."""
-    if folder.exists():
-        shutil.rmtree(folder)
-    shutil.copytree(made, folder)
-    return [folder]
+def _hand_out(drawn: Path, folder: Folder) -> Path:
+    """Copy a folder of single figures into the one that the pages are in."""
+    with folder.make(drawn.name) as copy:
+        for file in drawn.iterdir():
+            if file.is_dir():
+                _hand_out(file, copy)
+            else:
+                copy.write(file.name, file.read_bytes())
+        return copy.path

@@ -1,7 +1,7 @@
 """A run of several experiments as ladders: one for each study, each point a rung.
 
-What is drawn and told is computed first, by functions whose results tests assert. Judges nothing by
-a published figure: whether a relation holds is ``analysis.expect``'s answer.
+Computes what is drawn and printed. Judges nothing by a published figure: whether a relation holds
+is the answer of ``analysis.verdicts``.
 """
 
 from __future__ import annotations
@@ -10,18 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from udpbench.analysis.expect import Verdict, evaluate_at, expected_at
-from udpbench.analysis.points import Point, estimate, metric
+from udpbench.analysis.points import Point, estimate, metric, trials_with
+from udpbench.analysis.verdicts import Verdict, evaluate_at, expected_at
 from udpbench.definition.published import Bar, Published, published
 from udpbench.model import Estimate, Expectation
-from udpbench.report.story import (
-    LAB_LABEL,
-    Chapter,
-    name_of,
-    reason,
-    show_number,
-)
-from udpbench.units import show_pps, show_ratio
+from udpbench.printable import printable
+from udpbench.report.figures.style import short_name
+from udpbench.report.summary import LAB_LABEL, Chapter, name_of, reason, show_number
+from udpbench.units import show_count, show_pps, show_ratio
 
 MEASURED_AS = {"pps": "delivered_pps", "mib_s": "delivered_mib_s"}
 """Published metric → ours that means the same; a ladder has one of them on its axis."""
@@ -31,7 +27,11 @@ BESIDE = {
     "offered_pps": ("offered", "offered_pps"),
     "received_packets": ("received", "received_packets"),
 }
-"""Published metric → our word for it and ours; a count is one only of a load of the same length."""
+"""Published metric → our word and metric; counts compare only for loads of the same length."""
+FEW_NAMES = 3
+"""Up to here the experiments' names are the title."""
+LEAST_HEAD = 8
+"""Letters that an experiment's name keeps beside a long point's."""
 WORDS = {
     "yes": "holds",
     "no": "does not hold",
@@ -62,16 +62,18 @@ class Rung:
     """One point of one experiment."""
 
     experiment: str
+    run: str
+    """``run 2`` if the rungs are of several runs; else empty."""
     name: str
     published: Bar | None
     measured: Estimate | None
     trials: tuple[tuple[float, bool], ...]
     """Each trial's value and whether it is valid."""
     pairs: tuple[Pair, ...]
-    """What else was published of it."""
+    """Other published metrics of this point."""
     relations: tuple[Relation, ...]
     why_not: str
-    """Why there is nothing measured; empty where there is."""
+    """Why nothing was measured; empty if something was."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Ladder:
     steps: tuple[tuple[Rung, ...], ...]
     """The rungs of each chapter."""
     study: Published | None
-    """Any figure of the study, for title, source and conditions; None for experiments of none."""
+    """Any figure of the study, for title, source and conditions; None without a study."""
     chapters: tuple[Chapter, ...]
 
     @property
@@ -95,7 +97,7 @@ class Ladder:
 def ladders(chapters: Sequence[Chapter]) -> tuple[Ladder, ...]:
     """Return the ladder of each study of a run; none for a single experiment.
 
-    An experiment of which nothing was published climbs with the study of its folder.
+    An experiment without published figures joins the study of its folder.
     """
     if len(chapters) < 2:
         return ()
@@ -116,12 +118,12 @@ def _folder(chapter: Chapter) -> str:
 
 
 def _figures(chapter: Chapter) -> list[Published]:
-    found = (published(trial.source or "") for trial in chapter.experiment.points)
-    return [figure for figure in found if figure is not None]
+    figures = (published(trial.source or "") for trial in chapter.experiment.points)
+    return [figure for figure in figures if figure is not None]
 
 
 def _study(chapter: Chapter) -> str:
-    """Return the study of an experiment's first published figure; empty without any."""
+    """Return the study of an experiment's first published figure; empty without one."""
     return next((figure.study for figure in _figures(chapter)), "")
 
 
@@ -131,21 +133,33 @@ def _ladder(chapters: Sequence[Chapter]) -> Ladder:
         figure.bar("pps") is None and figure.bar("mib_s") is not None for figure in known
     )
     name = "mib_s" if 2 * in_bytes > len(known) else "pps"
-    title = known[0].title if known else _folder(chapters[0]) or "experiments"
-    several = len({chapter.run for chapter in chapters}) > 1
-    steps = tuple(tuple(_rungs(chapter, name, several)) for chapter in chapters)
+    title = known[0].title if known else _title(chapters)
+    runs = list(dict.fromkeys(chapter.run for chapter in chapters))
+    named = {run: f"run {number}" if len(runs) > 1 else "" for number, run in enumerate(runs, 1)}
+    steps = tuple(tuple(_rungs(chapter, name, named[chapter.run])) for chapter in chapters)
     return Ladder(title, name, steps, known[0] if known else None, tuple(chapters))
 
 
-def _rungs(chapter: Chapter, name: str, several: bool) -> Iterator[Rung]:
-    found = {point.name: point for point in chapter.points}
+def _title(chapters: Sequence[Chapter]) -> str:
+    """Return a title for experiments without a study; the question if there is only one."""
+    names = list(dict.fromkeys(chapter.experiment.name for chapter in chapters))
+    if len(names) == 1:
+        return chapters[0].experiment.question
+    folder = _folder(chapters[0])
+    many = f"{len(names)} experiments" + (f" of {folder}" if folder else "")
+    return ", ".join(names) if len(names) <= FEW_NAMES else many
+
+
+def _rungs(chapter: Chapter, name: str, run: str) -> Iterator[Rung]:
+    points = {point.name: point for point in chapter.points}
     for trial in chapter.experiment.points:
-        point = found.get(trial.point, Point(chapter.experiment.name, trial.point, ()))
+        point = points.get(trial.point, Point(chapter.experiment.name, trial.point, ()))
         figure = published(trial.source or "")
-        values = [(metric(one, MEASURED_AS[name]), one.valid) for one in point.results]
+        values = [(metric(result, MEASURED_AS[name]), result.valid) for result in point.results]
         measured = estimate(point, MEASURED_AS[name])
         yield Rung(
-            f"{point.experiment}, {chapter.run}" if several else point.experiment,
+            point.experiment,
+            run,
             name_of(point) if len(chapter.experiment.points) > 1 else "",
             figure.bar(name) if figure is not None else None,
             measured,
@@ -157,46 +171,52 @@ def _rungs(chapter: Chapter, name: str, several: bool) -> Iterator[Rung]:
 
 
 def _pairs(figure: Published, point: Point, on_axis: str) -> Iterator[Pair]:
-    """Yield what else was published that we measure, too; of counts over hours only their ratio."""
+    """Yield the other published metrics that we measure; of counts over hours only their ratio."""
     for bar in figure.bars:
         if bar.metric not in BESIDE or bar.metric == on_axis:
             continue
         if bar.unit == "packets" and figure.bar("duration_s") is not None:
             continue
         word, name = BESIDE[bar.metric]
-        found = estimate(point, name)
-        ours = "–" if found is None else f"{show_number(found.median, found.unit)} {word}"
+        measured = estimate(point, name)
+        ours = "–" if measured is None else f"{show_number(measured.median, measured.unit)} {word}"
         yield Pair(f"{show_bar(bar)} {word}", ours)
     lost, sent = figure.bar("lost_packets"), figure.bar("sent_packets")
     if lost is not None and sent is not None and sent.high:
-        found = estimate(point, "loss_ratio")
-        ours = "–" if found is None else f"{show_ratio(found.median)} lost"
+        measured = estimate(point, "loss_ratio")
+        ours = "–" if measured is None else f"{show_ratio(measured.median)} lost"
         yield Pair(f"{show_ratio(lost.high / sent.high)} lost", ours)
 
 
 def _relations(chapter: Chapter, point: Point) -> Iterator[Relation]:
     verdicts = evaluate_at(chapter.experiment, chapter.results, point.name)
-    for one, verdict in zip(expected_at(chapter.experiment, point.name), verdicts, strict=True):
-        yield Relation(verdict.expected, verdict.answer, _why(one, verdict, point, chapter))
+    for expectation, verdict in zip(
+        expected_at(chapter.experiment, point.name), verdicts, strict=True
+    ):
+        yield Relation(verdict.expected, verdict.answer, _why(expectation, verdict, point, chapter))
 
 
 def _why(expectation: Expectation, verdict: Verdict, at: Point, chapter: Chapter) -> str:
-    """Return the numbers that were compared; where none were, what is missing elsewhere."""
+    """Return the compared numbers; if there are none, what is missing."""
     if verdict.answer in ("yes", "no"):
         # That what should be 0 is 0 needs no numbers.
         return "" if verdict.answer == "yes" and expectation.op == "==" else verdict.measured
-    found = {point.name: point for point in chapter.points}
+    points = {point.name: point for point in chapter.points}
     missing = []
     for side in (expectation.left, expectation.right):
         name = at.name if side.point is None else side.point
-        point = found.get(name, Point(at.experiment, name, ()))
+        point = points.get(name, Point(at.experiment, name, ()))
         if side.metric is not None and estimate(point, side.metric) is None:
             missing.append(_missing(side.metric, point, at))
-    return "; ".join(dict.fromkeys(filter(None, missing)))
+    why = "; ".join(dict.fromkeys(filter(None, missing)))
+    by_blocks = verdict.answer == "cannot tell" and expectation.by_blocks(at.name) is not None
+    return verdict.measured if by_blocks and not why else why
 
 
 def _missing(name: str, point: Point, at: Point) -> str:
-    """Return why a point has no number; of the rung itself that is told with those not measured."""
+    """Return why a point has no number; empty for the rung itself, whose reason is listed below."""
+    if point.valid and not trials_with(point, name):
+        return f"{name_of(point)}: {name} is struck out: {reason(point)}"
     if point.valid:
         return f"{name_of(point)}: {name} is not observable there"
     return "" if point.name == at.name else f"{name_of(point)}: {_why_not(point)}"
@@ -205,30 +225,33 @@ def _missing(name: str, point: Point, at: Point) -> str:
 def _why_not(point: Point) -> str:
     if not point.results:
         return "not run"
-    return reason(point) if point.skipped else f"no valid trial: {reason(point)}"
+    if point.skipped:
+        return reason(point)
+    return f"{'no rate' if point.valid else 'no valid trial'}: {reason(point)}"
 
 
 # --- what the document shows ---------------------------------------------------------------------
 
 
-def ladder_data(found: Ladder) -> dict[str, object]:
-    """Return what the template shows of a ladder, its figures apart."""
-    chapters = found.chapters
+def ladder_data(ladder: Ladder) -> dict[str, object]:
+    """Return what the template shows of a ladder, without its figures."""
+    chapters = ladder.chapters
     return {
-        "title": found.title,
-        "lab": LAB_LABEL if any(one.built_in_lab for one in chapters) else "",
-        "source": found.study.source if found.study is not None else "",
-        "conditions": found.study.conditions if found.study is not None else "",
+        "title": ladder.title,
+        "lab": LAB_LABEL if any(chapter.built_in_lab for chapter in chapters) else "",
+        "source": ladder.study.source if ladder.study is not None else "",
+        "conditions": ladder.study.conditions if ladder.study is not None else "",
         "experiments": [
             {
                 "name": chapter.experiment.name,
-                "run": chapter.run,
+                "run": ": ".join(filter(None, (rungs[0].run, chapter.run))),
                 "question": chapter.experiment.question,
                 "rungs": [_rung_data(rung) for rung in rungs],
             }
-            for chapter, rungs in zip(chapters, found.steps, strict=True)
+            for chapter, rungs in zip(chapters, ladder.steps, strict=True)
         ],
-        "missing": list(missing(found.rungs)),
+        "compared": any(rung.published is not None or rung.pairs for rung in ladder.rungs),
+        "missing": list(missing(ladder.rungs)),
     }
 
 
@@ -240,18 +263,18 @@ def _rung_data(rung: Rung) -> dict[str, object]:
         "measured": [_measured(rung), *(pair.measured for pair in rung.pairs if rung.measured)],
         "relations": [
             {
-                "expected": one.expected,
-                "answer": one.answer,
-                "word": WORDS[one.answer],
-                "why": one.why,
+                "expected": relation.expected,
+                "answer": relation.answer,
+                "word": WORDS[relation.answer],
+                "why": relation.why,
             }
-            for one in rung.relations
+            for relation in rung.relations
         ],
     }
 
 
 def missing(rungs: Sequence[Rung]) -> Iterator[dict[str, str]]:
-    """Yield each reason for which rungs have nothing measured, with those rungs."""
+    """Yield each reason for unmeasured rungs, with those rungs."""
     reasons: dict[str, list[str]] = {}
     for rung in rungs:
         if rung.why_not:
@@ -260,9 +283,14 @@ def missing(rungs: Sequence[Rung]) -> Iterator[dict[str, str]]:
         yield {"reason": why, "rungs": ", ".join(names)}
 
 
-def label(rung: Rung) -> str:
-    """Return a rung's name: its experiment and, where that has several, its point."""
-    return f"{rung.experiment} · {rung.name}" if rung.name else rung.experiment
+def label(rung: Rung, most: int = 1000) -> str:
+    """Return a rung's name: experiment and, if there are several, run and point.
+
+    If it is too long the experiment's name is shortened, since its rungs stand together.
+    """
+    tail = "".join((f", {rung.run}" if rung.run else "", f" · {rung.name}" if rung.name else ""))
+    head = short_name(rung.experiment, max(most - len(tail), LEAST_HEAD))
+    return printable(short_name(head + tail, most))
 
 
 def show_bar(bar: Bar) -> str:
@@ -278,5 +306,5 @@ def _measured(rung: Rung) -> str:
     if rung.measured is None:
         return "not measured"
     median = rung.measured.median
-    text = show_pps(median) if rung.measured.unit == "pps" else f"{median:,.0f} MiB/s"
-    return f"{text} (n = {rung.measured.n})".replace(",", " ")
+    text = show_pps(median) if rung.measured.unit == "pps" else f"{show_count(median)} MiB/s"
+    return f"{text} (n = {rung.measured.n})"

@@ -1,6 +1,6 @@
-"""What the document's pages show, as plain data for the template: of an experiment, and of a run.
+"""The pages of the document as plain data for the template: experiments, and the run.
 
-Every text stays a text: nothing that a user wrote is ever read as markup. Draws nothing.
+Text stays text: nothing a user wrote is read as markup. Draws nothing.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from udpbench.analysis.points import COUNT_METRICS, UNITS, Point, estimate
-from udpbench.analysis.stages import STAGES
+from udpbench.analysis.points import Point, estimate
 from udpbench.definition.published import Bar, published
+from udpbench.metrics import METRICS
 from udpbench.model import Change, Estimate, Facts, Planned, Result
 from udpbench.records import Run
-from udpbench.report.as_json import NUMBERS
+from udpbench.report.figure_data import MOST_TIMELINES, shown_over_time
+from udpbench.report.figures.style import counted
 from udpbench.report.ladder import show_bar
 from udpbench.report.plan import summed_up
 from udpbench.report.sessions import restored, run_rows, versions
-from udpbench.report.shown import MOST_TIMELINES, shown_over_time
-from udpbench.report.story import (
+from udpbench.report.summary import (
     LAB_LABEL,
+    MEANT,
     Chapter,
     accounted,
     answer,
@@ -31,34 +32,46 @@ from udpbench.report.story import (
     n_of,
     name_of,
     reason,
-    representative,
+    resolved,
     show_number,
+    timed,
     trials_label,
     trust,
 )
-from udpbench.report.style import counted
-from udpbench.report.table import POINT_COLUMNS, invalid_cells, ledger_rows, point_cells
-from udpbench.units import format_bytes
+from udpbench.report.tables import (
+    COMPARISON_COLUMNS,
+    POINT_COLUMNS,
+    comparison_cells,
+    invalid_cells,
+    ledger_rows,
+    point_cells,
+)
+from udpbench.units import format_bytes, show_count
 
 LEDGER_COLUMNS = 4
-"""Points side by side in one ledger table; more would not fit an A4 page."""
-TOLD = (*COUNT_METRICS, "offered_pps", "delivered_pps", "delivered_pps_spread", "loss_ratio")
-"""Metrics that the results and the ledger show."""
+"""Points side by side in one ledger table; an A4 page has no room for more."""
+SHOWN_ELSEWHERE = (
+    *("intended_packets", "sent_packets", "received_packets", "lost_packets"),
+    *("offered_pps", "delivered_pps", "delivered_pps_spread", "loss_ratio"),
+    *("ledger_received_packets", "unaccounted"),
+)
+"""Metrics that the results and the ledger already show."""
 MOST_TOGETHER = 12
-"""Lines of a ledger with something to say below which it fits a page and is kept on one."""
-MEANT = {stage.name: stage for stage in STAGES}
-"""A stage's name → what it means; a record of another udpbench may have others."""
+"""Lines up to which a ledger is kept on one page."""
 RESTLESS = ("peer_pid", "interrupts", "napi_cpus")
-"""Of a setting's value: another process each time, and what irqbalance or a switch moves."""
+"""Parts of a setting's value that differ each time, or that irqbalance or a switch changes."""
 FEW_HOSTS = 4
 """Hosts side by side in one table of the environment."""
 
 
 def overview(chapters: Sequence[Chapter]) -> dict[str, Any]:
-    """Return what the template says of a ladder's experiments before it shows them together."""
-    points = sum(len(one.experiment.points) for one in chapters)
+    """Return the summary of a ladder's experiments that the template puts first."""
+    once = {chapter.experiment.name: chapter.experiment for chapter in chapters}
+    points = sum(len(experiment.points) for experiment in once.values())
+    runs = len({chapter.run for chapter in chapters})
     hosts = hosts_of([record for chapter in chapters for record in chapter.records])
-    climbed = f"{counted(len(chapters), 'experiment')} with {counted(points, 'point')}"
+    climbed = f"{counted(len(once), 'experiment')} with {counted(points, 'point')}"
+    climbed += f" in {runs} runs" if runs > 1 else ""
     return {
         "answer": f"{climbed}. {trust(chapters)}",
         "environment": list(_environment(hosts)),
@@ -66,7 +79,7 @@ def overview(chapters: Sequence[Chapter]) -> dict[str, Any]:
 
 
 def chapter_data(chapter: Chapter) -> dict[str, Any]:
-    """Return what the template shows of one experiment, figures apart."""
+    """Return what the template shows of one experiment, without its figures."""
     return {
         "name": chapter.experiment.name,
         "run": chapter.run,
@@ -78,9 +91,12 @@ def chapter_data(chapter: Chapter) -> dict[str, Any]:
         "columns": list(POINT_COLUMNS),
         "rows": list(_rows(chapter)),
         "verdicts": [
-            {"answer": one.answer, "expected": one.expected, "measured": one.measured}
-            for one in chapter.verdicts
+            {"answer": verdict.answer, "expected": verdict.expected, "measured": verdict.measured}
+            for verdict in chapter.verdicts
         ],
+        "comparison_columns": list(COMPARISON_COLUMNS),
+        "comparisons": [comparison_cells(comparison) for comparison in chapter.comparisons],
+        "resolved": resolved(chapter.comparisons),
         "ledger": list(_ledger(chapter)),
         "numbers": list(_numbers(chapter)),
         "over_time": _over_time(chapter),
@@ -99,16 +115,16 @@ def chapter_data(chapter: Chapter) -> dict[str, Any]:
 
 
 def _struck(chapter: Chapter) -> Iterator[str]:
-    """Yield each invalid or failed trial with its reason, for page one."""
+    """Yield each trial that is struck out, or whose rates are, with the reason, for page one."""
     for point in chapter.points:
         for result in point.results:
-            if not result.valid and result.status != "skipped":
+            if (not result.valid or result.struck) and result.status != "skipped":
                 why = reason(replace(point, results=(result,)))
                 yield f"{name_of(point)} #{result.trial.repetition}: {why}"
 
 
 def _environment(hosts: dict[str, Facts]) -> Iterator[str]:
-    """Yield a line per distinct host: what it is, in one line."""
+    """Yield one line per distinct kind of host."""
     lines: dict[str, list[str]] = {}
     for name, facts in hosts.items():
         cpu = facts.cpu_model or "unknown CPU"
@@ -122,15 +138,15 @@ def _rows(chapter: Chapter) -> Iterator[dict[str, Any]]:
     for point in chapter.points:
         yield {"struck": False, "cells": point_cells(point)}
         for result in point.results:
-            if not result.valid:
-                struck = result.status != "skipped"
+            if not result.valid or result.struck:
+                struck = result.status != "skipped" and not result.valid
                 yield {"struck": struck, "cells": invalid_cells(result)}
 
 
 def _ledger(chapter: Chapter) -> Iterator[dict[str, Any]]:
     """Yield the ledgers of the points' representative trials, a few points to a table.
 
-    A stage is explained below the first table in which a packet ended there, or nobody can tell.
+    A stage is explained below the first table in which packets ended there or may have.
     """
     explained: set[str] = set()
     for group in in_groups(accounted(chapter), LEDGER_COLUMNS):
@@ -150,58 +166,60 @@ def _ledger(chapter: Chapter) -> Iterator[dict[str, Any]]:
         ]
         parts = [part for point, result in group for part in _parts(name_of(point), result)]
         moved = [line.name for line in lines if line.moved and line.stage]
-        told = [_told(name) for name in moved if name in MEANT and name not in explained]
+        explanations = [_told(name) for name in moved if name in MEANT and name not in explained]
         explained.update(moved)
-        long = len(parts) + 2 * len(told) + len(moved) > MOST_TOGETHER
-        yield {"points": points, "rows": rows, "parts": parts, "told": told, "long": long}
+        long = len(parts) + 2 * len(explanations) + len(moved) > MOST_TOGETHER
+        yield {"points": points, "rows": rows, "parts": parts, "told": explanations, "long": long}
 
 
 def _told(stage: str) -> dict[str, str]:
-    """Return what a packet's end at a stage means and what helps against it, as sentences."""
+    """Return what a loss at a stage means and what helps, as sentences."""
     helps = MEANT[stage].helps
     return {"stage": stage, "means": MEANT[stage].means, "helps": f"What helps: {helps}."}
 
 
 def stages(chapters: Sequence[Chapter]) -> list[dict[str, str]]:
-    """Return every stage in the packet's order: what it means and is read from, once for all."""
-    found: dict[str, str] = {}
+    """Return every stage in the packet's order: its meaning and its source."""
+    sources: dict[str, str] = {}
     for chapter in chapters:
         for _, result in accounted(chapter):
             for entry in result.ledger.entries if result.ledger is not None else ():
-                found.setdefault(entry.stage, entry.source)
+                sources.setdefault(entry.stage, entry.source)
     return [
         {"stage": stage, "means": MEANT[stage].means if stage in MEANT else "", "source": source}
-        for stage, source in found.items()
+        for stage, source in sources.items()
     ]
 
 
 def _parts(point: str, result: Result) -> Iterator[dict[str, str]]:
-    """Yield where exactly packets of a stage ended: by queue, CPU, worker or counter."""
+    """Yield a stage's packets by queue, CPU, worker or counter."""
     for entry in result.ledger.entries if result.ledger is not None else ():
         if entry.packets and len(entry.parts) > 1:
-            told = ", ".join(f"{name} {packets:,}" for name, packets in entry.parts.items())
-            yield {"point": point, "stage": entry.stage, "parts": told.replace(",", " ")}
+            parts = ", ".join(f"{name} {show_count(n)}" for name, n in entry.parts.items())
+            yield {"point": point, "stage": entry.stage, "parts": parts}
 
 
 def _numbers(chapter: Chapter) -> Iterator[dict[str, Any]]:
-    """Yield the medians of whatever else is known of the points: delay, pacing, cost, memory."""
+    """Yield the medians of all other metrics: delay, pacing, cost, memory."""
     for group in in_groups(chapter.points, LEDGER_COLUMNS):
         rows = []
-        for name in NUMBERS:
-            found = [estimate(point, name) for point in group]
-            if name not in TOLD and any(one is not None for one in found):
-                unit = UNITS.get(name, "packets")
-                cells = [_median(one, unit, point) for one, point in zip(found, group, strict=True)]
+        for name, metric in METRICS.items():
+            medians = [estimate(point, name) for point in group]
+            if name not in SHOWN_ELSEWHERE and any(median is not None for median in medians):
+                cells = [
+                    _median(median, metric.unit, point)
+                    for median, point in zip(medians, group, strict=True)
+                ]
                 rows.append({"name": _in_words(name), "cells": cells})
         if rows:
             yield {"points": [name_of(point) for point in group], "rows": rows}
 
 
-def _median(found: Estimate | None, unit: str, point: Point) -> str:
-    """Return a median; with its n where not every valid trial knows the metric."""
-    if found is None:
+def _median(median: Estimate | None, unit: str, point: Point) -> str:
+    """Return a median; with its n if some valid trials lack the metric."""
+    if median is None:
         return "–"
-    return show_number(found.median, unit) + n_of(found, point)
+    return show_number(median.median, unit) + n_of(median, point)
 
 
 def _in_words(name: str) -> str:
@@ -212,34 +230,34 @@ def _in_words(name: str) -> str:
 
 
 def _over_time(chapter: Chapter) -> str:
-    """Return which points are shown over time, where it is not all."""
-    measured = sum(representative(point) is not None for point in chapter.points)
+    """Return which points are shown over time; empty if all are."""
+    measured = sum(timed(point) is not None for point in chapter.points)
     if len(shown_over_time(chapter)) == measured:
         return ""
     return (
-        f"Of {measured} points those are shown that come first and last and that "
-        f"delivered most and least, at most {MOST_TIMELINES}; all are in the data."
+        f"Shown are the first and the last of {measured} points and those that delivered "
+        f"most and least, at most {MOST_TIMELINES}; the data has all of them."
     )
 
 
-# --- published beside ----------------------------------------------------------------------------
+# --- published figures ----------------------------------------------------------------------------
 
 
 def published_data(chapter: Chapter) -> list[dict[str, Any]]:
-    """Return the published figures that the points name, by study."""
+    """Return the published figures that the points cite, by study."""
     sources = [chapter.experiment.source, *(trial.source for trial in chapter.experiment.points)]
-    found = [published(name) for name in dict.fromkeys(sources) if name is not None]
+    figures = [published(name) for name in dict.fromkeys(sources) if name is not None]
     studies: dict[str, dict[str, Any]] = {}
-    for one in found:
-        if one is None:
+    for figure in figures:
+        if figure is None:
             continue
-        about = {"title": one.title, "conditions": one.conditions, "source": one.source}
-        study = studies.setdefault(one.study, {**about, "figures": []})
+        about = {"title": figure.title, "conditions": figure.conditions, "source": figure.source}
+        study = studies.setdefault(figure.study, {**about, "figures": []})
         study["figures"].append(
             {
-                "name": one.figure,
-                "value": ", ".join(_bar_text(bar) for bar in one.bars),
-                "note": "; ".join(text for text in (one.note, one.correction) if text),
+                "name": figure.figure,
+                "value": ", ".join(_bar_text(bar) for bar in figure.bars),
+                "note": "; ".join(text for text in (figure.note, figure.correction) if text),
             }
         )
     return list(studies.values())
@@ -270,28 +288,28 @@ def _settings(chapter: Chapter) -> Iterator[dict[str, Any]]:
     for rows, names in seen.items():
         if rows:
             mine = [name for name in declared if name in names]
-            of = "all points" if len(mine) == len(declared) else ", ".join(mine)
+            points = "all points" if len(mine) == len(declared) else ", ".join(mine)
             shown = [{"host": one[0], "name": one[1], "change": one[2]} for one in rows]
-            yield {"points": of, "rows": shown}
+            yield {"points": points, "rows": shown}
 
 
 def _lines(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
-    """Yield each change as a line: its name, and what was there → what was in force."""
+    """Yield each change as a line: its name, and value before → value during the trial."""
     done = [
         Planned(
-            replace(one.setting, value=_plain(one.after)),
-            _plain(one.before),
-            one.refusal,
-            as_wanted=one.before == one.after,
+            replace(change.setting, value=_plain(change.after)),
+            _plain(change.before),
+            change.refusal,
+            as_wanted=change.before == change.after,
         )
-        for one in changes
+        for change in changes
     ]
     for name, change in summed_up(done):
         yield name, str(change).replace("cannot be set", "refused")
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without what differs from run to run, or moves by itself."""
+    """Return a value without what differs from run to run."""
     if isinstance(value, dict):
         return {key: part for key, part in value.items() if key not in RESTLESS}
     return value
@@ -330,9 +348,9 @@ def _host_rows(hosts: Sequence[Facts]) -> Iterator[dict[str, Any]]:
 
 
 LISTED = "offloads"
-"""A list of many words: where hosts differ, what they share is told once."""
+"""A fact of many words: if hosts differ, the words they share are listed once."""
 OWN = ("interface", "addresses", "MAC address", "hostname")
-"""What every host has of its own: a difference there is none."""
+"""Facts that always differ between hosts."""
 
 
 def _facts(hosts: Sequence[Facts]) -> Iterator[tuple[str, list[str]]]:

@@ -1,12 +1,12 @@
-"""What ``plan`` prints: the trials with their time, and per host now → wanted.
+"""What ``plan`` prints: the trials with their time, and the settings per host, now → wanted.
 
-Prints what it is given and asks nobody.
+Prints what it is given and asks no host.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, zip_longest
 from typing import Any, Protocol
 
@@ -14,13 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from udpbench.model import Experiment, Planned, Trial
-from udpbench.units import format_duration
-
-OVERHEAD_NS = 1_500_000_000
-"""What a trial costs beyond its phases, at most, in the built-in lab (benchmarks/overhead.py)."""
-CARDS_NS = 3 * 2_000_000_000
-"""And more on real hosts, at most: what cards count is waited for after each of three phases."""
+from udpbench.analysis.blocks import claims_of
+from udpbench.analysis.effect import blocks_needed, levels_of
+from udpbench.model import Experiment, Planned, trial_ns
+from udpbench.units import format_duration, show_range
 
 
 class Shared(Protocol):
@@ -35,12 +32,6 @@ class Shared(Protocol):
         """Host → what would change there."""
 
 
-def trial_ns(trial: Trial, built_in: bool = True) -> int:
-    """Return how long one trial takes at most; one with a count usually ends earlier."""
-    overhead_ns = OVERHEAD_NS if built_in else OVERHEAD_NS + CARDS_NS
-    return trial.duration_ns + trial.warmup_ns + overhead_ns
-
-
 def print_trials(
     console: Console, experiments: Sequence[Experiment], built_in: bool = True
 ) -> None:
@@ -50,15 +41,40 @@ def print_trials(
         table.add_column(title, overflow="fold")
     for title in ("repetitions", "at most"):
         table.add_column(title, justify="right")
-    total_ns = trials = 0
+    total_ns = fewest_trials = most_trials = 0
     for experiment in experiments:
         for trial in experiment.points:
-            time_ns = trial_ns(trial, built_in) * experiment.repetitions
-            total_ns, trials = total_ns + time_ns, trials + experiment.repetitions
-            cells = (experiment.name, trial.point or "–", str(experiment.repetitions))
+            fewest, most = experiment.trials_of(trial.point)
+            time_ns = trial_ns(trial, built_in) * most
+            total_ns, fewest_trials = total_ns + time_ns, fewest_trials + fewest
+            most_trials += most
+            cells = (experiment.name, trial.point or "–", show_range(fewest, most))
             table.add_row(*map(Text, (*cells, _seconds(time_ns))))
     console.print(table)
-    console.print(f"{trials} trials, at most {_seconds(total_ns)}")
+    console.print(f"{show_range(fewest_trials, most_trials)} trials, at most {_seconds(total_ns)}")
+    for line in filter(None, map(too_few_blocks, experiments)):
+        console.print(line)
+
+
+def too_few_blocks(experiment: Experiment) -> str:
+    """Return where blocks or repetitions cannot decide one claim of several; empty if they can."""
+    claims = {frozenset((claim.left, claim.right)) for claim in claims_of(experiment)}
+    compared = sum(any(side.point in experiment.compared for side in claim) for claim in claims)
+    short = [
+        *_short(compared, experiment.looks, "blocks"),
+        *_short(len(claims) - compared, (experiment.repetitions,), "repetitions"),
+    ]
+    return f"{experiment.name}: {'; '.join(short)}" if short else ""
+
+
+def _short(claims: int, looks: Sequence[int], unit: str) -> Iterator[str]:
+    """Yield the looks at which one of so many claims cannot be decided alone."""
+    levels = levels_of(looks)
+    for look in looks if claims else ():
+        fewest = blocks_needed(claims, levels[look].differs)
+        if fewest > look:
+            what = f"{look} {unit} cannot decide one of {claims} comparisons alone"
+            yield f"{what} (at least {fewest})"
 
 
 def _seconds(time_ns: int) -> str:
@@ -67,21 +83,35 @@ def _seconds(time_ns: int) -> str:
 
 def print_rehearsal(console: Console, rehearsed: Sequence[Shared]) -> None:
     """Print per host what would change, now → wanted, and what cannot be set there."""
-    for one in rehearsed:
+    for settings in rehearsed:
         console.print()
-        console.print(Text(f"settings of {', '.join(one.trials)}", style="bold"))
+        console.print(Text(f"settings of {', '.join(settings.trials)}", style="bold"))
         table = Table(box=None)
         for title in ("host", "setting", "now → wanted"):
             table.add_column(title, overflow="fold")
-        for host, planned in one.hosts.items():
+        for host, planned in settings.hosts.items():
             for name, change in summed_up(planned):
                 table.add_row(Text(host), Text(name), change)
         console.print(table)
 
 
+def print_skips(console: Console, skipped: Mapping[str, str]) -> None:
+    """Print why trials would be skipped, point by point; nothing where none would be."""
+    if not skipped:
+        return
+    console.print()
+    console.print(Text("would be skipped", style="bold"))
+    table = Table(box=None)
+    for title in ("point", "reason"):
+        table.add_column(title, overflow="fold")
+    for name, why in skipped.items():
+        table.add_row(Text(name), Text(why))
+    console.print(table)
+
+
 def summed_up(planned: Sequence[Planned]) -> Iterator[tuple[str, Text]]:
     """Yield a name and a change per line; consecutive settings of one kind and change share one."""
-    for (kind, change), group in groupby(planned, lambda one: (one.setting.kind, _change(one))):
+    for (kind, change), group in groupby(planned, lambda item: (item.setting.kind, _change(item))):
         yield f"{kind} {together([one.setting.target for one in group])}", change
 
 
@@ -99,7 +129,7 @@ def together(targets: Sequence[str]) -> str:
             parts[differing[0]] = f"{numbers[0]}-{numbers[-1]}"
             return "".join(parts)
     device, slash, _ = targets[0].partition("/")
-    head = device + slash if all(one.startswith(device + slash) for one in targets) else ""
+    head = device + slash if all(target.startswith(device + slash) for target in targets) else ""
     return head + ", ".join(target[len(head) :] for target in targets)
 
 

@@ -1,7 +1,7 @@
 """The live view on a terminal: what is being measured, what it does, and what it loses, now.
 
-Draws ``Watch`` and decides nothing. Redrawn when something was told, at most twice a second, in
-the thread that tells it: on a small machine that time is the workers' own.
+Draws ``Watch`` and decides nothing. Redrawn on progress, at most twice a second, in the thread
+that reports it: on a small machine drawing takes CPU time from the workers.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from rich.text import Text
 
 from udpbench.analysis.motion import CpuShare
 from udpbench.model import SECOND_NS, Progress, Trial
-from udpbench.report.live import event_line
-from udpbench.report.table import thousands
-from udpbench.report.watch import Moving, Watch, WorkerRate
-from udpbench.units import format_duration, show_pps
+from udpbench.printable import printable
+from udpbench.report.live_state import Moving, Watch, WorkerRate
+from udpbench.report.summary import event_line
+from udpbench.units import format_duration, show_count, show_pps
 
 DRAW_NS = SECOND_NS // 2
 """Between two drawings while packets flow: one costs 3 ms of CPU time at 80 columns, 6 at 200."""
@@ -33,7 +33,7 @@ KEPT_LINES = 12
 """Lines that are written again after a resize: what a terminal does to older ones is its own."""
 MOST_ROWS = 8
 """Workers, queues or CPUs that are listed one by one."""
-SAID_EVENTS = ("run", "host", "trial", "restore")
+SAID_EVENTS = ("wait", "run", "host", "trial", "restore")
 
 
 class Screen:
@@ -67,9 +67,9 @@ class Screen:
         now_ns = self._now_ns()
         self._watch.take(progress, now_ns)
         if self._console.width != self._width:
-            self._begin_anew()
+            self._restart()
         if progress.event in SAID_EVENTS:
-            self._say(event_line(progress))
+            self._say(printable(event_line(progress), keep=""))
         elif now_ns - self._drawn_ns < DRAW_NS and progress.event == "sample":
             return
         self._drawn_ns = now_ns
@@ -80,8 +80,8 @@ class Screen:
         self._lines = [*self._lines, line][-KEPT_LINES:]
         self._console.print(Text(line))
 
-    def _begin_anew(self) -> None:
-        """After a resize nobody knows where the old view ended: clear, and say the last lines."""
+    def _restart(self) -> None:
+        """Clear after a resize, since the old view may have wrapped; reprint the last lines."""
         self._width = self._console.width
         self._live.stop()
         self._console.clear()
@@ -92,7 +92,7 @@ class Screen:
 
 
 def view(watch: Watch, now_ns: int, width: int, height: int) -> RenderableType:
-    """Return the view for a terminal of so many columns and lines."""
+    """Return the view for a terminal of ``width`` columns and ``height`` lines."""
     if watch.trial is None:
         return Text("")
     line = headline(watch, watch.trial, now_ns, width)
@@ -118,7 +118,7 @@ def view(watch: Watch, now_ns: int, width: int, height: int) -> RenderableType:
 
 
 def headline(watch: Watch, trial: Trial, now_ns: int, width: int) -> str:
-    """Return where the run is and how long it goes on, in one line of ``width`` columns."""
+    """Return progress and remaining time in one line of ``width`` columns."""
     doing = watch.step
     if watch.phase is not None:
         doing = watch.phase
@@ -126,9 +126,9 @@ def headline(watch: Watch, trial: Trial, now_ns: int, width: int) -> str:
             seconds = watch.elapsed_ns / SECOND_NS
             limit = "of" if trial.traffic.count_packets is None else "of at most"
             doing += f" {seconds:.0f} s {limit} {format_duration(trial.duration_ns)}"
-    left = f"{clock(watch.left_ns(now_ns))} left"
+    left = f"{'at least ' * watch.open_ended}{clock(watch.left_ns(now_ns))} left"
     tail = f"  {doing}  {left}"
-    name = f"[{watch.index}/{watch.total}] {trial.name}"
+    name = f"{watch.place} {trial.name}"
     room = max(width - len(tail), 8)
     return (name if len(name) <= room else name[: room - 1] + "…").ljust(room) + tail
 
@@ -141,7 +141,7 @@ def clock(time_ns: int) -> str:
 
 
 def done(watch: Watch) -> float:
-    """Return how many trials are over, counting the part of a measured phase that is."""
+    """Return how many trials are done, with the elapsed part of a measured phase."""
     trial = watch.trial
     part = 0.0
     if trial is not None and watch.phase == "measured":
@@ -151,14 +151,14 @@ def done(watch: Watch) -> float:
 
 
 def body(watch: Watch) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the rows, each a title, a name, a number and what belongs to it."""
+    """Yield the rows: title, name, number, detail."""
     workers = watch.workers
     for title, role in (("send", "sender"), ("receive", "receiver")):
-        mine = [one for one in workers if one.role == role]
-        yield from titled(title, [_worker(one) for one in mine], [_sum(mine)])
+        mine = [worker for worker in workers if worker.role == role]
+        yield from titled(title, [_worker(worker) for worker in mine], [_sum(mine)])
     drops = [
-        (one.stage, show_pps(one.pps), f"{thousands(one.packets)} so far")
-        for one in watch.counted.drops
+        (drop.stage, show_pps(drop.pps), f"{show_count(drop.packets)} so far")
+        for drop in watch.counted.drops
     ]
     yield from titled("drops", drops)
     yield from titled(
@@ -172,7 +172,7 @@ def body(watch: Watch) -> Iterator[tuple[str, str, str, str]]:
 
 
 def busiest_first(cpus: Mapping[str, CpuShare]) -> list[tuple[str, CpuShare]]:
-    """Return the CPUs in their order; where they are too many to list, the busiest before all."""
+    """Return the CPUs in order; the busiest first if they are too many to list."""
     if len(cpus) <= MOST_ROWS:
         return list(cpus.items())
     return sorted(cpus.items(), key=lambda item: -item[1].busy)
@@ -193,15 +193,15 @@ def titled(
         yield (title if number == 0 else "", *row)
 
 
-def _worker(one: WorkerRate) -> Row:
-    cpu = f"CPU {one.cpu}" if one.cpu is not None else "any CPU"
-    return one.worker, show_pps(one.pps), f"{_mib(one.bytes_per_s)}  {cpu}"
+def _worker(worker: WorkerRate) -> Row:
+    cpu = f"CPU {worker.cpu}" if worker.cpu is not None else "any CPU"
+    return worker.worker, show_pps(worker.pps), f"{_mib(worker.bytes_per_s)}  {cpu}"
 
 
 def _sum(workers: Sequence[WorkerRate]) -> Row:
-    known = [one for one in workers if one.pps is not None]
-    pps = sum(one.pps or 0 for one in known) if known else None
-    size = sum(one.bytes_per_s or 0 for one in known) if known else None
+    known = [worker for worker in workers if worker.pps is not None]
+    pps = sum(worker.pps or 0 for worker in known) if known else None
+    size = sum(worker.bytes_per_s or 0 for worker in known) if known else None
     return f"all {len(workers)}", show_pps(pps), _mib(size)
 
 
@@ -216,6 +216,6 @@ def counters(moving: Sequence[Moving], height: int) -> Table:
     table.add_column(justify="right", no_wrap=True)
     if moving and height > 1:
         table.add_row(Text("counters", style="bold"), Text("per second", style="bold"))
-    for one in moving[: max(height - 1, 0)]:
-        table.add_row(Text(f"{one.host} {one.name}"), Text(thousands(round(one.per_second))))
+    for counter in moving[: max(height - 1, 0)]:
+        table.add_row(Text(f"{counter.host} {counter.name}"), Text(show_count(counter.per_second)))
     return table

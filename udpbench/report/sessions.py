@@ -1,4 +1,4 @@
-"""A run as something that was begun, ended and gone on with, and whether it put everything back."""
+"""The sessions of a run: how it began, ended and was resumed, and whether it was restored."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from udpbench.errors import AgentLost
-from udpbench.records import Run, RunHeader, Session
-from udpbench.report.story import message
+from udpbench.records import Run, RunHeader, RunSession
+from udpbench.report.summary import message
 
-PUT_BACK = "All of it was put back at the end of the run, in reverse order, and read back."
-FOUND_CLEAN = "An earlier session was not seen to do so; the one after it found nothing left."
+RESTORED = "All of it was restored at the end of the run, in reverse order, and read back."
+FOUND_CLEAN = "An earlier session did not confirm this; the next one found nothing left to restore."
 
 
 def run_rows(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield name and value of each thing to know of a run as a whole."""
+    """Yield the facts about a run as a whole, as (name, value)."""
     header = run.header
     yield "to repeat it", command(header)
     yield "begun", header.started_at
-    for told in resumptions(run):
-        yield "resumed", told
+    for line in resumptions(run):
+        yield "resumed", line
     yield "seed", str(header.seed)
     yield "trials", trials_of(run)
     mixed = "; a median may mix their trials, so repeat the run with one of them"
@@ -28,7 +28,7 @@ def run_rows(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def versions(run: Run) -> tuple[str, ...]:
-    """Return each udpbench that ran trials of a run, in order; without any the one that began."""
+    """Return the udpbench versions that ran trials, in order; without trials the one that began."""
     ran = [session.begin.udpbench for session in run.sessions if session.trials]
     return tuple(dict.fromkeys(ran)) or (run.header.udpbench,)
 
@@ -42,78 +42,87 @@ def trials_of(run: Run) -> str:
 
 
 def resumptions(run: Run) -> Iterator[str]:
-    """Yield for each session after the first when it began, why, and how much it ran."""
-    for before, one in pairwise(run.sessions):
-        trials = "1 trial" if one.trials == 1 else f"{one.trials} trials"
-        cut = f", a torn line of {one.begin.cut_bytes}B was cut off" if one.begin.cut_bytes else ""
-        version = one.begin.udpbench
+    """Yield for each session after the first when it began, why, and how many trials it ran."""
+    for before, session in pairwise(run.sessions):
+        trials = "1 trial" if session.trials == 1 else f"{session.trials} trials"
+        cut = (
+            f", a torn line of {session.begin.cut_bytes}B was cut off"
+            if session.begin.cut_bytes
+            else ""
+        )
+        version = session.begin.udpbench
         by = f", by udpbench {version}" if version != before.begin.udpbench else ""
-        yield f"{one.begin.started_at}, {_stopped(before)}{cut}: {trials}{by}"
+        yield f"{session.begin.started_at}, {_stopped(before)}{cut}: {trials}{by}"
 
 
-def _stopped(session: Session) -> str:
-    """Return what another session came after."""
+def _stopped(session: RunSession) -> str:
+    """Return why a session was followed by another."""
     ending = session.ending
     if ending is None:
         return "after its process died"
     if ending.restore_errors:
-        return "after hosts were not put back"
+        return "after hosts were not restored"
     if ending.status == "failed":
         return f"after it failed ({message(ending.error or {})})"
-    return "after an interrupt" if ending.status == "interrupted" else "for what had failed"
+    return "after an interrupt" if ending.status == "interrupted" else "to repeat failed trials"
 
 
 def restored(run: Run) -> str:
-    """Return whether the hosts were put back as they were, in sentences.
+    """Return in sentences whether the hosts were restored.
 
-    A session begins only on hosts where nothing is left of another one, so one that began answers
-    for those before it.
+    A session begins only on hosts without leftovers, so a session that began clears its
+    predecessors of doubt.
     """
     doubts: list[str] = []
-    told = [PUT_BACK]
+    statements = [RESTORED]
     for session in run.sessions:
         if doubts and _began(session):
-            doubts, told = [], [PUT_BACK, FOUND_CLEAN]
+            doubts, statements = [], [RESTORED, FOUND_CLEAN]
         last = session is run.sessions[-1]
         doubts += _doubts(session, "run" if last else f"session of {session.begin.started_at}")
-    remedy = f"What is left, if anything, is put back by `{_restore(run)}`."
-    return " ".join([*doubts, remedy] if doubts else told)
+    remedy = f"`{_restore(run)}` restores whatever is left."
+    return " ".join([*doubts, remedy] if doubts else statements)
 
 
-def _began(session: Session) -> bool:
+def _began(session: RunSession) -> bool:
     ending = session.ending
     return session.trials > 0 or (ending is not None and ending.status == "complete")
 
 
-def _doubts(session: Session, name: str) -> Iterator[str]:
-    """Yield why nobody knows, or somebody knows better, that a session put everything back."""
+def _doubts(session: RunSession, name: str) -> Iterator[str]:
+    """Yield each reason to doubt that a session restored everything."""
     ending = session.ending
     if ending is None:
-        yield f"The {name} has no end, so nobody knows what was put back."
+        yield f"The {name} did not end, so what was restored is unknown."
         return
     if ending.restore_errors:
         errors = "; ".join(message(error) for error in ending.restore_errors)
-        yield f"Not all of it was put back at the end of the {name}: {errors}."
+        yield f"Not everything was restored at the end of the {name}: {errors}."
     error = ending.error
-    # Runs from before losses were recorded have only the error that ended them.
+    # Older records name no lost agents, only the error that ended the run.
     ended_by = (error,) if error is not None and error.get("kind") == AgentLost.__name__ else ()
     for loss in ending.lost or ended_by:
         yield (
-            f"An agent was lost ({message(loss)}): it puts back by itself what it changed, and "
-            "nobody read that back."
+            f"An agent was lost ({message(loss)}): it restores its own changes, but that was "
+            "not verified."
         )
 
 
 def _restore(run: Run) -> str:
-    """Return what a user types to put back what a run has left."""
+    """Return the command that restores what a run left behind."""
     path = run.header.lab_path
     built_in = any(record.built_in_lab for record in (*run.records, *run.replaced))
     return shlex.join(["udpbench", "restore", *(["--lab", path] if path and not built_in else [])])
 
 
 def command(header: RunHeader) -> str:
-    """Return the command that repeats a run: the same, in the same order, into a new folder."""
+    """Return the command that repeats a run in the same order, into a new folder.
+
+    pytest orders its own tests, so its command gets no seed.
+    """
     words = list(header.command)
+    if words[:1] == ["pytest"]:
+        return shlex.join(words)
     for option in ("--out", "--seed"):
         while option in words:
             place = words.index(option)

@@ -18,6 +18,7 @@ from udpbench.model import (
     Needs,
     Phase,
     PhaseName,
+    Process,
     Receive,
     Role,
     Sample,
@@ -67,6 +68,12 @@ COUNTERS = {
         ),
     ),
 }
+
+MS = 10**6
+READER = Process(20, "python", 500 * MS, "worker")
+NAPI = Process(30, "napi/receive0-1", 300 * MS, "interface", (0,))
+LOAD_MS = 800
+"""What the reader and the NAPI thread need of CPU 0 in the two seconds of a record."""
 
 Moves = Mapping[str, int]
 
@@ -279,6 +286,49 @@ def merged(point: str = "") -> TrialRecord:
     return record(970, 840, of=trial(point, send=Send(gso=50)), workers=workers, moves=moves)
 
 
+def hog(spent_ms: int, *, pinned: bool = True, **changes: object) -> Process:
+    """Return a program that nobody asked for."""
+    plain = Process(77, "hog", spent_ms * MS, "other", (0,) if pinned else ())
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def own(spent_ms: int, pid: int = 10) -> Process:
+    """Return a process of the run that may run anywhere."""
+    return Process(pid, "udpbench", spent_ms * MS, "run")
+
+
+def shared(
+    busy_ms: int, *processes: Process, seconds: int = 2, steal_ms: int = 0, softirq_ms: int = 0
+) -> TrialRecord:
+    """Return a record in which CPU 0 was busy for so long, and CPU 1 with its sender alone."""
+    elapsed_ms = seconds * 1000
+    made = record(
+        moves={
+            "machine": {
+                "cpu.0.idle_ns": (elapsed_ms - busy_ms - steal_ms - softirq_ms) * MS,
+                "cpu.0.iowait_ns": 0,
+                "cpu.0.softirq_ns": softirq_ms * MS,
+                "cpu.0.steal_ns": steal_ms * MS,
+                "cpu.1.idle_ns": (elapsed_ms - 100) * MS,
+            }
+        },
+        workers=(
+            worker("sender", sender_counts(1000, user_ns=60 * MS, system_ns=40 * MS)),
+            worker("receiver", receiver_counts(1000, user_ns=200 * MS, system_ns=300 * MS)),
+        ),
+    )
+    (phase,) = made.phases
+    sender = Process(21, "python", 100 * MS, "worker")
+    told = {"left": (sender,), "right": (READER, NAPI), "machine": processes or (own(0),)}
+    after = {
+        host: replace(
+            one, processes=told[host], clock_ns=phase.before[host].clock_ns + seconds * SECOND_NS
+        )
+        for host, one in phase.after.items()
+    }
+    return replace(made, phases=(replace(phase, after=after),))
+
+
 def series(
     per_second: Sequence[int], of_worker: str = "right.receiver0", field: str = "received_packets"
 ) -> tuple[Sample, ...]:
@@ -295,7 +345,9 @@ def series(
 def failed(kind: str = "WorkerFailed", message: str = "it died", **changes: Any) -> TrialRecord:
     """Return a trial that failed before its measured phase."""
     error = {"kind": kind, "message": message, "host": "right"}
-    status: Literal["failed", "skipped"] = "skipped" if kind == "skipped" else "failed"
+    status: Literal["failed", "skipped"] = (
+        "skipped" if kind in ("skipped", "unavailable") else "failed"
+    )
     return record(phases=(), status=status, error=error, **changes)
 
 

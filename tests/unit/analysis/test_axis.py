@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from analysis import build
-from udpbench.analysis.axis import bound_ns, controller_ns, series_on_one_axis, since_start_ns
-from udpbench.analysis.readings import readings
-from udpbench.model import SECOND_NS, ClockReading, Phase, Sample
+from udpbench.analysis.clock_offsets import (
+    bound_ns,
+    controller_ns,
+    since_start_ns,
+)
+from udpbench.model import SECOND_NS, ClockReading, Phase
 
 HOUR_NS = 3600 * SECOND_NS
 
@@ -50,29 +53,6 @@ def test_large_clocks_keep_every_nanosecond() -> None:
     assert [0, HOUR_NS - 1] == [
         controller_ns(clocks, clock_ns) for clock_ns in (up_ns + 1, up_ns + HOUR_NS + 1)
     ]
-
-
-def test_series_of_both_ends_share_one_axis() -> None:
-    """Samples of one moment on two clocks lie at one time after the common start."""
-    clocks = {
-        "left": (ClockReading(0, 0, 0),),
-        "right": (ClockReading(0, HOUR_NS, 50_000),),
-    }
-    starts = {"left": 1000, "right": 1000 + HOUR_NS}
-    series = (
-        Sample("left.sender0", 1500, {"sent_packets": 9}),
-        Sample("right.receiver0", 1500 + HOUR_NS, {"received_packets": 8}),
-        Sample("right.receiver0", 2500 + HOUR_NS, {"received_packets": 9}),
-    )
-    measured = readings(replace(build.record(), phases=(phase(clocks, starts),), series=series))
-    assert measured is not None
-    assert {
-        "left.sender0": (Sample("left.sender0", 500, {"sent_packets": 9}),),
-        "right.receiver0": (
-            Sample("right.receiver0", 500, {"received_packets": 8}),
-            Sample("right.receiver0", 1500, {"received_packets": 9}),
-        ),
-    } == series_on_one_axis(measured)
 
 
 def test_two_hosts_may_be_apart_by_what_both_may_be_wrong() -> None:

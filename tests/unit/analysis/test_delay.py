@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from udpbench._native import lib
 
 from analysis import build
+from udpbench._native import lib
 from udpbench.analysis import delay
+from udpbench.analysis.checks import clock_checks
 from udpbench.analysis.judge import judge
-from udpbench.analysis.readings import readings
+from udpbench.analysis.readings import readings_of
 from udpbench.model import ClockReading, Histogram, Phase, Result, TrialRecord
 
 TIMES = st.lists(st.integers(0, 2**40 - 2**33), min_size=1, max_size=300)
@@ -74,13 +75,13 @@ def test_times_below_zero_come_first() -> None:
     histogram = Histogram(((7, 40),), 60)
     assert None is delay.percentile_ns(histogram, "50")
     assert 7 == delay.percentile_ns(histogram, "90")
-    assert (None, 7) == (delay.least_ns(histogram), delay.most_ns(histogram))
+    assert (None, 7) == (delay.min_ns(histogram), delay.max_ns(histogram))
 
 
 def test_nothing_is_not_0() -> None:
     """Without a time there is neither a least nor a most, and beyond the range there is no edge."""
-    assert (None, None) == (delay.least_ns(Histogram()), delay.most_ns(Histogram()))
-    assert None is delay.most_ns(Histogram(((5, 1), (delay.LAST, 1))))
+    assert (None, None) == (delay.min_ns(Histogram()), delay.max_ns(Histogram()))
+    assert None is delay.max_ns(Histogram(((5, 1), (delay.LAST, 1))))
 
 
 # --- of a trial ----------------------------------------------------------------------------------
@@ -175,14 +176,14 @@ def test_a_drift_counts_like_a_bound() -> None:
 def test_too_few_delays_carry_no_proof() -> None:
     """Where not even the median is known, clocks that are apart show nothing."""
     assert None is judge(measured({"delay": of([1000] * 19)}, {}, 1)).delay_max_ns
-    found = readings(measured({"delay": of([1000] * 19)}, {}, 1))
+    found = readings_of(measured({"delay": of([1000] * 19)}, {}, 1))
     assert found is not None
-    (finding,) = delay.delay_hidden(found)
-    assert "a 10th of the median delay" == finding.limit
+    (finding,) = clock_checks.delay_hidden(found)
+    assert "1/10 of the median delay" == finding.limit
 
 
 def test_a_reader_without_headers_has_no_delay_and_no_finding() -> None:
     """Nothing was measured, so nothing is hidden."""
-    found = readings(measured({}, {}, 10**6))
+    found = readings_of(measured({}, {}, 10**6))
     assert found is not None
-    assert [] == list(delay.delay_hidden(found))
+    assert [] == list(clock_checks.delay_hidden(found))

@@ -7,14 +7,17 @@ from itertools import combinations
 import pytest
 
 from analysis import build
-from udpbench.analysis.exits import PRECEDENCE, exit_code, worst
-from udpbench.analysis.expect import Answer, Verdict
+from udpbench.analysis.comparisons import Comparison
 from udpbench.analysis.judge import judge
+from udpbench.analysis.verdicts import Answer, Verdict, exit_code
+from udpbench.errors import PRECEDENCE, code_of, worst
 
 GOOD = judge(build.record(1000))
 INVALID = judge(build.record(1000, 999))
 FAILED = judge(build.failed())
 SKIPPED = judge(build.failed("skipped", "needs 8 CPUs"))
+LACKING = judge(build.failed("unavailable", "no such CPU"))
+OTHER = judge(build.failed("unavailable", "no such CPU", of=build.trial(experiment="other")))
 
 
 def verdict(answer: Answer) -> Verdict:
@@ -29,6 +32,11 @@ def verdict(answer: Answer) -> Verdict:
         ([GOOD], [], [], 0),
         ([SKIPPED], ["skipped"], [], 0),
         ([GOOD, SKIPPED], ["yes", "skipped"], [], 0),
+        ([LACKING], ["skipped"], [], 5),
+        ([LACKING, SKIPPED], [], [], 5),
+        ([GOOD, LACKING], ["yes"], [], 0),
+        ([GOOD, OTHER], ["yes"], [], 5),
+        ([], [], [], 0),
         ([GOOD], ["yes", "no"], [], 1),
         ([GOOD], ["yes"], [2], 2),
         ([GOOD], ["yes"], [3], 3),
@@ -48,9 +56,66 @@ def test_a_run_has_the_code_of_its_worst_news(
     assert code == exit_code(results, [verdict(answer) for answer in answers], errors)
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["faster"], 0),
+        (["same", "skipped"], 0),
+        (["faster", "slower"], 1),
+        (["same", "cannot tell"], 5),
+        (["cannot compare"], 5),
+        (["cannot tell", "slower"], 1),
+    ],
+)
+def test_a_worse_point_is_a_no(words: list[str], code: int) -> None:
+    """What cannot be told is 5, as for expectations; skipped points are compared nowhere."""
+    comparisons = [
+        Comparison("a", "b", "delivered_pps", 0.03, word, word == "slower") for word in words
+    ]
+    assert code == exit_code([GOOD], [], [], comparisons)
+
+
+@pytest.mark.parametrize(
+    ("words", "experiment", "code"),
+    [
+        (["faster"], "example", 0),
+        (["faster", "cannot tell"], "example", 5),
+        (["skipped"], "example", 5),
+        (["faster"], "other", 5),
+        ([], "example", 5),
+    ],
+)
+def test_an_invalid_trial_whose_block_was_replaced_is_no_matter(
+    words: list[str], experiment: str, code: int
+) -> None:
+    """If every comparison of its point, of its own experiment, is answered."""
+    point = INVALID.trial.point
+    comparisons = [
+        Comparison("a", point, "delivered_pps", 0.03, word, experiment=experiment) for word in words
+    ]
+    assert code == exit_code([GOOD, INVALID], [], [], comparisons)
+
+
 def test_codes_outrank_each_other_in_one_order() -> None:
     """4, 130, 3, 2, 1, 5; and anything outranks 0."""
     assert (4, 130, 3, 2, 1, 5) == PRECEDENCE
     for first, second in combinations(PRECEDENCE, 2):
         assert first == worst([second, 0, first])
     assert 0 == worst([])
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("InputError", 2),
+        ("HostLacks", 5),
+        ("RestoreError", 4),
+        ("AgentLost", 3),
+        ("StoreError", 3),
+        ("", 3),
+        ("NameOfAnotherVersion", 3),
+    ],
+)
+def test_a_stored_error_has_the_code_of_its_class(kind: str, code: int) -> None:
+    """What a run folder names and this version does not know is a run that failed."""
+    assert code == code_of(kind)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from analysis import build
-from udpbench.analysis.expect import Verdict, evaluate
+from udpbench.analysis.blocks import judged
+from udpbench.analysis.comparisons import compare_points
 from udpbench.analysis.judge import judge
-from udpbench.model import Result, Side
+from udpbench.analysis.verdicts import Verdict, evaluate
+from udpbench.model import Finding, PointPair, Result, Side
 
 POINTS = (build.trial("one"), build.trial("two"))
 
@@ -43,22 +46,39 @@ MERGED = [judge(build.merged("one"))]
 """Lost 120 to 150 packets at a port that nobody had."""
 AT_ONCE = [result("one", 500), result("one", 0, 2)]
 """Both are valid, and one of them has no delivered rate."""
+SHARED = (Finding("struck", "shared", "CPU 0"),)
+STRUCK = [result("one", 500, findings=SHARED), result("one", 600, 2, findings=SHARED)]
+ONE_STRUCK = [result("one", 500), result("one", 600, 2, findings=SHARED)]
+"""Rates of all, or of one of them, are left out; counts and loss hold in each."""
+CLOSED = {"right": {"snmp.Udp.NoPorts": 7}}
 CABLED = [
-    judge(build.record(of=build.trial(point), built_in_lab=False)) for point in ("one", "two")
+    judge(build.lossy(1000, CLOSED, lost, of=build.trial(point), built_in_lab=False))
+    for point, lost in (("one", 0), ("two", 7))
 ]
-"""Hosts of their own, between which nobody counts."""
+"""Hosts of their own, between which nobody counts; seven packets ended there or at no port."""
 
 
 @pytest.mark.parametrize(
     ("results", "text", "answer", "measured"),
     [
-        (TWO, "delivered_pps[two] > delivered_pps[one]", "yes", "800 is > 550"),
-        (TWO, "delivered_pps[one] >= delivered_pps[two]", "no", "550 is not >= 800"),
         (TWO, "unaccounted == 0", "yes", "one: 0 is == 0; two: 0 is == 0"),
         (TWO, "udp_rcvbuf > 0", "yes", "one: 500 is > 0; two: 100 is > 0"),
+        (STRUCK, "delivered_pps[one] > 1", "cannot tell", "struck out: CPU 0: shared"),
+        (STRUCK, "loss_ratio[one] < 0.46", "yes", "0.45 is < 0.46"),
+        (STRUCK, "received_packets[one] >= 500", "yes", "500 is >= 500"),
+        (ONE_STRUCK, "delivered_pps[one] > 1", "yes", "500 is > 1"),
+        (ONE_STRUCK, "loss_ratio[one] < 0.46", "yes", "0.45 is < 0.46"),
         # A count must hold in every trial, not just in the median one.
         (TWO, "lost_packets[two] < 300", "no", "300 is not < 300"),
-        (TWO, "lost_packets[two] < lost_packets[one]", "yes", "100 is < 500"),
+        # Of two points each trial is compared with each, and a pair is told that can be found.
+        (TWO, "lost_packets[two] < lost_packets[one]", "yes",
+         "100 [two #1] is < 500 [one #1]; of 4 pairs, each trial with each"),
+        ([*TWO[:3], result("two", 550, 2)], "lost_packets[two] < lost_packets[one]", "no",
+         "450 [two #2] is not < 400 [one #2]; of 4 pairs, each trial with each"),
+        (TWO[:3], "lost_packets[two] > lost_packets[one]", "no",
+         "100 [two #1] is not > 500 [one #1]; of 2 pairs, each trial with each"),
+        (TWO[1:3], "lost_packets[two] > lost_packets[one]", "no",
+         "100 [two #1] is not > 400 [one #2]"),
         (TWO, "received_packets < sent_packets", "yes", "one: 500 is < 1 000; two: 900 is < 1 000"),
         (TWO, "delivered_pps[one] != 550", "no", "550 is not != 550"),
         (TWO, "loss_ratio[one] <= 0.45", "yes", "0.45 is <= 0.45"),
@@ -91,7 +111,8 @@ CABLED = [
         (AT_ONCE, "delivered_pps[one] > 400", "cannot tell", "nothing to compare"),
         (AT_ONCE, "received_packets[one] < 600", "yes", "500 is < 600"),
         # A stage that cannot be observed, and a run that was killed before a point.
-        (CABLED, "link == 0", "cannot tell", "one: nothing to compare; two: nothing to compare"),
+        (CABLED, "link == 0", "cannot tell", "one: 0 is == 0; two: 0 to 7 may or may not be == 0"),
+        (CABLED, "link[one] == 0", "yes", "0 is == 0"),
         (TWO[:2], "unaccounted == 0", "cannot tell", "one: 0 is == 0; two: nothing to compare"),
         ([], "unaccounted == 0", "cannot tell", "one: nothing to compare; two: nothing to compare"),
     ],
@@ -105,16 +126,81 @@ def test_an_expectation_is_answered(
     assert (Verdict(text, answer, measured),) == evaluate(experiment, results)  # type: ignore[arg-type]
 
 
-def test_a_factor_multiplies_its_metric() -> None:
-    """``2 * delivered_pps[one]`` is 1100 here."""
-    expectation = build.Expectation(
-        "delivered_pps[two] < 2 * delivered_pps[one]",
-        Side(1.0, "delivered_pps", "two"),
-        "<",
-        Side(2.0, "delivered_pps", "one"),
-    )
-    (verdict,) = evaluate(build.experiment(expectation, points=POINTS), TWO)
-    assert ("yes", "800 is < 1 100") == (verdict.answer, verdict.measured)
+def blocks(one: Sequence[int], two: Sequence[int]) -> list[Result]:
+    """Return a trial of each point in each block, by what was received."""
+    return [
+        result(point, received, n)
+        for point, values in (("one", one), ("two", two))
+        for n, received in enumerate(values, 1)
+    ]
+
+
+SEVEN = range(500, 507)
+APART = blocks(SEVEN, [received + 100 for received in SEVEN])
+NOISE = blocks(SEVEN, [600, 400, 650, 380, 505, 620, 390])
+SAME = blocks(SEVEN, SEVEN)
+ONE_INVALID = [*APART, invalid("one", 999, 8), result("two", 400, 8)]
+THIRD_INVALID = [*APART[:4], *APART[7:], *(invalid("one", 999, n) for n in (5, 6, 7))]
+
+
+@pytest.mark.parametrize(
+    ("results", "op", "factor", "answer"),
+    [
+        (APART, ">", 1.0, "yes"),
+        (APART, "<=", 1.0, "no"),
+        (APART, ">", 1.1, "yes"),
+        (APART, ">", 1.3, "no"),
+        (NOISE, ">", 1.0, "cannot tell"),
+        (NOISE, "<", 2.0, "yes"),
+        (SAME, ">=", 1.0, "yes"),
+        (SAME, ">", 1.0, "no"),
+        (APART[:5] + APART[7:12], ">", 1.0, "cannot tell"),
+        (APART[:6] + APART[7:13], ">", 1.0, "yes"),
+        (ONE_INVALID, ">", 1.0, "yes"),
+        (THIRD_INVALID, ">", 1.0, "cannot tell"),
+        ([], ">", 1.0, "cannot tell"),
+        ([*APART, result("one", 0, 8), result("two", 5, 8)], ">", 1.0, "cannot tell"),
+    ],
+)
+def test_two_points_are_compared_by_their_blocks(
+    results: list[Result], op: Any, factor: float, answer: str, golden: Any
+) -> None:
+    """Yes or no only if the interval says so; the medians are shown beside it."""
+    left, right = Side(1.0, "delivered_pps", "two"), Side(factor, "delivered_pps", "one")
+    expectation = build.Expectation("x", left, op, right)
+    (verdict,) = evaluate(build.experiment(expectation, points=POINTS), results)
+    assert answer == verdict.answer
+    golden.check(verdict.measured)
+
+
+def test_losses_of_two_points_are_compared_by_their_difference(golden: Any) -> None:
+    """10 points more of it, though one of them may be 0."""
+    results = blocks([1000] * 7, [900] * 6 + [890])
+    of = build.expectation("loss_ratio[one]", "<", "loss_ratio[two]")
+    (verdict,) = evaluate(build.experiment(of, points=POINTS), results)
+    assert "yes" == verdict.answer
+    golden.check(verdict.measured)
+
+
+def test_expectations_and_comparisons_are_one_family() -> None:
+    """What an expectation of two points says, their comparison says, in the same interval."""
+    pair = PointPair("one", "two", "delivered_pps", 0.03)
+    of = build.expectation("delivered_pps[two]", ">", "delivered_pps[one]")
+    experiment = build.experiment(of, points=POINTS, compare=(pair,))
+    (verdict,) = evaluate(experiment, APART)
+    (comparison,) = compare_points(experiment, APART)
+    assert ("yes", "faster") == (verdict.answer, comparison.verdict)
+    assert 2 == len(judged(experiment, APART))
+    (early,) = evaluate(experiment, APART[:6] + APART[7:13])
+    assert "cannot tell" == early.answer
+
+
+def test_an_expectation_at_every_point_is_compared_with_each_other() -> None:
+    """A point is not compared with itself by blocks."""
+    of = build.expectation("delivered_pps", ">=", "delivered_pps[one]")
+    (verdict,) = evaluate(build.experiment(of, points=POINTS), APART)
+    assert "yes" == verdict.answer
+    assert 1 == len(judged(build.experiment(of, points=POINTS), APART))
 
 
 def test_two_numbers_are_compared_as_they_are() -> None:

@@ -288,8 +288,8 @@ def test_a_failed_path_check_says_where_the_packets_ended() -> None:
     assert [
         "failed: nothing arrived",
         (
-            "path: path check: of 8 packets 0 arrived (udp_no_port 6, unaccounted +2); see "
-            "docs/ledger.md for what helps at that stage"
+            "path: path check: 0 of 8 packets arrived (udp_no_port 6, unaccounted +2); "
+            "docs/ledger.md says what helps at that stage"
         ),
     ] == [str(finding) for finding in judge(record).findings]
 

@@ -6,13 +6,16 @@ import re
 from pathlib import Path
 
 import pytest
+from golden import Golden
 from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import build
-from udpbench.analysis.ledger import BEFORE_SENT, STAGES, make_ledger
-from udpbench.analysis.readings import readings, roles
-from udpbench.analysis.rings import RINGS
+from udpbench.analysis import stages
+from udpbench.analysis.ledger import make_ledger
+from udpbench.analysis.readings import readings_of, roles
+from udpbench.analysis.stages import BEFORE_SENT, STAGES
+from udpbench.drivers import DRIVERS
 from udpbench.model import LEDGER_STAGES, TrialRecord
 
 ROOT = Path(__file__).parents[3]
@@ -20,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 
 def entries(record: TrialRecord) -> dict[str, int | None]:
     """Return the stages that are not 0, and the remainder if there is one."""
-    measured = readings(record)
+    measured = readings_of(record)
     assert measured is not None
     made = make_ledger(measured)
     found = {entry.stage: entry.packets for entry in made.entries if entry.packets != 0}
@@ -154,7 +157,7 @@ def test_attempts_that_the_kernel_refused_are_unsent() -> None:
 def test_a_rate_that_was_not_reached_is_unsent() -> None:
     """Intended is rate × duration, rounded up: a packet at each multiple from the start on."""
     record = build.record(900, of=build.paced(1000, duration_ns=999_500_000))
-    measured = readings(record)
+    measured = readings_of(record)
     assert measured is not None
     assert 1000 == make_ledger(measured).intended_packets
     assert {"unsent": 100} == entries(record)
@@ -235,10 +238,10 @@ def test_each_host_with_its_whole_machine_has_its_own_backlog() -> None:
 
 def test_sources_name_the_interface() -> None:
     """A reader can look the counter up by the name that stands there."""
-    measured = readings(build.record())
+    measured = readings_of(build.record())
     assert measured is not None
     sources = {entry.stage: entry.source for entry in make_ledger(measured).entries}
-    qdisc = "Δ qdisc.send0.drops; of GSO messages sent_packets − Δ qdisc.send0.packets"
+    qdisc = "Δ qdisc.send0.drops; for GSO messages sent_packets − Δ qdisc.send0.packets"
     assert qdisc == sources["tx_qdisc"]
     assert "Δ snmp.Udp.NoPorts" == sources["udp_no_port"]
     assert "min(Δ softnet.*.dropped, Δ link.receive0.rx_dropped)" == sources["rx_backlog"]
@@ -255,7 +258,7 @@ def test_the_ledger_closes_by_definition(sent: int, drops: list[int], received: 
         "left": {"qdisc.send0.drops": drops[0], "link.send0.tx_dropped": drops[1]},
         "right": {"snmp.Udp.NoPorts": drops[2], "snmp.Udp.RcvbufErrors": drops[3]},
     }
-    measured = readings(build.record(sent, received, moves=moves))
+    measured = readings_of(build.record(sent, received, moves=moves))
     assert measured is not None
     made = make_ledger(measured)
     explained = sum(entry.packets or 0 for entry in made.entries)
@@ -264,22 +267,30 @@ def test_the_ledger_closes_by_definition(sent: int, drops: list[int], received: 
 
 
 def test_stages_stand_in_the_packets_order() -> None:
-    """Every name that faults and expectations know is a row of the table, in the same order."""
+    """Every name that losses and expectations know has a row, and every row is of such a name."""
     assert LEDGER_STAGES == tuple(stage.name for stage in STAGES)
+    assert set(LEDGER_STAGES) == set(stages._ROWS)
     assert BEFORE_SENT == LEDGER_STAGES[:2]
 
 
-def test_every_stage_is_explained_in_the_documentation() -> None:
-    """docs/ledger.md has a heading for each known name."""
-    text = (ROOT / "docs" / "ledger.md").read_text()
-    assert [] == [name for name in LEDGER_STAGES if f"`{name}`" not in text]
+def test_the_documentation_has_the_table_of_stages(golden: Golden) -> None:
+    """Row by row, as ``STAGES`` has it; ``noxfile.py messages`` writes it."""
+    page = ROOT / "docs" / "ledger.md"
+    head, title, rest = page.read_text().partition("| stage | what it means |")
+    line, rule, tail = rest.split("\n", 2)
+    rows = "".join(f"| `{s.name}` | {s.means} | {s.source} | {s.helps} |\n" for s in STAGES)
+    table = f"{head}{title}{line}\n{rule}\n{rows}"
+    if golden.rewriting:
+        page.write_text(f"{table}\n{tail.partition(chr(10) * 2)[2]}")
+    assert page.read_text().startswith(f"{table}\n")
 
 
 def test_every_drivers_ring_is_explained_in_the_documentation() -> None:
     """docs/ledger.md names each driver with its counters, patterns written as people do."""
     text = (ROOT / "docs" / "ledger.md").read_text()
     rows = {row.split("`")[1]: row for row in text.splitlines() if row.startswith("| `")}
-    for driver, counters in RINGS.items():
-        for counter in counters:
-            name = re.sub(r"(\[0-9\])+|\*", "N", counter.partition("{interface}.")[2])
+    for driver, row in DRIVERS.items():
+        for counter in row.full_ring:
+            name = counter.partition("{interface}.")[2].replace("[[]", "[")
+            name = re.sub(r"(\[0-9\])+|\*", "N", name)
             assert f"`{name}`" in rows[driver]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from analysis import build
 from udpbench.analysis.ledger import make_ledger
-from udpbench.analysis.readings import readings
+from udpbench.analysis.readings import readings_of
 from udpbench.model import Snapshot, TrialRecord
 
 PORTS = tuple(
@@ -35,7 +35,7 @@ def bridged(record: TrialRecord, moves: Mapping[str, int]) -> TrialRecord:
 
 def link(record: TrialRecord) -> tuple[int | None, int | None, int | None]:
     """Return what the ledger says of the sender's device, the link, and what remains."""
-    measured = readings(record)
+    measured = readings_of(record)
     assert measured is not None
     ledger = make_ledger(measured)
     found = {entry.stage: entry.packets for entry in ledger.entries}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from analysis.build import (
     BASE,
     START_NS,
@@ -21,11 +19,10 @@ from udpbench.analysis.motion import (
     applied,
     cpu_shares,
     intervals,
-    queue_packets,
-    rounds,
+    rounds_of,
     stage_packets,
 )
-from udpbench.analysis.readings import Readings, readings
+from udpbench.analysis.readings import Readings, readings_of
 from udpbench.model import SECOND_NS, Send, Snapshot, TrialRecord
 
 RCVBUF, DELIVERED = "snmp.Udp.RcvbufErrors", "snmp.Udp.InDatagrams"
@@ -47,7 +44,7 @@ def watched(rcvbuf: tuple[int, ...] = (10, 10, 30)) -> TrialRecord:
 
 def measured(of: TrialRecord) -> Readings:
     """Return the readings of the measured phase."""
-    found = readings(of)
+    found = readings_of(of)
     assert found is not None
     return found
 
@@ -61,7 +58,7 @@ def test_what_moved_is_added_to_what_was_before() -> None:
 def test_rounds_begin_before_the_phase_and_end_after_it() -> None:
     """Two rounds in between make four, each with every counter of every host."""
     of = watched()
-    found = rounds(of.phases[0], of.motion)
+    found = rounds_of(of.phases[0], of.motion)
     assert 4 == len(found)
     assert [BASE, BASE + 10, BASE + 10, BASE + 30] == [
         one["right"].counters[RCVBUF] for one in found
@@ -72,7 +69,7 @@ def test_rounds_begin_before_the_phase_and_end_after_it() -> None:
 def test_a_round_that_a_failure_cut_short_is_left_out() -> None:
     """Counters of one host alone are no round."""
     of = watched()
-    found = rounds(of.phases[0], (*of.motion, Snapshot("left", START_NS + 2 * SECOND_NS, {})))
+    found = rounds_of(of.phases[0], (*of.motion, Snapshot("left", START_NS + 2 * SECOND_NS, {})))
     assert 4 == len(found)
 
 
@@ -124,32 +121,6 @@ def test_stages_of_workers_are_not_among_those_of_counters() -> None:
     """No counter tells what was never sent, or what a reader truncated."""
     stages = stage_packets(measured(record()))
     assert set() == {"unsent", "tx_netfilter", "app_truncated"} & set(stages)
-
-
-@pytest.mark.parametrize(
-    ("name", "queue"),
-    [
-        ("ethtool.receive0.rx_queue_0_xdp_packets", 0),
-        ("ethtool.eth3.rx_queue_11_packets", 11),
-        ("ethtool.eth3.rx7_packets", 7),
-        ("ethtool.eth3.rx-3.packets", 3),
-        ("ethtool.eth3.rx-3.rx_packets", 3),
-        ("ethtool.eth3.rx_packets", None),
-        ("ethtool.eth3.tx_queue_0_packets", None),
-        ("ethtool.eth3.rx_queue_0_bytes", None),
-        ("link.rx_queue_0_packets", None),
-    ],
-)
-def test_queues_are_known_by_their_drivers_names(name: str, queue: int | None) -> None:
-    """Every driver that udpbench knows names its queues its own way."""
-    found = queue_packets(Deltas("right", SECOND_NS, {name: 5}, ()))
-    assert ({} if queue is None else {queue: 5}) == found
-
-
-def test_a_packet_with_two_names_is_counted_once() -> None:
-    """Virtio counts what XDP saw among the packets of the queue."""
-    values = {"ethtool.e.rx_queue_0_packets": 9, "ethtool.e.rx_queue_0_xdp_packets": 4}
-    assert {0: 9} == queue_packets(Deltas("right", SECOND_NS, values, ()))
 
 
 def test_a_cpus_share_is_of_its_own_time() -> None:

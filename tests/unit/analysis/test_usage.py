@@ -13,13 +13,20 @@ def processes(role: str, *of: tuple[int | None, int | None, int | None]) -> list
     """Return workers by (pid, CPU time, memory) of their process."""
     counts = build.sender_counts(10) if role == "sender" else build.receiver_counts(10)
     return [
-        build.worker(role, counts, pid=pid, process_cpu_ns=cpu, process_memory_bytes=memory)  # type: ignore[arg-type]
+        build.worker(
+            role,
+            counts,
+            pid=pid,
+            process_cpu_ns=cpu,
+            process_load_ns=2 * 10**9,
+            process_memory_bytes=memory,
+        )  # type: ignore[arg-type]
         for pid, cpu, memory in of
     ]
 
 
 def test_a_process_counts_once() -> None:
-    """Threads share their process; processes add up; over the two seconds between snapshots."""
+    """Threads share their process; processes add up; over two seconds within the load."""
     sending = processes("sender", (5, 10**9, 100), (5, 10**9, 100), (6, 10**9, 50))
     result = judge(build.record(30, workers=[*sending, *processes("receiver", (5, 10**8, 7))]))
     assert (1.0, 150) == (result.send_cpu_load, result.send_memory_bytes)
@@ -32,6 +39,17 @@ def test_what_is_not_known_of_one_is_not_known_of_all() -> None:
     result = judge(build.record(20, workers=[*sending, *processes("receiver", (None, 1, 1))]))
     assert (None, None) == (result.send_cpu_load, result.send_memory_bytes)
     assert (None, None) == (result.receive_cpu_load, result.receive_memory_bytes)
+
+
+def test_a_burst_has_no_load() -> None:
+    """CPU time without a time within the load would be divided by one that has too much in it."""
+    spent = {"pid": 5, "process_cpu_ns": 10**7}
+    workers = (
+        build.worker("sender", build.sender_counts(10), **spent),
+        build.worker("receiver", build.receiver_counts(10), **spent),
+    )
+    result = judge(build.record(10, workers=workers))
+    assert (None, None) == (result.send_cpu_load, result.receive_cpu_load)
 
 
 def logging(**counts: int) -> WorkerStats:

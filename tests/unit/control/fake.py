@@ -7,14 +7,15 @@ written by the records.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from udpbench.control.lab import Reach
-from udpbench.control.run import Outcome, RunOptions, Surroundings, run
-from udpbench.control.waiting import Clock, Interrupt
+from udpbench.control.agents import Reach
+from udpbench.control.host_use import Surroundings
+from udpbench.control.run import Outcome, RunOptions, run
+from udpbench.control.wait import Clock, Interrupt
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.errors import AgentLost, ConnectError, SettingRefused
 from udpbench.model import (
@@ -22,6 +23,7 @@ from udpbench.model import (
     Connect,
     Experiment,
     Facts,
+    Inspection,
     Lab,
     Progress,
     Sample,
@@ -29,9 +31,11 @@ from udpbench.model import (
     TrialRecord,
     WorkerStats,
 )
-from udpbench.protocol import Hello, SampleReply, encode
+from udpbench.protocol import Hello, SampleReply, Taken, encode
 from udpbench.records import Run, RunHeader, RunWriter, read_run
 
+WALL_NS = 10**18
+"""CLOCK_REALTIME less CLOCK_MONOTONIC, of every host."""
 PACKETS = 1000
 """What a fake sender sends in a phase without a count."""
 
@@ -92,8 +96,14 @@ class World:
     """Host → how its link is, from one asking to the next; the last one stays."""
     capabilities: dict[str, bool] = field(default_factory=dict)
     """What every agent may do or has, beside net_admin."""
+    edges: list[str] = field(default_factory=list)
+    """Edges of phases at which processes were asked for."""
     left_behind: tuple[str, ...] = ()
     """Runs that died and whose settings are on the machine still."""
+    held: dict[str, list[Taken]] = field(default_factory=dict)
+    """Host → what it answers to who would take it, one after the other, before it is free."""
+    others: tuple[str, ...] = ()
+    """Who else uses the machine."""
 
     def say(self, word: str) -> None:
         """Note a word and let happen what was planned for it."""
@@ -135,9 +145,10 @@ class FakeAgent:
         self.absences_ns: list[int] = []
         self.notice: Callable[[str], None] = lambda _: None
         self.outlasting: tuple[str, int] | None = None
+        self.uses: list[str] = []
         self.in_force: list[dict[str, Any]] = []
         self.workers: list[dict[str, Any]] = []
-        self.faults: dict[str, int] = {}
+        self.losses: dict[str, int] = {}
         self.state = "none"
         self.phase: dict[str, Any] = {}
         self.snapshots = 0
@@ -150,8 +161,8 @@ class FakeAgent:
         assert deadline_ns > 0
         if verb == "start":
             self.world.say(f"start {self.host} {args['phase']}")
-        elif verb == "send_faults":
-            self.world.say(f"send_faults {self.host} {args['stage']}")
+        elif verb == "send_losses":
+            self.world.say(f"send_losses {self.host} {args['stage']}")
         elif verb == "apply" and not args["settings"]:
             self.world.say(f"apply {self.host} nothing")
         elif verb not in ("sample", "ping"):
@@ -183,9 +194,21 @@ class FakeAgent:
 
     def _hello(self, build: str, **_args: Any) -> Hello:
         netns = self.world.netns.get(self.host, self.pid or 0)
-        left = self.world.left_behind if self.host == "machine" else ()
         capabilities = {"net_admin": True, **self.world.capabilities}
-        return Hello(self.pid or 0, netns, "boot", build, "3.11", capabilities, left_behind=left)
+        return Hello(self.pid or 0, netns, "boot", build, "3.11", capabilities)
+
+    def _take(self, use: str) -> Taken:
+        assert use in ("alone", "shared", "none")
+        self.uses.append(use)
+        left = self.world.left_behind if self.host == "machine" else ()
+        held = self.world.held.get(self.host)
+        return held.pop(0) if held else Taken(left_behind=left)
+
+    def _release(self) -> None:
+        """Be free again."""
+
+    def _others(self) -> tuple[str, ...]:
+        return self.world.others
 
     def _ping(self) -> None:
         self.round_trip_ns = 100_000
@@ -197,6 +220,13 @@ class FakeAgent:
         links = self.world.links.get(self.host, []) if there else []
         link = links.pop(0) if len(links) > 1 else next(iter(links), None)
         return replace(found, link=link)
+
+    def _inspect(self, interface: str) -> Inspection:
+        assert interface is not None
+        clock_ns = self.world.clock.now_ns()
+        return Inspection(
+            clock_ns, clock_ns + WALL_NS, *(None for _ in fields(Inspection)[2:-2]), *({}, ())
+        )
 
     def _apply(self, settings: list[dict[str, Any]], dry_run: bool) -> list[dict[str, Any]]:
         if dry_run:
@@ -221,22 +251,24 @@ class FakeAgent:
     def _verify(self) -> list[Any]:
         return encode(self.world.altered.get(self.host, []))
 
-    def _prepare(self, interface: str, workers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        assert interface in ("send0", "receive0")
+    def _prepare(
+        self, interface: str, workers: list[dict[str, Any]], routed: list[str] | None
+    ) -> list[dict[str, Any]]:
+        assert (interface in ("send0", "receive0"), routed) == (True, None)
         self.workers, self.state = workers, "ready"
         common = {"pid": 5, "cpu": None, "socket_inodes": (7,), "buffer_bytes": 425984}
         return [{"worker": f"{self.host}.w{n}", **common} for n, _ in enumerate(workers)]
 
-    def _expect_faults(self, interface: str, role: str, faults: list[dict[str, Any]]) -> None:
+    def _expect_losses(self, interface: str, role: str, losses: list[dict[str, Any]]) -> None:
         assert (role, interface) in (("sender", "send0"), ("receiver", "receive0"))
-        self.faults = {one["stage"]: one["packets"] for one in faults}
+        self.losses = {one["stage"]: one["packets"] for one in losses}
 
-    def _send_faults(self, stage: str) -> WorkerStats:
-        sent = dict.fromkeys(("attempted_packets", "sent_packets"), self.faults[stage])
-        return WorkerStats(f"{self.host}.fault_{stage}", "sender", None, sent)
+    def _send_losses(self, stage: str) -> WorkerStats:
+        sent = dict.fromkeys(("attempted_packets", "sent_packets"), self.losses[stage])
+        return WorkerStats(f"{self.host}.loss_{stage}", "sender", None, sent)
 
-    def _take_faults(self) -> list[WorkerStats]:
-        return [WorkerStats(f"{self.host}.fault_{s}", "receiver", None, {}) for s in self.faults]
+    def _take_losses(self) -> list[WorkerStats]:
+        return [WorkerStats(f"{self.host}.loss_{s}", "receiver", None, {}) for s in self.losses]
 
     def _start(self, **phase: Any) -> None:
         assert self.state in ("ready", "done"), f"start while {self.state}"
@@ -282,8 +314,13 @@ class FakeAgent:
             queued_bytes=queued if role == "receiver" else None,
         )
 
-    def _snapshot(self, interface: str) -> Snapshot:
+    def _snapshot(
+        self, interface: str, edge: str | None = None, controller: int | None = None
+    ) -> Snapshot:
         assert interface in ("send0", "receive0", "")
+        assert controller is None, "it is on another machine, by its boot id"
+        if edge is not None:
+            self.world.edges.append(f"{edge} {self.host}")
         self.snapshots += 1
         steps = self.world.drop_counters if self.host == "receiver" else {}
         counters = {name: step * self.snapshots for name, step in steps.items()}

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from control.fake import World, only
-from udpbench.control import channel as channel_module
-from udpbench.control.channel import Channel, Pipes
+from udpbench.control import connection as channel_module
+from udpbench.control.connection import Channel, Pipes
 from udpbench.errors import AgentLost, ConnectError, DeadlineExceeded
 from udpbench.model import SECOND_NS
 from udpbench.protocol import read_line, write_line
@@ -149,7 +149,7 @@ def test_what_was_not_answered_is_asked_again_by_its_number(scene: Scene) -> Non
     assert (["once"], ["run"], True) == (found, scene.way.asked, scene.first.released)
     (absence_ns,) = scene.channel.absences_ns
     assert [
-        "the connection was lost; trying for 1min to make it anew",
+        "connection lost; reconnecting for up to 1min",
         f"the connection is back after {absence_ns / SECOND_NS:.1f}s",
     ] == scene.notices
     thread, found = scene.ask("more")
@@ -240,7 +240,7 @@ def test_an_attempt_that_does_not_end_is_not_waited_for(
     scene.first.hear()
     scene.first.cut()
     thread.join(LIMIT_NS / SECOND_NS)
-    assert ["the agent is lost at echo: its connection was not made anew within 100ms"] == found
+    assert ["the agent is lost at echo: it could not be reached again within 100ms"] == found
     over.set()
     scene.channel._threads[0].join()
     assert (True, True) == (second.killed, second.released)
@@ -321,7 +321,7 @@ def test_a_trial_notes_that_a_connection_was_lost(tmp_path: Path) -> None:
             "note",
             (
                 "receiver: the connection was lost and came back (2.1s); "
-                "its workers ran on, and no sample is missing"
+                "its workers continued, and no sample is missing"
             ),
         )
     ] == [(one.severity, str(one)) for one in record.findings]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from control.fake import World, experiment, header
-from udpbench.control.lab import Reach
-from udpbench.control.run import RunOptions, Surroundings, run
+from udpbench.control.agents import Reach
+from udpbench.control.host_use import Surroundings
+from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_lab
 from udpbench.errors import SettingRefused
 from udpbench.model import Experiment

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from analysis.build import facts
+from golden import Golden
 
 from control.fake import FakeAgent, World, lab
-from udpbench.control.lab import Reach, started
-from udpbench.control.remote import Remote
+from udpbench.control.agent_client import AgentClient
+from udpbench.control.agents import Agents, Reach
+from udpbench.control.host_use import Surroundings, Terms, taken
 from udpbench.errors import AgentError, ConnectError, HelloRefused, NotPermitted, SafetyError
 from udpbench.model import Connect, Lab
-from udpbench.protocol import Hello
+from udpbench.protocol import encode
 
 
 def far(**ssh: str) -> Lab:
@@ -26,6 +32,15 @@ def far(**ssh: str) -> Lab:
     return replace(here, senders=senders, receivers=receivers)
 
 
+@contextmanager
+def started(lab: Lab, world: World, open_ssh: Callable[..., FakeAgent]) -> Iterator[Agents]:
+    """Yield the agents of a lab whose hosts are reached by a way of the test."""
+    reach = Reach({"ssh": open_ssh, "namespace": world.open}, world.open)
+    around = Surroundings(reach, world.clock, world.interrupt)
+    with taken([lab], "run", 10**9, around, Terms()) as (_, agents):
+        yield agents
+
+
 def test_hosts_of_their_own_have_both_scopes_and_no_machine_agent() -> None:
     """Each way is handed how its host is reached, and nobody else is started."""
     world = World()
@@ -35,13 +50,22 @@ def test_hosts_of_their_own_have_both_scopes_and_no_machine_agent() -> None:
         reached.append(connect)
         return world.open(host)
 
-    with started(
-        far(sender="bench@left"), "run", 10**9, Reach({"ssh": by_ssh}, world.open)
-    ) as all_:
+    with started(far(sender="bench@left"), world, by_ssh) as all_:
         scopes = {one.name: one.scopes for one in all_.everyone}
     both = ("namespace", "machine")
     assert {"sender": both, "receiver": both} == scopes
     assert ["bench@left", "receiver"] == [one.ssh for one in reached]
+
+
+def test_a_sender_knows_which_networks_may_lie_behind_a_gateway() -> None:
+    """None where a receiver names its own addresses, and the lab no route; else any."""
+    world, written = World(), far()
+    named = tuple(replace(one, addresses=(), existing=True) for one in written.receivers)
+    found = []
+    for one in (written, replace(written, receivers=named)):
+        with started(one, world, world.open) as agents:
+            found.append(agents.senders[0].routed)
+    assert [None, ()] == found
 
 
 def test_every_host_that_is_not_reached_is_told_at_once() -> None:
@@ -51,69 +75,69 @@ def test_every_host_that_is_not_reached_is_told_at_once() -> None:
     world.raises("open receiver", ConnectError("its host key is unknown", "receiver"))
     with (
         pytest.raises(ConnectError) as caught,
-        started(far(), "run", 10**9, Reach({"ssh": world.open}, world.open)),
+        started(far(), world, world.open),
     ):
         pass
     expected = "sender: no answer\nreceiver: its host key is unknown"
     assert (expected, ["open sender", "open receiver"]) == (str(caught.value), world.words)
 
 
-def test_who_may_make_no_lab_is_told_once() -> None:
+def test_who_may_make_no_lab_is_told_once(golden: Golden) -> None:
     """It is of the machine, and no other host is tried."""
     world = World()
     world.raises("open sender", NotPermitted("needs root"))
     with (
-        pytest.raises(NotPermitted, match=r"^needs root$"),
-        started(lab(), "run", 10**9, Reach({"namespace": world.open}, world.open)),
+        golden.raises(NotPermitted),
+        started(lab(), world, world.open),
     ):
         pass
-    assert ["open sender"] == world.words
+    assert ["open sender", "end machine"] == world.words[3:]
 
 
-def test_every_agent_that_refuses_is_told_at_once() -> None:
+def test_every_agent_that_refuses_is_told_at_once(golden: Golden) -> None:
     """Both builds are named, and both agents are ended."""
     world = World()
     world.raises("hello sender", HelloRefused("build 1", "sender"))
     world.raises("hello receiver", HelloRefused("build 2", "receiver"))
     with (
-        pytest.raises(HelloRefused, match=r"^sender: build 1\nreceiver: build 2$"),
-        started(far(), "run", 10**9, Reach({"ssh": world.open}, world.open)),
+        golden.raises(HelloRefused),
+        started(far(), world, world.open),
     ):
         pass
     assert ["end sender", "end receiver"] == world.words[-2:]
 
 
-def test_two_hosts_that_are_one_are_told_so() -> None:
-    """The holder of the namespace is this very run, so nobody is asked to wait for its end."""
-    world = World()
-    held = "the namespace is held by run now-7 (pid 8); let that run end first"
-    world.raises("hello receiver", HelloRefused(held, "receiver"))
-    with (
-        pytest.raises(SafetyError, match=r"^receiver: shares its network namespace with another"),
-        started(far(), "now-7", 10**9, Reach({"ssh": world.open}, world.open)),
-    ):
+@pytest.mark.parametrize("names", [("sender", "receiver"), ("sender", "sender2")])
+def test_two_hosts_that_are_one_are_told_so(names: tuple[str, str], golden: Golden) -> None:
+    """Whatever they do, and before the first is taken."""
+    here = far()
+    lab_ = replace(here, senders=(*here.senders, replace(here.senders[0], name="sender2")))
+    world = World(netns=dict.fromkeys(names, 7))
+    with golden.raises(SafetyError), started(lab_, world, world.open):
         pass
+    assert not [word for word in world.words if word.startswith("take")]
 
 
-def test_a_namespace_that_another_run_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run that holds it is named."""
-    world = World()
-    held = Hello(1, 2, "boot", "b", "3.11", {}, held_by="20261121T080000-17")
-    world.hooks["open machine"] = lambda: setattr(
-        world.agents["sender"], "_hello", lambda **_: held
-    )
-    with (
-        pytest.raises(HelloRefused, match="held by run 20261121T080000-17; let that run end"),
-        started(lab(), "run", 10**9, Reach({"namespace": world.open}, world.open)),
-    ):
-        pass
-
-
-def test_a_reply_that_does_not_fit_is_an_agent_error() -> None:
+def test_a_reply_that_does_not_fit_is_an_agent_error(golden: Golden) -> None:
     """It names verb and key, and no traceback of a decoder reaches anybody."""
     world = World()
     agent = world.open("left")
     odd = {"host": "left", "shoe_size": 43}
     agent._facts = lambda **_: odd  # type: ignore[method-assign,assignment,return-value]
-    with pytest.raises(AgentError, match=r"facts: the reply does not fit: .*shoe_size"):
-        Remote(agent, "sender", "send0", ("namespace",)).facts()
+    with golden.raises(AgentError):
+        AgentClient(agent, "sender", "send0", ("namespace",)).facts()
+
+
+@pytest.mark.parametrize(
+    "odd", [{"addresses": ("10.0.0.1; x/24",)}, {"queue_irqs": {"x": 1}}, {"siblings": {"": (0,)}}]
+)
+def test_facts_that_are_no_addresses_or_numbers_are_an_agent_error(
+    odd: dict[str, Any], golden: Golden
+) -> None:
+    """All that is planned is worked out from them."""
+    world = World()
+    agent = world.open("left")
+    told = encode(replace(facts("left", "send0", "10.0.0.1"), **odd))
+    agent._facts = lambda **_: told  # type: ignore[method-assign,assignment,return-value]
+    with golden.raises(AgentError):
+        AgentClient(agent, "sender", "send0", ("namespace",)).facts()

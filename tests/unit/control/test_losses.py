@@ -8,37 +8,37 @@ from control.fake import PACKETS, World, only
 from udpbench.analysis.judge import judge
 from udpbench.errors import AgentError
 
-FAULTS = {"udp_no_port": 3, "udp_memory": 2}
+LOSSES = {"udp_no_port": 3, "udp_memory": 2}
 
 
 def said(world: World) -> list[str]:
-    """Return what was said from the first word of faults on, but for what is of no concern."""
-    first = next(n for n, word in enumerate(world.words) if "faults" in word)
-    aside = ("snapshot", "verify", "restore", "end", "hello", "facts")
+    """Return what was said from the first word of losses on, but for what is of no concern."""
+    first = next(n for n, word in enumerate(world.words) if "losses" in word)
+    aside = ("snapshot", "verify", "restore", "end", "hello", "others", "facts")
     return [word for word in world.words[first:] if not word.startswith(aside)]
 
 
-def test_faults_are_sent_before_the_traffic_and_read_after_it(tmp_path: Path) -> None:
+def test_losses_are_sent_before_the_traffic_and_read_after_it(tmp_path: Path) -> None:
     """Somebody waits for them before they are sent; the machine is changed for one stage's packets alone."""
     world = World()
-    record = only(tmp_path, world, faults=FAULTS, warmup="0s")
+    record = only(tmp_path, world, losses=LOSSES, warmup="0s")
     assert "done" == record.status, record.error
     assert [
-        "expect_faults receiver",
-        "expect_faults sender",
-        "send_faults sender udp_no_port",
+        "expect_losses receiver",
+        "expect_losses sender",
+        "send_losses sender udp_no_port",
         "apply machine",
-        "send_faults sender udp_memory",
+        "send_losses sender udp_memory",
         "apply machine nothing",
         "start receiver measured",
         "start sender measured",
         "stop receiver",
-        "take_faults receiver",
+        "take_losses receiver",
         "close receiver",
         "close sender",
     ] == said(world)
-    assert ["sender.fault_udp_no_port", "sender.fault_udp_memory"] == [
-        one.worker for one in record.phases[-1].faults if one.role == "sender"
+    assert ["sender.loss_udp_no_port", "sender.loss_udp_memory"] == [
+        one.worker for one in record.phases[-1].losses if one.role == "sender"
     ]
     assert PACKETS + 5 == judge(record).intended_packets
 
@@ -46,20 +46,20 @@ def test_faults_are_sent_before_the_traffic_and_read_after_it(tmp_path: Path) ->
 def test_the_machine_is_put_back_where_sending_failed(tmp_path: Path) -> None:
     """Whatever happened meanwhile, and the trial failed."""
     world = World()
-    world.raises("send_faults sender udp_memory", AgentError("no", "sender"))
-    record = only(tmp_path, world, faults=FAULTS, warmup="0s")
+    world.raises("send_losses sender udp_memory", AgentError("no", "sender"))
+    record = only(tmp_path, world, losses=LOSSES, warmup="0s")
     assert record.error is not None
     assert ("failed", "AgentError") == (record.status, record.error["kind"])
-    at = world.words.index("send_faults sender udp_memory")
+    at = world.words.index("send_losses sender udp_memory")
     assert "apply machine nothing" == world.words[at + 1]
 
 
 def test_a_machine_that_nobody_may_change_skips_the_trial(tmp_path: Path) -> None:
     """With the setting and the machine's own words."""
     world = World(refusing="sysctl")
-    record = only(tmp_path, world, faults=FAULTS)
+    record = only(tmp_path, world, losses=LOSSES)
     assert record.error is not None
-    assert ("skipped", "faults.udp_memory: not here") == (
+    assert ("skipped", "losses.udp_memory: not here") == (
         record.status,
         record.error["message"],
     )

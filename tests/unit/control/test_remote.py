@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from udpbench.control.remote import LIMIT_NS, Remote
+from udpbench.control.agent_client import AgentClient
 from udpbench.errors import AgentLost, ConnectError
 from udpbench.model import SECOND_NS
+from udpbench.protocol import VERBS
 
 SNAPSHOT = {"host": "left", "clock_ns": 1, "counters": {}}
 HELLO = {
@@ -44,7 +46,7 @@ class Noting:
         """Answer."""
         self.limits[verb] = deadline_ns
         self.said[verb] = args
-        return {"hello": HELLO, "snapshot": SNAPSHOT}.get(verb)
+        return {"hello": HELLO, "take": {}, "snapshot": SNAPSHOT}.get(verb)
 
     def ping(self) -> None:
         """Renew nothing."""
@@ -62,8 +64,8 @@ class Noting:
     ("pid", "lease_ns", "expected_ns"),
     [
         (None, 60 * SECOND_NS, 60 * SECOND_NS),
-        (None, SECOND_NS, LIMIT_NS["snapshot"]),
-        (5, 60 * SECOND_NS, LIMIT_NS["snapshot"]),
+        (None, SECOND_NS, VERBS["snapshot"].limit_s * SECOND_NS),
+        (5, 60 * SECOND_NS, VERBS["snapshot"].limit_s * SECOND_NS),
     ],
 )
 def test_a_silent_connection_is_waited_for_as_long_as_the_lease(
@@ -71,19 +73,35 @@ def test_a_silent_connection_is_waited_for_as_long_as_the_lease(
 ) -> None:
     """Over a connection; an agent of this machine that is silent hangs."""
     channel = Noting(pid)
-    remote = Remote(channel, "sender", "eth3", ("namespace",))
+    remote = AgentClient(channel, "sender", "eth3", ("namespace",))
     remote.hello("run", lease_ns)
     remote.snapshot()
     remote.stop()
     assert expected_ns == channel.limits["snapshot"]
-    assert LIMIT_NS["stop"] == channel.limits["stop"]
+    assert VERBS["stop"].limit_s * SECOND_NS == channel.limits["stop"]
+
+
+def test_an_agent_of_this_machine_is_told_who_controls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its boot id: over SSH it cannot see whose process asked for it."""
+    told = []
+    for boot_id in ("another", HELLO["boot_id"]):
+        monkeypatch.setattr("udpbench.control.agent_client._boot_id", lambda known=boot_id: known)
+        channel = Noting(None)
+        remote = AgentClient(channel, "sender", "eth3", ("namespace",))
+        remote.hello("run", SECOND_NS)
+        remote.snapshot("begin")
+        told.append((channel.said["snapshot"]["edge"], channel.said["snapshot"]["controller"]))
+    assert [("begin", None), ("begin", os.getpid())] == told
 
 
 @pytest.mark.parametrize(("pid", "expected"), [(None, ("run", SECOND_NS)), (5, None)])
 def test_an_agent_behind_a_connection_outlasts_it(
     pid: int | None, expected: tuple[str, int] | None
 ) -> None:
-    """One of this machine ends with its pipes."""
+    """Once it is taken; one of this machine ends with its pipes."""
     channel = Noting(pid)
-    Remote(channel, "sender", "eth3", ("namespace",)).hello("run", SECOND_NS)
+    remote = AgentClient(channel, "sender", "eth3", ("namespace",))
+    remote.hello("run", SECOND_NS)
+    assert channel.outlasting is None
+    remote.take("alone")
     assert (expected, pid is None) == (channel.outlasting, channel.said["hello"]["returns"])

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from control.fake import FakeAgent, World, experiment, go, header, lab
+from udpbench.control.host_changes import compared
 from udpbench.control.run import Outcome, RunOptions, run
-from udpbench.control.same_hosts import compared
-from udpbench.control.schedule import fixed_sweep, remaining
+from udpbench.control.schedule import remaining, trial_order
 from udpbench.errors import AgentLost, WorkerFailed
-from udpbench.model import Change, Experiment, Facts, Setting, TrialRecord
+from udpbench.model import Change, Experiment, Facts, Finding, Setting, TrialRecord
 from udpbench.records import Begin, Run, RunWriter, read_run
 
 THREE = {"repetitions": 3}
@@ -76,7 +76,7 @@ def test_progress_counts_what_is_done_already(tmp_path: Path) -> None:
 def test_the_order_is_the_one_that_the_run_began_with(tmp_path: Path) -> None:
     """Over both sessions the trials came in the order of the seed."""
     of = experiment(sweep={"send.batch": [1, 2, 3, 4]}, repetitions=2)
-    whole = [trial.name for trial in fixed_sweep([of], 1)]
+    whole = [trial.name for trial in trial_order([of], 1)]
     _, first = go(World(), tmp_path / "first", of)
     killed(tmp_path / "run", first.records[:3], of)
     _, now = again(World(), tmp_path / "run", of)
@@ -188,10 +188,10 @@ def facts_as(world: World, **changes: object) -> None:
     ("was", "now", "said"),
     [
         ({}, {"kernel": "6.19"}, "kernel: 6.18 → 6.19"),
-        ({}, {"cpus": (0,)}, "cpus: 0 1 → 0"),
+        ({}, {"cpus": (0,)}, "cpus: 0, 1 → 0"),
         ({"cpu_model": "A"}, {"cpu_model": "B"}, "cpu_model: A → B"),
         ({"driver": "mlx5"}, {"driver": "ice"}, "driver: mlx5 → ice"),
-        ({"siblings": {"0": (0,)}}, {"siblings": {"0": (0, 1)}}, "siblings: 0: 0 → 0: 0 1"),
+        ({"siblings": {"0": (0,)}}, {"siblings": {"0": (0, 1)}}, "siblings: 0: 0 → 0: 0, 1"),
         (
             {"environment": {"mitigations": "on"}},
             {"environment": {"mitigations": "off"}},
@@ -200,7 +200,7 @@ def facts_as(world: World, **changes: object) -> None:
         (
             {"capabilities": {"real_time": True}},
             {"capabilities": {"real_time": False}},
-            "real_time: yes → no",
+            "real_time: true → false",
         ),
     ],
 )
@@ -217,7 +217,7 @@ def test_another_host_is_refused_before_anything_is_changed(
     facts_as(world, **now)
     outcome, after = again(world, tmp_path / "run", of)
     assert (3, "HostChanged") == (outcome.exit_code, type(outcome.error).__name__)
-    text = f"sender: {said}; receiver: {said}; make it what it was, or begin a new run"
+    text = f"sender: {said}; receiver: {said}; undo the change, or begin a new run"
     assert f"not the host that this run began on: {text}" == str(outcome.error)
     assert not any(word.startswith("apply") for word in world.words)
     assert first.records[:1] == after.records
@@ -246,14 +246,16 @@ def test_an_environment_that_is_another_for_the_same_point_is_a_finding(tmp_path
     facts_as(world, environment={"governor": "powersave", "turbo": "on"})
     _, now = again(world, tmp_path / "run", of)
     told = (
-        "environment is another one than before the run was resumed "
-        "(governor: performance → powersave); as in one#1; make it the same, or begin a new run"
+        "the environment differs from before the run was resumed "
+        "(governor: performance → powersave); as in one#1; restore it, or begin a new run"
     )
     assert [
         [],
         [f"sender: {told}", f"receiver: {told}"],
         [f"sender: {told}", f"receiver: {told}"],
-    ] == [[str(one) for one in record.findings if "another" in one.what] for record in now.records]
+    ] == [
+        [str(one) for one in record.findings if "environment" in one.what] for record in now.records
+    ]
 
 
 def test_a_sysctl_that_a_reboot_took_back_is_a_finding(tmp_path: Path) -> None:
@@ -285,3 +287,30 @@ def test_a_point_that_was_not_run_before_is_compared_with_nothing(tmp_path: Path
         compared(bad, [record]),
         compared(record, ()),
     )
+
+
+def test_an_invalid_trial_stays_and_a_block_is_added(tmp_path: Path) -> None:
+    """Seven blocks are stored and one is invalid: the eighth is run, and no other."""
+    pair = {"a": "batch=1", "b": "batch=2", "metric": "received_packets"}
+    of = experiment(sweep={"send.batch": [1, 2]}, compare=pair)
+    _, first = go(World(), tmp_path / "first", of)
+    assert 14 == len(first.records)
+    spoilt = replace(first.records[3], findings=(Finding("invalid", "too slow"),))
+    records = [*first.records[:3], spoilt, *first.records[4:]]
+    left = remaining([of], 1, records)
+    assert [8, 8] == [trial.repetition for trial in left]
+    killed(tmp_path / "run", records, of)
+    world = World()
+    _, now = again(world, tmp_path / "run", of)
+    assert (2, 16) == (measured(world), len(now.records))
+    assert spoilt == now.records[3]
+    assert [] == remaining([of], 1, now.records)
+    steps = [one for one in world.progress if one.event == "trial"]
+    assert [(15, 16), (16, 16)] == [(one.index, one.total) for one in steps]
+
+
+def test_a_killed_run_has_at_least_the_first_look_before_it(tmp_path: Path) -> None:
+    """Of three blocks the four to seven are missing; what follows depends on them."""
+    of = experiment(sweep={"send.batch": [1, 2]}, compare={"a": "batch=1", "b": "batch=2"})
+    _, first = go(World(), tmp_path / "first", of)
+    assert 8 == len(remaining([of], 1, first.records[:6]))

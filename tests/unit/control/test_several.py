@@ -69,7 +69,7 @@ class Member(FakeAgent):
         queued = 0 if role == "receiver" else None
         return replace(reply, stats=(stats,), samples=samples, queued_bytes=queued)
 
-    def _snapshot(self, interface: str) -> Snapshot:
+    def _snapshot(self, interface: str, **_args: Any) -> Snapshot:
         assert (interface == "bridge0") == (self.host == "bridge")
         return Snapshot(self.host, self.world.clock.now_ns(), {})
 
@@ -111,8 +111,8 @@ def test_the_bridge_comes_before_the_hosts_and_is_undone_after_them(tmp_path: Pa
         for phase in ("path", "measured")
     ]
     assert [
-        *(f"open {name}" for name in everyone),
-        *(f"hello {name}" for name in everyone),
+        *(f"{word} machine" for word in ("open", "hello", "take")),
+        *(f"{word} {name}" for word in ("open", "hello", "take") for name in everyone[:-1]),
         *(f"facts {name}" for name in hosts),
         "apply machine nothing",
         "apply bridge",
@@ -125,6 +125,7 @@ def test_the_bridge_comes_before_the_hosts_and_is_undone_after_them(tmp_path: Pa
         *phases[1],
         *(f"verify {name}" for name in ("bridge", *working)),
         *(f"facts {name}" for name in hosts),
+        "others machine",
         *(f"close {name}" for name in working),
         *(f"restore {name}" for name in everyone),
         *(f"end {name}" for name in everyone),
@@ -171,7 +172,7 @@ def test_a_receiver_that_no_packet_reaches_is_named(tmp_path: Path) -> None:
     record = go(world, tmp_path, "two-receivers")[1].records[0]
     assert {
         "kind": "PathError",
-        "message": "no packet of the path check arrived at r2; mend the path, or write "
+        "message": "no packet of the path check arrived at r2; fix the path, or write "
         "`path_check: explained` if packets are meant to be dropped",
         "host": "",
     } == record.error

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from golden import Golden
 
 from control.fake import World, experiment, facts, go, header, lab, only
-from udpbench.control.configured import altered, refused, rounded
-from udpbench.control.run import RunOptions, mend, run
+from udpbench.control.run import RunOptions, restore_lab, run
+from udpbench.control.setting_findings import altered, refused, rounded
 from udpbench.errors import (
     AgentError,
     AgentLost,
@@ -20,18 +21,23 @@ from udpbench.errors import (
     SafetyError,
     SettingRefused,
     UdpbenchError,
+    Unseen,
     WorkerFailed,
 )
 from udpbench.model import Change, Progress, Setting
 from udpbench.records import RunWriter, read_run
+from udpbench.report.summary import ending_code
 
 BEGIN = [
+    "open machine",
+    "hello machine",
+    "take machine",
     "open sender",
     "open receiver",
-    "open machine",
     "hello sender",
     "hello receiver",
-    "hello machine",
+    "take sender",
+    "take receiver",
 ]
 SNAPSHOTS = ["snapshot sender", "snapshot receiver", "snapshot machine"]
 SET_UP = [
@@ -54,10 +60,10 @@ MEASURED = [
     "stop receiver",
     *SNAPSHOTS,
 ]
-VERIFY = ["verify receiver", "verify sender", "facts sender", "facts receiver"]
+VERIFY = ["verify receiver", "verify sender", "facts sender", "facts receiver", "others machine"]
 CLOSE = ["close receiver", "close sender"]
 TRIAL = [*SET_UP, *PATH, *WARMUP, *MEASURED, *VERIFY, *CLOSE]
-CLEAN_UP = ["close sender", "close receiver"]
+CLEAN_UP = ["others machine", "close sender", "close receiver"]
 RESTORE = ["restore sender", "restore receiver", "restore machine"]
 END = ["end sender", "end receiver", "end machine"]
 
@@ -67,12 +73,15 @@ def test_a_good_trial_takes_every_step_in_order(tmp_path: Path) -> None:
     world = World()
     outcome, run = go(world, tmp_path)
     assert [
+        "open machine",
+        "hello machine",
+        "take machine",
         "open sender",
         "open receiver",
-        "open machine",
         "hello sender",
         "hello receiver",
-        "hello machine",
+        "take sender",
+        "take receiver",
         "facts sender",
         "facts receiver",
         "apply machine nothing",
@@ -113,6 +122,7 @@ def test_a_good_trial_takes_every_step_in_order(tmp_path: Path) -> None:
         "verify sender",
         "facts sender",
         "facts receiver",
+        "others machine",
         "close receiver",
         "close sender",
         "restore sender",
@@ -141,6 +151,7 @@ def test_a_good_record_holds_what_was_seen(tmp_path: Path) -> None:
     assert {"sender.sender0", "receiver.receiver0"} == {one.worker for one in record.series}
     assert [
         "facts",
+        "offers",
         "apply",
         "facts again",
         "link",
@@ -172,7 +183,7 @@ def test_a_link_that_comes_up_late_is_waited_for(tmp_path: Path) -> None:
         (
             "no carrier",
             "DeadlineExceeded",
-            "waited 10s in vain until receive0 had a carrier (see the cable)",
+            "timed out after 10s: receive0 still without a carrier (see the cable)",
         ),
         ("down", "HostError", "receive0 is down, although it was taken up: see who took it down"),
     ],
@@ -396,7 +407,7 @@ def test_an_interrupt_restores_and_ends_with_130(tmp_path: Path, word: str) -> N
     world.hooks[word] = world.interrupt.note
     outcome, run = go(world, tmp_path)
     # Every trial is cleaned up, also one that was interrupted before its first step.
-    assert [*CLEAN_UP, *RESTORE, *END] == world.words[-8:]
+    assert [*CLEAN_UP, *RESTORE, *END] == world.words[-9:]
     assert (130, 0, True) == (outcome.exit_code, outcome.records, outcome.interrupted)
     assert run.ending is not None
     assert "interrupted" == run.ending.status
@@ -458,33 +469,82 @@ def test_what_a_dead_run_left_refuses_the_next(tmp_path: Path) -> None:
     assert not [word for word in world.words if word.startswith(("apply", "start"))]
 
 
-def test_what_a_kernel_lacks_refuses_the_run(tmp_path: Path) -> None:
-    """Everything that any trial needs is told at once, before anything is changed or sent."""
+def test_a_run_of_which_kernels_leave_nothing_ends_before_its_first_trial(tmp_path: Path) -> None:
+    """Everything that any trial lacks is told at once, before anything is changed or sent."""
     world = World(capabilities={"udp_gso": False, "udp_gro": False})
-    outcome, _ = go(world, tmp_path, experiment(send={"gso": 8}, receive={"gro": True}))
+    elsewhere = experiment("two", needs={"lab": False})
+    outcome, run = go(
+        world, tmp_path, experiment(send={"gso": 8}, receive={"gro": True}), elsewhere
+    )
     assert (
-        "sender: send.gso: this kernel has no segmentation of UDP messages (UDP_SEGMENT); "
-        "Linux has it since 4.18; receiver: receive.gro: this kernel has no merged datagrams "
-        "(UDP_GRO); Linux has it since 5.0"
+        "no trial can be tried here: sender: send.gso: this kernel has no segmentation of UDP messages (UDP_SEGMENT); "
+        "available since Linux 4.18; receiver: receive.gro: this kernel has no merged datagrams "
+        "(UDP_GRO); available since Linux 5.0"
     ) == str(outcome.error)
-    assert (3, "HostLacks") == (outcome.exit_code, type(outcome.error).__name__)
+    assert (5, "HostLacks") == (outcome.exit_code, type(outcome.error).__name__)
+    assert (5, ()) == (ending_code(run), run.records)
     assert not [word for word in world.words if word.startswith(("apply", "start"))]
+
+
+def test_a_need_that_is_not_met_comes_before_what_a_kernel_lacks(tmp_path: Path) -> None:
+    """It is the experiment's own word that it is not for this machine, so it is no answer of 5."""
+    world = World(capabilities={"udp_gso": False})
+    unmet = {"send.gso": 8, "needs": {"receiver": {"cpus": 64}}}
+    asked = experiment(variants={"with": unmet, "out": {"needs": {"sender": {"cpus": 64}}}})
+    outcome, run = go(world, tmp_path, asked)
+    assert ["skipped", "skipped"] == [(record.error or {})["kind"] for record in run.records]
+    assert (0, 0) == (outcome.exit_code, ending_code(run))
+    outcome, run = go(
+        World(capabilities={"udp_gso": False}),
+        tmp_path / "alone",
+        experiment(variants={"with": unmet}),
+    )
+    assert ["skipped"] == [(record.error or {})["kind"] for record in run.records]
+
+
+def test_what_a_kernel_lacks_skips_the_points_that_need_it(tmp_path: Path) -> None:
+    """The others run; nothing is set for those."""
+    world = World(capabilities={"udp_gso": False})
+    asked = experiment(variants={"with": {"send.gso": 8, "settings.receiver.mtu": 9000}, "out": {}})
+    outcome, run = go(world, tmp_path, asked)
+    told = {record.trial.point: (record.status, record.error) for record in run.records}
+    assert ("done", None) == told["out"]
+    status, error = told["with"]
+    assert ("skipped", "unavailable") == (status, (error or {})["kind"])
+    assert "send.gso: this kernel has no segmentation" in (error or {})["message"]
+    assert 0 == outcome.exit_code
+    assert 1 == sum(word == "apply receiver" for word in world.words)
 
 
 def test_mending_asks_every_agent_and_says_what_was_undone() -> None:
     """Namespaces of a built-in lab have nothing; the machine may."""
     world = World(left_behind=("20261121T080000-17",))
-    assert {"sender": (), "receiver": (), "machine": ()} == mend(lab(), False, world.surroundings())
+    restored = restore_lab(lab(), False, world.surroundings())
+    assert ({"sender": (), "receiver": (), "machine": ()}, ()) == (restored.undone, restored.unseen)
     assert RESTORE == [word for word in world.words if word.startswith("restore")]
 
 
-def test_mending_goes_on_where_a_host_fails() -> None:
+def test_mending_goes_on_where_a_host_fails(golden: Golden) -> None:
     """What remains anywhere is said at the end."""
     world = World()
     world.raises("restore sender", RestoreError("mtu send0: gone wrong", "sender"))
-    with pytest.raises(RestoreError, match="sender: mtu send0: gone wrong"):
-        mend(lab(), False, world.surroundings())
+    with golden.raises(RestoreError):
+        restore_lab(lab(), False, world.surroundings())
     assert RESTORE == [word for word in world.words if word.startswith("restore")]
+
+
+def test_mending_does_not_fail_for_what_a_user_cannot_see() -> None:
+    """Root may have left something; that is a note, and the others are restored."""
+    world = World()
+    world.raises("restore sender", Unseen("/run/udpbench: not for this user to see", "sender"))
+    restored = restore_lab(lab(), False, world.surroundings())
+    assert (
+        {"receiver": (), "machine": ()},
+        ["sender: /run/udpbench: not for this user to see"],
+    ) == (
+        restored.undone,
+        [str(one) for one in restored.unseen],
+    )
 
 
 class ClosedPipe(list[Progress]):
@@ -507,18 +567,18 @@ def test_progress_that_cannot_be_drawn_still_restores(tmp_path: Path) -> None:
 
 
 def test_a_run_folder_that_cannot_be_written_ends_the_run_restored(tmp_path: Path) -> None:
-    """A full disk is told with exit code 2, after the hosts were restored."""
+    """A full disk is told with exit code 3, after the hosts were restored."""
     world = World()
     writer = RunWriter.create(tmp_path, header(experiment()))
     full = os.open("/dev/full", os.O_WRONLY)
-    world.hooks["close sender"] = lambda: os.dup2(full, writer._run_fd)
+    world.hooks["close sender"] = lambda: os.dup2(full, writer._series_fd)
     options = RunOptions(seed=1)
     outcome = run(
         [experiment()], lab(), writer, world.progress.append, options, world.surroundings()
     )
     os.close(full)
     assert [*BEGIN, *TRIAL, *RESTORE, *END] == world.words
-    assert (2, "RecordError") == (outcome.exit_code, type(outcome.error).__name__)
+    assert (3, "StoreError") == (outcome.exit_code, type(outcome.error).__name__)
 
 
 def test_what_a_host_lacks_skips_the_trial_with_the_reason(tmp_path: Path) -> None:
@@ -541,7 +601,7 @@ def test_an_address_that_is_not_the_receivers_stops_before_a_packet(tmp_path: Pa
     error = run.records[0].error or {}
     assert ("SafetyError", "sender") == (error["kind"], error["host"])
     assert (
-        "sender.sender0: destination 192.168.254.1 is no address of a lab receiver; "
+        "sender.sender0: destination 192.168.254.1 is not an address of a lab receiver; "
         "addresses found there: 192.168.254.9; nothing was sent"
     ) == error["message"]
 
@@ -550,7 +610,7 @@ def test_sender_and_receiver_in_one_namespace_are_refused(tmp_path: Path) -> Non
     """The kernel would send by lo, so not even a fact is asked for."""
     world = World(netns={"sender": 7, "receiver": 7})
     outcome, _ = go(world, tmp_path)
-    assert [*BEGIN, *END] == world.words
+    assert [*BEGIN[:-2], *END] == world.words
     assert (3, "SafetyError") == (outcome.exit_code, type(outcome.error).__name__)
 
 
@@ -568,7 +628,7 @@ def test_an_agent_that_does_not_come_up_ends_the_run(
     world = World()
     world.raises(word, error)
     outcome, run = go(world, tmp_path)
-    assert [*BEGIN, *END] == world.words  # whatever else is wrong is said at once
+    assert [*BEGIN[:-2], *END] == world.words  # whatever else is wrong is said at once
     assert (3, kind, ()) == (outcome.exit_code, type(outcome.error).__name__, run.records)
 
 
@@ -601,7 +661,7 @@ def test_an_optional_setting_that_is_refused_becomes_a_finding() -> None:
     (told,) = refused("right", (Change(wanted, False, False, "Operation not supported"),))
     assert (
         "right: optional setting ethtool.features.gro was refused (eth0/rx-gro stays False); "
-        "Operation not supported; compare only with trials that ran without it, too"
+        "Operation not supported; compare only with trials that also ran without it"
     ) == str(told)
 
 
@@ -630,7 +690,7 @@ def test_a_setting_that_somebody_changed_under_way_makes_the_trial_invalid(tmp_p
     world.altered["receiver"] = (change,)
     _, run = go(world, tmp_path)
     assert (
-        "receiver: a setting was changed under way by somebody else (mtu receive0: 9000 → 1500); "
+        "receiver: a setting was changed by another process during the trial (mtu receive0: 9000 → 1500); "
         "settings stay as udpbench has set them; find out who else configures that host, a "
         "service or an administrator"
     ) == str(run.records[0].findings[-1])

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden import Golden
 
-from udpbench.definition.changed import experiment_changes, lab_changes
+from udpbench.definition.definition_changes import experiment_changes, lab_changes
 from udpbench.definition.load import lab_of, load_experiment_data, load_lab
 from udpbench.model import Experiment
 
@@ -34,6 +35,16 @@ def test_a_definition_is_what_it_is() -> None:
         ({"question": "Why?"}, ["question: What? → Why?"]),
         ({"repetitions": 2}, ["repetitions: 7 → 2"]),
         ({"expect": ["unaccounted == 0"]}, ["expect: none → unaccounted == 0"]),
+        (
+            {"compare": {"a": "size=32B", "b": "size=64B", "blocks": 6}},
+            [
+                "compare[1].a: none → size=32B",
+                "compare[1].b: none → size=64B",
+                "compare[1].metric: none → delivered_pps",
+                "compare[1].margin: none → 0.03",
+                "compare[1].blocks[1]: none → 6",
+            ],
+        ),
         ({"duration": "500ms"}, ["duration: 5s → 500ms"]),
         ({"traffic": {"rate": "40kpps"}}, ["traffic.rate: none → 40kpps"]),
         ({"traffic": {"flows": {"from": 7}}}, ["traffic.flows.from: 65400 → 7"]),
@@ -56,7 +67,7 @@ def test_each_key_that_changed_is_named_once(keys: dict[str, Any], said: list[st
     assert [f"mine.yaml: {one}: changed since the run began{STEP}" for one in said] == found
 
 
-def test_points_that_changed_are_named_while_they_are_few() -> None:
+def test_points_that_changed_are_named_while_they_are_few(golden: Golden) -> None:
     """A key that changed at one variant alone says so."""
 
     def varied(batches: list[int]) -> Experiment:
@@ -64,15 +75,14 @@ def test_points_that_changed_are_named_while_they_are_few() -> None:
         return load_experiment_data({"question": "What?", "variants": made}, "mine.yaml")
 
     one = [str(found) for found in experiment_changes(varied([1, 2]), varied([1, 3]))]
-    assert [f"mine.yaml: v1: send.batch: 2 → 3: changed since the run began{STEP}"] == one
+    golden.check(one)
     (many,) = experiment_changes(varied([1, 1, 1, 1, 1, 9]), varied([2, 2, 2, 2, 2, 9]))
-    assert "mine.yaml: v0, v1, v2 and 2 more points: send.batch" == many.where
+    golden.check(many.where)
 
 
-def test_a_lab_that_changed_is_told_by_its_keys() -> None:
+def test_a_lab_that_changed_is_told_by_its_keys(golden: Golden) -> None:
     """Each host by its place."""
     was = load_lab("local")
     now = lab_of(was.text.replace("192.168.254.30", "192.168.254.31"), Path("mine.yaml"))
     (found,) = lab_changes(was, now)
-    change = "sender[1].addresses[1]: 192.168.254.30/24 → 192.168.254.31/24"
-    assert f"mine.yaml: {change}: changed since the run began{STEP}" == str(found)
+    golden.check(str(found))

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from definition_fixture import write
+from golden import Golden
 
 from udpbench.definition import load
 from udpbench.errors import InputError
+from udpbench.host_settings import Settings
 from udpbench.model import Connect
 
 LAB = """
@@ -28,7 +30,7 @@ def test_a_lab_has_hosts_by_role() -> None:
     assert ["sender", "right"] == [host.name for host in lab.hosts]
     assert ("10.0.0.1/24", "10.0.0.2/24") == lab.receivers[0].addresses
     assert ((2, 3), None) == (lab.receivers[0].cpus, lab.senders[0].cpus)
-    assert ({"receiver": {"mtu_bytes": 9000}}, True) == (lab.settings, lab.built_in)
+    assert ({"receiver": Settings(mtu_bytes=9000)}, True) == (lab.settings, lab.built_in)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,12 @@ def test_a_lab_has_hosts_by_role() -> None:
         (
             "connect: namespace, interface: s0",
             "connect: {ssh: -oProxyCommand=x}, interface: s0",
-            "lab.yaml:3: sender[1].connect: ssh is no single word; or namespace, local; write ssh",
+            "lab.yaml:3: sender[1].connect: ssh is not a single word; or namespace, local; write ssh",
+        ),
+        (
+            "connect: namespace, interface: s0",
+            "connect: {ssh: x$(touch)}, interface: s0",
+            "lab.yaml:3: sender[1].connect: ssh is not [user@]host[:port]; letters, digits and . _ -",
         ),
         (
             "connect: namespace, interface: s0",
@@ -58,33 +65,51 @@ def test_a_lab_has_hosts_by_role() -> None:
         (
             "connect: namespace, interface: s0",
             "connect: {ssh: x, become: su}, interface: s0",
-            "lab.yaml:3: sender[1].connect: become takes sudo; sudo, or namespace, local; or leave",
+            "lab.yaml:3: sender[1].connect: become must be sudo; sudo, or namespace, local; or leave",
         ),
         (
             "connect: namespace, interface: s0",
             "connect: docker, interface: s0",
             "lab.yaml:3: sender[1].connect: docker: unknown value; namespace, local or {ssh: …}",
         ),
-        ("interface: s0", "interface: a/b", "lab.yaml:3: sender[1].interface: a/b: not understood"),
+        (
+            "interface: s0",
+            "interface: a/b",
+            "lab.yaml:3: sender[1].interface: a/b: not the name of an interface; letters, digits, . _ -",
+        ),
+        (
+            "interface: s0",
+            "interface: abcdefghijklmnopqrstuv",
+            (
+                "lab.yaml:3: sender[1].interface: abcdefghijklmnopqrstuv: 22 characters are too many "
+                "for an interface; letters, digits, . _ - and at most 15 characters, the first a "
+                "letter or a digit; see its name in `ip link` there"
+            ),
+        ),
         (
             "[10.0.0.9/24]",
             "existing",
             "lab.yaml:3: sender[1].addresses: existing: a namespace that is made for the run has",
         ),
         ("[10.0.0.9/24]", "[]", "lab.yaml:3: sender[1].addresses: a host needs an address; add"),
-        ("10.0.0.9/24", "10.0.0.1/24", "lab.yaml:5: receiver[1].addresses: 10.0.0.1 stands twice"),
+        (
+            "10.0.0.9/24",
+            "10.0.0.1/24",
+            "lab.yaml:5: receiver[1].addresses: duplicate address 10.0.0.1",
+        ),
         (
             "10.0.0.9/24",
             "10.0.1.9/24",
             (
-                "lab.yaml:5: receiver[1].addresses: 10.0.0.1 is outside the sender's network; "
-                "10.0.1.0/24; take addresses of one network"
+                "lab.yaml:5: receiver[1].addresses: 10.0.0.1 and 1 more are outside the sender's "
+                "network; 10.0.1.0/24; take addresses of one network, or name theirs in "
+                "settings.sender.routes"
             ),
         ),
         (
             "name: right",
             "name: sender",
-            "lab.yaml:5: receiver[1].name: sender: sender stands twice",
+            "lab.yaml:5: receiver[1].name: sender: duplicate name sender",
         ),
         ("name: right", "name: 'a b'", "lab.yaml:5: receiver[1].name: a b: not understood; write"),
         ("{receiver: {mtu: 9000}}", "{sender: {link: {}}}", "lab.yaml:6: settings.sender.link: th"),
@@ -102,6 +127,14 @@ def test_a_lab_that_cannot_be_is_refused_on_its_line(old: str, new: str, message
     with pytest.raises(InputError) as caught:
         load.load_lab("lab.yaml")
     assert str(caught.value).startswith(message)
+
+
+def test_a_receiver_may_be_behind_a_route_of_the_senders() -> None:
+    """Then its addresses can be written, which traffic.ttl above 1 demands."""
+    routes = "settings: {sender: {routes: [10.0.0.0/24 via 10.0.1.1]}}"
+    text = LAB.replace("10.0.0.9/24", "10.0.1.9/24").replace("settings:", f"{routes}  #", 1)
+    write(Path.cwd(), text, "lab.yaml")
+    assert ("10.0.0.1/24",) == load.load_lab("lab.yaml").receivers[0].addresses[:1]
 
 
 FAR = """
@@ -162,15 +195,12 @@ def test_the_names_of_own_agents_are_taken(name: str) -> None:
     assert expected == str(caught.value)
 
 
-def test_a_lab_needs_both_roles() -> None:
+def test_a_lab_needs_both_roles(golden: Golden) -> None:
     """A role without a host is an error with a next step."""
     write(Path.cwd(), "sender: []\nreceiver: []\n", "lab.yaml")
     with pytest.raises(InputError) as caught:
         load.load_lab("lab.yaml")
-    assert [
-        "lab.yaml:1: sender: a lab needs one host of each role; add a host",
-        "lab.yaml:2: receiver: a lab needs one host of each role; add a host",
-    ] == str(caught.value).splitlines()
+    golden.check(str(caught.value).splitlines())
 
 
 def test_an_unknown_lab_is_refused_with_the_nearest_name() -> None:
@@ -179,3 +209,16 @@ def test_an_unknown_lab_is_refused_with_the_nearest_name() -> None:
         load.load_lab("locl")
     message = "locl: neither a file nor a shipped lab; did you mean local?"
     assert message == str(caught.value)
+    with pytest.raises(InputError) as caught:
+        load.load_lab("../nothere.yaml")
+    expected = "../nothere.yaml: no such file or folder; name an existing one"
+    assert expected == str(caught.value)
+
+
+def test_a_lab_in_two_networks_is_told_once_for_a_host(golden: Golden) -> None:
+    """However many addresses it has there."""
+    text = LAB.replace("10.0.0.1-2/24", "10.0.1.1-20/24").replace("10.0.0.1/24", "10.0.1.1-20/24")
+    write(Path.cwd(), text, "lab.yaml")
+    with pytest.raises(InputError) as caught:
+        load.load_lab("lab.yaml")
+    golden.check(str(caught.value))

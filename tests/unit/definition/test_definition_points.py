@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from definition_fixture import loaded, refused
 
-from udpbench.definition import override
-from udpbench.model import Expectation, Side
+from udpbench.definition import overrides
+from udpbench.model import LOOKS, Expectation, PointPair, Side
 
 
 def test_every_variant_meets_every_point_of_the_sweep_in_declared_order() -> None:
@@ -56,14 +58,15 @@ def test_a_swept_word_keeps_its_spelling_in_the_name() -> None:
 )
 def test_the_key_of_a_point_is_the_shortest_unique_tail(paths: list[str], tails: list[str]) -> None:
     """A tail that another swept path ends in, too, is no name."""
-    assert tails == list(override.shortest_tails(paths).values())
+    assert tails == list(overrides.shortest_tails(paths).values())
 
 
 def test_below_sysctl_the_rest_of_a_path_is_one_key() -> None:
     """A sysctl's dots do not nest."""
     experiment = loaded("sweep: {settings.receiver.sysctl.net.core.rmem_max: [1MiB, 2MiB]}")
     assert [2**20, 2**21] == [
-        trial.settings["receiver"]["sysctl"]["net.core.rmem_max"] for trial in experiment.points
+        (trial.settings["receiver"].sysctl or {})["net.core.rmem_max"]
+        for trial in experiment.points
     ]
 
 
@@ -84,7 +87,7 @@ def test_below_sysctl_the_rest_of_a_path_is_one_key() -> None:
         ),
         (
             "variants:\n  a: {send.batch.x: 1}",
-            "x.yaml:3: send.batch: not a text; 1 to 1024, or auto; write a single value",
+            "x.yaml:3: send.batch: a map, where a single value is expected; 1 to 1024, or auto; write batch: 1",
         ),
         ("sweep: {send.batch: 1}", "x.yaml:2: sweep.send.batch: 1: a list is expected"),
         ("sweep: {send.batch: []}", "x.yaml:2: sweep.send.batch: the list is empty; name at least"),
@@ -94,16 +97,16 @@ def test_below_sysctl_the_rest_of_a_path_is_one_key() -> None:
             "sweep: {traffic.flows: [{from: 1}]}",
             (
                 "x.yaml:2: sweep.traffic.flows[1]: a sweep lists single values; "
-                "what is a map or a list is a variant"
+                "use a variant for maps and lists"
             ),
         ),
         (
             "sweep: {send.batch: [1, 2, 1]}",
-            "x.yaml:2: sweep.send.batch[3]: 1: the value stands twice; name it once",
+            "x.yaml:2: sweep.send.batch[3]: 1: duplicate value; name it once",
         ),
         (
             "sweep: {send..batch: [1]}",
-            "x.yaml:2: sweep.send..batch: no dotted path; write for exam",
+            "x.yaml:2: sweep.send..batch: not a dotted path; write for exam",
         ),
         (
             "sweep: {repetitions: [1, 2]}",
@@ -121,7 +124,7 @@ def test_below_sysctl_the_rest_of_a_path_is_one_key() -> None:
         ),
         (
             "variants: {'a,b': {}}",
-            "x.yaml:2: variants.a,b: no name for a variant; use letters, digits and . _ + -",
+            "x.yaml:2: variants.a,b: not a name for a variant; use letters, digits and . _ + -",
         ),
         (
             "sweep: {send.batch: [1]}\nvariants: {a: {send.batch: 2}}",
@@ -166,13 +169,13 @@ def test_set_changes_the_base() -> None:
     [
         ("send.batch", "--set: send.batch: not path=value; write for example send.batch=64"),
         ("send.batch=", "--set: send.batch=: not path=value; write for example send.batch=64"),
-        ("=3", "--set: no dotted path; write for example send.batch=64"),
-        ("a..b=3", "--set: a..b: no dotted path; write for example send.batch=64"),
+        ("=3", "--set: not a dotted path; write for example send.batch=64"),
+        ("a..b=3", "--set: a..b: not a dotted path; write for example send.batch=64"),
         ("expect=[]", "--set: expect: --set changes single values only; edit the file instead"),
         ("extends=x", "--set: extends: --set changes single values only; edit the file instead"),
         ("send.batch=9999", "--set: send.batch: 9999: above the range; 1 to 1024, or auto"),
         ("send.bach=9", "--set: send.bach: 9: unknown key; did you mean batch?"),
-        ("send.batch=[", "--set:1: no YAML: while parsing"),
+        ("send.batch=[", "--set:1: invalid YAML: while parsing"),
         (
             "traffic.size=64B",
             (
@@ -197,7 +200,7 @@ def test_a_set_that_cannot_work_is_refused(given: str, message: str) -> None:
     """A bad path, a bad value and a path that a sweep or variant sets are errors."""
     text = ("sweep: {traffic.size: [32B]}", "variants: {a: {receive.work: 2us}}")
     found = refused(*text, sets=(given,))[0]
-    assert found.startswith(message) or ("no YAML" in message and "no YAML" in found)
+    assert found.startswith(message) or ("invalid YAML" in message and "invalid YAML" in found)
 
 
 @pytest.mark.parametrize(
@@ -209,6 +212,15 @@ def test_a_set_that_cannot_work_is_refused(given: str, message: str) -> None:
         ("loss_ratio < 1%", Side(1.0, "loss_ratio"), "<", Side(0.01)),
         ("300kpps <= delivered_pps", Side(300000.0), "<=", Side(1.0, "delivered_pps")),
         ("send_cpu_ns_per_packet < 2us", Side(1.0, "send_cpu_ns_per_packet"), "<", Side(2000.0)),
+        ("loss_ratio < 0.5%", Side(1.0, "loss_ratio"), "<", Side(0.005)),
+        ("loss_ratio < 0.01", Side(1.0, "loss_ratio"), "<", Side(0.01)),
+        ("delay_p50_ns < 1ms", Side(1.0, "delay_p50_ns"), "<", Side(10**6)),
+        ("delay_p50_ns < 10µs", Side(1.0, "delay_p50_ns"), "<", Side(10**4)),
+        ("log_bytes > 4MiB", Side(1.0, "log_bytes"), ">", Side(4 * 2**20)),
+        ("log_files == 1k", Side(1.0, "log_files"), "==", Side(1000)),
+        ("delivered_pps_spread < 5%", Side(1.0, "delivered_pps_spread"), "<", Side(0.05)),
+        ("application_delay_p99_ns < 2us", Side(1.0, "application_delay_p99_ns"), "<", Side(2000)),
+        ("ledger_received_packets > 1k", Side(1.0, "ledger_received_packets"), ">", Side(1000)),
         ("unaccounted >= -5", Side(1.0, "unaccounted"), ">=", Side(-5.0)),
     ],
 )
@@ -223,23 +235,31 @@ def test_expectations_are_read(text: str, left: Side | None, op: str, right: Sid
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("unaccounted", "no expectation; side op side, op one of < <= == != >= >; write one"),
+        ("unaccounted", "not an expectation; side op side, op one of < <= == != >= >; write one"),
         ("1 < unaccounted < 3", "more than one comparison; side op side"),
-        ("unaccounted = 0", "no expectation; side op side"),
+        ("unaccounted = 0", "not an expectation; side op side"),
         ("3 > 2", "compares two numbers; name a metric, for example delivered_pps"),
         ("delivered_ps > 2", "unknown metric delivered_ps; did you mean delivered_pps?"),
+        ("loss < 1%", "unknown metric loss; did you mean loss_ratio?"),
+        (
+            "delivered_pps_spread < 3k",
+            "unit 'k' is unknown; of delivered_pps_spread; known: none or %",
+        ),
+        ("delivered_pps < 3%", "unit '%' is unknown; of delivered_pps; known: pps"),
         ("name == 2", "unknown metric name; "),
         ("delivered_pps[too] > 2", "no point is called too; did you mean two?"),
-        ("delivered_pps[two] > 1.2.3 * delivered_pps[two]", "1.2.3 is no number; write for"),
+        ("delivered_pps[two] > 1.2.3 * delivered_pps[two]", "1.2.3 is not a number; write for"),
         ("delivered_pps > 3ms", "unit 'ms' is unknown; of delivered_pps; known: pps"),
         ("delivered_pps > 3Mbps", "delivered_pps is in packets; write for example 300kpps"),
         ("delivered_mib_s > 3MiB", "delivered_mib_s takes no unit MiB; write a bare number"),
+        ("send_cpu_load < 50%", "send_cpu_load takes no unit %; write a bare number"),
+        ("log_bytes > 3ms", "unit 'ms' is unknown; of log_bytes; known: B"),
         ("unaccounted == 3pps", "unit 'pps' is unknown; of unaccounted"),
         (
             "unaccounted == __import__('os')",
-            "__import__('os') is no side of an expectation; number",
+            "__import__('os') is not a side of an expectation; number",
         ),
-        ("unaccounted ==", "nothing is no side of an expectation; number[unit]"),
+        ("unaccounted ==", "nothing is not a side of an expectation; number[unit]"),
     ],
 )
 def test_an_expectation_that_cannot_be_judged_is_refused(text: str, message: str) -> None:
@@ -247,3 +267,105 @@ def test_an_expectation_that_cannot_be_judged_is_refused(text: str, message: str
     found = refused("variants: {one: {}, two: {}}", "expect:", f'  - "{text}"')
     shown = text if len(text) <= 60 else text[:59] + "…"
     assert found[0].startswith(f"x.yaml:4: expect[1]: {shown}: {message}")
+
+
+BOTH = ("sweep: {traffic.size: [32B, 64B]}", "variants: {one: {}, two: {}}")
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("{a: one, b: two}", [("one,size=32B", "two,size=32B"), ("one,size=64B", "two,size=64B")]),
+        ("{a: size=64B, b: size=32B}", [("one,size=64B", "one,size=32B"),
+                                        ("two,size=64B", "two,size=32B")]),
+        ("{a: 'one,size=32B', b: 'two,size=64B'}", [("one,size=32B", "two,size=64B")]),
+        ("[{a: 'one,size=32B', b: 'one,size=64B'}, {a: 'one,size=32B', b: 'two,size=32B'}]",
+         [("one,size=32B", "one,size=64B"), ("one,size=32B", "two,size=32B")]),
+    ],
+)  # fmt: skip
+def test_a_comparison_is_made_for_each_combination_that_is_left_open(
+    text: str, pairs: list[tuple[str, str]]
+) -> None:
+    """``a`` is the base; a map may stand alone, and what is left out has a default."""
+    experiment = loaded(*BOTH, f"compare: {text}")
+    assert [PointPair(a, b, "delivered_pps", 0.03, LOOKS) for a, b in pairs] == list(
+        experiment.compare
+    )
+
+
+def test_a_comparison_has_a_metric_a_margin_and_blocks() -> None:
+    """A loss has a smaller margin of its own."""
+    experiment = loaded(*BOTH, "compare: {a: one, b: two, margin: 0.05, blocks: 9}")
+    assert {(0.05, (9,))} == {(pair.margin, pair.blocks) for pair in experiment.compare}
+    for metric in ("loss_ratio", "udp_rcvbuf"):
+        (pair, _) = loaded(*BOTH, f"compare: {{a: one, b: two, metric: {metric}}}").compare
+        assert (metric, 0.001) == (pair.metric, pair.margin)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{a: one, b: too}",
+        "{a: one}",
+        "{a: one, b: two, margin: 3}",
+        "{a: one, b: two, margin: 0%}",
+        "{a: one, b: two, margin: 3ms}",
+        "{a: one, b: two, blocks: 5}",
+        "{a: one, b: two, blocks: 201}",
+        "{a: one, b: two, blocks: 3-9}",
+        "{a: one, b: two, metric: delivered}",
+        "{a: one, b: one}",
+        "{a: one, b: 'two,size=32B'}",
+        "[{a: one, b: two}, {a: size=32B, b: size=64B, blocks: 9}]",
+        "one",
+    ],
+)
+def test_a_comparison_that_cannot_be_made_is_refused(text: str, golden: Any) -> None:
+    """Each on its line, with what there is instead."""
+    messages = refused(*BOTH, f"compare: {text}")
+    assert messages
+    golden.check(messages)
+
+
+def test_nothing_to_compare_without_points() -> None:
+    """An experiment of one point has no other."""
+    assert refused("compare: {a: one, b: two}")
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("delivered_pps[two] == delivered_pps[one]", ()),
+        ("loss_ratio[two] != loss_ratio[one]", ()),
+        ("delivered_pps[two] > delivered_pps[one]", ("repetitions: 5",)),
+        ("delivered_pps >= delivered_pps[one]", ("repetitions: 1",)),
+        ("delivered_pps[two] > delivered_pps[one]", ("repetitions: 201",)),
+    ],
+)
+def test_two_points_that_no_blocks_decide_are_refused(
+    text: str, keys: tuple[str, ...], golden: Any
+) -> None:
+    """Equality of two rates cannot be proven, nor anything by fewer than six blocks."""
+    messages = refused("variants: {one: {}, two: {}}", *keys, f"expect: ['{text}']")
+    assert messages
+    golden.check(messages)
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("lost_packets[two] == lost_packets[one]", ("repetitions: 1",)),
+        ("delivered_pps[two] > 0.9 * offered_pps[two]", ("repetitions: 1",)),
+        ("delivered_pps > 1", ("repetitions: 1",)),
+        ("delivered_pps[two] > delivered_pps[one]", ("repetitions: 6",)),
+        (
+            "delivered_pps[two] > delivered_pps[one]",
+            ("repetitions: 1", "compare: {a: one, b: two}"),
+        ),
+    ],
+)
+def test_counts_and_numbers_of_one_point_take_any_repetitions(
+    text: str, keys: tuple[str, ...]
+) -> None:
+    """Counts must hold in each trial; compared points have blocks in place of repetitions."""
+    assert loaded("variants: {one: {}, two: {}}", *keys, f"expect: ['{text}']").expect

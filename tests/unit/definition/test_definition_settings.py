@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 from definition_fixture import both, trial
+from golden import Golden
 
-from udpbench.definition.bind import (
-    LabContext,
-    machine_settings_for,
-    settings_for,
-)
-from udpbench.definition.card import TSO_FEATURES
-from udpbench.definition.wanted import is_machine_wide
+from udpbench.definition.binding.bind import LabContext, machine_settings_for, settings_for
+from udpbench.definition.binding.card import TSO_FEATURES
+from udpbench.definition.binding.setting_order import is_machine_wide
 from udpbench.errors import InputError
+from udpbench.host_settings import Qdisc, Settings, Tbf, VethPair, merged
 from udpbench.model import Lab, Setting, Trial
 
 SENDER_MAC = "02:75:62:01:00:01"
@@ -181,10 +179,11 @@ def test_every_supported_setting_has_its_place_in_the_order(lab: Lab) -> None:
 def test_the_experiments_value_wins_over_the_labs(lab: Lab) -> None:
     """Maps merge key by key; the root queue is replaced; a host's own beat the role's."""
     tbf = {"tbf": {"rate_bps": 1, "burst_bytes": 1, "limit_bytes": 1}}
+    token_bucket = Qdisc(tbf=Tbf(1, 1, 1))
     lab = replace(
         lab,
-        settings={"sender": {"mtu_bytes": 1000, "qdisc": tbf, "txqueuelen_packets": 1}},
-        senders=(replace(lab.senders[0], settings={"mtu_bytes": 2000}),),
+        settings={"sender": Settings(mtu_bytes=1000, qdisc=token_bucket, txqueuelen_packets=1)},
+        senders=(replace(lab.senders[0], settings=Settings(mtu_bytes=2000)),),
     )
     chosen = trial(settings={"sender": {"mtu": 3000, "qdisc": {"bfifo": {"limit": "1KiB"}}}})
     sizes = ("mtu", "txqueuelen", "qdisc")
@@ -196,6 +195,25 @@ def test_the_experiments_value_wins_over_the_labs(lab: Lab) -> None:
         ("txqueuelen", "send0", 1),
         ("qdisc", "send0", {"bfifo": {"limit_bytes": 1024}}),
     ] == [item for item in listed(lab, 0, chosen) if item[0] in sizes]
+
+
+def test_none_takes_a_rate_of_the_lab_away(lab: Lab) -> None:
+    """A key that was left out keeps it."""
+    lab = replace(lab, settings={"receiver": Settings(link=VethPair(queues=2, rate_bps=10**9))})
+    kept = trial(settings={"receiver": {"link": {"queues": 1}}})
+    gone = trial(settings={"receiver": {"link": {"rate": "none"}}})
+    assert [1, 0] == [
+        sum(kind == "qdisc" for kind, _, _ in listed(lab, 0, one)) for one in (kept, gone)
+    ]
+
+
+def test_optional_paths_of_lab_and_experiment_add_up() -> None:
+    """Maps and blocks merge, lists are replaced."""
+    below = Settings(routes=["a"], sysctl={"x": 1, "y": 1}, optional=["mtu"])
+    above = Settings(routes=["b"], sysctl={"y": 2}, optional=["sysctl.y"])
+    assert (
+        Settings(routes=["b"], sysctl={"x": 1, "y": 2}, optional=["mtu", "sysctl.y"])
+    ) == merged(below, above)
 
 
 def test_an_optional_path_marks_its_setting_and_says_where_it_came_from(lab: Lab) -> None:
@@ -251,7 +269,7 @@ def test_what_the_machine_shares_goes_to_the_machine(lab: Lab) -> None:
     assert ("sysctl", "net.core.somaxconn", 1) in listed(lab, 1, chosen)
 
 
-def test_two_roles_cannot_set_one_machine_differently(lab: Lab) -> None:
+def test_two_roles_cannot_set_one_machine_differently(lab: Lab, golden: Golden) -> None:
     """Both namespaces see the same value, so one wish would be lost."""
     chosen = trial(
         settings={
@@ -261,10 +279,7 @@ def test_two_roles_cannot_set_one_machine_differently(lab: Lab) -> None:
     )
     with pytest.raises(InputError) as caught:
         machine_settings_for(lab, chosen, LabContext())
-    assert (
-        "x: settings.receiver.sysctl.net.core.rmem_max: 1: "
-        "settings.sender.sysctl.net.core.rmem_max says 2, and both are this machine; set it once"
-    ) == str(caught.value)
+    golden.check(str(caught.value))
 
 
 @pytest.mark.parametrize(

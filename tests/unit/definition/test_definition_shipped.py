@@ -13,7 +13,7 @@ import yaml
 from definition_fixture import facts
 
 from udpbench.definition import load, shipped
-from udpbench.definition.bind import LabContext, Unavailable, bind, settings_for
+from udpbench.definition.binding.bind import LabContext, Unavailable, bind, settings_for
 from udpbench.model import GSO_SEGMENTS, SECOND_NS, Facts, Lab
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -143,9 +143,10 @@ def test_the_labs_give_queues_and_threads_cpus_of_their_own() -> None:
     for name in ("two-cpus", "four-cpus", "eight-cpus"):
         lab = load.load_lab(name)
         sender, receiver = lab.hosts
-        link = lab.settings["receiver"]["link"]
+        link = lab.settings["receiver"].link
+        assert link is not None
         assert lab.built_in
-        seen[name] = (link["queues"], link["cpus"], receiver.cpus, sender.cpus)
+        seen[name] = (link.queues, link.cpus, receiver.cpus, sender.cpus)
     assert {
         "two-cpus": (2, "0", (0,), (1,)),
         "four-cpus": (2, "0-1", (2, 0, 1), (3,)),
@@ -183,9 +184,10 @@ def test_the_default_lab_is_two_namespaces() -> None:
     assert (None, None, True) == (sender.cpus, receiver.cpus, lab.built_in)
 
 
-def test_in_the_shipped_folder_labs_and_figures_are_left_alone() -> None:
+def test_in_the_shipped_folder_labs_and_figures_are_no_experiments() -> None:
     """They have no question."""
-    folder = str(shipped.folder())
+    folder = shipped.folder()
+    others = [path for path in shipped.files_in(folder) if not load.is_experiment(path)]
     assert [
         "labs/eight-cpus.yaml",
         "labs/four-cpus.yaml",
@@ -195,7 +197,7 @@ def test_in_the_shipped_folder_labs_and_figures_are_left_alone() -> None:
         "labs/two-receivers.yaml",
         "labs/two-senders.yaml",
         "published.yaml",
-    ] == [path.relative_to(folder).as_posix() for path in load.left_alone([folder])]
+    ] == [path.relative_to(folder).as_posix() for path in others]
 
 
 # --- the JSON Schema -----------------------------------------------------------------------------
@@ -215,6 +217,7 @@ def accepts(schema: dict[str, Any], value: Any, root: dict[str, Any]) -> bool:
         "string": str,
         "boolean": bool,
         "integer": int,
+        "number": (int, float),
     }
     wanted = tuple(types[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds))
     if wanted and (

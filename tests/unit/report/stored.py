@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from analysis.build import experiment, record, series, trial
-from rich.console import Console
 
 from udpbench.model import Experiment, TrialRecord
 from udpbench.records import Ending, Run, RunHeader, RunWriter, read_run
+from udpbench.report.terminal import Terminal
 
 COMPLETE = Ending("2026-11-21T08:00:09+00:00", "complete")
 ODD = r"""$x$ #let *a* _b_ [c] <d> "e" \f 🚀 `g` @h ~i // j"""
@@ -72,7 +72,7 @@ def swept(sizes: Sequence[int], repetitions: int = 3) -> tuple[Experiment, list[
 def printed(*parts: Any, width: int = 80) -> str:
     """Return what a terminal of so many columns shows, without colours."""
     out = StringIO()
-    console = Console(file=out, width=width, highlight=False)
+    console = Terminal(file=out, width=width)
     for part in parts:
         console.print(part)
     return out.getvalue()

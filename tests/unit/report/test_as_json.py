@@ -5,10 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from analysis.build import expectation, experiment, failed, lossy, series, trial
+from analysis.build import (
+    LOAD_MS,
+    expectation,
+    experiment,
+    failed,
+    hog,
+    lossy,
+    series,
+    shared,
+    trial,
+)
 
 from report.stored import stored
-from udpbench.report.as_json import as_json
+from udpbench.report.json_output import as_json
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 
@@ -21,7 +31,9 @@ def test_a_run_has_its_documented_keys(tmp_path: Path) -> None:
     assert {"name": "local", "built_in": True} == data["lab"]
     assert ["left", "right"] == list(data["hosts"])
     (one,) = data["experiments"]
-    assert {"name", "question", "source", "points", "repetitions", "expectations"} == set(one)
+    assert set(one) == {
+        *("name", "question", "source", "points", "repetitions", "expectations", "comparisons")
+    }
     (trial_,) = data["trials"]
     assert 1000 == trial_["sent_packets"]
     assert 750 == trial_["received_packets"]
@@ -44,6 +56,19 @@ def test_what_could_not_be_known_is_null(tmp_path: Path) -> None:
         one["unaccounted"],
     )
     assert ["failed: it died"] == [finding["what"] for finding in one["findings"]]
+
+
+def test_rates_that_are_struck_out_are_null_with_their_reason(tmp_path: Path) -> None:
+    """The trial is valid, and its counts are there."""
+    (one,) = as_json(stored(tmp_path, [shared(LOAD_MS + 400, hog(400))]))["trials"]
+    assert (True, True, 1000, None, None) == (
+        one["valid"],
+        one["struck"],
+        one["received_packets"],
+        one["delivered_pps"],
+        one["send_cpu_load"],
+    )
+    assert "struck" in {finding["severity"] for finding in one["findings"]}
 
 
 def test_it_is_json(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pypdf
 import pytest
 from analysis.build import expectation, experiment, failed, lossy, paced, record, series, trial
+from golden import Golden
 from PIL import Image
 
 from report.stored import ODD, header, stored
@@ -17,7 +18,7 @@ from udpbench.model import Change, Setting
 from udpbench.report import document, pages
 from udpbench.report.pages import chapter_data, run_data
 from udpbench.report.sessions import command
-from udpbench.report.story import tell
+from udpbench.report.summary import tell
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 LABEL = "built-in lab: namespaces of one machine, no hardware"
@@ -152,7 +153,7 @@ def test_settings_and_how_to_repeat_it_are_there(whole: Path) -> None:
     text = " ".join(texts(whole))
     assert "mtu receive0 1500 → 9000" in text
     assert "refused: no $x$" in text
-    assert "All of it was put back at the end of the run" in text
+    assert "All of it was restored at the end of the run" in text
     assert "--seed 7" in text
 
 
@@ -199,13 +200,13 @@ def test_several_runs_are_one_document(tmp_path: Path) -> None:
     assert "udpbench 0.1.0 · 2 runs" in text
 
 
-def test_lab_and_hardware_are_not_mixed(tmp_path: Path) -> None:
+def test_lab_and_hardware_are_not_mixed(tmp_path: Path, golden: Golden) -> None:
     """Their numbers say nothing of each other."""
     lab, real = (
         stored(tmp_path / name, [record(built_in_lab=built_in)])
         for name, built_in in (("lab", True), ("real", False))
     )
-    with pytest.raises(InputError, match="do not belong into one document") as refused:
+    with golden.raises(InputError) as refused:
         document.write([lab, real], tmp_path / "out", ["pdf", "docx"])
     assert 2 == len(refused.value.problems)
     assert not (tmp_path / "out").exists()
@@ -223,8 +224,8 @@ def test_a_run_without_a_trial_is_a_document(tmp_path: Path) -> None:
     run = stored(tmp_path / "run", [], ending=None)
     document.write([run], tmp_path / "out", ["pdf"])
     text = " ".join(texts(tmp_path / "out"))
-    assert "No trial ran." in text
-    assert "the run has no end: it was killed, or still goes on" in text
+    assert "No trial is stored." in text
+    assert "the run did not end: it was killed, or is still running" in text
     assert "No host was asked before the run ended." in text
     assert LABEL not in text
 
@@ -245,7 +246,8 @@ def test_a_median_of_fewer_trials_says_of_how_many(tmp_path: Path) -> None:
     """A percentile that only one of two trials can carry is not read as that of both."""
     (one,) = tell([experiment(repetitions=2)], [record(), record(of=trial(repetition=2))])
     (point,) = one.points
-    some = replace(point.results[0], delay_p99_ns=1500)
+    first = point.results[0]
+    some = replace(first, numbers={**first.numbers, "delay_p99_ns": 1500})
     told = replace(one, points=(replace(point, results=(some, point.results[1])),))
     (part,) = chapter_data(told)["numbers"]
     assert {"name": "delay p99", "cells": ["1.5 µs (n = 1)"]} in part["rows"]
@@ -264,10 +266,11 @@ def test_a_median_of_fewer_trials_says_of_how_many(tmp_path: Path) -> None:
             "udpbench run 'my file.yaml' --seed 7",
         ),
         (("udpbench", "run", "a", "--out=x", "--seed=3"), "udpbench run a --seed 7"),
+        (("pytest", "a.yaml::one point"), "pytest 'a.yaml::one point'"),
     ],
 )
 def test_the_command_repeats_the_run(words: tuple[str, ...], repeated: str) -> None:
-    """In the same order, into a folder of its own."""
+    """In the same order, into a folder of its own; pytest has no option for either."""
     assert repeated == command(header(command=words))
 
 

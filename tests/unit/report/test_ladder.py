@@ -7,20 +7,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis.build import expectation, experiment, failed, lossy, record, trial
+from analysis.build import (
+    LOAD_MS,
+    expectation,
+    experiment,
+    failed,
+    hog,
+    lossy,
+    record,
+    shared,
+    trial,
+)
 
 from report.stored import stored
 from udpbench.model import Finding
 from udpbench.report.document import write
+from udpbench.report.figures.ladder_figure import draw_ladder, parts
 from udpbench.report.ladder import Ladder, Pair, Relation, label, ladder_data, ladders
-from udpbench.report.ladder_figure import draw_ladder, parts
-from udpbench.report.story import LAB_LABEL, tell
+from udpbench.report.pages import overview
+from udpbench.report.summary import LAB_LABEL, tell
 
 NAIVE = trial("naive", experiment="01", source="cloudflare-2015/naive")
 PINNED = trial("pinned", experiment="01", source="cloudflare-2015/pinned")
 OTHER = trial(experiment="02", source="cloudflare-2015/other-node")
 FIRST = experiment(
-    expectation("delivered_pps[pinned]", ">", "delivered_pps[naive]"),
+    expectation("received_packets[pinned]", ">", "received_packets[naive]"),
     expectation("unaccounted", "==", "0"),
     points=[NAIVE, PINNED],
     name="01",
@@ -63,8 +74,18 @@ def test_a_relation_is_told_where_it_is_judged() -> None:
     """One between two points belongs to the later; one of every point to each."""
     naive, pinned, _ = climbed().rungs
     assert (Relation("unaccounted == 0", "yes", ""),) == naive.relations
-    assert "delivered_pps[pinned] > delivered_pps[naive]" == pinned.relations[0].expected
-    assert ("yes", "3 000 is > 1 000") == (pinned.relations[0].answer, pinned.relations[0].why)
+    assert "received_packets[pinned] > received_packets[naive]" == pinned.relations[0].expected
+    why = "3 000 [pinned #1] is > 1 000 [naive #1]"
+    assert ("yes", why) == (pinned.relations[0].answer, pinned.relations[0].why)
+
+
+def test_a_relation_that_blocks_do_not_decide_says_what_is_missing() -> None:
+    """One block is none; its medians are shown all the same."""
+    of = replace(FIRST, expect=(expectation("delivered_pps[pinned]", ">", "delivered_pps[naive]"),))
+    (found,) = ladders(tell([of, SECOND], list(RECORDS)))
+    relation = found.rungs[1].relations[0]
+    assert "cannot tell" == relation.answer
+    assert "1 block;" in relation.why
 
 
 def test_a_rung_that_cannot_be_tried_says_why() -> None:
@@ -92,6 +113,14 @@ def test_a_rung_without_a_valid_trial_or_any_says_so() -> None:
     assert (None, ((900.0, False),)) == (naive.measured, naive.trials)
     assert naive.why_not.startswith("no valid trial: ")
     assert "not run" == pinned.why_not
+
+
+def test_a_rung_whose_rates_are_struck_out_says_so() -> None:
+    """There is nothing measured to show, and what is held to it cannot be judged."""
+    busy = shared(LOAD_MS + 400, hog(400))
+    naive, *_ = climbed([replace(busy, trial=NAIVE)]).rungs
+    assert None is naive.measured
+    assert naive.why_not.startswith("no rate: other programs used CPUs of the load")
 
 
 def test_studies_of_bytes_climb_in_bytes() -> None:
@@ -166,7 +195,7 @@ def test_each_study_has_a_ladder_of_its_own() -> None:
     assert [("mib_s", ["gso/01"]), ("pps", ["million/00", "million/01"]), ("pps", ["mine/1"])] == [
         (one.metric, [label(rung) for rung in one.rungs]) for one in found
     ]
-    assert ["How to receive a million packets per second", "mine"] == [
+    assert ["How to receive a million packets per second", "Does it arrive?"] == [
         one.title for one in found[1:]
     ]
 
@@ -174,8 +203,45 @@ def test_each_study_has_a_ladder_of_its_own() -> None:
 def test_the_same_experiment_of_two_runs_is_two_steps() -> None:
     """Each is named after its run."""
     (one,) = tell([FIRST], RECORDS[:2])
-    (found,) = ladders([replace(one, run="old"), replace(one, run="new")])
-    assert ["01, old · naive", "01, new · naive"] == [label(step[0]) for step in found.steps]
+    runs = [replace(one, run=f"20261122T072025-{run}") for run in ("old", "new")]
+    (found,) = ladders(runs)
+    assert ["01, run 1 · naive", "01, run 2 · naive"] == [label(step[0]) for step in found.steps]
+    shown = ladder_data(found)["experiments"]
+    assert isinstance(shown, list)
+    assert ["run 1: 20261122T072025-old", "run 2: 20261122T072025-new"] == [
+        part["run"] for part in shown
+    ]
+    assert 2 == len(parts([one for step in found.steps for one in step * 10]))
+    assert overview(runs)["answer"].startswith("1 experiment with 2 points in 2 runs. ")
+
+
+def test_of_a_long_label_the_experiment_gives_way() -> None:
+    """Rungs of one experiment stand together; what tells them apart stays whole."""
+    rung = replace(climbed().rungs[0], experiment="small-buffers-and-slow-readers", run="run 2")
+    rung = replace(rung, name="buffer=default,work=20us")
+    assert "small-buff…, run 2 · buffer=default,work=20us" == label(rung, 45)
+    assert "small-b…, run 2 · buffer=defau…" == label(rung, 31)
+
+
+@pytest.mark.parametrize(
+    ("names", "title"),
+    [
+        (["one"], "Does it arrive?"),
+        (["one", "two", "three"], "one, two, three"),
+        (["one", "two", "three", "four"], "4 experiments of drops"),
+    ],
+)
+def test_experiments_of_no_study_are_called_by_their_names(names: list[str], title: str) -> None:
+    """One in several runs by its question; nothing was published, so that nothing is compared."""
+    of = [
+        experiment(points=[trial(experiment=name)], name=name, path=f"drops/{name}.yaml")
+        for name in names
+    ]
+    told = tell(of, [record(of=one.points[0]) for one in of])
+    (found,) = ladders([replace(one, run=run) for one in told for run in ("a", "b")])
+    assert title == found.title
+    assert False is ladder_data(found)["compared"]
+    assert True is ladder_data(climbed())["compared"]
 
 
 def test_whatever_else_was_published_stands_beside_ours() -> None:

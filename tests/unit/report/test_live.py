@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
 from typing import Any
 
 import pytest
-from analysis.build import failed, lossy, paced, record, series, specs, trial
+from analysis.build import START_NS, failed, lossy, paced, record, series, specs, trial
 
 from report.progress import measuring, sampled
-from udpbench.model import Progress
-from udpbench.report.live import LiveLines, event_line, live_view, second_line
+from udpbench.model import SECOND_NS, Progress, Sample
+from udpbench.report.live import LiveLines, live_view, second_line
+from udpbench.report.summary import event_line
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
+
+
+STEP = Progress("step", "verify", trial(), 1, 2)
+"""What follows a phase."""
 
 
 def trial_end(of: Any, text: str) -> Progress:
@@ -30,7 +36,7 @@ def test_one_line_a_second_while_packets_flow() -> None:
     """Three seconds of samples each 100 ms are three lines, each with the rate of its second."""
     out = StringIO()
     tell = LiveLines(out)
-    for progress in (measuring(), *sampled(series([1000, 2000, 3000]))):
+    for progress in (measuring(), *sampled(series([1000, 2000, 3000])), STEP):
         tell(progress)
     assert [
         "[1/2] example#1 measured 1s",
@@ -44,7 +50,7 @@ def test_a_line_names_the_stages_that_lose_packets_now() -> None:
     """A drop is seen in the second in which it happens."""
     out = StringIO()
     tell = LiveLines(out)
-    for progress in (measuring(), *sampled(series([1000, 1000]), rcvbuf=(0, 500, 500))):
+    for progress in (measuring(), *sampled(series([1000, 1000, 1]), rcvbuf=(0, 500, 500))):
         tell(progress)
     first, second = out.getvalue().splitlines()[1:]
     assert first.endswith("Mb; drops: udp_rcvbuf 500 pps")
@@ -75,6 +81,16 @@ def test_quiet_says_nothing(quiet: bool) -> None:
     with live_view(out, [], quiet) as tell:
         tell(Progress("run", "run 1: 2 trials"))
     assert ("" if quiet else "run 1: 2 trials\n") == out.getvalue()
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_wait_is_told_also_if_quiet(quiet: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """On stderr then, for stdout is the result's: hours of silence would look like work."""
+    out = StringIO()
+    with live_view(out, [], quiet) as tell:
+        tell(Progress("wait", "waiting until run 1-17 has ended"))
+    line = "waiting until run 1-17 has ended\n"
+    assert (("", line) if quiet else (line, "")) == (out.getvalue(), capsys.readouterr().err)
 
 
 class Closed(StringIO):
@@ -118,4 +134,53 @@ def test_two_workers_are_one_line() -> None:
     more = series([1000], of_worker="right.receiver1")
     for one, other in zip(series([1000]), more, strict=True):
         tell(Progress("sample", "measured", of, 1, 2, samples=(one, other)))
+    tell(STEP)
     assert "  0.002M pps 0.000MiB / 0.000Mb" == out.getvalue().splitlines()[1]
+
+
+def load(seconds: float, pps: int, wait_s: float = 0.35) -> Iterator[Progress]:
+    """Yield samples each 100 ms of a reader that waits, has so long a load, and waits again."""
+    begin, end = (round(START_NS + at * SECOND_NS) for at in (wait_s, wait_s + seconds))
+    for tick in range(round((seconds + 2 * wait_s) * 10) + 1):
+        clock = START_NS + tick * SECOND_NS // 10
+        packets = max(min(clock, end) - begin, 0) * pps // SECOND_NS
+        counts = {"received_packets": packets, "received_bytes": 32 * packets}
+        times = {"first_ns": begin if packets else 0, "last_ns": min(clock, end) if packets else 0}
+        one = Sample("right.receiver0", clock, {**counts, **times})
+        yield Progress("sample", "measured", trial(), 1, 2, samples=(one,))
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.05, 0.35, 1.25])
+def test_the_lines_of_a_phase_tile_its_load(wait_s: float) -> None:
+    """Neither the wait before the load nor that after it lowers a rate, nor is a part left out."""
+    out = StringIO()
+    tell = LiveLines(out)
+    for progress in (measuring(), *load(2.6, 280_000, wait_s), STEP):
+        tell(progress)
+    lines = out.getvalue().splitlines()[1:]
+    assert ["  0.280M pps 8.545MiB / 71.680Mb"] * 2 == lines[:2]
+    assert ["  0.280M pps 8.545MiB / 71.680Mb; of the last 0.6 s"] == lines[2:]
+
+
+def test_a_load_that_ends_with_a_second_has_no_line_of_what_is_left() -> None:
+    """A rest shorter than the time between two samples has no rate."""
+    out = StringIO()
+    tell = LiveLines(out)
+    for progress in (measuring(), *load(1.0, 1000), STEP, *load(1.03, 1000), STEP):
+        tell(progress)
+    assert ["  0.001M pps 0.031MiB / 0.256Mb"] * 2 == out.getvalue().splitlines()[1:]
+
+
+def test_a_host_that_nothing_reaches_has_no_part_in_the_line() -> None:
+    """The others' seconds are told all the same."""
+    out = StringIO()
+    tell = LiveLines(out)
+    for progress in (measuring(), *load(1.5, 1000)):
+        others = tuple(
+            replace(one, worker="other.receiver0", counts=IDLE) for one in progress.samples
+        )
+        tell(replace(progress, samples=(*progress.samples, *others)))
+    assert ["  0.001M pps 0.031MiB / 0.256Mb"] == out.getvalue().splitlines()[1:]
+
+
+IDLE = {"received_packets": 0, "received_bytes": 0, "first_ns": 0, "last_ns": 0}

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from typing import Any
 
 import pytest
-from analysis.build import experiment, trial
-from rich.console import Console
+from analysis.build import expectation, experiment, trial
 
 from report.stored import ODD
-from udpbench.model import Planned, Setting
-from udpbench.report.plan import print_rehearsal, print_trials, summed_up, together
+from udpbench.model import Planned, PointPair, Setting
+from udpbench.report.plan import (
+    print_rehearsal,
+    print_skips,
+    print_trials,
+    summed_up,
+    together,
+    too_few_blocks,
+)
+from udpbench.report.terminal import Terminal
 
 
 @dataclass(frozen=True)
@@ -37,17 +44,57 @@ def test_every_point_has_its_repetitions_and_its_time() -> None:
     """A trial of 1 s costs at most 1.5 s more; the sum stands below."""
     out = StringIO()
     of = experiment(points=[trial("a"), trial("b")], repetitions=3)
-    print_trials(Console(file=out, width=80), [of])
+    print_trials(Terminal(file=out, width=80), [of])
     text = [line.split() for line in out.getvalue().splitlines()]
     assert ["example", "a", "3", "8s"] == text[1]
     assert ["example", "b", "3", "8s"] == text[2]
     assert ["6", "trials,", "at", "most", "15s"] == text[3]
 
 
+def test_compared_points_have_blocks() -> None:
+    """7 to 15 of each, the third point its repetitions; alone, a pair can be decided at once."""
+    out = StringIO()
+    pairs = (PointPair("a", "b", "delivered_pps", 0.03),)
+    of = experiment(points=[trial(name) for name in "abc"], repetitions=3, compare=pairs)
+    print_trials(Terminal(file=out, width=80), [of])
+    text = [line.split() for line in out.getvalue().splitlines()]
+    assert ["example", "b", "7–15", "38s"] == text[2]
+    assert ["example", "c", "3", "8s"] == text[3]
+    assert ["17–33", "trials,", "at", "most", "83s"] == text[4]
+    assert 5 == len(text)
+
+
+def test_too_few_blocks_are_foretold() -> None:
+    """One of four comparisons cannot be decided alone after 7 blocks, and of 1000 never."""
+    pairs = tuple(PointPair("a", f"b{n}", "delivered_pps", 0.03) for n in range(1000))
+    of = [experiment(name="few", compare=pairs[:4]), experiment(name="many", compare=pairs)]
+    assert too_few_blocks(of[0]).startswith("few: 7 blocks")
+    assert "11 blocks" not in too_few_blocks(of[0])
+    assert "15 blocks" in too_few_blocks(of[1])
+    assert "" == too_few_blocks(experiment(compare=pairs[:1]))
+
+
+def test_too_few_repetitions_are_foretold() -> None:
+    """Of expectations between points as of comparisons; a lone one takes six."""
+    points = [trial(name) for name in "abcde"]
+    claims = [expectation(f"delivered_pps[{n}]", ">", "delivered_pps[a]") for n in "bcde"]
+    few = experiment(*claims, points=points, repetitions=6)
+    assert too_few_blocks(few).startswith("example: 6 repetitions")
+    assert "" == too_few_blocks(replace(few, repetitions=8))
+    assert "" == too_few_blocks(replace(few, expect=tuple(claims[:1])))
+    pair = PointPair("a", "b", "delivered_pps", 0.03)
+    beside = [expectation(f"delivered_pps[{n}]", ">", "delivered_pps[c]") for n in "de"]
+    both = experiment(*beside, points=points, repetitions=6, compare=(pair,))
+    assert ("6 repetitions" in too_few_blocks(both), "blocks" in too_few_blocks(both)) == (
+        True,
+        False,
+    )
+
+
 def test_trials_on_real_hosts_take_longer() -> None:
     """What cards count is waited for: 2 s after each of three phases."""
     out = StringIO()
-    print_trials(Console(file=out, width=80), [experiment(points=[trial("a")])], built_in=False)
+    print_trials(Terminal(file=out, width=80), [experiment(points=[trial("a")])], built_in=False)
     assert out.getvalue().endswith("1 trials, at most 9s\n")
 
 
@@ -99,7 +146,7 @@ def test_a_refusal_is_told_with_its_reason() -> None:
     """What cannot be set stands in the plan, before anything ran; brackets are no markup."""
     out = StringIO()
     found = {"right": (planned("mtu", ODD, 1500, 9000, "[driver] says no"),)}
-    print_rehearsal(Console(file=out, width=200, highlight=False), [Rehearsed(("x",), found)])
+    print_rehearsal(Terminal(file=out, width=200), [Rehearsed(("x",), found)])
     text = out.getvalue()
     assert "settings of x" in text
     assert f"right  mtu {ODD}  cannot be set: [driver] says no" in text
@@ -109,5 +156,16 @@ def test_a_plan_has_room_on_80_columns() -> None:
     """No line is longer and no address is cut."""
     out = StringIO()
     addresses = (planned("neighbour", "receive0/192.168.254.30", None, "02:75:62:01:00:01"),)
-    print_rehearsal(Console(file=out, width=80), [Rehearsed(("x",), {"receiver": addresses})])
+    print_rehearsal(Terminal(file=out, width=80), [Rehearsed(("x",), {"receiver": addresses})])
     assert "neighbour receive0/192.168.254.30  none → 02:75:62:01:00:01" in out.getvalue()
+
+
+def test_each_skip_is_told_with_its_reason() -> None:
+    """And nothing where none is foreseen."""
+    out = StringIO()
+    print_skips(Terminal(file=out, width=80), {})
+    assert "" == out.getvalue()
+    print_skips(Terminal(file=out, width=80), {"mine::a": "right has no CPU [7]"})
+    assert ["would be skipped", "point    reason", "mine::a  right has no CPU [7]"] == [
+        line.strip() for line in out.getvalue().splitlines() if line
+    ]

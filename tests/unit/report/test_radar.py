@@ -10,8 +10,17 @@ from analysis.build import experiment, failed, paced, record, trial
 from matplotlib.axes import Axes
 
 from udpbench.model import SECOND_NS, Experiment, Sample, TrialRecord
-from udpbench.report.radar import TURN_MS, Turn, busiest, draw_turns, quarters, radius, rings, turns
-from udpbench.report.story import Chapter, tell
+from udpbench.report.figures.bursts import (
+    TURN_MS,
+    Turn,
+    busiest,
+    draw_turns,
+    quarters,
+    radius,
+    rings,
+    turns,
+)
+from udpbench.report.summary import Chapter, tell
 
 
 def chapter(*records: TrialRecord, of: Experiment) -> Chapter:

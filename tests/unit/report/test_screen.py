@@ -13,12 +13,11 @@ from rich.console import Console
 from report.progress import counters, measuring, sampled
 from report.stored import printed
 from udpbench.analysis.motion import CpuShare
-from udpbench.model import SECOND_NS, Progress, Traffic, Trial
+from udpbench.model import SECOND_NS, Progress, Traffic, Trial, trial_ns
 from udpbench.report.live import live_view
-from udpbench.report.plan import trial_ns
+from udpbench.report.live_state import Moving, Watch
 from udpbench.report.screen import Screen, busiest_first, clock, done, headline, titled, view
 from udpbench.report.screen import counters as counters_table
-from udpbench.report.watch import Moving, Watch
 
 MOVED = {
     "right": {
@@ -135,6 +134,21 @@ def test_a_resumed_run_counts_what_is_done_already() -> None:
     left = clock(2 * trial_ns(one))
     assert (True, True) == (line.startswith("[3/4] "), line.endswith(f"{left} left"))
     assert 2 == done(watch)
+
+
+def test_where_comparisons_decide_totals_are_a_range() -> None:
+    """What is certain, and what there is at most; a further block adds its time."""
+    one = trial()
+    watch = Watch([one, one])
+    watch.take(Progress("step", "facts", trial=one, index=1, total=2, total_at_most=6), 0)
+    line = headline(watch, one, 0, 90)
+    left = clock(2 * trial_ns(one))
+    assert (True, True) == (line.startswith("[1/2–6] "), line.endswith(f"at least {left} left"))
+    watch.take(Progress("step", "facts", trial=one, index=2, total=6, total_at_most=6), 0)
+    line = headline(watch, one, 0, 90)
+    assert line.startswith("[2/6] ")
+    assert clock(6 * trial_ns(one)) in line
+    assert "at least" not in line
 
 
 def test_before_a_trial_nothing_is_drawn() -> None:

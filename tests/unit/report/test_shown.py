@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -24,10 +25,19 @@ from analysis.build import (
 )
 
 from report.stored import swept
-from udpbench.model import SECOND_NS, Experiment, Snapshot, TrialRecord
-from udpbench.report.figures import draw_ways
-from udpbench.report.shown import UNCERTAIN, Step, dots, heats, shown_over_time, timelines, ways
-from udpbench.report.story import Chapter, tell
+from udpbench.analysis.stages import BEFORE_SENT
+from udpbench.model import LEDGER_STAGES, SECOND_NS, Experiment, Snapshot, TrialRecord
+from udpbench.report.figure_data import (
+    UNCERTAIN,
+    Step,
+    dots,
+    heats,
+    shown_over_time,
+    timelines,
+    ways,
+)
+from udpbench.report.figures.points import STAGE_STYLES, draw_ways
+from udpbench.report.summary import Chapter, tell
 
 SENDERS = ("left", "middle")
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
@@ -147,6 +157,29 @@ def test_drops_over_time_are_by_stage() -> None:
     assert {"udp_rcvbuf": (Step(0, 1, 10.0), Step(1, 2, 40.0))} == line.drops
 
 
+@pytest.mark.parametrize(
+    ("first_ms", "last_ms", "steps"),
+    [
+        (0, 1400, [(0, 1, 10), (1, 1.4, 100)]),
+        (200, 1001, [(0.2, 1, 12.5), (1, 1.1, 400)]),
+        (0, 900, [(0, 0.9, 10 / 0.9), (1, 2, 40)]),
+        (1200, 1600, [(0, 1, 10), (1.2, 1.6, 100)]),
+    ],
+)
+def test_drops_over_time_end_with_the_load(
+    first_ms: int, last_ms: int, steps: Sequence[tuple[float, float, float]]
+) -> None:
+    """A counter that is read long after the last packet tells of the time before that."""
+    plain = moving()
+    (phase,) = plain.phases
+    times = {"first_ns": START_NS + first_ms * 10**6, "last_ns": START_NS + last_ms * 10**6}
+    sender, receiver = phase.stats
+    stats = (replace(sender, counts={**sender.counts, **times}), receiver)
+    (line,) = timelines(chapter(replace(plain, phases=(replace(phase, stats=stats),))))
+    drawn = [(one.from_s, one.to_s, one.value) for one in line.drops["udp_rcvbuf"]]
+    assert [pytest.approx(step) for step in steps] == drawn
+
+
 def test_drops_over_time_are_those_of_the_ledger() -> None:
     """What only seemed to be lost while counters moved is not shown."""
     seeming = Snapshot("right", START_NS + SECOND_NS, {"snmp.Udp.InErrors": BASE + 30})
@@ -228,6 +261,12 @@ def test_of_many_points_the_extreme_ones_are_shown(sizes: list[int], shown: list
     assert shown == [point.name for point in found]
 
 
+def test_every_stage_that_loses_packets_has_a_colour_and_hatch_of_its_own() -> None:
+    """By its name, so that no other's changes where a stage is inserted."""
+    assert set(LEDGER_STAGES) - set(BEFORE_SENT) == set(STAGE_STYLES)
+    assert len(STAGE_STYLES) == len(set(STAGE_STYLES.values()))
+
+
 # --- over workers and queues ---------------------------------------------------------------------
 
 
@@ -246,14 +285,24 @@ def test_a_heat_map_shows_how_packets_spread_over_workers() -> None:
     assert () == heats(chapter(record()))
 
 
-def test_a_heat_map_shows_how_packets_spread_over_queues() -> None:
+@pytest.mark.parametrize(
+    ("driver", "name"),
+    [
+        ("veth", "rx_queue_{}_xdp_packets"),
+        ("ena", "queue_{}_rx_cnt"),
+        ("bnxt_en", "[{}]: rx_ucast_packets"),
+    ],
+)
+def test_a_heat_map_shows_how_packets_spread_over_queues(driver: str, name: str) -> None:
     """By the driver's own counters; a point that has no such queue has no share of it."""
-    queue = "ethtool.receive0.rx_queue_{}_xdp_packets"
+    first, second = (f"ethtool.receive0.{name.format(queue)}" for queue in (0, 1))
     points = [trial("one"), trial("two")]
     records = [
-        record(of=points[0], moves={"right": {queue.format(0): 1000}}),
-        record(of=points[1], moves={"right": {queue.format(0): 400, queue.format(1): 600}}),
+        record(of=points[0], moves={"right": {first: 1000}}),
+        record(of=points[1], moves={"right": {first: 400, second: 600}}),
     ]
+    nic = replace(records[0].facts["right"], driver=driver)
+    records = [replace(one, facts={**one.facts, "right": nic}) for one in records]
     (heat,) = heats(chapter(*records, of=experiment(points=points)))
     assert ("RX queue", ("one", "two"), ("rx-0", "rx-1")) == (heat.of, heat.points, heat.columns)
     assert ((1.0, None), (0.4, 0.6)) == heat.shares

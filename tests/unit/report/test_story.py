@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from analysis.build import (
+    LOAD_MS,
     START_NS,
     expectation,
     experiment,
     failed,
+    hog,
     lossy,
     paced,
     receiver_counts,
     record,
     sender_counts,
+    shared,
     trial,
     unlogged,
     worker,
@@ -22,7 +26,7 @@ from analysis.build import (
 
 from report.stored import swept
 from udpbench.model import Estimate, Experiment, Finding, Traffic, TrialRecord
-from udpbench.report.story import (
+from udpbench.report.summary import (
     Chapter,
     answer,
     findings_of,
@@ -33,6 +37,7 @@ from udpbench.report.story import (
     show_estimate,
     show_number,
     tell,
+    timed,
     trials_label,
 )
 
@@ -69,16 +74,25 @@ def test_a_few_points_are_answered_one_by_one() -> None:
     )
 
 
+BUSY = shared(LOAD_MS + 400, hog(400))
+"""Another program took a fifth of the reader's CPU."""
+
+
 @pytest.mark.parametrize(
     ("trials", "told"),
     [
         # A stream has no loss to tell.
         ([record(of=trial(traffic=Traffic(protocol="tcp")))], "1.0 kpps delivered"),
-        ([record(of=trial(), workers=AT_ONCE)], "delivered at no rate (all was read at once)"),
+        (
+            [record(of=trial(), workers=AT_ONCE)],
+            "delivered rate unknown (everything was read at once)",
+        ),
         ([record(2), record(2, workers=AT_ONCE)], "2 pps (n = 1) delivered"),
         ([lossy(1000, ALL_LOST, 1000)], "nothing delivered, 100.00 % lost, most of it at"),
         ([unlogged(400)], "0.00 % lost, 40.00 % of what arrived was not logged"),
         ([failed()], "no valid trial, failed: it died"),
+        ([BUSY], "delivered rate struck out, 0.00 % lost"),
+        ([shared(LOAD_MS), BUSY], "1.0 kpps (n = 1) delivered, 0.00 % lost"),
     ],
 )
 def test_what_a_point_delivered(trials: list[TrialRecord], told: str) -> None:
@@ -113,7 +127,7 @@ def test_what_is_not_to_be_believed_is_in_the_second_sentence() -> None:
         failed("skipped", "no such CPU", of=paced(point="b")),
     ]
     assert answer(chapter(*records, of=of)).endswith(
-        "1 of 2 trials are valid; 1 was skipped; 3 of 4 trials ran; "
+        "1 of 2 trials are valid; 1 was skipped; 3 of 4 trials are stored; "
         "1 of 2 expectations holds; 1 of 2 expectations does not hold."
     )
 
@@ -121,7 +135,7 @@ def test_what_is_not_to_be_believed_is_in_the_second_sentence() -> None:
 @pytest.mark.parametrize(
     ("records", "told"),
     [
-        ((), "No trial ran."),
+        ((), "No trial is stored."),
         ((failed(),), "no valid trial, failed: it died. 0 of 1 trials are valid."),
         ((failed("skipped", "2 CPUs"),), "skipped: 2 CPUs. 1 was skipped."),
     ],
@@ -185,6 +199,56 @@ def test_a_number_reads_well_in_its_unit(value: float | None, unit: str, text: s
     assert text == show_number(value, unit)
 
 
+def with_findings(*findings: Sequence[Finding]) -> Chapter:
+    """Return a chapter whose trials have these findings and no other."""
+    records = [record(of=paced(repetition=n)) for n, _ in enumerate(findings, 1)]
+    told = chapter(*records, of=experiment(points=[paced()], repetitions=len(findings)))
+    (point,) = told.points
+    pairs = zip(point.results, findings, strict=True)
+    results = tuple(replace(one, findings=tuple(own)) for one, own in pairs)
+    return replace(told, points=(replace(point, results=results),))
+
+
+SHORT = Finding("warning", "short", "a", "4.76 %")
+
+
+@pytest.mark.parametrize(
+    ("findings", "told"),
+    [
+        ([[SHORT], [SHORT]], [("4.76 %", 2)]),
+        ([[SHORT], [replace(SHORT, value="14.24 %")]], [("4.76 – 14.24 %", 2)]),
+        (
+            [[replace(SHORT, value=f"{n} packets in {9 * n} reads")] for n in (3, 10, 2)],
+            [("2 – 10 packets in 18 – 90 reads", 3)],
+        ),
+        # One trial that has many of a kind is one trial, and all of them are listed.
+        ([[SHORT] * 20], [("4.76 %", 1)]),
+        ([[SHORT, replace(SHORT, value="5 %")]], [("4.76 %", 1), ("5 %", 1)]),
+        # A number that names something has no range, nor have texts of other words.
+        ([[replace(SHORT, value=f"CPU {n}")] for n in (1, 3)], [("CPU 1", 1), ("CPU 3", 1)]),
+        (
+            [[replace(SHORT, value=f"1 times, errno {n}")] for n in (1, 3)],
+            [("1 times, errno 1", 1), ("1 times, errno 3", 1)],
+        ),
+        (
+            [
+                [replace(SHORT, value=f"{text} (pid 7)")]
+                for text in ("9 %, most by a", "4 %, most by b")
+            ],
+            [("4 – 9 %, most by a (pid 7)", 2)],
+        ),
+        ([[SHORT], [replace(SHORT, value=None)]], [("4.76 %", 1), (None, 1)]),
+        ([[SHORT], [replace(SHORT, limit="other")]], [("4.76 %", 1), ("4.76 %", 1)]),
+    ],
+)
+def test_findings_are_merged_where_that_hides_nothing(
+    findings: Sequence[Sequence[Finding]], told: Sequence[tuple[str | None, int]]
+) -> None:
+    """What is equal is told once, what differs in a quantity with its range, the rest one by one."""
+    merged = findings_of(with_findings(*findings))
+    assert told == [(finding.value, len(names)) for finding, names in merged]
+
+
 def test_equal_findings_are_told_once() -> None:
     """With the trials that have them, what invalidates first."""
     records = [record(900, of=paced(repetition=n)) for n in (1, 2)]
@@ -209,8 +273,8 @@ def test_few_trials_are_named(names: list[str], label: str) -> None:
 def test_a_run_that_was_cut_short_says_so() -> None:
     """Nothing where all trials ran."""
     of = experiment(repetitions=3)
-    assert "no trial ran" == not_run(chapter(of=of))
-    assert "1 of 3 trials ran" == not_run(chapter(record(), of=of))
+    assert "no trial is stored" == not_run(chapter(of=of))
+    assert "1 of 3 trials are stored" == not_run(chapter(record(), of=of))
     assert "" == not_run(chapter(record()))
 
 
@@ -220,3 +284,13 @@ def test_points_stand_in_the_order_declared() -> None:
     told = chapter(record(of=trial("a")), record(of=trial("b")), of=of)
     assert ["b", "a"] == [point.name for point in told.points]
     assert replace(told, run="x").run == "x"
+
+
+def test_struck_out_rates_are_told_with_their_reason() -> None:
+    """In the line of the trial, among what to believe, and nowhere drawn over time."""
+    one = chapter(BUSY)
+    assert "The one trial is valid; the rates of 1 are struck out." in answer(one)
+    (result,) = one.results
+    assert one_line(result).startswith("no rates: machine: CPU 0: other programs used CPUs")
+    assert result == representative(one.points[0])
+    assert None is timed(one.points[0])

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from analysis.build import experiment, lossy, record, trial
 
+from udpbench.host_settings import Settings
 from udpbench.model import Receive, Send, Traffic, Trial
-from udpbench.report.story import tell
-from udpbench.report.style import spaced
-from udpbench.report.sweep import Sweep, draw_sweeps, number, sweep
+from udpbench.report.figures.style import spaced
+from udpbench.report.figures.sweep import Sweep, draw_sweeps, number, sweep
+from udpbench.report.summary import tell
 from udpbench.units import Rate
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
@@ -95,7 +96,7 @@ def test_each_variant_of_a_sweep_is_a_line() -> None:
 
 
 def test_words_stand_before_the_numbers() -> None:
-    """`off` is no number, and still one of the values."""
+    """`off` is not a number, and still one of the values."""
     points = [at(send__gso=value) for value in (2, "off", 4, 8)]
     places = [(None, "off"), (2.0, "2"), (4.0, "4"), (8.0, "8")]
     assert ("send.gso", {"": places}) == shape(found(points))
@@ -154,7 +155,7 @@ def test_variants_that_differ_in_one_number_stand_along_it(
 def test_settings_count_as_well() -> None:
     """They are plain data below their role."""
     points = [
-        trial(str(n), settings={"receiver": {"sysctl": {"net.core.netdev_max_backlog": n}}})
+        trial(str(n), settings={"receiver": Settings(sysctl={"net.core.netdev_max_backlog": n})})
         for n in (100, 1000, 20000)
     ]
     assert "settings.receiver.sysctl.net.core.netdev_max_backlog" == shape(found(points))[0]

@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from io import StringIO
 
 import pytest
 from analysis.build import (
+    LOAD_MS,
     START_NS,
     expectation,
     experiment,
     failed,
+    hog,
     lossy,
     paced,
     receiver_counts,
     record,
     sender_counts,
     series,
+    shared,
     trial,
     unlogged,
     worker,
 )
-from rich.console import Console
+from rich.table import Table
 
 from report.stored import ODD, printed, swept
-from udpbench.model import Entry, Experiment, Finding, Histogram, TrialRecord
-from udpbench.report.story import Chapter, tell
-from udpbench.report.table import (
+from udpbench.model import LEDGER_STAGES, Experiment, Finding, Histogram, LedgerEntry, TrialRecord
+from udpbench.report.summary import Chapter, tell
+from udpbench.report.tables import (
     findings_table,
     ledger_tables,
     packets_cell,
     point_cells,
-    points_table,
+    points_tables,
     print_chapter,
     verdicts_table,
 )
+from udpbench.report.terminal import Terminal
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 
@@ -45,10 +50,10 @@ def chapter(*records: TrialRecord, of: Experiment | None = None) -> Chapter:
     return only
 
 
-def shown(one: Chapter, width: int = 80) -> str:
+def shown(one: Chapter, width: int = 80, every_stage: bool = False) -> str:
     """Return a whole chapter as printed."""
     out = StringIO()
-    print_chapter(Console(file=out, width=width, highlight=False), one)
+    print_chapter(Terminal(file=out, width=width), one, every_stage)
     return out.getvalue()
 
 
@@ -57,17 +62,52 @@ def rows(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
+def table(one: Chapter, width: int = 80) -> Table:
+    """Return the results where all of their columns fit."""
+    (only,) = points_tables(one, width)
+    return only
+
+
+def test_a_narrow_terminal_has_every_name_and_every_number() -> None:
+    """Columns that do not fit have a table of their own, with the names again."""
+    points = [paced(point=f"buffer={size}KiB") for size in (8, 200)]
+    of = experiment(points=points, repetitions=3)
+    records = [
+        record(400_000 + n, of=replace(point, repetition=n), series=series([400_000 + n]))
+        for point in points
+        for n in (1, 2, 3)
+    ]
+    one = chapter(*records, of=of)
+    whole = printed(*points_tables(one, 120), width=120)
+    for width in (40, 50, 60, 70, 80):
+        text = printed(*points_tables(one, width), width=width)
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= width
+        assert [] == [word for word in whole.split() if "=" not in word and word not in text]
+        for name in ("buffer=8KiB", "buffer=200KiB"):
+            assert name in re.sub(r"\s", "", text) if width < 60 else name in text
+    assert 2 == printed(*points_tables(one, 60), width=60).count("results")
+    assert 1 == printed(*points_tables(one, 80), width=80).count("results")
+
+
+def test_the_terminal_names_what_helps_at_the_stage_that_lost_most() -> None:
+    """As the document does; nothing where nothing was lost."""
+    text = shown(chapter(lossy(1000, LOST, 250)), 200)
+    assert "udp_rcvbuf lost most. What helps: a larger receive.buffer (for bursts), faster" in text
+    assert "What helps" not in shown(chapter(record()))
+
+
 def test_a_points_row_has_the_medians_of_its_valid_trials() -> None:
     """Offered and delivered rate, loss and spread are those of the judge."""
     one = chapter(lossy(1000, LOST, 250, series=series([600, 150, 150])))
-    row = rows(printed(points_table(one)))[2]
+    row = rows(printed(*points_tables(one)))[2]
     assert ["all", "1/1", "1.0", "kpps", "750", "pps", "25.00", "%", "–"] == row
 
 
 def test_three_trials_have_an_interval() -> None:
     """The interval of the median stands beside it, in its unit."""
     of, records = swept([500])
-    text = printed(points_table(chapter(*records, of=of)))
+    text = printed(*points_tables(chapter(*records, of=of)))
     assert "1.5 kpps [1.5 – 1.5]" in text
 
 
@@ -75,12 +115,23 @@ def test_an_invalid_trial_is_struck_out_and_in_no_median() -> None:
     """Its row says so in a word, its cells are struck, its reason is the first finding."""
     short = record(900, of=paced(repetition=2))
     one = chapter(record(1000, of=paced()), short, of=experiment(repetitions=2))
-    styles = {cell.style for column in points_table(one).columns for cell in [*column.cells][1:]}
-    text = rows(printed(points_table(one)))
+    styles = {cell.style for column in table(one).columns for cell in [*column.cells][1:]}
+    text = rows(printed(*points_tables(one)))
     assert {"strike"} == styles
     assert ["all", "1/2"] == text[2][:2]
     assert ["#2", "invalid"] == text[3][:2]
     assert printed(findings_table(one)).startswith("invalid  ")
+
+
+def test_rates_that_are_struck_out_are_in_no_median_and_loss_is() -> None:
+    """The trial is valid, says so in its own row, and its reason stands among the findings."""
+    busy = shared(LOAD_MS + 400, hog(400))
+    busy = replace(busy, trial=trial(repetition=2))
+    one = chapter(shared(LOAD_MS), busy, of=experiment(repetitions=2))
+    text = rows(printed(*points_tables(one, 120), width=120))
+    assert ["all", "2/2", "1.0", "kpps", "1.0", "kpps", "(n", "=", "1)"] == text[2][:9]
+    assert ["#2", "no", "rates", "–", "–", "0.00", "%", "–"] == text[3]
+    assert printed(findings_table(one)).startswith("struck  machine: CPU 0: other programs used")
 
 
 def test_a_wide_terminal_shows_times() -> None:
@@ -99,8 +150,8 @@ def test_a_wide_terminal_shows_times() -> None:
     records += [record(900, of=paced(repetition=2), workers=workers)]
     one = chapter(*records, of=of)
     for width, heads in ((80, []), (91, []), (92, ["pacing p99"]), (140, ["pacing p99"])):
-        assert heads == [str(column.header) for column in points_table(one, width).columns][6:]
-    text = rows(printed(points_table(one, 92), width=92))
+        assert heads == [str(column.header) for column in table(one, width).columns][6:]
+    text = rows(printed(*points_tables(one, 92), width=92))
     assert [["127", "ns"], ["127", "ns"]] == [text[2][-2:], text[3][-2:]]
 
 
@@ -114,20 +165,29 @@ def test_a_failed_trial_shows_its_error() -> None:
 def test_a_skipped_trial_shows_its_reason() -> None:
     """A host that lacks something is a note, and the row is not struck out."""
     one = chapter(failed("skipped", "needs 8 CPUs, there are 2"))
-    styles = {cell.style for column in points_table(one).columns for cell in [*column.cells][1:]}
+    styles = {cell.style for column in table(one).columns for cell in [*column.cells][1:]}
     assert {"dim"} == styles
     assert "note  right: skipped: needs 8 CPUs, there are 2 [#1]" in shown(one)
 
 
+def test_where_nothing_was_measured_it_says_so() -> None:
+    """Also where a need is not met of the other trials."""
+    skipped = failed("skipped", "needs 8 CPUs", of=trial(repetition=2))
+    one = chapter(failed("unavailable", "no CPU 7"), skipped, of=experiment(repetitions=2))
+    first = "nothing was measured: all trials were skipped: no CPU 7"
+    assert first in shown(one).splitlines()
+    assert "nothing was measured" not in shown(chapter(skipped, of=experiment(repetitions=1)))
+
+
 def test_where_no_trial_ran_it_says_so() -> None:
     """A run that was killed before its first trial has a question and no table."""
-    assert ["", "Does it arrive?", "no trial ran"] == shown(chapter()).splitlines()
+    assert ["", "Does it arrive?", "no trial is stored"] == shown(chapter()).splitlines()
 
 
 def test_where_some_trials_never_ran_it_says_how_many() -> None:
     """What an interrupt left out is told beside what there is."""
     text = shown(chapter(record(), of=experiment(repetitions=7)))
-    assert "1 of 7 trials ran" in text
+    assert "1 of 7 trials are stored" in text
 
 
 def test_results_of_the_lab_are_labelled() -> None:
@@ -151,9 +211,45 @@ def test_no_number_is_lost_on_a_narrow_terminal(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
 
 
+def test_the_ledger_shows_stages_that_lost_packets_or_could_not_be_observed() -> None:
+    """One that lost any at one point is there at all points; the last line says what is missing."""
+    points = [trial("small"), trial("large")]
+    of = experiment(points=points)
+    lost, whole = replace(lossy(1000, LOST, 250), trial=points[0]), record(1000, of=points[1])
+    (*tables, note) = ledger_tables(chapter(lost, whole, of=of), 60)
+    words = [row[0] for table in tables for row in rows(printed(table, width=60)) if row]
+    assert 2 * ["udp_rcvbuf"] == [word for word in words if word in LEDGER_STAGES]
+    for name in ("intended", "sent", "received", "unaccounted"):
+        assert 2 == words.count(name)
+    assert "Stages that lost nothing are left out: udpbench show --all" == str(note)
+    cable = shown(chapter(record(1000, built_in_lab=False)))
+    assert ["link", "not", "observable"] in [row[:3] for row in rows(cable)]
+    assert "tx_qdisc" not in cable
+
+
+def test_all_stages_are_shown_when_asked_for() -> None:
+    """Those without a loss too, and then there is nothing to say about any left out."""
+    text = shown(chapter(record()), every_stage=True)
+    stages = {row[0] for row in rows(text) if row}
+    judged = chapter(record()).results[0].ledger
+    assert judged is not None
+    assert {entry.stage for entry in judged.entries} <= stages
+    assert "left out" not in text
+
+
+def test_an_experiment_of_two_points_fits_one_screen() -> None:
+    """Forty lines at 80 columns, with a loss, a finding and three expectations."""
+    points = [trial("small"), trial("large")]
+    of = experiment(*(3 * [expectation("unaccounted", "==", "0")]), points=points)
+    finding = Finding("note", "a word " * 20)
+    lost = replace(lossy(1000, LOST, 250), trial=points[0], findings=(finding,))
+    text = shown(chapter(lost, record(1000, of=points[1]), of=of))
+    assert len(text.splitlines()) <= 40
+
+
 def test_the_ledger_lists_every_stage_from_intended_to_unaccounted() -> None:
     """Each line has its packets and the counters they were read from."""
-    (table,) = ledger_tables(chapter(lossy(1000, LOST, 250)), 200)
+    (table,) = ledger_tables(chapter(lossy(1000, LOST, 250)), 200, every_stage=True)
     text = rows(printed(table, width=200))
     assert ["intended", "1", "000"] == text[2]
     assert ["received", "750"] == text[-2]
@@ -163,7 +259,7 @@ def test_the_ledger_lists_every_stage_from_intended_to_unaccounted() -> None:
 
 def test_the_ledger_of_a_log_closes() -> None:
     """What was read and not logged ended there, and is not received as well."""
-    (table,) = ledger_tables(chapter(unlogged(400)), 200)
+    (table,) = ledger_tables(chapter(unlogged(400)), 200, every_stage=True)
     text = rows(printed(table, width=200))
     assert "400" == next(row for row in text if row[0] == "app_log")[1]
     assert [["received", "600"], ["unaccounted", "0"]] == text[-2:]
@@ -182,13 +278,14 @@ def test_what_a_line_was_read_from_is_not_broken_within_a_name() -> None:
     """Of a narrow terminal the heads of the columns give way."""
     points = [paced(10_000, point=f"a-long-variant,buffer={size}") for size in ("32KiB", "1MiB")]
     records = [replace(lossy(1000, LOST, 250), trial=point) for point in points]
-    for table in ledger_tables(chapter(*records, of=experiment(points=points)), 80):
+    one = chapter(*records, of=experiment(points=points))
+    for table in ledger_tables(one, 80, every_stage=True):
         assert "Δ snmp.Udp.RcvbufErrors" in printed(table, width=80)
 
 
 def test_the_ledger_of_an_invalid_trial_says_so() -> None:
     """A point without a valid trial shows where its packets went, marked."""
-    (table,) = ledger_tables(chapter(record(900, of=paced())), 120)
+    (table, _) = ledger_tables(chapter(record(900, of=paced())), 120)
     assert "all #1 (invalid)" in printed(table, width=120)
 
 
@@ -205,7 +302,7 @@ def test_merged_packets_that_were_lost_are_an_interval() -> None:
     """Where one count of the kernel may be many packets both ends are shown."""
     (good,) = chapter(record()).results
     assert good.ledger is not None
-    entry = Entry("udp_rcvbuf", 1200, "x", at_most=40_000)
+    entry = LedgerEntry("udp_rcvbuf", 1200, "x", at_most=40_000)
     merged = replace(good, ledger=replace(good.ledger, entries=(entry,)))
     assert "1 200 to 40 000" == packets_cell(merged, "udp_rcvbuf")
 
@@ -243,7 +340,22 @@ def test_without_colour_every_doubt_is_a_word(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("NO_COLOR", "1")
     of = experiment(expectation("received_packets", ">", "5000"))
     out = StringIO()
-    console = Console(file=out, width=80, highlight=False, force_terminal=True)
+    console = Terminal(file=out, width=80, force_terminal=True)
     print_chapter(console, chapter(record(), of=of))
     assert "\x1b[3" not in out.getvalue()
     assert " no " in out.getvalue()
+
+
+def test_what_cannot_be_observed_is_one_line_and_others_packets_another() -> None:
+    """A cable and a ring without a counter have one number together; others' stand below."""
+    lost = record(1000, 990, moves={"right": {"snmp.Udp.NoPorts": 190}}, built_in_lab=False)
+    right = replace(lost.facts["right"], driver="virtio_net")
+    quiet = record(1000, of=trial("quiet"), built_in_lab=False)
+    of = experiment(points=[trial(), trial("quiet")])
+    one = chapter(replace(lost, facts={**lost.facts, "right": right}), quiet, of=of)
+    (table, _) = ledger_tables(one, 200)
+    text = rows(printed(table, width=200))
+    assert ["udp_no_port", "0", "to", "10", "0"] == next(r for r in text if "udp_no_port" in r)[:5]
+    hidden = next(row for row in text if "rx_ring" in row)
+    assert ["link", "or", "rx_ring", "0", "to", "10", "0", "not", "observable:"] == hidden[:9]
+    assert ["others'", "packets", "180", "0"] == text[-1]

@@ -8,8 +8,16 @@ import pytest
 from analysis.build import experiment, failed, receiver_counts, record, sender_counts, worker
 
 from udpbench.model import Histogram, TrialRecord
-from udpbench.report.story import Chapter, tell
-from udpbench.report.times import Curve, Times, corners, draw_times, nines, shares_beyond, times
+from udpbench.report.figures.delay_curves import (
+    Curve,
+    Times,
+    corners,
+    draw_times,
+    nines,
+    shares_beyond,
+    times,
+)
+from udpbench.report.summary import Chapter, tell
 
 
 def chapter(*records: TrialRecord) -> Chapter:

@@ -10,7 +10,7 @@ from analysis.build import BASE, START_NS, series, specs, trial
 from report.progress import counters, measuring, sampled
 from udpbench.analysis.motion import CpuShare
 from udpbench.model import SECOND_NS, Progress, Sample, Send
-from udpbench.report.watch import Drops, Moving, Pace, Watch, WorkerRate, per_second
+from udpbench.report.live_state import Drops, Moving, Pace, Watch, WorkerRate, per_second
 
 
 def watching(*progress: Progress) -> Watch:
@@ -25,7 +25,6 @@ def test_a_workers_rate_is_of_its_last_second() -> None:
     """After a fast second and a slow one it is the slow one's."""
     watch = watching(measuring(), *sampled(series([5000, 1000])))
     assert (WorkerRate("right.receiver0", "receiver", 0, 1000.0, 0.0),) == watch.workers
-    assert (1000.0, 0.0) == watch.total_of("receiver")
     assert 2 * SECOND_NS == watch.elapsed_ns
 
 
@@ -41,7 +40,6 @@ def test_before_two_samples_there_is_no_rate() -> None:
     """Nothing is shown as 0 that is not known."""
     watch = watching(measuring(), *sampled(series([1])[:1]))
     assert [None] == [one.pps for one in watch.workers]
-    assert watch.total_of("receiver") is None
     assert per_second([Sample("w", 5, {}), Sample("w", 5, {})], "x") is None
 
 
@@ -108,13 +106,26 @@ def test_counts_of_a_plain_sender_that_differ_are_no_messages() -> None:
     assert (Drops("tx_qdisc", 7.0, 7),) == watch.counted.drops
 
 
-def test_queues_and_cpus_are_told_by_host() -> None:
-    """Packets a second of each RX queue, and how busy each CPU is."""
-    queue = "ethtool.receive0.rx_queue_0_xdp_packets"
+@pytest.mark.parametrize(
+    ("driver", "name"),
+    [
+        ("veth", "rx_queue_0_xdp_packets"),
+        ("ena", "queue_0_rx_cnt"),
+        ("bnxt_en", "[0]: rx_ucast_packets"),
+    ],
+)
+def test_queues_and_cpus_are_told_by_host(driver: str, name: str) -> None:
+    """Packets a second of each RX queue, by its driver's name, and how busy each CPU is."""
+    queue = f"ethtool.receive0.{name}"
     busy = {"cpu.0.user_ns": BASE + 60, "cpu.0.softirq_ns": BASE + 20, "cpu.0.idle_ns": BASE + 20}
+    first = [replace(one, counters={**one.counters, queue: BASE}) for one in counters(0)]
     last = counters(1, right={queue: BASE + 500}, machine=busy)
-    shown = [Progress("sample", "", trial(), 1, 2, snapshots=one) for one in (counters(0), last)]
-    counted = watching(measuring(), *shown).counted
+    shown = [Progress("sample", "", trial(), 1, 2, snapshots=(*one,)) for one in (first, last)]
+    begun = measuring()
+    assert begun.record is not None
+    nic = replace(begun.record.facts["right"], driver=driver)
+    begun = replace(begun, record=replace(begun.record, facts={**begun.record.facts, "right": nic}))
+    counted = watching(begun, *shown).counted
     assert {"right rx-0": 500.0} == counted.queues
     assert {"machine 0": CpuShare(0.8, 0.2)} == counted.cpus
 

@@ -14,12 +14,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Optional
 
-from udpbench.agent.host import Host
-from udpbench.agent.journal import Entry, Journal
-from udpbench.agent.settings import by_hand, disruption, refusal
+from udpbench.agent.host.system import Host
+from udpbench.agent.settings import by_hand, link_flap, refusal
+from udpbench.agent.settings.handlers import KINDS
+from udpbench.agent.settings.journal import Entry, Journal
+from udpbench.agent.settings.kind import Kind
 from udpbench.agent.settings.protected import diverting, protected
-from udpbench.agent.settings.registry import KINDS, Kind
-from udpbench.errors import RestoreError, SettingRefused
+from udpbench.errors import RestoreError, SettingRefused, next_step
 from udpbench.model import Change, Planned, Scope, Setting
 
 
@@ -59,10 +60,10 @@ class Engine:
 
         Keeps the longest common prefix of old and new. An optional setting that is refused is in
         force as it was: its ``after`` equals its ``before`` and not the value asked for. Raises
-        SettingRefused, with what this call had applied undone again; RestoreError where something
+        SettingRefused, with what this call had applied undone again; RestoreError if something
         could not be undone.
         """
-        kept = self._common(settings)
+        kept = self._kept_count(settings)
         self._undo_beyond(kept)
         self._in_force = [
             replace(change, setting=setting)
@@ -70,7 +71,7 @@ class Engine:
         ]
         for setting in settings[kept:]:
             try:
-                change = self._take(setting)
+                change = self._apply_one(setting)
             except SettingRefused as refused:
                 self._undo_refused(kept, refused)
                 raise
@@ -84,28 +85,28 @@ class Engine:
         coming: set[str] = set()
         changing: set[tuple[str, str]] = set()
         for setting in settings:
-            found = self._look(setting)
-            if found.refusal is None and (found.now is None or found.now is False):
+            look = self._look(setting)
+            if look.refusal is None and (look.now is None or look.now is False):
                 coming.add(setting.target)  # an interface that is down, too: it is taken up first
-            elif found.refusal and coming & set(re.split(r"[./]", setting.target)):
-                found = Planned(setting, None, self._stranger(setting))
-            elif found.refusal and self._may_come(setting, changing):
-                found = Planned(setting, None)
-            if not found.as_wanted and found.refusal is None:
+            elif look.refusal and coming & set(re.split(r"[./]", setting.target)):
+                look = Planned(setting, None, self._not_allowed(setting))
+            elif look.refusal and self._may_appear(setting, changing):
+                look = Planned(setting, None)
+            if not look.as_wanted and look.refusal is None:
                 changing.add((_interface(setting), setting.kind))
-            planned.append(found)
+            planned.append(look)
         return tuple(planned)
 
-    def _may_come(self, setting: Setting, changing: Collection[tuple[str, str]]) -> bool:
-        """Say whether what is changing on the interface may bring what a setting wants."""
+    def _may_appear(self, setting: Setting, changing: Collection[tuple[str, str]]) -> bool:
+        """Say whether what a setting needs may appear with other changes on its interface."""
         interface = _interface(setting)
         kind = self._kinds.get(setting.kind)
         if kind is not None and (interface, kind.needs) in changing:
             return True
-        return any(one == interface for one, _ in changing) and self._is_absent(setting)
+        return any(other == interface for other, _ in changing) and self._is_absent(setting)
 
     def _is_absent(self, setting: Setting) -> bool:
-        """Say whether a queue or a thread is not there, which another setting may bring."""
+        """Say whether a queue or a thread is missing, which another setting may create."""
         try:
             self._kind(setting).read(self._host, setting.target)
         except (refusal.Unrestored, *refusal.FAILURES) as error:
@@ -113,18 +114,18 @@ class Engine:
         return False
 
     def altered(self) -> tuple[Change, ...]:
-        """Return what somebody else has changed: the value that was in force, and the one now.
+        """Return what another process changed: the value that was in force, and the one now.
 
-        Compared is with what was asked for, because a later setting may change the rest of what an
-        earlier one has read; of a rounded one with what was got. A value that cannot be read any
-        more is None.
+        Compares with the value asked for, because a later setting may change the rest of what an
+        earlier one has read; for a rounded one, with the value it got. A value that can no longer
+        be read is None.
         """
         last = {(change.setting.kind, change.setting.target): change for change in self._in_force}
-        with self._host.asked_once():
-            looked = [self._look_again(change) for change in last.values()]
+        with self._host.cached_dumps():
+            looked = [self._altered(change) for change in last.values()]
         return tuple(change for change in looked if change is not None)
 
-    def _look_again(self, change: Change) -> Optional[Change]:
+    def _altered(self, change: Change) -> Optional[Change]:
         kind = self._kinds[change.setting.kind] if change.refusal is None else None
         if kind is None or not kind.stays:
             return None
@@ -138,16 +139,16 @@ class Engine:
         return replace(change, before=change.after, after=now)
 
     def restore(self, force: bool = False) -> tuple[Change, ...]:
-        """Undo whatever the journal holds, newest first, and return it: found, then put back.
+        """Undo everything in the journal, newest first; return each value before and after.
 
-        Goes on after a failure and raises RestoreError at the end. What somebody else has changed
+        Goes on after a failure and raises RestoreError at the end. What another process changed
         meanwhile is left alone and counts as a failure, unless ``force``.
         """
         self._in_force.clear()
         self._last_seq.clear()
         return self._undo_after(0, force)
 
-    def _common(self, settings: Sequence[Setting]) -> int:
+    def _kept_count(self, settings: Sequence[Setting]) -> int:
         kept = 0
         for change, asked in zip(self._in_force, settings):
             held = change.setting
@@ -161,8 +162,8 @@ class Engine:
 
     # --- applying ------------------------------------------------------------------------------
 
-    def _stranger(self, setting: Setting) -> Optional[str]:
-        """Say why the agent may not even look at a setting; None where it may."""
+    def _not_allowed(self, setting: Setting) -> Optional[str]:
+        """Return why the agent may not even read a setting; None if it may."""
         if setting.kind not in self._kinds:
             return f"this agent knows no kind {setting.kind}"
         if setting.scope not in self._scopes:
@@ -172,13 +173,13 @@ class Engine:
 
     def _look(self, setting: Setting) -> Planned:
         """Return the value now, or why it cannot be known or may not be changed."""
-        stranger = self._stranger(setting)
-        if stranger is not None:
-            return Planned(setting, None, stranger)
+        reason = self._not_allowed(setting)
+        if reason is not None:
+            return Planned(setting, None, reason)
         try:
             kind = self._kinds[setting.kind]
             now = kind.read(self._host, setting.target)
-            # Comparing comes first for every kind: it fails for a value that is none.
+            # Comparing comes first for every kind: it fails for an invalid value.
             as_wanted = kind.same(setting.value, now)
             danger = None if as_wanted else self._danger(kind, setting)
             if not as_wanted and danger is None:
@@ -188,7 +189,7 @@ class Engine:
         return Planned(setting, now, danger, as_wanted)
 
     def _danger(self, kind: Kind, setting: Setting) -> Optional[str]:
-        """Say why a change might cut off the controller; None where it cannot."""
+        """Return why a change might cut off the controller; None if it cannot."""
         if kind.diverts and diverting(self._host, setting.target):
             return (
                 "it would lead the packets of the SSH connection elsewhere; choose a network "
@@ -207,32 +208,31 @@ class Engine:
             "it; measure over another interface, or set it by hand before the run"
         )
 
-    def _take(self, setting: Setting) -> Change:
-        """Apply one setting; an optional one that is refused leaves things as they were."""
-        found = self._look(setting)
-        why = found.refusal
+    def _apply_one(self, setting: Setting) -> Change:
+        """Apply one setting; a refused optional one changes nothing."""
+        look = self._look(setting)
+        why = look.refusal
         if why is None:
             kind = self._kinds[setting.kind]
-            if found.as_wanted:
-                return Change(setting, found.now, found.now)
-            after, why = self._write(kind, setting, found.now)
+            if look.as_wanted:
+                return Change(setting, look.now, look.now)
+            after, why = self._write(kind, setting, look.now)
             if why is None:
                 rounded = not kind.same(setting.value, after)
-                return Change(setting, found.now, after, rounded=rounded)
+                return Change(setting, look.now, after, rounded=rounded)
         if setting.optional:
-            return Change(setting, found.now, found.now, why)
+            return Change(setting, look.now, look.now, why)
         raise SettingRefused(refusal.sentence(setting, why))
 
     def _write(self, kind: Kind, setting: Setting, before: Any) -> tuple[Any, Optional[str]]:
-        """Journal, write, read back; return the value now, or why it is refused, undone again."""
+        """Journal, write, read back; return the value now, or undo and say why."""
         try:
             entry = self._journal.begin(setting, before, self._index(setting))
         except OSError as error:
-            step = "; run as root" if isinstance(error, PermissionError) else ""
-            text = f"the journal {self._journal.path} cannot be written: {error.strerror}{step}"
-            return None, text
+            what = f"the journal {self._journal.path} cannot be written: {error.strerror}"
+            return None, f"{what}; {next_step(error.errno)}"
         try:
-            with self._careful(kind, entry):
+            with self._during_write(kind, entry):
                 kind.write(self._host, setting.target, setting.value)
             after = kind.read(self._host, setting.target)
             self._journal.applied(entry, after)
@@ -246,19 +246,19 @@ class Engine:
         return None, why
 
     def _index(self, setting: Setting) -> Optional[int]:
-        """Return the index of the interface that a setting is of; None where it is of none."""
+        """Return the index of a setting's interface; None if it has none."""
         try:
             return self._host.index(_interface(setting))
         except OSError:
             return None
 
     @contextmanager
-    def _careful(self, kind: Kind, entry: Entry) -> Iterator[None]:
-        """Ride out a flapping link; a program that outlives this agent keeps the journal locked."""
+    def _during_write(self, kind: Kind, entry: Entry) -> Iterator[None]:
+        """Restore a flapping link; a program that outlives this agent locks the journal."""
         flapping: AbstractContextManager[None] = nullcontext()
         if kind.flaps:
-            note = partial(self._journal.takes, entry)
-            flapping = disruption.ridden_out(self._host, _interface(entry.setting), note)
+            note = partial(self._journal.record_along, entry)
+            flapping = link_flap.restored_link(self._host, _interface(entry.setting), note)
         with self._host.lending(self._journal.file), flapping:
             yield
 
@@ -297,11 +297,11 @@ class Engine:
         return tuple(undone)
 
     def _undo(self, entry: Entry, force: bool, failures: dict[int, str]) -> Optional[Change]:
-        """Write back what was read before; a thing that is gone needs nothing more.
+        """Write back what was read before; what is gone needs nothing more.
 
-        It is the interface that was changed, by whatever name it has now.
+        The interface is the one that was changed, whatever its name is now.
         """
-        entry, there = self._by_its_name(entry)
+        entry, there = self._by_present_name(entry)
         setting = entry.setting
         if not there:
             return Change(setting, None, None)
@@ -310,24 +310,24 @@ class Engine:
             kind = self._kind(setting)
             now = kind.read(self._host, setting.target)
             try:
-                self._give_back(entry, force)
+                self._restore_link(entry, force)
             finally:
-                put_back = self._put_back(kind, entry, now, force)
+                put_back = self._write_back(kind, entry, now, force)
         except Exception as error:  # noqa: BLE001 - no fault of one kind may keep others in force
             if not refusal.is_gone(error) or not self._is_gone(entry):
-                mend = by_hand.command(setting, entry.before)
+                command = by_hand.command(setting, entry.before)
                 why = refusal.explain(setting, error)
-                failures[entry.seq] = f"{setting.kind} {setting.target}: {why}; by hand: {mend}"
+                failures[entry.seq] = f"{setting.kind} {setting.target}: {why}; by hand: {command}"
                 return None
         return Change(setting, now, put_back)
 
-    def _give_back(self, entry: Entry, force: bool) -> None:
-        """Make again what a link lost when an agent was killed while it was down."""
+    def _restore_link(self, entry: Entry, force: bool) -> None:
+        """Restore what a link lost when an agent was killed while it was down."""
         if not entry.along or entry.index is None:
             return
-        have = disruption.belongings(self._host, entry.index)
+        have = link_flap.attached(self._host, entry.index)
         try:
-            disruption.give_back(self._host, entry.along, have)
+            link_flap.restore_missing(self._host, entry.along, have)
         except OSError as error:
             if not force:
                 raise refusal.Unrestored(
@@ -335,7 +335,7 @@ class Engine:
                     "without)"
                 ) from error
 
-    def _by_its_name(self, entry: Entry) -> tuple[Entry, bool]:
+    def _by_present_name(self, entry: Entry) -> tuple[Entry, bool]:
         """Return a change under its interface's present name, and whether that is still there."""
         if entry.index is None:
             return entry, True
@@ -346,8 +346,8 @@ class Engine:
         return replace(entry, setting=replace(entry.setting, target=name + rest)), True
 
     def _is_gone(self, entry: Entry) -> bool:
-        """Say whether nothing is left to undo; that a write found nothing is not enough to know."""
-        entry, there = self._by_its_name(entry)
+        """Say whether nothing is left to undo; a write's ENODEV alone does not prove it."""
+        entry, there = self._by_present_name(entry)
         if not there:
             return True
         try:
@@ -364,18 +364,17 @@ class Engine:
             raise refusal.Unrestored(f"this agent knows no kind {setting.kind}")
         return self._kinds[setting.kind]
 
-    def _put_back(self, kind: Kind, entry: Entry, now: Any, force: bool) -> Any:
+    def _write_back(self, kind: Kind, entry: Entry, now: Any, force: bool) -> Any:
         if kind.same(entry.before, now):
             return now
-        alike = kind.alike or kind.same
-        if entry.applied and not force and not alike(entry.after, now):
+        if entry.applied and not force and not kind.alike(entry.after, now):
             raise refusal.Unrestored(
-                f"somebody else changed it: it was set from {entry.before!r} to {entry.after!r} "
+                f"another process changed it: it was set from {entry.before!r} to {entry.after!r} "
                 f"and is {now!r} now; it was left alone (udpbench restore --force overwrites it)"
             )
-        with self._careful(kind, entry):
+        with self._during_write(kind, entry):
             kind.write(self._host, entry.setting.target, entry.before)
         put_back = kind.read(self._host, entry.setting.target)
-        if not alike(entry.before, put_back):
+        if not kind.alike(entry.before, put_back):
             raise refusal.Unrestored(f"set back to {entry.before!r}, it is {put_back!r}")
         return put_back

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Union
 
-from udpbench.agent import programs
-from udpbench.agent.host import Host
+from udpbench.agent.host import programs
+from udpbench.agent.host.system import Host
 from udpbench.agent.settings.rules import MARK, Rule
 
 EMPTY = "an empty chain"
@@ -36,7 +36,7 @@ class Saved:
 
     @property
     def comment(self) -> str:
-        """Its comment; empty where it has none."""
+        """Its comment; empty if it has none."""
         words = self.words
         return words[words.index("--comment") + 1] if "--comment" in words else ""
 
@@ -47,14 +47,14 @@ def program(family: str) -> str:
 
 
 def read(host: Host, rule: Rule) -> Union[bool, str, None]:
-    """Return true where the rule is, its text where somebody altered it; else what its chain is.
+    """Return true if the rule is there, its text if it was altered, else the state of its chain.
 
     None: not there. EMPTY: there without a rule. False: there with other rules.
     """
     text = _save(host, rule.family)
     own = _own(text, rule)
     if own:
-        altered = [one.words for one in own if _options(one.words) != _options(_spec(rule))]
+        altered = [saved.words for saved in own if _options(saved.words) != _options(_spec(rule))]
         return shlex.join(altered[0]) if altered else True
     if not _can_forget(host, rule):
         return False
@@ -107,12 +107,12 @@ def delete(host: Host, rule: Rule, with_chain: bool) -> None:
 
 def packets(host: Host, family: str) -> dict[str, int]:
     """Return what each rule of udpbench has counted, by target."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for saved in _saved(_save(host, family)):
         if saved.comment.startswith(MARK):
             target = saved.comment[len(MARK) :]
-            found[target] = found.get(target, 0) + saved.packets
-    return found
+            counts[target] = counts.get(target, 0) + saved.packets
+    return counts
 
 
 def by_hand(rule: Rule, there: bool) -> list[str]:
@@ -161,13 +161,13 @@ def _options(words: Sequence[str]) -> dict[str, str]:
     listed = list(words)
     if listed[-2:] == ["-j", "NOTRACK"]:  # how 1.4 lists it
         listed[-1:] = ["CT", "--notrack"]
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     while listed:
         option = listed.pop(0)
         value = "" if option in _FLAGS or not listed else listed.pop(0)
         if option != "-m":
-            found[option] = value
-    return found
+            options[option] = value
+    return options
 
 
 def _delete_empty_chain(host: Host, rule: Rule) -> None:

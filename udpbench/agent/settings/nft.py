@@ -1,4 +1,4 @@
-"""Rules of udpbench by nft, for hosts without iptables: in a table of its own where that will do.
+"""Rules of udpbench by nft, for hosts without iptables: in a table of its own if that suffices.
 
 In nf_tables an accept ends one base chain alone, and every other base chain of the hook still
 decides. So an accept rule goes to the head of each of them, marked by its comment; all else goes to
@@ -11,8 +11,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from udpbench.agent import programs
-from udpbench.agent.host import Host
+from udpbench.agent.host import programs
+from udpbench.agent.host.system import Host
 from udpbench.agent.settings.rules import MARK, Rule
 
 TABLE = {"family": "inet", "table": "udpbench"}
@@ -21,8 +21,8 @@ PRIORITY_RAW, PRIORITY_FILTER = -300, 0  # include/uapi/linux/netfilter_ipv4.h
 
 
 @dataclass(frozen=True)
-class Place:
-    """A chain in which a rule has to be, or a rule in it."""
+class Chain:
+    """A chain of nftables by family, table and name."""
 
     family: str
     table: str
@@ -30,15 +30,15 @@ class Place:
 
 
 def read(host: Host, rule: Rule) -> Optional[bool]:
-    """Return true where the rule is in some chain; None where it is in none.
+    """Return true if any chain has the rule, else None.
 
-    A chain that somebody adds under way has it not, and must not keep it from being deleted.
+    A chain that another process adds meanwhile lacks it, and must not keep it from being deleted.
     """
     return True if _own(_ruleset(host), rule) else None
 
 
 def insert(host: Host, rule: Rule) -> None:
-    """Put the rule at the head of every chain that needs it and has it not."""
+    """Put the rule at the head of every chain that needs and lacks it."""
     ruleset = _ruleset(host)
     there = {_place(own) for own in _own(ruleset, rule)}
     missing = [place for place in _wanted(ruleset, rule) if place not in there]
@@ -55,55 +55,59 @@ def delete(host: Host, rule: Rule, with_chain: bool) -> None:
     del with_chain
     _change(host, _deletions(_own(_ruleset(host), rule)))
     ruleset = _ruleset(host)
-    if _ours_is_there(ruleset) and not any(_is_ours(one) for one in _of(ruleset, "rule")):
+    if _ours_is_there(ruleset) and not any(_is_ours(item) for item in _of(ruleset, "rule")):
         _change(host, [{"delete": {"table": {"family": TABLE["family"], "name": TABLE["table"]}}}])
 
 
-def insert_beside(host: Host, rule: Rule) -> None:
-    """Put an accept rule at the head of every base chain that iptables knows nothing of."""
-    if _may_be_beside(host, rule):
+def insert_in_other_chains(host: Host, rule: Rule) -> None:
+    """Put an accept rule at the head of every base chain that iptables does not manage."""
+    if _other_chains_matter(host, rule):
         ruleset = _ruleset(host)
         places = [place for place in _others(ruleset, rule) if not _of_iptables(place)]
         _change(host, [{"insert": {"rule": _rule(place, rule)}} for place in places])
 
 
-def delete_beside(host: Host, rule: Rule) -> None:
-    """Take it away from them."""
-    if _may_be_beside(host, rule):
-        _change(host, _deletions([one for one in _own(_ruleset(host), rule) if _beside(one)]))
+def delete_from_other_chains(host: Host, rule: Rule) -> None:
+    """Delete the rule from those chains."""
+    if _other_chains_matter(host, rule):
+        _change(
+            host, _deletions([item for item in _own(_ruleset(host), rule) if _in_other_chain(item)])
+        )
 
 
-def is_beside(host: Host, rule: Rule) -> bool:
-    """Say whether some chain beside those of iptables has the rule."""
-    return _may_be_beside(host, rule) and any(map(_beside, _own(_ruleset(host), rule)))
+def is_in_other_chains(host: Host, rule: Rule) -> bool:
+    """Say whether a chain that iptables does not manage has the rule."""
+    return _other_chains_matter(host, rule) and any(
+        map(_in_other_chain, _own(_ruleset(host), rule))
+    )
 
 
-def _may_be_beside(host: Host, rule: Rule) -> bool:
-    """Say whether there may be such chains: not on a kernel without nf_tables."""
+def _other_chains_matter(host: Host, rule: Rule) -> bool:
+    """Say whether such chains decide, too: for an accept rule, on a kernel with nf_tables."""
     if rule.verdict != "accept" or host.program("nft") is None:
         return False
     return host.run("nft", "-j", "list", "ruleset").status == 0
 
 
-def _beside(own: dict[str, Any]) -> bool:
+def _in_other_chain(own: dict[str, Any]) -> bool:
     return not _of_iptables(_place(own))
 
 
-def _of_iptables(place: Place) -> bool:
+def _of_iptables(place: Chain) -> bool:
     """Say whether a chain is one that iptables-nft has made."""
     return place.family in ("ip", "ip6") and place.chain == place.chain.upper()
 
 
 def packets(host: Host) -> dict[str, int]:
     """Return what each rule of udpbench has counted, by target."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for rule in _of(_ruleset(host), "rule"):
         comment = rule.get("comment", "")
         if comment.startswith(MARK):
             target = comment[len(MARK) :]
             counted = sum(part["counter"]["packets"] for part in rule["expr"] if "counter" in part)
-            found[target] = found.get(target, 0) + counted
-    return found
+            counts[target] = counts.get(target, 0) + counted
+    return counts
 
 
 def _ruleset(host: Host) -> list[dict[str, Any]]:
@@ -133,11 +137,11 @@ def _ours_is_there(ruleset: list[dict[str, Any]]) -> bool:
 
 
 def _own(ruleset: list[dict[str, Any]], rule: Rule) -> list[dict[str, Any]]:
-    return [one for one in _of(ruleset, "rule") if one.get("comment") == rule.comment]
+    return [item for item in _of(ruleset, "rule") if item.get("comment") == rule.comment]
 
 
-def _place(item: dict[str, Any]) -> Place:
-    return Place(item["family"], item["table"], item["chain"])
+def _place(item: dict[str, Any]) -> Chain:
+    return Chain(item["family"], item["table"], item["chain"])
 
 
 def _deletions(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -147,18 +151,18 @@ def _deletions(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _wanted(ruleset: list[dict[str, Any]], rule: Rule) -> list[Place]:
-    """Return the chains that need the rule; our own where nobody else decides."""
-    own = Place(TABLE["family"], TABLE["table"], f"{rule.chain}_{'raw' if rule.raw else 'filter'}")
+def _wanted(ruleset: list[dict[str, Any]], rule: Rule) -> list[Chain]:
+    """Return the chains that need the rule; our own if no other chain decides."""
+    own = Chain(TABLE["family"], TABLE["table"], f"{rule.chain}_{'raw' if rule.raw else 'filter'}")
     if rule.verdict != "accept":
         return [own]
     return _others(ruleset, rule) or [own]
 
 
-def _others(ruleset: list[dict[str, Any]], rule: Rule) -> list[Place]:
+def _others(ruleset: list[dict[str, Any]], rule: Rule) -> list[Chain]:
     """Return the base chains of others that decide on the same packets."""
     return [
-        Place(chain["family"], chain["table"], chain["name"])
+        Chain(chain["family"], chain["table"], chain["name"])
         for chain in _of(ruleset, "chain")
         if chain.get("hook") == rule.chain
         and chain.get("type") == "filter"
@@ -167,8 +171,8 @@ def _others(ruleset: list[dict[str, Any]], rule: Rule) -> list[Place]:
     ]
 
 
-def _chain_of_ours(place: Place, rule: Rule) -> list[dict[str, Any]]:
-    """Return what makes our table and chain, where the rule goes there; existing ones stay."""
+def _chain_of_ours(place: Chain, rule: Rule) -> list[dict[str, Any]]:
+    """Return what makes our table and chain, if the rule goes there; existing ones stay."""
     if (place.family, place.table) != (TABLE["family"], TABLE["table"]):
         return []
     table = {"family": place.family, "name": place.table}
@@ -184,7 +188,7 @@ def _chain_of_ours(place: Place, rule: Rule) -> list[dict[str, Any]]:
     return [{"add": {"table": table}}, {"add": {"chain": chain}}]
 
 
-def _rule(place: Place, rule: Rule) -> dict[str, Any]:
+def _rule(place: Chain, rule: Rule) -> dict[str, Any]:
     port = {"payload": {"protocol": "udp", "field": "dport"}}
     family = {"meta": {"key": "nfproto"}}
     return {

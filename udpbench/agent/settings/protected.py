@@ -6,22 +6,20 @@ changed.
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any, Optional
 
-from udpbench.agent.host import Host
+from udpbench.agent.host.control_path import ssh_connection
+from udpbench.agent.host.system import Host, link_kind
 
 RTN_UNICAST = 1  # include/uapi/linux/rtnetlink.h
-MAX_ANCESTORS = 32
-"""Between the agent and sshd are a shell and sudo, seldom more."""
 
 
 @dataclass(frozen=True)
-class Link:
+class KernelLink:
     """One interface and what it stands on."""
 
     index: int
@@ -35,7 +33,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Route:
+class KernelRoute:
     """Where packets to a network leave."""
 
     network: str
@@ -45,7 +43,7 @@ class Route:
 
 
 def protected_interfaces(
-    links: Iterable[Link], routes: Iterable[Route], ssh_connection: Optional[str]
+    links: Iterable[KernelLink], routes: Iterable[KernelRoute], ssh_connection: Optional[str]
 ) -> frozenset[str]:
     """Return the names of the interfaces that must not be disturbed.
 
@@ -57,18 +55,18 @@ def protected_interfaces(
     if peer is None:
         return frozenset()
     by_index = {link.index: link for link in links}
-    found = {link.index for link in by_index.values() if zone and link.name == zone}
-    found |= _ways(routes, peer)
-    frontier = [index for index in found if index in by_index]
-    found = set(frontier)
+    indexes = {link.index for link in by_index.values() if zone and link.name == zone}
+    indexes |= _ways(routes, peer)
+    frontier = [index for index in indexes if index in by_index]
+    indexes = set(frontier)
     while frontier:
-        for index in _below(by_index, by_index[frontier.pop()]) - found:
-            found.add(index)
+        for index in _below(by_index, by_index[frontier.pop()]) - indexes:
+            indexes.add(index)
             frontier.append(index)
-    return frozenset(by_index[index].name for index in found)
+    return frozenset(by_index[index].name for index in indexes)
 
 
-def would_divert(peer: Any, wanted: str, interface: int, ways: Iterable[Route]) -> bool:
+def would_divert(peer: Any, wanted: str, interface: int, ways: Iterable[KernelRoute]) -> bool:
     """Say whether packets to the peer would take another way, were ``wanted`` reached by interface.
 
     ``wanted`` is an address with its prefix length, a network, or a neighbour's address; ``ways``
@@ -77,22 +75,22 @@ def would_divert(peer: Any, wanted: str, interface: int, ways: Iterable[Route]) 
     never ours to take, nor is what is known of the station by which it is reached.
     """
     own = ip_interface(wanted)
-    known = [(ip_network(one.network), one) for one in ways]
-    holding = [(net.prefixlen, one) for net, one in known if peer in net]
+    known = [(ip_network(route.network), route) for route in ways]
+    holding = [(net.prefixlen, route) for net, route in known if peer in net]
     longest = max((length for length, _ in holding), default=-1)
-    now = [one for length, one in holding if length == longest]
+    now = [route for length, route in holding if length == longest]
     if "/" not in wanted:
-        return str(own.ip) in (str(peer), *(one.gateway for one in now))
+        return str(own.ip) in (str(peer), *(route.gateway for route in now))
     if own.ip == peer:
         return own.ip != own.network.network_address or own.network.num_addresses == 1
-    same_link = any(one.interface == interface and one.gateway is None for one in now)
+    same_link = any(route.interface == interface and route.gateway is None for route in now)
     return peer in own.network and own.network.prefixlen >= longest and not same_link
 
 
 def diverting(host: Host, target: str) -> bool:
     """Say whether a target such as ``eth3/10.1.0.0/16`` would lead the controller's packets away.
 
-    False where the controller did not come by SSH to this very namespace.
+    False if the controller did not come by SSH to this very namespace.
     """
     interface, _, wanted = target.partition("/")
     peer, _ = _peer(ssh_connection(host))
@@ -105,7 +103,7 @@ def diverting(host: Host, target: str) -> bool:
     family = socket.AF_INET if peer.version == 4 else socket.AF_INET6
     anywhere = "0.0.0.0" if peer.version == 4 else "::"  # noqa: S104 - the default route
     ways = [
-        Route(
+        KernelRoute(
             f"{message.get_attr('RTA_DST') or anywhere}/{message['dst_len']}",
             message.get_attr("RTA_OIF"),
             message.get_attr("RTA_GATEWAY"),
@@ -125,7 +123,7 @@ def _peer(ssh_connection: Optional[str]) -> tuple[Any, str]:
         return None, ""
 
 
-def _ways(routes: Iterable[Route], peer: Any) -> set[int]:
+def _ways(routes: Iterable[KernelRoute], peer: Any) -> set[int]:
     """Return the interfaces of the longest prefix that holds the peer, and of default routes."""
     known = [(ip_network(route.network), route.interface) for route in routes]
     holding = [(net.prefixlen, index) for net, index in known if peer in net]
@@ -134,15 +132,15 @@ def _ways(routes: Iterable[Route], peer: Any) -> set[int]:
     return default | {index for length, index in holding if length == longest}
 
 
-def _below(links: dict[int, Link], upper: Link) -> set[int]:
+def _below(links: dict[int, KernelLink], upper: KernelLink) -> set[int]:
     """Return what an interface directly stands on."""
-    found = {link.index for link in links.values() if link.master == upper.index}
+    indexes = {link.index for link in links.values() if link.master == upper.index}
     if upper.lower in links:
-        found.add(links[upper.lower].index)
+        indexes.add(links[upper.lower].index)
     if upper.kind is None and upper.mac is not None:
         twins = (link for link in links.values() if link.kind is None and link.mac == upper.mac)
-        found |= {link.index for link in twins}
-    return found
+        indexes |= {link.index for link in twins}
+    return indexes
 
 
 def protected(host: Host) -> frozenset[str]:
@@ -154,48 +152,31 @@ def protected(host: Host) -> frozenset[str]:
     return protected_interfaces(_links(host), _routes(host, peer), connection)
 
 
-def ssh_connection(host: Host) -> Optional[str]:
-    """Return SSH_CONNECTION of this process or of an ancestor: sudo drops it from its own child."""
-    pid = os.getpid()
-    for _ in range(MAX_ANCESTORS):
-        try:
-            environ = host.read_text(f"/proc/{pid}/environ")
-            parent = host.read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[1]
-        except OSError:
-            break
-        for variable in environ.split("\0"):
-            if variable.startswith("SSH_CONNECTION="):
-                return variable.partition("=")[2]
-        pid = int(parent)
-    return os.environ.get("SSH_CONNECTION")
-
-
-def _links(host: Host) -> list[Link]:
+def _links(host: Host) -> list[KernelLink]:
     return [_link(message) for message in host.rtnl("link", "dump")]
 
 
-def _link(message: Any) -> Link:
-    info = message.get_attr("IFLA_LINKINFO")
+def _link(message: Any) -> KernelLink:
     elsewhere = message.get_attr("IFLA_LINK_NETNSID") is not None
-    return Link(
+    return KernelLink(
         index=message["index"],
         name=message.get_attr("IFLA_IFNAME"),
         mac=message.get_attr("IFLA_ADDRESS"),
-        kind=info.get_attr("IFLA_INFO_KIND") if info is not None else None,
+        kind=link_kind(message),
         master=message.get_attr("IFLA_MASTER"),
         lower=None if elsewhere else message.get_attr("IFLA_LINK"),
     )
 
 
-def _routes(host: Host, peer: Any) -> list[Route]:
+def _routes(host: Host, peer: Any) -> list[KernelRoute]:
     """Return every default route, and the kernel's own way to the peer, policy routing included."""
-    found = []
+    known = []
     for message in host.rtnl("route", "dump"):
         index = message.get_attr("RTA_OIF")
         if message["dst_len"] == 0 and message["type"] == 1 and index is not None:
-            found.append(Route("0.0.0.0/0" if peer.version == 4 else "::/0", index))
+            known.append(KernelRoute("0.0.0.0/0" if peer.version == 4 else "::/0", index))
     try:
         way = host.rtnl("route", "get", dst=str(peer))
     except OSError:  # a namespace of its own, started from a shell that came by SSH
-        return found
-    return found + [Route(str(peer), message.get_attr("RTA_OIF")) for message in way]
+        return known
+    return known + [KernelRoute(str(peer), message.get_attr("RTA_OIF")) for message in way]

@@ -1,33 +1,19 @@
-"""Kind ``qdisc``: an interface's root queueing discipline; null is the kernel's own default.
-
-Values: {tbf: {rate_bps, burst_bytes, limit_bytes}}, {pfifo: {limit_packets}}, {bfifo:
-{limit_bytes}}. A discipline that somebody else has set is refused, because it could not be put back
-as it was.
-"""
+"""Kind ``qdisc``: an interface's root queueing discipline."""
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 from typing import Any, Optional
 
-from udpbench.agent.host import Host
+from udpbench.agent.host.system import Host
+from udpbench.agent.settings.kind import Command, Kind
 
 TC_H_ROOT = 0xFFFFFFFF
 TICK_NS = 64  # include/net/pkt_sched.h: PSCHED_SHIFT 6
 MAX_RATE_BYTES = 2**32 - 1  # struct tc_ratespec.rate
 KNOWN = ("tbf", "pfifo", "bfifo")
 FIFO_LIMITS = {"pfifo": "limit_packets", "bfifo": "limit_bytes"}
-
-
-def read(host: Host, target: str) -> Optional[dict[str, Any]]:
-    """Return the root discipline; a rate is whole bytes per second, so eight bits at a time."""
-    teach_bfifo()
-    for message in host.rtnl("tc", "dump", index=host.index(target)):
-        # The kernel's default (noqueue, mq, pfifo_fast) has no handle; one that was set has.
-        if message["parent"] == TC_H_ROOT and message["handle"] != 0:
-            kind = message.get_attr("TCA_KIND")
-            return {kind: _options(kind, message.get_attr("TCA_OPTIONS"))}
-    return None
 
 
 def _options(kind: str, options: Any) -> dict[str, int]:
@@ -44,32 +30,20 @@ def _options(kind: str, options: Any) -> dict[str, int]:
     return {}
 
 
+def root_discipline(host: Host, interface: str) -> Any:
+    """Return the message of the root discipline that was set; None if none was."""
+    for message in host.rtnl("tc", "dump", index=host.index(interface)):
+        # The kernel's default (noqueue, mq, pfifo_fast) has no handle; one that was set has.
+        if message["parent"] == TC_H_ROOT and message["handle"] != 0:
+            return message
+    return None
+
+
 def teach_bfifo() -> None:
     """Let pyroute2 0.9.7 know a bfifo, whose one option is laid out as a pfifo's (sch_fifo.c)."""
     from pyroute2.netlink.rtnl.tcmsg import plugins
 
     plugins.setdefault("bfifo", plugins["pfifo"])
-
-
-def write(host: Host, target: str, value: Optional[dict[str, Any]]) -> None:
-    """Add the discipline at the root, or take away one of the kinds known here."""
-    index = host.index(target)
-    teach_bfifo()
-    there = set(read(host, target) or {})
-    if value is None:
-        if there - set(KNOWN):
-            raise OSError(errno.EBUSY, f"{target} has a {there.pop()} that is not of udpbench")
-        host.rtnl("tc", "del", index=index, parent=TC_H_ROOT)
-        return
-    _refuse(target, there)  # the kernel would replace it: pyroute2's "add" is without NLM_F_EXCL
-    ((kind, options),) = value.items()
-    host.rtnl("tc", "add", kind=kind, index=index, parent=TC_H_ROOT, **_fields(kind, options))
-
-
-def check(_host: Host, target: str, value: Any, now: Any) -> None:
-    """Refuse to replace a discipline that is there."""
-    if value is not None:
-        _refuse(target, now)
 
 
 def _refuse(target: str, there: Any) -> None:
@@ -84,22 +58,75 @@ def _fields(kind: str, options: dict[str, int]) -> dict[str, int]:
         rate_bytes = options["rate_bps"] // 8
         if rate_bytes > MAX_RATE_BYTES:
             raise ValueError(f"{options['rate_bps']} bps is above {MAX_RATE_BYTES * 8} bps")
-        return {
-            "rate": rate_bytes,
-            "burst": options["burst_bytes"],
-            "limit": options["limit_bytes"],
-        }
+        limits = {"burst": options["burst_bytes"], "limit": options["limit_bytes"]}
+        return {"rate": rate_bytes, **limits}
     raise ValueError(f"{kind} is none of {', '.join(KNOWN)}")
 
 
-def same(wanted: Any, got: Any) -> bool:
-    """Compare; pyroute2 sends a burst as whole microseconds, so it may come back that much less."""
-    if not (wanted and got and "tbf" in wanted and "tbf" in got):
-        return bool(wanted == got)
-    asked, kept = wanted["tbf"], got["tbf"]
-    microsecond_bytes = kept["rate_bps"] // 8 // 10**6 + 1
-    return bool(
-        asked["rate_bps"] // 8 == kept["rate_bps"] // 8
-        and asked["limit_bytes"] == kept["limit_bytes"]
-        and abs(asked["burst_bytes"] - kept["burst_bytes"]) <= microsecond_bytes
-    )
+class RootQdisc(Kind):
+    """An interface's root queueing discipline; null is the kernel's own default.
+
+    Values: {tbf: {rate_bps, burst_bytes, limit_bytes}}, {pfifo: {limit_packets}}, {bfifo:
+    {limit_bytes}}. A discipline that another program set is refused, because it could not be put
+    back as it was.
+    """
+
+    disruptive = True
+    instead: Mapping[int, str] = {
+        errno.EEXIST: "remove the discipline that is there, or leave it out",
+        errno.ENOENT: "tbf and pfifo need the kernel's sch_tbf; see modprobe sch_tbf",
+    }
+
+    def read(self, host: Host, target: str) -> Optional[dict[str, Any]]:
+        """Return the root discipline; a rate is whole bytes per second, so eight bits at a time."""
+        teach_bfifo()
+        message = root_discipline(host, target)
+        if message is None:
+            return None
+        kind = message.get_attr("TCA_KIND")
+        return {kind: _options(kind, message.get_attr("TCA_OPTIONS"))}
+
+    def write(self, host: Host, target: str, value: Optional[dict[str, Any]]) -> None:
+        """Add the discipline at the root, or take away one of the kinds known here."""
+        index = host.index(target)
+        teach_bfifo()
+        there = set(self.read(host, target) or {})
+        if value is None:
+            if there - set(KNOWN):
+                raise OSError(errno.EBUSY, f"{target} has a {there.pop()} that is not of udpbench")
+            host.rtnl("tc", "del", index=index, parent=TC_H_ROOT)
+            return
+        # The kernel would replace it: pyroute2's "add" is without NLM_F_EXCL.
+        _refuse(target, there)
+        ((kind, options),) = value.items()
+        host.rtnl("tc", "add", kind=kind, index=index, parent=TC_H_ROOT, **_fields(kind, options))
+
+    def same(self, wanted: Any, got: Any) -> bool:
+        """Compare; pyroute2 sends a burst as whole microseconds, so it may come back less."""
+        if not (wanted and got and "tbf" in wanted and "tbf" in got):
+            return bool(wanted == got)
+        asked, kept = wanted["tbf"], got["tbf"]
+        microsecond_bytes = kept["rate_bps"] // 8 // 10**6 + 1
+        return bool(
+            asked["rate_bps"] // 8 == kept["rate_bps"] // 8
+            and asked["limit_bytes"] == kept["limit_bytes"]
+            and abs(asked["burst_bytes"] - kept["burst_bytes"]) <= microsecond_bytes
+        )
+
+    def check(self, _host: Host, target: str, value: Any, now: Any) -> None:
+        """Refuse to replace a discipline that is there."""
+        if value is not None:
+            _refuse(target, now)
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that sets it."""
+        if value is None:
+            return ["tc", "qdisc", "del", "dev", target, "root"]
+        ((name, options),) = value.items()
+        words = ["tc", "qdisc", "replace", "dev", target, "root", name]
+        for key, number in options.items():
+            words += [key.partition("_")[0], f"{number}bit" if key == "rate_bps" else str(number)]
+        return words
+
+
+KINDS: Mapping[str, Kind] = {"qdisc": RootQdisc()}

@@ -33,17 +33,17 @@ class Rule:
 
     @property
     def raw(self) -> bool:
-        """True where it must come before connection tracking."""
+        """True if it must come before connection tracking."""
         return self.verdict == "notrack" or self.chain == "prerouting"
 
 
 def parse(target: str) -> Rule:
-    """Return the rule that a setting's target names; ValueError where it names none."""
-    found = _TARGET.fullmatch(target)
-    if found is None or found.group(3) not in VERDICTS[found.group(2)]:
+    """Return the rule that a setting's target names; ValueError if it names none."""
+    match = _TARGET.fullmatch(target)
+    if match is None or match.group(3) not in VERDICTS[match.group(2)]:
         places = "; ".join(f"{chain}: {', '.join(known)}" for chain, known in VERDICTS.items())
         raise ValueError(
-            f"{target} is no rule; write for example ipv4/input/accept/udp/4321 ({places})"
+            f"{target} is not a rule; write for example ipv4/input/accept/udp/4321 ({places})"
         )
-    family, chain, verdict, port = found.groups()
+    family, chain, verdict, port = match.groups()
     return Rule(target, family, chain, verdict, int(port))

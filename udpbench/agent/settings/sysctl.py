@@ -1,9 +1,4 @@
-"""Kind ``sysctl``: a kernel parameter, ``net.core.rmem_max``; an integer, or text as printed.
-
-As in sysctl(8), a name whose first separator is a slash keeps its dots:
-``net/ipv4/conf/eth0.100/rp_filter``. Some parameters write others along: those are read with them,
-as {name: value} with the parameter itself first, and so put back with them.
-"""
+"""Kind ``sysctl``: a kernel parameter."""
 
 from __future__ import annotations
 
@@ -12,13 +7,16 @@ import re
 from collections.abc import Mapping
 from typing import Any, Union
 
-from udpbench.agent.host import Host
-from udpbench.agent.settings import forwarding
-from udpbench.agent.settings.mtu import ipv6_addresses
+from udpbench.agent.host.system import Host
+from udpbench.agent.settings.kind import Command, Kind
+from udpbench.agent.settings.links import ipv6_addresses
+from udpbench.agent.settings.routes import check_forwarding
+from udpbench.model import sysctl_refusal
+
+_READ_ONLY = "it may only be read here; set it for the machine, as its root"
 
 Plain = Union[int, str]
 Value = Union[Plain, dict[str, Plain]]
-
 ALONG: Mapping[str, tuple[str, ...]] = {
     # net/ipv4/devinet.c: inet_forward_change()
     "net/ipv4/ip_forward": ("net/ipv4/conf/*/forwarding", "net/ipv4/conf/all/accept_redirects"),
@@ -47,21 +45,11 @@ ALONG: Mapping[str, tuple[str, ...]] = {
         for pair in (
             ("dirty_bytes", "dirty_ratio"),
             ("dirty_background_bytes", "dirty_background_ratio"),
-            ("overcommit_kbytes", "overcommit_ratio"),
         )
         for one, other in (pair, pair[::-1])
     },
 }
 """Parameter → those that it writes along; a star is whatever name is there."""
-
-
-def read(host: Host, target: str) -> Value:
-    """Return the value, with those that it writes along; several numbers are one text."""
-    own = _name(target)
-    along = _along(host, own)
-    if not along:
-        return _read(host, own)
-    return {name: _read(host, name) for name in (own, *along)}
 
 
 def _read(host: Host, name: str) -> Plain:
@@ -70,56 +58,14 @@ def _read(host: Host, name: str) -> Plain:
 
 
 def _along(host: Host, own: str) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     for pattern in ALONG.get(own, ()):
         folder, star, rest = pattern.partition("*")
         if not star:
-            found.append(pattern)
+            names.append(pattern)
         elif host.exists(f"/proc/sys/{folder}"):
-            found += [f"{folder}{name}{rest}" for name in host.listdir(f"/proc/sys/{folder}")]
-    return [name for name in found if name != own and host.exists(f"/proc/sys/{name}")]
-
-
-def write(host: Host, target: str, value: Value) -> None:
-    """Set the value; what was read with others is put back with them."""
-    if not isinstance(value, dict):
-        host.write_text(f"/proc/sys/{_name(target)}", f"{value}\n")
-        return
-    # A first round may be refused, where setting the other one of a pair does it (vm.dirty_bytes).
-    for may_fail in (True, False):
-        for name, before in value.items():
-            if not host.exists(f"/proc/sys/{name}") or _read(host, name) == before:
-                continue
-            try:
-                host.write_text(f"/proc/sys/{name}", f"{before}\n")
-            except OSError:
-                if not may_fail:
-                    raise
-
-
-def check(host: Host, target: str, value: Value, now: Value) -> None:
-    """Refuse to take what nothing would give back: addresses, advertised routes, LRO."""
-    del now
-    if str(value) == "0":
-        return
-    forwarding.check(host, _name(target))
-    found = re.fullmatch(r"net/ipv6/conf/([^/]+)/disable_ipv6", _name(target))
-    if found is None or found.group(1) == "default":
-        return
-    interface = found.group(1)
-    lost = ipv6_addresses(host, None if interface == "all" else host.index(interface))
-    if lost:
-        what = f"{target} would take {', '.join(lost)} away for good"
-        raise OSError(errno.EBUSY, f"{what}; take those away first, or choose another interface")
-
-
-def same(wanted: Value, got: Value) -> bool:
-    """Compare word by word, as the kernel prints tabs; of others those that were there before."""
-    if not isinstance(wanted, dict):
-        own: Any = next(iter(got.values())) if isinstance(got, dict) else got
-        return str(wanted).split() == str(own).split()
-    there = got if isinstance(got, dict) else {}
-    return all(there.get(name, value) == value for name, value in wanted.items())
+            names += [f"{folder}{name}{rest}" for name in host.listdir(f"/proc/sys/{folder}")]
+    return [name for name in names if name != own and host.exists(f"/proc/sys/{name}")]
 
 
 def _name(target: str) -> str:
@@ -127,5 +73,87 @@ def _name(target: str) -> str:
     first = re.search(r"[./]", target)
     parts = target.split("/" if first and first.group() == "/" else ".")
     if any(part in ("", ".", "..") or "/" in part for part in parts):
-        raise ValueError(f"{target} is no name of a kernel parameter")
+        raise ValueError(f"{target} is not the name of a kernel parameter")
     return "/".join(parts)
+
+
+class Sysctl(Kind):
+    """A kernel parameter, ``net.core.rmem_max``; an integer, or text as printed.
+
+    As in sysctl(8), a name whose first separator is a slash keeps its dots:
+    ``net/ipv4/conf/eth0.100/rp_filter``. Some parameters write others along: those are read with
+    them, as {name: value} with the parameter itself first, and so put back with them.
+    """
+
+    instead: Mapping[int, str] = {
+        errno.ENOENT: "this kernel has none of that name, or none in a namespace of its own (see "
+        "sysctl -a); a name that holds dots is written with slashes: "
+        "net/ipv4/conf/eth0.100/rp_filter",
+        errno.EACCES: _READ_ONLY,
+        errno.EPERM: _READ_ONLY,
+        0: "the kernel limits it; ask for what it kept",
+    }
+
+    def read(self, host: Host, target: str) -> Value:
+        """Return the value, with those that it writes along; several numbers are one text."""
+        own = _name(target)
+        along = _along(host, own)
+        if not along:
+            return _read(host, own)
+        return {name: _read(host, name) for name in (own, *along)}
+
+    def write(self, host: Host, target: str, value: Value) -> None:
+        """Set the value; what was read with others is put back with them."""
+        if not isinstance(value, dict):
+            host.write_text(f"/proc/sys/{_name(target)}", f"{value}\n")
+            return
+        # A first round may be refused, if setting the other one of a pair does it
+        # (vm.dirty_bytes).
+        for may_fail in (True, False):
+            for name, before in value.items():
+                if not host.exists(f"/proc/sys/{name}") or _read(host, name) == before:
+                    continue
+                try:
+                    host.write_text(f"/proc/sys/{name}", f"{before}\n")
+                except OSError:
+                    if not may_fail:
+                        raise
+
+    def same(self, wanted: Value, got: Value) -> bool:
+        """Compare word by word, as the kernel prints tabs; of others those there before."""
+        if not isinstance(wanted, dict):
+            own: Any = next(iter(got.values())) if isinstance(got, dict) else got
+            return str(wanted).split() == str(own).split()
+        there = got if isinstance(got, dict) else {}
+        return all(there.get(name, value) == value for name, value in wanted.items())
+
+    def check(self, host: Host, target: str, value: Value, now: Value) -> None:
+        """Refuse what no measurement needs, and what would lose what nothing restores.
+
+        That is addresses, advertised routes, LRO.
+        """
+        del now
+        allowed = sysctl_refusal(_name(target))
+        if allowed is not None:
+            raise ValueError(f"it may not be set here; {allowed}; leave it out")
+        if str(value) == "0":
+            return
+        check_forwarding(host, _name(target))
+        match = re.fullmatch(r"net/ipv6/conf/([^/]+)/disable_ipv6", _name(target))
+        if match is None or match.group(1) == "default":
+            return
+        interface = match.group(1)
+        lost = ipv6_addresses(host, None if interface == "all" else host.index(interface))
+        if lost:
+            what = f"{target} would take {', '.join(lost)} away for good"
+            raise OSError(
+                errno.EBUSY, f"{what}; take those away first, or choose another interface"
+            )
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that sets it."""
+        values = value if isinstance(value, dict) else {target: value}
+        return ["sysctl", "-w", *(f"{name}={number}" for name, number in values.items())]
+
+
+KINDS: Mapping[str, Kind] = {"sysctl": Sysctl()}

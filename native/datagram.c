@@ -1,0 +1,17 @@
+/*
+ * A datagram of a run: its header as bytes, and the pattern behind it.
+ */
+#include "datagram.h"
+
+_Static_assert(UB_HEADER_BYTES == 4 + 2 + 6 + 6, "tag, flow, sequence, time");
+
+void ub_header_write(uint8_t *to, uint32_t tag, uint16_t flow, uint64_t sequence,
+                     uint64_t time_ns) {
+    ub_header_put(to, &(struct ub_header){tag, flow, sequence}, time_ns);
+}
+
+/* The high bits of the position are included, so that a block of bytes that was moved is seen. */
+void ub_pattern_write(uint8_t *to, uint32_t bytes) {
+    for (uint32_t at = 0; at < bytes; at++)
+        to[at] = (uint8_t)(at ^ at >> 8);
+}

@@ -1,0 +1,195 @@
+/*
+ * The ways of reading: the header, the header and every byte behind it, lengths with or without a
+ * copy of the payload.
+ *
+ * Owns the table of all ways, and what a datagram counts as. `none` and `copy` look at lengths
+ * alone and must never claim to know whose a datagram is; `header` must never look at a byte behind
+ * it; `verify` must never accept a datagram that is not as it was sent.
+ */
+#include "read.h"
+
+#include "series.h"
+
+#include <netinet/udp.h>
+
+#ifndef UDP_GRO
+#define UDP_GRO 104 /* include/uapi/linux/udp.h, since Linux 5.0 */
+#endif
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* ---- the datagrams of messages --------------------------------------------------------------- */
+
+/* Bytes of each datagram in a message but the last, which may be shorter. The kernel says so if it
+ * merged several (net/ipv4/udp.c, udp_cmsg_recv). */
+static inline uint32_t segment_bytes_of(const struct mmsghdr *message) {
+    const struct cmsghdr *header = CMSG_FIRSTHDR(&message->msg_hdr);
+    int segment_bytes = 0;
+    for (; header != NULL;
+         header = CMSG_NXTHDR((struct msghdr *)&message->msg_hdr, (struct cmsghdr *)header))
+        if (header->cmsg_level == SOL_UDP && header->cmsg_type == UDP_GRO)
+            memcpy(&segment_bytes, CMSG_DATA(header), sizeof segment_bytes);
+    return segment_bytes > 0 ? (uint32_t)segment_bytes : message->msg_len;
+}
+
+/* Counts a datagram, given its length on the wire and how much of it was copied. */
+typedef void (*count_datagram)(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
+                               uint32_t copied);
+
+/* Inline and with a constant `count`, so that each way of reading is a loop without a choice or a
+ * call for each datagram. */
+ALWAYS_INLINE void each_datagram(const struct ub_inbox *inbox, uint32_t messages,
+                                 struct ub_tally *tally, count_datagram count) {
+    for (uint32_t index = 0; index < messages; index++) {
+        const struct mmsghdr *message = &inbox->messages[index];
+        const uint8_t *bytes = inbox->vectors[index].iov_base;
+        tally->message = message;
+        uint32_t segment_bytes = segment_bytes_of(message);
+        uint32_t rest = message->msg_len;
+        uint32_t room = inbox->room_bytes;
+        do { /* a datagram without payload is one, too */
+            uint32_t length = rest < segment_bytes ? rest : segment_bytes;
+            uint32_t copied = length < room ? length : room;
+            count(tally, bytes, length, copied);
+            bytes += copied;
+            room -= copied;
+            rest -= length;
+        } while (rest != 0);
+    }
+}
+
+static inline void put_into_log(struct ub_tally *tally, const uint8_t *bytes, uint32_t length) {
+    const struct ub_receive_config *config = tally->config;
+    struct ub_log_frame frame = {config->epoch_ns + tally->since_epoch_ns, length, length};
+    tally->unlogged += ub_log_put(config->log, &frame, bytes) == 0;
+}
+
+/* ---- header and verify ----------------------------------------------------------------------- */
+
+/* What a datagram of ours leaves besides its count. */
+ALWAYS_INLINE void note_own(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
+                            uint64_t sequence) {
+    const struct ub_receive_config *config = tally->config;
+    if (config->log != NULL)
+        put_into_log(tally, bytes, length);
+    if (config->echo_every != 0 && sequence % config->echo_every == 0)
+        ub_echo(tally, bytes);
+    if (config->timestamps)
+        ub_note_stamp(tally, bytes);
+    if (config->delay != NULL)
+        ub_histogram_add(config->delay,
+                         ub_signed48(tally->since_epoch_ns - ub_header_time_ns(bytes)));
+}
+
+/* The order decides: whose is it, is it whole, has it our size, is it as it was sent, have we seen
+ * it. `pattern` is NULL if the bytes behind the header are not looked at. */
+ALWAYS_INLINE void count_own(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
+                             uint32_t copied, const uint8_t *pattern) {
+    const struct ub_receive_config *config = tally->config;
+    struct ub_header header;
+    tally->read++;
+    if (copied < UB_HEADER_BYTES) {
+        /* Cut off before the end of its header it may be anyone's; that it was cut is certain. */
+        if (copied < length)
+            tally->truncated++;
+        else
+            tally->foreign++;
+        return;
+    }
+    ub_header_read(bytes, &header);
+    if (header.tag != config->tag || header.flow >= config->flow_count) {
+        tally->foreign++;
+        return;
+    }
+    if (copied < length) {
+        tally->truncated++;
+        return;
+    }
+    if ((length != config->size_bytes && length != config->tail_bytes) ||
+        (pattern != NULL && memcmp(bytes + UB_HEADER_BYTES, pattern + UB_HEADER_BYTES,
+                                   length - UB_HEADER_BYTES) != 0)) {
+        tally->corrupt++;
+        return;
+    }
+    struct ub_run *run = &tally->run;
+    uint64_t number = header.sequence / UB_WINDOW_WORD_PACKETS;
+    if (run->state == NULL || run->number != number || run->flow != header.flow) {
+        ub_run_flush(run, config->window_words, &tally->arrivals);
+        ub_run_begin(run, ub_flow_state_at(config->flows, config->window_words, header.flow),
+                     header.flow, number);
+    }
+    note_own(tally, bytes, length, header.sequence);
+    if (length != config->size_bytes)
+        run->tails |= UINT32_C(1) << (header.sequence % UB_WINDOW_WORD_PACKETS);
+    ub_run_note(run, header.sequence);
+}
+
+static inline void count_header(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
+                                uint32_t copied) {
+    count_own(tally, bytes, length, copied, NULL);
+}
+
+static inline void count_verified(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
+                                  uint32_t copied) {
+    count_own(tally, bytes, length, copied, tally->pattern);
+}
+
+static void read_header(const struct ub_inbox *inbox, uint32_t messages, struct ub_tally *tally) {
+    each_datagram(inbox, messages, tally, count_header);
+}
+
+static void read_verify(const struct ub_inbox *inbox, uint32_t messages, struct ub_tally *tally) {
+    each_datagram(inbox, messages, tally, count_verified);
+}
+
+/* ---- copy and none --------------------------------------------------------------------------- */
+
+static inline void count_by_length(struct ub_tally *tally, uint32_t length, int truncated) {
+    const struct ub_receive_config *config = tally->config;
+    tally->read++;
+    if (truncated) {
+        tally->truncated++;
+    } else if (length == config->size_bytes) {
+        tally->arrivals.received++;
+    } else if (length == config->tail_bytes && length != 0) {
+        tally->arrivals.received++;
+        tally->arrivals.received_tails++;
+    } else {
+        tally->foreign_size++;
+    }
+}
+
+static inline void count_copied(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
+                                uint32_t copied) {
+    uint64_t before = tally->arrivals.received;
+    count_by_length(tally, length, copied < length);
+    if (tally->config->log != NULL && tally->arrivals.received != before)
+        put_into_log(tally, bytes, length);
+}
+
+static inline void count_length(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
+                                uint32_t copied) {
+    (void)bytes;
+    (void)copied;
+    count_by_length(tally, length, 0);
+}
+
+static void read_copy(const struct ub_inbox *inbox, uint32_t messages, struct ub_tally *tally) {
+    each_datagram(inbox, messages, tally, count_copied);
+}
+
+static void read_none(const struct ub_inbox *inbox, uint32_t messages, struct ub_tally *tally) {
+    each_datagram(inbox, messages, tally, count_length);
+}
+
+/* A new way of reading is a row here and a constant of enum ub_read. */
+static const struct ub_read_way ways[] = {
+    [UB_READ_HEADER] = {read_header, .sees_header = 1, .copies = 1},
+    [UB_READ_COPY] = {read_copy, .copies = 1},
+    [UB_READ_NONE] = {read_none},
+    [UB_READ_VERIFY] = {read_verify, .sees_header = 1, .copies = 1},
+};
+
+const struct ub_read_way *ub_read_way_of(uint32_t read) {
+    return read < sizeof ways / sizeof *ways ? &ways[read] : NULL;
+}

@@ -1,0 +1,50 @@
+/*
+ * The ways of reading: accounting for what one call returned.
+ *
+ * Owns the tally of a call, and what a datagram leaves besides its count (log.c, echo.c, stamp.c).
+ */
+#ifndef UB_READ_H
+#define UB_READ_H
+
+#include "inbox.h"
+#include "window.h"
+
+/* The account of one call. */
+struct ub_tally {
+    const struct ub_receive_config *config;
+    const uint8_t *pattern; /* of a whole datagram */
+    struct ub_run run;
+    struct ub_arrivals arrivals;
+    uint64_t read;
+    uint64_t foreign;
+    uint64_t foreign_size;
+    uint64_t truncated;
+    uint64_t corrupt;
+    uint64_t since_epoch_ns;       /* when the call had returned */
+    uint64_t realtime_ahead_ns;    /* of CLOCK_MONOTONIC; with timestamps */
+    const struct mmsghdr *message; /* that the datagram came in */
+    int socket;
+    uint64_t unlogged;
+    uint64_t echoed;
+    uint64_t unechoed;
+};
+
+struct ub_read_way {
+    /* Counts every datagram of the first `messages` messages. */
+    void (*account)(const struct ub_inbox *inbox, uint32_t messages, struct ub_tally *tally);
+    uint32_t sees_header;
+    uint32_t copies;
+};
+
+/* NULL: no such way. */
+const struct ub_read_way *ub_read_way_of(uint32_t read);
+
+/* ---- what a datagram leaves besides its count, if the config asks for it --------------------- */
+
+int ub_log_valid(const struct ub_log *log);
+/* Whether the ring had room for the frame. */
+int ub_log_put(struct ub_log *log, const struct ub_log_frame *frame, const uint8_t *bytes);
+void ub_echo(struct ub_tally *tally, const uint8_t *header);
+void ub_note_stamp(const struct ub_tally *tally, const uint8_t *header);
+
+#endif

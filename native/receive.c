@@ -1,0 +1,45 @@
+/*
+ * The ways of receiving by a socket call: recv(2) for each message, recvmmsg(2) for a batch.
+ *
+ * Owns the table of all ways. Must never decide what a datagram counts as.
+ */
+#include "receive.h"
+
+/* recvmsg(2) only for messages that bring more than bytes. */
+static int receive_one(struct ub_inbox *inbox, int socket, int flags) {
+    struct mmsghdr *message = &inbox->messages[0];
+    ssize_t length = inbox->controls == NULL && inbox->names == NULL
+                         ? recv(socket, inbox->room, inbox->room_bytes, flags | MSG_TRUNC)
+                         : recvmsg(socket, &message->msg_hdr, flags | MSG_TRUNC);
+    if (length < 0)
+        return -errno;
+    message->msg_len = (uint32_t)length;
+    return 1;
+}
+
+static int receive_batch(struct ub_inbox *inbox, int socket, int flags) {
+    /* WAITFORONE blocks for the first message only, and SO_RCVTIMEO bounds that. The call's own
+     * timeout would not: it is looked at only after a datagram (net/socket.c, do_recvmmsg). An
+     * error behind a first datagram is kept by the kernel, and returned by the next call. */
+    int messages =
+        recvmmsg(socket, inbox->messages, inbox->batch, flags | MSG_TRUNC | MSG_WAITFORONE, NULL);
+    return messages < 0 ? -errno : messages;
+}
+
+/* A new way of receiving is a row here, a file, and a constant of enum ub_receive_call. */
+static const struct ub_receive_way ways[] = {
+    [UB_RECEIVE_RECVMMSG] = {.prepare = ub_inbox_prepare,
+                             .receive = receive_batch,
+                             .release = ub_inbox_release,
+                             .messages_max = UB_BATCH_MAX,
+                             .waits = UB_WAITS_ALL},
+    [UB_RECEIVE_RECV] = {.prepare = ub_inbox_prepare,
+                         .receive = receive_one,
+                         .release = ub_inbox_release,
+                         .messages_max = 1,
+                         .waits = UB_WAITS_ALL},
+};
+
+const struct ub_receive_way *ub_receive_way_of(uint32_t call) {
+    return call < sizeof ways / sizeof *ways ? &ways[call] : NULL;
+}

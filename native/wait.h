@@ -1,0 +1,37 @@
+/*
+ * The ways of waiting: from which socket to receive next, and when.
+ */
+#ifndef UB_WAIT_H
+#define UB_WAIT_H
+
+#include "loop.h"
+
+/* Where one loop stands in its round over the sockets. */
+struct ub_wait_state {
+    const struct ub_receive_config *config;
+    struct ub_receive_stats *stats;
+    uint32_t batch;
+    uint32_t next;     /* of the sockets, or of the ready ones */
+    uint32_t ready;    /* sockets that epoll reported */
+    uint32_t full;     /* batches in this round */
+    int epoll;         /* -1: none */
+    uint64_t until_ns; /* end of a nap */
+    void *events;
+};
+
+struct ub_wait_way {
+    /* What the wait needs besides sockets: 0 or -errno; NULL: nothing. */
+    int (*prepare)(struct ub_wait_state *wait);
+    /* The socket to receive from now, or -1 if none came within a slice. */
+    int (*next)(struct ub_wait_state *wait);
+    /* Takes the number of messages that came from it; NULL: not needed. */
+    void (*received)(struct ub_wait_state *wait, uint32_t messages);
+    void (*release)(struct ub_wait_state *wait);
+    int flags; /* of the receiving call */
+    uint32_t sockets_max;
+};
+
+/* NULL: no such way. */
+const struct ub_wait_way *ub_wait_way_of(uint32_t wait);
+
+#endif

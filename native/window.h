@@ -1,0 +1,66 @@
+/*
+ * Which sequence numbers of a flow have arrived.
+ *
+ * Owns how a flow lies in memory that several workers map.
+ */
+#ifndef UB_WINDOW_H
+#define UB_WINDOW_H
+
+#include "datagram.h"
+
+/* One flow; flows follow one another. The counts fill a line of their own, because every run of
+ * every worker writes them. */
+struct ub_flow_state {
+    uint64_t packets;
+    uint64_t highest;
+    uint64_t reserved[6];
+    uint64_t words[]; /* lap << 32 | bitmap; a bitmap of 0 is a word never used, of any lap */
+};
+
+/* Consecutive datagrams of one flow that fall into one window word, not yet in the window. */
+struct ub_run {
+    struct ub_flow_state *state; /* NULL: none */
+    uint64_t number;             /* of the word, counted from sequence number 0 */
+    uint64_t highest;            /* of the flow when the run began, raised by the run */
+    uint32_t seen;
+    uint32_t tails;    /* those of `seen` that are tail_bytes long */
+    uint32_t late;     /* those of `seen` that were below `highest` */
+    uint64_t repeated; /* datagrams already in `seen` */
+    uint32_t flow;
+};
+
+/* The result of runs, in datagrams. */
+struct ub_arrivals {
+    uint64_t received;
+    uint64_t received_tails;
+    uint64_t duplicate;
+    uint64_t late;
+    uint64_t ancient;
+};
+
+struct ub_flow_state *ub_flow_state_at(struct ub_flow_state *flows, uint32_t window_words,
+                                       uint32_t flow);
+void ub_run_begin(struct ub_run *run, struct ub_flow_state *state, uint32_t flow, uint64_t number);
+void ub_run_flush(struct ub_run *run, uint32_t window_words, struct ub_arrivals *arrivals);
+
+/* Notes a datagram of the run's flow and word; inline, once per datagram. */
+static inline void ub_run_note(struct ub_run *run, uint64_t sequence) {
+    uint32_t bit = UINT32_C(1) << (sequence % UB_WINDOW_WORD_PACKETS);
+    if (run->seen & bit) {
+        run->repeated++;
+        return;
+    }
+    run->seen |= bit;
+    if (run->highest == 0) { /* the flow's first */
+        run->highest = sequence + 1;
+        return;
+    }
+    /* The header carries 48 bits; the signed distance to the highest counts on beyond them. */
+    int64_t ahead = ub_signed48(sequence - (run->highest - 1));
+    if (ahead > 0)
+        run->highest += (uint64_t)ahead;
+    else if (ahead < 0)
+        run->late |= bit;
+}
+
+#endif

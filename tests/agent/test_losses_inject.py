@@ -1,0 +1,103 @@
+"""Which messages a loss is sent in, and what a socket says of its queue."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+
+import pytest
+from golden import Golden
+from test_frames import V4
+
+from udpbench.agent.host.system import Host
+from udpbench.agent.losses.inject import Sink, Source, messages, queued
+from udpbench.errors import AgentError
+
+
+@pytest.mark.parametrize(
+    ("stage", "packets", "segments", "sizes"),
+    [
+        ("rx_xdp", 3, 1, [1, 1, 1]),
+        ("rx_xdp", 100, 50, [50, 50]),
+        ("rx_xdp", 101, 50, [50, 50, 1]),
+        ("rx_backlog", 3, 1, [4]),
+        ("rx_backlog", 64, 50, [64, 2]),
+        ("rx_backlog", 126, 1, [64, 64]),
+    ],
+)
+def test_messages_add_up_to_what_is_to_be_lost(
+    stage: str, packets: int, segments: int, sizes: list[int]
+) -> None:
+    """A backlog takes the first packet of each message, so that one more is sent in each."""
+    assert sizes == messages(replace(V4, stage=stage, packets=packets, segments=segments))
+
+
+def test_messages_are_no_longer_than_a_datagram_may_be() -> None:
+    """Of 1400 bytes each a message holds 46 packets, and loses 45 of them."""
+    assert [46, 6] == messages(replace(V4, stage="rx_backlog", packets=50, size_bytes=1400))
+
+
+@pytest.fixture
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Return a socket that is bound to loopback and one that sends to it."""
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.bind(("127.0.0.1", 0))
+    receiver.setblocking(False)
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender.connect(receiver.getsockname())
+    return receiver, sender
+
+
+def test_a_queue_is_counted_and_left_as_it_is(pair: tuple[socket.socket, socket.socket]) -> None:
+    """Datagrams of any length, and none twice."""
+    receiver, sender = pair
+    with receiver, sender:
+        for length in (1, 1000, 3):
+            sender.send(bytes(length))  # loopback delivers before it returns
+        assert 3 == queued(receiver)
+        assert [1, 1000, 3] == [len(receiver.recv(2000, socket.MSG_DONTWAIT)) for _ in range(3)]
+
+
+def test_what_a_closed_socket_still_held_is_counted_before() -> None:
+    """Purged, not read: its datagrams were never received."""
+    sink = Sink(replace(V4, stage="udp_purged", port=0))
+    assert sink.sock is not None
+    port = sink.sock.getsockname()[1]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for _ in range(4):
+            sender.sendto(b"x", ("127.0.0.1", port))
+    assert {"purged_packets": 4} == sink.take()
+    assert sink.sock is None
+
+
+def test_a_datagram_that_is_cut_off_is_truncated_and_not_received() -> None:
+    """The room offered is one byte."""
+    sink = Sink(replace(V4, stage="app_truncated", port=0))
+    assert sink.sock is not None
+    port = sink.sock.getsockname()[1]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for payload in (b"xx", b"x", b"xxx"):
+            sender.sendto(payload, ("127.0.0.1", port))
+    counts = sink.take()
+    sink.close()
+    assert (3, 2, 1) == tuple(
+        counts[name] for name in ("read_packets", "truncated_packets", "received_packets")
+    )
+
+
+def test_an_interface_that_is_gone_is_named(golden: Golden) -> None:
+    """Not the kernel's words alone."""
+    source = Source(Host(), replace(V4, stage="udp_no_port"), "gone0")
+    with golden.raises(AgentError):
+        source.send([1])
+
+
+def test_a_filter_lets_nothing_in() -> None:
+    """Not one datagram is queued."""
+    sink = Sink(replace(V4, stage="udp_filter", port=0))
+    assert sink.sock is not None
+    port = sink.sock.getsockname()[1]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"x", ("127.0.0.1", port))
+    assert 0 == sink.take()["read_packets"]
+    sink.close()

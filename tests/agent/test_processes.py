@@ -1,0 +1,254 @@
+"""Who used CPUs between two edges: from files as the kernel writes them, and from real processes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from golden import Golden
+from proc_files import stat
+
+from udpbench.agent.host import processes
+from udpbench.agent.host.processes import (
+    Processes,
+    ProcessTimes,
+    interface_threads,
+    lineage,
+    parse_process,
+)
+from udpbench.agent.host.system import Host, NapiInstance
+from udpbench.model import Process
+
+TICK_NS = processes.TICK_NS
+BUSY = "print(flush=True)\nwhile True: pass"
+
+
+class Machine(Host):
+    """A host of files, on which a thread may run on all CPUs unless it is told otherwise."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.pinned: dict[int, list[int]] = {}
+        self.napi: tuple[NapiInstance, ...] | None = ()
+        self.put("/sys/devices/system/cpu/online", "0-3")
+
+    def put(self, path: str, text: str) -> None:
+        """Write a file."""
+        self.path(path).parent.mkdir(parents=True, exist_ok=True)
+        self.path(path).write_text(text)
+
+    def add(
+        self,
+        pid: int,
+        *,
+        name: str = "cc",
+        parent: int = 1,
+        ticks: int = 0,
+        children: int = 0,
+        started: int = 5,
+        threads: tuple[int, ...] = (),
+    ) -> None:
+        """Let a process be there, or stand otherwise than before."""
+        text = stat(pid, name, parent=parent, ticks=ticks, children=children, started=started)
+        self.put(f"/proc/{pid}/stat", text)
+        self.put(f"/proc/{pid}/comm", f"{name}\n")
+        self.put(f"/proc/{pid}/cmdline", "")
+        for thread in (pid, *threads):
+            self.path(f"/proc/{pid}/task/{thread}").mkdir(parents=True, exist_ok=True)
+
+    def end(self, pid: int) -> None:
+        """Let a process be gone."""
+        self.path(f"/proc/{pid}/stat").unlink()
+
+    def affinity(self, pid: int) -> list[int]:
+        """Return the CPUs of a thread."""
+        return self.pinned.get(pid, [0, 1, 2, 3])
+
+    def napis(self, _interface: str) -> tuple[NapiInstance, ...]:
+        """Return NAPI's threads, where the kernel tells them."""
+        if self.napi is None:
+            raise OSError(2, "no netdev family")
+        return self.napi
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """Return a host of files."""
+    return Machine(tmp_path)
+
+
+def test_a_process_as_the_kernel_writes_it() -> None:
+    """Its name may hold brackets and blanks; times are in ticks, and children's apart."""
+    text = "4321 (a (b) c) S 77 4321 4321 0 -1 4194560 1 2 3 4 150 50 30 20 20 0 3 0 98765 1 2 3 4"
+    expected = ProcessTimes(4321, "a (b) c", 77, 98765, 2 * 10**9, 500 * 10**6)
+    assert expected == parse_process(text, 10**7)
+
+
+def test_every_process_that_used_a_tick(machine: Machine) -> None:
+    """What stood still is left out; what began meanwhile used all it has."""
+    machine.add(5, ticks=100)
+    machine.add(6, ticks=100)
+    table = Processes(machine, all_of_machine=True)
+    table.begin({})
+    machine.add(5, ticks=130)
+    machine.add(7, name="new", ticks=4)
+    machine.pinned[7] = [2]
+    assert [
+        Process(5, "cc", 30 * TICK_NS, "other"),
+        Process(7, "new", 4 * TICK_NS, "other", (2,)),
+    ] == sorted(table.end({}), key=lambda one: one.pid)
+
+
+def test_a_number_that_is_used_again_is_another_process(machine: Machine) -> None:
+    """Its start tells it apart."""
+    machine.add(5, ticks=100)
+    table = Processes(machine, all_of_machine=True)
+    table.begin({})
+    machine.add(5, ticks=30, started=9)
+    assert [Process(5, "cc", 30 * TICK_NS, "other")] == list(table.end({}))
+
+
+def test_children_that_ended_are_told_by_who_waited(machine: Machine) -> None:
+    """Less what they had used before, also of those whose own parent ended with them."""
+    machine.add(5, name="make", ticks=10, children=100)
+    machine.add(6, parent=5, ticks=20)
+    machine.add(7, parent=6, ticks=7)
+    table = Processes(machine, all_of_machine=True)
+    table.begin({})
+    machine.end(6)
+    machine.end(7)
+    machine.add(5, name="make", ticks=10, children=177)
+    assert [Process(5, "make", 0, "other", (), 50 * TICK_NS)] == list(table.end({}))
+
+
+def test_cpus_of_all_threads(machine: Machine) -> None:
+    """A process may run where any of its threads may."""
+    machine.add(5, threads=(50,))
+    machine.pinned.update({5: [1], 50: [3]})
+    table = Processes(machine, all_of_machine=True)
+    table.begin({})
+    machine.add(5, ticks=1)
+    assert [(1, 3)] == [one.cpus for one in table.end({})]
+
+
+def test_without_the_machine_only_what_is_known(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent of one namespace tells its own processes, to the nanosecond."""
+    spent = iter([100, 350])
+    monkeypatch.setattr("udpbench.agent.host.processes.cpu_ns", lambda _: next(spent))
+    machine.add(5)
+    machine.add(6, ticks=900)
+    table = Processes(machine, all_of_machine=False)
+    table.begin({5: "worker"})
+    assert [Process(5, "cc", 250, "worker")] == list(table.end({5: "worker"}))
+
+
+def test_a_known_process_that_ended_is_not_told(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is known of it any more."""
+    spent = iter([100, None])
+    monkeypatch.setattr("udpbench.agent.host.processes.cpu_ns", lambda _: next(spent))
+    table = Processes(machine, all_of_machine=False)
+    table.begin({5: "run"})
+    assert () == table.end({5: "run"})
+
+
+def test_whoever_asked_for_a_process(machine: Machine) -> None:
+    """Up to the first process, which asks for everything."""
+    machine.add(5, parent=4)
+    machine.add(4, parent=1)
+    assert [5, 4] == list(lineage(machine, 5))
+    assert [] == list(lineage(machine, 0))
+
+
+@pytest.mark.parametrize("error", [psutil.AccessDenied, psutil.NoSuchProcess])
+def test_a_process_that_cannot_be_seen(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, error: type[psutil.Error], golden: Golden
+) -> None:
+    """It is an OSError, as of any file; among all processes it is left out."""
+    machine.add(5)
+
+    def refuse(pid: int) -> None:
+        raise error(pid)
+
+    monkeypatch.setattr("psutil.Process", refuse)
+    code = errno.EACCES if error is psutil.AccessDenied else errno.ESRCH
+    with golden.raises(OSError) as raised:
+        machine.parent(5)
+    assert code == raised.value.errno
+    assert {} == machine.process_names()
+
+
+def test_threads_of_interfaces(machine: Machine) -> None:
+    """By netlink, else by name; a namesake that is longer is another interface's."""
+    machine.add(30, name="napi/receive0-8")
+    machine.add(31, name="napi/receive01-")
+    machine.napi = (NapiInstance(8, None, 30), NapiInstance(9, None, None))
+    assert [30] == interface_threads(machine, ["receive0"])
+    machine.napi = None
+    assert [30] == interface_threads(machine, ["receive0"])
+
+
+def test_threads_of_interrupts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel with threadirqs serves a queue's interrupt in a thread."""
+    monkeypatch.setattr("udpbench.agent.host.processes.rx_interrupts", lambda *_: {0: 34})
+    machine.add(40, name="irq/34-eth3-TxR")
+    machine.add(41, name="irq/341-eth4-Tx")
+    assert [40] == interface_threads(machine, ["eth3"])
+
+
+def test_a_real_busy_process_is_found_with_its_cpu() -> None:
+    """The kernel's own files, on this machine."""
+    cpu = min(os.sched_getaffinity(0))
+    table = Processes(Host(), all_of_machine=True)
+    table.begin({os.getpid(): "run"})
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        os.sched_setaffinity(process.pid, {cpu})
+        process.stdout.readline()
+        deadline = time.monotonic() + 20
+        found: list[Process] = []
+        while not found and time.monotonic() < deadline:
+            told = table.end({os.getpid(): "run"})
+            found = [one for one in told if one.pid == process.pid and one.cpu_ns > 10 * TICK_NS]
+        process.kill()
+    assert [("other", (cpu,))] == [(one.whose, one.cpus) for one in found]
+    assert {"run"} == {one.whose for one in told if one.pid == os.getpid()}
+
+
+def test_where_a_thread_of_the_run_ran_is_counted() -> None:
+    """To the CPU, where the kernel allows it; each look closes what it had opened."""
+    here = os.sched_getaffinity(0)
+    open_before = len([*Path("/proc/self/fd").iterdir()])
+    table = Processes(Host(), all_of_machine=False)
+    try:
+        os.sched_setaffinity(0, {min(here)})
+        table.begin({os.getpid(): "run"})
+        table.begin({os.getpid(): "run"})
+        until_ns = time.thread_time_ns() + 50 * 10**6
+        while time.thread_time_ns() < until_ns:
+            pass
+        (told,) = table.end({os.getpid(): "run"})
+    finally:
+        os.sched_setaffinity(0, here)
+    if not told.by_cpu_ns:
+        pytest.skip("this kernel counts no task-clock for us (perf_event_paranoid)")
+    assert told.by_cpu_ns[f"{min(here)}"] >= 50 * 10**6
+    assert told.by_cpu_ns[f"{min(here)}"] >= 0.9 * told.cpu_ns
+    assert open_before == len([*Path("/proc/self/fd").iterdir()])
+
+
+def test_more_clocks_than_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is beyond them is in the whole time of its process, and on no CPU."""
+    monkeypatch.setattr(processes, "CLOCKS_MAX", 0)
+    table = Processes(Host(), all_of_machine=False)
+    table.begin({os.getpid(): "run"})
+    assert [{}] == [one.by_cpu_ns for one in table.end({os.getpid(): "run"})]

@@ -1,0 +1,412 @@
+"""Agents brought over real OpenSSH to hosts with a bare Python: what works, what is said, what stays."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import ssh_hosts
+from ssh_hosts import USER, Pair, SshHost, allow_sudo, pair_of_hosts
+
+from udpbench.agent import install
+from udpbench.analysis.judge import judge
+from udpbench.control import deploy
+from udpbench.control.agent_client import AgentClient
+from udpbench.control.connection import Channel
+from udpbench.control.deployer import LAUNCHER, Deployer
+from udpbench.control.ssh import LAUNCHER_NOTE, open_ssh
+from udpbench.definition.load import load_lab
+from udpbench.errors import AgentLost, ConnectError
+from udpbench.model import SECOND_NS, Connect, Lab
+from udpbench.records import read_run
+
+pytestmark = ssh_hosts.needed()
+
+LEFT = Connect("ssh", "left")
+BARE = f"""
+sed -i -e 's|:/root:|:/home/root:|' -e 's|^{USER}:.*|{USER}:x:23456:23456::/home/{USER}:/bin/sh|' /etc/passwd
+for folder in /home /var/lib /var/tmp /dev/shm; do mount -t tmpfs -o mode=1777 tmpfs $folder; done
+chmod 755 /home /var/lib
+mkdir -m 700 /home/root /home/{USER}
+chown {USER}:{USER} /home/{USER}
+"""
+"""Homes and shared folders of the host's own, all empty."""
+EMPTY = f"""
+find /home/root /home/{USER} /var/lib /var/tmp /dev/shm -mindepth 1 -delete
+rm -f /etc/sudoers.d/udpbench
+"""
+TREE = "find /home /var/lib /var/tmp /dev/shm /opt /usr/local -printf '%p %m %u %l\\n' | sort"
+TINY = {
+    "question": "Does it run?",
+    "traffic": {"rate": "5kpps"},
+    "send": {"pace": "sleep", "bucket": "1s"},
+    "duration": "300ms",
+    "warmup": "100ms",
+    "repetitions": 1,
+}
+
+
+def tree(host: SshHost) -> str:
+    """Return every path below where something could be left."""
+    return host.run("sh", "-c", TREE)
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Yield two hosts with nothing but sshd and the system's Python."""
+    if not Path("/usr/bin/python3").exists():
+        pytest.skip("needs a Python of the system's: apt install python3")
+    with pair_of_hosts(tmp_path_factory.mktemp("deploy")) as made:
+        for host in made.hosts:
+            host.run("sh", "-ec", BARE)
+        yield made
+
+
+@pytest.fixture
+def pair(hosts: Pair, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    """Return them as they were at first, with their controller's home."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(ssh_hosts.ROOT / ".nox" / "cache"))
+    monkeypatch.setenv("HOME", str(hosts.home))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    hosts.write_home()
+    for host in hosts.hosts:
+        host.run("sh", "-ec", EMPTY)
+    return hosts
+
+
+def lab(pair: Pair, **connect: str) -> Lab:
+    """Return the lab of these hosts, which names no Python."""
+    file = pair.home / "lab.yaml"
+    text = pair.lab(**connect)
+    for named in (f"python: {ssh_hosts.PYTHON}, ", f", python: {ssh_hosts.PYTHON}"):
+        text = text.replace(named, "")
+    file.write_text(text)
+    return load_lab(str(file))
+
+
+class Told:
+    """What a deployer told."""
+
+    def __init__(self, refusal: str | None = None) -> None:
+        self.lines: list[str] = []
+        self.deployer = Deployer(lambda _, text: self.lines.append(text), refusal=refusal)
+
+    def sent(self) -> int:
+        """Return how often an agent was sent."""
+        return sum("sending" in line for line in self.lines)
+
+
+def greeted(channel: Channel) -> AgentClient:
+    """Return an agent that answered."""
+    remote = AgentClient(channel, "sender", "test0", ("namespace",))
+    try:
+        remote.hello("test-1", 10 * SECOND_NS)
+    except AgentLost as loss:
+        raise channel.not_started(loss) from loss
+    remote.take("alone")
+    return remote
+
+
+def used(told: Told, connect: Connect = LEFT) -> str:
+    """Use an agent for a moment; return the folder it ran from."""
+    channel = open_ssh("left", connect, deployer=told.deployer)
+    try:
+        assert "left" == greeted(channel).facts().host
+    finally:
+        assert 0 == channel.close()
+    return told.lines[-1].partition("the agent is in ")[2] if told.lines else ""
+
+
+def refusal(told: Told, connect: Connect = LEFT) -> str:
+    """Return why no agent could be brought."""
+    with pytest.raises(ConnectError) as caught:
+        used(told, connect)
+    return str(caught.value)
+
+
+def test_two_bare_hosts_measure_and_are_as_before_once_it_is_removed(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Nothing but the cache folder is written; a balanced ledger is the result."""
+    chosen = lab(pair)
+    before = [tree(host) for host in pair.hosts]
+    program = str(Path(__file__).with_name("controller.py"))
+    words = [sys.executable, program, str(tmp_path / "run"), str(10 * SECOND_NS), json.dumps(TINY)]
+    done = subprocess.run(
+        [*words, chosen.path], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert 0 == done.returncode, done.stdout + done.stderr
+    (record,) = read_run(tmp_path / "run").records
+    result = judge(record)
+    assert (1500, 1500, 0) == (
+        result.sent_packets,
+        result.received_packets,
+        result.unaccounted,
+    )
+    for was, host in zip(before, pair.hosts, strict=True):
+        new = set(tree(host).splitlines()) - set(was.splitlines())
+        assert new
+        assert {line for line in new if not line.startswith("/home/root/.cache")} == set()
+    told = Told()
+    assert deploy.remove(chosen, told.deployer)
+    assert ["removed /home/root/.cache/udpbench/agent"] * 2 == told.lines
+    assert before == [tree(host) for host in pair.hosts]
+
+
+@pytest.mark.long
+def test_what_is_there_is_not_sent_again_and_what_is_damaged_is(pair: Pair) -> None:
+    """By this controller or the next one; a build of another version stays beside it."""
+    told = Told()
+    folder = used(told)
+    assert folder.startswith("/home/root/.cache/udpbench/agent/")
+    used(told)
+    used(again := Told())
+    assert (1, 0) == (told.sent(), again.sent())
+    pair.left.run("rm", f"{folder}/udpbench/model.py")
+    pair.left.run("mkdir", f"{folder}/../0123456789abcdef")
+    used(again)
+    assert "only other builds of the agent are there" in again.lines[0]
+
+
+def bench_user(pair: Pair) -> Connect:
+    """Log in as a user who is not root; return the way that becomes root by sudo."""
+    if shutil.which("sudo") is None:
+        pytest.skip("needs sudo: apt install sudo")
+    pair.write_home(User=USER)
+    return Connect("ssh", "left", "sudo")
+
+
+def test_by_sudo_the_build_is_roots_and_its_launcher_is_enough(pair: Pair) -> None:
+    """Nothing that the user can write is run as root; afterwards the host is as it was."""
+    connect = bench_user(pair)
+    before = tree(pair.left)
+    allow_sudo(pair.left, "NOPASSWD: ALL")
+    told = Told()
+    used(told, connect)
+    new = set(tree(pair.left).splitlines()) - set(before.splitlines())
+    assert {"/var/lib/udpbench"} == {"/".join(line.split()[0].split("/")[:4]) for line in new}
+    assert {"root"} == {line.split()[2] for line in new}
+    assert not [line for line in new if int(line.split()[1], 8) & 0o022]
+    allow_sudo(pair.left, f"NOPASSWD: {LAUNCHER}")
+    used(again := Told(), connect)
+    assert (1, 0) == (told.sent(), again.sent())
+    for host in pair.hosts:
+        allow_sudo(host, "NOPASSWD: ALL")
+    assert deploy.remove(lab(pair, become="sudo"), told.deployer)
+    assert before == tree(pair.left)
+
+
+@pytest.mark.long
+def test_root_may_deploy_for_a_user_who_may_only_launch(pair: Pair) -> None:
+    """Without sudo, into the same place; nothing has to be sent for the user."""
+    used(Told(), Connect("ssh", "left", "sudo"))
+    connect = bench_user(pair)
+    allow_sudo(pair.left, f"NOPASSWD: {LAUNCHER}")
+    used(Told("nothing is sent"), connect)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rule", ["ALL", "NOPASSWD: /bin/true"])
+def test_a_sudo_that_refuses_is_told_with_the_line_for_sudoers(pair: Pair, rule: str) -> None:
+    """It names the launcher alone, and says what whoever may use it can do."""
+    connect = bench_user(pair)
+    before = tree(pair.left)
+    allow_sudo(pair.left, rule)
+    said = refusal(Told(), connect)
+    assert f"NOPASSWD: {LAUNCHER} " in said
+    assert LAUNCHER_NOTE in said
+    assert before == tree(pair.left)
+
+
+@pytest.mark.long
+def test_a_user_without_sudo_has_an_agent_of_its_own(pair: Pair) -> None:
+    """In its own cache; without become nothing asks for root."""
+    bench_user(pair)
+    assert used(Told()).startswith(f"/home/{USER}/.cache/udpbench/agent/")
+
+
+PYTHONS = {
+    "too old": (
+        "#!/bin/sh\necho 'Python 3.8.2 is too old' >&2; exit 1\n",
+        "3.9 or later is needed",
+    ),
+    "two": ("#!/bin/sh\necho 'Unknown option: -I' >&2; exit 2\n", "3.9 or later is needed"),
+    "noise": ("#!/bin/sh\necho hello\n", "in place of an answer; find out what prints"),
+    "silent": ("#!/bin/sh\nexit 3\n", "its last words: none; try it: ssh left "),
+}
+
+
+@contextmanager
+def first_in_path(host: SshHost, text: str) -> Iterator[None]:
+    """Put a python3 in front of the system's."""
+    host.run(
+        "sh",
+        "-c",
+        f"mkdir -p /run/bin; cat > /run/bin/python3 <<'END'\n{text}END\nchmod 755 /run/bin/*",
+    )
+    with configured(host, "SetEnv PATH=/run/bin:/usr/bin:/bin"):
+        yield
+
+
+@contextmanager
+def configured(host: SshHost, line: str) -> Iterator[None]:
+    """Give sshd one more line for a while."""
+    before = host.sshd_config.read_text()
+    host.sshd_config.write_text(f"{before}{line}\n")
+    try:
+        yield
+    finally:
+        host.sshd_config.write_text(before)
+
+
+@pytest.mark.long
+def test_a_python_that_is_none_is_told(pair: Pair) -> None:
+    """Missing, too old, or a program of another kind: nothing is left of the attempt."""
+    before = tree(pair.left)
+    for text, said in PYTHONS.values():
+        with first_in_path(pair.left, text):
+            assert said in refusal(Told())
+    with configured(pair.left, "SetEnv PATH=/run/empty"):
+        pair.left.run("sh", "-c", "mkdir /run/empty; ln -s /bin/sh /run/empty/sh")
+        assert "install Python 3.9 or later there" in refusal(Told())
+    assert before == tree(pair.left)
+
+
+LOGIN_SHELL = """#!/usr/bin/python3 -IS
+import os, sys
+print("Welcome, and do not touch")
+assert sys.argv[1] == "-c" and "\\n" not in sys.argv[2] and "$(" not in sys.argv[2].split("'")[0]
+os.execv("/bin/sh", ["sh", "-c", sys.argv[2]])
+"""
+"""Greets, and takes one simple command."""
+
+
+def shells() -> dict[str, str]:
+    """Return the login shells that are here, by name."""
+    found = {name: shutil.which(name) for name in ("fish", "tcsh", "csh", "zsh", "bash")}
+    return {"odd": "/run/shell", **{name: path for name, path in found.items() if path}}
+
+
+@pytest.mark.long
+def test_any_login_shell_will_do(pair: Pair) -> None:
+    """Also one that greets, and with a start-up file that prints."""
+    pair.left.run("sh", "-c", f"cat > /run/shell <<'END'\n{LOGIN_SHELL}END\nchmod 755 /run/shell")
+    for name in (".bashrc", ".cshrc", ".zshenv", ".config/fish/config.fish"):
+        pair.left.run(
+            "sh", "-c", f"mkdir -p /home/root/.config/fish; echo 'echo noise' > /home/root/{name}"
+        )
+    for shell in shells().values():
+        pair.left.run("sed", "-i", f"s|^\\(root:.*:\\).*|\\1{shell}|", "/etc/passwd")
+        used(Told())
+
+
+@pytest.mark.long
+def test_where_home_cannot_hold_it_another_folder_does(pair: Pair) -> None:
+    """Read-only, noexec or full: a fresh folder, said where; the next one is fresh again."""
+    for options, why in (
+        ("ro", "Read-only file system"),
+        ("noexec", "mounted noexec"),
+        ("size=64k", "No space left on device"),
+    ):
+        pair.left.run("mount", "-t", "tmpfs", "-o", f"mode=700,{options}", "tmpfs", "/home/root")
+        before = tree(pair.left)
+        told = Told()
+        used(told)
+        assert f"not in /home/root/.cache/udpbench/agent: {why}" == told.lines[-2]
+        assert told.lines[-1].startswith(f"the agent is in /var/tmp/{install.FALLBACK_PREFIX}")
+        used(told)
+        assert 2 == told.sent()
+        assert deploy.remove(lab(pair), told.deployer)
+        assert before == tree(pair.left)
+        pair.left.run("umount", "/home/root")
+
+
+@pytest.mark.long
+def test_two_controllers_at_once_bring_one_build(pair: Pair) -> None:
+    """Neither waits for the other's connection, and both agents run."""
+    told = [Told(), Told()]
+    threads = [threading.Thread(target=used, args=(one,)) for one in told]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    place = "/home/root/.cache/udpbench/agent"
+    assert 1 == len(pair.left.run("ls", place).split())
+    used(again := Told())
+    assert 0 == again.sent()
+
+
+DROPPING = """
+import os, select
+left = 200_000
+while select.select([0], [], []) and left > 0 and (data := os.read(0, min(left, 65536))):
+    os.write(1, data)
+    left -= len(data)
+"""
+"""Carries a connection to the host for so many bytes."""
+
+
+@pytest.mark.long
+def test_a_connection_that_drops_meanwhile_leaves_nothing(pair: Pair) -> None:
+    """It is said; the next controller brings it whole."""
+    before = tree(pair.left)
+    program = pair.home / "drop.py"
+    program.write_text(DROPPING)
+    pair.write_home({"left": f"sh -c '{sys.executable} {program} | {{}}'"})
+    said = refusal(Told())
+    assert "the connection ended before the agent was there; nothing of it stays" in said
+    pair.write_home()
+    assert before == tree(pair.left)
+    told = Told()
+    used(told)
+    assert 1 == told.sent()
+
+
+@pytest.mark.long
+def test_a_host_whose_clock_is_years_off_makes_no_difference(pair: Pair) -> None:
+    """A build that seems to be of the future, or long past, is used as it is."""
+    told = Told()
+    folder = used(told)
+    for year in ("1971", "2199"):
+        pair.left.run("sh", "-c", f"find {folder} -exec touch -d {year}-01-01 {{}} +")
+        used(told)
+    assert 1 == told.sent()
+
+
+@pytest.mark.long
+def test_without_deployment_the_line_to_type_is_told(pair: Pair) -> None:
+    """And nothing is sent, to a user or by sudo."""
+    before = tree(pair.left)
+    assert refusal(Told("type this")).endswith("no agent is there; type this")
+    assert refusal(Told("type this"), bench_user(pair)).endswith("no agent is there; type this")
+    assert before == tree(pair.left)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("become", [False, True])
+def test_a_lost_connection_comes_back_to_a_deployed_agent(pair: Pair, become: bool) -> None:
+    """By the build that it runs from, also where sudo lets its user start nothing else."""
+    connect = LEFT
+    if become:
+        connect = bench_user(pair)
+        allow_sudo(pair.left, "NOPASSWD: ALL")
+        used(Told(), connect)
+        allow_sudo(pair.left, f"NOPASSWD: {LAUNCHER}")
+    before = {one.pid for one in psutil.Process().children()}
+    channel = open_ssh("left", connect, deployer=Told().deployer)
+    remote = greeted(channel)
+    (proxy,) = [one for one in psutil.Process().children() if one.pid not in before]
+    for one in (*proxy.children(recursive=True), proxy):  # sshd has a process for its user, too
+        if one.name().startswith("sshd"):
+            one.kill()
+    assert "left" == remote.facts().host
+    assert 1 == len(channel.absences_ns)
+    assert 0 == channel.close()

@@ -1,0 +1,123 @@
+"""Readers in the built-in lab that misread, are held up, or share a CPU: what a trial says then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from test_ways import conducted
+
+from udpbench.analysis.judge import judge
+from udpbench.model import SECOND_NS, Progress, Result, TrialRecord, WorkerStats
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
+]
+
+GIVE = """
+import socket
+giver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for size in (63, 63, 65, 64, 2):
+    giver.sendto(bytes(size), ("192.168.254.1", 4321))
+"""
+"""One of them has the run's size, and one is longer than the room."""
+
+
+def once_measured(act: Callable[[dict[str, int]], None]) -> Callable[[Progress], None]:
+    """Return a listener that acts once packets are measured, given each agent's process."""
+    pids: dict[str, int] = {}
+
+    def tell(progress: Progress) -> None:
+        if progress.event == "host":
+            name, _, rest = progress.text.partition(": agent ")
+            pids[name] = int(rest.partition(" ")[0])
+        if progress.event == "phase" and " measured " in progress.text:
+            act(pids)
+
+    return tell
+
+
+def datagrams_read(pid: int) -> int:
+    """Return InDatagrams of UDP in the network namespace of a process."""
+    lines = Path(f"/proc/{pid}/net/snmp").read_text().splitlines()
+    names, values = (line.split() for line in lines if line.startswith("Udp:"))
+    return int(dict(zip(names, values, strict=True))["InDatagrams"])
+
+
+def wrong(result: Result, severity: str = "invalid") -> list[str]:
+    """Return what the findings of a severity are about."""
+    return [one.what.partition(":")[0] for one in result.findings if one.severity == severity]
+
+
+def reading(record: TrialRecord) -> WorkerStats:
+    """Return the measured statistics of a record's one reader."""
+    (measured,) = [phase for phase in record.phases if phase.name == "measured"]
+    (reader,) = [one for one in measured.stats if one.role == "receiver"]
+    return reader
+
+
+def test_foreign_sizes_are_told_without_headers(tmp_path: Path) -> None:
+    """Under `copy` strangers of another size are not ours; one of our size cannot be told."""
+
+    def give(pids: dict[str, int]) -> None:
+        command = ["nsenter", f"--target={pids['sender']}", "--net", sys.executable, "-c", GIVE]
+        subprocess.run(command, check=True, timeout=10)
+
+    keys = {"receive": {"read": "copy"}, "duration": "2s"}
+    (record,) = conducted(tmp_path / "run", keys, tell=once_measured(give))
+    counts, result = reading(record).counts, judge(record)
+    told = [counts[f"{kind}_packets"] for kind in ("received", "foreign_size", "truncated")]
+    assert [(result.sent_packets or 0) + 1, 3, 1] == told
+    assert {"foreign_packets", "corrupt_packets"}.isdisjoint(counts)
+    assert "foreign traffic" in wrong(result)
+
+
+@pytest.mark.long
+def test_readers_that_share_a_cpu_do_all_their_work(tmp_path: Path) -> None:
+    """Eight readers of 20 µs on one CPU are no faster than one, and have had the CPU time."""
+    keys = {
+        "traffic": {"rate": "80kpps", "flows": {"from": "65400-65403"}},
+        "receive": {"workers": 8, "cpus": "1", "work": "20us", "buffer": "64KiB"},
+        "duration": "2s",
+    }
+    (record,) = conducted(tmp_path / "run", keys)
+    result = judge(record)
+    assert [] == [one for one in wrong(result) if one.startswith("work")]
+    assert 0 == result.unaccounted
+    assert result.delivered_pps is not None
+    assert 10_000 < result.delivered_pps < 51_000
+
+
+def test_a_reader_that_stood_still_is_told(tmp_path: Path) -> None:
+    """Stopped for a second under load: told with its time, and every packet has its entry."""
+
+    def stop(agent: int, before: int) -> None:
+        while datagrams_read(agent) < before + 500:
+            assert threading.main_thread().is_alive()
+        (reader,) = [
+            child
+            for child in psutil.Process(agent).children()
+            if "udpbench.agent.workers.process" in child.cmdline()
+        ]
+        reader.send_signal(signal.SIGSTOP)
+        threading.Timer(1.0, reader.send_signal, [signal.SIGCONT]).start()
+
+    def begin(pids: dict[str, int]) -> None:
+        agent = pids["receiver"]
+        threading.Thread(target=stop, args=(agent, datagrams_read(agent)), daemon=True).start()
+
+    keys = {"traffic": {"rate": "5kpps"}, "receive": {"workers": 1}, "duration": "3s"}
+    (record,) = conducted(tmp_path / "run", keys, tell=once_measured(begin))
+    counts, result = reading(record).counts, judge(record)
+    assert counts["standstills"] >= 1
+    assert counts["standstill_ns"] > SECOND_NS // 2
+    assert "the reader stood still while packets waited" in wrong(result, "warning")
+    assert ("done", 0) == (result.status, result.unaccounted)

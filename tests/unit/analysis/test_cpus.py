@@ -1,0 +1,195 @@
+"""Whose time a CPU of the load was: the load's, the run's own, others', or the hypervisor's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from analysis import build
+from analysis.build import LOAD_MS, MS, NAPI, hog, own, shared
+from udpbench.analysis import cpu_use
+from udpbench.analysis.checks import cpu_checks
+from udpbench.analysis.judge import judge
+from udpbench.analysis.points import estimate, points
+from udpbench.analysis.readings import Readings, readings_of
+from udpbench.metrics import TIMED
+from udpbench.model import Finding, Process, TrialRecord
+
+
+def measured(record: TrialRecord) -> Readings:
+    """Return the readings of the measured phase."""
+    found = readings_of(record)
+    assert found is not None
+    return found
+
+
+def found(record: TrialRecord) -> list[tuple[str, str, str | None]]:
+    """Return severity, place and value of what is found of other programs and of our own."""
+    return [
+        (one.severity, one.where, one.value) for one in cpu_checks.other_processes(measured(record))
+    ]
+
+
+def test_where_the_load_runs() -> None:
+    """Of both workers, of the queue and of its thread; each CPU once."""
+    places = cpu_use.cpu_groups(measured(shared(LOAD_MS)))
+    assert ["machine: CPU 0", "machine: CPU 1"] == [place.label for place in places]
+
+
+def test_a_machine_of_its_own_is_quiet() -> None:
+    """What the load needs is nobody else's, nor is softirq time."""
+    assert [] == found(shared(LOAD_MS))
+    assert [] == found(shared(LOAD_MS, softirq_ms=400))
+
+
+@pytest.mark.parametrize(
+    ("hog_ms", "expected"),
+    [
+        (20, []),
+        (30, [("warning", "machine: CPU 0", "1.50 %, most by hog (pid 77)")]),
+        (100, [("warning", "machine: CPU 0", "5.00 %, most by hog (pid 77)")]),
+        (110, [("struck", "machine: CPU 0", "5.50 %, most by hog (pid 77)")]),
+    ],
+)
+def test_two_limits(hog_ms: int, expected: list[object]) -> None:
+    """More than 1 % is told, more than 5 % strikes out."""
+    assert expected == found(shared(LOAD_MS + hog_ms, hog(hog_ms)))
+
+
+def test_what_is_not_the_loads_counts_wherever_it_may_have_run() -> None:
+    """A process that is pinned nowhere is found by what the CPU was busy beyond the load."""
+    record = shared(LOAD_MS + 400, hog(400, pinned=False))
+    assert [("struck", "machine: CPU 0", "20.00 %, most by hog (pid 77)")] == found(record)
+
+
+def test_who_may_run_nowhere_else_is_named() -> None:
+    """Another one used more, but perhaps elsewhere."""
+    elsewhere = Process(78, "compiler", 1900 * MS, "other")
+    away = Process(79, "away", 1900 * MS, "other", (1,))
+    record = shared(LOAD_MS + 400, elsewhere, hog(400), away)
+    assert [("struck", "machine: CPU 0", "20.00 %, most by hog (pid 77)")] == found(record)
+
+
+def test_processes_that_lived_only_meanwhile() -> None:
+    """They are told by who waited for them; without one nobody is named."""
+    make = hog(0, name="make", children_cpu_ns=390 * MS)
+    ((_, _, value),) = found(shared(LOAD_MS + 400, make))
+    assert "20.00 %, most by children of make (pid 77)" == value
+    ((_, _, value),) = found(shared(LOAD_MS + 400))
+    assert f"20.00 %, {cpu_checks.UNSEEN}" == value
+
+
+def test_what_the_run_itself_takes_is_told_apart() -> None:
+    """No other program is blamed for it, and nothing is struck out."""
+    record = shared(LOAD_MS + 200, own(150), own(50, pid=11))
+    expected = ("note", "machine: CPU 0", "up to 10.00 %, most by udpbench (pid 10)")
+    assert [expected] == found(record)
+    assert () == judge(record).struck
+
+
+def test_where_the_run_itself_ran_is_known_to_the_cpu() -> None:
+    """Then what others took is exact, and so is what the run took."""
+    away = replace(own(150), by_cpu_ns={"0": 10 * MS, "1": 140 * MS})
+    record = shared(LOAD_MS + 60, away, hog(50, pinned=False))
+    assert [("warning", "machine: CPU 0", "2.50 %, most by hog (pid 77)")] == found(record)
+    here = replace(own(150), by_cpu_ns={"0": 150 * MS})
+    record = shared(LOAD_MS + 200, here, hog(50, pinned=False))
+    assert [
+        ("warning", "machine: CPU 0", "2.50 %, most by hog (pid 77)"),
+        ("note", "machine: CPU 0", "up to 7.50 %, most by udpbench (pid 10)"),
+    ] == found(record)
+
+
+def test_what_is_ours_to_one_agent_is_nobody_elses() -> None:
+    """The machine's agent sees the sender's agent as any other process."""
+    record = shared(LOAD_MS + 200, replace(own(200), whose="other"))
+    (phase,) = record.phases
+    left = phase.after["left"]
+    after = {**phase.after, "left": replace(left, processes=(*left.processes, own(200)))}
+    record = replace(record, phases=(replace(phase, after=after),))
+    assert ["note"] == [severity for severity, *_ in found(record)]
+
+
+def test_a_worker_that_is_not_pinned_stands_for_all_cpus_it_may_use() -> None:
+    """Busy time of both CPUs less that of everything of ours; shares are of both."""
+    record = shared(LOAD_MS + 300, hog(300, pinned=False))
+    (phase,) = record.phases
+    free = tuple(replace(one, cpu=None) for one in phase.stats)
+    facts = {name: replace(one, queue_cpus={}) for name, one in record.facts.items()}
+    after = {
+        host: replace(one, processes=tuple(p for p in one.processes if p is not NAPI))
+        for host, one in phase.after.items()
+    }
+    phase = replace(phase, stats=free, after=after)
+    found_ = found(replace(record, phases=(phase,), facts=facts))
+    # The NAPI thread is nobody's here: 300 ms of it and 300 ms of the other, of two times 2 s.
+    assert [("struck", "machine: CPUs 0, 1", "15.00 %, most by hog (pid 77)")] == found_
+
+
+def test_ksoftirqd_is_among_the_interrupts() -> None:
+    """Its time is softirq time, which is the load's."""
+    thread = Process(14, "ksoftirqd/0", 300 * MS, "other", (0,))
+    assert [] == found(shared(LOAD_MS, thread, softirq_ms=300))
+
+
+def test_a_limit_finer_than_two_ticks_is_none() -> None:
+    """Of a second 1 % is one tick, so that only the other limit remains; of 0.3 s neither does."""
+    assert [] == found(shared(LOAD_MS + 40, hog(40), seconds=1))
+    (struck,) = found(shared(LOAD_MS + 60, hog(60), seconds=1))
+    assert "struck" == struck[0]
+    brief = shared(LOAD_MS + 400, hog(400), own(100), seconds=2)
+    (phase,) = brief.phases
+    after = {h: replace(o, clock_ns=build.START_NS + 300 * MS) for h, o in phase.after.items()}
+    assert [] == found(replace(brief, phases=(replace(phase, after=after),)))
+
+
+def test_a_record_of_before_has_no_processes() -> None:
+    """Nobody looked, so nothing is told."""
+    assert [] == found(build.record())
+
+
+@pytest.mark.parametrize(
+    ("steal_ms", "severity"), [(20, None), (30, "warning"), (100, "warning"), (110, "struck")]
+)
+def test_steal_has_the_same_limits(steal_ms: int, severity: str | None) -> None:
+    """Of each CPU of the load, of the time between the snapshots."""
+    told = list(cpu_checks.hypervisor(measured(shared(LOAD_MS, steal_ms=steal_ms))))
+    assert ([severity] if severity else []) == [one.severity for one in told]
+    assert all("machine: CPU 0" == one.where for one in told)
+
+
+# --- what is struck out ----------------------------------------------------------------------------
+
+
+def test_rates_are_struck_out_and_counts_hold() -> None:
+    """The trial is valid; whatever is a rate, a delay or a CPU number is left out."""
+    quiet, loud = judge(shared(LOAD_MS)), judge(shared(LOAD_MS + 400, hog(400)))
+    assert (True, True) == (quiet.valid, loud.valid)
+    assert quiet.delivered_pps is not None
+    assert [] == [name for name in TIMED if getattr(loud, name) is not None]
+    assert {None} == {one.pps for one in loud.workers}
+    assert not {"user_ns", "system_ns"} & {name for one in loud.workers for name in one.cost}
+    kept = ("sent_packets", "received_packets", "lost_packets", "loss_ratio", "ledger")
+    assert [getattr(quiet, name) for name in kept] == [getattr(loud, name) for name in kept]
+
+
+def test_medians_leave_struck_rates_out_and_keep_loss() -> None:
+    """A median of rates is of the trials that have one."""
+    records = [shared(LOAD_MS), shared(LOAD_MS + 400, hog(400))]
+    results = [
+        judge(replace(record, trial=build.trial(repetition=number)))
+        for number, record in enumerate(records, 1)
+    ]
+    (point,) = points(results)
+    rate, loss = estimate(point, "delivered_pps"), estimate(point, "loss_ratio")
+    assert rate is not None
+    assert loss is not None
+    assert (1, 2) == (rate.n, loss.n)
+
+
+def test_a_finding_strikes_out_but_does_not_invalidate() -> None:
+    """Severities: only ``invalid`` makes a trial so."""
+    plain = build.record()
+    result = judge(replace(plain, findings=(Finding("struck", "shared"),)))
+    assert (True, None) == (result.valid, result.delivered_pps)

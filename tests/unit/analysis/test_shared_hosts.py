@@ -1,0 +1,311 @@
+"""The ledger of hosts that others use, too: what is ours is right, or within what is printed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from golden import Golden
+
+from analysis import build
+from udpbench.analysis.checks import ledger_checks
+from udpbench.analysis.judge import judge
+from udpbench.analysis.ledger import is_explained, make_ledger, occupied_stages, together
+from udpbench.analysis.readings import readings_of
+from udpbench.analysis.shared_hosts import narrowed
+from udpbench.analysis.skbs import Span
+from udpbench.model import Ledger, Receive, Result, Send, Traffic, TrialRecord
+
+IP = ("right snmp.Ip.InReceives", "right netstat.IpExt.InNoECTPkts")
+UDP = (*IP, "right snmp.Ip.InDelivers")
+ERROR = (*UDP, "right snmp.Udp.InErrors")
+OURS = "right socket.77.drops"
+COUNTED = {
+    "tx_qdisc": ("left qdisc.send0.drops",),
+    "tx_device": ("left link.send0.tx_dropped",),
+    "link": (),
+    "rx_ring": ("right link.receive0.rx_missed_errors",),
+    "rx_xdp": ("right ethtool.receive0.rx_xdp_drop",),
+    "rx_backlog": ("right link.receive0.rx_dropped", "machine softnet.cpu0.dropped"),
+    "rx_tc": ("right qdisc.receive0.ingress.drops",),
+    "rx_ip": (*IP, "right snmp.Ip.InHdrErrors"),
+    "rx_netfilter": IP,
+    "udp_checksum": (*ERROR, "right snmp.Udp.InCsumErrors"),
+    "udp_no_port": (*UDP, "right snmp.Udp.NoPorts"),
+    "udp_filter": ERROR,
+    "udp_rcvbuf": (*ERROR, "right snmp.Udp.RcvbufErrors"),
+    "udp_memory": (*ERROR, "right snmp.Udp.MemErrors"),
+}
+"""Stage → what one lost packet moves, whoever sent it."""
+AT_SOCKETS = ("udp_filter", "udp_rcvbuf", "udp_memory")
+SEGMENTS = 20
+
+
+class Mixture:
+    """A trial of 9000 packets, and what of it and of others' packets ended where."""
+
+    def __init__(self, segments: int = 1, size_bytes: int = 32, driver: str = "igb") -> None:
+        """Begin without a loss; ``segments`` packets go as one skb as far as the sockets."""
+        self.segments, self.size_bytes, self.driver = segments, size_bytes, driver
+        self.ours: Counter[str] = Counter()
+        self.moves: Counter[str] = Counter(dict.fromkeys(COUNTED["rx_ring"], 0))
+        self.counts: Counter[str] = Counter()
+
+    def lose(self, stage: str, packets: int, *, snmp: bool = True) -> Mixture:
+        """Lose packets of the traffic; Linux 6.18 counts some drops at their socket alone."""
+        self.ours[stage] += packets
+        whole = stage in (*AT_SOCKETS, "udp_checksum", "rx_ring")
+        skbs = packets if whole else packets // self.segments
+        self._count(COUNTED[stage] if snmp else UDP, skbs)
+        if stage in AT_SOCKETS or (stage == "udp_checksum" and self.size_bytes > 68):
+            self.moves[OURS] += packets
+        return self
+
+    def lose_in_application(self, packets: int) -> Mixture:
+        """Lose packets of the traffic that were read; the worker itself counts them."""
+        self.ours["app_truncated"] += packets
+        self.counts["truncated_packets"] += packets
+        return self
+
+    def lose_others(self, stage: str, packets: int, *, snmp: bool = True) -> Mixture:
+        """Lose packets of somebody else at the same stage."""
+        return self._count(COUNTED[stage] if snmp else UDP, packets)
+
+    def _count(self, names: tuple[str, ...], number: int) -> Mixture:
+        self.moves.update(dict.fromkeys(names, number))
+        return self
+
+    def record(self) -> TrialRecord:
+        """Return the trial as hosts of their own counted it."""
+        received = 9000 - sum(self.ours.values())
+        self._count((*UDP, "right snmp.Udp.InDatagrams"), received // self.segments)
+        moves: dict[str, Counter[str]] = {"left": Counter(), "right": Counter()}
+        for name, number in self.moves.items():
+            host, _, counter = name.partition(" ")
+            moves.setdefault(host, Counter())[counter] += number
+        moves["right"]["snmp.Udp.InDatagrams"] = received
+        sender = build.sender_counts(9000, sent_messages=9000 // self.segments)
+        receiver = build.receiver_counts(received, **self.counts)
+        workers = (build.worker("sender", sender), build.worker("receiver", receiver))
+        of = build.trial(
+            traffic=Traffic(size_bytes=self.size_bytes),
+            send=Send(gso=self.segments if self.segments > 1 else "off"),
+        )
+        made = build.record(9000, received, of=of, moves=moves, workers=workers, built_in_lab=False)
+        right = replace(made.facts["right"], driver=self.driver)
+        return replace(made, facts={**made.facts, "right": right})
+
+    def result(self) -> Result:
+        """Return what is derived of it."""
+        return judge(self.record())
+
+
+def ledger_of(result: Result) -> Ledger:
+    """Return the ledger that a result has."""
+    assert result.ledger is not None
+    return result.ledger
+
+
+def spans(given: Result | Ledger) -> dict[str, tuple[int, int]]:
+    """Return stage → the least and the most that ended there, where that is not 0."""
+    ledger = given if isinstance(given, Ledger) else ledger_of(given)
+    found = {
+        one.stage: (one.packets or 0, one.packets or 0 if one.at_most is None else one.at_most)
+        for one in ledger.entries
+    }
+    return {stage: span for stage, span in found.items() if span != (0, 0)}
+
+
+def others(result: Result) -> dict[str, int]:
+    """Return stage → others' packets."""
+    entries = ledger_of(result).entries
+    return {one.stage: one.others_packets for one in entries if one.others_packets}
+
+
+def wrong(mixture: Mixture) -> list[str]:
+    """Return what the ledger of a mixture says that is not so."""
+    measured = readings_of(mixture.record())
+    assert measured is not None
+    ledger = make_ledger(measured)
+    checks = (ledger_checks.unaccounted, ledger_checks.counter_backwards)
+    amiss = [str(finding) for check in checks for finding in check(measured)]
+    if (ledger.unaccounted, ledger.received_packets) != (0, 9000 - sum(mixture.ours.values())):
+        amiss.append(f"{ledger.unaccounted} unaccounted, {ledger.received_packets} received")
+    found = spans(ledger)
+    for entry in ledger.entries:
+        low, high = found.get(entry.stage, (0, 0))
+        if not low <= mixture.ours[entry.stage] <= high:
+            amiss.append(f"{entry.stage} {mixture.ours[entry.stage]}: {low} to {high}")
+    return amiss
+
+
+def random_mixture(seed: int) -> Mixture:
+    """Return losses of ours and of others at some stages each, often at the same ones."""
+    chosen = random.Random(seed)
+    mixture = Mixture(
+        segments=chosen.choice((1, 1, SEGMENTS)),
+        size_bytes=chosen.choice((32, 200)),
+        driver=chosen.choice(("igb", "virtio_net", "a driver")),
+    )
+    snmp = chosen.random() < 0.5
+    for stage in chosen.sample(sorted(COUNTED), chosen.randint(0, 5)):
+        packets = SEGMENTS * chosen.randint(1, 30)
+        mixture.lose(stage, packets, snmp=snmp or stage != "udp_memory")
+    for stage in chosen.sample(sorted(COUNTED), chosen.randint(0, 5)):
+        mixture.lose_others(stage, chosen.randint(1, 900), snmp=snmp or stage != "udp_memory")
+    if chosen.random() < 0.3:
+        mixture.lose_in_application(chosen.randint(1, 50))
+    return mixture
+
+
+def test_what_is_ours_lies_within_what_is_printed() -> None:
+    """Of 200 mixtures none is invalid, and none names a number that is not so."""
+    amiss = {seed: wrong(random_mixture(seed)) for seed in range(200)}
+    assert {} == {seed: texts for seed, texts in amiss.items() if texts}
+
+
+@pytest.mark.parametrize("stage", sorted(COUNTED))
+def test_each_stage_lost_by_us_by_others_and_by_both(stage: str) -> None:
+    """Others' packets alone lose nothing and are all counted as theirs."""
+    theirs = Mixture().lose_others(stage, 190)
+    assert [] == wrong(theirs)
+    assert ({}, {} if stage == "link" else {stage: 190}) == (
+        spans(theirs.result()),
+        others(theirs.result()),
+    )
+    for mixture in (Mixture().lose(stage, 70), Mixture().lose(stage, 70).lose_others(stage, 190)):
+        assert [] == wrong(mixture)
+        assert 70 == spans(mixture.result())[stage][1]
+    assert {} == others(Mixture().lose(stage, 70).result())
+
+
+def test_drops_of_our_own_sockets_are_exact() -> None:
+    """However much an unobservable cable may have lost, this was not lost there."""
+    assert {"udp_rcvbuf": (70, 70)} == spans(Mixture().lose("udp_rcvbuf", 70).result())
+    hidden = Mixture().lose("udp_memory", 70, snmp=False)
+    assert {"udp_memory": (70, 70)} == spans(hidden.result())
+
+
+def test_what_a_full_socket_of_another_program_lost_is_theirs() -> None:
+    """Ours dropped nothing, so nothing of ours ended at a socket."""
+    mixture = Mixture().lose_others("udp_rcvbuf", 190).lose("link", 70)
+    assert ({"link": (70, 70)}, {"udp_rcvbuf": 190}) == (
+        spans(mixture.result()),
+        others(mixture.result()),
+    )
+
+
+def test_ours_and_others_at_sockets_are_an_interval_that_adds_up() -> None:
+    """Whether memory or a buffer was full is not known, but of how many packets is."""
+    mixture = Mixture().lose("udp_rcvbuf", 70).lose_others("udp_rcvbuf", 190)
+    result = mixture.result()
+    assert {"udp_rcvbuf": (0, 70), "udp_memory": (0, 70)} == spans(result)
+    assert Span(70, 70) == together(ledger_of(result), ("udp_rcvbuf", "udp_memory"))
+
+
+def test_drop_reasons_say_that_memory_was_never_full() -> None:
+    """With ``explain`` a stage that others blur is exact again."""
+    mixture = Mixture().lose("udp_rcvbuf", 70).lose_others("udp_rcvbuf", 190)
+    mixture.moves["right reason.PROTO_MEM"] = 0
+    assert {"udp_rcvbuf": (70, 70)} == spans(mixture.result())
+
+
+def test_a_cable_that_loses_is_one_entry_with_what_else_cannot_be_seen() -> None:
+    """Valid, and explained by no counter."""
+    result = Mixture(driver="virtio_net").lose("link", 7865).result()
+    ledger = ledger_of(result)
+    assert (True, 0) == (result.valid, ledger.unaccounted)
+    assert {"link": (0, 7865), "rx_ring": (0, 7865)} == spans(result)
+    assert "link or rx_ring 7865 (not observable)" == occupied_stages(ledger)
+    assert not is_explained(ledger)
+    assert is_explained(ledger_of(Mixture().lose("udp_no_port", 9000).result()))
+
+
+def test_a_rule_of_our_own_is_exact_and_one_of_others_is_not() -> None:
+    """It counts what was sent to the traffic's port alone."""
+    mixture = Mixture().lose("rx_netfilter", 70).lose_others("rx_netfilter", 5)
+    assert (0, 70) == spans(mixture.result())["rx_netfilter"]
+    mixture.moves["right firewall.ipv4/input/drop/udp/4321"] = 70
+    assert {"rx_netfilter": (70, 70)} == spans(mixture.result())
+
+
+def test_counters_of_our_own_beyond_the_loss_are_a_contradiction(golden: Golden) -> None:
+    """Our socket dropped 90 of 70 that were lost: invalid, and both numbers are printed."""
+    mixture = Mixture().lose("udp_rcvbuf", 70)
+    for name in (OURS, *COUNTED["udp_rcvbuf"]):
+        mixture.moves[name] += 20
+    result = mixture.result()
+    ledger = ledger_of(result)
+    assert ({"udp_rcvbuf": (90, 90)}, -20) == (spans(result), ledger.unaccounted)
+    (reason,) = (finding for finding in result.findings if finding.severity == "invalid")
+    golden.check(reason)
+
+
+def test_drops_of_a_socket_that_was_closed_are_not_known() -> None:
+    """They went with it: SNMP is an upper bound, and memory has none."""
+    record = Mixture().lose("udp_rcvbuf", 70).record()
+    (phase,) = record.phases
+    counters = dict(phase.after["right"].counters)
+    del counters["socket.77.drops"]
+    after = {**phase.after, "right": replace(phase.after["right"], counters=counters)}
+    result = judge(replace(record, phases=(replace(phase, after=after),)))
+    assert dict.fromkeys(("link", "udp_rcvbuf", "udp_memory"), (0, 70)) == spans(result)
+
+
+def test_multicasts_that_are_delivered_hide_no_loss() -> None:
+    """Over IPv6 undelivered multicasts are taken away only from what is counted as others'."""
+    record = Mixture().lose("rx_netfilter", 70).record()
+    (phase,) = record.phases
+    traffic = replace(record.trial.traffic, family=6)
+    snapshots = []
+    for taken in (phase.before, phase.after):
+        right = {
+            name.replace("snmp.Ip.", "snmp6.Ip6").replace("snmp.Udp.", "snmp6.Udp6"): value
+            for name, value in taken["right"].counters.items()
+        }
+        moved = 300 if taken is phase.after else 0
+        for name in ("InMcastPkts", "InReceives", "InDelivers"):
+            right[f"snmp6.Ip6{name}"] = right.get(f"snmp6.Ip6{name}", 0) + moved
+        right["snmp6.Icmp6InMsgs"] = 0
+        snapshots.append({**taken, "right": replace(taken["right"], counters=right)})
+    phase = replace(phase, before=snapshots[0], after=snapshots[1])
+    six = replace(record, trial=replace(record.trial, traffic=traffic), phases=(phase,))
+    assert (0, 70) == spans(judge(six))["rx_netfilter"]
+
+
+def test_merged_packets_at_a_socket_are_bounded_by_what_gro_merges() -> None:
+    """With UDP_GRO a drop of the socket is one skb of up to 64 packets."""
+    record = Mixture().lose("udp_rcvbuf", 70).record()
+    trial = replace(record.trial, receive=Receive(gro=True))
+    assert (70, 70) == spans(judge(replace(record, trial=trial)))["udp_rcvbuf"]
+    mixture = Mixture().lose("udp_rcvbuf", 70)
+    for name in (OURS, *COUNTED["udp_rcvbuf"]):
+        mixture.moves[name] -= 60
+    merged = replace(mixture.record(), trial=trial)
+    assert (10, 70) == spans(judge(merged))["udp_rcvbuf"]
+    forwarding = mixture.record()
+    offloads = {"offloads": "rx-gro rx-udp-gro-forwarding", "xdp": "none", "tcx": "none"}
+    right = replace(forwarding.facts["right"], environment=offloads)
+    forwarding = replace(forwarding, facts={**forwarding.facts, "right": right})
+    assert [] == [one for one in judge(forwarding).findings if one.severity == "invalid"]
+
+
+@pytest.mark.parametrize(
+    ("total", "parts", "expected"),
+    [
+        (Span(7, 7), {"a": Span(0, 9), "b": Span(0, 0)}, {"a": Span(7, 7), "b": Span(0, 0)}),
+        (Span(7, 7), {"a": Span(0, 9), "b": Span(0, 4)}, {"a": Span(3, 7), "b": Span(0, 4)}),
+        (Span(7, 7), {"a": Span(5, 9), "b": Span(0, 4)}, {"a": Span(5, 7), "b": Span(0, 2)}),
+        (Span(5, 7), {"a": Span(0, 9), "b": Span(1, 2)}, {"a": Span(3, 6), "b": Span(1, 2)}),
+        # Out of reach on either side.
+        (Span(7, 7), {"a": Span(0, 3), "b": Span(0, 2)}, {"a": Span(3, 3), "b": Span(2, 2)}),
+        (Span(1, 1), {"a": Span(4, 6), "b": Span(0, 2)}, {"a": Span(4, 4), "b": Span(0, 0)}),
+    ],
+)
+def test_a_sum_narrows_its_parts(
+    total: Span, parts: dict[str, Span], expected: dict[str, Span]
+) -> None:
+    """Each is at least what the others leave, and at most."""
+    assert expected == narrowed(total, parts)

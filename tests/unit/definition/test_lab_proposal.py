@@ -1,0 +1,124 @@
+"""What is proposed for two hosts, from what they are."""
+
+from __future__ import annotations
+
+import pytest
+from definition_fixture import facts
+from golden import Golden
+
+from udpbench.definition.endpoints import addresses_of
+from udpbench.definition.lab_proposal import (
+    HostSurvey,
+    addresses_in,
+    common_network,
+    free_network,
+    joined_pairs,
+    proposed_cpus,
+)
+from udpbench.model import Connect, Role
+from udpbench.protocol import Interface
+
+SSH = Connect("ssh", "left")
+
+
+def interface(name: str, *addresses: str, protected: bool = False) -> Interface:
+    """Return an interface that is up."""
+    return Interface(name, "ixgbe", None, "up", addresses, protected)
+
+
+def host(*interfaces: Interface) -> HostSurvey:
+    """Return a host with these interfaces."""
+    return HostSurvey("left", "sender", SSH, interfaces)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "network"),
+    [
+        (("10.0.0.1/24",), ("10.0.0.2/24",), "10.0.0.0/24"),
+        (("10.1.0.1/24", "fd00::1/64"), ("fd00::2/64",), "fd00::/64"),
+        (("10.0.0.1/24",), ("10.0.0.2/25",), None),
+        (("172.17.0.1/16",), ("172.17.0.1/16",), None),
+        ((), ("10.0.0.2/24",), None),
+    ],
+)
+def test_a_common_network_needs_an_address_of_each(
+    left: tuple[str, ...], right: tuple[str, ...], network: str | None
+) -> None:
+    """The same address on both, as every Docker bridge has it, joins nothing."""
+    assert network == common_network(interface("a", *left), interface("b", *right))
+
+
+def test_a_proven_link_counts_more_than_a_common_network() -> None:
+    """Without either there is no pair, and an interface that carries SSH is in none."""
+    ssh = interface("eth0", "10.9.0.1/24", protected=True)
+    left = host(ssh, interface("eth1", "10.0.0.1/24"), interface("eth2"))
+    right = host(ssh, interface("eth1", "10.0.0.2/24"), interface("eth2"))
+    (near,) = joined_pairs(left, right)
+    (proven,) = joined_pairs(left, right, [("eth2", "eth1")])
+    assert ("eth1", "eth1", "10.0.0.0/24", False) == (
+        near.left,
+        near.right,
+        near.network,
+        near.proven,
+    )
+    assert ("eth2", "eth1", None, True) == (
+        proven.left,
+        proven.right,
+        proven.network,
+        proven.proven,
+    )
+    assert () == joined_pairs(host(interface("eth1")), right)
+
+
+def test_a_free_network_overlaps_no_address_of_either_host() -> None:
+    """Whatever the interface; when none is left, the run finds what is in use."""
+    left = host(interface("eth0", "192.168.254.7/24", "fd00::1/64"))
+    right = host(interface("eth0", "192.168.252.1/23"))
+    assert "192.168.254.0/24" == free_network([])
+    assert "192.168.251.0/24" == free_network([left, right])
+    assert "192.168.254.0/24" == free_network([host(interface("eth0", "192.168.0.1/16"))])
+
+
+@pytest.mark.parametrize(
+    ("network", "role", "text"),
+    [
+        ("192.168.254.0/24", "sender", "[192.168.254.30/24]"),
+        ("192.168.254.0/24", "receiver", "[192.168.254.1-20/24]"),
+        ("10.0.0.64/27", "sender", "[10.0.0.94/27]"),
+        ("10.0.0.64/27", "receiver", "[10.0.0.65-84/27]"),
+        ("existing", "receiver", "existing"),
+    ],
+)
+def test_both_hosts_have_addresses_of_one_network(network: str, role: Role, text: str) -> None:
+    """As many receivers' as shipped experiments ask for."""
+    assert text == addresses_in(network, role)
+    if network != "existing":
+        assert (1 if role == "sender" else 20) == len(addresses_of(text.strip("[]")))
+
+
+@pytest.mark.parametrize("network", ["192.168.254.1/24", "10.0.0.0/28", "fd00::/64", "here"])
+def test_a_network_without_room_is_refused(network: str, golden: Golden) -> None:
+    """With what would do."""
+    with golden.raises(ValueError):
+        addresses_in(network, "sender")
+
+
+@pytest.mark.parametrize(("role", "cpus"), [("receiver", (6, 7, 4, 5)), ("sender", (6, 7, 4, 5))])
+def test_cpus_are_those_of_the_interfaces_node(role: Role, cpus: tuple[int, ...]) -> None:
+    """Those that serve a queue come last."""
+    own = facts(
+        "left",
+        tuple(range(8)),
+        numa_nodes={"0": (0, 1, 2, 3), "1": (4, 5, 6, 7)},
+        interface_node=1,
+        queue_cpus={"0": (4,), "1": (5,)},
+    )
+    assert cpus == proposed_cpus(own, role, facts("right", boot_id="another"))
+
+
+def test_hosts_on_one_machine_split_its_cpus() -> None:
+    """The receiver has the lower half; a single CPU is shared, and an unknown node is no node."""
+    one, single = facts("left", (0, 1, 2)), facts("left", (0,), numa_nodes={})
+    assert (0, 1) == proposed_cpus(one, "receiver", one)
+    assert (2,) == proposed_cpus(one, "sender", one)
+    assert (0,) == proposed_cpus(single, "sender", single)

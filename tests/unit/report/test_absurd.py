@@ -1,0 +1,110 @@
+"""Records of a host that says absurd things: shown at once, and never work without end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis.build import START_NS, experiment, paced, record, worker
+
+from report.stored import printed, stored
+from udpbench.analysis.rates import pps_by_bin
+from udpbench.analysis.readings import readings_of
+from udpbench.model import INTEGERS, LIMITS, SECOND_NS, Histogram, Sample, Snapshot, Stall
+from udpbench.report.data_frames import frames
+from udpbench.report.document import write
+from udpbench.report.figures.bursts import rings, sent_per_ms
+from udpbench.report.json_output import as_json
+
+MOST = INTEGERS[1]
+
+
+def sample(clock_ns: int = START_NS, **changes: Any) -> Sample:
+    """Return a sample of the sender."""
+    return replace(Sample("left.sender0", clock_ns, {"sent_packets": 5}), **changes)
+
+
+@pytest.mark.parametrize("stamps", [(START_NS, 2**62), (0, 2**62), (2**62, 2**62 + 1), (9, 8)])
+def test_rates_are_of_the_phase_whatever_stamps_say(stamps: tuple[int, int]) -> None:
+    """A packet in a hundred years is in no bin; nor is one before the start."""
+    counts = {"sent_packets": 5, "first_ns": stamps[0], "last_ns": stamps[1]}
+    measured = readings_of(record(workers=(worker("sender", counts),), series=(sample(),)))
+    assert measured is not None
+    bins = pps_by_bin(measured, "sender", SECOND_NS)
+    assert len(bins) <= 11
+    assert all(0 <= begin <= 11 * SECOND_NS for begin in bins)
+
+
+def test_the_controllers_own_time_of_a_phase_counts_what_drains_after_the_load() -> None:
+    """Half a minute of it is shown; what it cannot have lasted is not."""
+    counts = {"sent_packets": 5, "first_ns": START_NS, "last_ns": START_NS + 30 * SECOND_NS}
+    for spent_ns, bins in ((0, 11), (40 * SECOND_NS, 30)):
+        made = record(workers=(worker("sender", counts),), overhead_ns={"measured": spent_ns})
+        measured = readings_of(replace(made, series=(sample(),)))
+        assert measured is not None
+        assert bins == len(pps_by_bin(measured, "sender", SECOND_NS))
+
+
+def test_packets_of_a_millisecond_are_of_the_phase() -> None:
+    """One that lies a day later is in no turn."""
+    late = sample(first_ms=LIMITS["first_ms"][1], packets_per_ms=(9,))
+    series = (sample(first_ms=1, packets_per_ms=(7,)), late)
+    assert (0, 7) == sent_per_ms(record(of=paced(), series=series))
+    assert 2 <= len(rings(MOST, log=False)) <= 4
+
+
+def test_a_worker_without_stamps_has_no_rate() -> None:
+    """It counted, and does not say when."""
+    made = record(workers=(worker("sender", {"sent_packets": 5}),))
+    measured = readings_of(made)
+    assert measured is not None
+    assert {} == pps_by_bin(measured, "sender", SECOND_NS)
+
+
+def absurd() -> Any:
+    """Return a record in which every number of a host is the largest there is."""
+    names = ("attempted_packets", "sent_packets", "received_packets", "read_packets", "first_ns")
+    counts = dict.fromkeys((*names, "last_ns", "received_bytes", "user_ns"), MOST)
+    histograms = dict.fromkeys(
+        ("delay", "pacing", "round_trip", "stack", "application"),
+        Histogram(((-5, MOST), (3, MOST), (MOST, MOST)), MOST),
+    )
+    workers = tuple(
+        worker(
+            role,  # type: ignore[arg-type]
+            {**counts, "first_ns": 0},
+            histograms=histograms,
+            stalls=(Stall(0, MOST, MOST),),
+        )
+        for role in ("sender", "receiver")
+    )
+    odd = {"first_ms": 5, "packets_per_ms": (MOST, 0, MOST), "range_per_ms": (0, MOST, MOST)}
+    series = tuple(
+        sample(clock_ns, worker=one.worker, counts=counts, **odd)
+        for one in workers
+        for clock_ns in (0, START_NS, MOST)
+    )
+    motion = tuple(
+        Snapshot(host, clock_ns, {"cpu.1.user_ns": MOST, "softnet.cpu0.dropped": MOST})
+        for clock_ns in (START_NS + SECOND_NS, MOST)
+        for host in ("left", "right", "machine")
+    )
+    made = record(of=paced(), workers=workers, series=series, motion=motion)
+    (phase,) = made.phases
+    after = {
+        name: replace(one, clock_ns=MOST, counters=dict.fromkeys(one.counters, MOST))
+        for name, one in phase.after.items()
+    }
+    return replace(made, phases=(replace(phase, after=after),))
+
+
+def test_every_view_shows_an_absurd_record(tmp_path: Path) -> None:
+    """Table, JSON, frames and the document end, and soon."""
+    run = stored(tmp_path / "run", [absurd()], experiment(points=[paced()]))
+    json.dumps(as_json(run), allow_nan=False)
+    frames([run])
+    assert printed(run)
+    assert write([run], tmp_path / "out")

@@ -1,0 +1,341 @@
+"""Stored runs compared: block by block within one, point by point between two, or refused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis.build import experiment, facts, record, trial
+from golden import Golden
+from report.stored import stored
+
+from udpbench.__main__ import main
+from udpbench.command_line import _compared
+from udpbench.errors import InputError
+from udpbench.metrics import margin_of
+from udpbench.model import PointPair, TrialRecord
+from udpbench.records import Run, read_run
+from udpbench.run_comparison import NOT_INTERLEAVED, Choice, compare_runs, compare_within
+
+BASE = (2000, 2010, 1990, 2005, 1995, 2015, 1985)
+FAST = tuple(round(1.1 * pps) for pps in BASE)
+"""A tenth faster in every block."""
+SLOW = tuple(round(0.9 * pps) for pps in BASE)
+WIDE = (2000, 1500, 2600, 1800, 2500, 1700, 2300)
+PAIR = PointPair("a", "b", "delivered_pps", 0.03)
+LABS = Path(__file__).parents[2] / "experiments" / "labs"
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """Give pytest its own handler back."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def trials(rates: dict[str, Sequence[int]], **changes: Any) -> list[TrialRecord]:
+    """Return a good trial for each rate of each point."""
+    return [
+        record(pps, of=trial(point, n), **changes)
+        for point, own in rates.items()
+        for n, pps in enumerate(own, start=1)
+    ]
+
+
+def run_of(folder: Path, rates: dict[str, Sequence[int]], **changes: Any) -> Run:
+    """Return a run of points with these rates, stored in a folder."""
+    of = {key: changes.pop(key) for key in ("compare", "question", "name") if key in changes}
+    made = changes.pop("trials", {})
+    points = [trial(point) for point in rates]
+    declared = replace(experiment(points=points, repetitions=7), **of)
+    return stored(folder, trials(rates, **made), declared, **changes)
+
+
+def said(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    """Return the exit code of a command line."""
+    monkeypatch.setattr(sys, "argv", ["udpbench", *map(str, words)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+# --- one run --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("b", "verdict", "code"),
+    [(FAST, "faster", 0), (BASE, "same", 0), (BASE[::-1], "same", 0), (WIDE, "cannot tell", 5)],
+)
+def test_what_a_run_declares_is_compared(
+    b: Sequence[int], verdict: str, code: int, tmp_path: Path
+) -> None:
+    """By blocks, and nothing stands above the numbers."""
+    found = compare_within(run_of(tmp_path, {"a": BASE, "b": b}, compare=(PAIR,)), Choice())
+    assert [(verdict, 7)] == [(one.verdict, one.blocks) for one in found.comparisons]
+    assert (code, (), ()) == (found.exit_code, found.notes, found.runs)
+
+
+def test_two_points_of_a_run_are_compared_that_declares_nothing(tmp_path: Path) -> None:
+    """Either way round; the base of the one is faster than that of the other."""
+    run = run_of(tmp_path, {"a": BASE, "b": FAST})
+    answers = [compare_within(run, Choice(*names)) for names in (("a", "b"), ("b", "a"))]
+    assert [("faster", 0), ("slower", 1)] == [
+        (found.comparisons[0].verdict, found.exit_code) for found in answers
+    ]
+
+
+def test_metric_and_margin_replace_those_of_the_experiment(tmp_path: Path) -> None:
+    """Another metric has a margin of its own, unless one is given."""
+    run = run_of(tmp_path, {"a": BASE, "b": FAST}, compare=(PAIR,))
+    loss = compare_within(run, Choice(metric="loss_ratio")).comparisons[0]
+    assert ("same", margin_of("loss_ratio")) == (loss.verdict, loss.margin)
+    wide = compare_within(run, Choice(margin=0.2)).comparisons[0]
+    assert ("same", 0.2) == (wide.verdict, wide.margin)
+
+
+def test_points_of_several_experiments_are_told_apart(tmp_path: Path) -> None:
+    """By the name of theirs."""
+    points = [trial("a"), trial("b")]
+    of = [replace(experiment(points=points), name=name, compare=(PAIR,)) for name in ("x", "y")]
+    records = [
+        replace(one, trial=replace(one.trial, experiment=each.name))
+        for each in of
+        for one in trials({"a": BASE, "b": FAST})
+    ]
+    found = compare_within(stored(tmp_path, records, *of), Choice())
+    assert [("x::a", "x::b"), ("y::a", "y::b")] == [(one.a, one.b) for one in found.comparisons]
+
+
+@pytest.mark.parametrize(
+    ("choice", "where"),
+    [
+        (Choice(), "run"),
+        (Choice("a", "c"), "--b"),
+        (Choice("bb", "a"), "--a"),
+        (Choice("a", "b", metric="delivered"), "--metric"),
+    ],
+)
+def test_what_a_run_does_not_have_cannot_be_compared(
+    choice: Choice, where: str, tmp_path: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message says what there is."""
+    monkeypatch.chdir(tmp_path)
+    run = run_of(Path("run"), {"a": BASE, "b": FAST})
+    with golden.raises(InputError) as refused:
+        compare_within(run, choice)
+    assert [where] == [problem.where for problem in refused.value.problems]
+
+
+def test_points_of_two_experiments_are_not_compared(tmp_path: Path, golden: Golden) -> None:
+    """They share no blocks."""
+    of = [
+        replace(experiment(points=[replace(trial(point), experiment=name)]), name=name)
+        for name, point in (("x", "a"), ("y", "b"))
+    ]
+    with golden.raises(InputError):
+        compare_within(stored(tmp_path, [], *of), Choice("a", "b"))
+
+
+# --- two runs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("b", "verdict", "code"), [(FAST, "faster", 0), (WIDE, "cannot tell", 5), (BASE, "same", 0)]
+)
+def test_two_runs_are_compared_point_by_point(
+    b: Sequence[int], verdict: str, code: int, tmp_path: Path
+) -> None:
+    """Marked as not interleaved."""
+    runs = run_of(tmp_path / "x", {"a": BASE}), run_of(tmp_path / "y", {"a": b, "more": BASE})
+    found = compare_runs(*runs, Choice())
+    assert [(verdict, False)] == [(one.verdict, one.paired) for one in found.comparisons]
+    assert (code, str(tmp_path / "x")) == (found.exit_code, found.runs[0])
+    assert found.notes[1].startswith("not interleaved: ")
+
+
+def test_what_else_differs_stands_above_the_numbers(tmp_path: Path) -> None:
+    """Hosts, lab, definition and version; what differs after each boot does not."""
+    left = facts("left", "send0", "10.0.0.30/24")
+    newer = {"facts": {"left": replace(left, kernel="6.19.1", boot_id="c", mac="02::2")}}
+    labs = [(LABS / f"{name}.yaml").read_text() for name in ("local", "two-cpus")]
+    runs = [
+        run_of(tmp_path / "x", {"a": BASE}, lab_text=labs[0]),
+        run_of(tmp_path / "y", {"a": BASE}, lab_text=labs[1], trials=newer, udpbench="0.2.0"),
+    ]
+    faster = replace(trial("a"), duration_ns=2 * 10**9)
+    header = replace(runs[1].header, experiments=(experiment(points=[faster], repetitions=7),))
+    found = compare_runs(runs[0], replace(runs[1], header=header), Choice())
+    assert "left: kernel: 6.18.0 → 6.19.1" in found.notes
+    assert "example: duration: 1s → 2s" in found.notes
+    assert "udpbench: 0.1.0 → 0.2.0" in found.notes
+    assert [True] == ["settings.receiver.link" in n for n in found.notes if n.startswith("lab: ")]
+    assert 6 == len(found.notes)
+
+
+def pair(folder: Path, **changes: Any) -> tuple[Run, Run]:
+    """Return a run and another that differs so."""
+    return run_of(folder / "x", {"a": BASE}), run_of(folder / "y", {"a": BASE}, **changes)
+
+
+def other_points(folder: Path) -> tuple[Run, Run]:
+    """Return two runs that share no point."""
+    return run_of(folder / "x", {"a": BASE}), run_of(folder / "y", {"b": BASE})
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda folder: pair(folder, question="Is it late?"),
+        lambda folder: pair(folder, trials={"built_in_lab": False}),
+        lambda folder: pair(folder, compare=(PointPair("a", "a", "loss_ratio", 0.01),)),
+        other_points,
+    ],
+    ids=["question", "lab", "metric", "points"],
+)
+def test_a_comparison_that_would_be_nonsense_is_refused(
+    made: Callable[[Path], tuple[Run, Run]],
+    tmp_path: Path,
+    golden: Golden,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another question, lab, metric or point answers nothing."""
+    monkeypatch.chdir(tmp_path)
+    with golden.raises(InputError):
+        compare_runs(*made(Path()), Choice())
+
+
+def test_a_metric_that_is_named_settles_which(tmp_path: Path) -> None:
+    """Also where the two experiments compare different ones."""
+    runs = pair(tmp_path, compare=(PointPair("a", "a", "loss_ratio", 0.01),))
+    found = compare_runs(*runs, Choice(metric="delivered_pps"))
+    assert ["delivered_pps"] == [one.metric for one in found.comparisons]
+
+
+# --- the verb -------------------------------------------------------------------------------------
+
+
+def test_the_verb_prints_a_table_and_what_the_lab_tells(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    golden: Golden,
+) -> None:
+    """With the exit code of the worst."""
+    slower = {"a": BASE, "b": [round(pps * (0.9 + n / 300)) for n, pps in enumerate(BASE)]}
+    run_of(tmp_path / "run", slower, compare=(PAIR,))
+    assert 1 == said(monkeypatch, "compare", tmp_path / "run")
+    golden.check(capsys.readouterr().out)
+
+
+def test_json_has_each_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The verdict begins with its word; of two runs the points stand behind the folders."""
+    monkeypatch.chdir(tmp_path)
+    run_of(Path("x"), {"a": BASE, "b": FAST}, compare=(PAIR,))
+    run_of(Path("y"), {"a": FAST, "b": FAST}, compare=(PAIR,))
+    assert 0 == said(monkeypatch, "compare", "x", "--json")
+    data = json.loads(capsys.readouterr().out)
+    assert ("comparisons", "notes", []) == (*data, data["notes"])
+    (one,) = data["comparisons"]
+    assert ("a", "b", "delivered_pps", 7) == tuple(one[k] for k in ("a", "b", "metric", "blocks"))
+    assert one["verdict"].startswith("faster by 10")
+    assert (0, "") == (one["lost"], one["why"])
+    assert one["low"] <= one["ratio"] <= one["high"]
+    assert [str(n) for n in range(1, 8)] == list(one["effects"])
+    assert {"7", "15"} == set(one["resolution"])
+    said(monkeypatch, "compare", "x", "y", "--json")
+    told = json.loads(capsys.readouterr().out)
+    two = told["comparisons"]
+    assert ["y against x", NOT_INTERLEAVED] == told["notes"][:2]
+    assert [("x::a", "y::a", False), ("x::b", "y::b", False)] == [
+        (each["a"], each["b"], each["interleaved"]) for each in two
+    ]
+    said(monkeypatch, "show", "x", "--json")
+    (shown,) = json.loads(capsys.readouterr().out)["experiments"]
+    assert data["comparisons"] == shown["comparisons"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("run", "--a", "a"),
+        ("run", "--a", "a", "--b", "a"),
+        ("run", "run", "--a", "a", "--b", "b"),
+        ("run", "--a", "a", "--b", "b", "--margin", "3x"),
+        ("run", "--a", "a", "--b", "b", "--margin", "0%"),
+    ],
+    ids=["one", "itself", "two-runs", "unit", "zero"],
+)
+def test_options_that_contradict_each_other_are_refused(
+    options: Sequence[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    golden: Golden,
+) -> None:
+    """Before anything is read out of a run."""
+    monkeypatch.chdir(tmp_path)
+    run_of(Path("run"), {"a": BASE, "b": FAST})
+    assert 2 == said(monkeypatch, "compare", *options)
+    golden.check(capsys.readouterr().err)
+
+
+def test_a_comparison_reads_a_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large run takes seconds to read."""
+    run_of(tmp_path / "x", {"a": BASE})
+    run_of(tmp_path / "y", {"a": BASE})
+    read: list[Path] = []
+    monkeypatch.setattr(
+        "udpbench.records.read_run", lambda folder: (read.append(folder), read_run(folder))[1]
+    )
+    said(monkeypatch, "compare", tmp_path / "x", tmp_path / "y")
+    assert [tmp_path / "x", tmp_path / "y"] == read
+
+
+# --- run --against --------------------------------------------------------------------------------
+
+
+def test_a_base_that_cannot_be_compared_is_refused_before_the_run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    golden: Golden,
+) -> None:
+    """No folder is made."""
+    monkeypatch.chdir(tmp_path)
+    run_of(Path("base"), {"a": BASE})
+    assert 2 == said(monkeypatch, "run", "smoke", "--against", "base", "--out", "run")
+    assert not Path("run").exists()
+    golden.check(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("b", "code", "both"), [(SLOW, 0, 1), (BASE, 0, 0), (WIDE, 0, 5), (WIDE, 3, 3), (SLOW, 5, 1)]
+)
+def test_a_run_ends_with_the_worse_of_both_codes(
+    b: Sequence[int], code: int, both: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of its own, and of the comparison that it prints."""
+    base, run = run_of(tmp_path / "x", {"a": BASE}), run_of(tmp_path / "y", {"a": b})
+    assert both == _compared(run, base, code)
+    assert "not interleaved: " in capsys.readouterr().out
+
+
+def test_a_run_that_measured_nothing_is_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own code says why."""
+    base = run_of(tmp_path / "x", {"a": BASE})
+    assert (5, "") == (
+        _compared(stored(tmp_path / "y", [], *base.header.experiments), base, 5),
+        capsys.readouterr().out,
+    )

@@ -1,0 +1,199 @@
+"""Parsers of the kernel's counters: text in, counters by dotted name out.
+
+Owns the layout of every counter file and the names in ``model.Snapshot``; opens no file. Returns
+only what grows, not queue lengths or configured values.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterable, Sequence
+
+SNMP_PROTOCOLS = ("Ip", "Icmp", "Udp", "TcpExt", "IpExt")
+"""Of /proc/net/snmp the first three, of /proc/net/netstat the others."""
+NOT_COUNTERS = ("Ip.Forwarding", "Ip.DefaultTTL")
+SOFTNET_COLUMNS = {
+    "processed": 0,
+    "dropped": 1,
+    "time_squeeze": 2,
+    "received_rps": 9,
+    "flow_limit_count": 10,
+}
+SOFTNET_CPU_COLUMN = 12
+"""Since Linux 5.10; older lines do not name their CPU."""
+CPU_TIMES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+"""Columns of /proc/stat; guest and guest_nice follow and are part of user and nice."""
+SOFTIRQS = ("NET_TX", "NET_RX")
+NOT_STATISTICS = ("peer_ifindex",)
+"""veth lists this index among its statistics."""
+SNMP6_PREFIXES = ("Ip6", "Icmp6", "Udp6")
+"""Of /proc/net/snmp6; UdpLite6 has its own MIB."""
+LINK_STATISTICS = (
+    "rx_packets",
+    "tx_packets",
+    "rx_bytes",
+    "tx_bytes",
+    "rx_errors",
+    "tx_errors",
+    "rx_dropped",
+    "tx_dropped",
+    "multicast",
+    "collisions",
+    "rx_length_errors",
+    "rx_over_errors",
+    "rx_crc_errors",
+    "rx_frame_errors",
+    "rx_fifo_errors",
+    "rx_missed_errors",
+    "tx_aborted_errors",
+    "tx_carrier_errors",
+    "tx_fifo_errors",
+    "tx_heartbeat_errors",
+    "tx_window_errors",
+    "rx_compressed",
+    "tx_compressed",
+    "rx_nohandler",
+    "rx_otherhost_dropped",
+)
+"""struct rtnl_link_stats64 (include/uapi/linux/if_link.h); older kernels end it earlier."""
+IFLA_STATS_LINK_64 = 1  # include/uapi/linux/if_link.h
+
+
+def parse_snmp(text: str, prefix: str) -> dict[str, int]:
+    """Return ``<prefix>.Udp.NoPorts`` and the like of /proc/net/snmp or /proc/net/netstat.
+
+    Each protocol has a line of names and a line of values (net/ipv4/proc.c).
+    """
+    counters = {}
+    lines = text.splitlines()
+    for names, values in zip(lines[::2], lines[1::2]):
+        protocol, _, rest = names.partition(":")
+        if protocol not in SNMP_PROTOCOLS:
+            continue
+        for name, value in zip(rest.split(), values.partition(":")[2].split()):
+            if f"{protocol}.{name}" not in NOT_COUNTERS:
+                counters[f"{prefix}.{protocol}.{name}"] = int(value)
+    return counters
+
+
+def parse_snmp6(text: str) -> dict[str, int]:
+    """Return ``snmp6.Udp6NoPorts`` and the like of /proc/net/snmp6: a name and a value a line."""
+    counters = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name.startswith(SNMP6_PREFIXES):
+            counters[f"snmp6.{name}"] = int(value.strip())
+    return counters
+
+
+def parse_softnet(text: str, online: Sequence[int]) -> dict[str, int]:
+    """Return ``softnet.cpu0.dropped`` and the like of /proc/net/softnet_stat.
+
+    There is a line of hexadecimal columns for each online CPU, 11, 13 or 15 of them by kernel
+    (net/core/net-procfs.c); ``online`` names the CPUs where the lines do not.
+    """
+    counters = {}
+    for position, line in enumerate(text.splitlines()):
+        columns = [int(column, 16) for column in line.split()]
+        named = len(columns) > SOFTNET_CPU_COLUMN
+        cpu = columns[SOFTNET_CPU_COLUMN] if named else online[position]
+        for name, column in SOFTNET_COLUMNS.items():
+            if column < len(columns):
+                counters[f"softnet.cpu{cpu}.{name}"] = columns[column]
+    return counters
+
+
+def parse_rt_cache(text: str) -> dict[str, int]:
+    """Return ``rt_cache.in_martian_src`` and the like, summed over the CPUs' hexadecimal lines.
+
+    ``entries`` is a gauge, the same in every line, and left out (net/ipv4/route.c).
+    """
+    return _per_cpu_lines(text, "rt_cache")
+
+
+def parse_conntrack(text: str) -> dict[str, int]:
+    """Return ``conntrack.drop`` and the like of /proc/net/stat/nf_conntrack, over all CPUs.
+
+    Of the network namespace; ``entries`` is how many connections there are now.
+    """
+    return _per_cpu_lines(text, "conntrack")
+
+
+def _per_cpu_lines(text: str, prefix: str) -> dict[str, int]:
+    """Add up the hexadecimal lines of a /proc/net/stat file, one for each CPU."""
+    lines = text.splitlines()
+    names = lines[0].split() if lines else []
+    counters: dict[str, int] = {}
+    for line in lines[1:]:
+        for name, value in zip(names, line.split()):
+            if name != "entries":
+                key = f"{prefix}.{name}"
+                counters[key] = counters.get(key, 0) + int(value, 16)
+    return counters
+
+
+def parse_cpu_times(text: str, ticks_per_s: int) -> dict[str, int]:
+    """Return ``cpu.0.softirq_ns`` and the like of /proc/stat, in nanoseconds.
+
+    The kernel prints ticks of USER_HZ, so the resolution is 10 ms where that is 100.
+    """
+    counters = {}
+    for line in text.splitlines():
+        label, *values = line.split()
+        if label.startswith("cpu") and label != "cpu":
+            for name, value in zip(CPU_TIMES, values):
+                counters[f"cpu.{label[3:]}.{name}_ns"] = int(value) * (10**9 // ticks_per_s)
+        elif label == "ctxt":
+            counters["machine.context_switches"] = int(values[0])
+    return counters
+
+
+def parse_interrupts(text: str, irqs: Collection[int]) -> dict[str, int]:
+    """Return ``interrupt.34.cpu1`` of /proc/interrupts: how often each CPU served these lines."""
+    lines = text.splitlines()
+    cpus = [label.lower() for label in lines[0].split()] if lines else []
+    counters = {}
+    for line in lines[1:]:
+        number, _, rest = line.partition(":")
+        if number.strip().isdigit() and int(number) in irqs:
+            for cpu, value in zip(cpus, rest.split()):
+                counters[f"interrupt.{int(number)}.{cpu}"] = int(value)
+    return counters
+
+
+def parse_link_statistics(attributes: bytes) -> dict[str, int]:
+    """Return the fields of IFLA_STATS_LINK_64 that a kernel's rtnl_link_stats64 has."""
+    at = 0
+    while at + 4 <= len(attributes):
+        size_bytes, kind = struct.unpack_from("=HH", attributes, at)
+        if kind == IFLA_STATS_LINK_64:
+            count = (size_bytes - 4) // 8
+            return dict(zip(LINK_STATISTICS, struct.unpack_from(f"={count}Q", attributes, at + 4)))
+        at += max(-(-size_bytes // 4) * 4, 4)
+    return {}
+
+
+def parse_softirqs(text: str) -> dict[str, int]:
+    """Return ``softirq.cpu0.NET_RX`` and ``NET_TX`` of /proc/softirqs: how often each ran."""
+    lines = text.splitlines()
+    cpus = [label.lower() for label in lines[0].split()] if lines else []
+    counters = {}
+    for line in lines[1:]:
+        name, _, values = line.partition(":")
+        if name.strip() in SOFTIRQS:
+            for cpu, value in zip(cpus, values.split()):
+                counters[f"softirq.{cpu}.{name.strip()}"] = int(value)
+    return counters
+
+
+def device_statistics(interface: str, pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Return ``ethtool.receive0.rx_queue_0_drops`` and the like of a driver's own statistics.
+
+    vmxnet3 indents its names; a name that a driver repeats for each queue is summed.
+    """
+    counters: dict[str, int] = {}
+    for name, value in pairs:
+        if name not in NOT_STATISTICS:
+            key = f"ethtool.{interface}.{name.strip()}"
+            counters[key] = counters.get(key, 0) + value
+    return counters

@@ -1,0 +1,146 @@
+"""One reading of every counter within the agent's scopes; reads only, judges nothing.
+
+Files of the network namespace are read below /proc/thread-self: /proc/net follows the process's
+main thread, and the two differ if a thread has changed its namespace.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, Callable, Optional
+
+from udpbench.agent.counters import parse
+from udpbench.agent.host.files import read
+from udpbench.agent.host.interrupts import rx_interrupts
+from udpbench.agent.host.system import Host
+from udpbench.agent.host.udp_sockets import udp_sockets
+from udpbench.cpu_lists import parse_cpu_list
+from udpbench.model import Scope, Snapshot
+
+NET = "/proc/thread-self/net"
+TC_ROOT = 0xFFFFFFFF
+"""TC_H_ROOT: the parent of an interface's primary qdisc (include/uapi/linux/pkt_sched.h)."""
+TC_INGRESS = 0xFFFFFFF1
+"""TC_H_INGRESS, also TC_H_CLSACT: the parent of filters before the IP layer."""
+QDISC_COUNTERS = ("drops", "requeues", "overlimits")
+
+
+def snapshot(
+    host: Host,
+    name: str,
+    interface: str,
+    scopes: Iterable[Scope],
+    inodes: Iterable[int],
+    rule_packets: Callable[[Host], dict[str, int]],
+) -> Snapshot:
+    """Return the counters of the agent's scopes.
+
+    ``name`` is the host's in the lab; ``inodes`` are those of the agent's own sockets;
+    ``rule_packets`` returns what each of its own firewall rules counted. OSError if there is no
+    such interface.
+    """
+    clock_ns = host.clock_ns()
+    # CPU times first: they are compared with that clock.
+    counters = machine_counters(host, interface) if "machine" in scopes else {}
+    if "namespace" in scopes:
+        counters.update(namespace_counters(host))
+        for device in (interface, *bridge_ports(host, interface)):
+            counters.update(device_counters(host, device))
+        counters.update(socket_drops(host, inodes))
+        if host.drops is not None:
+            counters.update(host.drops.counts())
+        counters.update({f"firewall.{k}": value for k, value in rule_packets(host).items()})
+    return Snapshot(name, clock_ns, counters)
+
+
+def namespace_counters(host: Host) -> dict[str, int]:
+    """Return the network namespace's counters of IP and UDP."""
+    return {
+        **parse.parse_snmp(host.read_text(f"{NET}/snmp"), "snmp"),
+        **parse.parse_snmp6(read(host, f"{NET}/snmp6") or ""),
+        **parse.parse_snmp(host.read_text(f"{NET}/netstat"), "netstat"),
+        **parse.parse_conntrack(read(host, f"{NET}/stat/nf_conntrack") or ""),
+    }
+
+
+def machine_counters(host: Host, interface: str) -> dict[str, int]:
+    """Return the counters that all namespaces of the machine share."""
+    cpu_times = host.read_text("/proc/stat")
+    online = parse_cpu_list(host.read_text("/sys/devices/system/cpu/online"))
+    softnet = host.read_text(f"{NET}/softnet_stat")
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    irqs = set(rx_interrupts(host, interface).values())
+    interrupts = host.read_text("/proc/interrupts") if irqs else ""
+    return {
+        **parse.parse_softnet(softnet, online),
+        **parse.parse_rt_cache(host.read_text(f"{NET}/stat/rt_cache")),
+        **parse.parse_cpu_times(cpu_times, ticks_per_s),
+        **parse.parse_softirqs(host.read_text("/proc/softirqs")),
+        **parse.parse_interrupts(interrupts, irqs),
+    }
+
+
+def bridge_ports(host: Host, interface: str) -> list[str]:
+    """Return a bridge's ports; none of any other interface."""
+    ports = f"/sys/class/net/{interface}/brif"
+    return host.listdir(ports) if host.exists(ports) else []
+
+
+def device_counters(host: Host, interface: str) -> dict[str, int]:
+    """Return an interface's stats64, its qdiscs' counters and its driver's own."""
+    statistics = parse.parse_link_statistics(host.link_statistics(interface))
+    counters = {f"link.{interface}.{name}": value for name, value in statistics.items()}
+    qdiscs = host.rtnl("tc", "dump", index=host.index(interface))
+    counters.update(qdisc_counters(interface, qdiscs))
+    counters.update(parse.device_statistics(interface, host.statistics(interface).items()))
+    counters.update(carrier_counters(host, interface))
+    return counters
+
+
+def carrier_counters(host: Host, interface: str) -> dict[str, int]:
+    """Return how often an interface lost its carrier; nothing before Linux 4.16."""
+    path = f"/sys/class/net/{interface}/carrier_down_count"
+    if not host.exists(path):
+        return {}
+    return {f"link.{interface}.carrier_downs": int(host.read_text(path))}
+
+
+def qdisc_counters(interface: str, messages: Iterable[Any]) -> dict[str, int]:
+    """Return ``qdisc.send0.drops`` of the root, and of ``ingress`` and each ``tx_queue_1`` of mq.
+
+    A root includes its leaves, ``mq`` its queues as well (net/sched/sch_mq.c: mq_dump), so adding
+    leaves would count twice. ``packets`` are those that left it; of a GSO skb each segment
+    (bstats_update).
+    """
+    counters: dict[str, int] = {}
+    for message in messages:
+        name = _qdisc_name(interface, message["parent"])
+        statistics = message.get_attr("TCA_STATS2")
+        if name is None or statistics is None:
+            continue
+        queue = statistics.get_attr("TCA_STATS_QUEUE") or {}
+        basic = statistics.get_attr("TCA_STATS_BASIC") or {}
+        counters.update(
+            {f"{name}.{key}": int(queue[key]) for key in QDISC_COUNTERS if key in queue}
+        )
+        if "packets" in basic:
+            counters[f"{name}.packets"] = int(basic["packets"])
+    return counters
+
+
+def _qdisc_name(interface: str, parent: int) -> Optional[str]:
+    """Return the prefix of a qdisc's counters by its parent; None for one that is not counted."""
+    if parent == TC_ROOT:
+        return f"qdisc.{interface}"
+    if parent == TC_INGRESS:
+        return f"qdisc.{interface}.ingress"
+    # Below mq, whose handle is 0 if the kernel made it, the minor number is the TX queue.
+    major, queue = parent >> 16, parent & 0xFFFF
+    return f"qdisc.{interface}.tx_queue_{queue - 1}" if major == 0 and queue else None
+
+
+def socket_drops(host: Host, inodes: Iterable[int]) -> dict[str, int]:
+    """Return ``socket.<inode>.drops`` of the sockets that are still open."""
+    sockets = udp_sockets(host)
+    return {f"socket.{inode}.drops": sockets[inode].drops for inode in inodes if inode in sockets}

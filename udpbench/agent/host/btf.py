@@ -1,0 +1,109 @@
+"""Where fields of the running kernel's structures lie, from the types it describes itself (BTF).
+
+Reads /sys/kernel/btf/vmlinux as bytes (Documentation/bpf/btf.rst); pure but for that. KeyError
+names a type or field that this kernel does not have.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+PATH = "/sys/kernel/btf/vmlinux"
+MAGIC = 0xEB9F
+STRUCT, UNION, ENUM, FUNC_PROTO, TYPEDEF, POINTER = 4, 5, 6, 13, 8, 2
+MODIFIERS = (TYPEDEF, 9, 10, 11, 18)
+"""Typedef, volatile, const, restrict and a type tag: what they name is meant."""
+FIXED_BYTES = {1: 4, 3: 12, 14: 4, 17: 4}
+PER_ITEM_BYTES = {STRUCT: 12, UNION: 12, ENUM: 8, FUNC_PROTO: 8, 15: 12, 19: 12}
+"""What follows a type's 12 bytes, by its kind; of the others nothing does."""
+
+
+@dataclass(frozen=True)
+class Type:
+    """One type: ``refers`` is its size in bytes or the type that it is made of."""
+
+    name: int
+    kind: int
+    items: int
+    bitfields: bool
+    refers: int
+    at: int
+    """Where its items begin."""
+
+
+class Types:
+    """The types of one kernel."""
+
+    def __init__(self, raw: bytes) -> None:
+        magic, _, _, header, types_at, types_bytes, names_at, names_bytes = struct.unpack_from(
+            "=HBBIIIII", raw
+        )
+        if magic != MAGIC:
+            raise ValueError("not a kernel's types (BTF)")
+        self._raw = raw
+        self._names = raw[header + names_at : header + names_at + names_bytes]
+        self._types: list[Type] = [Type(0, 0, 0, False, 0, 0)]
+        self._by_name: dict[tuple[int, int], int] = {}
+        at, end = header + types_at, header + types_at + types_bytes
+        while at < end:
+            name, info, refers = struct.unpack_from("=III", raw, at)
+            kind, items = info >> 24 & 31, info & 0xFFFF
+            self._by_name.setdefault((kind, name), len(self._types))
+            self._types.append(Type(name, kind, items, bool(info >> 31), refers, at + 12))
+            at += 12 + FIXED_BYTES.get(kind, 0) + PER_ITEM_BYTES.get(kind, 0) * items
+
+    def offset(self, structure: str, path: str) -> int:
+        """Return the offset in bytes of a field, ``nd_net.net``, that may lie in nameless ones."""
+        number, offset = self._find(STRUCT, structure), 0
+        for field in path.split("."):
+            found = self._member(number, field)
+            if found is None:
+                raise KeyError(f"struct {structure} has no {path}")
+            offset, number = offset + found[0], self._meant(found[1])
+        return offset
+
+    def values(self, enumeration: str) -> dict[int, str]:
+        """Return an enumeration's values by number."""
+        found = self._types[self._find(ENUM, enumeration)]
+        pairs = (struct.unpack_from("=Ii", self._raw, found.at + 8 * n) for n in range(found.items))
+        return {value: self._name(name) for name, value in pairs}
+
+    def parameters(self, typedef: str) -> int:
+        """Return how many parameters the function has that a typedef points to."""
+        number = self._types[self._find(TYPEDEF, typedef)].refers
+        while self._types[number].kind in (POINTER, *MODIFIERS):
+            number = self._types[number].refers
+        return self._types[number].items
+
+    def _find(self, kind: int, name: str) -> int:
+        start = self._names.find(b"\0" + name.encode() + b"\0")
+        number = self._by_name.get((kind, start + 1)) if start >= 0 else None
+        if number is None:
+            raise KeyError(f"this kernel has no type {name}")
+        return number
+
+    def _name(self, at: int) -> str:
+        return self._names[at : self._names.index(b"\0", at)].decode()
+
+    def _meant(self, number: int) -> int:
+        while self._types[number].kind in MODIFIERS:
+            number = self._types[number].refers
+        return number
+
+    def _member(self, number: int, field: str) -> tuple[int, int] | None:
+        """Return offset and type of a field of a structure, or of a nameless one within it."""
+        number = self._meant(number)
+        inside = self._types[number]
+        if inside.kind not in (STRUCT, UNION):
+            return None
+        for item in range(inside.items):
+            name, of, bits = struct.unpack_from("=III", self._raw, inside.at + 12 * item)
+            offset = (bits & 0xFFFFFF if inside.bitfields else bits) // 8
+            if name == 0 or self._name(name) == "":
+                found = self._member(of, field)
+                if found is not None:
+                    return offset + found[0], found[1]
+            elif self._name(name) == field:
+                return offset, of
+        return None

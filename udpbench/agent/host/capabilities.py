@@ -1,0 +1,134 @@
+"""What the agent may do, each tried for real and left as it was; never guessed from a user id."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import socket
+import struct
+
+from udpbench.agent.host import bpf
+from udpbench.agent.host.socket_options import (
+    BPF_LOAD_CPU,
+    BPF_RETURN_LOADED,
+    SO_ATTACH_REUSEPORT_CBPF,
+    SO_BUSY_POLL,
+    SO_RCVBUFFORCE,
+    SO_ZEROCOPY,
+    SOL_UDP,
+    UDP_GRO,
+    UDP_SEGMENT,
+    attach_filter,
+)
+from udpbench.agent.host.system import Host
+
+SIOCGIFFLAGS = 0x8913
+SIOCSIFFLAGS = 0x8914
+INCOMING_CPU_RELEASE = (6, 2)
+"""Before it the option can be set and chooses nothing (net/core/sock_reuseport.c): not tried."""
+MACHINE_SYSCTL = "/proc/sys/net/core/netdev_max_backlog"
+"""Not there at all in any but the machine's own network namespace."""
+
+KTHREADD = 2
+
+
+def try_capabilities(host: Host) -> dict[str, bool]:
+    """Return capability → whether trying it worked."""
+    return {
+        "net_admin": _net_admin(),
+        "rcvbuf_force": _option(socket.SOL_SOCKET, SO_RCVBUFFORCE, 2**16),
+        "udp_gso": _option(SOL_UDP, UDP_SEGMENT, 1),
+        "udp_gro": _option(SOL_UDP, UDP_GRO, 1),
+        "udp_zerocopy": _option(socket.SOL_SOCKET, SO_ZEROCOPY, 1),
+        "busy_poll": _option(socket.SOL_SOCKET, SO_BUSY_POLL, 50),
+        "reuseport_cbpf": _reuseport_program(),
+        "incoming_cpu": _release(os.uname().release) >= INCOMING_CPU_RELEASE,
+        "machine_sysctl": _machine_sysctl(host),
+        "kernel_threads": _kernel_threads(host),
+        "real_time": _real_time(),
+        "bpf": _bpf(),
+    }
+
+
+def _net_admin() -> bool:
+    """Give the loopback interface the flags it has, which needs the right in this namespace."""
+    request = struct.pack("16sh22x", b"lo", 0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            now = fcntl.ioctl(probe, SIOCGIFFLAGS, request)
+            fcntl.ioctl(probe, SIOCSIFFLAGS, now)
+        except OSError:
+            return False
+    return True
+
+
+def _bpf() -> bool:
+    """Load a program that lets every packet pass, and attach it nowhere."""
+    try:
+        os.close(bpf.load(bpf.XDP, bpf.passes(2), "udpb_pass"))
+    except OSError:
+        return False
+    return True
+
+
+def _kernel_threads(host: Host) -> bool:
+    """Pin kthreadd to the CPUs it has; pinning NAPI threads takes the same right.
+
+    In a PID namespace of its own, as in a container, there is none to pin.
+    """
+    try:
+        if host.read_text(f"/proc/{KTHREADD}/comm").strip() != "kthreadd":
+            return False
+        os.sched_setaffinity(KTHREADD, os.sched_getaffinity(KTHREADD))
+    except OSError:
+        return False
+    return True
+
+
+def _real_time() -> bool:
+    """Be scheduled first in, first out for a moment, which needs the right over the machine."""
+    now, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except OSError:
+        return False
+    os.sched_setscheduler(0, now, parameters)
+    return True
+
+
+def _option(level: int, option: int, value: int) -> bool:
+    """Set an option of a UDP socket that is thrown away."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.setsockopt(level, option, value)
+        except OSError:
+            return False
+    return True
+
+
+def _reuseport_program() -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            probe.bind(("127.0.0.1", 0))
+            program = [BPF_LOAD_CPU, (BPF_RETURN_LOADED, 0, 0, 0)]
+            attach_filter(probe, SO_ATTACH_REUSEPORT_CBPF, program)
+        except OSError:
+            return False
+    return True
+
+
+def _release(text: str) -> tuple[int, int]:
+    """Return major and minor number of a kernel's release, as in ``6.1.0-18-amd64``."""
+    match = re.match(r"(\d+)\.(\d+)", text)
+    return (int(match.group(1)), int(match.group(2))) if match is not None else (0, 0)
+
+
+def _machine_sysctl(host: Host) -> bool:
+    """Open a host-wide sysctl for writing, and write nothing."""
+    try:
+        os.close(os.open(host.path(MACHINE_SYSCTL), os.O_WRONLY))
+    except OSError:
+        return False
+    return True

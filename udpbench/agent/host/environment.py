@@ -1,0 +1,191 @@
+"""What affects a measurement and must not change during it, as text by name, as far as known."""
+
+from __future__ import annotations
+
+import re
+from typing import Optional
+
+from udpbench.agent.host.control_path import control_interface
+from udpbench.agent.host.files import cpuinfo_value, names, read
+from udpbench.agent.host.interrupts import is_irqbalance_running
+from udpbench.agent.host.system import Host
+
+CPU = "/sys/devices/system/cpu"
+CLOCKSOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+TRANSPARENT_HUGEPAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
+DRIVER_KEYS = {"version": "driver_version", "firmware-version": "firmware"}
+PROGRAMS = {"ethtool": r"version (\S+)", "iptables": r"v(\S+ \(\w+\)|\S+)", "nft": r"v(\S+)"}
+SYSCTLS = ("net.ipv4.udp_mem", "net.core.default_qdisc")
+"""Texts; those that are one number are among the limits."""
+UNAFFECTED = "Not affected"
+NOTHING_ATTACHED = "none"
+"""Of ``xdp`` and ``tcx``; the ledger reads it: if nothing is attached, nothing is dropped."""
+
+
+def environment(host: Host, interface: Optional[str], cpuinfo: str) -> dict[str, str]:
+    """Return everything; an interface of None is one that is not there yet."""
+    facts = {
+        **_machine(host, cpuinfo),
+        **(_device(host, interface) if interface is not None else {}),
+        **{name: version(host, name) for name in PROGRAMS},
+    }
+    return {key: value for key, value in facts.items() if value}
+
+
+def _machine(host: Host, cpuinfo: str) -> dict[str, Optional[str]]:
+    governors = {read(host, f"{CPU}/{n}/cpufreq/scaling_governor") for n in names(host, CPU)}
+    flags = (cpuinfo_value(cpuinfo, "flags") or "").split()
+    return {
+        "mitigations": mitigations(host),
+        "governor": ", ".join(sorted(g for g in governors if g is not None)) or None,
+        "turbo": turbo_state(host),
+        "smt": read(host, f"{CPU}/smt/control"),
+        "isolated_cpus": read(host, f"{CPU}/isolated"),
+        "nohz_full_cpus": read(host, f"{CPU}/nohz_full"),
+        "idle_driver": read(host, f"{CPU}/cpuidle/current_driver"),
+        "transparent_hugepages": _chosen(read(host, TRANSPARENT_HUGEPAGES)),
+        "clocksource": read(host, CLOCKSOURCE),
+        "caches": caches(host),
+        "virtual_machine": "yes" if "hypervisor" in flags else "no" if flags else None,
+        "irqbalance": _irqbalance(host),
+        "system": _system(host),
+        "control_interface": control_interface(host),
+        **{name: sysctl(host, name) for name in SYSCTLS},
+    }
+
+
+def _device(host: Host, interface: str) -> dict[str, Optional[str]]:
+    return {
+        "offloads": offloads(host, interface),
+        "link": link_state(host, interface),
+        "rp_filter": reverse_path_filter(host, interface),
+        "xdp": xdp_program(host, interface),
+        "tcx": tcx_programs(host, interface),
+        **driver_facts(host, interface),
+    }
+
+
+def mitigations(host: Host) -> Optional[str]:
+    """Return the CPU vulnerabilities that concern this machine and what is done about each."""
+    folder = f"{CPU}/vulnerabilities"
+    states = {name: read(host, f"{folder}/{name}") for name in names(host, folder)}
+    return (
+        "; ".join(f"{n}: {state}" for n, state in states.items() if state and state != UNAFFECTED)
+        or None
+    )
+
+
+def turbo_state(host: Host) -> Optional[str]:
+    """Return whether CPUs may exceed their nominal frequency: on, off, or None if unknown."""
+    no_turbo = read(host, f"{CPU}/intel_pstate/no_turbo")
+    if no_turbo is not None:
+        return "off" if no_turbo == "1" else "on"
+    boost = read(host, f"{CPU}/cpufreq/boost")
+    return {"1": "on", "0": "off"}.get(boost or "")
+
+
+def caches(host: Host) -> Optional[str]:
+    """Return the caches of the first CPU with their sizes: ``L1d 32K, L1i 32K, L2 1024K``."""
+    folder = f"{CPU}/cpu0/cache"
+    listed = []
+    for index in sorted(names(host, folder)):
+        level, size = (read(host, f"{folder}/{index}/{name}") for name in ("level", "size"))
+        kind = read(host, f"{folder}/{index}/type")
+        if level is not None and size is not None:
+            letter = {"Data": "d", "Instruction": "i"}.get(kind or "", "")
+            listed.append(f"L{level}{letter} {size}")
+    return ", ".join(listed) or None
+
+
+def sysctl(host: Host, name: str) -> Optional[str]:
+    """Return a sysctl with single blanks; None if this namespace has none."""
+    text = read(host, "/proc/sys/" + name.replace(".", "/"))
+    return " ".join(text.split()) if text is not None else None
+
+
+def reverse_path_filter(host: Host, interface: str) -> Optional[str]:
+    """Return the mode in force: the larger of all's and the interface's (ip-sysctl.rst)."""
+    folder = "/proc/sys/net/ipv4/conf"
+    modes = [read(host, f"{folder}/{name}/rp_filter") for name in ("all", interface)]
+    return max((text for text in modes if text is not None), default=None)
+
+
+def _chosen(text: Optional[str]) -> Optional[str]:
+    """Return the word in brackets of ``always [madvise] never``."""
+    match = re.search(r"\[(\w+)\]", text or "")
+    return match.group(1) if match is not None else None
+
+
+def _irqbalance(host: Host) -> str:
+    try:
+        running = is_irqbalance_running(host)
+    except OSError:
+        running = None
+    return {True: "running", False: "paused", None: "not running"}[running]
+
+
+def _system(host: Host) -> Optional[str]:
+    match = re.search(
+        r'^PRETTY_NAME="?([^"\n]*)', read(host, "/etc/os-release") or "", re.MULTILINE
+    )
+    return match.group(1) if match is not None else None
+
+
+def offloads(host: Host, interface: str) -> Optional[str]:
+    """Return the offload features that are on, by the kernel's names."""
+    try:
+        features = host.features(interface)
+    except OSError:
+        return None
+    return " ".join(sorted(name for name, enabled in features.items() if enabled))
+
+
+def xdp_program(host: Host, interface: str) -> Optional[str]:
+    """Return the id of the XDP program on an interface, or none; None if it is not known."""
+    try:
+        attached = host.xdp_program(interface)
+    except OSError:
+        return None
+    return f"program {attached}" if attached else NOTHING_ATTACHED
+
+
+def tcx_programs(host: Host, interface: str) -> Optional[str]:
+    """Return how many programs see packets before the IP layer and are counted by no qdisc."""
+    try:
+        count = host.tcx_programs(interface)
+    except OSError:
+        return None
+    return None if count is None else str(count) if count else NOTHING_ATTACHED
+
+
+def link_state(host: Host, interface: str) -> Optional[str]:
+    """Return for example ``10000 Mb/s, full duplex``; None if the link has no speed."""
+    speed = read(host, f"/sys/class/net/{interface}/speed")
+    duplex = read(host, f"/sys/class/net/{interface}/duplex")
+    if speed is None or not speed.isdigit():
+        return None
+    return f"{speed} Mb/s" + (f", {duplex} duplex" if duplex in ("full", "half") else "")
+
+
+def driver_facts(host: Host, interface: str) -> dict[str, Optional[str]]:
+    """Return the driver's version and the device's firmware, if ethtool -i knows them."""
+    try:
+        done = host.run("ethtool", "-i", interface)
+    except OSError:
+        return {}
+    split = [line.partition(":") for line in done.out.splitlines()]
+    return {
+        DRIVER_KEYS[key]: value.strip()
+        for key, _, value in split
+        if key in DRIVER_KEYS and value.strip() not in ("", "N/A")
+    }
+
+
+def version(host: Host, program: str) -> Optional[str]:
+    """Return a program's version; None if it is not installed."""
+    try:
+        said = host.run(program, "--version").out
+    except OSError:
+        return None
+    match = re.search(PROGRAMS[program], said)
+    return match.group(1) if match is not None else None

@@ -1,0 +1,97 @@
+"""Which interrupt serves which RX queue of an interface: from netlink, else by its name in /sys.
+
+Reads only. Drivers name interrupts each in their own way (``drivers``; docs/kernel.md,
+Interrupt names).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Optional
+
+from udpbench.agent.host.system import Host
+from udpbench.drivers import DRIVERS
+
+IRQBALANCE = "irqbalance"
+"""The daemon that moves interrupts between CPUs."""
+IRQ_QUEUE = re.compile(
+    rf"(?:{'|'.join(sorted({re.escape(row.irq) for row in DRIVERS.values()}))})(\d+)(?:@.*)?\Z",
+    re.IGNORECASE,
+)
+"""Queue number in an interrupt's name: eth0-TxRx-3, virtio1-input.3, mlx5_comp3@pci:..."""
+IRQ_NOT_RX = re.compile(
+    r"output|-tx-\d+\Z|config|control|mgmnt|async|ptp|:fdir|:ctrl|ceq|aeq", re.IGNORECASE
+)
+"""Some end like a queue's: i40e-0000:04:00.0:fdir-TxRx-0, ice's :ctrl, irdma's -CEQ-1."""
+
+
+def rx_interrupts(host: Host, interface: str) -> dict[int, int]:
+    """Return RX queue → number of its interrupt; empty if none is known.
+
+    The kernel's own answer (Linux 6.8) wins if the driver gives it; virtio gives none.
+    """
+    irqs = _by_name(host, interface)
+    try:
+        napis = host.queue_napis(interface)
+    except OSError:
+        return irqs
+    return {**irqs, **{queue: napi.irq for queue, napi in napis.items() if napi.irq}}
+
+
+def _by_name(host: Host, interface: str) -> dict[int, int]:
+    """Return RX queue → interrupt by name; a virtio device keeps its list one folder up.
+
+    One that is named after the interface wins: others of its device may look like a queue's.
+    """
+    own_name = re.compile(rf"\b{re.escape(interface)}\b")
+    irqs: dict[int, int] = {}
+    own: set[int] = set()
+    for irq, action in _actions(host, interface):
+        ending = IRQ_QUEUE.search(action)
+        if ending is None or IRQ_NOT_RX.search(own_name.sub("", action)):
+            continue
+        queue = int(ending.group(1))
+        if own_name.search(action):
+            own.add(queue)
+        elif queue in own:
+            continue
+        irqs[queue] = irq
+    return irqs
+
+
+def affinity_files(host: Host, interface: str) -> dict[str, str]:
+    """Return interrupt's name → the file of its CPUs, of all that an interface's device has."""
+    return {
+        action: f"/proc/irq/{irq}/smp_affinity_list" for irq, action in _actions(host, interface)
+    }
+
+
+def _actions(host: Host, interface: str) -> Iterator[tuple[int, str]]:
+    """Yield number and name of each interrupt that is in use."""
+    device = f"/sys/class/net/{interface}/device"
+    for irq in _names(host, f"{device}/msi_irqs") or _names(host, f"{device}/../msi_irqs"):
+        try:
+            action = host.read_text(f"/sys/kernel/irq/{irq}/actions")
+        except OSError:
+            continue
+        if action:
+            yield int(irq), action
+
+
+def _names(host: Host, folder: str) -> list[str]:
+    try:
+        return host.listdir(folder)
+    except OSError:
+        return []
+
+
+def irqbalance_pids(host: Host) -> list[int]:
+    """Return the daemon's processes."""
+    return [pid for pid, name in host.process_names().items() if name == IRQBALANCE]
+
+
+def is_irqbalance_running(host: Host) -> Optional[bool]:
+    """Return whether the daemon moves interrupts; False while it is paused, None without one."""
+    pids = irqbalance_pids(host)
+    return any(not host.is_stopped(pid) for pid in pids) if pids else None

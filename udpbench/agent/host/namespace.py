@@ -1,0 +1,84 @@
+"""The agent's own view of a namespace it was started in: its sysfs, and a place for its journal.
+
+Mounts only where the process that started the agent is in another network and another mount
+namespace, so that nothing is ever mounted over what anybody else sees.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+from typing import Optional
+
+from udpbench.agent.host.system import Host
+
+RUN_FOLDER = "/run/udpbench"
+KINDS = ("net", "mnt")
+INIT_USER_NS = 0xEFFFFFFD  # PROC_USER_INIT_INO, include/linux/proc_ns.h
+NS_GET_USERNS = 0xB701  # include/uapi/linux/nsfs.h, Linux 4.9
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+MOUNT_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
+
+
+def is_own(host: Host) -> bool:
+    """Say whether ``unshare --net --mount`` made the namespaces for this process.
+
+    Compared with the parent, because unshare and nsenter replace themselves by the agent. A process
+    in a user namespace of its own may not look at a parent outside it: then the namespaces are its
+    own if they belong to that user namespace. Without one, as a user who came by SSH, none is.
+    """
+    try:
+        return all(
+            _inode(host, f"/proc/self/ns/{kind}") != _inode(host, f"/proc/{os.getppid()}/ns/{kind}")
+            for kind in KINDS
+        )
+    except PermissionError:
+        user = _inode(host, "/proc/self/ns/user")
+        return user != INIT_USER_NS and all(
+            _owner(host, f"/proc/self/ns/{kind}") == user for kind in KINDS
+        )
+    except OSError:
+        return False
+
+
+def _inode(host: Host, path: str) -> int:
+    return host.path(path).stat().st_ino
+
+
+def _owner(host: Host, path: str) -> Optional[int]:
+    """Return the inode of the user namespace that a namespace belongs to; None if out of sight."""
+    with host.path(path).open("rb") as namespace:
+        try:
+            owner = fcntl.ioctl(namespace, NS_GET_USERNS)
+        except OSError:
+            return None
+    try:
+        return os.fstat(owner).st_ino
+    finally:
+        os.close(owner)
+
+
+def settle(host: Host) -> None:
+    """Mount this namespace's sysfs on /sys, and a tmpfs on /run where it cannot be written.
+
+    Without the first, /sys/class/net shows the interfaces of the namespace in which /sys was
+    mounted. The second hides the machine's /run from this agent alone. Raises OSError.
+    """
+    if not is_own(host):
+        return
+    _mount("sysfs", "/sys")
+    try:
+        host.path(RUN_FOLDER).mkdir(mode=0o700, exist_ok=True)
+    except OSError:
+        _mount("tmpfs", "/run")
+    else:
+        if not os.access(host.path(RUN_FOLDER), os.W_OK):
+            _mount("tmpfs", "/run")
+
+
+def _mount(kind: str, target: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(kind.encode(), target.encode(), kind.encode(), MOUNT_FLAGS, None) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"mount of {kind}: {os.strerror(code)}", target)

@@ -1,0 +1,222 @@
+"""CPU time that processes used between the edges of a phase: those of the run, and all others.
+
+Reads every process of the machine at the two edges only, some 20 µs each, outside the interval
+between the two readings of the CPUs' times. Judges nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Optional
+
+from udpbench.agent.host.cpu_clocks import SOFTWARE, TASK_CLOCK, cpu_ns, open_counter
+from udpbench.agent.host.files import names, read
+from udpbench.agent.host.interrupts import rx_interrupts
+from udpbench.agent.host.system import Host
+from udpbench.cpu_lists import parse_cpu_list
+from udpbench.model import SECOND_NS, Process, Whose
+
+TICK_NS = SECOND_NS // os.sysconf("SC_CLK_TCK")
+COUNT_BYTES = 24
+"""A count and two times (PERF_FORMAT_TOTAL_TIME_*)."""
+NAME_BYTES = 15
+"""Of a kernel thread's name, as the kernel keeps it (TASK_COMM_LEN)."""
+
+CLOCKS_MAX = 256
+"""Descriptors, one per thread and CPU; of further ones only the process's whole time is known."""
+
+
+@dataclass(frozen=True)
+class ProcessTimes:
+    """One process as /proc/PID/stat shows it."""
+
+    pid: int
+    name: str
+    parent: int
+    started: int
+    """In ticks after the boot: with the pid it names a process for ever."""
+    cpu_ns: int
+    """User and system time of all its threads."""
+    children_ns: int
+    """The same of those of its children that have ended."""
+
+
+class Clocks:
+    """CPU time of the run's threads on each CPU, if the kernel lets this agent count it."""
+
+    def __init__(self, host: Host, pids: Iterable[int], online: Sequence[int]) -> None:
+        threads = [(pid, int(name)) for pid in pids for name in names(host, f"/proc/{pid}/task")]
+        places = [(pid, thread, cpu) for pid, thread in threads for cpu in online]
+        self._files = [
+            (pid, cpu, open_counter(SOFTWARE, TASK_CLOCK, thread, cpu))
+            for pid, thread, cpu in places[:CLOCKS_MAX]
+        ]
+
+    def end(self) -> dict[int, dict[str, int]]:
+        """Return process → CPU as text → its time there, and close everything."""
+        times_ns: dict[int, dict[str, int]] = {}
+        for pid, cpu, file in self._files:
+            if file is not None:
+                by_cpu = times_ns.setdefault(pid, {})
+                ns = int.from_bytes(os.read(file, COUNT_BYTES)[:8], sys.byteorder)
+                by_cpu[f"{cpu}"] = by_cpu.get(f"{cpu}", 0) + ns
+                os.close(file)
+        self._files = []
+        return times_ns
+
+
+class Processes:
+    """What processes use between two edges; without ``all_of_machine`` only the known ones.
+
+    Not by psutil: it reads each process's file four to six times for what one read tells, so all
+    would be asked over a longer time than the CPUs' times are of; and it has neither the nanosecond
+    clocks of the run's own processes nor a thread's time by CPU.
+    """
+
+    def __init__(self, host: Host, all_of_machine: bool) -> None:
+        self._host = host
+        self._all_of_machine = all_of_machine
+        self._before: dict[int, ProcessTimes] = {}
+        self._known_ns: dict[int, Optional[int]] = {}
+        self._clocks = Clocks(host, (), ())
+
+    def begin(self, known: Mapping[int, Whose]) -> None:
+        """Note the state of every process; ``known``: those of the run and of its interfaces."""
+        self._clocks.end()
+        self._before = self._scan()
+        ours = [pid for pid, whose in known.items() if whose == "run"]
+        self._clocks = Clocks(self._host, ours, self._online())
+        self._known_ns = {pid: cpu_ns(pid) for pid in known}
+
+    def end(self, known: Mapping[int, Whose]) -> tuple[Process, ...]:
+        """Return what the known ones used since, and every other one that used a tick or more."""
+        spent = [(pid, _since(self._known_ns.get(pid, 0), cpu_ns(pid))) for pid in known]
+        by_cpu, online = self._clocks.end(), set(self._online())
+        used = [
+            replace(
+                self._process(
+                    pid, read(self._host, f"/proc/{pid}/comm") or "", ns, known[pid], online
+                ),
+                by_cpu_ns=by_cpu.get(pid, {}),
+            )
+            for pid, ns in spent
+            if ns is not None
+        ]
+        after = self._scan()
+        ended_ns = _ended_ns(self._before, after)
+        for pid, state in after.items():
+            before = self._before.get(pid)
+            if before is None or before.started != state.started:
+                before = replace(state, cpu_ns=0, children_ns=0)
+            spent_ns = state.cpu_ns - before.cpu_ns
+            children_ns = state.children_ns - before.children_ns - ended_ns.get(pid, 0)
+            children_ns = max(children_ns, 0)
+            if pid not in known and spent_ns + children_ns >= TICK_NS:
+                used.append(self._process(pid, state.name, spent_ns, "other", online, children_ns))
+        return tuple(used)
+
+    def _process(
+        self,
+        pid: int,
+        name: str,
+        spent_ns: int,
+        whose: Whose,
+        online: set[int],
+        children_ns: int = 0,
+    ) -> Process:
+        cpus = {
+            cpu
+            for thread in names(self._host, f"/proc/{pid}/task")
+            for cpu in self._affinity(thread)
+        }
+        return Process(
+            pid, name, spent_ns, whose, tuple(sorted(cpus)) if cpus < online else (), children_ns
+        )
+
+    def _online(self) -> tuple[int, ...]:
+        return parse_cpu_list(read(self._host, "/sys/devices/system/cpu/online") or "")
+
+    def _affinity(self, thread: str) -> list[int]:
+        try:
+            return self._host.affinity(int(thread))
+        except OSError:
+            return []
+
+    def _scan(self) -> dict[int, ProcessTimes]:
+        """Return every process of the machine that can be seen from here."""
+        if not self._all_of_machine:
+            return {}
+        paths = [f"/proc/{name}/stat" for name in names(self._host, "/proc") if name.isdigit()]
+        texts = (read(self._host, path) for path in paths)
+        states = [parse_process(text, TICK_NS) for text in texts if text]
+        return {state.pid: state for state in states}
+
+
+def _since(before_ns: Optional[int], now_ns: Optional[int]) -> Optional[int]:
+    return now_ns - before_ns if now_ns is not None and before_ns is not None else None
+
+
+def _ended_ns(
+    before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes]
+) -> dict[int, int]:
+    """Return living ancestor → what its descendants that ended had used before the first edge.
+
+    The kernel adds all of it to the ancestor's children's time when they end.
+    """
+    used_ns: dict[int, int] = {}
+    for process in before.values():
+        if process.pid in after:
+            continue
+        parent = process.parent
+        while parent not in after and parent in before:
+            parent = before[parent].parent
+        used_ns[parent] = used_ns.get(parent, 0) + process.cpu_ns + process.children_ns
+    return used_ns
+
+
+def parse_process(text: str, tick_ns: int) -> ProcessTimes:
+    """Return the times of /proc/PID/stat; the name in its brackets may hold brackets and blanks."""
+    pid, _, rest = text.partition(" (")
+    name, _, columns = rest.rpartition(") ")
+    fields = columns.split()
+    user, system, children_user, children_system = map(int, fields[11:15])
+    return ProcessTimes(
+        pid=int(pid),
+        name=name,
+        parent=int(fields[1]),
+        started=int(fields[19]),
+        cpu_ns=(user + system) * tick_ns,
+        children_ns=(children_user + children_system) * tick_ns,
+    )
+
+
+def lineage(host: Host, pid: int) -> Iterator[int]:
+    """Yield a process and its ancestors, without process 1."""
+    while pid > 1:
+        yield pid
+        try:
+            pid = host.parent(pid)
+        except OSError:
+            return
+
+
+def interface_threads(host: Host, interfaces: Iterable[str]) -> list[int]:
+    """Return the kernel threads that serve interfaces: NAPI's, and those of interrupts.
+
+    By name if the kernel has no netdev family (before Linux 6.8).
+    """
+    pids: list[int] = []
+    prefixes: list[str] = []
+    for interface in interfaces:
+        prefixes += [f"irq/{irq}-" for irq in rx_interrupts(host, interface).values()]
+        try:
+            pids += [napi.pid for napi in host.napis(interface) if napi.pid]
+        except OSError:
+            prefixes.append(f"napi/{interface}-"[:NAME_BYTES])
+    if prefixes:
+        starts = tuple(prefixes)
+        pids += [pid for pid, name in host.process_names().items() if name.startswith(starts)]
+    return pids

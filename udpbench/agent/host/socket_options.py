@@ -1,0 +1,86 @@
+"""Socket options by the kernel's numbers, where Python's socket has none, and classic BPF filters.
+
+OSError with the kernel's reason if it refuses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterable
+
+# include/uapi/linux/{in,in6,udp,filter}.h, asm-generic/socket.h
+IP_PKTINFO = 8
+IP_MTU_DISCOVER = 10
+IP_RECVERR = 11
+IPV6_MTU_DISCOVER = 23
+IPV6_RECVERR = 25
+PMTUDISC_DONT = 0
+PMTUDISC_PROBE = 3
+SO_ATTACH_FILTER = 26
+SO_SNDBUFFORCE = 32
+SO_RCVBUFFORCE = 33
+SO_TIMESTAMPNS = 35
+SO_BUSY_POLL = 46
+SO_INCOMING_CPU = 49
+SO_ATTACH_REUSEPORT_CBPF = 51
+SO_ZEROCOPY = 60
+SOL_UDP = 17
+UDP_SEGMENT = 103
+UDP_GRO = 104
+BPF_LOAD_CPU = (0x20, 0, 0, 0xFFFFF000 + 36)
+"""BPF_LD|BPF_W|BPF_ABS at SKF_AD_OFF + SKF_AD_CPU: the CPU that runs UDP's receive."""
+BPF_EQUAL, BPF_MODULO, BPF_RETURN, BPF_RETURN_LOADED = 0x15, 0x94, 0x06, 0x16
+NO_MEMBER = 0xFFFFFFFF
+"""No index of a member: the kernel falls back on its hash (net/core/sock_reuseport.c)."""
+TRAP_PRIORITY = 0x75620002
+"""Socket priority of what the setting ``trap`` drops: the class of its htb, ``ub`` in ASCII."""
+
+Instruction = tuple[int, int, int, int]
+"""Of classic BPF: code, jump if true, jump if false, value (struct sock_filter)."""
+
+
+def bind_to_device(sock: socket.socket, interface: str) -> None:
+    """Have a socket send by one interface or fail: routes may change during a run.
+
+    Once per socket, which then receives from that interface alone. OSError if there is no such
+    interface, and for an ordinary user before Linux 5.7.
+    """
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
+    except PermissionError as error:
+        text = f"{error.strerror} to bind to {interface}; be root there, or have Linux 5.7"
+        raise OSError(error.errno, text) from error
+    except OSError as error:
+        raise OSError(error.errno, f"cannot be bound to {interface}: {error.strerror}") from error
+
+
+def force_buffer(sock: socket.socket, forced: int, plain: int, size_bytes: int) -> None:
+    """Set a buffer beyond the sysctl's limit, or up to it without the right to force it."""
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, forced, size_bytes)
+    except OSError as error:
+        if error.errno != errno.EPERM:
+            raise
+        sock.setsockopt(socket.SOL_SOCKET, plain, size_bytes)
+
+
+def attach_filter(sock: socket.socket, option: int, instructions: Iterable[Instruction]) -> None:
+    """Attach a program of classic BPF to a socket or to its reuseport group."""
+    program = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
+    buffer = ctypes.create_string_buffer(program, len(program))
+    value = struct.pack("HP", len(program) // 8, ctypes.addressof(buffer))
+    sock.setsockopt(socket.SOL_SOCKET, option, value)
+
+
+def refuse_all(sock: socket.socket) -> None:
+    """Drop every further datagram of a socket, by a filter; the kernel counts them."""
+    attach_filter(sock, SO_ATTACH_FILTER, [(BPF_RETURN, 0, 0, 0)])
+
+
+def inode(sock: socket.socket) -> int:
+    """Return the inode number by which /proc/net/udp lists the socket."""
+    return os.fstat(sock.fileno()).st_ino

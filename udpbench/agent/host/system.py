@@ -1,0 +1,497 @@
+"""The one seam between the agent and its host: files, programs, netlink, ethtool, affinity.
+
+Nothing here decides anything. Every failure leaves as OSError with the kernel's own text. The
+process must never change its network namespace, and netlink is used from the main thread alone:
+pyroute2 keeps one socket per thread, opened in that thread's namespace (docs/kernel.md, Netlink
+sockets and namespaces).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from udpbench.agent.host import bpf, rtstats
+
+SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h, Linux 5.14
+_NETDEV_CMD_QUEUE_GET = 10  # include/uapi/linux/netdev.h, Linux 6.8
+_NETDEV_CMD_NAPI_GET = 11
+_NETDEV_QUEUE_TYPE_RX = 0
+_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
+"""Looked through after PATH, which has no sbin for a user who came by SSH."""
+PROGRAM_TIMEOUT_S = 20.0
+CPU_LATENCY = "/dev/cpu_dma_latency"
+POLL_S = 0.01
+TIMEX_BYTES = 256
+"""More than a struct timex has on any architecture."""
+TIME_ERROR = 5  # include/uapi/linux/timex.h
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a program said, and the status it ended with."""
+
+    status: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class NapiInstance:
+    """One NAPI instance of an interface; ``pid`` is its kernel thread if it is threaded."""
+
+    id: int
+    irq: Optional[int]
+    pid: Optional[int]
+
+
+class Host:
+    """The host as its agent sees it; ``root`` is another folder in tests of file settings."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self.root = root
+        self._netlink: Any = None
+        self._latency: Optional[int] = None
+        self.drops: Any = None
+        """What counts the reasons of drops, while the setting ``explain`` is in force."""
+        self._dumps: Optional[dict[str, list[Any]]] = None
+        self._lent: tuple[int, ...] = ()
+
+    # --- files ---------------------------------------------------------------------------------
+
+    def path(self, path: str) -> Path:
+        """Return the path under the root of an absolute path of the host."""
+        return self.root / path.lstrip("/")
+
+    def exists(self, path: str) -> bool:
+        """Say whether a path is there."""
+        return self.path(path).exists()
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the sorted names in a folder; OSError if it is not one."""
+        return sorted(os.listdir(self.path(path)))  # noqa: PTH208 - names, in /sys by the hundred
+
+    def read_text(self, path: str) -> str:
+        """Return a file's text without the space around it; OSError if it cannot be read."""
+        return self.path(path).read_text(encoding="utf-8", errors="replace").strip()
+
+    def write_text(self, path: str, text: str) -> None:
+        """Write a file that exists already, in one write(2), as /proc and /sys want it."""
+        file = os.open(self.path(path), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        try:
+            os.write(file, text.encode())
+        finally:
+            os.close(file)
+
+    # --- identity and time ---------------------------------------------------------------------
+
+    def boot_id(self) -> str:
+        """Return the identity of this boot."""
+        return self.read_text("/proc/sys/kernel/random/boot_id")
+
+    def netns(self) -> int:
+        """Return the inode number of the network namespace; the kernel may use it again."""
+        return self.path("/proc/self/ns/net").stat().st_ino
+
+    def netns_cookie(self) -> Optional[int]:
+        """Return the namespace's number, never used twice in a boot; None before Linux 5.14."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                raw = probe.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8)
+            except OSError:
+                return None
+        return int.from_bytes(raw, sys.byteorder)
+
+    def clock_ns(self) -> int:
+        """Return CLOCK_MONOTONIC in nanoseconds, the agent's only clock."""
+        return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+    def wall_ns(self) -> int:
+        """Return CLOCK_REALTIME in nanoseconds."""
+        return time.clock_gettime_ns(time.CLOCK_REALTIME)
+
+    def is_wall_synchronised(self) -> bool:
+        """Say whether anything keeps CLOCK_REALTIME; adjtimex(2) with modes 0 only reads."""
+        state = int(
+            ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
+        )
+        if state < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "adjtimex")
+        return state != TIME_ERROR
+
+    def affinity(self, pid: int) -> list[int]:
+        """Return the CPUs that a thread may run on."""
+        return sorted(os.sched_getaffinity(pid))
+
+    def set_affinity(self, pid: int, cpus: Iterable[int]) -> None:
+        """Let a thread run on these CPUs alone."""
+        os.sched_setaffinity(pid, cpus)
+
+    # --- processes -----------------------------------------------------------------------------
+
+    def process_names(self) -> dict[int, str]:
+        """Return the number and name of every process that can be seen from here."""
+        names = {}
+        for text in self.listdir("/proc"):
+            if text.isdigit():
+                with suppress(OSError), self._process(int(text)) as process:  # it may have ended
+                    names[process.pid] = process.name()
+        return names
+
+    def parent(self, pid: int) -> int:
+        """Return the parent of a process; 0 if it has none that can be seen."""
+        with self._process(pid) as process:
+            return int(process.ppid())
+
+    def is_stopped(self, pid: int) -> bool:
+        """Say whether a signal or a debugger has stopped a process."""
+        with self._process(pid) as process:
+            return process.status() in ("stopped", "tracing-stop")
+
+    def environ(self, pid: int) -> dict[str, str]:
+        """Return the environment that a process was started with."""
+        with self._process(pid) as process:
+            return dict(process.environ())
+
+    @contextmanager
+    def _process(self, pid: int) -> Iterator[Any]:
+        """Yield psutil's view of a process; OSError ESRCH or EACCES if there is none to be seen."""
+        import psutil  # late: it takes 20 ms
+
+        psutil.PROCFS_PATH = str(self.path("/proc"))
+        try:
+            yield psutil.Process(pid)
+        except psutil.Error as error:
+            code = errno.EACCES if isinstance(error, psutil.AccessDenied) else errno.ESRCH
+            raise OSError(code, os.strerror(code), f"process {pid}") from error
+
+    def signal(self, pid: int, number: int) -> None:
+        """Send a signal to a process; OSError ESRCH if there is none."""
+        os.kill(pid, number)
+
+    def wait_for(self, what: str, condition: Callable[[], bool], deadline_s: float) -> None:
+        """Return once the condition is true; OSError ETIMEDOUT names what did not come true."""
+        end_ns = self.clock_ns() + int(deadline_s * 10**9)
+        while not condition():
+            if self.clock_ns() >= end_ns:
+                raise OSError(errno.ETIMEDOUT, f"{what} did not happen within {deadline_s:g} s")
+            time.sleep(POLL_S)
+
+    # --- programs ------------------------------------------------------------------------------
+
+    def program(self, name: str) -> Optional[Path]:
+        """Return the path of a program under the root; None if it is not installed."""
+        folders = [*os.environ.get("PATH", "").split(os.pathsep), *PROGRAM_FOLDERS]
+        for folder in folders:
+            path = self.path(f"{folder}/{name}")
+            if folder.startswith("/") and os.access(path, os.X_OK) and path.is_file():
+                return path
+        return None
+
+    def run(self, *command: str, stdin: str = "") -> Done:
+        """Run an installed program to its end and return what it said, in English.
+
+        OSError ENOPKG if it is not installed, ETIMEDOUT if it does not end. The kernel ends
+        one that was lent a file, too: this process may be killed meanwhile, and the file be waited
+        for. Others need no such timer, and start faster without.
+        """
+        path = self.program(command[0])
+        if path is None:
+            # Not ENOENT: that says that a setting's own thing is gone, and so restored.
+            raise OSError(errno.ENOPKG, f"{command[0]} is not installed")
+        try:
+            done = subprocess.run(
+                [str(path), *command[1:]],
+                input=stdin,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env={**os.environ, "LC_ALL": "C"},
+                timeout=PROGRAM_TIMEOUT_S,
+                check=False,
+                pass_fds=self._lent,
+                preexec_fn=_end_in_time if self._lent else None,
+            )
+        except subprocess.TimeoutExpired as error:
+            what = f"{command[0]} did not end within {PROGRAM_TIMEOUT_S:g} s"
+            raise OSError(errno.ETIMEDOUT, what) from error
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    @contextmanager
+    def lending(self, file: Optional[int]) -> Iterator[None]:
+        """Give programs an open file meanwhile: a lock on it ends no sooner than they do."""
+        self._lent = () if file is None else (file,)
+        try:
+            yield
+        finally:
+            self._lent = ()
+
+    # --- held by this process, and gone with it ------------------------------------------------
+
+    def hold_cpu_latency(self, latency_us: Optional[int]) -> None:
+        """Ask for CPUs that wake up within this time, for as long as this process lives; or not."""
+        if self._latency is not None:
+            os.close(self._latency)
+            self._latency = None
+        if latency_us is None:
+            return
+        file = os.open(self.path(CPU_LATENCY), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.write(file, struct.pack("=i", latency_us))
+        except BaseException:
+            os.close(file)
+            raise
+        self._latency = file
+
+    def held_cpu_latency(self) -> Optional[int]:
+        """Return the latency in force in µs while this process asks for one; else None."""
+        if self._latency is None:
+            return None
+        return int(struct.unpack("=i", os.pread(self._latency, 4, 0))[0])
+
+    def packet_socket(self, interface: str, protocol: int) -> socket.socket:
+        """Return a socket that sends and sees one protocol's frames without their header."""
+        link = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
+        link.bind((interface, protocol))
+        return link
+
+    # --- rtnetlink -----------------------------------------------------------------------------
+
+    @property
+    def netlink(self) -> Any:
+        """The pyroute2 IPRoute of this namespace, opened on first use (its import takes 0.2 s).
+
+        It raises NetlinkError, which is no OSError; ``rtnl`` translates.
+        """
+        if self._netlink is None:
+            from pyroute2 import IPRoute
+
+            # Without groups: nothing reads the multicast messages of a subscription.
+            self._netlink = IPRoute(ext_ack=True, strict_check=True, groups=0)
+        return self._netlink
+
+    def rtnl(self, noun: str, verb: str, **fields: Any) -> list[Any]:
+        """Call for example ``rtnl("link", "set", index=2, mtu=9000)`` and return its messages.
+
+        Raises OSError with the kernel's extended message if it gave one.
+        """
+        asked = f"{noun} {fields}" if verb == "dump" else ""
+        if self._dumps is not None and asked in self._dumps:
+            return self._dumps[asked]
+        with _kernel_errors():
+            messages = list(getattr(self.netlink, noun)(verb, **fields) or ())
+        if self._dumps is not None and asked:
+            self._dumps[asked] = messages
+        return messages
+
+    @contextmanager
+    def cached_dumps(self) -> Iterator[None]:
+        """Ask for each table of the kernel once while nothing is changed.
+
+        Looking at 20 addresses and 20 neighbours took 57 ms of CPU time before, and takes 20.
+        """
+        self._dumps = {}
+        try:
+            yield
+        finally:
+            self._dumps = None
+
+    def link(self, interface: str) -> Any:
+        """Return the RTM_NEWLINK message of an interface; OSError ENODEV if there is none."""
+        return self.rtnl("link", "get", ifname=interface)[0]
+
+    def link_statistics(self, interface: str) -> bytes:
+        """Return the attributes of an interface's RTM_NEWSTATS message, as the kernel sent them."""
+        return rtstats.request(self.index(interface))
+
+    def xdp_program(self, interface: str) -> Optional[int]:
+        """Return the id of the XDP program on an interface; None if there is none."""
+        attached = self.link(interface).get_attr("IFLA_XDP")
+        return (attached.get_attr("IFLA_XDP_PROG_ID") if attached is not None else None) or None
+
+    def tcx_programs(self, interface: str) -> Optional[int]:
+        """Return how many programs no qdisc counts; None if the agent may not ask."""
+        return bpf.tcx_programs(self.index(interface))
+
+    def index(self, interface: str) -> int:
+        """Return an interface's index; OSError ENODEV if there is none."""
+        try:
+            return socket.if_nametoindex(interface)
+        except OSError as error:
+            # glibc reports the ioctl's ENODEV without a text.
+            code = error.errno or errno.ENODEV
+            raise OSError(code, os.strerror(code), interface) from error
+
+    def name_of(self, index: int) -> Optional[str]:
+        """Return the name that an interface has now; None if it is no longer there."""
+        try:
+            return socket.if_indextoname(index)
+        except OSError:
+            return None
+
+    # --- ethtool -------------------------------------------------------------------------------
+
+    def features(self, interface: str) -> dict[str, bool]:
+        """Return an interface's offload features, by the kernel's names."""
+        with _ethtool(interface) as device:
+            listed = device.get_features()
+            return {name: bool(listed[name]) for name in listed.keys() if name}  # noqa: SIM118
+
+    def set_feature(self, interface: str, name: str, enabled: bool) -> None:
+        """Ask for one feature; the kernel may quietly keep it as it is, so read it back."""
+        with _ethtool(interface) as device:
+            listed = device.get_features()
+            if name not in listed:
+                raise OSError(errno.EINVAL, f"{interface} has no feature {name}")
+            listed[name] = enabled
+            device.set_features(listed)
+
+    def statistics(self, interface: str) -> dict[str, int]:
+        """Return the driver's own counters (ethtool -S); empty if it has none."""
+        with _ethtool(interface) as device:
+            if device.get_stringset_length(_ETH_SS_STATS) == 0:
+                return {}
+            return {name: int(value) for name, value in device.get_statistics()}
+
+    # --- NAPI (generic netlink family netdev, Linux 6.8) ----------------------------------------
+
+    def napis(self, interface: str) -> tuple[NapiInstance, ...]:
+        """Return the NAPI instances of an interface that is up, by id: in their queues' order.
+
+        Raises OSError if the kernel has no netdev family (before 6.8).
+        """
+        index = self.index(interface)
+        napis = [
+            NapiInstance(int(m.get_attr("ID")), m.get_attr("IRQ"), m.get_attr("PID"))
+            for m in _netdev_dump("napi", index)
+            if m.get_attr("IFINDEX") == index
+        ]
+        return tuple(sorted(napis, key=lambda napi: napi.id))
+
+    def queue_napis(self, interface: str) -> dict[int, NapiInstance]:
+        """Return RX queue → the NAPI instance that serves it.
+
+        A driver that does not link them (veth) has one instance per queue, in the queues' order.
+        """
+        index = self.index(interface)
+        napis = self.napis(interface)
+        by_id = {napi.id: napi for napi in napis}
+        linked = {
+            int(m.get_attr("ID")): by_id[m.get_attr("NAPI_ID")]
+            for m in _netdev_dump("queue", index)
+            if m.get_attr("IFINDEX") == index
+            and m.get_attr("TYPE") == _NETDEV_QUEUE_TYPE_RX
+            and m.get_attr("NAPI_ID") in by_id
+        }
+        return linked or dict(enumerate(napis))
+
+    def close(self) -> None:
+        """Close the netlink socket; the next use opens a new one."""
+        if self._netlink is not None:
+            self._netlink.close()
+            self._netlink = None
+
+
+def link_kind(message: Any) -> Optional[str]:
+    """Return veth, vlan, bridge ... of an RTM_NEWLINK message; None for a physical device."""
+    info = message.get_attr("IFLA_LINKINFO")
+    return info.get_attr("IFLA_INFO_KIND") if info is not None else None
+
+
+def own_address(message: Any) -> str:
+    """Return the near end of an RTM_NEWADDR message; IFA_ADDRESS may be the far one."""
+    return str(message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS"))
+
+
+def _end_in_time() -> None:
+    """Be sent SIGALRM after the timeout; execve(2) keeps the timer."""
+    signal.setitimer(signal.ITIMER_REAL, PROGRAM_TIMEOUT_S + 1)
+
+
+_ETH_SS_STATS = 1  # include/uapi/linux/ethtool.h
+
+
+@contextmanager
+def _kernel_errors(what: str = "") -> Iterator[None]:
+    """Turn pyroute2's own exceptions into the OSError that they stand for."""
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    try:
+        yield
+    except NetlinkError as error:
+        text = error.args[1] if len(error.args) > 1 else ""
+        raise OSError(error.code, text or os.strerror(error.code), what or None) from error
+
+
+@contextmanager
+def _ethtool(interface: str) -> Iterator[Any]:
+    """Open an interface for ethtool's ioctls; a new object each time, for it caches names."""
+    from pyroute2.ethtool.ioctl import IoctlEthtool, NoSuchDevice, NotSupportedError
+
+    device = IoctlEthtool(interface)
+    try:
+        yield device
+    except NoSuchDevice as error:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), interface) from error
+    except NotSupportedError as error:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), interface) from error
+    finally:
+        device.close()
+
+
+@cache
+def _netdev_messages() -> dict[str, tuple[int, Any]]:
+    """Return the two messages that pyroute2 lacks: name → (command, class).
+
+    Attributes as in include/uapi/linux/netdev.h: NETDEV_A_NAPI_*, NETDEV_A_QUEUE_*.
+    """
+    from pyroute2.netlink import genlmsg
+
+    class NapiMessage(genlmsg):  # type: ignore[misc]
+        nla_map = (
+            ("A_UNSPEC", "none"),
+            ("IFINDEX", "uint32"),
+            ("ID", "uint32"),
+            ("IRQ", "uint32"),
+            ("PID", "uint32"),
+        )
+
+    class QueueMessage(genlmsg):  # type: ignore[misc]
+        nla_map = (
+            ("A_UNSPEC", "none"),
+            ("ID", "uint32"),
+            ("IFINDEX", "uint32"),
+            ("TYPE", "uint32"),
+            ("NAPI_ID", "uint32"),
+        )
+
+    return {
+        "napi": (_NETDEV_CMD_NAPI_GET, NapiMessage),
+        "queue": (_NETDEV_CMD_QUEUE_GET, QueueMessage),
+    }
+
+
+def _netdev_dump(name: str, index: int) -> list[Any]:
+    from pyroute2 import GenericNetlinkSocket
+
+    command, message = _netdev_messages()[name]
+    with _kernel_errors("netdev"), GenericNetlinkSocket() as link:
+        link.bind("netdev", message)
+        request = message()
+        request["cmd"], request["version"] = command, 1
+        request["attrs"] = [("IFINDEX", index)]
+        return list(link.nlm_request(request, msg_type=link.prid, msg_flags=_DUMP))

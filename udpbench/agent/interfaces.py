@@ -1,0 +1,32 @@
+"""The interfaces of this host, for the user to choose from: read, and nothing changed."""
+
+from __future__ import annotations
+
+from udpbench.agent.host.control_path import ssh_connection
+from udpbench.agent.host.facts import addresses, driver, link
+from udpbench.agent.host.files import names, read
+from udpbench.agent.host.system import Host
+from udpbench.agent.settings.protected import protected
+from udpbench.protocol import Interface, Interfaces
+
+LOOPBACK = "lo"
+
+
+def interfaces(host: Host) -> Interfaces:
+    """Return every interface but the loopback one."""
+    carrying = protected(host)
+    listed = tuple(
+        Interface(
+            name=name,
+            driver=driver(host, name),
+            mac=read(host, f"/sys/class/net/{name}/address"),
+            link=link(host, name),
+            addresses=addresses(host, name),
+            protected=name in carrying,
+        )
+        for name in names(host, "/sys/class/net")
+        # Files such as bonding_masters lie there, too.
+        if name != LOOPBACK and host.exists(f"/sys/class/net/{name}/address")
+    )
+    connection = ssh_connection(host)
+    return Interfaces(listed, connection.split()[0] if connection else None)

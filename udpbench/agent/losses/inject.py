@@ -1,0 +1,274 @@
+"""Packets lost on purpose: the sockets that wait for them, and the calls that send them.
+
+Sends to addresses that were proven for the trial's own workers, and counts what it sent and what
+arrived nevertheless, as workers do. Packets are lost to a setting, or to a socket opened here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Optional
+
+from udpbench.agent.host.socket_options import (
+    IP_RECVERR,
+    SO_RCVBUFFORCE,
+    SO_SNDBUFFORCE,
+    SOL_UDP,
+    TRAP_PRIORITY,
+    UDP_GRO,
+    UDP_SEGMENT,
+    bind_to_device,
+    force_buffer,
+    inode,
+    refuse_all,
+)
+from udpbench.agent.host.system import Host
+from udpbench.agent.losses.ethernet import frame
+from udpbench.errors import AgentError, in_words
+from udpbench.model import MAX_PAYLOAD_BYTES, LossSpec, WorkerStats
+
+SINKS = (
+    "rx_backlog",
+    "udp_checksum",
+    "udp_filter",
+    "udp_rcvbuf",
+    "udp_memory",
+    "udp_purged",
+    "app_truncated",
+)
+"""Stages that need an open socket, or come after one."""
+RAW = {"rx_ip": "ip_header", "udp_checksum": "udp_checksum"}
+"""Stage → the flaw of its frames, which no UDP socket would send."""
+SO_PEEK_OFF = 42
+SIOCOUTQ = 0x5411
+BUFFER_BYTES = 4 * 2**20
+BURST = 32
+"""Messages from one wait for the kernel to the next: fewer than a veth's ring holds."""
+FILLING = 64
+"""Datagrams that certainly fill the smallest receive buffer the kernel allows (2304 B)."""
+BACKLOG_SEGMENTS = 64
+"""At most, in one message; the first goes to the backlog, all others find it full."""
+TAKEN_UP_S = 5.0
+GONE = (errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENODEV, errno.ENXIO)
+"""Errors of a call once the interface is down, has lost its routes, or is gone."""
+
+
+class LossInjector:
+    """The losses of one trial on one host."""
+
+    def __init__(self, host: Host, name: str) -> None:
+        self._host = host
+        self._name = name
+        self._sinks: dict[str, Sink] = {}
+        self._specs: dict[str, LossSpec] = {}
+
+    def prepare(self, specs: Sequence[LossSpec], role: str, interface: str) -> None:
+        """Open what waits for the packets; a sender fills what must be full before."""
+        self.close()
+        self._specs = {spec.stage: spec for spec in specs}
+        self._interface = interface
+        if role == "receiver":
+            for spec in specs:
+                if spec.stage in SINKS:
+                    self._sinks[spec.stage] = Sink(spec)
+        elif "udp_rcvbuf" in self._specs:
+            spec = self._specs["udp_rcvbuf"]
+            Source(self._host, spec, interface).send([1] * FILLING)
+
+    def send(self, stage: str) -> WorkerStats:
+        """Send a stage's packets, and return once none is in transit."""
+        spec = self._specs[stage]
+        source = Source(self._host, spec, self._interface)
+        counts = source.send(messages(spec))
+        return WorkerStats(f"{self._name}.loss_{stage}", "sender", None, counts)
+
+    def take(self) -> tuple[WorkerStats, ...]:
+        """Return what arrived nevertheless, and what was discarded with a closed socket."""
+        return tuple(
+            WorkerStats(
+                f"{self._name}.loss_{stage}",
+                "receiver",
+                None,
+                sink.take(),
+                socket_inodes=(sink.inode,),
+            )
+            for stage, sink in self._sinks.items()
+        )
+
+    def inodes(self) -> tuple[int, ...]:
+        """Return the inode numbers of the open sockets."""
+        return tuple(sink.inode for sink in self._sinks.values())
+
+    def close(self) -> None:
+        """Close every socket."""
+        for sink in self._sinks.values():
+            sink.close()
+        self._sinks, self._specs = {}, {}
+
+
+def messages(spec: LossSpec) -> list[int]:
+    """Return the number of packets of each message that is sent for a loss."""
+    if spec.stage == "rx_backlog":
+        each = min(BACKLOG_SEGMENTS, MAX_PAYLOAD_BYTES // max(spec.size_bytes, 1)) - 1
+        sizes = [each] * (spec.packets // each)
+        rest = spec.packets % each
+        return [size + 1 for size in sizes + ([rest] if rest else [])]
+    whole, rest = divmod(spec.packets, spec.segments)
+    return [spec.segments] * whole + ([rest] if rest else [])
+
+
+class Source:
+    """Sends the packets of one loss."""
+
+    def __init__(self, host: Host, spec: LossSpec, interface: str) -> None:
+        self._host = host
+        self._spec = spec
+        self._interface = interface
+
+    def send(self, sizes: Sequence[int]) -> dict[str, int]:
+        """Send messages of so many packets each; AgentError if the kernel does not take them."""
+        counts = dict.fromkeys(("attempted_packets", "sent_packets", "sent_messages"), 0)
+        counts.update(send_calls=0, eperm=0)
+        try:
+            sock = self._open()
+        except OSError as error:
+            what = f"losses.{self._spec.stage}: no socket on {self._interface}: {error.strerror}"
+            raise AgentError(
+                f"{what}; see whether it is still there and has its address"
+            ) from error
+        with sock:
+            for number, size in enumerate(sizes, start=1):
+                self._send_message(sock, size, counts)
+                if number % BURST == 0 or number == len(sizes):
+                    self._await_taken_up(sock)
+        return counts
+
+    def _send_message(self, sock: socket.socket, size: int, counts: dict[str, int]) -> None:
+        counts["attempted_packets"] += size
+        counts["send_calls"] += 1
+        try:
+            self._call(sock, size)
+        except PermissionError:
+            counts["eperm"] += size
+        except OSError as error:
+            if error.errno not in GONE:
+                what = f"losses.{self._spec.stage}: cannot be sent: {in_words(error)}"
+                raise AgentError(what) from error
+            counts["other_errors"] = counts.get("other_errors", 0) + size
+            counts["last_errno"] = error.errno
+        else:
+            counts["sent_packets"] += size
+            counts["sent_messages"] += 1
+
+    def _call(self, sock: socket.socket, size: int) -> None:
+        spec = self._spec
+        if spec.stage in RAW:
+            sock.send(frame(spec, RAW[spec.stage]))  # type: ignore[arg-type]
+            return
+        payload = bytes(spec.size_bytes * size)
+        segment = [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", spec.size_bytes))] if size > 1 else []
+        # Not connected: an ICMP answer from a closed port would be the next call's error.
+        sock.sendmsg([payload], segment, 0, (spec.destination, spec.port))
+
+    def _open(self) -> socket.socket:
+        spec = self._spec
+        if spec.stage in RAW:
+            sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+            sock.bind((self._interface, 0))
+            return sock
+        sock = udp_socket(spec)
+        bind_to_device(sock, self._interface)
+        force_buffer(sock, SO_SNDBUFFORCE, socket.SO_SNDBUF, BUFFER_BYTES)
+        if spec.family == 4:
+            sock.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 0)
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 1)
+        if spec.stage == "tx_qdisc":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, TRAP_PRIORITY)
+        sock.bind((spec.source, spec.port))
+        return sock
+
+    def _await_taken_up(self, sock: socket.socket) -> None:
+        """Wait until the kernel has let go of every packet: dropped it, or queued it for a reader.
+
+        Until then it is charged to the socket that sent it.
+        """
+
+        def taken_up() -> bool:
+            waiting = ctypes.c_int(0)
+            fcntl.ioctl(sock, SIOCOUTQ, waiting)
+            return waiting.value == 0
+
+        what = f"that the packets of losses.{self._spec.stage} were taken up"
+        self._host.wait_for(what, taken_up, TAKEN_UP_S)
+
+
+class Sink:
+    """The socket at which a loss's packets are dropped, or that reads those which are not."""
+
+    def __init__(self, spec: LossSpec) -> None:
+        self._spec = spec
+        self.sock: Optional[socket.socket] = udp_socket(spec)
+        sock = self.sock
+        sock.setblocking(False)
+        self.inode = inode(sock)
+        small = spec.stage == "udp_rcvbuf"
+        force_buffer(sock, SO_RCVBUFFORCE, socket.SO_RCVBUF, 1 if small else BUFFER_BYTES)
+        if spec.gro and spec.stage in ("udp_filter", "udp_rcvbuf", "udp_memory"):
+            sock.setsockopt(SOL_UDP, UDP_GRO, 1)
+        if spec.stage == "udp_filter":
+            refuse_all(sock)
+        sock.bind(("" if spec.family == 4 else "::", spec.port))
+
+    def take(self) -> dict[str, int]:
+        """Read what waits, or discard it, and return what happened to it."""
+        sock, stage = self.sock, self._spec.stage
+        if sock is None or stage == "udp_rcvbuf":
+            return {}  # it was filled before anything was counted
+        if stage == "udp_purged":
+            purged = queued(sock)
+            self.close()
+            return {"purged_packets": purged}
+        truncated = list(_read(sock, 1 if stage == "app_truncated" else self._spec.size_bytes))
+        cut = sum(truncated)
+        read = {"read_packets": len(truncated), "read_messages": len(truncated)}
+        return {**read, "truncated_packets": cut, "received_packets": len(truncated) - cut}
+
+    def close(self) -> None:
+        """Close the socket, and discard what waits in it."""
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
+
+
+def udp_socket(spec: LossSpec) -> socket.socket:
+    """Return a UDP socket of the spec's family."""
+    family = socket.AF_INET if spec.family == 4 else socket.AF_INET6
+    return socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+
+
+def queued(sock: socket.socket) -> int:
+    """Return how many datagrams wait in a socket, without reading any: by peeking at each.
+
+    With SO_PEEK_OFF every peek begins where the one before ended (net/core/datagram.c).
+    """
+    sock.setsockopt(socket.SOL_SOCKET, SO_PEEK_OFF, 0)
+    return sum(1 for _ in _read(sock, 2**16, socket.MSG_PEEK))
+
+
+def _read(sock: socket.socket, room_bytes: int, flags: int = 0) -> Iterator[bool]:
+    """Read until nothing waits, and yield for each datagram whether it was truncated."""
+    while True:
+        try:
+            _, _, flags_read, _ = sock.recvmsg(room_bytes, 0, flags)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno == errno.ECONNREFUSED:
+                continue
+            raise
+        yield bool(flags_read & socket.MSG_TRUNC)

@@ -1,0 +1,86 @@
+"""The proof that packets leave by the intended interface; nothing is sent or changed here."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from typing import Any, Optional
+
+from udpbench.agent.host.system import Host
+from udpbench.errors import SafetyError
+from udpbench.model import WorkerSpec
+
+ROUTE_TYPES = {
+    1: "unicast",
+    2: "local",
+    3: "broadcast",
+    4: "anycast",
+    5: "multicast",
+    6: "blackhole",
+    7: "unreachable",
+    8: "prohibit",
+}
+"""RTN_* of include/uapi/linux/rtnetlink.h."""
+
+
+def prove(
+    host: Host,
+    interface: str,
+    workers: Iterable[WorkerSpec],
+    routed: Optional[Sequence[str]] = None,
+) -> None:
+    """Prove that every flow's route is unicast and leaves by ``interface``.
+
+    ``routed`` are the networks that may lie behind a gateway; None: any may.
+
+    The lookup has the flow's own source address, so that policy routing counts and an address that
+    is not the host's is found. Raises SafetyError with everything wrong at once.
+    """
+    pairs = {(flow.source, flow.destination) for spec in workers for flow in spec.flows}
+    wrong = [
+        f"{source} → {destination}: {reason}"
+        for source, destination in sorted(pairs)
+        for reason in _objections(host, interface, source, destination, routed)
+    ]
+    if wrong:
+        raise SafetyError(
+            "nothing was sent, because packets might leave the lab: "
+            + "; ".join(wrong)
+            + f"; every route must be unicast by {interface}: see `ip route get`"
+        )
+
+
+def _objections(
+    host: Host, interface: str, source: str, destination: str, routed: Optional[Sequence[str]]
+) -> list[str]:
+    if ipaddress.ip_address(destination).is_multicast:
+        return ["a multicast address"]
+    try:
+        index = host.index(interface)
+        route = host.rtnl("route", "get", dst=destination, src=source)[0]
+    except OSError as error:
+        return [f"no route ({error.strerror})"]
+    objections = []
+    route_type = ROUTE_TYPES.get(route["type"], f"type {route['type']}")
+    if route_type != "unicast":
+        objections.append(f"a {route_type} address")
+    leaves_by = route.get_attr("RTA_OIF")
+    if leaves_by != index:
+        objections.append(f"it leaves by interface {leaves_by}, not by {interface} ({index})")
+    if routed is not None and _gateway(route) and not _within(destination, routed):
+        objections.append(
+            f"by gateway {_gateway(route)}, which a host that names its own addresses may not ask "
+            "for; write the receiver's addresses, or the network in the sender's `routes`"
+        )
+    return objections
+
+
+def _gateway(route: Any) -> Optional[str]:
+    """Return the next hop, of either family: IPv4 may use one of IPv6 (RTA_VIA)."""
+    via = route.get_attr("RTA_VIA")
+    return route.get_attr("RTA_GATEWAY") or (via["addr"] if via else None)
+
+
+def _within(destination: str, networks: Sequence[str]) -> bool:
+    address = ipaddress.ip_address(destination)
+    return any(address in ipaddress.ip_network(network) for network in networks)

@@ -1,0 +1,269 @@
+"""Kinds of who is who on a link: ``address``, ``unclaimed``, ``neighbour``."""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import struct
+from collections.abc import Collection, Mapping
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv6Address,
+    IPv6Interface,
+    ip_address,
+    ip_interface,
+)
+from typing import Any, Callable, Optional, Union
+
+from udpbench.agent.host.system import Host, own_address
+from udpbench.agent.settings import link_flap
+from udpbench.agent.settings.kind import Command, Kind
+
+# Without duplicate address detection an IPv6 address can be used at once, not a second later.
+IFA_F_NODAD = 2  # include/uapi/linux/if_addr.h
+
+
+def _restore_addresses(host: Host, index: int, had: list[link_flap.Request]) -> None:
+    """Make again what went with a first IPv4 address: later ones of its network, and routes.
+
+    Those were added by another process meanwhile. A route that led by our own address alone leads
+    nowhere any more, and stays away.
+    """
+    have = link_flap.attached(host, index)
+    for request in had:
+        try:
+            link_flap.restore_missing(host, [request], have)
+        except OSError as error:
+            if request[0] != "route" or error.errno not in (errno.ENETUNREACH, errno.EINVAL):
+                raise
+
+
+def _split_address(host: Host, target: str) -> tuple[int, Union[IPv4Interface, IPv6Interface]]:
+    interface, _, address = target.partition("/")
+    return host.index(interface), ip_interface(address)
+
+
+class Address(Kind):
+    """One IP address on an interface, ``send0/10.0.0.1/24``; true, or null."""
+
+    diverts = True
+    instead: Mapping[int, str] = {errno.EADDRINUSE: "choose an unused address"}
+
+    def read(self, host: Host, target: str) -> Optional[bool]:
+        """Return true if the interface has the address with this very prefix length."""
+        index, wanted = _split_address(host, target)
+        family = socket.AF_INET if wanted.version == 4 else socket.AF_INET6
+        for message in host.rtnl("addr", "dump", index=index, family=family):
+            if ip_interface(f"{own_address(message)}/{message['prefixlen']}") == wanted:
+                return True
+        return None
+
+    def write(self, host: Host, target: str, value: Optional[bool]) -> None:
+        """Add the address or take it away."""
+        index, wanted = _split_address(host, target)
+        fields: dict[str, Any] = {"address": str(wanted.ip), "prefixlen": wanted.network.prefixlen}
+        if value and wanted.version == 6:
+            fields["flags"] = IFA_F_NODAD
+        if value or wanted.version == 6:
+            host.rtnl("addr", "add" if value else "del", index=index, **fields)
+            return
+        had = link_flap.attached(host, index)
+        host.rtnl("addr", "del", index=index, **fields)
+        _restore_addresses(
+            host, index, [one for one in had if dict(one[1]).get("local") != str(wanted.ip)]
+        )
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that sets it."""
+        interface, _, address = target.partition("/")
+        return ["ip", "address", "add" if value else "del", address, "dev", interface]
+
+
+# Packets that ask a link who uses an address, and what the answers claim; pure.
+#
+# Neither claims the address for who asks: an ARP probe comes from 0.0.0.0 (RFC 5227), a neighbour
+# solicitation of duplicate address detection from :: (RFC 4862). Both are without their link
+# header, and take the address as its bytes.
+
+BROADCAST = b"\xff" * 6
+_ARP = struct.Struct("!HHBBH6s4s6s4s")
+_IPV4_OVER_ETHERNET = (1, 0x0800, 6, 4)
+
+
+def arp_probe(mac: bytes, address: bytes) -> tuple[bytes, bytes]:
+    """Return the MAC to send to, and an ARP request."""
+    asked = _ARP.pack(*_IPV4_OVER_ETHERNET, 1, mac, bytes(4), bytes(6), address)
+    return BROADCAST, asked
+
+
+def arp_claim(packet: bytes) -> Optional[tuple[IPv4Address, str]]:
+    """Return the address and MAC that an ARP packet claims; None if it claims none."""
+    if len(packet) < _ARP.size:
+        return None
+    *kind, _, mac, sender, _, _ = _ARP.unpack_from(packet)
+    if tuple(kind) != _IPV4_OVER_ETHERNET or sender == bytes(4):
+        return None
+    return IPv4Address(sender), mac.hex(":")
+
+
+_IPV6 = struct.Struct("!IHBB16s16s")
+_ND = struct.Struct("!BBHI16s")
+_VERSION_6 = 6 << 28
+_ICMPV6 = 58
+_HOP_LIMIT = 255  # RFC 4861, 7.1: anything less may have come through a router
+_SOLICITATION, _ADVERTISEMENT = 135, 136
+_TARGET_MAC = b"\2\1"  # option 2 of one unit of 8 bytes
+_SOLICITED_NODE = IPv6Address("ff02::1:ff00:0").packed[:13]
+
+
+def nd_probe(_mac: bytes, address: bytes) -> tuple[bytes, bytes]:
+    """Return the MAC to send to, and a neighbour solicitation."""
+    group = _SOLICITED_NODE + address[13:]
+    asked = _ND.pack(_SOLICITATION, 0, 0, 0, address)
+    head = _IPV6.pack(_VERSION_6, len(asked), _ICMPV6, _HOP_LIMIT, bytes(16), group)
+    checksum = _checksum(head[8:] + struct.pack("!II", len(asked), _ICMPV6) + asked)
+    asked = _ND.pack(_SOLICITATION, 0, checksum, 0, address)
+    return b"\x33\x33" + group[12:], head + asked
+
+
+def nd_claim(packet: bytes) -> Optional[tuple[IPv6Address, str]]:
+    """Return the address and MAC that a neighbour advertisement claims; None for all else."""
+    begin = _IPV6.size + _ND.size
+    if len(packet) < begin:
+        return None
+    _, _, protocol, hops, _, _ = _IPV6.unpack_from(packet)
+    kind, code, _, _, target = _ND.unpack_from(packet, _IPV6.size)
+    if (protocol, hops, kind, code) != (_ICMPV6, _HOP_LIMIT, _ADVERTISEMENT, 0):
+        return None
+    option = packet[begin : begin + 8]
+    if len(option) < 8 or option[:2] != _TARGET_MAC:
+        return None  # RFC 4861, 4.4: an answer to a solicitation by multicast has it
+    return IPv6Address(target), option[2:].hex(":")
+
+
+def _checksum(data: bytes) -> int:
+    """Return the Internet checksum of an even number of bytes (RFC 1071)."""
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total > 0xFFFF:
+        total = (total & 0xFFFF) + (total >> 16)
+    return 0xFFFF - total
+
+
+IpAddress = Union[IPv4Address, IPv6Address]
+Claim = Callable[[bytes], Optional[tuple[IpAddress, str]]]
+PROBES = 2
+WAIT_S = 0.2
+"""For answers to one round of probes; a switched link answers within a millisecond."""
+ETH_P_ARP, ETH_P_IPV6 = 0x0806, 0x86DD
+
+
+def _own(host: Host, interface: str) -> set[IpAddress]:
+    index = host.index(interface)
+    messages = host.rtnl("addr", "dump", index=index)
+    return {ip_address(own_address(message)) for message in messages}
+
+
+def _listen(
+    host: Host, link: socket.socket, claim: Claim, asked: Collection[IpAddress]
+) -> dict[str, str]:
+    claims = {}
+    end_ns = host.clock_ns() + int(WAIT_S * 10**9)
+    while (left_ns := end_ns - host.clock_ns()) > 0:
+        if select.select([link], [], [], left_ns / 10**9)[0]:
+            claimed = claim(link.recv(128))
+            if claimed is not None and claimed[0] in asked:
+                claims[str(claimed[0])] = claimed[1]
+    return claims
+
+
+class Unclaimed(Kind):
+    """That no host on the link uses these addresses; always {}.
+
+    Target: ``receive0/10.0.0.1,fd00::1``; read as {address: MAC of who answered}. Nothing is ever
+    changed: writing is refused, so an address in use on the link ends the run before it is taken.
+    The interface must be up. IPv4 is asked by ARP, IPv6 by neighbour discovery.
+    """
+
+    stays = False
+    instead: Mapping[int, str] = {errno.EADDRINUSE: "choose unused addresses, or `existing`"}
+
+    def read(self, host: Host, target: str) -> dict[str, str]:
+        """Return who claims which address."""
+        interface, _, listed = target.partition("/")
+        asked = {ip_address(text) for text in listed.split(",")} - _own(host, interface)
+        claims: dict[str, str] = {}
+        for protocol, version, probe, claim in (
+            (ETH_P_ARP, 4, arp_probe, arp_claim),
+            (ETH_P_IPV6, 6, nd_probe, nd_claim),
+        ):
+            mine = sorted(one for one in asked if one.version == version)
+            if not mine:
+                continue
+            with host.packet_socket(interface, protocol) as link:
+                mac = link.getsockname()[4]
+                for _ in range(PROBES):
+                    for address in mine:
+                        to, packet = probe(mac, address.packed)
+                        link.sendto(packet, (interface, protocol, 0, 0, to))
+                    claims.update(_listen(host, link, claim, mine))
+        return claims
+
+    def write(self, host: Host, target: str, value: dict[str, str]) -> None:
+        """Refuse: an address in use is not ours to take."""
+        self.check(host, target, value, self.read(host, target))
+
+    def check(self, _host: Host, _target: str, _value: dict[str, str], now: dict[str, str]) -> None:
+        """Refuse, naming who claims what."""
+        claims = ", ".join(f"{ip} by {mac}" for ip, mac in now.items())
+        raise OSError(errno.EADDRINUSE, f"in use on the link: {claims or 'an address'}")
+
+
+NUD_PERMANENT = 0x80  # include/uapi/linux/neighbour.h
+
+
+class Neighbour(Kind):
+    """A permanent neighbour entry, ``send0/10.0.0.1``; its MAC address, or null.
+
+    An entry that the kernel learnt by itself counts as not there: it comes back by itself, too.
+    """
+
+    diverts = True
+
+    def read(self, host: Host, target: str) -> Optional[str]:
+        """Return the MAC address of the permanent entry."""
+        interface, _, address = target.partition("/")
+        try:
+            (entry,) = host.rtnl("neigh", "get", ifindex=host.index(interface), dst=address)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+        return entry.get_attr("NDA_LLADDR") if entry["state"] & NUD_PERMANENT else None
+
+    def write(self, host: Host, target: str, value: Optional[str]) -> None:
+        """Set the entry, whatever was learnt before, or take it away."""
+        interface, _, address = target.partition("/")
+        entry = {"ifindex": host.index(interface), "dst": address}
+        if value is None:
+            host.rtnl("neigh", "del", **entry)
+        else:
+            host.rtnl("neigh", "replace", lladdr=value, state="permanent", **entry)
+
+    def same(self, wanted: Any, got: Any) -> bool:
+        """Compare MAC addresses in either case."""
+        return bool((wanted and wanted.lower()) == (got and got.lower()))
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that sets it."""
+        interface, _, address = target.partition("/")
+        change = ["del", address] if value is None else ["replace", address, "lladdr", value]
+        return ["ip", "neighbour", *change, "dev", interface]
+
+
+KINDS: Mapping[str, Kind] = {
+    "address": Address(),
+    "unclaimed": Unclaimed(),
+    "neighbour": Neighbour(),
+}

@@ -1,0 +1,354 @@
+"""Kinds that ethtool sets: ``rings``, ``pause``, ``coalesce``, ``feature``, ``channels``."""
+
+from __future__ import annotations
+
+import errno
+import shlex
+from collections.abc import Mapping
+from typing import Any, Optional, Union
+
+from udpbench.agent.host import ethtool
+from udpbench.agent.host.interrupts import affinity_files
+from udpbench.agent.host.system import Host
+from udpbench.agent.settings.kind import Command, Kind, echo
+from udpbench.agent.settings.queue_polling import NapiCpus
+from udpbench.agent.settings.steering import Indirection, words_for
+
+
+class Parameters(Kind):
+    """Numbers by name that one option of ethtool sets, in part."""
+
+    option = ""
+    switches: tuple[str, ...] = ()
+    """Those that are on or off, 1 or 0 in a value."""
+
+    def steps(self, value: dict[str, int]) -> list[dict[str, int]]:
+        """Return what each command asks for."""
+        return [value] if value else []
+
+    def write(self, host: Host, target: str, value: dict[str, int]) -> None:
+        """Ask for what is named and differs; the link may flap."""
+        for step in self.steps(ethtool.differing(value, self.read(host, target))):
+            ethtool.change(host, self.option, target, ethtool.words_of(step, self.switches))
+
+    def same(self, wanted: dict[str, int], got: dict[str, int]) -> bool:
+        """Compare as far as something was asked for; true and 1 are one."""
+        return all(got.get(key) == int(value) for key, value in wanted.items())
+
+    def by_hand(self, target: str, value: dict[str, int]) -> Command:
+        """Return the commands that set it."""
+        return "; ".join(
+            shlex.join(["ethtool", self.option, target, *ethtool.words_of(step, self.switches)])
+            for step in self.steps(value)
+        )
+
+
+class RingSizes(Parameters):
+    """Descriptors per ring of an interface, {rx, tx, rx-mini, rx-jumbo}.
+
+    A driver may round up, as to a power of two or a multiple of eight.
+    """
+
+    option = "-G"
+    disruptive = flaps = True
+    instead: Mapping[int, str] = {
+        errno.EOPNOTSUPP: "the device has fixed rings; see ethtool -g",
+        0: "the driver has other sizes; see ethtool -g",
+    }
+
+    def read(self, host: Host, target: str) -> dict[str, int]:
+        """Return the descriptors of every ring that the device has."""
+        return ethtool.parse_current(ethtool.show(host, "-g", target), ethtool.RING_KEYS)
+
+    def rounded(self, wanted: dict[str, int], got: Any) -> bool:
+        """Say whether the driver rounded up, by less than a factor of two."""
+        return all(value <= got.get(key, -1) < 2 * value for key, value in wanted.items())
+
+
+class FlowControl(Parameters):
+    """Ethernet flow control of an interface, {autoneg, rx, tx}, each 0 or 1."""
+
+    option = "-A"
+    switches = tuple(ethtool.PAUSE_KEYS.values())
+    disruptive = flaps = True
+    instead: Mapping[int, str] = {errno.EOPNOTSUPP: "the device has no flow control; leave it out"}
+
+    def read(self, host: Host, target: str) -> dict[str, int]:
+        """Return what is set, not what was negotiated with the other end."""
+        return ethtool.parse_pause(ethtool.show(host, "-a", target))
+
+
+TIMER_USECS = 8
+"""Coarsest timer that is taken for rounding: sfc counts in about 6 µs, i40e in 2."""
+
+
+def _close(key: str, wanted: int, got: object) -> bool:
+    if not isinstance(got, int) or "usecs" not in key:
+        return got == wanted
+    return bool(wanted) == bool(got) and abs(got - wanted) <= TIMER_USECS
+
+
+class Coalesce(Parameters):
+    """When an interface interrupts, {rx-usecs, rx-frames, adaptive-rx, ...}.
+
+    Names and units are those of ethtool -C (µs, packets); adaptive-rx and adaptive-tx are 0 or 1. A
+    driver may round times to what its timer counts in.
+    """
+
+    option = "-C"
+    switches = ("adaptive-rx", "adaptive-tx")
+    instead: Mapping[int, str] = {
+        errno.EOPNOTSUPP: "use napi: {defer-hard-irqs, gro-flush-timeout}",
+        0: "the driver has other values; see ethtool -c",
+    }
+
+    def read(self, host: Host, target: str) -> dict[str, int]:
+        """Return every parameter that the driver has."""
+        return ethtool.parse_coalesce(ethtool.show(host, "-c", target))
+
+    def steps(self, value: dict[str, int]) -> list[dict[str, int]]:
+        """Return adaptive ones that go off with the numbers, and then those that go on.
+
+        i40e, ice, iavf and idpf refuse (EINVAL) another number while adaptive is on, or goes on.
+        """
+        first = {key: value[key] for key in self.switches if value.get(key) == 0}
+        first.update((key, number) for key, number in value.items() if key not in self.switches)
+        last = {key: value[key] for key in self.switches if value.get(key)}
+        return [step for step in (first, last) if step]
+
+    def same(self, wanted: dict[str, int], got: dict[str, int]) -> bool:
+        """Compare as far as something was asked for; what adapts by itself has no value."""
+        adapting = {
+            f"{way}-{unit}"
+            for way in ("rx", "tx")
+            for unit in ("usecs", "frames")
+            if wanted.get(f"adaptive-{way}") and got.get(f"adaptive-{way}")
+        }
+        return all(got.get(key) == value for key, value in wanted.items() if key not in adapting)
+
+    def rounded(self, wanted: dict[str, int], got: dict[str, int]) -> bool:
+        """Say whether only times differ, each by the timer's grain; 0 is never rounded."""
+        return all(_close(key, value, got.get(key)) for key, value in wanted.items())
+
+    def by_hand(self, target: str, value: dict[str, int]) -> Command:
+        """Return the numbers while nothing adapts, whatever does now, and then what shall adapt."""
+        adapting = {key: 1 for key in self.switches if value.get(key)}
+        still = super().by_hand(target, {**value, **dict.fromkeys(adapting, 0)})
+        return f"{still}; {super().by_hand(target, adapting)}" if adapting else still
+
+
+NTUPLE = "rx-ntuple-filter"
+
+
+class Feature(Kind):
+    """An offload feature of an interface, ``send0/rx-gro``; the kernel's names.
+
+    A fixed feature is refused, or quietly kept as it is: only reading back tells.
+    """
+
+    disruptive = flaps = True
+    instead: Mapping[int, str] = {
+        errno.EOPNOTSUPP: "the driver fixes it ([fixed] in ethtool -k); leave it out",
+        errno.EEXIST: "delete them (ethtool -N ... delete), or leave it out",
+    }
+
+    def read(self, host: Host, target: str) -> bool:
+        """Say whether the feature is active."""
+        interface, _, name = target.partition("/")
+        features = host.features(interface)
+        if name not in features:
+            raise OSError(errno.EINVAL, f"{interface} has no feature {name}")
+        return features[name]
+
+    def write(self, host: Host, target: str, value: bool) -> None:
+        """Ask for the feature to be on or off."""
+        interface, _, name = target.partition("/")
+        host.set_feature(interface, name, value)
+
+    def check(self, host: Host, target: str, value: bool, now: bool) -> None:
+        """Refuse to switch steering off under rules: drivers forget them (i40e, ice, bnxt)."""
+        del now
+        interface, _, name = target.partition("/")
+        if name != NTUPLE or value:
+            return
+        try:
+            rules = ethtool.parse_ntuple(ethtool.show(host, "-n", interface))
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:  # it has no rules to list
+                return
+            raise
+        if rules:
+            listed = ", ".join(str(rule.location) for rule in rules)
+            raise OSError(errno.EEXIST, f"{interface} would forget its steering rules: {listed}")
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that sets it."""
+        interface, _, name = target.partition("/")
+        return ["ethtool", "-K", interface, name, "on" if value else "off"]
+
+
+QUEUE_FILES = {"rx": ("rps_cpus", "rps_flow_cnt"), "tx": ("xps_cpus",)}
+MANAGED = (errno.EIO, errno.EPERM)
+"""Of an interrupt whose CPUs are the kernel's own choice: no -L has moved it either."""
+RESTLESS = ("interrupts", "napi_cpus")
+Counts = Union[int, dict[str, Any]]
+
+
+def _queues(host: Host, interface: str) -> dict[str, str]:
+    texts = {}
+    folder = f"/sys/class/net/{interface}/queues"
+    for queue in host.listdir(folder):
+        for name in QUEUE_FILES.get(queue[:2], ()):
+            try:
+                texts[f"{queue}/{name}"] = host.read_text(f"{folder}/{queue}/{name}")
+            except OSError:  # a device with one TX queue has no XPS to read
+                continue
+    return texts
+
+
+def _indirection(host: Host, interface: str) -> Any:
+    try:
+        return Indirection().read(host, interface)
+    except OSError:  # no RSS, nothing to keep
+        return None
+
+
+def _interrupts(host: Host, interface: str) -> dict[str, str]:
+    """Return interrupt's name → its CPUs; its number may change with the channels."""
+    cpus = {}
+    for name, path in affinity_files(host, interface).items():
+        try:
+            cpus[name] = host.read_text(path)
+        except OSError:  # it went in between
+            continue
+    return cpus
+
+
+def _napi_cpus(host: Host, interface: str) -> Optional[list[list[int]]]:
+    try:
+        return NapiCpus().read(host, interface)
+    except OSError:  # none, or a kernel that does not tell
+        return None
+
+
+def _pin(host: Host, interface: str, interrupts: dict[str, str]) -> None:
+    """Give interrupts their CPUs back, as far as they are there and the kernel lets us."""
+    there = _interrupts(host, interface)
+    for name, path in affinity_files(host, interface).items():
+        if name in interrupts and interrupts[name] != there.get(name):
+            try:
+                host.write_text(path, interrupts[name])
+            except OSError as error:
+                if error.errno not in MANAGED:
+                    raise
+
+
+def _put_back(host: Host, interface: str, table: Any, queues: dict[str, str]) -> None:
+    if table is not None and not Indirection().same(table, Indirection().read(host, interface)):
+        Indirection().write(host, interface, table)
+    there = _queues(host, interface)
+    for name, text in queues.items():
+        if name in there and there[name] != text:
+            host.write_text(f"/sys/class/net/{interface}/queues/{name}", text)
+
+
+def counts_of(value: Counts, now: dict[str, Any]) -> dict[str, int]:
+    """Return the counts that a value means on a device that now has these."""
+    if isinstance(value, int):
+        combined = now.get("combined") or "rx" not in now
+        return {"combined": value} if combined else {"rx": value, "tx": value}
+    return _counts(value)
+
+
+def _counts(value: dict[str, Any]) -> dict[str, int]:
+    return {key: value[key] for key in ethtool.CHANNEL_KEYS if key in value}
+
+
+def _same_part(key: str, wanted: Any, got: Any) -> bool:
+    if key == "interrupts":
+        return all(got.get(name, cpus) == cpus for name, cpus in wanted.items())
+    if key == "napi_cpus":
+        return wanted is None or got is None or NapiCpus().same(wanted, got)
+    return bool(wanted == got)
+
+
+class Channels(Kind):
+    """Queues of an interface; a number, or {combined} or {rx, tx}.
+
+    A number is that of combined queues, or of RX and TX each if the device has them apart.
+    Changing it makes the driver forget CPUs of queues, of interrupts and of NAPI threads, and the
+    indirection table, so all of them are part of what is read, and of what is put back.
+    """
+
+    disruptive = flaps = True
+    instead: Mapping[int, str] = {
+        errno.EOPNOTSUPP: "the device has a fixed number of queues; use rps"
+    }
+
+    def read(self, host: Host, target: str) -> dict[str, Any]:
+        """Return the counts, and by further keys what depends on them."""
+        counts = ethtool.parse_current(ethtool.show(host, "-l", target), ethtool.CHANNEL_KEYS)
+        return {
+            **counts,
+            "queues": _queues(host, target),
+            "indirection": _indirection(host, target),
+            "interrupts": _interrupts(host, target),
+            "napi_cpus": _napi_cpus(host, target),
+        }
+
+    def write(self, host: Host, target: str, value: Counts) -> None:
+        """Ask for the counts; a value that was read is put back with all that depends on it."""
+        now = self.read(host, target)
+        wanted = counts_of(value, now)
+        missing = ethtool.differing(wanted, _counts(now))
+        if missing and now["indirection"] is not None:
+            # A driver refuses fewer queues while the table leads to those that would go.
+            Indirection().write(host, target, "default")
+        if missing:
+            ethtool.change(host, "-L", target, ethtool.words_of(missing))
+        before = value if isinstance(value, dict) else {}
+        kept = {key: {**now[key], **before.get(key, {})} for key in ("queues", "interrupts")}
+        _put_back(host, target, before.get("indirection"), kept["queues"])
+        _pin(host, target, kept["interrupts"])
+        threads, there = before.get("napi_cpus") or now["napi_cpus"], _napi_cpus(host, target)
+        if threads and there and threads[: len(there)] != there[: len(threads)]:
+            NapiCpus().write(host, target, threads[: len(there)])
+
+    def same(self, wanted: Counts, got: dict[str, Any]) -> bool:
+        """Compare as far as something was asked for, and of what depends on it what is there."""
+        if isinstance(wanted, int):
+            wanted = counts_of(wanted, got)
+        return all(_same_part(key, item, got.get(key)) for key, item in wanted.items())
+
+    def alike(self, wanted: Counts, got: dict[str, Any]) -> bool:
+        """Compare without what irqbalance moves, or the kernel keeps, and NAPI that is switched."""
+        if isinstance(wanted, dict):
+            wanted = {key: item for key, item in wanted.items() if key not in RESTLESS}
+        return self.same(wanted, got)
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the counts and then what depends on them, as far as it was set."""
+        counts = ethtool.words_of(counts_of(value, value))
+        commands = [shlex.join(["ethtool", "-L", target, *counts])]
+        table = value.get("indirection")
+        words = words_for(table) if table is not None else None
+        if words is not None:
+            commands.append(shlex.join(["ethtool", "-X", target, *words.split()]))
+        for name, text in value.get("queues", {}).items():
+            if text.strip("0,"):
+                commands.append(echo(text, f"/sys/class/net/{target}/queues/{name}"))
+        for name, cpus in value.get("interrupts", {}).items():
+            number = f"$(grep -lxF {shlex.quote(name)} /sys/kernel/irq/*/actions | cut -d/ -f5)"
+            commands.append(f"echo {shlex.quote(cpus)} > /proc/irq/{number}/smp_affinity_list")
+        if value.get("napi_cpus"):
+            commands.append(str(NapiCpus().by_hand(target, value["napi_cpus"])))
+        return "; ".join(commands)
+
+
+KINDS: Mapping[str, Kind] = {
+    "rings": RingSizes(),
+    "pause": FlowControl(),
+    "coalesce": Coalesce(),
+    "feature": Feature(),
+    "channels": Channels(),
+}

@@ -1,0 +1,143 @@
+"""Kinds of the CPUs' power, target ``cpus``: ``governor``, ``turbo``, ``cpu_latency``."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Mapping
+from typing import Any, Optional, Union
+
+from udpbench.agent.host.system import Host
+from udpbench.agent.settings.kind import Command, Kind, echo
+
+_ON_ITS_HOST = "a virtual machine has none; set it on its host"
+
+FOLDER = "/sys/devices/system/cpu/cpufreq"
+PREFERENCE = "energy_performance_preference"
+Governors = Union[str, dict[str, str]]
+
+
+def _policies(host: Host, target: str) -> list[str]:
+    _check_target(target)
+    names = host.listdir(FOLDER) if host.exists(FOLDER) else []
+    policies = [name for name in names if re.fullmatch(r"policy\d+", name)]
+    if not policies:
+        raise OSError(errno.EOPNOTSUPP, "this machine's CPUs have no cpufreq")
+    return policies
+
+
+def governor_path(name: str) -> str:
+    """Return the file of a policy's governor, or of its preference."""
+    return f"{FOLDER}/{name}" if "/" in name else f"{FOLDER}/{name}/scaling_governor"
+
+
+class Governor(Kind):
+    """How the CPUs choose their clock, target ``cpus``; "performance".
+
+    Read as {policy: governor}, because CPUs need not agree before; one name is for all of them.
+    Some drivers change the energy preference with it, so that is read, and put back, as well.
+    """
+
+    instead: Mapping[int, str] = {
+        errno.EOPNOTSUPP: _ON_ITS_HOST,
+        errno.EINVAL: "see scaling_available_governors",
+    }
+
+    def read(self, host: Host, target: str) -> dict[str, str]:
+        """Return each policy's governor and preference; EOPNOTSUPP if there is no cpufreq."""
+        policies = _policies(host, target)
+        found = {policy: host.read_text(governor_path(policy)) for policy in policies}
+        preferences = [f"{policy}/{PREFERENCE}" for policy in policies]
+        return found | {
+            name: host.read_text(governor_path(name))
+            for name in preferences
+            if host.exists(governor_path(name))
+        }
+
+    def write(self, host: Host, target: str, value: Governors) -> None:
+        """Set every policy's governor, then the preference that it had with it before."""
+        for policy in _policies(host, target):
+            governor = value if isinstance(value, str) else value.get(policy)
+            if governor is not None:
+                host.write_text(governor_path(policy), governor)
+        preferences = {} if isinstance(value, str) else value
+        for name, preference in preferences.items():
+            # While the governor is performance a driver may refuse any (intel_pstate: EBUSY).
+            if "/" in name and host.read_text(governor_path(name)) != preference:
+                host.write_text(governor_path(name), preference)
+
+    def same(self, wanted: Governors, got: dict[str, str]) -> bool:
+        """Compare policy by policy; of one name the governors alone."""
+        if isinstance(wanted, str):
+            return {governor for name, governor in got.items() if "/" not in name} == {wanted}
+        return wanted == got
+
+    def by_hand(self, _target: str, value: Any) -> Command:
+        """Return the command that sets it."""
+        return "; ".join(echo(text, governor_path(name)) for name, text in value.items())
+
+
+NO_TURBO = "/sys/devices/system/cpu/intel_pstate/no_turbo"
+BOOST = "/sys/devices/system/cpu/cpufreq/boost"
+
+
+def _turbo_path(host: Host, target: str) -> str:
+    _check_target(target)
+    for path in (NO_TURBO, BOOST):
+        if host.exists(path):
+            return path
+    raise OSError(errno.EOPNOTSUPP, "this machine shows no switch for turbo")
+
+
+class Turbo(Kind):
+    """Whether CPUs may clock above their nominal frequency, target ``cpus``; a bool."""
+
+    instead: Mapping[int, str] = {errno.EOPNOTSUPP: _ON_ITS_HOST}
+
+    def read(self, host: Host, target: str) -> bool:
+        """Say whether they may; OSError EOPNOTSUPP if neither file of the kernel is there."""
+        path = _turbo_path(host, target)
+        return (host.read_text(path) == "1") != (path == NO_TURBO)
+
+    def write(self, host: Host, target: str, value: bool) -> None:
+        """Allow or forbid it."""
+        path = _turbo_path(host, target)
+        host.write_text(path, str(int(value != (path == NO_TURBO))))
+
+    def by_hand(self, _target: str, value: Any) -> Command:
+        """Return the command that sets it."""
+        return (
+            "cd /sys/devices/system/cpu; if [ -e intel_pstate/no_turbo ]; "
+            f"then {echo(int(not value), 'intel_pstate/no_turbo')}; "
+            f"else {echo(int(value), 'cpufreq/boost')}; fi"
+        )
+
+
+def _check_target(target: str) -> None:
+    if target != "cpus":
+        raise ValueError(f"{target} is not cpus")
+
+
+class CpuLatency(Kind):
+    """The longest wake-up of an idle CPU, target ``cpus``; µs, or null.
+
+    A promise of /dev/cpu_dma_latency lasts as long as the file is open in this agent, so it ends
+    with the agent, however that ends; to any other process there is nothing to undo.
+    """
+
+    def read(self, host: Host, target: str) -> Optional[int]:
+        """Return the latency in force, in µs, while this agent asks for one."""
+        _check_target(target)
+        return host.held_cpu_latency()
+
+    def write(self, host: Host, target: str, value: Optional[int]) -> None:
+        """Ask for a latency in µs, or no longer."""
+        _check_target(target)
+        host.hold_cpu_latency(value)
+
+    def rounded(self, wanted: Optional[int], got: Optional[int]) -> bool:
+        """Accept a shorter one: another process on the machine asked for it."""
+        return wanted is not None and got is not None and got <= wanted
+
+
+KINDS: Mapping[str, Kind] = {"governor": Governor(), "turbo": Turbo(), "cpu_latency": CpuLatency()}

@@ -1,0 +1,36 @@
+"""Every kind of setting by name, collected from the modules that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from udpbench.agent.settings import (
+    addresses,
+    card,
+    cpu,
+    drop_reasons,
+    firewall,
+    links,
+    packet_traps,
+    qdisc,
+    queue_polling,
+    routes,
+    steering,
+    sysctl,
+)
+from udpbench.agent.settings.kind import Kind
+
+KINDS: Mapping[str, Kind] = {
+    **links.KINDS,
+    **addresses.KINDS,
+    **routes.KINDS,
+    **card.KINDS,
+    **queue_polling.KINDS,
+    **steering.KINDS,
+    **cpu.KINDS,
+    **qdisc.KINDS,
+    **sysctl.KINDS,
+    **firewall.KINDS,
+    **packet_traps.KINDS,
+    **drop_reasons.KINDS,
+}

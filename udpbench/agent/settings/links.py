@@ -1,0 +1,270 @@
+"""Kinds of an interface itself: ``up``, ``mtu``, ``txqueuelen``, ``link``, ``bridge``, ``port``."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any, Optional
+
+from udpbench.agent.host.system import Host, link_kind
+from udpbench.agent.settings import link_flap
+from udpbench.agent.settings.kind import Command, Kind
+
+IFF_UP = 1  # include/uapi/linux/if.h
+
+
+class Up(Kind):
+    """Whether an interface is up (IFF_UP, not whether it has a carrier)."""
+
+    disruptive = True
+    instead: Mapping[int, str] = {
+        errno.ENODEV: "see `ip link` there, and correct `interface` in the lab file"
+    }
+
+    def read(self, host: Host, target: str) -> bool:
+        """Say whether the interface is up."""
+        return bool(host.link(target)["flags"] & IFF_UP)
+
+    def write(self, host: Host, target: str, value: bool) -> None:
+        """Take the interface up or down; down it keeps the IPv6 addresses that it was given."""
+        index = host.index(target)
+        had = [] if value else link_flap.assigned_ipv6(host, index)
+        host.rtnl("link", "set", index=index, state="up" if value else "down")
+        link_flap.restore_missing(host, had, [])
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that sets it."""
+        return ["ip", "link", "set", target, "up" if value else "down"]
+
+
+IPV6_MIN_MTU_BYTES = 1280  # RFC 8200, section 5
+FOLLOWERS = ("vlan", "macvlan", "macvtap")
+"""Kinds of interface that are lowered with the one they stand on (NETDEV_CHANGEMTU)."""
+
+
+def ipv6_addresses(host: Host, index: Optional[int] = None) -> list[str]:
+    """Return an interface's IPv6 addresses, or all, but for those that the kernel makes itself."""
+    fields = {} if index is None else {"index": index}
+    messages = host.rtnl("addr", "dump", family=socket.AF_INET6, **fields)
+    addresses = [ip_address(message.get_attr("IFA_ADDRESS")) for message in messages]
+    return [
+        str(address) for address in addresses if not (address.is_link_local or address.is_loopback)
+    ]
+
+
+class Mtu(Kind):
+    """An interface's largest packet, in bytes of IP.
+
+    Below 1280 the kernel takes IPv6 from an interface, with addresses that nothing would give back;
+    and a VLAN or macvlan on an interface goes down with its MTU, but not up again. Both are
+    refused.
+    """
+
+    disruptive = flaps = True
+    instead: Mapping[int, str] = {errno.EBUSY: "or choose another interface"}
+
+    def read(self, host: Host, target: str) -> int:
+        """Return the MTU in bytes."""
+        return int(host.link(target).get_attr("IFLA_MTU"))
+
+    def write(self, host: Host, target: str, value: int) -> None:
+        """Set the MTU in bytes."""
+        host.rtnl("link", "set", index=host.index(target), mtu=value)
+
+    def check(self, host: Host, target: str, value: int, now: int) -> None:
+        """Refuse to take IPv6 addresses, or the MTU of an interface that stands on this one."""
+        index = host.index(target)
+        lost = ipv6_addresses(host, index)
+        if value < IPV6_MIN_MTU_BYTES <= now and lost:
+            what = f"below {IPV6_MIN_MTU_BYTES} B {target} would lose {', '.join(lost)}"
+            raise OSError(errno.EBUSY, f"{what}; choose at least {IPV6_MIN_MTU_BYTES} B")
+        lowered = [
+            f"{upper.get_attr('IFLA_IFNAME')} ({upper.get_attr('IFLA_MTU')} B)"
+            for upper in host.rtnl("link", "dump")
+            if upper.get_attr("IFLA_LINK") == index
+            and upper.get_attr("IFLA_LINK_NETNSID") is None
+            and link_kind(upper) in FOLLOWERS
+            and upper.get_attr("IFLA_MTU") > value
+        ]
+        if lowered:
+            what = f"{', '.join(lowered)} on {target} would stay at {value} B afterwards"
+            raise OSError(errno.EBUSY, f"{what}; set that one lower first, by hand")
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that sets it."""
+        return ["ip", "link", "set", target, "mtu", str(value)]
+
+
+class Txqueuelen(Kind):
+    """An interface's transmit queue length, the default limit of its qdiscs."""
+
+    def read(self, host: Host, target: str) -> int:
+        """Return the length in packets."""
+        return int(host.link(target).get_attr("IFLA_TXQLEN"))
+
+    def write(self, host: Host, target: str, value: int) -> None:
+        """Set the length in packets."""
+        host.rtnl("link", "set", index=host.index(target), txqlen=value)
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that sets it."""
+        return ["ip", "link", "set", target, "txqueuelen", str(value)]
+
+
+def _existing(host: Host, interface: str) -> Any:
+    """Return an interface's message; None if there is no such interface."""
+    try:
+        return host.link(interface)
+    except OSError as error:
+        if error.errno == errno.ENODEV:
+            return None
+        raise
+
+
+def _peer(host: Host, message: Any) -> Any:
+    """Return the other end's message, asked for by its namespace's number (Linux 5.0)."""
+    index, namespace = message.get_attr("IFLA_LINK"), message.get_attr("IFLA_LINK_NETNSID")
+    if index is None or namespace is None:
+        return None
+    try:
+        return host.rtnl("link", "get", index=index, if_netnsid=namespace)[0]
+    except OSError as error:
+        if error.errno in (errno.ENODEV, errno.EINVAL, errno.EPERM):
+            return None
+        raise
+
+
+def _seen(value: Optional[dict[str, Any]]) -> Optional[dict[str, Any]]:
+    if value is None:
+        return None
+    return {
+        key: item.lower() if key.endswith("mac") and isinstance(item, str) else item
+        for key, item in value.items()
+        if key != "peer_pid"
+    }
+
+
+class Link(Kind):
+    """A veth pair, this end named by the target, the other in another namespace.
+
+    Value: {peer, peer_pid, peer_mac, mac, queues}, or None if there is no such interface. Never
+    changes a pair that is there: the kernel refuses a second one of the same name.
+    """
+
+    instead: Mapping[int, str] = {errno.EEXIST: "remove that interface, or choose another name"}
+
+    def read(self, host: Host, target: str) -> Optional[dict[str, Any]]:
+        """Return the pair without ``peer_pid``, which the kernel forgets; a hidden peer is None."""
+        message = _existing(host, target)
+        if message is None:
+            return None
+        peer = _peer(host, message)
+        return {
+            "peer": None if peer is None else peer.get_attr("IFLA_IFNAME"),
+            "peer_mac": None if peer is None else peer.get_attr("IFLA_ADDRESS"),
+            "mac": message.get_attr("IFLA_ADDRESS"),
+            "queues": message.get_attr("IFLA_NUM_RX_QUEUES"),
+        }
+
+    def write(self, host: Host, target: str, value: Optional[dict[str, Any]]) -> None:
+        """Make the pair with as many queues on both ends, or take it away."""
+        if value is None:
+            host.rtnl("link", "del", index=host.index(target))
+            return
+        queues = {"num_tx_queues": value["queues"], "num_rx_queues": value["queues"]}
+        peer = {"ifname": value["peer"], "address": value["peer_mac"], **queues}
+        peer["net_ns_pid"] = value["peer_pid"]
+        own = {"ifname": target, "address": value["mac"], **queues}
+        host.rtnl("link", "add", kind="veth", peer=peer, **own)
+
+    def same(self, wanted: Any, got: Any) -> bool:
+        """Compare without ``peer_pid``."""
+        return _seen(wanted) == _seen(got)
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that takes it away."""
+        return ["ip", "link", "del", target] if value is None else None
+
+
+class Bridge(Kind):
+    """A bridge of this name; true, or null if there is none.
+
+    Plain forwarding: no spanning tree, no snooping, so that it never sends a frame of its own.
+    """
+
+    def read(self, host: Host, target: str) -> Optional[bool]:
+        """Return true if the interface is there and is a bridge."""
+        message = _existing(host, target)
+        return True if message is not None and link_kind(message) == "bridge" else None
+
+    def write(self, host: Host, target: str, value: Optional[bool]) -> None:
+        """Make the bridge, or take it away."""
+        if value is None:
+            host.rtnl("link", "del", index=host.index(target))
+            return
+        host.rtnl("link", "add", kind="bridge", ifname=target, br_stp_state=0, br_mcast_snooping=0)
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that takes it away."""
+        return ["ip", "link", "del", target] if value is None else None
+
+
+# include/uapi/linux/neighbour.h. Both together make an entry static: neither aged nor the bridge's
+# own; it is listed with the first alone (net/bridge/br_fdb.c: fdb_to_nud).
+NUD_NOARP = 0x40
+NUD_REACHABLE = 0x02
+NTF_MASTER = 0x04
+
+
+class Port(Kind):
+    """An interface as a port of a bridge, with the one station that is behind it.
+
+    Value: {bridge, station}, or null if it is in no bridge. Nothing is learnt or flooded: a
+    station that only receives would never be learnt, and every frame to it would be copied to every
+    other port.
+    """
+
+    def read(self, host: Host, target: str) -> Optional[dict[str, Any]]:
+        """Return the bridge's name and the station's MAC; None if there is no station."""
+        message = host.link(target)
+        master = message.get_attr("IFLA_MASTER")
+        if master is None:
+            return None
+        entries = host.rtnl("fdb", "dump", ifindex=message["index"])
+        stations = [
+            str(entry.get_attr("NDA_LLADDR")).lower()
+            for entry in entries
+            if entry["ifindex"] == message["index"] and entry["state"] == NUD_NOARP
+        ]
+        return {
+            "bridge": host.rtnl("link", "get", index=master)[0].get_attr("IFLA_IFNAME"),
+            "station": stations[0] if stations else None,
+        }
+
+    def write(self, host: Host, target: str, value: Optional[dict[str, Any]]) -> None:
+        """Put the interface into the bridge, or take it out of any; the kernel forgets the rest."""
+        index = host.index(target)
+        if value is None:
+            host.rtnl("link", "set", index=index, master=0)
+            return
+        host.rtnl("link", "set", index=index, master=host.index(value["bridge"]))
+        flooding = dict.fromkeys(("learning", "unicast_flood", "mcast_flood", "bcast_flood"), 0)
+        host.rtnl("brport", "set", index=index, **flooding)
+        static = {"state": NUD_NOARP | NUD_REACHABLE, "flags": NTF_MASTER}
+        host.rtnl("fdb", "append", ifindex=index, lladdr=value["station"], **static)
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that takes it away."""
+        return ["ip", "link", "set", target, "nomaster"] if value is None else None
+
+
+KINDS: Mapping[str, Kind] = {
+    "up": Up(),
+    "mtu": Mtu(),
+    "txqueuelen": Txqueuelen(),
+    "link": Link(),
+    "bridge": Bridge(),
+    "port": Port(),
+}

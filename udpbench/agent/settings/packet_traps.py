@@ -1,0 +1,183 @@
+"""Kinds that drop packets on purpose, and count them: ``trap``, ``xdp``, ``tc_drop``."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Optional, Union
+
+from udpbench.agent.host import bpf
+from udpbench.agent.host.socket_options import TRAP_PRIORITY
+from udpbench.agent.host.system import Host
+from udpbench.agent.settings.kind import Command, Kind
+from udpbench.agent.settings.qdisc import root_discipline, teach_bfifo
+
+TRAP_HANDLE = TRAP_PRIORITY & 0xFFFF0000
+"""Major number of the class, which htb chooses by the socket's priority (htb_classify)."""
+TRAP_LEAF = 0x75630000
+
+
+class Trap(Kind):
+    """A root queueing discipline that drops whatever has its priority; true, or null.
+
+    An htb lets all traffic pass but that of socket priority TRAP_PRIORITY, whose queue holds one
+    byte. It refuses to replace a discipline that was set.
+    """
+
+    disruptive = True
+
+    def read(self, host: Host, target: str) -> Union[bool, str, None]:
+        """Return true if it is, the kind of another that was set, or null."""
+        message = root_discipline(host, target)
+        if message is None:
+            return None
+        return True if message["handle"] == TRAP_HANDLE else str(message.get_attr("TCA_KIND"))
+
+    def write(self, host: Host, target: str, value: Union[bool, None]) -> None:
+        """Make it, or take it away; EBUSY if another is set."""
+        index, there = host.index(target), self.read(host, target)
+        if isinstance(there, str):
+            raise OSError(errno.EBUSY, f"{target} has a {there} as its root discipline")
+        if value is None:
+            host.rtnl("tc", "del", kind="htb", index=index)
+            return
+        teach_bfifo()
+        host.rtnl("tc", "add", kind="htb", index=index, handle=TRAP_HANDLE, default=0)
+        common = {"index": index, "handle": TRAP_PRIORITY, "parent": TRAP_HANDLE}
+        host.rtnl("tc", "add-class", kind="htb", rate="1mbit", **common)
+        host.rtnl(
+            "tc", "add", kind="bfifo", index=index, handle=TRAP_LEAF, parent=TRAP_PRIORITY, limit=1
+        )
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that takes it away."""
+        return ["tc", "qdisc", "del", "dev", target, "root"] if value is None else None
+
+
+PROGRAM_NAME = "udpb_drop_{}"
+XDP_CONTEXT = (0, 4)
+"""data and data_end in struct xdp_md."""
+XDP_FLAGS_DRV_MODE = 4
+"""In the driver: nothing counts what the generic hook drops (docs/kernel.md, Generic XDP)."""
+XDP_VERDICTS = (1, 2)
+"""XDP_DROP and XDP_PASS."""
+
+
+def named_port(name: str) -> Optional[int]:
+    """Return the port of a program of udpbench by its name; None for any other's."""
+    match = re.fullmatch(PROGRAM_NAME.format(r"(\d+)"), name)
+    return int(match.group(1)) if match is not None else None
+
+
+def _attach(host: Host, interface: str, loaded: int) -> None:
+    attached = {"attrs": [("IFLA_XDP_FD", loaded), ("IFLA_XDP_FLAGS", XDP_FLAGS_DRV_MODE)]}
+    host.rtnl("link", "set", index=host.index(interface), xdp=attached)
+
+
+class Xdp(Kind):
+    """An XDP program that drops UDP to one port, ``receive0`` = 64001; null: no program.
+
+    A program that another program attached is read as its name, and refused, because it could not
+    be put back.
+    """
+
+    disruptive = True
+
+    def read(self, host: Host, target: str) -> Union[int, str, None]:
+        """Return the port, the name of another's program, or null."""
+        number = host.xdp_program(target)
+        if number is None:
+            return None
+        name = bpf.program_name(number)
+        port = named_port(name)
+        return port if port is not None else name or f"program {number}"
+
+    def write(self, host: Host, target: str, value: Optional[int]) -> None:
+        """Attach the program, or detach it; EBUSY if another's is attached."""
+        there = self.read(host, target)
+        if isinstance(there, str):
+            raise OSError(errno.EBUSY, f"{target} has the XDP program {there}; detach it before")
+        if value is None:
+            _attach(host, target, -1)
+            return
+        loaded = bpf.load(
+            bpf.XDP, bpf.drops_port(value, XDP_CONTEXT, XDP_VERDICTS), PROGRAM_NAME.format(value)
+        )
+        try:
+            _attach(host, target, loaded)
+        finally:
+            os.close(loaded)
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that takes it away."""
+        return ["ip", "link", "set", target, "xdp", "off"] if value is None else None
+
+
+TC_H_CLSACT = 0xFFFFFFF1
+INGRESS = 0xFFFFFFF2
+TC_CONTEXT = (76, 80)
+"""data and data_end in struct __sk_buff."""
+TC_VERDICTS = (2, -1)
+"""TC_ACT_SHOT, and TC_ACT_UNSPEC: go on."""
+
+
+class TcDrop(Kind):
+    """A tc filter that drops UDP to one port on receipt; null: no clsact discipline.
+
+    It hangs on a clsact discipline of its own, which counts what it drops. One that another program
+    made is read as text, and refused, because its filters could not be put back.
+    """
+
+    def read(self, host: Host, target: str) -> Union[int, str, None]:
+        """Return the port, text if another program has a discipline there, or null."""
+        index = host.index(target)
+        listed = host.rtnl("tc", "dump", index=index)
+        if not any(message["parent"] == TC_H_CLSACT for message in listed):
+            return None
+        filters = list(host.netlink.get_filters(index=index, parent=INGRESS))
+        names = [
+            options.get_attr("TCA_BPF_NAME")
+            for options in (one.get_attr("TCA_OPTIONS") for one in filters)
+            if options is not None and hasattr(options, "get_attr")
+        ]
+        ports = [named_port(name or "") for name in names]
+        if len(ports) == 1 and ports[0] is not None:
+            return ports[0]
+        return f"{len(filters)} filters"
+
+    def write(self, host: Host, target: str, value: Optional[int]) -> None:
+        """Make discipline and filter, or take both away; EBUSY if there are another's."""
+        index, there = host.index(target), self.read(host, target)
+        if isinstance(there, str):
+            raise OSError(errno.EBUSY, f"{target} has an ingress discipline with {there}")
+        if there is not None:
+            host.rtnl("tc", "del", kind="clsact", index=index)
+        if value is None:
+            return
+        name = PROGRAM_NAME.format(value)
+        program = bpf.load(bpf.SCHED_CLS, bpf.drops_port(value, TC_CONTEXT, TC_VERDICTS), name)
+        try:
+            host.rtnl("tc", "add", kind="clsact", index=index)
+            host.rtnl(
+                "tc",
+                "add-filter",
+                kind="bpf",
+                index=index,
+                handle=":0",
+                fd=program,
+                name=name,
+                parent=INGRESS,
+                classid=1,
+                direct_action=True,
+            )
+        finally:
+            os.close(program)
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that takes it away."""
+        return ["tc", "qdisc", "del", "dev", target, "clsact"] if value is None else None
+
+
+KINDS: Mapping[str, Kind] = {"trap": Trap(), "xdp": Xdp(), "tc_drop": TcDrop()}

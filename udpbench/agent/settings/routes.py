@@ -1,0 +1,176 @@
+"""Kind ``route``, and what goes for good when an interface begins to forward."""
+
+from __future__ import annotations
+
+import errno
+import re
+import shlex
+import socket
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Any, Optional, Union
+
+from udpbench.agent.host import files
+from udpbench.agent.host.system import Host
+from udpbench.agent.settings.kind import Command, Kind
+
+RT_TABLE_MAIN = 254  # include/uapi/linux/rtnetlink.h
+RTPROT_KERNEL = 2
+RTPROT_STATIC = 4
+IP6_RT_PRIO_USER = 1024  # include/net/ip6_route.h
+ON_LINK = "link"
+WAY_DEADLINE_S = 3.0
+
+
+def _is_wanted(message: Any, wanted: Union[IPv4Network, IPv6Network]) -> bool:
+    any_address = "0.0.0.0" if wanted.version == 4 else "::"  # noqa: S104 - the default route
+    where = message.get_attr("RTA_DST") or any_address
+    metric = message.get_attr("RTA_PRIORITY") or 0
+    return (
+        message["proto"] != RTPROT_KERNEL
+        and metric == (0 if wanted.version == 4 else IP6_RT_PRIO_USER)
+        and ip_network(f"{where}/{message['dst_len']}") == wanted
+    )
+
+
+def _await_way(host: Host, index: int, gateway: str) -> None:
+    """Wait until the gateway is on the link: IPv6 has no route to it before the carrier is known.
+
+    The kernel learns of a carrier up to a second after the interface is up (linkwatch).
+    """
+
+    def is_there() -> bool:
+        try:
+            return bool(host.rtnl("route", "get", dst=gateway, oif=index))
+        except OSError:
+            return False
+
+    host.wait_for(f"a way to the gateway {gateway}", is_there, WAY_DEADLINE_S)
+
+
+def _split_route(host: Host, target: str) -> tuple[int, Union[IPv4Network, IPv6Network]]:
+    interface, _, network = target.partition("/")
+    return host.index(interface), ip_network(network)
+
+
+class Route(Kind):
+    """A route by an interface, ``receive0/10.1.0.0/16``; its gateway, "link", or null.
+
+    Only routes of the main table with the default metric that people or programs have set; what the
+    kernel adds with an address is not among them.
+    """
+
+    diverts = True
+    instead: Mapping[int, str] = {errno.EEXIST: "remove that route, or leave it out"}
+
+    def read(self, host: Host, target: str) -> Optional[str]:
+        """Return the gateway of the route; ``link`` where it has none."""
+        index, wanted = _split_route(host, target)
+        family = socket.AF_INET if wanted.version == 4 else socket.AF_INET6
+        for message in host.rtnl("route", "dump", family=family, table=RT_TABLE_MAIN, oif=index):
+            if _is_wanted(message, wanted):
+                return str(message.get_attr("RTA_GATEWAY") or ON_LINK)
+        return None
+
+    def write(self, host: Host, target: str, value: Optional[str]) -> None:
+        """Add the route or take it away; another one to the same network is never replaced."""
+        index, wanted = _split_route(host, target)
+        now = self.read(host, target)
+        self.check(host, target, value, now)
+        gateway = value if value is not None else now
+        fields: dict[str, Any] = {"dst": str(wanted), "oif": index, "table": RT_TABLE_MAIN}
+        if gateway not in (None, ON_LINK):
+            fields["gateway"] = gateway
+            if value is not None:
+                _await_way(host, index, str(gateway))
+        elif wanted.version == 4:
+            fields["scope"] = "link"  # also to delete: a scope that differs finds no route (ESRCH)
+        if value is not None:
+            fields["proto"] = RTPROT_STATIC
+        host.rtnl("route", "add" if value is not None else "del", **fields)
+
+    def same(self, wanted: Any, got: Any) -> bool:
+        """Compare gateways; they are spelled as the kernel spells them."""
+        return bool((wanted and wanted.lower()) == got)
+
+    def check(self, _host: Host, target: str, value: Optional[str], now: Optional[str]) -> None:
+        """Refuse to replace a route."""
+        if value is not None and now is not None:
+            network = target.partition("/")[2]
+            raise OSError(errno.EEXIST, f"a route to {network} by {now} is there already")
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that sets it."""
+        interface, _, network = target.partition("/")
+        gateway = ["via", value] if value not in (None, ON_LINK) else []
+        verb = "del" if value is None else "add"
+        return ["ip", "route", verb, network, *gateway, "dev", interface]
+
+
+# What goes for good when an interface begins to forward: advertised IPv6 routes, and LRO.
+#
+# Switching forwarding off again brings neither back, so switching it on is refused.
+
+ADVERTISED_ROUTES = "/proc/net/ipv6_route"
+RTF_DEFAULT = 0x00010000  # include/uapi/linux/ipv6_route.h
+RTF_ADDRCONF = 0x00040000
+ACCEPTED_ALL_THE_SAME = "2"
+"""Of accept_ra: routes are learnt, and kept, while an interface forwards."""
+LRO = "rx-lro"
+_FORWARDING = re.compile(r"net/(?:ipv4/ip_forward|(ipv[46])/conf/([^/]+)/forwarding)")
+
+
+def check_forwarding(host: Host, name: str) -> None:
+    """Refuse to switch a parameter on; OSError EBUSY if something would go for good.
+
+    net/ipv6/addrconf.c: addrconf_fixup_forwarding(); net/ipv4/devinet.c: inet_forward_change().
+    """
+    match = _FORWARDING.fullmatch(name)
+    if match is None or match.group(2) == "default":
+        return
+    version, where = match.group(1) or "ipv4", match.group(2) or "all"
+    learnt = sorted(set(_learnt(host))) if version == "ipv6" else []
+    if learnt:
+        step = shlex.join(f"net/ipv6/conf/{one}/accept_ra=2" for one in learnt)
+        raise OSError(
+            errno.EBUSY,
+            f"{name} would take the routes that routers advertise on {', '.join(learnt)} away "
+            f"for good, and an SSH connection with them; keep them: sysctl -w {step}",
+        )
+    merging = [one for one in _affected(host, where) if _merges(host, one)]
+    if merging:
+        step = "; ".join(f"ethtool -K {shlex.quote(one)} lro off" for one in merging)
+        what = f"{name} would switch LRO off for good on {', '.join(merging)}"
+        raise OSError(errno.EBUSY, f"{what}; switch it off before the run: {step}")
+
+
+def _learnt(host: Host) -> Iterator[str]:
+    """Yield the interfaces whose advertised routes the kernel purges, of the whole namespace."""
+    for line in (files.read(host, ADVERTISED_ROUTES) or "").splitlines():
+        *_, flags, interface = line.split()
+        if int(flags, 16) & (RTF_DEFAULT | RTF_ADDRCONF):
+            accept = files.read(host, f"/proc/sys/net/ipv6/conf/{interface}/accept_ra")
+            if accept != ACCEPTED_ALL_THE_SAME:
+                yield interface
+
+
+def _affected(host: Host, where: str) -> list[str]:
+    """Return an interface and all that it stands on, or all interfaces."""
+    if where == "all":
+        return files.names(host, "/sys/class/net")
+    found = [where]
+    for one in found:  # it grows
+        names = files.names(host, f"/sys/class/net/{one}")
+        lower = [name[len("lower_") :] for name in names if name.startswith("lower_")]
+        found += [name for name in lower if name not in found]
+    return found
+
+
+def _merges(host: Host, interface: str) -> bool:
+    try:
+        return host.features(interface).get(LRO, False)
+    except OSError:  # /sys/class/net/bonding_masters is none, and some have no ethtool
+        return False
+
+
+KINDS: Mapping[str, Kind] = {"route": Route()}

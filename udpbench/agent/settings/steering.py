@@ -1,0 +1,327 @@
+"""Kinds that choose a packet's queue or CPU: RPS, RFS, XPS, hash, table and rules."""
+
+from __future__ import annotations
+
+import errno
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any, Optional, Union
+
+from udpbench.agent.host import ethtool
+from udpbench.agent.host.system import Host
+from udpbench.agent.settings.kind import Command, Kind, echo
+from udpbench.cpu_lists import cpu_mask, parse_cpu_mask
+
+_QUEUE = re.compile(r"([^/]+)/((?:rx|tx)-\d+)")
+
+
+def queue_file(target: str, file: str) -> str:
+    """Return the path of a queue's file; ValueError if the target names no queue."""
+    match = _QUEUE.fullmatch(target)
+    if match is None or match.group(1) in (".", ".."):
+        raise ValueError(f"{target} is not a queue; write for example send0/tx-0")
+    return f"/sys/class/net/{match.group(1)}/queues/{match.group(2)}/{file}"
+
+
+class CpuMask(Kind):
+    """A list of CPUs, as the mask in a target's file; [] is off."""
+
+    def file_of(self, target: str) -> str:
+        """Return the file; ValueError if the target has none."""
+        raise NotImplementedError
+
+    def read(self, host: Host, target: str) -> list[int]:
+        """Return the CPUs of the mask."""
+        return list(parse_cpu_mask(host.read_text(self.file_of(target))))
+
+    def write(self, host: Host, target: str, value: list[int]) -> None:
+        """Set the mask."""
+        host.write_text(self.file_of(target), cpu_mask(value))
+
+    def same(self, wanted: list[int], got: list[int]) -> bool:
+        """Compare as sets."""
+        return set(wanted) == set(got)
+
+    def by_hand(self, target: str, value: list[int]) -> Command:
+        """Return the command that sets it."""
+        return echo(cpu_mask(value), self.file_of(target))
+
+
+class Rps(CpuMask):
+    """The CPUs that work on what an RX queue received, ``receive0/rx-0``."""
+
+    instead: Mapping[int, str] = dict.fromkeys(
+        (errno.EPERM, errno.EACCES), "without root, link: {receive: inline} needs no RPS"
+    )
+
+    def file_of(self, target: str) -> str:
+        """Return the queue's file."""
+        return queue_file(target, "rps_cpus")
+
+
+class RpsDefault(CpuMask):
+    """The CPUs that every RX queue made after it gets for RPS.
+
+    Of the namespace (Linux 6.3), and all the RPS there is without root: the files of the queues
+    themselves want CAP_NET_ADMIN over the machine.
+    """
+
+    def file_of(self, target: str) -> str:
+        """Return the namespace's file."""
+        if target != "queues":
+            raise ValueError(f"{target}: the only target is queues")
+        return "/proc/sys/net/core/rps_default_mask"
+
+
+class Xps(CpuMask):
+    """The CPUs whose packets leave by a TX queue, ``send0/tx-0``."""
+
+    instead: Mapping[int, str] = {
+        errno.ENOENT: "an interface with one TX queue has no XPS; make it with more queues"
+    }
+
+    def file_of(self, target: str) -> str:
+        """Return the queue's file."""
+        return queue_file(target, "xps_cpus")
+
+
+def _rfs_path(target: str) -> str:
+    path = queue_file(target, "rps_flow_cnt")
+    if "/rx-" not in target:
+        raise ValueError(f"{target} is not an RX queue; write for example receive0/rx-0")
+    return path
+
+
+class Rfs(Kind):
+    """Flows that an RX queue remembers the reading CPU of, ``receive0/rx-0``; 0 is off.
+
+    Works only together with the machine's sysctl net.core.rps_sock_flow_entries.
+    """
+
+    instead: Mapping[int, str] = {
+        errno.EPERM: "flow steering needs root of the machine; leave it out"
+    }
+
+    def read(self, host: Host, target: str) -> int:
+        """Return the number of flows."""
+        return int(host.read_text(_rfs_path(target)))
+
+    def write(self, host: Host, target: str, value: int) -> None:
+        """Set the number of flows; the kernel rounds up to a power of two."""
+        host.write_text(_rfs_path(target), str(value))
+
+    def rounded(self, wanted: int, got: int) -> bool:
+        """Say whether ``got`` is the power of two that the kernel makes of ``wanted``."""
+        return wanted > 0 and got == 1 << (wanted - 1).bit_length()
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that sets it."""
+        return echo(value, _rfs_path(target))
+
+
+HASHED_FLOWS = ("udp4", "udp6", "tcp4", "tcp6")
+
+
+def _split_flow(target: str) -> tuple[str, str]:
+    interface, _, flow = target.partition("/")
+    if flow not in HASHED_FLOWS:
+        raise ValueError(
+            f"{target} names none of {', '.join(HASHED_FLOWS)}; write for example eth0/udp4"
+        )
+    return interface, flow
+
+
+class FlowHashFields(Kind):
+    """Header fields that choose the RX queue, ``receive0/udp4``; "sdfn", "sd".
+
+    The letters are those of ethtool -N rx-flow-hash. Some drivers refuse with exit status 0: only
+    reading back tells.
+    """
+
+    instead: Mapping[int, str] = {
+        errno.EOPNOTSUPP: "spread over addresses instead of ports, or use rps or ntuple",
+        0: "the driver hashes other fields; spread over addresses, or use rps or ntuple",
+    }
+
+    def read(self, host: Host, target: str) -> str:
+        """Return the letters in ethtool's order."""
+        interface, flow = _split_flow(target)
+        text = ethtool.show(host, "-n", interface, "rx-flow-hash", flow)
+        return ethtool.parse_flow_hash(text)
+
+    def write(self, host: Host, target: str, value: str) -> None:
+        """Ask for these fields."""
+        interface, flow = _split_flow(target)
+        ethtool.change(host, "-N", interface, ["rx-flow-hash", flow, value])
+
+    def same(self, wanted: str, got: str) -> bool:
+        """Compare as sets of fields."""
+        return set(wanted) == set(got)
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that sets it."""
+        interface, _, flow = target.partition("/")
+        return ["ethtool", "-N", interface, "rx-flow-hash", flow, value]
+
+
+Table = dict[str, Any]
+
+
+def words_for(value: Table) -> Optional[str]:
+    """Return what sets a table; None if nothing does. ``default`` frees it from the user's."""
+    size = len(value["table"])
+    runs = [value["table"].count(queue) for queue in range(max(value["table"]) + 1)]
+    weights = " ".join(str(run) for run in runs)
+    for words in ("default", f"equal {len(runs)}", f"weight {weights}"):
+        if table_of(words, value["rings"], size) == value["table"]:
+            return words
+    return None
+
+
+def table_of(words: str, rings: int, size: int) -> list[int]:
+    """Return the table that words of ethtool make; ValueError if they make none.
+
+    ``default`` is the kernel's ethtool_rxfh_indir_default(), which nearly every driver takes;
+    ``weight`` as in ethtool.c: fill_indir_table().
+    """
+    kind, *numbers = words.split()
+    values = [int(number) for number in numbers]
+    if kind == "default" and not values:
+        return [entry % rings for entry in range(size)]
+    if kind == "equal" and len(values) == 1 and values[0] > 0:
+        return [entry % values[0] for entry in range(size)]
+    if kind == "weight" and sum(values) > 0:
+        return _weighted(values, size)
+    raise ValueError(f"{words!r} is none of default, equal N, weight N N ...")
+
+
+def _weighted(weights: list[int], size: int) -> list[int]:
+    table: list[int] = []
+    partial = 0
+    for queue, weight in enumerate(weights):
+        partial += weight
+        end = size * partial // sum(weights)
+        table += [queue] * (end - len(table))
+    return table
+
+
+class Indirection(Kind):
+    """Which RX queue each hash value goes to; "equal 2", "weight 6 2", "default".
+
+    What is read is {rings, table}. A table that ethtool has no words for is never changed, because
+    it could not be put back.
+    """
+
+    instead: Mapping[int, str] = {
+        errno.EOPNOTSUPP: "use ethtool.channels, ntuple or rps to choose queues",
+        errno.EBUSY: "set it with `ethtool -X ... default` before the run",
+    }
+
+    def read(self, host: Host, target: str) -> Table:
+        """Return the number of RX rings and the table of queues."""
+        rings, table = ethtool.parse_indirection(ethtool.show(host, "-x", target))
+        return {"rings": rings, "table": table}
+
+    def write(self, host: Host, target: str, value: Union[str, Table]) -> None:
+        """Set the table; OSError EBUSY if the one that is there could not be put back."""
+        now = self.read(host, target)
+        if words_for(now) is None:
+            raise OSError(errno.EBUSY, f"{target} has a table that ethtool could not set again")
+        # Read with other rings than now, a table that was the default may need other words.
+        words = value if isinstance(value, str) else words_for({**value, "rings": now["rings"]})
+        if words is None:
+            raise ValueError("no words of ethtool make this table")
+        ethtool.change(host, "-X", target, words.split())
+
+    def same(self, wanted: Union[str, Table], got: Table) -> bool:
+        """Compare table with table."""
+        if isinstance(wanted, str):
+            return bool(table_of(wanted, got["rings"], len(got["table"])) == got["table"])
+        return bool(wanted["table"] == got["table"])
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that sets it."""
+        words = words_for(value)
+        return ["ethtool", "-X", target, *words.split()] if words is not None else None
+
+
+STEERED_FLOWS = {"udp4": "UDP over IPv4", "udp6": "UDP over IPv6"}
+_RULE = re.compile(r"([^/]+)/(udp4|udp6)/(\d{1,5})")
+
+
+def _find_rule(host: Host, target: str) -> Optional[ethtool.NtupleRule]:
+    interface, flow, port = _split_rule(target)
+    for rule in ethtool.parse_ntuple(ethtool.show(host, "-n", interface)):
+        if (rule.flow, rule.port, rule.more) == (STEERED_FLOWS[flow], port, False):
+            return rule
+    return None
+
+
+def _split_rule(target: str) -> tuple[str, str, int]:
+    match = _RULE.fullmatch(target)
+    if match is None:
+        raise ValueError(f"{target} is not a rule; write for example receive0/udp4/4321")
+    return match.group(1), match.group(2), int(match.group(3))
+
+
+class SteeringRule(Kind):
+    """The RX queue of one UDP port, ``receive0/udp4/4321``; null if there is no rule.
+
+    Only rules that look at a destination port and at nothing else are read or written; the driver
+    numbers them, and the number is read back from its list. The feature rx-ntuple-filter must be
+    on.
+    """
+
+    needs = "feature"
+    instead: Mapping[int, str] = {
+        errno.EOPNOTSUPP: "the feature rx-ntuple-filter must be on; else use rx-flow-hash",
+        errno.EEXIST: "delete that rule (ethtool -N ... delete), or leave it out",
+        0: "the driver did not take the rule; use rx-flow-hash or rps",
+    }
+
+    def read(self, host: Host, target: str) -> Optional[int]:
+        """Return the queue of the rule for this port."""
+        rule = _find_rule(host, target)
+        return rule.queue if rule is not None else None
+
+    def write(self, host: Host, target: str, value: Optional[int]) -> None:
+        """Add the rule, or delete it by the number that the driver gave it."""
+        interface, flow, port = _split_rule(target)
+        rule = _find_rule(host, target)
+        if value is None:
+            if rule is not None:
+                ethtool.change(host, "-N", interface, ["delete", str(rule.location)])
+            return
+        self.check(host, target, value, rule.queue if rule is not None else None)
+        words = ["flow-type", flow, "dst-port", str(port), "action", str(value)]
+        ethtool.change(host, "-N", interface, words)
+
+    def check(self, host: Host, target: str, value: Optional[int], now: Optional[int]) -> None:
+        """Refuse to replace a rule."""
+        if value is not None and now is not None:
+            _, flow, port = _split_rule(target)
+            rule = _find_rule(host, target)
+            number = rule.location if rule is not None else "of that number"
+            raise OSError(errno.EEXIST, f"rule {number} steers {flow} port {port} already")
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the command that sets it."""
+        interface, _, rule = target.partition("/")
+        if value is None:
+            quoted = shlex.quote(interface)
+            return f"ethtool -n {quoted}, then ethtool -N {quoted} delete NUMBER of {rule}"
+        flow, _, port = rule.partition("/")
+        words = ["flow-type", flow, "dst-port", port, "action", str(value)]
+        return ["ethtool", "-N", interface, *words]
+
+
+KINDS: Mapping[str, Kind] = {
+    "rps": Rps(),
+    "rps_default": RpsDefault(),
+    "rfs": Rfs(),
+    "xps": Xps(),
+    "flow_hash": FlowHashFields(),
+    "indirection": Indirection(),
+    "ntuple": SteeringRule(),
+}

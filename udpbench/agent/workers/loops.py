@@ -1,0 +1,311 @@
+"""The C loops as Python calls them: their configs, and the threads that run alongside.
+
+With ``memory`` and ``host/native`` the only importer of ``udpbench._native``.
+Opens no socket and takes no decision: a worker's specification is complete.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Callable, cast
+
+from udpbench._native import ffi, lib
+from udpbench.agent.workers import logs
+from udpbench.agent.workers.memory import Memory, flow_indices
+from udpbench.agent.workers.sockets import parse_wait
+from udpbench.folder import Folder, calling_user
+from udpbench.model import Log, Receive, Send, Traffic
+
+SEND_CALLS = {"sendmmsg": lib.UB_SEND_SENDMMSG, "send": lib.UB_SEND_SEND}
+RECEIVE_CALLS = {"recvmmsg": lib.UB_RECEIVE_RECVMMSG, "recv": lib.UB_RECEIVE_RECV}
+WAITS = {
+    "block": lib.UB_WAIT_BLOCK,
+    # The socket has SO_BUSY_POLL; the call itself polls the device before it sleeps.
+    "busy-poll": lib.UB_WAIT_BLOCK,
+    "epoll": lib.UB_WAIT_EPOLL,
+    "spin": lib.UB_WAIT_SPIN,
+    "nap": lib.UB_WAIT_NAP,
+}
+READS = {
+    "header": lib.UB_READ_HEADER,
+    "copy": lib.UB_READ_COPY,
+    "none": lib.UB_READ_NONE,
+    "verify": lib.UB_READ_VERIFY,
+}
+SEE_HEADERS = (lib.UB_READ_HEADER, lib.UB_READ_VERIFY)
+FAULTS = {"hang": lib.UB_FAULT_HANG, "exit": lib.UB_FAULT_EXIT}
+ROOM_MIN_BYTES = 64
+MESSAGE_BYTES = 65535
+"""Room for any datagram, and for any number of them that UDP_GRO merged."""
+LOG_RING_BYTES = 32 * 2**20
+"""All memory that a worker's log may take: 1.5 s of 40,000 datagrams of 512 B a second."""
+LOG_DRAIN_NS = 2 * 10**9
+"""What is in the ring when the loop has left must be written within this time."""
+ECHO_QUIET_NS = 200 * 10**6
+"""How long a sender waits for one more echo after its last packet."""
+ECHO_LONGEST_NS = 2 * 10**9
+"""And for all of them: control waits 3 s for senders (``control/phase.py``)."""
+
+
+class Sending:
+    """One sending worker's loop on the sockets of its flows, one phase after another."""
+
+    def __init__(
+        self, memory: Memory, index: int, opened: Sequence[socket.socket], cpus: Iterable[int]
+    ) -> None:
+        self._memory = memory
+        self._index = index
+        self._cpus = cpus
+        self._spec = memory.specs[index]
+        self._send = cast("Send", self._spec.send)
+        self._opened = opened
+        # Completions are numbered for the life of a socket, whatever is set back between phases.
+        self._completions = ffi.new("uint32_t[]", len(opened))
+
+    def run(self, phase: dict[str, Any]) -> int:
+        """Send until the phase is over; 0 or a negative errno.
+
+        A worker that has none of the phase's flows has nothing to do.
+        """
+        chosen = flow_indices(self._spec, phase["flows"])
+        if not chosen:
+            return 0
+        values = self._values(phase, chosen)  # keeps alive what the config points to
+        config = ffi.new("struct ub_send_config *", values)
+        offset = self._memory.layout.stats[self._index]
+        stats = self._memory.at("struct ub_send_stats *", offset)
+        if self._spec.traffic.protocol == "tcp":
+            result = run_loop("ub_stream_send", config, stats)
+        elif phase["echo_every"]:
+            result = self._run_with_listener(config, stats)
+        else:
+            result = run_loop("ub_send", config, stats)
+        for position, index in enumerate(chosen):
+            self._completions[index] = values["zerocopy_next"][position]
+        return result
+
+    def _values(self, phase: dict[str, Any], chosen: list[int]) -> dict[str, Any]:
+        memory, spec, send, counted = self._memory, self._spec, self._send, phase["count"]
+        numbers = [spec.flows[index].flow for index in chosen]
+        return {
+            "call": SEND_CALLS[send.call],
+            "batch": send.messages,
+            "size_bytes": spec.traffic.size_bytes,
+            "flow_count": len(chosen),
+            "sockets": ffi.new("int32_t[]", [self._opened[index].fileno() for index in chosen]),
+            "flows": ffi.new("uint16_t[]", numbers),
+            "sequences": memory.at("uint64_t *", memory.layout.sequences[self._index]),
+            "tag": phase["tag"],
+            "pace_sleeps": send.pace == "sleep",
+            # 0 stands for unlimited and for no count.
+            "rate_pps": phase.get("rate_pps") or spec.rate_pps or 0,
+            "bucket_ns": send.bucket_ns,
+            "count": counted if counted is not None else spec.count_packets or 0,
+            "epoch_ns": phase["at_ns"],
+            "start_ns": phase["at_ns"],
+            "end_ns": phase["at_ns"] + phase["duration_ns"],
+            "control": memory.at("struct ub_control *", 0),
+            "gso_segments": 0 if send.gso == "off" else send.gso,
+            "tail_bytes": send.tail_bytes or 0,
+            "zerocopy": send.zerocopy,
+            "zerocopy_next": ffi.new("uint32_t[]", [self._completions[index] for index in chosen]),
+            "pacing": memory.block(self._index, "pacing"),
+            "stalls": memory.block(self._index, "stalls"),
+            "milliseconds": memory.block(self._index, "milliseconds"),
+        }
+
+    def _run_with_listener(self, config: Any, stats: Any) -> int:
+        """Send while another thread listens for echoes; 0 or a negative errno of either."""
+        ended = ffi.new("struct ub_control *")
+        values = {
+            "sockets": config.sockets,
+            "socket_count": config.flow_count,
+            "tag": config.tag,
+            "epoch_ns": config.epoch_ns,
+            "quiet_ns": ECHO_QUIET_NS,
+            "longest_ns": ECHO_LONGEST_NS,
+            "ended": ended,
+            "control": config.control,
+            "round_trip": self._memory.block(self._index, "round_trip"),
+        }
+        listening = ffi.new("struct ub_echo_config *", values)
+        echoes = self._memory.block(self._index, "echo")
+        listener = SideThread(lambda: run_loop("ub_echo_listen", listening, echoes), self._cpus)
+        try:
+            result = run_loop("ub_send", config, stats)
+        finally:  # it reads what goes with this call
+            ended.stop = 1
+            listened = listener.result()
+        return result or listened
+
+
+class Receiving:
+    """One receiving worker's loop on its sockets, one phase after another."""
+
+    def __init__(
+        self, memory: Memory, index: int, opened: Sequence[socket.socket], cpus: Iterable[int]
+    ) -> None:
+        self._memory = memory
+        self._index = index
+        self._cpus = cpus
+        self._count = len(opened)
+        self._sockets = ffi.new("int32_t[]", [own.fileno() for own in opened])
+        self._spec = memory.specs[index]
+        self._receive = cast("Receive", self._spec.receive)
+        log = self._receive.log
+        self._log = LogRing(log) if log is not None else None
+
+    def run(self, phase: dict[str, Any]) -> int:
+        """Receive until stop; 0 or a negative errno."""
+        memory, spec, receive = self._memory, self._spec, self._receive
+        wait, wait_ns = parse_wait(receive)
+        values = {
+            "call": RECEIVE_CALLS[receive.call],
+            "batch": receive.messages,
+            "room_bytes": room_bytes(spec.traffic, receive),
+            "size_bytes": spec.traffic.size_bytes,
+            "sockets": self._sockets,
+            "socket_count": self._count,
+            "tag": phase["tag"],
+            "flow_count": memory.layout.flow_count,
+            "window_words": memory.layout.window_words,
+            "work_ns": receive.work_ns,
+            "flows": memory.at("struct ub_flow_state *", memory.layout.windows),
+            "control": memory.at("struct ub_control *", 0),
+            "wait": WAITS[wait],
+            "read": READS[phase["read"]],
+            "gro": receive.gro,
+            "tail_bytes": spec.send.tail_bytes or 0 if spec.send is not None else 0,
+            "nap_ns": wait_ns if wait == "nap" else 0,
+            **self._fault(phase),
+            **self._notes(phase),
+        }
+        config = ffi.new("struct ub_receive_config *", values)
+        stats = memory.at("struct ub_receive_stats *", memory.layout.stats[self._index])
+        if spec.traffic.protocol == "tcp":
+            return run_loop("ub_stream_receive", config, stats)
+        if self._log is not None:
+            return self._run_with_log(self._log, config, stats)
+        return run_loop("ub_receive", config, stats)
+
+    def _notes(self, phase: dict[str, Any]) -> dict[str, Any]:
+        """Return what the loop notes besides its counts."""
+        blocks = ("delay", "stack", "application", "milliseconds")
+        return {
+            "epoch_ns": phase["at_ns"],
+            "echo_every": phase["echo_every"],
+            "timestamps": self._receive.timestamps and READS[phase["read"]] in SEE_HEADERS,
+            **{name: self._memory.block(self._index, name) for name in blocks},
+        }
+
+    def _run_with_log(self, log: LogRing, config: Any, stats: Any) -> int:
+        """Receive while another thread writes the log; 0 or a negative errno of either."""
+        path = Path(logs.path_of(log.options, self._spec.name))
+        try:
+            folder = Folder.open(path.parent)
+        except OSError as error:  # it was there when the worker was prepared
+            return -(error.errno or errno.ENOENT)
+        with folder:
+            # The files hold what is measured alone, without the phase before.
+            logs.clear(folder, path.name)
+            ended = ffi.new("struct ub_control *")
+            # Each name keeps what a struct points to.
+            writing, _name = log.begin(folder.fd, path.name, ended)
+            logged = self._memory.block(self._index, "log")
+            writer = SideThread(lambda: run_loop("ub_log_write", writing, logged), self._cpus)
+            config.log = log.log
+            try:
+                result = run_loop("ub_receive", config, stats)
+            finally:  # it reads a ring and a name that go with this call
+                ended.stop = 1
+                written = writer.result()
+        return result or written
+
+    def _fault(self, phase: dict[str, Any]) -> dict[str, int]:
+        fault = self._spec.fault
+        if fault is None or not phase["faulty"]:
+            return {}
+        return {"fault": FAULTS[fault.does], "fault_at_ns": phase["at_ns"] + fault.after_ns}
+
+
+class ConfigRefused(ValueError):
+    """A loop does not run with this config: a bug, since definitions are checked before."""
+
+
+def run_loop(name: str, config: Any, stats: Any) -> int:
+    """Run a C loop by its name; 0 or a negative errno.
+
+    ConfigRefused names the field that C refuses, its value and what it may be.
+    """
+    result = int(getattr(lib, name)(config, stats))
+    refused = getattr(lib, f"{name}_check")(config) if result == -errno.EINVAL else ffi.NULL
+    if refused:
+        field, _, allowed = ffi.string(refused).decode().partition(": ")
+        allowed = re.sub(r"UB_\w+", lambda limit: str(getattr(lib, limit[0])), allowed)
+        raise ConfigRefused(f"{name}: {field}: {getattr(config, field)}; allowed: {allowed}")
+    return result
+
+
+def room_bytes(traffic: Traffic, receive: Receive) -> int:
+    """Return the room offered to each message, of a stream to each read.
+
+    ``auto`` offers the run's own size, at least 64 B: longer datagrams are not of this run and
+    appear as truncated; more room would only spread the batch over more cache lines.
+    """
+    if receive.room != "auto":
+        return receive.room
+    if receive.gro or traffic.protocol == "tcp":
+        return MESSAGE_BYTES
+    return max(traffic.size_bytes, ROOM_MIN_BYTES)
+
+
+class LogRing:
+    """The memory between a receiving loop and the writer of its log."""
+
+    def __init__(self, options: Log) -> None:
+        self.options = options
+        self._bytes = ffi.new("uint8_t[]", LOG_RING_BYTES)
+        self.log = ffi.new("struct ub_log *", {"ring": self._bytes, "ring_bytes": LOG_RING_BYTES})
+
+    def begin(self, folder: int, name: str, ended: Any) -> tuple[Any, Any]:
+        """Empty the ring; return a writer's config with what it points to. Only between phases."""
+        self.log.put_bytes = self.log.taken_bytes = 0
+        file_name = ffi.new("char[]", os.fsencode(name))
+        values = {
+            "log": self.log,
+            "folder": folder,
+            "name": file_name,
+            "pipes_of": calling_user(),
+            "max_file_bytes": self.options.max_file_bytes,
+            "keep": self.options.keep,
+            "drain_ns": LOG_DRAIN_NS,
+            "ended": ended,
+        }
+        return ffi.new("struct ub_log_config *", values), file_name
+
+
+class SideThread:
+    """A thread alongside a worker's loop, on any CPU of the process, not the loop's own alone."""
+
+    def __init__(self, work: Callable[[], int], cpus: Iterable[int]) -> None:
+        self._work = work
+        self._cpus = cpus
+        self._result = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        # A thread starts on the CPUs of its creator.
+        os.sched_setaffinity(0, self._cpus)
+        self._result = self._work()
+
+    def result(self) -> int:
+        """Wait for its end; 0 or a negative errno."""
+        self._thread.join()
+        return self._result

@@ -1,0 +1,270 @@
+"""The workers of one agent: their state and samples, whatever it is that sends or receives.
+
+Holds no socket, and knows no C loop: what counts packets is a ``Receiver``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Optional, Protocol
+
+from udpbench.agent.host.system import Host
+from udpbench.agent.host.udp_sockets import udp_sockets
+from udpbench.agent.workers.process_client import Limits, WorkerProcess
+from udpbench.agent.workers.samples import TICK_NS, Series
+from udpbench.agent.workers.usage import Usage, shared_bytes
+from udpbench.errors import HostError, SafetyError, WorkerFailed, to_wire
+from udpbench.model import PACKETS_FIELD, SECOND_NS, FlowStats, Sample, WorkerSpec, WorkerStats
+from udpbench.protocol import Prepared, SampleReply, WorkersState
+
+USAGE_TICKS = SECOND_NS // TICK_NS
+"""From one reading of the workers' memory to the next."""
+
+
+class Receiver(Protocol):
+    """What receives on this host, or sends: ``prepare`` → for each phase ``counts`` → ``stop``.
+
+    The C loops are one (``WorkerProcess``); another application in their place is the next.
+    """
+
+    prepared: tuple[Prepared, ...]
+    """Its workers with the inodes of their sockets, once prepared."""
+    error: Optional[WorkerFailed]
+    final_counts: dict[str, dict[str, int]]
+    """Worker → what its thread used and left unread, once its loop has ended."""
+
+    @property
+    def state(self) -> WorkersState:
+        """``done`` once all loops have ended, some time after ``stop``."""
+
+    @property
+    def fileno(self) -> Optional[int]:
+        """The descriptor that is readable when ``read`` has something to do."""
+
+    def prepare(self) -> None:
+        """Open the sockets; WorkerFailed names everything that went wrong."""
+
+    def start(self, phase: dict[str, Any]) -> None:
+        """Begin a phase, with all counts at zero."""
+
+    def read(self) -> object:
+        """Learn what has changed since."""
+
+    def counts(self, worker: int) -> dict[str, int]:
+        """Return what a worker has counted so far; at any time."""
+
+    def milliseconds(self, worker: int, since: int, ended: bool) -> tuple[int, Sequence[int]]:
+        """Return the first millisecond from ``since`` on, and the packets of each from it on."""
+
+    def details(self, worker: int) -> dict[str, Any]:
+        """Return further fields of a worker's ``WorkerStats``, once done."""
+
+    def flows(self) -> tuple[FlowStats, ...]:
+        """Return every flow's counts, if it tells flows apart."""
+
+    def pids(self) -> frozenset[int]:
+        """Return its processes."""
+
+    def stop(self) -> None:
+        """Tell it to end the phase."""
+
+    def close(self, keep_logs: Optional[str] = None) -> None:
+        """End it, and with it its sockets."""
+
+
+class Pool:
+    """The workers of one agent: none, or those of one role."""
+
+    def __init__(self, host: Host, name: str, limits: Optional[Limits] = None) -> None:
+        self._host = host
+        self._name = name
+        self._limits = limits if limits is not None else Limits()
+        self._receiver: Optional[Receiver] = None
+        self._specs: Sequence[WorkerSpec] = ()
+        self._samples: list[Sample] = []
+        self._first = 0
+        """Number of the first sample that is kept."""
+        self._reset(Series(0, None), ())
+
+    def _reset(self, series: Series, pids: Sequence[int]) -> None:
+        """Forget what the phase before left."""
+        self._series = series
+        self._usage = Usage(self._host, pids)
+        self._cpus_seen: dict[str, set[int]] = {spec.name: set() for spec in self._specs}
+        self._final: dict[str, dict[str, Any]] = {}
+
+    @property
+    def running(self) -> bool:
+        """True while a loop runs."""
+        return self._receiver is not None and self._receiver.state == "running"
+
+    @property
+    def fileno(self) -> Optional[int]:
+        """The descriptor to select on: readable when ``read`` has something to do."""
+        return self._receiver.fileno if self._receiver is not None else None
+
+    def prepare(self, specs: Sequence[WorkerSpec], interface: str) -> tuple[Prepared, ...]:
+        """Replace all workers by these; WorkerFailed names everything that went wrong.
+
+        What they send leaves by ``interface`` or not at all.
+        """
+        self.close()
+        if not specs:
+            return ()
+        if len({spec.role for spec in specs}) > 1:
+            raise SafetyError(
+                "senders and receivers in one namespace: the kernel would send by lo; "
+                "give each role a host of its own",
+                self._name,
+            )
+        self._specs, self._samples, self._first = specs, [], 0
+        self._reset(Series(0, None), ())
+        self._receiver = WorkerProcess(self._name, specs, interface, self._limits)
+        try:
+            self._receiver.prepare()
+        except HostError:
+            self.close()
+            raise
+        return self._receiver.prepared
+
+    def start(self, phase: dict[str, Any]) -> None:
+        """Start a phase: {phase, tag, at_ns, duration_ns, count}; WorkerFailed unless at rest."""
+        receiver = self._receiver
+        if receiver is None:
+            raise WorkerFailed("start: there are no workers; prepare them first", self._name)
+        if receiver.state not in ("ready", "done"):
+            state = receiver.error.message if receiver.error is not None else receiver.state
+            raise WorkerFailed(f"start: the workers are not at rest but {state}", self._name)
+        self._samples, self._first = [], self._first + len(self._samples)
+        milliseconds = receiver.milliseconds if phase["phase"] == "measured" else None
+        pids = [worker.pid for worker in receiver.prepared]
+        self._reset(Series(phase["duration_ns"], milliseconds), pids)
+        receiver.start(phase)
+        self._tick(receiver)
+        self.read()
+
+    def read(self) -> None:
+        """Learn what the workers did since; at their end, note what is known only then."""
+        receiver = self._receiver
+        if receiver is None:
+            return
+        receiver.read()
+        if receiver.state == "done" and not self._final:
+            self._take_samples(receiver, ended=True)
+            self._note_progress(receiver)
+            self._final = self._final_stats(receiver)
+
+    def tick(self) -> None:
+        """Take one sample of every worker, if they run."""
+        if self._receiver is not None and self.running:
+            self._tick(self._receiver)
+
+    def _tick(self, receiver: Receiver) -> None:
+        if self._series.ticks % USAGE_TICKS == 0:
+            self._usage.read_memory()
+        if self._series.due():
+            self._take_samples(receiver, ended=False)
+        self._note_progress(receiver)
+
+    def _note_progress(self, receiver: Receiver) -> None:
+        counts = [self._counts(receiver, index) for index in range(len(self._specs))]
+        self._usage.read_cpu(sum(count[PACKETS_FIELD[self._specs[0].role]] for count in counts))
+
+    def _take_samples(self, receiver: Receiver, ended: bool) -> None:
+        clock_ns = time.monotonic_ns()
+        for index, spec in enumerate(self._specs):
+            so_far = Sample(spec.name, clock_ns, self._counts(receiver, index))
+            self._samples.append(self._series.sample(index, so_far, ended))
+
+    def _counts(self, receiver: Receiver, index: int) -> dict[str, int]:
+        """Return a worker's counts, and note on which CPU it was last."""
+        counts = receiver.counts(index)
+        last_cpu = counts.get("last_cpu", 0)  # 0: not yet known; else the CPU plus 1
+        if last_cpu != 0:
+            self._cpus_seen[self._specs[index].name].add(last_cpu - 1)
+        return counts
+
+    def _final_stats(self, receiver: Receiver) -> dict[str, dict[str, Any]]:
+        """Return worker → the fields of its ``WorkerStats`` that only the end of a phase fills."""
+        pids = [worker.pid for worker in receiver.prepared]
+        memory_bytes = {pid: shared_bytes(self._host, pid) for pid in set(pids)}
+        stats = {}
+        for index, (spec, pid) in enumerate(zip(self._specs, pids)):
+            cpu_ns, load_ns = self._usage.under_load(pid)
+            stats[spec.name] = {
+                "memory_bytes": memory_bytes[pid],
+                "process_cpu_ns": cpu_ns,
+                "process_load_ns": load_ns,
+                "process_memory_bytes": self._usage.memory_bytes(pid),
+                **receiver.details(index),
+            }
+        return stats
+
+    def sample(self, since: int) -> SampleReply:
+        """Return the state, the samples from number ``since`` on, and the counts as they are.
+
+        Samples below ``since`` have arrived, and are dropped.
+        """
+        receiver = self._receiver
+        if receiver is None:
+            return SampleReply("none", None, 0, (), (), (), None)
+        self.read()
+        arrived = min(max(since - self._first, 0), len(self._samples))
+        self._samples, self._first = self._samples[arrived:], self._first + arrived
+        return SampleReply(
+            state=receiver.state,
+            error=to_wire(receiver.error) if receiver.error is not None else None,
+            next=self._first + len(self._samples),
+            samples=tuple(self._samples),
+            stats=self._stats(receiver),
+            flows=receiver.flows(),
+            queued_bytes=self._queued_bytes(receiver),
+        )
+
+    def _stats(self, receiver: Receiver) -> tuple[WorkerStats, ...]:
+        stats = []
+        for index, spec in enumerate(self._specs):
+            prepared = receiver.prepared[index] if receiver.prepared else None
+            final = receiver.final_counts.get(spec.name, {})
+            counts = {**self._counts(receiver, index), **final}
+            fields: dict[str, Any] = dict(self._final.get(spec.name, {}))
+            if prepared is not None:
+                fields.update(pid=prepared.pid, socket_inodes=prepared.socket_inodes)
+                fields.update(buffer_bytes=prepared.buffer_bytes)
+            cpu = prepared.cpu if prepared is not None else None
+            seen = tuple(sorted(self._cpus_seen[spec.name]))
+            stats.append(WorkerStats(spec.name, spec.role, cpu, counts, cpus_seen=seen, **fields))
+        return tuple(stats)
+
+    def _queued_bytes(self, receiver: Receiver) -> Optional[int]:
+        """Return what waits in sockets, but those of a worker with a fault, which leaves them."""
+        if self._specs[0].role == "sender":
+            return None
+        queues = udp_sockets(self._host)
+        served = [w for w, spec in zip(receiver.prepared, self._specs) if spec.fault is None]
+        inodes = {inode for worker in served for inode in worker.socket_inodes}
+        return sum(queues[inode].queued_bytes for inode in inodes if inode in queues)
+
+    def inodes(self) -> tuple[int, ...]:
+        """Return the inode numbers of the workers' sockets, each once."""
+        workers = self._receiver.prepared if self._receiver is not None else ()
+        return tuple(sorted({inode for worker in workers for inode in worker.socket_inodes}))
+
+    def pids(self) -> frozenset[int]:
+        """Return the processes of the workers."""
+        return self._receiver.pids() if self._receiver is not None else frozenset()
+
+    def stop(self) -> None:
+        """Tell every loop to end; the state says when they have."""
+        if self._receiver is not None:
+            self._receiver.stop()
+
+    def close(self, keep_logs: Optional[str] = None) -> None:
+        """End the workers and with them the sockets; killed if they do not end by themselves.
+
+        Files of logs are removed, or get the label ``keep_logs`` into their names.
+        """
+        if self._receiver is not None:
+            receiver, self._receiver = self._receiver, None
+            receiver.close(keep_logs)

@@ -1,0 +1,481 @@
+"""The worker process: a thread or a process for each worker, in a C loop without the GIL.
+
+The workers' specifications are the first line of stdin, then each line is a phase; end of file
+closes the sockets and ends the process. It takes no decisions: what it gets is complete.
+
+First line: {agent_pid, memory_fd, interface, flows: [FlowSpec] if all workers have the same,
+workers: [WorkerSpec]}; workers of one role.
+Answers, a line each: {event: ready | started | ended | died | failed, ...}.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Callable, NoReturn, Optional, Union, cast
+
+from udpbench.agent.host import native
+from udpbench.agent.host.socket_options import inode
+from udpbench.agent.workers import logs, sockets
+from udpbench.agent.workers.loops import ConfigRefused, Receiving, Sending
+from udpbench.agent.workers.memory import Memory
+from udpbench.agent.workers.usage import Cost
+from udpbench.errors import in_words
+from udpbench.model import FlowSpec, Receive, Send, WorkerSpec
+from udpbench.protocol import decode
+
+IO_CLASSES = {"realtime": 1, "best-effort": 2, "idle": 3}
+IO_CLASS_SHIFT = 13  # include/uapi/linux/ioprio.h
+PR_SET_PDEATHSIG = 1
+_NEEDS = "to be better than normal needs root, CAP_SYS_NICE; or leave it out"
+
+Report = Callable[[dict[str, Any]], None]
+"""Takes {ready: …} or {problem: …}, once."""
+WorkerMain = Callable[[Iterable[Any], Report], None]
+"""Runs a worker, given its phases as they come, and by what to report how preparing went."""
+
+
+class Worker:
+    """One worker: its CPU, its sockets, and its loop."""
+
+    def __init__(self, workers: Workers, index: int) -> None:
+        self.workers = workers
+        self.index = index
+        self.spec = workers.specs[index]
+        self.sockets: list[socket.socket] = []
+        self._loop: Optional[Union[Sending, Receiving]] = None
+
+    def run(self, phases: Iterable[dict[str, Any]], report: Report) -> None:
+        """Prepare, report how that went, and run one phase after another."""
+        spec = self.spec
+        try:
+            # Pinned before anything is allocated or opened, so that memory is local to the CPU.
+            self._pin()
+            set_priorities(
+                self.workers.work.priority,
+                spec.receive.io_priority if spec.receive is not None else "normal",
+            )
+            if spec.log is not None:
+                logs.refuse_existing(logs.path_of(spec.log, spec.name))
+            self.sockets = self.workers.open(spec)
+            report({"ready": self._describe()})
+        except OSError as error:
+            report({"problem": f"{spec.name}: {in_words(error)}"})
+            return
+        for phase in phases:
+            self.workers.write_event(
+                {"event": "ended", "worker": spec.name, **self._run_phase(phase)}
+            )
+
+    def _run_phase(self, phase: dict[str, Any]) -> dict[str, Any]:
+        """Run a phase; return the loop's errno, what it cost and what it left unread."""
+        try:
+            loop = self._loop = self._loop or self._new_loop()
+        except OSError as error:
+            return {"errno": error.errno or errno.ETIMEDOUT, "counts": {}}
+        cost = Cost()
+        try:
+            result = loop.run(phase)
+        except ConfigRefused as error:
+            return {"errno": errno.EINVAL, "counts": {}, "refused": str(error)}
+        spent = cost.end()
+        unread = self._drain() if phase["faulty"] else {}
+        return {"errno": -result, "counts": {**spent, **unread}}
+
+    def _new_loop(self) -> Union[Sending, Receiving]:
+        """Return the loop on the sockets; streams exist only once the senders are prepared."""
+        if self.workers.role == "sender":
+            return Sending(self.workers.memory, self.index, self.sockets, self.workers.cpus)
+        if self.spec.traffic.protocol == "tcp":
+            self.sockets = [
+                stream
+                for port, listener in zip(self.spec.bind_ports, self.sockets)
+                for stream in sockets.accept_streams(listener, self._stream_count(port))
+            ]
+        return Receiving(self.workers.memory, self.index, self.sockets, self.workers.cpus)
+
+    def _stream_count(self, port: int) -> int:
+        """Return the TCP connections of a port that this worker takes: an even share of them."""
+        readers = self.workers.readers(port)
+        flow_count = sum(flow.destination_port == port for flow in self.spec.flows)
+        return len(range(readers.index(self.spec), flow_count, len(readers)))
+
+    def _drain(self) -> dict[str, int]:
+        """Return what a worker with a fault left unread; one that exits closes its sockets.
+
+        A socket that others read as well keeps its packets for them. Empty without a fault.
+        """
+        fault = self.spec.fault
+        if fault is None:
+            return {}
+        exits = fault.does == "exit" and not self.workers.memory.stopped
+        drain = sockets.drain_and_close if exits else sockets.drain
+        alone = all(len(self.workers.readers(port)) == 1 for port in self.spec.bind_ports)
+        own = self.sockets if alone or not self.workers.shares else []
+        unread = sum((drain(sock) for sock in own), sockets.Unread())
+        return {"purged_messages": unread.messages, "purged_packets": unread.packets}
+
+    def _pin(self) -> None:
+        cpu = self.spec.cpu
+        if cpu is None:
+            return
+        try:
+            os.sched_setaffinity(0, {cpu})
+        except OSError as error:
+            text = f"CPU {cpu}: {error.strerror}; the agent may run on {sorted(self.workers.cpus)}"
+            raise OSError(error.errno, text) from error
+
+    def _describe(self) -> dict[str, Any]:
+        allowed = os.sched_getaffinity(0)
+        return {
+            "worker": self.spec.name,
+            "pid": os.getpid(),
+            "cpu": min(allowed) if len(allowed) == 1 else None,
+            "socket_inodes": [inode(sock) for sock in self.sockets],
+            "buffer_bytes": sockets.buffer_bytes(self.sockets[0], self.workers.role),
+        }
+
+
+class Workers:
+    """All workers of one host: what they share, and the conversation with the agent.
+
+    Workers that are processes are forked from this one, which then has a single thread.
+    """
+
+    def __init__(self, specs: Sequence[WorkerSpec], memory_fd: int, interface: str) -> None:
+        self.specs = specs
+        self.role = specs[0].role
+        self.work = cast(
+            "Union[Send, Receive]", specs[0].send if self.role == "sender" else specs[0].receive
+        )
+        """How all workers send or receive."""
+        self.cpus = os.sched_getaffinity(0)
+        self.memory = Memory(memory_fd, specs)
+        self._interface = interface
+        self._shared: dict[int, socket.socket] = {}
+        self._opening = threading.Lock()
+        self._forked = self.work.workers_as == "processes"
+        runner: Callable[[str, WorkerMain], Any] = ForkedWorker if self._forked else ThreadWorker
+        workers = [Worker(self, index) for index in range(len(specs))]
+        self._workers = [runner(worker.spec.name, worker.run) for worker in workers]
+
+    @property
+    def shares(self) -> bool:
+        """True if workers that read one port share a socket."""
+        return isinstance(self.work, Receive) and self.work.sockets == "shared"
+
+    def readers(self, port: int) -> list[WorkerSpec]:
+        """Return the workers that read a port, in the order in which they are bound to it."""
+        return [spec for spec in self.specs if port in spec.bind_ports]
+
+    def open(self, spec: WorkerSpec) -> list[socket.socket]:
+        """Return a worker's sockets: one for each flow it sends, or for each port it reads."""
+        if isinstance(self.work, Send):
+            return [
+                sockets.sending_socket(spec.traffic, self.work, flow, self._interface)
+                for flow in spec.flows
+            ]
+        if self.shares:
+            return [self._shared_socket(spec, port) for port in spec.bind_ports]
+        return [self._own_socket(spec, port) for port in spec.bind_ports]
+
+    def _own_socket(self, spec: WorkerSpec, port: int) -> socket.socket:
+        sock = self._bound(spec, port)
+        group, readers = cast("Receive", self.work).sockets, self.readers(port)
+        if group == "incoming-cpu":
+            sockets.prefer_cpu(sock, spec.cpu)
+        # The program that steers by CPU returns members' numbers, which are the order in which
+        # they are bound, so the last one attaches it.
+        if group == "reuseport-cpu" and readers[-1] is spec:
+            sockets.steer_by_cpu(sock, [reader.cpu for reader in readers])
+        return sock
+
+    def _shared_socket(self, spec: WorkerSpec, port: int) -> socket.socket:
+        with self._opening:
+            if port not in self._shared:
+                self._shared[port] = self._bound(spec, port)
+            return self._shared[port]
+
+    def _bound(self, spec: WorkerSpec, port: int) -> socket.socket:
+        receive = cast("Receive", self.work)
+        return sockets.receiving_socket(spec.traffic, receive, port, self._interface)
+
+    def write_event(self, event: dict[str, Any]) -> None:
+        """Write one answer to the agent.
+
+        Workers write at the same time: a pipe takes a line up to PIPE_BUF whole (pipe(7)), and only
+        ``ready`` is longer, when no worker writes.
+        """
+        line = memoryview(json.dumps(event).encode() + b"\n")
+        while line:
+            line = line[os.write(1, line) :]
+
+    def prepare(self) -> bool:
+        """Start every worker and tell the agent what each opened, or all that failed."""
+        inherited = self._open_to_inherit() if self._forked and self.shares else []
+        answers = [{"problem": problem} for problem in inherited] or self._start_workers()
+        problems = [answer["problem"] for answer in answers if "problem" in answer]
+        if problems:
+            self.write_event({"event": "failed", "problems": problems})
+            return False
+        # Only the workers keep them, so that a socket ends with the last of these.
+        for shared in self._shared.values() if self._forked else ():
+            shared.close()
+        self.write_event({"event": "ready", "workers": [answer["ready"] for answer in answers]})
+        self._report_deaths_from_now_on()
+        return True
+
+    def _start_workers(self) -> list[dict[str, Any]]:
+        """Start one worker after the other, and return what each answered.
+
+        The order in which sockets of a port are bound is their number in its group.
+        """
+        answers = []
+        for number, worker in enumerate(self._workers):
+            worker.start(self._workers[:number])
+            answers.append(worker.prepared())
+        return answers
+
+    def _open_to_inherit(self) -> list[str]:
+        """Open what forked workers share, and return what went wrong."""
+        problems = []
+        for spec in self.specs:
+            try:
+                self.open(spec)
+            except OSError as error:
+                problems.append(f"{spec.name}: {in_words(error)}")
+        return problems
+
+    def _report_deaths_from_now_on(self) -> None:
+        signal.signal(signal.SIGCHLD, lambda *_: self._report_deaths())
+        self._report_deaths()
+
+    def _report_deaths(self) -> None:
+        for worker in self._workers:
+            status = worker.exit_status()
+            if status is not None:
+                self.write_event({"event": "died", "worker": worker.name, "status": status})
+
+    def start(self, phase: dict[str, Any]) -> None:
+        """Start every worker on a phase, with all counts at zero."""
+        self.memory.reset()
+        # First, so that it precedes what a worker writes at its end.
+        self.write_event({"event": "started"})
+        for worker in self._workers:
+            worker.order(phase)
+
+    def close(self) -> None:
+        """End every loop and worker; the end of their process closes the sockets."""
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self.memory.stop()
+        for worker in self._workers:
+            worker.end()
+
+
+# --- workers in parallel: threads, or a process each -------------------------------
+
+
+class ThreadWorker:
+    """A worker as a thread."""
+
+    def __init__(self, name: str, main: WorkerMain) -> None:
+        self.name = name
+        self._phases: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        phases = iter(self._phases.get, None)
+        self._thread = threading.Thread(target=main, args=(phases, self._reports.put), daemon=True)
+
+    def start(self, _others: Sequence[ThreadWorker]) -> None:
+        """Start the worker, which prepares itself."""
+        self._thread.start()
+
+    def prepared(self) -> dict[str, Any]:
+        """Wait for the worker's report of how preparing went."""
+        return self._reports.get()
+
+    def order(self, phase: dict[str, Any]) -> None:
+        """Have the worker run a phase."""
+        self._phases.put(phase)
+
+    def exit_status(self) -> Optional[int]:
+        """Return None: no thread ends without its process."""
+        return None
+
+    def end(self) -> None:
+        """Let the worker end after its last phase."""
+        self._phases.put(None)
+        self._thread.join()
+
+
+class ForkedWorker:
+    """A worker as a process of its own, forked: it inherits memory and open sockets."""
+
+    def __init__(self, name: str, main: WorkerMain) -> None:
+        self.name = name
+        self._main = main
+        self._pid = 0
+        self._phases_fd = self._reports_fd = -1
+        self._ended = False
+
+    def start(self, others: Sequence[ForkedWorker]) -> None:
+        """Fork; ``others`` were started before, and their pipes are closed in this one."""
+        phases_fd, self._phases_fd = os.pipe()
+        self._reports_fd, reports_fd = os.pipe()
+        parent = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            for other in (*others, self):
+                os.close(other._phases_fd)
+                os.close(other._reports_fd)
+            self._run_and_exit(parent, phases_fd, reports_fd)
+        os.close(phases_fd)
+        os.close(reports_fd)
+
+    def _run_and_exit(self, parent: int, phases_fd: int, reports_fd: int) -> NoReturn:
+        """Run the worker, and exit without flushing what the parent had open."""
+        status = 1
+        try:
+            die_with_parent()
+            if os.getppid() == parent:
+                with os.fdopen(phases_fd, "rb") as lines:
+                    self._main(map(json.loads, lines), lambda line: _write_line(reports_fd, line))
+                status = 0
+        except BaseException:  # noqa: BLE001 - a forked process must never return to its caller
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+
+    def prepared(self) -> dict[str, Any]:
+        """Wait for the worker's report of how preparing went, or for its end."""
+        with os.fdopen(self._reports_fd, "rb", closefd=False) as reports:
+            line = reports.readline()
+        if line:
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+        return {"problem": f"{self.name}: its process ended before it was ready"}
+
+    def order(self, phase: dict[str, Any]) -> None:
+        """Have the worker run a phase; of a dead one ``exit_status`` says so."""
+        try:
+            _write_line(self._phases_fd, phase)
+        except BrokenPipeError:
+            return
+
+    def exit_status(self) -> Optional[int]:
+        """Return the exit status of a process that has ended, once; a signal is negative."""
+        if self._ended:
+            return None
+        try:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+        except ChildProcessError:
+            # The signal handler interrupted itself just here; the outer call returns it.
+            return None
+        self._ended = pid != 0
+        return os.waitstatus_to_exitcode(status) if self._ended else None
+
+    def end(self) -> None:
+        """Let the worker end after its last phase, and wait for it."""
+        os.close(self._phases_fd)
+        os.close(self._reports_fd)
+        if not self._ended:
+            os.waitpid(self._pid, 0)
+            self._ended = True
+
+
+def _write_line(fd: int, message: dict[str, Any]) -> None:
+    os.write(fd, json.dumps(message).encode() + b"\n")
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends (prctl(2))."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+# --- the priority of the calling thread, for CPU and for disk, read back --------------------------
+
+
+def set_priorities(priority: str, io_priority: str) -> None:
+    """Give the calling thread its priorities, ``normal``, ``nice -5``, ``fifo 10`` and the like.
+
+    On Linux they belong to the thread, even if POSIX means the process (sched(7),
+    ioprio_set(2)). OSError with both in words if the kernel refuses.
+    """
+    for text, set_priority in ((priority, _set_cpu_priority), (io_priority, _set_io_priority)):
+        if text == "normal":
+            continue
+        try:
+            set_priority(text)
+        except OSError as error:
+            needs = f"; {_NEEDS}" if error.errno in (errno.EPERM, errno.EACCES) else ""
+            raise OSError(error.errno, f"priority {text}: {error.strerror}{needs}") from error
+
+
+def _set_cpu_priority(text: str) -> None:
+    policy, _, level = text.partition(" ")
+    thread, wanted = threading.get_native_id(), int(level)
+    if policy == "nice":
+        os.setpriority(os.PRIO_PROCESS, thread, wanted)
+        got = os.getpriority(os.PRIO_PROCESS, thread)
+    else:
+        # Threads that it starts, such as the writer of a log, are not real-time.
+        alone = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
+        os.sched_setscheduler(0, alone, os.sched_param(wanted))
+        got = os.sched_getparam(0).sched_priority
+    if got != wanted:
+        raise OSError(errno.EINVAL, f"read back {got}")
+
+
+def _set_io_priority(text: str) -> None:
+    """Set the I/O priority, which threads that this one starts inherit (block/ioprio.c)."""
+    word, _, level = text.partition(" ")
+    wanted = IO_CLASSES[word] << IO_CLASS_SHIFT | int(level or 0)
+    native.set_io_priority(wanted)
+    got = native.io_priority()
+    if got != wanted:
+        raise OSError(errno.EINVAL, f"read back {got:#x}")
+
+
+# --- the process ----------------------------------------------------------------------------------
+
+
+def _exit_on_bug(bug: threading.ExceptHookArgs) -> None:
+    """End the whole process if a thread fails unexpectedly: the agent reads why from stderr."""
+    sys.excepthook(bug.exc_type, bug.exc_value or bug.exc_type(), bug.exc_traceback)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def main() -> int:
+    """Run the worker process until stdin ends; 1 if it could not be prepared."""
+    threading.excepthook = _exit_on_bug
+    # The signal comes when the agent's thread that started this process ends: its main thread.
+    die_with_parent()
+    first = json.loads(sys.stdin.buffer.readline())
+    if os.getppid() != first["agent_pid"]:
+        return 1
+    specs = decode(tuple[WorkerSpec, ...], first["workers"])
+    if first["flows"] is not None:
+        flows = decode(tuple[FlowSpec, ...], first["flows"])
+        specs = tuple(replace(spec, flows=flows) for spec in specs)
+    workers = Workers(specs, first["memory_fd"], first["interface"])
+    if not workers.prepare():
+        return 1
+    for line in sys.stdin.buffer:
+        workers.start(json.loads(line))
+    workers.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,325 @@
+"""The agent's end of the worker process: starts it, gives it orders, reads what its loops counted.
+
+Runs in the agent's main thread, because a worker process must not outlive the thread that started
+it (PR_SET_PDEATHSIG).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import IO, Any, Optional, cast
+
+from udpbench.agent.host.own_python import own_command
+from udpbench.agent.workers import logs
+from udpbench.errors import DeadlineExceeded, WorkerFailed, next_step
+from udpbench.model import HEADER_BYTES, SECOND_NS, FlowStats, Histogram, Stall, WorkerSpec
+from udpbench.protocol import Prepared, WorkersState, decode, encode, write_line
+
+BLIND = ("copy", "none")
+"""Ways of reading that see no header."""
+HEADER_COUNTS = frozenset(
+    f"{kind}_packets" for kind in ("duplicate", "late", "ancient", "foreign", "corrupt")
+)
+TRUNCATED = frozenset(("truncated_packets",))
+STANDSTILLS = frozenset(("standstills", "standstill_ns"))
+FOREIGN_SIZE = frozenset(("foreign_size_packets",))
+"""Of a blind reader only: one that reads headers has foreign datagrams of any size."""
+STDERR_LINES = 5
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a worker process may take before it counts as stuck."""
+
+    prepare_ns: int = 10 * SECOND_NS
+    """To start and open its sockets; measured: 0.1 s."""
+    answer_ns: int = 2 * SECOND_NS
+    """To clear the shared memory and start its threads; measured: 0.5 ms."""
+    close_ns: int = 2 * SECOND_NS
+    """To see its stop (50 ms) and end; then it is killed."""
+
+
+class WorkerProcess:
+    """The workers of one role in one process; with ``workers_as: processes`` it forks one for each.
+
+    The receiver that ``pool`` knows, by C loops.
+    """
+
+    def __init__(
+        self, name: str, specs: Sequence[WorkerSpec], interface: str, limits: Limits
+    ) -> None:
+        refuse_impossible(specs)
+        self.state: WorkersState = "none"
+        self.error: Optional[WorkerFailed] = None
+        self.prepared: tuple[Prepared, ...] = ()
+        self.final_counts: dict[str, dict[str, int]] = {}
+        self._name = name
+        self._specs = specs
+        self._interface = interface
+        self._limits = limits
+        self._gone = False
+        self._buffer = b""
+        self._ended: set[str] = set()
+        self._unseen: frozenset[str] = frozenset()
+        self._launch()
+
+    def _launch(self) -> None:
+        # Late, because only an agent that has workers needs the loops.
+        from udpbench.agent.workers.memory import Memory
+
+        fd = self._memory_fd = os.memfd_create("udpbench-workers")
+        self._stderr: IO[bytes] = os.fdopen(os.memfd_create("udpbench-stderr"), "w+b")
+        try:
+            self._memory = Memory(fd, self._specs)
+            self._process = subprocess.Popen(
+                own_command("udpbench.agent.workers.process"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                pass_fds=(fd,),
+                cwd="/",
+                start_new_session=True,
+            )
+        finally:
+            os.close(fd)
+        self._orders = cast("IO[bytes]", self._process.stdin)
+        self._answers = cast("IO[bytes]", self._process.stdout)
+        os.set_blocking(self._answers.fileno(), False)
+
+    @property
+    def fileno(self) -> Optional[int]:
+        """The descriptor that is readable when ``read`` has something to do; None after the end."""
+        return None if self._gone else self._answers.fileno()
+
+    def prepare(self) -> None:
+        """Send the specifications and wait until every worker has its sockets."""
+        # Receivers have the flows of their whole host: once is enough for tens of thousands.
+        flows = self._specs[0].flows
+        shared = all(spec.flows == flows for spec in self._specs)
+        specs = [replace(spec, flows=()) for spec in self._specs] if shared else self._specs
+        self._order(
+            {
+                "agent_pid": os.getpid(),
+                "memory_fd": self._memory_fd,
+                "interface": self._interface,
+                "flows": encode(flows) if shared else None,
+                "workers": encode(specs),
+            }
+        )
+        self._await("ready", self._limits.prepare_ns)
+
+    def start(self, phase: dict[str, Any]) -> None:
+        """Start every loop on a phase; counts begin at zero."""
+        order = phase_order(self._specs[0], phase)
+        self._ended.clear()
+        self.final_counts.clear()
+        self._unseen = unseen(self._specs[0], order["read"])
+        self._memory.flows_sent = order["flows"]
+        self._order(order)
+        self._await("started", self._limits.answer_ns)
+
+    def _order(self, order: dict[str, Any]) -> None:
+        try:
+            self._orders.write(write_line(order))
+            self._orders.flush()
+        except OSError:
+            self._note_end()
+            raise cast("WorkerFailed", self.error) from None
+
+    def _await(self, event: str, limit_ns: int) -> None:
+        """Read answers until the event comes; raises if the process failed or is too slow."""
+        deadline_ns = time.monotonic_ns() + limit_ns
+        while event not in self.read():
+            if self.error is not None:
+                raise self.error
+            left_s = (deadline_ns - time.monotonic_ns()) / SECOND_NS
+            if left_s <= 0:
+                text = f"the worker process did not say {event!r} within {limit_ns / SECOND_NS} s"
+                raise DeadlineExceeded(text, self._name)
+            select.select([self._answers], [], [], left_s)
+
+    def read(self) -> list[str]:
+        """Act on what the process said since, and return the names of these events."""
+        ended = self._gone
+        try:
+            while not ended:
+                chunk = os.read(self._answers.fileno(), 65536)
+                self._buffer += chunk
+                ended = not chunk
+        except BlockingIOError:
+            pass
+        *lines, self._buffer = self._buffer.split(b"\n")
+        events = [json.loads(line) for line in lines]
+        for event in events:
+            self._act(event)
+        if ended and not self._gone:
+            self._note_end()
+        return [event["event"] for event in events]
+
+    def _act(self, event: dict[str, Any]) -> None:
+        if event["event"] == "ready":
+            self.prepared = tuple(decode(Prepared, worker) for worker in event["workers"])
+            self.state = "ready"
+        elif event["event"] == "started" and self.error is None:
+            self.state = "running"
+        elif event["event"] == "failed":
+            self._fail("; ".join(event["problems"]))
+        elif event["event"] == "ended":
+            self.final_counts[event["worker"]] = event["counts"]
+            self._note_loop_end(event["worker"], event["errno"], event.get("refused"))
+        elif event["event"] == "died":
+            self._fail(f"{event['worker']}: its process {self._exit_text(event['status'])}")
+
+    def _note_loop_end(self, worker: str, errno: int, refused: Optional[str]) -> None:
+        self._ended.add(worker)
+        if refused is not None:
+            self._fail(f"{worker}: its loop refuses its config: {refused}; report it")
+        elif errno != 0:
+            reason = f"{os.strerror(errno)} (errno {errno}); {next_step(errno)}"
+            self._fail(f"{worker}: its loop ended with {reason}")
+        elif len(self._ended) == len(self._specs) and self.state == "running":
+            self.state = "done"
+
+    def _fail(self, text: str) -> None:
+        """Keep the first failure: what follows is its consequence."""
+        self.state = "failed"
+        if self.error is None:
+            self.error = WorkerFailed(text, self._name)
+
+    def _note_end(self) -> None:
+        """Note that the process has ended, with its status and last words."""
+        self._gone = True
+        self._fail(f"the worker process {self._exit_text(self._process.wait())}")
+
+    def _exit_text(self, status: int) -> str:
+        return exit_text(self._stderr.fileno(), status)
+
+    def counts(self, worker: int) -> dict[str, int]:
+        """Return what a worker, by its place in the list, has counted and can see."""
+        counts = self._memory.counts(worker)
+        return {name: count for name, count in counts.items() if name not in self._unseen}
+
+    def milliseconds(self, worker: int, since: int, ended: bool) -> tuple[int, Sequence[int]]:
+        """Return a worker's packets per millisecond, as ``Memory.milliseconds``."""
+        return self._memory.milliseconds(worker, since, ended)
+
+    def details(self, worker: int) -> dict[str, Any]:
+        """Return further fields of a worker's ``WorkerStats``, once its loop has ended."""
+        spec = self._specs[worker]
+        stalls = self._memory.stalls(worker) if spec.role == "sender" else ()
+        path = logs.path_of(spec.log, spec.name) if spec.log is not None else None
+        return {
+            "histograms": {
+                name: Histogram(tuple(counts), below_zero)
+                for name, (counts, below_zero) in self._memory.histograms(worker).items()
+            },
+            "stalls": tuple(Stall(*stall) for stall in stalls),
+            "log": logs.total(path) if path is not None else None,
+        }
+
+    def flows(self) -> tuple[FlowStats, ...]:
+        """Return every flow's counts; none if no worker reads headers."""
+        if self._unseen >= HEADER_COUNTS:
+            return ()
+        return tuple(
+            FlowStats(flow, packets, following - 1 if following else None)
+            for flow, packets, following in self._memory.flows()
+        )
+
+    def pids(self) -> frozenset[int]:
+        """Return the process that the agent started, and those of its workers."""
+        return frozenset({self._process.pid, *(worker.pid for worker in self.prepared)})
+
+    def stop(self) -> None:
+        """Tell every loop to end; each sees it within 50 ms."""
+        self._memory.stop()
+
+    def close(self, keep_logs: Optional[str] = None) -> None:
+        """End the process: stop, end of file, and SIGKILL after a deadline; then settle its logs.
+
+        Logs of workers that were never ready may be another process's, and stay.
+        """
+        self._end_process()
+        for spec in self._specs if self.prepared else ():
+            if spec.log is not None:
+                logs.settle(logs.path_of(spec.log, spec.name), keep_logs)
+
+    def _end_process(self) -> None:
+        self.stop()
+        with contextlib.suppress(OSError):
+            self._orders.close()
+        try:
+            self._process.wait(timeout=self._limits.close_ns / SECOND_NS)
+        except subprocess.TimeoutExpired:
+            # The group: processes of workers go at once, not after this one.
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._answers.close()
+        self._stderr.close()
+
+
+def refuse_impossible(specs: Sequence[WorkerSpec]) -> None:
+    """Raise WorkerFailed if a worker has nothing to do, or no instructions."""
+    idle = [spec.name for spec in specs if not spec.flows]
+    if idle:
+        raise WorkerFailed(f"{', '.join(idle)}: no flow to send or receive; lower `workers`")
+    for spec in specs:
+        if spec.role == "sender" and spec.send is None:
+            raise WorkerFailed(f"{spec.name}: a sender without `send`")
+        if spec.role == "sender" and spec.send is not None and spec.send.gso == "max":
+            raise WorkerFailed(f"{spec.name}: gso: max must be a number by now")
+        if spec.role == "receiver" and spec.receive is None:
+            raise WorkerFailed(f"{spec.name}: a receiver without `receive`")
+
+
+def phase_order(spec: WorkerSpec, phase: dict[str, Any]) -> dict[str, Any]:
+    """Return a phase with what is read and echoed in it, and whether faults happen.
+
+    The path check reads headers whatever the trial does, because it tells flows apart; datagrams
+    that are too small for one are counted. Faults belong to the measured phase. The path check has
+    each of its few packets echoed: that is the round trip at rest.
+    """
+    name, traffic = phase["phase"], spec.traffic
+    read = spec.receive.read if spec.receive is not None else "header"
+    if name == "path" and read in BLIND and traffic.size_bytes >= HEADER_BYTES:
+        read = "header"
+    echo_every = traffic.echo if traffic.echo is not None else 0
+    if echo_every != 0 and name == "path":
+        echo_every = 1
+    return {
+        "flows": None,
+        **phase,
+        "read": read,
+        "faulty": name == "measured",
+        "echo_every": echo_every,
+    }
+
+
+def unseen(spec: WorkerSpec, read: str) -> frozenset[str]:
+    """Return the counts of a receiver that its way of reading leaves unknown, not 0."""
+    if spec.role == "sender":
+        return frozenset()
+    tcp = spec.traffic.protocol == "tcp"
+    if not tcp and read not in BLIND:
+        return FOREIGN_SIZE
+    cut = TRUNCATED if read == "none" else frozenset()
+    return HEADER_COUNTS | cut | (FOREIGN_SIZE | STANDSTILLS if tcp else frozenset())
+
+
+def exit_text(stderr: int, status: int) -> str:
+    """Return how a process ended, with the last lines of all that share its stderr, a file."""
+    # Read at an offset of its own: workers that still live write at the file's.
+    text = os.pread(stderr, os.fstat(stderr).st_size, 0).decode(errors="replace")
+    lines = text.splitlines()[-STDERR_LINES:]
+    how = f"signal {-status}" if status < 0 else f"status {status}"
+    if not lines:
+        return f"ended by itself with {how}; see who ended it: `dmesg` there tells where memory did"
+    return f"ended by itself with {how}: {' | '.join(lines)}; report it if it comes again"

@@ -1,0 +1,281 @@
+"""The sockets that workers send and receive on, with every option set and read back.
+
+Runs in the worker process, in the thread that uses the socket, after that thread was pinned.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Optional, Union
+
+from udpbench.agent.host.socket_options import (
+    BPF_EQUAL,
+    BPF_LOAD_CPU,
+    BPF_MODULO,
+    BPF_RETURN,
+    BPF_RETURN_LOADED,
+    IP_MTU_DISCOVER,
+    IP_PKTINFO,
+    IP_RECVERR,
+    IPV6_MTU_DISCOVER,
+    IPV6_RECVERR,
+    NO_MEMBER,
+    PMTUDISC_DONT,
+    PMTUDISC_PROBE,
+    SO_ATTACH_REUSEPORT_CBPF,
+    SO_BUSY_POLL,
+    SO_INCOMING_CPU,
+    SO_RCVBUFFORCE,
+    SO_SNDBUFFORCE,
+    SO_TIMESTAMPNS,
+    SO_ZEROCOPY,
+    SOL_UDP,
+    UDP_GRO,
+    Instruction,
+    attach_filter,
+    bind_to_device,
+    force_buffer,
+    refuse_all,
+)
+from udpbench.model import FlowSpec, Receive, Send, Traffic
+from udpbench.units import parse_duration
+
+CONTROL_BYTES = sum(socket.CMSG_SPACE(size) for size in (4, 16, 20))
+"""Control data of a message: UDP_GRO's int, a timespec, and the larger of both pktinfo structs."""
+TIMEOUT = struct.pack("ll", 0, 50_000)
+"""struct timeval: a loop that waits for its socket sees ``stop`` within 50 ms."""
+RESET = struct.pack("ii", 1, 0)
+"""struct linger: a stream ends at once, so that its addresses are free for the next trial."""
+ACCEPT_S = 2.0
+BACKLOG = 4096
+
+
+def sending_socket(traffic: Traffic, send: Send, flow: FlowSpec, interface: str) -> socket.socket:
+    """Return a socket connected along one flow, whose packets leave by the interface.
+
+    OSError if the kernel refuses the address, the buffer or an option.
+    """
+    sock = _new_socket(traffic)
+    try:
+        bind_to_device(sock, interface)
+        # Workers that send the same 4-tuple need a socket each.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TIMEOUT)
+        _set_path_options(sock, traffic)
+        _set_buffer(sock, send, SO_SNDBUFFORCE, socket.SO_SNDBUF)
+        if send.zerocopy:
+            sock.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
+        sock.bind((flow.source, flow.source_port))
+        sock.connect((flow.destination, flow.destination_port))
+    except OSError as error:
+        sock.close()
+        source = _endpoint(flow.source, flow.source_port)
+        destination = _endpoint(flow.destination, flow.destination_port)
+        text = f"socket {source} → {destination}: {error.strerror}"
+        raise OSError(error.errno, text) from error
+    return sock
+
+
+def _new_socket(traffic: Traffic) -> socket.socket:
+    family = socket.AF_INET6 if traffic.family == 6 else socket.AF_INET
+    tcp = traffic.protocol == "tcp"
+    sock = socket.socket(family, socket.SOCK_STREAM if tcp else socket.SOCK_DGRAM)
+    if tcp:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def _set_path_options(sock: socket.socket, traffic: Traffic) -> None:
+    """Set what happens to packets on their path: errors, fragments and hops."""
+    level, discover, recverr = (
+        (socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_RECVERR)
+        if traffic.family == 6
+        else (socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_RECVERR)
+    )
+    # Off, so that a drop in the sender's own qdisc or device is counted at its own stage.
+    sock.setsockopt(level, recverr, 0)
+    # PROBE sets DF and leaves the path MTU to the interface: no ICMP can shrink it meanwhile.
+    sock.setsockopt(level, discover, PMTUDISC_DONT if traffic.fragment else PMTUDISC_PROBE)
+    _set_hops(sock, traffic)
+
+
+def _set_hops(sock: socket.socket, traffic: Traffic) -> None:
+    """Limit the hops of packets; echoes have the same limit as what they answer."""
+    level, hops = (
+        (socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS)
+        if traffic.family == 6
+        else (socket.IPPROTO_IP, socket.IP_TTL)
+    )
+    sock.setsockopt(level, hops, traffic.ttl)
+
+
+def _endpoint(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def receiving_socket(
+    traffic: Traffic, receive: Receive, port: int, interface: str
+) -> socket.socket:
+    """Return a socket bound to a port of every address; one for streams listens.
+
+    One that also sends is bound to the interface. OSError if the port is taken or the kernel
+    refuses an option.
+    """
+    sock = _new_socket(traffic)
+    # Every lab address of the host at once.
+    address = "::" if traffic.family == 6 else "0.0.0.0"  # noqa: S104
+    tcp = traffic.protocol == "tcp"
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEOUT)
+        if traffic.family == 6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if receive.sockets != "shared":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if receive.gro:
+            sock.setsockopt(SOL_UDP, UDP_GRO, 1)
+        if receive.timestamps:
+            sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        if traffic.echo is not None or tcp:
+            bind_to_device(sock, interface)
+        if traffic.echo is not None:
+            _set_hops(sock, traffic)
+            # An echo leaves from the address that was sent to: the sender takes no other.
+            level, pktinfo = (
+                (socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO)
+                if traffic.family == 6
+                else (socket.IPPROTO_IP, IP_PKTINFO)
+            )
+            sock.setsockopt(level, pktinfo, 1)
+        wait, wait_ns = parse_wait(receive)
+        if wait == "busy-poll":
+            sock.setsockopt(socket.SOL_SOCKET, SO_BUSY_POLL, -(-wait_ns // 1000))
+        _set_buffer(sock, receive, SO_RCVBUFFORCE, socket.SO_RCVBUF)
+        if tcp:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+        if tcp:
+            sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        text = f"socket {_endpoint(address, port)}: {error.strerror}"
+        raise OSError(error.errno, text) from error
+    return sock
+
+
+def parse_wait(receive: Receive) -> tuple[str, int]:
+    """Return the word and the nanoseconds of ``nap 100us``; 0 for a way of waiting without any."""
+    word, _, duration = receive.wait.partition(" ")
+    return word, parse_duration(duration) if duration else 0
+
+
+def accept_streams(listener: socket.socket, count: int) -> list[socket.socket]:
+    """Return ``count`` streams of a listener that others may share; OSError if one is late."""
+    listener.settimeout(ACCEPT_S)
+    streams = []
+    for _ in range(count):
+        stream, _ = listener.accept()
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEOUT)
+        streams.append(stream)
+    return streams
+
+
+# --- which member of a reuseport group gets a packet ---------------------------------------------
+
+
+def prefer_cpu(sock: socket.socket, cpu: Optional[int]) -> None:
+    """Have a member of a reuseport group take what is received on a CPU (Linux 6.2).
+
+    OSError if the worker has no CPU of its own.
+    """
+    if cpu is None:
+        raise OSError(errno.EINVAL, "sockets: incoming-cpu needs a worker that is pinned to a CPU")
+    sock.setsockopt(socket.SOL_SOCKET, SO_INCOMING_CPU, cpu)
+
+
+def steer_by_cpu(sock: socket.socket, cpus: list[Optional[int]]) -> None:
+    """Give every member of a reuseport group what is received on its CPU.
+
+    ``cpus`` is in the order in which the members were bound, which is their number. Packets on any
+    other CPU go by the kernel's hash; if no member has a CPU, by the CPU's number modulo the
+    members.
+    """
+    attach_filter(sock, SO_ATTACH_REUSEPORT_CBPF, cpu_program(cpus))
+
+
+def cpu_program(cpus: list[Optional[int]]) -> list[Instruction]:
+    """Return the classic BPF program that returns the member for a packet's CPU."""
+    if None in cpus:
+        return [BPF_LOAD_CPU, (BPF_MODULO, 0, 0, len(cpus)), (BPF_RETURN_LOADED, 0, 0, 0)]
+    members = {cpu: member for member, cpu in reversed(list(enumerate(cpus)))}
+    matches = [
+        instruction
+        for cpu, member in members.items()
+        for instruction in ((BPF_EQUAL, 0, 1, cpu), (BPF_RETURN, 0, 0, member))
+    ]
+    return [BPF_LOAD_CPU, *matches, (BPF_RETURN, 0, 0, NO_MEMBER)]  # type: ignore[list-item]
+
+
+# --- what is left unread -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Unread:
+    """What waited in sockets: merged datagrams are one message."""
+
+    messages: int = 0
+    packets: int = 0
+
+    def __add__(self, other: Unread) -> Unread:
+        """Return both together."""
+        return Unread(self.messages + other.messages, self.packets + other.packets)
+
+
+def drain(sock: socket.socket) -> Unread:
+    """Read what waits in a socket, and return how much it was."""
+    messages, packets, room = 0, 0, [bytearray(1)]
+    while True:
+        try:
+            length, controls, _, _ = sock.recvmsg_into(
+                room, CONTROL_BYTES, socket.MSG_DONTWAIT | socket.MSG_TRUNC
+            )
+        except BlockingIOError:
+            return Unread(messages, packets)
+        messages += 1
+        merged = [data for level, kind, data in controls if (level, kind) == (SOL_UDP, UDP_GRO)]
+        packets += -(-length // struct.unpack("i", merged[0])[0]) if merged else 1
+
+
+def drain_and_close(sock: socket.socket) -> Unread:
+    """Close a socket, so that it leaves its reuseport group; return what it held.
+
+    Closing would discard that without counting it. So it is read first; then a filter refuses
+    further packets, which the kernel does count, and what came in between is read as well.
+    """
+    unread = drain(sock)
+    refuse_all(sock)
+    unread += drain(sock)
+    sock.close()
+    return unread
+
+
+# --- buffers -------------------------------------------------------------------------------------
+
+
+def buffer_bytes(sock: socket.socket, role: str) -> int:
+    """Return the size of the socket's buffer as the kernel has it: twice what was asked for."""
+    option = socket.SO_SNDBUF if role == "sender" else socket.SO_RCVBUF
+    return sock.getsockopt(socket.SOL_SOCKET, option)
+
+
+def _set_buffer(sock: socket.socket, work: Union[Send, Receive], forced: int, plain: int) -> None:
+    """Set the buffer; without the right to force it the read-back shows what was granted."""
+    if work.buffer_bytes is None:
+        return
+    if work.force_buffer:
+        force_buffer(sock, forced, plain, work.buffer_bytes)
+    else:
+        sock.setsockopt(socket.SOL_SOCKET, plain, work.buffer_bytes)

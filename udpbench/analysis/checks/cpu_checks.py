@@ -1,0 +1,110 @@
+"""Checks of CPU time: what other processes, the run itself and a hypervisor took from the load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from udpbench.analysis.cpu_use import TICK_NS, CpuGroup, cpu_groups, cpu_use, main_user, stolen_ns
+from udpbench.analysis.readings import Readings
+from udpbench.model import MAX_PAYLOAD_BYTES, SECOND_NS, Finding
+from udpbench.units import show_ratio
+
+NOTED = 0.01
+"""Share of a CPU of the load from which other use is worth a finding."""
+STRUCK = 0.05
+"""Beyond it rates, delays and CPU numbers are those of a shared CPU."""
+STRUCK_OUT = {"struck": "; rates, delays and CPU numbers are struck out", "warning": ""}
+LEAST_TICKS = 2
+"""A shorter limit is within the error of two readings in ticks."""
+HYPERVISOR = (
+    "the hypervisor took CPU time from this machine",
+    "repeat when its host is less busy",
+)
+"""What is wrong, and what to do."""
+UNSEEN = "by short-lived processes, or by processes that the agent may not see"
+
+
+def other_processes(readings: Readings) -> Iterator[Finding]:
+    """Find other programs, and the run's own processes, on the CPUs of the load."""
+    for group in cpu_groups(readings):
+        use = cpu_use(readings, group)
+        if use is None:
+            continue
+        yield from _limited(
+            group,
+            use.others_ns / use.time_ns,
+            use.elapsed_ns,
+            "other programs used CPUs of the load",
+            main_user(readings, group, "other", use.others_ns) or UNSEEN,
+            "stop them or keep them on other CPUs, then repeat",
+        )
+        share = use.own_ns / use.time_ns
+        if share > NOTED and _resolved(NOTED, use.elapsed_ns):
+            yield Finding(
+                "note",
+                "the run's own controller or agents used CPUs of the load",
+                group.label,
+                f"up to {show_ratio(share)}, {main_user(readings, group, 'run', use.own_ns)}",
+                f"at most {show_ratio(NOTED)}",
+                "leave them a CPU that no worker or queue uses, or run with --quiet",
+            )
+
+
+def hypervisor(readings: Readings) -> Iterator[Finding]:
+    """Find a hypervisor that gave CPUs of the load to another machine."""
+    for group in cpu_groups(readings):
+        steal_ns, elapsed_ns = stolen_ns(readings, group)
+        if steal_ns is not None and elapsed_ns > 0:
+            yield from _limited(
+                group,
+                steal_ns / (elapsed_ns * len(group.cpus)),
+                elapsed_ns,
+                HYPERVISOR[0],
+                "",
+                HYPERVISOR[1],
+            )
+
+
+def _limited(
+    group: CpuGroup, share: float, elapsed_ns: int, message: str, user: str, next_step: str
+) -> Iterator[Finding]:
+    """Yield a finding by the limit that a share exceeds, unless that is finer than the ticks."""
+    limits: tuple[tuple[float, Literal["struck", "warning"]], ...]
+    limits = ((STRUCK, "struck"), (NOTED, "warning"))
+    for limit, severity in limits:
+        if share > limit and _resolved(limit, elapsed_ns):
+            value = ", ".join(text for text in (show_ratio(share), user) if text)
+            limit_text = f"at most {show_ratio(limit)}"
+            yield Finding(
+                severity, message + STRUCK_OUT[severity], group.label, value, limit_text, next_step
+            )
+            return
+
+
+def _resolved(limit: float, elapsed_ns: int) -> bool:
+    return limit * elapsed_ns >= LEAST_TICKS * TICK_NS
+
+
+def work_not_done(readings: Readings) -> Iterator[Finding]:
+    """Find a reader with less CPU time than ``receive.work`` takes on what it received.
+
+    One batch is allowed for: stopping cuts its work short after its datagrams were counted.
+    """
+    trial = readings.record.trial
+    merged = MAX_PAYLOAD_BYTES // max(trial.traffic.size_bytes, 1) if trial.receive.gro else 1
+    batch = trial.receive.messages * merged
+    for stats in readings.workers("receiver"):
+        if trial.receive.work_ns == 0 or "user_ns" not in stats.counts:
+            continue
+        spent_ns = stats.counts["user_ns"] + stats.counts.get("system_ns", 0)
+        worked_ns = (stats.counts.get("received_packets", 0) - batch) * trial.receive.work_ns
+        if worked_ns > spent_ns:
+            yield Finding(
+                "invalid",
+                "work was not done: the reader used less CPU time than receive.work requires",
+                stats.worker,
+                f"{spent_ns / SECOND_NS:.3f} s of CPU time",
+                f"at least {worked_ns / SECOND_NS:.3f} s",
+                "check CLOCK_THREAD_CPUTIME_ID on that host",
+            )

@@ -1,0 +1,107 @@
+"""Checks of the hosts: what they granted, and whether they and their links stayed the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from udpbench.analysis.checks.worker_counts import times
+from udpbench.analysis.readings import Readings
+from udpbench.differences import differences
+from udpbench.model import Finding, Role, lost_without
+
+BUFFER_LIMIT: dict[Role, str] = {
+    "sender": "net.core.wmem_max",
+    "receiver": "net.core.rmem_max",
+}
+SHARED_PATH = (
+    "control traffic shares the path under test",
+    "reach the host by another address: set HostName in ~/.ssh/config",
+)
+"""What is wrong, and what to do."""
+
+
+def buffer_capped(readings: Readings) -> Iterator[Finding]:
+    """Find a socket buffer that the kernel granted smaller than requested."""
+    trial = readings.record.trial
+    sizes_bytes = {"sender": trial.send.buffer_bytes, "receiver": trial.receive.buffer_bytes}
+    for stats in readings.phase.stats:
+        size_bytes, granted_bytes = sizes_bytes[stats.role], stats.buffer_bytes
+        # The kernel doubles the value for its own overhead (net/core/sock.c).
+        if size_bytes is None or granted_bytes is None or granted_bytes >= 2 * size_bytes:
+            continue
+        limit = BUFFER_LIMIT[stats.role]
+        yield Finding(
+            "warning",
+            "the socket buffer is smaller than requested",
+            stats.worker,
+            f"{granted_bytes // 2} bytes",
+            f"requested: {size_bytes} bytes",
+            f"raise {limit}, or set force_buffer and run with CAP_NET_ADMIN",
+        )
+
+
+def environment_changed(readings: Readings) -> Iterator[Finding]:
+    """Find a host whose environment differs after the trial."""
+    for host, after in readings.record.environment_after.items():
+        facts = readings.record.facts.get(host)
+        before = facts.environment if facts is not None else after
+        names = sorted({*before, *after})
+        known = (
+            {name: values.get(name, "unknown") for name in names} for values in (before, after)
+        )
+        for difference in differences(*known):
+            yield Finding(
+                "invalid",
+                "environment changed during the trial",
+                host,
+                str(difference),
+                "unchanged",
+                "find what reconfigures that host, then repeat",
+            )
+
+
+def carrier_lost(readings: Readings) -> Iterator[Finding]:
+    """Find an interface whose link went down since the trial's first snapshot."""
+    first = readings.record.phases[0].before
+    for host, after in readings.phase.after.items():
+        before = first[host].counters if host in first else {}
+        for name, count in after.counters.items():
+            losses = count - before.get(name, count)
+            if name.endswith(".carrier_downs") and losses > 0:
+                yield Finding(
+                    "invalid",
+                    "the link went down during the trial",
+                    host,
+                    f"{name.split('.')[1]} lost its carrier {times(losses)}",
+                    "never",
+                    "check the cable, the switch and the kernel's log, then repeat",
+                )
+
+
+def control_shares_path(readings: Readings) -> Iterator[Finding]:
+    """Find a host whose SSH connection to the controller uses the interface under test."""
+    for name, facts in sorted(readings.record.facts.items()):
+        if facts.environment.get("control_interface") == facts.interface:
+            yield Finding(
+                "warning",
+                SHARED_PATH[0],
+                name,
+                f"SSH uses {facts.interface}",
+                "an interface of its own",
+                SHARED_PATH[1],
+            )
+
+
+def degraded(readings: Readings) -> Iterator[Finding]:
+    """Find a built-in lab run without full privileges: it is slower and means less."""
+    if not readings.record.built_in_lab:
+        return
+    lost = lost_without([facts.capabilities for facts in readings.record.facts.values()])
+    if lost:
+        yield Finding(
+            "warning",
+            "the lab is degraded: its user lacks privileges",
+            "lab",
+            "; ".join(lost),
+            next_step="run as root for the full lab",
+        )

@@ -1,0 +1,208 @@
+"""Checks of the ledger: whether it balances, and whether counters of one place agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from udpbench.analysis import skbs
+from udpbench.analysis.intended_load import arrived, sent_packets
+from udpbench.analysis.ledger import make_ledger, occupied_stages, together, unobserved
+from udpbench.analysis.readings import Readings, readings_of
+from udpbench.analysis.stages import FRAME_ERRORS, RX_PACKETS, STAGES
+from udpbench.model import Finding
+
+
+def hidden_refusals(readings: Readings) -> Iterator[Finding]:
+    """Find packets that the sender's firewall refused in the middle of a call, which hides it.
+
+    IP counts what a firewall or a queue refused (net/ipv4/ip_output.c, ip_send_skb). It counts a
+    GSO message once, where EPERM counts packets, so the two cannot be compared.
+    """
+    partial = readings.count("sender", "partial_calls")
+    if not partial or readings.record.trial.send.gso != "off":
+        return
+    refused = readings.count("sender", "eperm")
+    queued = readings.counter("sender", skbs.QDISC_DROPS) or 0
+    hidden = (readings.counter("sender", "{ip}OutDiscards") or 0) - refused - queued
+    if hidden > 0:
+        yield Finding(
+            "note",
+            "the sender's firewall refused packets that were then sent again: tx_netfilter counts "
+            f"only the {refused} that it refused for good",
+            "tx_netfilter",
+            f"{min(hidden, partial)} refusals",
+            next_step="send.call: send reports each of them",
+        )
+
+
+def counter_backwards(readings: Readings) -> Iterator[Finding]:
+    """Find a counter of a stage that decreased during the phase."""
+    for stage in STAGES:
+        for host in readings.hosts(stage.role):
+            for pattern in (*stage.counters, *stage.by_driver(readings)):
+                if host not in readings.deltas:
+                    continue
+                for text in readings.deltas[host].went_backwards(readings.named(host, pattern)):
+                    yield Finding(
+                        "invalid",
+                        f"a counter of stage {stage.name} went backwards",
+                        host,
+                        text,
+                        "counters never decrease",
+                        "check whether the host rebooted or its driver was reset",
+                    )
+
+
+def unaccounted(readings: Readings) -> Iterator[Finding]:
+    """Find packets that no stage explains, or that counters of the traffic's own contradict."""
+    remainder = make_ledger(readings).unaccounted
+    if not remainder:
+        return
+    if remainder < 0 and not readings.record.built_in_lab:
+        yield Finding(
+            "invalid",
+            "contradiction: the traffic's own counters say that more was lost than was",
+            "ledger",
+            f"{remainder:+d} packets",
+            "0",
+            "check what else sends to the traffic's ports, and whether packets arrive twice",
+        )
+        return
+    yield Finding(
+        "invalid",
+        "unaccounted: the ledger does not balance",
+        "ledger",
+        f"{remainder:+d} packets",
+        "within ±0",
+        "check the ledger's sources; usual causes are foreign traffic and drops without a counter",
+    )
+
+
+def others_packets(readings: Readings) -> Iterator[Finding]:
+    """Find stages whose counters moved for packets that were not the traffic's."""
+    entries = make_ledger(readings).entries
+    counted = [f"{one.stage} {one.others_packets}" for one in entries if one.others_packets]
+    if counted:
+        yield Finding(
+            "note",
+            "others' packets: counters of the hosts moved beyond what the traffic lost",
+            "ledger",
+            ", ".join(counted),
+            next_step="stages that they may have moved are intervals; for exact ones stop what "
+            "else is sent to these hosts",
+        )
+
+
+def damaged_frames(readings: Readings) -> Iterator[Finding]:
+    """Find frames that came in damaged, by the receivers' cards."""
+    moved = readings.by_name("receiver", FRAME_ERRORS)
+    if moved:
+        yield Finding(
+            "warning",
+            "the receiver's card refused damaged frames; those of the traffic are in stage link",
+            "link",
+            ", ".join(f"{name} {frames}" for name, frames in moved.items()),
+            "none",
+            "check cable, connectors and transceivers, and the MTU of every host",
+        )
+
+
+def lost_after_the_link(readings: Readings) -> Iterator[Finding]:
+    """Find a loss that is the link's because no counter saw it, although everything came in."""
+    if readings.record.built_in_lab:
+        return
+    ledger, sent = make_ledger(readings), sent_packets(readings)
+    lost = together(ledger, ("link", "rx_ring"))
+    received = readings.counter("receiver", RX_PACKETS)
+    if "link" in unobserved(ledger) and lost.low and received is not None and received >= sent:
+        yield Finding(
+            "warning",
+            "no counter explains the loss, so it is taken for the link's; but the receiver's card "
+            "received as many packets as were sent",
+            "link",
+            f"{received} received, {lost.low} lost",
+            f"fewer than {sent}",
+            "look for what drops packets before IP and counts none: nftables' netdev ingress, a "
+            "generic XDP program; explain: true lists the kernel's reasons",
+        )
+
+
+def counters_disagree(readings: Readings) -> Iterator[Finding]:
+    """Find corroborating counters that contradict the ledger's own.
+
+    Outside the built-in lab others move them, too.
+    """
+    for stage in STAGES if readings.record.built_in_lab else ():
+        for also in stage.also:
+            value = also.reads(readings)
+            low, high = also.low(readings), also.high(readings)
+            if value is None or low is None or high is None or low <= value <= high:
+                continue
+            name = readings.display(stage.role, also.name)
+            limit = f"{low}" if low == high else f"{low} to {high}"
+            value_text = f"{name} = {value}"
+            yield Finding(
+                "warning", "counters disagree", stage.name, value_text, limit, also.next_step
+            )
+    yield from _reasons_disagree(readings)
+    yield from _reads_disagree(readings)
+
+
+def _reasons_disagree(readings: Readings) -> Iterator[Finding]:
+    """Compare a stage with the kernel's drop reasons, which count skbs: no more than packets."""
+    for stage in STAGES:
+        packets = stage.packets(readings)
+        dropped = readings.total(stage.role, *(f"reason.{name}" for name in stage.reasons))
+        if packets is None or dropped is None:
+            continue
+        more = dropped > packets.high and readings.record.built_in_lab
+        if more or (dropped == 0 and packets.low > 0):
+            yield Finding(
+                "warning",
+                "counters disagree",
+                stage.name,
+                f"drop reason {' or '.join(stage.reasons)}: {dropped} skbs",
+                f"{packets.low} packets" if dropped == 0 else f"at most {packets.high} packets",
+                "either other traffic in the namespace is dropped too, or no counter sees a drop",
+            )
+
+
+def _reads_disagree(readings: Readings) -> Iterator[Finding]:
+    """Compare what workers read with InDatagrams, which counts at the read, not at the queue.
+
+    The kernel counts merged datagrams once per skb. A worker that leaves on purpose reads its queue
+    to count it, so those reads are added.
+    """
+    counted = readings.counter("receiver", "{udp}InDatagrams")
+    arrivals = arrived(readings)
+    taken = arrivals.read_messages if readings.record.trial.receive.gro else arrivals.read_packets
+    if counted is None or taken is None or not readings.workers("receiver"):
+        return
+    read = taken + readings.count("receiver", "purged_messages")
+    if counted < read or (readings.record.built_in_lab and counted != read):
+        yield Finding(
+            "warning",
+            "counters disagree",
+            "receiver",
+            f"read {read}, InDatagrams {counted}",
+            "equal",
+            "another socket in the namespace received packets, or a worker miscounted",
+        )
+
+
+def path_check_losses(readings: Readings) -> Iterator[Finding]:
+    """Find packets of the path check that were lost although all were expected to arrive."""
+    path = readings_of(readings.record, "path")
+    if path is None or readings.record.trial.path_check != "arrive":
+        return
+    sent, received = sent_packets(path), arrived(path).packets
+    if received >= sent or not path.workers("receiver"):
+        return
+    yield Finding(
+        "warning",
+        f"path check: {received} of {sent} packets arrived",
+        "path",
+        occupied_stages(make_ledger(path)),
+        "all of them: they are few, and nothing else was sent",
+        "docs/ledger.md says what helps at that stage",
+    )

@@ -1,0 +1,111 @@
+"""Checks of the offered load: whether it was the intended one, and whether it fits a rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from udpbench.analysis import skbs
+from udpbench.analysis.intended_load import (
+    arrived,
+    intended_packets,
+    requested_packets,
+    sent_packets,
+    unsent_packets,
+)
+from udpbench.analysis.readings import Readings
+from udpbench.model import Finding
+from udpbench.units import show_ratio
+
+OFFERED_SHARE = 0.995
+"""An offered load below this share of the intended one measures the sender (RFC 2285 3.5)."""
+FEW_READS = 20
+"""A rate spans the first to the last read; with this many, one read is 5 % of it."""
+
+
+def sender_bound(readings: Readings) -> Iterator[Finding]:
+    """Find senders that did not reach the rate or count they were given."""
+    intended = intended_packets(readings)
+    if requested_packets(readings) is None or intended == 0:
+        return
+    if readings.record.trial.expects_unsent:
+        return
+    offered = 1 - unsent_packets(readings) / intended
+    if offered < OFFERED_SHARE:
+        yield Finding(
+            "invalid",
+            "sender-bound: the senders did not reach the intended load",
+            "sender",
+            show_ratio(offered),
+            f"at least {show_ratio(OFFERED_SHARE)} of the intended load",
+            "lower traffic.rate, or give the sender more workers or CPUs",
+        )
+
+
+def receiver_not_saturated(readings: Readings) -> Iterator[Finding]:
+    """Find an unlimited load without any loss: the receiver could have taken more."""
+    sent, received = sent_packets(readings), arrived(readings).packets
+    if readings.record.trial.traffic.rate is None and sent == received > 0:
+        yield Finding(
+            "note",
+            "lower bound: nothing was lost, so the receiver was never saturated",
+            "receiver",
+            next_step="add sending workers, or treat the rate as a minimum",
+        )
+
+
+def sender_stalled(readings: Readings) -> Iterator[Finding]:
+    """Find a paced sender that stalled for longer than its bucket makes up for.
+
+    With a count, a sender continues until it is reached, so what it gave up may still be sent.
+    """
+    requested = {spec.name: spec.count_packets for spec in readings.record.workers}
+    for stats in readings.workers("sender"):
+        stalled = unsent = stats.counts.get("stalled_packets", 0)
+        count = requested.get(stats.worker)
+        if count is not None:
+            unsent = min(stalled, max(count - stats.counts.get("attempted_packets", 0), 0))
+        fate, value = "the ledger counts its backlog as unsent", f"{stalled} packets"
+        if unsent == 0:
+            fate = "its backlog was sent later, to reach count"
+        elif unsent < stalled:
+            fate = "its backlog was sent later or is unsent in the ledger"
+            value = f"{stalled} packets, {unsent} of them unsent"
+        if stalled:
+            message = f"the sender stalled for longer than send.bucket makes up for; {fate}"
+            yield Finding("note", message, stats.worker, value)
+
+
+def few_reads(readings: Readings) -> Iterator[Finding]:
+    """Find a delivered rate of so few reads that one batch more or less would change it."""
+    received = arrived(readings, workers_alone=True).packets
+    reads = readings.worked("receiver", "receive_calls")
+    reads -= readings.worked("receiver", "empty_calls")
+    if received < 2 or not 0 < reads < FEW_READS:
+        return
+    message = "the delivered rate rests on few reads: whole batches fall on the first and the last"
+    if reads == 1:
+        message = "no delivered rate: everything came in a single read"
+    yield Finding(
+        "warning",
+        message,
+        "receiver",
+        f"{received} packets in {reads} read{'s' if reads > 1 else ''}",
+        f"at least {FEW_READS} reads",
+        "rely on counts and loss instead, or send more packets"
+        + (", or lower receive.batch" if readings.record.trial.receive.messages > 1 else ""),
+    )
+
+
+def unsegmented_messages(readings: Readings) -> Iterator[Finding]:
+    """Find GSO messages that crossed the link whole: their rate is one of skbs, not of packets."""
+    each = skbs.sent_skb(readings)
+    if each == skbs.ONE or not readings.all_veth:
+        return
+    yield Finding(
+        "note",
+        "skbs, not packets: GSO messages crossed the link unsegmented",
+        "sender",
+        f"{each.most} packets per skb",
+        "a NIC sends and receives single packets",
+        "set ethtool.features: {tx-udp-segmentation: false} on the sender to send packets",
+    )

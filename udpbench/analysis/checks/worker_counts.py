@@ -1,0 +1,129 @@
+"""Checks of the form "a worker counted X": a table of counts that should be 0."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from udpbench.analysis.readings import Readings
+from udpbench.model import SECOND_NS, Finding, Role, WorkerStats
+
+Counts = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class WorkerCount:
+    """A count of a worker, and the finding if it is not 0."""
+
+    field: str
+    severity: Literal["invalid", "warning", "note"]
+    message: str
+    limit: str = "none"
+    next_step: str = ""
+    value: Callable[[Counts, str], str] = lambda counts, field: f"{counts[field]} packets"
+    role: Role = "receiver"
+
+
+def times(number: int) -> str:
+    """Return how often something happened, in words."""
+    return "once" if number == 1 else f"{number} times"
+
+
+def named_errno(number: int) -> str:
+    """Return an errno with its name: 101 (ENETUNREACH)."""
+    name = errno.errorcode.get(number)
+    return f"{number} ({name})" if name is not None else str(number)
+
+
+def _failures(counts: Counts, field: str) -> str:
+    last = counts.get("log_last_errno" if field == "log_errors" else "last_errno", 0)
+    return f"{times(counts[field])}, last errno {named_errno(last)}"
+
+
+def _standstills(counts: Counts, field: str) -> str:
+    return f"{times(counts[field])}, {counts['standstill_ns'] / SECOND_NS:.3f} s in total"
+
+
+NEXT_STEP_FOREIGN = "find what else sends to that port, or use another one"
+FOREIGN = (
+    WorkerCount(
+        "foreign_packets",
+        "invalid",
+        "foreign traffic: the port received datagrams that this phase did not send",
+        next_step=NEXT_STEP_FOREIGN,
+    ),
+    WorkerCount(
+        "foreign_size_packets",
+        "invalid",
+        "foreign traffic: the port received datagrams of a size that this phase does not send",
+        next_step=NEXT_STEP_FOREIGN,
+    ),
+)
+IRREGULAR = (
+    WorkerCount("duplicate_packets", "note", "duplicate datagrams; each is counted once"),
+    WorkerCount(
+        "ancient_packets", "warning", "datagrams too late to be distinguished from duplicates"
+    ),
+    WorkerCount("corrupt_packets", "warning", "datagrams of ours that changed size on the way"),
+)
+FAILED_CALLS = (
+    WorkerCount("other_errors", "warning", "system calls failed", "never", "", _failures, "sender"),
+    WorkerCount("errors", "warning", "system calls failed", "never", "", _failures),
+)
+STANDSTILLS = WorkerCount(
+    "standstills",
+    "warning",
+    "the reader stood still while packets waited: it was stopped or had no CPU",
+    "never for more than 0.1 s",
+    "check what else runs on its CPU; rates, loss and delay include that time",
+    _standstills,
+)
+LOG_ERRORS = WorkerCount(
+    "log_errors",
+    "warning",
+    "writing the log failed; what was lost is in stage app_log",
+    "never",
+    "check the disk of receive.log.path",
+    _failures,
+)
+
+
+def _findings(workers: Iterable[WorkerStats], *rows: WorkerCount) -> Iterator[Finding]:
+    for stats in workers:
+        for row in rows:
+            if stats.role == row.role and stats.counts.get(row.field):
+                value = row.value(stats.counts, row.field)
+                yield Finding(
+                    row.severity, row.message, stats.worker, value, row.limit, row.next_step
+                )
+
+
+def foreign_traffic(readings: Readings) -> Iterator[Finding]:
+    """Find datagrams on the measured port that are not of this phase, by header or by size."""
+    return _findings(readings.phase.stats, *FOREIGN)
+
+
+def irregular_datagrams(readings: Readings) -> Iterator[Finding]:
+    """Find datagrams of ours that arrived twice, too late to tell, or with another size."""
+    return _findings(readings.phase.stats, *IRREGULAR)
+
+
+def failed_calls(readings: Readings) -> Iterator[Finding]:
+    """Find system calls that failed in a way that no stage of the ledger stands for."""
+    return _findings((*readings.phase.stats, *readings.phase.losses), *FAILED_CALLS)
+
+
+def standstills(readings: Readings) -> Iterator[Finding]:
+    """Find a reader that made no call for a while although packets waited.
+
+    Pauses that ``work``, ``nap`` and ``fault`` ask for do not count; a stop inside a blocking call
+    does.
+    """
+    return _findings(readings.phase.stats, STANDSTILLS)
+
+
+def log_errors(readings: Readings) -> Iterator[Finding]:
+    """Find a log writer whose calls failed."""
+    return _findings(readings.phase.stats, LOG_ERRORS)

@@ -1,0 +1,351 @@
+"""Comparisons of two points as verdicts: faster, slower, the same, or why nobody can tell.
+
+Owns the words and numbers that a reader gets; what is compared is in ``blocks``. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from udpbench.analysis.blocks import (
+    Judged,
+    claim_of,
+    counts,
+    judged,
+    lacking,
+    value_of,
+)
+from udpbench.analysis.effect import FEWEST_RUNS, Effect, decide_unpaired, widened
+from udpbench.metrics import words_of
+from udpbench.model import FEWEST_BLOCKS, SECOND_NS, Experiment, PointPair, Result, trial_ns
+from udpbench.units import format_duration
+
+EXTRA_BLOCKS = 5
+"""Run at most so many blocks in place of those that count nowhere."""
+SAME, CANNOT_TELL, CANNOT_COMPARE, SKIPPED = "same", "cannot tell", "cannot compare", "skipped"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the trials say of point ``b`` against point ``a``, the base."""
+
+    a: str
+    b: str
+    metric: str
+    margin: float
+    verdict: str
+    """Its word: less or more as the metric calls them, same, cannot tell, cannot compare, skipped.
+    """
+    worse: bool = False
+    """b differs from a in the metric's worse direction."""
+    ratio: float | None = None
+    """b / a (Hodges–Lehmann); None for shares, and where it is unknown."""
+    difference: float | None = None
+    """b − a of shares of the packets sent; None for ratios, and where it is unknown."""
+    low: float | None = None
+    """Interval of ratio or difference, at the level of the verdict; None: not bounded."""
+    high: float | None = None
+    blocks: int = 0
+    """Those that count; without blocks the trials of the side that has fewer."""
+    blocks_more: int | None = None
+    """About so many more would decide; None once decided, and where that is unknown."""
+    more_ns: int | None = None
+    """How long these take, by the plan of a built-in lab."""
+    lost: int = 0
+    """Blocks, without blocks trials of both sides, that count nowhere: invalid, failed, struck out.
+    """
+    why: str = ""
+    """Why nothing can be told or compared, if not because of the interval."""
+    effects: tuple[tuple[int, float], ...] = ()
+    """Repetition and ratio or difference of each block that counts, in the order of the run."""
+    experiment: str = ""
+    """Where a and b are points of one experiment, its name."""
+    paired: bool = True
+    """By blocks; else what changed between the two sides is in no interval."""
+
+    @property
+    def share(self) -> bool:
+        """Return whether shares of packets are compared, by their difference."""
+        return words_of(self.metric).share
+
+    @property
+    def answered(self) -> bool:
+        """Return whether there is an answer."""
+        return self.verdict not in (CANNOT_TELL, CANNOT_COMPARE)
+
+    @property
+    def text(self) -> str:
+        """Return the verdict in words: ``faster by 4.2 % [1.1 – 7.0]``, ``same within 3 %``."""
+        value = self.difference if self.share else self.ratio
+        if self.verdict == SAME:
+            return f"same within {self.margin * 100:.3g}{self._unit}"
+        if self.verdict == SKIPPED:
+            return SKIPPED
+        if not self.answered:
+            parts = [self.why] if self.why else [self._width(), self._more()]
+            return ": ".join([self.verdict, *filter(None, ["; ".join(filter(None, parts))])])
+        ends = sorted(self._size(end) for end in (self.low, self.high))
+        size, *ends_text = (_shown(each, ends[1]) for each in (self._size(value), *ends))
+        return f"{self.verdict} by {size}{self._unit} [{' – '.join(ends_text)}]"
+
+    @property
+    def beyond_margin(self) -> bool | None:
+        """Return whether b is worse than a by more than the margin; None if that is unknown.
+
+        Of a metric that has no worse direction, whether they differ by more.
+        """
+        if self.low is None or self.high is None:
+            return None
+        least = -self.margin if self.share else 1 / (1 + self.margin)
+        most = self.margin if self.share else 1 + self.margin
+        worse = words_of(self.metric).worse
+        less, more = worse != "more", worse != "less"
+        if (less and self.high < least) or (more and self.low > most):
+            return True
+        inside = (not less or self.low >= least) and (not more or self.high <= most)
+        return False if inside else None
+
+    @property
+    def _unit(self) -> str:
+        return " percentage points" if self.share else " %"
+
+    def _size(self, value: float | None) -> float:
+        """Return how far b is from a, in percent or percentage points."""
+        neutral = 0.0 if self.share else 1.0
+        return abs((neutral if value is None else value) - neutral) * 100
+
+    def _width(self) -> str:
+        if self.low is None or self.high is None:
+            return ""
+        half = (self.high - self.low) / 2 if self.share else math.sqrt(self.high / self.low) - 1
+        return f"±{_shown(half * 100, half * 100)}{self._unit}"
+
+    def _more(self) -> str:
+        return more_text(self.blocks_more, self.more_ns, "block" if self.paired else "trial")
+
+
+def compare_points(experiment: Experiment, results: Sequence[Result]) -> tuple[Comparison, ...]:
+    """Return a comparison for each pair that the experiment compares, in its order."""
+    answers = judged(experiment, results)
+    time_ns = block_ns(experiment)
+    return tuple(
+        replace(_comparison(pair, answers[claim_of(pair)], time_ns), experiment=experiment.name)
+        for pair in experiment.compare
+    )
+
+
+def without_replaced(results: Sequence[Result], comparisons: Sequence[Comparison]) -> list[Result]:
+    """Return results without the invalid trials of points whose every comparison is answered.
+
+    Other blocks were run in place of theirs.
+    """
+    told: dict[tuple[str, str], bool] = {}
+    for one in comparisons:
+        for point in ((one.experiment, one.a), (one.experiment, one.b)):
+            answered = one.answered and one.verdict != SKIPPED
+            told[point] = told.get(point, True) and answered
+    return [
+        result
+        for result in results
+        if result.status != "done"
+        or result.valid
+        or not told.get((result.trial.experiment, result.trial.point), False)
+    ]
+
+
+def block_ns(experiment: Experiment) -> int:
+    """Return how long a further block takes, by the plan of a built-in lab."""
+    compared = experiment.compared or {trial.point for trial in experiment.points}
+    return sum(trial_ns(trial) for trial in experiment.points if trial.point in compared)
+
+
+def compare_blocks(
+    a: Sequence[Result], b: Sequence[Result], metric: str, margin: float
+) -> Comparison:
+    """Return the comparison of two points of one run, however it chose the number of its blocks."""
+    first, second = a[0].trial, b[0].trial
+    pair = PointPair(first.point, second.point, metric, margin, (FEWEST_BLOCKS,))
+    plain = Experiment(
+        first.experiment, "", "", "", None, (first, second), FEWEST_BLOCKS, (), (pair,)
+    )
+    return compare_points(plain, [*a, *b])[0]
+
+
+def wants_block(experiment: Experiment, results: Sequence[Result], blocks: int) -> bool:
+    """Return whether the comparisons of an experiment want another block after so many.
+
+    Where the result of a trial is missing a look cannot be taken; none is wanted after it.
+    """
+    looks = experiment.looks
+    if not looks or blocks < looks[0]:
+        return bool(looks)
+    compared = [result for result in results if result.trial.point in experiment.compared]
+    known = len(compared) == blocks * len(experiment.compared)
+    comparisons = compare_points(experiment, compared)
+    most = looks[-1] + EXTRA_BLOCKS
+    able = [
+        each
+        for each in comparisons
+        if each.verdict not in (CANNOT_COMPARE, SKIPPED) and each.lost * 3 <= most
+    ]
+    extra = min(max((each.lost for each in able), default=0), EXTRA_BLOCKS)
+    due = [look + extra for look in looks if blocks <= look + extra]
+    if not able or not due or blocks < due[0]:
+        return bool(able and due)
+    return known and len(due) > 1 and any(not each.answered for each in able)
+
+
+def compare_unpaired(
+    a: Sequence[Result], b: Sequence[Result], metric: str, margin: float
+) -> Comparison:
+    """Return the comparison of trials that share no blocks; each side has one at least."""
+    return compare_all_unpaired([(a, b)], metric, margin)[0]
+
+
+def compare_all_unpaired(
+    sides: Sequence[tuple[Sequence[Result], Sequence[Result]]], metric: str, margin: float
+) -> tuple[Comparison, ...]:
+    """Return the same of several points, decided together as one family."""
+    pairs = [PointPair(a[0].trial.point, b[0].trial.point, metric, margin) for a, b in sides]
+    values = [_sides(pair, both) for pair, both in zip(pairs, sides, strict=True)]
+    due = [n for n, each in enumerate(values) if not each.verdict]
+    family = [(values[n].a, values[n].b) for n in due]
+    margins = [claim_of(pairs[n]).scaled_margin for n in due]
+    effects = dict(zip(due, decide_unpaired(family, margins), strict=True))
+    return tuple(_unpaired(pair, values[n], effects.get(n)) for n, pair in enumerate(pairs))
+
+
+def compare_with_runs(
+    runs: Sequence[Sequence[Result]], b: Sequence[Result], metric: str, margin: float
+) -> tuple[Comparison, bool]:
+    """Return the comparison of one run with several, of which each has a trial at least.
+
+    And whether the scatter between the runs is in its interval: three or more tell it.
+    """
+    pooled = [result for run in runs for result in run]
+    pair = PointPair(pooled[0].trial.point, b[0].trial.point, metric, margin)
+    sides = _sides(pair, (pooled, b))
+    if sides.verdict:
+        return _unpaired(pair, sides, None), False
+    limits = claim_of(pair).scaled_margin
+    (effect,) = decide_unpaired([(sides.a, sides.b)], [limits])
+    known = [own for run in runs if (own := _sides(pair, (run, b)).a)]
+    scattered = len(known) >= FEWEST_RUNS
+    if scattered:
+        effect = widened(effect, limits, [statistics.median(own) for own in known])
+    return _unpaired(pair, sides, effect), scattered
+
+
+def more_text(blocks: int | None, time_ns: int | None, what: str = "block") -> str:
+    """Return for example ``about 9 more blocks (2min)``; empty if the number is unknown."""
+    if blocks is None:
+        return ""
+    time = "" if time_ns is None else f" ({_time(time_ns)})"
+    return f"about {blocks} more {what}{'' if blocks == 1 else 's'}{time}"
+
+
+def _time(time_ns: int) -> str:
+    """Return a time rounded up to a unit of which there are at least two."""
+    units = (3600 * SECOND_NS, 60 * SECOND_NS, SECOND_NS)
+    unit_ns = next((unit for unit in units if time_ns >= 2 * unit), SECOND_NS)
+    return format_duration(-(-time_ns // unit_ns) * unit_ns)
+
+
+def _comparison(pair: PointPair, answer: Judged, time_ns: int) -> Comparison:
+    blocks, effect, why = answer
+    plain = Comparison(
+        pair.a,
+        pair.b,
+        pair.metric,
+        pair.margin,
+        SKIPPED if blocks.skipped else CANNOT_COMPARE if blocks.lack else CANNOT_TELL,
+        blocks=len(blocks.effects),
+        lost=blocks.lost,
+        why=why,
+        effects=tuple((n, claim_of(pair).natural(value)) for n, value in blocks.effects.items()),
+    )
+    if effect is None:
+        return plain
+    more_ns = None if effect.blocks_more is None else effect.blocks_more * time_ns
+    return replace(_with_effect(plain, effect), more_ns=more_ns)
+
+
+def _with_effect(plain: Comparison, effect: Effect) -> Comparison:
+    words = words_of(plain.metric)
+    estimate, low, high = (
+        None if value is None else value if words.share else math.exp(value)
+        for value in (effect.estimate, effect.low, effect.high)
+    )
+    return replace(
+        plain,
+        verdict={"less": words.less, "more": words.more}.get(effect.answer, effect.answer),
+        worse=effect.answer == words.worse,
+        ratio=None if words.share else estimate,
+        difference=estimate if words.share else None,
+        low=low,
+        high=high,
+        blocks=effect.blocks,
+        blocks_more=effect.blocks_more,
+    )
+
+
+class _Sides(NamedTuple):
+    """The numbers of two sides on the scale of an effect, or the verdict without a test."""
+
+    a: list[float]
+    b: list[float]
+    lost: int = 0
+    verdict: str = ""
+    why: str = ""
+
+
+def _unpaired(pair: PointPair, sides: _Sides, effect: Effect | None) -> Comparison:
+    """Return the comparison of two sides; without an effect they have a verdict."""
+    plain = Comparison(
+        pair.a,
+        pair.b,
+        pair.metric,
+        pair.margin,
+        sides.verdict,
+        blocks=min(len(sides.a), len(sides.b)),
+        lost=sides.lost,
+        why=sides.why,
+        paired=False,
+    )
+    return plain if effect is None else _with_effect(plain, effect)
+
+
+def _sides(pair: PointPair, sides: tuple[Sequence[Result], Sequence[Result]]) -> _Sides:
+    """Return what two sides say; trials that were skipped count on neither."""
+    tried = [[result for result in side if result.status != "skipped"] for side in sides]
+    if not any(tried):
+        return _Sides([], [], 0, SKIPPED)
+    if not all(tried):
+        return _Sides([], [], 0, CANNOT_TELL, f"skipped in RUN_{'A' if tried[1] else 'B'}")
+    claim = claim_of(pair)
+    scaled: list[list[float]] = []
+    lost: list[int] = []
+    for side, results in zip((claim.right, claim.left), tried, strict=True):
+        values = [(r, side, value_of(r, side)) for r in results if counts(r, side)]
+        lost.append(len(results) - len(values))
+        lack = lacking(claim, values)
+        if lack:
+            return _Sides([], [], sum(lost), CANNOT_COMPARE, lack)
+        known = [value for _, _, value in values if value is not None]
+        scaled.append(known if claim.shares else [math.log(value) for value in known])
+    plain = _Sides(scaled[0], scaled[1], sum(lost))
+    for name, number, results in zip("AB", lost, tried, strict=True):
+        if number * 3 > len(results):
+            share = f"{number} of {len(results)} trials in RUN_{name}"
+            why = f"{share} are invalid, or have no such numbers"
+            return plain._replace(verdict=CANNOT_TELL, why=why)
+    return plain
+
+
+def _shown(size: float, largest: float) -> str:
+    """Return a size with the decimals that fit the largest of its row."""
+    return f"{size:.{2 if largest < 1 else 1 if largest < 100 else 0}f}"

@@ -1,0 +1,287 @@
+"""The effect between two points: estimate, interval, decision.
+
+Owns the statistics of a comparison. Pure: one number a block in, an Effect out. The number is
+ln(b / a), or b − a for shares of packets. Over the blocks the Hodges–Lehmann estimate, with the
+interval of the exact Wilcoxon signed-rank test (Hollander, Wolfe, Chicken, Nonparametric
+Statistical Methods, 3.1 to 3.3), zeros after Pratt (JASA 54, 1959). Blocks are paired because what
+drifts on a machine falls on both alike; the test assumes nothing else of their distribution. Of two
+runs, which have no blocks in common, the same with the Mann–Whitney test (4.1 to 4.3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate
+from statistics import median, stdev
+from typing import Literal, NamedTuple
+
+Answer = Literal["less", "more", "same", "cannot tell"]
+
+
+class Look(NamedTuple):
+    """The two-sided levels at which a family of comparisons is decided after so many blocks."""
+
+    differs: float
+    same: float
+    """Twice the level of each of the two one-sided tests of equivalence."""
+
+
+LOOKS = {7: Look(0.0157, 0.0313), 11: Look(0.02, 0.04), 15: Look(0.031, 0.062)}
+"""Blocks → levels. Of equal points 4.9 % are called different at any of the three looks, of points
+that differ by the margin 5.5 % the same; ``tests/unit/analysis/test_effect.py`` recomputes both."""
+SINGLE_LOOK = Look(0.05, 0.1)
+
+
+STUDENT = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""Student's t at 97.5 % for 2 degrees of freedom and more; beyond the last it falls little."""
+FEWEST_RUNS = 3
+"""With fewer runs of one side nothing is known of the scatter between them."""
+
+
+class Margin(NamedTuple):
+    """Effects that nobody cares about lie between these two, on the scale of the blocks."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What the blocks say of b against a, on their scale."""
+
+    answer: Answer
+    estimate: float
+    low: float | None
+    """None if so few blocks bound nothing at this level."""
+    high: float | None
+    blocks: int
+    blocks_more: int | None
+    """How many more blocks would decide; None once decided, and where no number would."""
+
+
+def decide(
+    family: Sequence[Sequence[float]], margins: Sequence[Margin | None], look: Look
+) -> tuple[Effect, ...]:
+    """Return the effect of each comparison of a family that is decided at once.
+
+    ``family`` has for each comparison a number per block, at least one; ``margins`` is as long. The
+    share of false differences among those called, and of false equalities, stays within the level
+    (Benjamini and Hochberg, JRSS B 57, 1995), and each interval is of the level that its answer has
+    (Benjamini and Yekutieli, JASA 100, 2005), so that answer and interval never disagree.
+    """
+    return _decided([_of_blocks(effects) for effects in family], margins, look)
+
+
+def decide_unpaired(
+    family: Sequence[tuple[Sequence[float], Sequence[float]]], margins: Sequence[Margin | None]
+) -> tuple[Effect, ...]:
+    """Return the same of comparisons whose trials of a and b share no blocks.
+
+    ``family`` has for each the numbers of a and of b, at least one of each, on the scale of their
+    difference. What changes between the two sides besides is in no interval.
+    """
+    return _decided([_of_sides(a, b) for a, b in family], margins, SINGLE_LOOK)
+
+
+def widened(effect: Effect, margin: Margin | None, medians: Sequence[float]) -> Effect:
+    """Return an effect whose interval has the scatter between the runs of one side, too.
+
+    ``medians`` are those of the runs, at least three; the other side is one run more. An answer
+    that the wider interval does not bear out cannot be told.
+    """
+    if effect.low is None or effect.high is None:
+        return effect
+    runs = len(medians)
+    student = STUDENT[min(runs - FEWEST_RUNS, len(STUDENT) - 1)]
+    scatter = student * stdev(medians) * math.sqrt(1 + 1 / runs)
+    low = effect.estimate - math.hypot(effect.estimate - effect.low, scatter)
+    high = effect.estimate + math.hypot(effect.high - effect.estimate, scatter)
+    inside = margin is not None and margin.low < low and high < margin.high
+    borne_out = {"less": high < 0, "more": low > 0, "same": inside}.get(effect.answer, True)
+    wider = replace(effect, low=low, high=high)
+    return wider if borne_out else replace(wider, answer="cannot tell", blocks_more=None)
+
+
+def levels_of(looks: Sequence[int]) -> dict[int, Look]:
+    """Return the levels at each of the looks of a comparison; a single one has its own."""
+    return {look: LOOKS[look] if len(looks) > 1 else SINGLE_LOOK for look in looks}
+
+
+def blocks_needed(comparisons: int, differs: float) -> int:
+    """Return the fewest blocks with which a lone difference among so many can be called."""
+    level = differs / comparisons
+    return next(n for n in range(1, 1000) if 2 / 2**n <= level)
+
+
+class _Sample(NamedTuple):
+    """What a test knows of one comparison."""
+
+    shifts: list[float]
+    """In order; the estimate is their median, the interval lies between two of them."""
+    at_most: tuple[float, ...]
+    """P(statistic ≤ w) of equal points; the statistic counts the shifts on one side of 0."""
+    p: float
+    """Two-sided, of no effect."""
+    sizes: tuple[int, ...]
+    """How many blocks, or how many trials on each side."""
+
+    @property
+    def blocks(self) -> int:
+        return min(self.sizes)
+
+
+def _of_blocks(effects: Sequence[float]) -> _Sample:
+    shifts = sorted((x + y) / 2 for i, x in enumerate(effects) for y in effects[i:])
+    at_most = _signed_ranks(len(effects))
+    p = max(_differs(effects), _outside(shifts, at_most))
+    return _Sample(shifts, at_most, p, (len(effects),))
+
+
+def _of_sides(a: Sequence[float], b: Sequence[float]) -> _Sample:
+    shifts = sorted(y - x for x in a for y in b)
+    at_most = _mann_whitney(*sorted((len(a), len(b))))
+    return _Sample(shifts, at_most, _outside(shifts, at_most), (len(a), len(b)))
+
+
+def _outside(shifts: Sequence[float], at_most: Sequence[float]) -> float:
+    """Return the least two-sided level whose interval excludes 0.
+
+    A shift of 0 counts on both sides, which errs towards no difference.
+    """
+    few = min(sum(shift <= 0 for shift in shifts), sum(shift >= 0 for shift in shifts))
+    return min(1.0, 2 * at_most[few])
+
+
+def _decided(
+    family: Sequence[_Sample], margins: Sequence[Margin | None], look: Look
+) -> tuple[Effect, ...]:
+    both = list(zip(family, margins, strict=True))
+    differs = _adjusted([sample.p for sample in family], look.differs)
+    same = _adjusted([_same(*each) for each in both if each[1] is not None], look.same)
+    return tuple(_effect(sample, margin, differs, same) for sample, margin in both)
+
+
+def _effect(sample: _Sample, margin: Margin | None, differs: float, same: float) -> Effect:
+    estimate = median(sample.shifts)
+    low, high = _interval(sample, differs)
+    if margin is not None and _same(sample, margin) <= same:
+        low, high = _interval(sample, same)
+        return Effect("same", estimate, low, high, sample.blocks, None)
+    if low is not None and high is not None and sample.p <= differs:
+        answer: Answer = "more" if estimate > 0 else "less"
+        return Effect(answer, estimate, low, high, sample.blocks, None)
+    if low is None or high is None:
+        more: int | None = _missing(sample.sizes, differs)
+    else:
+        more = _blocks_more(estimate, (low, high), margin, sample.blocks)
+    return Effect("cannot tell", estimate, low, high, sample.blocks, more)
+
+
+def _missing(sizes: Sequence[int], level: float) -> int:
+    """Return how many more blocks, or trials of each side, can reach a level at all."""
+    if len(sizes) == 1:
+        return max(blocks_needed(1, level) - sizes[0], 1)
+    a, b = sizes
+    return next(m for m in range(1, 1000) if 2 / math.comb(a + b + 2 * m, a + m) <= level)
+
+
+def _blocks_more(
+    estimate: float, interval: tuple[float, float], margin: Margin | None, blocks: int
+) -> int | None:
+    """Return how many more blocks make the interval narrow enough: its width falls as 1/√blocks."""
+    targets = [abs(estimate)]
+    if margin is not None:
+        targets.append(min(margin.high - estimate, estimate - margin.low))
+    target, width = max(targets), interval[1] - interval[0]
+    if target <= 0 or width == 0:
+        return None
+    return max(math.ceil(blocks * (width / 2 / target) ** 2) - blocks, 1)
+
+
+def _adjusted(p_values: Sequence[float], level: float) -> float:
+    """Return the level of each test at which a family keeps its false discovery rate."""
+    count = max(len(p_values), 1)
+    passed = (k for k, p in enumerate(sorted(p_values), 1) if p <= level * k / count)
+    return level * max(passed, default=1) / count
+
+
+@cache
+def _signed_ranks(blocks: int) -> tuple[float, ...]:
+    """Return P(W ≤ w) for each w of the signed-rank statistic of so many blocks without ties."""
+    ways = _ways(tuple(range(1, blocks + 1)))
+    return tuple(total / 2**blocks for total in accumulate(ways))
+
+
+@cache
+def _mann_whitney(few: int, many: int) -> tuple[float, ...]:
+    """Return P(U ≤ u) for each u of the Mann–Whitney statistic of two samples without ties.
+
+    Its ways are the Gaussian binomial coefficients: ∏ (1 − qᵐᵃⁿʸ⁺ⁱ) / (1 − qⁱ) over i to ``few``.
+    """
+    ways = [1] + [0] * (few * many)
+    for i in range(1, few + 1):
+        for total in range(len(ways) - 1, many + i - 1, -1):
+            ways[total] -= ways[total - many - i]
+        for total in range(i, len(ways)):
+            ways[total] += ways[total - i]
+    return tuple(total / math.comb(few + many, few) for total in accumulate(ways))
+
+
+@cache
+def _ways(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Return in how many ways of choosing signs the positive ranks sum to each total."""
+    ways = [1]
+    for rank in ranks:
+        longer = ways + [0] * rank
+        for total, number in enumerate(ways):
+            longer[total + rank] += number
+        ways = longer
+    return tuple(ways)
+
+
+def _interval(sample: _Sample, level: float) -> tuple[float | None, float | None]:
+    """Return the interval of the shift; None if so few blocks bound nothing at this level.
+
+    It reaches 0 where zeros or ties keep the test from telling.
+    """
+    rank = _rank(sample.at_most, level)
+    if rank is None:
+        return None, None
+    low, high = sample.shifts[rank], sample.shifts[-1 - rank]
+    if sample.p > level:
+        low, high = min(low, 0.0), max(high, 0.0)
+    return low, high
+
+
+def _rank(at_most: Sequence[float], level: float) -> int | None:
+    """Return how many shifts lie outside the interval at either end."""
+    outside = [rank for rank, p in enumerate(at_most) if p <= level / 2]
+    return outside[-1] if outside else None
+
+
+def _differs(effects: Sequence[float]) -> float:
+    """Return the exact two-sided p-value of no effect."""
+    sizes = sorted({abs(effect) for effect in effects})
+    first = 1
+    doubled = {}  # a mid-rank may be a half
+    for size in sizes:
+        ties = sum(abs(effect) == size for effect in effects)
+        doubled[size] = 2 * first + ties - 1
+        first += ties
+    ranks = tuple(sorted(doubled[abs(effect)] for effect in effects if effect != 0))
+    positive = sum(doubled[effect] for effect in effects if effect > 0)
+    ways = _ways(ranks)
+    low, high = sum(ways[: positive + 1]), sum(ways[positive:])
+    return min(1.0, 2 * min(low, high) / 2.0 ** len(ranks))
+
+
+def _same(sample: _Sample, margin: Margin | None) -> float:
+    """Return the smallest level whose interval lies within the margin; 1 without a margin."""
+    if margin is None:
+        return 1.0
+    below = sum(shift <= margin.low for shift in sample.shifts)
+    above = sum(shift >= margin.high for shift in sample.shifts)
+    return min(1.0, 2 * sample.at_most[max(below, above)])

@@ -1,0 +1,53 @@
+"""The counts that frame a ledger: intended, sent, arrived; from workers, without any counter."""
+
+from __future__ import annotations
+
+from udpbench.analysis.readings import Readings
+from udpbench.model import SECOND_NS, Arrived, total_arrived
+
+
+def requested_packets(readings: Readings) -> int | None:
+    """Return the packets that count and rate request; None where the rate is unlimited."""
+    specs = [spec for spec in readings.record.workers if spec.role == "sender"]
+    counts = [spec.count_packets for spec in specs if spec.count_packets is not None]
+    if readings.phase.name != "measured" or not specs:
+        return None
+    if len(counts) == len(specs):
+        return sum(counts)
+    rates = [spec.rate_pps for spec in specs if spec.rate_pps is not None]
+    if len(rates) == len(specs):
+        # One packet at each multiple of 1/rate from the start, the end excluded, as in
+        # native/pacer.c.
+        return sum(-(-rate * readings.record.trial.duration_ns // SECOND_NS) for rate in rates)
+    return None
+
+
+def loss_packets(readings: Readings) -> int:
+    """Return the packets that were attempted in addition to the traffic, to be lost on purpose."""
+    senders = (stats for stats in readings.phase.losses if stats.role == "sender")
+    return sum(stats.counts.get("attempted_packets", 0) for stats in senders)
+
+
+def intended_packets(readings: Readings) -> int:
+    """Return the intended load in packets: what was requested, else what was attempted."""
+    requested = requested_packets(readings)
+    if requested is None:
+        return readings.count("sender", "attempted_packets")
+    return requested + loss_packets(readings)
+
+
+def sent_packets(readings: Readings) -> int:
+    """Return the packets that the kernel accepted from the senders."""
+    return readings.count("sender", "sent_packets")
+
+
+def arrived(readings: Readings, workers_alone: bool = False) -> Arrived:
+    """Return what arrived; for rates and cost without the packets lost on purpose."""
+    phase = readings.phase
+    return total_arrived(phase.stats if workers_alone else (*phase.stats, *phase.losses))
+
+
+def unsent_packets(readings: Readings) -> int:
+    """Return the packets that were intended but never offered to the network."""
+    taken = sent_packets(readings) + readings.count("sender", "eperm")
+    return intended_packets(readings) - taken

@@ -1,0 +1,692 @@
+"""What would spoil a measurement on a host: one table of checks, from what was read to findings.
+
+Pure. ``doctor`` has everything read for it, ``run`` only facts; a check of what was not read is
+unknown, never ready. Limits and texts that a trial's findings share are those of ``checks``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import ip_interface
+from typing import Any, Literal, TypeVar
+
+from udpbench.analysis.checks.cpu_checks import HYPERVISOR, NOTED, STRUCK
+from udpbench.analysis.checks.host_checks import BUFFER_LIMIT, SHARED_PATH
+from udpbench.analysis.rates import IDLE_TIMES
+from udpbench.analysis.readings import NOTHING_ATTACHED
+from udpbench.drivers import driver_of
+from udpbench.host_settings import Settings, merged, set_keys
+from udpbench.model import (
+    SECOND_NS,
+    WITHOUT,
+    Examined,
+    Facts,
+    Finding,
+    Flows,
+    Inspection,
+    Lab,
+    LabHost,
+    Receive,
+)
+from udpbench.units import show_ratio
+
+MACHINE = "machine"
+PERFORMANCE = "performance"
+SLOW_CLOCKS = ("acpi_pm", "hpet", "jiffies", "pit", "refined-jiffies")
+"""Reading them takes a system call and a device; the others are read in user space."""
+VIRTUAL = ("bond", "bridge", "ipvlan", "macvlan", "team", "tun", "vlan", "vxlan")
+"""Kinds of interface that pass packets on to another one."""
+NEEDED_FEATURES = ("rx-checksum", "rx-gro", "tx-generic-segmentation")
+TX_CHECKSUMS = ("tx-checksum-ip-generic", "tx-checksum-ipv4")
+RIGHTS = ("net_admin", *WITHOUT)
+PORT = int(Flows().to.rpartition(":")[2])
+TRAFFIC_PPS = 100
+"""More than ARP, neighbour discovery, LLDP and spanning tree make on a quiet link."""
+IDLE_US = 10
+"""Longest wake-up of an idle CPU; a shallow C-state takes 1 to 2 µs, a deep one over 100."""
+WALL_NS = 10**7
+"""Between the clocks of two hosts; chrony and ntpd keep them within 1 ms on one network."""
+HASHED_PACKETS = 10_000
+"""From here on a hash that acts has spread even little traffic."""
+HASHED_SHARE = 0.99
+STRICT = "1"
+"""Mode of rp_filter (RFC 3704)."""
+
+Known = TypeVar("Known")
+Excess = Mapping[str, object]
+"""``value``, and what the row's ``limit``, ``key`` and ``setting`` name in braces."""
+
+
+class _Unknown(Exception):
+    """What a check needs was not read."""
+
+
+def known(value: Known | None) -> Known:
+    """Return what was read; _Unknown if it was not."""
+    if value is None:
+        raise _Unknown
+    return value
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One host as a check sees it."""
+
+    examined: Examined
+    host: LabHost | None
+    """None: the machine of a built-in lab."""
+    peers: tuple[Examined, ...] = ()
+    """The other hosts of the lab."""
+
+    @property
+    def facts(self) -> Facts:
+        """The facts of the host."""
+        return self.examined.facts
+
+    @property
+    def inspection(self) -> Inspection:
+        """What was read for readiness alone; _Unknown in a run."""
+        return known(self.examined.inspection)
+
+    @property
+    def receives(self) -> bool:
+        """Whether its RX queues carry the load."""
+        return self.host is None or self.host.role == "receiver"
+
+    def environment(self, name: str) -> str:
+        """Return a text of the environment; _Unknown if it was not read."""
+        return known(self.facts.environment.get(name))
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """CPUs that the lab gives to workers: those it lists, or all."""
+        listed = self.host.cpus if self.host is not None else None
+        return listed if listed is not None else self.facts.cpus
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Addresses that the interface has, or has during a run."""
+        own = self.host.addresses if self.host is not None else ()
+        return tuple(dict.fromkeys((*self.facts.addresses, *own)))
+
+    def share(self, cpu: int, times: Iterable[str]) -> float:
+        """Return the share of a CPU's time between the two snapshots; _Unknown if not counted."""
+        before, after = known(self.examined.before), known(self.examined.after)
+        elapsed_ns = after.clock_ns - before.clock_ns
+        names = [f"cpu.{cpu}.{time}_ns" for time in times]
+        counted = [name for name in names if name in before.counters and name in after.counters]
+        if not counted or elapsed_ns <= 0:
+            raise _Unknown
+        return sum(after.counters[n] - before.counters[n] for n in counted) / elapsed_ns
+
+    def counters(self, pattern: str) -> dict[str, int]:
+        """Return counters of the latest snapshot by what a pattern's first group matches."""
+        counters = known(self.examined.after).counters
+        matches = ((re.fullmatch(pattern, name), value) for name, value in counters.items())
+        return {match.group(1): value for match, value in matches if match is not None}
+
+
+@dataclass(frozen=True)
+class ReadinessCheck:
+    """One row: what is wrong if its function finds a value, and what would help."""
+
+    name: str
+    severity: Literal["invalid", "struck", "warning", "note"]
+    """That of the finding that a trial has, or deserves, for it."""
+    of: Literal["machine", "interface"]
+    what: str
+    limit: str
+    remedy: str
+    settings: str = ""
+    """The line below ``settings:`` of a lab that mends it; empty if none does."""
+
+    @property
+    def excesses(self) -> Callable[[Subject], Iterator[Excess]]:
+        """Its function, which yields each value beyond the limit, or raises _Unknown."""
+        return FUNCTIONS[self.name]
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """What one check says of one host."""
+
+    check: str
+    host: str
+    status: Literal["spoils", "unknown", "ready"]
+    severity: Literal["invalid", "struck", "warning", "note"]
+    what: str
+    value: str | None = None
+    limit: str = ""
+    remedy: str = ""
+    settings: str = ""
+
+    @property
+    def finding(self) -> Finding:
+        """The same as a finding."""
+        return Finding(self.severity, self.what, self.host, self.value, self.limit, self.remedy)
+
+
+# --- one function per check ----------------------------------------------------------------------
+
+
+def _beyond(shares: Mapping[int, float], limit: float) -> Iterator[Excess]:
+    cpus = [cpu for cpu, share in shares.items() if share > limit]
+    if cpus:
+        up_to = "up to " if len(cpus) > 1 else ""
+        yield {"value": f"{_named(cpus)}: {up_to}{show_ratio(max(shares.values()))}"}
+
+
+def _named(cpus: Sequence[int]) -> str:
+    return f"{'CPU' if len(cpus) == 1 else 'CPUs'} {', '.join(map(str, cpus))}"
+
+
+def steal(subject: Subject) -> Iterator[Excess]:
+    """Find CPUs that a hypervisor took away."""
+    yield from _beyond({cpu: subject.share(cpu, ("steal",)) for cpu in subject.cpus}, NOTED)
+
+
+def busy(subject: Subject) -> Iterator[Excess]:
+    """Find CPUs that something uses before any load is there."""
+    idle = (*IDLE_TIMES, "steal")
+    yield from _beyond({cpu: 1 - subject.share(cpu, idle) for cpu in subject.cpus}, STRUCK)
+
+
+def governor(subject: Subject) -> Iterator[Excess]:
+    """Find CPUs whose clock follows their load."""
+    now = subject.environment("governor")
+    if now != PERFORMANCE:
+        yield {"value": now}
+
+
+def turbo(subject: Subject) -> Iterator[Excess]:
+    """Find CPUs whose clock depends on heat and on how many are busy."""
+    if subject.environment("turbo") == "on":
+        yield {"value": "on"}
+
+
+def smt_siblings(subject: Subject) -> Iterator[Excess]:
+    """Find cores of which workers or RX queues get more than one thread."""
+    cpus = set(subject.cpus)
+    if subject.receives:
+        cpus.update(cpu for served in subject.facts.queue_cpus.values() for cpu in served)
+    if not subject.facts.siblings:
+        raise _Unknown
+    cores = {subject.facts.siblings.get(str(cpu), (cpu,)) for cpu in sorted(cpus)}
+    shared = [both for core in sorted(cores) if len(both := sorted(cpus.intersection(core))) > 1]
+    if shared:
+        more = f"; {len(shared)} cores in all" if len(shared) > 1 else ""
+        yield {"value": f"{_named(shared[0])}{more}"}
+
+
+def irqbalance(subject: Subject) -> Iterator[Excess]:
+    """Find the daemon that moves interrupts."""
+    if subject.environment("irqbalance") == "running":
+        cpus = subject.cpus
+        pinned = ",".join(map(str, cpus[: subject.facts.rx_queues or 1]))
+        yield {"value": "running", "irq": f'irq: {{cpus: "{pinned}"}}' if subject.host else ""}
+
+
+def clocksource(subject: Subject) -> Iterator[Excess]:
+    """Find a clock that costs a system call."""
+    now = subject.environment("clocksource")
+    if now in SLOW_CLOCKS:
+        yield {"value": now}
+
+
+def mitigations(subject: Subject) -> Iterator[Excess]:
+    """Find mitigations, which make system calls slower."""
+    parts = subject.environment("mitigations").split("; ")
+    mitigated = [part for part in parts if ": Mitigation" in part]
+    if mitigated:
+        yield {"value": ", ".join(part.partition(":")[0] for part in mitigated)}
+
+
+def rights(subject: Subject) -> Iterator[Excess]:
+    """Find what the agent may not do."""
+    able = subject.facts.capabilities
+    lacking = [name for name in RIGHTS if able.get(name) is False]
+    if lacking:
+        yield {"value": ", ".join(lacking)}
+    elif not able:
+        raise _Unknown
+
+
+def buffer_limit(subject: Subject) -> Iterator[Excess]:
+    """Find a limit below the default receive buffer, for an agent that cannot exceed it."""
+    wanted_bytes = known(Receive().buffer_bytes)
+    limit_bytes = known(subject.facts.limits.get(BUFFER_LIMIT["receiver"]))
+    forced = known(subject.facts.capabilities.get("rcvbuf_force"))
+    if subject.receives and limit_bytes < wanted_bytes and not forced:
+        yield {"value": f"{limit_bytes} bytes", "wanted": wanted_bytes}
+
+
+def link(subject: Subject) -> Iterator[Excess]:
+    """Find an interface without a carrier."""
+    if known(subject.facts.link) == "no carrier":
+        yield {"value": f"{subject.facts.interface}: no carrier"}
+
+
+def _is_virtual(subject: Subject) -> bool:
+    """Tell whether an interface has neither a cable nor a card of its own."""
+    return known(subject.facts.driver) in ("veth", *VIRTUAL)
+
+
+def link_speed(subject: Subject) -> Iterator[Excess]:
+    """Find half duplex, or a link that is slower than another of the lab."""
+    if _is_virtual(subject):
+        return
+    now = subject.environment("link")
+    speeds = [_megabits(one.environment.get("link")) for one in _facts_of(subject.peers)]
+    fastest = max((speed for speed in speeds if speed is not None), default=None)
+    own = known(_megabits(now))
+    if "half" in now or (fastest is not None and own < fastest):
+        yield {"value": now, "fastest": fastest if fastest is not None else own}
+
+
+def _megabits(text: str | None) -> int | None:
+    match = re.match(r"(\d+) Mb/s", text or "")
+    return int(match.group(1)) if match is not None else None
+
+
+def _facts_of(peers: Iterable[Examined]) -> list[Facts]:
+    return [peer.facts for peer in peers]
+
+
+def mtu(subject: Subject) -> Iterator[Excess]:
+    """Find an MTU below that of another host."""
+    own = known(subject.facts.mtu)
+    largest = max((known(facts.mtu) for facts in _facts_of(subject.peers)), default=own)
+    if own < largest:
+        yield {"value": str(own), "largest": largest}
+
+
+def control_path(subject: Subject) -> Iterator[Excess]:
+    """Find control traffic on the interface under test."""
+    if subject.facts.environment.get("control_interface") == subject.facts.interface:
+        yield {"value": f"SSH uses {subject.facts.interface}"}
+
+
+def xdp(subject: Subject) -> Iterator[Excess]:
+    """Find a program that sees packets before the kernel does."""
+    now = subject.environment("xdp")
+    if now != NOTHING_ATTACHED:
+        yield {"value": now}
+
+
+def stacked(subject: Subject) -> Iterator[Excess]:
+    """Find an interface that passes packets on to another one, or gets them from one."""
+    kind = known(subject.facts.driver)
+    if kind in VIRTUAL:
+        yield {"value": kind}
+    else:
+        for name in known(subject.inspection.stacked):
+            yield {"value": name}
+
+
+def _near(subject: Subject) -> set[int]:
+    """Return the CPUs of the card's node; none where there is but one node."""
+    nodes = subject.facts.numa_nodes
+    if len(nodes) == 1:
+        return set()
+    return set(known(nodes.get(str(known(subject.facts.interface_node)))))
+
+
+def worker_nodes(subject: Subject) -> Iterator[Excess]:
+    """Find CPUs that the lab lists for workers, far from the card."""
+    near, listed = _near(subject), subject.host.cpus if subject.host is not None else None
+    far = sorted({*(listed or ())} - near) if near else []
+    if far:
+        yield {"value": _named(far), "node": subject.facts.interface_node}
+
+
+def queue_nodes(subject: Subject) -> Iterator[Excess]:
+    """Find RX queues served by CPUs far from the card."""
+    near = _near(subject)
+    if not subject.receives or not near:
+        return
+    served = subject.facts.queue_cpus
+    if not served:
+        raise _Unknown
+    far = sorted({cpu for cpus in served.values() for cpu in cpus} - near)
+    if far:
+        usable = [cpu for cpu in subject.cpus if cpu in near] or sorted(near)
+        yield {
+            "value": _named(far),
+            "node": subject.facts.interface_node,
+            "cpus": ",".join(map(str, usable[: len(served)])),
+        }
+
+
+def single_queue(subject: Subject) -> Iterator[Excess]:
+    """Find a receiver of several CPUs that takes all packets on one."""
+    if subject.receives and len(subject.cpus) > 1 and known(subject.facts.rx_queues) == 1:
+        yield {"value": "1", "cpus": len(subject.cpus)}
+
+
+def ring(subject: Subject) -> Iterator[Excess]:
+    """Find an RX ring of less than half of what the card has."""
+    if not subject.receives or _is_virtual(subject):
+        return
+    now, largest = (known(subject.facts.rings.get(name)) for name in ("rx", "rx-max"))
+    if 2 * now < largest:
+        yield {"value": str(now), "least": largest // 2, "largest": largest}
+
+
+def offloads(subject: Subject) -> Iterator[Excess]:
+    """Find offloads that would save the kernel work."""
+    enabled = subject.environment("offloads").split()
+    missing = [name for name in NEEDED_FEATURES if name not in enabled]
+    if not any(name in enabled for name in TX_CHECKSUMS):
+        missing.append(TX_CHECKSUMS[0])
+    for name in missing:
+        yield {"value": name, "feature": name}
+
+
+def reverse_path(subject: Subject) -> Iterator[Excess]:
+    """Find strict reverse path filtering on an interface with several addresses."""
+    if subject.environment("rp_filter") == STRICT and len(subject.addresses) > 1:
+        yield {"value": f"strict, {len(subject.addresses)} addresses"}
+
+
+def idle_states(subject: Subject) -> Iterator[Excess]:
+    """Find C-states from which an idle CPU wakes up late."""
+    states = known(subject.inspection.idle_states_us)
+    deepest = max(states, key=lambda name: states[name], default=None)
+    if deepest is not None and states[deepest] > IDLE_US:
+        yield {"value": f"{deepest}: {states[deepest]} µs"}
+
+
+def clock_synchronised(subject: Subject) -> Iterator[Excess]:
+    """Find a clock that nothing keeps."""
+    if not known(subject.inspection.wall_synchronised):
+        yield {"value": "free-running"}
+
+
+def clock_offset(subject: Subject) -> Iterator[Excess]:
+    """Find a clock that differs from that of a host before this one."""
+    own = subject.examined
+    for peer in subject.peers:
+        if peer.facts.host > own.facts.host:
+            continue
+        difference_ns = known(own.wall_offset_ns) - known(peer.wall_offset_ns)
+        surely_ns = abs(difference_ns) - known(own.wall_bound_ns) - known(peer.wall_bound_ns)
+        if surely_ns > WALL_NS:
+            yield {"value": f"{difference_ns / SECOND_NS:+.3f} s to {peer.facts.host}"}
+
+
+def pcie(subject: Subject) -> Iterator[Excess]:
+    """Find a slot narrower or slower than its card."""
+    attributes = known(subject.inspection.pcie)
+    for what, unit in (("width", " lanes"), ("speed", " GT/s")) if attributes else ():
+        numbers = [
+            re.match(r"[\d.]+", attributes.get(f"{which}_link_{what}", ""))
+            for which in ("current", "max")
+        ]
+        now, most = (known(number).group() for number in numbers)
+        if float(now) < float(most):
+            yield {"value": f"{now}{unit}", "most": f"{most}{unit}"}
+
+
+def pause(subject: Subject) -> Iterator[Excess]:
+    """Find flow control, which makes a full receiver look like a slow sender."""
+    now = known(subject.inspection.pause)
+    enabled = [way for way in ("rx", "tx") if now.get(way)]
+    if enabled:
+        yield {"value": f"{' and '.join(enabled)} on"}
+
+
+def flow_hash(subject: Subject) -> Iterator[Excess]:
+    """Find a flow hash without ports, by which all flows of two hosts take one queue."""
+    if subject.receives and known(subject.facts.rx_queues) > 1:
+        letters = known(subject.inspection.flow_hash)
+        if not {"f", "n"} <= set(letters):
+            yield {"value": letters or "none"}
+
+
+def flow_hash_idle(subject: Subject) -> Iterator[Excess]:
+    """Find a hash that includes ports, and nearly all packets since boot on one queue."""
+    if not subject.receives or known(subject.facts.rx_queues) == 1:
+        return
+    if not {"f", "n"} <= set(known(subject.inspection.flow_hash)):
+        return
+    prefix = re.escape(f"ethtool.{subject.facts.interface}.")
+    for pattern in driver_of(subject.facts).queue_packets:
+        packets = subject.counters(prefix + pattern)
+        if packets:
+            total, most = sum(packets.values()), max(packets, key=lambda queue: packets[queue])
+            if total >= HASHED_PACKETS and packets[most] > HASHED_SHARE * total:
+                share = show_ratio(packets[most] / total)
+                yield {"value": f"queue {most}: {share} of {total} packets"}
+            return
+    raise _Unknown
+
+
+def conntrack(subject: Subject) -> Iterator[Excess]:
+    """Find connection tracking, which looks every packet up."""
+    count = known(subject.inspection.tracked_connections)
+    if count:
+        yield {"value": f"{count} connections", "port": PORT}
+
+
+def firewall(subject: Subject) -> Iterator[Excess]:
+    """Find rules that packets pass, or chains that drop by default."""
+    chains = known(subject.inspection.firewall)
+    if chains:
+        more = f"; {len(chains)} chains in all" if len(chains) > 1 else ""
+        yield {"value": f"{chains[0]}{more}", "port": PORT}
+
+
+def tc_filter(subject: Subject) -> Iterator[Excess]:
+    """Find filters that see packets before the IP layer."""
+    ingress = rf"(qdisc\.{re.escape(subject.facts.interface)}\.ingress)\..*"
+    if subject.counters(ingress):
+        yield {"value": "a qdisc on ingress"}
+    else:
+        now = subject.environment("tcx")
+        if now != NOTHING_ATTACHED:
+            yield {"value": f"tcx: {now}"}
+
+
+def listeners(subject: Subject) -> Iterator[Excess]:
+    """Find a socket on the port that experiments use unless they say otherwise."""
+    if PORT in known(subject.inspection.udp_ports):
+        yield {"value": f"UDP port {PORT}"}
+
+
+def traffic(subject: Subject) -> Iterator[Excess]:
+    """Find packets on the interface before any load is there."""
+    before, after = known(subject.examined.before), known(subject.examined.after)
+    names = [f"link.{subject.facts.interface}.{way}_packets" for way in ("rx", "tx")]
+    if not all(name in before.counters and name in after.counters for name in names):
+        raise _Unknown
+    packets = sum(after.counters[name] - before.counters[name] for name in names)
+    rate_pps = packets * SECOND_NS // max(after.clock_ns - before.clock_ns, 1)
+    if rate_pps > TRAFFIC_PPS:
+        yield {"value": f"{rate_pps} pps"}
+
+
+def arp_flux(subject: Subject) -> Iterator[Excess]:
+    """Find another interface of the same network, which answers ARP for this one's addresses."""
+    arp = known(subject.inspection.arp)
+    if arp.get("arp_ignore", 0) or arp.get("arp_filter", 0):
+        return
+    own = [ip_interface(address).network for address in subject.addresses]
+    for other, addresses in known(subject.inspection.other_addresses).items():
+        if any(ip_interface(address).network in own for address in addresses):
+            yield {"value": f"{other} is in the same network"}
+
+
+_TABLE = """\
+link | invalid | interface | the link has no carrier | up
+  | check the cable, the switch and the kernel's log
+steal | struck | machine | <steal> | at most <noted> | <steal_step>
+busy | struck | machine | CPUs are busy before any load | at most <struck>
+  | stop what uses them (`top`), or list other CPUs as cpus in the lab
+traffic | warning | interface | the interface carries other traffic | at most <traffic> pps
+  | stop it, or use an interface of its own
+control_path | warning | interface | <shared_path> | an interface of its own | <shared_path_step>
+listeners | warning | interface | another program listens on the default port | nobody
+  | stop it (`ss -nap`), or use another port in traffic.flows.to
+firewall | warning | interface | firewall rules see every packet | none
+  | accept the port before them | firewall: {udp: <port>, accept: true}
+conntrack | warning | interface | connections are tracked | none
+  | exempt the port | firewall: {udp: <port>, notrack: true}
+xdp | warning | interface | an XDP program sees every packet | none
+  | remove it: ip link set dev <interface> xdp off
+tc_filter | warning | interface | tc filters see every packet | none
+  | remove them: tc qdisc del dev <interface> clsact
+stacked | warning | interface | the interface is stacked on or below another | a card alone
+  | use an interface without bond, bridge, VLAN or the like
+mtu | warning | interface | the MTU differs between hosts | <largest>
+  | set the same MTU everywhere, on the switch too | mtu: <largest>
+link_speed | warning | interface | the link is slow or half duplex | full duplex, <fastest> Mb/s
+  | check cable, switch port and autonegotiation
+pcie | warning | interface | the PCIe link is below what the card can do | <most>
+  | move the card to another slot
+queue_nodes | warning | interface | RX queues are served on another NUMA node | node <node>
+  | serve them on the card's node | irq: {cpus: "<cpus>"}
+worker_nodes | warning | interface | workers run on another NUMA node than the card's | node <node>
+  | list CPUs of that node as cpus in the lab
+single_queue | warning | interface | all packets take one RX queue | several
+  | use more queues, if the card has them | ethtool: {channels: <cpus>}
+flow_hash | warning | interface | the flow hash ignores ports | sdfn
+  | include the ports | ethtool: {rx-flow-hash: {udp4: sdfn}}
+flow_hash_idle | warning | interface | the flow hash reads back but does not act
+  | packets on several queues
+  | steer by another means: ethtool.ntuple, ethtool.indirection or rps
+ring | warning | interface | the RX ring is small | at least <least>
+  | enlarge it | ethtool: {rings: {rx: <largest>}}
+pause | warning | interface | pause frames slow down the sender | off
+  | switch flow control off | ethtool: {pause: {rx: false, tx: false}}
+offloads | warning | interface | an offload is off | on
+  | switch it on | ethtool: {features: {<feature>: true}}
+reverse_path | warning | interface | reverse path filtering is strict | loose (2) or off (0)
+  | loosen it | sysctl: {net.ipv4.conf.all.rp_filter: 2}
+arp_flux | warning | interface | another interface answers ARP for its addresses | one per network
+  | have each answer for its own | sysctl: {net.ipv4.conf.all.arp_ignore: 1}
+governor | warning | machine | the governor is not performance | performance
+  | set it | cpu: {governor: performance}
+idle_states | warning | machine | idle CPUs wake up late | at most <idle> µs
+  | forbid deep C-states | cpu: {latency: 0s}
+irqbalance | warning | machine | irqbalance may move interrupts | stopped
+  | stop it, or pin the interrupts, which pauses it | <irq>
+smt_siblings | warning | machine | CPUs of one core share its units | one of each core
+  | list one CPU of each core as cpus in the lab
+buffer_limit | warning | machine | the receive buffer's limit is small | at least <wanted> bytes
+  | raise it, or give the agent CAP_NET_ADMIN | sysctl: {net.core.rmem_max: <wanted>}
+rights | warning | machine | the agent lacks rights | all of them | run as root, or set become: sudo
+clocksource | warning | machine | reading the clock is slow | tsc or alike
+  | boot without clocksource= or notsc; see the kernel's log for why it is not used
+turbo | note | machine | the CPUs' clock depends on heat and load | off
+  | switch turbo off | cpu: {turbo: false}
+mitigations | note | machine | mitigations make system calls slower | none
+  | compare only hosts with the same; on a test machine boot with mitigations=off
+clock_synchronised | note | machine | nothing keeps the clock | synchronised | start chrony or ntpd
+clock_offset | note | machine | the clocks of two hosts differ | at most <wall> ms
+  | have chrony or ntpd synchronise both
+"""
+WORDS: Mapping[str, object] = {
+    "steal": HYPERVISOR[0],
+    "steal_step": HYPERVISOR[1],
+    "shared_path": SHARED_PATH[0],
+    "shared_path_step": SHARED_PATH[1],
+    "noted": show_ratio(NOTED),
+    "struck": show_ratio(STRUCK),
+    "traffic": TRAFFIC_PPS,
+    "idle": IDLE_US,
+    "wall": WALL_NS // 10**6,
+}
+"""What rows share with the checks of a trial, and limits."""
+
+
+def _row(text: str) -> ReadinessCheck:
+    name, severity, of, *rest = (part.strip() for part in text.split(" | "))
+    return ReadinessCheck(name, severity, of, *(_filled(part, WORDS) for part in rest))  # type: ignore[arg-type]
+
+
+def _filled(text: str, words: Excess) -> str:
+    """Return a text with the words that it names as ``<name>``; others stay."""
+    return re.sub(r"<(\w+)>", lambda match: str(words.get(match.group(1), match.group())), text)
+
+
+READINESS = tuple(map(_row, _TABLE.replace("\n  ", " ").splitlines()))
+"""Every check, worst first."""
+FUNCTIONS: Mapping[str, Callable[[Subject], Iterator[Excess]]] = {
+    function.__name__: function
+    for function in (
+        link, steal, busy, traffic, control_path, listeners, firewall, conntrack, xdp,
+        tc_filter, stacked, mtu, link_speed, pcie, queue_nodes, worker_nodes, single_queue,
+        flow_hash, flow_hash_idle, ring, pause, offloads, reverse_path, arp_flux, governor,
+        idle_states, irqbalance, smt_siblings, buffer_limit, rights, clocksource, turbo,
+        mitigations, clock_synchronised, clock_offset,
+    )
+}  # fmt: skip
+
+
+# --- all of them ---------------------------------------------------------------------------------
+
+
+def assess(hosts: Sequence[Examined], lab: Lab) -> tuple[Readiness, ...]:
+    """Return what every check says of every host, worst first, unknown before ready.
+
+    Of a built-in lab only its machine is checked: the interfaces are made by a run. What the lab's
+    own settings will set is ready.
+    """
+    order = {"spoils": 0, "unknown": 1, "ready": 2}
+    said = [
+        one
+        for check in READINESS
+        if check.of == MACHINE or not lab.built_in
+        for examined in hosts
+        for one in _said(check, _subject(examined, hosts, lab), lab)
+    ]
+    return tuple(sorted(said, key=lambda one: order[one.status]))
+
+
+def _subject(examined: Examined, hosts: Sequence[Examined], lab: Lab) -> Subject:
+    own = next((host for host in lab.hosts if host.name == examined.facts.host), None)
+    peers = tuple(other for other in hosts if other is not examined)
+    return Subject(examined, None if lab.built_in else own, peers)
+
+
+def _said(check: ReadinessCheck, subject: Subject, lab: Lab) -> Iterator[Readiness]:
+    plain = Readiness(check.name, subject.facts.host, "ready", check.severity, check.what)
+    try:
+        excesses = list(check.excesses(subject))
+    except _Unknown:
+        yield replace(plain, status="unknown")
+        return
+    hosts = lab.hosts if subject.host is None else (subject.host,)
+    blocks = [merged(lab.settings.get(host.role, Settings()), host.settings) for host in hosts]
+    spoiling = []
+    for excess in excesses:
+        words = {"interface": subject.facts.interface, **excess}
+        line = _filled(check.settings, words)
+        if not any(_is_set(line, block) for block in blocks):
+            limit, remedy = _filled(check.limit, words), _filled(check.remedy, words)
+            found = replace(plain, status="spoils", value=str(excess["value"]), limit=limit)
+            spoiling.append(replace(found, remedy=remedy, settings=line))
+    yield from spoiling or [plain]
+
+
+def _is_set(line: str, settings: Settings) -> bool:
+    """Tell whether settings have the innermost key of a line, so that a run sets it."""
+    block: Any = set_keys(settings)
+    for key in (*re.findall(r"([\w./-]+): \{", line), *re.findall(r"([\w./-]+):", line)[-1:]):
+        name = key if key in block else key.replace("-", "_")
+        units = rf"{re.escape(name)}(_[a-z]+)?"
+        block = next((block[own] for own in block if re.fullmatch(units, own)), None)
+        if block is None:
+            return False
+    return bool(line)
+
+
+def worst(hosts: Iterable[Facts], lab: Lab, count: int = 3) -> tuple[Readiness, ...]:
+    """Return the worst that a run's own facts show."""
+    facts = tuple(hosts)
+    if lab.built_in:  # one machine, seen from each of its namespaces
+        facts = tuple(replace(one, host=MACHINE, interface="") for one in facts[:1])
+    said = assess([Examined(one) for one in facts], lab)
+    return tuple(one for one in said if one.status == "spoils")[:count]

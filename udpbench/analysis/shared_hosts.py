@@ -1,0 +1,104 @@
+"""The ledger of hosts that others use, too: each stage as narrow as the numbers allow.
+
+What was lost is exact, whatever others do: workers counted what they sent and read. A counter that
+others can move says how many packets of the traffic ended at its stage at most. Owns that
+arithmetic; knows no counter, and is never used in the built-in lab, where nobody else is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from udpbench.analysis.readings import Readings
+from udpbench.analysis.skbs import Span, exactly
+from udpbench.analysis.stages import STAGES, Stage, socket_losses
+
+SOCKETS = "sockets"
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one stage may have of what was lost."""
+
+    packets: Span
+    observed: bool
+    """False without a counter: its packets follow from all other stages alone."""
+    others_packets: int
+    """By how much its counters moved beyond that."""
+
+
+def divide(readings: Readings, lost: int) -> tuple[dict[Stage, Share], int]:
+    """Return how the lost packets of a phase may be divided, and how many remain.
+
+    Those are above 0 if more was lost than all upper bounds explain, below 0 if counters of the
+    traffic's own say that more was lost than was. The drops of the traffic's own sockets are one
+    number for several stages: that sum is divided like any stage, and then among them.
+    """
+    counted = {stage: stage.packets(readings) for stage in STAGES}
+    most = {stage: _most(stage, counted[stage], readings) for stage in STAGES}
+    parts = {
+        stage.name: _bounds(stage, counted[stage], most[stage], lost, readings) for stage in STAGES
+    }
+    packets, explained = _solution(parts, *socket_losses(readings), lost)
+    shares = {}
+    for stage, span in counted.items():
+        ours = packets[stage.name]
+        moved = span.low if span is not None and stage.scope != "worker" else 0
+        observed = span is not None and most[stage] is not None
+        shares[stage] = Share(ours, observed, max(moved - ours.high, 0))
+    return shares, lost - explained
+
+
+def narrowed(total: Span, parts: Mapping[str, Span]) -> dict[str, Span]:
+    """Return what each part can be if all of them add up to a total.
+
+    At least what the others leave when all of them are largest, at most what they leave when
+    smallest. A total out of their reach is taken as the nearest within it.
+    """
+    reach = _sum(parts)
+    least, most = (min(max(end, reach.low), reach.high) for end in (total.low, total.high))
+    return {
+        name: Span(
+            max(part.low, least - (reach.high - part.high)),
+            min(part.high, most - (reach.low - part.low)),
+        )
+        for name, part in parts.items()
+    }
+
+
+def _solution(
+    parts: dict[str, Span], names: tuple[str, ...], drops: Span, lost: int
+) -> tuple[dict[str, Span], int]:
+    """Return each stage's packets, and how many they are together: nearest to what was lost."""
+    members = {name: parts.pop(name) for name in names}
+    if members:
+        reach = _sum(members)
+        most = max(drops.low, min(reach.high, drops.high))
+        parts[SOCKETS] = Span(max(reach.low, drops.low), most)
+    reach = _sum(parts)
+    explained = min(max(lost, reach.low), reach.high)
+    packets = narrowed(exactly(explained), parts)
+    if members:
+        packets |= narrowed(packets.pop(SOCKETS), members)
+    return packets, explained
+
+
+def _most(stage: Stage, counted: Span | None, readings: Readings) -> int | None:
+    if stage.scope == "worker" and counted is not None:
+        return counted.high
+    return stage.most(readings)
+
+
+def _bounds(
+    stage: Stage, counted: Span | None, most: int | None, lost: int, readings: Readings
+) -> Span:
+    """Return the least and the most at one stage, before the others are looked at."""
+    if stage.scope == "worker" and counted is not None:
+        return counted
+    least = stage.least(readings) or 0
+    return Span(least, max(least, lost if most is None else most))
+
+
+def _sum(parts: Mapping[str, Span]) -> Span:
+    return sum(parts.values(), exactly(0))

@@ -1,0 +1,331 @@
+"""Expectations: whether what the experiment claims is true, and the exit code of a run.
+
+Counts must hold in every trial that ran to its end, valid or not. Two points are compared block by
+block; everything else is judged over medians of valid trials. What cannot be known is "cannot
+tell", never "yes".
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal
+
+from udpbench.analysis.blocks import Claim, Judged, judged
+from udpbench.analysis.comparisons import Comparison, block_ns, more_text, without_replaced
+from udpbench.analysis.points import Point, bounds, estimate, is_count, points, trials_with
+from udpbench.errors import CANNOT_TELL, FAILED, NO, worst
+from udpbench.model import Expectation, Experiment, Result, Side
+from udpbench.units import show_count
+
+Answer = Literal["yes", "no", "cannot tell", "skipped"]
+Value = tuple[float, float] | None
+"""The least and the most that a number can be; None if it is unknown."""
+OPERATORS = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    ">": operator.gt,
+}
+
+
+_WORDS = {False: "is not", None: "may or may not be", True: "is"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One expectation and the answer to it."""
+
+    expected: str
+    answer: Answer
+    measured: str
+    """The numbers that were compared, point by point."""
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """One expectation at one point: the pairs of values that must all hold."""
+
+    point: str
+    pairs: tuple[tuple[Value, Value], ...]
+    skipped: bool
+    trials: tuple[tuple[str, str], ...] = ()
+    """For counts of two points, the trials of each pair: each of one with each of the other."""
+    lack: str = "nothing to compare"
+    """What to say if no pair is known."""
+    effect: str = ""
+    """Of two points, ratio or difference by blocks, with its interval and what is missing."""
+    scale: tuple[str, str] | None = None
+    """What an effect is, and what it is of equal points; None without an effect."""
+    values: tuple[Value, Value] | None = None
+    """Of two points, the medians that are shown; the pair is the effect and 0."""
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What the results of an experiment say."""
+
+    points: dict[str, Point]
+    claims: dict[Claim, Judged]
+    """Each two numbers that are compared block by block."""
+    block_ns: int
+
+
+def evaluate(experiment: Experiment, results: Sequence[Result]) -> tuple[Verdict, ...]:
+    """Return a verdict for each expectation of an experiment over the results of its trials."""
+    measured = _measured(experiment, results)
+    return tuple(
+        _verdict(expectation, measured, list(measured.points) if _is_open(expectation) else [""])
+        for expectation in experiment.expect
+    )
+
+
+def evaluate_at(
+    experiment: Experiment, results: Sequence[Result], point: str
+) -> tuple[Verdict, ...]:
+    """Return a verdict for each expectation that is judged at a point, and at that point alone."""
+    measured = _measured(experiment, results)
+    expectations = expected_at(experiment, point)
+    return tuple(_verdict(expectation, measured, [point]) for expectation in expectations)
+
+
+def expected_at(experiment: Experiment, point: str) -> tuple[Expectation, ...]:
+    """Return the expectations that are judged at a point.
+
+    Those that name no point, or only one of the two, are judged at each point; one that names its
+    points is judged at the one that the experiment declares last.
+    """
+    declared = [trial.point for trial in experiment.points]
+    return tuple(
+        expectation
+        for expectation in experiment.expect
+        if _is_open(expectation) or max(_named(expectation), key=declared.index) == point
+    )
+
+
+def compared_with(experiment: Experiment, point: str) -> tuple[str, ...]:
+    """Return every point that is needed to judge one: itself, and those it is compared with."""
+    expectations = expected_at(experiment, point)
+    needed = {point, *(name for expectation in expectations for name in _named(expectation))}
+    needed |= {pair.a for pair in experiment.compare if pair.b == point}
+    return tuple(trial.point for trial in experiment.points if trial.point in needed)
+
+
+def _is_open(expectation: Expectation) -> bool:
+    """Return whether an expectation applies to every point."""
+    sides = (expectation.left, expectation.right)
+    return any(side.metric is not None and side.point is None for side in sides)
+
+
+def _named(expectation: Expectation) -> list[str]:
+    sides = (expectation.left, expectation.right)
+    return [side.point for side in sides if side.point is not None]
+
+
+def _measured(experiment: Experiment, results: Sequence[Result]) -> _Measured:
+    by_name = {p.name: p for p in points(results) if p.experiment == experiment.name}
+    for trial in experiment.points:
+        by_name.setdefault(trial.point, Point(experiment.name, trial.point, ()))
+    return _Measured(by_name, judged(experiment, results), block_ns(experiment))
+
+
+def _verdict(expectation: Expectation, measured: _Measured, names: Sequence[str]) -> Verdict:
+    compared = [_compare(expectation, name, measured) for name in names]
+    answers = [_answer(expectation, comparison) for comparison in compared]
+    texts = [
+        _text(comparison, expectation.op, len(compared) > 1)
+        for comparison in compared
+        if not comparison.skipped
+    ]
+    return Verdict(expectation.text, _worst(answers), "; ".join(texts) or "skipped")
+
+
+def _worst(answers: Sequence[Answer]) -> Answer:
+    for answer in ("no", "cannot tell", "yes"):
+        if answer in answers:
+            return answer
+    return "skipped"
+
+
+def _compare(expectation: Expectation, name: str, measured: _Measured) -> _Comparison:
+    left, right = expectation.left, expectation.right
+    a, b = (_point(side, name, measured.points) for side in (left, right))
+    used = [point for point in (a, b) if point is not None]
+    skipped = any(point.results and point.skipped for point in used)
+    metrics = [side.metric for side in (left, right) if side.metric is not None]
+    if not metrics or not all(is_count(metric) for metric in metrics):
+        pair = (_median(left, a), _median(right, b))
+        struck = [why for point in used for result in point.valid for why in result.struck]
+        lack = f"struck out: {struck[0].brief}" if struck else _Comparison.lack
+        single = _Comparison(name, (pair,), skipped, lack=lack)
+        sides = expectation.by_blocks(name)
+        return single if sides is None else _by_blocks(single, Claim(*sides), measured)
+    if a is not None and b is not None and a is not b:
+        pairs = tuple(product(_counts(left, a), _counts(right, b)))
+        return _Comparison(name, pairs, skipped, tuple(product(_trials(a), _trials(b))))
+    done = used[0].done if used else ()
+    pairs = tuple((_count(left, trial), _count(right, trial)) for trial in done)
+    return _Comparison(name, pairs, skipped)
+
+
+def _by_blocks(single: _Comparison, claim: Claim, measured: _Measured) -> _Comparison:
+    """Return a comparison of two medians as one of their blocks, whose interval decides."""
+    blocks, effect, why = measured.claims[claim]
+    span: Value = None
+    scale = None
+    if effect is None:
+        text = why
+    else:
+        bounded = effect.low is not None and effect.high is not None
+        span = (effect.low or 0.0, effect.high or 0.0) if bounded else None
+        ends = [] if span is None else [_digits(claim.natural(end)) for end in span]
+        text = (
+            _digits(claim.natural(effect.estimate))
+            + f" [{' – '.join(ends)}]" * bool(ends)
+            + f" of {effect.blocks} block{'s' * (effect.blocks != 1)}"
+        )
+        scale = ("difference", "0") if claim.shares else ("ratio", "1")
+        missing = effect.blocks_more
+        if missing is not None:
+            text += f"; {more_text(missing, missing * measured.block_ns)}"
+    lack = single.lack if not blocks.effects else _Comparison.lack
+    pairs = ((span, (0.0, 0.0)),)
+    return replace(single, pairs=pairs, values=single.pairs[0], effect=text, scale=scale, lack=lack)
+
+
+def _point(side: Side, name: str, by_name: dict[str, Point]) -> Point | None:
+    """Return the point of a side; None for a bare number."""
+    return by_name[name if side.point is None else side.point] if side.metric is not None else None
+
+
+def _count(side: Side, result: Result) -> Value:
+    if side.metric is None:
+        return side.factor, side.factor
+    span = bounds(result, side.metric)
+    return (side.factor * span[0], side.factor * span[1]) if span is not None else None
+
+
+def _counts(side: Side, point: Point) -> list[Value]:
+    return [_count(side, result) for result in point.done]
+
+
+def _trials(point: Point) -> list[str]:
+    return [f"{point.name or 'all'} #{result.trial.repetition}" for result in point.done]
+
+
+def _median(side: Side, point: Point | None) -> Value:
+    """Return the median over the valid trials; None if one of them does not know the number.
+
+    A median over some trials would be of those that went well enough to have a number. Trials whose
+    rates are struck out do not count here: they have none, however they went.
+    """
+    if side.metric is None or point is None:
+        return side.factor, side.factor
+    known = estimate(point, side.metric)
+    if known is None or known.n < len(trials_with(point, side.metric)):
+        return None
+    return side.factor * known.median, side.factor * known.median
+
+
+def _answer(expectation: Expectation, comparison: _Comparison) -> Answer:
+    if comparison.skipped:
+        return "skipped"
+    holds = [_holds(expectation.op, a, b) for a, b in comparison.pairs]
+    if False in holds:
+        return "no"
+    return "yes" if holds and all(holds) else "cannot tell"
+
+
+def _holds(op: str, a: Value, b: Value) -> bool | None:
+    """Return whether a relation holds for all numbers within bounds, or for none; else None."""
+    if a is None or b is None:
+        return None
+    ends = {OPERATORS[op](x, y) for x, y in product(a, b)}
+    exact = a[0] == a[1] and b[0] == b[1]
+    apart = a[1] < b[0] or b[1] < a[0]
+    if op in ("==", "!=") and not (exact or apart):
+        return None
+    return ends.pop() if len(ends) == 1 else None
+
+
+def _text(comparison: _Comparison, op: str, named: bool) -> str:
+    """Return the pair that is furthest from holding as text: ``3.000 is < 5.000``."""
+    head = f"{comparison.point or 'all'}: " if named else ""
+    if comparison.values is not None:
+        return head + _text_of_blocks(comparison, op, *comparison.values)
+    trials = comparison.trials or (("", ""),) * len(comparison.pairs)
+    known = [
+        (_holds(op, a, b), _number(a), _number(b), pair)
+        for (a, b), pair in zip(comparison.pairs, trials, strict=True)
+        if a is not None and b is not None
+    ]
+    if not known:
+        return f"{head}{comparison.lack}"
+    words = _WORDS
+    holds, a, b, (left, right) = min(known, key=lambda pair: list(words).index(pair[0]))
+    if not comparison.trials:
+        return f"{head}{a} {words[holds]} {op} {b}"
+    how = f"; of {len(known)} pairs, each trial with each" if len(known) > 1 else ""
+    return f"{head}{a} [{left}] {words[holds]} {op} {b} [{right}]{how}"
+
+
+def _text_of_blocks(comparison: _Comparison, op: str, a: Value, b: Value) -> str:
+    """Return two medians, and what is judged: ``800 and 550; ratio is > 1: 1.4 of 7 blocks``."""
+    if a is None or b is None:
+        return comparison.lack
+    medians = f"{_number(a)} and {_number(b)}"
+    if comparison.scale is None:
+        return f"{medians}; {comparison.effect}"
+    kind, equal = comparison.scale
+    relation = f"{kind} {_WORDS[_holds(op, *comparison.pairs[0])]} {op} {equal}"
+    return f"{medians}; {relation}: {comparison.effect}"
+
+
+def _number(value: tuple[float, float]) -> str:
+    low, high = (_digits(end) for end in value)
+    return low if low == high else f"{low} to {high}"
+
+
+def _digits(value: float) -> str:
+    whole = float(value).is_integer() or abs(value) >= 1000
+    return show_count(value) if whole else f"{value:.4g}"
+
+
+def nothing_measured(results: Sequence[Result]) -> bool:
+    """Return whether all trials of an experiment were skipped, not only for unmet needs."""
+    skipped = all(result.status == "skipped" for result in results)
+    return skipped and any(result.unavailable for result in results)
+
+
+def exit_code(
+    results: Sequence[Result],
+    verdicts: Sequence[Verdict],
+    errors: Iterable[int] = (),
+    comparisons: Sequence[Comparison] = (),
+) -> int:
+    """Return the exit code of a run; ``errors`` are the codes of what ended or broke it.
+
+    Skips alone are 0, unless nothing of an experiment was measured. An invalid trial is no matter
+    where every comparison of its point is answered.
+    """
+    codes = set(errors)
+    if any(result.status == "failed" for result in results):
+        codes.add(FAILED)
+    worse = any(comparison.worse for comparison in comparisons)
+    if worse or any(verdict.answer == "no" for verdict in verdicts):
+        codes.add(NO)
+    experiments = {result.trial.experiment for result in results}
+    empty = any(
+        nothing_measured([r for r in results if r.trial.experiment == experiment])
+        for experiment in experiments
+    )
+    counted = without_replaced(results, comparisons)
+    invalid = any(result.status == "done" and not result.valid for result in counted)
+    unknown = any(verdict.answer == "cannot tell" for verdict in verdicts)
+    if empty or invalid or unknown or not all(each.answered for each in comparisons):
+        codes.add(CANNOT_TELL)
+    return worst(codes)

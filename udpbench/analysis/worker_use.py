@@ -1,0 +1,92 @@
+"""What the worker processes of each end used over the measured phase, and what was logged.
+
+Owns sums over processes, each counted once however many workers run in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from udpbench.analysis import rates
+from udpbench.analysis.readings import Readings
+from udpbench.model import SECOND_NS, Role, WorkerStats
+
+
+def numbers(measured: Readings) -> dict[str, float | None]:
+    """Return the metrics of processes and logs."""
+    return {
+        "send_cpu_load": cpu_load(measured, "sender"),
+        "receive_cpu_load": cpu_load(measured, "receiver"),
+        "send_memory_bytes": memory_bytes(measured, "sender"),
+        "receive_memory_bytes": memory_bytes(measured, "receiver"),
+        **_log(measured),
+    }
+
+
+def processes(measured: Readings, role: Role) -> list[WorkerStats]:
+    """Return one worker of each process of a role."""
+    by_process = {
+        (rates.host_of(stats.worker), stats.pid): stats
+        for stats in measured.workers(role)
+        if stats.pid is not None
+    }
+    return list(by_process.values())
+
+
+def cpu_load(measured: Readings, role: Role) -> float | None:
+    """Return CPU time per time of a role's processes: 1 is one CPU all the time.
+
+    Both of one interval within the load; None if one is not known, as for a burst.
+    """
+    workers = processes(measured, role)
+    loads = [rates.ratio(stats.process_cpu_ns, stats.process_load_ns or 0) for stats in workers]
+    known = [load for load in loads if load is not None]
+    return sum(known) if known and len(known) == len(loads) else None
+
+
+def memory_bytes(measured: Readings, role: Role) -> int | None:
+    """Return the mean resident memory of a role's processes together; None if one is unknown."""
+    sizes = [stats.process_memory_bytes for stats in processes(measured, role)]
+    known = [size_bytes for size_bytes in sizes if size_bytes is not None]
+    return sum(known) if known and len(known) == len(sizes) else None
+
+
+# --- the log -------------------------------------------------------------------------------------
+
+
+def unlogged_packets(measured: Readings) -> int:
+    """Return the packets that were read and not logged: no room in the ring, or on the disk."""
+    fields = ("unlogged_packets", "failed_packets")
+    return sum(measured.count("receiver", field) for field in fields)
+
+
+def _log(measured: Readings) -> dict[str, float | None]:
+    logs = [stats for stats in measured.workers("receiver") if stats.log is not None]
+    if not logs:
+        return {}
+    logged = [stats for stats in logs if stats.counts.get("logged_packets")]
+    return {
+        "logged_packets": sum(stats.counts["logged_packets"] for stats in logged),
+        "logged_pps": _logged_pps(measured, logged),
+        "log_files": sum(stats.log.files for stats in logs if stats.log is not None),
+        "log_bytes": sum(stats.log.size_bytes for stats in logs if stats.log is not None),
+    }
+
+
+def _logged_pps(measured: Readings, logged: Sequence[WorkerStats]) -> float | None:
+    """Return what was logged after the first stamp, per second from there to the last one.
+
+    Stamps of several hosts are compared from each host's own common start. Older records do not say
+    how many packets had the first stamp.
+    """
+    starts = [measured.phase.start_ns.get(rates.host_of(stats.worker), 0) for stats in logged]
+    counts = [stats.counts for stats in logged]
+    firsts = [count["log_first_ns"] - start for count, start in zip(counts, starts, strict=True)]
+    lasts = [count["log_last_ns"] - start for count, start in zip(counts, starts, strict=True)]
+    if not logged or max(lasts) <= min(firsts):
+        return None
+    packets = sum(
+        count["logged_packets"] - (count.get("log_first_packets", 0) if first == min(firsts) else 0)
+        for count, first in zip(counts, firsts, strict=True)
+    )
+    return packets * SECOND_NS / (max(lasts) - min(firsts))

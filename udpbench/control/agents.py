@@ -1,0 +1,359 @@
+"""The agents of a lab: which ones there are, in which order they start, and how they end.
+
+Owns everything from a Lab to taken hosts, and back to restored ones. Knows nothing of trials, nor
+of waiting for a lab (``host_use``).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from udpbench.control.agent_client import AgentClient, Requests
+from udpbench.control.connection import Channel, open_machine
+from udpbench.control.lease import kept
+from udpbench.control.namespaces import Namespaces
+from udpbench.definition.binding.bind import (
+    BRIDGE,
+    BRIDGE_INTERFACE,
+    Unavailable,
+    UnmetNeeds,
+    require_kernels,
+    require_offers,
+)
+from udpbench.definition.binding.host_block import routed_networks
+from udpbench.errors import (
+    AgentLost,
+    HelloRefused,
+    HostError,
+    HostLacks,
+    NotPermitted,
+    RestoreError,
+    SafetyError,
+    Unseen,
+)
+from udpbench.model import Change, Connect, Lab, Scope, Trial, lost_without
+from udpbench.protocol import Hello, Taken, Use
+
+if TYPE_CHECKING:
+    from udpbench.control.deployer import Deployer
+
+MACHINE = "machine"
+"""Name of the agent that has the machine scope of a built-in lab; it plays no role in a trial."""
+
+Open = Callable[[str, Connect], Requests]
+
+
+def _open_ssh(deployer: Deployer | None, host: str, connect: Connect) -> Channel:
+    """Import paramiko, which takes 0.2 s, only for a host that is reached by it."""
+    from udpbench.control.ssh import open_ssh
+
+    return open_ssh(host, connect, deployer=deployer)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How the agents of one run are reached; the tests' fakes replace it, and nothing else."""
+
+    ways: Mapping[str, Open]
+    """By a host's ``connect.by``; a new way is a function that returns a channel, and a row."""
+    machine: Callable[[str], Requests]
+
+
+def real(deployer: Deployer | None = None) -> Reach:
+    """Return all ways to reach a host; Namespaces keeps the user namespace of the run.
+
+    Without a deployer of the caller's, agents are deployed silently.
+    """
+    namespaces = Namespaces()
+    ways: dict[str, Open] = {
+        "namespace": lambda host, _: namespaces.open(host),
+        "local": lambda host, _: open_machine(host),
+        "ssh": partial(_open_ssh, deployer),
+    }
+    return Reach(ways, open_machine)
+
+
+@dataclass(frozen=True)
+class Agents:
+    """The greeted agents of a lab."""
+
+    senders: tuple[AgentClient, ...]
+    receivers: tuple[AgentClient, ...]
+    bridge: AgentClient | None
+    """Joins more than two namespaces; None if two hosts share a pair."""
+    machine: AgentClient | None
+    capabilities: Mapping[str, Mapping[str, bool]]
+    """Agent → its capabilities."""
+    left_behind: Mapping[str, tuple[str, ...]]
+    """Agent → runs that died on its host and whose settings are still in force there."""
+
+    @property
+    def hosts(self) -> tuple[AgentClient, ...]:
+        """The lab's hosts, senders first."""
+        return self.senders + self.receivers
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """What the hosts lack, in words."""
+        return lost_without([self.capabilities[client.name] for client in self.hosts])
+
+    @property
+    def everyone(self) -> tuple[AgentClient, ...]:
+        """Every agent in the order of restoring: senders first, the machine last."""
+        return self.hosts + tuple(
+            agent for agent in (self.bridge, self.machine) if agent is not None
+        )
+
+    @property
+    def setting_up(self) -> tuple[AgentClient, ...]:
+        """Every agent in the order in which settings are applied; pairs before what hangs on them.
+
+        The bridge makes all pairs, and without one the receiver makes the only one.
+        """
+        first = tuple(agent for agent in (self.machine, self.bridge) if agent is not None)
+        return first + self.receivers + self.senders
+
+    @property
+    def hanging(self) -> tuple[AgentClient, ...]:
+        """The hosts of a built-in lab whose interface is the far end of a pair."""
+        return self.senders if self.bridge is None else self.hosts
+
+
+class LabAgents:
+    """The agents of one lab, from the start of the first to the end of all."""
+
+    def __init__(self, lab: Lab, run: str, lease_ns: int, reach: Reach) -> None:
+        self.lab = lab
+        self._run = run
+        self._lease_ns = lease_ns
+        self._reach = reach
+        self._opened: list[AgentClient] = []
+        self._hellos: dict[AgentClient, Hello] = {}
+        self._left_behind: dict[str, tuple[str, ...]] = {}
+        self._leased: list[Requests] = []
+        self._ends = ExitStack()
+
+    def begin(self) -> None:
+        """Start and greet the agents that take the lab: a built-in lab's machine, or every host.
+
+        A run that waits for a machine thus disturbs it with a single process. Raises ConnectError,
+        HelloRefused, SafetyError, with the failures of all hosts.
+        """
+        self._ends.callback(self._close_channels)
+        self._ends.enter_context(kept(self._leased, self._lease_ns))
+        if self.lab.built_in:
+            self._opened.append(
+                AgentClient(self._reach.machine(MACHINE), "machine", "", ("machine",))
+            )
+        else:
+            _open_hosts(self.lab, self._reach, self._opened)
+        self._greet()
+
+    def take(self, use: Use) -> tuple[AgentClient, Taken] | None:
+        """Take all newly greeted agents, or none; return the agent that is in use, and by what.
+
+        All runs take agents in the same order, so that two runs cannot block each other.
+        """
+        taken: list[AgentClient] = []
+        for client in sorted(self._hellos, key=self._namespace):
+            if client.name in self._left_behind:
+                continue
+            answer = client.take(use)
+            if answer.held_by is not None:
+                for other in taken:
+                    other.release()
+                    del self._left_behind[other.name]
+                return client, answer
+            taken.append(client)
+            self._left_behind[client.name] = answer.left_behind
+        return None
+
+    def complete(self, use: Use) -> Agents:
+        """Start the other agents of the lab that was taken, and return all.
+
+        All are started before the first is greeted, so that their start-ups overlap.
+        """
+        if self.lab.built_in:
+            _open_hosts(self.lab, self._reach, self._opened)
+            if self.lab.bridged:
+                channel = self._reach.ways["namespace"](BRIDGE, Connect("namespace"))
+                self._opened.append(
+                    AgentClient(channel, "bridge", BRIDGE_INTERFACE, ("namespace",))
+                )
+            self._greet()
+            held = self.take(use)
+            if held is not None:
+                raise HelloRefused(f"is used by {held[1].held_by}", held[0].name)
+        return Agents(
+            senders=tuple(client for client in self._opened if client.role == "sender"),
+            receivers=tuple(client for client in self._opened if client.role == "receiver"),
+            bridge=next((client for client in self._opened if client.role == "bridge"), None),
+            machine=next((client for client in self._opened if client.role == "machine"), None),
+            capabilities={
+                client.name: hello.capabilities for client, hello in self._hellos.items()
+            },
+            left_behind=self._left_behind,
+        )
+
+    def close(self) -> None:
+        """End every agent, in the order of their start."""
+        self._ends.close()
+
+    def _close_channels(self) -> None:
+        # The machine's agent last: without root it alone keeps other runs away.
+        for client in sorted(self._opened, key=lambda client: client.role == "machine"):
+            client.channel.close()
+
+    def _namespace(self, client: AgentClient) -> tuple[str, int]:
+        hello = self._hellos[client]
+        return hello.boot_id, hello.netns
+
+    def _greet(self) -> None:
+        failures: list[HostError] = []
+        for client in self._opened:
+            if client in self._hellos:
+                continue
+            try:
+                self._hellos[client] = client.hello(self._run, self._lease_ns)
+                self._leased.append(client.channel)
+            except AgentLost as error:
+                failures.append(client.channel.not_started(error))
+            except HostError as error:
+                failures.append(error)
+        _raise_all(failures)
+        self._prove_apart()
+
+    def _prove_apart(self) -> None:
+        """Refuse hosts in one namespace: packets would take lo, and settings would collide."""
+        for one, other in combinations(self._hellos, 2):
+            owned = all("namespace" in client.scopes for client in (one, other))
+            if owned and self._namespace(one) == self._namespace(other):
+                raise SafetyError(
+                    f"shares its network namespace {self._hellos[one].netns} with {other.name}: "
+                    "packets would take lo instead of the lab interface; give each host its own",
+                    one.name,
+                )
+
+
+def _open_hosts(lab: Lab, reach: Reach, opened: list[AgentClient]) -> None:
+    """Start every host's agent and add it to ``opened``; a real host's has both scopes."""
+    scopes: tuple[Scope, ...] = ("namespace",) if lab.built_in else ("namespace", "machine")
+    failures: list[HostError] = []
+    for host in lab.hosts:
+        try:
+            channel = reach.ways[host.connect.by](host.name, host.connect)
+        except NotPermitted:  # true of the machine, so the same for every host
+            raise
+        except HostError as error:
+            failures.append(error)
+        else:
+            routed = routed_networks(lab, host)
+            opened.append(AgentClient(channel, host.role, host.interface, scopes, routed))
+    _raise_all(failures)
+
+
+def _raise_all(failures: list[HostError]) -> None:
+    """Raise a single failure as it is, several as one error of the first one's class."""
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        raise type(failures[0])("\n".join(map(str, failures)))
+
+
+def restore_command(lab: Lab) -> str:
+    """Return the command that restores a lab's hosts."""
+    return "udpbench restore" if lab.built_in else f"udpbench restore --lab {shlex.quote(lab.path)}"
+
+
+def refuse_lacking(trials: Iterable[Trial], lab: Lab, agents: Agents) -> None:
+    """Raise HostLacks, with all that is missing, if the kernels can run none of the trials."""
+    lacking: list[Trial] = []
+    for trial in trials:
+        try:
+            require_kernels(trial, lab, agents.capabilities)
+        except UnmetNeeds:
+            continue
+        except Unavailable:
+            lacking.append(trial)
+        else:
+            return
+    facts = {client.name: client.facts() for client in agents.hosts} if lacking else {}
+    missing: dict[str, None] = {}
+    for trial in lacking:
+        try:
+            require_offers(trial, lab, facts, agents.capabilities)
+        except UnmetNeeds:
+            continue
+        except Unavailable as why:
+            missing.update(dict.fromkeys(str(why).split("; ")))
+    if missing:
+        raise HostLacks(f"no trial can be tried here: {'; '.join(missing)}")
+
+
+def refuse_left_behind(agents: Agents, lab: Lab) -> None:
+    """Refuse a host with settings left by a dead run: they may affect every number."""
+    for name, runs in agents.left_behind.items():
+        if runs:
+            what = f"run {', '.join(runs)} died here and left settings"
+            raise HelloRefused(f"{what}; undo them: {restore_command(lab)}", name)
+
+
+@dataclass(frozen=True)
+class RestoredLeftovers:
+    """The settings of dead runs that were undone."""
+
+    undone: dict[str, tuple[Change, ...]]
+    """By host."""
+    unseen: tuple[Unseen, ...]
+    """Hosts on which root's runs may have left settings, too, which this user cannot see."""
+
+
+def restore_left_behind(agents: Agents, force: bool) -> RestoredLeftovers:
+    """Undo, and return, the settings left by dead runs.
+
+    Continues after a failure, and raises RestoreError at the end, naming what remains.
+    """
+    undone: dict[str, tuple[Change, ...]] = {}
+    unseen: list[Unseen] = []
+    failures: list[str] = []
+    for client in agents.everyone:
+        try:
+            undone[client.name] = client.restore(force=force, left_behind=True)
+        except Unseen as error:
+            unseen.append(error)
+        except RestoreError as error:
+            failures.append(str(error))
+    if failures:
+        raise RestoreError("\n".join(failures))
+    return RestoredLeftovers(undone, tuple(unseen))
+
+
+@dataclass(frozen=True)
+class Restored:
+    """The failures of restoring every host."""
+
+    failed: tuple[RestoreError, ...]
+    lost: tuple[AgentLost, ...]
+    """Not a failure: a lost agent or its guardian restores, or its namespace is gone."""
+
+
+def restore(agents: Agents) -> Restored:
+    """Undo the settings of every agent, continuing after one that fails or is lost."""
+    failed: list[RestoreError] = []
+    lost: list[AgentLost] = []
+    for client in agents.everyone:
+        try:
+            client.restore()
+        except AgentLost as error:
+            lost.append(error)
+        except RestoreError as error:
+            failed.append(error)
+        except HostError as error:
+            failed.append(RestoreError(f"restore: {error.message}", client.name))
+    return Restored(tuple(failed), tuple(lost))

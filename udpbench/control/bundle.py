@@ -1,0 +1,114 @@
+"""What is sent to a host: the agent with all that it imports, for one kind of host.
+
+Owns the choice of files and the key by which a host knows them. Must never depend on the time, on
+the folder, or on what else is installed here: the same content has the same key and bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import re
+import tarfile
+import zipfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import udpbench
+from udpbench.control.elf import Requirements, requirements
+from udpbench.control.wheels import Target, obtain
+from udpbench.errors import ConnectError, Problem
+from udpbench.protocol import AGENT_LEAVES
+
+__all__ = ["Bundle", "Target", "make_bundle"]
+
+PACKAGE = Path(udpbench.__file__).parent
+EXTENSION = "_native.abi3.so"
+PORTABLE = PACKAGE / "portable"
+"""Extensions for other machines and C libraries, if some were built (``noxfile.py portable``)."""
+LEFT_OUT = re.compile(
+    r"cffi/|psutil/(_ps(aix|bsd|osx|sunos|windows)\.py|tests/)|[^/]*\.(dist-info|data)/|.*/$"
+)
+"""Of the wheels: cffi's compiler, other systems, metadata; an agent imports none of it."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The files of one agent; their common folder is to be in ``sys.path``."""
+
+    key: str
+    """Hex digest of all paths and contents."""
+    files: Mapping[str, bytes]
+    """Relative path → content."""
+
+    def archive(self) -> bytes:
+        """Return them as a tar.gz, always of the same bytes."""
+        plain = io.BytesIO()
+        with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+            for path, content in self.files.items():
+                member = tarfile.TarInfo(path)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+        return gzip.compress(plain.getvalue(), mtime=0)
+
+
+def make_bundle(target: Target, wheels: Path | None, progress: Callable[[str], None]) -> Bundle:
+    """Return what a host of this kind needs, with wheels from a folder or by pip.
+
+    Raises ConnectError if udpbench cannot run there or a wheel cannot be had, InputError if the
+    folder lacks a wheel.
+    """
+    files = {**_own_files(), f"udpbench/{EXTENSION}": _extension(target)}
+    for content in obtain(target, wheels, progress).values():
+        with zipfile.ZipFile(io.BytesIO(content)) as wheel:
+            names = [name for name in wheel.namelist() if not LEFT_OUT.match(name)]
+            files.update({name: wheel.read(name) for name in names})
+    files = dict(sorted(files.items()))
+    return Bundle(key_of(files), files)
+
+
+def key_of(files: Mapping[str, bytes]) -> str:
+    """Return a digest of all paths and contents, whatever their order."""
+    digest = hashlib.sha256()
+    for path, content in sorted(files.items()):
+        digest.update(f"{path}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:32]
+
+
+def _own_files() -> dict[str, bytes]:
+    """Return the package as far as an agent imports it, but for the extension."""
+    files = [PACKAGE / f"{name}.py" for name in ("__init__", *AGENT_LEAVES)]
+    files += (PACKAGE / "agent").rglob("*.py")
+    return {file.relative_to(PACKAGE.parent).as_posix(): file.read_bytes() for file in files}
+
+
+def _extension(target: Target) -> bytes:
+    """Return the first build of the C extension that the target can load, this machine's first."""
+    needs: list[Requirements] = []
+    for build in (PACKAGE / EXTENSION, *sorted(PORTABLE.glob("*.so"))):
+        content = build.read_bytes()
+        with suppress(ValueError):
+            needs.append(requirements(content))
+            if _loads(needs[-1], target):
+                return content
+    what = "this controller has no build of the C extension for it"
+    limit = f"it has {', '.join(map(str, needs)) or 'none'}"
+    step = (
+        "build more here, in a checkout (python3 noxfile.py portable), or install udpbench there "
+    )
+    step += (
+        "with a compiler (python3 -m pip install udpbench) and name that Python in connect: python"
+    )
+    raise ConnectError(str(Problem(what, value=str(target), limit=limit, next_step=step)))
+
+
+def _loads(needed: Requirements, target: Target) -> bool:
+    """Return whether a host can load it; ValueError if its C library has no version."""
+    if needed.machine != target.machine:
+        return False
+    if target.libc == "glibc":
+        return needed.glibc is not None and needed.glibc <= target.libc_numbers
+    return target.libc == "musl" and needed.glibc is None

@@ -1,0 +1,56 @@
+"""The verb ``deploy``: agents on every host of a lab that is to get one, or none on any.
+
+Every other verb brings what is missing when it connects (``ssh``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from udpbench.control.connection import AGENT
+from udpbench.control.deployer import Conversation, Deployer
+from udpbench.control.ssh import talk
+from udpbench.errors import ConnectError, HostError
+from udpbench.model import Lab, LabHost
+
+
+def deploy(lab: Lab, deployer: Deployer) -> None:
+    """Bring the agent to every host that is to get one; raises ConnectError for all that fail."""
+
+    def act(host: LabHost, line: Conversation) -> None:
+        deployer.bring(line, host.connect.become is not None, "deploy", (AGENT,), None)
+
+    _on_hosts(lab, act)
+
+
+def remove(lab: Lab, deployer: Deployer) -> bool:
+    """Remove the agent from every host; say whether none is left. Raises ConnectError."""
+    left: list[bool] = []
+
+    def act(host: LabHost, line: Conversation) -> None:
+        left.append(not deployer.remove(line, host.connect.become is not None))
+
+    _on_hosts(lab, act)
+    return not any(left)
+
+
+def deployed_hosts(lab: Lab) -> tuple[LabHost, ...]:
+    """Return the hosts that udpbench brings the agent to: reached by SSH, without a ``python``."""
+    return tuple(
+        host for host in lab.hosts if host.connect.by == "ssh" and host.connect.python is None
+    )
+
+
+def _on_hosts(lab: Lab, act: Callable[[LabHost, Conversation], None]) -> None:
+    """Do the same on every host, continuing after one that fails."""
+    failures: list[HostError] = []
+    for host in deployed_hosts(lab):
+        try:
+            talk(host.name, host.connect, partial(act, host))
+        except HostError as error:
+            failures.append(error)
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        raise ConnectError("\n".join(map(str, failures)))

@@ -1,0 +1,231 @@
+"""Agents for hosts that have none: the controller's end of what ``agent/install`` says there.
+
+Owns which build a host gets and what is told about it. Knows no SSH: a connection is a pair of
+pipes whose other end is ``python3 -I -S -c BOOT``. A host that has the build is sent nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from udpbench.agent import install
+from udpbench.control.bundle import Bundle, Target, make_bundle
+from udpbench.errors import AgentLost, ConnectError
+from udpbench.model import SECOND_NS
+from udpbench.printable import printable
+from udpbench.units import format_bytes
+
+OLDEST = (3, 9)
+"""Python that an agent runs on."""
+END = b"~"
+"""Ends the program that is sent; it is not in it."""
+PROGRAM = Path(install.__file__).read_bytes() + END
+# One line without quotes, backslashes or ! of a shell's: csh and fish would take them otherwise.
+# It checks the version itself, because an older Python cannot even parse the program.
+BOOT = (
+    f"import os,sys;sys.version_info<{OLDEST}and "
+    'sys.exit("Python "+sys.version.split()[0]+" is too old");'
+    's=b"".join(iter(lambda:os.read(0,1).strip(b"~"),b""));'
+    'g={"__name__":"udpbench","SOURCE":s.decode()};exec(s,g);g["serve"]()'
+)
+PROGRESS_NS = 2 * SECOND_NS
+"""From one line about what has arrived to the next."""
+LAUNCHER = f"{install.SYSTEM}/{install.LAUNCHER}"
+FORMS: dict[str, dict[str, Any]] = {
+    "report": {
+        "python": (int, int),
+        **dict.fromkeys(("machine", "libc", "libc_version", "executable"), str),
+        "uid": int,
+        "distrusted": {str, type(None)},
+    },
+    "missing": {"builds": int},
+    "receiving": {"bytes": int},
+    "ready": {"folder": str, "notes": [str]},
+    "removed": {"removed": [str], "busy": [str], "kept": [(str, str)]},
+}
+"""State of an answer → key → type, types, list of a type, or types of a list's items."""
+Doing = Literal["start", "deploy"]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A connection to the program on one host."""
+
+    host: str
+    requests: IO[bytes]
+    replies: IO[bytes]
+
+    def send(self, request: dict[str, Any], content: bytes = b"") -> None:
+        """Send one request and what belongs to it; raises OSError if the connection ended."""
+        self.requests.write(json.dumps(request).encode() + b"\n" + content)
+        self.requests.flush()
+
+    def hear(self, *states: str) -> dict[str, Any]:
+        """Return one answer, of one of these states and of its form.
+
+        Raises EOFError at the end, ConnectError if the program refuses or is another.
+        """
+        text = self.replies.readline(2**20)
+        if not text:
+            raise EOFError
+        try:
+            answer = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            what = f"its Python wrote {text[:80]!r} in place of an answer"
+            raise ConnectError(f"{what}; find out what prints that", self.host) from error
+        state = answer.get("state", "report") if isinstance(answer, dict) else None
+        if state == "failed":
+            why = printable(str(answer.get("why")), keep="")
+            step = "make room in one of them, or install it there: connect: {python: …}"
+            raise ConnectError(f"the agent cannot be stored there: {why}; {step}", self.host)
+        fits = state in states and all(
+            _fits(answer.get(key), form) for key, form in FORMS[state].items()
+        )
+        if not fits:
+            raise self.refusal(text)
+        return dict(answer)
+
+    def refusal(self, text: bytes) -> ConnectError:
+        """Return the error of an answer that the program does not give."""
+        what = f"its answer is not udpbench's: {text[:80]!r}"
+        return ConnectError(f"{what}; find out what runs as python3 there", self.host)
+
+    def begin(self) -> dict[str, Any]:
+        """Send the program and return its report."""
+        self.requests.write(PROGRAM)
+        self.requests.flush()
+        return self.hear("report")
+
+
+class Deployer:
+    """Brings agents to the hosts of one lab."""
+
+    def __init__(
+        self,
+        tell: Callable[[str, str], None] = lambda _host, _text: None,
+        wheels: Path | None = None,
+        refusal: str | None = None,
+    ) -> None:
+        """``tell`` gets host and text; ``refusal`` is the next step if nothing may be sent."""
+        self._tell = tell
+        self._wheels = wheels
+        self._refusal = refusal
+        self._bundles: dict[Target, Bundle] = {}
+
+    def bring(
+        self,
+        line: Conversation,
+        become: bool,
+        doing: Doing,
+        run: tuple[str, ...],
+        folder: str | None,
+    ) -> str:
+        """Bring the agent if it is missing and start its module; return the folder of its build.
+
+        ``folder`` is where this controller put it before: then nothing is sent. Raises
+        ConnectError, AgentLost if a build that was there is gone, EOFError and OSError if the
+        connection or a program on its way ended.
+        """
+        report = _greet(line, become)
+        bundle = self._bundle(line.host, report)
+        request = {"do": doing, "key": bundle.key, "run": run, "folder": folder}
+        request["place"] = "system" if become else "cache"
+        line.send(request)
+        reply = line.hear("missing", "ready")
+        if reply["state"] == "missing":
+            if folder is not None:
+                raise AgentLost(f"its build {folder} is gone", line.host)
+            reply = self._send(line, report, request, bundle, reply["builds"])
+        return str(reply["folder"])
+
+    def _bundle(self, host: str, report: dict[str, Any]) -> Bundle:
+        major, minor = report["python"]
+        target = Target((major, minor), report["machine"], report["libc"], report["libc_version"])
+        if target not in self._bundles:
+            try:
+                made = make_bundle(target, self._wheels, lambda text: self._tell(host, text))
+            except ConnectError as error:
+                raise ConnectError(error.message, host) from error
+            self._bundles[target] = made
+        return self._bundles[target]
+
+    def _send(
+        self,
+        line: Conversation,
+        report: dict[str, Any],
+        request: dict[str, Any],
+        bundle: Bundle,
+        others: int,
+    ) -> dict[str, Any]:
+        what = "only other builds of the agent are there" if others else "no agent is there"
+        if self._refusal is not None:
+            raise ConnectError(f"{what}; {self._refusal}", line.host)
+        archive = bundle.archive()
+        if request["place"] == "system":
+            self._become(line, report)
+        self._tell(line.host, f"{what}: sending this one, {format_bytes(len(archive))}")
+        digest = hashlib.sha256(archive).hexdigest()
+        line.send({**request, "sha256": digest, "bytes": len(archive)}, archive)
+        told_ns, arrived = time.monotonic_ns(), 0
+        while (reply := line.hear("receiving", "ready"))["state"] == "receiving":
+            if not arrived < reply["bytes"] <= len(archive):
+                raise line.refusal(json.dumps(reply).encode())
+            arrived = reply["bytes"]
+            if time.monotonic_ns() - told_ns > PROGRESS_NS:
+                told_ns = time.monotonic_ns()
+                self._tell(line.host, f"{arrived * 100 // len(archive)} % have arrived")
+        for note in reply["notes"]:
+            self._tell(line.host, f"not in {printable(note, keep='')}")
+        self._tell(line.host, f"the agent is in {printable(reply['folder'], keep='')}")
+        return reply
+
+    def _become(self, line: Conversation, report: dict[str, Any]) -> None:
+        if report["uid"] == 0:
+            return
+        words = ["sudo", "-n", "--", report["executable"], "-I", "-S", "-c", BOOT]
+        line.send({"do": "become", "words": words})
+        line.begin()
+
+    def remove(self, line: Conversation, become: bool) -> bool:
+        """Remove every build of the agent that is not in use; say whether none is left."""
+        report = _greet(line, become)
+        if become:
+            self._become(line, report)
+        line.send({"do": "remove", "place": "system" if become else "cache"})
+        reply = line.hear("removed")
+        for folder in reply["removed"]:
+            self._tell(line.host, f"removed {printable(folder, keep='')}")
+        for folder in reply["busy"]:
+            self._tell(line.host, f"kept {printable(folder, keep='')}: a running agent uses it")
+        for folder, why in reply["kept"]:
+            self._tell(line.host, f"kept {printable(folder, keep='')}: {printable(why, keep='')}")
+        if not any(reply[key] for key in ("removed", "busy", "kept")):
+            self._tell(line.host, "no agent is there")
+        return not reply["busy"] and not reply["kept"]
+
+
+def _greet(line: Conversation, become: bool) -> dict[str, Any]:
+    """Return a host's report; a Python that another user can change is never run as root."""
+    report = line.begin()
+    if become and report["distrusted"] is not None:
+        why = printable(report["distrusted"], keep="")
+        executable = printable(report["executable"], keep="")
+        what = f"its Python {executable} must not be run by root: {why}"
+        step = "put root's own Python first in PATH there, or name it: connect: {python: …}"
+        raise ConnectError(f"{what}; {step}", line.host)
+    return report
+
+
+def _fits(value: Any, form: Any) -> bool:
+    if isinstance(form, tuple):
+        same = isinstance(value, list) and len(value) == len(form)
+        return same and all(map(_fits, value, form))
+    if isinstance(form, list):
+        return isinstance(value, list) and all(_fits(item, form[0]) for item in value)
+    return type(value) in (form if isinstance(form, set) else {form})

@@ -1,0 +1,125 @@
+"""What a run would change on each host, found out without changing a host.
+
+A built-in lab's namespaces are thrown away afterwards, so there every setting is really tried; on
+the machine, as on any real host, the agent only reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from udpbench.control.agent_client import AgentClient
+from udpbench.control.agents import MACHINE, Agents, Reach, real
+from udpbench.control.host_use import Surroundings, Terms, taken
+from udpbench.control.run import RunOptions, run_name
+from udpbench.control.setting_findings import desired
+from udpbench.definition import lab_rules
+from udpbench.definition.binding.bind import Unavailable, bind, require_offers
+from udpbench.model import Experiment, Facts, Lab, Planned, Setting, Trial
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """The settings that some trials share, host by host; without trials, what is not tried."""
+
+    trials: tuple[str, ...]
+    hosts: dict[str, tuple[Planned, ...]]
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Point → why its trials would be skipped."""
+    facts: Mapping[str, Facts] = field(default_factory=dict)
+    """What the hosts are, or would be, with these settings."""
+
+
+def rehearse(
+    experiments: Sequence[Experiment], lab: Lab, reach: Reach | None = None
+) -> tuple[Rehearsed, ...]:
+    """Return for each distinct set of settings what it would change, be refused, and skip.
+
+    Raises InputError for losses that this lab can't do, ConnectError or HelloRefused where a host
+    does not answer.
+    """
+    lab_rules.refuse_together(experiments, lab)
+    found: list[tuple[dict[str, tuple[Setting, ...]], Rehearsed]] = []
+    untried: dict[str, str] = {}
+    around, terms = Surroundings(reach or real()), Terms("none")
+    with taken([lab], run_name(), RunOptions.lease_ns, around, terms) as (_, agents):
+        for trial in (one for experiment in experiments for one in experiment.points):
+            facts = {client.name: client.facts() for client in agents.hosts}
+            try:
+                require_offers(trial, lab, facts, agents.capabilities)
+                wanted = desired(trial, lab, agents, facts)
+            except Unavailable as why:
+                untried[_name(trial)] = str(why)
+                continue
+            known = next((i for i, (other, _) in enumerate(found) if other == wanted), None)
+            if known is None:
+                found.append((wanted, _tried(wanted, lab, agents)))
+            with_settings = found[-1 if known is None else known][1]
+            found[-1 if known is None else known] = (wanted, _joined(with_settings, trial, lab))
+    rest = (Rehearsed((), {}, untried),) if untried else ()
+    return (*(rehearsed for _, rehearsed in found), *rest)
+
+
+def _joined(before: Rehearsed, trial: Trial, lab: Lab) -> Rehearsed:
+    """Return the settings as those of a further trial, with why it would be skipped."""
+    skipped = dict(before.skipped)
+    try:
+        bind(trial, lab, before.facts)
+    except Unavailable as why:
+        skipped[_name(trial)] = str(why)
+    return replace(before, trials=(*before.trials, _name(trial)), skipped=skipped)
+
+
+def _name(trial: Trial) -> str:
+    return trial.name.rpartition("#")[0]
+
+
+def _tried(wanted: dict[str, tuple[Setting, ...]], lab: Lab, agents: Agents) -> Rehearsed:
+    planned = _try(wanted, lab, agents)
+    facts = {client.name: client.facts() for client in agents.hosts}
+    if not lab.built_in:
+        facts = {name: _as_planned(one, planned[name]) for name, one in facts.items()}
+    return Rehearsed((), planned, facts=facts)
+
+
+def _as_planned(facts: Facts, planned: Iterable[Planned]) -> Facts:
+    """Return what a host would be with settings that were only looked at."""
+    for one in planned:
+        setting = one.setting
+        interface, _, rest = setting.target.partition("/")
+        if one.refusal is not None or interface != facts.interface:
+            continue
+        if setting.kind == "mtu":
+            facts = replace(facts, mtu=setting.value)
+        elif setting.kind == "channels":
+            facts = replace(facts, rx_queues=setting.value)
+        elif setting.kind == "address" and rest not in facts.addresses:
+            facts = replace(facts, addresses=(*facts.addresses, rest))
+    return facts
+
+
+def _try(
+    wanted: dict[str, tuple[Setting, ...]], lab: Lab, agents: Agents
+) -> dict[str, tuple[Planned, ...]]:
+    """Ask every agent; those that make the pairs of a built-in lab first."""
+    for client in agents.hanging:
+        if lab.built_in:
+            client.apply(())
+    return {
+        client.name: (
+            _throw_away(client, wanted[client.name])
+            if lab.built_in and client.name != MACHINE
+            else client.plan(wanted[client.name])
+        )
+        for client in agents.setting_up
+    }
+
+
+def _throw_away(client: AgentClient, settings: tuple[Setting, ...]) -> tuple[Planned, ...]:
+    """Apply in a namespace that nobody keeps, and find every refusal: there each one may be."""
+    changes = client.apply([replace(one, optional=True) for one in settings])
+    return tuple(
+        Planned(setting, one.before, one.refusal, one.before == one.after)
+        for setting, one in zip(settings, changes, strict=True)
+    )

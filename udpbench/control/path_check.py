@@ -1,0 +1,206 @@
+"""The path phase: whether anything arrives, on which RX queues, and what follows from that.
+
+Which flows and CPUs follow is decided by the definition; here packets are sent to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from udpbench.analysis.judge import (
+    carrying,
+    deltas,
+    is_explained,
+    path_ledger,
+    queue_packets,
+    sent_flows,
+)
+from udpbench.control.phase import PhaseRun, Plan, by_host, path_plan, probe_plan
+from udpbench.control.trial_state import Attempt, run_phase, trial_agents
+from udpbench.definition.binding.bind import (
+    Landed,
+    Unavailable,
+    bind,
+    depends_on_queues,
+    keep,
+)
+from udpbench.definition.binding.flow_selection import MAX_FLOWS, Queue
+from udpbench.errors import PathError
+from udpbench.model import Facts, Finding, Phase, WorkerSpec, total_arrived
+
+Probe = Callable[[Plan], Phase]
+PLACING_TRIES = 8
+"""To place senders relative to a queue, if each new socket means another queue."""
+
+
+def path_phase(attempt: Attempt) -> None:
+    """Send a few packets per flow, and fail before any load if a receiver gets none."""
+    run_phase(attempt, path_plan(attempt.workers))
+    silent = unreached(attempt)
+    closed = attempt.trial.receive.workers == 0
+    if not silent:
+        return
+    where = f" at {', '.join(silent)}" if len(attempt.bench.lab.receivers) > 1 else ""
+    if attempt.trial.path_check == "explained" or closed:
+        ledger = path_ledger(attempt.record("done", None))
+        if ledger is not None and ledger.intended_packets > 0 and is_explained(ledger):
+            return
+        text = f"no packet of the path check arrived{where}, and the ledger does not say why"
+        raise PathError(text)
+    raise PathError(
+        f"no packet of the path check arrived{where}; fix the path, or write "
+        "`path_check: explained` if packets are meant to be dropped"
+    )
+
+
+def unreached(attempt: Attempt) -> list[str]:
+    """Return the receivers that none of the latest phase's packets reached."""
+    stats = attempt.phases[-1].stats
+    return [
+        host.name
+        for host in attempt.bench.lab.receivers
+        if total_arrived(s for s in stats if s.worker.rpartition(".")[0] == host.name).packets == 0
+    ]
+
+
+def place_workers(attempt: Attempt) -> None:
+    """Choose the flows and CPUs that follow from RX queues, and check the path again.
+
+    A virtual link chooses a flow's queue by its socket, not by its packets, so the chosen flows are
+    sent on the sockets that were probed; senders that have to move are probed again.
+    """
+    if not depends_on_queues(attempt.trial):
+        return
+    prepared = attempt.workers
+    for _ in range(PLACING_TRIES):
+        landed = _look_at_queues(attempt, prepared)
+        bound = bind(attempt.trial, attempt.bench.lab, attempt.facts, landed)
+        moved = _move(attempt, prepared, bound.workers)
+        settled = _senders(moved) == _senders(prepared)
+        attempt.workers, attempt.flows = moved, None
+        if settled:
+            attempt.workers = bound.workers
+            attempt.flows = tuple(sorted(landed.flows)) if landed.flows is not None else None
+            attempt.findings += [f for f in bound.findings if f not in attempt.findings]
+        attempt.phases.pop()
+        path_phase(attempt)
+        if settled:
+            return
+        prepared = moved
+    raise Unavailable(
+        f"send.cpus: in {PLACING_TRIES} tries a new socket has led to another RX queue each time; "
+        "write settings.receiver.link: {queues: 1}, or name CPUs"
+    )
+
+
+def _look_at_queues(attempt: Attempt, prepared: tuple[WorkerSpec, ...]) -> Landed:
+    """Return the queues of the latest path phase, or the flows that fill as many as requested."""
+    facts = {host.name: attempt.facts[host.name] for host in attempt.bench.lab.receivers}
+    attempt.workers, attempt.flows = prepared, None
+    queues = attempt.trial.traffic.flows.queues
+    if queues == "any":
+        return Landed(landed_queues(facts, prepared, attempt.phases[-1]))
+    agents = trial_agents(attempt)
+
+    def probe(plan: Plan) -> Phase:
+        return PhaseRun(plan, agents, attempt.bench.waiter, lambda *_: None, lambda *_: None).run()
+
+    return kept_flows(facts, prepared, queues, probe)
+
+
+def _move(
+    attempt: Attempt, prepared: tuple[WorkerSpec, ...], bound: tuple[WorkerSpec, ...]
+) -> tuple[WorkerSpec, ...]:
+    """Prepare all workers of a host again if one of them has another CPU now."""
+    cpus = {spec.name: spec.cpu for spec in bound}
+    moved = tuple(replace(spec, cpu=cpus[spec.name]) for spec in prepared)
+    before, now = by_host(prepared), by_host(moved)
+    for client in trial_agents(attempt).working:
+        if before[client.name] != now[client.name]:
+            client.close()
+            client.prepare(now[client.name])
+    return moved
+
+
+def _senders(workers: tuple[WorkerSpec, ...]) -> list[WorkerSpec]:
+    return [spec for spec in workers if spec.role == "sender"]
+
+
+def landed_queues(
+    facts: Mapping[str, Facts], workers: Sequence[WorkerSpec], phase: Phase
+) -> dict[str, tuple[int, ...]]:
+    """Return receiver → the RX queues that carried the packets of a path phase.
+
+    ``facts`` are the receivers'. Raises Unavailable if packets are not counted by queue.
+    """
+    flows = sent_flows(workers)
+    return {host: carrying(_packets(known, phase), flows) for host, known in facts.items()}
+
+
+def _packets(facts: Facts, phase: Phase) -> dict[int, int]:
+    packets = queue_packets(facts, deltas(phase.before[facts.host], phase.after[facts.host]))
+    if packets is None:
+        raise Unavailable(
+            f"{facts.interface} of {facts.host} counts no packets by RX queue, so that a placement "
+            "by queue cannot be proven; in a built-in lab write link: {receive: napi}"
+        )
+    return packets
+
+
+def queues_moved(before: Facts, now: Facts) -> list[Finding]:
+    """Return a finding for each RX queue whose CPUs changed since workers were placed."""
+    return [
+        Finding(
+            "invalid",
+            f"placement lost: other CPUs serve RX queue {queue} of {now.interface} now",
+            now.host,
+            f"CPU {_listed(cpus)} → {_listed(now.queue_cpus.get(queue, ()))}",
+            "none changes under way",
+            "pin them (settings.receiver.irq pauses irqbalance), or stop what moves them",
+        )
+        for queue, cpus in before.queue_cpus.items()
+        if cpus != now.queue_cpus.get(queue, ())
+    ]
+
+
+def _listed(cpus: Sequence[int]) -> str:
+    return ", ".join(str(cpu) for cpu in cpus) or "unknown"
+
+
+def kept_flows(
+    facts: Mapping[str, Facts], workers: Sequence[WorkerSpec], queues: int, probe: Probe
+) -> Landed:
+    """Probe one flow after the other, and return those to keep.
+
+    ``facts`` are the receivers'. Raises Unavailable if no choice fills the queues evenly.
+    """
+    senders = [spec for spec in workers if spec.role == "sender"]
+    total = sum(len(spec.flows) for spec in senders)
+    if total > MAX_FLOWS:
+        raise Unavailable(
+            f"traffic.flows.queues looks at each flow by itself: {total} flows are too many; at "
+            f"most {MAX_FLOWS}; narrow traffic.flows.from or to"
+        )
+    receivers = {
+        flow.flow: spec.host for spec in workers if spec.role == "receiver" for flow in spec.flows
+    }
+    landing: dict[int, Queue] = {}
+    for spec in senders:
+        for flow in spec.flows:
+            host = receivers.get(flow.flow) or _owner(facts, flow.destination)
+            packets = _packets(facts[host], probe(probe_plan(workers, flow.flow)))
+            if any(packets.values()):
+                landing[flow.flow] = host, max(packets, key=lambda queue: packets[queue])
+    kept = keep(landing, senders, queues)
+    used = {landing[flow] for flow in kept}
+    return Landed({host: tuple(sorted(q for h, q in used if h == host)) for host in facts}, kept)
+
+
+def _owner(facts: Mapping[str, Facts], destination: str) -> str:
+    """Return the host that has an address: with ``receive.workers: 0`` no worker has it."""
+    return next(
+        host
+        for host, known in facts.items()
+        if destination in {address.partition("/")[0] for address in known.addresses}
+    )

@@ -1,0 +1,105 @@
+"""The settings of a trial on every agent, and the findings about those that were applied.
+
+Contacts no host and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from udpbench.control.agents import MACHINE, Agents
+from udpbench.definition.binding.bind import (
+    BRIDGE,
+    LabContext,
+    bridge_settings_for,
+    machine_settings_for,
+    settings_for,
+)
+from udpbench.model import Change, Facts, Finding, Lab, Setting, Trial
+
+
+def desired(
+    trial: Trial, lab: Lab, agents: Agents, facts: Mapping[str, Facts]
+) -> dict[str, tuple[Setting, ...]]:
+    """Return agent → the settings of the trial on it."""
+    pids = {
+        client.name: client.channel.pid for client in agents.hosts if client.channel.pid is not None
+    }
+    context = LabContext(pids=pids, facts=facts)
+    wanted = {host.name: settings_for(lab, trial, host, context) for host in lab.hosts}
+    if agents.bridge is not None:
+        wanted[BRIDGE] = bridge_settings_for(lab, trial, context)
+    if agents.machine is not None:
+        wanted[MACHINE] = machine_settings_for(lab, trial, context)
+    return wanted
+
+
+def links(settings: dict[str, tuple[Setting, ...]]) -> list[Setting]:
+    """Return the settings that affect both ends of a link.
+
+    These are veth pairs, and a veth's XDP program, which freezes features of the other end.
+    """
+    kinds = ("link", "xdp")
+    return [
+        setting for name in sorted(settings) for setting in settings[name] if setting.kind in kinds
+    ]
+
+
+def refused(host: str, changes: tuple[Change, ...]) -> list[Finding]:
+    """Return a finding for each optional setting that the host refused."""
+    return [
+        Finding(
+            "warning",
+            f"optional setting {change.setting.path or change.setting.kind} was refused",
+            host,
+            change.setting.target if change.after is None else _stays(change),
+            change.refusal,
+            "compare only with trials that also ran without it",
+        )
+        for change in changes
+        if change.refusal is not None
+    ]
+
+
+def _stays(change: Change) -> str:
+    return f"{change.setting.target} stays {change.after!r}"
+
+
+def rounded(host: str, changes: tuple[Change, ...]) -> list[Finding]:
+    """Return a finding for each setting whose value the host rounded."""
+    return [
+        Finding(
+            "note",
+            f"{change.setting.path or change.setting.kind} was rounded",
+            host,
+            f"{change.setting.target}: asked {change.setting.value!r} → got {got(change)!r}",
+        )
+        for change in changes
+        if change.rounded
+    ]
+
+
+def got(change: Change) -> Any:
+    """Return the value in force, of a dict only the keys that were requested."""
+    asked, after = change.setting.value, change.after
+    if isinstance(asked, dict) and isinstance(after, dict):
+        return {key: after.get(key) for key in asked}
+    return after
+
+
+def altered(host: str, changes: tuple[Change, ...]) -> list[Finding]:
+    """Return a finding for each setting that another process has changed during the trial."""
+    return [
+        Finding(
+            "invalid",
+            "a setting was changed by another process during the trial",
+            host,
+            f"{change.setting.kind} {change.setting.target}: "
+            f"{got(replace(change, after=change.before))!r} → {got(change)!r}",
+            "settings stay as udpbench has set them",
+            "find out who else configures that host, a service or an administrator",
+        )
+        for change in changes
+    ]

@@ -1,0 +1,237 @@
+"""One trial in progress: its record so far, and how one phase of it runs.
+
+Owns the record that the steps fill; ``trial`` owns the order of the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from udpbench.control.agents import Agents
+from udpbench.control.connection import shown
+from udpbench.control.losses import Losses
+from udpbench.control.phase import PhaseRun, Plan, TrialAgents, by_host
+from udpbench.control.wait import Waiter
+from udpbench.drivers import driver_of
+from udpbench.errors import AgentLost, HostError
+from udpbench.model import (
+    Change,
+    Facts,
+    Finding,
+    Lab,
+    Phase,
+    Progress,
+    Sample,
+    Setting,
+    Snapshot,
+    Trial,
+    TrialRecord,
+    WorkerSpec,
+)
+from udpbench.records import now_utc
+from udpbench.units import format_count, format_duration
+
+Tell = Callable[[Progress], None]
+
+
+KEPT_MAX = 500
+"""Samples and snapshots in memory; each takes some kilobytes."""
+
+
+class Spool(Protocol):
+    """Keeps the samples of a long phase until its record is written."""
+
+    def stream(self, samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> None:
+        """Store a part."""
+
+    def streamed(self) -> tuple[tuple[Sample, ...], tuple[Snapshot, ...]]:
+        """Return all parts since the last record."""
+
+
+@dataclass
+class Bench:
+    """What trials share: the lab, its agents, and the settings in force on them."""
+
+    lab: Lab
+    agents: Agents
+    waiter: Waiter
+    tell: Tell
+    spool: Spool
+    keep_logs: str = ""
+    """Run name in the names of log files that are kept; empty: logs are removed."""
+    in_force: dict[str, tuple[Setting, ...]] | None = field(default_factory=dict)
+    """Agent → its settings; None if a failure left them unknown."""
+
+
+@dataclass
+class Attempt:
+    """One trial in progress."""
+
+    bench: Bench
+    trial: Trial
+    index: int
+    total: int
+    total_at_most: int
+    started_at: str = field(default_factory=now_utc)
+    facts: dict[str, Facts] = field(default_factory=dict)
+    environment_after: dict[str, dict[str, str]] = field(default_factory=dict)
+    changes: dict[str, tuple[Change, ...]] = field(default_factory=dict)
+    workers: tuple[WorkerSpec, ...] = ()
+    flows: tuple[int, ...] | None = None
+    """Numbers of the flows to send; None: all that were prepared."""
+    phases: list[Phase] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    """Of the measured phase; earlier ones may be in the run folder already."""
+    motion: list[Snapshot] = field(default_factory=list)
+    """Its counters over time, likewise."""
+    findings: list[Finding] = field(default_factory=list)
+    overhead_ns: dict[str, int] = field(default_factory=dict)
+
+    def say(self, event: str, text: str, **fields: Any) -> None:
+        """Report progress of this trial; ``fields`` are further fields of Progress."""
+        self.bench.tell(
+            Progress(
+                event=event,  # type: ignore[arg-type]
+                text=text,
+                trial=self.trial,
+                index=self.index,
+                total=self.total,
+                total_at_most=self.total_at_most,
+                **fields,
+            )
+        )
+
+    @property
+    def log_label(self) -> str | None:
+        """The label of this trial's log files; None if they are removed."""
+        return f"{self.bench.keep_logs}-{self.index}" if self.bench.keep_logs else None
+
+    def keep(self, samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> None:
+        """Keep samples and snapshots of the measured phase, on disk once there are many."""
+        self.samples.extend(samples)
+        self.motion.extend(snapshots)
+        if len(self.samples) + len(self.motion) >= KEPT_MAX:
+            self.bench.spool.stream(tuple(self.samples), tuple(self.motion))
+            self.samples.clear()
+            self.motion.clear()
+
+    def record(self, status: str, error: dict[str, str] | None) -> TrialRecord:
+        """Return the record so far."""
+        self.findings.extend(absences(self.bench.agents))
+        samples, motion = self.bench.spool.streamed()
+        return TrialRecord(
+            trial=self.trial,
+            status=status,  # type: ignore[arg-type]
+            started_at=self.started_at,
+            built_in_lab=self.bench.lab.built_in,
+            error=error,
+            facts=self.facts,
+            environment_after=self.environment_after,
+            changes=self.changes,
+            workers=self.workers,
+            phases=tuple(self.phases),
+            series=(*samples, *self.samples),
+            motion=(*motion, *self.motion),
+            findings=tuple(self.findings),
+            overhead_ns=self.overhead_ns,
+        )
+
+
+def trial_agents(attempt: Attempt) -> TrialAgents:
+    """Return the agents of the trial by their part in it."""
+    agents, working = attempt.bench.agents, by_host(attempt.workers)
+    return TrialAgents(
+        senders=[client for client in agents.senders if client.name in working],
+        receivers=[client for client in agents.receivers if client.name in working],
+        everyone=agents.everyone,
+        workers=attempt.workers,
+        cards={
+            client: late_ns
+            for client in agents.receivers
+            if client.name in attempt.facts
+            and (late_ns := driver_of(attempt.facts[client.name]).late_ns) is not None
+        },
+    )
+
+
+def _length(trial: Trial, plan: Plan) -> str:
+    """Return how much a phase sends; with a count the duration is the deadline."""
+    if plan.name == "path":
+        return ""
+    duration = format_duration(plan.duration_ns)
+    packets = trial.traffic.count_packets
+    if packets is None:
+        return f" {duration}"
+    return f" {format_count(packets)} packets, at most {duration}"
+
+
+def run_phase(attempt: Attempt, plan: Plan, losses: Losses | None = None) -> None:
+    """Run one phase and keep it; of a failed one, keep what can be saved."""
+
+    def show(samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> None:
+        attempt.say("sample", plan.name, samples=samples, snapshots=snapshots)
+
+    text = f"{attempt.trial.name} {plan.name}{_length(attempt.trial, plan)}"
+    attempt.say("phase", text, phase=plan.name, record=attempt.record("done", None))
+    plan = replace(plan, flows=attempt.flows)
+    phase = PhaseRun(
+        plan, trial_agents(attempt), attempt.bench.waiter, show, attempt.keep, losses=losses
+    )
+    try:
+        attempt.phases.append(phase.run())
+    except AgentLost:
+        raise
+    except HostError:
+        saved = phase.salvage()
+        if saved is not None:
+            attempt.phases.append(saved)
+        raise
+    if phase.late_ns is not None:
+        attempt.findings.append(late(plan, phase.late_ns))
+
+
+def absences(agents: Agents) -> Iterator[Finding]:
+    """Yield, and forget, a finding for each time that a connection was lost and came back.
+
+    Only a note: workers, counts and samples are on the hosts, and control traffic is not on the
+    path under test, or another finding says so.
+    """
+    for client in agents.everyone:
+        while client.channel.absences_ns:
+            yield Finding(
+                "note",
+                "the connection was lost and came back",
+                client.name,
+                shown(client.channel.absences_ns.pop(0)),
+                "its workers continued, and no sample is missing",
+            )
+
+
+def others(agents: Agents) -> Iterator[Finding]:
+    """Yield a finding for each other run that has used a machine of the lab since the last call.
+
+    Of a built-in lab only the machine's agent is asked, which sees the whole machine.
+    """
+    for client in agents.hosts if agents.machine is None else (agents.machine,):
+        for other in client.others():
+            yield Finding(
+                "warning",
+                "another run used this machine",
+                client.name,
+                other,
+                "the numbers are those of both runs",
+                "let one run end before the other, without --share",
+            )
+
+
+def late(plan: Plan, late_ns: int) -> Finding:
+    """Return the finding of a phase whose last loop started after the common time."""
+    return Finding(
+        "warning",
+        "the controller was slow: a loop was started after the common start",
+        f"phase {plan.name}",
+        f"{late_ns // 1000}us late",
+        next_step="leave the controller a CPU that no worker uses",
+    )

@@ -1,0 +1,174 @@
+"""The wheels that an agent imports, for one kind of host: fetched by pip once, then kept.
+
+Owns the folder of kept wheels. pip alone decides which wheel fits. Must never change this machine's
+own packages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import requires
+from pathlib import Path
+
+from udpbench.errors import ConnectError, InputError, Problem, in_words
+from udpbench.folder import Folder
+
+KEPT = "udpbench/wheels"
+"""Below the user's cache folder."""
+SUMS = "SHA256SUMS"
+"""As sha256sum(1) writes it; the last file to be written."""
+QUIETLY = ("--quiet", "--disable-pip-version-check", "--retries", "1")
+MANYLINUX_MINORS = (28, 34)
+"""Of glibc 2, beyond manylinux2014 (2.17): for what wheels are built (PEP 600, pypa/manylinux)."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a host's Python is: what a wheel must fit."""
+
+    python: tuple[int, int]
+    machine: str
+    """As ``platform.machine()`` has it, such as ``x86_64``."""
+    libc: str
+    """``glibc`` or ``musl``."""
+    libc_version: str
+    """Such as ``2.31``."""
+
+    def __str__(self) -> str:
+        """Return it for a message."""
+        python = ".".join(map(str, self.python))
+        return f"Python {python} on {self.machine} with {self.libc} {self.libc_version}"
+
+    @property
+    def libc_numbers(self) -> tuple[int, int]:
+        """The first two numbers of the C library's version; ValueError if it has none."""
+        major, minor = self.libc_version.split(".")[:2]
+        return int(major), int(minor)
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """The tags of wheels that run there."""
+        if self.libc == "musl":
+            return (f"musllinux_1_2_{self.machine}",)
+        newer = [minor for minor in MANYLINUX_MINORS if (2, minor) <= self.libc_numbers]
+        tags = ("manylinux2014", *(f"manylinux_2_{minor}" for minor in newer))
+        return tuple(f"{tag}_{self.machine}" for tag in tags)
+
+
+def agent_requirements() -> tuple[str, ...]:
+    """Return what an agent needs of other projects, as pip reads it: what no marker excludes."""
+    return tuple(text for text in requires("udpbench") or () if ";" not in text)
+
+
+def obtain(
+    target: Target, folder: Path | None, progress: Callable[[str], None]
+) -> dict[str, bytes]:
+    """Return the wheels for a target by file name, from ``folder`` if there is one.
+
+    Raises InputError if that folder lacks one, ConnectError if pip cannot download one.
+    """
+    if folder is not None:
+        return _download(target, folder)
+    try:
+        with _open_kept(target) as kept:
+            wheels = _read_kept(kept)
+            if not wheels:
+                progress(f"fetching {', '.join(agent_requirements())} for {target}")
+                wheels = _download(target, None)
+                _keep(kept, wheels)
+            return wheels
+    except OSError as error:
+        progress(f"wheels are not kept: {in_words(error)}")
+        return _download(target, None)
+
+
+def pip_arguments(target: Target, into: str) -> list[str]:
+    """Return the arguments of pip that download a target's wheels into a folder."""
+    platforms = [word for tag in target.platforms for word in ("--platform", tag)]
+    python = ("--implementation", "cp", "--python-version", ".".join(map(str, target.python)))
+    only = ("download", "--only-binary=:all:", "--no-deps", *python, *platforms)
+    return [*only, "--dest", into, *agent_requirements()]
+
+
+def _download(target: Target, folder: Path | None) -> dict[str, bytes]:
+    """Return what pip downloads, or takes from a folder and nowhere else."""
+    source = ["--isolated", "--no-index", "--find-links", str(folder)] if folder is not None else []
+    with tempfile.TemporaryDirectory(prefix="udpbench-wheels-") as into:
+        arguments = [*pip_arguments(target, into), *QUIETLY, *source]
+        command = [sys.executable, "-P", "-m", "pip", *arguments]
+        # A session of its own: Ctrl-C in the terminal is the controller's to answer.
+        ended = subprocess.run(
+            command, capture_output=True, text=True, check=False, start_new_session=True
+        )
+        if ended.returncode == 0:
+            return {file.name: file.read_bytes() for file in sorted(Path(into).iterdir())}
+    lines = [line for line in ended.stderr.splitlines() if line.strip()]
+    said = lines[-1].removeprefix("ERROR: ") if lines else f"exit status {ended.returncode}"
+    raise _not_obtained(target, folder, said)
+
+
+def _not_obtained(target: Target, folder: Path | None, said: str) -> Exception:
+    into = str(folder) if folder is not None else "wheels"
+    command = shlex.join(["python3", "-m", "pip", *pip_arguments(target, into)])
+    where = "" if folder is not None else f", copy that folder here, and pass --wheels {into}"
+    step = f"where there is internet, type: {command}{where}"
+    if folder is not None:
+        what = f"lacks a wheel for {target}: {said}"
+        return InputError([Problem(what, "--wheels", into, next_step=step)])
+    return ConnectError(str(Problem(f"pip cannot download the wheels: {said}", next_step=step)))
+
+
+def _open_kept(target: Target) -> Folder:
+    """Return the folder for a target's wheels, this user's alone; OSError if it cannot be."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    cache = Path(given) if given.startswith("/") else Path.home() / ".cache"
+    asked = " ".join(pip_arguments(target, ""))
+    name = hashlib.sha256(asked.encode()).hexdigest()[:16]
+    folder = Folder.open(cache / KEPT / name, make=True)
+    try:
+        os.fchmod(folder.fd, 0o700)  # EPERM unless it is this user's
+    except OSError as error:
+        folder.close()
+        raise OSError(error.errno, error.strerror, str(folder.path)) from error
+    return folder
+
+
+def _keep(kept: Folder, wheels: dict[str, bytes]) -> None:
+    """Write wheels and, last, their sums."""
+    for name, content in wheels.items():
+        kept.write(name, content)
+    sums = "".join(f"{_digest(content)}  {name}\n" for name, content in wheels.items())
+    kept.write(SUMS, sums.encode())
+
+
+def _read_kept(kept: Folder) -> dict[str, bytes]:
+    """Return the wheels of the folder; none if one is missing, damaged, or not this user's own."""
+    wheels = {}
+    try:
+        for line in _read(kept, SUMS).decode().splitlines():
+            digest, _, name = line.partition("  ")
+            wheels[name] = _read(kept, name)
+            if digest != _digest(wheels[name]):
+                return {}
+    except (OSError, ValueError):
+        return {}
+    return wheels
+
+
+def _read(kept: Folder, name: str) -> bytes:
+    with open(kept.file(name, os.O_RDONLY), "rb") as file:  # noqa: PTH123 - a descriptor
+        status = os.fstat(file.fileno())
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise ValueError(f"{name} is not this user's own")
+        return file.read()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,346 @@
+"""The door of this room: resolves a symbolic trial into workers and settings on the hosts at hand.
+
+Pure functions. Unavailable is raised for what a host cannot offer: the trial is skipped.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from udpbench.definition.binding.bridge import BRIDGE, BRIDGE_INTERFACE, bridge_settings_for
+from udpbench.definition.binding.cpu_placement import Unavailable, UnmetNeeds, host_cpus
+from udpbench.definition.binding.flow_selection import keep
+from udpbench.definition.binding.host_block import HEADERS_BYTES, LabContext
+from udpbench.definition.binding.requirements import require_kernels, unmet_lab
+from udpbench.definition.binding.setting_order import machine_settings_for, settings_for
+from udpbench.definition.binding.worker_cpus import (
+    Landed,
+    WorkerCpus,
+    depends_on_queues,
+    place_workers,
+)
+from udpbench.definition.endpoints import parse_ports, parse_to
+from udpbench.model import (
+    GSO_SEGMENTS,
+    MAX_PAYLOAD_BYTES,
+    Facts,
+    Finding,
+    FlowSpec,
+    HostNeeds,
+    Lab,
+    LabHost,
+    Needs,
+    Send,
+    Trial,
+    WorkerSpec,
+)
+
+__all__ = [
+    "BRIDGE",
+    "BRIDGE_INTERFACE",
+    "Bound",
+    "LabContext",
+    "Landed",
+    "Unavailable",
+    "UnmetNeeds",
+    "bind",
+    "bridge_settings_for",
+    "depends_on_queues",
+    "keep",
+    "machine_settings_for",
+    "require_kernels",
+    "require_offers",
+    "settings_for",
+    "unmet_needs",
+]
+
+MAX_FLOWS = 65536
+"""Flow numbers are u16 in the packet header, and all senders share them."""
+
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The workers of a trial, senders first, and the findings of binding."""
+
+    workers: tuple[WorkerSpec, ...]
+    findings: tuple[Finding, ...]
+
+
+def bind(trial: Trial, lab: Lab, facts: Mapping[str, Facts], landed: Landed | None = None) -> Bound:
+    """Return every worker of a trial, fully resolved against ``facts``, which are by host name.
+
+    ``landed`` is what the path phase learns about RX queues; without it all flows are kept, and
+    workers placed relative to a queue are not pinned. Raises UnmetNeeds, and Unavailable for a
+    symbol that cannot be resolved on these hosts.
+    """
+    reasons = unmet_needs(trial, lab, facts)
+    if reasons:
+        raise UnmetNeeds("; ".join(reasons))
+    if trial.traffic.protocol == "udp" and not trial.traffic.fragment:
+        _check_mtu(trial, lab, facts)
+    trial = replace(trial, send=_segmented(trial, lab, facts))
+    flows, per_worker = _flows(trial, lab, facts, landed)
+    cpus = place_workers(trial, lab, facts, landed)
+    senders = _senders(trial, lab, cpus, per_worker)
+    receivers = _receivers(trial, lab, facts, cpus, flows)
+    crowded = (finding for host in lab.hosts for finding in cpus[host.name].findings)
+    return Bound((*senders, *receivers), (*crowded, *_shared_cpus(lab, senders, receivers)))
+
+
+def require_offers(
+    trial: Trial,
+    lab: Lab,
+    facts: Mapping[str, Facts],
+    capabilities: Mapping[str, Mapping[str, bool]],
+) -> None:
+    """Raise UnmetNeeds, or Unavailable for what kernels lack, before any setting is applied.
+
+    Queues and rings are left to ``bind``: settings may change them.
+    """
+    needs = trial.needs
+    roles = needs.sender, needs.receiver
+    hosts = (replace(role, rx_queues=None, rings=None) for role in roles)
+    reasons = unmet_needs(replace(trial, needs=Needs(needs.lab, *hosts)), lab, facts)
+    if reasons:
+        raise UnmetNeeds("; ".join(reasons))
+    require_kernels(trial, lab, capabilities)
+
+
+def unmet_needs(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> list[str]:
+    """Return a reason for each need of a trial that the lab or a host does not meet."""
+    reasons = list(unmet_lab(trial, lab))
+    for host in lab.hosts:
+        needs = trial.needs.sender if host.role == "sender" else trial.needs.receiver
+        reasons += [f"{host.name} {reason}" for reason in _unmet(needs, lab, host, facts)]
+    return reasons
+
+
+def _unmet(needs: HostNeeds, lab: Lab, host: LabHost, facts: Mapping[str, Facts]) -> Iterator[str]:
+    own = facts[host.name]
+    counted = (
+        ("CPUs", needs.cpus, len(host_cpus(lab, host, facts))),
+        ("RX queues", needs.rx_queues, own.rx_queues),
+        ("NUMA nodes", needs.nodes, len(own.numa_nodes)),
+    )
+    for name, needed, present in counted:
+        if needed is not None and (present is None or present < needed):
+            known = "an unknown number" if present is None else present
+            yield f"needs {needed} {name} and has {known}"
+    if needs.rings is not None and needs.rings != bool(own.rings):
+        yield f"needs an interface with{'' if needs.rings else 'out'} rings that can be set"
+    if needs.smt is not None:
+        smt = any(len(threads) > 1 for threads in own.siblings.values())
+        if smt != needs.smt:
+            yield f"needs cores {'with' if needs.smt else 'without'} SMT siblings"
+
+
+def _check_mtu(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> None:
+    needed = trial.traffic.size_bytes + HEADERS_BYTES[trial.traffic.family]
+    for host in lab.hosts:
+        mtu = facts[host.name].mtu
+        if mtu is not None and needed > mtu:
+            raise Unavailable(
+                f"a datagram of {trial.traffic.size_bytes}B needs an MTU of {needed}; "
+                f"{host.interface} of {host.name} has {mtu}; raise settings.{host.role}.mtu"
+            )
+
+
+def _segmented(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> Send:
+    """Return how to send, with ``gso: max`` resolved to what every sender's kernel accepts."""
+    gso, size = trial.send.gso, trial.traffic.size_bytes
+    if gso == "off":
+        return trial.send
+    limits = [facts[host.name].limits.get(GSO_SEGMENTS) for host in lab.senders]
+    known = [limit for limit in limits if limit is not None]
+    if len(known) < len(limits):
+        raise Unavailable("send.gso: the kernel of a sender accepted no GSO message when probed")
+    if gso == "max":
+        return replace(trial.send, gso=min(*known, MAX_PAYLOAD_BYTES // size))
+    if gso > min(known):
+        raise Unavailable(
+            f"send.gso: {gso} segments; the sender's kernel accepts at most {min(known)} "
+            "per message (128 since Linux 6.9); lower it, or write max"
+        )
+    return trial.send
+
+
+def _networks(trial: Trial, host: LabHost, facts: Mapping[str, Facts]) -> list[Interface]:
+    """Return a host's addresses of the traffic's family: the lab's, or those the host has."""
+    known = facts[host.name].addresses if host.existing else host.addresses
+    networks = [ipaddress.ip_interface(address) for address in known]
+    return [network for network in networks if network.version == trial.traffic.family]
+
+
+def _destinations(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> list[tuple[Address, int]]:
+    """Return (address, port) of every destination, address by address."""
+    indexes, ports = parse_to(trial.traffic.flows.to)
+    destinations = []
+    for host in lab.receivers:
+        addresses = [network.ip for network in _networks(trial, host, facts)]
+        if indexes[-1] > len(addresses):
+            raise Unavailable(
+                f"traffic.flows.to asks for IPv{trial.traffic.family} address {indexes[-1]} of "
+                f"{host.name}, which has {len(addresses)}"
+            )
+        destinations += [(addresses[i - 1], port) for i in indexes for port in ports]
+    return destinations
+
+
+def _source(trial: Trial, host: LabHost, facts: Mapping[str, Facts], to: Address) -> str:
+    """Return the first address of a host in the destination's network, else its first."""
+    networks = _networks(trial, host, facts)
+    if not networks:
+        family = f"IPv{trial.traffic.family}"
+        raise Unavailable(f"{host.name} has no {family} address on {host.interface} to send from")
+    return str(next((own for own in networks if to in own.network), networks[0]).ip)
+
+
+def flow_count(trial: Trial) -> int:
+    """Return how many 4-tuples the traffic of one sender and receiver has."""
+    indexes, ports = parse_to(trial.traffic.flows.to)
+    return len(parse_ports(trial.traffic.flows.source_ports)) * len(indexes) * len(ports)
+
+
+def _flows(
+    trial: Trial, lab: Lab, facts: Mapping[str, Facts], landed: Landed | None
+) -> tuple[tuple[FlowSpec, ...], dict[tuple[str, int], tuple[FlowSpec, ...]]]:
+    """Return all flows, and those of each sending worker by host and index.
+
+    ``split`` deals flows out in turn; with ``each`` every worker sends all of them, numbered anew,
+    so that two senders of the same 4-tuple stay distinguishable.
+    """
+    count, each = trial.send.workers, trial.traffic.flows.spread == "each"
+    # Checked before any is created: a stored run may ask for any number.
+    total = flow_count(trial) * len(lab.senders) * (count if each else 1)
+    if total > MAX_FLOWS:
+        raise Unavailable(
+            f"{total} flows over all hosts of {lab.name}; at most {MAX_FLOWS}, as flow "
+            "numbers have 16 bits in the packet header; ask for fewer in traffic.flows"
+        )
+    destinations = _destinations(trial, lab, facts)
+    ports = parse_ports(trial.traffic.flows.source_ports)
+    numbers = itertools.count()
+    per_worker: dict[tuple[str, int], tuple[FlowSpec, ...]] = {}
+    for host in lab.senders:
+        tuples = [
+            (_source(trial, host, facts, to), port, str(to), to_port)
+            for to, to_port in destinations
+            for port in ports
+        ]
+        for k in range(count):
+            own = tuples if each else tuples[k::count]
+            numbered = tuple(FlowSpec(next(numbers), *four) for four in own)
+            per_worker[host.name, k] = tuple(flow for flow in numbered if _is_kept(flow, landed))
+    return tuple(flow for own in per_worker.values() for flow in own), per_worker
+
+
+def _is_kept(flow: FlowSpec, landed: Landed | None) -> bool:
+    return landed is None or landed.flows is None or flow.flow in landed.flows
+
+
+def _share(total: int | None, k: int, workers: int) -> int | None:
+    """Return worker k's part of a total, so that the parts add up to it exactly."""
+    return None if total is None else total // workers + (1 if k < total % workers else 0)
+
+
+def _senders(
+    trial: Trial,
+    lab: Lab,
+    cpus: Mapping[str, WorkerCpus],
+    per_worker: dict[tuple[str, int], tuple[FlowSpec, ...]],
+) -> list[WorkerSpec]:
+    traffic, workers = trial.traffic, trial.send.workers
+    pps = traffic.rate.pps(traffic.size_bytes) if traffic.rate is not None else None
+    total = workers * len(lab.senders)
+    specs: list[WorkerSpec] = []
+    for n, host in enumerate(lab.senders):
+        specs += [
+            WorkerSpec(
+                role="sender",
+                host=host.name,
+                index=k,
+                cpu=cpu,
+                flows=per_worker[host.name, k],
+                traffic=traffic,
+                send=trial.send,
+                rate_pps=_share(pps, n * workers + k, total),
+                count_packets=_share(traffic.count_packets, n * workers + k, total),
+            )
+            for k, cpu in enumerate(cpus[host.name].cpus)
+        ]
+    return specs
+
+
+def _receivers(
+    trial: Trial,
+    lab: Lab,
+    facts: Mapping[str, Facts],
+    cpus: Mapping[str, WorkerCpus],
+    flows: tuple[FlowSpec, ...],
+) -> list[WorkerSpec]:
+    """Return n workers: worker k reads the k-th port, wrapping round; of more ports every n-th."""
+    ports, count = parse_to(trial.traffic.flows.to)[1], trial.receive.workers
+    specs: list[WorkerSpec] = []
+    for host in lab.receivers:
+        own = {str(network.ip) for network in _networks(trial, host, facts)}
+        specs += [
+            WorkerSpec(
+                role="receiver",
+                host=host.name,
+                index=k,
+                cpu=cpu,
+                flows=tuple(flow for flow in flows if flow.destination in own),
+                traffic=trial.traffic,
+                send=trial.send,
+                receive=trial.receive,
+                bind_ports=ports[k::count] if count < len(ports) else (ports[k % len(ports)],),
+            )
+            for k, cpu in enumerate(cpus[host.name].cpus)
+        ]
+    return specs
+
+
+def _shared_by_peers(lab: Lab, specs: list[WorkerSpec]) -> Iterator[Finding]:
+    """Yield a finding for each CPU on which several hosts of one role have workers."""
+    hosts: dict[int, set[str]] = {}
+    for spec in specs:
+        if spec.cpu is not None:
+            hosts.setdefault(spec.cpu, set()).add(spec.host)
+    for cpu, names in sorted(hosts.items()):
+        if len(names) > 1:
+            yield Finding(
+                "warning",
+                f"{', '.join(sorted(names))} share a CPU",
+                where=lab.name,
+                value=f"CPU {cpu}",
+                limit="one CPU per host",
+                next_step="use a machine with more CPUs, or name other cpus in the lab",
+            )
+
+
+def _shared_cpus(
+    lab: Lab, senders: list[WorkerSpec], receivers: list[WorkerSpec]
+) -> Iterator[Finding]:
+    """Yield a finding if hosts on one machine contend for a CPU."""
+    if not lab.built_in:
+        return
+    for specs in (senders, receivers):
+        yield from _shared_by_peers(lab, specs)
+    sending = {spec.cpu for spec in senders if spec.cpu is not None}
+    shared = sorted(sending & {spec.cpu for spec in receivers if spec.cpu is not None})
+    if shared:
+        yield Finding(
+            "warning",
+            "sender and receiver share a CPU",
+            where=lab.name,
+            value=f"CPU {', '.join(str(cpu) for cpu in shared)}",
+            limit="one CPU per role",
+            next_step="use a machine with at least 2 CPUs, or other cpus",
+        )

@@ -1,0 +1,146 @@
+"""One host's settings merged, and what is known about the host while the lab runs.
+
+Pure; ``setting_order`` and ``card`` turn it into a list of settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from udpbench.definition.binding.cpu_placement import host_cpus
+from udpbench.definition.endpoints import parse_cpus
+from udpbench.host_settings import Ethtool, Settings, VethPair, merged
+from udpbench.model import Facts, Lab, LabHost, Scope, Setting, Trial
+from udpbench.setting_kinds import SETTING_KINDS
+
+HEADERS_BYTES = {4: 28, 6: 48}
+"""IP version → bytes of its header and UDP's."""
+DEFAULT_MTU_BYTES = 1500
+"""Of a veth, as of any Ethernet device."""
+
+
+@dataclass(frozen=True)
+class LabContext:
+    """What settings depend on in a running lab."""
+
+    pids: Mapping[str, int] = field(default_factory=dict)
+    """Host → process id of its agent."""
+    facts: Mapping[str, Facts] = field(default_factory=dict)
+
+
+class HostBlock:
+    """One host's settings, merged from lab, host and experiment, with the lab they apply to."""
+
+    def __init__(self, lab: Lab, trial: Trial | None, host: LabHost, context: LabContext) -> None:
+        self.lab = lab
+        self.family = trial.traffic.family if trial is not None else 4
+        self.losses: Mapping[str, int] = trial.losses if trial is not None else {}
+        self.explain = trial is not None and trial.explain
+        self.host = host
+        self.context = context
+        self.settings = block_of(lab, trial, host)
+        receiver = host if host.role == "receiver" else lab.receivers[0]
+        receivers = block_of(lab, trial, receiver)
+        self.link = receivers.link or VethPair()
+        mtu_bytes = receivers.mtu_bytes
+        self.receiver_mtu_bytes = DEFAULT_MTU_BYTES if mtu_bytes is None else mtu_bytes
+        self.ethtool = self.settings.ethtool or Ethtool()
+
+    def setting(self, kind: str, target: str, value: Any, path: str) -> Setting:
+        """Return a setting on this host; ``target`` is below its interface."""
+        interface = self.host.interface
+        return self.beyond(kind, f"{interface}/{target}" if target else interface, value, path)
+
+    def beyond(
+        self, kind: str, target: str, value: Any, path: str, scope: Scope | None = None
+    ) -> Setting:
+        """Return a setting with a target of its own, on this host or its machine."""
+        scope = scope or SETTING_KINDS[kind].scope
+        return Setting(kind, target, value, scope, self.path(path), self.is_optional(path))
+
+    def path(self, path: str) -> str:
+        """Return the YAML path of a key of this host's settings."""
+        return f"settings.{self.host.role}.{path}"
+
+    def is_optional(self, path: str) -> bool:
+        """Return whether a refusal at this path is only a finding."""
+        return any(f"{path}.".startswith(f"{name}.") for name in self.settings.optional or ())
+
+    @property
+    def built_in_receiver(self) -> bool:
+        """Return whether udpbench creates this host's link and polls it."""
+        return self.lab.built_in and self.host.role == "receiver"
+
+    @property
+    def receive(self) -> str:
+        """What does the receive work of a built-in lab's link: napi, rps or inline.
+
+        The default depends on privileges: without root NAPI's threads cannot be pinned, and a
+        bridge creates its pairs before RPS of their ends can be set.
+        """
+        able = "rps" if self.without_root and not self.lab.bridged else "inline"
+        return self.link.receive or (able if self.without_root else "napi")
+
+    @property
+    def without_root(self) -> bool:
+        """Return whether this is a built-in lab of a user who may not pin kernel threads."""
+        facts = self.context.facts.values()
+        refused = any(own.capabilities.get("kernel_threads") is False for own in facts)
+        return self.lab.built_in and refused
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """The CPUs that serve the receiver's queues: queue k on the k-th, wrapping round."""
+        if self.link.cpus is not None and self.link.cpus != "lab":
+            return parse_cpus(self.link.cpus)
+        receiver = self.host if self.host.role == "receiver" else self.lab.receivers[0]
+        return host_cpus(self.lab, receiver, self.context.facts)
+
+    @property
+    def link_queues(self) -> int:
+        """Queues with which a built-in lab's link is created."""
+        if self.lab.bridged and self.host.role == "sender":
+            return 1
+        queues = self.link.queues
+        return queues if isinstance(queues, int) else len(self.cpus)
+
+    @property
+    def queues(self) -> int:
+        """RX queues in use: the configured channels, else the link's queues or those in the facts.
+
+        Optional channels may be refused, so they count only as far as the facts have them.
+        """
+        facts = self.context.facts.get(self.host.name)
+        present = facts.rx_queues or 1 if facts is not None else 1
+        if self.lab.built_in:
+            present = self.link_queues
+        channels = self.ethtool.channels
+        if channels is None:
+            return present
+        return min(channels, present) if self.is_optional("ethtool.channels") else channels
+
+
+def routed_networks(lab: Lab, host: LabHost) -> tuple[str, ...] | None:
+    """Return the networks to which a host may send by a gateway: those of the lab's routes.
+
+    None, for any network, if the lab file lists all receivers' addresses.
+    """
+    if not any(receiver.existing for receiver in lab.receivers):
+        return None
+    return routed_to(lab, host)
+
+
+def routed_to(lab: Lab, host: LabHost) -> tuple[str, ...]:
+    """Return the networks of a host's routes in the lab file."""
+    routes = block_of(lab, None, host).routes
+    return tuple(text.partition(" via ")[0] for text in routes or ())
+
+
+def block_of(lab: Lab, trial: Trial | None, host: LabHost) -> Settings:
+    """Return a host's settings: the lab's for its role, its own, then the experiment's on top."""
+    block = merged(lab.settings.get(host.role, Settings()), host.settings)
+    if trial is None:
+        return block
+    return merged(block, trial.settings.get(host.role, Settings()))

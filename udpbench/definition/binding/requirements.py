@@ -1,0 +1,115 @@
+"""What a trial requires of its lab and of the hosts' kernels, checked before anything is set.
+
+Pure: an agent has tried each (agent/host/capabilities.py); what it could not try counts as present.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from udpbench.definition.binding.cpu_placement import Unavailable, UnmetNeeds
+from udpbench.definition.losses import PROGRAMS
+from udpbench.model import Lab, Role, Trial
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """Something a trial may need and a kernel may lack."""
+
+    role: Role
+    needed: Callable[[Trial], bool]
+    key: str
+    what: str
+    since: str
+
+
+REQUIREMENTS: Mapping[str, Requirement] = {
+    "udp_gso": Requirement(
+        "sender",
+        lambda trial: trial.send.gso != "off",
+        "send.gso",
+        "segmentation of UDP messages (UDP_SEGMENT)",
+        "available since Linux 4.18",
+    ),
+    "udp_zerocopy": Requirement(
+        "sender",
+        lambda trial: trial.send.zerocopy,
+        "send.zerocopy",
+        "zero copy for UDP (SO_ZEROCOPY)",
+        "available since Linux 5.0",
+    ),
+    "udp_gro": Requirement(
+        "receiver",
+        lambda trial: trial.receive.gro,
+        "receive.gro",
+        "merged datagrams (UDP_GRO)",
+        "available since Linux 5.0",
+    ),
+    "reuseport_cbpf": Requirement(
+        "receiver",
+        lambda trial: trial.receive.sockets == "reuseport-cpu",
+        "receive.sockets: reuseport-cpu",
+        "programs that choose a socket (SO_ATTACH_REUSEPORT_CBPF)",
+        "available since Linux 4.5",
+    ),
+    "incoming_cpu": Requirement(
+        "receiver",
+        lambda trial: trial.receive.sockets == "incoming-cpu",
+        "receive.sockets: incoming-cpu",
+        "a choice of UDP sockets by SO_INCOMING_CPU",
+        "available since Linux 6.2",
+    ),
+    "busy_poll": Requirement(
+        "receiver",
+        lambda trial: trial.receive.wait.startswith("busy-poll"),
+        "receive.wait: busy-poll",
+        "busy polling (SO_BUSY_POLL)",
+        "available since Linux 3.11, with CONFIG_NET_RX_BUSY_POLL; it needs CAP_NET_ADMIN",
+    ),
+    "bpf": Requirement(
+        "receiver",
+        lambda trial: bool(set(PROGRAMS) & set(trial.losses)),
+        f"losses: {', '.join(PROGRAMS)}",
+        "BPF program for this user (bpf(2))",
+        "available since Linux 4.8; it needs root or CAP_BPF; run as root",
+    ),
+}
+"""Capability → what requires it."""
+
+
+def require_kernels(trial: Trial, lab: Lab, capabilities: Mapping[str, Mapping[str, bool]]) -> None:
+    """Raise Unavailable with all that the hosts' kernels lack; ``capabilities`` are by host.
+
+    Raises UnmetNeeds if the trial is for another kind of lab.
+    """
+    other_lab = list(unmet_lab(trial, lab))
+    if other_lab:
+        raise UnmetNeeds("; ".join(other_lab))
+    missing = list(lacking(trial, lab, capabilities))
+    if missing:
+        raise Unavailable("; ".join(missing))
+
+
+def unmet_lab(trial: Trial, lab: Lab) -> Iterator[str]:
+    """Yield the reason why a trial is not for this kind of lab."""
+    if trial.needs.lab is not None and trial.needs.lab != lab.built_in:
+        kind = "a built-in lab" if trial.needs.lab else "real hosts, not a built-in lab"
+        yield f"needs {kind}; --lab is {lab.name}"
+
+
+def lacking(
+    trial: Trial, lab: Lab, capabilities: Mapping[str, Mapping[str, bool]]
+) -> Iterator[str]:
+    """Yield what the hosts' kernels lack for a trial; ``capabilities`` are by host."""
+    required = {
+        name: requirement
+        for name, requirement in REQUIREMENTS.items()
+        if requirement.needed(trial) and (requirement.role == "sender" or trial.receive.workers > 0)
+    }
+    for host in lab.hosts:
+        known = capabilities[host.name]
+        for name, requirement in required.items():
+            if requirement.role == host.role and known.get(name) is False:
+                lack = f"this kernel has no {requirement.what}; {requirement.since}"
+                yield f"{host.name}: {requirement.key}: {lack}"

@@ -1,0 +1,312 @@
+"""The desired settings of one host, in the order in which they must be applied.
+
+The experiment's settings override the lab's, and both what a built-in lab needs. Pure: facts about
+hosts come in as a LabContext.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from udpbench.definition import losses
+from udpbench.definition.binding import card
+from udpbench.definition.binding.cpu_placement import Unavailable
+from udpbench.definition.binding.host_block import HostBlock, LabContext
+from udpbench.definition.endpoints import addresses_of
+from udpbench.definition.problems import Place, at, raise_all
+from udpbench.differences import key_of
+from udpbench.host_settings import Cpu, set_keys
+from udpbench.model import Lab, LabHost, Scope, Setting, Trial
+from udpbench.setting_kinds import SETTING_KINDS
+
+NAMESPACED_CORE = (
+    "somaxconn",
+    "rps_default_mask",
+    "optmem_max",
+    "tstamp_allow_data",
+    "txrehash",
+)
+MACHINE_WIDE_IPV4 = ("udp_mem", "tcp_mem", "fib_sync_mem", "tcp_max_orphans", "tcp_low_latency")
+# Namespaced is what is writable in /proc/sys/net of a child namespace, 6.18.
+
+
+def _explain(block: HostBlock) -> Iterator[Setting]:
+    """Turn on drop reasons; a host without them is a finding, and still measures."""
+    if block.explain:
+        yield Setting("explain", "drops", True, path="explain", optional=True)
+
+
+Part = Callable[[HostBlock], Iterator[Setting]]
+
+
+def settings_for(
+    lab: Lab, trial: Trial | None, host: LabHost, context: LabContext
+) -> tuple[Setting, ...]:
+    """Return every setting of one host in the order of application; trial None: the lab's own.
+
+    In a built-in lab machine-wide settings are left to ``machine_settings_for``. Raises Unavailable
+    if the lab names CPUs that the host does not have, or real hosts are to be given a link.
+    """
+    block = HostBlock(lab, trial, host, context)
+    if not lab.built_in and block.settings.link is not None:
+        what = (
+            f"settings.{host.role}.link: only a built-in lab creates its link; --lab is {lab.name}"
+        )
+        raise Unavailable(f"{what}; write needs: {{lab: true}}, or leave it out")
+    settings = [*_in_order(PARTS, block), *losses.loss_settings(block), *_explain(block)]
+    return tuple(
+        setting for setting in settings if not (lab.built_in and setting.scope == "machine")
+    )
+
+
+def machine_settings_for(lab: Lab, trial: Trial | None, context: LabContext) -> tuple[Setting, ...]:
+    """Return the machine-wide settings of a built-in lab; InputError if hosts disagree.
+
+    Raises Unavailable if the lab names CPUs that the host does not have.
+    """
+    if not lab.built_in:
+        return ()
+    settings: dict[tuple[str, str], Setting] = {}
+    problems = []
+    blocks = [HostBlock(lab, trial, host, context) for host in lab.hosts]
+    for setting in _in_order(MACHINE_PARTS, *blocks):
+        if setting.scope != "machine":
+            continue
+        other = settings.setdefault((setting.kind, setting.target), setting)
+        if other.value != setting.value:
+            what = f"{other.path} is {other.value}, and both apply to this machine"
+            place = Place(trial.experiment if trial is not None else lab.name)
+            step = "set it once"
+            problems.append(at(place, setting.path, what, "", step, str(setting.value)))
+    raise_all(problems)
+    return tuple(settings.values())
+
+
+def _in_order(parts: Sequence[Part], *blocks: HostBlock) -> list[Setting]:
+    """Return the settings of all blocks, sorted by kind."""
+    settings = [setting for part in parts for block in blocks for setting in part(block)]
+    ranks = {kind: rank for rank, kind in enumerate(SETTING_KINDS)}
+    return sorted(settings, key=lambda setting: ranks[setting.kind])
+
+
+def mac_of(lab: Lab, host: LabHost) -> str:
+    """Return a host's locally administered MAC: ``ub`` in ASCII, then role and number."""
+    peers = lab.senders if host.role == "sender" else lab.receivers
+    role = 1 if host.role == "sender" else 2
+    number = [peer.name for peer in peers].index(host.name) + 1
+    return f"02:75:62:{role:02x}:{number // 256:02x}:{number % 256:02x}"
+
+
+def link_end(lab: Lab, trial: Trial | None, host: LabHost, context: LabContext) -> tuple[int, str]:
+    """Return how many queues a built-in host's interface has, and what does the receive work."""
+    block = HostBlock(lab, trial, host, context)
+    return block.link_queues, block.receive
+
+
+def _link(block: HostBlock) -> Iterator[Setting]:
+    if block.built_in_receiver and not block.lab.bridged:
+        sender = block.lab.senders[0]
+        value = {
+            "peer": sender.interface,
+            "peer_pid": block.context.pids.get(sender.name),
+            "peer_mac": mac_of(block.lab, sender),
+            "mac": mac_of(block.lab, block.host),
+            "queues": block.link_queues,
+        }
+        yield block.setting("link", "", value, "link")
+
+
+def _coming_queues(block: HostBlock) -> Iterator[Setting]:
+    """Set RPS for queues yet to be created, if only root could set it afterwards."""
+    lab_rps = block.built_in_receiver and block.receive == "rps" and block.without_root
+    if lab_rps and not block.lab.bridged:
+        cpus = list(block.cpus)
+        yield block.beyond("rps_default", "queues", cpus, "link.receive")
+
+
+def _quiet(block: HostBlock) -> Iterator[Setting]:
+    """Keep IPv6's own packets off the link, where they would count as foreign ones.
+
+    IPv6 is off before the link is up; if it carries the traffic it announces only its multicast
+    groups, once and immediately. Optional, since a kernel may be built without IPv6.
+    """
+    if not block.lab.built_in:
+        return
+    conf = f"net/ipv6/conf/{block.host.interface}"
+    silent = {f"{conf}/disable_ipv6": 1}
+    if block.family == 6:
+        silent = {
+            f"{conf}/disable_ipv6": 0,
+            f"{conf}/addr_gen_mode": 1,
+            f"{conf}/router_solicitations": 0,
+            f"{conf}/mldv2_unsolicited_report_interval": MLD_REPORT_MS,
+        }
+    for name, value in silent.items():
+        optional = block.family == 4
+        yield Setting("sysctl", name, value, path=block.path("link"), optional=optional)
+
+
+def is_machine_wide(name: str) -> bool:
+    """Return whether a sysctl belongs to the machine rather than a network namespace."""
+    # As in sysctl(8), the first separator decides between dots and slashes.
+    separator = "/" if "/" in name.partition(".")[0] else "."
+    top, room, rest = (*name.split(separator, 2), "", "")[:3]
+    if (top, room) == ("net", "core"):
+        return rest not in NAMESPACED_CORE
+    if (top, room) == ("net", "ipv4"):
+        return rest in MACHINE_WIDE_IPV4
+    return top != "net"
+
+
+def _sysctls(block: HostBlock) -> Iterator[Setting]:
+    for name, value in (block.settings.sysctl or {}).items():
+        scope: Scope = "machine" if is_machine_wide(name) else "namespace"
+        yield block.beyond("sysctl", name, value, f"sysctl.{name}", scope)
+
+
+def _power(block: HostBlock) -> Iterator[Setting]:
+    """Set CPU power management; stop irqbalance, which would move interrupts ``irq`` pins."""
+    if block.settings.irq is not None:
+        yield block.beyond("irqbalance", "irqbalance", False, "irq")
+    cpu = block.settings.cpu or Cpu()
+    if cpu.governor is not None:
+        yield block.beyond("governor", "cpus", cpu.governor, "cpu.governor")
+    if cpu.turbo is not None:
+        yield block.beyond("turbo", "cpus", cpu.turbo, "cpu.turbo")
+    if cpu.latency_ns is not None:
+        latency_us = cpu.latency_ns // 1000
+        yield block.beyond("cpu_latency", "cpus", latency_us, "cpu.latency")
+
+
+def _plain(block: HostBlock) -> Iterator[Setting]:
+    """Yield the settings whose values are those of one field, as its kind says."""
+    for kind in (kind for kind in SETTING_KINDS.values() if kind.field):
+        field, each, _ = kind.field.partition(".*")
+        value: Any = set_keys(block.settings)
+        for name in field.split("."):
+            value = value.get(name, {})
+        path = ".".join(key_of(name) for name in field.split("."))
+        if each:
+            for name, item in value.items():
+                yield block.setting(kind.name, name, item, f"{path}.{name}")
+        elif value != {}:
+            yield block.setting(kind.name, "", value, path)
+
+
+def _up(block: HostBlock) -> Iterator[Setting]:
+    if block.lab.built_in:
+        yield block.setting("up", "", True, "link")
+    else:
+        host = block.host
+        yield Setting("up", host.interface, True, path=f"{host.role}.interface")
+
+
+def _added(block: HostBlock) -> tuple[str, ...]:
+    more = [address for text in block.settings.addresses or () for address in addresses_of(text)]
+    addresses = dict.fromkeys([*block.host.addresses, *more])
+    # A built-in lab gets only the family of the traffic, so that nothing else is on the link.
+    return tuple(
+        address
+        for address in addresses
+        if not block.lab.built_in or (":" in address) == (block.family == 6)
+    )
+
+
+def _unclaimed(block: HostBlock) -> Iterator[Setting]:
+    """Check on a real link that no host has the addresses to be added."""
+    new = [address.partition("/")[0] for address in _added(block)]
+    if new and not block.lab.built_in:
+        yield block.setting("unclaimed", ",".join(new), {}, "addresses")
+
+
+def _addresses(block: HostBlock) -> Iterator[Setting]:
+    for address in _added(block):
+        yield block.setting("address", address, True, "addresses")
+
+
+def _neighbours(block: HostBlock) -> Iterator[Setting]:
+    """Make them permanent both ways in a built-in lab, to keep ARP out of queues and counters.
+
+    Between real hosts only those the user wrote: a switch forgets a host that never sends.
+    """
+    neighbours: dict[str, tuple[str, str]] = {}
+    if block.lab.built_in:
+        lab = block.lab
+        for other in lab.senders if block.host.role == "receiver" else lab.receivers:
+            for address in other.addresses:
+                if (":" in address) != (block.family == 6):
+                    continue
+                neighbours[address.partition("/")[0]] = (mac_of(lab, other), "link")
+    for text in block.settings.neighbours or ():
+        ip, _, mac = text.partition(" ")
+        neighbours[ip] = (mac, "neighbours")
+    for ip, (mac, path) in neighbours.items():
+        yield block.setting("neighbour", ip, mac, path)
+
+
+def _routes(block: HostBlock) -> Iterator[Setting]:
+    for text in block.settings.routes or ():
+        network, _, gateway = text.partition(" via ")
+        yield block.setting("route", network, gateway, "routes")
+
+
+def _qdisc(block: HostBlock) -> Iterator[Setting]:
+    """Set the root qdisc: the configured one, or the one that limits the rate of the lab's link."""
+    qdisc, rate_bps = block.settings.qdisc, block.link.rate_bps
+    if isinstance(rate_bps, int) and block.host.role == "sender":
+        if qdisc is not None:
+            what = f"the root qdisc of {block.host.interface} sets the rate of the link"
+            step = "leave out settings.receiver.link.rate or settings.sender.qdisc"
+            raise Unavailable(f"settings.sender.qdisc: {what}; {step}")
+        yield block.setting("qdisc", "", card.cable(rate_bps, block.settings), "link.rate")
+    if qdisc is not None:
+        yield block.setting("qdisc", "", set_keys(qdisc), "qdisc")
+
+
+def _firewall(block: HostBlock) -> Iterator[Setting]:
+    """Make rules for one port; each is inserted before existing ones, so the last one wins."""
+    rules = block.settings.firewall
+    if rules is None:
+        return
+    receiving = block.host.role == "receiver"
+    chains = []
+    if rules.accept:
+        chains.append(("accept", "input" if receiving else "output"))
+    if rules.notrack:
+        chains.append(("notrack", "prerouting" if receiving else "output"))
+    if rules.drop is not None and rules.drop != "none":
+        chains.append(("drop", rules.drop))
+    for verdict, chain in chains:
+        target = f"ipv{block.family}/{chain}/{verdict}/udp/{rules.udp}"
+        yield block.beyond("firewall", target, True, f"firewall.{verdict}")
+
+
+PARTS: tuple[Part, ...] = (
+    _coming_queues,
+    _link,
+    _quiet,
+    _sysctls,
+    card.flow_table,
+    _power,
+    card.flow_control,
+    card.features,
+    _up,
+    _unclaimed,
+    _addresses,
+    _neighbours,
+    _routes,
+    card.steering_rules,
+    card.polling,
+    card.interrupts,
+    card.steering,
+    _qdisc,
+    _firewall,
+    _plain,
+)
+"""Their order decides within one kind; kinds have theirs in ``setting_kinds``."""
+MACHINE_PARTS: tuple[Part, ...] = (_sysctls, card.flow_table, _power, card.interrupts)
+"""Those of which something belongs to the machine."""
+
+MLD_REPORT_MS = 20
+"""A whole number of ticks at any CONFIG_HZ; otherwise it reads back as another value."""

@@ -1,0 +1,97 @@
+"""The CPU of every worker of a trial, once the RX queues of its packets are known.
+
+Pure; until then a worker placed relative to a queue is not pinned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from udpbench.definition.binding.cpu_placement import Unavailable, crowded, worker_cpus
+from udpbench.definition.binding.cpu_relations import queue_cpu, related
+from udpbench.definition.values import CPU_RELATIONS
+from udpbench.model import Facts, Finding, Lab, LabHost, Trial
+
+
+@dataclass(frozen=True)
+class Landed:
+    """What the path phase learned about RX queues."""
+
+    queues: Mapping[str, tuple[int, ...]]
+    """Receiver → its RX queues that carry the traffic, in order."""
+    flows: frozenset[int] | None = None
+    """Numbers of the flows to keep; None: all."""
+
+
+@dataclass(frozen=True)
+class WorkerCpus:
+    """The CPU of each worker of one host, None if unpinned, and findings about sharing."""
+
+    cpus: tuple[int | None, ...]
+    findings: tuple[Finding, ...] = ()
+
+
+def depends_on_queues(trial: Trial) -> bool:
+    """Return whether flows or CPUs depend on the RX queues that the traffic takes."""
+    relations = {trial.send.cpus, trial.receive.cpus} & {*CPU_RELATIONS}
+    return bool(relations) or trial.traffic.flows.queues != "any"
+
+
+def place_workers(
+    trial: Trial, lab: Lab, facts: Mapping[str, Facts], landed: Landed | None
+) -> dict[str, WorkerCpus]:
+    """Return host → CPUs of its workers; Unavailable if a symbol cannot be resolved there.
+
+    A relation never picks a CPU that the other role uses on the same machine, so the role that
+    names its CPUs is placed first; if both use relations, the receivers are.
+    """
+    related_senders = trial.send.cpus in CPU_RELATIONS
+    order = (lab.receivers, lab.senders) if related_senders else (lab.senders, lab.receivers)
+    placed: dict[str, WorkerCpus] = {}
+    for hosts, others in (order, order[::-1]):
+        for host in hosts:
+            machine = facts[host.name].boot_id
+            taken = {
+                cpu
+                for other in others
+                if other.name in placed and facts[other.name].boot_id == machine
+                for cpu in placed[other.name].cpus
+                if cpu is not None
+            }
+            placed[host.name] = _place(trial, lab, host, facts, _Known(landed, taken))
+    return placed
+
+
+@dataclass(frozen=True)
+class _Known:
+    landed: Landed | None
+    taken: set[int]
+
+
+def _place(
+    trial: Trial, lab: Lab, host: LabHost, facts: Mapping[str, Facts], known: _Known
+) -> WorkerCpus:
+    block = trial.send if host.role == "sender" else trial.receive
+    if block.cpus not in CPU_RELATIONS or block.workers == 0:
+        return WorkerCpus(*worker_cpus(block.cpus, block.workers, lab, host, facts))
+    if known.landed is None:
+        return WorkerCpus((None,) * block.workers)
+    receiver = host if host.role == "receiver" else _receiver_beside(lab, host, facts)
+    queues = known.landed.queues.get(receiver.name, ())
+    if not queues:
+        raise Unavailable(f"cpus: {block.cpus}: no RX queue of {receiver.name} carries traffic")
+    cpus = [queue_cpu(facts[receiver.name], queue) for queue in queues]
+    chosen = related(block.cpus, cpus, block.workers, facts[host.name], known.taken)
+    return WorkerCpus(chosen, crowded(host, block.workers, len(set(chosen))))
+
+
+def _receiver_beside(lab: Lab, sender: LabHost, facts: Mapping[str, Facts]) -> LabHost:
+    """Return the receiver on the sender's machine."""
+    for receiver in lab.receivers:
+        if facts[receiver.name].boot_id == facts[sender.name].boot_id:
+            return receiver
+    raise Unavailable(
+        f"send.cpus: {sender.name} has no receiver, and so no RX queue, on its machine to be "
+        "placed relative to; name CPUs, or write lab"
+    )

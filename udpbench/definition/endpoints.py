@@ -1,0 +1,127 @@
+"""Parsers of CPU lists, ports, destinations, addresses, routes and neighbours.
+
+Each raises ValueError with ``what; next step``; none knows where its text was written.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+MAX_CPU = 4095
+_DIGITS = r"[0-9]{1,6}"
+_CPUS = re.compile(rf"{_DIGITS}(-{_DIGITS})?(,{_DIGITS}(-{_DIGITS})?)*\Z")
+_TO = re.compile(
+    rf"receiver\.addresses\[({_DIGITS})(?:-({_DIGITS}))?\]:({_DIGITS}(?:-{_DIGITS})?)\Z"
+)
+ON_LINK = "link"
+_MAC = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}\Z")
+_ADDRESS_RANGE = re.compile(
+    r"(\d{1,3}\.\d{1,3}\.\d{1,3})\.(\d{1,3})-(\d{1,3})/(\d{1,2})\Z", re.ASCII
+)
+_ADDRESS_RANGE_6 = re.compile(r"([0-9a-fA-F:]+:)([0-9a-fA-F]{1,4})-([0-9a-fA-F]{1,4})/(\d{1,3})\Z")
+
+
+def parse_cpus(text: str) -> tuple[int, ...]:
+    """Return the CPUs of ``0-3,8`` in the order written; ValueError says why not."""
+    if _CPUS.match(text) is None:
+        raise ValueError("not a list of CPUs; write for example 2 or 0-3,8")
+    cpus: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        low, high = int(first), int(last or first)
+        if low > high or high > MAX_CPU:
+            raise ValueError(f"not a range of CPUs; lower number first, at most {MAX_CPU}")
+        cpus.extend(range(low, high + 1))
+    if len(set(cpus)) < len(cpus):
+        raise ValueError("CPU listed twice; name each once")
+    return tuple(cpus)
+
+
+def parse_ports(text: str) -> tuple[int, ...]:
+    """Return the ports of ``4321`` or ``4321-4324``; ValueError says why not."""
+    match = re.match(rf"({_DIGITS})(?:-({_DIGITS}))?\Z", text)
+    if match is None:
+        raise ValueError("not a port or range of ports; write for example 4321 or 4321-4324")
+    low, high = int(match.group(1)), int(match.group(2) or match.group(1))
+    if not 1 <= low <= high <= 65535:
+        raise ValueError("not a range of ports; 1 to 65535, lower number first")
+    return tuple(range(low, high + 1))
+
+
+def parse_to(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return address indexes (from 1) and ports of ``receiver.addresses[1-4]:4321-4324``."""
+    match = _TO.match(text)
+    if match is None:
+        raise ValueError("not a destination; write for example receiver.addresses[1-4]:4321")
+    low, high = int(match.group(1)), int(match.group(2) or match.group(1))
+    if not 1 <= low <= high <= 65536:
+        raise ValueError("not a range of addresses; counted from 1, lower number first")
+    return tuple(range(low, high + 1)), parse_ports(match.group(3))
+
+
+def addresses_of(text: str) -> tuple[str, ...]:
+    """Return each address of ``192.168.254.1-20/24``, prefix kept; ValueError says why not.
+
+    A range of IPv6 addresses is hexadecimal: ``fd00::1-14/64`` has twenty.
+    """
+    match = _ADDRESS_RANGE.match(text)
+    match_6 = _ADDRESS_RANGE_6.match(text)
+    if match is not None:
+        low, high = int(match.group(2)), int(match.group(3))
+        if not 0 <= low <= high <= 255:
+            raise ValueError("not a range of addresses; lower number first, at most 255")
+        addresses = [f"{match.group(1)}.{i}/{match.group(4)}" for i in range(low, high + 1)]
+    elif match_6 is not None:
+        low, high = int(match_6.group(2), 16), int(match_6.group(3), 16)
+        if not low <= high:
+            raise ValueError("not a range of addresses; lower number first, in hexadecimal")
+        addresses = [f"{match_6.group(1)}{i:x}/{match_6.group(4)}" for i in range(low, high + 1)]
+    else:
+        addresses = [text]
+    return tuple(_interface_address(part) for part in addresses)
+
+
+def parse_route(text: str) -> str:
+    """Return ``10.1.0.0/16 via 10.0.0.1`` as the kernel writes it; ValueError says why not."""
+    network, via, gateway = text.partition(" via ")
+    example = "write for example 10.1.0.0/16 via 10.0.0.1, or via link"
+    if not via:
+        raise ValueError(f"not a route; {example}")
+    try:
+        to = ipaddress.ip_network(network)
+        way = None if gateway == ON_LINK else ipaddress.ip_address(gateway)
+    except ValueError as error:
+        raise ValueError(f"{error}; {example}") from None
+    if way is not None and to.version != way.version:
+        raise ValueError(f"network and gateway are of different families; {example}")
+    return f"{to} via {way or ON_LINK}"
+
+
+def parse_neighbour(text: str) -> str:
+    """Return ``10.0.0.2 02:00:00:00:00:02`` as the kernel writes it; ValueError says why not."""
+    example = "write for example 10.0.0.2 02:00:00:00:00:02"
+    ip, _, mac = text.partition(" ")
+    if _MAC.match(mac.lower()) is None:
+        raise ValueError(f"not an address and a MAC; {example}")
+    try:
+        return f"{ipaddress.ip_address(ip)} {mac.lower()}"
+    except ValueError:
+        raise ValueError(f"{ip} is not an address; {example}") from None
+
+
+def _interface_address(text: str) -> str:
+    example = "write for example 192.168.254.1/24 or 192.168.254.1-20/24"
+    if "/" not in text:
+        raise ValueError(f"the prefix length is missing; {example}")
+    try:
+        address = ipaddress.ip_interface(text)
+    except ValueError:
+        raise ValueError(f"not an address with a prefix; {example}") from None
+    ip, network = address.ip, address.network
+    if ip.is_multicast or ip.is_loopback or ip.is_unspecified or str(ip) == "255.255.255.255":
+        raise ValueError("not the address of a host; use a unicast address")
+    edges = (network.network_address, network.broadcast_address)
+    if network.num_addresses > 2 and ip.version == 4 and ip in edges:
+        raise ValueError("the network or broadcast address; use one in between")
+    return str(address)

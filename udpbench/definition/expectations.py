@@ -1,0 +1,128 @@
+"""Parses expectations, ``side op side``, and evaluates nothing.
+
+Knows which metrics exist and which points an experiment has; ``analysis`` judges.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+from udpbench import units
+from udpbench.definition.problems import did_you_mean
+from udpbench.definition.values import refusal
+from udpbench.metrics import METRICS, unit_of
+from udpbench.model import (
+    FEWEST_BLOCKS,
+    LEDGER_STAGES,
+    MOST_BLOCKS,
+    Expectation,
+    Experiment,
+    Side,
+)
+
+_SIDE = re.compile(
+    r"(?:(?P<factor>-?[0-9.]+)\s*\*\s*)?(?P<metric>[a-z][a-z0-9_]*)\s*(?:\[(?P<point>[^\]\[]*)\])?\Z"
+)
+_NUMBER = re.compile(rf"(?P<sign>-?)(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<unit>{units.UNIT})\Z")
+_PARSERS: dict[str, Callable[[str], float]] = {
+    "ns": units.parse_duration,
+    "ratio": units.parse_ratio,
+    "B": units.parse_bytes,
+    "packets": units.parse_count,
+    "files": units.parse_count,
+}
+"""Unit of a metric → parser of the quantities it is compared with."""
+KNOWN = (*METRICS, *LEDGER_STAGES)
+"""Every name an expectation may use."""
+_OPERATORS = re.compile(r"(<=|>=|==|!=|<|>)")
+
+
+def parse(text: str, known_points: Collection[str]) -> Expectation:
+    """Return the expectation of a text; raises a leaf's refusal."""
+    parts = _OPERATORS.split(text)
+    if len(parts) != 3:
+        what = "not an expectation" if len(parts) < 3 else "more than one comparison"
+        raise refusal(what, "side op side, op one of < <= == != >= >", "write one comparison")
+    left, op, right = (part.strip() for part in parts)
+    metric = _metric_of(left) or _metric_of(right)
+    if metric is None:
+        raise refusal("compares two numbers", "", "name a metric, for example delivered_pps")
+    sides = [_side(side, metric, known_points) for side in (left, right)]
+    operator: Any = op
+    return Expectation(text, sides[0], operator, sides[1])
+
+
+def refuse_undecidable(expectation: Expectation, experiment: Experiment) -> None:
+    """Raise a leaf's refusal of a comparison of two points that no number of blocks decides."""
+    compared = [expectation.by_blocks(trial.point) for trial in experiment.points]
+    points = {side.point or "" for sides in compared if sides is not None for side in sides}
+    if not points:
+        return
+    if expectation.op in ("==", "!="):
+        step = "write <, <=, >= or >, or compare them with a margin under compare"
+        raise refusal("only counts of two points can be equal", "", step)
+    fewest = min(experiment.trials_of(point)[0] for point in points)
+    most = max(experiment.trials_of(point)[1] for point in points)
+    if fewest < FEWEST_BLOCKS:
+        what = f"two points cannot be compared by {fewest} repetitions"
+        raise refusal(what, f"at least {FEWEST_BLOCKS}", "raise repetitions, or use compare")
+    if most > MOST_BLOCKS:
+        what = f"two points cannot be compared by {most} repetitions"
+        raise refusal(what, f"at most {MOST_BLOCKS}", "make trials longer instead")
+
+
+def _metric_of(text: str) -> str | None:
+    match = _SIDE.match(text)
+    return match.group("metric") if match is not None else None
+
+
+def _side(text: str, metric: str, known_points: Collection[str]) -> Side:
+    number = _NUMBER.match(text)
+    if number is not None:
+        value = _number(number.group("number"), number.group("unit"), metric)
+        return Side(-value if number.group("sign") else value)
+    match = _SIDE.match(text)
+    if match is None:
+        limit = "number[unit] or [number *] metric[point]"
+        raise refusal(f"{text or 'nothing'} is not a side of an expectation", limit)
+    name, point = match.group("metric"), match.group("point")
+    if name not in KNOWN:
+        raise refusal(f"unknown metric {name}", "", did_you_mean(name, KNOWN))
+    if point is not None and point not in known_points:
+        step = did_you_mean(point, [p for p in known_points if p]) or "leave the brackets out"
+        raise refusal(f"no point is called {point}", "", step)
+    return Side(_factor(match.group("factor")), name, point)
+
+
+def _factor(text: str | None) -> float:
+    try:
+        return 1.0 if text is None else float(text)
+    except ValueError:
+        raise refusal(
+            f"{text} is not a number", "", "write for example 1.5 * delivered_pps"
+        ) from None
+
+
+def _number(number: str, unit: str, metric: str) -> float:
+    """Return a number in the metric's base unit; refuses a unit of another kind."""
+    if unit == "":
+        return float(number)
+    try:
+        if unit_of(metric) == "pps":
+            rate = units.parse_rate(number + unit)
+            if rate.packets_per_s is None:
+                raise refusal(f"{metric} is in packets", "", "write for example 300kpps")
+            return float(rate.packets_per_s)
+        parse = _PARSERS.get(unit_of(metric))
+        if parse is not None:
+            return float(parse(number + unit))
+    except ValueError as error:
+        if isinstance(error, PydanticCustomError):
+            raise
+        what, _, step = str(error).partition("; ")
+        raise refusal(what, f"of {metric}", step) from error
+    raise refusal(f"{metric} takes no unit {unit}", "", "write a bare number")

@@ -1,0 +1,91 @@
+"""The keys of the files that no type of ``model`` has: hosts, and the two files themselves.
+
+Declarations only, read by ``file_schema`` like the dataclasses of ``model``: a key is the field's
+name without its unit; a field whose default is None may be left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from udpbench.host_settings import Settings
+from udpbench.model import (
+    DAY_NS,
+    SECOND_NS,
+    CompareSpec,
+    Connect,
+    Needs,
+    Receive,
+    Send,
+    Traffic,
+)
+from udpbench.units import Count, Named, Nanoseconds
+
+__all__ = ["ExperimentFile", "HostFile", "LabFile", "WholeKeys"]
+
+RENAMED = {"faults": "losses"}
+"""Former name of a key → its name now."""
+DURATION_NS = 5 * SECOND_NS
+DURATION_WITH_COUNT_NS = 60 * SECOND_NS
+
+
+@dataclass(frozen=True)
+class RoleSettings:
+    """Settings by role."""
+
+    sender: Settings = field(default_factory=Settings)
+    receiver: Settings = field(default_factory=Settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeKeys:
+    """The keys that apply to all points of an experiment at once."""
+
+    sweep: dict[str, list[Any]] | None = None
+    variants: dict[str, dict[str, Any]] | None = None
+    expect: list[Annotated[str, Named("expectation")]] = field(default_factory=list)
+    compare: list[CompareSpec] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentFile(WholeKeys):
+    """What to measure: one question."""
+
+    question: str
+    source: str | None = None
+    extends: str | None = None
+    needs: Needs = field(default_factory=Needs)
+    traffic: Traffic = field(default_factory=Traffic)
+    send: Send = field(default_factory=Send)
+    receive: Receive = field(default_factory=Receive)
+    settings: RoleSettings = field(default_factory=RoleSettings)
+    losses: dict[Annotated[str, Named("stage")], Annotated[int, Count(1, 10**9)]] = field(
+        default_factory=dict
+    )
+    duration_ns: Annotated[int, Nanoseconds(10**8, DAY_NS)] | None = None
+    warmup_ns: Annotated[int, Nanoseconds(0, 3600 * SECOND_NS)] = SECOND_NS
+    repetitions: Annotated[int, Count(1, 10000)] = 7
+    path_check: Literal["arrive", "explained"] = "arrive"
+    explain: bool = False
+
+
+@dataclass(frozen=True)
+class HostFile:
+    """One host of a lab."""
+
+    connect: Annotated[Connect, Named("connect")]
+    interface: str
+    addresses: Literal["existing"] | list[Annotated[str, Named("address")]]
+    name: str | None = None
+    cpus: Annotated[tuple[int, ...], Named("cpu_tuple")] | None = None
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass(frozen=True)
+class LabFile:
+    """Where to measure: the hosts by role."""
+
+    sender: list[HostFile]
+    receiver: list[HostFile]
+    settings: RoleSettings = field(default_factory=RoleSettings)

@@ -1,0 +1,269 @@
+"""Validation of the files, and their JSON Schema: pydantic models derived from dataclasses.
+
+No key is listed again: its name is the field's without the unit, and type, range and default are
+the field's. ``check`` validates a tree and returns every problem; ``schema`` is the JSON Schema.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+import types
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+)
+from pydantic.json_schema import models_json_schema
+
+from udpbench.definition.file_keys import RENAMED, ExperimentFile, LabFile
+from udpbench.definition.overrides import NOT_IN_POINTS
+from udpbench.definition.problems import KeyPath, Tree, did_you_mean, dotted, shown
+from udpbench.definition.values import BOOLEAN, NAMED, Leaf, listed, quantity
+from udpbench.differences import key_of
+from udpbench.errors import Problem
+from udpbench.units import Bytes, Count, Named, Nanoseconds, Rate
+
+T = TypeVar("T")
+
+# How None is written, for the fields that can be set back to it.
+_NONE_WORD = {
+    "rate": "unlimited",
+    "count_packets": "none",
+    "echo": "off",
+    "tail_bytes": "none",
+    "buffer_bytes": "default",
+    "fault": "none",
+    "log": "none",
+}
+
+
+_ONE_OR_MORE = ("compare",)
+"""Lists of maps of which a single one may stand alone."""
+
+
+@functools.cache
+def model_for(cls: type) -> type[BaseModel]:
+    """Return the pydantic model of a dataclass: same fields, YAML keys, strict."""
+    hints = get_type_hints(cls, include_extras=True)
+    definitions: dict[str, Any] = {}
+    for item in dataclasses.fields(cls):
+        default = item.default
+        if item.default_factory is not dataclasses.MISSING:
+            default = item.default_factory()
+        kind = _annotation(item.name, hints[item.name], default)
+        if default is dataclasses.MISSING:
+            definitions[item.name] = (kind, Field(alias=key_of(item.name)))
+        else:
+            # A factory, because the schema would show a plain default as it is stored.
+            factory = functools.partial(lambda value: value, default)
+            definitions[item.name] = (
+                kind,
+                Field(default_factory=factory, alias=key_of(item.name)),
+            )
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    model: type[BaseModel] = create_model(
+        cls.__name__, __config__=config, __doc__=cls.__doc__, **definitions
+    )
+    return model
+
+
+def _annotation(name: str, hint: Any, default: Any) -> Any:
+    """Return what pydantic validates for one field."""
+    bare, optional = _without_none(hint)
+    word = _NONE_WORD.get(name) if optional else None
+    if isinstance(bare, type) and dataclasses.is_dataclass(bare) and bare is not Rate:
+        inner: Any = Annotated[model_for(bare), AfterValidator(functools.partial(_instance, bare))]
+        if word is None:
+            return inner
+        as_none = BeforeValidator(lambda value: None if value == word else value)
+        return Annotated[inner | None, as_none]
+    if get_origin(bare) is dict:
+        return dict[_entry(name, get_args(bare)[0]), _entry(name, get_args(bare)[1])]  # type: ignore[misc]
+    if get_origin(bare) is list:
+        entry: Any = _entry(name, get_args(bare)[0])
+        items: Any = list[entry]
+        if name not in _ONE_OR_MORE:
+            return items
+        as_list = BeforeValidator(_as_list, json_schema_input_type=entry | items)
+        return Annotated[items, as_list]
+    leaf = leaf_for(name, bare)
+    if word is not None:
+        leaf = dataclasses.replace(leaf, words={**leaf.words, word: None})
+    schema = leaf.json_schema()
+    if default is not dataclasses.MISSING and (default is not None or word is not None):
+        schema["default"] = leaf.written(default)
+    return Annotated[Any, PlainValidator(leaf.read), WithJsonSchema(schema)]
+
+
+def _entry(name: str, hint: Any) -> Any:
+    """Return what pydantic validates for a list's item or a map's key or value."""
+    if hint in (Any, str):
+        return hint
+    return _annotation(f"{name}[]", hint, dataclasses.MISSING)
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint, False
+    kept = [option for option in get_args(hint) if option is not type(None)]
+    bare: Any = functools.reduce(operator.or_, kept)
+    return bare, len(kept) < len(get_args(hint))
+
+
+def leaf_for(name: str, hint: Any) -> Leaf:
+    """Return the leaf for a field's name and type; TypeError if there is none."""
+    if hint is bool:
+        return BOOLEAN
+    if hint is Rate:
+        return NAMED["rate"]
+    if hint is str:
+        return NAMED[name]
+    if get_origin(hint) is Literal:
+        words = {word: word for word in get_args(hint)}
+        return Leaf({}, words=words)
+    if get_origin(hint) is Annotated:
+        marker = get_args(hint)[1]
+        if isinstance(marker, Named):
+            return NAMED[marker.leaf]
+        if isinstance(marker, (Bytes, Nanoseconds, Count)):
+            return quantity(marker)
+    if get_origin(hint) is Union:
+        return _either(name, get_args(hint))
+    raise TypeError(f"{name}: no grammar for {hint}")
+
+
+def _either(name: str, options: tuple[Any, ...]) -> Leaf:
+    """Return the leaf of a literal or one other form."""
+    words = leaf_for(name, next(o for o in options if get_origin(o) is Literal)).words
+    other = next(o for o in options if get_origin(o) is not Literal)
+    if get_origin(other) is list:
+        return _leaf_list(leaf_for(name, get_args(other)[0]), dict(words))
+    return dataclasses.replace(leaf_for(name, other), words=words)
+
+
+def _leaf_list(item: Leaf, words: dict[str, Any]) -> Leaf:
+    def read(value: Any) -> list[Any]:
+        return [item.read(part) for part in (value if isinstance(value, list) else [value])]
+
+    one_or_more = {"anyOf": [item.schema, {"type": "array", "items": item.schema}]}
+    return Leaf(one_or_more, read, words=words)
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, dict) else value
+
+
+def _instance(cls: Callable[..., T], model: BaseModel) -> T:
+    """Return the dataclass with the values of a validated model."""
+    return cls(**{item: getattr(model, item) for item in type(model).model_fields})
+
+
+def check(tree: Tree, cls: type[T]) -> tuple[T | None, list[Problem]]:
+    """Return a tree as a dataclass, or None and every problem with it."""
+    keys: type = cls  # mypy would bind T twice
+    try:
+        return _instance(cls, model_for(keys).model_validate(tree.data)), []
+    except ValidationError as error:
+        return None, [_problem(tree, cls, dict(item)) for item in error.errors(include_url=False)]
+
+
+def _problem(tree: Tree, cls: type, error: dict[str, Any]) -> Problem:
+    path: KeyPath = tuple(part for part in error["loc"] if part != "[key]")
+    if path[1:2] == (0,) and isinstance(tree.value(path[:1]), dict):
+        path = (path[0], *path[2:])  # one map, where there may be a list of them
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "refused":
+        step = context["next_step"] or _instead(cls, path, tree.value(path))
+        return tree.problem(path, context["what"], context["limit"], step)
+    if kind == "missing":
+        limit = "" if len(path) > 1 else "every such file has one"
+        return tree.problem(path, "the key is missing", limit, f"add {path[-1]}: …")
+    if kind == "extra_forbidden":
+        key, known = str(path[-1]), keys_at(cls, path[:-1])
+        if RENAMED.get(key) in known:
+            what = f"this key is called {RENAMED[key]} now"
+            return tree.problem(path, what, "", f"rename it to {RENAMED[key]}")
+        return tree.problem(path, "unknown key", "", did_you_mean(key, known))
+    expected = {
+        "dict_type": "a map of keys is expected",
+        "model_type": "a map of keys is expected",
+        "model_attributes_type": "a map of keys is expected",
+        "list_type": "a list is expected",
+        "string_type": "text is expected",
+    }
+    value = tree.value(path)
+    is_single = kind == "list_type" and not isinstance(value, dict)
+    step = f"write {listed(shown(value))}" if is_single else ""
+    return tree.problem(path, expected.get(kind, error["msg"]), "", step)
+
+
+def _instead(cls: type, path: KeyPath, value: Any) -> str:
+    """Return what to write instead of a list or map of values; empty for a single value."""
+    if not isinstance(value, (list, dict)):
+        return ""
+    values = list(value.values()) if isinstance(value, dict) else value
+    if any(isinstance(item, (list, dict)) for item in values):
+        return "write a single value"
+    if len(values) == 1:
+        return f"write {path[-1]}: {shown(values[0])}"
+    can_vary = cls is ExperimentFile and path[0] not in NOT_IN_POINTS
+    if isinstance(value, dict) or not can_vary or any(isinstance(part, int) for part in path):
+        return "write a single value"
+    return f"to try each, write sweep: {{{dotted(path)}: [{', '.join(map(shown, values))}]}}"
+
+
+def keys_at(cls: type, path: KeyPath) -> list[str]:
+    """Return the keys that the map at ``path`` may have; none if its keys are not fixed."""
+    model: Any = model_for(cls)
+    for part in path:
+        if isinstance(part, int):
+            continue
+        below = next((f for f in model.model_fields.values() if f.alias == part), None)
+        models = list(_models_in(below.annotation)) if below is not None else []
+        if not models:
+            return []
+        model = models[0]
+    return [str(f.alias) for f in model.model_fields.values()]
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of both files: an experiment has a question, a lab has hosts."""
+    pairs, definitions = models_json_schema(
+        [(model_for(ExperimentFile), "validation"), (model_for(LabFile), "validation")],
+        title="udpbench experiment or lab",
+    )
+    either = [pairs[model_for(cls), "validation"] for cls in (ExperimentFile, LabFile)]
+    document = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "anyOf": either,
+        **definitions,
+    }
+    # An empty value is refused; what pydantic calls null is written ``none``.
+    cleaned: dict[str, Any] = _null_is_none(document)
+    return cleaned
+
+
+def _null_is_none(part: Any) -> Any:
+    if part == {"type": "null"}:
+        return {"const": "none"}
+    if isinstance(part, dict):
+        return {key: _null_is_none(value) for key, value in part.items()}
+    return [_null_is_none(item) for item in part] if isinstance(part, list) else part

@@ -1,0 +1,93 @@
+"""What an experiment needs and the lab file rules out, found before any host is asked.
+
+Every rule is a generator over one point and the lab; ``bind`` checks what only hosts can tell.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from pathlib import Path
+
+from udpbench.definition import overrides, yaml_reader
+from udpbench.definition.binding.host_block import DEFAULT_MTU_BYTES, HEADERS_BYTES, block_of
+from udpbench.definition.endpoints import parse_cpus, parse_to
+from udpbench.definition.problems import Place, Tree
+from udpbench.definition.shipped import shown_as
+from udpbench.definition.values import CPU_RELATIONS
+from udpbench.errors import InputError, Problem
+from udpbench.model import Experiment, Lab, Trial
+
+SYMBOLS = ("lab", "any", *CPU_RELATIONS)
+
+
+def beyond_lab(experiment: Experiment, lab: Lab) -> Iterator[Problem]:
+    """Yield everything in the points of an experiment that the lab file contradicts.
+
+    Points that will be skipped for their ``needs`` are left out.
+    """
+    name = shown_as(Path(experiment.path))
+    trees, nowhere = _trees(experiment, name), Tree({}, Place(name))
+    for trial in experiment.points:
+        if trial.needs.lab not in (None, lab.built_in) or _needs_more_cpus(trial, lab):
+            continue
+        for rule in (_addresses, _cpus, _size):
+            yield from rule(trees.get(trial.point, nowhere), trial, lab)
+
+
+def _trees(experiment: Experiment, name: str) -> dict[str, Tree]:
+    """Return point → its tree, with line numbers if the file alone defines it."""
+    tree = yaml_reader.survey(experiment.text, name)[0]
+    try:
+        in_file = yaml_reader.read_text(Path(experiment.path), name) == experiment.text
+    except InputError:
+        in_file = False
+    # With extends or --set, line numbers of the text match no file.
+    tree = tree if in_file else Tree(tree.data, Place(name))
+    return {point.name: point.tree for point in overrides.points(tree)[0]}
+
+
+def _needs_more_cpus(trial: Trial, lab: Lab) -> bool:
+    needed = {"sender": trial.needs.sender.cpus, "receiver": trial.needs.receiver.cpus}
+    return any(
+        host.cpus is not None and (needed[host.role] or 0) > len(host.cpus) for host in lab.hosts
+    )
+
+
+def _addresses(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
+    """Yield addresses that a receiver lacks; a lab without that family is left to ``bind``."""
+    last, family = parse_to(trial.traffic.flows.to)[0][-1], trial.traffic.family
+    for host in lab.receivers:
+        own = [text for text in host.addresses if ipaddress.ip_interface(text).version == family]
+        if 0 < len(own) < last:
+            what = f"{host.name} of lab {lab.name} has no IPv{family} address {last}"
+            step = "use fewer, or add addresses to the lab"
+            yield tree.problem(("traffic", "flows", "to"), what, f"it has {len(own)}", step)
+
+
+def _cpus(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
+    for host in lab.hosts:
+        key, block = ("send", trial.send) if host.role == "sender" else ("receive", trial.receive)
+        if host.cpus is None or block.cpus in SYMBOLS:
+            continue
+        lacking = [str(cpu) for cpu in parse_cpus(block.cpus) if cpu not in host.cpus]
+        if lacking:
+            what = f"{host.name} of lab {lab.name} has no CPU {', '.join(lacking)}"
+            limit = f"it has {', '.join(map(str, host.cpus))}"
+            yield tree.problem((key, "cpus"), what, limit, "name those, or lab")
+
+
+def _size(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
+    """Yield datagrams larger than the MTU that lab or experiment set, or a built-in lab has."""
+    if trial.traffic.protocol != "udp" or trial.traffic.fragment:
+        return
+    needed = trial.traffic.size_bytes + HEADERS_BYTES[trial.traffic.family]
+    for host in lab.hosts:
+        mtu = block_of(lab, trial, host).mtu_bytes
+        if mtu is None and lab.built_in:
+            mtu = DEFAULT_MTU_BYTES
+        if mtu is not None and needed > mtu:
+            what = f"a datagram of {trial.traffic.size_bytes}B needs an MTU of {needed}"
+            limit = f"{host.interface} of {host.name} has {mtu} in lab {lab.name}"
+            step = f"raise settings.{host.role}.mtu, or set fragment"
+            yield tree.problem(("traffic", "size"), what, limit, step)

@@ -1,0 +1,214 @@
+"""The lab that ``udpbench init`` proposes for two hosts: from what they are to the text of a file.
+
+Pure. Nothing is guessed: what the facts leave open is None, for the user to choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network, ip_interface, ip_network
+from json import dumps
+
+from udpbench.cpu_lists import format_cpu_list
+from udpbench.definition.endpoints import addresses_of
+from udpbench.model import Connect, Facts, Role
+from udpbench.printable import printable
+from udpbench.protocol import Interface
+
+EXISTING = "existing"
+PRIVATE_NETWORKS = tuple(f"192.168.{third}.0/24" for third in range(254, 0, -1))
+"""Those to propose, in order (RFC 1918)."""
+SENDER_NUMBER, RECEIVER_NUMBERS = 30, (1, 20)
+"""Of the hosts' addresses in their network; as many receivers' as shipped experiments need."""
+MAX_PREFIX = 27
+"""The longest prefix that has room for them."""
+
+
+@dataclass(frozen=True)
+class HostSurvey:
+    """One host, and what can be seen of its interfaces."""
+
+    name: str
+    role: Role
+    connect: Connect
+    interfaces: tuple[Interface, ...]
+
+    @property
+    def usable(self) -> tuple[Interface, ...]:
+        """The interfaces that carry no SSH connection and no default route."""
+        return tuple(one for one in self.interfaces if not one.protected)
+
+    def interface(self, name: str) -> Interface:
+        """Return an interface by its name; KeyError if the host has none such."""
+        return {one.name: one for one in self.interfaces}[name]
+
+
+@dataclass(frozen=True)
+class CablePair:
+    """One interface of each host, and why they may be joined."""
+
+    left: str
+    right: str
+    network: str | None
+    """One in which both have an address."""
+    proven: bool
+    """An ARP request from the left one arrived at the right one."""
+
+    def __str__(self) -> str:
+        proof = "link proven by ARP" if self.proven else "link not proven"
+        network = f"both in {self.network}" if self.network else "no network in common"
+        return f"{self.left} – {self.right}: {proof}, {network}"
+
+
+def joined_pairs(
+    left: HostSurvey, right: HostSurvey, heard: Iterable[tuple[str, str]] = ()
+) -> tuple[CablePair, ...]:
+    """Return the pairs of usable interfaces with a proven link, else those with a common network.
+
+    ``heard`` has the pairs whose link is proven.
+    """
+    proven = set(heard)
+    pairs = [
+        CablePair(near.name, far.name, common_network(near, far), (near.name, far.name) in proven)
+        for near in left.usable
+        for far in right.usable
+    ]
+    return tuple(pair for pair in pairs if pair.proven) or tuple(
+        pair for pair in pairs if pair.network is not None
+    )
+
+
+def common_network(left: Interface, right: Interface) -> str | None:
+    """Return a network in which both have an address, each its own; None if there is none."""
+    for near in map(ip_interface, left.addresses):
+        for far in map(ip_interface, right.addresses):
+            if near.network == far.network and near.ip != far.ip:
+                return str(near.network)
+    return None
+
+
+def free_network(hosts: Iterable[HostSurvey]) -> str:
+    """Return a private network that overlaps no address of the hosts.
+
+    If all overlap, the first; the run finds addresses that others use, and ends before it sends.
+    """
+    used = [
+        ip_interface(address).network
+        for host in hosts
+        for interface in host.interfaces
+        for address in interface.addresses
+    ]
+    taken = [network for network in used if isinstance(network, IPv4Network)]
+    for text in PRIVATE_NETWORKS:
+        if not any(IPv4Network(text).overlaps(network) for network in taken):
+            return text
+    return PRIVATE_NETWORKS[0]
+
+
+def addresses_in(network: str, role: Role) -> str:
+    """Return a host's ``addresses`` in an IPv4 network; ValueError says why not.
+
+    ``existing`` stays as it is.
+    """
+    if network == EXISTING:
+        return EXISTING
+    try:
+        known = ip_network(network)
+    except ValueError as error:
+        raise ValueError(f"{error}; write for example {PRIVATE_NETWORKS[0]}, or existing") from None
+    if known.version != 4 or known.prefixlen > MAX_PREFIX:
+        limit = f"an IPv4 network with a prefix of at most {MAX_PREFIX}"
+        raise ValueError(f"no room for the lab's addresses; {limit}, or existing")
+    if role == "sender":
+        text = f"{known[SENDER_NUMBER]}/{known.prefixlen}"
+    else:
+        low, high = (known[number] for number in RECEIVER_NUMBERS)
+        text = f"{low}-{str(high).rpartition('.')[2]}/{known.prefixlen}"
+    addresses_of(text)
+    return f"[{text}]"
+
+
+def proposed_cpus(facts: Facts, role: Role, other: Facts) -> tuple[int, ...]:
+    """Return the CPUs of the interface's NUMA node; those that serve none of its RX queues first.
+
+    Hosts on one machine (in containers, or in namespaces) split them, as those of a built-in lab.
+    """
+    node = facts.numa_nodes.get(str(facts.interface_node), ())
+    cpus = tuple(cpu for cpu in facts.cpus if cpu in node) or facts.cpus
+    if facts.boot_id == other.boot_id and len(cpus) > 1:
+        half = (len(cpus) + 1) // 2
+        cpus = cpus[:half] if role == "receiver" else cpus[half:]
+    serving = {cpu for queue in facts.queue_cpus.values() for cpu in queue}
+    return (*(c for c in cpus if c not in serving), *(c for c in cpus if c in serving))
+
+
+@dataclass(frozen=True)
+class ProposedHost:
+    """One host of the file to write."""
+
+    survey: HostSurvey
+    facts: Facts
+    """With its chosen interface."""
+    addresses: str
+    """As in the file."""
+    cpus: str
+
+
+def lab_text(sender: ProposedHost, receiver: ProposedHost, pair: CablePair, path: str) -> str:
+    """Return the text of a lab file, with comments; ``path`` is where it is to be written."""
+    lines = [
+        f"# {sender.survey.name} sends, {receiver.survey.name} receives.",
+        f"# {pair}.",
+        f"# What would spoil a measurement: udpbench doctor --lab {path}",
+        f"# What a run would change: udpbench plan smoke --lab {path}",
+        "# Every key: docs/experiments.md.",
+    ]
+    for host in (sender, receiver):
+        lines += [f"{host.survey.role}:", *_host_lines(host)]
+    return "".join(f"{printable(line, keep='')}\n" for line in lines)
+
+
+def _host_lines(host: ProposedHost) -> list[str]:
+    facts = host.facts
+    what = "used as they are" if host.addresses == EXISTING else "added by a run, then removed"
+    node = "unknown" if facts.interface_node is None else str(facts.interface_node)
+    queues = queues_text(facts)
+    return [
+        f"  - name: {host.survey.name}",
+        f"    connect: {_connect_text(host.survey.connect)}",
+        f"    # {described(host.survey.interface(facts.interface))}",
+        f"    interface: {facts.interface}",
+        f"    # {what}",
+        f"    addresses: {host.addresses}",
+        f"    # NUMA node of {facts.interface}: {node}; RX queues: {queues}",
+        f'    cpus: "{host.cpus}"',
+    ]
+
+
+def _connect_text(connect: Connect) -> str:
+    if connect.by == "local":
+        return "local"
+    keys = {"ssh": connect.ssh, "become": connect.become, "python": connect.python}
+    given = ", ".join(f"{key}: {dumps(word)}" for key, word in keys.items() if word is not None)
+    return f"{{{given}}}"
+
+
+def described(interface: Interface) -> str:
+    """Return an interface in words."""
+    parts = [interface.driver, f"link {interface.link or 'unknown'}", *interface.addresses]
+    role = ["carries SSH or a default route"] if interface.protected else []
+    return f"{interface.name}: {', '.join([part for part in parts if part] + role)}"
+
+
+def queues_text(facts: Facts) -> str:
+    """Return the CPUs of each RX queue in words."""
+    known = sorted(facts.queue_cpus.items(), key=lambda item: int(item[0]))
+    return (
+        "; ".join(f"{queue} on CPU {format_cpu_list(cpus)}" for queue, cpus in known) or "unknown"
+    )
+
+
+def names_of(interfaces: Sequence[Interface]) -> str:
+    """Return the names of interfaces in words."""
+    return ", ".join(one.name for one in interfaces) or "none"

@@ -1,0 +1,280 @@
+"""Values that are each in range but contradict each other, found before any host is asked.
+
+Every rule is a generator of problems over one validated point or lab.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, Literal
+
+from udpbench import units
+from udpbench.definition import losses, traffic_rules
+from udpbench.definition.binding.bind import MAX_FLOWS, flow_count
+from udpbench.definition.binding.host_block import routed_to
+from udpbench.definition.binding.worker_cpus import depends_on_queues
+from udpbench.definition.endpoints import addresses_of, parse_to
+from udpbench.definition.lab_limits import beyond_lab
+from udpbench.definition.problems import KeyPath, Place, Tree, at, raise_all
+from udpbench.differences import key_of
+from udpbench.errors import Problem
+from udpbench.host_settings import Settings, set_keys
+from udpbench.model import HEADER_BYTES, SECOND_NS, Experiment, Lab, Role, Trial
+
+OWN_AGENTS = ("bridge", "machine")
+"""Agents of a built-in lab besides those of its hosts (control/agents.py)."""
+
+
+def in_point(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    """Yield every contradiction within one point."""
+    yield from _calls(tree, trial)
+    yield from _sizes(tree, trial)
+    yield from _flows(tree, trial)
+    yield from _load(tree, trial)
+    yield from _receiver(tree, trial)
+    yield from traffic_rules.in_ways(tree, trial)
+    yield from _beside(tree, trial)
+    yield from _one_root_queue(tree, trial)
+    for role, block in trial.settings.items():
+        yield from _settings(tree, block, ("settings", role), role)
+
+
+def _calls(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    for key, single, block in (("send", "send", trial.send), ("receive", "recv", trial.receive)):
+        if block.call == single and tree.value((key, "batch")) is not None:
+            what = f"call {single} moves one message a call"
+            yield tree.problem((key, "batch"), what, "", f"remove it, or call {single}mmsg")
+
+
+def _sizes(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    size, read = trial.traffic.size_bytes, trial.receive.read
+    where = ("traffic", "size")
+    if size < HEADER_BYTES and read in ("header", "verify"):
+        limit = f"at least {HEADER_BYTES}B with read: {read}"
+        yield tree.problem(where, "no room for the header", limit, "set receive.read: copy or none")
+
+
+def _flows(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    flows, workers = flow_count(trial), trial.send.workers
+    where = ("traffic", "flows")
+    if trial.traffic.flows.spread == "split" and flows < workers:
+        what = f"{workers} workers cannot split {flows} {'flow' if flows == 1 else 'flows'}"
+        step = "widen from or to, lower it, or set spread: each"
+        yield tree.problem(("send", "workers"), what, "a flow for each worker", step)
+    if trial.traffic.protocol == "tcp" and depends_on_queues(trial):
+        step = "take any queue, and cpus of the lab"
+        what = "TCP streams cannot be moved to other workers"
+        yield tree.problem((*where, "queues"), what, "queues and relations are for udp", step)
+    numbered = flows * workers if trial.traffic.flows.spread == "each" else flows
+    if numbered > MAX_FLOWS:
+        step = "narrow from or to"
+        yield tree.problem((*where, "to"), f"{numbered} flows are too many", f"{MAX_FLOWS}", step)
+    ports = parse_to(trial.traffic.flows.to)[1]
+    if 0 < trial.receive.workers < len(ports) and not traffic_rules.takes_turns(trial.receive):
+        limit = f"at least {len(ports)}, one for each port of traffic.flows.to"
+        step = "raise it, narrow the ports, or wait by epoll, spin or nap"
+        yield tree.problem(("receive", "workers"), "too few receiving workers", limit, step)
+
+
+def _load(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    rate, count, workers = trial.traffic.rate, trial.traffic.count_packets, trial.send.workers
+    if count is not None and count < workers:
+        limit = f"at least {workers}, one for each worker"
+        yield tree.problem(("traffic", "count"), "fewer packets than workers", limit, "raise it")
+    if rate is None:
+        return
+    if rate.bits_per_s is not None and trial.traffic.size_bytes == 0:
+        step = "give a rate in pps, or a size"
+        yield tree.problem(("traffic", "rate"), "a size of 0B has no bits to count", "", step)
+        return
+    pps = rate.pps(trial.traffic.size_bytes)
+    if pps < workers:
+        limit = "at least one packet a second for each worker"
+        yield tree.problem(("traffic", "rate"), f"{pps} packets a second", limit, "raise it")
+    elif count is not None and count * SECOND_NS > pps * trial.duration_ns:
+        seconds = -(-count // pps)
+        what = f"takes {seconds}s at {pps} packets a second"
+        limit = f"the deadline is duration: {units.format_duration(trial.duration_ns)}"
+        yield tree.problem(("traffic", "count"), what, limit, "raise duration, or lower count")
+
+
+def _receiver(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    receive = trial.receive
+    if receive.workers == 0 and trial.path_check == "arrive":
+        step = "set path_check: explained"
+        yield tree.problem(("receive", "workers"), "nothing can arrive at a closed port", "", step)
+
+
+def _one_root_queue(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    """Yield a problem if the sender's root qdisc is set twice; in two files it skips the trial."""
+    sender, receiver = trial.settings.get("sender"), trial.settings.get("receiver")
+    link = receiver.link if receiver is not None else None
+    rated = link is not None and isinstance(link.rate_bps, int)
+    if rated and sender is not None and sender.qdisc is not None:
+        what = "the sender's root queue is what gives the link its rate"
+        step = "leave out settings.receiver.link.rate or this"
+        yield tree.problem(("settings", "sender", "qdisc"), what, "one root queue", step)
+
+
+def _beside(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    """Yield options that need a header or a copy of the datagram without having it."""
+    receive, traffic = trial.receive, trial.traffic
+    blind = receive.read in ("none", "copy") or traffic.protocol == "tcp"
+    limit = "a datagram's header is read: read: header or verify, protocol: udp"
+    if traffic.echo is not None and blind:
+        step = "change receive.read, or leave echo out"
+        yield tree.problem(("traffic", "echo"), "no header, no echo", limit, step)
+    if traffic.echo is not None and trial.send.zerocopy:
+        # Completions wait in the error queue, which every poll reports, requested or not (poll(2)).
+        what = "completions of zerocopy would keep the listener for echoes awake"
+        step = "leave echo or send.zerocopy out"
+        yield tree.problem(("traffic", "echo"), what, "", step)
+    if receive.timestamps and blind:
+        step = "change receive.read, or leave timestamps out"
+        where = ("receive", "timestamps")
+        yield tree.problem(where, "no header, no delay to split", limit, step)
+    if receive.log is not None and (receive.read == "none" or traffic.protocol == "tcp"):
+        limit = "datagrams are copied: read: header, verify or copy, protocol: udp"
+        step = "change receive.read, or leave log out"
+        yield tree.problem(("receive", "log"), "nothing that could be logged", limit, step)
+
+
+def _settings(tree: Tree, block: Settings, path: KeyPath, role: Role) -> Iterator[Problem]:
+    """Yield every contradiction within one block of settings."""
+    if role == "sender" and block.link is not None:
+        step = "write it under the receiver's settings"
+        yield tree.problem((*path, "link"), "the receiver makes the link", "", step)
+    if block.qdisc is not None and len(set_keys(block.qdisc)) != 1:
+        limit = "one of tbf, pfifo, bfifo"
+        yield tree.problem((*path, "qdisc"), "a device has one root queue", limit)
+    for i, path_in_block in enumerate(block.optional or []):
+        if not _is_set(block, path_in_block):
+            step = "name a path that is set beside it, such as ethtool.features.rx-gro"
+            yield tree.problem((*path, "optional", i), "nothing is set there", "", step)
+
+
+def _is_set(block: Any, path: str) -> bool:
+    """Return whether a block of settings has a value at a dotted path of keys."""
+    if isinstance(block, dict):
+        return path in block
+    key, _, below = path.partition(".")
+    names = [item.name for item in fields(block)] if is_dataclass(block) else []
+    value = next((getattr(block, name) for name in names if key_of(name) == key), None)
+    return _is_set(value, below) if below else value is not None
+
+
+def in_lab(tree: Tree, lab: Lab) -> Iterator[Problem]:
+    """Yield every contradiction within one lab."""
+    seen_names: set[str] = set()
+    seen_addresses: set[str] = set()
+    for role, hosts in (("sender", lab.senders), ("receiver", lab.receivers)):
+        for i, host in enumerate(hosts):
+            if host.name in OWN_AGENTS:
+                step = "give the host another name"
+                what = f"{host.name} is the name of an agent of udpbench's own"
+                yield tree.problem((role, i, "name"), what, "", step)
+        if not hosts:
+            yield tree.problem((role,), "a lab needs one host of each role", "", "add a host")
+        for i, host in enumerate(hosts):
+            if host.name in seen_names:
+                step = "give each host a name of its own"
+                yield tree.problem((role, i, "name"), f"duplicate name {host.name}", "", step)
+            seen_names.add(host.name)
+            if not host.addresses and not host.existing:
+                step = "add one, such as 192.168.254.1/24"
+                yield tree.problem((role, i, "addresses"), "a host needs an address", "", step)
+            for address in host.addresses:
+                ip = address.partition("/")[0]
+                if ip in seen_addresses:
+                    step = "give each address to one host"
+                    yield tree.problem((role, i, "addresses"), f"duplicate address {ip}", "", step)
+                seen_addresses.add(ip)
+    yield from _connections(tree, lab)
+    yield from _unreachable(tree, lab)
+    for role, block in lab.settings.items():
+        yield from _settings(tree, block, ("settings", role), role)
+    for hosts in (lab.senders, lab.receivers):
+        for i, host in enumerate(hosts):
+            yield from _settings(tree, host.settings, (host.role, i, "settings"), host.role)
+
+
+def _connections(tree: Tree, lab: Lab) -> Iterator[Problem]:
+    """Yield hosts that cannot be reached in the way given, or not together with the others."""
+    local: list[str] = []
+    for role, hosts in (("sender", lab.senders), ("receiver", lab.receivers)):
+        for i, host in enumerate(hosts):
+            where = (role, i, "connect")
+            if host.connect.by == "namespace" and not lab.built_in:
+                what = "a namespace is joined to namespaces alone, and other hosts are not"
+                yield tree.problem(where, what, "", "reach all hosts by namespace, or none")
+            if host.connect.by == "namespace" and host.existing:
+                step = "write the addresses it is to have"
+                what = "a namespace that is made for the run has none"
+                yield tree.problem((role, i, "addresses"), what, "", step)
+            if host.connect.by == "local":
+                local.append(host.name)
+            if host.connect.by == "local" and len(local) > 1:
+                what = f"{local[0]} is this host, too, and packets between them would take lo"
+                yield tree.problem(where, what, "one host", "reach one of them by ssh")
+
+
+def refuse_together(experiments: Iterable[Experiment], lab: Lab) -> None:
+    """Raise InputError with everything in the trials that this lab can't do; no host is asked.
+
+    Trials that will be skipped for their ``needs`` are left out.
+    """
+    problems: list[Problem] = []
+    for experiment in experiments:
+        for trial in experiment.points:
+            if lab.built_in or not trial.needs.lab:
+                for rule in (losses.impossible_losses, _routed_anywhere):
+                    problems += rule(Place(experiment.path), trial, lab)
+        problems += beyond_lab(experiment, lab)
+    raise_all(problems)
+
+
+def _routed_anywhere(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
+    """Yield a problem if a host could report any address and packets would be routed to it."""
+    ttl, named = trial.traffic.ttl, [host.name for host in lab.receivers if host.existing]
+    if ttl > 1 and named:
+        what = f"{', '.join(named)} may name any address, and packets would be routed there"
+        step = f"write the addresses in lab {lab.name} instead of existing"
+        yield at(place, "traffic.ttl", what, "1 with addresses: existing", step, str(ttl))
+
+
+def _unreachable(tree: Tree, lab: Lab) -> Iterator[Problem]:
+    own_networks = [
+        [ipaddress.ip_interface(address).network for address in host.addresses]
+        for host in lab.senders
+    ]
+    behind = [ipaddress.ip_network(text) for host in lab.senders for text in routed_to(lab, host)]
+    firsts = [
+        next((network for network in networks if network.version == version), None)
+        for networks in own_networks
+        for version in (4, 6)
+    ]
+    for i, host in enumerate(lab.receivers):
+        for version in (4, 6):
+            networks = {first for first in firsts if first is not None and first.version == version}
+            ips = [ipaddress.ip_interface(address).ip for address in host.addresses]
+            outside = [
+                ip
+                for ip in ips
+                if ip.version == version
+                and any(ip not in network for network in networks)
+                and not any(ip in network for network in behind)
+            ]
+            if outside:
+                limit = ", ".join(sorted(str(network) for network in networks))
+                more = f" and {len(outside) - 1} more are" if len(outside) > 1 else " is"
+                what = f"{outside[0]}{more} outside the sender's network"
+                step = "take addresses of one network, or name theirs in settings.sender.routes"
+                yield tree.problem(("receiver", i, "addresses"), what, limit, step)
+
+
+def expanded_addresses(texts: Literal["existing"] | list[str]) -> tuple[str, ...]:
+    """Return every address of a list, ranges expanded; none for ``existing``."""
+    listed = [] if texts == "existing" else texts
+    return tuple(address for text in listed for address in addresses_of(text))

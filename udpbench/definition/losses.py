@@ -1,0 +1,185 @@
+"""``losses``: packets that a trial loses on purpose, each at a stage that the experiment names.
+
+They are sent in addition to the traffic, to ports of their own, where a rule, a BPF program or a
+full socket drops them. Owns the settings this needs and the packets to send; sends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from udpbench.definition.binding.host_block import (
+    DEFAULT_MTU_BYTES,
+    HEADERS_BYTES,
+    HostBlock,
+    LabContext,
+)
+from udpbench.definition.endpoints import parse_ports, parse_to
+from udpbench.definition.problems import Place, at
+from udpbench.errors import Problem
+from udpbench.model import Facts, Lab, LossSpec, Setting, Trial, WorkerSpec
+
+LOSS_PORTS = {
+    "tx_netfilter": 64101,
+    "tx_qdisc": 64102,
+    "tx_device": 64103,
+    "rx_xdp": 64106,
+    "rx_backlog": 64107,
+    "rx_tc": 64108,
+    "rx_ip": 64109,
+    "rx_netfilter": 64110,
+    "udp_checksum": 64111,
+    "udp_no_port": 64112,
+    "udp_filter": 64113,
+    "udp_rcvbuf": 64114,
+    "udp_memory": 64115,
+    "udp_purged": 64116,
+    "app_truncated": 64117,
+}
+"""Stages at which packets can be lost on purpose, in the packet's order, and the port of each."""
+MOMENTARY = {
+    "rx_backlog": ("net.core.netdev_max_backlog", 0),
+    "udp_memory": ("net.ipv4.udp_mem", " ".join([str(2**64 - 1)] * 3)),
+}
+"""Stage → what the whole machine is set to while its packets are sent, and not a moment longer."""
+SINGLE = ("tx_device", "rx_ip", "udp_checksum")
+"""Stages whose packets are sent one by one: frames of our own, or datagrams beyond the MTU."""
+PROGRAMS = ("rx_xdp", "rx_tc")
+"""Stages whose packets a BPF program drops."""
+OVERSIZE_BYTES = 100
+"""By how much the sender's MTU is above the receiver's, where packets die for their length."""
+
+
+def impossible_losses(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
+    """Yield every loss of a trial that this lab can't produce."""
+    if not trial.losses:
+        return
+    if not lab.built_in or lab.bridged:
+        limit = "the built-in lab of one sender and one receiver"
+        what = f"packets cannot be lost on purpose in lab {lab.name}"
+        yield at(place, "losses", what, limit, "run it with --lab local")
+        return
+    for stage in trial.losses:
+        if stage not in LOSS_PORTS:
+            what = "no packets can be lost there on purpose"
+            yield at(place, f"losses.{stage}", what, "", f"known: {', '.join(LOSS_PORTS)}")
+    yield from _in_the_way(place, trial, lab)
+
+
+def _in_the_way(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
+    """Yield every setting of a trial that conflicts with one of its losses."""
+    receiver, sender = _block(lab, trial, "receiver"), _block(lab, trial, "sender")
+    losses = trial.losses
+    rated = isinstance(sender.link.rate_bps, int)
+    if "tx_qdisc" in losses and (sender.settings.qdisc is not None or rated):
+        key = "receiver.link.rate" if rated else "sender.qdisc"
+        what = "a device has one root queue, and this loss needs it"
+        yield at(place, "losses.tx_qdisc", what, "", f"leave settings.{key} out")
+    if "rx_backlog" in losses and receiver.receive != "inline":
+        what = f"settings.receiver.link.receive is {receiver.receive}: no packet waits in a backlog"
+        yield at(
+            place, "losses.rx_backlog", what, "receive: inline", "write link: {receive: inline}"
+        )
+    if "rx_backlog" in losses and "rx_xdp" in losses:
+        what = "a veth with an XDP program is polled: no packet waits in a backlog"
+        yield at(place, "losses.rx_backlog", what, "", "take one of rx_backlog and rx_xdp")
+    if "tx_device" in losses and sender.settings.mtu_bytes is not None:
+        what = "this loss needs the sender's MTU"
+        yield at(place, "losses.tx_device", what, "", "leave settings.sender.mtu out")
+    used = {*parse_to(trial.traffic.flows.to)[1], *parse_ports(trial.traffic.flows.source_ports)}
+    taken = sorted(used & {LOSS_PORTS.get(stage, 0) for stage in losses})
+    if taken:
+        what = f"port {taken[0]} is reserved for losses"
+        yield at(place, "traffic.flows", what, "", "use ports below 64101")
+
+
+def _block(lab: Lab, trial: Trial, role: str) -> HostBlock:
+    host = lab.senders[0] if role == "sender" else lab.receivers[0]
+    return HostBlock(lab, trial, host, LabContext())
+
+
+def loss_settings(block: HostBlock) -> Iterator[Setting]:
+    """Yield what waits on one host for the packets that are to be lost; namespace scope alone."""
+    for stage in LOSS_PORTS:
+        if stage in block.losses and stage in _SETTINGS:
+            yield from _SETTINGS[stage](block)
+
+
+def _rule(role: str, chain: str, stage: str) -> Callable[[HostBlock], Iterator[Setting]]:
+    def part(block: HostBlock) -> Iterator[Setting]:
+        if block.host.role == role:
+            target = f"ipv{block.family}/{chain}/drop/udp/{LOSS_PORTS[stage]}"
+            yield Setting("firewall", target, True, path=f"losses.{stage}")
+
+    return part
+
+
+def _on(role: str, kind: str, stage: str) -> Callable[[HostBlock], Iterator[Setting]]:
+    def part(block: HostBlock) -> Iterator[Setting]:
+        if block.host.role == role:
+            value = True if kind == "trap" else LOSS_PORTS[stage]
+            yield Setting(kind, block.host.interface, value, path=f"losses.{stage}")
+
+    return part
+
+
+def _larger_than_the_receiver(block: HostBlock) -> Iterator[Setting]:
+    if block.host.role == "sender":
+        mtu_bytes = block.receiver_mtu_bytes + OVERSIZE_BYTES
+        yield Setting("mtu", block.host.interface, mtu_bytes, path="losses.tx_device")
+
+
+def _packets_one_by_one(block: HostBlock) -> Iterator[Setting]:
+    """Messages must be segmented before the link: one by one packets meet the backlog's limit."""
+    if block.host.role == "sender":
+        target = f"{block.host.interface}/tx-udp-segmentation"
+        yield Setting("feature", target, False, path="losses.rx_backlog")
+
+
+_SETTINGS: Mapping[str, Callable[[HostBlock], Iterator[Setting]]] = {
+    "tx_netfilter": _rule("sender", "output", "tx_netfilter"),
+    "tx_qdisc": _on("sender", "trap", "tx_qdisc"),
+    "tx_device": _larger_than_the_receiver,
+    "rx_xdp": _on("receiver", "xdp", "rx_xdp"),
+    "rx_backlog": _packets_one_by_one,
+    "rx_tc": _on("receiver", "tc_drop", "rx_tc"),
+    "rx_netfilter": _rule("receiver", "input", "rx_netfilter"),
+}
+
+
+def momentary_setting(stage: str) -> Setting | None:
+    """Return what the machine is set to while a stage's packets are sent; None: nothing."""
+    if stage not in MOMENTARY:
+        return None
+    name, value = MOMENTARY[stage]
+    return Setting("sysctl", name, value, "machine", f"losses.{stage}")
+
+
+def loss_specs(
+    trial: Trial, worker: WorkerSpec, sender: Facts, receiver: Facts
+) -> tuple[LossSpec, ...]:
+    """Return the packets to send for each loss, along a sending worker's first flow.
+
+    In the order in which a packet meets the stages.
+    """
+    mtu_bytes = receiver.mtu or DEFAULT_MTU_BYTES
+    flow, gso = worker.flows[0], worker.send.gso if worker.send is not None else "off"
+    segments = gso if isinstance(gso, int) else 1
+    oversize_bytes = mtu_bytes + OVERSIZE_BYTES - HEADERS_BYTES[trial.traffic.family]
+    return tuple(
+        LossSpec(
+            stage=stage,
+            packets=trial.losses[stage],
+            segments=1 if stage in SINGLE else segments,
+            size_bytes=oversize_bytes if stage == "tx_device" else trial.traffic.size_bytes,
+            family=trial.traffic.family,
+            source=flow.source,
+            destination=flow.destination,
+            port=port,
+            source_mac=sender.mac or "",
+            destination_mac=receiver.mac or "",
+            gro=trial.receive.gro,
+        )
+        for stage, port in LOSS_PORTS.items()
+        if stage in trial.losses
+    )

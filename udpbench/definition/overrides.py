@@ -1,0 +1,251 @@
+"""Changing a tree by dotted paths: extends, --set, sweeps and variants.
+
+Pure functions from trees to trees; ``file_schema`` validates the result.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from udpbench.definition.problems import KeyPath, Place, Tree, at, dotted, shown
+from udpbench.definition.yaml_reader import parse_value
+from udpbench.errors import Problem
+
+WHOLE = ("sweep", "variants", "expect", "compare")
+NOT_IN_POINTS = ("question", "extends", "repetitions", *WHOLE)
+MAX_POINTS = 4096
+_Sets = tuple[str, KeyPath]
+"""A dotted path that a sweep or variant sets, and where that is written."""
+
+_VARIANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]*\Z")
+
+
+@dataclass(frozen=True)
+class PointTree:
+    """One point of an experiment: its name and the tree that describes it."""
+
+    name: str
+    variant: str | None
+    values: dict[str, Any]
+    tree: Tree
+    parts: tuple[str, ...] = ()
+    """Variant and ``key=value`` of each key of the sweep: the name, part by part."""
+
+
+@dataclass(frozen=True)
+class Override:
+    """A value for a path, and where it was written: a key path of the tree, or another place."""
+
+    path: str
+    value: Any
+    source: KeyPath | Place
+
+
+def split(path: str) -> KeyPath:
+    """Return the keys of a dotted path; below ``sysctl`` the rest is one key."""
+    parts = path.split(".")
+    if "sysctl" in parts:
+        end = parts.index("sysctl") + 1
+        parts = [*parts[:end], *filter(None, [".".join(parts[end:])])]
+    return tuple(parts)
+
+
+def merge(base: Tree, over: Tree) -> Tree:
+    """Return ``over`` on top of ``base``: maps merge, lists, scalars and WHOLE keys replace."""
+    places = dict(base.places)
+    data = _merged(base.data, over.data, (), places)
+    places.update(over.places)
+    return Tree(data, over.origin, places)
+
+
+def _merged(base: Any, over: Any, path: KeyPath, places: dict[KeyPath, Place]) -> Any:
+    both_maps = isinstance(base, dict) and isinstance(over, dict)
+    if not both_maps or (len(path) == 1 and path[0] in WHOLE):
+        _forget(places, path)
+        return over
+    result = dict(base)
+    for key, value in over.items():
+        below = (*path, key)
+        result[key] = _merged(base[key], value, below, places) if key in base else value
+    return result
+
+
+def _forget(places: dict[KeyPath, Place], path: KeyPath) -> None:
+    for known in [p for p in places if p[: len(path)] == path]:
+        del places[known]
+
+
+def apply(tree: Tree, overrides: Iterable[Override]) -> Tree:
+    """Return the tree with every path set; a scalar in the way of a path is replaced by a map."""
+    data, places = tree.data, dict(tree.places)
+    for override in overrides:
+        path = split(override.path)
+        data = _with(data, path, override.value)
+        _forget(places, path)
+        places |= _moved(tree, override.source, path)
+    return Tree(data, tree.origin, places)
+
+
+def _with(data: Any, path: KeyPath, value: Any) -> Any:
+    if not path:
+        return value
+    below = data if isinstance(data, dict) else {}
+    return {**below, path[0]: _with(below.get(path[0]), path[1:], value)}
+
+
+def _moved(tree: Tree, source: KeyPath | Place, to: KeyPath) -> dict[KeyPath, Place]:
+    if isinstance(source, Place):
+        return {to: source}
+    size = len(source)
+    moved = {(*to, *p[size:]): place for p, place in tree.places.items() if p[:size] == source}
+    return moved or {to: tree.place(source)}
+
+
+def parse_sets(sets: Iterable[str]) -> tuple[list[Override], list[Problem]]:
+    """Return the overrides of ``--set path=value``, and every problem with them."""
+    overrides, problems = [], []
+    place = Place("--set")
+    for text in sets:
+        path, equals, value = text.partition("=")
+        path = path.strip()
+        problem = _bad_path(path)
+        if not equals or not value.strip():
+            what, step = "not path=value", "write for example send.batch=64"
+            problems.append(at(place, "", what, "", step, shown(text)))
+        elif problem:
+            problems.append(at(place, path, problem, "", "write for example send.batch=64"))
+        elif split(path)[0] in WHOLE or path == "extends":
+            step = "edit the file instead"
+            problems.append(at(place, path, "--set changes single values only", "", step))
+        else:
+            overrides.append(Override(path, parse_value(value, place, path), place))
+    return overrides, problems
+
+
+def _bad_path(path: str) -> str | None:
+    if not path or "" in path.split("."):
+        return "not a dotted path"
+    return None
+
+
+def conflicts(tree: Tree, sets: Iterable[Override]) -> Iterator[Problem]:
+    """Yield every problem with sweep and variants, and every path that they or --set set twice."""
+    swept: list[_Sets] = [(path, ("sweep", path)) for path in _map(tree, "sweep")]
+    varied: list[_Sets] = [
+        (path, ("variants", name, path))
+        for name, changes in _map(tree, "variants").items()
+        if isinstance(changes, dict)
+        for path in changes
+    ]
+    for key in ("sweep", "variants"):
+        if tree.data.get(key) == {}:
+            yield tree.problem((key,), "the map is empty", "", "name at least one, or remove it")
+    for path, where in [*swept, *varied]:
+        yield from _unusable(tree, path, where)
+    for path, values in _map(tree, "sweep").items():
+        yield from _bad_values(tree, path, values)
+    for name in _map(tree, "variants"):
+        if not _VARIANT.match(name):
+            step = "use letters, digits and . _ + -"
+            yield tree.problem(("variants", name), "not a name for a variant", "", step)
+    for (in_sweep, _), (in_variant, where) in itertools.product(swept, varied):
+        if _overlap(in_sweep, in_variant):
+            what = f"sweep sets {in_sweep} too"
+            yield tree.problem(where, what, "", "let one of the two set it")
+    for group in [swept, *_by_variant(varied)]:
+        for (first, _), (second, where) in itertools.combinations(group, 2):
+            if _overlap(first, second):
+                yield tree.problem(where, f"overlaps {first}", "", "set each path once")
+    for override in sets:
+        for path, where in [*swept, *varied]:
+            if _overlap(override.path, path):
+                by = dotted(where[: len(where) - 1])
+                what = f"{by} sets {path}, so the base does not matter"
+                place = Place("--set")
+                yield at(place, override.path, what, str(tree.place(where)), "edit the file")
+
+
+def _map(tree: Tree, key: str) -> dict[str, Any]:
+    value = tree.data.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _by_variant(varied: list[_Sets]) -> list[list[_Sets]]:
+    return [list(g) for _, g in itertools.groupby(varied, key=lambda item: item[1][1])]
+
+
+def _unusable(tree: Tree, path: str, where: KeyPath) -> Iterator[Problem]:
+    if _bad_path(path):
+        yield tree.problem(where, "not a dotted path", "", "write for example send.batch")
+    elif split(path)[0] in NOT_IN_POINTS:
+        step = "it belongs to the whole experiment"
+        yield tree.problem(where, f"{split(path)[0]} is the same at every point", "", step)
+
+
+def _bad_values(tree: Tree, path: str, values: Any) -> Iterator[Problem]:
+    where: KeyPath = ("sweep", path)
+    if not isinstance(values, list):
+        return  # file_schema reports it
+    if not values:
+        yield tree.problem(where, "the list is empty", "", "name at least one value")
+    for i, value in enumerate(values):
+        if isinstance(value, (dict, list)):
+            step = "use a variant for maps and lists"
+            yield tree.problem((*where, i), "a sweep lists single values", "", step)
+        elif shown(value) in [shown(other) for other in values[:i]]:
+            yield tree.problem((*where, i), "duplicate value", "", "name it once")
+
+
+def _overlap(path: str, other: str) -> bool:
+    a, b = split(path), split(other)
+    size = min(len(a), len(b))
+    return a[:size] == b[:size]
+
+
+def points(tree: Tree) -> tuple[list[PointTree], list[Problem]]:
+    """Return every point in declared order: each variant with the cross product of the sweep.
+
+    Expects a tree in which ``conflicts`` and ``file_schema`` found no problem.
+    """
+    sweep = _map(tree, "sweep")
+    variants: dict[str | None, Any] = dict(_map(tree, "variants").items()) or {None: {}}
+    size = len(variants)
+    for values in sweep.values():
+        size *= len(values)
+    if size > MAX_POINTS:
+        limit = f"at most {MAX_POINTS}"
+        return [], [tree.problem(("sweep",), f"{size} points are too many", limit, "sweep less")]
+    base = Tree({k: v for k, v in tree.data.items() if k not in WHOLE}, tree.origin, tree.places)
+    tails = shortest_tails(list(sweep))
+    trees = []
+    for variant, changes in variants.items():
+        for chosen in itertools.product(*(range(len(values)) for values in sweep.values())):
+            values = {path: sweep[path][i] for path, i in zip(sweep, chosen, strict=True)}
+            named = [f"{tails[path]}={shown(value)}" for path, value in values.items()]
+            over = [Override(p, v, ("variants", variant or "", p)) for p, v in changes.items()]
+            over += [
+                Override(path, values[path], ("sweep", path, i))
+                for path, i in zip(sweep, chosen, strict=True)
+            ]
+            parts = (variant, *named) if variant is not None else tuple(named)
+            trees.append(PointTree(",".join(parts), variant, values, apply(base, over), parts))
+    return trees, []
+
+
+def shortest_tails(paths: list[str]) -> dict[str, str]:
+    """Return for each dotted path its shortest tail in which no other path ends."""
+    tails = {}
+    for path in paths:
+        parts = path.split(".")
+        for start in range(len(parts) - 1, -1, -1):
+            tail = ".".join(parts[start:])
+            if not any(f".{other}".endswith(f".{tail}") for other in paths if other != path):
+                break
+        else:
+            tail = path
+        tails[path] = tail
+    return tails

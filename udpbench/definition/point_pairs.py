@@ -1,0 +1,77 @@
+"""``compare``: from the points as a file names them to pairs of points.
+
+Knows only names; ``analysis`` compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+from udpbench.definition.overrides import PointTree
+from udpbench.definition.problems import KeyPath, Tree, did_you_mean
+from udpbench.errors import Problem
+from udpbench.metrics import margin_of
+from udpbench.model import CompareSpec, PointPair
+
+
+def resolve(
+    tree: Tree, specs: Sequence[CompareSpec], points: Sequence[PointTree]
+) -> tuple[tuple[PointPair, ...], list[Problem]]:
+    """Return a pair for each combination of the keys that a comparison leaves open."""
+    problems: list[Problem] = []
+    resolved: list[PointPair] = []
+    for i, spec in enumerate(specs):
+        where: KeyPath = (
+            ("compare", i) if isinstance(tree.value(("compare",)), list) else ("compare",)
+        )
+        a, b = (_open_keys(points, name) for name in (spec.a, spec.b))
+        problems += _wrong(tree, where, spec, points)
+        if spec.blocks != specs[0].blocks:
+            what = "the comparisons of an experiment have the same blocks"
+            step = "they are decided together: write the same number in each"
+            problems.append(tree.problem((*where, "blocks"), what, "", step))
+        margin = margin_of(spec.metric) if spec.margin is None else spec.margin
+        resolved += [
+            PointPair(a[rest], b[rest], spec.metric, margin, spec.blocks) for rest in a if rest in b
+        ]
+    return tuple(resolved), problems
+
+
+def _wrong(
+    tree: Tree, where: KeyPath, spec: CompareSpec, points: Sequence[PointTree]
+) -> Iterator[Problem]:
+    known = list(
+        dict.fromkeys([*(part for p in points for part in p.parts), *(p.name for p in points)])
+    )
+    sides = {key: _open_keys(points, getattr(spec, key)) for key in ("a", "b")}
+    for key, side in sides.items():
+        if not side:
+            step = did_you_mean(getattr(spec, key), known) if any(known) else "sweep something"
+            yield tree.problem((*where, key), "no point is called so", "", step)
+    a, b = sides.values()
+    if spec.a == spec.b:
+        step = "name another point; udpbench run --same measures one against itself"
+        yield tree.problem((*where, "b"), "compares a point with itself", "", step)
+    elif a and b and a.keys() != b.keys():
+        limit = f"{spec.a} has {_listed(a)}; {spec.b} has {_listed(b)}"
+        step = "name the same keys in both"
+        yield tree.problem((*where, "b"), "a and b leave different keys open", limit, step)
+
+
+def _listed(side: dict[tuple[str, ...], str]) -> str:
+    first, *others = [",".join(rest) or "no other key" for rest in side]
+    return f"{first} and {len(others)} more" if others else first
+
+
+def _open_keys(points: Sequence[PointTree], name: str) -> dict[tuple[str, ...], str]:
+    """Return the points that a name means: the keys it leaves open, as they stand there → point."""
+    meant = {}
+    for point in points:
+        places = range(len(point.parts))
+        for size in range(1, len(point.parts) + 1):
+            for chosen in combinations(places, size):
+                if ",".join(point.parts[place] for place in chosen) == name:
+                    rest = tuple(point.parts[place] for place in places if place not in chosen)
+                    meant[rest] = point.name
+    return meant

@@ -1,0 +1,127 @@
+"""Options of sending and receiving that contradict each other.
+
+Rules over one validated point, before any host is asked; ``requirements`` has what a host lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from udpbench import units
+from udpbench.definition.endpoints import parse_ports, parse_to
+from udpbench.definition.problems import Tree
+from udpbench.errors import Problem
+from udpbench.model import HEADER_BYTES, MAX_PAYLOAD_BYTES, Receive, Trial
+
+GRO_ROOM_BYTES = 65535
+"""The largest merged datagram (net/core/gro.c: GRO_LEGACY_MAX_SIZE is 64 KiB)."""
+
+DATAGRAMS_ONLY = {
+    "traffic": ("fragment", "echo"),
+    "send": ("call", "batch", "gso", "tail", "zerocopy"),
+    "receive": (
+        "call",
+        "batch",
+        "gro",
+        "wait",
+        "sockets",
+        "read",
+        "work",
+        "fault",
+        "log",
+        "timestamps",
+    ),
+}
+"""Keys that a TCP stream, the baseline, does not have."""
+
+
+def takes_turns(receive: Receive) -> bool:
+    """Return whether a worker can read several sockets: it does not block in a call on one."""
+    return receive.wait.partition(" ")[0] in ("epoll", "spin", "nap")
+
+
+def in_ways(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    """Yield every contradiction between the options of one point."""
+    yield from _segments(tree, trial)
+    yield from _tail(tree, trial)
+    yield from _merged(tree, trial)
+    yield from _group(tree, trial)
+    yield from _fault(tree, trial)
+    if trial.traffic.protocol == "tcp":
+        yield from _stream(tree, trial)
+
+
+def _segments(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    gso, size = trial.send.gso, trial.traffic.size_bytes
+    where = ("send", "gso")
+    if gso == "off":
+        return
+    if size == 0:
+        yield tree.problem(where, "a message of empty datagrams has no segments", "", "set size")
+    if isinstance(gso, int) and gso * size > MAX_PAYLOAD_BYTES:
+        limit = f"size times gso at most {MAX_PAYLOAD_BYTES}B"
+        yield tree.problem(where, "the message is too long", limit, "lower one of them")
+    if trial.traffic.fragment:
+        step = "set one of them alone"
+        yield tree.problem(where, "segments are never fragmented (udp(7))", "", step)
+
+
+def _tail(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    tail, size = trial.send.tail_bytes, trial.traffic.size_bytes
+    where = ("send", "tail")
+    if tail is None:
+        return
+    if trial.send.gso == "off":
+        yield tree.problem(where, "only a GSO message has a tail", "", "set send.gso")
+    if tail > size:
+        yield tree.problem(where, "longer than the others", f"at most {size}B", "lower it")
+    elif tail < HEADER_BYTES <= size:
+        yield tree.problem(where, "no room for the header", f"at least {HEADER_BYTES}B", "raise it")
+
+
+def _merged(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    room = trial.receive.room
+    if trial.receive.gro and room != "auto" and room < GRO_ROOM_BYTES:
+        limit = f"at least {GRO_ROOM_BYTES}B with gro"
+        step = "leave room out"
+        yield tree.problem(("receive", "room"), "would truncate a merged datagram", limit, step)
+
+
+def _group(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    if trial.receive.sockets == "incoming-cpu" and trial.receive.cpus == "any":
+        what = "a worker without a CPU has none to prefer"
+        yield tree.problem(("receive", "sockets"), what, "", "set receive.cpus")
+
+
+def _fault(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    receive, fault = trial.receive, trial.receive.fault
+    if fault is None:
+        return
+    if fault.worker > receive.workers:
+        limit = f"receive.workers is {receive.workers}"
+        yield tree.problem(("receive", "fault", "worker"), "no such worker", limit, "lower it")
+    if fault.after_ns >= trial.duration_ns:
+        limit = f"duration is {units.format_duration(trial.duration_ns)}"
+        yield tree.problem(
+            ("receive", "fault", "after"), "it would never happen", limit, "lower it"
+        )
+
+
+def _stream(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    for block, keys in DATAGRAMS_ONLY.items():
+        for key in sorted(tree.data.get(block, {})):
+            if key in keys:
+                what = "a TCP stream has no datagrams"
+                yield tree.problem((block, key), what, "", "leave it out with tcp")
+    if trial.traffic.size_bytes == 0:
+        yield tree.problem(("traffic", "size"), "a write of 0B moves nothing", "", "raise it")
+    if trial.traffic.flows.spread == "each" and trial.send.workers > 1:
+        what = "two streams cannot have the same addresses and ports"
+        yield tree.problem(("traffic", "flows", "spread"), what, "", "set spread: split")
+    ports = parse_to(trial.traffic.flows.to)[1]
+    streams = len(parse_ports(trial.traffic.flows.source_ports)) * len(
+        parse_to(trial.traffic.flows.to)[0]
+    )
+    if trial.receive.workers > streams * len(ports):
+        limit = f"{streams * len(ports)}, a stream for each"
+        yield tree.problem(("receive", "workers"), "more workers than streams", limit, "lower it")

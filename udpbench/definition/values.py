@@ -1,0 +1,427 @@
+"""Single values as users write them: parsed, range-checked, and described for the JSON Schema.
+
+Knows neither keys nor their meaning; ``file_schema`` decides which leaf a key has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+from udpbench import units
+from udpbench.definition import published
+from udpbench.definition.endpoints import (
+    addresses_of,
+    parse_cpus,
+    parse_neighbour,
+    parse_ports,
+    parse_route,
+    parse_to,
+)
+from udpbench.definition.problems import did_you_mean
+from udpbench.metrics import METRICS
+from udpbench.model import (
+    FEWEST_BLOCKS,
+    LEDGER_STAGES,
+    LOOKS,
+    MOST_BLOCKS,
+    SSH_CHARACTERS,
+    SSH_SPEC,
+    Connect,
+    sysctl_refusal,
+)
+from udpbench.units import Bytes, Count, Nanoseconds, Rate
+
+CPU_RELATIONS = ("same-cpu", "smt-sibling", "same-node", "other-node")
+MAX_RATE = 10**12
+LISTED = 8
+_RANGE = re.compile(r"[0-9]{1,9}-[0-9]{1,9}\Z")
+MAX_INTERFACE_CHARACTERS = 15
+"""IFNAMSIZ less the NUL that ends it."""
+
+
+def refusal(what: str, limit: str = "", next_step: str = "") -> PydanticCustomError:
+    """Return the error with which a leaf refuses a value; ``file_schema`` adds its place."""
+    context = {"what": what, "limit": limit, "next_step": next_step}
+    return PydanticCustomError("refused", "{what}", context)
+
+
+def refusal_parts(error: ValueError) -> tuple[str, str, str]:
+    """Return what, limit and next step of a refusal."""
+    context = dict(getattr(error, "context", None) or {})
+    return context.get("what", str(error)), context.get("limit", ""), context.get("next_step", "")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """How a value is written: fixed words, else whatever ``parse`` accepts."""
+
+    schema: dict[str, Any]
+    parse: Callable[[Any], Any] | None = None
+    words: Mapping[Any, Any] = field(default_factory=dict)
+    show: Callable[[Any], Any] = lambda value: value
+
+    def read(self, value: Any) -> Any:
+        """Return a written value as it is stored; raises the refusal."""
+        # Data that did not come through our YAML reader may hold ``off`` as false.
+        if value is False and "off" in self.words:
+            value = "off"
+        if isinstance(value, (str, int)) and not isinstance(value, bool) and value in self.words:
+            return self.words[value]
+        if self.parse is None:
+            known = [str(word) for word in self.words]
+            _refuse_several(value, f"one of {', '.join(known)}")
+            step = did_you_mean(str(value), known) if isinstance(value, str) else ""
+            raise refusal("unknown value", f"one of {', '.join(known)}", step)
+        try:
+            return self.parse(value)
+        except PydanticCustomError as error:
+            if not self.words:
+                raise
+            context = dict(error.context or {})
+            words = "or " + ", ".join(str(word) for word in self.words)
+            limit = f"{context['limit']}, {words}" if context["limit"] else words
+            raise refusal(context["what"], limit, context["next_step"]) from error
+
+    def written(self, value: Any) -> Any:
+        """Return a stored value as a user would write it."""
+        for word, meaning in self.words.items():
+            if meaning == value and type(meaning) is type(value):
+                return word
+        return self.show(value)
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of what a user may write."""
+        if not self.words:
+            return dict(self.schema)
+        words = {"enum": list(self.words)}
+        return {"anyOf": [words, dict(self.schema)]} if self.parse is not None else words
+
+
+def _refuse_several(value: Any, limit: str = "") -> None:
+    """Refuse a list or a map; ``file_schema`` adds what to write instead."""
+    if isinstance(value, (list, dict)):
+        kind = "list" if isinstance(value, list) else "map"
+        raise refusal(f"a {kind}, where a single value is expected", limit)
+
+
+def _text(value: Any, limit: str = "") -> str:
+    _refuse_several(value, limit)
+    if isinstance(value, bool):
+        raise refusal("true or false, where another value is expected", limit)
+    return str(value)
+
+
+def quantity(marker: Bytes | Nanoseconds | Count) -> Leaf:
+    """Return the leaf of an integer with a unit and an inclusive range."""
+    kinds: dict[type, tuple[Callable[[str], int], Callable[[int], str], str]] = {
+        Bytes: (units.parse_bytes, units.format_bytes, r"^[0-9.]+ *([kKMGT]|[KMGT]i)?B$"),
+        Nanoseconds: (
+            units.parse_duration,
+            units.format_duration,
+            r"^[0-9.]+ *(ns|[u\u00b5\u03bc]s|ms|s|m|min|h)$",
+        ),
+        Count: (units.parse_count, units.format_count, r"^[0-9.]+ *[kKMGT]?$"),
+    }
+    parse, show, pattern = kinds[type(marker)]
+    limit = f"{show(marker.low)} to {show(marker.high)}"
+
+    def read(value: Any) -> int:
+        text = _text(value, limit)
+        try:
+            number = parse(text)
+        except ValueError as error:
+            what, _, step = str(error).partition("; ")
+            if isinstance(marker, Count) and _RANGE.match(text):
+                what = "a range, where a single value is expected"
+                step = f"to try each, write {listed(text)} in a sweep"
+            raise refusal(what, limit, step) from error
+        if number < marker.low:
+            raise refusal("below the range", limit)
+        if number > marker.high:
+            raise refusal("above the range", limit)
+        return number
+
+    text = {"type": "string", "pattern": pattern, "description": limit}
+    if not isinstance(marker, Count):
+        return Leaf(text, read, show=show)
+    whole = {"type": "integer", "minimum": marker.low, "maximum": marker.high}
+    return Leaf({"anyOf": [whole, text]}, read)
+
+
+def listed(text: str) -> str:
+    """Return ``1-4`` as ``[1, 2, 3, 4]``, shortened if long; any other text as a list of itself."""
+    if _RANGE.match(text) is None:
+        return f"[{text}]"
+    low, high = (int(part) for part in text.split("-"))
+    numbers = [str(number) for number in range(low, min(high, low + LISTED) + 1)]
+    if high > low + LISTED:
+        numbers[-1:] = ["…", str(high)]
+    return f"[{', '.join(numbers)}]"
+
+
+def _rate(value: Any) -> Rate:
+    limit = "above 0, to 1Tpps or 1Tbps"
+    text = _text(value, limit)
+    try:
+        rate = units.parse_rate(text)
+    except ValueError as error:
+        what, _, step = str(error).partition("; ")
+        raise refusal(what, limit, step) from error
+    if not 0 < (rate.packets_per_s or rate.bits_per_s or 0) <= MAX_RATE:
+        raise refusal("out of range", limit)
+    return rate
+
+
+def _bit_rate(value: Any) -> int:
+    bits = _rate(value).bits_per_s
+    if bits is None:
+        raise refusal("a device's rate is in bits per second", "", "write for example 1Gbps")
+    return bits
+
+
+def _boolean(value: Any) -> bool:
+    _refuse_several(value)
+    if not isinstance(value, bool):
+        raise refusal("neither true nor false", "", "write true or false")
+    return value
+
+
+def _cpus(value: Any) -> str:
+    if isinstance(value, list) and value and all(type(cpu) is int for cpu in value):
+        row = value == list(range(value[0], value[-1] + 1))
+        text = f"{value[0]}-{value[-1]}" if row else ",".join(map(str, value))
+        raise refusal("a list, where a single value is expected", "", f"write {text}")
+    text = _text(value).replace(" ", "")
+    try:
+        parse_cpus(text)
+    except ValueError as error:
+        what, _, step = str(error).partition("; ")
+        raise refusal(what, "", step) from error
+    return text
+
+
+def _cpu_tuple(value: Any) -> tuple[int, ...]:
+    return parse_cpus(_cpus(value))
+
+
+def _parsed(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
+    """Return a leaf's parser from one of text that raises ValueError."""
+
+    def read(value: Any) -> Any:
+        text = _text(value)
+        try:
+            return parse(text)
+        except ValueError as error:
+            what, _, step = str(error).partition("; ")
+            raise refusal(what, "", step) from error
+
+    return read
+
+
+def _checked(check: Callable[[str], Any]) -> Callable[[Any], str]:
+    """Return a parser that keeps the text as written if ``check`` accepts it."""
+    parse = _parsed(check)
+
+    def read(value: Any) -> str:
+        parse(value)
+        return _text(value)
+
+    return read
+
+
+def _pattern(pattern: str, example: str) -> Leaf:
+    compiled = re.compile(pattern + r"\Z")
+
+    def read(value: Any) -> str:
+        text = _text(value)
+        if compiled.match(text) is None:
+            raise refusal("not understood", "", f"write for example {example}")
+        return text
+
+    return Leaf({"type": ["string", "integer"]}, read)
+
+
+def _wait(text: str) -> None:
+    word, _, duration = text.partition(" ")
+    if word not in ("nap", "busy-poll") or not duration:
+        raise ValueError("unknown value; write block, epoll, spin, nap 100us or busy-poll 50us")
+    if not 0 < units.parse_duration(duration) <= 10**9:
+        raise ValueError("out of range; above 0s, to 1s")
+
+
+def _levels(classes: Mapping[str, tuple[int, int]]) -> Callable[[str], None]:
+    def check(text: str) -> None:
+        word, _, level = text.partition(" ")
+        known = ", ".join(f"{name} {low} to {high}" for name, (low, high) in classes.items())
+        if word not in classes or re.match(r"-?\d{1,3}\Z", level, re.ASCII) is None:
+            raise ValueError(f"unknown value; write normal, {known}")
+        low, high = classes[word]
+        if not low <= int(level) <= high:
+            raise ValueError(f"out of range; {word} takes {low} to {high}")
+
+    return check
+
+
+def _sysctl_name(value: Any) -> str:
+    text = _text(value)
+    if re.match(r"[a-z][a-z0-9_-]*((\.[A-Za-z0-9_-]+)+|(/(?!\.)[^\s/]+)+)\Z", text) is None:
+        step = "write for example net.core.rmem_max, or net/ipv4/conf/eth0.100/rp_filter"
+        raise refusal("not the name of a sysctl", "", step)
+    allowed = sysctl_refusal(text)
+    if allowed is not None:
+        raise refusal("this sysctl may not be set", allowed, "leave it out")
+    return text
+
+
+def _interface(value: Any) -> str:
+    text = _text(value)
+    limit = "letters, digits, . _ - and at most 15 characters, the first a letter or a digit"
+    if re.match(r"[A-Za-z0-9][\w.-]*\Z", text, re.ASCII) is None:
+        raise refusal("not the name of an interface", limit, "write for example eth3")
+    if len(text) > MAX_INTERFACE_CHARACTERS:
+        what = f"{len(text)} characters are too many for an interface"
+        raise refusal(what, limit, "see its name in `ip link` there")
+    return text
+
+
+def _connect(value: Any) -> Connect:
+    """Return how a host is reached from ``{ssh: bench@left, become: sudo, python: /opt/…}``."""
+    known = ("ssh", "become", "python")
+    if not isinstance(value, dict):
+        raise refusal("unknown value", "namespace, local or {ssh: …}")
+    for key, text in value.items():
+        if key not in known:
+            raise refusal(f"unknown key {key}", "", did_you_mean(str(key), known))
+        if not isinstance(text, str) or not re.match(r"[^\s-]\S{0,255}\Z", text):
+            raise refusal(f"{key} is not a single word", "", f"write {key}: …")
+    if "ssh" not in value:
+        raise refusal("ssh is missing", "", "add ssh: user@host")
+    if SSH_SPEC.match(value["ssh"]) is None:
+        raise refusal("ssh is not [user@]host[:port]", SSH_CHARACTERS, "write ssh: bench@left")
+    if value.get("become", "sudo") != "sudo":
+        raise refusal("become must be sudo", "sudo", "or leave it out")
+    return Connect("ssh", value["ssh"], value.get("become"), value.get("python"))
+
+
+def sysctl_value(value: Any) -> int | str:
+    """Return what to write to a sysctl: an integer, or text, with tabs between several numbers.
+
+    The kernel prints vectors such as net.ipv4.udp_mem with tabs (kernel/sysctl.c:proc_put_char).
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    text = _text(value)
+    if re.match(r"[0-9.]+\s*([kKMGT]|[KMGT]i)?B\Z", text):
+        return quantity(Bytes(0, 2**63 - 1)).read(value) or 0
+    if re.match(r"[0-9.]+\s*([kmg]|[kmgt]i?b)\Z", text, re.IGNORECASE):
+        raise refusal("not a size", "", "write 64MiB for example, or the number alone")
+    parts = text.split()
+    if not parts:
+        raise refusal("no value", "", "write what the kernel would print")
+    if len(parts) > 1 and all(re.match(r"-?\d+\Z", part, re.ASCII) for part in parts):
+        return "\t".join(parts)
+    return int(text) if re.match(r"-?\d{1,18}\Z", text, re.ASCII) else text.strip()
+
+
+def _margin(value: Any) -> float:
+    limit = "above 0, below 100%"
+    text = _text(value, limit)
+    try:
+        ratio = units.parse_ratio(text)
+    except ValueError as error:
+        what, _, step = str(error).partition("; ")
+        raise refusal(what, limit, step) from error
+    if not 0 < ratio < 1:
+        raise refusal("out of range", limit, "write for example 3%")
+    return ratio
+
+
+def _blocks(value: Any) -> tuple[int, ...]:
+    limit = f"{FEWEST_BLOCKS} to {MOST_BLOCKS}"
+    text = _text(value, limit)
+    if re.match(r"\d{1,4}\Z", text, re.ASCII) is None:
+        raise refusal("not a number of blocks", limit)
+    if not FEWEST_BLOCKS <= int(text) <= MOST_BLOCKS:
+        raise refusal("out of range", limit)
+    return (int(text),)
+
+
+def _metric(value: Any) -> str:
+    text, known = _text(value), (*METRICS, *LEDGER_STAGES)
+    if text not in known:
+        raise refusal("unknown metric", "", did_you_mean(text, known))
+    return text
+
+
+def _source(value: Any) -> str:
+    text = str(_STUDY_FIGURE.read(value))
+    step = published.unknown(text)
+    if step is not None:
+        raise refusal("unknown published figure", "", step)
+    return text
+
+
+def _words(*words: str) -> dict[str, str]:
+    return {word: word for word in words}
+
+
+_BLOCKS = {"type": "integer", "minimum": FEWEST_BLOCKS, "maximum": MOST_BLOCKS}
+_STRING = {"type": ["string", "integer"]}
+_STUDY_FIGURE = _pattern(r"[a-z0-9-]+/[a-z0-9-]+", "cloudflare-2015/naive")
+_IO_LEVELS = {"best-effort": (0, 7), "realtime": (0, 7)}
+
+# Leaves with a grammar of their own, by the name of a plain text field or of a Named marker.
+NAMED: dict[str, Leaf] = {
+    "cpus": Leaf(_STRING, _cpus, _words("lab", "any", *CPU_RELATIONS)),
+    "cpu_list": Leaf(_STRING, _cpus),
+    "link_cpus": Leaf(_STRING, _cpus, _words("lab")),
+    "cpu_tuple": Leaf(_STRING, _cpu_tuple),
+    "source_ports": Leaf(_STRING, _checked(parse_ports)),
+    "to": Leaf({"type": "string"}, _checked(parse_to)),
+    "wait": Leaf({"type": "string"}, _checked(_wait), _words("block", "epoll", "spin")),
+    "priority": Leaf(
+        {"type": "string"},
+        _checked(_levels({"nice": (-20, 19), "fifo": (1, 99)})),
+        _words("normal"),
+    ),
+    "io_priority": Leaf(
+        {"type": "string"}, _checked(_levels(_IO_LEVELS)), _words("normal", "idle")
+    ),
+    "path": _pattern(r"/[^\0]{1,1000}", "/var/log/udpbench.log"),
+    "question": _pattern(r"[\s\S]*\S[\s\S]*", "Does pinning help?"),
+    "source": Leaf(dict(_STUDY_FIGURE.schema), _source),
+    "extends": _pattern(r".*\S.*", "01-naive-and-pinned.yaml"),
+    "name": _pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", "left"),
+    "interface": Leaf({"type": "string"}, _interface),
+    "address": Leaf({"type": "string"}, _checked(addresses_of)),
+    "neighbour": Leaf({"type": "string"}, _parsed(parse_neighbour)),
+    "route": Leaf({"type": "string"}, _parsed(parse_route)),
+    "governor": _pattern(r"[a-z_]{1,32}", "performance"),
+    "hash_fields": _pattern(r"[mvtsdfnrc]{1,9}", "sdfn"),
+    "indirection": _pattern(r"default|equal [1-9]\d{0,3}|weight( \d{1,4})+", "equal 2"),
+    "optional_path": _pattern(r"[A-Za-z0-9_.-]+", "ethtool.rx-flow-hash"),
+    "expectation": _pattern(r".*\S.*", "delivered_pps[two] > delivered_pps[one]"),
+    "point": _pattern(r".*\S.*", "naive"),
+    "metric": Leaf({"enum": [*METRICS, *LEDGER_STAGES]}, _metric),
+    "margin": Leaf({"type": ["string", "number"]}, _margin),
+    "blocks": Leaf(_BLOCKS, _blocks, {f"{LOOKS[0]}-{LOOKS[-1]}": LOOKS}),
+    "feature": _pattern(r"[a-z0-9_-]{1,64}", "rx-gro"),
+    "sysctl_name": Leaf({"type": "string"}, _sysctl_name),
+    "stage": Leaf({}, words=_words(*LEDGER_STAGES)),
+    "connect": Leaf(
+        {"type": "object", "required": ["ssh"], "additionalProperties": {"type": "string"}},
+        _connect,
+        {word: Connect(word) for word in ("namespace", "local")},
+    ),
+    "sysctl": Leaf({"type": ["string", "integer"]}, sysctl_value),
+    "bit_rate": Leaf({"type": "string", "pattern": r"^[0-9.]+ *[kKMGT]?bps$"}, _bit_rate),
+    "rate": Leaf(
+        {"type": "string", "pattern": r"^[0-9.]+ *[kKMGT]?[pb]ps$"}, _rate, show=units.format_rate
+    ),
+}
+BOOLEAN = Leaf({"type": "boolean"}, _boolean)

@@ -1,0 +1,210 @@
+"""One YAML file as plain data with line numbers, or every reason why it is refused.
+
+Strict on purpose: one document, text keys, no duplicates, no empty values, no tags, no anchors.
+Knows none of our keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from udpbench.definition.problems import KeyPath, Place, Tree, at, dotted, raise_all, shown
+from udpbench.errors import InputError, Problem
+from udpbench.printable import printable
+
+MAX_FILE_BYTES = 256 * 1024
+MAX_DEPTH = 24
+MAX_SCALAR_CHARACTERS = 4096
+OBEYED = "holds a control character, which a terminal would obey"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's scalars: no ``off`` that reads as false, no ``1:30`` that reads as 90."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"), list("tTfF")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:null", re.compile(r"(?:~|null|Null|NULL|)\Z"), ["~", "n", "N", ""]
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"-?(?:0|[1-9][0-9]{0,17})\Z"), list("-0123456789")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"-?(?:0|[1-9][0-9]{0,17})\.[0-9]{1,17}\Z"),
+    list("-0123456789"),
+)
+
+
+def read_text(path: Path, shown_as: str) -> str:
+    """Return the text of a file; InputError if it is missing, too large or not UTF-8."""
+    place = Place(shown_as)
+    if printable(path.name, keep="") != path.name:
+        raise InputError([at(place, "", f"the file's name {OBEYED}", "", "rename the file")])
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        problem = at(place, "", f"cannot be read: {reason}", "", "name a YAML file")
+        raise InputError([problem]) from error
+    if len(raw) > MAX_FILE_BYTES:
+        limit = f"at most {MAX_FILE_BYTES // 1024}KiB"
+        raise_all([at(place, "", "the file is too large", limit, "is it a definition?")])
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        what = f"byte 0x{raw[error.start]:02x} is not UTF-8"
+        problem = at(Place(shown_as, line), "", what, "", "save the file as UTF-8")
+        raise InputError([problem]) from error
+
+
+def parse(text: str, file: str) -> Tree:
+    """Return the tree of ``survey``; InputError with every problem."""
+    tree, problems = survey(text, file)
+    raise_all(problems)
+    return tree
+
+
+def survey(text: str, file: str) -> tuple[Tree, list[Problem]]:
+    """Return the one map that a YAML text holds, with the line of every key and list item.
+
+    Problems with single keys are returned along with what can be read without them, so that all
+    problems are reported at once. Raises InputError if nothing can be read.
+    """
+    problems = list(_refused_structure(text, file))
+    raise_all(problems)
+    node = yaml.compose(text, Loader=_Loader)
+    if node is None:
+        raise InputError([at(Place(file), "", "the file is empty", "", "see docs/experiments.md")])
+    if not isinstance(node, yaml.MappingNode):
+        place = Place(file, _line(node))
+        raise InputError([at(place, "", "not a map of keys", "", "write question: … for example")])
+    builder = _Builder(file)
+    data = builder.plain(node, ())
+    return Tree(data, Place(file), builder.places), builder.problems
+
+
+def _line(node: yaml.Node | yaml.Event) -> int:
+    return 1 if node.start_mark is None else int(node.start_mark.line) + 1
+
+
+def parse_value(text: str, place: Place, key: str) -> Any:
+    """Return the plain value of a piece of YAML from the command line."""
+    tree = parse(f"value: {text}", str(place))
+    if set(tree.data) != {"value"}:
+        raise_all([at(place, key, "one value is expected", value=shown(text))])
+    return tree.data["value"]
+
+
+def _refused_structure(text: str, file: str) -> Iterator[Problem]:
+    """Yield what must not be composed; on events, since composing follows aliases and recurses."""
+    depth = documents = 0
+    try:
+        for event in yaml.parse(text, Loader=_Loader):
+            place = Place(file, _line(event))
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    yield at(place, "", "a second document begins", "one per file", "split it")
+                    return
+            elif isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+                if depth > MAX_DEPTH:
+                    yield at(place, "", "nested too deeply", f"at most {MAX_DEPTH} levels")
+                    return
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            if isinstance(event, yaml.NodeEvent):
+                yield from _refused_marks(event, place)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = None if mark is None else mark.line + 1
+        next_step = "indent with spaces" if "\\t" in str(error.problem) else ""
+        yield at(Place(file, line), "", f"invalid YAML: {error.problem}", "", next_step)
+    except yaml.YAMLError as error:
+        yield at(Place(file), "", f"invalid YAML: {str(error).splitlines()[0]}")
+
+
+def _refused_marks(event: yaml.NodeEvent, place: Place) -> Iterator[Problem]:
+    # An alias hides what a line means, and aliases of aliases grow without bound.
+    instead = "write the value out, or use extends or variants"
+    if isinstance(event, yaml.AliasEvent):
+        yield at(place, "", "an alias is refused", "", instead, f"*{event.anchor}")
+    elif event.anchor is not None:
+        yield at(place, "", "an anchor is refused", "", instead, f"&{event.anchor}")
+    tag = getattr(event, "tag", None)
+    if tag is not None:
+        yield at(place, "", "a tag is refused", "", "write plain YAML", shown(tag))
+    if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_SCALAR_CHARACTERS:
+        limit = f"at most {MAX_SCALAR_CHARACTERS} characters"
+        yield at(place, "", "a value is too long", limit, "", shown(event.value))
+
+
+class _Builder:
+    """Turns composed nodes into plain data and remembers lines."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.places: dict[KeyPath, Place] = {}
+        self.problems: list[Problem] = []
+
+    def plain(self, node: yaml.Node, path: KeyPath) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            return self._map(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._item(child, (*path, i)) for i, child in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _item(self, node: yaml.Node, path: KeyPath) -> Any:
+        self.places[path] = Place(self.file, _line(node))
+        return self.plain(node, path)
+
+    def _map(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            place = Place(self.file, _line(key_node))
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.problems.append(at(place, dotted(path), "a key must be text"))
+                continue
+            key = key_node.value
+            if key in result:
+                first = f"first on line {self.places[(*path, key)].line}"
+                what = "duplicate key"
+                self.problems.append(at(place, dotted((*path, key)), what, first, "remove one"))
+                continue
+            self.places[(*path, key)] = place
+            if printable(key, keep="") != key:
+                self.problems.append(at(place, dotted((*path, key)), f"the key {OBEYED}"))
+            value = self.plain(value_node, (*path, key))
+            if value is not None:
+                result[key] = value
+        return result
+
+    def _scalar(self, node: yaml.Node, path: KeyPath) -> Any:
+        kind = node.tag.rpartition(":")[2]
+        if printable(node.value) != node.value:
+            place, step = self.places.get(path, Place(self.file, _line(node))), "remove it"
+            what = f"the value {OBEYED}"
+            self.problems.append(at(place, dotted(path), what, "", step, shown(node.value)))
+        if kind == "null":
+            what = "the key has no value" if path and isinstance(path[-1], str) else "no value"
+            place = self.places.get(path, Place(self.file, _line(node)))
+            step = "give one, or remove the key"
+            self.problems.append(at(place, dotted(path), what, "", step))
+            return None
+        if kind == "bool":
+            return node.value.lower() == "true"
+        if kind == "int":
+            return int(node.value)
+        return float(node.value) if kind == "float" else node.value

@@ -1,0 +1,146 @@
+"""NIC drivers: the names of their counters and interrupts, and what they prove; one row each.
+
+To add a driver, read its source and add a row here and in docs/ledger.md. Counters are matched by
+the names that a host has, never by a version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from udpbench.model import SECOND_NS, Facts
+
+MISSED = "link.{interface}.rx_missed_errors"
+"""Where a driver should count a full ring (if_link.h)."""
+LOOPBACK = "lo"
+"""Key of the loopback interface, which has no driver."""
+
+
+@dataclass(frozen=True)
+class Driver:
+    """One driver (docs/kernel.md, Ring counters); the defaults are what most cards do."""
+
+    full_ring: tuple[str, ...] = (MISSED,)
+    """Patterns of counters of frames that found no descriptor or that the driver could not accept;
+    they see different frames. Empty without a ring."""
+    sees_full_ring: bool = True
+    """Whether 0 proves that the ring was never full."""
+    ring_includes: tuple[str, ...] = ()
+    """Ledger stages whose packets ``full_ring`` counts as well."""
+    queue_packets: tuple[str, ...] = ()
+    """Regular expressions for a counter of each RX queue's packets; the first match is read."""
+    xdp_drops: tuple[str, ...] = ()
+    """Patterns of counters of XDP drops; a host has one of the forms."""
+    late_ns: int | None = 2 * SECOND_NS
+    """How long counters may lag behind packets, as when a NIC updates them once a second. 0: the
+    card is asked, by ``ethtool`` at the latest, so a second reading is of now. None: counted at
+    once (docs/kernel.md, Update periods)."""
+    irq: str = "-"
+    """What precedes an RX queue's number in the name of its interrupt."""
+
+
+def _by_queue(name: str) -> tuple[str, ...]:
+    """Return patterns of a counter of each queue; ``*`` would match ``0_xdp``, too."""
+    return tuple("ethtool.{interface}." + name.replace("#", "[0-9]" * n) for n in (1, 2, 3))
+
+
+_RX_QUEUE = (r"rx_queue_(\d+)_packets",)
+_RX_DASH = (r"rx-(\d+)\.(?:rx_)?packets",)
+_RX_QUEUE_XDP_DROPS = "ethtool.{interface}.rx_queue_*_xdp_drops"
+# What igb and igc drop at a queue is not in rx_missed_errors.
+_INTEL_GIGABIT = Driver(
+    (MISSED, *_by_queue("rx_queue_#_drops")), queue_packets=_RX_QUEUE, late_ns=0
+)
+DRIVERS = {
+    LOOPBACK: Driver(full_ring=(), late_ns=None),
+    "atlantic": Driver(
+        ("ethtool.{interface}.InDroppedDma",), queue_packets=(r"Queue\[(\d+)\] InPackets",)
+    ),
+    "bnxt_en": Driver(queue_packets=(r"\[(\d+)\]: rx_ucast_packets",)),
+    "e1000e": Driver(late_ns=0),
+    # ena_netdev.c: ena_get_stats64 adds XDP drops; the kernel adds what a CPU's backlog refused.
+    "ena": Driver(
+        full_ring=("link.{interface}.rx_dropped",),
+        ring_includes=("rx_xdp", "rx_backlog"),
+        queue_packets=(r"queue_(\d+)_rx_cnt",),
+    ),
+    # Of the NIC's report, which comes now and then.
+    "gve": Driver(("ethtool.{interface}.rx_queue_drop_cnt[[]*]",), sees_full_ring=False),
+    # Its own failures; only the hypervisor sees a full ring, or the function below it (mlx5, mana).
+    "hv_netvsc": Driver(
+        ("ethtool.{interface}.rx_no_memory",),
+        sees_full_ring=False,
+        queue_packets=_RX_QUEUE,
+        late_ns=None,
+    ),
+    "i40e": Driver(queue_packets=_RX_DASH, late_ns=0),
+    # For the whole port.
+    "ice": Driver(
+        full_ring=("ethtool.{interface}.rx_dropped.nic",), queue_packets=_RX_QUEUE, late_ns=0
+    ),
+    "igb": _INTEL_GIGABIT,
+    "igc": _INTEL_GIGABIT,
+    "ixgbe": Driver(
+        (MISSED, "ethtool.{interface}.rx_no_dma_resources"), queue_packets=_RX_QUEUE, late_ns=0
+    ),
+    # rx_missed_errors is the port's buffer; that a ring was empty is in rx_dropped, with others.
+    "mlx4_core": Driver(sees_full_ring=False, queue_packets=(r"rx(\d+)_packets",)),
+    # ``ethtool`` reads the NIC; rx_missed_errors is one reading old.
+    "mlx5_core": Driver(
+        full_ring=("ethtool.{interface}.rx_out_of_buffer", "ethtool.{interface}.rx_discards_phy"),
+        queue_packets=(r"rx(\d+)_packets",),
+        xdp_drops=("ethtool.{interface}.rx_xdp_drop",),
+        late_ns=0,
+        irq="comp",
+    ),
+    # The card counts in 16 bits, which an overload of a second may exceed.
+    "r8169": Driver(sees_full_ring=False, late_ns=0),
+    # Either name, depending on its age; for the whole port.
+    "sfc": Driver(
+        full_ring=(
+            "ethtool.{interface}.port_rx_nodesc_drops",
+            "ethtool.{interface}.rx_nodesc_drop_cnt",
+        ),
+        queue_packets=_RX_DASH,
+    ),
+    "tg3": Driver(),
+    # Its peer fills its ring and counts what does not fit: stage tx_device. The queue counter is
+    # what NAPI received; in other drivers that name counts what an XDP program saw.
+    "veth": Driver(
+        full_ring=(),
+        queue_packets=(r"rx_queue_(\d+)_xdp_packets",),
+        xdp_drops=(_RX_QUEUE_XDP_DROPS,),
+        late_ns=None,
+    ),
+    # Its own failures (virtio_net.c: receive_buf), XDP drops included; only the hypervisor sees a
+    # full ring. ``rxN_`` since 6.10, which no longer counts packets by queue.
+    "virtio_net": Driver(
+        full_ring=(*_by_queue("rx#_drops"), *_by_queue("rx_queue_#_drops")),
+        sees_full_ring=False,
+        ring_includes=("rx_xdp",),
+        queue_packets=_RX_QUEUE,
+        xdp_drops=(_RX_QUEUE_XDP_DROPS, *_by_queue("rx#_xdp_drops")),
+        late_ns=None,
+        irq="input.",
+    ),
+    "vmxnet3": Driver(("ethtool.{interface}.pkts rx OOB",)),
+}
+UNKNOWN = Driver(
+    sees_full_ring=False,
+    queue_packets=tuple(
+        dict.fromkeys(
+            name for key, row in DRIVERS.items() if key != "veth" for name in row.queue_packets
+        )
+    ),
+)
+"""Any other driver: its rx_missed_errors count, but 0 proves nothing."""
+XDP_DROPS = tuple(dict.fromkeys(name for row in DRIVERS.values() for name in row.xdp_drops))
+"""The patterns of every driver; no counter matches two of them."""
+
+
+def driver_of(facts: Facts | None) -> Driver:
+    """Return the row of the driver of a host's interface."""
+    if facts is None:
+        return UNKNOWN
+    name = LOOPBACK if facts.interface == LOOPBACK else facts.driver or ""
+    return DRIVERS.get(name, UNKNOWN)

@@ -1,0 +1,162 @@
+"""Every number of a trial: the one table for results, tables, files and expectations.
+
+Its order is that of a frame's columns and of the keys of ``show --json``. A test holds the table in
+docs/records.md to this one.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Unit = Literal["packets", "pps", "MiB/s", "ns", "ratio", "calls", "skbs", "CPUs", "B", "files"]
+Kind = Literal["count", "rate", "time", "ratio"]
+"""Counts and ratios of two counts are exact whatever else ran on the hosts. Rates (anything per
+time and its variation) and times are not: a finding may strike them out."""
+
+
+class Words(NamedTuple):
+    """What a comparison calls a smaller and a larger number, and which of them is worse."""
+
+    less: str
+    more: str
+    worse: Literal["less", "more"] | None
+    share: bool = False
+    """Compared by the difference of shares of the packets sent, since 0 has no ratio."""
+
+
+class Metric(NamedTuple):
+    """Unit, kind and meaning of one number of a trial."""
+
+    unit: Unit
+    kind: Kind
+    meaning: str
+    words: Words | None = None
+    """None: those of its unit."""
+
+
+SPEED = Words("slower", "faster", "less")
+COST = Words("less", "more", "more")
+LOSS = Words("less", "more", "more", share=True)
+SIZE = Words("less", "more", None)
+WORDS: dict[Unit, Words] = {
+    "packets": Words("fewer", "more", "less"),
+    "pps": SPEED,
+    "MiB/s": SPEED,
+    "ns": Words("shorter", "longer", "more"),
+    "ratio": COST,
+    "calls": Words("fewer", "more", "more"),
+    "skbs": Words("fewer", "more", "more"),
+    "CPUs": COST,
+    "B": COST,
+    "files": Words("fewer", "more", None),
+}
+"""Unit → the words of metrics that have none of their own."""
+MARGIN, SHARE_MARGIN = 0.03, 0.001
+"""What a comparison takes for the same where it names no margin: 3 %, 0.1 percentage points."""
+
+
+METRICS: dict[str, Metric] = {
+    "intended_packets": Metric(
+        "packets", "count", "what rate or count asked for; with `rate: unlimited`, attempted"
+    ),
+    "sent_packets": Metric("packets", "count", "accepted by the kernel"),
+    "received_packets": Metric("packets", "count", "of this run, each once, read by the receivers"),
+    "lost_packets": Metric("packets", "count", "sent − received", LOSS),
+    "offered_pps": Metric(
+        "pps", "rate", "sent / (last − first send), sender's clock; paced, less the first call's"
+    ),
+    "delivered_pps": Metric(
+        "pps",
+        "rate",
+        "received after the first arrival / (last − first arrival), by the receiver's clock; a "
+        "packet arrives when the call that reads it returns",
+    ),
+    "delivered_mib_s": Metric("MiB/s", "rate", "the same in payload; 1 MiB is 2^20 bytes"),
+    "delivered_pps_spread": Metric(
+        "ratio", "rate", "coefficient of variation of per-second rates; missing beyond 30 minutes"
+    ),
+    "loss_ratio": Metric("ratio", "ratio", "lost / sent", LOSS),
+    "send_calls_per_packet": Metric("calls", "ratio", "the senders' system calls per packet sent"),
+    "skbs_per_packet": Metric(
+        "skbs", "ratio", "messages per datagram as the receivers read them; 1 unless GRO merges"
+    ),
+    "send_cpu_ns_per_packet": Metric(
+        "ns", "time", "busy time of senders' CPUs per packet sent", COST
+    ),
+    "receive_cpu_ns_per_packet": Metric(
+        "ns", "time", "busy time of the receivers' and their queues' CPUs per packet received", COST
+    ),
+    "delay_min_ns": Metric(
+        "ns",
+        "time",
+        "shortest one-way delay: from when a packet was due until the call that read it returned "
+        "(RFC 7679); missing where the hosts' clocks do not allow it",
+    ),
+    "delay_p50_ns": Metric(
+        "ns", "time", "median one-way delay; no percentile without ten packets beyond it"
+    ),
+    "delay_p90_ns": Metric("ns", "time", "90th percentile of one-way delay"),
+    "delay_p99_ns": Metric("ns", "time", "99th percentile of one-way delay"),
+    "delay_p999_ns": Metric("ns", "time", "99.9th percentile of one-way delay"),
+    "delay_p9999_ns": Metric("ns", "time", "99.99th percentile of one-way delay"),
+    "delay_max_ns": Metric("ns", "time", "longest one-way delay"),
+    "delay_variation_p99_ns": Metric("ns", "time", "99th percentile − shortest (RFC 5481)"),
+    "rest_delay_p50_ns": Metric("ns", "time", "median one-way delay at rest, in the path check"),
+    "rest_delay_p90_ns": Metric("ns", "time", "90th percentile of one-way delay at rest"),
+    "stack_delay_p50_ns": Metric(
+        "ns", "time", "with `receive.timestamps`: median delay until the receiving kernel's stamp"
+    ),
+    "stack_delay_p99_ns": Metric("ns", "time", "99th percentile of stack delay"),
+    "application_delay_p50_ns": Metric("ns", "time", "median time from stamp to the call's return"),
+    "application_delay_p99_ns": Metric("ns", "time", "99th percentile of application delay"),
+    "round_trip_min_ns": Metric(
+        "ns", "time", "with `traffic.echo`: shortest from due until the echo is read (RFC 2681)"
+    ),
+    "round_trip_p50_ns": Metric("ns", "time", "median round trip"),
+    "round_trip_p90_ns": Metric("ns", "time", "90th percentile of round trip"),
+    "round_trip_p99_ns": Metric("ns", "time", "99th percentile of round trip"),
+    "round_trip_p999_ns": Metric("ns", "time", "99.9th percentile of round trip"),
+    "round_trip_max_ns": Metric("ns", "time", "longest round trip"),
+    "rest_round_trip_p50_ns": Metric("ns", "time", "median round trip at rest, in the path check"),
+    "rest_round_trip_p90_ns": Metric("ns", "time", "90th percentile of round trip at rest"),
+    "pacing_p50_ns": Metric("ns", "time", "median time from due to the send call"),
+    "pacing_p99_ns": Metric("ns", "time", "99th percentile of time from due to the send call"),
+    "pacing_p999_ns": Metric("ns", "time", "99.9th percentile of time from due to the send call"),
+    "pacing_max_ns": Metric("ns", "time", "longest time from due to the send call"),
+    "send_cpu_load": Metric(
+        "CPUs", "rate", "CPU time of the senders' worker processes / time; missing for a burst"
+    ),
+    "receive_cpu_load": Metric("CPUs", "rate", "the same of the receivers'"),
+    "send_memory_bytes": Metric("B", "count", "mean resident memory of the senders' workers"),
+    "receive_memory_bytes": Metric("B", "count", "the same of the receivers'"),
+    "logged_packets": Metric("packets", "count", "written to the log"),
+    "logged_pps": Metric("pps", "rate", "like delivered_pps, by the stamps in the log"),
+    "log_files": Metric("files", "count", "log files there at the end"),
+    "log_bytes": Metric("B", "count", "size of the log files", SIZE),
+    "ledger_received_packets": Metric(
+        "packets", "count", "received, less unlogged: intended = Σ ledger + this + unaccounted"
+    ),
+    "unaccounted": Metric(
+        "packets", "count", "what the ledger could not place, with its sign", LOSS
+    ),
+}
+TIMED = frozenset(name for name, metric in METRICS.items() if metric.kind in ("rate", "time"))
+"""The metrics that a finding of severity ``struck`` removes."""
+
+
+def unit_of(name: str) -> Unit:
+    """Return the unit of a metric or of a ledger stage, which is in packets."""
+    return METRICS[name].unit if name in METRICS else "packets"
+
+
+def words_of(name: str) -> Words:
+    """Return the words of a metric, or of a ledger stage, which loses packets."""
+    if name not in METRICS:
+        return LOSS
+    metric = METRICS[name]
+    return WORDS[metric.unit] if metric.words is None else metric.words
+
+
+def margin_of(name: str) -> float:
+    """Return the margin of a comparison that names none: a ratio, or a share of the packets."""
+    return SHARE_MARGIN if words_of(name).share else MARGIN

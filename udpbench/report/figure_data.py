@@ -1,0 +1,322 @@
+"""What the figures show, as numbers: computed here, asserted by tests, only placed by ``figures``.
+
+Every number comes from a ``Result``, an ``Estimate`` or the readings of a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from udpbench.analysis.motion import Interval, intervals, stage_packets
+from udpbench.analysis.points import Point, estimate
+from udpbench.analysis.queue_counters import by_receiver
+from udpbench.analysis.rates import (
+    BUSY_TIMES,
+    IDLE_TIMES,
+    Cpu,
+    edges_ns,
+    host_of,
+    pps_by_bin,
+    role_cpus,
+    spent_ns,
+)
+from udpbench.analysis.readings import Readings, readings_of
+from udpbench.analysis.stages import BEFORE_SENT
+from udpbench.definition.published import Bar as PublishedBar
+from udpbench.definition.published import published
+from udpbench.model import SECOND_NS, Estimate, Result, Role, TrialRecord
+from udpbench.report.summary import Chapter, name_of, representative, timed
+
+BIN_NS = 100 * 10**6
+"""Width of a rate's bin over time: the interval at which workers are sampled."""
+MOST_TIMELINES = 4
+"""Points that are shown over time; of more points the extreme ones."""
+RECEIVED, UNACCOUNTED = "received", "unaccounted"
+UNCERTAIN = "one of those stages"
+"""Packets of merged skbs, beyond the minimum that each stage must have dropped."""
+
+
+@dataclass(frozen=True)
+class Dots:
+    """One point's row in the figure of all trials."""
+
+    point: str
+    valid_pps: tuple[float, ...]
+    invalid_pps: tuple[float, ...]
+    median: Estimate | None
+    published: PublishedBar | None
+
+
+@dataclass(frozen=True)
+class Way:
+    """Where the packets of one trial ended, in the packet's order, as shares of sent."""
+
+    point: str
+    repetition: int
+    sent_packets: int
+    parts: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A value that held from one moment to another, since the common start."""
+
+    from_s: float
+    to_s: float
+    value: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One trial over time, both ends on one axis."""
+
+    point: str
+    repetition: int
+    offered: tuple[Step, ...]
+    delivered: tuple[Step, ...]
+    drops: Mapping[str, tuple[Step, ...]]
+    """Stage → packets a second that its counters saw end there."""
+    cpus: Mapping[str, tuple[Step, ...]]
+    """``sender, CPU 1`` → busy share."""
+
+
+@dataclass(frozen=True)
+class Heat:
+    """How the packets of each point's representative trial spread over workers, or over queues."""
+
+    of: str
+    points: tuple[str, ...]
+    columns: tuple[str, ...]
+    shares: tuple[tuple[float | None, ...], ...]
+    """Point by point, the share of its packets in each column; None if it has no such column."""
+
+
+def dots(chapter: Chapter) -> tuple[Dots, ...]:
+    """Return a row per point, even without a rate."""
+    sources = {trial.point: trial.source for trial in chapter.experiment.points}
+    rows = []
+    for point in chapter.points:
+        figure = published(sources.get(point.name) or "")
+        rates = [(result.delivered_pps, result.valid) for result in point.results]
+        rows.append(
+            Dots(
+                name_of(point),
+                tuple(pps for pps, valid in rates if pps is not None and valid),
+                tuple(pps for pps, valid in rates if pps is not None and not valid),
+                estimate(point, "delivered_pps"),
+                figure.bar("pps") if figure is not None else None,
+            )
+        )
+    return tuple(rows)
+
+
+def ways(chapter: Chapter) -> tuple[Way, ...]:
+    """Return the way of the packets of each point's representative trial."""
+    rows = []
+    for point in chapter.points:
+        result = representative(point)
+        if result is None or result.ledger is None or not result.sent_packets:
+            continue
+        sent = int(result.sent_packets)
+        counts = [(RECEIVED, result.ledger.received_packets)]
+        counts += [
+            (entry.stage, entry.packets)
+            for entry in result.ledger.entries
+            if entry.packets and entry.stage not in BEFORE_SENT
+        ]
+        if result.ledger.unaccounted:
+            counts.append((UNACCOUNTED, result.ledger.unaccounted))
+        if any(entry.at_most is not None for entry in result.ledger.entries):
+            rest = sent - sum(packets for _, packets in counts)
+            counts += [(UNCERTAIN, rest)] if rest > 0 else []
+        parts = tuple((name, packets / sent) for name, packets in counts)
+        repetition = result.trial.repetition
+        rows.append(Way(name_of(point), repetition, sent, parts))
+    return tuple(rows)
+
+
+# --- over time -----------------------------------------------------------------------------------
+
+
+def shown_over_time(chapter: Chapter) -> tuple[Point, ...]:
+    """Return the points that are shown over time: all where they are few, else the extreme ones.
+
+    Those are the first and the last, and those that delivered most and least.
+    """
+    known = [point for point in chapter.points if timed(point) is not None]
+    if len(known) <= MOST_TIMELINES:
+        return tuple(known)
+    rated = [(point, estimate(point, "delivered_pps")) for point in known]
+    by_rate = sorted((e.median, i) for i, (_, e) in enumerate(rated) if e is not None)
+    chosen = {0, len(known) - 1, *(i for _, i in (*by_rate[:1], *by_rate[-1:]))}
+    return tuple(known[i] for i in sorted(chosen))
+
+
+def timelines(chapter: Chapter) -> tuple[Timeline, ...]:
+    """Return each shown point's representative trial over time."""
+    records = {record.trial.name: record for record in chapter.records}
+    lines = []
+    for point in shown_over_time(chapter):
+        result = timed(point)
+        if result is not None:
+            line = _timeline(point, result, records[result.trial.name])
+            lines += [line] if line is not None else []
+    return tuple(lines)
+
+
+def _timeline(point: Point, result: Result, record: TrialRecord) -> Timeline | None:
+    measured = readings_of(record)
+    if measured is None:
+        return None
+    watched = intervals(measured)
+    offered, delivered = (_rates(measured, role) for role in ROLES)
+    # Of a load shorter than a bin there is one interval, which says what the ledger says.
+    if not (offered or delivered or len(watched) > 1):
+        return None
+    return Timeline(
+        name_of(point),
+        result.trial.repetition,
+        offered,
+        delivered,
+        dict(_drops(measured, watched, result)),
+        dict(_cpus(measured, watched)),
+    )
+
+
+ROLES: tuple[Role, Role] = ("sender", "receiver")
+
+
+def _rates(measured: Readings, role: Role) -> tuple[Step, ...]:
+    if not measured.record.series:
+        return ()
+    bins = pps_by_bin(measured, role, BIN_NS)
+    return tuple(
+        Step(begin / SECOND_NS, (begin + BIN_NS) / SECOND_NS, pps) for begin, pps in bins.items()
+    )
+
+
+def _drops(
+    measured: Readings, watched: Sequence[Interval], result: Result
+) -> Iterator[tuple[str, tuple[Step, ...]]]:
+    """Yield every stage that dropped packets during the load, in the packet's order.
+
+    The ledger says which: its counters were at rest. In motion a stage that is a difference of
+    counters may seem to drop what arrived between two reads.
+    """
+    entries = result.ledger.entries if result.ledger is not None else ()
+    taking = [entry.stage for entry in entries if entry.packets]
+    each = [stage_packets(interval.readings) for interval in watched]
+    load = edges_ns(measured, measured.workers("sender"))
+    spans = [_within(interval, load) for interval in watched]
+    for stage in taking:
+        if any(packets.get(stage) for packets in each):
+            yield (
+                stage,
+                tuple(
+                    Step(begin_s, end_s, packets.get(stage, 0) / (end_s - begin_s))
+                    for (begin_s, end_s), packets in zip(spans, each, strict=True)
+                ),
+            )
+
+
+def _within(interval: Interval, load: tuple[int, int] | None) -> tuple[float, float]:
+    """Return the part of an interval in which packets were sent; all of it if none were.
+
+    At least a bin of it: counters are not read at one moment.
+    """
+    first_ns, last_ns = load if load is not None else (interval.from_ns, interval.to_ns)
+    begin_ns = max(interval.from_ns, first_ns)
+    end_ns = min(interval.to_ns, max(last_ns, begin_ns + BIN_NS))
+    sent = begin_ns < interval.to_ns and last_ns > interval.from_ns
+    return (begin_ns / SECOND_NS, end_ns / SECOND_NS) if sent else _span(interval)
+
+
+def _span(interval: Interval) -> tuple[float, float]:
+    return interval.from_ns / SECOND_NS, interval.to_ns / SECOND_NS
+
+
+def _cpus(
+    measured: Readings, watched: Sequence[Interval]
+) -> Iterator[tuple[str, tuple[Step, ...]]]:
+    """Yield how busy each role's CPUs are; those of its machine if no worker is pinned."""
+    roles: dict[str, Role] = {}
+    for role in ROLES:
+        cpus = role_cpus(measured, role)
+        if cpus is None:
+            name = "all CPUs" if measured.record.built_in_lab else f"{role}, all CPUs"
+        else:
+            name = f"{role}, CPU {_listed(cpus)}"
+        if name in roles:
+            continue
+        roles[name] = role
+        steps = [(interval, _busy(interval.readings, role, cpus)) for interval in watched]
+        known = tuple(
+            Step(*_span(interval), share) for interval, share in steps if share is not None
+        )
+        if known:
+            yield name, known
+
+
+def _listed(cpus: frozenset[Cpu]) -> str:
+    """Return the CPUs' numbers, with the machine before each where they are of several."""
+    alone = len({machine for machine, _ in cpus}) == 1
+    return ", ".join(str(cpu) if alone else f"{machine} {cpu}" for machine, cpu in sorted(cpus))
+
+
+def _busy(readings: Readings, role: Role, cpus: frozenset[Cpu] | None) -> float | None:
+    """Return the busy share of some CPUs of a role's machines, or of all of them."""
+
+    def total(times: Sequence[str]) -> int:
+        if cpus is None:
+            return sum(readings.machine_counter(role, f"cpu.*.{time}_ns") or 0 for time in times)
+        return spent_ns(readings, cpus, times) or 0
+
+    busy, idle = total(BUSY_TIMES), total(IDLE_TIMES)
+    return busy / (busy + idle) if busy + idle > 0 else None
+
+
+# --- over workers and queues ---------------------------------------------------------------------
+
+
+def heats(chapter: Chapter) -> tuple[Heat, ...]:
+    """Return how packets spread over receiving workers and RX queues, where there are several."""
+    records = {record.trial.name: record for record in chapter.records}
+    shown = [(point, representative(point)) for point in chapter.points]
+    known = [(point, result) for point, result in shown if result is not None]
+    names = tuple(name_of(point) for point, _ in known)
+    workers = [_workers(result) for _, result in known]
+    queues = [_queues(records[result.trial.name]) for _, result in known]
+    both = (_heat("worker", names, workers), _heat("RX queue", names, queues))
+    return tuple(heat for heat in both if heat is not None)
+
+
+def _workers(result: Result) -> dict[str, int]:
+    return {worker.worker: worker.packets for worker in result.workers if worker.role == "receiver"}
+
+
+def _queues(record: TrialRecord) -> dict[str, int]:
+    measured = readings_of(record)
+    if measured is None:
+        return {}
+    return {
+        f"{host} rx-{queue}" if len(measured.roles.receivers) > 1 else f"rx-{queue}": packets
+        for host, counts in by_receiver(measured).items()
+        for queue, packets in sorted(counts.items())
+    }
+
+
+def _heat(subject: str, names: tuple[str, ...], counts: Sequence[Mapping[str, int]]) -> Heat | None:
+    """Return the shares, or None if there is only one column."""
+    columns = tuple(dict.fromkeys(column for packets in counts for column in packets))
+    if len(columns) < 2:
+        return None
+    shares = []
+    for packets in counts:
+        whole = sum(packets.values())
+        shares.append(
+            tuple(packets[name] / whole if name in packets and whole else None for name in columns)
+        )
+    hosts = {host_of(name) for name in columns} if subject == "worker" else set()
+    short = tuple(name.rpartition(".")[2] for name in columns) if len(hosts) == 1 else columns
+    return Heat(subject, names, short, tuple(shares))

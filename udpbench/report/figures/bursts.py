@@ -1,0 +1,193 @@
+"""How even a load is: a turn of packets in each millisecond, paced beside unpaced.
+
+Reads the raw counts of every millisecond that senders kept; nothing is averaged or smoothed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log10, pi
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+from udpbench.analysis.rates import length_ns
+from udpbench.analysis.readings import readings_of
+from udpbench.model import TrialRecord
+from udpbench.report.figure_data import shown_over_time
+from udpbench.report.figures.style import BLUE, GRID, SKY, WIDTH_INCHES, short_name
+from udpbench.report.summary import Chapter, name_of, timed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.projections.polar import PolarAxes
+
+TURN_MS = 1000
+SIDE_BY_SIDE = 2
+LOG_FROM = 8
+"""The busiest millisecond over the mean of the slowest turn, which could not be seen any more."""
+RINGS = (1, 2, 5)
+"""A ring of the radial axis stands at one of these times a power of ten."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one trial sent in each millisecond of one second."""
+
+    point: str
+    repetition: int
+    from_ms: int
+    """After the common start."""
+    packets: tuple[int, ...]
+    """Of each millisecond from there on; fewer than TURN_MS where the whole load was shorter."""
+    within: tuple[tuple[int, int], ...] = ()
+    """Of a load whose milliseconds are not kept one by one: least and most of each stretch of time.
+    Then all of it is a turn, and ``packets`` are the medians."""
+    around_ms: int = TURN_MS
+
+    @property
+    def spread(self) -> tuple[int, float, int]:
+        """Return least, median and most of a millisecond."""
+        least, most = zip(*self.within, strict=True) if self.within else (self.packets,) * 2
+        return min(least), median(self.packets), max(most)
+
+
+def turns(chapter: Chapter) -> tuple[Turn, ...]:
+    """Return a turn for each point that is shown over time, where any of the points is paced."""
+    if all(trial.traffic.rate is None for trial in chapter.experiment.points):
+        return ()
+    records = {record.trial.name: record for record in chapter.records}
+    shown: list[Turn | None] = []
+    for point in shown_over_time(chapter):
+        result = timed(point)
+        if result is not None:
+            record = records[result.trial.name]
+            shown += [_turn(name_of(point), record) or _long_turn(name_of(point), record)]
+    return tuple(turn for turn in shown if turn is not None)
+
+
+def _turn(point: str, record: TrialRecord) -> Turn | None:
+    packets = sent_per_ms(record)
+    return Turn(point, record.trial.repetition, *busiest(packets)) if packets else None
+
+
+def _long_turn(point: str, record: TrialRecord) -> Turn | None:
+    """Return all of a load of which only ranges are kept; None of several senders.
+
+    The ranges of several say nothing of their sum.
+    """
+    senders = {worker.name for worker in record.workers if worker.role == "sender"}
+    kept = [sample.range_per_ms for sample in record.series if sample.worker in senders]
+    ranges = [stretch for stretch in kept if stretch is not None]
+    if len(senders) != 1 or not ranges:
+        return None
+    medians = tuple(middle for _, middle, _ in ranges)
+    within = tuple((least, most) for least, _, most in ranges)
+    around_ms = record.trial.duration_ns // 10**6
+    return Turn(point, record.trial.repetition, 0, medians, within, around_ms)
+
+
+def sent_per_ms(record: TrialRecord) -> tuple[int, ...]:
+    """Return what all senders sent in each millisecond since the start, to the last that sent."""
+    measured = readings_of(record)
+    if measured is None:
+        return ()
+    senders = {stats.worker for stats in measured.workers("sender")}
+    sums: Counter[int] = Counter()
+    length_ms = length_ns(record) // 10**6
+    for sample in record.series:
+        if sample.worker in senders and sample.first_ms is not None:
+            for place, packets in enumerate(sample.packets_per_ms, start=sample.first_ms):
+                if place > length_ms:
+                    break
+                sums[place] += packets
+    last = max((place for place, packets in sums.items() if packets), default=-1)
+    return tuple(sums[place] for place in range(last + 1))
+
+
+def busiest(packets: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+    """Return the whole second that has the busiest millisecond, and where it begins.
+
+    Of a load shorter than a second it is all there is.
+    """
+    starts = range(0, max(len(packets) - TURN_MS, 0) + 1, TURN_MS)
+    at = max(starts, key=lambda start: max(packets[start : start + TURN_MS]))
+    return at, tuple(packets[at : at + TURN_MS])
+
+
+# --- the figure ----------------------------------------------------------------------------------
+
+
+def draw_turns(turns: Sequence[Turn]) -> Figure:
+    """Draw turns side by side: clockwise a second, outwards the packets of a millisecond."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    rows = -(-len(turns) // SIDE_BY_SIDE)
+    layout = ConstrainedLayoutEngine(h_pad=0.1)
+    figure = Figure(figsize=(WIDTH_INCHES, 2.95 * rows + 0.2), layout=layout)
+    most = max(turn.spread[2] for turn in turns)
+    log = most >= LOG_FROM * max(min(fmean(turn.packets) for turn in turns), 1.0)
+    for place, turn in enumerate(turns, start=1):
+        axes = figure.add_subplot(rows, SIDE_BY_SIDE, place, projection="polar")
+        _draw_turn(axes, turn, most, log)  # type: ignore[arg-type]
+    scale = "packets sent per millisecond, outwards" + (", logarithmic" if log else "")
+    figure.supxlabel(f"{scale}; n = 1 trial each", fontsize=9)
+    return figure
+
+
+def _draw_turn(axes: PolarAxes, turn: Turn, most: int, log: bool) -> None:
+    steps = len(turn.packets) if turn.within else TURN_MS
+    angles = [2 * pi * place / steps for place in range(len(turn.packets))]
+    out = [radius(packets, log) for packets in turn.packets]
+    band = turn.within or tuple((0, packets) for packets in turn.packets)
+    axes.set_theta_zero_location("N")
+    axes.set_theta_direction(-1)
+    low, high = ([radius(ends[end], log) for ends in band] for end in (0, 1))
+    edge = 0.5 if turn.within else 0  # so that a lone peak of hours is seen
+    axes.fill_between(angles, low, high, color=SKY, alpha=0.45, lw=edge)
+    axes.plot(angles, out, color=BLUE, lw=0.5)
+    marked = rings(most, log)
+    axes.set_rlim(0, 1.05 * radius(most, log))
+    axes.set_rgrids(
+        [radius(packets, log) for packets in marked],
+        [str(packets) for packets in marked],
+        angle=315,
+    )
+    axes.set_thetagrids([0, 90, 180, 270], quarters(turn.around_ms))
+    axes.tick_params(labelsize=7.5, pad=1)
+    _, east, _, west = axes.get_xticklabels()
+    east.set_horizontalalignment("left")
+    west.set_horizontalalignment("right")
+    axes.grid(color=GRID)
+    axes.spines["polar"].set_color(GRID)
+    least, middle, largest = turn.spread
+    shown = f"from {turn.from_ms / TURN_MS:g} s" if turn.from_ms else "from the start"
+    shown = "the whole load" if turn.within else shown
+    axes.set_title(f"{short_name(turn.point, 40)} #{turn.repetition}, {shown}", fontsize=9)
+    axes.set_xlabel(f"{least} – {middle:g} – {largest} per ms", fontsize=9)
+
+
+def quarters(around_ms: int) -> list[str]:
+    """Return what time it is at each quarter of a turn."""
+    scale, unit = next(
+        (scale, unit)
+        for scale, unit in ((3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms"))
+        if around_ms >= 2 * scale or scale == 1
+    )
+    return ["0", *(f"{around_ms * quarter / 4 / scale:.4g} {unit}" for quarter in (1, 2, 3))]
+
+
+def radius(packets: int, log: bool) -> float:
+    """Return how far out so many packets are drawn; none is the middle."""
+    return log10(1 + packets) if log else float(packets)
+
+
+def rings(most: int, log: bool) -> list[int]:
+    """Return two to four round numbers up to the largest, decades where the axis is logarithmic."""
+    if log:
+        return [10**power for power in range(5) if 10**power <= most][-4:]
+    steps = [times * 10**power for power in range(20) for times in RINGS]
+    step = next(step for step in steps if most / step < 5)
+    return list(range(step, most + 1, step))

@@ -1,0 +1,80 @@
+"""The figure of comparisons: each block a dot in the order of the run, interval and margin behind.
+
+Places what the analysis returned; drift of an effect shows as a slope of the dots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from udpbench.report.figures.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    GRID,
+    SKY,
+    WIDTH_INCHES,
+    short_name,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from udpbench.analysis.comparisons import Comparison
+
+PANELS_PER_FIGURE = 4
+PANEL_INCHES = 1.45
+TITLE_LETTERS = 110
+
+
+def draw_comparisons(shown: Sequence[Comparison]) -> Figure:
+    """Draw a panel for each comparison: the change from a to b in each block."""
+    from matplotlib.figure import Figure
+
+    height = PANEL_INCHES * len(shown) + 0.6
+    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+    panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
+    for axes, comparison in zip(panels, shown, strict=True):
+        _draw(axes, comparison)
+    panels[-1].set_xlabel("block, in the order of the run; n = 2 trials each")
+    by_label = {
+        label: handle
+        for axes in panels
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        by_label.values(), by_label.keys(), loc="outside upper center", ncols=4, frameon=False
+    )
+    figure.align_ylabels(panels)
+    return figure
+
+
+def _draw(axes: Axes, comparison: Comparison) -> None:
+    title = short_name(f"{comparison.b} against {comparison.a}: {comparison.text}", TITLE_LETTERS)
+    axes.set_title(title, fontsize=9, loc="left")
+    none = 0.0 if comparison.share else 1.0
+
+    def percent(value: float) -> float:
+        return 100 * (value - none)
+
+    places = [block for block, _ in comparison.effects]
+    dots = [percent(effect) for _, effect in comparison.effects]
+    margin = comparison.margin
+    least = -margin if comparison.share else 1 / (1 + margin) - 1
+    axes.axhspan(
+        100 * least, 100 * margin, color=GREEN, alpha=0.2, hatch="//", lw=0, label="margin"
+    )
+    if comparison.low is not None and comparison.high is not None:
+        ends = percent(comparison.low), percent(comparison.high)
+        axes.axhspan(*ends, color=SKY, alpha=0.35, lw=0, label="interval")
+    estimate = comparison.difference if comparison.share else comparison.ratio
+    if estimate is not None:
+        axes.axhline(percent(estimate), color=BLACK, lw=1.3, label="estimate")
+    axes.axhline(0, color=GREY, lw=0.8, linestyle="--")
+    axes.scatter(places, dots, s=22, color=BLUE, alpha=0.8, zorder=3, label="block")
+    axes.set_xticks(places)
+    axes.grid(axis="y", color=GRID)
+    axes.set_ylabel("change\n(percentage points)" if comparison.share else "change (%)")

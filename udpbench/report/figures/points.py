@@ -1,0 +1,371 @@
+"""The figures of one experiment: places what ``shown`` computed, and computes nothing itself.
+
+Every axis has its unit and says how many trials it is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from udpbench.model import LEDGER_STAGES
+from udpbench.report.figure_data import (
+    RECEIVED,
+    UNACCOUNTED,
+    UNCERTAIN,
+    Dots,
+    Heat,
+    Step,
+    Timeline,
+    Way,
+    dots,
+    heats,
+    timelines,
+    ways,
+)
+from udpbench.report.figures.bursts import draw_turns, turns
+from udpbench.report.figures.comparison_figure import PANELS_PER_FIGURE, draw_comparisons
+from udpbench.report.figures.delay_curves import draw_times, times
+from udpbench.report.figures.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    GRID,
+    LINE_STYLES,
+    ORANGE,
+    PALE,
+    PINK,
+    RED,
+    SKY,
+    WIDTH_INCHES,
+    YELLOW,
+    counted,
+    empty_figure,
+    height_of,
+    save,
+    short_name,
+    styled,
+)
+from udpbench.report.figures.sweep import draw_sweeps, sweep
+from udpbench.report.summary import Chapter, in_groups
+from udpbench.units import rate_scale
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROWS_PER_FIGURE = 26
+"""Points in one figure; more stand in further ones."""
+MOST_COLUMNS = 16
+"""Workers or queues whose share a heat map has room to write."""
+STAGE_STYLES = {
+    "tx_qdisc": (RED, ""),
+    "tx_device": (ORANGE, "//"),
+    "link": (YELLOW, "||"),
+    "rx_ring": (GREEN, "\\\\"),
+    "rx_xdp": (PINK, "xx"),
+    "rx_backlog": (SKY, "--"),
+    "rx_tc": (RED, "//"),
+    "rx_ip": (ORANGE, "||"),
+    "rx_netfilter": (YELLOW, "\\\\"),
+    "udp_checksum": (GREEN, ""),
+    "udp_no_port": (PINK, "//"),
+    "udp_filter": (SKY, "||"),
+    "udp_rcvbuf": (RED, "\\\\"),
+    "udp_memory": (ORANGE, "xx"),
+    "udp_purged": (YELLOW, "--"),
+    "app_truncated": (GREEN, "//"),
+    "app_log": (PINK, "||"),
+}
+"""Stage → its colour everywhere and, where a colour comes again or is seen in grey, its hatch."""
+
+
+def draw(chapter: Chapter, folder: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:
+    """Draw what a chapter has data for into files; returns kind → files' names without suffix.
+
+    Kinds: comparisons, dots, sweeps, ways, timelines, radars, times, heats.
+    """
+    drawn: dict[str, list[str]] = {}
+    kinds: dict[str, Callable[[Chapter], Iterator[Figure]]] = {
+        "comparisons": _all_comparisons,
+        "dots": _all_dots,
+        "sweeps": _all_sweeps,
+        "ways": _all_ways,
+        "timelines": _all_timelines,
+        "radars": _all_radars,
+        "times": _all_times,
+        "heats": _all_heats,
+    }
+    with styled():
+        for kind, drawing in kinds.items():
+            for number, figure in enumerate(drawing(chapter), start=1):
+                name = f"{kind}-{number}"
+                save(figure, [folder / f"{name}.{suffix}" for suffix in suffixes])
+                drawn.setdefault(kind, []).append(name)
+    return drawn
+
+
+def _all_comparisons(chapter: Chapter) -> Iterator[Figure]:
+    shown = [comparison for comparison in chapter.comparisons if comparison.effects]
+    for group in in_groups(shown, PANELS_PER_FIGURE):
+        yield draw_comparisons(group)
+
+
+def _all_dots(chapter: Chapter) -> Iterator[Figure]:
+    rows = dots(chapter)
+    if any(row.valid_pps or row.invalid_pps for row in rows):
+        largest = max(largest_of(row) for row in rows)
+        for group in in_groups(rows, ROWS_PER_FIGURE):
+            yield draw_dots(group, largest)
+
+
+def _all_sweeps(chapter: Chapter) -> Iterator[Figure]:
+    swept = sweep(chapter)
+    if swept is not None:
+        yield from draw_sweeps(swept)
+
+
+def _all_radars(chapter: Chapter) -> Iterator[Figure]:
+    shown = turns(chapter)
+    if shown:
+        yield draw_turns(shown)
+
+
+def _all_times(chapter: Chapter) -> Iterator[Figure]:
+    yield from map(draw_times, times(chapter))
+
+
+def _all_ways(chapter: Chapter) -> Iterator[Figure]:
+    for group in in_groups(ways(chapter), ROWS_PER_FIGURE):
+        yield draw_ways(group)
+
+
+def _all_timelines(chapter: Chapter) -> Iterator[Figure]:
+    yield from map(draw_timeline, timelines(chapter))
+
+
+def _all_heats(chapter: Chapter) -> Iterator[Figure]:
+    for heat in heats(chapter):
+        rows = list(zip(heat.points, heat.shares, strict=True))
+        for group in in_groups(rows, ROWS_PER_FIGURE):
+            names, shares = zip(*group, strict=True)
+            yield draw_heat(Heat(heat.of, names, heat.columns, shares))
+
+
+# --- every trial ---------------------------------------------------------------------------------
+
+
+def largest_of(row: Dots) -> float:
+    """Return the largest rate of a row, measured or published."""
+    bar = [row.published.high] if row.published is not None else []
+    return max([*row.valid_pps, *row.invalid_pps, *bar], default=0.0)
+
+
+def draw_dots(rows: Sequence[Dots], largest: float) -> Figure:
+    """Draw delivered rates: a dot per trial, median and interval, published bars behind.
+
+    ``largest`` ends the axis, so that what goes on in a further figure can be compared.
+    """
+    figure, axes = empty_figure(height_of(len(rows)))
+    scale, unit, _ = rate_scale(largest)
+    _draw_published(axes, rows, scale)
+    for values, marker, colour, label in (
+        ([row.valid_pps for row in rows], "o", BLUE, "valid trial"),
+        ([row.invalid_pps for row in rows], "x", RED, "invalid trial, in no median"),
+    ):
+        places = [(pps / scale, y) for y, mine in enumerate(values) for pps in mine]
+        if places:
+            x, y = zip(*places, strict=True)
+            axes.scatter(x, y, s=22, marker=marker, color=colour, label=label, alpha=0.7, zorder=3)
+    _draw_medians(axes, rows, scale)
+    axes.set_yticks(range(len(rows)), [_with_n(row) for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, 1.04 * largest / scale)
+    n = sum(len(row.valid_pps) + len(row.invalid_pps) for row in rows)
+    axes.set_xlabel(f"delivered ({unit}), n = {counted(n, 'trial')}")
+    axes.grid(axis="x", color=GRID)
+    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    return figure
+
+
+def _with_n(row: Dots) -> str:
+    return f"{short_name(row.point)}  (n = {len(row.valid_pps) + len(row.invalid_pps)})"
+
+
+def _draw_medians(axes: Axes, rows: Sequence[Dots], scale: float) -> None:
+    known = [(y, row.median) for y, row in enumerate(rows) if row.median is not None]
+    if not known:
+        return
+    for y, median in known:
+        if median.low is not None and median.high is not None:
+            x = [median.low / scale, median.high / scale]
+            axes.plot(x, [y, y], color=BLACK, lw=1.2, zorder=4)
+    axes.scatter(
+        [median.median / scale for _, median in known],
+        [y for y, _ in known],
+        s=180,
+        marker="|",
+        color=BLACK,
+        linewidths=1.8,
+        label="median and its interval",
+        zorder=5,
+    )
+
+
+def _draw_published(axes: Axes, rows: Sequence[Dots], scale: float) -> None:
+    known = [(y, row.published) for y, row in enumerate(rows) if row.published is not None]
+    if not known:
+        return
+    widest = max(bar.high for _, bar in known)
+    axes.barh(
+        [y for y, _ in known],
+        [max(bar.high - bar.low, widest / 250) / scale for _, bar in known],
+        left=[bar.low / scale for _, bar in known],
+        height=0.7,
+        color=PALE,
+        edgecolor=GREY,
+        linewidth=0.6,
+        label="published, on other hardware",
+    )
+
+
+# --- the packet's way ----------------------------------------------------------------------------
+
+
+def draw_ways(rows: Sequence[Way]) -> Figure:
+    """Draw what became of the sent packets: a bar per point, left to right the packet's way."""
+    present = {name for row in rows for name, _ in row.parts}
+    order = [RECEIVED, *(name for name in LEDGER_STAGES if name in present)]
+    order += [name for name in (UNCERTAIN, UNACCOUNTED) if name in present]
+    ends = {RECEIVED: (BLUE, ""), UNCERTAIN: (PALE, ".."), UNACCOUNTED: (BLACK, "++")}
+    styles = {**STAGE_STYLES, **ends}
+    figure, axes = empty_figure(height_of(len(rows)) + 0.15)
+    left = [0.0] * len(rows)
+    for name in order:
+        widths = [100 * dict(row.parts).get(name, 0.0) for row in rows]
+        colour, hatch = styles[name]
+        axes.barh(
+            range(len(rows)),
+            widths,
+            left=left,
+            color=colour,
+            label=name,
+            height=0.62,
+            hatch=hatch,
+            edgecolor="white",
+            linewidth=0.4,
+        )
+        left = [start + max(width, 0.0) for start, width in zip(left, widths, strict=True)]
+    labels = [f"{short_name(row.point)} #{row.repetition}" for row in rows]
+    axes.set_yticks(range(len(rows)), labels)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, max(100.0, *left))
+    axes.set_xlabel("share of the sent packets (%), n = 1 trial each, that of median delivery")
+    figure.legend(loc="outside upper center", ncols=5, frameon=False)
+    return figure
+
+
+# --- over time -----------------------------------------------------------------------------------
+
+
+def draw_timeline(timeline: Timeline) -> Figure:
+    """Draw one trial: rates of both ends, drops by stage, and CPUs, on one axis of time."""
+    from matplotlib.figure import Figure
+
+    heights = [2.0, *([1.1] if timeline.drops else []), *([1.1] if timeline.cpus else [])]
+    figure = Figure(figsize=(WIDTH_INCHES, sum(heights) + 0.6), layout="constrained")
+    panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
+    free = iter(panels[:, 0])
+    _draw_rates(next(free), timeline)
+    if timeline.drops:
+        _draw_drops(next(free), timeline)
+    if timeline.cpus:
+        _draw_cpus(next(free), timeline)
+    last = panels[-1, 0]
+    last.set_xlim(left=0)
+    last.set_xlabel("time since the common start (s), n = 1 trial")
+    figure.suptitle(
+        f"{short_name(timeline.point, 60)} #{timeline.repetition}", fontsize=9, x=0.01, ha="left"
+    )
+    for axes in panels[:, 0]:
+        axes.grid(color=GRID)
+        axes.set_ylim(bottom=0)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=8)
+    figure.align_ylabels(panels[:, 0])
+    return figure
+
+
+def _draw_rates(axes: Axes, timeline: Timeline) -> None:
+    scale, unit, _ = rate_scale(
+        max((step.value for step in (*timeline.offered, *timeline.delivered)), default=1.0)
+    )
+    for steps, colour, style, label in (
+        (timeline.offered, ORANGE, "--", "offered"),
+        (timeline.delivered, BLUE, "-", "delivered"),
+    ):
+        if steps:
+            x, y = _stairs(steps, 1 / scale)
+            axes.plot(x, y, color=colour, linestyle=style, lw=1.3, label=label)
+    axes.set_ylabel(unit)
+
+
+def _draw_drops(axes: Axes, timeline: Timeline) -> None:
+    largest = max(step.value for steps in timeline.drops.values() for step in steps)
+    scale, unit, _ = rate_scale(largest)
+    for number, (stage, steps) in enumerate(timeline.drops.items()):
+        x, y = _stairs(steps, 1 / scale)
+        colour = STAGE_STYLES.get(stage, (GREY, ""))[0]
+        axes.plot(x, y, color=colour, linestyle=_line_style(number), lw=1.3, label=stage)
+    axes.set_ylabel(f"dropped\n({unit})")
+
+
+def _draw_cpus(axes: Axes, timeline: Timeline) -> None:
+    for number, (name, steps) in enumerate(timeline.cpus.items()):
+        x, y = _stairs(steps, 100)
+        colour = (ORANGE, BLUE, GREEN)[number % 3]
+        axes.plot(x, y, color=colour, linestyle=_line_style(number + 1), lw=1.3, label=name)
+    axes.set_ylim(top=105)
+    axes.set_ylabel("CPU busy\n(%)")
+
+
+def _line_style(number: int) -> str:
+    return LINE_STYLES[number % len(LINE_STYLES)]
+
+
+def _stairs(steps: Sequence[Step], factor: float) -> tuple[list[float], list[float]]:
+    """Return the corners of a line that holds each value for as long as it was measured."""
+    x = [edge for step in steps for edge in (step.from_s, step.to_s)]
+    return x, [step.value * factor for step in steps for _ in range(2)]
+
+
+# --- over workers and queues ---------------------------------------------------------------------
+
+
+def draw_heat(heat: Heat) -> Figure:
+    """Draw how packets spread: a row per point, a column per worker or queue, dark is much."""
+    import numpy as np
+
+    figure, axes = empty_figure(height_of(len(heat.points)))
+    shares = np.array(
+        [[100 * share if share is not None else np.nan for share in row] for row in heat.shares]
+    )
+    axes.pcolormesh(shares, cmap="Blues", vmin=0, vmax=100, edgecolors="white", linewidth=1)
+    if len(heat.columns) <= MOST_COLUMNS:
+        for y, row in enumerate(heat.shares):
+            for x, share in enumerate(row):
+                text = "–" if share is None else f"{share:.0%}"
+                dark = share is not None and share > 0.6
+                place = (x + 0.5, y + 0.5)
+                colour = "white" if dark else "black"
+                axes.annotate(text, place, ha="center", va="center", color=colour, fontsize=8)
+    axes.set_xticks([x + 0.5 for x in range(len(heat.columns))], heat.columns)
+    axes.set_yticks([y + 0.5 for y in range(len(heat.points))], map(short_name, heat.points))
+    axes.tick_params(length=0)
+    if len(heat.columns) > MOST_COLUMNS:
+        axes.tick_params(axis="x", rotation=90)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"share of the packets by {heat.of} (%), n = 1 trial each")
+    return figure

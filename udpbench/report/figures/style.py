@@ -1,0 +1,129 @@
+"""The one style of every figure: size, font, colours, and how a figure becomes a file.
+
+Colours are those of Okabe and Ito, told apart also by colour-blind eyes; hatches and line styles
+tell them apart in grey. Text stays text, in the document's own font, so that it can be searched.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH_INCHES = 7.0
+BLUE, SKY, GREEN, YELLOW, ORANGE, RED, PINK, BLACK = (
+    "#0072B2",
+    "#56B4E9",
+    "#009E73",
+    "#F0E442",
+    "#E69F00",
+    "#D55E00",
+    "#CC79A7",
+    "#000000",
+)
+GREY, PALE, GRID = "#8A8A8A", "#BBBBBB", "#DDDDDD"
+LINE_STYLES = ("-", "--", "-.", ":")
+LINES: tuple[tuple[str, Any, str], ...] = (
+    (BLUE, "-", "o"),
+    (ORANGE, "--", "s"),
+    (GREEN, "-.", "^"),
+    (BLACK, (0, (1, 1)), "D"),
+    (PINK, (0, (5, 1)), "v"),
+    (RED, (0, (3, 1, 1, 1)), "X"),
+)
+"""Colour, dashes and marker of lines that are told apart also in grey."""
+LOG_FROM = 30
+"""Largest over smallest from which on an axis is logarithmic."""
+FONTS = ["Libertinus Serif", "DejaVu Serif"]
+"""The document's, which typst brings along; a viewer of a single figure may only have the other."""
+PNG_DPI = 200
+AXIS_INCHES, LETTER_INCHES = 0.9, 0.065
+"""What is left of an axis across the page for its own label, and the room a letter takes."""
+STYLE: Any = {
+    "font.family": FONTS,
+    "font.size": 9,
+    "text.parse_math": False,  # a dollar in a user's name is a dollar
+    "svg.fonttype": "none",
+    "svg.hashsalt": "udpbench",  # the same figure is the same file
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "hatch.linewidth": 0.6,
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw in the document's style, and leave that of whoever else draws in this process alone."""
+    import matplotlib as mpl
+
+    fonts = logging.getLogger("matplotlib.font_manager")
+    before = fonts.level
+    fonts.setLevel(logging.ERROR)  # that the document's font is not installed is no news
+    try:
+        with mpl.rc_context(STYLE), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")
+            yield
+    finally:
+        fonts.setLevel(before)
+
+
+def empty_figure(height_inches: float) -> tuple[Figure, Axes]:
+    """Return a figure of the page's width and its axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def save(figure: Figure, files: Sequence[Path]) -> None:
+    """Write a figure as SVG or PNG, by each file's suffix; it is laid out once for all of them.
+
+    Tight: what stands out of the axes, a legend's marker or the label of an end, is inside.
+    """
+    figure.draw_without_rendering()
+    figure.set_layout_engine(None)
+    inside = figure.get_tightbbox().padded(0.04)
+    for file in files:
+        figure.savefig(
+            file,
+            bbox_inches=inside,
+            dpi=PNG_DPI,
+            metadata={"Date": None} if file.suffix == ".svg" else None,
+        )
+
+
+def height_of(rows: int) -> float:
+    """Return the inches that so many rows of a figure need."""
+    return 0.9 + 0.27 * rows
+
+
+def short_name(name: str, most: int = 34) -> str:
+    """Return a point's name as an axis has room for it."""
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def counted(n: int, noun: str) -> str:
+    """Return ``1 trial`` or ``7 trials``."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def spaced(labels: Sequence[tuple[float, str]]) -> list[str]:
+    """Return the labels of an axis in order of their places, empty where two would overlap."""
+    width = WIDTH_INCHES - AXIS_INCHES
+    span = (labels[-1][0] - labels[0][0]) or 1.0
+    shown: list[str] = []
+    free_from = float("-inf")
+    for place, text in labels:
+        at, half = (place - labels[0][0]) / span * width, len(text) * LETTER_INCHES / 2
+        fits = at - half >= free_from
+        shown.append(text if fits else "")
+        free_from = at + half + LETTER_INCHES if fits else free_from
+    return shown

@@ -1,0 +1,373 @@
+"""Experiments whose points differ in a quantity: rates and loss along it.
+
+Which quantity that is follows from what the points were declared with, whatever it is called.
+Numbers are computed first, by functions whose results tests assert, and only placed afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from udpbench.analysis.points import Point, estimate, metric
+from udpbench.definition.published import Bar, Published, published
+from udpbench.differences import flat, key_of, written
+from udpbench.model import Estimate, Experiment, Trial
+from udpbench.report.figures.style import (
+    BLACK,
+    GREY,
+    GRID,
+    LINES,
+    LOG_FROM,
+    WIDTH_INCHES,
+    counted,
+    short_name,
+    spaced,
+)
+from udpbench.report.summary import Chapter, in_groups
+from udpbench.units import (
+    parse_bytes,
+    parse_count,
+    parse_duration,
+    parse_rate,
+    rate_scale,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FEWEST = 3
+"""Different values that make a line; two are read off the figure of all trials."""
+MOST_LINES = 6
+"""In one figure; more go on in a further one."""
+RATES = ("delivered_pps", "offered_pps")
+PUBLISHED_AS = {"delivered_pps": "pps", "delivered_mib_s": "mib_s"}
+
+
+@dataclass(frozen=True)
+class LinePoint:
+    """One point on a line."""
+
+    value: float | None
+    """None for a word, as ``off``, which stands before the numbers."""
+    text: str
+    trials: Mapping[str, tuple[float, ...]]
+    """Metric → what each valid trial measured."""
+    medians: Mapping[str, Estimate]
+    published: Mapping[str, Bar]
+
+
+@dataclass(frozen=True)
+class Line:
+    """What belongs together: the same variant and the same of whatever else is swept."""
+
+    name: str
+    places: tuple[LinePoint, ...]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Points of one experiment along one quantity."""
+
+    key: str
+    lines: tuple[Line, ...]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Return the metric of each panel, from top to bottom.
+
+        Bytes have theirs where size is the quantity, or where only bytes were published; loss has
+        its own where there is any.
+        """
+        shown = [place for line in self.lines for place in line.places]
+        bars = {name for place in shown for name in place.published}
+        in_bytes = self.key == "traffic.size" or bars == {"delivered_mib_s"}
+        lost = any(value for place in shown for value in place.trials.get("loss_ratio", ()))
+        names = ("delivered_pps", *(["delivered_mib_s"] * in_bytes), *(["loss_ratio"] * lost))
+        return tuple(name for name in names if any(place.trials.get(name) for place in shown))
+
+
+def sweep(chapter: Chapter) -> Sweep | None:
+    """Return a chapter's points along the quantity that most of them differ in; None without."""
+    declared = _declared(chapter.experiment)
+    key = _quantity(declared)
+    if key is None:
+        return None
+    measured = {point.name: point for point in chapter.points}
+    lines: dict[str, list[LinePoint]] = {}
+    for trial in chapter.experiment.points:
+        others = {name: value for name, value in declared[trial.point].items() if name != key}
+        point = measured.get(trial.point)
+        if point is not None and point.valid:
+            place = _place(trial, declared[trial.point][key], point)
+            lines.setdefault(_name(trial, others), []).append(place)
+    if len({place.text for places in lines.values() for place in places}) < FEWEST:
+        return None
+    in_order = (
+        Line(
+            name,
+            tuple(sorted(places, key=lambda place: (place.value is not None, place.value or 0))),
+        )
+        for name, places in lines.items()
+    )
+    return Sweep(key, tuple(in_order))
+
+
+# --- which quantity ------------------------------------------------------------------------------
+
+
+def _declared(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    """Return point → what it is swept over; without a sweep the one thing that variants differ in.
+
+    Variants that differ in more than one thing have no axis.
+    """
+    points = experiment.points
+    if any(trial.values for trial in points):
+        return {trial.point: trial.values for trial in points}
+    values = {trial.point: dict(_values(trial)) for trial in points}
+    paths = {path: None for value in values.values() for path in value}
+    differing = [path for path in paths if len({str(v.get(path)) for v in values.values()}) > 1]
+    if len(differing) != 1:
+        return {trial.point: {} for trial in points}
+    (path,) = differing
+    key = ".".join(key_of(part) for part in path.split("."))
+    return {
+        point: {key: None if (value := of_point.get(path)) is None else written(path, value)}
+        for point, of_point in values.items()
+    }
+
+
+def _values(trial: Trial) -> Iterator[tuple[str, Any]]:
+    """Yield every value that a trial was declared with, by dotted path."""
+    for block in ("traffic", "send", "receive", "settings", "duration_ns"):
+        yield from flat(getattr(trial, block), block, into_lists=False)
+
+
+def _quantity(declared: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return the key with most different numbers, of equals the first; None below FEWEST."""
+    ranked: dict[str, int] = {}
+    for key in {key: None for values in declared.values() for key in values}:
+        read = {number(values.get(key)) for values in declared.values()}
+        known = {unit for unit in read if unit is not None}
+        if len({unit for _, unit in known}) == 1:
+            ranked[key] = len(known)
+    best = max(ranked, key=lambda key: ranked[key], default=None)
+    return best if best is not None and ranked[best] >= FEWEST else None
+
+
+def number(value: Any) -> tuple[float, str] | None:
+    """Return a declared scalar as a number in its base unit, and the unit; None for a word."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value), ""
+    for parse, unit in ((parse_count, ""), (parse_bytes, "B"), (parse_duration, "ns")):
+        try:
+            return float(parse(str(value))), unit
+        except ValueError:
+            continue
+    try:
+        rate = parse_rate(str(value))
+    except ValueError:
+        return None
+    if rate.packets_per_s is not None:
+        return float(rate.packets_per_s), "pps"
+    return float(rate.bits_per_s or 0), "bps"
+
+
+# --- what was measured there ---------------------------------------------------------------------
+
+
+def _place(trial: Trial, value: Any, point: Point) -> LinePoint:
+    read, known = number(value), published(trial.source or "")
+    names = (*RATES, "delivered_mib_s", "loss_ratio")
+    every = {name: [metric(result, name) for result in point.valid] for name in names}
+    medians = {name: estimate(point, name) for name in names}
+    return LinePoint(
+        None if read is None else read[0],
+        "default" if value is None else str(value),
+        {
+            name: tuple(value for value in values if value is not None)
+            for name, values in every.items()
+        },
+        {name: median for name, median in medians.items() if median is not None},
+        dict(_bars(known)) if known is not None else {},
+    )
+
+
+def _bars(known: Published) -> Iterator[tuple[str, Bar]]:
+    for name, metric_name in PUBLISHED_AS.items():
+        bar = known.bar(metric_name)
+        if bar is not None:
+            yield name, bar
+
+
+def _name(trial: Trial, others: Mapping[str, Any]) -> str:
+    """Return what sets a line apart: its variant, and the values of the other swept keys."""
+    swept = [f"{key.rpartition('.')[2]}={value}" for key, value in others.items()]
+    variant = [trial.variant] if trial.variant is not None and trial.values else []
+    return ", ".join((*variant, *swept))
+
+
+# --- the figure ----------------------------------------------------------------------------------
+
+
+def draw_sweeps(swept: Sweep) -> Iterator[Figure]:
+    """Draw rates and loss along the quantity, as many lines to a figure as can be told apart."""
+    for lines in in_groups(swept.lines, MOST_LINES):
+        yield _draw(Sweep(swept.key, tuple(lines)))
+
+
+def _draw(swept: Sweep) -> Figure:
+    from matplotlib.figure import Figure
+
+    heights = [1.5 if name == "loss_ratio" else 2.3 for name in swept.metrics]
+    figure = Figure(figsize=(WIDTH_INCHES, sum(heights) + 0.5), layout="constrained")
+    panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
+    axis = _Axis(swept)
+    for axes, name in zip(panels[:, 0], swept.metrics, strict=True):
+        _draw_panel(axes, swept, name, axis)
+        axes.grid(color=GRID)
+    axis.label(panels[-1, 0])
+    n = sum(len(place.trials["delivered_pps"]) for line in swept.lines for place in line.places)
+    panels[-1, 0].set_xlabel(f"{swept.key}, n = {counted(n, 'valid trial')}")
+    figure.align_ylabels(panels[:, 0])
+    known: dict[str, Any] = {}
+    for axes in panels[:, 0]:
+        for handle, text in zip(*axes.get_legend_handles_labels(), strict=True):
+            known.setdefault(text, handle)
+    figure.legend(
+        known.values(),
+        known.keys(),
+        loc="outside upper center",
+        ncols=2 if len(swept.lines) > 1 else 3,
+        frameon=False,
+    )
+    return figure
+
+
+class _Axis:
+    """Where values stand: straight, or by their logarithm where they span decades."""
+
+    def __init__(self, swept: Sweep) -> None:
+        places = [place for line in swept.lines for place in line.places]
+        self.texts = {place.text: place.value for place in places}
+        known = sorted({value for value in self.texts.values() if value is not None})
+        self.log = known[0] > 0 and known[-1] / known[0] >= LOG_FROM
+        low, high = (self._at(value) for value in (known[0], known[-1]))
+        self.words = [text for text, value in self.texts.items() if value is None]
+        self._low, self._step = low, max(high - low, 1e-9) / 8
+
+    def _at(self, value: float) -> float:
+        from math import log10
+
+        return log10(value) if self.log else value
+
+    def x(self, place: LinePoint) -> float:
+        """Return where a place stands; words stand before the first number."""
+        if place.value is not None:
+            return self._at(place.value)
+        return self._low - self._step * (len(self.words) - self.words.index(place.text))
+
+    def label(self, axes: Axes) -> None:
+        """Write each value at its place, as it was declared; none over another."""
+        at = {
+            self.x(LinePoint(value, text, {}, {}, {})): text for text, value in self.texts.items()
+        }
+        ends = min(at), max(at)
+        margin = 0.04 * (ends[1] - ends[0])
+        axes.set_xlim(ends[0] - margin, ends[1] + margin)
+        ordered = dict(sorted(at.items()))
+        axes.set_xticks(list(ordered), spaced(list(ordered.items())))
+
+
+def _draw_panel(axes: Axes, swept: Sweep, name: str, axis: _Axis) -> None:
+    names = RATES if name == "delivered_pps" else (name,)
+    shown = [place for line in swept.lines for place in line.places]
+    values = [value for place in shown for value in place.trials.get(name, ())]
+    values += [
+        place.medians[each].median for place in shown for each in names if each in place.medians
+    ]
+    bars = [bar.high for place in shown for each, bar in place.published.items() if each == name]
+    scale, unit = _scaled(name, max([*values, *bars]))
+    _draw_published(axes, shown, name, axis, scale)
+    for style, line in zip(LINES, swept.lines, strict=False):
+        prefix = f"{short_name(line.name)}: " if line.name else ""
+        for each in names:
+            _draw_line(axes, line, each, style, axis, scale, prefix)
+    axes.set_ylim(0, 1.08 * max([*values, *bars]) / scale)
+    axes.set_ylabel(unit)
+
+
+def _scaled(name: str, largest: float) -> tuple[float, str]:
+    if name == "loss_ratio":
+        return 0.01, "lost (%)"
+    return (1.0, "delivered\n(MiB/s)") if name == "delivered_mib_s" else rate_scale(largest)[:2]
+
+
+def _draw_line(
+    axes: Axes,
+    line: Line,
+    name: str,
+    style: tuple[str, Any, str],
+    axis: _Axis,
+    scale: float,
+    prefix: str,
+) -> None:
+    """Draw the medians of a metric as a line, and of what was delivered or lost the trials, too."""
+    colour, dashes, marker = style
+    known = [(axis.x(place), place) for place in line.places if name in place.medians]
+    numbers = [(x, place) for x, place in known if place.value is not None]
+    offered = name == "offered_pps"
+    if offered:
+        dashes = ":"
+    medians = [place.medians[name].median / scale for _, place in numbers]
+    label = f"{prefix}{'offered' if offered else 'delivered'}"
+    axes.plot(
+        [x for x, _ in numbers],
+        medians,
+        color=colour,
+        linestyle=dashes,
+        lw=1.0 if offered else 1.4,
+        marker=marker,
+        ms=3 if offered else 5,
+        mfc=colour if offered else "white",
+        label=label,
+        zorder=2 if offered else 4,
+    )
+    if not offered:
+        _draw_trials(axes, known, name, style, scale)
+
+
+def _draw_trials(
+    axes: Axes,
+    known: Sequence[tuple[float, LinePoint]],
+    name: str,
+    style: tuple[str, Any, str],
+    scale: float,
+) -> None:
+    """Draw every trial, the medians of words, which no line joins, and the intervals."""
+    colour, _, marker = style
+    words = [(x, place.medians[name].median / scale) for x, place in known if place.value is None]
+    axes.plot([x for x, _ in words], [y for _, y in words], color=colour, ls="", marker=marker)
+    dots = [(x, value / scale) for x, place in known for value in place.trials[name]]
+    axes.scatter(
+        [x for x, _ in dots], [y for _, y in dots], s=9, color=colour, alpha=0.6, lw=0, zorder=3
+    )
+    for x, place in known:
+        low, high = place.medians[name].low, place.medians[name].high
+        if low is not None and high is not None:
+            axes.plot([x, x], [low / scale, high / scale], color=colour, lw=1, zorder=3)
+
+
+def _draw_published(
+    axes: Axes, places: Sequence[LinePoint], name: str, axis: _Axis, scale: float
+) -> None:
+    """Draw what others published for a point as a grey bar at its place."""
+    bars = {axis.x(place): place.published[name] for place in places if name in place.published}
+    label = "published, on other hardware"
+    for x, bar in bars.items():
+        low, high = bar.low / scale, bar.high / scale
+        axes.plot([x, x], [low, high], color=GREY, lw=7, solid_capstyle="butt", alpha=0.6)
+        axes.plot([x], [high], color=BLACK, ls="", marker="_", ms=11, alpha=0.6, label=label)
+        label = ""

@@ -1,0 +1,115 @@
+"""``show --json``: one run as plain data with stable keys, for programs.
+
+A change of a key's name or meaning raises SCHEMA and is listed in the changelog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from udpbench.analysis.comparisons import Comparison
+from udpbench.analysis.resolution import resolution
+from udpbench.metrics import METRICS
+from udpbench.model import Result
+from udpbench.records import Run
+from udpbench.report.summary import Chapter, hosts_of, tell
+
+SCHEMA = 1
+"""History: 1 — the first form."""
+
+OF_LEDGER = ("ledger_received_packets", "unaccounted")
+"""Metrics beside the ledger; the others stand in the order of ``udpbench.metrics``."""
+
+
+def as_json(run: Run) -> dict[str, Any]:
+    """Return a run as JSON data: its experiments, lab, hosts and every trial."""
+    chapters = tell(run.header.experiments, run.records)
+    return {
+        "schema": SCHEMA,
+        "experiments": [_experiment(chapter) for chapter in chapters],
+        "lab": {
+            "name": run.header.lab_name,
+            "built_in": any(record.built_in_lab for record in run.records),
+        },
+        "sessions": [
+            {
+                "started_at": session.begin.started_at,
+                "finished_at": session.ending.finished_at if session.ending is not None else None,
+                "status": session.ending.status if session.ending is not None else None,
+                "udpbench": session.begin.udpbench,
+                "trials": session.trials,
+            }
+            for session in run.sessions
+        ],
+        "hosts": {host: asdict(facts) for host, facts in hosts_of(run.records).items()},
+        "trials": [trial_json(result) for chapter in chapters for result in chapter.results],
+    }
+
+
+def _experiment(chapter: Chapter) -> dict[str, Any]:
+    return {
+        "name": chapter.experiment.name,
+        "question": chapter.experiment.question,
+        "source": chapter.experiment.source,
+        "points": [trial.point for trial in chapter.experiment.points],
+        "repetitions": chapter.experiment.repetitions,
+        "expectations": [asdict(verdict) for verdict in chapter.verdicts],
+        "comparisons": [comparison_json(comparison) for comparison in chapter.comparisons],
+    }
+
+
+def comparisons_json(
+    found: Sequence[Comparison], runs: Sequence[str] = (), notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return what ``compare --json`` prints; ``runs`` are the folders where a and b are of two."""
+    comparisons = [comparison_json(comparison, runs) for comparison in found]
+    return {"comparisons": comparisons, "notes": list(notes)}
+
+
+def comparison_json(comparison: Comparison, runs: Sequence[str] = ()) -> dict[str, Any]:
+    """Return one comparison as JSON data; a and b are points, of two runs behind their folders."""
+    names = [point or "all" for point in (comparison.a, comparison.b)]
+    a, b = [f"{run}::{name}" for run, name in zip(runs, names, strict=True)] if runs else names
+    return {
+        "a": a,
+        "b": b,
+        "metric": comparison.metric,
+        "verdict": comparison.text,
+        "why": comparison.why,
+        "ratio": comparison.ratio,
+        "difference": comparison.difference,
+        "low": comparison.low,
+        "high": comparison.high,
+        "blocks": comparison.blocks,
+        "lost": comparison.lost,
+        "blocks_more": comparison.blocks_more,
+        "margin": comparison.margin,
+        "worse": comparison.worse,
+        "effects": dict(comparison.effects),
+        "resolution": resolution(comparison),
+        "interleaved": comparison.paired,
+    }
+
+
+def trial_json(result: Result) -> dict[str, Any]:
+    """Return one trial as JSON data, keys in the documented order."""
+    trial, ledger = result.trial, result.ledger
+    return {
+        "experiment": trial.experiment,
+        "name": trial.name,
+        "point": trial.point,
+        "variant": trial.variant,
+        "repetition": trial.repetition,
+        "status": result.status,
+        "valid": result.valid,
+        "struck": bool(result.struck),
+        "findings": [asdict(finding) for finding in result.findings],
+        **{name: result.numbers.get(name) for name in METRICS if name not in OF_LEDGER},
+        "stalls": [asdict(stall) for stall in result.stalls],
+        "ledger_received_packets": result.ledger_received_packets,
+        "ledger": [asdict(entry) for entry in ledger.entries] if ledger is not None else None,
+        "unaccounted": result.unaccounted,
+        "workers": [asdict(worker) for worker in result.workers],
+    }

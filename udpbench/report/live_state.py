@@ -1,0 +1,360 @@
+"""The state behind the live view: what a run does now, as numbers, fed by ``Progress``.
+
+Draws nothing. A rate is a difference of two counts over the time
+between their stamps, about a second apart.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from udpbench.analysis.motion import (
+    CpuShare,
+    applied,
+    between,
+    cpu_shares,
+    stage_packets,
+)
+from udpbench.analysis.queue_counters import by_receiver
+from udpbench.analysis.rates import host_of, totals_at
+from udpbench.analysis.readings import Readings
+from udpbench.model import (
+    BYTES_FIELD,
+    PACKETS_FIELD,
+    SAMPLE_NS,
+    SECOND_NS,
+    PhaseName,
+    Progress,
+    Role,
+    Sample,
+    Snapshot,
+    Trial,
+    TrialRecord,
+    WorkerStats,
+    trial_ns,
+)
+
+SKEW_NS = 20 * 10**6
+"""Between the first and the last counter of one reading of a host, at most; measured: 2 ms where it
+has a CPU, 9 ms where workers keep every CPU busy."""
+SINGLE = ("rx_ring", "rx_xdp", "rx_backlog", "rx_tc", "udp_checksum", "udp_no_port", "udp_rcvbuf")
+"""Stages with one counter; the others are differences, off by what arrived between two reads."""
+
+
+@dataclass(frozen=True)
+class WorkerRate:
+    """What one worker does now; None before it has two samples."""
+
+    worker: str
+    role: Role
+    cpu: int | None
+    pps: float | None
+    bytes_per_s: float | None
+
+
+@dataclass(frozen=True)
+class Drops:
+    """What one stage drops now, and how many packets it dropped since the phase began, at least."""
+
+    stage: str
+    pps: float
+    packets: int
+
+
+@dataclass(frozen=True)
+class Moving:
+    """One counter of one host and its rate."""
+
+    host: str
+    name: str
+    per_second: float
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What the counters of all hosts say about the last interval between two rounds."""
+
+    drops: tuple[Drops, ...] = ()
+    """Every stage that has taken a packet in this phase, in the packet's order."""
+    queues: Mapping[str, float] = field(default_factory=dict)
+    """``receiver rx-0`` → packets a second."""
+    cpus: Mapping[str, CpuShare] = field(default_factory=dict)
+    """``machine 0`` → how busy that CPU is."""
+    moving: tuple[Moving, ...] = ()
+    """Every counter that moved and is no time, the fastest first."""
+
+
+class Watch:
+    """One run, from the progress that it reported so far."""
+
+    def __init__(self, trials: Sequence[Trial] = ()) -> None:
+        """``trials`` are all of the run, for the time that is left."""
+        self.trial: Trial | None = None
+        self.index = 0
+        self.total = 0
+        self.place = ""
+        self.open_ended = False
+        """Comparisons may want further trials."""
+        self.phase: PhaseName | None = None
+        self.step = ""
+        self.counted = Counted()
+        self._record: TrialRecord | None = None
+        self._begun: dict[str, int] = {}
+        self._samples: dict[str, deque[Sample]] = {}
+        self._before: dict[str, Snapshot] = {}
+        self._latest: dict[str, Snapshot] = {}
+        self._pace = Pace(sum(map(trial_ns, trials)))
+
+    def take(self, progress: Progress, now_ns: int) -> None:
+        """Learn what happened; ``now_ns`` is of any clock that does not go backwards."""
+        if progress.trial is not None and progress.index != self.index:
+            grown = progress.total - self.total if self.total else 0
+            self.trial, self.index, self.total = progress.trial, progress.index, progress.total
+            self.place, self.open_ended = progress.place, progress.total_at_most > progress.total
+            self._pace.begun(now_ns, grown * trial_ns(progress.trial))
+            self._forget(None)
+        if progress.event == "step":
+            self.step = progress.text
+        elif progress.event == "phase":
+            self.phase = progress.phase
+            self._forget(progress.record)
+        elif progress.event == "sample":
+            self._take_samples(progress.samples)
+            self._take_snapshots(progress.snapshots)
+        elif progress.event == "trial" and progress.trial is not None:
+            self._pace.ended(trial_ns(progress.trial), now_ns)
+            self.phase, self.step = None, ""
+
+    def left_ns(self, now_ns: int) -> int:
+        """Return the remaining time: the plan, scaled by the trials so far."""
+        return self._pace.left_ns(now_ns)
+
+    @property
+    def elapsed_ns(self) -> int:
+        """Return the time from the first sample of the phase to the latest."""
+        return max(
+            (kept[-1].clock_ns - self._begun[name] for name, kept in self._samples.items()),
+            default=0,
+        )
+
+    @property
+    def workers(self) -> tuple[WorkerRate, ...]:
+        """Return each worker's rates, senders first."""
+        specs = self._record.workers if self._record is not None else ()
+        return tuple(
+            WorkerRate(
+                spec.name,
+                spec.role,
+                spec.cpu,
+                per_second(self._samples[spec.name], PACKETS_FIELD[spec.role]),
+                per_second(self._samples[spec.name], BYTES_FIELD[spec.role]),
+            )
+            for spec in sorted(specs, key=lambda spec: spec.role != "sender")
+            if spec.name in self._samples
+        )
+
+    def _forget(self, record: TrialRecord | None) -> None:
+        self._record = record
+        self._begun, self._samples, self._before, self._latest = {}, {}, {}, {}
+        self.counted = Counted()
+
+    def _take_samples(self, samples: Sequence[Sample]) -> None:
+        for sample in samples:
+            kept = self._samples.setdefault(sample.worker, deque())
+            self._begun.setdefault(sample.worker, sample.clock_ns)
+            kept.append(sample)
+            while len(kept) > 2 and sample.clock_ns - kept[1].clock_ns >= SECOND_NS:
+                kept.popleft()
+
+    def _take_snapshots(self, moved: Sequence[Snapshot]) -> None:
+        """Take a round of counters; the first of a phase is the baseline."""
+        if not moved:
+            return
+        empty = {
+            snapshot.host: Snapshot(snapshot.host, snapshot.clock_ns, {}) for snapshot in moved
+        }
+        before, self._latest = (
+            self._latest,
+            {
+                snapshot.host: applied((self._latest or empty)[snapshot.host], snapshot)
+                for snapshot in moved
+            },
+        )
+        if not self._before:
+            self._before = self._latest
+        elif self._record is not None:
+            rounds = self._before, before, self._latest
+            self.counted = counted(self._record, *rounds, stats=self._stats(self._record))
+
+    def _stats(self, record: TrialRecord) -> tuple[WorkerStats, ...]:
+        """Return what the workers had counted when they were last sampled."""
+        return tuple(
+            WorkerStats(spec.name, spec.role, spec.cpu, self._samples[spec.name][-1].counts)
+            for spec in record.workers
+            if spec.name in self._samples
+        )
+
+
+def counted(
+    record: TrialRecord,
+    first: Mapping[str, Snapshot],
+    before: Mapping[str, Snapshot],
+    latest: Mapping[str, Snapshot],
+    stats: tuple[WorkerStats, ...] = (),
+) -> Counted:
+    """Return rates between the last two rounds, and drops since the first of the phase.
+
+    ``stats`` are the workers' counts so far: they give the packets per lost skb.
+    """
+    ever = between(record, first, latest, stats=stats)
+    now = between(record, before, latest, within=ever)
+    rates = stage_packets(now)
+    seconds = {host: max(delta.elapsed_ns, 1) / SECOND_NS for host, delta in now.deltas.items()}
+    second = max(seconds.values())
+    return Counted(
+        drops=tuple(
+            Drops(stage, rates.get(stage, 0) / second, packets)
+            for stage, packets in stage_packets(ever).items()
+            if packets > (0 if stage in SINGLE else passing(ever))
+        ),
+        queues={
+            f"{host} rx-{queue}": packets / seconds[host]
+            for host, counts in by_receiver(now).items()
+            for queue, packets in sorted(counts.items())
+        },
+        cpus={
+            f"{host} {cpu}": share
+            for host, delta in now.deltas.items()
+            for cpu, share in cpu_shares(delta).items()
+        },
+        moving=tuple(
+            sorted(
+                (
+                    Moving(host, name, value / seconds[host])
+                    for host, delta in now.deltas.items()
+                    for name, value in delta.values.items()
+                    if value and not name.endswith(("_ns", "bytes", "Octets"))
+                ),
+                key=lambda counter: -counter.per_second,
+            )
+        ),
+    )
+
+
+def passing(readings: Readings) -> float:
+    """Return the mean number of packets that reach the receivers within SKEW_NS."""
+    came = readings.total("receiver", "link.{interface}.rx_packets") or 0
+    elapsed_ns = max((delta.elapsed_ns for delta in readings.deltas.values()), default=0)
+    return came * SKEW_NS / elapsed_ns if elapsed_ns > 0 else 0.0
+
+
+def per_second(samples: Sequence[Sample], name: str) -> float | None:
+    """Return a count's rate over a worker's kept samples; None if no time passed."""
+    first, last = samples[0], samples[-1]
+    # Before its first packet a worker only waited for the load.
+    elapsed_ns = last.clock_ns - max(first.clock_ns, last.counts.get("first_ns", 0))
+    if elapsed_ns <= 0:
+        return None
+    return (last.counts.get(name, 0) - first.counts.get(name, 0)) * SECOND_NS / elapsed_ns
+
+
+class Seconds:
+    """A role's packets and bytes second by second, from its first packet to its last.
+
+    The seconds follow each other without a gap, each host's by its own clock; the time before and
+    after the load is left out.
+    """
+
+    def __init__(self, role: Role) -> None:
+        self._role: Role = role
+        self._begun: dict[str, int] = {}
+        self._seen_ns: dict[str, int] = {}
+        self._samples: dict[str, list[Sample]] = {}
+        self._passed = 0
+        self._before = (0.0, 0.0)
+
+    def take(self, samples: Sequence[Sample]) -> None:
+        """Take samples as they come; those of the other role are left out."""
+        for sample in samples:
+            if PACKETS_FIELD[self._role] not in sample.counts:
+                continue
+            self._seen_ns[sample.worker] = sample.clock_ns
+            first_ns = sample.counts.get("first_ns", sample.clock_ns)
+            if first_ns:
+                host = host_of(sample.worker)
+                self._begun[host] = min(first_ns, self._begun.get(host, first_ns))
+                # The count was reached when the last packet arrived, not when it was sampled.
+                then = replace(sample, clock_ns=sample.counts.get("last_ns", sample.clock_ns))
+                self._samples.setdefault(sample.worker, []).append(then)
+
+    def passed(self) -> Iterator[tuple[float, float]]:
+        """Yield packets and bytes of each further second, once something came after it."""
+        while self._samples:
+            ends = {
+                name: self._begun[host_of(name)] + (self._passed + 1) * SECOND_NS
+                for name in self._samples
+            }
+            before = any(self._seen_ns[name] < end_ns for name, end_ns in ends.items())
+            so_far = self._sum(ends)
+            if before or self._latest()[0] <= so_far[0]:
+                return
+            yield so_far[0] - self._before[0], so_far[1] - self._before[1]
+            self._passed, self._before = self._passed + 1, so_far
+            for name, end_ns in ends.items():
+                kept = self._samples[name]
+                while len(kept) > 1 and kept[1].clock_ns <= end_ns:
+                    kept.pop(0)
+
+    def rest(self) -> tuple[float, float, float] | None:
+        """Return the rates after the last whole second, and how many seconds they cover.
+
+        None if that is less than the time between two samples.
+        """
+        ends = (
+            kept[-1].clock_ns - self._begun[host_of(name)] for name, kept in self._samples.items()
+        )
+        seconds = max(ends, default=0) / SECOND_NS - self._passed
+        if seconds < SAMPLE_NS / SECOND_NS:
+            return None
+        packets, size = (a - b for a, b in zip(self._latest(), self._before, strict=True))
+        return packets / seconds, size / seconds, seconds
+
+    def _latest(self) -> tuple[float, float]:
+        return self._sum({name: kept[-1].clock_ns for name, kept in self._samples.items()})
+
+    def _sum(self, at_ns: Mapping[str, int]) -> tuple[float, float]:
+        packets, size = (
+            sum(totals_at(self._samples[name], field, [time])[0] for name, time in at_ns.items())
+            for field in (PACKETS_FIELD[self._role], BYTES_FIELD[self._role])
+        )
+        return packets, size
+
+
+class Pace:
+    """The remaining time of a run: its plan, scaled by how long trials took so far."""
+
+    def __init__(self, planned_ns: int) -> None:
+        self._left_ns = planned_ns
+        self._begun_ns: int | None = None
+        self._planned_ns = 0
+        self._spent_ns = 0
+
+    def begun(self, now_ns: int, further_ns: int = 0) -> None:
+        """Note that a trial began, and that so much was added to the plan."""
+        self._begun_ns = now_ns
+        self._left_ns += further_ns
+
+    def ended(self, planned_ns: int, now_ns: int) -> None:
+        """Note that a trial planned for ``planned_ns`` ended."""
+        self._left_ns -= planned_ns
+        self._planned_ns += planned_ns
+        self._spent_ns += now_ns - (self._begun_ns if self._begun_ns is not None else now_ns)
+        self._begun_ns = None
+
+    def left_ns(self, now_ns: int) -> int:
+        """Return the time that is left, never below 0."""
+        pace = self._spent_ns / self._planned_ns if self._planned_ns else 1.0
+        spent_ns = now_ns - self._begun_ns if self._begun_ns is not None else 0
+        return max(0, round(self._left_ns * pace) - spent_ns)

@@ -1,0 +1,66 @@
+"""What ``doctor`` prints: each check that fires, worst first, and those that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from udpbench.analysis.readiness import Readiness
+from udpbench.model import Lab
+from udpbench.printable import printable
+
+SCHEMA = 1
+"""Of ``doctor --json``. History: 1 — the first form."""
+
+
+def is_ready(said: Iterable[Readiness]) -> bool:
+    """Tell whether every check could be read and none fires."""
+    return all(one.status == "ready" for one in said)
+
+
+def print_readiness(console: Console, said: Sequence[Readiness]) -> None:
+    """Print what is unknown, then the checks that fire with what to do, or that none does."""
+    unknown: dict[str, list[str]] = {}
+    for one in said:
+        if one.status == "unknown":
+            unknown.setdefault(one.host, []).append(one.check)
+    for host, checks in unknown.items():
+        console.print(Text(f"unknown, not readable here: {host}: {', '.join(checks)}"))
+    spoiling = [one for one in said if one.status == "spoils"]
+    if spoiling:
+        table = Table(box=None, show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for one in spoiling:
+            table.add_row(one.severity, Text(_text(one)))
+        console.print(table)
+    else:
+        console.print("nothing else was found" if unknown else "ready")
+
+
+def _text(one: Readiness) -> str:
+    line = f"\nsettings: {{{one.settings}}}" if one.settings else ""
+    return printable(f"{one.finding}{line}")
+
+
+def print_worst(console: Console, spoiling: Sequence[Readiness], command: str) -> None:
+    """Print the worst below a result, each on a line; nothing without any."""
+    if spoiling:
+        console.print(Text(f"hosts: what may spoil it, worst first; all of it: {command}"))
+    for one in spoiling:
+        console.print(Text(f"{one.severity}  {one.finding.brief}"))
+
+
+def readiness_json(said: Sequence[Readiness], lab: Lab) -> dict[str, Any]:
+    """Return the same as JSON data, every check of every host included."""
+    return {
+        "schema": SCHEMA,
+        "lab": {"name": lab.name, "built_in": lab.built_in},
+        "ready": is_ready(said),
+        "checks": [asdict(one) for one in said],
+    }

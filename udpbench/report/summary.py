@@ -1,0 +1,446 @@
+"""A run for reading: per experiment its points, its verdicts and the answer in words.
+
+Owns the wording that terminal, document and JSON share; every number comes from ``judge``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import TypeVar
+
+from udpbench.analysis.comparisons import Comparison, compare_points
+from udpbench.analysis.judge import judge
+from udpbench.analysis.points import Point, estimate, metric, points, trials_with
+from udpbench.analysis.resolution import RESOLVED, resolution
+from udpbench.analysis.stages import STAGES
+from udpbench.analysis.verdicts import Verdict, evaluate, nothing_measured
+from udpbench.errors import CANNOT_TELL, INTERRUPTED, NOT_RESTORED, YES, HostLacks, code_of, worst
+from udpbench.model import Estimate, Experiment, Facts, Finding, Progress, Result, TrialRecord
+from udpbench.records import Ending, Run
+from udpbench.units import rate_scale, show_pps, show_ratio
+
+SCALES = {
+    "ns": ((10**9, "s"), (10**6, "ms"), (10**3, "µs")),
+    "B": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")),
+}
+LOGGING = "app_log"
+"""The one stage whose packets were received: those that no log could take."""
+FEW_POINTS = 3
+"""Up to here each point is described; beyond, only the extreme ones."""
+FEW_TRIALS = 3
+"""Up to here trials are named; beyond, counted."""
+MEANT = {stage.name: stage for stage in STAGES}
+"""Stage by name; records of another udpbench may have others."""
+QUANTITY = re.compile(r"[+-]?\d+(\.\d+)?")
+BEFORE_QUANTITY = ("", "by", "of", "to", "in", "dropped", "packets,")
+Names = tuple[str, ...]
+LAB_LABEL = "built-in lab: namespaces of one machine, no hardware"
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One experiment of a run."""
+
+    experiment: Experiment
+    records: tuple[TrialRecord, ...]
+    points: tuple[Point, ...]
+    verdicts: tuple[Verdict, ...]
+    comparisons: tuple[Comparison, ...] = ()
+    run: str = ""
+    """Name of its run, if several are reported together."""
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """Return every trial's result, points in order."""
+        return tuple(result for point in self.points for result in point.results)
+
+    @property
+    def built_in_lab(self) -> bool:
+        """Return whether any trial ran in the built-in lab, so that it is labelled as such."""
+        return any(record.built_in_lab for record in self.records)
+
+
+def tell(experiments: Sequence[Experiment], records: Sequence[TrialRecord]) -> tuple[Chapter, ...]:
+    """Return a chapter per experiment, points in declared order; also of an unfinished run."""
+    chapters = []
+    for experiment in experiments:
+        mine = tuple(record for record in records if record.trial.experiment == experiment.name)
+        results = [judge(record) for record in mine]
+        declared = [trial.point for trial in experiment.points]
+        measured = sorted(points(results), key=lambda point: declared.index(point.name))
+        verdicts, compared = evaluate(experiment, results), compare_points(experiment, results)
+        chapters.append(Chapter(experiment, mine, tuple(measured), verdicts, compared))
+    return tuple(chapters)
+
+
+def ended(run: Run) -> list[str]:
+    """Return the lines that say how a run ended; empty if it ended well."""
+    ending = run.ending
+    if ending is None:
+        return ["the run did not end: it was killed, or is still running"]
+    lines = [f"not restored: {message(error)}" for error in ending.restore_errors]
+    if ending.status == "interrupted":
+        lines.append("the run was interrupted")
+    if ending.status == "failed":
+        what = "nothing was measured" if _kind(ending) == HostLacks.__name__ else "the run failed"
+        lines.append(f"{what}: {message(ending.error or {})}")
+    return lines
+
+
+def message(error: Mapping[str, str]) -> str:
+    """Return a recorded error's message, behind the name of its host."""
+    host = error.get("host")
+    return f"{host}: {error['message']}" if host else error.get("message", "no reason known")
+
+
+def ending_code(run: Run) -> int:
+    """Return the exit code for how a run ended; CANNOT_TELL if it did not."""
+    ending = run.ending
+    if ending is None:
+        return CANNOT_TELL
+    how = {"complete": YES, "interrupted": INTERRUPTED, "failed": code_of(_kind(ending))}
+    return worst([how[ending.status], NOT_RESTORED if ending.restore_errors else YES])
+
+
+def _kind(ending: Ending) -> str:
+    return ending.error["kind"] if ending.error is not None else ""
+
+
+def hosts_of(records: Sequence[TrialRecord]) -> dict[str, Facts]:
+    """Return every host with its facts as the latest trial found them."""
+    return {host: facts for record in records for host, facts in record.facts.items()}
+
+
+def representative(point: Point) -> Result | None:
+    """Return the trial whose ledger stands for its point: of the valid ones the median delivered.
+
+    Without a valid trial it is the first complete one, so that its packets can still be traced.
+    """
+    ranked = sorted(point.valid, key=lambda result: result.received_packets or 0)
+    if ranked:
+        return ranked[(len(ranked) - 1) // 2]
+    return point.done[0] if point.done else None
+
+
+def timed(point: Point) -> Result | None:
+    """Return the representative trial of those whose rates and times are not struck out."""
+    return representative(replace(point, results=tuple(r for r in point.results if not r.struck)))
+
+
+def accounted(chapter: Chapter) -> list[tuple[Point, Result]]:
+    """Return the points that have a ledger to show, each with its representative trial."""
+    shown = [(point, representative(point)) for point in chapter.points]
+    return [
+        (point, result)
+        for point, result in shown
+        if result is not None and result.ledger is not None
+    ]
+
+
+T = TypeVar("T")
+
+
+def in_groups(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield items in runs of at most ``size``."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def not_run(*chapters: Chapter) -> str:
+    """Return how many trials are stored, in words; empty if all are."""
+    planned = sum(
+        chapter.experiment.trials_of(trial.point)[0]
+        for chapter in chapters
+        for trial in chapter.experiment.points
+    )
+    ran = sum(len(chapter.records) for chapter in chapters)
+    if not ran:
+        return "no trial is stored"
+    return f"{ran} of {planned} trials are stored" if ran < planned else ""
+
+
+def not_measured(chapter: Chapter) -> str:
+    """Return why nothing of an experiment was measured; empty if something was."""
+    if not nothing_measured(chapter.results):
+        return ""
+    (why, *_) = (result for result in chapter.results if result.unavailable)
+    return f"nothing was measured: all trials were {reasons(why)[0].what}"
+
+
+def trials_label(names: Sequence[str]) -> str:
+    """Return the trials that a finding concerns: ``small #2``, or a number if they are many."""
+    if len(names) > FEW_TRIALS:
+        return f"{len(names)} trials"
+    short = (name.partition("::")[2] or f"#{name.rpartition('#')[2]}" for name in names)
+    return ", ".join(name if name.startswith("#") else name.replace("#", " #") for name in short)
+
+
+def n_of(median: Estimate, point: Point) -> str:
+    """Return a median's number of trials, if other valid trials lack the metric."""
+    return f" (n = {median.n})" if median.n < len(point.valid) else ""
+
+
+def show_estimate(rate: Estimate | None) -> str:
+    """Return a rate's median and interval for reading: ``352.1 kpps [340.0 – 360.2]``."""
+    if rate is None:
+        return "–"
+    if rate.low is None or rate.high is None:
+        return show_pps(rate.median)
+    scale, _, digits = rate_scale(rate.median)
+    low, high = (f"{value / scale:.{digits}f}" for value in (rate.low, rate.high))
+    return f"{show_pps(rate.median)} [{low} – {high}]"
+
+
+def show_number(value: float | None, unit: str) -> str:
+    """Return a measured number for reading, in a scale that suits its unit: ``12.3 µs``, ``4 MiB``.
+
+    Rounded to four digits, never parsed.
+    """
+    if value is None:
+        return "–"
+    if unit == "pps":
+        return show_pps(value)
+    if unit == "ratio":
+        return show_ratio(value)
+    for scale, name in SCALES.get(unit, ()):
+        if abs(value) >= scale:
+            return f"{value / scale:.4g} {name}"
+    return f"{value:.4g} {unit}"
+
+
+def resolved(found: Sequence[Comparison]) -> list[str]:
+    """Return what the scatter of blocks can resolve: ``this lab tells 6 % in 7 blocks, 4 % in 15``.
+
+    Of several comparisons the best and the worst: ``3 – 6 %``; each as if it were the only one.
+    """
+    lines = []
+    alone = ", for one comparison alone" if len(found) > 1 else ""
+    for share, unit in ((False, "%"), (True, "percentage points")):
+        known = [each for one in found if one.share == share and (each := resolution(one))]
+        if known:
+            few, many = RESOLVED
+            less, more = (_ends([each[blocks] for each in known]) for blocks in RESOLVED)
+            told = f"this lab tells {less} {unit} in {few} blocks, {more} {unit} in {many}"
+            lines.append(told + alone)
+    return lines
+
+
+def _ends(changes: Sequence[float]) -> str:
+    least, most = (f"{100 * pick(changes):.2g}" for pick in (min, max))
+    return least if least == most else f"{least} – {most}"
+
+
+def name_of(point: Point) -> str:
+    """Return a point's name for reading; ``all`` for the point of an experiment without any."""
+    return point.name or "all"
+
+
+def answer(chapter: Chapter) -> str:
+    """Return the experiment's answer in two sentences: what arrived, and what to believe of it."""
+    if not chapter.points:
+        return "No trial is stored."
+    rated = [(point, estimate(point, "delivered_pps")) for point in chapter.points]
+    known = [(rate.median, point) for point, rate in rated if rate is not None]
+    if len(chapter.points) <= FEW_POINTS or len(known) < 2:
+        named = len(chapter.points) > 1
+        text = "; ".join(_of_point(point, named) for point in chapter.points[:FEW_POINTS])
+    else:
+        most, least = (pick(known, key=lambda pair: pair[0])[1] for pick in (max, min))
+        text = (
+            f"Of {len(chapter.points)} points {name_of(most)} delivered most "
+            f"({_of_point(most, False)}) and {name_of(least)} least ({_of_point(least, False)})"
+        )
+    return f"{text}. {trust([chapter])}"
+
+
+def _of_point(point: Point, named: bool) -> str:
+    head = f"{name_of(point)}: " if named else ""
+    if not point.results:
+        return f"{head}not run"
+    if point.skipped:
+        return head + reason(point)
+    result = representative(point)
+    if not point.valid or result is None:
+        return f"{head}no valid trial, {reason(point)}"
+    loss = estimate(point, "loss_ratio")
+    parts = [_delivered(point), *([f"{show_ratio(loss.median)} lost"] if loss is not None else [])]
+    return head + ", ".join([*parts, *_where(result)])
+
+
+def _delivered(point: Point) -> str:
+    """Return the delivered rate in words."""
+    rate = estimate(point, "delivered_pps")
+    if not trials_with(point, "delivered_pps"):
+        return "delivered rate struck out"
+    if rate is not None:
+        return f"{show_pps(rate.median)}{n_of(rate, point)} delivered"
+    if any(result.received_packets for result in point.valid):
+        return "delivered rate unknown (everything was read at once)"
+    return "nothing delivered"
+
+
+def _where(result: Result) -> Iterator[str]:
+    """Yield where a trial lost most, and which share of what arrived was not logged."""
+    worst = worst_stage(result)
+    if worst:
+        yield f"most of it at {worst}"
+    unlogged = metric(result, LOGGING)
+    if unlogged and result.received_packets:
+        yield f"{show_ratio(unlogged / result.received_packets)} of what arrived was not logged"
+
+
+def trust(chapters: Sequence[Chapter]) -> str:
+    """Return how many trials are valid and how the expectations stand, as one sentence."""
+    every = [result for chapter in chapters for result in chapter.results]
+    results = [result for result in every if result.status != "skipped"]
+    valid = sum(result.valid for result in results)
+    parts = []
+    if results and valid == len(results):
+        all_ = {1: "the one trial is", 2: "both trials are"}.get(valid, f"all {valid} trials are")
+        parts.append(f"{all_} valid")
+    elif results:
+        parts.append(f"{valid} of {len(results)} trials are valid")
+    struck = sum(result.valid and bool(result.struck) for result in results)
+    if struck:
+        parts.append(f"the rates of {struck} are struck out")
+    skipped = len(every) - len(results)
+    if skipped:
+        parts.append("1 was skipped" if skipped == 1 else f"{skipped} were skipped")
+    if not_run(*chapters):
+        parts.append(not_run(*chapters))
+    parts += _expectations([verdict for chapter in chapters for verdict in chapter.verdicts])
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def worst_stage(result: Result) -> str:
+    """Return the stage that lost most of a trial's packets; empty without a loss."""
+    if result.ledger is None:
+        return ""
+    lost = [
+        (entry.packets, entry.stage)
+        for entry in result.ledger.entries
+        if entry.packets and entry.stage not in ("unsent", "tx_netfilter", LOGGING)
+    ]
+    return max(lost)[1] if lost else ""
+
+
+def remedy(chapter: Chapter) -> str:
+    """Return what helps at the stage that lost most of the ledgers shown; empty without a loss."""
+    shown = ((result, worst_stage(result)) for _, result in accounted(chapter))
+    losses = [(metric(result, stage) or 0, stage) for result, stage in shown if stage]
+    if not losses or max(losses)[1] not in MEANT:
+        return ""
+    stage = max(losses)[1]
+    return f"{stage} lost most. What helps: {MEANT[stage].helps}."
+
+
+def reasons(result: Result) -> tuple[Finding, ...]:
+    """Return what invalidates a trial or strikes out its rates, or why it was skipped."""
+    if result.status == "skipped":
+        return tuple(finding for finding in result.findings if finding.what.startswith("skipped: "))
+    invalid = tuple(finding for finding in result.findings if finding.severity == "invalid")
+    return invalid + result.struck
+
+
+def reason(point: Point) -> str:
+    """Return why a point has no number: the first reason of any trial."""
+    texts = [finding.what for result in point.results for finding in reasons(result)]
+    return texts[0] if texts else "no reason known"
+
+
+def _expectations(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return for each answer how many expectations have it, in words."""
+    lines = []
+    for answer, singular, several in (
+        ("yes", "holds", "hold"),
+        ("no", "does not hold", "do not hold"),
+        ("cannot tell", "cannot be judged", "cannot be judged"),
+        ("skipped", "was skipped", "were skipped"),
+    ):
+        n = sum(verdict.answer == answer for verdict in verdicts)
+        if n:
+            lines.append(f"{n} of {len(verdicts)} expectations {singular if n == 1 else several}")
+    return lines
+
+
+def one_line(result: Result) -> str:
+    """Return one trial as a line: rates and loss, or why it has none."""
+    findings = reasons(result)
+    text = f"{show_pps(result.delivered_pps)} delivered, {show_ratio(result.loss_ratio)} lost"
+    text = ", ".join([text, *_where(result)])
+    if not findings:
+        return text
+    why = f"{findings[0].where}: {findings[0].what}" if findings[0].where else findings[0].what
+    if result.status != "done":
+        return why
+    return f"{'no rates' if result.valid else 'invalid'}: {why} ({text})"
+
+
+def event_line(progress: Progress) -> str:
+    """Return an event as a line: ``[3/12] one#3: done: 350.1 kpps delivered, 0.00 % lost``."""
+    text = ""
+    if progress.event == "trial" and progress.record is not None:
+        result = judge(progress.record)
+        text = f": {one_line(result)}" if progress.record.error is None else ""
+    return f"{progress.place} {progress.text}{text}".lstrip()
+
+
+def findings_of(chapter: Chapter) -> tuple[tuple[Finding, tuple[str, ...]], ...]:
+    """Return each distinct finding with the names of the trials that have it, invalid first.
+
+    Findings that differ only in a quantity are merged into one, with its range.
+    """
+    alike: dict[Finding, dict[str | None, dict[str, None]]] = {}
+    for result in chapter.results:
+        for finding in result.findings:
+            values = alike.setdefault(replace(finding, value=None), {})
+            values.setdefault(finding.value, {})[result.trial.name] = None
+    rank = {"invalid": 0, "struck": 1, "warning": 2, "note": 3}
+    ordered = sorted(alike.items(), key=lambda item: rank[item[0].severity])
+    return tuple(
+        (replace(finding, value=value), names)
+        for finding, values in ordered
+        for value, names in _joined(values)
+    )
+
+
+def _joined(values: Mapping[str | None, Mapping[str, None]]) -> list[tuple[str | None, Names]]:
+    """Return each value with its trials; or one range, if no trial has two values."""
+    every = [name for names in values.values() for name in names]
+    texts = [value or "" for value in values]
+    span = _range(texts) or _range_of_shares(texts)
+    if len(values) > 1 and span is not None and len(set(every)) == len(every):
+        return [(span, tuple(every))]
+    return [(value, tuple(names)) for value, names in values.items()]
+
+
+def _range_of_shares(texts: Sequence[str]) -> str | None:
+    """Return shares of which each says whose most of it is as one, with the greatest one's most.
+
+    Of ``4 %, most by mypy`` and ``9 %, most by pytest`` that is ``4 – 9 %, most by pytest``.
+    """
+    shares, most, whose = zip(*(text.partition(", most by ") for text in texts), strict=True)
+    if "" in most:
+        return None
+    greatest = max(range(len(texts)), key=lambda index: float(shares[index].split(" ")[-2]))
+    return f"{_range(shares)}{most[0]}{whose[greatest]}"
+
+
+def _range(texts: Sequence[str]) -> str | None:
+    """Return texts that differ only in quantities as one: ``4.76 – 14.24 %``; None of others."""
+    columns = list(zip_longest(*(text.split(" ") for text in texts), fillvalue=""))
+    words, before = [], ""
+    for column in columns:
+        if len(set(column)) > 1:
+            # A number behind another word says which, not how many: CPU 3, errno 22.
+            if before not in BEFORE_QUANTITY or not all(map(QUANTITY.fullmatch, column)):
+                return None
+            words.append(" – ".join(pick(column, key=float) for pick in (min, max)))
+        else:
+            words.append(column[0])
+        before = column[0]
+    return " ".join(words)

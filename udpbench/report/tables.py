@@ -1,0 +1,338 @@
+"""The final tables on the terminal: points, the ledger, findings and expectations.
+
+Every number comes from a ``Result`` or an ``Estimate``; an invalid trial is struck out with its
+reason, never omitted. Colour only repeats what the text says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from udpbench.analysis.comparisons import Comparison
+from udpbench.analysis.ledger import together, unobserved
+from udpbench.analysis.points import Point, bounds, estimate, metric
+from udpbench.analysis.skbs import exactly
+from udpbench.model import LEDGER_STAGES, Result
+from udpbench.report.summary import (
+    LAB_LABEL,
+    Chapter,
+    accounted,
+    findings_of,
+    in_groups,
+    n_of,
+    name_of,
+    not_measured,
+    not_run,
+    remedy,
+    resolved,
+    show_estimate,
+    show_number,
+    trials_label,
+)
+from udpbench.units import show_count, show_pps, show_ratio
+
+POINT_COLUMNS = ("point", "valid", "offered", "delivered [interval]", "lost", "spread")
+COMPARISON_COLUMNS = ("compared", "metric", "verdict", "blocks")
+ANSWER_STYLE = {"yes": "green", "no": "red", "cannot tell": "yellow", "skipped": "dim"}
+SEVERITY_STYLE = {"invalid": "red", "struck": "red", "warning": "yellow", "note": "dim"}
+WIDE_COLUMNS = {
+    "delay_p50_ns": "delay p50",
+    "delay_p99_ns": "delay p99",
+    "round_trip_p99_ns": "trip p99",
+    "pacing_p99_ns": "pacing p99",
+}
+"""Metrics that a wide terminal shows as well, if any point has them."""
+NARROW, WIDE_WIDTH = 80, 12
+"""Terminal columns that the usual table needs, and each further metric."""
+LEAST_NAME = 10
+"""Terminal columns that points' names keep at least, gaps included."""
+LEFT_OUT = "Stages that lost nothing are left out: udpbench show --all"
+STAGE_WIDTH, POINT_WIDTH, SOURCE_WIDTH = 17, 14, 24
+"""Columns of a ledger on a terminal, gaps included; a point's holds 999 999 999 packets."""
+
+
+def print_chapter(console: Console, chapter: Chapter, every_stage: bool = False) -> None:
+    """Print one experiment: its question, results, ledger, findings and expectations."""
+    console.print()
+    console.print(Text(chapter.experiment.question, style="bold"))
+    if chapter.built_in_lab:
+        console.print(Text(LAB_LABEL, style="dim"))
+    for part in parts(chapter, console.width, every_stage):
+        console.print(part)
+
+
+def parts(chapter: Chapter, width: int, every_stage: bool = False) -> Iterator[RenderableType]:
+    """Yield what is printed of an experiment, in order, for a terminal of ``width`` columns."""
+    for line in filter(None, (not_run(chapter), not_measured(chapter))):
+        yield Text(line)
+    if not chapter.points:
+        return
+    yield from points_tables(chapter, width)
+    yield from ledger_tables(chapter, width, every_stage)
+    if remedy(chapter):
+        yield Text(remedy(chapter))
+    yield findings_table(chapter)
+    if chapter.comparisons:
+        yield from comparison_parts(chapter.comparisons)
+    if chapter.verdicts:
+        yield verdicts_table(chapter)
+
+
+def points_tables(chapter: Chapter, width: int = NARROW) -> Iterator[Table]:
+    """Yield a row per point, and one for each trial that is not valid, or has no rates.
+
+    A wide terminal shows times as well. On a narrow one first the points' names fold, then columns
+    move to a further table; no number is ever cut.
+    """
+    known = [
+        name for name in WIDE_COLUMNS if any(estimate(point, name) for point in chapter.points)
+    ]
+    more = known[: max(0, width - NARROW) // WIDE_WIDTH]
+    rows = list(_point_rows(chapter, more))
+    titles = (*POINT_COLUMNS, *(WIDE_COLUMNS[name] for name in more))
+    widths = [
+        max(len(cells[place]) for cells in (titles, *(cells for cells, _ in rows))) + 2
+        for place in range(len(titles))
+    ]
+    title = "results"
+    for group in _side_by_side(widths, width):
+        table = Table(title=title, title_justify="left", title_style="bold", box=None)
+        table.add_column(titles[0], overflow="fold")
+        for place in group:
+            table.add_column(titles[place], justify="right", no_wrap=True)
+        for cells, style in rows:
+            table.add_row(*(Text(cells[place], style=style) for place in (0, *group)))
+        yield table
+        title = "results, continued"
+
+
+def _point_rows(chapter: Chapter, more: Sequence[str]) -> Iterator[tuple[list[str], str]]:
+    """Yield the cells of each row and their style; ``more`` are metrics in further columns."""
+    for point in chapter.points:
+        medians = [estimate(point, name) for name in more]
+        times = [
+            show_number(median.median if median is not None else None, "ns") for median in medians
+        ]
+        yield [*point_cells(point), *times], ""
+        for result in point.results:
+            if not result.valid or result.struck:
+                times = [show_number(metric(result, name), "ns") for name in more]
+                style = "strike" if result.status != "skipped" and not result.valid else "dim"
+                yield [*invalid_cells(result), *times], style
+
+
+def _side_by_side(widths: Sequence[int], width: int) -> list[list[int]]:
+    """Return the columns after the first in as few groups as fit beside it."""
+    if sum(widths[1:]) + min(widths[0], LEAST_NAME) <= width:
+        return [list(range(1, len(widths)))]
+    room = width - min(widths[0], max(LEAST_NAME, width // 5))
+    groups: list[list[int]] = [[]]
+    for place in range(1, len(widths)):
+        if groups[-1] and sum(widths[column] for column in (*groups[-1], place)) > room:
+            groups.append([])
+        groups[-1].append(place)
+    return groups
+
+
+def point_cells(point: Point) -> list[str]:
+    """Return a point's row: medians over its valid trials."""
+    offered, loss = estimate(point, "offered_pps"), estimate(point, "loss_ratio")
+    spread = estimate(point, "delivered_pps_spread")
+    delivered = estimate(point, "delivered_pps")
+    return [
+        name_of(point),
+        f"{len(point.valid)}/{len(point.results)}",
+        show_pps(offered.median if offered is not None else None),
+        show_estimate(delivered) + (n_of(delivered, point) if delivered is not None else ""),
+        show_ratio(loss.median if loss is not None else None),
+        show_ratio(spread.median if spread is not None else None),
+    ]
+
+
+def invalid_cells(result: Result) -> list[str]:
+    """Return the row of a trial that is not valid, or whose rates are struck out.
+
+    Shows what it measured, for information only.
+    """
+    return [
+        f"  #{result.trial.repetition}",
+        "no rates" if result.valid else "invalid" if result.status == "done" else result.status,
+        show_pps(result.offered_pps),
+        show_pps(result.delivered_pps),
+        show_ratio(result.loss_ratio),
+        show_ratio(result.delivered_pps_spread),
+    ]
+
+
+def ledger_tables(
+    chapter: Chapter, width: int, every_stage: bool = False
+) -> Iterator[Table | Text]:
+    """Yield where the packets of each point went: a column per point, as many as fit side by side.
+
+    A column is the point's representative trial, marked if it is invalid. Stages without losses
+    are left out unless ``every_stage``, and a last line says so. Sources are shown for stages in
+    which packets ended; docs/ledger.md has all of them.
+    """
+    title = "ledger (packets of the median trial)"
+    fit = max(1, (width - STAGE_WIDTH - SOURCE_WIDTH) // POINT_WIDTH)
+    shown = accounted(chapter)
+    every = ledger_rows([result for _, result in shown])
+    left_out = set() if every_stage else {row.name for row in every if row.stage and not row.moved}
+    for group in in_groups(shown, fit):
+        table = Table(title=title, title_justify="left", title_style="bold", box=None)
+        table.add_column("", no_wrap=True)
+        # Names fold first, so that sources keep their words whole.
+        rows = [
+            row for row in ledger_rows([result for _, result in group]) if row.name not in left_out
+        ]
+        least = max([POINT_WIDTH - 2, *(len(cell) for row in rows for cell in row.cells)])
+        most = max(least, (width - STAGE_WIDTH - SOURCE_WIDTH - 2) // len(group) - 2)
+        for point, result in group:
+            valid = "" if result.valid else " (invalid)"
+            head = Text(f"{name_of(point)} #{result.trial.repetition}{valid}", overflow="fold")
+            table.add_column(head, justify="right", min_width=least, max_width=most)
+        table.add_column("read from", overflow="fold", style="dim")
+        for row in rows:
+            indent = "  " if row.stage else ""
+            style = "bold" if row.weighty else ""
+            source = row.source if row.moved else ""
+            table.add_row(indent + row.name, *row.cells, Text(source), style=style)
+        yield table
+        title = "ledger, continued"
+    if shown and left_out:
+        yield Text(LEFT_OUT, style="dim")
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """One line of a ledger with the packets of several trials side by side."""
+
+    name: str
+    cells: tuple[str, ...]
+    source: str
+    stage: bool
+    weighty: bool
+    """Received packets, and the unaccounted if not 0."""
+    moved: bool
+    """Packets ended there, or it is not observable."""
+
+
+def ledger_rows(results: Sequence[Result]) -> list[LedgerRow]:
+    """Return the lines of a ledger, from what was intended to what remains."""
+    entries = [
+        {entry.stage: entry for entry in result.ledger.entries} if result.ledger is not None else {}
+        for result in results
+    ]
+    stages = {stage: entry.source for ledger in entries for stage, entry in ledger.items()}
+    received = "ledger_received_packets"
+    hidden = unobserved_together(results)
+    names = ("intended_packets", "sent_packets", *stages, received, "unaccounted")
+    rows = [
+        LedgerRow(
+            name if name in stages else name.removeprefix("ledger_").removesuffix("_packets"),
+            tuple(packets_cell(result, name) for result in results),
+            stages.get(name, ""),
+            name in stages,
+            name == received
+            or (name == "unaccounted" and any(result.unaccounted for result in results)),
+            any(packets_cell(result, name) != "0" for result in results),
+        )
+        for name in names
+        if name not in hidden[1:]
+    ]
+    if hidden:
+        place = [row.name for row in rows].index(hidden[0])
+        cells = tuple(_span_cell(*_together(result, hidden)) for result in results)
+        rows[place] = replace(rows[place], name=" or ".join(hidden), cells=cells)
+    others = [_others(result) for result in results]
+    if any(others):
+        cells = tuple(show_count(packets) for packets in others)
+        rows.append(LedgerRow("others' packets", cells, "", False, False, True))
+    return rows
+
+
+def unobserved_together(results: Sequence[Result]) -> tuple[str, ...]:
+    """Return stages without a counter whose packets only their sum is known of, in order."""
+    hidden = [unobserved(result.ledger) for result in results if result.ledger is not None]
+    named = {stage for stages in hidden if len(stages) > 1 for stage in stages}
+    return tuple(stage for stage in LEDGER_STAGES if stage in named)
+
+
+def _together(result: Result, stages: Sequence[str]) -> tuple[int, int]:
+    span = together(result.ledger, stages) if result.ledger is not None else exactly(0)
+    return span.low, span.high
+
+
+def _others(result: Result) -> int:
+    entries = result.ledger.entries if result.ledger is not None else ()
+    return sum(entry.others_packets for entry in entries)
+
+
+def packets_cell(result: Result, name: str) -> str:
+    """Return a count of packets for reading; the remainder keeps its sign.
+
+    If others' or merged packets were counted it is an interval: ``12 to 40``.
+    """
+    interval = bounds(result, name)
+    entries = result.ledger.entries if result.ledger is not None else ()
+    unknown = any(entry.stage == name and entry.packets is None for entry in entries)
+    if interval is None or (unknown and interval == (0, 0)):
+        return "not observable"
+    sign = "+" if name == "unaccounted" and interval[0] > 0 else ""
+    return sign + _span_cell(*interval)
+
+
+def _span_cell(low: float, high: float) -> str:
+    return f"{show_count(low)}{'' if low == high else f' to {show_count(high)}'}"
+
+
+def findings_table(chapter: Chapter) -> Table:
+    """Return each distinct finding once, with its trials; those that invalidate come first."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding, names in findings_of(chapter):
+        severity = Text(finding.severity, style=SEVERITY_STYLE[finding.severity])
+        table.add_row(severity, Text(f"{finding} [{trials_label(names)}]"))
+    return table
+
+
+def comparison_parts(comparisons: Sequence[Comparison]) -> Iterator[Table | Text]:
+    """Yield each comparison with its verdict, and what the scatter of their blocks can resolve."""
+    table = Table(title="comparisons", title_justify="left", title_style="bold", box=None)
+    for title in COMPARISON_COLUMNS:
+        table.add_column(title, overflow="fold")
+    for comparison in comparisons:
+        style = "red" if comparison.worse else "green" if comparison.answered else "yellow"
+        compared, metric, verdict, blocks = map(Text, comparison_cells(comparison))
+        table.add_row(compared, metric, verdict, blocks, style=style)
+    yield table
+    yield from map(Text, resolved(comparisons))
+
+
+def comparison_cells(comparison: Comparison) -> list[str]:
+    """Return a comparison's row."""
+    a, b = (point or "all" for point in (comparison.a, comparison.b))
+    return [
+        b if a == b else f"{b} against {a}",
+        comparison.metric,
+        comparison.text,
+        str(comparison.blocks),
+    ]
+
+
+def verdicts_table(chapter: Chapter) -> Table:
+    """Return each expectation with its answer and the numbers that gave it."""
+    table = Table(title="expectations", title_justify="left", title_style="bold", box=None)
+    table.add_column("answer")
+    table.add_column("expected", overflow="fold")
+    table.add_column("measured", overflow="fold")
+    for verdict in chapter.verdicts:
+        answer = Text(verdict.answer, style=ANSWER_STYLE[verdict.answer])
+        table.add_row(answer, Text(verdict.expected), Text(verdict.measured))
+    return table

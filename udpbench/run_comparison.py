@@ -1,0 +1,243 @@
+"""Comparisons of stored runs: which points of which, what else differs, and what is refused.
+
+``analysis.comparisons`` compares. Points of one run are paired by block; those of two runs cannot
+be, so that whatever changed between the two sessions is part of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from udpbench.analysis.comparisons import Comparison, compare_all_unpaired, compare_points
+from udpbench.definition.definition_changes import differing, differing_labs
+from udpbench.definition.expectations import KNOWN
+from udpbench.definition.load import lab_of
+from udpbench.definition.problems import did_you_mean
+from udpbench.differences import differences, flat
+from udpbench.errors import CANNOT_TELL, NO, YES, InputError, Problem, worst
+from udpbench.metrics import margin_of
+from udpbench.model import FEWEST_BLOCKS, CompareSpec, Experiment, Facts, PointPair
+from udpbench.records import Run, RunHeader
+from udpbench.report.summary import Chapter, hosts_of, tell
+
+NOT_INTERLEAVED = "not interleaved: changes between sessions are not in the interval"
+METRIC = CompareSpec.metric
+RESTLESS = ("boot_id", "mac", "queue_irqs", "environment.xdp")
+"""Facts that differ after each boot, or with each virtual pair."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a user asks to compare; None: as the experiments say."""
+
+    a: str | None = None
+    b: str | None = None
+    metric: str | None = None
+    margin: float | None = None
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """The comparisons of one run or of two, and what stands above their numbers."""
+
+    comparisons: tuple[Comparison, ...]
+    notes: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    """The folders of a and b, if they are points of two runs."""
+
+    @property
+    def exit_code(self) -> int:
+        """Return NO if anything is worse, else CANNOT_TELL if anything is untold, else YES."""
+        return worst(
+            NO if one.worse else YES if one.answered else CANNOT_TELL for one in self.comparisons
+        )
+
+
+# --- one run --------------------------------------------------------------------------------------
+
+
+def compare_within(run: Run, choice: Choice) -> RunComparison:
+    """Return the comparisons that a run declares, or that of two of its points, block by block.
+
+    Raises InputError if there are none, or no such points.
+    """
+    _refuse(_of_metric(choice))
+    found = [
+        comparison
+        for chapter in tell(run.header.experiments, run.records)
+        for comparison in _named(
+            chapter, compare_points(_asked(chapter.experiment, choice), chapter.results), run
+        )
+    ]
+    if not found:
+        _refuse([_no_such(run, choice)])
+    return RunComparison(tuple(found))
+
+
+def _asked(experiment: Experiment, choice: Choice) -> Experiment:
+    """Return an experiment with the comparisons that are asked for in place of its own."""
+    pairs, expect = experiment.compare, experiment.expect
+    if choice.a is not None and choice.b is not None:
+        names = {trial.point for trial in experiment.points}
+        blocks = experiment.looks or (FEWEST_BLOCKS,)
+        chosen = PointPair(choice.a, choice.b, METRIC, margin_of(METRIC), blocks)
+        pairs, expect = (chosen,) if {choice.a, choice.b} <= names else (), ()
+    compare = tuple(_with(pair, choice) for pair in pairs)
+    return replace(experiment, compare=compare, expect=expect)
+
+
+def _with(pair: PointPair, choice: Choice) -> PointPair:
+    """Return a pair with another metric or margin; each metric has a margin of its own."""
+    if choice.metric is not None and choice.metric != pair.metric:
+        pair = replace(pair, metric=choice.metric, margin=margin_of(choice.metric))
+    return pair if choice.margin is None else replace(pair, margin=choice.margin)
+
+
+def _no_such(run: Run, choice: Choice) -> Problem:
+    """Return why nothing of a run is compared."""
+    names = [trial.point for each in run.header.experiments for trial in each.points]
+    for option, point in (("--a", choice.a), ("--b", choice.b)):
+        if point is not None and point not in names:
+            return Problem("no such point", option, point, next_step=did_you_mean(point, names))
+    if choice.a is not None:
+        what = "no experiment has both points"
+        return Problem(what, "--a, --b", f"{choice.a}, {choice.b}", next_step="name two of one")
+    step = "name two points with --a and --b, or a second run"
+    return Problem("it has no comparison", str(run.folder), next_step=step)
+
+
+# --- two runs -------------------------------------------------------------------------------------
+
+
+def compare_runs(a: Run, b: Run, choice: Choice) -> RunComparison:
+    """Return a comparison of each point that two runs share, and what else differs between them.
+
+    Raises InputError if they do not answer the same question.
+    """
+    _refuse([*_of_metric(choice), *refusals(a, b.header.experiments, _built_in(b), choice)])
+    mine, others = (
+        {one.experiment.question: one for one in tell(run.header.experiments, run.records)}
+        for run in (a, b)
+    )
+    found = [
+        comparison
+        for question in mine
+        if question in others
+        for comparison in _named(
+            mine[question], _point_by_point(mine[question], others[question], choice), a
+        )
+    ]
+    folders = str(a.folder), str(b.folder)
+    notes = (f"{folders[1]} against {folders[0]}", NOT_INTERLEAVED, *_differences(a, b))
+    return RunComparison(tuple(found), notes, folders)
+
+
+def _point_by_point(a: Chapter, b: Chapter, choice: Choice) -> Iterator[Comparison]:
+    others = {point.name: point.results for point in b.points}
+    sides = [(own.results, others[own.name]) for own in a.points if own.name in others]
+    for metric in _metrics(a.experiment, choice):
+        margin = margin_of(metric) if choice.margin is None else choice.margin
+        yield from compare_all_unpaired(sides, metric, margin)
+
+
+def _differences(a: Run, b: Run) -> Iterator[str]:
+    """Yield what differs between two runs besides their numbers: hosts, lab, definitions."""
+    mine, others = (hosts_of(run.records) for run in (a, b))
+    for host in mine:
+        if host in others:
+            changes = differences(_facts(mine[host]), _facts(others[host]))
+            yield from _line(host, map(str, changes))
+    yield from _line("lab", _lab_changes(a.header, b.header))
+    experiments = _by_question(b.header.experiments)
+    for experiment in a.header.experiments:
+        if experiment.question in experiments:
+            changed = differing(experiment, experiments[experiment.question])
+            yield from _line(experiment.name, (f"{key}: {change}" for key, change in changed))
+    versions = [run.header.udpbench for run in (a, b)]
+    if versions[0] != versions[1]:
+        yield f"udpbench: {' → '.join(versions)}"
+
+
+def _lab_changes(a: RunHeader, b: RunHeader) -> Iterator[str]:
+    if a.lab_text != b.lab_text:
+        labs = (lab_of(each.lab_text, Path(each.lab_path or each.lab_name)) for each in (a, b))
+        yield from (f"{key}: {change}" for key, change in differing_labs(*labs))
+
+
+def _line(of: str, changes: Iterable[str]) -> Iterator[str]:
+    text = ", ".join(changes)
+    if text:
+        yield f"{of}: {text}"
+
+
+def _facts(facts: Facts) -> dict[str, Any]:
+    """Return by name what is the same in two runs on an unchanged host."""
+    return {
+        path: value
+        for path, value in flat(facts, into_lists=False)
+        if not path.startswith(RESTLESS)
+    }
+
+
+def refusals(
+    base: Run, experiments: Sequence[Experiment], built_in: bool | None, choice: Choice
+) -> Iterator[Problem]:
+    """Yield why a run of some experiments cannot be compared with its base.
+
+    ``built_in``: in a built-in lab; None if it has no trial.
+    """
+    mine, others = map(_by_question, (base.header.experiments, experiments))
+    shared = [question for question in mine if question in others]
+    if not shared:
+        what, limit = "another question", f"{base.folder} asks {'; '.join(mine)}"
+        yield Problem(what, "", "; ".join(others), limit)
+    if None not in (built_in, _built_in(base)) and built_in != _built_in(base):
+        what = "one run is of the built-in lab, the other of hardware"
+        yield Problem(what, str(base.folder), next_step="compare runs of one lab")
+    for question in shared:
+        metrics = [_metrics(each[question], choice) for each in (mine, others)]
+        names = [{trial.point for trial in each[question].points} for each in (mine, others)]
+        if not names[0] & names[1]:
+            yield Problem("the runs have no point in common", mine[question].name)
+        if metrics[0] != metrics[1]:
+            value = " → ".join(", ".join(sorted(each)) for each in metrics)
+            step = "name one with --metric"
+            yield Problem("the runs compare different metrics", question, value, next_step=step)
+
+
+def _by_question(experiments: Iterable[Experiment]) -> dict[str, Experiment]:
+    return {experiment.question: experiment for experiment in experiments}
+
+
+def _of_metric(choice: Choice) -> Iterator[Problem]:
+    if choice.metric is not None and choice.metric not in KNOWN:
+        step = did_you_mean(choice.metric, KNOWN)
+        yield Problem("unknown metric", "--metric", choice.metric, next_step=step)
+
+
+def _refuse(problems: Iterable[Problem]) -> None:
+    every = list(problems)
+    if every:
+        raise InputError(every)
+
+
+def _metrics(experiment: Experiment, choice: Choice) -> list[str]:
+    """Return what is compared at each point of an experiment."""
+    if choice.metric is not None:
+        return [choice.metric]
+    return list(dict.fromkeys(pair.metric for pair in experiment.compare)) or [METRIC]
+
+
+def _built_in(run: Run) -> bool | None:
+    """Return whether a run was made in the built-in lab; None if it has no trial."""
+    return any(record.built_in_lab for record in run.records) if run.records else None
+
+
+def _named(chapter: Chapter, found: Iterable[Comparison], run: Run) -> Iterator[Comparison]:
+    """Yield comparisons; those of a run of several experiments under ``experiment::point``."""
+    head = f"{chapter.experiment.name}::" if len(run.header.experiments) > 1 else ""
+    for one in found:
+        yield replace(one, a=head + (one.a or "all"), b=head + (one.b or "all"))
