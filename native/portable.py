@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from build import COMPILED, NATIVE, OPTIONS, ffibuilder
-from udpbench.control.elf import Requirements, requirements
+from udpbench.control.deployment.elf import Requirements, requirements
 
 TARGETS = {
     f"{machine}-linux-{libc}": Requirements(machine, glibc)

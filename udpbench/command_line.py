@@ -124,7 +124,7 @@ def init(
     """Write a lab file for two hosts, or an experiment to start from."""
     from udpbench import init as files
     from udpbench.control.agents import real
-    from udpbench.control.deployer import Deployer
+    from udpbench.control.deployment.deployer import Deployer
     from udpbench.control.host_use import Surroundings
 
     if experiment is not None:
@@ -156,8 +156,8 @@ def deploy(
     wheels: Wheels = None,
 ) -> None:
     """Bring the agent to a lab's hosts, or remove it."""
-    from udpbench.control import deploy as deployment
-    from udpbench.control.deployer import Deployer
+    from udpbench.control.deployment import deploy as deployment
+    from udpbench.control.deployment.deployer import Deployer
     from udpbench.definition.load import load_lab
 
     chosen_lab = load_lab(lab)
@@ -647,7 +647,7 @@ def _reach(
 ) -> Reach:
     """Return the ways to a lab's hosts; ``say`` gets host and text of what is sent to one."""
     from udpbench.control.agents import real
-    from udpbench.control.deployer import Deployer
+    from udpbench.control.deployment.deployer import Deployer
 
     step = f"send it: udpbench deploy --lab {quote(lab.path)}, or omit --no-deploy"
     return real(Deployer(say, wheels, step if no_deploy else None))

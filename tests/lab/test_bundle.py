@@ -12,7 +12,7 @@ import pytest
 from interpreters import interpreters
 from sampled import sampled
 
-from udpbench.control.bundle import Target, make_bundle
+from udpbench.control.deployment.bundle import Target, make_bundle
 from udpbench.protocol import PROTOCOL, build_id, read_line, write_line
 
 ROOT = Path(__file__).parents[2]

@@ -18,10 +18,10 @@ from ssh_hosts import USER, Pair, SshHost, allow_sudo, pair_of_hosts
 
 from udpbench.agent import install
 from udpbench.analysis.judge import judge
-from udpbench.control import deploy
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.connection import Channel
-from udpbench.control.deployer import LAUNCHER, Deployer
+from udpbench.control.deployment import deploy
+from udpbench.control.deployment.deployer import LAUNCHER, Deployer
 from udpbench.control.ssh import LAUNCHER_NOTE, open_ssh
 from udpbench.definition.load import load_lab
 from udpbench.errors import AgentLost, ConnectError

@@ -11,7 +11,7 @@ import pytest
 
 from udpbench import _native
 from udpbench._native import ffi, lib
-from udpbench.control.elf import Requirements
+from udpbench.control.deployment.elf import Requirements
 from udpbench.model import HEADER_BYTES
 
 NATIVE = Path(__file__).parents[2] / "native"

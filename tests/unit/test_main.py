@@ -22,8 +22,9 @@ from report.stored import stored
 from udpbench.__main__ import main
 from udpbench.analysis.readiness import Readiness
 from udpbench.command_line import _read_back, _try_report
-from udpbench.control import agents, deployer
-from udpbench.control import deploy as deployment
+from udpbench.control import agents
+from udpbench.control.deployment import deploy as deployment
+from udpbench.control.deployment import deployer
 from udpbench.control.run import Outcome
 from udpbench.errors import ConnectError, RecordError, RestoreError, StoreError
 from udpbench.model import Experiment, Finding, PointPair, TrialRecord

@@ -41,7 +41,7 @@ from udpbench.model import Change, Connect, Lab, Scope, Trial, lost_without
 from udpbench.protocol import Hello, Taken, Use
 
 if TYPE_CHECKING:
-    from udpbench.control.deployer import Deployer
+    from udpbench.control.deployment.deployer import Deployer
 
 MACHINE = "machine"
 """Name of the agent that has the machine scope of a built-in lab; it plays no role in a trial."""

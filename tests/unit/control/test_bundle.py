@@ -15,9 +15,9 @@ import pytest
 from golden import Golden
 
 import udpbench
-from udpbench.control import bundle, wheels
-from udpbench.control.bundle import Bundle, Target, key_of, make_bundle
-from udpbench.control.elf import Requirements
+from udpbench.control.deployment import bundle, wheels
+from udpbench.control.deployment.bundle import Bundle, Target, key_of, make_bundle
+from udpbench.control.deployment.elf import Requirements
 from udpbench.errors import ConnectError, InputError
 
 PACKAGE = Path(udpbench.__file__).parent

@@ -17,10 +17,10 @@ import pytest
 from golden import Golden
 
 from udpbench.agent import install
-from udpbench.control import deployer
-from udpbench.control.bundle import Bundle, Target
 from udpbench.control.connection import AGENT
-from udpbench.control.deployer import BOOT, END, PROGRAM, Conversation, Deployer
+from udpbench.control.deployment import deployer
+from udpbench.control.deployment.bundle import Bundle, Target
+from udpbench.control.deployment.deployer import BOOT, END, PROGRAM, Conversation, Deployer
 from udpbench.errors import AgentLost, ConnectError
 
 KEY = "0123456789abcdef"

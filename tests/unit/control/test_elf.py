@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import udpbench
-from udpbench.control.elf import UNNUMBERED, Requirements, requirements
+from udpbench.control.deployment.elf import UNNUMBERED, Requirements, requirements
 
 EXTENSION = (Path(udpbench.__file__).parent / "_native.abi3.so").read_bytes()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from udpbench.agent import install
-from udpbench.control.bundle import Bundle, Target, make_bundle
+from udpbench.control.deployment.bundle import Bundle, Target, make_bundle
 from udpbench.errors import AgentLost, ConnectError
 from udpbench.model import SECOND_NS
 from udpbench.printable import printable

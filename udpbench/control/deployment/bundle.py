@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import udpbench
-from udpbench.control.elf import Requirements, requirements
-from udpbench.control.wheels import Target, obtain
+from udpbench.control.deployment.elf import Requirements, requirements
+from udpbench.control.deployment.wheels import Target, obtain
 from udpbench.errors import ConnectError, Problem
 from udpbench.protocol import AGENT_LEAVES
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from udpbench.control.connection import AGENT
-from udpbench.control.deployer import Conversation, Deployer
+from udpbench.control.deployment.deployer import Conversation, Deployer
 from udpbench.control.ssh import talk
 from udpbench.errors import ConnectError, HostError
 from udpbench.model import Lab, LabHost
