@@ -241,7 +241,6 @@ def test_leaves_and_agent_parse_as_python_3_9(module: str) -> None:
 MODULES_OF_TWO_SIDES = {
     "card": "the settings of a card in an experiment's file, and as ethtool makes them",
     "losses": "what an experiment asks for, and the sending of it",
-    "points": "the points of an experiment, and their figure",
 }
 """Module name that exists twice → its two sides; shrink it, don't add to it."""
 

@@ -19,8 +19,8 @@ from udpbench.folder import Folder
 from udpbench.printable import all_printable
 from udpbench.records import Run
 from udpbench.report.data_frames import DATA, write_frames
+from udpbench.report.figures.experiment_figures import draw
 from udpbench.report.figures.ladder_figure import draw_ladder
-from udpbench.report.figures.points import draw
 from udpbench.report.ladder import Ladder, ladder_data, ladders
 from udpbench.report.pages import chapter_data, overview, run_data, stages
 from udpbench.report.summary import LAB_LABEL, Chapter, tell

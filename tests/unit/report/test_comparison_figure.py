@@ -14,7 +14,7 @@ from report.stored import stored
 from udpbench.analysis.comparisons import Comparison
 from udpbench.model import PointPair
 from udpbench.report.figures.comparison_figure import draw_comparisons
-from udpbench.report.figures.points import draw
+from udpbench.report.figures.experiment_figures import draw
 from udpbench.report.pages import chapter_data
 from udpbench.report.summary import resolved, tell
 

@@ -36,7 +36,7 @@ from udpbench.report.figure_data import (
     timelines,
     ways,
 )
-from udpbench.report.figures.points import STAGE_STYLES, draw_ways
+from udpbench.report.figures.experiment_figures import STAGE_STYLES, draw_ways
 from udpbench.report.summary import Chapter, tell
 
 SENDERS = ("left", "middle")
