@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ import udpbench
 from udpbench.protocol import AGENT_LEAVES
 
 PACKAGE = Path(udpbench.__file__).parent
+DESIGN = Path(__file__).resolve().parents[2] / "docs" / "design.md"
 LEAVES = (
     "differences",
     "cpu_lists",
@@ -236,6 +238,15 @@ def test_leaves_and_agent_parse_as_python_3_9(module: str) -> None:
     pytest loads the plugin wherever udpbench is installed, on a host under test, too.
     """
     ast.parse(source(module).read_text(), feature_version=(3, 9))
+
+
+def test_the_map_names_every_module_and_no_other() -> None:
+    """docs/design.md lists the files of each room as they are."""
+    text = DESIGN.read_text()
+    start, end = text.index("**The files of each room.**"), text.index("- `native/`")
+    named = set(re.findall(r"`(\w+)`", text[start:end]))
+    there = {path.stem for path in PACKAGE.rglob("*.py")} - {"__init__"}
+    assert there == named
 
 
 MODULES_OF_TWO_SIDES = {

@@ -1,4 +1,4 @@
-"""The figures of one experiment: places what ``shown`` computed, and computes nothing itself.
+"""The figures of one experiment: places what ``figure_data`` computed, and computes nothing itself.
 
 Every axis has its unit and says how many trials it is made of.
 """
