@@ -221,9 +221,10 @@ def test_agent(session: nox.Session, pythons: dict[str, str]) -> None:
         home = ROOT / ".nox" / f"agent-{name}"
         if not (home / "bin" / "pytest").exists():
             session.run(python, "-m", "venv", "--clear", str(home), external=True)
-            needed = ("cffi", "psutil", "pyroute2", "pytest", "pytest-xdist", "hypothesis")
+            needed = ("cffi", "psutil", "pyroute2", "hypothesis")
+            plugins = ("pytest", "pytest-timeout", "pytest-xdist")
             pip = str(home / "bin" / "pip")
-            session.run(pip, "install", "--quiet", *needed, external=True)
+            session.run(pip, "install", "--quiet", *needed, *plugins, external=True)
         pip = str(home / "bin" / "pip")
         deploy = ("install", "--quiet", "--no-deps", "--force-reinstall", str(wheel))
         session.run(pip, *deploy, external=True)

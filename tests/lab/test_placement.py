@@ -22,7 +22,7 @@ FOUR_QUEUES = {"receiver": {"link": {"queues": 4, "cpus": 0}}}
 
 def measured(folder: Path, **keys: Any) -> TrialRecord:
     """Return the record of a short trial on a link of four queues, all served by CPU 0."""
-    loaded = {"rate": "5kpps", **keys.pop("traffic", {})}
+    loaded = {"rate": "480pps", **keys.pop("traffic", {})}
     _, record, _ = conducted(
         folder, load_lab("local"), traffic=loaded, settings=FOUR_QUEUES, **keys
     )

@@ -57,13 +57,13 @@ def packets(result: Result) -> dict[str, int]:
 
 def test_two_senders_and_one_receiver(tmp_path: Path) -> None:
     """The rate is the total over both, each sends its half, and every packet has an entry."""
-    keys = {"traffic": {"rate": "4kpps", "count": "2001"}, "duration": "5s"}
+    keys = {"traffic": {"rate": "400pps", "count": "201"}, "duration": "5s"}
     outcome, record, result = conducted(tmp_path, load_lab("two-senders"), **keys)
     assert (0, "done", 0) == (outcome.exit_code, result.status, result.unaccounted)
     assert {
-        "left.sender0": 1001,
-        "middle.sender0": 1000,
-        "right.receiver0": 2001,
+        "left.sender0": 101,
+        "middle.sender0": 100,
+        "right.receiver0": 201,
     } == packets(result)
     assert {} == entries(result)
     hosts = {"left", "middle", "right", "bridge", "machine"}
@@ -72,7 +72,7 @@ def test_two_senders_and_one_receiver(tmp_path: Path) -> None:
         host: snapshot.host for host, snapshot in record.phases[-1].after.items()
     }
     flows = {one.flow: one.packets for one in record.phases[-1].flows["right"]}
-    assert {0: 1001, 1: 1000} == flows
+    assert {0: 101, 1: 100} == flows
     measured = readings_of(record)
     assert measured is not None
     last_ns = {
@@ -88,8 +88,8 @@ def test_one_sender_and_two_receivers(tmp_path: Path) -> None:
     """Addresses are of each receiver, which gets its own flows and no other's."""
     keys = {
         "traffic": {
-            "rate": "4kpps",
-            "count": "2000",
+            "rate": "400pps",
+            "count": "200",
             "flows": {"to": "receiver.addresses[1-2]:4321"},
         },
         "duration": "5s",
@@ -97,16 +97,16 @@ def test_one_sender_and_two_receivers(tmp_path: Path) -> None:
     _, record, result = conducted(tmp_path, load_lab("two-receivers"), **keys)
     assert ("done", 0) == (result.status, result.unaccounted), result.findings
     assert {
-        "left.sender0": 2000,
-        "middle.receiver0": 1000,
-        "right.receiver0": 1000,
+        "left.sender0": 200,
+        "middle.receiver0": 100,
+        "right.receiver0": 100,
     } == packets(result)
     flows = record.phases[-1].flows
-    assert {0: 500, 1: 500, 2: 0, 3: 0} == {
+    assert {0: 50, 1: 50, 2: 0, 3: 0} == {
         number: sum(one.packets for one in flows["middle"] if one.flow == number)
         for number in range(4)
     }
-    assert {2: 500, 3: 500} == {one.flow: one.packets for one in flows["right"] if one.packets}
+    assert {2: 50, 3: 50} == {one.flow: one.packets for one in flows["right"] if one.packets}
 
 
 @pytest.mark.parametrize("lab", sampled(["two-senders", "two-receivers"], ["two-senders"]))
@@ -145,7 +145,7 @@ def test_loss_at_two_receivers_is_summed_and_findings_name_the_host(tmp_path: Pa
 @pytest.mark.long
 def test_a_closed_port_behind_a_bridge_is_explained(tmp_path: Path) -> None:
     """ICMP comes back over the bridge and disturbs no entry."""
-    keys = {"receive": {"workers": 0}, "path_check": "explained", "traffic": {"rate": "4kpps"}}
+    keys = {"receive": {"workers": 0}, "path_check": "explained", "traffic": {"rate": "400pps"}}
     _, _, result = conducted(tmp_path, load_lab("two-senders"), **keys)
     assert ("done", 0) == (result.status, result.unaccounted), result.findings
     assert {"udp_no_port": result.sent_packets} == {

@@ -42,10 +42,12 @@ LEASE_NS = 4 * SECOND_NS
 SILENT_S = 3.0
 """Many a request of a phase is due meanwhile."""
 DEADLINE_S = 60.0
+PACKETS = 240
+"""No ring and no socket buffer overflows, however long a CPU stands still."""
 TINY = {
     "question": "Does it run?",
-    "traffic": {"rate": "5kpps"},
-    "send": {"pace": "sleep", "bucket": "1s"},
+    "traffic": {"rate": "800pps"},
+    "send": {"pace": "sleep", "bucket": "10s"},
     "duration": "300ms",
     "warmup": "100ms",
     "repetitions": 1,
@@ -199,11 +201,11 @@ def counter_names(snapshots: dict[str, Any]) -> set[str]:
 
 
 def amiss(one: Controller) -> list[str]:
-    """Return what is wrong with a run in which all 1500 packets should have arrived."""
+    """Return what is wrong with a run in which all packets should have arrived."""
     (result,) = results(one)
     counts = (result.sent_packets, result.received_packets, result.unaccounted)
     wrong = [str(found) for found in result.findings if found.severity == "invalid"]
-    return [*wrong, *([] if counts == (1500, 1500, 0) else [f"{result.status}: {counts}"])]
+    return [*wrong, *([] if counts == (PACKETS, PACKETS, 0) else [f"{result.status}: {counts}"])]
 
 
 def test_a_run_over_ssh_measures_and_leaves_the_hosts_as_they_were(
@@ -229,7 +231,7 @@ def test_the_same_experiment_has_the_same_record_in_the_lab_and_over_ssh(
     """Workers, phases, counters and ledgers are alike; only the link's own settings differ."""
     keys = {
         "receive": {"workers": 2, "work": "10us"},
-        "traffic": {"rate": "5kpps", "flows": {"to": "receiver.addresses[1-2]:4321"}},
+        "traffic": {"rate": "800pps", "flows": {"to": "receiver.addresses[1-2]:4321"}},
     }
     far = start(pair.lab(), **keys)
     far_results = results(far)
@@ -288,11 +290,11 @@ full = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 full.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
 full.bind(("127.0.0.1", 0))
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-while sender.sendto(bytes(1000), full.getsockname()):
-    drops = open("/proc/thread-self/net/udp").read().split()[-1]
-    if int(drops) > 0:
+for _ in range(1000):
+    sender.sendto(bytes(1000), full.getsockname())
+    if any(int(line.split()[-1]) for line in list(open("/proc/thread-self/net/udp"))[1:]):
+        print("full", flush=True)
         break
-print("full", flush=True)
 while True:
     sender.sendto(b"", ("127.0.0.1", 9))
     sender.sendto(bytes(1000), full.getsockname())
@@ -511,7 +513,7 @@ def test_a_silent_connection_that_goes_on_within_the_lease_costs_nothing(
 ) -> None:
     """Three silent seconds in the middle: every packet is there, and every sample of them as well."""
     pair.write_home(slow(0))
-    rate = {"rate": "1kpps"}
+    rate = {"rate": "40pps"}
     one = start(pair.lab(), lease_ns=15 * SECOND_NS, duration="5s", traffic=rate)
     one.await_line("phase 1 tiny#1 measured")
     children = psutil.Process(one.process.pid).children(recursive=True)
@@ -526,7 +528,7 @@ def test_a_silent_connection_that_goes_on_within_the_lease_costs_nothing(
     for link in links:
         link.resume()
     (result,) = results(one)
-    assert (5000, 5000, 0) == (result.sent_packets, result.received_packets, result.unaccounted)
+    assert (200, 200, 0) == (result.sent_packets, result.received_packets, result.unaccounted)
     clocks = [s.clock_ns for s in one.run().records[0].series if s.worker == "right.receiver0"]
     assert 50 <= len(clocks)
     assert 10**9 > max(later - sooner for sooner, later in pairwise(clocks))
@@ -567,7 +569,7 @@ def test_a_connection_that_is_killed_is_made_anew(pair: Pair, start: Start, way:
             stack.enter_context(listening(*((one, addresses[one.name]) for one in pair.hosts)))
             within = control.inside()
         lab = pair.lab(**connect)
-        one = start(lab, within=within, duration="2s", traffic={"rate": "1kpps"})
+        one = start(lab, within=within, duration="2s", traffic={"rate": "100pps"})
         one.await_line("phase 1 tiny#1 measured")
         for one_carrier in [carrier(host) for host in pair.hosts]:
             one_carrier.kill()
@@ -575,7 +577,7 @@ def test_a_connection_that_is_killed_is_made_anew(pair: Pair, start: Start, way:
         after = state(pair)
     lost = [f.where for f in result.findings if f.what == "the connection was lost and came back"]
     assert (["left", "right"], before) == (sorted(lost), after)
-    assert (2000, 2000, 0) == (result.sent_packets, result.received_packets, result.unaccounted)
+    assert (200, 200, 0) == (result.sent_packets, result.received_packets, result.unaccounted)
     clocks = [s.clock_ns for s in one.run().records[0].series if s.worker == "right.receiver0"]
     assert 20 <= len(clocks)
     gaps_ns = [later - sooner for sooner, later in pairwise(clocks)]

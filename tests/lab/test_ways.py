@@ -25,12 +25,13 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]
 
-PACKETS = 2000
+PACKETS = 240
+"""No ring and no socket buffer overflows, however long a CPU stands still."""
 BASE = {
     "question": "Is every packet accounted for?",
     "traffic": {
         "count": PACKETS,
-        "rate": "20kpps",
+        "rate": "2kpps",
         "size": "64B",
         "flows": {"from": "65400-65403"},
     },
