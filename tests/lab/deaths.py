@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol
 import psutil
 import settings_fixture
 from ssh_hosts import Pair
+from waiting import DEADLINE_S, wait_until
 
 Victim = Literal[
     "controller", "stopped", "agent", "guardian", "worker", "connection", "link", "way"
@@ -29,19 +30,8 @@ Victim = Literal[
 When = Literal["apply", "path", "warmup", "measured", "between", "restore"]
 
 LEASE_S = 2
-DEADLINE_S = 60.0
-"""For what is no property under test: a busy machine may take its time."""
-POLL_S = 0.002
 ROOT = Path(__file__).parents[2]
 VISIBLE = (sys.executable, str(Path(settings_fixture.__file__)), "visible")
-
-
-def wait_until(what: str, condition: Callable[[], bool], limit_s: float = DEADLINE_S) -> None:
-    """Wait for a named condition; AssertionError says what was awaited."""
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {limit_s:g} s: {what}"
-        time.sleep(POLL_S)
 
 
 def namespace(pid: int | str) -> int:

@@ -18,17 +18,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE_S
+
+from udpbench.control.agent_client import AgentClient
+from udpbench.control.connection import Channel
+from udpbench.errors import AgentLost
+from udpbench.model import SECOND_NS
 
 SSHD = "/usr/sbin/sshd"
 NETWORK = "192.168.254"
 HOLD_S = 600
-DEADLINE_S = 60.0
 USER = "bench"
 USER_ID = 23456
 PYTHON = "/run/python"
 """On each host: the interpreter of the tests, with the very udpbench that is tested."""
 SUDO_RULE = f"NOPASSWD: {PYTHON} -m udpbench.agent.serve, {PYTHON} -m udpbench.agent.reconnect *"
 """As docs/hosts.md advises it."""
+TINY = {
+    "question": "Does it run?",
+    "traffic": {"rate": "800pps"},
+    "send": {"pace": "sleep", "bucket": "10s"},
+    "duration": "300ms",
+    "warmup": "100ms",
+    "repetitions": 1,
+}
 ROOT = Path(__file__).parents[2]
 HOLDER = f"""
 set -e
@@ -262,6 +275,17 @@ def listening(*servers: tuple[SshHost, str]) -> Iterator[None]:
         for one in started:
             one.terminate()
             one.wait()
+
+
+def greeted(channel: Channel) -> AgentClient:
+    """Return an agent that answered, as ``LabAgents`` has it."""
+    client = AgentClient(channel, "sender", "test0", ("namespace",))
+    try:
+        client.hello("test-1", 10 * SECOND_NS)
+    except AgentLost as loss:
+        raise channel.not_started(loss) from loss
+    client.take("alone")
+    return client
 
 
 def await_port(host: SshHost, address: str) -> None:

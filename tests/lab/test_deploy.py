@@ -14,17 +14,15 @@ from pathlib import Path
 import psutil
 import pytest
 import ssh_hosts
-from ssh_hosts import USER, Pair, SshHost, allow_sudo, pair_of_hosts
+from ssh_hosts import TINY, USER, Pair, SshHost, allow_sudo, greeted, pair_of_hosts
 
 from udpbench.agent import install
 from udpbench.analysis.judge import judge
-from udpbench.control.agent_client import AgentClient
-from udpbench.control.connection import Channel
 from udpbench.control.deployment import deploy
 from udpbench.control.deployment.deployer import LAUNCHER, Deployer
 from udpbench.control.ssh import LAUNCHER_NOTE, open_ssh
 from udpbench.definition.load import load_lab
-from udpbench.errors import AgentLost, ConnectError
+from udpbench.errors import ConnectError
 from udpbench.model import SECOND_NS, Connect, Lab
 from udpbench.records import read_run
 
@@ -44,14 +42,6 @@ find /home/root /home/{USER} /var/lib /var/tmp /dev/shm -mindepth 1 -delete
 rm -f /etc/sudoers.d/udpbench
 """
 TREE = "find /home /var/lib /var/tmp /dev/shm /opt /usr/local -printf '%p %m %u %l\\n' | sort"
-TINY = {
-    "question": "Does it run?",
-    "traffic": {"rate": "800pps"},
-    "send": {"pace": "sleep", "bucket": "10s"},
-    "duration": "300ms",
-    "warmup": "100ms",
-    "repetitions": 1,
-}
 
 
 def tree(host: SshHost) -> str:
@@ -102,17 +92,6 @@ class Told:
     def sent(self) -> int:
         """Return how often an agent was sent."""
         return sum("sending" in line for line in self.lines)
-
-
-def greeted(channel: Channel) -> AgentClient:
-    """Return an agent that answered."""
-    remote = AgentClient(channel, "sender", "test0", ("namespace",))
-    try:
-        remote.hello("test-1", 10 * SECOND_NS)
-    except AgentLost as loss:
-        raise channel.not_started(loss) from loss
-    remote.take("alone")
-    return remote
 
 
 def used(told: Told, connect: Connect = LEFT) -> str:

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,11 @@ from typing import Any
 import psutil
 import pytest
 import ssh_hosts
+from controllers import Controller, controllers
 from ssh_hosts import (
     NETWORK,
     SUDO_RULE,
+    TINY,
     UP,
     USER,
     Pair,
@@ -31,27 +32,18 @@ from ssh_hosts import (
     listening,
     pair_of_hosts,
 )
+from waiting import DEADLINE_S, wait_until
 
 from udpbench.analysis.judge import judge, path_ledger
 from udpbench.model import SECOND_NS, Result, TrialRecord
-from udpbench.records import Run, read_run
 
 pytestmark = ssh_hosts.needed()
 
 LEASE_NS = 4 * SECOND_NS
 SILENT_S = 3.0
 """Many a request of a phase is due meanwhile."""
-DEADLINE_S = 60.0
 PACKETS = 240
 """No ring and no socket buffer overflows, however long a CPU stands still."""
-TINY = {
-    "question": "Does it run?",
-    "traffic": {"rate": "800pps"},
-    "send": {"pace": "sleep", "bucket": "10s"},
-    "duration": "300ms",
-    "warmup": "100ms",
-    "repetitions": 1,
-}
 
 
 @pytest.fixture(scope="module")
@@ -67,38 +59,12 @@ def _home(pair: Pair) -> None:
     pair.write_home()
 
 
-@dataclass
-class Controller:
-    """A controller in a process of its own."""
-
-    folder: Path
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    def await_line(self, text: str) -> None:
-        """Wait until it has printed a text, or fail with all it printed."""
-        deadline = time.monotonic() + DEADLINE_S
-        while text not in self.log.read_text():
-            running = self.process.poll() is None and time.monotonic() < deadline
-            assert running, f"{text!r} is not in:\n{self.log.read_text()}"
-            time.sleep(0.01)
-
-    def end(self) -> int:
-        """Wait for its end and return the exit status."""
-        return self.process.wait(DEADLINE_S)
-
-    def run(self) -> Run:
-        """Return what is in the run folder."""
-        return read_run(self.folder)
-
-
 Start = Callable[..., Controller]
 
 
 @pytest.fixture
 def start(pair: Pair, tmp_path: Path) -> Iterator[Start]:
     """Yield a function that starts a controller; what is left of any is killed by pid."""
-    started: list[Controller] = []
 
     def starting(
         lab: str | None,
@@ -107,27 +73,13 @@ def start(pair: Pair, tmp_path: Path) -> Iterator[Start]:
         **keys: Any,
     ) -> Controller:
         """Run in a lab given as its text, or built in; ``within`` is a command in front."""
-        folder, log = (tmp_path / f"{name}{len(started)}" for name in ("run", "log"))
         (tmp_path / "lab.yaml").write_text(lab or "")
-        program = str(Path(__file__).with_name("controller.py"))
-        words = [*within, sys.executable, program, str(folder), str(lease_ns)]
-        words += [json.dumps({**TINY, **keys}), *([str(tmp_path / "lab.yaml")] if lab else [])]
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                words,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, "HOME": str(pair.home)},
-            )
-        started.append(Controller(folder, process, log))
-        return started[-1]
+        arguments = [str(lease_ns), json.dumps({**TINY, **keys})]
+        arguments += [str(tmp_path / "lab.yaml")] if lab else []
+        return group.start(arguments, within=within, environment={"HOME": str(pair.home)})
 
-    yield starting
-    for one in started:
-        if one.process.poll() is None:
-            one.process.kill()
-            one.process.wait()
+    with controllers(tmp_path) as group:
+        yield starting
 
 
 STATE = """
@@ -481,10 +433,8 @@ def await_packets(pid: int, more: int) -> None:
         assert line is not None
         return int(line.group(1).split()[9])
 
-    begun, deadline = sent(), time.monotonic() + DEADLINE_S
-    while sent() < begun + more:
-        assert time.monotonic() < deadline, f"only {sent() - begun} packets were sent"
-        time.sleep(0.01)
+    before = sent()
+    wait_until(f"{more} more packets sent", lambda: sent() >= before + more)
 
 
 def test_a_second_interrupt_in_the_lab_is_told_what_is_being_restored(start: Start) -> None:

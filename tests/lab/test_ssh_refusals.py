@@ -14,15 +14,23 @@ from pathlib import Path
 import psutil
 import pytest
 import ssh_hosts
-from ssh_hosts import PYTHON, SUDO_RULE, USER, Pair, SshHost, allow_sudo, pair_of_hosts, write_key
+from ssh_hosts import (
+    PYTHON,
+    SUDO_RULE,
+    USER,
+    Pair,
+    SshHost,
+    allow_sudo,
+    greeted,
+    pair_of_hosts,
+    write_key,
+)
 
 import udpbench
-from udpbench.control.agent_client import AgentClient
-from udpbench.control.connection import Channel
 from udpbench.control.host_use import Surroundings, Terms, taken
 from udpbench.control.ssh import SshLimits, open_ssh
 from udpbench.definition.load import load_lab
-from udpbench.errors import AgentLost, ConnectError, HelloRefused
+from udpbench.errors import ConnectError, HelloRefused
 from udpbench.model import SECOND_NS, Connect
 
 pytestmark = [*ssh_hosts.needed(), pytest.mark.apart]
@@ -49,17 +57,6 @@ def pair(hosts: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     children = {one.pid for one in psutil.Process().children()}
     yield hosts
     assert children == {one.pid for one in psutil.Process().children()}, "a proxy was left"
-
-
-def greeted(channel: Channel) -> AgentClient:
-    """Return an agent that answered, as ``LabAgents`` has it."""
-    remote = AgentClient(channel, "sender", "test0", ("namespace",))
-    try:
-        remote.hello("test-1", 10 * SECOND_NS)
-    except AgentLost as loss:
-        raise channel.not_started(loss) from loss
-    remote.take("alone")
-    return remote
 
 
 def refusal(connect: Connect = LEFT, limits: SshLimits = PATIENT) -> str:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from deaths import wait_until
 from sampled import sampled
 from test_command_line import LIMIT_S, SHORT, done, namespaces, result, start
+from waiting import wait_until
 
 pytestmark = [
     pytest.mark.lab,

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from waiting import DEADLINE_S, wait_until
+
 SECOND_NS = 10**9
-DEADLINE_S = 20.0
 TAG = 0x1234ABCD
 WORDS = 1024
 TIMEOUT = struct.pack("ll", 0, 20_000)
@@ -22,14 +23,6 @@ SO_ZEROCOPY = 60
 UDP_GRO = 104
 NATIVE = Path(__file__).parents[2] / "native"
 LOOPBACK = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
-
-
-def wait_until(what: str, condition: Callable[[], bool]) -> None:
-    """Wait for a named condition; AssertionError says what was awaited."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
-        time.sleep(0.001)
 
 
 def receiving_socket(

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 from loops import SECOND_NS, TAG, Receiving, Sending, fake, receiving_socket, sending_socket
+from waiting import wait_until
 
 from udpbench._native import ffi, lib
 
@@ -213,8 +214,7 @@ def test_both_ends_count_every_packet_by_its_millisecond() -> None:
         sender = Sending(ffi, lib, [to])
         receiver.start(milliseconds=received, epoch_ns=sender.config.start_ns)
         sender.run(count=500, rate_pps=10_000, bucket_ns=SECOND_NS, milliseconds=sent)
-        while receiver.read() < 500:
-            time.sleep(0.001)
+        wait_until("all are read", lambda: receiver.read() >= 500)
         receiver.stop()
     assert [500, 500] == [sum(ring.packets) for ring in (sent, received)]
     assert 50 <= sent.begun < 5000

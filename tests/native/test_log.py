@@ -23,8 +23,8 @@ from loops import (
     guards,
     receiving_socket,
     refusal,
-    wait_until,
 )
+from waiting import wait_until
 
 from udpbench._native import ffi, lib
 

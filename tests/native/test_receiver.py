@@ -24,8 +24,8 @@ from loops import (
     receiving_socket,
     refusal,
     sending_socket,
-    wait_until,
 )
+from waiting import wait_until
 
 from udpbench._native import ffi, lib
 

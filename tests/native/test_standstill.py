@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loops import Receiving, datagram, receiving_socket, sending_socket, wait_until
+from loops import Receiving, datagram, receiving_socket, sending_socket
+from waiting import wait_until
 
 from udpbench._native import ffi, lib
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from loops import SECOND_NS, Receiving, datagram, receiving_socket, sending_socket, wait_until
+from loops import SECOND_NS, Receiving, datagram, receiving_socket, sending_socket
+from waiting import wait_until
 
 from udpbench._native import ffi, lib
 

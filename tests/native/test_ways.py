@@ -16,8 +16,8 @@ from loops import (
     drops,
     receiving_socket,
     sending_socket,
-    wait_until,
 )
+from waiting import wait_until
 
 from udpbench._native import ffi, lib
 

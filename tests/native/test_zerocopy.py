@@ -17,8 +17,8 @@ from loops import (
     fake,
     receiving_socket,
     sending_socket,
-    wait_until,
 )
+from waiting import wait_until
 
 from udpbench._native import ffi, lib
 
