@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic_core import PydanticCustomError
 
@@ -36,6 +36,7 @@ from udpbench.model import (
 )
 from udpbench.units import Bytes, Count, Nanoseconds, Rate
 
+T = TypeVar("T")
 CPU_RELATIONS = ("same-cpu", "smt-sibling", "same-node", "other-node")
 MAX_RATE = 10**12
 LISTED = 8
@@ -164,14 +165,18 @@ def listed(text: str) -> str:
     return f"[{', '.join(numbers)}]"
 
 
-def _rate(value: Any) -> Rate:
-    limit = "above 0, to 1Tpps or 1Tbps"
-    text = _text(value, limit)
+def _parse(parse: Callable[[str], T], text: str, limit: str = "") -> T:
+    """Return what a parser makes of a text, its ValueError ``what; step`` as a refusal."""
     try:
-        rate = units.parse_rate(text)
+        return parse(text)
     except ValueError as error:
         what, _, step = str(error).partition("; ")
         raise refusal(what, limit, step) from error
+
+
+def _rate(value: Any) -> Rate:
+    limit = "above 0, to 1Tpps or 1Tbps"
+    rate = _parse(units.parse_rate, _text(value, limit), limit)
     if not 0 < (rate.packets_per_s or rate.bits_per_s or 0) <= MAX_RATE:
         raise refusal("out of range", limit)
     return rate
@@ -197,11 +202,7 @@ def _cpus(value: Any) -> str:
         text = f"{value[0]}-{value[-1]}" if row else ",".join(map(str, value))
         raise refusal("a list, where a single value is expected", "", f"write {text}")
     text = _text(value).replace(" ", "")
-    try:
-        parse_cpus(text)
-    except ValueError as error:
-        what, _, step = str(error).partition("; ")
-        raise refusal(what, "", step) from error
+    _parse(parse_cpus, text)
     return text
 
 
@@ -211,25 +212,16 @@ def _cpu_tuple(value: Any) -> tuple[int, ...]:
 
 def _parsed(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
     """Return a leaf's parser from one of text that raises ValueError."""
-
-    def read(value: Any) -> Any:
-        text = _text(value)
-        try:
-            return parse(text)
-        except ValueError as error:
-            what, _, step = str(error).partition("; ")
-            raise refusal(what, "", step) from error
-
-    return read
+    return lambda value: _parse(parse, _text(value))
 
 
 def _checked(check: Callable[[str], Any]) -> Callable[[Any], str]:
     """Return a parser that keeps the text as written if ``check`` accepts it."""
-    parse = _parsed(check)
 
     def read(value: Any) -> str:
-        parse(value)
-        return _text(value)
+        text = _text(value)
+        _parse(check, text)
+        return text
 
     return read
 
@@ -330,12 +322,7 @@ def sysctl_value(value: Any) -> int | str:
 
 def _margin(value: Any) -> float:
     limit = "above 0, below 100%"
-    text = _text(value, limit)
-    try:
-        ratio = units.parse_ratio(text)
-    except ValueError as error:
-        what, _, step = str(error).partition("; ")
-        raise refusal(what, limit, step) from error
+    ratio = _parse(units.parse_ratio, _text(value, limit), limit)
     if not 0 < ratio < 1:
         raise refusal("out of range", limit, "write for example 3%")
     return ratio
