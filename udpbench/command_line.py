@@ -391,10 +391,10 @@ def _compared(stored: Run, base: Run | None, code: int) -> int:
 
     if base is None or not stored.records:
         return code
-    found = compare_runs(base, stored, Choice())
+    comparison = compare_runs(base, stored, Choice())
     with _reader_may_leave():
-        _print_comparisons(found)
-    return worst([code, found.exit_code])
+        _print_comparisons(comparison)
+    return worst([code, comparison.exit_code])
 
 
 def _print_worst(stored: Run, lab: Lab) -> None:
@@ -466,16 +466,16 @@ def compare(
     choice = _choice((a, b), metric, margin, other)
     stored = _read_stored(run)
     if other is None:
-        found = compare_within(stored, choice)
+        comparison = compare_within(stored, choice)
     else:
-        found = compare_runs(stored, _read_stored(other), choice)
+        comparison = compare_runs(stored, _read_stored(other), choice)
     with _reader_may_leave():
         if as_json:
-            data = comparisons_json(found.comparisons, found.runs, found.notes)
+            data = comparisons_json(comparison.comparisons, comparison.runs, comparison.notes)
             print(json.dumps(data, indent=2))
         else:
-            _print_comparisons(found)
-    raise typer.Exit(found.exit_code)
+            _print_comparisons(comparison)
+    raise typer.Exit(comparison.exit_code)
 
 
 @app.command()
@@ -570,11 +570,11 @@ def _choice(
     return Choice(*points, metric, ratio)
 
 
-def _print_comparisons(found: RunComparison) -> None:
+def _print_comparisons(comparison: RunComparison) -> None:
     from udpbench.report.tables import comparison_parts
 
     console = _console()
-    for part in (*found.notes, *comparison_parts(found.comparisons)):
+    for part in (*comparison.notes, *comparison_parts(comparison.comparisons)):
         console.print(part)
 
 

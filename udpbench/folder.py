@@ -154,9 +154,9 @@ def _refuse_stranger(fd: int) -> int:
 
     Whoever owns ``/`` is root, by whatever number a user namespace shows it.
     """
-    found = os.fstat(fd)
-    if os.geteuid() != 0 or found.st_uid in (0, calling_user(), os.stat("/").st_uid):  # noqa: PTH116
-        return found.st_mode
+    state = os.fstat(fd)
+    if os.geteuid() != 0 or state.st_uid in (0, calling_user(), os.stat("/").st_uid):  # noqa: PTH116
+        return state.st_mode
     where = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115
-    what = f"{where} is of user {found.st_uid}, and root writes only where it is root's"
+    what = f"{where} is of user {state.st_uid}, and root writes only where it is root's"
     raise PermissionError(errno.EPERM, f"{what} or of the user who called")

@@ -80,12 +80,12 @@ class Baseline:
     @cached_property
     def trials(self) -> dict[tuple[bool, str, str], list[Sequence[Result]]]:
         """The trials of each point, run by run, by lab (built-in or not) and question."""
-        found: dict[tuple[bool, str, str], list[Sequence[Result]]] = {}
+        trials: dict[tuple[bool, str, str], list[Sequence[Result]]] = {}
         for stored in self.runs:
             for chapter in tell(stored.header.experiments, stored.records):
                 for point in chapter.points:
-                    found.setdefault(_place(chapter, point.name), []).append(point.results)
-        return found
+                    trials.setdefault(_place(chapter, point.name), []).append(point.results)
+        return trials
 
 
 @dataclass(frozen=True)
@@ -203,13 +203,13 @@ def answer(stored: Run, point: str, width: int, baseline: Baseline | None = None
     """
     (chapter,) = tell(stored.header.experiments, stored.records)
     experiment = chapter.experiment
-    ran = {one.name: one for one in chapter.points}
+    ran = {each.name: each for each in chapter.points}
     own, *others = (
         ran.get(name, Point(experiment.name, name, ()))
         for name in sorted(compared_with(experiment, point), key=lambda name: name != point)
     )
     verdicts = evaluate_at(experiment, chapter.results, point)
-    compared = [one for one in chapter.comparisons if one.b == point]
+    compared = [comparison for comparison in chapter.comparisons if comparison.b == point]
     replaced = chapter.comparisons
     sides = [
         replace(p, results=tuple(without_replaced(p.results, replaced))) for p in (own, *others)
@@ -222,8 +222,8 @@ def answer(stored: Run, point: str, width: int, baseline: Baseline | None = None
         outcome, reasons = _against(base, own, baseline)
     shown = ""
     if outcome == "failed":
-        needed = {one.name for one in (own, *others)}
-        some = tuple(one for one in chapter.points if one.name in needed)
+        needed = {each.name for each in (own, *others)}
+        some = tuple(each for each in chapter.points if each.name in needed)
         part = replace(chapter, points=some, verdicts=verdicts)
         shown = f"{_told(part, width)}\n{_where(stored)}"
     result = medians(own, str(stored.folder))
@@ -235,15 +235,17 @@ def _against(
     base: Sequence[Sequence[Result]], own: Point, baseline: Baseline
 ) -> tuple[Outcome, Sequence[str]]:
     """Return the outcome of a point that is compared with a baseline, and the reasons."""
-    found, scattered = compare_with_runs(base, own.results, CompareSpec.metric, baseline.margin)
-    runs = ", ".join(str(one.folder) for one in baseline.runs)
-    text = f"{found.metric} against {runs}: {found.text}"
+    comparison, scattered = compare_with_runs(
+        base, own.results, CompareSpec.metric, baseline.margin
+    )
+    runs = ", ".join(str(run.folder) for run in baseline.runs)
+    text = f"{comparison.metric} against {runs}: {comparison.text}"
     if not scattered:
         text += "; scatter between runs is not in the interval"
-    if found.beyond_margin is None:
+    if comparison.beyond_margin is None:
         limit = f"{baseline.margin * 100:.3g} %"
         return "skipped", [f"cannot tell whether it is worse by more than {limit}: {text}"]
-    return ("failed", [f"worse: {text}"]) if found.beyond_margin else ("passed", [])
+    return ("failed", [f"worse: {text}"]) if comparison.beyond_margin else ("passed", [])
 
 
 def stored_results(folder: Path) -> dict[str, PointResult]:
@@ -281,35 +283,39 @@ def _judged(
         return "skipped", [ended[1]]
     trials_of = stored.header.experiments[0].trials_of
     if ended is not None and any(
-        len(one.results) < trials_of(one.name)[0] for one in (own, *others)
+        len(each.results) < trials_of(each.name)[0] for each in (own, *others)
     ):
         return "failed", [f"the run ended early: {ended[1]}"]
     if own.skipped and own.results:
         return "skipped", _reasons(own)
-    results = [result for one in (own, *others) for result in one.results]
+    results = [result for each in (own, *others) for result in each.results]
     code = exit_code(results, verdicts, comparisons=compared)
     if code == YES:
-        unjudged = any(one.answer == "skipped" for one in verdicts)
-        unjudged = unjudged or any(one.verdict == SKIPPED for one in compared)
+        unjudged = any(verdict.answer == "skipped" for verdict in verdicts)
+        unjudged = unjudged or any(comparison.verdict == SKIPPED for comparison in compared)
         return ("skipped", _unasked(others)) if unjudged else ("passed", [])
     missed = [
         line
-        for one in verdicts
-        if one.answer in ("no", "cannot tell")
-        for line in (f"expected: {one.expected}", f"measured: {one.measured}")
+        for verdict in verdicts
+        if verdict.answer in ("no", "cannot tell")
+        for line in (f"expected: {verdict.expected}", f"measured: {verdict.measured}")
     ]
     missed += [
-        f"compared: {one.b} against {one.a}: {one.metric}: {one.text}"
-        for one in compared
-        if one.worse or not one.answered
+        f"compared: {comparison.b} against {comparison.a}: {comparison.metric}: {comparison.text}"
+        for comparison in compared
+        if comparison.worse or not comparison.answered
     ]
-    doubts = [*_reasons(own), *(line for one in others for line in _of_other(one))]
+    doubts = [*_reasons(own), *(line for other in others for line in _of_other(other))]
     return "failed", [*doubts, *missed] if code == FAILED else [*missed, *doubts]
 
 
 def _unasked(others: Sequence[Point]) -> list[str]:
     """Return why an expectation could not be judged, a line for each point that was skipped."""
-    return [f"cannot be compared with {one.name}: {reason(one)}" for one in others if one.skipped]
+    return [
+        f"cannot be compared with {other.name}: {reason(other)}"
+        for other in others
+        if other.skipped
+    ]
 
 
 def _of_other(point: Point) -> list[str]:
@@ -329,12 +335,12 @@ def _ended_early(stored: Run) -> tuple[str, str] | None:
 
 def _reasons(own: Point) -> list[str]:
     """Return why trials of a point are failed, invalid or skipped, each reason once."""
-    found: dict[str, None] = {}
+    reasons: dict[str, None] = {}
     for result in own.results:
         for finding in result.findings:
             if finding.severity in ("invalid", "struck") or result.status == "skipped":
-                found[str(finding)] = None
-    return list(found)
+                reasons[str(finding)] = None
+    return list(reasons)
 
 
 def _told(chapter: Chapter, width: int) -> str:
@@ -349,11 +355,11 @@ def _told(chapter: Chapter, width: int) -> str:
 
 
 def _summary(stored: Run, own: Point, result: PointResult) -> str:
-    told = [
+    parts = [
         f"{show_pps(result.delivered_pps)} delivered",
         f"{show_ratio(result.loss_ratio)} lost",
         f"{result.valid_trials}/{len(own.results)} valid",
     ]
-    if any(one.built_in_lab for one in stored.records):
-        told.append(LAB_LABEL.partition(":")[0])
-    return ", ".join(told)
+    if any(record.built_in_lab for record in stored.records):
+        parts.append(LAB_LABEL.partition(":")[0])
+    return ", ".join(parts)

@@ -214,10 +214,10 @@ class _Choosing:
         for pair in pairs:
             self._say(f"  {pair}")
         only = pairs[0] if len(pairs) == 1 else None
-        found = (only.left, only.right) if only is not None else (None, None)
+        suggestions = (only.left, only.right) if only is not None else (None, None)
         chosen = [
             self._interface(place, named, suggested)
-            for place, (named, suggested) in enumerate(zip((left, right), found, strict=True))
+            for place, (named, suggested) in enumerate(zip((left, right), suggestions, strict=True))
         ]
         missing = [
             _missing_interface(side, host, self._options.probe)
@@ -227,14 +227,18 @@ class _Choosing:
         if missing:
             raise InputError(missing)
         names = (chosen[0] or "", chosen[1] or "")
-        known = {(one.left, one.right): one for one in pairs}
+        known = {(pair.left, pair.right): pair for pair in pairs}
         near, far = (host.interface(name) for host, name in zip(self._hosts, names, strict=True))
         return known.get(names) or CablePair(*names, common_network(near, far), proven=False)
 
     def _proven(self) -> tuple[tuple[str, str], ...]:
         """Return the pairs of interfaces whose link an ARP request proves, if one may be sent."""
         ends = [
-            [one for one in host.usable if one.link == "up" and named in (None, one.name)]
+            [
+                interface
+                for interface in host.usable
+                if interface.link == "up" and named in (None, interface.name)
+            ]
             for host, named in zip(self._hosts, self._options.interfaces, strict=True)
         ]
         for host, up in zip(self._hosts, ends, strict=True):
@@ -262,7 +266,7 @@ class _Choosing:
             return named or suggested
 
         def parse(text: str) -> str:
-            if text not in [one.name for one in host.interfaces]:
+            if text not in [interface.name for interface in host.interfaces]:
                 raise ValueError(f"{host.name} has {names_of(host.interfaces)}")
             return text
 
@@ -340,13 +344,13 @@ def shared_means(interface: str) -> str:
 
 def _none_up(host: HostSurvey) -> str:
     """Return why no link of a host can be proven, and what would bring one up."""
-    down = [one.name for one in host.usable if one.link == "down"]
+    down = [interface.name for interface in host.usable if interface.link == "down"]
     step = f"; as root there: ip link set {down[0]} up" if down else ""
     return f"no interface of {host.name} is up, besides what carries SSH{step}"
 
 
 def _unknown(side: str, host: HostSurvey, name: str | None) -> list[Problem]:
-    if name is None or name in [one.name for one in host.interfaces]:
+    if name is None or name in [interface.name for interface in host.interfaces]:
         return []
     limit = f"{host.name} has {names_of(host.interfaces)}"
     return [Problem("no such interface", f"--{side}-interface", name, limit)]
@@ -387,6 +391,6 @@ def _write_new(path: Path, text: str, option: str) -> None:
     if problems:
         raise InputError(problems)
     with Folder.open(path.parent) as folder:
-        made = folder.file(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        with os.fdopen(made, "w") as file:
+        descriptor = folder.file(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        with os.fdopen(descriptor, "w") as file:
             file.write(text)

@@ -18,10 +18,10 @@ def printable(text: str, keep: str = "\n\t") -> str:
     if text.isprintable():
         return text
     return "".join(
-        one
-        if one in keep or unicodedata.category(one) not in OBEYED
-        else one.encode("unicode_escape").decode()
-        for one in text
+        character
+        if character in keep or unicodedata.category(character) not in OBEYED
+        else character.encode("unicode_escape").decode()
+        for character in text
     )
 
 

@@ -148,8 +148,8 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Optional[C
 
         if not is_experiment(file_path):
             return None
-    made: CollectedFile = CollectedFile.from_parent(parent, path=file_path)
-    return made
+    collected: CollectedFile = CollectedFile.from_parent(parent, path=file_path)
+    return collected
 
 
 def _missing() -> Optional[str]:
@@ -278,14 +278,14 @@ class UdpbenchFixture:
         points = [trial.point for trial in stored.header.experiments[0].points]
         said = {point: _judge(node, stored, point) for point in points}
         # All points first: one that is skipped must not hide that another one failed.
-        if any(one.outcome == "failed" for one in said.values()):
+        if any(answer.outcome == "failed" for answer in said.values()):
             pytest.fail(f"{_why(said, 'failed')}\n{full_text(stored, _width())}", pytrace=False)
-        if any(one.outcome == "skipped" for one in said.values()):
+        if any(answer.outcome == "skipped" for answer in said.values()):
             pytest.skip(_why(said, "skipped"))
         # Shown where the test fails: the numbers it asserts on are explained beside them.
         node.add_report_section("call", "udpbench", full_text(stored, _width()))
-        found = {point: one.result for point, one in said.items()}
-        return found[points[0]] if len(points) == 1 else _mapping(found)
+        results = {point: answer.result for point, answer in said.items()}
+        return results[points[0]] if len(points) == 1 else _mapping(results)
 
     def baseline(self, folder: Union[str, os.PathLike[str]]) -> Any:
         """Return the results of a stored run, of one experiment, as a call returns those of a run.
@@ -296,10 +296,10 @@ class UdpbenchFixture:
         from udpbench.gate import stored_results
 
         try:
-            found = stored_results(self._request.config.rootpath / folder)
+            results = stored_results(self._request.config.rootpath / folder)
         except UdpbenchError as error:
             raise _in_words(error) from None
-        return next(iter(found.values())) if len(found) == 1 else _mapping(found)
+        return next(iter(results.values())) if len(results) == 1 else _mapping(results)
 
     def _load(self, experiment: Union[str, os.PathLike[str], dict[str, Any]]) -> Experiment:
         from udpbench.definition.load import load_experiment_data, load_experiments
@@ -310,19 +310,19 @@ class UdpbenchFixture:
             if isinstance(experiment, dict):
                 return load_experiment_data({"question": f"{node.name}?", **experiment}, node.name)
             beside = node.path.parent / experiment
-            found = load_experiments([str(beside if beside.exists() else experiment)])
+            experiments = load_experiments([str(beside if beside.exists() else experiment)])
         except InputError as error:
             raise _in_words(error) from None
-        if len(found) != 1:
-            names = ", ".join(one.name for one in found)
+        if len(experiments) != 1:
+            names = ", ".join(each.name for each in experiments)
             pytest.fail(f"{experiment}: holds {names}; name one of them", pytrace=False)
-        return found[0]
+        return experiments[0]
 
 
-def _mapping(found: dict[str, PointResult]) -> PointResults:
+def _mapping(results: dict[str, PointResult]) -> PointResults:
     from udpbench.analysis.medians import PointResults
 
-    return PointResults(found)
+    return PointResults(results)
 
 
 @pytest.fixture
@@ -374,7 +374,9 @@ def _run(
     except UdpbenchError as error:
         raise _in_words(error) from None
     if stored.ending is not None and stored.ending.restore_errors:
-        left = "; ".join(f"{one['host']}: {one['message']}" for one in stored.ending.restore_errors)
+        left = "; ".join(
+            f"{error['host']}: {error['message']}" for error in stored.ending.restore_errors
+        )
         session.shouldstop = f"a host was not restored: {left}"
         pytest.fail(printable(f"not restored: {left}"), pytrace=False)
     if stored.ending is not None and stored.ending.status == "interrupted":
@@ -399,7 +401,7 @@ def _judge(node: Any, stored: Run, point: str, baseline: Optional[Baseline] = No
 
 def _why(said: dict[str, Answer], outcome: str) -> str:
     """Return the reasons of all points with an outcome; of several points under their names."""
-    chosen = {point: one.why for point, one in said.items() if one.outcome == outcome}
+    chosen = {point: answer.why for point, answer in said.items() if answer.outcome == outcome}
     if len(said) == 1:
         return "\n".join(chosen.values())
     return "\n".join(f"{name}: {line}" for name, why in chosen.items() for line in why.split("\n"))

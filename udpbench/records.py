@@ -466,8 +466,8 @@ def _latest(sessions: list[list[TrialRecord]]) -> tuple[tuple[TrialRecord, ...],
     replaced: list[TrialRecord] = []
     for records in sessions:
         again = {record.trial.name for record in records}
-        replaced += [one for one in kept if one.trial.name in again]
-        kept = [one for one in kept if one.trial.name not in again] + records
+        replaced += [record for record in kept if record.trial.name in again]
+        kept = [record for record in kept if record.trial.name not in again] + records
     return tuple(kept), tuple(replaced)
 
 

@@ -52,7 +52,8 @@ class RunComparison:
     def exit_code(self) -> int:
         """Return NO if anything is worse, else CANNOT_TELL if anything is untold, else YES."""
         return worst(
-            NO if one.worse else YES if one.answered else CANNOT_TELL for one in self.comparisons
+            NO if comparison.worse else YES if comparison.answered else CANNOT_TELL
+            for comparison in self.comparisons
         )
 
 
@@ -65,16 +66,16 @@ def compare_within(run: Run, choice: Choice) -> RunComparison:
     Raises InputError if there are none, or no such points.
     """
     _refuse(_of_metric(choice))
-    found = [
+    comparisons = [
         comparison
         for chapter in tell(run.header.experiments, run.records)
         for comparison in _named(
             chapter, compare_points(_asked(chapter.experiment, choice), chapter.results), run
         )
     ]
-    if not found:
+    if not comparisons:
         _refuse([_no_such(run, choice)])
-    return RunComparison(tuple(found))
+    return RunComparison(tuple(comparisons))
 
 
 def _asked(experiment: Experiment, choice: Choice) -> Experiment:
@@ -119,10 +120,13 @@ def compare_runs(a: Run, b: Run, choice: Choice) -> RunComparison:
     """
     _refuse([*_of_metric(choice), *refusals(a, b.header.experiments, _built_in(b), choice)])
     mine, others = (
-        {one.experiment.question: one for one in tell(run.header.experiments, run.records)}
+        {
+            chapter.experiment.question: chapter
+            for chapter in tell(run.header.experiments, run.records)
+        }
         for run in (a, b)
     )
-    found = [
+    comparisons = [
         comparison
         for question in mine
         if question in others
@@ -132,7 +136,7 @@ def compare_runs(a: Run, b: Run, choice: Choice) -> RunComparison:
     ]
     folders = str(a.folder), str(b.folder)
     notes = (f"{folders[1]} against {folders[0]}", NOT_INTERLEAVED, *_differences(a, b))
-    return RunComparison(tuple(found), notes, folders)
+    return RunComparison(tuple(comparisons), notes, folders)
 
 
 def _point_by_point(a: Chapter, b: Chapter, choice: Choice) -> Iterator[Comparison]:
@@ -167,10 +171,10 @@ def _lab_changes(a: RunHeader, b: RunHeader) -> Iterator[str]:
         yield from (f"{key}: {change}" for key, change in differing_labs(*labs))
 
 
-def _line(of: str, changes: Iterable[str]) -> Iterator[str]:
+def _line(subject: str, changes: Iterable[str]) -> Iterator[str]:
     text = ", ".join(changes)
     if text:
-        yield f"{of}: {text}"
+        yield f"{subject}: {text}"
 
 
 def _facts(facts: Facts) -> dict[str, Any]:
@@ -236,8 +240,10 @@ def _built_in(run: Run) -> bool | None:
     return any(record.built_in_lab for record in run.records) if run.records else None
 
 
-def _named(chapter: Chapter, found: Iterable[Comparison], run: Run) -> Iterator[Comparison]:
+def _named(chapter: Chapter, comparisons: Iterable[Comparison], run: Run) -> Iterator[Comparison]:
     """Yield comparisons; those of a run of several experiments under ``experiment::point``."""
     head = f"{chapter.experiment.name}::" if len(run.header.experiments) > 1 else ""
-    for one in found:
-        yield replace(one, a=head + (one.a or "all"), b=head + (one.b or "all"))
+    for comparison in comparisons:
+        yield replace(
+            comparison, a=head + (comparison.a or "all"), b=head + (comparison.b or "all")
+        )

@@ -279,6 +279,27 @@ def test_a_name_stands_for_one_module_and_one_class() -> None:
     assert {"Record"} == twice(public_classes("class Record: ...\nclass _Own: ...\n") * 2)
 
 
+EMPTY_NAMES = {"one", "found", "told", "made", "of"}
+
+
+def empty_names(tree: ast.Module) -> set[str]:
+    """Return the values and parameters whose name says nothing about them."""
+    names = {
+        node.arg if isinstance(node, ast.arg) else node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.arg)
+        or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    }
+    return EMPTY_NAMES & names
+
+
+def test_names_say_what_a_value_is() -> None:
+    """No value of the product is called ``found``, of what there may be two in a function."""
+    trees = {name: ast.parse(source(name).read_text()) for name in modules()}
+    assert {} == {name: names for name, tree in trees.items() if (names := empty_names(tree))}
+    assert {"one", "of"} == empty_names(ast.parse("def f(of):\n    return [one for one in of]"))
+
+
 def test_the_build_id_covers_all_that_the_agent_imports() -> None:
     """A controller and an agent that differ in any file that both run refuse each other."""
     reached, left = set(), {name for name in modules() if name.startswith("agent")}

@@ -179,23 +179,23 @@ def file_system(path: str) -> str:
 
 def make_place(place: str) -> None:
     """Make a folder for builds, and its path; Refused or OSError if it cannot be used."""
-    made = []
+    missing = []
     part = place
     while not os.path.lexists(part):
-        made.append(part)
+        missing.append(part)
         part = os.path.dirname(part)
     try:
-        for part in reversed(made):
+        for part in reversed(missing):
             with suppress(FileExistsError):  # another controller's program makes it, too
                 os.mkdir(part, 0o700)
                 os.chmod(part, 0o755 if place == SYSTEM else 0o700)  # whatever the umask is
         _refuse_shared(os.path.dirname(place))
         _prove(place)
-        if made:
+        if missing:
             with suppress(FileExistsError):
-                _write(place, MADE, json.dumps(made).encode())
+                _write(place, MADE, json.dumps(missing).encode())
     except (OSError, Refused):
-        for part in made:
+        for part in missing:
             with suppress(OSError):
                 os.rmdir(part)
         raise
@@ -403,7 +403,7 @@ def _fallbacks() -> list[str]:
 
 def own_fallbacks(parent: str) -> list[str]:
     """Return the fallback folders that this user made in a shared folder."""
-    found = []
+    fallbacks = []
     with suppress(OSError):
         for name in os.listdir(parent):
             path = os.path.join(parent, name)
@@ -412,8 +412,8 @@ def own_fallbacks(parent: str) -> list[str]:
                 if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid():
                     continue
                 if strange(path) is None:
-                    found.append(path)
-    return found
+                    fallbacks.append(path)
+    return fallbacks
 
 
 def _builds(place: str) -> list[str]:
@@ -460,12 +460,12 @@ def remove(place: str) -> dict[str, list[Any]]:
 
 def _remove_place(place: str) -> None:
     """Remove a place whose locks are held, and the folders above it that were made for it."""
-    made = _made(place)
+    parents = _made(place)
     for build in _builds(place):
         _discard(build)
     os.unlink(os.path.join(place, LOCK))
     shutil.rmtree(place)
-    for part in made:
+    for part in parents:
         with suppress(OSError):  # another program uses it by now
             os.rmdir(part)
 
@@ -473,8 +473,8 @@ def _remove_place(place: str) -> None:
 def _made(place: str) -> list[str]:
     """Return the folders above a place that were made for it, the innermost first."""
     with suppress(OSError, ValueError):
-        made = json.loads(_read(place, MADE))
-        return [part for part in made if place.startswith(part + "/")]
+        parents = json.loads(_read(place, MADE))
+        return [part for part in parents if place.startswith(part + "/")]
     return []
 
 

@@ -143,17 +143,17 @@ def without_replaced(results: Sequence[Result], comparisons: Sequence[Comparison
 
     Other blocks were run in place of theirs.
     """
-    told: dict[tuple[str, str], bool] = {}
-    for one in comparisons:
-        for point in ((one.experiment, one.a), (one.experiment, one.b)):
-            answered = one.answered and one.verdict != SKIPPED
-            told[point] = told.get(point, True) and answered
+    all_answered: dict[tuple[str, str], bool] = {}
+    for comparison in comparisons:
+        for point in ((comparison.experiment, comparison.a), (comparison.experiment, comparison.b)):
+            answered = comparison.answered and comparison.verdict != SKIPPED
+            all_answered[point] = all_answered.get(point, True) and answered
     return [
         result
         for result in results
         if result.status != "done"
         or result.valid
-        or not told.get((result.trial.experiment, result.trial.point), False)
+        or not all_answered.get((result.trial.experiment, result.trial.point), False)
     ]
 
 

@@ -49,8 +49,10 @@ def _of_shared_hosts(readings: Readings, intended: int, received: int) -> Ledger
 
 def together(ledger: Ledger, stages: Collection[str]) -> Span:
     """Return how many packets may have ended at any of some stages: what the others leave."""
-    inside = sum((_span(one) for one in ledger.entries if one.stage in stages), exactly(0))
-    others = sum((_span(one) for one in ledger.entries if one.stage not in stages), exactly(0))
+    inside = sum((_span(entry) for entry in ledger.entries if entry.stage in stages), exactly(0))
+    others = sum(
+        (_span(entry) for entry in ledger.entries if entry.stage not in stages), exactly(0)
+    )
     lost = ledger.lost_packets
     return Span(max(inside.low, lost - others.high), min(inside.high, lost - others.low))
 

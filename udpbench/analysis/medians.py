@@ -53,11 +53,11 @@ class PointResult:
         """
         interleaved = self.run and self.run == baseline.run and self.point != baseline.point
         compare = compare_blocks if interleaved else compare_unpaired
-        found = compare(baseline.trials, self.trials, metric, parse_ratio(margin))
-        if found.beyond_margin is None:
+        comparison = compare(baseline.trials, self.trials, metric, parse_ratio(margin))
+        if comparison.beyond_margin is None:
             sides = f"{self.point or 'all'} against {baseline.point or 'all'}"
-            raise CannotTell(f"{sides}: {metric}: {found.text}")
-        return found.beyond_margin
+            raise CannotTell(f"{sides}: {metric}: {comparison.text}")
+        return comparison.beyond_margin
 
     def __getattr__(self, name: str) -> float | None:
         """Return a number by its name, such as ``delay_p99_ns``; None if it is not known."""

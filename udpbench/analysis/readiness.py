@@ -135,7 +135,7 @@ class ReadinessCheck:
     name: str
     severity: Literal["invalid", "struck", "warning", "note"]
     """That of the finding that a trial has, or deserves, for it."""
-    of: Literal["machine", "interface"]
+    scope: Literal["machine", "interface"]
     what: str
     limit: str
     remedy: str
@@ -278,7 +278,7 @@ def link_speed(subject: Subject) -> Iterator[Excess]:
     if _is_virtual(subject):
         return
     now = subject.environment("link")
-    speeds = [_megabits(one.environment.get("link")) for one in _facts_of(subject.peers)]
+    speeds = [_megabits(facts.environment.get("link")) for facts in _facts_of(subject.peers)]
     fastest = max((speed for speed in speeds if speed is not None), default=None)
     own = known(_megabits(now))
     if "half" in now or (fastest is not None and own < fastest):
@@ -602,8 +602,8 @@ WORDS: Mapping[str, object] = {
 
 
 def _row(text: str) -> ReadinessCheck:
-    name, severity, of, *rest = (part.strip() for part in text.split(" | "))
-    return ReadinessCheck(name, severity, of, *(_filled(part, WORDS) for part in rest))  # type: ignore[arg-type]
+    name, severity, scope, *rest = (part.strip() for part in text.split(" | "))
+    return ReadinessCheck(name, severity, scope, *(_filled(part, WORDS) for part in rest))  # type: ignore[arg-type]
 
 
 def _filled(text: str, words: Excess) -> str:
@@ -636,13 +636,13 @@ def assess(hosts: Sequence[Examined], lab: Lab) -> tuple[Readiness, ...]:
     """
     order = {"spoils": 0, "unknown": 1, "ready": 2}
     said = [
-        one
+        readiness
         for check in READINESS
-        if check.of == MACHINE or not lab.built_in
+        if check.scope == MACHINE or not lab.built_in
         for examined in hosts
-        for one in _said(check, _subject(examined, hosts, lab), lab)
+        for readiness in _said(check, _subject(examined, hosts, lab), lab)
     ]
-    return tuple(sorted(said, key=lambda one: order[one.status]))
+    return tuple(sorted(said, key=lambda readiness: order[readiness.status]))
 
 
 def _subject(examined: Examined, hosts: Sequence[Examined], lab: Lab) -> Subject:
@@ -666,8 +666,8 @@ def _said(check: ReadinessCheck, subject: Subject, lab: Lab) -> Iterator[Readine
         line = _filled(check.settings, words)
         if not any(_is_set(line, block) for block in blocks):
             limit, remedy = _filled(check.limit, words), _filled(check.remedy, words)
-            found = replace(plain, status="spoils", value=str(excess["value"]), limit=limit)
-            spoiling.append(replace(found, remedy=remedy, settings=line))
+            readiness = replace(plain, status="spoils", value=str(excess["value"]), limit=limit)
+            spoiling.append(replace(readiness, remedy=remedy, settings=line))
     yield from spoiling or [plain]
 
 
@@ -687,6 +687,6 @@ def worst(hosts: Iterable[Facts], lab: Lab, count: int = 3) -> tuple[Readiness, 
     """Return the worst that a run's own facts show."""
     facts = tuple(hosts)
     if lab.built_in:  # one machine, seen from each of its namespaces
-        facts = tuple(replace(one, host=MACHINE, interface="") for one in facts[:1])
-    said = assess([Examined(one) for one in facts], lab)
-    return tuple(one for one in said if one.status == "spoils")[:count]
+        facts = tuple(replace(each, host=MACHINE, interface="") for each in facts[:1])
+    said = assess([Examined(each) for each in facts], lab)
+    return tuple(readiness for readiness in said if readiness.status == "spoils")[:count]

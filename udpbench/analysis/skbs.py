@@ -175,7 +175,7 @@ def most_packets(readings: Readings) -> int:
     """
     readings = readings.whole
     facts = (readings.record.facts.get(host) for host in readings.roles.receivers)
-    on = {name for one in facts if one for name in one.environment.get("offloads", "").split()}
+    on = {name for host in facts if host for name in host.environment.get("offloads", "").split()}
     merges = readings.record.trial.receive.gro or not on.isdisjoint(GRO_FEATURES)
     return max(message(readings).most, GRO_SEGMENTS_MAX if merges else 1)
 

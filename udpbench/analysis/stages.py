@@ -735,10 +735,10 @@ def _most_in_full_memory(readings: Readings) -> int | None:
     refused, drops = readings.counter("receiver", MEMORY) or 0, _own_drops(readings)
     if drops is None:
         return None if readings.workers("receiver") else refused
-    told = readings.counter("receiver", "reason.PROTO_MEM")
+    dropped = readings.counter("receiver", "reason.PROTO_MEM")
     errors = readings.counter("receiver", ERRORS)
-    if told is not None or errors is None:
-        return told
+    if dropped is not None or errors is None:
+        return dropped
     early = 0 if _verified_late(readings) else readings.counter("receiver", CHECKSUM) or 0
     return refused if errors - early == drops else drops
 

@@ -231,13 +231,13 @@ class LabAgents:
 
     def _prove_apart(self) -> None:
         """Refuse hosts in one namespace: packets would take lo, and settings would collide."""
-        for one, other in combinations(self._hellos, 2):
-            owned = all("namespace" in client.scopes for client in (one, other))
-            if owned and self._namespace(one) == self._namespace(other):
+        for first, second in combinations(self._hellos, 2):
+            owned = all("namespace" in client.scopes for client in (first, second))
+            if owned and self._namespace(first) == self._namespace(second):
                 raise SafetyError(
-                    f"shares its network namespace {self._hellos[one].netns} with {other.name}: "
+                    f"shares its network namespace {self._hellos[first].netns} with {second.name}: "
                     "packets would take lo instead of the lab interface; give each host its own",
-                    one.name,
+                    first.name,
                 )
 
 

@@ -40,11 +40,11 @@ def rehearse(
     does not answer.
     """
     lab_rules.refuse_together(experiments, lab)
-    found: list[tuple[dict[str, tuple[Setting, ...]], Rehearsed]] = []
+    tried: list[tuple[dict[str, tuple[Setting, ...]], Rehearsed]] = []
     untried: dict[str, str] = {}
     around, terms = Surroundings(reach or real()), Terms("none")
     with taken([lab], run_name(), RunOptions.lease_ns, around, terms) as (_, agents):
-        for trial in (one for experiment in experiments for one in experiment.points):
+        for trial in (point for experiment in experiments for point in experiment.points):
             facts = {client.name: client.facts() for client in agents.hosts}
             try:
                 require_offers(trial, lab, facts, agents.capabilities)
@@ -52,13 +52,13 @@ def rehearse(
             except Unavailable as why:
                 untried[_name(trial)] = str(why)
                 continue
-            known = next((i for i, (other, _) in enumerate(found) if other == wanted), None)
+            known = next((i for i, (other, _) in enumerate(tried) if other == wanted), None)
             if known is None:
-                found.append((wanted, _tried(wanted, lab, agents)))
-            with_settings = found[-1 if known is None else known][1]
-            found[-1 if known is None else known] = (wanted, _joined(with_settings, trial, lab))
+                tried.append((wanted, _tried(wanted, lab, agents)))
+            with_settings = tried[-1 if known is None else known][1]
+            tried[-1 if known is None else known] = (wanted, _joined(with_settings, trial, lab))
     rest = (Rehearsed((), {}, untried),) if untried else ()
-    return (*(rehearsed for _, rehearsed in found), *rest)
+    return (*(rehearsed for _, rehearsed in tried), *rest)
 
 
 def _joined(before: Rehearsed, trial: Trial, lab: Lab) -> Rehearsed:
@@ -79,16 +79,16 @@ def _tried(wanted: dict[str, tuple[Setting, ...]], lab: Lab, agents: Agents) -> 
     planned = _try(wanted, lab, agents)
     facts = {client.name: client.facts() for client in agents.hosts}
     if not lab.built_in:
-        facts = {name: _as_planned(one, planned[name]) for name, one in facts.items()}
+        facts = {name: _as_planned(own, planned[name]) for name, own in facts.items()}
     return Rehearsed((), planned, facts=facts)
 
 
 def _as_planned(facts: Facts, planned: Iterable[Planned]) -> Facts:
     """Return what a host would be with settings that were only looked at."""
-    for one in planned:
-        setting = one.setting
+    for change in planned:
+        setting = change.setting
         interface, _, rest = setting.target.partition("/")
-        if one.refusal is not None or interface != facts.interface:
+        if change.refusal is not None or interface != facts.interface:
             continue
         if setting.kind == "mtu":
             facts = replace(facts, mtu=setting.value)
@@ -118,8 +118,8 @@ def _try(
 
 def _throw_away(client: AgentClient, settings: tuple[Setting, ...]) -> tuple[Planned, ...]:
     """Apply in a namespace that nobody keeps, and find every refusal: there each one may be."""
-    changes = client.apply([replace(one, optional=True) for one in settings])
+    changes = client.apply([replace(setting, optional=True) for setting in settings])
     return tuple(
-        Planned(setting, one.before, one.refusal, one.before == one.after)
-        for setting, one in zip(settings, changes, strict=True)
+        Planned(setting, change.before, change.refusal, change.before == change.after)
+        for setting, change in zip(settings, changes, strict=True)
     )

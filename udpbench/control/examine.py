@@ -31,8 +31,8 @@ def examine(lab: Lab, surroundings: Surroundings | None = None) -> tuple[Examine
         around.clock.sleep_ns(QUIET_NS)
         after = [client.snapshot() for client in clients]
     return tuple(
-        replace(one, before=first, after=second)
-        for one, first, second in zip(read, before, after, strict=True)
+        replace(examined, before=first, after=second)
+        for examined, first, second in zip(read, before, after, strict=True)
     )
 
 

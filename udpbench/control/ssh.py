@@ -317,12 +317,12 @@ def _await_announcement(
     """Wait for the line that announces a waiting agent; raises AgentLost if there is none."""
     agent.settimeout(limits.start_ns / SECOND_NS)
     try:
-        found = replies.readline(NOISE_LINE_BYTES)
+        line = replies.readline(NOISE_LINE_BYTES)
     except TimeoutError as error:
         raise ConnectError("reconnected, but the agent does not answer", host) from error
-    if not found and agent.eof_received:
+    if not line and agent.eof_received:
         raise AgentLost("it does not wait there any more", host)
-    if not found:
+    if not line:
         raise ConnectError("connected again, and lost again", host)
     agent.settimeout(None)
 

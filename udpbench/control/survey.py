@@ -44,14 +44,18 @@ class Survey:
         Raises SafetyError where none may be sent, AgentError without the right to.
         """
         left, right = self._agents
-        names = [one.name for one in listeners]
+        names = [listener.name for listener in listeners]
         heard: set[str] = set()
         right.hear_arp(names)
         for sender in senders:
             heard.clear()
 
             def arrived(mac: str | None = sender.mac) -> bool:
-                heard.update(one.interface for one in right.hear_arp(names) if one.mac == mac)
+                heard.update(
+                    interface.interface
+                    for interface in right.hear_arp(names)
+                    if interface.mac == mac
+                )
                 return bool(heard)
 
             left.send_arp(sender.name)
@@ -73,11 +77,11 @@ def _survey(host: LabHost, known: Interfaces, controller: str | None) -> HostSur
     carries SSH, although its own agent was not reached by it.
     """
     listed = tuple(
-        replace(one, protected=True)
+        replace(interface, protected=True)
         if host.connect.by == "local"
-        and controller in [str(ip_interface(address).ip) for address in one.addresses]
-        else one
-        for one in known.listed
+        and controller in [str(ip_interface(address).ip) for address in interface.addresses]
+        else interface
+        for interface in known.listed
     )
     return HostSurvey(host.name, host.role, host.connect, listed)
 

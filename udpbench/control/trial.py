@@ -109,7 +109,8 @@ def await_links(attempt: Attempt) -> None:
         attempt.facts.update({client.name: client.facts() for client in waiting})
         return all(attempt.facts[name].link != "no carrier" for name in dark)
 
-    what = f"{', '.join(one.interface for one in waiting)} still without a carrier (see the cable)"
+    interfaces = ", ".join(client.interface for client in waiting)
+    what = f"{interfaces} still without a carrier (see the cable)"
     attempt.bench.waiter.until(what, ", ".join(sorted(dark)), lit, LINK_NS)
 
 
@@ -157,10 +158,10 @@ def measured_phase(attempt: Attempt) -> None:
     """Measure; what is to be lost on purpose is waited for from here on."""
     bench = attempt.bench
     of_machine = (bench.in_force or {}).get(MACHINE, ())
-    found = plan_losses(attempt.trial, attempt.workers, attempt.facts, bench.agents, of_machine)
-    if found is not None:
-        found.prepare()
-    run_phase(attempt, Plan("measured", attempt.trial.duration_ns), found)
+    losses = plan_losses(attempt.trial, attempt.workers, attempt.facts, bench.agents, of_machine)
+    if losses is not None:
+        losses.prepare()
+    run_phase(attempt, Plan("measured", attempt.trial.duration_ns), losses)
 
 
 def close_workers(attempt: Attempt) -> None:

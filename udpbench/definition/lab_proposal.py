@@ -37,11 +37,11 @@ class HostSurvey:
     @property
     def usable(self) -> tuple[Interface, ...]:
         """The interfaces that carry no SSH connection and no default route."""
-        return tuple(one for one in self.interfaces if not one.protected)
+        return tuple(interface for interface in self.interfaces if not interface.protected)
 
     def interface(self, name: str) -> Interface:
         """Return an interface by its name; KeyError if the host has none such."""
-        return {one.name: one for one in self.interfaces}[name]
+        return {interface.name: interface for interface in self.interfaces}[name]
 
 
 @dataclass(frozen=True)
@@ -211,4 +211,4 @@ def queues_text(facts: Facts) -> str:
 
 def names_of(interfaces: Sequence[Interface]) -> str:
     """Return the names of interfaces in words."""
-    return ", ".join(one.name for one in interfaces) or "none"
+    return ", ".join(interface.name for interface in interfaces) or "none"

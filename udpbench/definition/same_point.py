@@ -19,18 +19,18 @@ def against_itself(experiments: Sequence[Experiment], point: str | None) -> list
     """
     if point is None:
         return list(experiments)
-    found = [
+    twins = [
         _twice(experiment, trial, point)
         for experiment in experiments
         for trial in experiment.points
         if (trial.point or "all") == point
     ]
-    if not found:
+    if not twins:
         names = [trial.point or "all" for each in experiments for trial in each.points]
         raise InputError(
             [Problem("no such point", "--same", point, next_step=did_you_mean(point, names))]
         )
-    return found
+    return twins
 
 
 def _twice(experiment: Experiment, trial: Trial, name: str) -> Experiment:

@@ -85,7 +85,7 @@ class Timeline:
 class Heat:
     """How the packets of each point's representative trial spread over workers, or over queues."""
 
-    of: str
+    column_kind: str
     points: tuple[str, ...]
     columns: tuple[str, ...]
     shares: tuple[tuple[float | None, ...], ...]

@@ -61,11 +61,11 @@ def _experiment(chapter: Chapter) -> dict[str, Any]:
 
 
 def comparisons_json(
-    found: Sequence[Comparison], runs: Sequence[str] = (), notes: Sequence[str] = ()
+    comparisons: Sequence[Comparison], runs: Sequence[str] = (), notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return what ``compare --json`` prints; ``runs`` are the folders where a and b are of two."""
-    comparisons = [comparison_json(comparison, runs) for comparison in found]
-    return {"comparisons": comparisons, "notes": list(notes)}
+    listed = [comparison_json(comparison, runs) for comparison in comparisons]
+    return {"comparisons": listed, "notes": list(notes)}
 
 
 def comparison_json(comparison: Comparison, runs: Sequence[str] = ()) -> dict[str, Any]:

@@ -289,7 +289,7 @@ def _settings(chapter: Chapter) -> Iterator[dict[str, Any]]:
         if rows:
             mine = [name for name in declared if name in names]
             points = "all points" if len(mine) == len(declared) else ", ".join(mine)
-            shown = [{"host": one[0], "name": one[1], "change": one[2]} for one in rows]
+            shown = [{"host": row[0], "name": row[1], "change": row[2]} for row in rows]
             yield {"points": points, "rows": shown}
 
 
@@ -373,13 +373,13 @@ def _facts(hosts: Sequence[Facts]) -> Iterator[tuple[str, list[str]]]:
     for name in dict.fromkeys(name for facts in hosts for name in facts.limits):
         yield row(name, *(_limit(facts, name) for facts in hosts))
     for name in dict.fromkeys(name for facts in hosts for name in facts.environment):
-        found = [facts.environment.get(name) for facts in hosts]
-        if name == LISTED and len(set(found)) > 1:
-            words = [(text or "").split() for text in found]
+        values = [facts.environment.get(name) for facts in hosts]
+        if name == LISTED and len(set(values)) > 1:
+            words = [(text or "").split() for text in values]
             common = [word for word in words[0] if all(word in other for other in words)]
             yield row(f"{name}, everywhere", *[" ".join(common)] * len(hosts))
-            name, found = f"{name}, only here", [_without(own, common) for own in words]
-        yield row(name, *found)
+            name, values = f"{name}, only here", [_without(own, common) for own in words]
+        yield row(name, *values)
 
 
 def _without(words: Sequence[str], common: Sequence[str]) -> str:

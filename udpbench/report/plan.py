@@ -112,7 +112,7 @@ def print_skips(console: Console, skipped: Mapping[str, str]) -> None:
 def summed_up(planned: Sequence[Planned]) -> Iterator[tuple[str, Text]]:
     """Yield a name and a change per line; consecutive settings of one kind and change share one."""
     for (kind, change), group in groupby(planned, lambda item: (item.setting.kind, _change(item))):
-        yield f"{kind} {together([one.setting.target for one in group])}", change
+        yield f"{kind} {together([item.setting.target for item in group])}", change
 
 
 def together(targets: Sequence[str]) -> str:

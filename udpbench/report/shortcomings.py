@@ -20,40 +20,40 @@ SCHEMA = 1
 
 def is_ready(said: Iterable[Readiness]) -> bool:
     """Tell whether every check could be read and none fires."""
-    return all(one.status == "ready" for one in said)
+    return all(readiness.status == "ready" for readiness in said)
 
 
 def print_readiness(console: Console, said: Sequence[Readiness]) -> None:
     """Print what is unknown, then the checks that fire with what to do, or that none does."""
     unknown: dict[str, list[str]] = {}
-    for one in said:
-        if one.status == "unknown":
-            unknown.setdefault(one.host, []).append(one.check)
+    for readiness in said:
+        if readiness.status == "unknown":
+            unknown.setdefault(readiness.host, []).append(readiness.check)
     for host, checks in unknown.items():
         console.print(Text(f"unknown, not readable here: {host}: {', '.join(checks)}"))
-    spoiling = [one for one in said if one.status == "spoils"]
+    spoiling = [readiness for readiness in said if readiness.status == "spoils"]
     if spoiling:
         table = Table(box=None, show_header=False)
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
-        for one in spoiling:
-            table.add_row(one.severity, Text(_text(one)))
+        for readiness in spoiling:
+            table.add_row(readiness.severity, Text(_text(readiness)))
         console.print(table)
     else:
         console.print("nothing else was found" if unknown else "ready")
 
 
-def _text(one: Readiness) -> str:
-    line = f"\nsettings: {{{one.settings}}}" if one.settings else ""
-    return printable(f"{one.finding}{line}")
+def _text(readiness: Readiness) -> str:
+    line = f"\nsettings: {{{readiness.settings}}}" if readiness.settings else ""
+    return printable(f"{readiness.finding}{line}")
 
 
 def print_worst(console: Console, spoiling: Sequence[Readiness], command: str) -> None:
     """Print the worst below a result, each on a line; nothing without any."""
     if spoiling:
         console.print(Text(f"hosts: what may spoil it, worst first; all of it: {command}"))
-    for one in spoiling:
-        console.print(Text(f"{one.severity}  {one.finding.brief}"))
+    for readiness in spoiling:
+        console.print(Text(f"{readiness.severity}  {readiness.finding.brief}"))
 
 
 def readiness_json(said: Sequence[Readiness], lab: Lab) -> dict[str, Any]:
@@ -62,5 +62,5 @@ def readiness_json(said: Sequence[Readiness], lab: Lab) -> dict[str, Any]:
         "schema": SCHEMA,
         "lab": {"name": lab.name, "built_in": lab.built_in},
         "ready": is_ready(said),
-        "checks": [asdict(one) for one in said],
+        "checks": [asdict(readiness) for readiness in said],
     }

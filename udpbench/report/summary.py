@@ -211,20 +211,24 @@ def show_number(value: float | None, unit: str) -> str:
     return f"{value:.4g} {unit}"
 
 
-def resolved(found: Sequence[Comparison]) -> list[str]:
+def resolved(comparisons: Sequence[Comparison]) -> list[str]:
     """Return what the scatter of blocks can resolve: ``this lab tells 6 % in 7 blocks, 4 % in 15``.
 
     Of several comparisons the best and the worst: ``3 – 6 %``; each as if it were the only one.
     """
     lines = []
-    alone = ", for one comparison alone" if len(found) > 1 else ""
+    alone = ", for one comparison alone" if len(comparisons) > 1 else ""
     for share, unit in ((False, "%"), (True, "percentage points")):
-        known = [each for one in found if one.share == share and (each := resolution(one))]
+        known = [
+            each
+            for comparison in comparisons
+            if comparison.share == share and (each := resolution(comparison))
+        ]
         if known:
             few, many = RESOLVED
             less, more = (_ends([each[blocks] for each in known]) for blocks in RESOLVED)
-            told = f"this lab tells {less} {unit} in {few} blocks, {more} {unit} in {many}"
-            lines.append(told + alone)
+            line = f"this lab tells {less} {unit} in {few} blocks, {more} {unit} in {many}"
+            lines.append(line + alone)
     return lines
 
 

@@ -451,7 +451,7 @@ def test_a_built_in_lab_is_its_machine() -> None:
     machine = examined(Case("", ""))
     machine = replace(machine, facts=replace(machine.facts, host="machine", interface=""))
     said = assess([machine], load_lab("local"))
-    assert {row.name for row in READINESS if row.of == "machine"} == {one.check for one in said}
+    assert {row.name for row in READINESS if row.scope == "machine"} == {one.check for one in said}
     assert {"ready"} == {one.status for one in said}
 
 

@@ -280,7 +280,11 @@ def test_a_heat_map_shows_how_packets_spread_over_workers() -> None:
     of = trial()
     more = (*specs(of), replace(specs(of)[1], index=1))
     (heat,) = heats(chapter(replace(record(1000, workers=two), workers=more)))
-    assert ("worker", ("all",), ("receiver0", "receiver1")) == (heat.of, heat.points, heat.columns)
+    assert ("worker", ("all",), ("receiver0", "receiver1")) == (
+        heat.column_kind,
+        heat.points,
+        heat.columns,
+    )
     assert ((0.75, 0.25),) == heat.shares
     assert () == heats(chapter(record()))
 
@@ -304,5 +308,9 @@ def test_a_heat_map_shows_how_packets_spread_over_queues(driver: str, name: str)
     nic = replace(records[0].facts["right"], driver=driver)
     records = [replace(one, facts={**one.facts, "right": nic}) for one in records]
     (heat,) = heats(chapter(*records, of=experiment(points=points)))
-    assert ("RX queue", ("one", "two"), ("rx-0", "rx-1")) == (heat.of, heat.points, heat.columns)
+    assert ("RX queue", ("one", "two"), ("rx-0", "rx-1")) == (
+        heat.column_kind,
+        heat.points,
+        heat.columns,
+    )
     assert ((1.0, None), (0.4, 0.6)) == heat.shares

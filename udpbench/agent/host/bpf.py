@@ -78,8 +78,8 @@ def program_name(number: int) -> str:
 # --- programs ------------------------------------------------------------------------------------
 
 
-def _instruction(code: int, to: int = 0, of: int = 0, offset: int = 0, value: int = 0) -> bytes:
-    return struct.pack("=BBhi", code, of << 4 | to, offset, value)
+def _instruction(code: int, to: int = 0, source: int = 0, offset: int = 0, value: int = 0) -> bytes:
+    return struct.pack("=BBhi", code, source << 4 | to, offset, value)
 
 
 _LOAD_BYTE, _LOAD_HALF, _LOAD_WORD = 0x71, 0x69, 0x61

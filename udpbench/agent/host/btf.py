@@ -57,16 +57,16 @@ class Types:
         """Return the offset in bytes of a field, ``nd_net.net``, that may lie in nameless ones."""
         number, offset = self._find(STRUCT, structure), 0
         for field in path.split("."):
-            found = self._member(number, field)
-            if found is None:
+            member = self._member(number, field)
+            if member is None:
                 raise KeyError(f"struct {structure} has no {path}")
-            offset, number = offset + found[0], self._meant(found[1])
+            offset, number = offset + member[0], self._meant(member[1])
         return offset
 
     def values(self, enumeration: str) -> dict[int, str]:
         """Return an enumeration's values by number."""
-        found = self._types[self._find(ENUM, enumeration)]
-        pairs = (struct.unpack_from("=Ii", self._raw, found.at + 8 * n) for n in range(found.items))
+        entry = self._types[self._find(ENUM, enumeration)]
+        pairs = (struct.unpack_from("=Ii", self._raw, entry.at + 8 * n) for n in range(entry.items))
         return {value: self._name(name) for name, value in pairs}
 
     def parameters(self, typedef: str) -> int:
@@ -98,12 +98,12 @@ class Types:
         if inside.kind not in (STRUCT, UNION):
             return None
         for item in range(inside.items):
-            name, of, bits = struct.unpack_from("=III", self._raw, inside.at + 12 * item)
+            name, refers, bits = struct.unpack_from("=III", self._raw, inside.at + 12 * item)
             offset = (bits & 0xFFFFFF if inside.bitfields else bits) // 8
             if name == 0 or self._name(name) == "":
-                found = self._member(of, field)
-                if found is not None:
-                    return offset + found[0], found[1]
+                member = self._member(refers, field)
+                if member is not None:
+                    return offset + member[0], member[1]
             elif self._name(name) == field:
-                return offset, of
+                return offset, refers
         return None

@@ -57,15 +57,15 @@ def idle_states(host: Host) -> Optional[dict[str, int]]:
     if read(host, f"{CPU}/cpuidle/current_driver") == "none":
         return {}
     states: dict[str, int] = {}
-    found = False
+    has_states = False
     for cpu in names(host, CPU):
         for state in names(host, f"{CPU}/{cpu}/cpuidle") if re.fullmatch(r"cpu\d+", cpu) else ():
             folder = f"{CPU}/{cpu}/cpuidle/{state}"
             name, latency = read(host, f"{folder}/name"), read(host, f"{folder}/latency")
-            found = found or name is not None
+            has_states = has_states or name is not None
             if name and latency and latency.isdigit() and read(host, f"{folder}/disable") != "1":
                 states[name] = max(int(latency), states.get(name, 0))
-    return states if found else None
+    return states if has_states else None
 
 
 def pcie(host: Host, interface: str) -> dict[str, str]:
@@ -113,7 +113,7 @@ def firewall(host: Host) -> Optional[tuple[str, ...]]:
 def chains_of_nft(text: str) -> tuple[str, ...]:
     """Return the chains of ``nft -j list ruleset``."""
     items: list[dict[str, Any]] = json.loads(text)["nftables"]
-    found = []
+    chains = []
     for chain in (item["chain"] for item in items if "chain" in item):
         place = (chain["family"], chain["table"], chain["name"])
         rules = sum(
@@ -121,20 +121,20 @@ def chains_of_nft(text: str) -> tuple[str, ...]:
             for rule in (item["rule"] for item in items if "rule" in item)
         )
         if chain.get("hook") in HOOKS:
-            found.append((" ".join(place), rules, chain.get("policy", "accept")))
-    return _in_the_way(found)
+            chains.append((" ".join(place), rules, chain.get("policy", "accept")))
+    return _in_the_way(chains)
 
 
 def chains_of_iptables(text: str) -> tuple[str, ...]:
     """Return the chains of ``iptables-save``."""
-    found = []
+    chains = []
     for block in text.split("*")[1:]:
         table = block.partition("\n")[0]
         for name, policy in re.findall(r"^:(\S+) (\S+) ", block, re.MULTILINE):
             rules = len(re.findall(rf"^-A {re.escape(name)} ", block, re.MULTILINE))
             if name.lower() in HOOKS:
-                found.append((f"ip {table} {name}", rules, policy.lower()))
-    return _in_the_way(found)
+                chains.append((f"ip {table} {name}", rules, policy.lower()))
+    return _in_the_way(chains)
 
 
 def _in_the_way(chains: list[tuple[str, int, str]]) -> tuple[str, ...]:
@@ -167,16 +167,16 @@ def arp(host: Host, interface: str) -> Optional[dict[str, int]]:
 
 def other_addresses(host: Host, interface: str) -> Optional[dict[str, tuple[str, ...]]]:
     """Return each other interface that has IPv4 addresses → these with their prefix length."""
-    found: dict[str, tuple[str, ...]] = {}
+    addresses: dict[str, tuple[str, ...]] = {}
     try:
         for message in host.rtnl("addr", "dump", family=socket.AF_INET):
             name = host.name_of(message["index"])
             if name is not None and name != interface:
                 address = f"{own_address(message)}/{message['prefixlen']}"
-                found[name] = (*found.get(name, ()), address)
+                addresses[name] = (*addresses.get(name, ()), address)
     except OSError:
         return None
-    return found
+    return addresses
 
 
 def stacked(host: Host, interface: str) -> tuple[str, ...]:

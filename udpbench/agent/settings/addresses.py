@@ -72,7 +72,9 @@ class Address(Kind):
         had = link_flap.attached(host, index)
         host.rtnl("addr", "del", index=index, **fields)
         _restore_addresses(
-            host, index, [one for one in had if dict(one[1]).get("local") != str(wanted.ip)]
+            host,
+            index,
+            [request for request in had if dict(request[1]).get("local") != str(wanted.ip)],
         )
 
     def by_hand(self, target: str, value: Any) -> Command:
@@ -198,7 +200,7 @@ class Unclaimed(Kind):
             (ETH_P_ARP, 4, arp_probe, arp_claim),
             (ETH_P_IPV6, 6, nd_probe, nd_claim),
         ):
-            mine = sorted(one for one in asked if one.version == version)
+            mine = sorted(address for address in asked if address.version == version)
             if not mine:
                 continue
             with host.packet_socket(interface, protocol) as link:

@@ -46,9 +46,9 @@ class Governor(Kind):
     def read(self, host: Host, target: str) -> dict[str, str]:
         """Return each policy's governor and preference; EOPNOTSUPP if there is no cpufreq."""
         policies = _policies(host, target)
-        found = {policy: host.read_text(governor_path(policy)) for policy in policies}
+        governors = {policy: host.read_text(governor_path(policy)) for policy in policies}
         preferences = [f"{policy}/{PREFERENCE}" for policy in policies]
-        return found | {
+        return governors | {
             name: host.read_text(governor_path(name))
             for name in preferences
             if host.exists(governor_path(name))

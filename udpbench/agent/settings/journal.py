@@ -221,8 +221,8 @@ def _remove_unbegun(path: Path) -> None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
 
-def _check_place(path: Path, found: Identity, own: Identity) -> None:
-    if not found.same_place(own):
+def _check_place(path: Path, written: Identity, own: Identity) -> None:
+    if not written.same_place(own):
         raise RestoreError(
             f"{path}: the journal is of another boot or network namespace; "
             f"what it describes is not here; remove it: rm {path}"

@@ -144,12 +144,16 @@ def restore_missing(host: Host, had: Sequence[Request], have: Sequence[Request])
     """
     missing = [request for request in had if request not in have]
     while missing:
-        refusals = [(one, error) for one in missing if (error := _refusal(host, *one)) is not None]
+        refusals = [
+            (request, error)
+            for request in missing
+            if (error := _refusal(host, *request)) is not None
+        ]
         if len(refusals) == len(missing):
-            words = "; ".join(f"{_named(one)}: {error.strerror}" for one, error in refusals)
+            words = "; ".join(f"{_named(request)}: {error.strerror}" for request, error in refusals)
             raise OSError(refusals[0][1].errno, f"could not be made again: {words}")
         # One may have needed what came after it: a default route its gateway's network.
-        missing = [one for one, _ in refusals]
+        missing = [request for request, _ in refusals]
 
 
 def _refusal(host: Host, noun: str, fields: tuple[tuple[str, Any], ...]) -> Optional[OSError]:

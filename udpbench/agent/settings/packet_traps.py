@@ -139,7 +139,7 @@ class TcDrop(Kind):
         filters = list(host.netlink.get_filters(index=index, parent=INGRESS))
         names = [
             options.get_attr("TCA_BPF_NAME")
-            for options in (one.get_attr("TCA_OPTIONS") for one in filters)
+            for options in (message.get_attr("TCA_OPTIONS") for message in filters)
             if options is not None and hasattr(options, "get_attr")
         ]
         ports = [named_port(name or "") for name in names]

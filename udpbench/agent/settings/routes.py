@@ -131,15 +131,15 @@ def check_forwarding(host: Host, name: str) -> None:
     version, where = match.group(1) or "ipv4", match.group(2) or "all"
     learnt = sorted(set(_learnt(host))) if version == "ipv6" else []
     if learnt:
-        step = shlex.join(f"net/ipv6/conf/{one}/accept_ra=2" for one in learnt)
+        step = shlex.join(f"net/ipv6/conf/{interface}/accept_ra=2" for interface in learnt)
         raise OSError(
             errno.EBUSY,
             f"{name} would take the routes that routers advertise on {', '.join(learnt)} away "
             f"for good, and an SSH connection with them; keep them: sysctl -w {step}",
         )
-    merging = [one for one in _affected(host, where) if _merges(host, one)]
+    merging = [interface for interface in _affected(host, where) if _merges(host, interface)]
     if merging:
-        step = "; ".join(f"ethtool -K {shlex.quote(one)} lro off" for one in merging)
+        step = "; ".join(f"ethtool -K {shlex.quote(interface)} lro off" for interface in merging)
         what = f"{name} would switch LRO off for good on {', '.join(merging)}"
         raise OSError(errno.EBUSY, f"{what}; switch it off before the run: {step}")
 
@@ -158,12 +158,12 @@ def _affected(host: Host, where: str) -> list[str]:
     """Return an interface and all that it stands on, or all interfaces."""
     if where == "all":
         return files.names(host, "/sys/class/net")
-    found = [where]
-    for one in found:  # it grows
-        names = files.names(host, f"/sys/class/net/{one}")
+    affected = [where]
+    for interface in affected:  # it grows
+        names = files.names(host, f"/sys/class/net/{interface}")
         lower = [name[len("lower_") :] for name in names if name.startswith("lower_")]
-        found += [name for name in lower if name not in found]
-    return found
+        affected += [name for name in lower if name not in affected]
+    return affected
 
 
 def _merges(host: Host, interface: str) -> bool:

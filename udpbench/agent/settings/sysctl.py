@@ -41,12 +41,12 @@ ALONG: Mapping[str, tuple[str, ...]] = {
     },
     # mm/page-writeback.c: setting one of a pair clears the other
     **{
-        f"vm/{one}": (f"vm/{other}",)
+        f"vm/{name}": (f"vm/{other}",)
         for pair in (
             ("dirty_bytes", "dirty_ratio"),
             ("dirty_background_bytes", "dirty_background_ratio"),
         )
-        for one, other in (pair, pair[::-1])
+        for name, other in (pair, pair[::-1])
     },
 }
 """Parameter → those that it writes along; a star is whatever name is there."""

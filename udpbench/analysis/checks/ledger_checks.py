@@ -81,7 +81,7 @@ def unaccounted(readings: Readings) -> Iterator[Finding]:
 def others_packets(readings: Readings) -> Iterator[Finding]:
     """Find stages whose counters moved for packets that were not the traffic's."""
     entries = make_ledger(readings).entries
-    counted = [f"{one.stage} {one.others_packets}" for one in entries if one.others_packets]
+    counted = [f"{entry.stage} {entry.others_packets}" for entry in entries if entry.others_packets]
     if counted:
         yield Finding(
             "note",

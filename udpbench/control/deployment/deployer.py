@@ -149,10 +149,10 @@ class Deployer:
         target = Target((major, minor), report["machine"], report["libc"], report["libc_version"])
         if target not in self._bundles:
             try:
-                made = make_bundle(target, self._wheels, lambda text: self._tell(host, text))
+                bundle = make_bundle(target, self._wheels, lambda text: self._tell(host, text))
             except ConnectError as error:
                 raise ConnectError(error.message, host) from error
-            self._bundles[target] = made
+            self._bundles[target] = bundle
         return self._bundles[target]
 
     def _send(

@@ -151,7 +151,7 @@ def _all_heats(chapter: Chapter) -> Iterator[Figure]:
         rows = list(zip(heat.points, heat.shares, strict=True))
         for group in in_groups(rows, ROWS_PER_FIGURE):
             names, shares = zip(*group, strict=True)
-            yield draw_heat(Heat(heat.of, names, heat.columns, shares))
+            yield draw_heat(Heat(heat.column_kind, names, heat.columns, shares))
 
 
 # --- every trial ---------------------------------------------------------------------------------
@@ -367,5 +367,5 @@ def draw_heat(heat: Heat) -> Figure:
     if len(heat.columns) > MOST_COLUMNS:
         axes.tick_params(axis="x", rotation=90)
     axes.invert_yaxis()
-    axes.set_xlabel(f"share of the packets by {heat.of} (%), n = 1 trial each")
+    axes.set_xlabel(f"share of the packets by {heat.column_kind} (%), n = 1 trial each")
     return figure
