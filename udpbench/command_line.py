@@ -228,6 +228,31 @@ def doctor(
 
 
 @app.command()
+def selftest(
+    lab: LabName = "local",
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON with stable keys")] = False,
+) -> None:
+    """Try the ledger on this kernel: lose packets at each stage of it on purpose."""
+    import json
+
+    from udpbench.analysis.stage_proofs import is_believable
+    from udpbench.definition.load import load_lab
+    from udpbench.proven_kernels import keep
+    from udpbench.report.live import tell_wait
+    from udpbench.report.proven_stages import print_selftest, selftest_json
+    from udpbench.selftest import private_lab, try_ledger
+
+    proven = try_ledger(private_lab(load_lab(lab)), tell_wait)
+    with _reader_may_leave():
+        if as_json:
+            print(json.dumps(selftest_json(proven), indent=2, allow_nan=False))
+        else:
+            print_selftest(_console(), proven)
+    _say(f"kept for later runs: {keep(proven)}", sys.stderr)
+    raise typer.Exit(YES if is_believable(proven) else NO)
+
+
+@app.command()
 def run(
     names: Annotated[list[str] | None, typer.Argument(metavar="X...", help=NAMES_HELP)] = None,
     lab: Annotated[str | None, typer.Option("--lab", help=f"{LAB_HELP}  [default: local]")] = None,
@@ -297,11 +322,12 @@ def run(
     from udpbench.control.run import RunOptions
     from udpbench.control.run import run as run_trials
     from udpbench.model import Progress
+    from udpbench.proven_kernels import kept
     from udpbench.report.live import live_view
 
     step = "omit --no-wait to wait for it" + ("" if share else ", or run alongside it with --share")
     terms = Terms("shared" if share else "alone", 0 if no_wait else None, step)
-    options = RunOptions(header.seed, lease_ns, keep_logs, terms)
+    options = RunOptions(header.seed, lease_ns, keep_logs, terms, kept)
     trials = remaining(header.experiments, header.seed, records)
     with live_view(sys.stdout, trials, quiet) as tell:
 
@@ -358,6 +384,7 @@ def _error_lines(outcome: Outcome) -> list[str]:
 
 def _finish(stored: Run, lab: Lab, outcome: Outcome, report: bool, every_stage: bool) -> int:
     """Print the result of a run that has just ended, and return its exit code."""
+    from udpbench.report.proven_stages import untried
     from udpbench.report.summary import ended
 
     code = _code_of(stored, outcome.exit_code)
@@ -371,6 +398,8 @@ def _finish(stored: Run, lab: Lab, outcome: Outcome, report: bool, every_stage: 
             code = _try_report(stored, code)
         _say(f"run folder: {stored.folder}")
         _print_remaining(stored)
+        if (hint := untried(stored.records)) is not None:
+            _say(hint)
     return code
 
 

@@ -47,6 +47,7 @@ from udpbench.file_lock import lock_file
 from udpbench.folder import Folder
 from udpbench.model import CompareSpec, Experiment, Lab, Progress, Result
 from udpbench.printable import printable
+from udpbench.proven_kernels import kept
 from udpbench.records import RUN_FILE, Run, RunWriter, new_header, read_run
 from udpbench.report.summary import LAB_LABEL, Chapter, reason, tell
 from udpbench.report.tables import parts
@@ -159,7 +160,7 @@ class Gate:
                 choice = taken(labs, run_name(), RunOptions.lease_ns, around, terms, tell)
                 lab, agents = stack.enter_context(choice)
             header = new_header([experiment], lab, command)
-            options = RunOptions(header.seed, terms=terms)
+            options = RunOptions(header.seed, terms=terms, proven=kept)
             writer = RunWriter.create(folder, header)
             outcome = run([experiment], lab, writer, tell, options, around, agents=agents)
         if isinstance(outcome.error, StoreError):  # the folder is gone or incomplete

@@ -39,6 +39,9 @@ QUEUES_EVEN_WITHIN = 0.02
 GSO_SEGMENTS = "udp.gso_segments"
 """Key of ``Facts.limits``: datagrams in one GSO message, 64, or 128 since Linux 6.9."""
 
+KERNEL_BUILD = "kernel_build"
+"""Key of ``Facts.environment``: version and instruction set of the kernel, as of uname(2)."""
+
 Role = Literal["sender", "receiver"]
 Scope = Literal["namespace", "machine"]
 PhaseName = Literal["path", "warmup", "measured"]
@@ -65,6 +68,8 @@ LEDGER_STAGES = (
     "app_log",
 )
 """Stages at which a packet can end, in the order it passes them (docs/ledger.md)."""
+DRIVER_STAGES = ("tx_device", "rx_ring", "rx_xdp")
+"""Those that a card's driver counts; the kernel's own code counts the others."""
 SECOND_NS = 10**9
 DAY_NS = 86400 * SECOND_NS
 LIMITS = {
@@ -896,6 +901,62 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class StageProof:
+    """Packets lost on purpose at one stage of the ledger, and what was counted of them."""
+
+    stage: str
+    family: Optional[Literal[4, 6]]
+    packets: Optional[int]
+    """So many were lost; None: they could not be."""
+    counted: Optional[int] = None
+    """What the ledger said of that stage; None: it has no counter here."""
+    unaccounted: Optional[int] = None
+    """Of the whole trial."""
+    counters: tuple[str, ...] = ()
+    """Counters that moved by exactly that number, each with its host; drop reasons among them."""
+    driver: Optional[str] = None
+    """Of the interface at which it was tried."""
+    why: str = ""
+    """Why packets could not be lost there."""
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the ledger counted every packet there and nothing elsewhere."""
+        return self.packets == self.counted and self.unaccounted == 0
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """What losing packets on purpose has proven of the ledger on one build of the kernel."""
+
+    kernel: str
+    build: str
+    """As in an environment's ``kernel_build``."""
+    tested_at: str
+    """UTC, ISO 8601."""
+    udpbench: str
+    """Version that tested it."""
+    proofs: tuple[StageProof, ...]
+    unexplained: Optional[str] = None
+    """Why the kernel's drop reasons could not be counted; None if they were."""
+
+    def is_unmoved(self, stage: str, family: int, driver: Optional[str]) -> bool:
+        """Return whether no counter of a stage moved here though packets were lost there.
+
+        Of a stage that the driver counts, a proof holds for its own driver alone.
+        """
+        proofs = [
+            proof
+            for proof in self.proofs
+            if (proof.stage, proof.family) == (stage, family) and proof.packets
+        ]
+        return any(
+            not proof.counted and (stage not in DRIVER_STAGES or driver == proof.driver)
+            for proof in proofs
+        )
+
+
+@dataclass(frozen=True)
 class TrialRecord:
     """The unit of storage: raw data from which everything else can be derived at any time."""
 
@@ -920,6 +981,8 @@ class TrialRecord:
     """Host → its environment after the measured phase; it should equal that in its facts."""
     findings: tuple[Finding, ...] = ()
     """Findings of ``control``; ``judge`` adds its own."""
+    selftests: dict[str, SelfTest] = field(default_factory=dict)
+    """Host → what was proven of the ledger on its build of the kernel, if it was ever tried."""
     overhead_ns: dict[str, int] = field(default_factory=dict)
     """Step of the trial → its duration, phases included."""
     schema: int = RECORD_SCHEMA

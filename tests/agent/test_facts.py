@@ -170,6 +170,7 @@ def test_topology_limits_and_environment_are_read(tmp_path: Path) -> None:
         "clocksource": "tsc",
         "virtual_machine": "yes",
         "irqbalance": "running",
+        "kernel_build": host.kernel()[1],
     } == facts.environment(host, None, "flags\t\t: fpu hypervisor")
 
 
@@ -188,7 +189,8 @@ def test_a_bare_host_has_no_invented_facts(tmp_path: Path) -> None:
         found.cpu_model,
     )
     assert ((), {}, {}, {}) == (found.addresses, found.queue_cpus, found.limits, found.numa_nodes)
-    assert {"irqbalance": "not running"} == found.environment
+    build = host.kernel()[1]
+    assert {"irqbalance": "not running", "kernel_build": build} == found.environment
     assert tuple(sorted(os.sched_getaffinity(0))) == found.cpus
 
 

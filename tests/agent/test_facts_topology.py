@@ -50,6 +50,7 @@ def test_what_moves_a_number_is_recorded(host: TwoNodes) -> None:
     assert {
         "mitigations": "mds: Mitigation: Clear CPU buffers; SMT vulnerable",
         "governor": "powersave",
+        "kernel_build": "#1 SMP x86_64",
         "turbo": "on",
         "smt": "on",
         "nohz_full_cpus": "6-7",

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from udpbench import selftest
 from udpbench.analysis.judge import judge
+from udpbench.analysis.stage_proofs import is_believable
 from udpbench.analysis.verdicts import evaluate
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiments, load_lab
@@ -79,3 +81,25 @@ def assert_exact(folder: Path, experiments: list[Experiment]) -> None:
     assert {0} == {one.unaccounted for one in results}
     disagree = [f for one in results for f in one.findings if f.what == "counters disagree"]
     assert [] == [str(finding) for finding in disagree]
+
+
+def test_the_ledger_of_this_kernel_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a private lab, with the counters that moved; one experiment of those that try it."""
+    monkeypatch.setattr(selftest, "NAMES", ("drops/backlog",))
+    proven = selftest.try_ledger(load_lab("local"), lambda _: None)
+    (proof,) = (one for one in proven.proofs if one.packets is not None)
+    assert (("rx_backlog", 126, 126, 0), True) == (
+        (proof.stage, proof.packets, proof.counted, proof.unaccounted),
+        is_believable(proven),
+    )
+    assert {"receiver link.receive0.rx_dropped"} <= set(proof.counters)
+
+
+@pytest.mark.long
+def test_every_stage_of_this_kernel_is_tried() -> None:
+    """All of them count every packet that was lost there."""
+    proven = selftest.try_ledger(load_lab("local"), lambda _: None)
+    assert [] == [one for one in proven.proofs if one.packets is not None and not one.holds]
+    assert {"unsent", "link", "rx_ring", "app_log"} == {
+        one.stage for one in proven.proofs if one.packets is None
+    }

@@ -95,9 +95,11 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "command_line": (("",), ("typer", "rich")),
     "resume": ((*LEAVES, "definition", "control", "records"), ()),
     "run_comparison": ((*LEAVES, "definition", "records", "analysis", "report"), ()),
+    "proven_kernels": ((*LEAVES, "agent.install"), ("pydantic",)),
+    "selftest": ((*LEAVES, "definition", "control", "records", "analysis"), ()),
     "init": ((*LEAVES, "definition", "control"), ()),
     "gate": (
-        (*LEAVES, "definition", "control", "records", "analysis", "report"),
+        (*LEAVES, "definition", "control", "records", "analysis", "report", "proven_kernels"),
         ("rich",),
     ),
     "pytest_plugin": (

@@ -27,7 +27,14 @@ from udpbench.control.deployment import deploy as deployment
 from udpbench.control.deployment import deployer
 from udpbench.control.run import Outcome
 from udpbench.errors import ConnectError, RecordError, RestoreError, StoreError
-from udpbench.model import Experiment, Finding, PointPair, TrialRecord
+from udpbench.model import (
+    Experiment,
+    Finding,
+    PointPair,
+    SelfTest,
+    StageProof,
+    TrialRecord,
+)
 from udpbench.records import Ending, read_run
 
 COMPARING = experiment(
@@ -92,6 +99,26 @@ def test_doctor_ends_with_0_only_if_all_is_ready(
     monkeypatch.setattr("udpbench.analysis.readiness.assess", lambda *_: (said,))
     assert code == run(monkeypatch, "doctor", "--json")
     assert (code == 0) == json.loads(capsys.readouterr().out)["ready"]
+
+
+@pytest.mark.parametrize(("counted", "code"), [(100, 0), (50, 1), (None, 1)])
+def test_selftest_ends_with_0_where_the_ledger_may_be_believed(
+    monkeypatch: pytest.MonkeyPatch,
+    counted: int | None,
+    code: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And keeps the proof in either case."""
+    proof = StageProof("udp_no_port", 4, 100, counted, 0)
+    proven = SelfTest("6.18.0", "", "", "", (proof,))
+    kept: list[SelfTest] = []
+    monkeypatch.setattr("udpbench.selftest.try_ledger", lambda *_: proven)
+    monkeypatch.setattr("udpbench.proven_kernels.keep", kept.append)
+    assert code == run(monkeypatch, "selftest", "--json")
+    assert (code == 0) == json.loads(capsys.readouterr().out)["believable"]
+    assert code == run(monkeypatch, "selftest")
+    assert "believed on this kernel" in capsys.readouterr().out
+    assert [proven] * 2 == kept
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,16 @@ class Readings:
                 return stats.counts.get("sent_messages", 0), stats.counts.get("sent_packets", 0)
         return 0, 0
 
+    def is_unmoved(self, role: Role, stage: str) -> bool:
+        """Return whether it is proven of a host's kernel that no counter of a stage moves there."""
+        family = self.record.trial.traffic.family
+        return any(
+            host in self.record.selftests
+            and self.record.selftests[host].is_unmoved(stage, family, facts.driver)
+            for host, facts in self.record.facts.items()
+            if host in self.hosts(role)
+        )
+
     def counter(self, role: Role, pattern: str) -> int | None:
         """Return one counter's difference summed over a role's hosts; None if none has it.
 

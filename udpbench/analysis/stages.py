@@ -9,7 +9,7 @@ its name to LEDGER_STAGES in ``model`` and its row here; CONTRIBUTING.md has the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, ParamSpec
 
 from udpbench.analysis import skbs
@@ -837,4 +837,24 @@ _stage(
     parts="worker.unlogged_packets",
 )
 
-STAGES = tuple(_ROWS[name] for name in LEDGER_STAGES)
+
+def _proven(row: Stage) -> Stage:
+    """Return a row that is not observable where its counters are proven not to move.
+
+    What moved all the same is counted as ever; only a 0 proves nothing there.
+    """
+
+    def packets(readings: Readings) -> Span | None:
+        span = row.packets(readings)
+        if span == exactly(0) and readings.is_unmoved(row.role, row.name):
+            return None
+        return span
+
+    def most(readings: Readings) -> int | None:
+        limit = row.most(readings)
+        return None if limit == 0 and readings.is_unmoved(row.role, row.name) else limit
+
+    return replace(row, packets=packets, most=most)
+
+
+STAGES = tuple(_proven(_ROWS[name]) for name in LEDGER_STAGES)

@@ -42,7 +42,7 @@ from udpbench.errors import (
     UdpbenchError,
     worst,
 )
-from udpbench.model import SECOND_NS, Experiment, Lab, Progress, TrialRecord
+from udpbench.model import SECOND_NS, Experiment, Facts, Lab, Progress, SelfTest, TrialRecord
 from udpbench.records import Ending, RunWriter, now_utc
 from udpbench.units import show_range
 
@@ -59,6 +59,8 @@ class RunOptions:
     """Leave the files of ``receive.log`` on the hosts, under names of their own."""
     terms: Terms = field(default_factory=partial(Terms, wait_ns=None))
     """What to do while other runs use a host."""
+    proven: Callable[[Facts], SelfTest | None] = lambda _: None
+    """What ``selftest`` has proven of a host's kernel, to be copied into each record."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,8 @@ class _Run:
     def _trials(self, agents: Agents) -> None:
         waiter = Waiter(self.around.clock, self.around.interrupt)
         label = run_name() if self.options.keep_logs else ""
-        bench = Bench(self.lab, agents, waiter, self.progress, self.writer, label)
+        proven = self.options.proven
+        bench = Bench(self.lab, agents, waiter, self.progress, self.writer, label, proven)
         schedule = trial_order(self.experiments, self.options.seed)
         index, result = 0, None
         while (trial := next_trial(schedule, result)) is not None:

@@ -24,6 +24,7 @@ from udpbench.model import (
     Phase,
     Progress,
     Sample,
+    SelfTest,
     Setting,
     Snapshot,
     Trial,
@@ -61,6 +62,8 @@ class Bench:
     spool: Spool
     keep_logs: str = ""
     """Run name in the names of log files that are kept; empty: logs are removed."""
+    proven: Callable[[Facts], SelfTest | None] = lambda _: None
+    """What ``selftest`` has proven of a host's kernel."""
     in_force: dict[str, tuple[Setting, ...]] | None = field(default_factory=dict)
     """Agent → its settings; None if a failure left them unknown."""
 
@@ -135,8 +138,14 @@ class Attempt:
             series=(*samples, *self.samples),
             motion=(*motion, *self.motion),
             findings=tuple(self.findings),
+            selftests=self._selftests(),
             overhead_ns=self.overhead_ns,
         )
+
+    def _selftests(self) -> dict[str, SelfTest]:
+        """Return what was proven of the kernels of the hosts that were tried at any time."""
+        proven = {name: self.bench.proven(facts) for name, facts in self.facts.items()}
+        return {name: selftest for name, selftest in proven.items() if selftest is not None}
 
 
 def trial_agents(attempt: Attempt) -> TrialAgents:

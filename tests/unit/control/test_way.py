@@ -24,7 +24,7 @@ from udpbench.errors import (
     Unseen,
     WorkerFailed,
 )
-from udpbench.model import Change, Progress, Setting
+from udpbench.model import Change, Progress, SelfTest, Setting, StageProof
 from udpbench.records import RunWriter, read_run
 from udpbench.report.summary import ending_code
 
@@ -696,3 +696,13 @@ def test_a_setting_that_somebody_changed_under_way_makes_the_trial_invalid(tmp_p
     ) == str(run.records[0].findings[-1])
     assert ("done", "invalid") == (run.records[0].status, run.records[0].findings[-1].severity)
     assert altered("receiver", (change,)) == [run.records[0].findings[-1]]
+
+
+def test_what_was_proven_of_a_hosts_kernel_is_in_its_record(tmp_path: Path) -> None:
+    """Of each host by itself; one whose kernel was never tried has nothing."""
+    proven = SelfTest("6.18.0", "", "", "", (StageProof("udp_no_port", 4, 100, 0, 100),))
+    world, chosen = World(), experiment()
+    writer = RunWriter.create(tmp_path, header(chosen))
+    options = RunOptions(1, proven=lambda host: proven if host.host == "receiver" else None)
+    run([chosen], lab(), writer, world.progress.append, options, world.surroundings())
+    assert [{"receiver": proven}] == [one.selftests for one in read_run(tmp_path).records]

@@ -9,6 +9,7 @@ from udpbench.agent.host.control_path import control_interface
 from udpbench.agent.host.files import cpuinfo_value, names, read
 from udpbench.agent.host.interrupts import is_irqbalance_running
 from udpbench.agent.host.system import Host
+from udpbench.model import KERNEL_BUILD
 
 CPU = "/sys/devices/system/cpu"
 CLOCKSOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
@@ -49,6 +50,7 @@ def _machine(host: Host, cpuinfo: str) -> dict[str, Optional[str]]:
         "virtual_machine": "yes" if "hypervisor" in flags else "no" if flags else None,
         "irqbalance": _irqbalance(host),
         "system": _system(host),
+        KERNEL_BUILD: host.kernel()[1],
         "control_interface": control_interface(host),
         **{name: sysctl(host, name) for name in SYSCTLS},
     }

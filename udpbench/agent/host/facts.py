@@ -6,7 +6,6 @@ A fact that cannot be read is None or left out. Nothing is changed, and nothing 
 from __future__ import annotations
 
 import errno
-import os
 import re
 import socket
 import sys
@@ -61,7 +60,7 @@ def facts(host: Host, name: str, interface: str, capabilities: dict[str, bool]) 
     return Facts(
         host=name,
         hostname=socket.gethostname(),
-        kernel=os.uname().release,
+        kernel=host.kernel()[0],
         boot_id=host.boot_id(),
         python=".".join(str(part) for part in sys.version_info[:3]),
         cpus=tuple(host.affinity(0)),

@@ -103,6 +103,11 @@ class Host:
         """Return the identity of this boot."""
         return self.read_text("/proc/sys/kernel/random/boot_id")
 
+    def kernel(self) -> tuple[str, str]:
+        """Return the kernel's release, and its build: version and instruction set (uname(2))."""
+        named = os.uname()
+        return named.release, f"{named.version} {named.machine}"
+
     def netns(self) -> int:
         """Return the inode number of the network namespace; the kernel may use it again."""
         return self.path("/proc/self/ns/net").stat().st_ino

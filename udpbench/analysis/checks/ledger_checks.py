@@ -8,8 +8,8 @@ from udpbench.analysis import skbs
 from udpbench.analysis.intended_load import arrived, sent_packets
 from udpbench.analysis.ledger import make_ledger, occupied_stages, together, unobserved
 from udpbench.analysis.readings import Readings, readings_of
-from udpbench.analysis.stages import FRAME_ERRORS, RX_PACKETS, STAGES
-from udpbench.model import Finding
+from udpbench.analysis.stages import FRAME_ERRORS, RX_PACKETS, STAGES, Stage
+from udpbench.model import Finding, Role
 
 
 def hidden_refusals(readings: Readings) -> Iterator[Finding]:
@@ -68,14 +68,41 @@ def unaccounted(readings: Readings) -> Iterator[Finding]:
             "check what else sends to the traffic's ports, and whether packets arrive twice",
         )
         return
+    reasons = ", ".join(f"{skbs} × {name}" for name, skbs in unexplained_reasons(readings).items())
+    step = "usual causes are foreign traffic and drops without a counter"
+    if remainder > 0 and not readings.record.trial.explain:
+        step = f"repeat with --set explain=true, which lists the kernel's reasons; {step}"
+    else:
+        step = f"check the ledger's sources; {step}"
     yield Finding(
         "invalid",
         "unaccounted: the ledger does not balance",
         "ledger",
-        f"{remainder:+d} packets",
+        f"{remainder:+d} packets" + (f": {reasons}" if reasons and remainder > 0 else ""),
         "within ±0",
-        "check the ledger's sources; usual causes are foreign traffic and drops without a counter",
+        step,
     )
+
+
+def unexplained_reasons(readings: Readings) -> dict[str, int]:
+    """Return the kernel's drop reasons beyond what the stages have, in skbs, most first."""
+    beyond: dict[str, int] = {}
+    for role in ("sender", "receiver"):
+        for name, skbs_dropped in readings.by_name(role, "reason.*").items():
+            known = sum(_most(stage, readings) for stage in STAGES if _counts(stage, role, name))
+            if skbs_dropped > known:
+                short = name.rpartition(".")[2]
+                beyond[short] = beyond.get(short, 0) + skbs_dropped - known
+    return dict(sorted(beyond.items(), key=lambda item: -item[1]))
+
+
+def _counts(stage: Stage, role: Role, counter: str) -> bool:
+    return stage.role == role and counter.rpartition(".")[2] in stage.reasons
+
+
+def _most(stage: Stage, readings: Readings) -> int:
+    packets = stage.packets(readings)
+    return packets.high if packets is not None else 0
 
 
 def others_packets(readings: Readings) -> Iterator[Finding]:

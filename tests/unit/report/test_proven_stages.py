@@ -1,0 +1,63 @@
+"""What ``selftest`` prints of its proofs, and what a run says of a kernel that was never tried."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from io import StringIO
+
+from analysis.build import record
+from golden import Golden
+
+from udpbench.model import SelfTest, StageProof
+from udpbench.report.proven_stages import conclusions, print_selftest, selftest_json, untried
+from udpbench.report.terminal import Terminal
+
+NO_PORT = StageProof(
+    "udp_no_port",
+    4,
+    100,
+    100,
+    0,
+    ("receiver reason.NO_SOCKET", "receiver snmp.Udp.NoPorts"),
+    "veth",
+)
+PURGED = StageProof("udp_purged", 6, 112, 112, 0, (), "veth")
+LINK = StageProof("link", None, None, why="a veth pair loses nothing")
+SILENT = StageProof("udp_memory", 4, 100, 0, 100, (), "veth")
+WRONG = StageProof("rx_tc", 4, 100, 50, 50, (), "veth")
+HIDDEN = StageProof("rx_ip", 4, 100, None, 100, (), "veth")
+GOOD = SelfTest("6.18.0", "#1 SMP x86_64", "2026-11-22T16:00:00+00:00", "0.2.0", (NO_PORT,))
+
+
+def test_each_proof_is_a_row_with_the_counters_that_moved(golden: Golden) -> None:
+    """What could not be tried stands below, with the reason."""
+    out = StringIO()
+    selftest = replace(GOOD, proofs=(LINK, HIDDEN, NO_PORT, SILENT, PURGED))
+    print_selftest(Terminal(file=out, width=120), selftest)
+    golden.check("\n".join(line.rstrip() for line in out.getvalue().splitlines()))
+
+
+def test_what_follows_is_said_in_words(golden: Golden) -> None:
+    """Of a good kernel, of one that counts wrongly, and where reasons cannot be counted."""
+    golden.check(list(conclusions(GOOD)))
+    golden.check(list(conclusions(replace(GOOD, proofs=(WRONG, SILENT, HIDDEN)))))
+    golden.check(list(conclusions(replace(GOOD, unexplained="no BTF"))))
+
+
+def test_the_same_is_data() -> None:
+    """With stable keys."""
+    data = json.loads(json.dumps(selftest_json(GOOD)))
+    assert (1, True, "6.18.0") == (data["schema"], data["believable"], data["kernel"])
+    assert ["udp_no_port"] == [proof["stage"] for proof in data["proofs"]]
+
+
+def test_a_kernel_that_was_never_tried_is_named(golden: Golden) -> None:
+    """Until it was; what runs elsewhere is not this machine's to try."""
+    golden.check(untried([record()]))
+    tried = replace(record(), selftests={"left": GOOD, "right": GOOD})
+    assert [None] * 3 == [
+        untried([]),
+        untried([tried]),
+        untried([replace(record(), built_in_lab=False)]),
+    ]

@@ -1,0 +1,64 @@
+"""``selftest``: which packets are lost where, in which lab, and how a run that ends early ends."""
+
+from __future__ import annotations
+
+import pytest
+from control.fake import World
+from golden import Golden
+
+from udpbench.definition.load import load_lab
+from udpbench.definition.losses import LOSS_PORTS
+from udpbench.errors import ConnectError, InputError, Interrupted
+from udpbench.model import LEDGER_STAGES
+from udpbench.selftest import losing_experiments, private_lab, try_ledger
+
+
+def test_every_stage_that_can_lose_packets_does_so_over_ipv4_alone() -> None:
+    """And over IPv6 together, where a program and the backlog count no other way."""
+    trials = [trial for one in losing_experiments() for trial in one.points]
+    alone = [next(iter(t.losses)) for t in trials if len(t.losses) == 1]
+    assert sorted(LOSS_PORTS) == sorted(alone)
+    (together,) = (t for t in trials if len(t.losses) > 1)
+    assert set(LOSS_PORTS) - {"rx_xdp", "rx_backlog"} == set(together.losses)
+    assert (6, 13) == (together.traffic.family, len(set(together.losses.values())))
+
+
+def test_the_traffic_beside_them_fits_into_a_ring() -> None:
+    """All of it at once, also over IPv6; the kernel's reasons are asked for."""
+    trials = [trial for one in losing_experiments() for trial in one.points]
+    counts = [trial.traffic.count_packets or 0 for trial in trials]
+    assert max(counts) < 256
+    assert {1000} == {t.traffic.rate.pps(32) for t in trials if t.traffic.rate is not None}
+    assert sum(counts) / 1000 < 30
+    assert all(trial.explain and trial.losses for trial in trials)
+
+
+def test_only_hosts_of_this_machine_can_be_tried(golden: Golden) -> None:
+    """A built-in lab of two is taken as it is; one with a bridge is this machine, too."""
+    with golden.raises(InputError):
+        private_lab(load_lab("two-hosts"))
+    two = load_lab("two-cpus")
+    assert two is private_lab(two)
+    assert "local" == private_lab(load_lab("two-senders")).name
+
+
+def test_a_ledger_is_tried_by_a_run_of_its_own() -> None:
+    """Fake agents lose nothing, so no stage counts what was lost there."""
+    world = World()
+    selftest = try_ledger(load_lab("local"), world.progress.append, world.surroundings())
+    told = {proof.stage for proof in selftest.proofs}
+    assert set(LEDGER_STAGES) == told
+    silent = [one for one in selftest.proofs if one.packets is not None and not one.holds]
+    assert {"udp_no_port", "rx_netfilter"} <= {one.stage for one in silent}
+
+
+def test_what_ends_the_run_is_raised(golden: Golden) -> None:
+    """An error, or an interrupt."""
+    world = World()
+    world.raises("open receiver", ConnectError("no such namespace"))
+    with pytest.raises(ConnectError, match="no such namespace"):
+        try_ledger(load_lab("local"), world.progress.append, world.surroundings())
+    world = World()
+    world.hooks["send_losses sender udp_no_port"] = world.interrupt.note
+    with golden.raises(Interrupted):
+        try_ledger(load_lab("local"), world.progress.append, world.surroundings())

@@ -1,0 +1,113 @@
+"""What losing packets on purpose proves of the ledger: from the trials' records to a SelfTest.
+
+Pure. Compares what was lost at each stage with what the ledger says of it, and names every counter
+that moved by exactly that number, known to the ledger or not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from udpbench.analysis.ledger import make_ledger
+from udpbench.analysis.readings import Readings, readings_of
+from udpbench.errors import RecordError
+from udpbench.model import KERNEL_BUILD, LEDGER_STAGES, Role, SelfTest, StageProof, TrialRecord
+
+UNPROVOKED = {
+    "unsent": "no loss: the sending worker counts what it did not send",
+    "link": "a veth pair loses nothing between its ends",
+    "rx_ring": "a veth has no ring of its own: its peer's tx_device counts it",
+    "app_log": "the receiving worker counts what its log had no room for",
+}
+"""Stages at which a lab of namespaces cannot lose packets, and why."""
+COUNTERS = (
+    "conntrack",
+    "ethtool",
+    "firewall",
+    "link",
+    "netstat",
+    "qdisc",
+    "reason",
+    "rt_cache",
+    "snmp",
+    "snmp6",
+    "socket",
+    "softnet",
+)
+"""Blocks of counters of packets; the others are of time, interrupts and the like."""
+REASON = "reason."
+SOCKET = re.compile(r"\Asocket\.\d+")
+"""By its inode number, which says nothing after the trial."""
+
+
+def selftest_of(records: Sequence[TrialRecord], tested_at: str, version: str) -> SelfTest:
+    """Return what the records of trials with losses prove, by stage and IP version.
+
+    RecordError if none of them has facts of a host.
+    """
+    facts = next((host for record in records for host in record.facts.values()), None)
+    if facts is None:
+        errors = [(record.error or {}).get("message", record.status) for record in records]
+        raise RecordError(f"nothing was tried: {'; '.join(dict.fromkeys(errors)) or 'no trial'}")
+    proofs = [proof for record in records for proof in _proofs(record)]
+    proofs += [StageProof(stage, None, None, why=why) for stage, why in UNPROVOKED.items()]
+    proofs.sort(key=lambda proof: (LEDGER_STAGES.index(proof.stage), proof.family or 0))
+    return SelfTest(
+        kernel=facts.kernel,
+        build=facts.environment.get(KERNEL_BUILD, ""),
+        tested_at=tested_at,
+        udpbench=version,
+        proofs=tuple(proofs),
+        unexplained=next(filter(None, map(_unexplained, records)), None),
+    )
+
+
+def _proofs(record: TrialRecord) -> Iterator[StageProof]:
+    """Yield what one trial proves of each stage at which it was to lose packets."""
+    measured, family = readings_of(record), record.trial.traffic.family
+    if record.status != "done" or measured is None:
+        why = (record.error or {}).get("message", "the record holds no measured phase")
+        yield from (StageProof(stage, family, None, why=why) for stage in record.trial.losses)
+        return
+    ledger = make_ledger(measured)
+    entries = {entry.stage: entry for entry in ledger.entries}
+    for stage, packets in record.trial.losses.items():
+        yield StageProof(
+            stage,
+            family,
+            packets,
+            counted=entries[stage].packets,
+            unaccounted=ledger.unaccounted,
+            counters=tuple(_moved_by(measured, packets)),
+            driver=next(iter(record.facts.values())).driver,
+        )
+
+
+def _moved_by(readings: Readings, packets: int) -> Iterator[str]:
+    """Yield each counter that moved by a number, with the role of its host."""
+    role: Role | str
+    for host, delta in sorted(readings.deltas.items()):
+        role = next((r for r in ("sender", "receiver") if host in readings.hosts(r)), "machine")
+        for name, moved in sorted(delta.values.items()):
+            if moved == packets and name.partition(".")[0] in COUNTERS:
+                yield f"{role} {SOCKET.sub('socket.*', name)}"
+
+
+def _unexplained(record: TrialRecord) -> str | None:
+    """Return why the kernel's reasons were not counted in a trial that asked for them."""
+    changes = [change for changes in record.changes.values() for change in changes]
+    refusals = [change.refusal for change in changes if change.setting.kind == "explain"]
+    return next(filter(None, refusals), None)
+
+
+def reasons(proof: StageProof) -> tuple[str, ...]:
+    """Return the kernel's drop reasons that counted every packet of a proof."""
+    names = (counter.partition(" ")[2] for counter in proof.counters)
+    return tuple(dict.fromkeys(n.removeprefix(REASON) for n in names if n.startswith(REASON)))
+
+
+def is_believable(selftest: SelfTest) -> bool:
+    """Return whether some packets could be lost, and each was counted where it was lost."""
+    lost = [proof for proof in selftest.proofs if proof.packets is not None]
+    return bool(lost) and all(proof.holds for proof in lost)

@@ -1,0 +1,95 @@
+"""What ``selftest`` prints: each stage with what was lost and counted, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from udpbench.analysis.stage_proofs import REASON, is_believable, reasons
+from udpbench.model import SelfTest, StageProof, TrialRecord
+
+SCHEMA = 1
+"""Of ``selftest --json``. History: 1 — the first form."""
+COLUMNS = ("stage", "IP", "lost", "counted", "counters that moved by as many", "explain")
+
+
+def print_selftest(console: Console, selftest: SelfTest) -> None:
+    """Print the proofs of a kernel, worst first, and whether its ledger may be believed."""
+    console.print(Text(f"Linux {selftest.kernel} ({selftest.build})"))
+    table = Table(*COLUMNS[:4], box=None, header_style="dim")
+    table.add_column(COLUMNS[4], overflow="fold")
+    table.add_column(COLUMNS[5], overflow="fold")
+    for proof in selftest.proofs:
+        if proof.packets is not None:
+            table.add_row(*map(Text, _row(proof)))
+    console.print(table)
+    for line in conclusions(selftest):
+        console.print(Text(line))
+
+
+def _row(proof: StageProof) -> tuple[str, ...]:
+    counters = [name for name in proof.counters if f" {REASON}" not in name]
+    return (
+        proof.stage,
+        str(proof.family),
+        str(proof.packets),
+        str(proof.counted) if proof.counted is not None else "–",
+        ", ".join(counters) or ("none: workers count it" if proof.holds else "none"),
+        ", ".join(reasons(proof)) or "–",
+    )
+
+
+def conclusions(selftest: SelfTest) -> Iterator[str]:
+    """Yield what the proofs say, a line each."""
+    for proof in selftest.proofs:
+        if proof.packets is None:
+            yield f"not tried: {_place(proof)}: {proof.why}"
+    for proof in selftest.proofs:
+        if proof.packets is not None and not proof.counted:
+            yield f"not observable on this kernel, and shown so from now on: {_place(proof)}"
+        elif not proof.holds and proof.packets is not None:
+            unaccounted = f"{proof.unaccounted or 0:+d}"
+            counts = f"{proof.counted} of {proof.packets} counted, unaccounted {unaccounted}"
+            yield f"counted wrongly: {_place(proof)}: {counts}"
+    if selftest.unexplained is not None:
+        yield f"explain: true says nothing here: {selftest.unexplained}"
+    elif silent := _unexplained(selftest):
+        yield f"explain: true gives no reason of its own for: {', '.join(silent)}"
+    believable = is_believable(selftest)
+    yield f"the ledger may {'' if believable else 'not '}be believed on this kernel"
+
+
+def _unexplained(selftest: SelfTest) -> list[str]:
+    """Return the stages of whose lost packets no drop reason counted as many."""
+    tried = [proof for proof in selftest.proofs if proof.packets is not None]
+    return list(dict.fromkeys(proof.stage for proof in tried if not reasons(proof)))
+
+
+def _place(proof: StageProof) -> str:
+    return f"{proof.stage} (IPv{proof.family})" if proof.family is not None else proof.stage
+
+
+def selftest_json(selftest: SelfTest) -> dict[str, Any]:
+    """Return the same as JSON data."""
+    return {"schema": SCHEMA, "believable": is_believable(selftest), **asdict(selftest)}
+
+
+def untried(records: Sequence[TrialRecord]) -> str | None:
+    """Return what to type where the ledger was never tried on a host's kernel; else None."""
+    kernels = {
+        facts.kernel: None
+        for record in records
+        for host, facts in record.facts.items()
+        if record.built_in_lab and host not in record.selftests
+    }
+    if not kernels:
+        return None
+    return (
+        f"the ledger was never tried on Linux {', '.join(kernels)}: udpbench selftest loses "
+        "packets at each stage on purpose, and sees whether they are counted"
+    )
