@@ -6,14 +6,46 @@ the names that a host has, never by a version.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from udpbench.model import SECOND_NS, Facts
+from udpbench.model import SECOND_NS, Facts, Role
 
 MISSED = "link.{interface}.rx_missed_errors"
 """Where a driver should count a full ring (if_link.h)."""
 LOOPBACK = "lo"
 """Key of the loopback interface, which has no driver."""
+
+
+@dataclass(frozen=True)
+class MacFrames:
+    """How frames at a MAC are read: patterns that are added, less patterns; none: not counted."""
+
+    plus: tuple[str, ...] = ()
+    less: tuple[str, ...] = ()
+
+
+def _own(plus: str, less: str = "") -> MacFrames:
+    """Return a driver's own counters by their names in ``ethtool -S``."""
+    return MacFrames(
+        tuple(f"ethtool.{{interface}}.{name}" for name in plus.split()),
+        tuple(f"ethtool.{{interface}}.{name}" for name in less.split()),
+    )
+
+
+NOT_COUNTED = MacFrames()
+STANDARD_MAC: Mapping[Role, MacFrames] = {
+    "sender": MacFrames(("eth-mac.{interface}.FramesTransmittedOK",)),
+    "receiver": MacFrames(
+        ("eth-mac.{interface}.FramesReceivedOK",),
+        (
+            "eth-mac.{interface}.MulticastFramesReceivedOK",
+            "eth-mac.{interface}.BroadcastFramesReceivedOK",
+        ),
+    ),
+}
+"""The kernel's standard statistics (IEEE 802.3, 30.3.1.1): of senders every frame, which is what
+leaves a queueing discipline; of receivers unicasts, because any network has others' broadcasts."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +69,17 @@ class Driver:
     once (docs/kernel.md, Update periods)."""
     irq: str = "-"
     """What precedes an RX queue's number in the name of its interrupt."""
+    mac_sent: MacFrames = NOT_COUNTED
+    """Frames that the card sent, if it has no standard statistics (docs/kernel.md, Frames at the
+    MAC)."""
+    mac_received: MacFrames = NOT_COUNTED
+    """Unicasts that came in at the card, likewise."""
+    ring_at_mac: bool = False
+    """Whether frames that found no descriptor are among those, also by standard statistics. If not,
+    or if nobody says so, ``full_ring`` is added: too many frames only make ``link`` wider."""
+    emulated: bool = False
+    """Whether emulators offer this card. They count frames that find no descriptor nowhere (QEMU:
+    igb_core.c, igb_receive_internal), so in a virtual machine 0 proves nothing."""
 
 
 def _by_queue(name: str) -> tuple[str, ...]:
@@ -46,18 +89,29 @@ def _by_queue(name: str) -> tuple[str, ...]:
 
 _RX_QUEUE = (r"rx_queue_(\d+)_packets",)
 _RX_DASH = (r"rx-(\d+)\.(?:rx_)?packets",)
+# GPTC and GPRC; the latter without what MPC counts.
+_INTEL_SENT = _own("tx_packets")
+_INTEL_RECEIVED = _own("rx_packets", "rx_multicast rx_broadcast")
 _RX_QUEUE_XDP_DROPS = "ethtool.{interface}.rx_queue_*_xdp_drops"
 # What igb and igc drop at a queue is not in rx_missed_errors.
 _INTEL_GIGABIT = Driver(
-    (MISSED, *_by_queue("rx_queue_#_drops")), queue_packets=_RX_QUEUE, late_ns=0
+    (MISSED, *_by_queue("rx_queue_#_drops")),
+    queue_packets=_RX_QUEUE,
+    late_ns=0,
+    mac_sent=_INTEL_SENT,
+    mac_received=_INTEL_RECEIVED,
+    emulated=True,
 )
 DRIVERS = {
     LOOPBACK: Driver(full_ring=(), late_ns=None),
     "atlantic": Driver(
-        ("ethtool.{interface}.InDroppedDma",), queue_packets=(r"Queue\[(\d+)\] InPackets",)
+        ("ethtool.{interface}.InDroppedDma",),
+        queue_packets=(r"Queue\[(\d+)\] InPackets",),
+        mac_sent=_own("OutPackets"),
+        mac_received=_own("InUCast"),
     ),
     "bnxt_en": Driver(queue_packets=(r"\[(\d+)\]: rx_ucast_packets",)),
-    "e1000e": Driver(late_ns=0),
+    "e1000e": Driver(late_ns=0, mac_sent=_INTEL_SENT, mac_received=_INTEL_RECEIVED, emulated=True),
     # ena_netdev.c: ena_get_stats64 adds XDP drops; the kernel adds what a CPU's backlog refused.
     "ena": Driver(
         full_ring=("link.{interface}.rx_dropped",),
@@ -73,15 +127,29 @@ DRIVERS = {
         queue_packets=_RX_QUEUE,
         late_ns=None,
     ),
-    "i40e": Driver(queue_packets=_RX_DASH, late_ns=0),
+    # port.*: of the whole port, other functions' frames among them, as all of ice's .nic.
+    "i40e": Driver(
+        queue_packets=_RX_DASH,
+        late_ns=0,
+        mac_sent=_own("port.tx_unicast port.tx_multicast port.tx_broadcast"),
+        mac_received=_own("port.rx_unicast"),
+    ),
     # For the whole port.
     "ice": Driver(
-        full_ring=("ethtool.{interface}.rx_dropped.nic",), queue_packets=_RX_QUEUE, late_ns=0
+        full_ring=("ethtool.{interface}.rx_dropped.nic",),
+        queue_packets=_RX_QUEUE,
+        late_ns=0,
+        mac_sent=_own("tx_unicast.nic tx_multicast.nic tx_broadcast.nic"),
+        mac_received=_own("rx_unicast.nic"),
     ),
     "igb": _INTEL_GIGABIT,
     "igc": _INTEL_GIGABIT,
     "ixgbe": Driver(
-        (MISSED, "ethtool.{interface}.rx_no_dma_resources"), queue_packets=_RX_QUEUE, late_ns=0
+        (MISSED, "ethtool.{interface}.rx_no_dma_resources"),
+        queue_packets=_RX_QUEUE,
+        late_ns=0,
+        mac_sent=_own("tx_pkts_nic"),
+        mac_received=_own("rx_pkts_nic", "multicast broadcast"),
     ),
     # rx_missed_errors is the port's buffer; that a ring was empty is in rx_dropped, with others.
     "mlx4_core": Driver(sees_full_ring=False, queue_packets=(r"rx(\d+)_packets",)),
@@ -92,9 +160,18 @@ DRIVERS = {
         xdp_drops=("ethtool.{interface}.rx_xdp_drop",),
         late_ns=0,
         irq="comp",
+        # Counted at the port, before any ring or the port's own buffer.
+        mac_sent=_own("tx_packets_phy"),
+        mac_received=_own("rx_packets_phy", "rx_multicast_phy rx_broadcast_phy"),
+        ring_at_mac=True,
     ),
     # The card counts in 16 bits, which an overload of a second may exceed.
-    "r8169": Driver(sees_full_ring=False, late_ns=0),
+    "r8169": Driver(
+        sees_full_ring=False,
+        late_ns=0,
+        mac_sent=_own("tx_packets"),
+        mac_received=_own("unicast"),
+    ),
     # Either name, depending on its age; for the whole port.
     "sfc": Driver(
         full_ring=(
@@ -102,8 +179,13 @@ DRIVERS = {
             "ethtool.{interface}.rx_nodesc_drop_cnt",
         ),
         queue_packets=_RX_DASH,
+        mac_sent=_own("port_tx_packets"),
+        mac_received=_own("port_rx_unicast"),
     ),
-    "tg3": Driver(),
+    "tg3": Driver(
+        mac_sent=_own("tx_ucast_packets tx_mcast_packets tx_bcast_packets"),
+        mac_received=_own("rx_ucast_packets"),
+    ),
     # Its peer fills its ring and counts what does not fit: stage tx_device. The queue counter is
     # what NAPI received; in other drivers that name counts what an XDP program saw.
     "veth": Driver(
@@ -143,4 +225,7 @@ def driver_of(facts: Facts | None) -> Driver:
     if facts is None:
         return UNKNOWN
     name = LOOPBACK if facts.interface == LOOPBACK else facts.driver or ""
-    return DRIVERS.get(name, UNKNOWN)
+    driver = DRIVERS.get(name, UNKNOWN)
+    if driver.emulated and facts.environment.get("virtual_machine") == "yes":
+        return replace(driver, sees_full_ring=False)
+    return driver

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from udpbench.analysis.intended_load import arrived, intended_packets
+from udpbench.analysis.mac_frames import damaged_frames
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.shared_hosts import divide
 from udpbench.analysis.skbs import Span, exactly
@@ -124,6 +125,8 @@ def _parts(stage: Stage, readings: Readings) -> dict[str, int]:
         return {s.worker: s.counts[rest] for s in counted if s.counts.get(rest)}
     if kind == "machine":
         return readings.machine_by_name(stage.role, rest)
+    if kind == "damaged":
+        return damaged_frames(readings)
     if kind == "socket":
         return _by_socket(readings)
     return readings.by_name(stage.role, stage.parts)

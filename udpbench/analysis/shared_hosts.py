@@ -23,7 +23,7 @@ class Share:
 
     packets: Span
     observed: bool
-    """False without a counter: its packets follow from all other stages alone."""
+    """False if no counter says anything: its packets follow from all other stages alone."""
     others_packets: int
     """By how much its counters moved beyond that."""
 
@@ -45,7 +45,8 @@ def divide(readings: Readings, lost: int) -> tuple[dict[Stage, Share], int]:
     for stage, span in counted.items():
         ours = packets[stage.name]
         moved = span.low if span is not None and stage.scope != "worker" else 0
-        observed = span is not None and most[stage] is not None
+        bounded = span is not None and most[stage] is not None
+        observed = bounded or bool(stage.least(readings) and ours.low)
         shares[stage] = Share(ours, observed, max(moved - ours.high, 0))
     return shares, lost - explained
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, ParamSpec
 
-from udpbench.analysis import skbs
-from udpbench.analysis.intended_load import unsent_packets
+from udpbench.analysis import mac_frames, skbs
+from udpbench.analysis.intended_load import sent_packets, unsent_packets
 from udpbench.analysis.readings import Readings, known_sum
 from udpbench.analysis.skbs import Segments, Span, exactly
 from udpbench.analysis.worker_use import unlogged_packets
@@ -27,8 +27,6 @@ TX_DROPPED = "link.{interface}.tx_dropped"
 RX_DROPPED = "link.{interface}.rx_dropped"
 OTHER_HOST = "link.{interface}.rx_otherhost_dropped"
 RX_PACKETS = "link.{interface}.rx_packets"
-FRAME_ERRORS = "link.{interface}.rx_[cl]*_errors"
-"""rx_crc_errors and rx_length_errors: frames that came in damaged."""
 PORT_ENTERED = "link.port*.rx_packets"
 PORT_LEFT = "link.port*.tx_packets"
 PORT_REFUSED = "link.port*.rx_dropped"
@@ -114,7 +112,7 @@ class Stage:
     """Further counters that the expression reads, by the drivers of the role's hosts."""
     parts: str = ""
     """Counters that say where exactly, by queue, CPU or kind: a pattern, ``worker.`` with a
-    worker's field, or ``machine.`` with a counter of the machine."""
+    worker's field, ``machine.`` with a counter of the machine, or ``damaged.`` frames."""
     also: tuple[Also, ...] = ()
     reasons: tuple[str, ...] = ()
     """The kernel's drop reasons for an skb dropped here (``explain``); shown with the stage."""
@@ -239,17 +237,41 @@ def _tx_device_skbs(readings: Readings) -> int | None:
     return dropped
 
 
+def _least_at_sender(readings: Readings) -> int:
+    """Return how many packets fewer left the senders' cards as frames than were sent."""
+    left = mac_frames.frames_at_macs(readings, "sender")
+    if left is None:
+        return 0
+    return max(sent_packets(readings) - _most_in_qdisc(readings) - left, 0)
+
+
+def _most_at_sender(readings: Readings) -> int | None:
+    """Return at most how many packets a sender's device dropped, or its card never sent."""
+    # What the receiver's backlog refused is not known of others' packets, so it stays in.
+    dropped = _at_most(_counter("sender", TX_DROPPED))(readings)
+    handed = mac_frames.handed_over(readings)
+    left = mac_frames.frames_at_macs(readings, "sender")
+    if dropped is None or handed is None or left is None:
+        return dropped
+    return max(dropped, handed - left)
+
+
+def _most_in_qdisc(readings: Readings) -> int:
+    return _at_most(_counter("sender", skbs.QDISC_DROPS))(readings) or 0
+
+
 _stage(
     name="tx_device",
     role="sender",
     packets=_in_packets("tx_device", _tx_device_skbs, skbs.sent_skb),
-    source=f"Δ {TX_DROPPED} − rx_backlog or a bridge's Δ {PORT_REFUSED}, if charged here",
+    source=f"Δ {TX_DROPPED} − rx_backlog or a bridge's Δ {PORT_REFUSED}, if charged here; of a "
+    "card also what it took and its MAC did not send",
     means="Dropped by the sender's device. In the lab: the ring of the veth pair was "
     "full because the receiving CPU did not poll it in time, or the packet was longer than "
     "the receiver's MTU.",
     helps="faster receive processing: more queues and CPUs, and no reader on the CPU that polls",
-    # What the receiver's backlog refused is not known of others' packets, so it stays in.
-    most=_at_most(_counter("sender", TX_DROPPED)),
+    most=_most_at_sender,
+    least=_least_at_sender,
     counters=(TX_DROPPED,),
     unit="skb",
 )
@@ -273,19 +295,43 @@ def _link_skbs(readings: Readings) -> int | None:
     return entered - left + refused - charged
 
 
+def _least_on_link(readings: Readings) -> int:
+    """Return how many packets fewer came in at the receivers' cards than left the senders'.
+
+    Others' frames at the receivers hide as many. Those of the senders are no matter: of the
+    traffic at least what the earlier stages did not take has left.
+    """
+    came = mac_frames.received_frames(readings)
+    if came is None or readings.record.built_in_lab:
+        return 0
+    kept = _most_in_qdisc(readings) + (_most_at_sender(readings) or 0)
+    return max(sent_packets(readings) - kept - came, 0)
+
+
+def _at_macs(role: Role) -> Also:
+    """Return what a role's MACs counted, for a check by hand."""
+
+    def frames(readings: Readings) -> int | None:
+        return mac_frames.frames_at_macs(readings, role)
+
+    return Also(f"frames at the {role}'s MAC", frames, _unknown, _unknown, "")
+
+
 _stage(
     name="link",
     role="receiver",
     packets=_in_packets("link", _link_skbs, skbs.sent_skb),
     source=f"bridge: Δ {PORT_ENTERED} − Δ {PORT_LEFT} + Δ {PORT_REFUSED} − rx_backlog, if "
-    "charged here",
-    means="Lost between the hosts: in a cable, a switch, or an emulator's own network. These "
-    "cannot be observed, so it is what all other stages leave. In the built-in lab: its bridge, "
-    "which only a lab of more than two namespaces has, accepted it and did not forward it, "
-    "usually because the ring of the receiver's pair was full.",
-    helps="a look at the counters of switch and hypervisor; the same MTU on every host; in the "
-    "built-in lab as for tx_device",
-    parts=FRAME_ERRORS,
+    "charged here; cards: sent − tx_qdisc − tx_device − frames at the receiver's MAC",
+    means="Lost between the hosts: in a cable, a switch, or the host's own emulator. Cards with "
+    "counters at the MAC prove it; without these it is what all other stages leave. In the "
+    "built-in lab: its bridge, which only a lab of more than two namespaces has, accepted it and "
+    "did not forward it, usually because the ring of the receiver's pair was full.",
+    helps="a look at the cable and at the counters of switch and hypervisor; the same MTU on every "
+    "host; in the built-in lab as for tx_device",
+    least=_least_on_link,
+    parts="damaged.frames",
+    also=(_at_macs("sender"), _at_macs("receiver")),
     unit="skb",
 )
 

@@ -158,7 +158,7 @@ def trial_agents(attempt: Attempt) -> TrialAgents:
         workers=attempt.workers,
         cards={
             client: late_ns
-            for client in agents.receivers
+            for client in (*agents.receivers, *agents.senders)
             if client.name in attempt.facts
             and (late_ns := driver_of(attempt.facts[client.name]).late_ns) is not None
         },

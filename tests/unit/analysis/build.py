@@ -265,6 +265,11 @@ def lossy(sent: int, stage_moves: Mapping[str, Moves], lost: int, **changes: Any
     return record(sent, sent - lost, moves={**stage_moves, "right": right}, **changes)
 
 
+def driven(driver: str | None, made: TrialRecord) -> TrialRecord:
+    """Return the same trial on a receiver whose interface has another driver."""
+    return replace(made, facts={**made.facts, "right": replace(made.facts["right"], driver=driver)})
+
+
 def unlogged(packets: int, **changes: Any) -> TrialRecord:
     """Return a trial of 1000 packets, all received, of which a log could not take some."""
     logged = {"logged_packets": 1000 - packets, "log_first_ns": 1, "log_last_ns": 2}

@@ -377,6 +377,12 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
         "warning",
     ),
     (
+        ledger_checks.unknown_driver,
+        build.driven("nobody_knows", build.record(1000, 993, built_in_lab=False)),
+        build.driven("igb", build.record(1000, 993, built_in_lab=False)),
+        "note",
+    ),
+    (
         ledger_checks.others_packets,
         build.record(1000, moves={"right": {"snmp.Udp.NoPorts": 190}}, built_in_lab=False),
         build.lossy(1000, {"right": {"snmp.Udp.NoPorts": 190}}, 190, built_in_lab=False),

@@ -16,7 +16,7 @@ from udpbench.analysis.ledger import is_explained, make_ledger, occupied_stages,
 from udpbench.analysis.readings import readings_of
 from udpbench.analysis.shared_hosts import narrowed
 from udpbench.analysis.skbs import Span
-from udpbench.model import Ledger, Receive, Result, Send, Traffic, TrialRecord
+from udpbench.model import LEDGER_STAGES, Ledger, Receive, Result, Send, Traffic, TrialRecord
 
 IP = ("right snmp.Ip.InReceives", "right netstat.IpExt.InNoECTPkts")
 UDP = (*IP, "right snmp.Ip.InDelivers")
@@ -39,6 +39,22 @@ COUNTED = {
     "udp_memory": (*ERROR, "right snmp.Udp.MemErrors"),
 }
 """Stage → what one lost packet moves, whoever sent it."""
+MLX5_RING = "right ethtool.receive0.rx_out_of_buffer"
+MACS = {
+    "standard": (
+        "left eth-mac.send0.FramesTransmittedOK",
+        "right eth-mac.receive0.FramesReceivedOK",
+        "right eth-mac.receive0.BroadcastFramesReceivedOK",
+    ),
+    "own": (
+        "left ethtool.send0.tx_packets",
+        "right ethtool.receive0.rx_packets",
+        "right ethtool.receive0.rx_broadcast",
+    ),
+}
+"""What two cards count at their MACs: frames sent, received, and broadcasts among them."""
+HANDED = "left qdisc.send0.packets"
+AFTER_MAC = LEDGER_STAGES[LEDGER_STAGES.index("rx_ring") :]
 AT_SOCKETS = ("udp_filter", "udp_rcvbuf", "udp_memory")
 SEGMENTS = 20
 
@@ -46,11 +62,20 @@ SEGMENTS = 20
 class Mixture:
     """A trial of 9000 packets, and what of it and of others' packets ended where."""
 
-    def __init__(self, segments: int = 1, size_bytes: int = 32, driver: str = "igb") -> None:
+    def __init__(
+        self,
+        segments: int = 1,
+        size_bytes: int = 32,
+        driver: str = "igb",
+        mac: str | None = None,
+    ) -> None:
         """Begin without a loss; ``segments`` packets go as one skb as far as the sockets."""
         self.segments, self.size_bytes, self.driver = segments, size_bytes, driver
+        self.mac, self.virtual_machine = mac, "no"
         self.ours: Counter[str] = Counter()
-        self.moves: Counter[str] = Counter(dict.fromkeys(COUNTED["rx_ring"], 0))
+        self.theirs: Counter[str] = Counter()
+        self.broadcasts = 0
+        self.moves: Counter[str] = Counter(dict.fromkeys((*COUNTED["rx_ring"], MLX5_RING), 0))
         self.counts: Counter[str] = Counter()
 
     def lose(self, stage: str, packets: int, *, snmp: bool = True) -> Mixture:
@@ -69,16 +94,43 @@ class Mixture:
         self.counts["truncated_packets"] += packets
         return self
 
-    def lose_others(self, stage: str, packets: int, *, snmp: bool = True) -> Mixture:
+    def lose_in_card(self, packets: int) -> Mixture:
+        """Lose packets of the traffic that the sender's card took, and neither sent nor counted."""
+        self.ours["tx_device"] += packets
+        return self
+
+    def lose_others(
+        self, stage: str, packets: int, *, snmp: bool = True, broadcast: bool = False
+    ) -> Mixture:
         """Lose packets of somebody else at the same stage."""
+        self.theirs[stage] += packets
+        self.broadcasts += packets if broadcast else 0
         return self._count(COUNTED[stage] if snmp else UDP, packets)
 
     def _count(self, names: tuple[str, ...], number: int) -> Mixture:
+        if names == COUNTED["rx_ring"] and self.driver == "mlx5_core":
+            names = (MLX5_RING,)
         self.moves.update(dict.fromkeys(names, number))
         return self
 
+    def _count_frames(self) -> None:
+        """Count at the MACs what reaches them, and before them what the queue let through."""
+        if self.mac is None:
+            return
+        handed = 9000 - self.ours["tx_qdisc"]
+        sent = handed - self.ours["tx_device"]
+        came = sent - self.ours["link"]
+        theirs = sum(self.theirs[stage] for stage in AFTER_MAC)
+        if self.driver != "mlx5_core":
+            came -= self.ours["rx_ring"]
+            theirs -= self.theirs["rx_ring"]
+        numbers = (sent, came + theirs, self.broadcasts)
+        self.moves.update(dict(zip(MACS[self.mac], numbers, strict=True)))
+        self.moves[HANDED] += handed + self.theirs["tx_device"]
+
     def record(self) -> TrialRecord:
         """Return the trial as hosts of their own counted it."""
+        self._count_frames()
         received = 9000 - sum(self.ours.values())
         self._count((*UDP, "right snmp.Udp.InDatagrams"), received // self.segments)
         moves: dict[str, Counter[str]] = {"left": Counter(), "right": Counter()}
@@ -94,8 +146,12 @@ class Mixture:
             send=Send(gso=self.segments if self.segments > 1 else "off"),
         )
         made = build.record(9000, received, of=of, moves=moves, workers=workers, built_in_lab=False)
-        right = replace(made.facts["right"], driver=self.driver)
-        return replace(made, facts={**made.facts, "right": right})
+        machine = {"virtual_machine": self.virtual_machine}
+        facts = {
+            host: replace(one, driver=self.driver, environment={**one.environment, **machine})
+            for host, one in made.facts.items()
+        }
+        return replace(made, facts=facts)
 
     def result(self) -> Result:
         """Return what is derived of it."""
@@ -147,14 +203,18 @@ def random_mixture(seed: int) -> Mixture:
     mixture = Mixture(
         segments=chosen.choice((1, 1, SEGMENTS)),
         size_bytes=chosen.choice((32, 200)),
-        driver=chosen.choice(("igb", "virtio_net", "a driver")),
+        driver=chosen.choice(("igb", "virtio_net", "mlx5_core", "a driver")),
+        mac=chosen.choice((None, "standard", "own")),
     )
+    mixture.virtual_machine = chosen.choice(("yes", "no"))
     snmp = chosen.random() < 0.5
     for stage in chosen.sample(sorted(COUNTED), chosen.randint(0, 5)):
         packets = SEGMENTS * chosen.randint(1, 30)
         mixture.lose(stage, packets, snmp=snmp or stage != "udp_memory")
     for stage in chosen.sample(sorted(COUNTED), chosen.randint(0, 5)):
         mixture.lose_others(stage, chosen.randint(1, 900), snmp=snmp or stage != "udp_memory")
+    if chosen.random() < 0.3 and mixture.mac == "standard":
+        mixture.lose_in_card(SEGMENTS * chosen.randint(1, 30))
     if chosen.random() < 0.3:
         mixture.lose_in_application(chosen.randint(1, 50))
     return mixture
@@ -290,6 +350,71 @@ def test_merged_packets_at_a_socket_are_bounded_by_what_gro_merges() -> None:
     right = replace(forwarding.facts["right"], environment=offloads)
     forwarding = replace(forwarding, facts={**forwarding.facts, "right": right})
     assert [] == [one for one in judge(forwarding).findings if one.severity == "invalid"]
+
+
+@pytest.mark.parametrize("mac", ["standard", "own"])
+def test_macs_prove_what_a_cable_lost(mac: str) -> None:
+    """Broadcasts to closed ports, as in any office, were not in the way; others' unicasts were."""
+    mixture = Mixture(mac=mac).lose("link", 7865)
+    office = mixture.lose_others("udp_no_port", 190, broadcast=True).result()
+    assert {"link": (7865, 7865)} == spans(office)
+    assert {"udp_no_port": 190} == others(office)
+    (link,) = (one for one in ledger_of(office).entries if one.stage == "link")
+    assert [9000, 1135] == list(link.also.values())
+    assert is_explained(ledger_of(office))
+    assert "link 7865" == occupied_stages(ledger_of(office))
+    unicasts = Mixture(mac=mac).lose("link", 7865).lose_others("udp_no_port", 190)
+    assert {"link": (7675, 7865), "udp_no_port": (0, 190)} == spans(unicasts.result())
+
+
+@pytest.mark.parametrize("driver", ["igb", "mlx5_core"])
+def test_a_full_ring_is_not_the_links(driver: str) -> None:
+    """Whether a driver's count at the MAC has frames that found no descriptor, or not.
+
+    That others' found none, and 30 more of ours were lost before, would look the same.
+    """
+    mixture = Mixture(mac="standard", driver=driver).lose("link", 70).lose("rx_ring", 30)
+    assert {"link": (70, 100), "rx_ring": (0, 30)} == spans(mixture.result())
+    full = Mixture(mac="standard", driver=driver).lose("rx_ring", 30)
+    assert {"rx_ring": (0, 30), "link": (0, 30)} == spans(full.result())
+
+
+def test_in_a_virtual_machine_a_full_ring_of_an_emulated_card_is_not_observable() -> None:
+    """QEMU's igb counts a frame only once it has a descriptor, and drops without a counter."""
+    mixture = Mixture(mac="own").lose("link", 7865)
+    mixture.virtual_machine = "yes"
+    result = mixture.result()
+    assert (True, {"link": (0, 7865), "rx_ring": (0, 7865)}) == (result.valid, spans(result))
+    assert "link or rx_ring 7865 (not observable)" == occupied_stages(ledger_of(result))
+
+
+def test_what_the_card_took_and_did_not_send_is_the_senders_device() -> None:
+    """No counter of a drop moved, but the queue handed over more than left the MAC."""
+    result = Mixture(mac="standard").lose_in_card(70).lose("link", 30).result()
+    assert {"tx_device": (70, 70), "link": (30, 30)} == spans(result)
+    assert [] == wrong(Mixture(mac="standard").lose_in_card(70).lose_others("tx_device", 9))
+
+
+def test_a_quiet_cable_with_macs_has_lost_nothing() -> None:
+    """And nobody else's packets are anywhere."""
+    for mac in (None, "standard", "own"):
+        result = Mixture(mac=mac).result()
+        assert ({}, {}) == (spans(result), others(result))
+
+
+def test_damaged_frames_are_named_beneath_the_link() -> None:
+    """By the standard statistics, or else by the device's; never both."""
+    by_device = {"right link.receive0.rx_crc_errors": 7}
+    standard = {"right eth-mac.receive0.FrameCheckSequenceErrors": 7}
+    standard["right rmon.receive0.etherStatsJabbers"] = 2
+    for moves, expected in (
+        (by_device, by_device),
+        ({**by_device, **standard}, standard),
+    ):
+        mixture = Mixture(mac="standard").lose("link", 7)
+        mixture.moves.update(moves)
+        (link,) = (one for one in ledger_of(mixture.result()).entries if one.stage == "link")
+        assert {name.partition(" ")[2]: value for name, value in expected.items()} == link.parts
 
 
 @pytest.mark.parametrize(

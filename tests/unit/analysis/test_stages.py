@@ -315,17 +315,11 @@ def test_without_a_hook_nothing_is_lost_there_and_unknown_is_not_none() -> None:
     assert (None, None) == (entry(unknown, "rx_xdp").packets, entry(unknown, "rx_tc").packets)
 
 
-def on(driver: str | None, record: TrialRecord) -> TrialRecord:
-    """Return the same trial on a receiver whose interface has another driver."""
-    nic = build.facts("right", "receive0", "10.0.0.1/24", driver=driver)
-    return build.replace(record, facts={**record.facts, "right": nic})
-
-
 @pytest.mark.parametrize("name", ["rx{}_drops", "rx_queue_{}_drops"])
 def test_what_a_virtual_nic_could_not_take_is_read_per_queue(name: str) -> None:
     """virtio_net's own names for it, since Linux 6.10 and before, and not its XDP drops."""
     moves = {f"ethtool.receive0.{name.format(0)}": 4, f"ethtool.receive0.{name.format(1)}": 3}
-    record = on("virtio_net", build.lossy(1000, {"right": moves}, 7))
+    record = build.driven("virtio_net", build.lossy(1000, {"right": moves}, 7))
     assert {"rx_ring": 7} == entries(record)
     assert moves == entry(record, "rx_ring").parts
 
@@ -335,7 +329,7 @@ def test_a_virtual_nic_counts_what_xdp_dropped_among_its_drops(queue: str) -> No
     """Nine that a program dropped raise both counters, and seven more the driver's alone."""
     drops = {"drops": 9 + 7, "xdp_drops": 9}
     moves = {f"ethtool.receive0.rx{queue}_{name}": value for name, value in drops.items()}
-    record = on("virtio_net", build.lossy(1000, {"right": moves}, 16))
+    record = build.driven("virtio_net", build.lossy(1000, {"right": moves}, 16))
     assert {"rx_ring": 7, "rx_xdp": 9} == entries(record)
 
 
@@ -343,7 +337,7 @@ def test_a_virtual_nic_counts_what_xdp_dropped_among_its_drops(queue: str) -> No
 def test_the_full_ring_of_a_virtual_nic_is_not_observable(drops: dict[str, int]) -> None:
     """The machine's host drops for it, and nothing that a guest can read moves."""
     moves = {f"ethtool.receive0.{name}": value for name, value in drops.items()}
-    record = on("virtio_net", build.lossy(1000, {"right": moves}, 9))
+    record = build.driven("virtio_net", build.lossy(1000, {"right": moves}, 9))
     assert entry(record, "rx_ring").packets is None
 
 
@@ -379,7 +373,7 @@ RING_MOVES: list[tuple[str, dict[str, int]]] = [
 @pytest.mark.parametrize(("driver", "moves"), RING_MOVES)
 def test_a_full_ring_is_read_where_its_driver_counts_it(driver: str, moves: dict[str, int]) -> None:
     """Seven frames without a descriptor, by each driver's own counters."""
-    assert {"rx_ring": 7} == entries(on(driver, build.lossy(1000, {"right": moves}, 7)))
+    assert {"rx_ring": 7} == entries(build.driven(driver, build.lossy(1000, {"right": moves}, 7)))
 
 
 def test_every_drivers_ring_is_tried() -> None:
@@ -391,7 +385,9 @@ def test_every_drivers_ring_is_tried() -> None:
 @pytest.mark.parametrize("driver", ["mlx4_core", "r8169", "macb", None])
 def test_a_ring_whose_driver_is_not_known_is_not_observable(driver: str | None) -> None:
     """That rx_missed_errors stood still proves nothing there, and what was lost has no stage."""
-    found = entries(on(driver, build.lossy(1000, right(link__receive0__rx_missed_errors=0), 7)))
+    found = entries(
+        build.driven(driver, build.lossy(1000, right(link__receive0__rx_missed_errors=0), 7))
+    )
     assert {"rx_ring": None, "unaccounted": 7} == found
 
 
@@ -406,7 +402,9 @@ def test_a_ring_is_not_read_from_a_counter_that_an_xdp_program_shares() -> None:
 def test_a_ring_that_shares_its_counter_with_the_backlog_is_told_apart() -> None:
     """What the CPU's backlog refused is in the device's drops, too."""
     moves = {**right(link__receive0__rx_dropped=7 + 5), "machine": {"softnet.cpu0.dropped": 5}}
-    assert {"rx_ring": 7, "rx_backlog": 5} == entries(on("ena", build.lossy(1000, moves, 12)))
+    assert {"rx_ring": 7, "rx_backlog": 5} == entries(
+        build.driven("ena", build.lossy(1000, moves, 12))
+    )
 
 
 def test_the_loopback_interface_has_no_ring() -> None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable, Sequence
 
+from udpbench.agent.host.genetlink import attributes as netlink_attributes
+from udpbench.agent.host.genetlink import numbers
+
 SNMP_PROTOCOLS = ("Ip", "Icmp", "Udp", "TcpExt", "IpExt")
 """Of /proc/net/snmp the first three, of /proc/net/netstat the others."""
 NOT_COUNTERS = ("Ip.Forwarding", "Ip.DefaultTTL")
@@ -57,6 +60,49 @@ LINK_STATISTICS = (
 )
 """struct rtnl_link_stats64 (include/uapi/linux/if_link.h); older kernels end it earlier."""
 IFLA_STATS_LINK_64 = 1  # include/uapi/linux/if_link.h
+MAC_STATISTICS = {
+    1: (
+        "eth-mac",
+        (
+            "FramesTransmittedOK",
+            "SingleCollisionFrames",
+            "MultipleCollisionFrames",
+            "FramesReceivedOK",
+            "FrameCheckSequenceErrors",
+            "AlignmentErrors",
+            "OctetsTransmittedOK",
+            "FramesWithDeferredXmissions",
+            "LateCollisions",
+            "FramesAbortedDueToXSColls",
+            "FramesLostDueToIntMACXmitError",
+            "CarrierSenseErrors",
+            "OctetsReceivedOK",
+            "FramesLostDueToIntMACRcvError",
+            "MulticastFramesXmittedOK",
+            "BroadcastFramesXmittedOK",
+            "FramesWithExcessiveDeferral",
+            "MulticastFramesReceivedOK",
+            "BroadcastFramesReceivedOK",
+            "InRangeLengthErrors",
+            "OutOfRangeLengthField",
+            "FrameTooLongErrors",
+        ),
+    ),
+    3: (
+        "rmon",
+        (
+            "etherStatsUndersizePkts",
+            "etherStatsOversizePkts",
+            "etherStatsFragments",
+            "etherStatsJabbers",
+        ),
+    ),
+}
+"""Group's number → what it and its statistics are called, by their numbers
+(include/uapi/linux/ethtool_netlink.h: ETHTOOL_A_STATS_ETH_MAC_*, ETHTOOL_A_STATS_RMON_*; names as
+``ethtool --groups`` prints them). Of rmon only errors and sizes, because its packets and octets are
+counted with errors among them."""
+STATS_GRP, STATS_GRP_ID, STATS_GRP_STAT = 4, 2, 4
 
 
 def parse_snmp(text: str, prefix: str) -> dict[str, int]:
@@ -171,6 +217,23 @@ def parse_link_statistics(attributes: bytes) -> dict[str, int]:
             return dict(zip(LINK_STATISTICS, struct.unpack_from(f"={count}Q", attributes, at + 4)))
         at += max(-(-size_bytes // 4) * 4, 4)
     return {}
+
+
+def parse_mac_statistics(interface: str, attributes: bytes) -> dict[str, int]:
+    """Return ``eth-mac.eth3.FramesReceivedOK`` and the like of an ETHTOOL_MSG_STATS_GET answer.
+
+    What a driver does not count is not in it.
+    """
+    counters = {}
+    for kind, group in netlink_attributes(attributes):
+        number = numbers(group).get(STATS_GRP_ID, 0) if kind == STATS_GRP else 0
+        prefix, names = MAC_STATISTICS.get(number, ("", ()))
+        for part, statistic in netlink_attributes(group) if names else ():
+            if part == STATS_GRP_STAT:
+                for at, value in numbers(statistic).items():
+                    if at < len(names):
+                        counters[f"{prefix}.{interface}.{names[at]}"] = value
+    return counters
 
 
 def parse_softirqs(text: str) -> dict[str, int]:

@@ -88,14 +88,23 @@ def bridge_ports(host: Host, interface: str) -> list[str]:
 
 
 def device_counters(host: Host, interface: str) -> dict[str, int]:
-    """Return an interface's stats64, its qdiscs' counters and its driver's own."""
+    """Return an interface's stats64, its qdiscs' counters, its MAC's and its driver's own."""
     statistics = parse.parse_link_statistics(host.link_statistics(interface))
     counters = {f"link.{interface}.{name}": value for name, value in statistics.items()}
     qdiscs = host.rtnl("tc", "dump", index=host.index(interface))
     counters.update(qdisc_counters(interface, qdiscs))
     counters.update(parse.device_statistics(interface, host.statistics(interface).items()))
+    counters.update(mac_counters(host, interface))
     counters.update(carrier_counters(host, interface))
     return counters
+
+
+def mac_counters(host: Host, interface: str) -> dict[str, int]:
+    """Return the kernel's standard statistics; nothing of a kernel or a driver without them."""
+    try:
+        return parse.parse_mac_statistics(interface, host.mac_statistics(interface))
+    except OSError:
+        return {}
 
 
 def carrier_counters(host: Host, interface: str) -> dict[str, int]:

@@ -20,17 +20,24 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from udpbench.agent.host import bpf, rtstats
+from udpbench.agent.host import bpf, genetlink, rtstats
 
 SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h, Linux 5.14
-_NETDEV_CMD_QUEUE_GET = 10  # include/uapi/linux/netdev.h, Linux 6.8
-_NETDEV_CMD_NAPI_GET = 11
-_NETDEV_QUEUE_TYPE_RX = 0
-_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+# include/uapi/linux/netdev.h, Linux 6.8
+_NETDEV_CMD_QUEUE_GET, _NETDEV_CMD_NAPI_GET = 10, 11
+_NAPI_IFINDEX, _NAPI_ID, _NAPI_IRQ, _NAPI_PID = 1, 2, 3, 4
+_QUEUE_ID, _QUEUE_IFINDEX, _QUEUE_TYPE, _QUEUE_NAPI_ID = 1, 2, 3, 4
+QUEUE_TYPES = ("rx", "tx")
+"""enum netdev_queue_type"""
+# include/uapi/linux/ethtool_netlink.h, Linux 5.13
+_ETHTOOL_MSG_STATS_GET = 32
+_STATS_HEADER, _STATS_GROUPS = 2, 3
+_HEADER_DEV_INDEX = 1
+_BITSET_NOMASK, _BITSET_SIZE, _BITSET_VALUE = 1, 2, 4
+_ETH_MAC, _RMON = 1, 3
 PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
 """Looked through after PATH, which has no sbin for a user who came by SSH."""
 PROGRAM_TIMEOUT_S = 20.0
@@ -372,6 +379,21 @@ class Host:
                 return {}
             return {name: int(value) for name, value in device.get_statistics()}
 
+    def mac_statistics(self, interface: str) -> bytes:
+        """Return the attributes of the kernel's standard statistics at the MAC, as it sent them.
+
+        Of groups eth-mac and rmon; OSError before Linux 5.13, or without ethtool over netlink.
+        """
+        groups = genetlink.nest(
+            _STATS_GROUPS,
+            genetlink.attribute(_BITSET_NOMASK, b""),
+            genetlink.number(_BITSET_SIZE, _RMON + 1),
+            genetlink.number(_BITSET_VALUE, 1 << _ETH_MAC | 1 << _RMON),
+        )
+        device = genetlink.number(_HEADER_DEV_INDEX, self.index(interface))
+        header = genetlink.nest(_STATS_HEADER, device)
+        return genetlink.ask("ethtool", _ETHTOOL_MSG_STATS_GET, header, groups)[0]
+
     # --- NAPI (generic netlink family netdev, Linux 6.8) ----------------------------------------
 
     def napis(self, interface: str) -> tuple[NapiInstance, ...]:
@@ -381,28 +403,26 @@ class Host:
         """
         index = self.index(interface)
         napis = [
-            NapiInstance(int(m.get_attr("ID")), m.get_attr("IRQ"), m.get_attr("PID"))
-            for m in _netdev_dump("napi", index)
-            if m.get_attr("IFINDEX") == index
+            NapiInstance(napi[_NAPI_ID], napi.get(_NAPI_IRQ), napi.get(_NAPI_PID))
+            for napi in _netdev_dump(_NETDEV_CMD_NAPI_GET, _NAPI_IFINDEX, index)
         ]
         return tuple(sorted(napis, key=lambda napi: napi.id))
 
-    def queue_napis(self, interface: str) -> dict[int, NapiInstance]:
-        """Return RX queue → the NAPI instance that serves it.
+    def queue_napis(self, interface: str, way: str = "rx") -> dict[int, NapiInstance]:
+        """Return RX or TX queue → the NAPI instance that serves it.
 
-        A driver that does not link them (veth) has one instance per queue, in the queues' order.
+        A driver that does not link them (veth) has one instance per RX queue, in their order.
         """
         index = self.index(interface)
         napis = self.napis(interface)
         by_id = {napi.id: napi for napi in napis}
         linked = {
-            int(m.get_attr("ID")): by_id[m.get_attr("NAPI_ID")]
-            for m in _netdev_dump("queue", index)
-            if m.get_attr("IFINDEX") == index
-            and m.get_attr("TYPE") == _NETDEV_QUEUE_TYPE_RX
-            and m.get_attr("NAPI_ID") in by_id
+            queue[_QUEUE_ID]: by_id[queue[_QUEUE_NAPI_ID]]
+            for queue in _netdev_dump(_NETDEV_CMD_QUEUE_GET, _QUEUE_IFINDEX, index)
+            if queue.get(_QUEUE_TYPE) == QUEUE_TYPES.index(way)
+            and queue.get(_QUEUE_NAPI_ID) in by_id
         }
-        return linked or dict(enumerate(napis))
+        return linked if linked or way == "tx" else dict(enumerate(napis))
 
     def close(self) -> None:
         """Close the netlink socket; the next use opens a new one."""
@@ -458,45 +478,8 @@ def _ethtool(interface: str) -> Iterator[Any]:
         device.close()
 
 
-@cache
-def _netdev_messages() -> dict[str, tuple[int, Any]]:
-    """Return the two messages that pyroute2 lacks: name → (command, class).
-
-    Attributes as in include/uapi/linux/netdev.h: NETDEV_A_NAPI_*, NETDEV_A_QUEUE_*.
-    """
-    from pyroute2.netlink import genlmsg
-
-    class NapiMessage(genlmsg):  # type: ignore[misc]
-        nla_map = (
-            ("A_UNSPEC", "none"),
-            ("IFINDEX", "uint32"),
-            ("ID", "uint32"),
-            ("IRQ", "uint32"),
-            ("PID", "uint32"),
-        )
-
-    class QueueMessage(genlmsg):  # type: ignore[misc]
-        nla_map = (
-            ("A_UNSPEC", "none"),
-            ("ID", "uint32"),
-            ("IFINDEX", "uint32"),
-            ("TYPE", "uint32"),
-            ("NAPI_ID", "uint32"),
-        )
-
-    return {
-        "napi": (_NETDEV_CMD_NAPI_GET, NapiMessage),
-        "queue": (_NETDEV_CMD_QUEUE_GET, QueueMessage),
-    }
-
-
-def _netdev_dump(name: str, index: int) -> list[Any]:
-    from pyroute2 import GenericNetlinkSocket
-
-    command, message = _netdev_messages()[name]
-    with _kernel_errors("netdev"), GenericNetlinkSocket() as link:
-        link.bind("netdev", message)
-        request = message()
-        request["cmd"], request["version"] = command, 1
-        request["attrs"] = [("IFINDEX", index)]
-        return list(link.nlm_request(request, msg_type=link.prid, msg_flags=_DUMP))
+def _netdev_dump(command: int, index_at: int, index: int) -> list[dict[int, int]]:
+    """Return the numbers of each object of an interface: attribute → value."""
+    answers = genetlink.ask("netdev", command, genetlink.number(index_at, index), dump=True)
+    objects = [genetlink.numbers(answer) for answer in answers]
+    return [numbers for numbers in objects if numbers.get(index_at) == index]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from udpbench.analysis import skbs
+from udpbench.analysis import mac_frames, skbs
 from udpbench.analysis.intended_load import arrived, sent_packets
 from udpbench.analysis.ledger import make_ledger, occupied_stages, together, unobserved
 from udpbench.analysis.readings import Readings, readings_of
-from udpbench.analysis.stages import FRAME_ERRORS, RX_PACKETS, STAGES, Stage
+from udpbench.analysis.stages import RX_PACKETS, STAGES, Stage
+from udpbench.drivers import UNKNOWN, driver_of
 from udpbench.model import Finding, Role
 
 
@@ -122,7 +123,7 @@ def others_packets(readings: Readings) -> Iterator[Finding]:
 
 def damaged_frames(readings: Readings) -> Iterator[Finding]:
     """Find frames that came in damaged, by the receivers' cards."""
-    moved = readings.by_name("receiver", FRAME_ERRORS)
+    moved = mac_frames.damaged_frames(readings)
     if moved:
         yield Finding(
             "warning",
@@ -140,7 +141,9 @@ def lost_after_the_link(readings: Readings) -> Iterator[Finding]:
         return
     ledger, sent = make_ledger(readings), sent_packets(readings)
     lost = together(ledger, ("link", "rx_ring"))
-    received = readings.counter("receiver", RX_PACKETS)
+    received = mac_frames.received_frames(readings)
+    if received is None:
+        received = readings.counter("receiver", RX_PACKETS)
     if "link" in unobserved(ledger) and lost.low and received is not None and received >= sent:
         yield Finding(
             "warning",
@@ -152,6 +155,26 @@ def lost_after_the_link(readings: Readings) -> Iterator[Finding]:
             "look for what drops packets before IP and counts none: nftables' netdev ingress, a "
             "generic XDP program; explain: true lists the kernel's reasons",
         )
+
+
+def unknown_driver(readings: Readings) -> Iterator[Finding]:
+    """Find a card whose own counters nobody has looked up, where a loss may be the card's."""
+    if readings.record.built_in_lab:
+        return
+    ledger = make_ledger(readings)
+    if not together(ledger, ("link", "rx_ring")).high:
+        return
+    for host in readings.roles.receivers:
+        facts = readings.record.facts.get(host)
+        if facts is not None and driver_of(facts) is UNKNOWN:
+            yield Finding(
+                "note",
+                "the driver is not known: of its counters only the kernel's standard statistics "
+                "are read, and whether its ring was full is not observable",
+                host,
+                facts.driver or "no driver",
+                next_step="CONTRIBUTING.md says how to add a NIC driver",
+            )
 
 
 def counters_disagree(readings: Readings) -> Iterator[Finding]:

@@ -1,0 +1,83 @@
+"""Generic netlink: what kernels answered, as data, and the kernel's own refusals."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+
+from udpbench.agent.counters.parse import parse_mac_statistics
+from udpbench.agent.counters.snapshot import mac_counters
+from udpbench.agent.host import genetlink
+from udpbench.agent.host.system import Host
+
+FIXTURES = Path(__file__).parents[1] / "fixtures/netlink"
+
+pytestmark = pytest.mark.skipif(sys.byteorder != "little", reason="recorded on x86-64")
+
+
+def answer(name: str) -> list[bytes]:
+    """Return the attributes of each message of a recorded answer."""
+    messages, ended = genetlink.read_messages(bytes.fromhex((FIXTURES / name).read_text()))
+    assert ended
+    return messages
+
+
+def test_a_cards_standard_statistics_have_the_names_that_ethtool_prints() -> None:
+    """Of group rmon errors and sizes; 64 bits stay 64 bits."""
+    assert {
+        "eth-mac.eth3.FramesTransmittedOK": 20000,
+        "eth-mac.eth3.FramesReceivedOK": 12140,
+        "eth-mac.eth3.FrameCheckSequenceErrors": 3,
+        "eth-mac.eth3.OctetsTransmittedOK": 2**40,
+        "eth-mac.eth3.OctetsReceivedOK": 7,
+        "eth-mac.eth3.MulticastFramesReceivedOK": 2,
+        "eth-mac.eth3.BroadcastFramesReceivedOK": 3,
+        "eth-mac.eth3.FrameTooLongErrors": 1,
+        "rmon.eth3.etherStatsUndersizePkts": 1,
+        "rmon.eth3.etherStatsJabbers": 2,
+    } == parse_mac_statistics("eth3", answer("card-stats")[0])
+
+
+def test_a_driver_without_standard_statistics_has_none() -> None:
+    """The kernel answers with empty groups."""
+    assert {} == parse_mac_statistics("eth0", answer("virtio_net-stats-6.18")[0])
+    assert {} == parse_mac_statistics("eth0", b"")
+
+
+def test_a_statistic_of_a_later_kernel_is_left_out() -> None:
+    """It has no name here."""
+    later = genetlink.nest(4, genetlink.number(2, 1), genetlink.nest(4, genetlink.number(99, 5)))
+    assert {} == parse_mac_statistics("eth0", later)
+
+
+def test_a_dump_has_an_object_in_each_message() -> None:
+    """Queues of a virtio card, and the NAPI instance that serves both."""
+    assert [{1: 0, 3: 0, 2: 4, 4: 257}, {1: 0, 3: 1, 2: 4}] == [
+        genetlink.numbers(message) for message in answer("virtio_net-queue-6.18")
+    ]
+    assert [257] == [genetlink.numbers(message)[2] for message in answer("virtio_net-napi-6.18")]
+
+
+def test_a_refusal_is_the_kernels_error() -> None:
+    """Also one that comes after a part of the answer, and a header that lies."""
+    refusal = genetlink.HEADER.pack(20, genetlink.NLMSG_ERROR, 0, 0, 0) + struct.pack("=i", -95)
+    with pytest.raises(OSError, match="Operation not supported"):
+        genetlink.read_messages(refusal)
+    with pytest.raises(OSError, match="Bad message"):
+        genetlink.read_messages(bytes(genetlink.HEADER.size))
+    assert [] == list(genetlink.attributes(b"\1\0\1\0"))
+
+
+def test_a_family_that_the_kernel_does_not_have_is_said_to_be_missing() -> None:
+    """The real kernel is asked."""
+    with pytest.raises(OSError, match="No such file or directory"):
+        genetlink.ask("udpbench_none", 1)
+
+
+def test_loopback_has_no_standard_statistics_and_that_is_no_error() -> None:
+    """Nor has an interface that is not there."""
+    assert {} == mac_counters(Host(), "lo")
+    assert {} == mac_counters(Host(), "none0")

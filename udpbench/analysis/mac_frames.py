@@ -1,0 +1,101 @@
+"""Frames at the cards' MACs: what the senders' sent, the receivers' took, and what was damaged.
+
+The kernel's standard statistics first, else the driver's own, else unknown. Others' frames are
+among them, so each number is too high rather than too low: what fewer frames than packets prove is
+proven whatever others send. Owns that choice; knows no stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from udpbench.analysis.delta import Deltas
+from udpbench.analysis.readings import Readings, known_sum
+from udpbench.analysis.skbs import QDISC_PACKETS
+from udpbench.drivers import STANDARD_MAC, MacFrames, driver_of
+from udpbench.model import Role
+
+DAMAGED = (
+    "eth-mac.{interface}.FrameCheckSequenceErrors",
+    "eth-mac.{interface}.AlignmentErrors",
+    "eth-mac.{interface}.InRangeLengthErrors",
+    "eth-mac.{interface}.OutOfRangeLengthField",
+    "eth-mac.{interface}.FrameTooLongErrors",
+    "eth-mac.{interface}.FramesLostDueToIntMACRcvError",
+    "rmon.{interface}.etherStats*",
+)
+DAMAGED_BY_LINK = "link.{interface}.rx_[cl]*_errors"
+"""rx_crc_errors and rx_length_errors: the same frames, for drivers without standard statistics."""
+
+
+def frames_at_macs(readings: Readings, role: Role) -> int | None:
+    """Return the frames that senders' cards sent, or the unicasts that receivers' cards took.
+
+    None if one of the cards does not count.
+    """
+    return _sum_of_all(_at_mac(readings, host, role) for host in readings.hosts(role))
+
+
+def received_frames(readings: Readings) -> int | None:
+    """Return the unicasts that came in at the receivers' cards, with a descriptor or without.
+
+    None if one of the cards does not count, or may not count those without.
+    """
+    return _sum_of_all(_came_in(readings, host) for host in readings.hosts("receiver"))
+
+
+def handed_over(readings: Readings) -> int | None:
+    """Return what the senders' queueing disciplines gave to their cards; None without one."""
+    return _sum_of_all(
+        readings.deltas[host].values.get(readings.named(host, QDISC_PACKETS))
+        for host in readings.hosts("sender")
+        if host in readings.deltas
+    )
+
+
+def damaged_frames(readings: Readings) -> dict[str, int]:
+    """Return the receivers' counters of frames that came in damaged, those that moved."""
+    standard: dict[str, int] = {}
+    for pattern in DAMAGED:
+        standard |= readings.by_name("receiver", pattern)
+    return standard or readings.by_name("receiver", DAMAGED_BY_LINK)
+
+
+def _at_mac(readings: Readings, host: str, role: Role) -> int | None:
+    delta = readings.deltas.get(host)
+    if delta is None:
+        return None
+    counters = _counters(readings, host, role)
+    plus = _total(readings, host, delta, counters.plus)
+    return plus - (_total(readings, host, delta, counters.less) or 0) if plus is not None else None
+
+
+def _came_in(readings: Readings, host: str) -> int | None:
+    """Return what came in at a host's card; what found no descriptor is added if it is apart."""
+    frames = _at_mac(readings, host, "receiver")
+    driver = driver_of(readings.record.facts.get(host))
+    if frames is None or driver.ring_at_mac:
+        return frames
+    if not driver.sees_full_ring:
+        return None
+    return frames + (_total(readings, host, readings.deltas[host], driver.full_ring) or 0)
+
+
+def _counters(readings: Readings, host: str, role: Role) -> MacFrames:
+    """Return the standard statistics if the card has them, else the driver's own."""
+    delta, standard = readings.deltas.get(host), STANDARD_MAC[role]
+    if delta is not None and _total(readings, host, delta, standard.plus) is not None:
+        return standard
+    driver = driver_of(readings.record.facts.get(host))
+    return driver.mac_sent if role == "sender" else driver.mac_received
+
+
+def _total(readings: Readings, host: str, delta: Deltas, patterns: Iterable[str]) -> int | None:
+    return known_sum(delta.total(readings.named(host, pattern)) for pattern in patterns)
+
+
+def _sum_of_all(values: Iterable[int | None]) -> int | None:
+    """Return the sum; None if there are none or one is unknown."""
+    listed = tuple(values)
+    known = [value for value in listed if value is not None]
+    return sum(known) if known and len(known) == len(listed) else None
