@@ -7,6 +7,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
+@cache
 def modules() -> list[str]:
     """Return every module of the package by dotted name below it; the package itself is empty."""
     names = []
@@ -125,12 +127,19 @@ def source(module: str) -> Path:
     return base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
 
 
+@cache
+def tree_of(module: str) -> ast.Module:
+    """Return a module's syntax tree."""
+    return ast.parse(source(module).read_text())
+
+
 def rule(module: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the rule of the longest name that the module is or lies in."""
     matches = [name for name in RULES if name and (module + ".").startswith(name + ".")]
     return RULES[max(matches, key=len, default="")]
 
 
+@cache
 def imports(tree: ast.Module) -> set[str]:
     """Return every absolute name imported anywhere in a tree, lazily or not."""
     found = set()
@@ -163,7 +172,7 @@ def violations(module: str, tree: ast.Module) -> list[str]:
 @pytest.mark.parametrize("module", modules())
 def test_a_module_imports_only_what_its_room_may(module: str) -> None:
     """Every import of every module is granted by the table."""
-    assert [] == violations(module, ast.parse(source(module).read_text()))
+    assert [] == violations(module, tree_of(module))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +224,7 @@ def cycles(trees: Mapping[str, ast.Module]) -> list[set[str]]:
 
 def test_no_modules_import_each_other() -> None:
     """A reader of one module never has to read it again to read another."""
-    trees = {module: ast.parse(source(module).read_text()) for module in modules() if module}
+    trees = {module: tree_of(module) for module in modules() if module}
     assert [] == cycles(trees)
 
 
@@ -263,11 +272,11 @@ def twice(names: list[str]) -> set[str]:
     return {name for name, count in Counter(names).items() if count > 1}
 
 
-def public_classes(text: str) -> list[str]:
-    """Return the public classes of a module's text."""
+def public_classes(tree: ast.Module) -> list[str]:
+    """Return the public classes of a module."""
     return [
         node.name
-        for node in ast.parse(text).body
+        for node in tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
 
@@ -275,10 +284,11 @@ def public_classes(text: str) -> list[str]:
 def test_a_name_stands_for_one_module_and_one_class() -> None:
     """A reader finds a thing by its name alone, but for the two sides of one thing."""
     stems = [name.rpartition(".")[2] for name in modules() if source(name).stem != "__init__"]
-    classes = [name for module in modules() for name in public_classes(source(module).read_text())]
+    classes = [name for module in modules() for name in public_classes(tree_of(module))]
     assert set() == twice(stems) - set(MODULES_OF_TWO_SIDES)
     assert set() == twice(classes)
-    assert {"Record"} == twice(public_classes("class Record: ...\nclass _Own: ...\n") * 2)
+    text = "class Record: ...\nclass _Own: ...\n"
+    assert {"Record"} == twice(public_classes(ast.parse(text)) * 2)
 
 
 EMPTY_NAMES = {"one", "found", "told", "made", "of"}
@@ -297,7 +307,7 @@ def empty_names(tree: ast.Module) -> set[str]:
 
 def test_names_say_what_a_value_is() -> None:
     """No value of the product is called ``found``, of what there may be two in a function."""
-    trees = {name: ast.parse(source(name).read_text()) for name in modules()}
+    trees = {name: tree_of(name) for name in modules()}
     assert {} == {name: names for name, tree in trees.items() if (names := empty_names(tree))}
     assert {"one", "of"} == empty_names(ast.parse("def f(of):\n    return [one for one in of]"))
 
@@ -308,7 +318,7 @@ def test_the_build_id_covers_all_that_the_agent_imports() -> None:
     while left:
         name = left.pop()
         reached.add(name)
-        names = imports(ast.parse(source(name).read_text()))
+        names = imports(tree_of(name))
         left |= {m for m in modules() for n in names if n.startswith(f"udpbench.{m}.") and m}
         left -= reached
     leaves = {name for name in reached if not name.startswith("agent")}

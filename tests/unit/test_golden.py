@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import golden as fixture
@@ -108,6 +109,7 @@ def test_a_rewrite_runs_in_one_process(pytester: pytest.Pytester, folder: Path) 
     assert pytest.ExitCode.OK != ran.ret
 
 
+@cache
 def speaking(file: Path) -> set[str]:
     """Return the tests of a file that have messages."""
     functions = (node for node in ast.walk(ast.parse(file.read_text())))

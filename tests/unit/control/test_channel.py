@@ -104,8 +104,11 @@ def test_a_line_without_end_is_no_reply(
 ) -> None:
     """No more of it is read than a line may have."""
     monkeypatch.setattr(connection, "MAX_LINE_BYTES", 2**20)
+    channel = opened(ECHO)
     with golden.raises(AgentLost):
-        opened(ECHO).request("endless", SECOND_NS * 10)
+        channel.request("endless", SECOND_NS * 10)
+    assert channel.pid is not None
+    os.kill(channel.pid, signal.SIGKILL)  # it still writes, and would be waited for
 
 
 @pytest.mark.parametrize("clock_ns", ["5", -1, 2**64, 1.5, [], True])
