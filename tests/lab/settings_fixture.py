@@ -283,12 +283,12 @@ class Server:
         """Wait until the kernel has made what it makes by itself when a carrier is there."""
         from udpbench.agent.host.system import Host
 
-        made = f"ip -6 route show table local dev {interface} | grep -q ff00::/8"
-
         def is_made() -> bool:
-            return subprocess.run(["sh", "-c", made], check=False).returncode == 0
+            local = shell(f"ip -6 route show table local dev {interface}")
+            own = re.findall(r"inet6 (\S+)/", shell(f"ip -6 address show dev {interface}"))
+            return "ff00::/8" in local and all(f"local {address} " in local for address in own)
 
-        Host().wait_for("the multicast route", is_made, 5.0)
+        Host().wait_for("the routes of addresses and multicast", is_made, 30.0)
 
     def shell(self, command: str) -> str:
         """Run a command."""

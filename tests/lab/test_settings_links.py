@@ -84,6 +84,7 @@ def test_what_a_flapping_link_loses_is_given_back(pair: tuple[Inside, Inside]) -
         " && ip -6 route add fd66::/64 via fd09::1"
         " && ip neighbour add 10.9.9.1 lladdr 02:00:00:00:00:02 dev receive0 nud permanent"
     )
+    receiver.call("settled", interface="receive0")
     before = receiver.call("visible")
     receiver.call("flap", interface="receive0")
     receiver.call("settled", interface="receive0")
@@ -241,6 +242,7 @@ def test_an_mtu_below_that_of_ipv6_is_refused(pair: tuple[Inside, Inside]) -> No
     """The kernel would take the host's IPv6 addresses, and nothing would give them back."""
     _, receiver = pair
     receiver.shell("ip -6 address add fd09::9/64 dev receive0 nodad")
+    receiver.call("settled", interface="receive0")
     before = receiver.call("visible")
     with pytest.raises(Refused, match="below 1280 B receive0 would lose fd09::9; choose at least"):
         receiver.apply(setting("mtu", "receive0", 1000))
@@ -314,6 +316,7 @@ def test_ipv6_is_not_switched_off_under_addresses(pair: tuple[Inside, Inside], w
     """They would not come back with it."""
     _, receiver = pair
     receiver.shell("ip -6 address add fd09::9/64 dev receive0 nodad")
+    receiver.call("settled", interface="receive0")
     before = receiver.call("visible")
     with pytest.raises(Refused, match="would take fd09::9 away for good; take those away first"):
         receiver.apply(setting("sysctl", f"net.ipv6.conf.{where}.disable_ipv6", 1))
