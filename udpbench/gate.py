@@ -306,7 +306,8 @@ def _judged(
         for comparison in compared
         if comparison.worse or not comparison.answered
     ]
-    doubts = [*_reasons(own), *(line for other in others for line in _of_other(other))]
+    doubts = _reasons(own)
+    doubts += [f"compared with {p.name}: {line}" for p in others for line in _reasons(p)]
     return "failed", [*doubts, *missed] if code == FAILED else [*missed, *doubts]
 
 
@@ -317,10 +318,6 @@ def _unasked(others: Sequence[Point]) -> list[str]:
         for other in others
         if other.skipped
     ]
-
-
-def _of_other(point: Point) -> list[str]:
-    return [f"compared with {point.name}: {line}" for line in _reasons(point)]
 
 
 def _ended_early(stored: Run) -> tuple[str, str] | None:

@@ -86,7 +86,12 @@ class Comparison:
         if self.verdict == SKIPPED:
             return SKIPPED
         if not self.answered:
-            parts = [self.why] if self.why else [self._width(), self._more()]
+            kind = "block" if self.paired else "trial"
+            parts = (
+                [self.why]
+                if self.why
+                else [self._width(), more_text(self.blocks_more, self.more_ns, kind)]
+            )
             return ": ".join([self.verdict, *filter(None, ["; ".join(filter(None, parts))])])
         ends = sorted(self._size(end) for end in (self.low, self.high))
         size, *ends_text = (_shown(each, ends[1]) for each in (self._size(value), *ends))
@@ -123,9 +128,6 @@ class Comparison:
             return ""
         half = (self.high - self.low) / 2 if self.share else math.sqrt(self.high / self.low) - 1
         return f"±{_shown(half * 100, half * 100)}{self._unit}"
-
-    def _more(self) -> str:
-        return more_text(self.blocks_more, self.more_ns, "block" if self.paired else "trial")
 
 
 def compare_points(experiment: Experiment, results: Sequence[Result]) -> tuple[Comparison, ...]:

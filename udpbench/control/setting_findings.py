@@ -54,17 +54,14 @@ def refused(host: str, changes: tuple[Change, ...]) -> list[Finding]:
             "warning",
             f"optional setting {change.setting.path or change.setting.kind} was refused",
             host,
-            change.setting.target if change.after is None else _stays(change),
+            change.setting.target
+            + (f" stays {change.after!r}" if change.after is not None else ""),
             change.refusal,
             "compare only with trials that also ran without it",
         )
         for change in changes
         if change.refusal is not None
     ]
-
-
-def _stays(change: Change) -> str:
-    return f"{change.setting.target} stays {change.after!r}"
 
 
 def rounded(host: str, changes: tuple[Change, ...]) -> list[Finding]:

@@ -206,10 +206,6 @@ def _cpus(value: Any) -> str:
     return text
 
 
-def _cpu_tuple(value: Any) -> tuple[int, ...]:
-    return parse_cpus(_cpus(value))
-
-
 def _parsed(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
     """Return a leaf's parser from one of text that raises ValueError."""
     return lambda value: _parse(parse, _text(value))
@@ -367,7 +363,7 @@ NAMED: dict[str, Leaf] = {
     "cpus": Leaf(_STRING, _cpus, _words("lab", "any", *CPU_RELATIONS)),
     "cpu_list": Leaf(_STRING, _cpus),
     "link_cpus": Leaf(_STRING, _cpus, _words("lab")),
-    "cpu_tuple": Leaf(_STRING, _cpu_tuple),
+    "cpu_tuple": Leaf(_STRING, lambda value: parse_cpus(_cpus(value))),
     "source_ports": Leaf(_STRING, _checked(parse_ports)),
     "to": Leaf({"type": "string"}, _checked(parse_to)),
     "wait": Leaf({"type": "string"}, _checked(_wait), _words("block", "epoll", "spin")),

@@ -451,7 +451,7 @@ _ETH_SS_STATS = 1  # include/uapi/linux/ethtool.h
 
 
 @contextmanager
-def _kernel_errors(what: str = "") -> Iterator[None]:
+def _kernel_errors() -> Iterator[None]:
     """Turn pyroute2's own exceptions into the OSError that they stand for."""
     from pyroute2.netlink.exceptions import NetlinkError
 
@@ -459,7 +459,7 @@ def _kernel_errors(what: str = "") -> Iterator[None]:
         yield
     except NetlinkError as error:
         text = error.args[1] if len(error.args) > 1 else ""
-        raise OSError(error.code, text or os.strerror(error.code), what or None) from error
+        raise OSError(error.code, text or os.strerror(error.code)) from error
 
 
 @contextmanager

@@ -24,67 +24,53 @@ from udpbench.model import Finding
 
 Check = Callable[[Readings], Iterator[Finding]]
 
-CHECKS: tuple[Check, ...] = (
-    offered_load.sender_bound,
-    offered_load.receiver_not_saturated,
-    placement.worker_moved,
-    placement.queues_moved,
-    placement.steering_ignored,
-    worker_counts.foreign_traffic,
-    worker_counts.irregular_datagrams,
-    worker_counts.failed_calls,
-    offered_load.sender_stalled,
-    ledger_checks.hidden_refusals,
-    ledger_checks.counter_backwards,
-    ledger_checks.unaccounted,
-    ledger_checks.others_packets,
-    ledger_checks.damaged_frames,
-    ledger_checks.lost_after_the_link,
-    ledger_checks.unknown_driver,
-    ledger_checks.counters_disagree,
-    ledger_checks.path_check_losses,
-    offered_load.unsegmented_messages,
-    host_checks.buffer_capped,
-    offered_load.few_reads,
-    placement.idle_sockets,
-    worker_counts.standstills,
-    cpu_checks.work_not_done,
-    placement.idle_queues,
-    host_checks.environment_changed,
-    host_checks.carrier_lost,
-    cpu_checks.other_processes,
-    cpu_checks.hypervisor,
-    host_checks.control_shares_path,
-    clock_checks.clock_stepped,
-    clock_checks.clocks_apart,
-    clock_checks.samples_missing,
-    host_checks.degraded,
-    clock_checks.delay_hidden,
-    clock_checks.echoes_lost,
-    worker_counts.log_errors,
-)
-
-DATAGRAM_CHECKS: tuple[Check, ...] = (
-    cpu_checks.work_not_done,
-    offered_load.receiver_not_saturated,
-    worker_counts.foreign_traffic,
-    worker_counts.irregular_datagrams,
-    ledger_checks.hidden_refusals,
-    ledger_checks.counter_backwards,
-    ledger_checks.unaccounted,
-    ledger_checks.others_packets,
-    ledger_checks.damaged_frames,
-    ledger_checks.lost_after_the_link,
-    ledger_checks.unknown_driver,
-    ledger_checks.counters_disagree,
-    ledger_checks.path_check_losses,
-    offered_load.unsegmented_messages,
-)
-"""Checks that a TCP stream skips: it has no datagrams and no ledger."""
+ALL = "all"
+DATAGRAMS = "datagrams"
+"""A TCP stream has no datagrams and no ledger."""
+CHECKS: dict[Check, str] = {
+    offered_load.sender_bound: ALL,
+    offered_load.receiver_not_saturated: DATAGRAMS,
+    placement.worker_moved: ALL,
+    placement.queues_moved: ALL,
+    placement.steering_ignored: ALL,
+    worker_counts.foreign_traffic: DATAGRAMS,
+    worker_counts.irregular_datagrams: DATAGRAMS,
+    worker_counts.failed_calls: ALL,
+    offered_load.sender_stalled: ALL,
+    ledger_checks.hidden_refusals: DATAGRAMS,
+    ledger_checks.counter_backwards: DATAGRAMS,
+    ledger_checks.unaccounted: DATAGRAMS,
+    ledger_checks.others_packets: DATAGRAMS,
+    ledger_checks.damaged_frames: DATAGRAMS,
+    ledger_checks.lost_after_the_link: DATAGRAMS,
+    ledger_checks.unknown_driver: DATAGRAMS,
+    ledger_checks.counters_disagree: DATAGRAMS,
+    ledger_checks.path_check_losses: DATAGRAMS,
+    offered_load.unsegmented_messages: DATAGRAMS,
+    host_checks.buffer_capped: ALL,
+    offered_load.few_reads: ALL,
+    placement.idle_sockets: ALL,
+    worker_counts.standstills: ALL,
+    cpu_checks.work_not_done: DATAGRAMS,
+    placement.idle_queues: ALL,
+    host_checks.environment_changed: ALL,
+    host_checks.carrier_lost: ALL,
+    cpu_checks.other_processes: ALL,
+    cpu_checks.hypervisor: ALL,
+    host_checks.control_shares_path: ALL,
+    clock_checks.clock_stepped: ALL,
+    clock_checks.clocks_apart: ALL,
+    clock_checks.samples_missing: ALL,
+    host_checks.degraded: ALL,
+    clock_checks.delay_hidden: ALL,
+    clock_checks.echoes_lost: ALL,
+    worker_counts.log_errors: ALL,
+}
+"""Check → the traffic that it is for."""
 
 
 def check(readings: Readings) -> tuple[Finding, ...]:
     """Return the findings of every check that applies, in the order of CHECKS."""
-    skipped = DATAGRAM_CHECKS if readings.record.trial.traffic.protocol == "tcp" else ()
-    checks = (check for check in CHECKS if check not in skipped)
+    applied = (ALL,) if readings.record.trial.traffic.protocol == "tcp" else (ALL, DATAGRAMS)
+    checks = (check for check, traffic in CHECKS.items() if traffic in applied)
     return tuple(finding for check in checks for finding in check(readings))

@@ -92,10 +92,10 @@ def draw(chapter: Chapter, folder: Path, suffixes: Sequence[str]) -> dict[str, l
         "comparisons": _all_comparisons,
         "dots": _all_dots,
         "sweeps": _all_sweeps,
-        "ways": _all_ways,
-        "timelines": _all_timelines,
+        "ways": lambda chapter: map(draw_ways, in_groups(ways(chapter), ROWS_PER_FIGURE)),
+        "timelines": lambda chapter: map(draw_timeline, timelines(chapter)),
         "radars": _all_radars,
-        "times": _all_times,
+        "times": lambda chapter: map(draw_times, times(chapter)),
         "heats": _all_heats,
     }
     with styled():
@@ -131,19 +131,6 @@ def _all_radars(chapter: Chapter) -> Iterator[Figure]:
     shown = turns(chapter)
     if shown:
         yield draw_turns(shown)
-
-
-def _all_times(chapter: Chapter) -> Iterator[Figure]:
-    yield from map(draw_times, times(chapter))
-
-
-def _all_ways(chapter: Chapter) -> Iterator[Figure]:
-    for group in in_groups(ways(chapter), ROWS_PER_FIGURE):
-        yield draw_ways(group)
-
-
-def _all_timelines(chapter: Chapter) -> Iterator[Figure]:
-    yield from map(draw_timeline, timelines(chapter))
 
 
 def _all_heats(chapter: Chapter) -> Iterator[Figure]:
