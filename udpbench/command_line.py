@@ -727,20 +727,20 @@ def _print_remaining(stored: Run) -> None:
 
 
 def _print_chapters(stored: Run, every_stage: bool) -> None:
-    from udpbench.report.summary import tell
+    from udpbench.report.summary import chapters_of
     from udpbench.report.tables import print_chapter
 
     console = _console()
-    for chapter in tell(stored.header.experiments, stored.records):
+    for chapter in chapters_of(stored.header.experiments, stored.records):
         print_chapter(console, chapter, every_stage)
 
 
 def _code_of(stored: Run, outcome_code: int = 0) -> int:
     """Return the exit code of a run, from how it ended and from its results."""
     from udpbench.analysis.verdicts import exit_code
-    from udpbench.report.summary import ending_code, tell
+    from udpbench.report.summary import chapters_of, ending_code
 
-    chapters = tell(stored.header.experiments, stored.records)
+    chapters = chapters_of(stored.header.experiments, stored.records)
     results = [result for chapter in chapters for result in chapter.results]
     verdicts = [verdict for chapter in chapters for verdict in chapter.verdicts]
     comparisons = [each for chapter in chapters for each in chapter.comparisons]

@@ -31,7 +31,7 @@ from udpbench.analysis.verdicts import (
     exit_code,
     nothing_measured,
 )
-from udpbench.control.host_use import Surroundings, Terms, taken
+from udpbench.control.host_use import Surroundings, Terms, take_lab
 from udpbench.control.run import RunOptions, run, run_name
 from udpbench.definition.load import load_lab
 from udpbench.errors import (
@@ -49,7 +49,7 @@ from udpbench.model import CompareSpec, Experiment, Lab, Progress, Result
 from udpbench.printable import printable
 from udpbench.proven_kernels import kept
 from udpbench.records import RUN_FILE, Run, RunWriter, new_header, read_run
-from udpbench.report.summary import LAB_LABEL, Chapter, reason, tell
+from udpbench.report.summary import LAB_LABEL, Chapter, chapters_of, reason
 from udpbench.report.tables import parts
 from udpbench.report.terminal import Terminal
 from udpbench.units import show_pps, show_ratio
@@ -83,7 +83,7 @@ class Baseline:
         """The trials of each point, run by run, by lab (built-in or not) and question."""
         trials: dict[tuple[bool, str, str], list[Sequence[Result]]] = {}
         for stored in self.runs:
-            for chapter in tell(stored.header.experiments, stored.records):
+            for chapter in chapters_of(stored.header.experiments, stored.records):
                 for point in chapter.points:
                     trials.setdefault(_place(chapter, point.name), []).append(point.results)
         return trials
@@ -157,7 +157,7 @@ class Gate:
             lab, agents = labs[0], None
             if len(labs) > 1:  # the header names the lab, so it is taken first
                 stack.enter_context(around.interrupt.caught())
-                choice = taken(labs, run_name(), RunOptions.lease_ns, around, terms, tell)
+                choice = take_lab(labs, run_name(), RunOptions.lease_ns, around, terms, tell)
                 lab, agents = stack.enter_context(choice)
             header = new_header([experiment], lab, command)
             options = RunOptions(header.seed, terms=terms, proven=kept)
@@ -202,7 +202,7 @@ def answer(stored: Run, point: str, width: int, baseline: Baseline | None = None
 
     A point that the baseline has, too, passes only if it is proven to be no worse.
     """
-    (chapter,) = tell(stored.header.experiments, stored.records)
+    (chapter,) = chapters_of(stored.header.experiments, stored.records)
     experiment = chapter.experiment
     ran = {each.name: each for each in chapter.points}
     own, *others = (
@@ -226,7 +226,7 @@ def answer(stored: Run, point: str, width: int, baseline: Baseline | None = None
         needed = {each.name for each in (own, *others)}
         some = tuple(each for each in chapter.points if each.name in needed)
         part = replace(chapter, points=some, verdicts=verdicts)
-        shown = f"{_told(part, width)}\n{_where(stored)}"
+        shown = f"{_chapter_text(part, width)}\n{_where(stored)}"
     result = medians(own, str(stored.folder))
     why, summary = (printable(text) for text in ("\n".join(reasons), _summary(stored, own, result)))
     return Answer(outcome, why, shown, result, summary)
@@ -252,7 +252,7 @@ def _against(
 def stored_results(folder: Path) -> dict[str, PointResult]:
     """Return point → its result of a stored run of one experiment; raises RecordError."""
     stored = read_run(folder)
-    chapters = tell(stored.header.experiments, stored.records)
+    chapters = chapters_of(stored.header.experiments, stored.records)
     if len(chapters) != 1:
         raise RecordError(f"{folder}: holds {len(chapters)} experiments; name a run of one")
     return {point.name: medians(point, str(stored.folder)) for point in chapters[0].points}
@@ -260,8 +260,8 @@ def stored_results(folder: Path) -> dict[str, PointResult]:
 
 def full_text(stored: Run, width: int) -> str:
     """Return results, ledger, findings and expectations of a run, as text."""
-    (chapter,) = tell(stored.header.experiments, stored.records)
-    return f"{_told(chapter, width)}\n{_where(stored)}"
+    (chapter,) = chapters_of(stored.header.experiments, stored.records)
+    return f"{_chapter_text(chapter, width)}\n{_where(stored)}"
 
 
 def _where(stored: Run) -> str:
@@ -341,7 +341,7 @@ def _reasons(own: Point) -> list[str]:
     return list(reasons)
 
 
-def _told(chapter: Chapter, width: int) -> str:
+def _chapter_text(chapter: Chapter, width: int) -> str:
     """Return results, ledger, findings and expectations as plain text."""
     out = io.StringIO()
     console = Terminal(file=out, width=width, color_system=None)

@@ -21,7 +21,7 @@ from udpbench.errors import CANNOT_TELL, NO, YES, InputError, Problem, worst
 from udpbench.metrics import margin_of
 from udpbench.model import FEWEST_BLOCKS, CompareSpec, Experiment, Facts, PointPair
 from udpbench.records import Run, RunHeader
-from udpbench.report.summary import Chapter, hosts_of, tell
+from udpbench.report.summary import Chapter, chapters_of, hosts_of
 
 NOT_INTERLEAVED = "not interleaved: changes between sessions are not in the interval"
 METRIC = CompareSpec.metric
@@ -68,7 +68,7 @@ def compare_within(run: Run, choice: Choice) -> RunComparison:
     _refuse(_of_metric(choice))
     comparisons = [
         comparison
-        for chapter in tell(run.header.experiments, run.records)
+        for chapter in chapters_of(run.header.experiments, run.records)
         for comparison in _named(
             chapter, compare_points(_asked(chapter.experiment, choice), chapter.results), run
         )
@@ -122,7 +122,7 @@ def compare_runs(a: Run, b: Run, choice: Choice) -> RunComparison:
     mine, others = (
         {
             chapter.experiment.question: chapter
-            for chapter in tell(run.header.experiments, run.records)
+            for chapter in chapters_of(run.header.experiments, run.records)
         }
         for run in (a, b)
     )

@@ -21,7 +21,7 @@ import psutil
 
 from udpbench.control.agent_client import StartOrder
 from udpbench.control.agents import Agents
-from udpbench.control.host_use import Surroundings, Terms, taken
+from udpbench.control.host_use import Surroundings, Terms, take_lab
 from udpbench.control.run import run_name
 from udpbench.control.trial import (
     apply_settings,
@@ -137,7 +137,7 @@ def stage(bare: Path) -> Iterator[Stage]:
     """Yield the built-in lab, and throw it away."""
     put_first()
     lab = load_lab("local")
-    with taken([lab], run_name(), LEASE_NS, Surroundings(), Terms()) as (_, agents):
+    with take_lab([lab], run_name(), LEASE_NS, Surroundings(), Terms()) as (_, agents):
         waiter = Waiter(Clock(), Interrupt())
         yield Stage(agents, Bench(lab, agents, waiter, lambda _: None, Nowhere()), bare)
 

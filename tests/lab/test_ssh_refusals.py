@@ -27,7 +27,7 @@ from ssh_hosts import (
 )
 
 import udpbench
-from udpbench.control.host_use import Surroundings, Terms, taken
+from udpbench.control.host_use import Surroundings, Terms, take_lab
 from udpbench.control.ssh import SshLimits, open_ssh
 from udpbench.definition.load import load_lab
 from udpbench.errors import ConnectError, HelloRefused
@@ -249,7 +249,7 @@ def test_what_is_wrong_with_both_hosts_is_said_at_once(pair: Pair, tmp_path: Pat
     file.write_text(pair.lab())
     with (
         pytest.raises(ConnectError) as caught,
-        taken([load_lab(str(file))], "test-1", 10 * SECOND_NS, Surroundings(), Terms()),
+        take_lab([load_lab(str(file))], "test-1", 10 * SECOND_NS, Surroundings(), Terms()),
     ):
         pass
     first, second = str(caught.value).splitlines()

@@ -18,7 +18,7 @@ from udpbench.definition.load import load_experiment_data, load_experiments, loa
 from udpbench.definition.same_point import against_itself
 from udpbench.model import LOOKS, Experiment
 from udpbench.records import RunWriter, new_header, read_run
-from udpbench.report.summary import tell
+from udpbench.report.summary import chapters_of
 
 SHORT = ("duration=200ms", "warmup=0s")
 NO_DIFFERENCE = (SAME, CANNOT_TELL, CANNOT_COMPARE)
@@ -56,7 +56,7 @@ def compared(experiment: Experiment, folder: Path) -> Comparison:
     )
     if outcome.error is not None:
         raise outcome.error
-    (chapter,) = tell([experiment], read_run(folder).records)
+    (chapter,) = chapters_of([experiment], read_run(folder).records)
     (comparison,) = chapter.comparisons
     print(f"{comparison.b} against {comparison.a}: {comparison.text}", flush=True)
     return comparison

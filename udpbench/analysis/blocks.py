@@ -84,7 +84,7 @@ def claims_of(experiment: Experiment) -> tuple[Claim, ...]:
     return tuple(dict.fromkeys(claims))
 
 
-def judged(experiment: Experiment, results: Sequence[Result]) -> dict[Claim, Judged]:
+def judge_claims(experiment: Experiment, results: Sequence[Result]) -> dict[Claim, Judged]:
     """Return the effect of each claim of an experiment.
 
     Those that have come to the same look are one family, since each adds a chance of an error.

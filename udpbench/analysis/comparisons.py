@@ -15,7 +15,7 @@ from udpbench.analysis.blocks import (
     Judged,
     claim_of,
     counts,
-    judged,
+    judge_claims,
     lacking,
     value_of,
 )
@@ -132,7 +132,7 @@ class Comparison:
 
 def compare_points(experiment: Experiment, results: Sequence[Result]) -> tuple[Comparison, ...]:
     """Return a comparison for each pair that the experiment compares, in its order."""
-    answers = judged(experiment, results)
+    answers = judge_claims(experiment, results)
     time_ns = block_ns(experiment)
     return tuple(
         replace(_comparison(pair, answers[claim_of(pair)], time_ns), experiment=experiment.name)

@@ -48,7 +48,7 @@ def _of_shared_hosts(readings: Readings, intended: int, received: int) -> Ledger
     return Ledger(intended, received, tuple(entries), remainder)
 
 
-def together(ledger: Ledger, stages: Collection[str]) -> Span:
+def lost_at_any(ledger: Ledger, stages: Collection[str]) -> Span:
     """Return how many packets may have ended at any of some stages: what the others leave."""
     inside = sum((_span(entry) for entry in ledger.entries if entry.stage in stages), exactly(0))
     others = sum(
@@ -68,7 +68,7 @@ def unobserved(ledger: Ledger) -> tuple[str, ...]:
 def is_explained(ledger: Ledger) -> bool:
     """Return whether counters may explain every loss."""
     hidden = unobserved(ledger)
-    return ledger.unaccounted == 0 and not (hidden and together(ledger, hidden).low)
+    return ledger.unaccounted == 0 and not (hidden and lost_at_any(ledger, hidden).low)
 
 
 def _span(entry: LedgerEntry) -> Span:
@@ -84,7 +84,7 @@ def occupied_stages(ledger: Ledger) -> str:
         for entry in ledger.entries
         if entry.packets and entry.stage not in hidden
     ]
-    if hidden and (lost := together(ledger, hidden)).low:
+    if hidden and (lost := lost_at_any(ledger, hidden)).low:
         stages.append(f"{' or '.join(hidden)} {lost.low} (not observable)")
     if ledger.unaccounted:
         stages.append(f"unaccounted {ledger.unaccounted:+d}")

@@ -63,7 +63,7 @@ class _Unknown(Exception):
     """What a check needs was not read."""
 
 
-def known(value: Known | None) -> Known:
+def require_read(value: Known | None) -> Known:
     """Return what was read; _Unknown if it was not."""
     if value is None:
         raise _Unknown
@@ -88,7 +88,7 @@ class Subject:
     @property
     def inspection(self) -> Inspection:
         """What was read for readiness alone; _Unknown in a run."""
-        return known(self.examined.inspection)
+        return require_read(self.examined.inspection)
 
     @property
     def receives(self) -> bool:
@@ -97,7 +97,7 @@ class Subject:
 
     def environment(self, name: str) -> str:
         """Return a text of the environment; _Unknown if it was not read."""
-        return known(self.facts.environment.get(name))
+        return require_read(self.facts.environment.get(name))
 
     @property
     def cpus(self) -> tuple[int, ...]:
@@ -113,7 +113,7 @@ class Subject:
 
     def share(self, cpu: int, times: Iterable[str]) -> float:
         """Return the share of a CPU's time between the two snapshots; _Unknown if not counted."""
-        before, after = known(self.examined.before), known(self.examined.after)
+        before, after = require_read(self.examined.before), require_read(self.examined.after)
         elapsed_ns = after.clock_ns - before.clock_ns
         names = [f"cpu.{cpu}.{time}_ns" for time in times]
         counted = [name for name in names if name in before.counters and name in after.counters]
@@ -123,7 +123,7 @@ class Subject:
 
     def counters(self, pattern: str) -> dict[str, int]:
         """Return counters of the latest snapshot by what a pattern's first group matches."""
-        counters = known(self.examined.after).counters
+        counters = require_read(self.examined.after).counters
         matches = ((re.fullmatch(pattern, name), value) for name, value in counters.items())
         return {match.group(1): value for match, value in matches if match is not None}
 
@@ -255,22 +255,22 @@ def rights(subject: Subject) -> Iterator[Excess]:
 
 def buffer_limit(subject: Subject) -> Iterator[Excess]:
     """Find a limit below the default receive buffer, for an agent that cannot exceed it."""
-    wanted_bytes = known(Receive().buffer_bytes)
-    limit_bytes = known(subject.facts.limits.get(BUFFER_LIMIT["receiver"]))
-    forced = known(subject.facts.capabilities.get("rcvbuf_force"))
+    wanted_bytes = require_read(Receive().buffer_bytes)
+    limit_bytes = require_read(subject.facts.limits.get(BUFFER_LIMIT["receiver"]))
+    forced = require_read(subject.facts.capabilities.get("rcvbuf_force"))
     if subject.receives and limit_bytes < wanted_bytes and not forced:
         yield {"value": f"{limit_bytes} bytes", "wanted": wanted_bytes}
 
 
 def link(subject: Subject) -> Iterator[Excess]:
     """Find an interface without a carrier."""
-    if known(subject.facts.link) == "no carrier":
+    if require_read(subject.facts.link) == "no carrier":
         yield {"value": f"{subject.facts.interface}: no carrier"}
 
 
 def _is_virtual(subject: Subject) -> bool:
     """Tell whether an interface has neither a cable nor a card of its own."""
-    return known(subject.facts.driver) in ("veth", *VIRTUAL)
+    return require_read(subject.facts.driver) in ("veth", *VIRTUAL)
 
 
 def link_speed(subject: Subject) -> Iterator[Excess]:
@@ -280,7 +280,7 @@ def link_speed(subject: Subject) -> Iterator[Excess]:
     now = subject.environment("link")
     speeds = [_megabits(facts.environment.get("link")) for facts in _facts_of(subject.peers)]
     fastest = max((speed for speed in speeds if speed is not None), default=None)
-    own = known(_megabits(now))
+    own = require_read(_megabits(now))
     if "half" in now or (fastest is not None and own < fastest):
         yield {"value": now, "fastest": fastest if fastest is not None else own}
 
@@ -296,8 +296,8 @@ def _facts_of(peers: Iterable[Examined]) -> list[Facts]:
 
 def mtu(subject: Subject) -> Iterator[Excess]:
     """Find an MTU below that of another host."""
-    own = known(subject.facts.mtu)
-    largest = max((known(facts.mtu) for facts in _facts_of(subject.peers)), default=own)
+    own = require_read(subject.facts.mtu)
+    largest = max((require_read(facts.mtu) for facts in _facts_of(subject.peers)), default=own)
     if own < largest:
         yield {"value": str(own), "largest": largest}
 
@@ -317,11 +317,11 @@ def xdp(subject: Subject) -> Iterator[Excess]:
 
 def stacked(subject: Subject) -> Iterator[Excess]:
     """Find an interface that passes packets on to another one, or gets them from one."""
-    kind = known(subject.facts.driver)
+    kind = require_read(subject.facts.driver)
     if kind in VIRTUAL:
         yield {"value": kind}
     else:
-        for name in known(subject.inspection.stacked):
+        for name in require_read(subject.inspection.stacked):
             yield {"value": name}
 
 
@@ -330,7 +330,7 @@ def _near(subject: Subject) -> set[int]:
     nodes = subject.facts.numa_nodes
     if len(nodes) == 1:
         return set()
-    return set(known(nodes.get(str(known(subject.facts.interface_node)))))
+    return set(require_read(nodes.get(str(require_read(subject.facts.interface_node)))))
 
 
 def worker_nodes(subject: Subject) -> Iterator[Excess]:
@@ -361,7 +361,7 @@ def queue_nodes(subject: Subject) -> Iterator[Excess]:
 
 def single_queue(subject: Subject) -> Iterator[Excess]:
     """Find a receiver of several CPUs that takes all packets on one."""
-    if subject.receives and len(subject.cpus) > 1 and known(subject.facts.rx_queues) == 1:
+    if subject.receives and len(subject.cpus) > 1 and require_read(subject.facts.rx_queues) == 1:
         yield {"value": "1", "cpus": len(subject.cpus)}
 
 
@@ -369,7 +369,7 @@ def ring(subject: Subject) -> Iterator[Excess]:
     """Find an RX ring of less than half of what the card has."""
     if not subject.receives or _is_virtual(subject):
         return
-    now, largest = (known(subject.facts.rings.get(name)) for name in ("rx", "rx-max"))
+    now, largest = (require_read(subject.facts.rings.get(name)) for name in ("rx", "rx-max"))
     if 2 * now < largest:
         yield {"value": str(now), "least": largest // 2, "largest": largest}
 
@@ -392,7 +392,7 @@ def reverse_path(subject: Subject) -> Iterator[Excess]:
 
 def idle_states(subject: Subject) -> Iterator[Excess]:
     """Find C-states from which an idle CPU wakes up late."""
-    states = known(subject.inspection.idle_states_us)
+    states = require_read(subject.inspection.idle_states_us)
     deepest = max(states, key=lambda name: states[name], default=None)
     if deepest is not None and states[deepest] > IDLE_US:
         yield {"value": f"{deepest}: {states[deepest]} µs"}
@@ -400,7 +400,7 @@ def idle_states(subject: Subject) -> Iterator[Excess]:
 
 def clock_synchronised(subject: Subject) -> Iterator[Excess]:
     """Find a clock that nothing keeps."""
-    if not known(subject.inspection.wall_synchronised):
+    if not require_read(subject.inspection.wall_synchronised):
         yield {"value": "free-running"}
 
 
@@ -410,28 +410,30 @@ def clock_offset(subject: Subject) -> Iterator[Excess]:
     for peer in subject.peers:
         if peer.facts.host > own.facts.host:
             continue
-        difference_ns = known(own.wall_offset_ns) - known(peer.wall_offset_ns)
-        surely_ns = abs(difference_ns) - known(own.wall_bound_ns) - known(peer.wall_bound_ns)
+        difference_ns = require_read(own.wall_offset_ns) - require_read(peer.wall_offset_ns)
+        surely_ns = (
+            abs(difference_ns) - require_read(own.wall_bound_ns) - require_read(peer.wall_bound_ns)
+        )
         if surely_ns > WALL_NS:
             yield {"value": f"{difference_ns / SECOND_NS:+.3f} s to {peer.facts.host}"}
 
 
 def pcie(subject: Subject) -> Iterator[Excess]:
     """Find a slot narrower or slower than its card."""
-    attributes = known(subject.inspection.pcie)
+    attributes = require_read(subject.inspection.pcie)
     for what, unit in (("width", " lanes"), ("speed", " GT/s")) if attributes else ():
         numbers = [
             re.match(r"[\d.]+", attributes.get(f"{which}_link_{what}", ""))
             for which in ("current", "max")
         ]
-        now, most = (known(number).group() for number in numbers)
+        now, most = (require_read(number).group() for number in numbers)
         if float(now) < float(most):
             yield {"value": f"{now}{unit}", "most": f"{most}{unit}"}
 
 
 def pause(subject: Subject) -> Iterator[Excess]:
     """Find flow control, which makes a full receiver look like a slow sender."""
-    now = known(subject.inspection.pause)
+    now = require_read(subject.inspection.pause)
     enabled = [way for way in ("rx", "tx") if now.get(way)]
     if enabled:
         yield {"value": f"{' and '.join(enabled)} on"}
@@ -439,17 +441,17 @@ def pause(subject: Subject) -> Iterator[Excess]:
 
 def flow_hash(subject: Subject) -> Iterator[Excess]:
     """Find a flow hash without ports, by which all flows of two hosts take one queue."""
-    if subject.receives and known(subject.facts.rx_queues) > 1:
-        letters = known(subject.inspection.flow_hash)
+    if subject.receives and require_read(subject.facts.rx_queues) > 1:
+        letters = require_read(subject.inspection.flow_hash)
         if not {"f", "n"} <= set(letters):
             yield {"value": letters or "none"}
 
 
 def flow_hash_idle(subject: Subject) -> Iterator[Excess]:
     """Find a hash that includes ports, and nearly all packets since boot on one queue."""
-    if not subject.receives or known(subject.facts.rx_queues) == 1:
+    if not subject.receives or require_read(subject.facts.rx_queues) == 1:
         return
-    if not {"f", "n"} <= set(known(subject.inspection.flow_hash)):
+    if not {"f", "n"} <= set(require_read(subject.inspection.flow_hash)):
         return
     prefix = re.escape(f"ethtool.{subject.facts.interface}.")
     for pattern in driver_of(subject.facts).queue_packets:
@@ -465,14 +467,14 @@ def flow_hash_idle(subject: Subject) -> Iterator[Excess]:
 
 def conntrack(subject: Subject) -> Iterator[Excess]:
     """Find connection tracking, which looks every packet up."""
-    count = known(subject.inspection.tracked_connections)
+    count = require_read(subject.inspection.tracked_connections)
     if count:
         yield {"value": f"{count} connections", "port": PORT}
 
 
 def firewall(subject: Subject) -> Iterator[Excess]:
     """Find rules that packets pass, or chains that drop by default."""
-    chains = known(subject.inspection.firewall)
+    chains = require_read(subject.inspection.firewall)
     if chains:
         more = f"; {len(chains)} chains in all" if len(chains) > 1 else ""
         yield {"value": f"{chains[0]}{more}", "port": PORT}
@@ -491,13 +493,13 @@ def tc_filter(subject: Subject) -> Iterator[Excess]:
 
 def listeners(subject: Subject) -> Iterator[Excess]:
     """Find a socket on the port that experiments use unless they say otherwise."""
-    if PORT in known(subject.inspection.udp_ports):
+    if PORT in require_read(subject.inspection.udp_ports):
         yield {"value": f"UDP port {PORT}"}
 
 
 def traffic(subject: Subject) -> Iterator[Excess]:
     """Find packets on the interface before any load is there."""
-    before, after = known(subject.examined.before), known(subject.examined.after)
+    before, after = require_read(subject.examined.before), require_read(subject.examined.after)
     names = [f"link.{subject.facts.interface}.{way}_packets" for way in ("rx", "tx")]
     if not all(name in before.counters and name in after.counters for name in names):
         raise _Unknown
@@ -509,11 +511,11 @@ def traffic(subject: Subject) -> Iterator[Excess]:
 
 def arp_flux(subject: Subject) -> Iterator[Excess]:
     """Find another interface of the same network, which answers ARP for this one's addresses."""
-    arp = known(subject.inspection.arp)
+    arp = require_read(subject.inspection.arp)
     if arp.get("arp_ignore", 0) or arp.get("arp_filter", 0):
         return
     own = [ip_interface(address).network for address in subject.addresses]
-    for other, addresses in known(subject.inspection.other_addresses).items():
+    for other, addresses in require_read(subject.inspection.other_addresses).items():
         if any(ip_interface(address).network in own for address in addresses):
             yield {"value": f"{other} is in the same network"}
 
@@ -640,7 +642,7 @@ def assess(hosts: Sequence[Examined], lab: Lab) -> tuple[Readiness, ...]:
         for check in READINESS
         if check.scope == MACHINE or not lab.built_in
         for examined in hosts
-        for readiness in _said(check, _subject(examined, hosts, lab), lab)
+        for readiness in _check(check, _subject(examined, hosts, lab), lab)
     ]
     return tuple(sorted(said, key=lambda readiness: order[readiness.status]))
 
@@ -651,7 +653,7 @@ def _subject(examined: Examined, hosts: Sequence[Examined], lab: Lab) -> Subject
     return Subject(examined, None if lab.built_in else own, peers)
 
 
-def _said(check: ReadinessCheck, subject: Subject, lab: Lab) -> Iterator[Readiness]:
+def _check(check: ReadinessCheck, subject: Subject, lab: Lab) -> Iterator[Readiness]:
     plain = Readiness(check.name, subject.facts.host, "ready", check.severity, check.what)
     try:
         excesses = list(check.excesses(subject))

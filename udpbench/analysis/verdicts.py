@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
-from udpbench.analysis.blocks import Claim, Judged, judged
+from udpbench.analysis.blocks import Claim, Judged, judge_claims
 from udpbench.analysis.comparisons import Comparison, block_ns, more_text, without_replaced
 from udpbench.analysis.points import Point, bounds, estimate, is_count, points, trials_with
 from udpbench.errors import CANNOT_TELL, FAILED, NO, worst
@@ -130,7 +130,7 @@ def _measured(experiment: Experiment, results: Sequence[Result]) -> _Measured:
     by_name = {p.name: p for p in points(results) if p.experiment == experiment.name}
     for trial in experiment.points:
         by_name.setdefault(trial.point, Point(experiment.name, trial.point, ()))
-    return _Measured(by_name, judged(experiment, results), block_ns(experiment))
+    return _Measured(by_name, judge_claims(experiment, results), block_ns(experiment))
 
 
 def _verdict(expectation: Expectation, measured: _Measured, names: Sequence[str]) -> Verdict:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from udpbench.control.agent_client import AgentClient, Requests
 from udpbench.control.connection import Channel, open_machine
-from udpbench.control.lease import kept
+from udpbench.control.lease import keep_leases
 from udpbench.control.namespaces import Namespaces
 from udpbench.definition.binding.bind import (
     BRIDGE,
@@ -146,7 +146,7 @@ class LabAgents:
         HelloRefused, SafetyError, with the failures of all hosts.
         """
         self._ends.callback(self._close_channels)
-        self._ends.enter_context(kept(self._leased, self._lease_ns))
+        self._ends.enter_context(keep_leases(self._leased, self._lease_ns))
         if self.lab.built_in:
             self._opened.append(
                 AgentClient(self._reach.machine(MACHINE), "machine", "", ("machine",))

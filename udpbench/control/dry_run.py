@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import MACHINE, Agents, Reach, real
-from udpbench.control.host_use import Surroundings, Terms, taken
+from udpbench.control.host_use import Surroundings, Terms, take_lab
 from udpbench.control.run import RunOptions, run_name
 from udpbench.control.setting_findings import desired
 from udpbench.definition import lab_rules
@@ -43,7 +43,7 @@ def rehearse(
     tried: list[tuple[dict[str, tuple[Setting, ...]], Rehearsed]] = []
     untried: dict[str, str] = {}
     around, terms = Surroundings(reach or real()), Terms("none")
-    with taken([lab], run_name(), RunOptions.lease_ns, around, terms) as (_, agents):
+    with take_lab([lab], run_name(), RunOptions.lease_ns, around, terms) as (_, agents):
         for trial in (point for experiment in experiments for point in experiment.points):
             facts = {client.name: client.facts() for client in agents.hosts}
             try:
@@ -54,7 +54,7 @@ def rehearse(
                 continue
             known = next((i for i, (other, _) in enumerate(tried) if other == wanted), None)
             if known is None:
-                tried.append((wanted, _tried(wanted, lab, agents)))
+                tried.append((wanted, _rehearse(wanted, lab, agents)))
             with_settings = tried[-1 if known is None else known][1]
             tried[-1 if known is None else known] = (wanted, _joined(with_settings, trial, lab))
     rest = (Rehearsed((), {}, untried),) if untried else ()
@@ -75,8 +75,8 @@ def _name(trial: Trial) -> str:
     return trial.name.rpartition("#")[0]
 
 
-def _tried(wanted: dict[str, tuple[Setting, ...]], lab: Lab, agents: Agents) -> Rehearsed:
-    planned = _try(wanted, lab, agents)
+def _rehearse(wanted: dict[str, tuple[Setting, ...]], lab: Lab, agents: Agents) -> Rehearsed:
+    planned = _try_settings(wanted, lab, agents)
     facts = {client.name: client.facts() for client in agents.hosts}
     if not lab.built_in:
         facts = {name: _as_planned(own, planned[name]) for name, own in facts.items()}
@@ -99,7 +99,7 @@ def _as_planned(facts: Facts, planned: Iterable[Planned]) -> Facts:
     return facts
 
 
-def _try(
+def _try_settings(
     wanted: dict[str, tuple[Setting, ...]], lab: Lab, agents: Agents
 ) -> dict[str, tuple[Planned, ...]]:
     """Ask every agent; those that make the pairs of a built-in lab first."""

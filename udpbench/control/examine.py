@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from udpbench.control.agent_client import AgentClient
-from udpbench.control.host_use import Surroundings, Terms, taken
+from udpbench.control.host_use import Surroundings, Terms, take_lab
 from udpbench.control.run import RunOptions, run_name
 from udpbench.model import SECOND_NS, Examined, Lab
 
@@ -23,7 +23,7 @@ def examine(lab: Lab, surroundings: Surroundings | None = None) -> tuple[Examine
     """
     around = surroundings or Surroundings()
     terms = Terms("none")
-    with taken([lab], run_name(), RunOptions.lease_ns, around, terms) as (_, agents):
+    with take_lab([lab], run_name(), RunOptions.lease_ns, around, terms) as (_, agents):
         machine = () if agents.machine is None else (agents.machine,)
         clients = machine if lab.built_in else agents.hosts
         read = [_described(client, around) for client in clients]

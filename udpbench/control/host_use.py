@@ -41,7 +41,7 @@ class Terms:
 
 
 @contextmanager
-def taken(
+def take_lab(
     labs: Sequence[Lab],
     run: str,
     lease_ns: int,

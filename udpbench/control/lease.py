@@ -21,7 +21,7 @@ class Renewable(Protocol):
 
 
 @contextmanager
-def kept(channels: Sequence[Renewable], lease_ns: int) -> Iterator[None]:
+def keep_leases(channels: Sequence[Renewable], lease_ns: int) -> Iterator[None]:
     """Ping every channel each third of the lease until the block ends."""
     ended = threading.Event()
 

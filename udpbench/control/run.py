@@ -25,7 +25,7 @@ from udpbench.control.agents import (
     restore_left_behind,
 )
 from udpbench.control.host_changes import compared, refuse_changed
-from udpbench.control.host_use import Surroundings, Terms, taken
+from udpbench.control.host_use import Surroundings, Terms, take_lab
 from udpbench.control.refusals import refuse_foreseen
 from udpbench.control.schedule import Total, lasting, next_trial, trial_order
 from udpbench.control.trial import described, run_trial
@@ -118,7 +118,7 @@ def restore_lab(
     around = surroundings or Surroundings()
     name, lease_ns = run_name(), RunOptions.lease_ns
     terms = Terms(wait_ns=2 * lease_ns)
-    with taken([lab], name, lease_ns, around, terms, progress) as (_, agents):
+    with take_lab([lab], name, lease_ns, around, terms, progress) as (_, agents):
         return restore_left_behind(agents, force)
 
 
@@ -174,7 +174,7 @@ class _Run:
         self._tell("run", f"run {name}: {total} trials{before}, lab {self.lab.name}")
         terms, labs = self.options.terms, [self.lab]
         with (
-            taken(labs, name, lease_ns, self.around, terms, self.progress)
+            take_lab(labs, name, lease_ns, self.around, terms, self.progress)
             if self.agents is None
             else nullcontext((self.lab, self.agents))
         ) as (_, agents):

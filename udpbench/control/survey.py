@@ -12,7 +12,7 @@ from dataclasses import replace
 from ipaddress import ip_interface
 
 from udpbench.control.agent_client import AgentClient
-from udpbench.control.host_use import Surroundings, Terms, taken
+from udpbench.control.host_use import Surroundings, Terms, take_lab
 from udpbench.control.run import RunOptions, run_name
 from udpbench.control.wait import Waiter
 from udpbench.definition.lab_proposal import HostSurvey
@@ -97,5 +97,5 @@ def surveyed(
     left = LabHost(names[0], "sender", ways[0], "", (), existing=True)
     right = LabHost(names[1], "receiver", ways[1], "", (), existing=True)
     lab = Lab("init", "", "", (left,), (right,))
-    with taken([lab], run_name(), RunOptions.lease_ns, around, Terms("none")) as (_, agents):
+    with take_lab([lab], run_name(), RunOptions.lease_ns, around, Terms("none")) as (_, agents):
         yield Survey(lab, agents.senders[0], agents.receivers[0], around)

@@ -28,7 +28,7 @@ from pydantic.json_schema import models_json_schema
 
 from udpbench.definition.file_keys import RENAMED, ExperimentFile, LabFile
 from udpbench.definition.overrides import NOT_IN_POINTS
-from udpbench.definition.problems import KeyPath, Tree, did_you_mean, dotted, shown
+from udpbench.definition.problems import KeyPath, Tree, as_yaml, did_you_mean, dotted
 from udpbench.definition.values import BOOLEAN, NAMED, Leaf, listed, quantity
 from udpbench.differences import key_of
 from udpbench.errors import Problem
@@ -204,7 +204,7 @@ def _problem(tree: Tree, cls: type, error: dict[str, Any]) -> Problem:
     }
     value = tree.value(path)
     is_single = kind == "list_type" and not isinstance(value, dict)
-    step = f"write {listed(shown(value))}" if is_single else ""
+    step = f"write {listed(as_yaml(value))}" if is_single else ""
     return tree.problem(path, expected.get(kind, error["msg"]), "", step)
 
 
@@ -216,11 +216,11 @@ def _instead(cls: type, path: KeyPath, value: Any) -> str:
     if any(isinstance(item, (list, dict)) for item in values):
         return "write a single value"
     if len(values) == 1:
-        return f"write {path[-1]}: {shown(values[0])}"
+        return f"write {path[-1]}: {as_yaml(values[0])}"
     can_vary = cls is ExperimentFile and path[0] not in NOT_IN_POINTS
     if isinstance(value, dict) or not can_vary or any(isinstance(part, int) for part in path):
         return "write a single value"
-    return f"to try each, write sweep: {{{dotted(path)}: [{', '.join(map(shown, values))}]}}"
+    return f"to try each, write sweep: {{{dotted(path)}: [{', '.join(map(as_yaml, values))}]}}"
 
 
 def keys_at(cls: type, path: KeyPath) -> list[str]:

@@ -27,14 +27,14 @@ OWN_AGENTS = ("bridge", "machine")
 """Agents of a built-in lab besides those of its hosts (control/agents.py)."""
 
 
-def in_point(tree: Tree, trial: Trial) -> Iterator[Problem]:
+def point_contradictions(tree: Tree, trial: Trial) -> Iterator[Problem]:
     """Yield every contradiction within one point."""
     yield from _calls(tree, trial)
     yield from _sizes(tree, trial)
     yield from _flows(tree, trial)
     yield from _load(tree, trial)
     yield from _receiver(tree, trial)
-    yield from traffic_rules.in_ways(tree, trial)
+    yield from traffic_rules.way_contradictions(tree, trial)
     yield from _beside(tree, trial)
     yield from _one_root_queue(tree, trial)
     for role, block in trial.settings.items():
@@ -165,7 +165,7 @@ def _is_set(block: Any, path: str) -> bool:
     return _is_set(value, below) if below else value is not None
 
 
-def in_lab(tree: Tree, lab: Lab) -> Iterator[Problem]:
+def lab_contradictions(tree: Tree, lab: Lab) -> Iterator[Problem]:
     """Yield every contradiction within one lab."""
     seen_names: set[str] = set()
     seen_addresses: set[str] = set()

@@ -118,7 +118,7 @@ def lab_of(text: str, path: Path) -> Lab:
     file, wrong = file_schema.check(tree, LabFile)
     raise_all([*problems, *wrong])
     lab = _lab(cast(LabFile, file), path.stem, str(path), text)
-    raise_all(lab_rules.in_lab(tree, lab))
+    raise_all(lab_rules.lab_contradictions(tree, lab))
     return lab
 
 
@@ -226,7 +226,7 @@ def _experiment(
             trial = _trial(file, point, name)
             trials.append(trial)
             heads.append(file)
-            problems += lab_rules.in_point(point.tree, trial)
+            problems += lab_rules.point_contradictions(point.tree, trial)
     problems += _base_source(tree)
     expectations, wrong = _expectations(tree, [point.name for point in points])
     problems += wrong

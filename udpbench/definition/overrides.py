@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from udpbench.definition.problems import KeyPath, Place, Tree, at, dotted, shown
+from udpbench.definition.problems import KeyPath, Place, Tree, as_yaml, at, dotted
 from udpbench.definition.yaml_reader import parse_value
 from udpbench.errors import Problem
 
@@ -115,7 +115,7 @@ def parse_sets(sets: Iterable[str]) -> tuple[list[Override], list[Problem]]:
         problem = _bad_path(path)
         if not equals or not value.strip():
             what, step = "not path=value", "write for example send.batch=64"
-            problems.append(at(place, "", what, "", step, shown(text)))
+            problems.append(at(place, "", what, "", step, as_yaml(text)))
         elif problem:
             problems.append(at(place, path, problem, "", "write for example send.batch=64"))
         elif split(path)[0] in WHOLE or path == "extends":
@@ -196,7 +196,7 @@ def _bad_values(tree: Tree, path: str, values: Any) -> Iterator[Problem]:
         if isinstance(value, (dict, list)):
             step = "use a variant for maps and lists"
             yield tree.problem((*where, i), "a sweep lists single values", "", step)
-        elif shown(value) in [shown(other) for other in values[:i]]:
+        elif as_yaml(value) in [as_yaml(other) for other in values[:i]]:
             yield tree.problem((*where, i), "duplicate value", "", "name it once")
 
 
@@ -225,7 +225,7 @@ def points(tree: Tree) -> tuple[list[PointTree], list[Problem]]:
     for variant, changes in variants.items():
         for chosen in itertools.product(*(range(len(values)) for values in sweep.values())):
             values = {path: sweep[path][i] for path, i in zip(sweep, chosen, strict=True)}
-            named = [f"{tails[path]}={shown(value)}" for path, value in values.items()]
+            named = [f"{tails[path]}={as_yaml(value)}" for path, value in values.items()]
             over = [Override(p, v, ("variants", variant or "", p)) for p, v in changes.items()]
             over += [
                 Override(path, values[path], ("sweep", path, i))

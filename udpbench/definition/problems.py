@@ -57,7 +57,7 @@ class Tree:
     def problem(self, path: KeyPath, what: str, limit: str = "", next_step: str = "") -> Problem:
         """Return a problem with the value at ``path``, shown as it was written."""
         value = self.value(path)
-        scalar = None if value is None or isinstance(value, (dict, list)) else shown(value)
+        scalar = None if value is None or isinstance(value, (dict, list)) else as_yaml(value)
         return at(self.place(path), dotted(path), what, limit, next_step, scalar)
 
 
@@ -85,7 +85,7 @@ def dotted(path: Iterable[str | int]) -> str:
     return text
 
 
-def shown(value: Any) -> str:
+def as_yaml(value: Any) -> str:
     """Return a scalar as YAML would write it, shortened so that a message stays a line."""
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -9,7 +9,7 @@ import difflib
 from pathlib import Path
 
 import udpbench
-from udpbench.definition.problems import Place, at, did_you_mean, shown
+from udpbench.definition.problems import Place, as_yaml, at, did_you_mean
 from udpbench.errors import InputError, Problem
 
 SUFFIXES = (".yaml", ".yml")
@@ -75,17 +75,17 @@ def _unknown_name(name: str, what: str, known: list[str]) -> Problem:
     path = Path(name)
     is_path = name.startswith((".", "/", "~")) or path.suffix in SUFFIXES
     if not is_path and (len(path.parts) < 2 or not _exists(path.parent)):
-        return at(Place(shown(name)), "", what, "", did_you_mean(name, known))
+        return at(Place(as_yaml(name)), "", what, "", did_you_mean(name, known))
     try:
         siblings = {file.stem: file.name for file in path.parent.iterdir()}
     except OSError:
-        step = f"{shown(path.parent)} is not a readable folder"
+        step = f"{as_yaml(path.parent)} is not a readable folder"
     else:
         near = difflib.get_close_matches(path.stem, siblings, n=1)
         step = (
             f"did you mean {path.with_name(siblings[near[0]])}?" if near else "name an existing one"
         )
-    return at(Place(shown(name)), "", "no such file or folder", "", step)
+    return at(Place(as_yaml(name)), "", "no such file or folder", "", step)
 
 
 def find_base(name: str, beside: Path) -> Path | None:

@@ -40,7 +40,7 @@ def takes_turns(receive: Receive) -> bool:
     return receive.wait.partition(" ")[0] in ("epoll", "spin", "nap")
 
 
-def in_ways(tree: Tree, trial: Trial) -> Iterator[Problem]:
+def way_contradictions(tree: Tree, trial: Trial) -> Iterator[Problem]:
     """Yield every contradiction between the options of one point."""
     yield from _segments(tree, trial)
     yield from _tail(tree, trial)

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from udpbench.definition.problems import KeyPath, Place, Tree, at, dotted, raise_all, shown
+from udpbench.definition.problems import KeyPath, Place, Tree, as_yaml, at, dotted, raise_all
 from udpbench.errors import InputError, Problem
 from udpbench.printable import printable
 
@@ -103,7 +103,7 @@ def parse_value(text: str, place: Place, key: str) -> Any:
     """Return the plain value of a piece of YAML from the command line."""
     tree = parse(f"value: {text}", str(place))
     if set(tree.data) != {"value"}:
-        raise_all([at(place, key, "one value is expected", value=shown(text))])
+        raise_all([at(place, key, "one value is expected", value=as_yaml(text))])
     return tree.data["value"]
 
 
@@ -145,10 +145,10 @@ def _refused_marks(event: yaml.NodeEvent, place: Place) -> Iterator[Problem]:
         yield at(place, "", "an anchor is refused", "", instead, f"&{event.anchor}")
     tag = getattr(event, "tag", None)
     if tag is not None:
-        yield at(place, "", "a tag is refused", "", "write plain YAML", shown(tag))
+        yield at(place, "", "a tag is refused", "", "write plain YAML", as_yaml(tag))
     if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_SCALAR_CHARACTERS:
         limit = f"at most {MAX_SCALAR_CHARACTERS} characters"
-        yield at(place, "", "a value is too long", limit, "", shown(event.value))
+        yield at(place, "", "a value is too long", limit, "", as_yaml(event.value))
 
 
 class _Builder:
@@ -196,7 +196,7 @@ class _Builder:
         if printable(node.value) != node.value:
             place, step = self.places.get(path, Place(self.file, _line(node))), "remove it"
             what = f"the value {OBEYED}"
-            self.problems.append(at(place, dotted(path), what, "", step, shown(node.value)))
+            self.problems.append(at(place, dotted(path), what, "", step, as_yaml(node.value)))
         if kind == "null":
             what = "the key has no value" if path and isinstance(path[-1], str) else "no value"
             place = self.places.get(path, Place(self.file, _line(node)))

@@ -23,7 +23,7 @@ from udpbench.report.figures.experiment_figures import draw
 from udpbench.report.figures.ladder_figure import draw_ladder
 from udpbench.report.ladder import Ladder, ladder_data, ladders
 from udpbench.report.pages import chapter_data, overview, run_data, stages
-from udpbench.report.summary import LAB_LABEL, Chapter, tell
+from udpbench.report.summary import LAB_LABEL, Chapter, chapters_of
 
 Pages = Literal["pdf", "png"]
 PAGES: tuple[Pages, ...] = ("pdf", "png")
@@ -123,7 +123,7 @@ def _prepare(runs: Sequence[Run], room: Path, suffixes: Sequence[str]) -> None:
 
 def _chapters(run: Run, runs: Sequence[Run]) -> list[Chapter]:
     """Return a run's chapters, each with the run's name if there are several runs."""
-    chapters = tell(run.header.experiments, run.records)
+    chapters = chapters_of(run.header.experiments, run.records)
     name = run.folder.name if len(runs) > 1 else ""
     return [replace(chapter, run=name) for chapter in chapters]
 

@@ -14,7 +14,7 @@ from udpbench.analysis.resolution import resolution
 from udpbench.metrics import METRICS
 from udpbench.model import Result
 from udpbench.records import Run
-from udpbench.report.summary import Chapter, hosts_of, tell
+from udpbench.report.summary import Chapter, chapters_of, hosts_of
 
 SCHEMA = 1
 """History: 1 — the first form."""
@@ -25,7 +25,7 @@ OF_LEDGER = ("ledger_received_packets", "unaccounted")
 
 def as_json(run: Run) -> dict[str, Any]:
     """Return a run as JSON data: its experiments, lab, hosts and every trial."""
-    chapters = tell(run.header.experiments, run.records)
+    chapters = chapters_of(run.header.experiments, run.records)
     return {
         "schema": SCHEMA,
         "experiments": [_experiment(chapter) for chapter in chapters],

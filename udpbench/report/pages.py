@@ -166,13 +166,15 @@ def _ledger(chapter: Chapter) -> Iterator[dict[str, Any]]:
         ]
         parts = [part for point, result in group for part in _parts(name_of(point), result)]
         moved = [line.name for line in lines if line.moved and line.stage]
-        explanations = [_told(name) for name in moved if name in MEANT and name not in explained]
+        explanations = [
+            _stage_advice(name) for name in moved if name in MEANT and name not in explained
+        ]
         explained.update(moved)
         long = len(parts) + 2 * len(explanations) + len(moved) > MOST_TOGETHER
         yield {"points": points, "rows": rows, "parts": parts, "told": explanations, "long": long}
 
 
-def _told(stage: str) -> dict[str, str]:
+def _stage_advice(stage: str) -> dict[str, str]:
     """Return what a loss at a stage means and what helps, as sentences."""
     helps = MEANT[stage].helps
     return {"stage": stage, "means": MEANT[stage].means, "helps": f"What helps: {helps}."}

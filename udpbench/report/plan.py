@@ -112,10 +112,10 @@ def print_skips(console: Console, skipped: Mapping[str, str]) -> None:
 def summed_up(planned: Sequence[Planned]) -> Iterator[tuple[str, Text]]:
     """Yield a name and a change per line; consecutive settings of one kind and change share one."""
     for (kind, change), group in groupby(planned, lambda item: (item.setting.kind, _change(item))):
-        yield f"{kind} {together([item.setting.target for item in group])}", change
+        yield f"{kind} {joined_targets([item.setting.target for item in group])}", change
 
 
-def together(targets: Sequence[str]) -> str:
+def joined_targets(targets: Sequence[str]) -> str:
     """Return targets as one text: ``receive0/192.168.254.1-20/24``, ``send0/tso, gso``."""
     if len(targets) == 1:
         return targets[0]

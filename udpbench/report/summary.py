@@ -63,7 +63,9 @@ class Chapter:
         return any(record.built_in_lab for record in self.records)
 
 
-def tell(experiments: Sequence[Experiment], records: Sequence[TrialRecord]) -> tuple[Chapter, ...]:
+def chapters_of(
+    experiments: Sequence[Experiment], records: Sequence[TrialRecord]
+) -> tuple[Chapter, ...]:
     """Return a chapter per experiment, points in declared order; also of an unfinished run."""
     chapters = []
     for experiment in experiments:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from udpbench.analysis.comparisons import Comparison
-from udpbench.analysis.ledger import together, unobserved
+from udpbench.analysis.ledger import lost_at_any, unobserved
 from udpbench.analysis.points import Point, bounds, estimate, metric
 from udpbench.analysis.skbs import exactly
 from udpbench.model import LEDGER_STAGES, Result
@@ -264,7 +264,7 @@ def unobserved_together(results: Sequence[Result]) -> tuple[str, ...]:
 
 
 def _together(result: Result, stages: Sequence[str]) -> tuple[int, int]:
-    span = together(result.ledger, stages) if result.ledger is not None else exactly(0)
+    span = lost_at_any(result.ledger, stages) if result.ledger is not None else exactly(0)
     return span.low, span.high
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analysis import build
-from udpbench.analysis.blocks import judged
+from udpbench.analysis.blocks import judge_claims
 from udpbench.analysis.comparisons import compare_points
 from udpbench.analysis.judge import judge
 from udpbench.analysis.verdicts import Verdict, evaluate
@@ -190,7 +190,7 @@ def test_expectations_and_comparisons_are_one_family() -> None:
     (verdict,) = evaluate(experiment, APART)
     (comparison,) = compare_points(experiment, APART)
     assert ("yes", "faster") == (verdict.answer, comparison.verdict)
-    assert 2 == len(judged(experiment, APART))
+    assert 2 == len(judge_claims(experiment, APART))
     (early,) = evaluate(experiment, APART[:6] + APART[7:13])
     assert "cannot tell" == early.answer
 
@@ -200,7 +200,7 @@ def test_an_expectation_at_every_point_is_compared_with_each_other() -> None:
     of = build.expectation("delivered_pps", ">=", "delivered_pps[one]")
     (verdict,) = evaluate(build.experiment(of, points=POINTS), APART)
     assert "yes" == verdict.answer
-    assert 1 == len(judged(build.experiment(of, points=POINTS), APART))
+    assert 1 == len(judge_claims(build.experiment(of, points=POINTS), APART))
 
 
 def test_two_numbers_are_compared_as_they_are() -> None:

@@ -12,7 +12,7 @@ from golden import Golden
 from analysis import build
 from udpbench.analysis.checks import ledger_checks
 from udpbench.analysis.judge import judge
-from udpbench.analysis.ledger import is_explained, make_ledger, occupied_stages, together
+from udpbench.analysis.ledger import is_explained, lost_at_any, make_ledger, occupied_stages
 from udpbench.analysis.readings import readings_of
 from udpbench.analysis.shared_hosts import narrowed
 from udpbench.analysis.skbs import Span
@@ -262,7 +262,7 @@ def test_ours_and_others_at_sockets_are_an_interval_that_adds_up() -> None:
     mixture = Mixture().lose("udp_rcvbuf", 70).lose_others("udp_rcvbuf", 190)
     result = mixture.result()
     assert {"udp_rcvbuf": (0, 70), "udp_memory": (0, 70)} == spans(result)
-    assert Span(70, 70) == together(ledger_of(result), ("udp_rcvbuf", "udp_memory"))
+    assert Span(70, 70) == lost_at_any(ledger_of(result), ("udp_rcvbuf", "udp_memory"))
 
 
 def test_drop_reasons_say_that_memory_was_never_full() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from analysis import build
 from udpbench.analysis.judge import judge
-from udpbench.analysis.ledger import make_ledger, together, unobserved
+from udpbench.analysis.ledger import lost_at_any, make_ledger, unobserved
 from udpbench.analysis.readings import readings_of
 from udpbench.analysis.stage_proofs import UNPROVOKED, is_believable, reasons, selftest_of
 from udpbench.errors import RecordError
@@ -183,8 +183,8 @@ def test_on_shared_hosts_a_silent_stage_may_have_the_loss() -> None:
     ledger = ledger_of(proven(record, silent("udp_no_port")))
     assert {"link", "udp_no_port"} == set(unobserved(ledger))
     assert (10, 10, 0) == (
-        together(ledger, unobserved(ledger)).low,
-        together(ledger, unobserved(ledger)).high,
+        lost_at_any(ledger, unobserved(ledger)).low,
+        lost_at_any(ledger, unobserved(ledger)).high,
         ledger.unaccounted,
     )
 

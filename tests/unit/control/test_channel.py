@@ -13,7 +13,7 @@ from golden import Golden
 
 from udpbench.control import connection
 from udpbench.control.connection import Channel, open_local
-from udpbench.control.lease import kept
+from udpbench.control.lease import keep_leases
 from udpbench.errors import AgentError, AgentLost, ConnectError, DeadlineExceeded, SettingRefused
 from udpbench.model import SECOND_NS
 
@@ -228,6 +228,6 @@ class Pinged:
 def test_a_lease_pings_every_channel_until_its_block_ends() -> None:
     """Three pings in a lease's time; none after the end."""
     channels = [Pinged(), Pinged()]
-    with kept(channels, 30 * 10**6):
+    with keep_leases(channels, 30 * 10**6):
         assert all(one.three.wait(10) for one in channels)
     assert "lease" not in {thread.name for thread in threading.enumerate()}

@@ -14,7 +14,7 @@ from golden import Golden
 from control.fake import FakeAgent, World, lab
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import Agents, Reach
-from udpbench.control.host_use import Surroundings, Terms, taken
+from udpbench.control.host_use import Surroundings, Terms, take_lab
 from udpbench.errors import AgentError, ConnectError, HelloRefused, NotPermitted, SafetyError
 from udpbench.model import Connect, Lab
 from udpbench.protocol import encode
@@ -37,7 +37,7 @@ def started(lab: Lab, world: World, open_ssh: Callable[..., FakeAgent]) -> Itera
     """Yield the agents of a lab whose hosts are reached by a way of the test."""
     reach = Reach({"ssh": open_ssh, "namespace": world.open}, world.open)
     around = Surroundings(reach, world.clock, world.interrupt)
-    with taken([lab], "run", 10**9, around, Terms()) as (_, agents):
+    with take_lab([lab], "run", 10**9, around, Terms()) as (_, agents):
         yield agents
 
 

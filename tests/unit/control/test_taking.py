@@ -13,7 +13,7 @@ from golden import Golden
 from control.fake import World, experiment, go, header, lab, only
 from control.test_lab import far
 from udpbench.control.agents import Reach
-from udpbench.control.host_use import POLL_NS, Surroundings, Terms, taken
+from udpbench.control.host_use import POLL_NS, Surroundings, Terms, take_lab
 from udpbench.control.run import RunOptions, restore_lab, run
 from udpbench.errors import DeadlineExceeded, HelloRefused, Interrupted
 from udpbench.model import SECOND_NS, Lab
@@ -30,7 +30,7 @@ def free(world: World, labs: Sequence[Lab], terms: Terms) -> Iterator[Lab]:
     """Take the first lab that is free."""
     reach = Reach({"ssh": world.open, "namespace": world.open}, world.open)
     around = Surroundings(reach, world.clock, world.interrupt)
-    with taken(labs, "run", SECOND_NS, around, terms, world.progress.append) as (one, _):
+    with take_lab(labs, "run", SECOND_NS, around, terms, world.progress.append) as (one, _):
         yield one
 
 

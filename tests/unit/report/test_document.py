@@ -18,7 +18,7 @@ from udpbench.model import Change, Setting
 from udpbench.report import document, pages
 from udpbench.report.pages import chapter_data, run_data
 from udpbench.report.sessions import command
-from udpbench.report.summary import tell
+from udpbench.report.summary import chapters_of
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 LABEL = "built-in lab: namespaces of one machine, no hardware"
@@ -244,7 +244,7 @@ def test_pages_of_an_earlier_report_are_replaced(tmp_path: Path) -> None:
 
 def test_a_median_of_fewer_trials_says_of_how_many(tmp_path: Path) -> None:
     """A percentile that only one of two trials can carry is not read as that of both."""
-    (one,) = tell([experiment(repetitions=2)], [record(), record(of=trial(repetition=2))])
+    (one,) = chapters_of([experiment(repetitions=2)], [record(), record(of=trial(repetition=2))])
     (point,) = one.points
     first = point.results[0]
     some = replace(first, numbers={**first.numbers, "delay_p99_ns": 1500})

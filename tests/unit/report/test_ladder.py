@@ -25,7 +25,7 @@ from udpbench.report.document import write
 from udpbench.report.figures.ladder_figure import draw_ladder, parts
 from udpbench.report.ladder import Ladder, Pair, Relation, label, ladder_data, ladders
 from udpbench.report.pages import overview
-from udpbench.report.summary import LAB_LABEL, tell
+from udpbench.report.summary import LAB_LABEL, chapters_of
 
 NAIVE = trial("naive", experiment="01", source="cloudflare-2015/naive")
 PINNED = trial("pinned", experiment="01", source="cloudflare-2015/pinned")
@@ -46,13 +46,13 @@ RECORDS = [
 
 def climbed(records: Any = tuple(RECORDS)) -> Ladder:
     """Return the ladder of two experiments."""
-    (found,) = ladders(tell([FIRST, SECOND], list(records)))
+    (found,) = ladders(chapters_of([FIRST, SECOND], list(records)))
     return found
 
 
 def test_a_single_experiment_is_no_ladder() -> None:
     """There is nothing to climb."""
-    assert () == ladders(tell([FIRST], RECORDS[:2]))
+    assert () == ladders(chapters_of([FIRST], RECORDS[:2]))
 
 
 def test_each_point_is_a_rung_in_the_order_declared() -> None:
@@ -82,7 +82,7 @@ def test_a_relation_is_told_where_it_is_judged() -> None:
 def test_a_relation_that_blocks_do_not_decide_says_what_is_missing() -> None:
     """One block is none; its medians are shown all the same."""
     of = replace(FIRST, expect=(expectation("delivered_pps[pinned]", ">", "delivered_pps[naive]"),))
-    (found,) = ladders(tell([of, SECOND], list(RECORDS)))
+    (found,) = ladders(chapters_of([of, SECOND], list(RECORDS)))
     relation = found.rungs[1].relations[0]
     assert "cannot tell" == relation.answer
     assert "1 block;" in relation.why
@@ -128,7 +128,7 @@ def test_studies_of_bytes_climb_in_bytes() -> None:
     plain = trial(experiment="a", source="udp-gso/commit-2018-plain")
     gso = trial(experiment="b", source="udp-gso/commit-2018-gso")
     experiments = [experiment(points=[one], name=one.experiment) for one in (plain, gso)]
-    (found,) = ladders(tell(experiments, [record(2**15, of=plain), record(2**16, of=gso)]))
+    (found,) = ladders(chapters_of(experiments, [record(2**15, of=plain), record(2**16, of=gso)]))
     assert "mib_s" == found.metric
     assert [1.0, 2.0] == [rung.measured.median for rung in found.rungs if rung.measured]
     assert [876.0, 2139.0] == [rung.published.low for rung in found.rungs if rung.published]
@@ -175,7 +175,7 @@ def test_a_relation_that_cannot_be_judged_says_what_is_missing() -> None:
     _, pinned, _ = climbed(RECORDS[:1]).rungs
     assert ["", ""] == [one.why for one in pinned.relations]
     unseen = experiment(expectation("stack_delay_p99_ns", "<", "5"), points=[NAIVE], name="01")
-    (found,) = ladders(tell([unseen, SECOND], RECORDS[:1]))
+    (found,) = ladders(chapters_of([unseen, SECOND], RECORDS[:1]))
     assert "naive: stack_delay_p99_ns is not observable there" == found.rungs[0].relations[0].why
 
 
@@ -191,7 +191,7 @@ def test_each_study_has_a_ladder_of_its_own() -> None:
         experiment(points=[trial(experiment=name, source=source)], name=name, path=f"{name}.yaml")
         for name, source in points.items()
     ]
-    found = ladders(tell(of, [record(of=one.points[0]) for one in of]))
+    found = ladders(chapters_of(of, [record(of=one.points[0]) for one in of]))
     assert [("mib_s", ["gso/01"]), ("pps", ["million/00", "million/01"]), ("pps", ["mine/1"])] == [
         (one.metric, [label(rung) for rung in one.rungs]) for one in found
     ]
@@ -202,7 +202,7 @@ def test_each_study_has_a_ladder_of_its_own() -> None:
 
 def test_the_same_experiment_of_two_runs_is_two_steps() -> None:
     """Each is named after its run."""
-    (one,) = tell([FIRST], RECORDS[:2])
+    (one,) = chapters_of([FIRST], RECORDS[:2])
     runs = [replace(one, run=f"20261122T072025-{run}") for run in ("old", "new")]
     (found,) = ladders(runs)
     assert ["01, run 1 · naive", "01, run 2 · naive"] == [label(step[0]) for step in found.steps]
@@ -237,7 +237,7 @@ def test_experiments_of_no_study_are_called_by_their_names(names: list[str], tit
         experiment(points=[trial(experiment=name)], name=name, path=f"drops/{name}.yaml")
         for name in names
     ]
-    told = tell(of, [record(of=one.points[0]) for one in of])
+    told = chapters_of(of, [record(of=one.points[0]) for one in of])
     (found,) = ladders([replace(one, run=run) for one in told for run in ("a", "b")])
     assert title == found.title
     assert False is ladder_data(found)["compared"]
@@ -250,7 +250,7 @@ def test_whatever_else_was_published_stands_beside_ours() -> None:
     hours = trial("hours", experiment="01", source="udp-loss-2015/paced-60k")
     of = experiment(points=[burst, hours], name="01")
     lost = {"right": {"snmp.Udp.RcvbufErrors": 10, "snmp.Udp.InErrors": 10}}
-    told = tell([of, SECOND], [record(of=burst), lossy(1000, lost, 10, of=hours)])
+    told = chapters_of([of, SECOND], [record(of=burst), lossy(1000, lost, 10, of=hours)])
     first, second = ladders(told)[0].rungs[:2]
     assert (
         Pair("216.0 kpps offered", "1.0 kpps offered"),
@@ -265,7 +265,7 @@ def test_whatever_else_was_published_stands_beside_ours() -> None:
 def test_what_was_published_beside_stays_where_nothing_is_measured() -> None:
     """Ours is a dash."""
     burst = trial("burst", experiment="01", source="udp-loss-2015/burst-unlimited")
-    told = tell([experiment(points=[burst], name="01"), SECOND], [])
+    told = chapters_of([experiment(points=[burst], name="01"), SECOND], [])
     assert ["–", "–"] == [one.measured for one in ladders(told)[0].rungs[0].pairs]
 
 
@@ -276,7 +276,7 @@ def test_it_is_drawn_where_there_is_something(tmp_path: Path) -> None:
     assert "02 – not measured" in drawn
     assert "delivered (kpps, logarithmic), n = 2 trials" in drawn
     bare = [experiment(points=[trial(experiment=name)], name=name) for name in "ab"]
-    (nothing,) = ladders(tell(bare, []))
+    (nothing,) = ladders(chapters_of(bare, []))
     assert [] == draw_ladder(nothing, tmp_path, ["svg"])
 
 

@@ -12,11 +12,11 @@ from analysis.build import expectation, experiment, trial
 from report.stored import ODD
 from udpbench.model import Planned, PointPair, Setting
 from udpbench.report.plan import (
+    joined_targets,
     print_rehearsal,
     print_skips,
     print_trials,
     summed_up,
-    together,
     too_few_blocks,
 )
 from udpbench.report.terminal import Terminal
@@ -139,7 +139,7 @@ def test_settings_that_differ_in_value_or_kind_have_lines_of_their_own() -> None
 )
 def test_targets_are_told_together(targets: list[str], text: str) -> None:
     """Numbers in a row become a range, everything else a list."""
-    assert text == together(targets)
+    assert text == joined_targets(targets)
 
 
 def test_a_refusal_is_told_with_its_reason() -> None:

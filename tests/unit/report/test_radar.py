@@ -20,12 +20,12 @@ from udpbench.report.figures.bursts import (
     rings,
     turns,
 )
-from udpbench.report.summary import Chapter, tell
+from udpbench.report.summary import Chapter, chapters_of
 
 
 def chapter(*records: TrialRecord, of: Experiment) -> Chapter:
     """Return the one chapter of an experiment with these trials."""
-    (only,) = tell([of], records)
+    (only,) = chapters_of([of], records)
     return only
 
 

@@ -37,7 +37,7 @@ from udpbench.report.figure_data import (
     ways,
 )
 from udpbench.report.figures.experiment_figures import STAGE_STYLES, draw_ways
-from udpbench.report.summary import Chapter, tell
+from udpbench.report.summary import Chapter, chapters_of
 
 SENDERS = ("left", "middle")
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
@@ -45,7 +45,7 @@ LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 
 def chapter(*records: TrialRecord, of: Experiment | None = None) -> Chapter:
     """Return the one chapter of an experiment with these trials."""
-    (only,) = tell([of if of is not None else experiment()], records)
+    (only,) = chapters_of([of if of is not None else experiment()], records)
     return only
 
 

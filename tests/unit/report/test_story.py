@@ -29,6 +29,7 @@ from udpbench.model import Estimate, Experiment, Finding, Traffic, TrialRecord
 from udpbench.report.summary import (
     Chapter,
     answer,
+    chapters_of,
     findings_of,
     not_run,
     one_line,
@@ -36,7 +37,6 @@ from udpbench.report.summary import (
     representative,
     show_estimate,
     show_number,
-    tell,
     timed,
     trials_label,
 )
@@ -52,7 +52,7 @@ LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 
 def chapter(*records: TrialRecord, of: Experiment | None = None) -> Chapter:
     """Return the one chapter of an experiment with these trials."""
-    (only,) = tell([of if of is not None else experiment()], records)
+    (only,) = chapters_of([of if of is not None else experiment()], records)
     return only
 
 

@@ -29,7 +29,7 @@ from rich.table import Table
 
 from report.stored import ODD, printed, swept
 from udpbench.model import LEDGER_STAGES, Experiment, Finding, Histogram, LedgerEntry, TrialRecord
-from udpbench.report.summary import Chapter, tell
+from udpbench.report.summary import Chapter, chapters_of
 from udpbench.report.tables import (
     findings_table,
     ledger_tables,
@@ -46,7 +46,7 @@ LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 
 def chapter(*records: TrialRecord, of: Experiment | None = None) -> Chapter:
     """Return the one chapter of an experiment with these trials."""
-    (only,) = tell([of if of is not None else experiment()], records)
+    (only,) = chapters_of([of if of is not None else experiment()], records)
     return only
 
 

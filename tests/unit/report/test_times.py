@@ -17,12 +17,12 @@ from udpbench.report.figures.delay_curves import (
     shares_beyond,
     times,
 )
-from udpbench.report.summary import Chapter, tell
+from udpbench.report.summary import Chapter, chapters_of
 
 
 def chapter(*records: TrialRecord) -> Chapter:
     """Return the one chapter of an experiment with these trials."""
-    (only,) = tell([experiment()], records)
+    (only,) = chapters_of([experiment()], records)
     return only
 
 

@@ -241,7 +241,7 @@ class Engine:
         else:
             if kind.same(setting.value, after) or kind.rounded(setting.value, after):
                 return after, None
-            why = refusal.kept(setting, after)
+            why = refusal.unchanged_message(setting, after)
         self._undo_after(entry.seq - 1)
         return None, why
 

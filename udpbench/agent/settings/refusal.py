@@ -48,7 +48,7 @@ def _instead(setting: Setting, code: int) -> str:
     return kind.instead.get(code, "") if kind is not None else ""
 
 
-def kept(setting: Setting, got: Any) -> str:
+def unchanged_message(setting: Setting, got: Any) -> str:
     """Return what to say of a write that succeeded and did not change the value as asked."""
     instead = _instead(setting, 0)
     return f"read back {got!r}" + (f"; {instead}" if instead else "")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from udpbench.analysis import mac_frames, skbs
 from udpbench.analysis.intended_load import arrived, sent_packets
-from udpbench.analysis.ledger import make_ledger, occupied_stages, together, unobserved
+from udpbench.analysis.ledger import lost_at_any, make_ledger, occupied_stages, unobserved
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.analysis.stages import RX_PACKETS, STAGES, Stage
 from udpbench.drivers import UNKNOWN, driver_of
@@ -140,7 +140,7 @@ def lost_after_the_link(readings: Readings) -> Iterator[Finding]:
     if readings.record.built_in_lab:
         return
     ledger, sent = make_ledger(readings), sent_packets(readings)
-    lost = together(ledger, ("link", "rx_ring"))
+    lost = lost_at_any(ledger, ("link", "rx_ring"))
     received = mac_frames.received_frames(readings)
     if received is None:
         received = readings.counter("receiver", RX_PACKETS)
@@ -162,7 +162,7 @@ def unknown_driver(readings: Readings) -> Iterator[Finding]:
     if readings.record.built_in_lab:
         return
     ledger = make_ledger(readings)
-    if not together(ledger, ("link", "rx_ring")).high:
+    if not lost_at_any(ledger, ("link", "rx_ring")).high:
         return
     for host in readings.roles.receivers:
         facts = readings.record.facts.get(host)
