@@ -60,7 +60,12 @@ class Driver:
     ring_includes: tuple[str, ...] = ()
     """Ledger stages whose packets ``full_ring`` counts as well."""
     queue_packets: tuple[str, ...] = ()
-    """Regular expressions for a counter of each RX queue's packets; the first match is read."""
+    """Regular expressions for a counter of each RX queue's packets; the first match is read, and
+    the kernel's own statistics (``qstats``) before any."""
+    queue_sent: tuple[str, ...] = ()
+    """The same for TX queues."""
+    queue_drops: tuple[str, ...] = ()
+    """The same for what an RX queue had no room for."""
     xdp_drops: tuple[str, ...] = ()
     """Patterns of counters of XDP drops; a host has one of the forms."""
     late_ns: int | None = 2 * SECOND_NS
@@ -69,6 +74,8 @@ class Driver:
     once (docs/kernel.md, Update periods)."""
     irq: str = "-"
     """What precedes an RX queue's number in the name of its interrupt."""
+    irq_sent: str = "-"
+    """The same of a TX queue."""
     mac_sent: MacFrames = NOT_COUNTED
     """Frames that the card sent, if it has no standard statistics (docs/kernel.md, Frames at the
     MAC)."""
@@ -89,6 +96,9 @@ def _by_queue(name: str) -> tuple[str, ...]:
 
 _RX_QUEUE = (r"rx_queue_(\d+)_packets",)
 _RX_DASH = (r"rx-(\d+)\.(?:rx_)?packets",)
+_TX_QUEUE = (r"tx_queue_(\d+)_packets",)
+_TX_DASH = (r"tx-(\d+)\.(?:tx_)?packets",)
+_RX_QUEUE_DROPS = (r"rx_queue_(\d+)_drops",)
 # GPTC and GPRC; the latter without what MPC counts.
 _INTEL_SENT = _own("tx_packets")
 _INTEL_RECEIVED = _own("rx_packets", "rx_multicast rx_broadcast")
@@ -97,6 +107,8 @@ _RX_QUEUE_XDP_DROPS = "ethtool.{interface}.rx_queue_*_xdp_drops"
 _INTEL_GIGABIT = Driver(
     (MISSED, *_by_queue("rx_queue_#_drops")),
     queue_packets=_RX_QUEUE,
+    queue_sent=_TX_QUEUE,
+    queue_drops=_RX_QUEUE_DROPS,
     late_ns=0,
     mac_sent=_INTEL_SENT,
     mac_received=_INTEL_RECEIVED,
@@ -107,29 +119,41 @@ DRIVERS = {
     "atlantic": Driver(
         ("ethtool.{interface}.InDroppedDma",),
         queue_packets=(r"Queue\[(\d+)\] InPackets",),
+        queue_sent=(r"Queue\[(\d+)\] OutPackets",),
         mac_sent=_own("OutPackets"),
         mac_received=_own("InUCast"),
     ),
-    "bnxt_en": Driver(queue_packets=(r"\[(\d+)\]: rx_ucast_packets",)),
+    "bnxt_en": Driver(
+        queue_packets=(r"\[(\d+)\]: rx_ucast_packets",),
+        queue_sent=(r"\[(\d+)\]: tx_ucast_packets",),
+        queue_drops=(r"\[(\d+)\]: rx_discards",),
+    ),
     "e1000e": Driver(late_ns=0, mac_sent=_INTEL_SENT, mac_received=_INTEL_RECEIVED, emulated=True),
     # ena_netdev.c: ena_get_stats64 adds XDP drops; the kernel adds what a CPU's backlog refused.
     "ena": Driver(
         full_ring=("link.{interface}.rx_dropped",),
         ring_includes=("rx_xdp", "rx_backlog"),
         queue_packets=(r"queue_(\d+)_rx_cnt",),
+        queue_sent=(r"queue_(\d+)_tx_cnt",),
     ),
     # Of the NIC's report, which comes now and then.
-    "gve": Driver(("ethtool.{interface}.rx_queue_drop_cnt[[]*]",), sees_full_ring=False),
+    "gve": Driver(
+        ("ethtool.{interface}.rx_queue_drop_cnt[[]*]",),
+        sees_full_ring=False,
+        queue_drops=(r"rx_queue_drop_cnt\[(\d+)\]",),
+    ),
     # Its own failures; only the hypervisor sees a full ring, or the function below it (mlx5, mana).
     "hv_netvsc": Driver(
         ("ethtool.{interface}.rx_no_memory",),
         sees_full_ring=False,
         queue_packets=_RX_QUEUE,
+        queue_sent=_TX_QUEUE,
         late_ns=None,
     ),
     # port.*: of the whole port, other functions' frames among them, as all of ice's .nic.
     "i40e": Driver(
         queue_packets=_RX_DASH,
+        queue_sent=_TX_DASH,
         late_ns=0,
         mac_sent=_own("port.tx_unicast port.tx_multicast port.tx_broadcast"),
         mac_received=_own("port.rx_unicast"),
@@ -138,6 +162,7 @@ DRIVERS = {
     "ice": Driver(
         full_ring=("ethtool.{interface}.rx_dropped.nic",),
         queue_packets=_RX_QUEUE,
+        queue_sent=_TX_QUEUE,
         late_ns=0,
         mac_sent=_own("tx_unicast.nic tx_multicast.nic tx_broadcast.nic"),
         mac_received=_own("rx_unicast.nic"),
@@ -147,16 +172,22 @@ DRIVERS = {
     "ixgbe": Driver(
         (MISSED, "ethtool.{interface}.rx_no_dma_resources"),
         queue_packets=_RX_QUEUE,
+        queue_sent=_TX_QUEUE,
         late_ns=0,
         mac_sent=_own("tx_pkts_nic"),
         mac_received=_own("rx_pkts_nic", "multicast broadcast"),
     ),
     # rx_missed_errors is the port's buffer; that a ring was empty is in rx_dropped, with others.
-    "mlx4_core": Driver(sees_full_ring=False, queue_packets=(r"rx(\d+)_packets",)),
+    "mlx4_core": Driver(
+        sees_full_ring=False,
+        queue_packets=(r"rx(\d+)_packets",),
+        queue_sent=(r"tx(\d+)_packets",),
+    ),
     # ``ethtool`` reads the NIC; rx_missed_errors is one reading old.
     "mlx5_core": Driver(
         full_ring=("ethtool.{interface}.rx_out_of_buffer", "ethtool.{interface}.rx_discards_phy"),
         queue_packets=(r"rx(\d+)_packets",),
+        queue_sent=(r"tx(\d+)_packets",),
         xdp_drops=("ethtool.{interface}.rx_xdp_drop",),
         late_ns=0,
         irq="comp",
@@ -179,6 +210,7 @@ DRIVERS = {
             "ethtool.{interface}.rx_nodesc_drop_cnt",
         ),
         queue_packets=_RX_DASH,
+        queue_sent=_TX_DASH,
         mac_sent=_own("port_tx_packets"),
         mac_received=_own("port_rx_unicast"),
     ),
@@ -191,6 +223,7 @@ DRIVERS = {
     "veth": Driver(
         full_ring=(),
         queue_packets=(r"rx_queue_(\d+)_xdp_packets",),
+        queue_drops=_RX_QUEUE_DROPS,
         xdp_drops=(_RX_QUEUE_XDP_DROPS,),
         late_ns=None,
     ),
@@ -201,19 +234,21 @@ DRIVERS = {
         sees_full_ring=False,
         ring_includes=("rx_xdp",),
         queue_packets=_RX_QUEUE,
+        queue_sent=_TX_QUEUE,
         xdp_drops=(_RX_QUEUE_XDP_DROPS, *_by_queue("rx#_xdp_drops")),
         late_ns=None,
         irq="input.",
+        irq_sent="output.",
+        queue_drops=(r"rx(\d+)_drops", *_RX_QUEUE_DROPS),
     ),
     "vmxnet3": Driver(("ethtool.{interface}.pkts rx OOB",)),
 }
+_CARDS = tuple(row for name, row in DRIVERS.items() if name != "veth")
 UNKNOWN = Driver(
     sees_full_ring=False,
-    queue_packets=tuple(
-        dict.fromkeys(
-            name for key, row in DRIVERS.items() if key != "veth" for name in row.queue_packets
-        )
-    ),
+    queue_packets=tuple(dict.fromkeys(name for row in _CARDS for name in row.queue_packets)),
+    queue_sent=tuple(dict.fromkeys(name for row in _CARDS for name in row.queue_sent)),
+    queue_drops=tuple(dict.fromkeys(name for row in _CARDS for name in row.queue_drops)),
 )
 """Any other driver: its rx_missed_errors count, but 0 proves nothing."""
 XDP_DROPS = tuple(dict.fromkeys(name for row in DRIVERS.values() for name in row.xdp_drops))

@@ -508,6 +508,8 @@ class Facts:
     """NUMA node of the interface's device."""
     queue_irqs: dict[str, int] = field(default_factory=dict)
     """RX queue as text → number of its interrupt, if known."""
+    tx_queue_irqs: dict[str, int] = field(default_factory=dict)
+    """The same of TX queues; the same interrupt where one serves both."""
     rings: dict[str, int] = field(default_factory=dict)
     """Descriptors per ring by ethtool's names: rx, tx, and the largest possible rx-max, tx-max."""
     cache_siblings: dict[str, tuple[int, ...]] = field(default_factory=dict)

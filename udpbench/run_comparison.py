@@ -25,7 +25,7 @@ from udpbench.report.summary import Chapter, chapters_of, hosts_of
 
 NOT_INTERLEAVED = "not interleaved: changes between sessions are not in the interval"
 METRIC = CompareSpec.metric
-RESTLESS = ("boot_id", "mac", "queue_irqs", "environment.xdp")
+RESTLESS = ("boot_id", "mac", "queue_irqs", "tx_queue_irqs", "environment.xdp")
 """Facts that differ after each boot, or with each virtual pair."""
 
 

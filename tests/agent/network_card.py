@@ -123,7 +123,7 @@ class CardHost(Host):
         """Return nothing: the card has neither addresses nor routes."""
         return []
 
-    def queue_napis(self, interface: str) -> dict[int, NapiInstance]:
+    def queue_napis(self, interface: str, way: str = "rx") -> dict[int, NapiInstance]:  # noqa: ARG002 - both share one
         """Return an interrupt for each queue, and a thread where it is threaded."""
         self.index(interface)
         return {

@@ -11,6 +11,7 @@ from proc_files import stat
 
 from udpbench.agent.host import facts
 from udpbench.agent.host.interrupts import rx_interrupts
+from udpbench.agent.host.interrupts import queue_interrupts
 from udpbench.agent.host.system import Host, NapiInstance
 
 
@@ -21,7 +22,11 @@ class FakeHost(Host):
         super().__init__(root)
         self._napis = napis
 
-    def queue_napis(self, interface: str) -> dict[int, NapiInstance]:  # noqa: ARG002 - Host's signature
+    def queue_napis(
+        self,
+        interface: str,  # noqa: ARG002 - Host's signature
+        way: str = "rx",  # noqa: ARG002 - Host's signature
+    ) -> dict[int, NapiInstance]:
         """Return the NAPI instances given, or fail as an old kernel does."""
         if not self._napis:
             raise OSError(2, "No such file or directory")
@@ -115,6 +120,28 @@ def test_an_interrupts_name_tells_its_rx_queue(
     found = facts.irq_cpus(Host(tree(tmp_path, files)), "eth3")
 
     assert ({} if queue is None else {queue: (1,)}) == found
+
+
+@pytest.mark.parametrize(
+    ("action", "queue"),
+    [
+        ("eth0-TxRx-3", 3),
+        ("ens1-tx-4", 4),
+        ("mlx5_comp7@pci:0000:01:00.0", 7),
+        ("virtio1-output.2", 2),
+        ("virtio1-input.2", None),
+        ("ens1-rx-4", None),
+        ("ice-0000:04:00.0:ctrl-TxRx-0", None),
+    ],
+)
+def test_an_interrupts_name_tells_its_tx_queue(
+    tmp_path: Path, action: str, queue: int | None
+) -> None:
+    """One that serves both is in both; a virtio device keeps its list one folder up."""
+    files = {"sys/class/net/eth3/msi_irqs/40": "msix", "sys/kernel/irq/40/actions": action}
+    (tmp_path / "sys/class/net/eth3/device").mkdir(parents=True)
+    host = Host(tree(tmp_path, files))
+    assert ({} if queue is None else {queue: 40}) == queue_interrupts(host, "eth3")["tx"]
 
 
 @pytest.mark.parametrize("other", ["40", "42"])

@@ -32,7 +32,8 @@ def test_the_whole_topology_is_read(host: TwoNodes) -> None:
         found.rx_queues,
         found.tx_queues,
     )
-    assert {"0": 121, "1": 122, "2": 123, "3": 124} == found.queue_irqs
+    irqs = {"0": 121, "1": 122, "2": 123, "3": 124}
+    assert (irqs, irqs) == (found.queue_irqs, found.tx_queue_irqs)
     assert {"0": (2,), "1": (3,), "2": (6,), "3": (7,)} == found.queue_cpus
     assert {"rx": 256, "tx": 256, "rx-max": 4096, "tx-max": 4096} == found.rings
     assert {

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from udpbench.agent.counters.parse import parse_mac_statistics
-from udpbench.agent.counters.snapshot import mac_counters
+from udpbench.agent.counters.parse import parse_mac_statistics, queue_statistics
+from udpbench.agent.counters.snapshot import mac_counters, queue_counters
 from udpbench.agent.host import genetlink
 from udpbench.agent.host.system import Host
 
@@ -59,6 +59,21 @@ def test_a_dump_has_an_object_in_each_message() -> None:
         genetlink.numbers(message) for message in answer("virtio_net-queue-6.18")
     ]
     assert [257] == [genetlink.numbers(message)[2] for message in answer("virtio_net-napi-6.18")]
+
+
+def test_statistics_of_queues_are_named_by_way_and_number() -> None:
+    """Of a virtio card on Linux 6.18; a loopback interface has none, and that is no error."""
+    queues = [genetlink.numbers(message) for message in answer("virtio_net-qstats-6.18")]
+    assert {
+        "qstats.eth0.rx-0.packets": 9794,
+        "qstats.eth0.rx-0.bytes": 326304331,
+        "qstats.eth0.tx-0.packets": 4957,
+        "qstats.eth0.tx-0.bytes": 502178,
+        "qstats.eth0.tx-0.stop": 0,
+        "qstats.eth0.tx-0.wake": 0,
+    } == queue_statistics("eth0", queues)
+    assert {} == queue_counters(Host(), "lo")
+    assert {} == queue_counters(Host(), "none0")
 
 
 def test_a_refusal_is_the_kernels_error() -> None:

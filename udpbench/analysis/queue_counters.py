@@ -1,15 +1,20 @@
-"""Packets of each RX queue of a card, by the names that its driver gives the counters.
+"""What each queue of a card did: packets, drops, interrupts, and the CPU that served them.
 
-Pure; ``checks.placement`` says if they arrived on other queues than intended.
+By the kernel's statistics of queues where a driver offers them, else by the names that it gives its
+own. Pure; ``checks.placement`` says if packets arrived on other queues than intended.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 from udpbench.analysis.delta import Deltas
 from udpbench.analysis.readings import Readings
+from udpbench.analysis.skbs import QDISC_DROPS, QDISC_PACKETS
 from udpbench.drivers import driver_of
 from udpbench.model import Facts, Traffic, WorkerSpec
 
@@ -21,19 +26,131 @@ FRAGMENT_BYTES = 1280
 """Hardly any link has smaller fragments: it is the smallest MTU of IPv6."""
 
 
+Way = Literal["rx", "tx"]
+
+
+@dataclass(frozen=True)
+class QueueUse:
+    """What one queue did between two readings; None: not counted."""
+
+    host: str
+    queue: str
+    """``rx-0`` or ``tx-3``."""
+    packets: int | None
+    drops: int | None
+    """Of RX what it had no room for, of TX what its queueing discipline or the card refused."""
+    interrupts: int | None
+    cpus: tuple[int, ...]
+    """CPUs that took its interrupts, most first; without interrupts those of its NAPI thread or
+    RPS; empty if unknown."""
+
+
 def queue_packets(facts: Facts, delta: Deltas) -> dict[int, int] | None:
     """Return RX queue → packets it took; None if they are not counted by queue."""
-    prefix = re.escape(f"ethtool.{facts.interface}.")
-    for pattern in driver_of(facts).queue_packets:
-        packets = {
+    packets = _by_queue(facts, delta, "rx", "packets", driver_of(facts).queue_packets)
+    # A veth without NAPI has these counters and never moves them.
+    return packets if any(packets.values()) else None
+
+
+def queue_uses(readings: Readings) -> tuple[QueueUse, ...]:
+    """Return what every queue of the senders and the receivers did, where anything counts it."""
+    uses: list[QueueUse] = []
+    for host in (*readings.roles.senders, *readings.roles.receivers):
+        facts, delta = readings.record.facts.get(host), readings.deltas.get(host)
+        if facts is not None and delta is not None:
+            machine = readings.deltas.get(readings.machine_of(host), delta)
+            uses += [*_uses(facts, delta, machine, "rx"), *_uses(facts, delta, machine, "tx")]
+    return tuple(uses)
+
+
+def _uses(facts: Facts, delta: Deltas, machine: Deltas, way: Way) -> Iterable[QueueUse]:
+    driver = driver_of(facts)
+    irqs = facts.queue_irqs if way == "rx" else facts.tx_queue_irqs
+    if way == "rx":
+        packets = queue_packets(facts, delta) or {}
+        drops = _by_queue(facts, delta, way, "hw-drops", driver.queue_drops) if packets else {}
+    else:
+        packets, drops = _sent(facts, delta), _refused(facts, delta)
+    for queue in sorted({*packets, *(int(number) for number in irqs)}):
+        served = _interrupts(machine, irqs.get(str(queue)))
+        known = facts.queue_cpus.get(str(queue), ()) if way == "rx" else ()
+        yield QueueUse(
+            facts.host,
+            f"{way}-{queue}",
+            packets.get(queue),
+            drops.get(queue),
+            sum(served.values()) if served is not None else None,
+            tuple(cpu for cpu, number in (served or Counter()).most_common() if number) or known,
+        )
+
+
+def _by_queue(
+    facts: Facts, delta: Deltas, way: Way, statistic: str, own: tuple[str, ...]
+) -> dict[int, int]:
+    """Return queue → a number of it: the kernel's, else the driver's first that is there."""
+    interface = re.escape(facts.interface)
+    kernels = rf"qstats\.{interface}\.{way}-(\d+)\.{statistic}"
+    for pattern in (kernels, *(rf"ethtool\.{interface}\.{name}" for name in own)):
+        numbers = {
             int(match.group(1)): value
             for name, value in delta.values.items()
-            if (match := re.fullmatch(prefix + pattern, name)) is not None
+            if (match := re.fullmatch(pattern, name)) is not None
         }
-        if packets:
-            # A veth without NAPI has these counters and never moves them.
-            return packets if any(packets.values()) else None
-    return None
+        if numbers:
+            return numbers
+    return {}
+
+
+def _sent(facts: Facts, delta: Deltas) -> dict[int, int]:
+    """Return TX queue → packets; without a count of the card's, what its discipline handed over."""
+    packets = _by_queue(facts, delta, "tx", "packets", driver_of(facts).queue_sent)
+    return packets or _of_disciplines(facts, delta, QDISC_PACKETS)
+
+
+def _refused(facts: Facts, delta: Deltas) -> dict[int, int]:
+    """Return TX queue → what its discipline dropped, and the card where it says so."""
+    drops = Counter(_of_disciplines(facts, delta, QDISC_DROPS))
+    drops.update(_by_queue(facts, delta, "tx", "hw-drops", ()))
+    return dict(drops)
+
+
+def _of_disciplines(facts: Facts, delta: Deltas, counter: str) -> dict[int, int]:
+    """Return TX queue → a counter of its queueing discipline: below mq, or of the only queue."""
+    name = counter.replace("{interface}", facts.interface)
+    head, _, last = name.rpartition(".")
+    below = re.compile(rf"{re.escape(head)}\.tx_queue_(\d+)\.{last}")
+    matches = ((below.fullmatch(each), value) for each, value in delta.values.items())
+    numbers = {int(match.group(1)): value for match, value in matches if match is not None}
+    if not numbers and facts.tx_queues == 1 and name in delta.values:
+        return {0: delta.values[name]}
+    return numbers
+
+
+def _interrupts(machine: Deltas, irq: int | None) -> Counter[int] | None:
+    """Return CPU → how often it served an interrupt; None if that is not counted."""
+    if irq is None:
+        return None
+    head = f"interrupt.{irq}.cpu"
+    counted = machine.matching(f"{head}*")
+    served = {int(name.removeprefix(head)): value for name, value in counted.items()}
+    return Counter(served) if served else None
+
+
+def queue_rows(uses: Iterable[QueueUse], from_ns: int, to_ns: int) -> list[Mapping[str, object]]:
+    """Return what queues did in an interval as plain data, a row each."""
+    return [
+        {
+            "host": use.host,
+            "from_ns": from_ns,
+            "to_ns": to_ns,
+            "queue": use.queue,
+            "packets": use.packets,
+            "drops": use.drops,
+            "interrupts": use.interrupts,
+            "cpu": use.cpus[0] if use.cpus else None,
+        }
+        for use in uses
+    ]
 
 
 def sent_flows(workers: Iterable[WorkerSpec]) -> int:

@@ -194,7 +194,7 @@ class AgentClient:
         try:
             for address in facts.addresses:
                 ipaddress.ip_interface(address)
-            for number in chain(*by_number, facts.queue_irqs):
+            for number in chain(*by_number, facts.queue_irqs, facts.tx_queue_irqs):
                 int(number)
         except ValueError as error:
             raise AgentError(f"facts: malformed reply: {error}", self.name) from error

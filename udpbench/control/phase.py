@@ -48,7 +48,7 @@ CARD_NS = 2 * SECOND_NS
 NUMBERS_PER_WORKER, NUMBERS_PER_HOST = 10**6, 10**7
 """That a host may send in a phase: more than 3600 samples of a worker, and 600 readings of 100
 interrupts on 100 CPUs that all changed."""
-CARD_COUNTERS = ("link.", "ethtool.", "eth-mac.", "rmon.")
+CARD_COUNTERS = ("link.", "ethtool.", "eth-mac.", "rmon.", "qstats.")
 STALL_NS = 5 * SECOND_NS
 """How long a queue that holds packets may stand still, beyond the work on one batch."""
 SENDERS_GRACE_NS = 3 * SECOND_NS

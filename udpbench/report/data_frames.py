@@ -16,6 +16,7 @@ from udpbench import records
 from udpbench.analysis.clock_offsets import since_start_ns
 from udpbench.analysis.judge import judge
 from udpbench.analysis.motion import intervals
+from udpbench.analysis.queue_counters import queue_rows, queue_uses
 from udpbench.analysis.rates import host_of
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.folder import Folder
@@ -88,6 +89,17 @@ COLUMNS: dict[str, dict[str, str]] = {
         "counter": "string",
         "difference": "Int64",
     },
+    "queues": {
+        **KEYS,
+        "host": "string",
+        "from_ns": "Int64",
+        "to_ns": "Int64",
+        "queue": "string",
+        "packets": "Int64",
+        "drops": "Int64",
+        "interrupts": "Int64",
+        "cpu": "Int64",
+    },
     "findings": {
         **KEYS,
         "severity": "string",
@@ -125,6 +137,8 @@ class Frames:
     """A row per sample of a worker in the measured phase: totals since it began."""
     counters: pd.DataFrame
     """A row per counter that moved in a second of the measured phase."""
+    queues: pd.DataFrame
+    """A row per queue of a card in a second of the measured phase."""
     findings: pd.DataFrame
     """A row per finding of each trial."""
     settings: pd.DataFrame
@@ -198,6 +212,7 @@ def _rows(record: TrialRecord) -> Iterator[tuple[str, Rows]]:
     if measured is not None:
         yield "series", _series(measured)
         yield "counters", _counters(measured)
+        yield "queues", iter(queues_over_time(measured))
 
 
 def _trial(record: TrialRecord, result: Result) -> dict[str, Any]:
@@ -281,6 +296,15 @@ def _series(measured: Readings) -> Rows:
             "packets": sample.counts.get(PACKETS_FIELD[role]),
             "bytes": sample.counts.get(BYTES_FIELD[role]),
         }
+
+
+def queues_over_time(measured: Readings) -> list[dict[str, Any]]:
+    """Return what each queue did from one reading of the counters to the next, a row each."""
+    return [
+        dict(row)
+        for interval in intervals(measured)
+        for row in queue_rows(queue_uses(interval.readings), interval.from_ns, interval.to_ns)
+    ]
 
 
 def _counters(measured: Readings) -> Rows:

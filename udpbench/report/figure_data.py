@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from udpbench.analysis.motion import Interval, intervals, stage_packets
 from udpbench.analysis.points import Point, estimate
-from udpbench.analysis.queue_counters import by_receiver
+from udpbench.analysis.queue_counters import by_receiver, queue_uses
 from udpbench.analysis.rates import (
     BUSY_TIMES,
     IDLE_TIMES,
@@ -90,6 +90,21 @@ class Heat:
     columns: tuple[str, ...]
     shares: tuple[tuple[float | None, ...], ...]
     """Point by point, the share of its packets in each column; None if it has no such column."""
+
+
+@dataclass(frozen=True)
+class QueueTimes:
+    """One trial's queues over time."""
+
+    point: str
+    repetition: int
+    queues: tuple[str, ...]
+    edges_s: tuple[float, ...]
+    """Of the intervals, since the common start: one more than there are."""
+    pps: tuple[tuple[float | None, ...], ...]
+    """Queue by queue, in each interval; None where nothing counted it."""
+    dropping: tuple[tuple[bool, ...], ...]
+    """Likewise, whether the queue dropped packets."""
 
 
 def dots(chapter: Chapter) -> tuple[Dots, ...]:
@@ -304,6 +319,56 @@ def _queues(record: TrialRecord) -> dict[str, int]:
         for host, counts in by_receiver(measured).items()
         for queue, packets in sorted(counts.items())
     }
+
+
+def queue_times(chapter: Chapter) -> tuple[QueueTimes, ...]:
+    """Return each shown point's queues over time, where several are counted in several seconds."""
+    records = {record.trial.name: record for record in chapter.records}
+    shown = [(name_of(point), timed(point)) for point in shown_over_time(chapter)]
+    times = (
+        _queue_times(name, records[result.trial.name])
+        for name, result in shown
+        if result is not None
+    )
+    return tuple(one for one in times if one is not None)
+
+
+def _queue_times(point: str, record: TrialRecord) -> QueueTimes | None:
+    measured = readings_of(record)
+    watched = intervals(measured) if measured is not None else ()
+    each = [
+        {(use.host, use.queue): use for use in queue_uses(interval.readings)}
+        for interval in watched
+    ]
+    counted = {
+        key: [uses.get(key) for uses in each]
+        for key in dict.fromkeys(key for uses in each for key in uses)
+    }
+    counted = {
+        key: uses
+        for key, uses in counted.items()
+        if any(use is not None and (use.packets or use.drops) for use in uses)
+    }
+    if len(counted) < 2 or len(watched) < 2:
+        return None
+    return QueueTimes(
+        point,
+        record.trial.repetition,
+        tuple(f"{host} {queue}" for host, queue in counted),
+        (watched[0].from_ns / SECOND_NS, *(one.to_ns / SECOND_NS for one in watched)),
+        tuple(
+            tuple(
+                use.packets / interval.seconds
+                if use is not None and use.packets is not None
+                else None
+                for use, interval in zip(uses, watched, strict=True)
+            )
+            for uses in counted.values()
+        ),
+        tuple(
+            tuple(use is not None and bool(use.drops) for use in uses) for uses in counted.values()
+        ),
+    )
 
 
 def _heat(subject: str, names: tuple[str, ...], counts: Sequence[Mapping[str, int]]) -> Heat | None:

@@ -10,10 +10,12 @@ from dataclasses import asdict
 from typing import Any
 
 from udpbench.analysis.comparisons import Comparison
+from udpbench.analysis.readings import readings_of
 from udpbench.analysis.resolution import resolution
 from udpbench.metrics import METRICS
-from udpbench.model import Result
+from udpbench.model import Result, TrialRecord
 from udpbench.records import Run
+from udpbench.report.data_frames import queues_over_time
 from udpbench.report.summary import Chapter, chapters_of, hosts_of
 
 SCHEMA = 1
@@ -26,6 +28,7 @@ OF_LEDGER = ("ledger_received_packets", "unaccounted")
 def as_json(run: Run) -> dict[str, Any]:
     """Return a run as JSON data: its experiments, lab, hosts and every trial."""
     chapters = chapters_of(run.header.experiments, run.records)
+    records = {(record.trial.experiment, record.trial.name): record for record in run.records}
     return {
         "schema": SCHEMA,
         "experiments": [_experiment(chapter) for chapter in chapters],
@@ -44,7 +47,11 @@ def as_json(run: Run) -> dict[str, Any]:
             for session in run.sessions
         ],
         "hosts": {host: asdict(facts) for host, facts in hosts_of(run.records).items()},
-        "trials": [trial_json(result) for chapter in chapters for result in chapter.results],
+        "trials": [
+            trial_json(result, records[result.trial.experiment, result.trial.name])
+            for chapter in chapters
+            for result in chapter.results
+        ],
     }
 
 
@@ -93,8 +100,9 @@ def comparison_json(comparison: Comparison, runs: Sequence[str] = ()) -> dict[st
     }
 
 
-def trial_json(result: Result) -> dict[str, Any]:
+def trial_json(result: Result, record: TrialRecord) -> dict[str, Any]:
     """Return one trial as JSON data, keys in the documented order."""
+    measured = readings_of(record)
     trial, ledger = result.trial, result.ledger
     return {
         "experiment": trial.experiment,
@@ -112,4 +120,5 @@ def trial_json(result: Result) -> dict[str, Any]:
         "ledger": [asdict(entry) for entry in ledger.entries] if ledger is not None else None,
         "unaccounted": result.unaccounted,
         "workers": [asdict(worker) for worker in result.workers],
+        "queues": queues_over_time(measured) if measured is not None else [],
     }

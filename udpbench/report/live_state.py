@@ -17,7 +17,7 @@ from udpbench.analysis.motion import (
     cpu_shares,
     stage_packets,
 )
-from udpbench.analysis.queue_counters import by_receiver
+from udpbench.analysis.queue_counters import QueueUse, queue_uses
 from udpbench.analysis.rates import host_of, totals_at
 from udpbench.analysis.readings import Readings
 from udpbench.model import (
@@ -73,13 +73,25 @@ class Moving:
 
 
 @dataclass(frozen=True)
+class QueueRate:
+    """What one queue of a card does in a second; None: not counted."""
+
+    name: str
+    """``receiver rx-0``"""
+    pps: float | None
+    drops_per_s: float | None
+    interrupts_per_s: float | None
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Counted:
     """What the counters of all hosts say about the last interval between two rounds."""
 
     drops: tuple[Drops, ...] = ()
     """Every stage that has taken a packet in this phase, in the packet's order."""
-    queues: Mapping[str, float] = field(default_factory=dict)
-    """``receiver rx-0`` → packets a second."""
+    queues: tuple[QueueRate, ...] = ()
+    """Those that took a packet, an interrupt or a drop, by host."""
     cpus: Mapping[str, CpuShare] = field(default_factory=dict)
     """``machine 0`` → how busy that CPU is."""
     moving: tuple[Moving, ...] = ()
@@ -219,11 +231,11 @@ def counted(
             for stage, packets in stage_packets(ever).items()
             if packets > (0 if stage in SINGLE else passing(ever))
         ),
-        queues={
-            f"{host} rx-{queue}": packets / seconds[host]
-            for host, counts in by_receiver(now).items()
-            for queue, packets in sorted(counts.items())
-        },
+        queues=tuple(
+            _queue_rate(use, seconds[use.host])
+            for use in queue_uses(now)
+            if use.packets is not None or use.interrupts
+        ),
         cpus={
             f"{host} {cpu}": share
             for host, delta in now.deltas.items()
@@ -241,6 +253,14 @@ def counted(
             )
         ),
     )
+
+
+def _queue_rate(use: QueueUse, seconds: float) -> QueueRate:
+    pps, drops, interrupts = (
+        number / seconds if number is not None else None
+        for number in (use.packets, use.drops, use.interrupts)
+    )
+    return QueueRate(f"{use.host} {use.queue}", pps, drops, interrupts, use.cpus)
 
 
 def passing(readings: Readings) -> float:

@@ -19,7 +19,7 @@ from rich.text import Text
 from udpbench.analysis.motion import CpuShare
 from udpbench.model import SECOND_NS, Progress, Trial
 from udpbench.printable import printable
-from udpbench.report.live_state import Moving, Watch, WorkerRate
+from udpbench.report.live_state import Moving, QueueRate, Watch, WorkerRate
 from udpbench.report.summary import event_line
 from udpbench.units import format_duration, show_count, show_pps
 
@@ -161,9 +161,7 @@ def body(watch: Watch) -> Iterator[tuple[str, str, str, str]]:
         for drop in watch.counted.drops
     ]
     yield from titled("drops", drops)
-    yield from titled(
-        "queues", [(name, show_pps(pps), "") for name, pps in watch.counted.queues.items()]
-    )
+    yield from titled("queues", [queue_row(queue) for queue in watch.counted.queues])
     cpus = [
         (name, f"{share.busy:.0%} busy", f"{share.softirq:.0%} in softirq")
         for name, share in busiest_first(watch.counted.cpus)
@@ -191,6 +189,18 @@ def titled(
         shown.insert(MOST_ROWS, (f"and {more} more", "", ""))
     for number, row in enumerate(shown):
         yield (title if number == 0 else "", *row)
+
+
+def queue_row(queue: QueueRate) -> Row:
+    """Return a queue's packets, and what it dropped, its interrupts and its CPUs where known."""
+    details = []
+    if queue.drops_per_s:
+        details.append(f"{show_count(queue.drops_per_s)}/s dropped")
+    if queue.interrupts_per_s is not None:
+        details.append(f"{show_count(queue.interrupts_per_s)} interrupts/s")
+    if queue.cpus:
+        details.append(f"CPU {', '.join(map(str, queue.cpus))}")
+    return queue.name, show_pps(queue.pps), "  ".join(details)
 
 
 def _worker(worker: WorkerRate) -> Row:

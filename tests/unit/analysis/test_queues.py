@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from analysis.build import facts, queued, specs, trial
+from analysis.build import facts, queued, record, specs, trial
 from udpbench.analysis.delta import deltas
 from udpbench.analysis.judge import judge
-from udpbench.analysis.queue_counters import carrying, queue_packets, sent_flows
+from udpbench.analysis.queue_counters import carrying, queue_packets, queue_uses, sent_flows
+from udpbench.analysis.readings import readings_of
 from udpbench.model import Change, Flows, Setting, Snapshot, Traffic, TrialRecord
 
 
@@ -42,6 +43,74 @@ def test_each_drivers_names_are_known(
     before = Snapshot("right", 0, {**dict.fromkeys(names, 100), "link.receive0.rx_packets": 5})
     after = Snapshot("right", 1, {name: 100 + value for name, value in names.items()})
     assert found == queue_packets(here, deltas(before, after))
+
+
+def test_the_kernels_statistics_of_queues_come_before_the_drivers() -> None:
+    """Where a driver offers both, and where it has no names of its own (virtio_net since 6.10)."""
+    here = facts("right", "receive0", "10.0.0.1/24", driver="virtio_net")
+    own = {"ethtool.receive0.rx_queue_0_packets": 5}
+    kernels = {"qstats.receive0.rx-0.packets": 7, "qstats.receive0.rx-11.packets": 0}
+    moved = {**own, **kernels, "qstats.receive0.tx-0.packets": 9}
+    before = Snapshot("right", 0, dict.fromkeys(moved, 0))
+    assert {0: 7, 11: 0} == queue_packets(here, deltas(before, Snapshot("right", 1, moved)))
+
+
+def used(moves: dict[str, dict[str, int]], **changes: object) -> list[tuple[object, ...]]:
+    """Return what the queues of a record did whose counters moved so."""
+    made = record(moves=moves)
+    changed = {host: replace(one, **changes.get(host, {})) for host, one in made.facts.items()}  # type: ignore[arg-type]
+    measured = readings_of(replace(made, facts=changed))
+    assert measured is not None
+    uses = queue_uses(measured)
+    return [(f"{u.host} {u.queue}", u.packets, u.drops, u.interrupts, u.cpus) for u in uses]
+
+
+def test_a_queue_has_packets_drops_interrupts_and_the_cpu_that_took_them() -> None:
+    """A virtio card: packets by the kernel's statistics, interrupts of either way by machine."""
+    card = {
+        "driver": "virtio_net",
+        "queue_irqs": {"0": 34, "1": 36},
+        "tx_queue_irqs": {"0": 35},
+        "queue_cpus": {"0": (7,), "1": (1,)},
+    }
+    moves = {
+        "qstats.receive0.rx-0.packets": 900,
+        "qstats.receive0.rx-1.packets": 100,
+        "qstats.receive0.tx-0.packets": 3,
+        "ethtool.receive0.rx0_drops": 4,
+        "ethtool.receive0.rx1_drops": 0,
+    }
+    interrupts = {
+        "interrupt.34.cpu0": 5,
+        "interrupt.34.cpu1": 50,
+        "interrupt.35.cpu0": 2,
+        "interrupt.36.cpu0": 0,
+        "interrupt.99.cpu0": 77,
+    }
+    found = used({"right": moves, "machine": interrupts}, right=card)
+    assert [
+        ("right rx-0", 900, 4, 55, (1, 0)),
+        ("right rx-1", 100, 0, 0, (1,)),
+        ("right tx-0", 3, None, 2, (0,)),
+    ] == found
+
+
+def test_a_veth_sends_by_its_queueing_disciplines_and_polls_on_its_threads_cpu() -> None:
+    """It has no interrupt; below mq each TX queue has a discipline, and one queue has the root's."""
+    left = {"qdisc.send0.packets": 1000, "qdisc.send0.drops": 7}
+    below = {"qdisc.send0.tx_queue_0.packets": 400, "qdisc.send0.tx_queue_1.packets": 600}
+    below["qdisc.send0.tx_queue_1.drops"] = 7
+    rx = ("right rx-0", 993, None, None, (0,))
+    right = {"ethtool.receive0.rx_queue_0_xdp_packets": 993}
+    assert [("left tx-0", 1000, 7, None, ()), rx] == used({"left": left, "right": right})
+    assert [("left tx-0", 400, None, None, ()), ("left tx-1", 600, 7, None, ()), rx] == used(
+        {"left": {**left, **below}, "right": right}
+    )
+
+
+def test_what_nothing_counts_by_queue_has_no_row() -> None:
+    """Not a row of zeros."""
+    assert [] == used({}, left={"tx_queues": 2})
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from analysis.build import (
 )
 
 from report.stored import stored
+from udpbench.model import SECOND_NS
 from udpbench.report.json_output import as_json
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
@@ -43,6 +44,24 @@ def test_a_run_has_its_documented_keys(tmp_path: Path) -> None:
     assert 250 == lost["udp_rcvbuf"]
     taken = sum(entry["packets"] or 0 for entry in trial_["ledger"])
     assert trial_["intended_packets"] == taken + trial_["ledger_received_packets"]
+
+
+def test_queues_are_rows_over_time(tmp_path: Path) -> None:
+    """As in the frame of queues."""
+    moved = {"right": {"ethtool.receive0.rx_queue_0_xdp_packets": 750}}
+    (one,) = as_json(stored(tmp_path, [lossy(1000, moved, 250)]))["trials"]
+    (row,) = one["queues"]
+    assert {
+        "host": "right",
+        "from_ns": 0,
+        "to_ns": 2 * SECOND_NS,
+        "queue": "rx-0",
+        "packets": 750,
+        "drops": None,
+        "interrupts": None,
+        "cpu": 0,
+    } == row
+    assert [] == as_json(stored(tmp_path / "failed", [failed()]))["trials"][0]["queues"]
 
 
 def test_what_could_not_be_known_is_null(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_trials_keys_in_json_stay(tmp_path: Path) -> None:
         "struck",
         "findings",
     ]
-    after = ["stalls", "ledger_received_packets", "ledger", "unaccounted", "workers"]
+    after = ["stalls", "ledger_received_packets", "ledger", "unaccounted", "workers", "queues"]
     run = stored(tmp_path, [unlogged(400), failed()])
     assert [[*before, *NUMBERS, *after]] * 2 == [list(one) for one in as_json(run)["trials"]]
 

@@ -15,8 +15,17 @@ from report.stored import printed
 from udpbench.analysis.motion import CpuShare
 from udpbench.model import SECOND_NS, Progress, Traffic, Trial, trial_ns
 from udpbench.report.live import live_view
-from udpbench.report.live_state import Moving, Watch
-from udpbench.report.screen import Screen, busiest_first, clock, done, headline, titled, view
+from udpbench.report.live_state import Moving, QueueRate, Watch
+from udpbench.report.screen import (
+    Screen,
+    busiest_first,
+    clock,
+    done,
+    headline,
+    queue_row,
+    titled,
+    view,
+)
 from udpbench.report.screen import counters as counters_table
 
 MOVED = {
@@ -63,7 +72,7 @@ def test_80_columns_show_everything_below_each_other() -> None:
         ["send", "left.sender0", "40.0", "kpps", "0.0", "MiB/s", "CPU", "1"],
         ["receive", "right.receiver0", "27.7", "kpps", "0.0", "MiB/s", "CPU", "0"],
         ["drops", "udp_rcvbuf", "12.3", "kpps", "12", "345", "so", "far"],
-        ["queues", "right", "rx-0", "40.0", "kpps"],
+        ["queues", "right", "rx-0", "40.0", "kpps", "CPU", "0"],
         ["CPUs", "machine", "0", "40%", "busy", "40%", "in", "softirq"],
         ["counters", "per", "second"],
         ["right", "ethtool.receive0.rx_queue_0_xdp_packets", "40", "000"],
@@ -248,3 +257,13 @@ def test_workers_of_paper_need_no_cpu() -> None:
     for one in sampled(series([1])):
         watch.take(one, 0)
     assert "any CPU" in shown(watch, 80)[2]
+
+
+def test_a_queue_shows_what_is_counted_of_it() -> None:
+    """Drops and interrupts where there are any, and no more CPUs than took them."""
+    full = QueueRate("right rx-0", 40_000.0, 12.0, 345.0, (1, 0))
+    bare = QueueRate("left tx-0", None, 0.0, None, ())
+    assert [
+        ("right rx-0", "40.0 kpps", "12/s dropped  345 interrupts/s  CPU 1, 0"),
+        ("left tx-0", "–", ""),
+    ] == [queue_row(full), queue_row(bare)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from analysis.build import (
@@ -32,11 +33,12 @@ from udpbench.report.figure_data import (
     Step,
     dots,
     heats,
+    queue_times,
     shown_over_time,
     timelines,
     ways,
 )
-from udpbench.report.figures.experiment_figures import STAGE_STYLES, draw_ways
+from udpbench.report.figures.experiment_figures import STAGE_STYLES, draw, draw_ways
 from udpbench.report.summary import Chapter, chapters_of
 
 SENDERS = ("left", "middle")
@@ -287,6 +289,39 @@ def test_a_heat_map_shows_how_packets_spread_over_workers() -> None:
     )
     assert ((0.75, 0.25),) == heat.shares
     assert () == heats(chapter(record()))
+
+
+def over_time(*moved: dict[str, int]) -> TrialRecord:
+    """Return a trial whose receiver's counters moved so far in each further second."""
+    made = record(moves={"right": moved[-1]})
+    motion = tuple(
+        Snapshot(
+            host,
+            START_NS + second * SECOND_NS,
+            {name: BASE + value for name, value in (counters.items() if host == "right" else ())},
+        )
+        for second, counters in enumerate(moved[:-1], start=1)
+        for host in ("left", "right", "machine")
+    )
+    return replace(made, motion=motion)
+
+
+def test_queues_are_shown_over_time_with_their_drops(tmp_path: Path) -> None:
+    """Two RX queues in two seconds; one that nothing moved is left out."""
+    first, second, drops, still = (
+        f"ethtool.receive0.rx_queue_{name}"
+        for name in ("0_xdp_packets", "1_xdp_packets", "1_drops", "2_xdp_packets")
+    )
+    made = over_time(
+        {first: 100, second: 0, drops: 0, still: 0},
+        {first: 400, second: 600, drops: 5, still: 0},
+    )
+    (shown,) = queue_times(chapter(made))
+    assert ("all", 1, ("right rx-0", "right rx-1")) == (shown.point, shown.repetition, shown.queues)
+    assert ((0.0, 1.0, 2.0), ((100.0, 300.0), (0.0, 600.0))) == (shown.edges_s, shown.pps)
+    assert ((False, False), (False, True)) == shown.dropping
+    assert ["queues-1"] == draw(chapter(made), tmp_path, ["svg"])["queues"]
+    assert () == queue_times(chapter(record()))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,15 @@ from analysis.build import BASE, START_NS, series, specs, trial
 from report.progress import counters, measuring, sampled
 from udpbench.analysis.motion import CpuShare
 from udpbench.model import SECOND_NS, Progress, Sample, Send
-from udpbench.report.live_state import Drops, Moving, Pace, Watch, WorkerRate, per_second
+from udpbench.report.live_state import (
+    Drops,
+    Moving,
+    Pace,
+    QueueRate,
+    Watch,
+    WorkerRate,
+    per_second,
+)
 
 
 def watching(*progress: Progress) -> Watch:
@@ -126,7 +134,7 @@ def test_queues_and_cpus_are_told_by_host(driver: str, name: str) -> None:
     nic = replace(begun.record.facts["right"], driver=driver)
     begun = replace(begun, record=replace(begun.record, facts={**begun.record.facts, "right": nic}))
     counted = watching(begun, *shown).counted
-    assert {"right rx-0": 500.0} == counted.queues
+    assert (QueueRate("right rx-0", 500.0, None, None, (0,)),) == counted.queues
     assert {"machine 0": CpuShare(0.8, 0.2)} == counted.cpus
 
 

@@ -7,7 +7,7 @@ only what grows, not queue lengths or configured values.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from udpbench.agent.host.genetlink import attributes as netlink_attributes
 from udpbench.agent.host.genetlink import numbers
@@ -102,6 +102,20 @@ MAC_STATISTICS = {
 (include/uapi/linux/ethtool_netlink.h: ETHTOOL_A_STATS_ETH_MAC_*, ETHTOOL_A_STATS_RMON_*; names as
 ``ethtool --groups`` prints them). Of rmon only errors and sizes, because its packets and octets are
 counted with errors among them."""
+QUEUE_STATISTICS = {
+    8: "packets",
+    9: "bytes",
+    10: "packets",
+    11: "bytes",
+    12: "alloc-fail",
+    13: "hw-drops",
+    14: "hw-drop-overruns",
+    24: "hw-drops",
+    33: "stop",
+    34: "wake",
+}
+"""NETDEV_A_QSTATS_* → its name without rx or tx (include/uapi/linux/netdev.h, Linux 6.10)."""
+QSTATS_QUEUE_TYPE, QSTATS_QUEUE_ID = 2, 3
 STATS_GRP, STATS_GRP_ID, STATS_GRP_STAT = 4, 2, 4
 
 
@@ -233,6 +247,18 @@ def parse_mac_statistics(interface: str, attributes: bytes) -> dict[str, int]:
                 for at, value in numbers(statistic).items():
                     if at < len(names):
                         counters[f"{prefix}.{interface}.{names[at]}"] = value
+    return counters
+
+
+def queue_statistics(interface: str, queues: Iterable[Mapping[int, int]]) -> dict[str, int]:
+    """Return ``qstats.eth3.rx-0.packets`` and the like of a NETDEV_CMD_QSTATS_GET answer."""
+    counters = {}
+    for queue in queues:
+        way = "tx" if queue.get(QSTATS_QUEUE_TYPE) else "rx"
+        for at, name in QUEUE_STATISTICS.items():
+            if at in queue:
+                key = f"qstats.{interface}.{way}-{queue.get(QSTATS_QUEUE_ID, 0)}.{name}"
+                counters[key] = queue[at]
     return counters
 
 

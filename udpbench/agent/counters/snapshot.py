@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 
 from udpbench.agent.counters import parse
 from udpbench.agent.host.files import read
-from udpbench.agent.host.interrupts import rx_interrupts
+from udpbench.agent.host.interrupts import queue_interrupts
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_sockets import udp_sockets
 from udpbench.cpu_lists import parse_cpu_list
@@ -70,7 +70,7 @@ def machine_counters(host: Host, interface: str) -> dict[str, int]:
     online = parse_cpu_list(host.read_text("/sys/devices/system/cpu/online"))
     softnet = host.read_text(f"{NET}/softnet_stat")
     ticks_per_s = os.sysconf("SC_CLK_TCK")
-    irqs = set(rx_interrupts(host, interface).values())
+    irqs = {irq for way in queue_interrupts(host, interface).values() for irq in way.values()}
     interrupts = host.read_text("/proc/interrupts") if irqs else ""
     return {
         **parse.parse_softnet(softnet, online),
@@ -88,13 +88,14 @@ def bridge_ports(host: Host, interface: str) -> list[str]:
 
 
 def device_counters(host: Host, interface: str) -> dict[str, int]:
-    """Return an interface's stats64, its qdiscs' counters, its MAC's and its driver's own."""
+    """Return an interface's stats64, its qdiscs', MAC's and queues' counters, and its driver's."""
     statistics = parse.parse_link_statistics(host.link_statistics(interface))
     counters = {f"link.{interface}.{name}": value for name, value in statistics.items()}
     qdiscs = host.rtnl("tc", "dump", index=host.index(interface))
     counters.update(qdisc_counters(interface, qdiscs))
     counters.update(parse.device_statistics(interface, host.statistics(interface).items()))
     counters.update(mac_counters(host, interface))
+    counters.update(queue_counters(host, interface))
     counters.update(carrier_counters(host, interface))
     return counters
 
@@ -103,6 +104,14 @@ def mac_counters(host: Host, interface: str) -> dict[str, int]:
     """Return the kernel's standard statistics; nothing of a kernel or a driver without them."""
     try:
         return parse.parse_mac_statistics(interface, host.mac_statistics(interface))
+    except OSError:
+        return {}
+
+
+def queue_counters(host: Host, interface: str) -> dict[str, int]:
+    """Return the kernel's statistics of each queue; nothing of a kernel or a driver without."""
+    try:
+        return parse.queue_statistics(interface, host.queue_statistics(interface))
     except OSError:
         return {}
 

@@ -16,7 +16,7 @@ from typing import Literal, Optional
 from udpbench.agent.host import ethtool, native
 from udpbench.agent.host.environment import environment
 from udpbench.agent.host.files import cpuinfo_value, names, read
-from udpbench.agent.host.interrupts import rx_interrupts
+from udpbench.agent.host.interrupts import queue_interrupts, rx_interrupts
 from udpbench.agent.host.system import Host, link_kind, own_address
 from udpbench.cpu_lists import parse_cpu_list, parse_cpu_mask
 from udpbench.errors import HostError
@@ -80,7 +80,8 @@ def facts(host: Host, name: str, interface: str, capabilities: dict[str, bool]) 
         environment=environment(host, interface if there else None, cpuinfo),
         interface_node=interface_node(host, interface) if there else None,
         link=link(host, interface) if there else None,
-        queue_irqs=queue_irqs(host, interface) if there else {},
+        queue_irqs=queue_irqs(host, interface, "rx") if there else {},
+        tx_queue_irqs=queue_irqs(host, interface, "tx") if there else {},
         rings=rings(host, interface) if there else {},
         cache_siblings=cache_siblings(host),
     )
@@ -136,9 +137,9 @@ def interface_node(host: Host, interface: str) -> Optional[int]:
     return int(node) if node is not None and int(node) >= 0 else None
 
 
-def queue_irqs(host: Host, interface: str) -> dict[str, int]:
-    """Return RX queue → number of its interrupt, if known."""
-    return {str(queue): irq for queue, irq in rx_interrupts(host, interface).items()}
+def queue_irqs(host: Host, interface: str, way: str) -> dict[str, int]:
+    """Return RX or TX queue → number of its interrupt, if known."""
+    return {str(queue): irq for queue, irq in queue_interrupts(host, interface)[way].items()}
 
 
 def rings(host: Host, interface: str) -> dict[str, int]:

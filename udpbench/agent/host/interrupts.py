@@ -1,4 +1,4 @@
-"""Which interrupt serves which RX queue of an interface: from netlink, else by its name in /sys.
+"""Which interrupt serves which queue of an interface: from netlink, else by its name in /sys.
 
 Reads only. Drivers name interrupts each in their own way (``drivers``; docs/kernel.md,
 Interrupt names).
@@ -7,7 +7,8 @@ Interrupt names).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Optional
 
 from udpbench.agent.host.system import Host
@@ -16,40 +17,50 @@ from udpbench.drivers import DRIVERS
 IRQBALANCE = "irqbalance"
 """The daemon that moves interrupts between CPUs."""
 IRQ_QUEUE = re.compile(
-    rf"(?:{'|'.join(sorted({re.escape(row.irq) for row in DRIVERS.values()}))})(\d+)(?:@.*)?\Z",
+    "(?:"
+    + "|".join(sorted({re.escape(n) for row in DRIVERS.values() for n in (row.irq, row.irq_sent)}))
+    + r")(\d+)(?:@.*)?\Z",
     re.IGNORECASE,
 )
 """Queue number in an interrupt's name: eth0-TxRx-3, virtio1-input.3, mlx5_comp3@pci:..."""
-IRQ_NOT_RX = re.compile(
-    r"output|-tx-\d+\Z|config|control|mgmnt|async|ptp|:fdir|:ctrl|ceq|aeq", re.IGNORECASE
-)
+_NOT_A_QUEUE = r"config|control|mgmnt|async|ptp|:fdir|:ctrl|ceq|aeq"
+IRQ_NOT = {
+    "rx": re.compile(rf"output|-tx-\d+\Z|{_NOT_A_QUEUE}", re.IGNORECASE),
+    "tx": re.compile(rf"input|-rx-\d+\Z|{_NOT_A_QUEUE}", re.IGNORECASE),
+}
 """Some end like a queue's: i40e-0000:04:00.0:fdir-TxRx-0, ice's :ctrl, irdma's -CEQ-1."""
 
 
 def rx_interrupts(host: Host, interface: str) -> dict[int, int]:
-    """Return RX queue → number of its interrupt; empty if none is known.
+    """Return RX queue → number of its interrupt; empty if none is known."""
+    return queue_interrupts(host, interface)["rx"]
+
+
+def queue_interrupts(host: Host, interface: str) -> dict[str, dict[int, int]]:
+    """Return rx and tx → queue → number of its interrupt, where it is known.
 
     The kernel's own answer (Linux 6.8) wins if the driver gives it; virtio gives none.
     """
-    irqs = _by_name(host, interface)
-    try:
-        napis = host.queue_napis(interface)
-    except OSError:
-        return irqs
-    return {**irqs, **{queue: napi.irq for queue, napi in napis.items() if napi.irq}}
+    actions = tuple(_actions(host, interface))
+    irqs = {way: _by_name(actions, interface, way) for way in IRQ_NOT}
+    for way in IRQ_NOT:
+        with suppress(OSError):
+            napis = host.queue_napis(interface, way)
+            irqs[way].update({queue: napi.irq for queue, napi in napis.items() if napi.irq})
+    return irqs
 
 
-def _by_name(host: Host, interface: str) -> dict[int, int]:
-    """Return RX queue → interrupt by name; a virtio device keeps its list one folder up.
+def _by_name(actions: Iterable[tuple[int, str]], interface: str, way: str) -> dict[int, int]:
+    """Return queue → interrupt by name.
 
     One that is named after the interface wins: others of its device may look like a queue's.
     """
     own_name = re.compile(rf"\b{re.escape(interface)}\b")
     irqs: dict[int, int] = {}
     own: set[int] = set()
-    for irq, action in _actions(host, interface):
+    for irq, action in actions:
         ending = IRQ_QUEUE.search(action)
-        if ending is None or IRQ_NOT_RX.search(own_name.sub("", action)):
+        if ending is None or IRQ_NOT[way].search(own_name.sub("", action)):
             continue
         queue = int(ending.group(1))
         if own_name.search(action):
@@ -68,7 +79,7 @@ def affinity_files(host: Host, interface: str) -> dict[str, str]:
 
 
 def _actions(host: Host, interface: str) -> Iterator[tuple[int, str]]:
-    """Yield number and name of each interrupt that is in use."""
+    """Yield number and name of each interrupt in use; virtio keeps its list one folder up."""
     device = f"/sys/class/net/{interface}/device"
     for irq in _names(host, f"{device}/msi_irqs") or _names(host, f"{device}/../msi_irqs"):
         try:

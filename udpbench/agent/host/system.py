@@ -30,6 +30,8 @@ SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h, Linux 5.14
 _NETDEV_CMD_QUEUE_GET, _NETDEV_CMD_NAPI_GET = 10, 11
 _NAPI_IFINDEX, _NAPI_ID, _NAPI_IRQ, _NAPI_PID = 1, 2, 3, 4
 _QUEUE_ID, _QUEUE_IFINDEX, _QUEUE_TYPE, _QUEUE_NAPI_ID = 1, 2, 3, 4
+_NETDEV_CMD_QSTATS_GET = 12  # Linux 6.10
+_QSTATS_IFINDEX, _QSTATS_SCOPE, _SCOPE_QUEUE = 1, 4, 1
 QUEUE_TYPES = ("rx", "tx")
 """enum netdev_queue_type"""
 # include/uapi/linux/ethtool_netlink.h, Linux 5.13
@@ -424,6 +426,15 @@ class Host:
         }
         return linked if linked or way == "tx" else dict(enumerate(napis))
 
+    def queue_statistics(self, interface: str) -> list[dict[int, int]]:
+        """Return the kernel's statistics of each queue: NETDEV_A_QSTATS_* → value.
+
+        Empty if the driver has none; OSError before Linux 6.10.
+        """
+        scope = genetlink.number(_QSTATS_SCOPE, _SCOPE_QUEUE)
+        index = self.index(interface)
+        return _netdev_dump(_NETDEV_CMD_QSTATS_GET, _QSTATS_IFINDEX, index, scope)
+
     def close(self) -> None:
         """Close the netlink socket; the next use opens a new one."""
         if self._netlink is not None:
@@ -478,8 +489,9 @@ def _ethtool(interface: str) -> Iterator[Any]:
         device.close()
 
 
-def _netdev_dump(command: int, index_at: int, index: int) -> list[dict[int, int]]:
+def _netdev_dump(command: int, index_at: int, index: int, *asked: bytes) -> list[dict[int, int]]:
     """Return the numbers of each object of an interface: attribute → value."""
-    answers = genetlink.ask("netdev", command, genetlink.number(index_at, index), dump=True)
+    interface = genetlink.number(index_at, index)
+    answers = genetlink.ask("netdev", command, interface, *asked, dump=True)
     objects = [genetlink.numbers(answer) for answer in answers]
     return [numbers for numbers in objects if numbers.get(index_at) == index]

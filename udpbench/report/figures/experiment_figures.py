@@ -6,6 +6,7 @@ Every axis has its unit and says how many trials it is made of.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,13 @@ from udpbench.report.figure_data import (
     UNCERTAIN,
     Dots,
     Heat,
+    QueueTimes,
     Step,
     Timeline,
     Way,
     dots,
     heats,
+    queue_times,
     timelines,
     ways,
 )
@@ -85,7 +88,7 @@ STAGE_STYLES = {
 def draw(chapter: Chapter, folder: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:
     """Draw what a chapter has data for into files; returns kind → files' names without suffix.
 
-    Kinds: comparisons, dots, sweeps, ways, timelines, radars, times, heats.
+    Kinds: comparisons, dots, sweeps, ways, timelines, radars, times, heats, queues.
     """
     drawn: dict[str, list[str]] = {}
     kinds: dict[str, Callable[[Chapter], Iterator[Figure]]] = {
@@ -97,6 +100,7 @@ def draw(chapter: Chapter, folder: Path, suffixes: Sequence[str]) -> dict[str, l
         "radars": _all_radars,
         "times": lambda chapter: map(draw_times, times(chapter)),
         "heats": _all_heats,
+        "queues": _all_queues,
     }
     with styled():
         for kind, drawing in kinds.items():
@@ -139,6 +143,14 @@ def _all_heats(chapter: Chapter) -> Iterator[Figure]:
         for group in in_groups(rows, ROWS_PER_FIGURE):
             names, shares = zip(*group, strict=True)
             yield draw_heat(Heat(heat.column_kind, names, heat.columns, shares))
+
+
+def _all_queues(chapter: Chapter) -> Iterator[Figure]:
+    for shown in queue_times(chapter):
+        rows = list(zip(shown.queues, shown.pps, shown.dropping, strict=True))
+        for group in in_groups(rows, ROWS_PER_FIGURE):
+            names, pps, dropping = zip(*group, strict=True)
+            yield draw_queue_times(replace(shown, queues=names, pps=pps, dropping=dropping))
 
 
 # --- every trial ---------------------------------------------------------------------------------
@@ -355,4 +367,32 @@ def draw_heat(heat: Heat) -> Figure:
         axes.tick_params(axis="x", rotation=90)
     axes.invert_yaxis()
     axes.set_xlabel(f"share of the packets by {heat.column_kind} (%), n = 1 trial each")
+    return figure
+
+
+def draw_queue_times(shown: QueueTimes) -> Figure:
+    """Draw queues over time: a row per queue, dark is much, a cross where packets were dropped."""
+    import numpy as np
+
+    figure, axes = empty_figure(height_of(len(shown.queues)))
+    largest = max((pps for row in shown.pps for pps in row if pps is not None), default=0)
+    scale, unit, _ = rate_scale(largest)
+    rates = np.array([[np.nan if pps is None else pps / scale for pps in row] for row in shown.pps])
+    edges = np.array(shown.edges_s)
+    rows = np.arange(len(shown.queues) + 1)
+    mesh = axes.pcolormesh(edges, rows, rates, cmap="Blues", vmin=0, vmax=max(largest / scale, 1))
+    figure.colorbar(mesh, ax=axes, label=f"packets ({unit})")
+    crosses = [
+        ((edges[x] + edges[x + 1]) / 2, y + 0.5)
+        for y, row in enumerate(shown.dropping)
+        for x, dropped in enumerate(row)
+        if dropped
+    ]
+    if crosses:
+        axes.plot(*zip(*crosses, strict=True), "x", color=RED, markersize=4)
+    axes.set_yticks([y + 0.5 for y in range(len(shown.queues))], map(short_name, shown.queues))
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.set_title(f"{short_name(shown.point)}, repetition {shown.repetition}")
+    axes.set_xlabel("time since the start (s), n = 1 trial")
     return figure
