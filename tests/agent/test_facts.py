@@ -10,8 +10,7 @@ import pytest
 from proc_files import stat
 
 from udpbench.agent.host import facts
-from udpbench.agent.host.interrupts import rx_interrupts
-from udpbench.agent.host.interrupts import queue_interrupts
+from udpbench.agent.host.interrupts import queue_interrupts, rx_interrupts
 from udpbench.agent.host.system import Host, NapiInstance
 
 
