@@ -330,7 +330,7 @@ def queue_times(chapter: Chapter) -> tuple[QueueTimes, ...]:
         for name, result in shown
         if result is not None
     )
-    return tuple(one for one in times if one is not None)
+    return tuple(shown for shown in times if shown is not None)
 
 
 def _queue_times(point: str, record: TrialRecord) -> QueueTimes | None:
@@ -355,7 +355,7 @@ def _queue_times(point: str, record: TrialRecord) -> QueueTimes | None:
         point,
         record.trial.repetition,
         tuple(f"{host} {queue}" for host, queue in counted),
-        (watched[0].from_ns / SECOND_NS, *(one.to_ns / SECOND_NS for one in watched)),
+        (watched[0].from_ns / SECOND_NS, *(each.to_ns / SECOND_NS for each in watched)),
         tuple(
             tuple(
                 use.packets / interval.seconds
