@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
@@ -20,7 +21,7 @@ from udpbench.records import Run, RunHeader, RunWriter, now_utc, read_run
 
 BUDGET_S = 30.0
 POINTS, REPETITIONS = 143, 7
-DEFINITION = {
+DEFINITION: dict[str, Any] = {
     "question": "How long does a report take?",
     "traffic": {"rate": "20kpps"},
     "duration": "5s",
@@ -29,9 +30,10 @@ DEFINITION = {
 }
 
 
-def measured(folder: Path) -> Run:
+def measured(folder: Path, duration: str = DEFINITION["duration"]) -> Run:
     """Return a run of DEFINITION in the built-in lab."""
-    experiment, lab = load_experiment_data(DEFINITION, "report"), load_lab("local")
+    data = {**DEFINITION, "duration": duration}
+    experiment, lab = load_experiment_data(data, "report"), load_lab("local")
     command = ("benchmarks/report.py",)
     header = RunHeader("", now_utc(), command, 1, lab.name, lab.text, (experiment,))
     writer = RunWriter.create(folder, header)
@@ -41,10 +43,10 @@ def measured(folder: Path) -> Run:
     return read_run(folder)
 
 
-def multiplied(source: Run, folder: Path) -> None:
-    """Store the trials of a run again, as POINTS points of REPETITIONS trials each."""
+def multiplied(source: Run, folder: Path, number: int = POINTS) -> None:
+    """Store the trials of a run again, as a number of points of REPETITIONS trials each."""
     (experiment,) = source.header.experiments
-    points = [replace(experiment.points[0], point=f"size={64 + n}B") for n in range(POINTS)]
+    points = [replace(experiment.points[0], point=f"size={64 + n}B") for n in range(number)]
     larger = replace(experiment, points=tuple(points), repetitions=REPETITIONS)
     writer = RunWriter.create(folder, replace(source.header, experiments=(larger,)))
     for place, point in enumerate(points):

@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate
 from typing import Annotated, Any, Literal, Optional, Union
 
 from udpbench.host_settings import Settings
@@ -708,6 +710,12 @@ class Histogram:
     counts: tuple[tuple[int, int], ...] = ()
     below_zero: int = 0
     """Negative times, which only a wrong clock offset can cause."""
+
+    @cached_property
+    def totals(self) -> tuple[int, ...]:
+        """How many times lie in each bucket or below it, those below zero included."""
+        counts = (count for _, count in self.counts)
+        return tuple(accumulate(counts, initial=self.below_zero))[1:]
 
 
 @dataclass(frozen=True)

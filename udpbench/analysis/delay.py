@@ -6,11 +6,12 @@ that the sample does not support is None; nothing is ever extrapolated.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from fractions import Fraction
 
 from udpbench.analysis import clock_offsets
-from udpbench.analysis.readings import Readings, readings_of
+from udpbench.analysis.readings import Readings
 from udpbench.model import Histogram, Phase, Role
 
 STEPS = 128
@@ -35,9 +36,12 @@ def highest_ns(bucket: int) -> int | None:
 
 def merge(histograms: Iterable[Histogram]) -> Histogram:
     """Return the sum of histograms."""
+    every = list(histograms)
+    if len(every) == 1:
+        return every[0]
     counts: dict[int, int] = {}
     below_zero = 0
-    for histogram in histograms:
+    for histogram in every:
         below_zero += histogram.below_zero
         for bucket, count in histogram.counts:
             counts[bucket] = counts.get(bucket, 0) + count
@@ -46,7 +50,7 @@ def merge(histograms: Iterable[Histogram]) -> Histogram:
 
 def size(histogram: Histogram) -> int:
     """Return the number of times in a histogram."""
-    return histogram.below_zero + sum(count for _, count in histogram.counts)
+    return histogram.totals[-1] if histogram.totals else histogram.below_zero
 
 
 def percentile_ns(histogram: Histogram, percent: str) -> int | None:
@@ -72,14 +76,10 @@ def min_ns(histogram: Histogram) -> int | None:
 
 
 def _at_rank(histogram: Histogram, rank: int) -> int | None:
-    seen = histogram.below_zero
-    if rank <= seen:
+    place = bisect_left(histogram.totals, rank)
+    if rank <= histogram.below_zero or place == len(histogram.totals):
         return None
-    for bucket, count in histogram.counts:
-        seen += count
-        if rank <= seen:
-            return highest_ns(bucket)
-    return None
+    return highest_ns(histogram.counts[place][0])
 
 
 # --- of a trial ----------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def one_way(readings: Readings, name: str) -> Histogram | None:
 
 def numbers(measured: Readings) -> dict[str, float | None]:
     """Return the metrics that are read from histograms."""
-    path = readings_of(measured.record, "path")
+    path = measured.path
     delay = one_way(measured, "delay") or Histogram()
     rest = (one_way(path, "delay") if path is not None else None) or Histogram()
     stack = one_way(measured, "stack") or Histogram()

@@ -45,8 +45,12 @@ class Deltas:
     def matching(self, pattern: str) -> dict[str, int]:
         """Return the counters that match a shell pattern, by name."""
         block = pattern.partition(".")[0]
-        among = self.values if set(block) & SPECIAL else self._blocks.get(block, {})
+        among = self.values if set(block) & SPECIAL else self.block(block)
         return {name: value for name, value in among.items() if fnmatchcase(name, pattern)}
+
+    def block(self, name: str) -> dict[str, int]:
+        """Return the counters of a block: those whose names begin with ``softnet.``."""
+        return self._blocks.get(name, {})
 
     def has(self, block: str) -> bool:
         """Return whether any counter belongs to a block: ``softnet``, ``cpu``."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import lru_cache
 
 from udpbench.analysis.intended_load import arrived, intended_packets
 from udpbench.analysis.mac_frames import damaged_frames
@@ -22,6 +23,7 @@ UNOBSERVED = "not observable: intended − received − all other stages"
 """Source of a stage that has no counter, on hosts that others use, too."""
 
 
+@lru_cache(maxsize=2)  # several checks ask for that of one phase
 def make_ledger(readings: Readings) -> Ledger:
     """Return where every packet of a phase went: intended = Σ entries + received + unaccounted."""
     # A packet that could not be logged ended in app_log, although the application had read it.

@@ -89,12 +89,13 @@ def _by_queue(
 ) -> dict[int, int]:
     """Return queue → a number of it: the kernel's, else the driver's first that is there."""
     interface = re.escape(facts.interface)
-    kernels = rf"qstats\.{interface}\.{way}-(\d+)\.{statistic}"
-    for pattern in (kernels, *(rf"ethtool\.{interface}\.{name}" for name in own)):
+    kernels = ("qstats", rf"{way}-(\d+)\.{statistic}")
+    for block, pattern in (kernels, *(("ethtool", name) for name in own)):
+        counter = re.compile(rf"{block}\.{interface}\.{pattern}")
         numbers = {
             int(match.group(1)): value
-            for name, value in delta.values.items()
-            if (match := re.fullmatch(pattern, name)) is not None
+            for name, value in delta.block(block).items()
+            if (match := counter.fullmatch(name)) is not None
         }
         if numbers:
             return numbers

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from udpbench.analysis.delta import Deltas, deltas
 from udpbench.model import Phase, PhaseName, Role, TrialRecord, WorkerStats
@@ -30,9 +31,12 @@ class Roles:
     receivers: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Readings:
-    """One phase of one record, with its counters already subtracted."""
+    """One phase of one record, with its counters already subtracted.
+
+    Equal only to itself, so that what is derived from it can be kept.
+    """
 
     record: TrialRecord
     phase: Phase
@@ -45,6 +49,11 @@ class Readings:
     def whole(self) -> Readings:
         """Return the readings of the whole phase, which say what an skb holds."""
         return self.within or self
+
+    @cached_property
+    def path(self) -> Readings | None:
+        """The readings of the path phase; None where there was none."""
+        return readings_of(self.record, "path")
 
     def hosts(self, role: Role) -> tuple[str, ...]:
         """Return the hosts that play a role."""
@@ -175,19 +184,24 @@ class Readings:
         """Return a pattern with the host's interface and the family's protocols put in."""
         facts = self.record.facts.get(host)
         interface = facts.interface if facts is not None else "*"
-        return self.in_family(pattern).replace("{interface}", interface)
+        return _named(pattern, self.record.trial.traffic.family, interface)
 
     def in_family(self, pattern: str) -> str:
         """Return a pattern with the names of the trial's IP version put in."""
-        for placeholder, prefix in FAMILIES[self.record.trial.traffic.family].items():
-            pattern = pattern.replace(placeholder, prefix)
-        return pattern
+        return _named(pattern, self.record.trial.traffic.family, "{interface}")
 
     def display(self, role: Role, pattern: str) -> str:
         """Return a pattern as a reader may look it up: with the interface, or with a star."""
         names = {self.named(host, pattern) for host in self.hosts(role)}
         general = self.in_family(pattern).replace("{interface}", "*")
         return names.pop() if len(names) == 1 else general
+
+
+@lru_cache(maxsize=4096)
+def _named(pattern: str, family: int, interface: str) -> str:
+    for placeholder, prefix in FAMILIES[family].items():
+        pattern = pattern.replace(placeholder, prefix)
+    return pattern.replace("{interface}", interface)
 
 
 def known_sum(values: Iterable[int | None]) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from udpbench.analysis import mac_frames, skbs
 from udpbench.analysis.intended_load import arrived, sent_packets
 from udpbench.analysis.ledger import lost_at_any, make_ledger, occupied_stages, unobserved
-from udpbench.analysis.readings import Readings, readings_of
+from udpbench.analysis.readings import Readings
 from udpbench.analysis.stages import RX_PACKETS, STAGES, Stage
 from udpbench.drivers import UNKNOWN, driver_of
 from udpbench.model import Finding, Role
@@ -242,7 +242,7 @@ def _reads_disagree(readings: Readings) -> Iterator[Finding]:
 
 def path_check_losses(readings: Readings) -> Iterator[Finding]:
     """Find packets of the path check that were lost although all were expected to arrive."""
-    path = readings_of(readings.record, "path")
+    path = readings.path
     if path is None or readings.record.trial.path_check != "arrive":
         return
     sent, received = sent_packets(path), arrived(path).packets

@@ -8,7 +8,7 @@ from udpbench.analysis.intended_load import sent_packets
 from udpbench.analysis.ledger import make_ledger
 from udpbench.analysis.queue_counters import CARRYING, EVEN, by_receiver, carrying, sent_flows
 from udpbench.analysis.rates import host_of
-from udpbench.analysis.readings import Readings, readings_of
+from udpbench.analysis.readings import Readings
 from udpbench.model import (
     LEDGER_STAGES,
     QUEUES_EVEN_WITHIN,
@@ -45,7 +45,7 @@ def queues_moved(measured: Readings) -> Iterator[Finding]:
     """Find packets on RX queues other than those on which the placement was built."""
     trial = measured.record.trial
     queues = trial.traffic.flows.queues
-    path = readings_of(measured.record, "path")
+    path = measured.path
     if path is None or (
         queues == "any" and not {trial.send.cpus, trial.receive.cpus} & QUEUE_RELATIONS
     ):
