@@ -31,7 +31,7 @@ class Look(NamedTuple):
 
 LOOKS = {7: Look(0.0157, 0.0313), 11: Look(0.02, 0.04), 15: Look(0.031, 0.062)}
 """Blocks → levels. Of equal points 4.9 % are called different at any of the three looks, of points
-that differ by the margin 5.5 % the same; ``tests/unit/analysis/test_effect.py`` recomputes both."""
+that differ by the margin 4.3 % the same; ``tests/unit/analysis/test_effect.py`` recomputes both."""
 SINGLE_LOOK = Look(0.05, 0.1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -204,29 +205,137 @@ def test_more_blocks_are_foretold() -> None:
     assert 7 < effect.blocks_more < 60
 
 
-def statistics(effects: NDArray[np.float64]) -> NDArray[np.int64]:
+# --- error rates ---------------------------------------------------------------------------------
+
+
+def positive_ranks(blocks: int) -> NDArray[np.int64]:
+    """Return the signed-rank statistic of each pattern of signs, whose bits are ranks."""
+    patterns = np.arange(2**blocks)
+    return np.asarray(sum((patterns >> rank & 1) * (rank + 1) for rank in range(blocks)))
+
+
+def extended(chances: NDArray[np.float64], blocks: int) -> NDArray[np.float64]:
+    """Return the chance of each pattern of signs after one block more than ``blocks``.
+
+    Between equal points the next block has any rank and either sign with the same chance.
+    """
+    longer = np.zeros(2 * len(chances))
+    patterns = np.arange(len(chances))
+    for rank, sign in product(range(blocks + 1), (0, 1)):
+        below, above = patterns & ((1 << rank) - 1), patterns >> rank << (rank + 1)
+        longer[above | sign << rank | below] += chances / (2 * (blocks + 1))
+    return longer
+
+
+def crossed(statistic: NDArray[np.int64], blocks: int, level: float) -> NDArray[np.bool_]:
+    """Return whether each statistic is as low as a one-sided test of half the level takes."""
+    rank = _rank(_signed_ranks(blocks), level)
+    assert rank is not None
+    return statistic <= rank
+
+
+def either(statistic: NDArray[np.int64], blocks: int, level: float) -> NDArray[np.bool_]:
+    """Return the same of either side."""
+    mirrored = blocks * (blocks + 1) // 2 - statistic
+    return crossed(statistic, blocks, level) | crossed(mirrored, blocks, level)
+
+
+def test_three_looks_call_4_9_percent_of_equal_points_different() -> None:
+    """Exactly: over all orders of ranks and all signs, which alone decide.
+
+    And points that differ by the margin are called the same in 4.3 %.
+    """
+    different, same = 0.0, 0.0
+    unlike, alike = np.ones(1), np.ones(1)
+    for blocks in range(1, max(LOOKS) + 1):
+        unlike, alike = extended(unlike, blocks - 1), extended(alike, blocks - 1)
+        if blocks in LOOKS:
+            statistic = positive_ranks(blocks)
+            called = either(statistic, blocks, LOOKS[blocks].differs)
+            equated = crossed(statistic, blocks, LOOKS[blocks].same)
+            different, same = different + unlike[called].sum(), same + alike[equated].sum()
+            unlike[called], alike[equated] = 0, 0
+    assert (0.0488, 0.0429) == (round(different, 4), round(same, 4))
+
+
+def statistics(effects: NDArray[Any]) -> NDArray[np.int64]:
     """Return the signed-rank statistic of each row."""
     ranks = np.argsort(np.argsort(np.abs(effects), axis=1), axis=1) + 1
     return np.asarray((ranks * (effects > 0)).sum(axis=1))
 
 
-def test_three_looks_call_five_percent_of_equal_points_different() -> None:
-    """4.9 % of false alarms, and 4.3 % of false equalities at a difference of the margin.
-
-    Signs and ranks alone decide, so that any distribution without ties gives the same.
-    """
-    effects = np.random.default_rng(1).normal(size=(40_000, 15))
-    different = np.zeros(len(effects), dtype=bool)
-    same = np.zeros(len(effects), dtype=bool)
+def blocks_used(effects: NDArray[Any]) -> NDArray[np.int64]:
+    """Return after how many blocks each row is called different; 0 if it is not."""
+    used = np.zeros(len(effects), dtype=np.int64)
     for blocks, look in LOOKS.items():
-        statistic = statistics(effects[:, :blocks])
-        outside, beyond = (_rank(_signed_ranks(blocks), level) for level in look)
-        assert outside is not None
-        assert beyond is not None
-        different |= (statistic <= outside) | (statistic >= blocks * (blocks + 1) // 2 - outside)
-        same |= statistic <= beyond
-    assert abs(different.mean() - 0.049) < 0.004
-    assert same.mean() <= 0.055
+        called = either(statistics(effects[:, :blocks]), blocks, look.differs)
+        used[called & (used == 0)] = blocks
+    return used
+
+
+def test_a_million_draws_have_as_many_false_alarms() -> None:
+    """Of ranks and signs, as the test sees any distribution without ties."""
+    random = np.random.default_rng(1)
+    draws = (random.random((100_000, 15), dtype=np.float32) - 0.5 for _ in range(10))
+    alarms = sum(int((blocks_used(each) > 0).sum()) for each in draws)
+    assert abs(alarms / 1_000_000 - 0.049) < 0.001
+
+
+@pytest.mark.parametrize(
+    ("scatter", "change", "calls", "blocks"),
+    [
+        (0.03, 0.05, 0.97, 10.2),
+        (0.05, 0.05, 0.62, 13.0),
+        (0.05, 0.10, 0.99, 9.2),
+        (0.10, 0.10, 0.60, 13.1),
+        (0.10, 0.20, 0.99, 9.5),
+    ],
+)
+def test_the_power_of_three_looks(
+    scatter: float, change: float, calls: float, blocks: float
+) -> None:
+    """How often a change is called if trials scatter so, and after how many blocks on average."""
+    random = np.random.default_rng(5)
+    shape = (20_000, max(LOOKS))
+    used = blocks_used(random.normal(math.log1p(change), scatter * math.sqrt(2), shape))
+    assert abs((used > 0).mean() - calls) < 0.01
+    assert abs(np.where(used, used, max(LOOKS)).mean() - blocks) < 0.1
+
+
+def spoilt(random: np.random.Generator, change: float, scatter: float) -> list[float]:
+    """Return the blocks of a run with drift, outliers, ties and invalid trials."""
+    drift = np.cumsum(random.normal(0, 0.03, 40)) + np.linspace(0, random.normal(0, 0.2), 40)
+    trials = np.exp(drift + random.normal(0, scatter, 40))
+    trials *= np.where(random.random(40) < 0.1, random.uniform(0.7, 1, 40), 1)
+    first, second = trials.reshape(20, 2).T
+    swapped = random.random(20) < 0.5  # the order within each block
+    a = np.where(swapped, second, first).round(2)
+    b = (np.where(swapped, first, second) * (1 + change)).round(2)
+    valid = (random.random((20, 2)) > 0.03).all(axis=1)
+    effects: list[float] = np.log(b / a)[valid].tolist()
+    return effects
+
+
+def stopped(effects: list[float]) -> Effect:
+    """Return the effect at the first look that decides."""
+    found = [lone(effects[:blocks], THREE_PERCENT, look) for blocks, look in LOOKS.items()]
+    return next((each for each in found if each.answer != "cannot tell"), found[-1])
+
+
+@pytest.mark.parametrize(("change", "scatter"), [(0.0, 0.01), (0.0, 0.05), (0.05, 0.03)])
+def test_spoilt_runs_are_judged_no_worse(change: float, scatter: float) -> None:
+    """The interval at which a run stops covers what is true, and equal points are called equal."""
+    random = np.random.default_rng(11)
+    found = [stopped(spoilt(random, change, scatter)) for _ in range(1000)]
+    covered = [
+        each.low is not None and each.high is not None and each.low <= true <= each.high
+        for true in [math.log1p(change)]
+        for each in found
+    ]
+    assert sum(covered) / len(found) >= 0.94
+    answers = [each.answer for each in found]
+    false = answers.count("less") + (answers.count("more") if change == 0 else 0)
+    assert false / len(found) <= 0.055
 
 
 @pytest.mark.parametrize("outliers", [False, True])
