@@ -298,7 +298,7 @@ def balance(session: nox.Session) -> None:
 
 @nox.session
 def verdicts(session: nox.Session) -> None:
-    """Compare equal points forty times, and points that differ (posargs: times)."""
+    """Compare equal points forty times, and points that differ (posargs: parts, --times N)."""
     prepare(session)
     if os.geteuid() != 0:
         session.skip("the lab needs root: sudo python3 noxfile.py verdicts")

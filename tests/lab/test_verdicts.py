@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from verdicts import compared, equal
+from verdicts import OutOfTime, Session, same_smoke
 
 from udpbench.model import FEWEST_BLOCKS
 
@@ -14,12 +14,21 @@ pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]
+SHORT = ("duration=200ms", "warmup=0s")
 
 
 def test_a_point_is_compared_with_itself(tmp_path: Path) -> None:
-    """In as few blocks as have an interval; a false alarm, of 3 in 100, is no fault."""
-    found = compared(equal((FEWEST_BLOCKS,)), tmp_path / "run")
+    """In as few blocks as have an interval; a false alarm, of 3 in 100, is no fault.
+
+    What is stored is not run again, and nothing is begun once the time is over.
+    """
+    experiment = same_smoke((FEWEST_BLOCKS,), SHORT)
+    found = Session(tmp_path).compared("run", experiment)
     assert FEWEST_BLOCKS == found.blocks
     assert found.low is not None
     assert found.ratio is not None
     assert 0.5 < found.ratio < 2
+    late = Session(tmp_path, until_s=0)
+    assert found == late.compared("run", experiment)
+    with pytest.raises(OutOfTime):
+        late.compared("another", experiment)

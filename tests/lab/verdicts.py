@@ -1,80 +1,246 @@
 """Compare equal points forty times, and points that differ: few false alarms, and the right word.
 
-``verdicts.py [TIMES]``: prints a line for each comparison, and exits 1 if more than 5 in 40 of equal
-points call a difference, or if one of points that differ does not call it rightly.
+``verdicts.py [PART]... [--out FOLDER] [--times N] [--minutes N]``, as root. The parts, all of them
+if none is named:
+
+``equal``    ``smoke`` with itself, 40 times, each judged alone: at most 5 call a difference
+``batches``  ``compare/batching``: 64 datagrams a call are faster than one
+``waits``    a reader that naps delivers more than one that blocks, if it has a CPU of its own
+``reader``   a reader that takes 5 % longer for a datagram, under overload: found in 8 of 10 attempts
+             at least, of those in which two equal readers scatter by at most 3 % from block to block
+
+Prints a line for each comparison and one for each part. What the folder has already is read and not
+run again, so that the same command goes on where it was interrupted, and repeats the lines of what
+is complete. Exits 1 if a part misses its bar, 5 if it is not complete or cannot be told.
 """
 
 from __future__ import annotations
 
+import argparse
+import math
+import shutil
 import sys
-import tempfile
-from dataclasses import replace
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median, stdev
 from typing import Any
 
 from udpbench.analysis.comparisons import CANNOT_COMPARE, CANNOT_TELL, SAME, Comparison
+from udpbench.analysis.comparisons import compare_blocks as by_blocks
 from udpbench.control.run import RunOptions, run
+from udpbench.definition.definition_changes import differing
 from udpbench.definition.load import load_experiment_data, load_experiments, load_lab
 from udpbench.definition.same_point import against_itself
-from udpbench.model import LOOKS, Experiment
-from udpbench.records import RunWriter, new_header, read_run
-from udpbench.report.summary import chapters_of
+from udpbench.errors import RecordError
+from udpbench.model import LOOKS, SECOND_NS, Experiment
+from udpbench.records import RUN_FILE, RunWriter, new_header, read_run
+from udpbench.report.summary import Chapter, chapters_of
 
-SHORT = ("duration=200ms", "warmup=0s")
 NO_DIFFERENCE = (SAME, CANNOT_TELL, CANNOT_COMPARE)
 FALSE_ALARMS = 5 / 40
 """Of 40 at 4.9 % there are more than 5 in 1.3 % of all cases."""
-# In a virtual pair whoever does the receive work pays for waking a reader, a nap the reader itself.
+FOUND = 8 / 10
+LONGER = 0.05
+QUIET = 0.03
+"""The most that blocks of equal readers may scatter for an attempt to count."""
+WORK_NS = 50_000
 WAITS: dict[str, Any] = {
-    "question": "What does a reader cost that naps, against one that sleeps in the call?",
-    "traffic": {"rate": "20kpps"},
-    "send": {"bucket": "200ms"},
+    "question": "Does a reader that naps deliver more than one that sleeps in the call?",
+    "traffic": {"size": "32B"},
     "variants": {"block": {"receive.wait": "block"}, "nap": {"receive.wait": "nap 100us"}},
-    "compare": {"a": "block", "b": "nap", "metric": "receive_cpu_load"},
+    "compare": {"a": "block", "b": "nap"},
+    "duration": "1s",
+    "warmup": "200ms",
+}
+OVERLOADED: dict[str, Any] = {
+    "question": "What does a reader deliver that takes a little longer for each datagram?",
+    "traffic": {"size": "32B", "rate": "40kpps"},  # twice what it can read
+    "send": {"bucket": "200ms"},
     "duration": "1s",
     "warmup": "200ms",
 }
 
 
-def equal(blocks: tuple[int, ...] = LOOKS) -> Experiment:
+class OutOfTime(Exception):
+    """The minutes are over, and another comparison would have to be run."""
+
+
+@dataclass
+class Session:
+    """The comparisons in one folder, each measured once."""
+
+    folder: Path
+    until_s: float = math.inf
+    taken_s: list[float] = field(default_factory=list)
+    """How long each comparison took that this process ran."""
+
+    def chapter(self, name: str, experiment: Experiment) -> Chapter:
+        """Return what a run of an experiment says, and run it if it is not there."""
+        folder = self.folder / name
+        if not _complete(folder, experiment):
+            if time.monotonic() > self.until_s:
+                raise OutOfTime
+            shutil.rmtree(folder, ignore_errors=True)
+            begun = time.monotonic()
+            measure(experiment, folder)
+            self.taken_s.append(time.monotonic() - begun)
+        (chapter,) = chapters_of([experiment], read_run(folder).records)
+        return chapter
+
+    def compared(self, name: str, experiment: Experiment, left: int = 0) -> Comparison:
+        """Return the one comparison of an experiment, printed; ``left`` follow that are alike."""
+        (found,) = self.chapter(name, experiment).comparisons
+        print(f"{name}: {found.text} ({found.blocks} blocks{self._left(left)})", flush=True)
+        return found
+
+    def _left(self, number: int) -> str:
+        if not number or not self.taken_s:
+            return ""
+        return (
+            f"; {self.taken_s[-1]:.0f} s, about {number * median(self.taken_s) / 60:.0f} min left"
+        )
+
+
+def _complete(folder: Path, experiment: Experiment) -> bool:
+    """Return whether a folder has a whole run of an experiment; leaves if it is of another."""
+    if not (folder / RUN_FILE).exists():
+        return False
+    try:
+        stored = read_run(folder)
+    except RecordError:
+        return False
+    if any(differing(stored.header.experiments[0], experiment)):
+        raise SystemExit(f"{folder} is a run of another experiment: name another --out")
+    return stored.ending is not None and stored.ending.status == "complete"
+
+
+def measure(experiment: Experiment, folder: Path) -> None:
+    """Run an experiment in the built-in lab."""
+    lab = load_lab("local")
+    header = new_header([experiment], lab, ("verdicts.py",))
+    writer = RunWriter.create(folder, header)
+    outcome = run([experiment], lab, writer, lambda _: None, RunOptions(seed=header.seed))
+    if outcome.error is not None:
+        raise outcome.error
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+
+
+# --- the parts: True if a bar is reached, None if that cannot be told ----------------------------
+
+
+def same_smoke(blocks: tuple[int, ...] = tuple(LOOKS), sets: Sequence[str] = ()) -> Experiment:
     """Return ``smoke`` compared with itself."""
-    (found,) = against_itself(load_experiments(["smoke"], SHORT), "all")
+    (found,) = against_itself(load_experiments(["smoke"], sets), "all")
     pairs = tuple(replace(pair, blocks=blocks) for pair in found.compare)
     return replace(found, compare=pairs)
 
 
-def compared(experiment: Experiment, folder: Path) -> Comparison:
-    """Run an experiment in the built-in lab and return its one comparison."""
-    lab = load_lab("local")
-    header = new_header([experiment], lab, ())
-    outcome = run(
-        [experiment],
-        lab,
-        RunWriter.create(folder, header),
-        lambda _: None,
-        RunOptions(seed=header.seed),
-    )
-    if outcome.error is not None:
-        raise outcome.error
-    (chapter,) = chapters_of([experiment], read_run(folder).records)
-    (comparison,) = chapter.comparisons
-    print(f"{comparison.b} against {comparison.a}: {comparison.text}", flush=True)
-    return comparison
-
-
-def main(times: int) -> int:
-    """Compare, and say how many false alarms there were."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        found = [compared(equal(), folder / f"equal-{n}") for n in range(times)]
-        batching = load_experiments(["compare/batching"])[0]
-        waits = load_experiment_data(WAITS, "waits")
-        words = [compared(each, folder / each.name).verdict for each in (batching, waits)]
+def equal(session: Session, times: int = 40) -> bool:
+    """Compare ``smoke`` with itself."""
+    found = [
+        session.compared(f"equal-{n:02}", same_smoke(), times - n) for n in range(1, times + 1)
+    ]
     alarms = sum(one.verdict not in NO_DIFFERENCE for one in found)
     untold = sum(not one.answered for one in found)
-    print(f"{alarms} of {times} call a difference of equal points; {untold} cannot tell")
-    return 0 if words == ["faster", "more"] and alarms <= FALSE_ALARMS * times else 1
+    apart = sum(one.low is not None and not one.low <= 1 <= (one.high or 1) for one in found)
+    print(
+        f"equal: {alarms} of {times} comparisons of smoke with itself call a difference (at most "
+        f"{FALSE_ALARMS * times:.0f}), {times - alarms - untold} the same, {untold} cannot tell; "
+        f"{apart} intervals leave 0 out"
+    )
+    return alarms <= FALSE_ALARMS * times
+
+
+def batches(session: Session, times: int = 1) -> bool:
+    """Compare one datagram a call with 64."""
+    (experiment,) = load_experiments(["compare/batching"])
+    return _called(session, "batches", experiment, "faster", times)
+
+
+def waits(session: Session, times: int = 1) -> bool:
+    """Compare a reader that blocks with one that naps."""
+    return _called(session, "waits", load_experiment_data(WAITS, "waits"), "faster", times)
+
+
+def _called(session: Session, name: str, experiment: Experiment, word: str, times: int) -> bool:
+    found = [session.compared(f"{name}-{n}", experiment, times - n) for n in range(1, times + 1)]
+    right = sum(one.verdict == word for one in found)
+    print(f"{name}: {right} of {times} call {found[0].b} against {found[0].a} {word}")
+    return right == times
+
+
+def reader(session: Session, times: int = 10) -> bool | None:
+    """Compare readers of which one takes 5 % longer."""
+    data = {**OVERLOADED, "receive": {"work": f"{WORK_NS}ns"}, "repetitions": 5}
+    base = session.chapter("reader-alone", load_experiment_data(data, "reader-alone"))
+    rates = [each.delivered_pps for each in base.results if each.valid and each.delivered_pps]
+    if not rates:
+        print("reader: no valid trial says how long a datagram takes")
+        return None
+    whole_ns = SECOND_NS / median(rates)
+    longer_ns = round(WORK_NS + LONGER * whole_ns)
+    print(f"reader: {whole_ns / 1000:.2f} us a datagram, {longer_ns - WORK_NS} ns more for longer")
+    found = list(_attempts(session, longer_ns, times))
+    quiet = [verdict for verdict, scatter in found if scatter is not None and scatter <= QUIET]
+    called = quiet.count("slower")
+    print(
+        f"reader: {called} of {len(quiet)} attempts call the longer reader slower (at least "
+        f"{FOUND:.0%}); in {times - len(quiet)} of {times} equal readers scatter by more than "
+        f"{QUIET:.0%}"
+    )
+    return called >= FOUND * len(quiet) if quiet else None
+
+
+def _attempts(session: Session, longer_ns: int, times: int) -> Iterator[tuple[str, float | None]]:
+    """Yield the verdict of each attempt, and how much blocks of two equal readers scatter in it."""
+    works = {"reader": WORK_NS, "again": WORK_NS, "longer": longer_ns}
+    data = {
+        **OVERLOADED,
+        "variants": {name: {"receive.work": f"{work_ns}ns"} for name, work_ns in works.items()},
+        "compare": {"a": "reader", "b": "longer"},
+        "repetitions": 7,
+    }
+    experiment = load_experiment_data(data, "reader")
+    for n in range(1, times + 1):
+        name = f"reader-{n:02}"
+        verdict = session.compared(name, experiment, times - n).verdict
+        points = {point.name: point for point in session.chapter(name, experiment).points}
+        sides = points["reader"].results, points["again"].results
+        effects = by_blocks(*sides, "delivered_pps", LONGER).effects
+        logs = [math.log(ratio) for _, ratio in effects]
+        scatter = stdev(logs) if len(logs) > 1 else None
+        shown = "unknown" if scatter is None else f"{scatter:.2%}"
+        print(f"{name}: equal readers scatter by {shown} from block to block", flush=True)
+        yield verdict, scatter
+
+
+PARTS = {"equal": equal, "batches": batches, "waits": waits, "reader": reader}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Compare, and return the exit code of all parts."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--out", type=Path, default=Path("results/verdicts"), metavar="FOLDER")
+    parser.add_argument("--times", type=int, metavar="N", help="comparisons of each part")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin none after these")
+    asked = parser.parse_args(words)
+    if not set(asked.parts) <= PARTS.keys():
+        parser.error(f"the parts are {', '.join(PARTS)}")
+    session = Session(asked.out, time.monotonic() + 60 * asked.minutes)
+    repeated = {} if asked.times is None else {"times": asked.times}
+    met: list[bool | None] = []
+    for name in asked.parts or PARTS:
+        try:
+            met.append(PARTS[name](session, **repeated))
+        except OutOfTime:
+            print(f"{name}: the time is over; the same command goes on")
+            met.append(None)
+    return 1 if False in met else 5 if None in met else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 40))
+    sys.exit(main())
