@@ -285,7 +285,8 @@ def run(
         typer.Option(metavar="POINT", help="run one point against itself: what can be told here?"),
     ] = None,
     against: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="compare with this stored run at the end")
+        list[Path] | None,
+        typer.Option(metavar="RUN", help="compare with this stored run at the end; or several"),
     ] = None,
     no_deploy: NoDeploy = False,
     wheels: Wheels = None,
@@ -297,7 +298,7 @@ def run(
     from udpbench.records import RunWriter, new_folder, new_header
     from udpbench.resume import ResumeOptions
 
-    base = _read_stored(against) if against is not None else None
+    base = _read_side(against)
     if resume is not None:
         resumed = _resume(resume, out, ResumeOptions(names or (), lab, sets or (), seed))
         if resumed.complete:
@@ -403,24 +404,24 @@ def _finish(stored: Run, lab: Lab, outcome: Outcome, report: bool, every_stage: 
     return code
 
 
-def _refuse_base(base: Run | None, experiments: Sequence[Experiment], lab: Lab) -> None:
+def _refuse_base(base: Sequence[Run], experiments: Sequence[Experiment], lab: Lab) -> None:
     """Raise InputError if a run that has not begun could not be compared with its base."""
     from udpbench.run_comparison import Choice, refusals
 
-    if base is None:
-        return
-    problems = list(refusals(base, experiments, lab.built_in, Choice()))
+    problems = [
+        problem for each in base for problem in refusals(each, experiments, lab.built_in, Choice())
+    ]
     if problems:
         raise InputError(problems)
 
 
-def _compared(stored: Run, base: Run | None, code: int) -> int:
+def _compared(stored: Run, base: Sequence[Run], code: int) -> int:
     """Print the comparison of a run with its base, if it has one; return the exit code of both."""
     from udpbench.run_comparison import Choice, compare_runs
 
-    if base is None or not stored.records:
+    if not base or not stored.records:
         return code
-    comparison = compare_runs(base, stored, Choice())
+    comparison = compare_runs(base, [stored], Choice())
     with _reader_may_leave():
         _print_comparisons(comparison)
     return worst([code, comparison.exit_code])
@@ -472,9 +473,13 @@ def show(
 
 @app.command()
 def compare(
-    run: RunFolder = None,
-    other: Annotated[
-        Path | None, typer.Argument(metavar="[RUN_B]", help="a run to compare with RUN, its base")
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RUN [RUN_B]]", help="a run (default: the last), or base and run"),
+    ] = None,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="RUN", help="the base of all runs named; or several runs of it"),
     ] = None,
     a: Annotated[str | None, typer.Option(metavar="POINT", help="the base, of one run")] = None,
     b: Annotated[
@@ -486,18 +491,20 @@ def compare(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON with stable keys")] = False,
 ) -> None:
-    """Compare points of a run, or two runs point by point; exit with 1 if any is worse."""
+    """Compare points of a run, or runs point by point; exit with 1 if any is worse."""
     import json
 
     from udpbench.report.json_output import comparisons_json
     from udpbench.run_comparison import compare_runs, compare_within
 
-    choice = _choice((a, b), metric, margin, other)
-    stored = _read_stored(run)
-    if other is None:
-        comparison = compare_within(stored, choice)
+    base, named = _sides(runs or [], against or [])
+    choice = _choice((a, b), metric, margin, bool(base))
+    if base:
+        comparison = compare_runs(
+            _read_side(base), _read_side(named) or [_read_stored(None)], choice
+        )
     else:
-        comparison = compare_runs(stored, _read_stored(other), choice)
+        comparison = compare_within(_read_stored(named[0] if named else None), choice)
     with _reader_may_leave():
         if as_json:
             data = comparisons_json(comparison.comparisons, comparison.runs, comparison.notes)
@@ -569,8 +576,26 @@ def schema() -> None:
 # --- comparisons ---------------------------------------------------------------------------------
 
 
+def _sides(runs: list[Path], against: list[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the runs of the base and those to compare with it; without a base, of one run."""
+    if against:
+        return against, runs
+    if len(runs) > 2:
+        step = "name those of the base with --against"
+        raise InputError(
+            [Problem("more than two runs", "RUN", limit="RUN_A RUN_B", next_step=step)]
+        )
+    return (runs[:1], runs[1:]) if len(runs) == 2 else ([], runs)
+
+
+def _read_side(folders: Sequence[Path] | None) -> list[Run]:
+    """Return the runs of one side, each once."""
+    each = {folder.resolve(): folder for folder in folders or ()}
+    return [_read_stored(folder) for folder in each.values()]
+
+
 def _choice(
-    points: tuple[str | None, str | None], metric: str | None, margin: str | None, other: object
+    points: tuple[str | None, str | None], metric: str | None, margin: str | None, several: bool
 ) -> Choice:
     """Return what is asked to be compared; raises InputError."""
     from udpbench.run_comparison import Choice
@@ -585,7 +610,7 @@ def _choice(
             "udpbench run --same measures one against itself",
         )
         problems.append(Problem(what, "--a, --b", points[0], next_step=step))
-    if points != (None, None) and other is not None:
+    if points != (None, None) and several:
         what = "two runs are compared point by point"
         problems.append(Problem(what, "--a, --b", next_step="omit them, or name one run"))
     try:

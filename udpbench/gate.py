@@ -19,7 +19,7 @@ from typing import Literal
 from udpbench.analysis.comparisons import (
     SKIPPED,
     Comparison,
-    compare_with_runs,
+    compare_unpaired,
     without_replaced,
 )
 from udpbench.analysis.medians import PointResult, medians
@@ -110,7 +110,8 @@ class Gate:
         if self.margin is None:
             step = "say how much worse a point may be, for example --udpbench-margin 3%"
             raise InputError([Problem("missing", "--udpbench-margin", next_step=step)])
-        return Baseline(tuple(read_run(folder) for folder in self.baselines), self.margin)
+        folders = {folder.resolve(): folder for folder in self.baselines}.values()
+        return Baseline(tuple(read_run(folder) for folder in folders), self.margin)
 
     @cached_property
     def labs(self) -> tuple[Lab, ...]:
@@ -236,12 +237,10 @@ def _against(
     base: Sequence[Sequence[Result]], own: Point, baseline: Baseline
 ) -> tuple[Outcome, Sequence[str]]:
     """Return the outcome of a point that is compared with a baseline, and the reasons."""
-    comparison, scattered = compare_with_runs(
-        base, own.results, CompareSpec.metric, baseline.margin
-    )
+    comparison = compare_unpaired(base, [own.results], CompareSpec.metric, baseline.margin)
     runs = ", ".join(str(run.folder) for run in baseline.runs)
     text = f"{comparison.metric} against {runs}: {comparison.text}"
-    if not scattered:
+    if not comparison.between_runs:
         text += "; scatter between runs is not in the interval"
     if comparison.beyond_margin is None:
         limit = f"{baseline.margin * 100:.3g} %"

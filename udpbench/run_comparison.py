@@ -6,8 +6,9 @@ be, so that whatever changed between the two sessions is part of the answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ from udpbench.definition.problems import did_you_mean
 from udpbench.differences import differences, flat
 from udpbench.errors import CANNOT_TELL, NO, YES, InputError, Problem, worst
 from udpbench.metrics import margin_of
-from udpbench.model import FEWEST_BLOCKS, CompareSpec, Experiment, Facts, PointPair
+from udpbench.model import FEWEST_BLOCKS, CompareSpec, Experiment, Facts, PointPair, Result
 from udpbench.records import Run, RunHeader
 from udpbench.report.summary import Chapter, chapters_of, hosts_of
 
 NOT_INTERLEAVED = "not interleaved: changes between sessions are not in the interval"
+BETWEEN_RUNS = (
+    "not interleaved: of changes between sessions the scatter between runs is in the interval"
+)
 METRIC = CompareSpec.metric
 RESTLESS = ("boot_id", "mac", "queue_irqs", "tx_queue_irqs", "environment.xdp")
 """Facts that differ after each boot, or with each virtual pair."""
@@ -46,7 +50,7 @@ class RunComparison:
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
-    """The folders of a and b, if they are points of two runs."""
+    """The folders of a and b, if they are points of different runs; several with a comma."""
 
     @property
     def exit_code(self) -> int:
@@ -110,41 +114,86 @@ def _no_such(run: Run, choice: Choice) -> Problem:
     return Problem("it has no comparison", str(run.folder), next_step=step)
 
 
-# --- two runs -------------------------------------------------------------------------------------
+# --- several runs ---------------------------------------------------------------------------------
 
 
-def compare_runs(a: Run, b: Run, choice: Choice) -> RunComparison:
-    """Return a comparison of each point that two runs share, and what else differs between them.
+def compare_runs(a: Sequence[Run], b: Sequence[Run], choice: Choice) -> RunComparison:
+    """Return a comparison of each point that two sides share, and what else differs between them.
 
-    Raises InputError if they do not answer the same question.
+    A side is one run or several, whose trials are taken together. Raises InputError if they do not
+    answer the same question.
     """
-    _refuse([*_of_metric(choice), *refusals(a, b.header.experiments, _built_in(b), choice)])
-    mine, others = (
-        {
-            chapter.experiment.question: chapter
-            for chapter in chapters_of(run.header.experiments, run.records)
-        }
-        for run in (a, b)
+    first, *others = (*a, *b)
+    nonsense = (
+        refusals(first, each.header.experiments, _built_in(each), choice) for each in others
+    )
+    _refuse([*_of_metric(choice), *_on_both_sides(a, b), *chain.from_iterable(nonsense)])
+    mine, theirs = (
+        [
+            {
+                chapter.experiment.question: chapter
+                for chapter in chapters_of(run.header.experiments, run.records)
+            }
+            for run in side
+        ]
+        for side in (a, b)
     )
     comparisons = [
         comparison
-        for question in mine
-        if question in others
+        for question, chapter in mine[0].items()
+        if any(question in chapters for chapters in theirs)
         for comparison in _named(
-            mine[question], _point_by_point(mine[question], others[question], choice), a
+            chapter, _point_by_point(_of_question(mine, theirs, question), choice), first
         )
     ]
-    folders = str(a.folder), str(b.folder)
-    notes = (f"{folders[1]} against {folders[0]}", NOT_INTERLEAVED, *_differences(a, b))
+    folders = tuple(", ".join(str(run.folder) for run in side) for side in (a, b))
+    scattered = [each.between_runs for each in comparisons if each.low is not None]
+    apart = BETWEEN_RUNS if scattered and all(scattered) else NOT_INTERLEAVED
+    notes = (f"{folders[1]} against {folders[0]}", apart, *_between(first, others))
     return RunComparison(tuple(comparisons), notes, folders)
 
 
-def _point_by_point(a: Chapter, b: Chapter, choice: Choice) -> Iterator[Comparison]:
-    others = {point.name: point.results for point in b.points}
-    sides = [(own.results, others[own.name]) for own in a.points if own.name in others]
-    for metric in _metrics(a.experiment, choice):
+def _of_question(
+    a: Sequence[Mapping[str, Chapter]], b: Sequence[Mapping[str, Chapter]], question: str
+) -> tuple[list[Chapter], list[Chapter]]:
+    mine, theirs = ([each[question] for each in side if question in each] for side in (a, b))
+    return mine, theirs
+
+
+def _point_by_point(
+    sides: tuple[Sequence[Chapter], Sequence[Chapter]], choice: Choice
+) -> Iterator[Comparison]:
+    """Yield a comparison for each point that a run of either side has."""
+    first = sides[0][0]
+    points = [
+        (mine, theirs)
+        for own in first.points
+        for mine, theirs in [[_trials_of(chapters, own.name) for chapters in sides]]
+        if mine and theirs
+    ]
+    for metric in _metrics(first.experiment, choice):
         margin = margin_of(metric) if choice.margin is None else choice.margin
-        yield from compare_all_unpaired(sides, metric, margin)
+        yield from compare_all_unpaired(points, metric, margin)
+
+
+def _trials_of(chapters: Sequence[Chapter], name: str) -> list[Sequence[Result]]:
+    """Return the trials of a point, run by run."""
+    return [point.results for each in chapters for point in each.points if point.name == name]
+
+
+def _on_both_sides(a: Sequence[Run], b: Sequence[Run]) -> Iterator[Problem]:
+    mine = {run.folder.resolve() for run in a}
+    for run in b:
+        if run.folder.resolve() in mine:
+            step = "name another; udpbench run --same measures a point against itself"
+            yield Problem("compares a run with itself", str(run.folder), next_step=step)
+
+
+def _between(first: Run, others: Sequence[Run]) -> Iterator[str]:
+    """Yield what differs between the first run and each other; of several, under its folder."""
+    for other in others:
+        head = f"{other.folder}: " if len(others) > 1 else ""
+        yield from (head + line for line in _differences(first, other))
 
 
 def _differences(a: Run, b: Run) -> Iterator[str]:
@@ -205,7 +254,7 @@ def refusals(
         metrics = [_metrics(each[question], choice) for each in (mine, others)]
         names = [{trial.point for trial in each[question].points} for each in (mine, others)]
         if not names[0] & names[1]:
-            yield Problem("the runs have no point in common", mine[question].name)
+            yield Problem(f"no point in common with {base.folder}", mine[question].name)
         if metrics[0] != metrics[1]:
             value = " → ".join(", ".join(sorted(each)) for each in metrics)
             step = "name one with --metric"

@@ -233,6 +233,16 @@ def test_the_scatter_between_three_baselines_counts(
     assert scattered != ("scatter between runs is not" in said.why)
 
 
+def test_a_baseline_that_is_named_twice_counts_once(tmp_path: Path) -> None:
+    """It would look as if runs did not scatter."""
+    measured(tmp_path / "x")
+    same = (tmp_path / "x", tmp_path / "y" / ".." / "x")
+    gate = Gate(("local",), tmp_path, "session", 1, baselines=same, margin=0.03)
+    (tmp_path / "y").mkdir()
+    assert gate.baseline is not None
+    assert [tmp_path / "x"] == [run.folder.resolve() for run in gate.baseline.runs]
+
+
 def test_a_baseline_wants_a_margin(tmp_path: Path, golden: Golden) -> None:
     """How much worse is too much is for the user to say."""
     gate = Gate(("local",), tmp_path, "session", 1, baselines=(tmp_path,))
@@ -252,6 +262,32 @@ def test_a_result_may_be_worse_than_a_stored_one(
     measured(tmp_path / "run", factor)
     base, result = (stored_results(tmp_path / name)[""] for name in ("base", "run"))
     assert worse is result.worse_than(base, margin="3%")
+
+
+@pytest.mark.parametrize(
+    ("bases", "worse"), [((1.0, 1.001, 0.999), True), ((1.0,), True), ((0.9, 0.901, 0.899), False)]
+)
+def test_a_result_may_be_worse_than_several(
+    bases: Sequence[float], worse: bool, tmp_path: Path
+) -> None:
+    """Taken together, and from three on with what they scatter by."""
+    measured(tmp_path / "run", 0.9)
+    for n, factor in enumerate(bases):
+        measured(tmp_path / str(n), factor)
+    result, *stored_bases = (
+        stored_results(tmp_path / name)[""] for name in ("run", *map(str, range(len(bases))))
+    )
+    assert worse is result.worse_than(*stored_bases, margin="3%")
+
+
+def test_bases_that_scatter_by_more_tell_nothing(tmp_path: Path) -> None:
+    """The test is skipped."""
+    measured(tmp_path / "run", 0.85)
+    for n, factor in enumerate((1.0, 0.9, 1.1)):
+        measured(tmp_path / str(n), factor)
+    result, *bases = (stored_results(tmp_path / name)[""] for name in ("run", "0", "1", "2"))
+    with pytest.raises(CannotTell):
+        result.worse_than(*bases, margin="3%")
 
 
 def test_points_of_one_run_are_compared_by_block(tmp_path: Path) -> None:

@@ -17,11 +17,18 @@ from report.stored import stored
 
 from udpbench.__main__ import main
 from udpbench.command_line import _compared
+from udpbench.definition.load import load_experiments
 from udpbench.errors import InputError
 from udpbench.metrics import margin_of
 from udpbench.model import PointPair, TrialRecord
 from udpbench.records import Run, read_run
-from udpbench.run_comparison import NOT_INTERLEAVED, Choice, compare_runs, compare_within
+from udpbench.run_comparison import (
+    BETWEEN_RUNS,
+    NOT_INTERLEAVED,
+    Choice,
+    compare_runs,
+    compare_within,
+)
 
 BASE = (2000, 2010, 1990, 2005, 1995, 2015, 1985)
 FAST = tuple(round(1.1 * pps) for pps in BASE)
@@ -155,7 +162,7 @@ def test_two_runs_are_compared_point_by_point(
 ) -> None:
     """Marked as not interleaved."""
     runs = run_of(tmp_path / "x", {"a": BASE}), run_of(tmp_path / "y", {"a": b, "more": BASE})
-    found = compare_runs(*runs, Choice())
+    found = compare_runs([runs[0]], [runs[1]], Choice())
     assert [(verdict, False)] == [(one.verdict, one.paired) for one in found.comparisons]
     assert (code, str(tmp_path / "x")) == (found.exit_code, found.runs[0])
     assert found.notes[1].startswith("not interleaved: ")
@@ -172,7 +179,7 @@ def test_what_else_differs_stands_above_the_numbers(tmp_path: Path) -> None:
     ]
     faster = replace(trial("a"), duration_ns=2 * 10**9)
     header = replace(runs[1].header, experiments=(experiment(points=[faster], repetitions=7),))
-    found = compare_runs(runs[0], replace(runs[1], header=header), Choice())
+    found = compare_runs([runs[0]], [replace(runs[1], header=header)], Choice())
     assert "left: kernel: 6.18.0 → 6.19.1" in found.notes
     assert "example: duration: 1s → 2s" in found.notes
     assert "udpbench: 0.1.0 → 0.2.0" in found.notes
@@ -197,8 +204,9 @@ def other_points(folder: Path) -> tuple[Run, Run]:
         lambda folder: pair(folder, trials={"built_in_lab": False}),
         lambda folder: pair(folder, compare=(PointPair("a", "a", "loss_ratio", 0.01),)),
         other_points,
+        lambda folder: (run_of(folder / "x", {"a": BASE}),) * 2,
     ],
-    ids=["question", "lab", "metric", "points"],
+    ids=["question", "lab", "metric", "points", "itself"],
 )
 def test_a_comparison_that_would_be_nonsense_is_refused(
     made: Callable[[Path], tuple[Run, Run]],
@@ -208,15 +216,57 @@ def test_a_comparison_that_would_be_nonsense_is_refused(
 ) -> None:
     """Another question, lab, metric or point answers nothing."""
     monkeypatch.chdir(tmp_path)
+    a, b = made(Path())
     with golden.raises(InputError):
-        compare_runs(*made(Path()), Choice())
+        compare_runs([a], [b], Choice())
 
 
 def test_a_metric_that_is_named_settles_which(tmp_path: Path) -> None:
     """Also where the two experiments compare different ones."""
     runs = pair(tmp_path, compare=(PointPair("a", "a", "loss_ratio", 0.01),))
-    found = compare_runs(*runs, Choice(metric="delivered_pps"))
+    found = compare_runs([runs[0]], [runs[1]], Choice(metric="delivered_pps"))
     assert ["delivered_pps"] == [one.metric for one in found.comparisons]
+
+
+def times(factor: float) -> list[int]:
+    """Return the base's rates times a factor."""
+    return [round(factor * pps) for pps in BASE]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "verdict", "scatter"),
+    [
+        ((1.0, 1.001), (1.1, 1.101), "faster", False),
+        ((1.0, 1.001, 0.999), (1.1,), "faster", True),
+        ((1.0, 1.05, 0.95), (1.1,), "cannot tell", True),
+        ((1.0,), (0.85, 0.9, 0.8), "cannot tell", True),
+        ((1.0, 1.01, 0.99), (0.9, 0.91, 0.89), "slower", True),
+    ],
+)
+def test_several_runs_of_a_side(
+    a: Sequence[float], b: Sequence[float], verdict: str, scatter: bool, tmp_path: Path
+) -> None:
+    """From three on, what they scatter by is in the interval, and the note says so."""
+    sides = [
+        [run_of(tmp_path / f"{name}{n}", {"x": times(each)}) for n, each in enumerate(factors)]
+        for name, factors in (("a", a), ("b", b))
+    ]
+    found = compare_runs(sides[0], sides[1], Choice())
+    assert [(verdict, 7 * min(len(a), len(b)))] == [
+        (one.verdict, one.blocks) for one in found.comparisons
+    ]
+    assert (BETWEEN_RUNS if scatter else NOT_INTERLEAVED) == found.notes[1]
+
+
+def test_of_several_runs_each_difference_stands_under_its_folder(tmp_path: Path) -> None:
+    """Against the first run of the base; and a point that one of them lacks is of the others."""
+    newer = {"facts": {"left": replace(facts("left", "send0", "10.0.0.30/24"), kernel="6.19.1")}}
+    a = [run_of(tmp_path / "a1", {"x": BASE, "y": BASE}), run_of(tmp_path / "a2", {"x": BASE})]
+    b = [run_of(tmp_path / "b1", {"x": BASE, "y": BASE}, trials=newer)]
+    found = compare_runs(a, b, Choice())
+    assert [("x", 7), ("y", 7)] == [(one.a, one.blocks) for one in found.comparisons]
+    assert f"{tmp_path / 'b1'}: left: kernel: 6.18.0 → 6.19.1" in found.notes
+    assert f"{tmp_path / 'b1'} against {tmp_path / 'a1'}, {tmp_path / 'a2'}" == found.notes[0]
 
 
 # --- the verb -------------------------------------------------------------------------------------
@@ -269,11 +319,13 @@ def test_json_has_each_comparison(
     [
         ("run", "--a", "a"),
         ("run", "--a", "a", "--b", "a"),
-        ("run", "run", "--a", "a", "--b", "b"),
+        ("run", "other", "--a", "a", "--b", "b"),
+        ("run", "--against", "other", "--a", "a", "--b", "b"),
+        ("run", "other", "third"),
         ("run", "--a", "a", "--b", "b", "--margin", "3x"),
         ("run", "--a", "a", "--b", "b", "--margin", "0%"),
     ],
-    ids=["one", "itself", "two-runs", "unit", "zero"],
+    ids=["one", "itself", "two-runs", "against", "three-runs", "unit", "zero"],
 )
 def test_options_that_contradict_each_other_are_refused(
     options: Sequence[str],
@@ -301,6 +353,35 @@ def test_a_comparison_reads_a_run_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert [tmp_path / "x", tmp_path / "y"] == read
 
 
+def test_any_number_of_runs_are_compared_with_any_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of the base stand behind --against; a run that is named twice counts once."""
+    monkeypatch.chdir(tmp_path)
+    for name, factor in (("a1", 1), ("a2", 1.001), ("a3", 0.999), ("b1", 0.8), ("b2", 0.801)):
+        run_of(Path(name), {"x": times(factor)})
+    base = [word for name in ("a1", "a2", "a3") for word in ("--against", name)]
+    assert 1 == said(monkeypatch, "compare", "b1", "b2", "b1", *base, "--json")
+    data = json.loads(capsys.readouterr().out)
+    (one,) = data["comparisons"]
+    assert ("a1, a2, a3::x", "b1, b2::x", 14) == (one["a"], one["b"], one["blocks"])
+    assert (True, False) == (one["between_runs"], one["interleaved"])
+    assert ["b1, b2 against a1, a2, a3", BETWEEN_RUNS] == data["notes"]
+    said(monkeypatch, "compare", "b1", *base[:4], "--json")
+    assert not json.loads(capsys.readouterr().out)["comparisons"][0]["between_runs"]
+
+
+def test_the_last_run_is_compared_with_a_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no other is named."""
+    monkeypatch.chdir(tmp_path)
+    run_of(Path("base"), {"x": BASE})
+    run_of(Path("results") / "new", {"x": FAST})
+    assert 0 == said(monkeypatch, "compare", "--against", "base")
+    assert "results/new against base" in capsys.readouterr().out
+
+
 # --- run --against --------------------------------------------------------------------------------
 
 
@@ -313,7 +394,9 @@ def test_a_base_that_cannot_be_compared_is_refused_before_the_run(
     """No folder is made."""
     monkeypatch.chdir(tmp_path)
     run_of(Path("base"), {"a": BASE})
-    assert 2 == said(monkeypatch, "run", "smoke", "--against", "base", "--out", "run")
+    run_of(Path("other"), {"": BASE}, question=load_experiments(["smoke"])[0].question)
+    against = ("--against", "other", "--against", "base")
+    assert 2 == said(monkeypatch, "run", "smoke", *against, "--out", "run")
     assert not Path("run").exists()
     golden.check(capsys.readouterr().err)
 
@@ -326,7 +409,7 @@ def test_a_run_ends_with_the_worse_of_both_codes(
 ) -> None:
     """Of its own, and of the comparison that it prints."""
     base, run = run_of(tmp_path / "x", {"a": BASE}), run_of(tmp_path / "y", {"a": b})
-    assert both == _compared(run, base, code)
+    assert both == _compared(run, [base], code)
     assert "not interleaved: " in capsys.readouterr().out
 
 
@@ -336,6 +419,6 @@ def test_a_run_that_measured_nothing_is_not_compared(
     """Its own code says why."""
     base = run_of(tmp_path / "x", {"a": BASE})
     assert (5, "") == (
-        _compared(stored(tmp_path / "y", [], *base.header.experiments), base, 5),
+        _compared(stored(tmp_path / "y", [], *base.header.experiments), [base], 5),
         capsys.readouterr().out,
     )

@@ -9,9 +9,11 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 from udpbench.analysis.blocks import (
+    Claim,
     Judged,
     claim_of,
     counts,
@@ -21,11 +23,21 @@ from udpbench.analysis.blocks import (
 )
 from udpbench.analysis.effect import FEWEST_RUNS, Effect, decide_unpaired, widened
 from udpbench.metrics import words_of
-from udpbench.model import FEWEST_BLOCKS, SECOND_NS, Experiment, PointPair, Result, trial_ns
+from udpbench.model import (
+    FEWEST_BLOCKS,
+    SECOND_NS,
+    Experiment,
+    PointPair,
+    Result,
+    Side,
+    trial_ns,
+)
 from udpbench.units import format_duration
 
 EXTRA_BLOCKS = 5
 """Run at most so many blocks in place of those that count nowhere."""
+Runs = Sequence[Sequence[Result]]
+"""The trials of one side, run by run."""
 SAME, CANNOT_TELL, CANNOT_COMPARE, SKIPPED = "same", "cannot tell", "cannot compare", "skipped"
 
 
@@ -66,6 +78,8 @@ class Comparison:
     """Where a and b are points of one experiment, its name."""
     paired: bool = True
     """By blocks; else what changed between the two sides is in no interval."""
+    between_runs: bool = False
+    """The interval has the scatter between runs of one side, of which there are three or more."""
 
     @property
     def share(self) -> bool:
@@ -201,45 +215,35 @@ def wants_block(experiment: Experiment, results: Sequence[Result], blocks: int) 
     return known and len(due) > 1 and any(not each.answered for each in able)
 
 
-def compare_unpaired(
-    a: Sequence[Result], b: Sequence[Result], metric: str, margin: float
-) -> Comparison:
+def compare_unpaired(a: Runs, b: Runs, metric: str, margin: float) -> Comparison:
     """Return the comparison of trials that share no blocks; each side has one at least."""
     return compare_all_unpaired([(a, b)], metric, margin)[0]
 
 
 def compare_all_unpaired(
-    sides: Sequence[tuple[Sequence[Result], Sequence[Result]]], metric: str, margin: float
+    points: Sequence[tuple[Runs, Runs]], metric: str, margin: float
 ) -> tuple[Comparison, ...]:
-    """Return the same of several points, decided together as one family."""
-    pairs = [PointPair(a[0].trial.point, b[0].trial.point, metric, margin) for a, b in sides]
-    values = [_sides(pair, both) for pair, both in zip(pairs, sides, strict=True)]
+    """Return the same of several points, decided together as one family.
+
+    The trials of the runs of a side are taken together. From three runs of one side on, the scatter
+    between them is in the interval.
+    """
+    pairs = [_pair(both, metric, margin) for both in points]
+    values = [_sides(pair, both) for pair, both in zip(pairs, points, strict=True)]
     due = [n for n, each in enumerate(values) if not each.verdict]
     family = [(values[n].a, values[n].b) for n in due]
     margins = [claim_of(pairs[n]).scaled_margin for n in due]
-    effects = dict(zip(due, decide_unpaired(family, margins), strict=True))
+    decided = decide_unpaired(family, margins)
+    effects = {
+        n: widened(effect, limits, values[n].medians)
+        for n, effect, limits in zip(due, decided, margins, strict=True)
+    }
     return tuple(_unpaired(pair, values[n], effects.get(n)) for n, pair in enumerate(pairs))
 
 
-def compare_with_runs(
-    runs: Sequence[Sequence[Result]], b: Sequence[Result], metric: str, margin: float
-) -> tuple[Comparison, bool]:
-    """Return the comparison of one run with several, of which each has a trial at least.
-
-    And whether the scatter between the runs is in its interval: three or more tell it.
-    """
-    pooled = [result for run in runs for result in run]
-    pair = PointPair(pooled[0].trial.point, b[0].trial.point, metric, margin)
-    sides = _sides(pair, (pooled, b))
-    if sides.verdict:
-        return _unpaired(pair, sides, None), False
-    limits = claim_of(pair).scaled_margin
-    (effect,) = decide_unpaired([(sides.a, sides.b)], [limits])
-    known = [own for run in runs if (own := _sides(pair, (run, b)).a)]
-    scattered = len(known) >= FEWEST_RUNS
-    if scattered:
-        effect = widened(effect, limits, [statistics.median(own) for own in known])
-    return _unpaired(pair, sides, effect), scattered
+def _pair(both: tuple[Runs, Runs], metric: str, margin: float) -> PointPair:
+    a, b = (next(chain.from_iterable(runs)).trial.point for runs in both)
+    return PointPair(a, b, metric, margin)
 
 
 def more_text(blocks: int | None, time_ns: int | None, what: str = "block") -> str:
@@ -303,6 +307,8 @@ class _Sides(NamedTuple):
     lost: int = 0
     verdict: str = ""
     why: str = ""
+    medians: tuple[list[float], ...] = ()
+    """Of each run of a side that has numbers."""
 
 
 def _unpaired(pair: PointPair, sides: _Sides, effect: Effect | None) -> Comparison:
@@ -317,35 +323,47 @@ def _unpaired(pair: PointPair, sides: _Sides, effect: Effect | None) -> Comparis
         lost=sides.lost,
         why=sides.why,
         paired=False,
+        between_runs=any(len(medians) >= FEWEST_RUNS for medians in sides.medians),
     )
     return plain if effect is None else _with_effect(plain, effect)
 
 
-def _sides(pair: PointPair, sides: tuple[Sequence[Result], Sequence[Result]]) -> _Sides:
+def _sides(pair: PointPair, sides: tuple[Runs, Runs]) -> _Sides:
     """Return what two sides say; trials that were skipped count on neither."""
-    tried = [[result for result in side if result.status != "skipped"] for side in sides]
-    if not any(tried):
+    tried = [
+        [[result for result in run if result.status != "skipped"] for run in runs] for runs in sides
+    ]
+    ran = [any(runs) for runs in tried]
+    if not any(ran):
         return _Sides([], [], 0, SKIPPED)
-    if not all(tried):
-        return _Sides([], [], 0, CANNOT_TELL, f"skipped in RUN_{'A' if tried[1] else 'B'}")
+    if not all(ran):
+        return _Sides([], [], 0, CANNOT_TELL, f"skipped in RUN_{'A' if ran[1] else 'B'}")
     claim = claim_of(pair)
-    scaled: list[list[float]] = []
-    lost: list[int] = []
-    for side, results in zip((claim.right, claim.left), tried, strict=True):
-        values = [(r, side, value_of(r, side)) for r in results if counts(r, side)]
-        lost.append(len(results) - len(values))
-        lack = lacking(claim, values)
+    known: list[list[list[float]]] = []
+    lost: list[tuple[int, int]] = []
+    for side, runs in zip((claim.right, claim.left), tried, strict=True):
+        counted = [[r for r in run if counts(r, side)] for run in runs]
+        numbers = [[(r, side, value_of(r, side)) for r in run] for run in counted]
+        number = sum(map(len, runs))
+        lost.append((number - sum(map(len, counted)), number))
+        lack = next(filter(None, (lacking(claim, run) for run in numbers)), "")
         if lack:
-            return _Sides([], [], sum(lost), CANNOT_COMPARE, lack)
-        known = [value for _, _, value in values if value is not None]
-        scaled.append(known if claim.shares else [math.log(value) for value in known])
-    plain = _Sides(scaled[0], scaled[1], sum(lost))
-    for name, number, results in zip("AB", lost, tried, strict=True):
-        if number * 3 > len(results):
-            share = f"{number} of {len(results)} trials in RUN_{name}"
-            why = f"{share} are invalid, or have no such numbers"
+            return _Sides([], [], sum(few for few, _ in lost), CANNOT_COMPARE, lack)
+        known.append([_scaled(claim, run) for run in numbers if run])
+    medians = tuple([statistics.median(run) for run in runs] for runs in known)
+    a, b = (list(chain.from_iterable(runs)) for runs in known)
+    plain = _Sides(a, b, sum(few for few, _ in lost), medians=medians)
+    for name, (few, number) in zip("AB", lost, strict=True):
+        if few * 3 > number:
+            why = f"{few} of {number} trials in RUN_{name} are invalid, or have no such numbers"
             return plain._replace(verdict=CANNOT_TELL, why=why)
     return plain
+
+
+def _scaled(claim: Claim, values: Sequence[tuple[Result, Side, float | None]]) -> list[float]:
+    """Return numbers of which none is missing on the scale of an effect."""
+    known = [value for _, _, value in values if value is not None]
+    return known if claim.shares else [math.log(value) for value in known]
 
 
 def _shown(size: float, largest: float) -> str:

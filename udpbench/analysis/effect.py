@@ -86,17 +86,20 @@ def decide_unpaired(
     return _decided([_of_sides(a, b) for a, b in family], margins, SINGLE_LOOK)
 
 
-def widened(effect: Effect, margin: Margin | None, medians: Sequence[float]) -> Effect:
-    """Return an effect whose interval has the scatter between the runs of one side, too.
+def widened(effect: Effect, margin: Margin | None, sides: Sequence[Sequence[float]]) -> Effect:
+    """Return an effect whose interval has the scatter between runs, too, if a side shows it.
 
-    ``medians`` are those of the runs, at least three; the other side is one run more. An answer
-    that the wider interval does not bear out cannot be told.
+    ``sides`` has the medians of the runs of each side, one at least. Three or more of one side show
+    the scatter; a side with fewer is taken to scatter as the other does. An answer that the wider
+    interval does not bear out cannot be told.
     """
-    if effect.low is None or effect.high is None:
+    known = [medians for medians in sides if len(medians) >= FEWEST_RUNS]
+    if effect.low is None or effect.high is None or not known:
         return effect
-    runs = len(medians)
-    student = STUDENT[min(runs - FEWEST_RUNS, len(STUDENT) - 1)]
-    scatter = student * stdev(medians) * math.sqrt(1 + 1 / runs)
+    freedom = sum(len(medians) - 1 for medians in known)
+    variance = sum((len(medians) - 1) * stdev(medians) ** 2 for medians in known) / freedom
+    student = STUDENT[min(freedom + 1 - FEWEST_RUNS, len(STUDENT) - 1)]
+    scatter = student * math.sqrt(variance * sum(1 / len(medians) for medians in sides))
     low = effect.estimate - math.hypot(effect.estimate - effect.low, scatter)
     high = effect.estimate + math.hypot(effect.high - effect.estimate, scatter)
     inside = margin is not None and margin.low < low and high < margin.high

@@ -6,10 +6,10 @@ Pure. Derives nothing that ``points`` does not; gives it names that read well in
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from udpbench.analysis.comparisons import compare_blocks, compare_unpaired
+from udpbench.analysis.comparisons import Comparison, compare_blocks, compare_unpaired
 from udpbench.analysis.points import Point, estimate
 from udpbench.errors import CannotTell
 from udpbench.metrics import METRICS
@@ -44,20 +44,25 @@ class PointResult:
     """The folder of its run."""
 
     def worse_than(
-        self, baseline: PointResult, *, margin: str, metric: str = "delivered_pps"
+        self, *baselines: PointResult, margin: str, metric: str = "delivered_pps"
     ) -> bool:
-        """Return whether a point is worse than another by more than a margin, such as ``3%``.
+        """Return whether a point is worse than others by more than a margin, such as ``3%``.
 
-        Points of one run are compared block by block, others as trials that share none. Raises
-        CannotTell, by which pytest skips the test, if the interval has both.
+        Two points of one run are compared block by block, others as trials that share none; those
+        of several baselines are taken together. Raises CannotTell, by which pytest skips the test,
+        if the interval has both.
         """
-        interleaved = self.run and self.run == baseline.run and self.point != baseline.point
-        compare = compare_blocks if interleaved else compare_unpaired
-        comparison = compare(baseline.trials, self.trials, metric, parse_ratio(margin))
+        comparison = self._compared(baselines, metric, parse_ratio(margin))
         if comparison.beyond_margin is None:
-            sides = f"{self.point or 'all'} against {baseline.point or 'all'}"
+            sides = f"{self.point or 'all'} against {baselines[0].point or 'all'}"
             raise CannotTell(f"{sides}: {metric}: {comparison.text}")
         return comparison.beyond_margin
+
+    def _compared(self, baselines: Sequence[PointResult], metric: str, margin: float) -> Comparison:
+        base, *others = baselines
+        if not others and self.run and self.run == base.run and self.point != base.point:
+            return compare_blocks(base.trials, self.trials, metric, margin)
+        return compare_unpaired([one.trials for one in baselines], [self.trials], metric, margin)
 
     def __getattr__(self, name: str) -> float | None:
         """Return a number by its name, such as ``delay_p99_ns``; None if it is not known."""

@@ -98,6 +98,7 @@ def comparison_json(comparison: Comparison, runs: Sequence[str] = ()) -> dict[st
         "effects": dict(comparison.effects),
         "resolution": resolution(comparison),
         "interleaved": comparison.paired,
+        "between_runs": comparison.between_runs,
     }
 
 

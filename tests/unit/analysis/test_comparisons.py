@@ -120,7 +120,7 @@ def test_verdicts_in_words(golden: Any) -> None:
         compared([result("a", 1, 1.0), result("b", 1, 0.0)]).text,
         compared([]).text,
         compared([result(p, 1, 1.0, status="skipped") for p in "ab"]).text,
-        compare_unpaired(side("a", WIDE), side("b", WIDE[::-1]), "delivered_pps", 0.03).text,
+        compare_unpaired([side("a", WIDE)], [side("b", WIDE[::-1])], "delivered_pps", 0.03).text,
     ]  # fmt: skip
     golden.check(texts)
 
@@ -267,14 +267,14 @@ def test_one_number_of_blocks_is_one_look() -> None:
 def test_runs_that_share_no_blocks() -> None:
     """Each trial of one side is compared with each of the other."""
     a, b = side("a", [100.0, 101, 102, 103]), side("b", [110.0, 111, 112, 113])
-    comparison = compare_unpaired(a, b, "delivered_pps", 0.03)
+    comparison = compare_unpaired([a], [b], "delivered_pps", 0.03)
     assert ("faster", False, 4) == (comparison.verdict, comparison.paired, comparison.blocks)
     assert comparison.ratio == pytest.approx(1.0985, abs=0.001)
     assert ("slower", True) == (
-        (back := compare_unpaired(b, a, "delivered_pps", 0.03)).verdict,
+        (back := compare_unpaired([b], [a], "delivered_pps", 0.03)).verdict,
         back.worse,
     )
-    same = compare_unpaired(a * 2, a * 2, "delivered_pps", 0.03)
+    same = compare_unpaired([a, a], [a, a], "delivered_pps", 0.03)
     assert "same" == same.verdict
 
 
@@ -285,7 +285,7 @@ def test_runs_that_share_no_blocks() -> None:
 def test_runs_that_say_nothing(b: list[float], verdict: str) -> None:
     """Zero has no ratio, one trial bounds nothing, and an invalid one is none."""
     trials = side("b", b) or [result("b", 1, 1.0, valid=False)]
-    comparison = compare_unpaired(side("a", [100.0, 101]), trials, "delivered_pps", 0.03)
+    comparison = compare_unpaired([side("a", [100.0, 101])], [trials], "delivered_pps", 0.03)
     assert verdict == comparison.verdict
 
 
@@ -301,7 +301,7 @@ def test_more_than_a_third_of_a_run_invalid_tells_nothing(
         for point, values, lost in (("a", range(100, 107), bad[0]), ("b", range(110, 117), bad[1]))
     ]
     skipped = [result("a", n, None, status="skipped", valid=False) for n in range(8, 20)]
-    found = compare_unpaired(sides[0] + skipped, sides[1], "delivered_pps", 0.03)
+    found = compare_unpaired([sides[0], skipped], [sides[1]], "delivered_pps", 0.03)
     assert (verdict, sum(bad)) == (found.verdict, found.lost)
     assert ("RUN_A" in found.why) == (verdict == "cannot tell")
 
@@ -317,18 +317,42 @@ def test_skipped_trials_of_runs(skipped: str, verdict: str, where: str) -> None:
         for point in "ab"
         if (trials := side(point, [100.0, 101, 102, 103]))
     ]
-    found = compare_unpaired(sides[0], sides[1], "delivered_pps", 0.03)
+    found = compare_unpaired([sides[0]], [sides[1]], "delivered_pps", 0.03)
     assert (verdict, verdict == "skipped") == (found.verdict, found.answered)
     assert where in found.why
 
 
 def test_several_points_of_two_runs_are_one_family() -> None:
     """What is called alone is not called beside nine that show nothing."""
-    clear = (side("a", [100.0, 101, 102, 103]), side("b", [110.0, 111, 112, 113]))
-    noise = (side("c", [100.0, 90, 110, 105]), side("d", [101.0, 89, 109, 106]))
+    clear = ([side("a", [100.0, 101, 102, 103])], [side("b", [110.0, 111, 112, 113])])
+    noise = ([side("c", [100.0, 90, 110, 105])], [side("d", [101.0, 89, 109, 106])])
     family = compare_all_unpaired([clear] + [noise] * 9, "delivered_pps", 0.001)
     assert {"cannot tell"} == {each.verdict for each in family}
     assert "faster" == compare_all_unpaired([clear], "delivered_pps", 0.001)[0].verdict
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "verdict", "between_runs"),
+    [
+        ((1.0,), (1.1,), "faster", False),
+        ((1.0, 1.0), (1.1, 1.1), "faster", False),
+        ((1.0, 1.001, 0.999), (1.1,), "faster", True),
+        ((1.0, 1.1, 0.9), (1.2,), "cannot tell", True),
+        ((1.0,), (1.2, 1.1, 1.3), "cannot tell", True),
+        ((1.0, 1.1, 0.9), (1.5, 1.6, 1.7), "faster", True),
+    ],
+)
+def test_from_three_runs_on_the_scatter_between_them_counts(
+    a: Sequence[float], b: Sequence[float], verdict: str, between_runs: bool
+) -> None:
+    """Of either side; the trials of each alone would say faster."""
+    rates = [1000.0 + n for n in range(7)]
+    sides = [
+        [side(point, [factor * pps for pps in rates]) for factor in factors]
+        for point, factors in (("a", a), ("b", b))
+    ]
+    found = compare_unpaired(sides[0], sides[1], "delivered_pps", 0.03)
+    assert (verdict, between_runs) == (found.verdict, found.between_runs)
 
 
 def test_every_number_has_words() -> None:

@@ -156,32 +156,45 @@ def test_trials_that_two_sides_lack(a: int, b: int, more: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "estimate", "medians", "expected"),
+    ("answer", "estimate", "sides", "expected"),
     [
-        ("more", 0.1, [0.0, 0.0, 0.0], "more"),
-        ("more", 0.1, [0.0, 0.05, -0.05], "cannot tell"),
-        ("less", -0.1, [0.0, 0.05, -0.05], "cannot tell"),
-        ("same", 0.0, [0.0, 0.001, -0.001], "same"),
-        ("same", 0.0, [0.0, 0.05, -0.05], "cannot tell"),
-        ("more", 0.1, [0.0, 0.01, -0.01] * 5, "more"),
+        ("more", 0.1, ([0.0, 0.0, 0.0], [0.1]), "more"),
+        ("more", 0.1, ([0.0, 0.05, -0.05], [0.1]), "cannot tell"),
+        ("more", 0.1, ([0.0], [0.1, 0.15, 0.05]), "cannot tell"),
+        ("less", -0.1, ([0.0, 0.05, -0.05], [-0.1]), "cannot tell"),
+        ("same", 0.0, ([0.0, 0.001, -0.001], [0.0]), "same"),
+        ("same", 0.0, ([0.0, 0.05, -0.05], [0.0]), "cannot tell"),
+        ("more", 0.1, ([0.0, 0.01, -0.01] * 5, [0.1]), "more"),
+        ("more", 0.1, ([0.0, 0.02, -0.02], [0.1]), "more"),
+        ("more", 0.1, ([0.0, 0.03, -0.03], [0.1, 0.13, 0.07]), "more"),
+        ("more", 0.1, ([0.0, 0.03, -0.03], [0.1]), "cannot tell"),
     ],
 )
 def test_the_scatter_between_runs_widens_the_interval(
-    answer: Answer, estimate: float, medians: list[float], expected: str
+    answer: Answer, estimate: float, sides: tuple[list[float], list[float]], expected: str
 ) -> None:
-    """And takes an answer back that it does not bear out."""
+    """And takes an answer back that it does not bear out; more runs of either side narrow it."""
     plain = Effect(answer, estimate, estimate - 0.01, estimate + 0.01, 7, None)
-    found = widened(plain, THREE_PERCENT, medians)
+    found = widened(plain, THREE_PERCENT, sides)
     assert expected == found.answer
     assert found.low is not None
     assert found.high is not None
     assert found.low <= estimate - 0.01 < estimate + 0.01 <= found.high
 
 
-def test_what_is_not_bounded_is_not_widened() -> None:
-    """There is no interval."""
-    effect = Effect("cannot tell", 0.0, None, None, 1, 3)
-    assert effect == widened(effect, None, [0.0, 0.1, 0.2])
+def test_the_scatter_between_runs_is_pooled() -> None:
+    """Student's t of 4 degrees of freedom, of the mean of three runs less that of three."""
+    plain = Effect("more", 0.1, 0.1, 0.1, 7, None)
+    found = widened(plain, None, ([0.0, 0.01, -0.01], [0.1, 0.12, 0.08]))
+    scatter = 2.776 * math.sqrt((0.01**2 + 0.02**2) / 2 * (1 / 3 + 1 / 3))
+    assert pytest.approx((0.1 - scatter, 0.1 + scatter)) == (found.low, found.high)
+
+
+@pytest.mark.parametrize(("low", "few"), [(None, 3), (0.0, 2)])
+def test_what_is_not_bounded_or_of_few_runs_is_not_widened(low: float | None, few: int) -> None:
+    """There is no interval, or no side whose scatter is known."""
+    effect = Effect("cannot tell", 0.0, low, low, 1, 3)
+    assert effect == widened(effect, None, ([0.0, 0.1, 0.2][:few], [0.1]))
 
 
 def test_a_family_is_held_to_its_false_discovery_rate() -> None:
