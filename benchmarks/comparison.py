@@ -1,18 +1,19 @@
 """How long the comparison of two stored runs takes, against reading them.
 
 Runs one short experiment in the built-in lab and stores its trials again, as two runs of POINTS
-points. Then times ``udpbench compare`` and a program that only reads both runs, in turn, each as a
-whole process; ``comparison.py ROUNDS`` takes the median of so many pairs. Fails above BUDGET. Needs
-root.
+points. Then takes the CPU time of ``udpbench compare`` and of a program that only reads both runs,
+in turn, each as a whole process: both wait for nothing, and other programs move it less than the
+time on the wall. ``comparison.py ROUNDS`` takes the median of so many pairs. Fails above BUDGET.
+Needs root.
 """
 
 from __future__ import annotations
 
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -29,13 +30,14 @@ NONE_WORSE_OR_UNTOLD = (0, 5)
 
 
 def seconds(words: Sequence[str], folders: Sequence[Path]) -> float:
-    """Return how long Python takes with some arguments, from its start to its exit."""
-    begun = time.monotonic()
+    """Return the CPU time of Python with some arguments, from its start to its exit."""
+    begun = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, *words, *map(str, folders)]
     done = subprocess.run(command, stdout=subprocess.DEVNULL)
     if done.returncode not in NONE_WORSE_OR_UNTOLD:
         raise SystemExit(f"comparison: {command} ended with {done.returncode}")
-    return time.monotonic() - begun
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime - begun.ru_utime - begun.ru_stime
 
 
 def main(rounds: int) -> None:

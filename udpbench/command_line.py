@@ -286,7 +286,7 @@ def run(
     ] = None,
     against: Annotated[
         list[Path] | None,
-        typer.Option(metavar="RUN", help="compare with this stored run at the end; or several"),
+        typer.Option(metavar="RUN", help="compare with this stored run at the end; repeatable"),
     ] = None,
     no_deploy: NoDeploy = False,
     wheels: Wheels = None,
@@ -475,11 +475,11 @@ def show(
 def compare(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RUN [RUN_B]]", help="a run (default: the last), or base and run"),
+        typer.Argument(metavar="[RUN]...", help="a run (default: the last); or a base and a run"),
     ] = None,
     against: Annotated[
         list[Path] | None,
-        typer.Option(metavar="RUN", help="the base of all runs named; or several runs of it"),
+        typer.Option(metavar="RUN", help="a run of the base of all RUNs; may be repeated"),
     ] = None,
     a: Annotated[str | None, typer.Option(metavar="POINT", help="the base, of one run")] = None,
     b: Annotated[

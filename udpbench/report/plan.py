@@ -16,8 +16,12 @@ from rich.text import Text
 
 from udpbench.analysis.blocks import claims_of
 from udpbench.analysis.effect import blocks_needed, levels_of
+from udpbench.metrics import words_of
 from udpbench.model import Experiment, Planned, trial_ns
 from udpbench.units import format_duration, show_range
+
+FEW_PAIRS = 4
+"""Up to here every comparison is named."""
 
 
 class Shared(Protocol):
@@ -52,8 +56,20 @@ def print_trials(
             table.add_row(*map(Text, (*cells, _seconds(time_ns))))
     console.print(table)
     console.print(f"{show_range(fewest_trials, most_trials)} trials, at most {_seconds(total_ns)}")
-    for line in filter(None, map(too_few_blocks, experiments)):
-        console.print(line)
+    for experiment in experiments:
+        for line in filter(None, (*compared_pairs(experiment), too_few_blocks(experiment))):
+            console.print(Text(line))
+
+
+def compared_pairs(experiment: Experiment) -> Iterator[str]:
+    """Yield what would be compared; of many pairs the first ones, and how many more there are."""
+    for pair in experiment.compare[:FEW_PAIRS]:
+        unit = "percentage points" if words_of(pair.metric).share else "%"
+        margin = f"margin {pair.margin * 100:.3g} {unit}"
+        yield f"{experiment.name}: compares {pair.b} against {pair.a}: {pair.metric}, {margin}"
+    more = len(experiment.compare) - FEW_PAIRS
+    if more > 0:
+        yield f"{experiment.name}: and {more} more pair{'s' * (more > 1)}"
 
 
 def too_few_blocks(experiment: Experiment) -> str:

@@ -13,6 +13,7 @@ from report.stored import ODD
 from udpbench.model import Planned, PointPair, Setting
 from udpbench.report.plan import (
     joined_targets,
+    compared_pairs,
     print_rehearsal,
     print_skips,
     print_trials,
@@ -61,7 +62,19 @@ def test_compared_points_have_blocks() -> None:
     assert ["example", "b", "7–15", "38s"] == text[2]
     assert ["example", "c", "3", "8s"] == text[3]
     assert ["17–33", "trials,", "at", "most", "83s"] == text[4]
-    assert 5 == len(text)
+    assert ["example:", "compares", "b", "against", "a:", "delivered_pps,", "margin", "3", "%"] == (
+        text[5]
+    )
+    assert 6 == len(text)
+
+
+def test_of_many_pairs_the_first_are_named() -> None:
+    """And the others are counted; shares have a margin in percentage points."""
+    pairs = [PointPair("a", f"b{n}", "loss_ratio", 0.001) for n in range(6)]
+    told = {n: list(compared_pairs(experiment(compare=tuple(pairs[:n])))) for n in (0, 1, 4, 5, 6)}
+    assert [0, 1, 4, 5, 5] == [len(lines) for lines in told.values()]
+    assert ["example: compares b0 against a: loss_ratio, margin 0.1 percentage points"] == told[1]
+    assert ["example: and 1 more pair", "example: and 2 more pairs"] == [told[5][4], told[6][4]]
 
 
 def test_too_few_blocks_are_foretold() -> None:
