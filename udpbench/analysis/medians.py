@@ -62,7 +62,9 @@ class PointResult:
         base, *others = baselines
         if not others and self.run and self.run == base.run and self.point != base.point:
             return compare_blocks(base.trials, self.trials, metric, margin)
-        return compare_unpaired([one.trials for one in baselines], [self.trials], metric, margin)
+        return compare_unpaired(
+            [baseline.trials for baseline in baselines], [self.trials], metric, margin
+        )
 
     def __getattr__(self, name: str) -> float | None:
         """Return a number by its name, such as ``delay_p99_ns``; None if it is not known."""
