@@ -12,8 +12,8 @@ from analysis.build import expectation, experiment, trial
 from report.stored import ODD
 from udpbench.model import Planned, PointPair, Setting
 from udpbench.report.plan import (
-    joined_targets,
     compared_pairs,
+    joined_targets,
     print_rehearsal,
     print_skips,
     print_trials,
