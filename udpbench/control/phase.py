@@ -30,6 +30,9 @@ from udpbench.model import (
 from udpbench.protocol import SampleReply
 from udpbench.units import format_duration
 
+LATE_NS = 10**6
+"""How late a loop's start may be acknowledged without a finding: a thousandth of a second's rate,
+and no longer than an answer takes on a slow link."""
 LEAD_NS = 20 * 10**6
 """Per agent, for its start to be answered before the common time; measured: 3 ms."""
 SAMPLE_NS = 200 * 10**6
@@ -116,7 +119,7 @@ class PhaseRun:
     tag: int = field(default_factory=lambda: secrets.randbelow(2**32 - 1) + 1)
     """New in each phase, so that stragglers of another one are recognised; never 0."""
     late_ns: int | None = None
-    """How long after the common time the last loop started; None if in time."""
+    """How long after the common time the last loop started; None within LATE_NS of it."""
     _latest: dict[str, Snapshot] = field(default_factory=dict)
     _watch_ns: int = 0
     losses: Losses | None = None
@@ -206,7 +209,7 @@ class PhaseRun:
             self._start_ns[client.name] = at_ns + self._clocks[client.name][0].offset_ns
             client.start(order, self._start_ns[client.name])
         late_ns = clock.now_ns() - at_ns
-        self.late_ns = late_ns if late_ns > 0 else None
+        self.late_ns = late_ns if late_ns > LATE_NS else None
         self._due_ns = at_ns + self.plan.duration_ns
         self._watch_ns = at_ns + WATCH_NS
         if self.plan.name == "measured":

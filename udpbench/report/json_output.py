@@ -29,7 +29,6 @@ def as_json(run: Run) -> dict[str, Any]:
     """Return a run as JSON data: its experiments, lab, hosts and every trial."""
     chapters = chapters_of(run.header.experiments, run.records)
     records = {(record.trial.experiment, record.trial.name): record for record in run.records}
-    records = {(record.trial.experiment, record.trial.name): record for record in run.records}
     return {
         "schema": SCHEMA,
         "experiments": [_experiment(chapter) for chapter in chapters],

@@ -655,3 +655,20 @@ def test_without_a_second_counter_nothing_can_disagree() -> None:
     bare = {host: replace(snapshot, counters={}) for host, snapshot in phase.before.items()}
     record = replace(record, phases=(replace(phase, before=bare),))
     assert [] == findings(ledger_checks.counters_disagree, record)
+
+
+def asked_for(queues: int, record: TrialRecord) -> TrialRecord:
+    """Return the trial as one that asked for flows on so many queues."""
+    traffic = replace(record.trial.traffic, flows=Flows(queues=queues))
+    return replace(record, trial=replace(record.trial, traffic=traffic))
+
+
+def test_queues_that_a_trial_leaves_idle_on_purpose_are_no_finding() -> None:
+    """It asks for fewer than there are, or its tables and rules lead past some."""
+    idle = queues(1000, 0)
+    assert [] == findings(placement.idle_queues, asked_for(1, idle))
+    assert 1 == len(findings(placement.idle_queues, asked_for(2, idle)))
+    steered = replace(idle, changes={"right": (TO_QUEUE_0,)})
+    assert [] == findings(placement.idle_queues, steered)
+    refused = replace(TO_QUEUE_0, refusal="not supported")
+    assert 1 == len(findings(placement.idle_queues, replace(idle, changes={"right": (refused,)})))

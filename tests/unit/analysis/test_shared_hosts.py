@@ -16,6 +16,7 @@ from udpbench.analysis.ledger import is_explained, lost_at_any, make_ledger, occ
 from udpbench.analysis.readings import readings_of
 from udpbench.analysis.shared_hosts import narrowed
 from udpbench.analysis.skbs import Span
+from udpbench.drivers import DRIVERS
 from udpbench.model import LEDGER_STAGES, Ledger, Receive, Result, Send, Traffic, TrialRecord
 
 IP = ("right snmp.Ip.InReceives", "right netstat.IpExt.InNoECTPkts")
@@ -400,6 +401,27 @@ def test_a_quiet_cable_with_macs_has_lost_nothing() -> None:
     for mac in (None, "standard", "own"):
         result = Mixture(mac=mac).result()
         assert ({}, {}) == (spans(result), others(result))
+
+
+@pytest.mark.parametrize("driver", sorted(DRIVERS))
+@pytest.mark.parametrize("stage", ["", "link", "rx_ring", "rx_xdp", "udp_rcvbuf"])
+def test_on_a_quiet_host_no_counter_of_a_driver_moves_for_others(driver: str, stage: str) -> None:
+    """Its row adds no counter that sees the same frame twice."""
+    lossy = Mixture(driver=driver, mac="standard")
+    if stage == "rx_ring":
+        (ring, *_) = (*DRIVERS[driver].full_ring, "")
+        lossy.ours[stage] = 30 if ring else 0
+        lossy.moves[f"right {ring.format(interface='receive0').replace('[[]*]', '[0]')}"] = 30
+    elif stage == "rx_xdp":
+        lossy.lose(stage, 30)
+        if "rx_xdp" in DRIVERS[driver].ring_includes:
+            (ring, *_) = DRIVERS[driver].full_ring
+            lossy.moves[f"right {ring.format(interface='receive0').replace('[0-9]', '0')}"] = 30
+    elif stage:
+        lossy.lose(stage, 30)
+    result = lossy.result()
+    assert {} == others(result)
+    assert [] == [finding for finding in result.findings if finding.severity == "invalid"]
 
 
 def test_damaged_frames_are_named_beneath_the_link() -> None:

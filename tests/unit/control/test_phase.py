@@ -132,6 +132,14 @@ def test_a_start_after_the_common_time_is_a_finding(tmp_path: Path) -> None:
     ]
 
 
+def test_a_start_that_is_answered_just_after_the_common_time_is_no_finding(
+    tmp_path: Path,
+) -> None:
+    """Two agents that each answer after 20.4 ms of their 20: 0.8 ms of a second are no matter."""
+    trips_ns = 2 * (20 * 10**6 + 4 * 10**5)
+    assert () == only(tmp_path, World(start_takes_ns=trips_ns // 2), warmup="0s").findings
+
+
 def test_the_common_time_is_in_each_agents_own_clock(tmp_path: Path) -> None:
     """Agents whose clocks differ by an hour get starts that differ by an hour."""
     world = World()

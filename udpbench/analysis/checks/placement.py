@@ -162,6 +162,17 @@ def _steered_queues(change: Change, ports: set[int]) -> set[int] | None:
     return None
 
 
+def _meant_queues(readings: Readings, host: str, counts: dict[int, int]) -> set[int]:
+    """Return the queues that a host's tables and rules leave to the traffic."""
+    ports = {flow.destination_port for spec in readings.record.workers for flow in spec.flows}
+    meant = set(counts)
+    for change in readings.record.changes.get(host, ()):
+        steered = _steered_queues(change, ports)
+        if steered is not None and change.refusal is None:
+            meant &= steered
+    return meant
+
+
 def _listed(queues: tuple[int, ...]) -> str:
     return f"RX queue {', '.join(map(str, queues))}" if queues else "no RX queue"
 
@@ -188,18 +199,25 @@ def idle_sockets(readings: Readings) -> Iterator[Finding]:
 
 
 def idle_queues(readings: Readings) -> Iterator[Finding]:
-    """Find RX queues that got no packet while others did, with enough flows for all."""
+    """Find RX queues that got no packet while others did, with enough flows for all.
+
+    None where the trial asks for fewer queues than there are, or steers its packets past some.
+    """
+    queues = readings.record.trial.traffic.flows.queues
     flows = {flow.flow for spec in readings.record.workers for flow in spec.flows}
     for host, counts in by_receiver(readings).items():
-        idle = [queue for queue, packets in sorted(counts.items()) if packets == 0]
-        if not any(counts.values()) or len(flows) < len(counts) or not idle:
+        meant = _meant_queues(readings, host, counts)
+        idle = [queue for queue in sorted(meant) if counts[queue] == 0]
+        if queues != "any" and len(meant) - len(idle) >= queues:
+            continue
+        if not any(counts.values()) or len(flows) < len(meant) or not idle:
             continue
         yield Finding(
             "warning",
             "idle RX queues: no flow was hashed to them",
             host,
             f"queue {', '.join(map(str, idle))} of {readings.record.facts[host].interface}",
-            f"{len(flows)} flows for {len(counts)} queues",
+            f"{len(flows)} flows for {len(meant)} queues",
             "set traffic.flows.queues, which finds flows for every queue; rx-flow-hash may ignore "
             "ports",
         )
