@@ -228,6 +228,24 @@ def doctor(
 
 
 @app.command()
+def facts(
+    lab: LabName = "local",
+    out: Annotated[Path, typer.Option(help="file to write")] = Path("facts.json"),
+    no_deploy: NoDeploy = False,
+    wheels: Wheels = None,
+) -> None:
+    """Write what the hosts answer about themselves to a file, anonymous: for a report of a bug."""
+    from udpbench.control.host_use import Surroundings
+    from udpbench.definition.load import load_lab
+    from udpbench.recorded_hosts import write_recorded
+
+    chosen_lab = load_lab(lab)
+    around = Surroundings(_reach(chosen_lab, no_deploy, wheels))
+    path = write_recorded(chosen_lab, out, around, _version())
+    _say(f"recorded: {path}; names and addresses are replaced: look through it before you send it")
+
+
+@app.command()
 def selftest(
     lab: LabName = "local",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON with stable keys")] = False,

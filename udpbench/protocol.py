@@ -119,6 +119,21 @@ class HeardArp:
     """Of the interface that sent it."""
 
 
+@dataclass(frozen=True)
+class RecordedTree:
+    """What a host answers about itself and one interface, with names and addresses replaced."""
+
+    interface: str
+    files: dict[str, str]
+    """Path → text."""
+    folders: dict[str, tuple[str, ...]]
+    """Path → names in it; those of its files that were read are not repeated."""
+    links: dict[str, str]
+    """Path of a symbolic link → the last name of what it leads to."""
+    answers: dict[str, Any]
+    """Call with its arguments → ``{value}`` or ``{error}``, an errno."""
+
+
 WorkersState = Literal["none", "ready", "running", "done", "failed"]
 
 
@@ -187,6 +202,13 @@ VERBS = {
     "send_arp": Verb("interface", None, 5, "sending an ARP request", "one, to prove a link"),
     "inspect": Verb(
         "interface", Inspection, 20, "inspecting the host", "too costly for the facts of each trial"
+    ),
+    "record": Verb(
+        "interface",
+        RecordedTree,
+        60,
+        "recording the host",
+        "what it answers about itself, with names and addresses replaced",
     ),
     "apply": Verb(
         "settings dry_run",

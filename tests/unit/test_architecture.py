@@ -97,6 +97,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "resume": ((*LEAVES, "definition", "control", "records"), ()),
     "run_comparison": ((*LEAVES, "definition", "records", "analysis", "report"), ()),
     "proven_kernels": ((*LEAVES, "agent.install"), ("pydantic",)),
+    "recorded_hosts": ((*LEAVES, "control"), ()),
     "selftest": ((*LEAVES, "definition", "control", "records", "analysis"), ()),
     "init": ((*LEAVES, "definition", "control"), ()),
     "gate": (

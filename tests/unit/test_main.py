@@ -121,6 +121,24 @@ def test_selftest_ends_with_0_where_the_ledger_may_be_believed(
     assert [proven] * 2 == kept
 
 
+def test_facts_are_written_where_they_are_to_be(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the user is told to look through them."""
+    asked: list[Path] = []
+
+    def write(_lab: object, out: Path, *_: object) -> Path:
+        asked.append(out)
+        return out
+
+    monkeypatch.setattr("udpbench.recorded_hosts.write_recorded", write)
+    monkeypatch.setattr(sys, "argv", ["udpbench", "facts", "--out", str(tmp_path / "x")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (0, [tmp_path / "x"]) == (ended.value.code or 0, asked)
+    assert "look through it before you send it" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("code", "records", "of", "end"),
     [
@@ -570,7 +588,9 @@ def test_deploy_says_what_it_cannot_do(
     golden.check(capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("words", [["plan", "smoke"], ["doctor"], ["run", "smoke"], ["restore"]])
+@pytest.mark.parametrize(
+    "words", [["plan", "smoke"], ["doctor"], ["facts"], ["run", "smoke"], ["restore"]]
+)
 def test_every_verb_with_a_lab_may_be_kept_from_deploying(
     words: list[str],
     deployments: Deployments,

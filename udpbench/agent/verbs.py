@@ -26,6 +26,7 @@ from udpbench.agent.interfaces import interfaces
 from udpbench.agent.locks import Held, Locks
 from udpbench.agent.losses.inject import LossInjector
 from udpbench.agent.reconnect import Door
+from udpbench.agent.recording import record_tree
 from udpbench.agent.route_proof import prove
 from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.firewall import rule_packets
@@ -57,6 +58,7 @@ from udpbench.protocol import (
     Hello,
     Interfaces,
     Prepared,
+    RecordedTree,
     SampleReply,
     Taken,
     Use,
@@ -116,6 +118,10 @@ class Verbs:
     def inspect(self, interface: str) -> Inspection:
         """Return what the host is besides its facts."""
         return inspect_host(self._host, interface)
+
+    def record(self, interface: str) -> RecordedTree:
+        """Return what the host answers about itself, anonymous."""
+        return record_tree(self._host, self.name, interface)
 
     def apply(
         self, settings: list[dict[str, Any]], dry_run: bool = False

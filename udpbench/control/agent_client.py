@@ -38,6 +38,7 @@ from udpbench.protocol import (
     Hello,
     Interfaces,
     Prepared,
+    RecordedTree,
     SampleReply,
     Taken,
     Use,
@@ -219,6 +220,11 @@ class AgentClient:
     def send_arp(self, interface: str) -> None:
         """Send one ARP probe; raises SafetyError, AgentError."""
         self._ask("send_arp", interface=interface)
+
+    def record(self) -> RecordedTree:
+        """Return what the host answers about itself, anonymous."""
+        tree: RecordedTree = self._ask("record", interface=self.interface)
+        return tree
 
     def inspect(self) -> Inspection:
         """Return what the host is besides its facts; takes up to a second."""

@@ -1,4 +1,4 @@
-"""What ``doctor`` reads of a lab's hosts; changes nothing, and judges nothing.
+"""What ``doctor`` and ``facts`` read of a lab's hosts; changes nothing, and judges nothing.
 
 Of a built-in lab it reads the machine alone: a run makes the interfaces.
 """
@@ -11,6 +11,7 @@ from udpbench.control.agent_client import AgentClient
 from udpbench.control.host_use import Surroundings, Terms, take_lab
 from udpbench.control.run import RunOptions, run_name
 from udpbench.model import SECOND_NS, Examined, Lab
+from udpbench.protocol import RecordedTree
 
 QUIET_NS = SECOND_NS
 """Between two snapshots without load: 1 % of it is a tick of /proc/stat."""
@@ -34,6 +35,17 @@ def examine(lab: Lab, surroundings: Surroundings | None = None) -> tuple[Examine
         replace(examined, before=first, after=second)
         for examined, first, second in zip(read, before, after, strict=True)
     )
+
+
+def record_hosts(lab: Lab, surroundings: Surroundings | None = None) -> dict[str, RecordedTree]:
+    """Return what each host answers about itself, by its place in the lab; raises as ``examine``.
+
+    Names of hosts are left out, as all that a tree would tell of a user.
+    """
+    around = surroundings or Surroundings()
+    with take_lab([lab], run_name(), RunOptions.lease_ns, around, Terms("none")) as (_, agents):
+        clients = [agents.machine] if lab.built_in and agents.machine else agents.hosts
+        return {f"{client.role}{place}": client.record() for place, client in enumerate(clients)}
 
 
 def _described(client: AgentClient, around: Surroundings) -> Examined:

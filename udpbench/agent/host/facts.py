@@ -59,7 +59,7 @@ def facts(host: Host, name: str, interface: str, capabilities: dict[str, bool]) 
     known = addresses(host, interface) if there else ()
     return Facts(
         host=name,
-        hostname=socket.gethostname(),
+        hostname=host.hostname(),
         kernel=host.kernel()[0],
         boot_id=host.boot_id(),
         python=".".join(str(part) for part in sys.version_info[:3]),
@@ -168,10 +168,8 @@ def limits(host: Host, known: Sequence[str]) -> dict[str, int]:
 
 def driver(host: Host, interface: str) -> Optional[str]:
     """Return a device's driver, or the kind of a virtual interface: ``veth``, ``bond``."""
-    target = host.path(f"/sys/class/net/{interface}/device/driver")
-    if target.is_symlink():
-        return target.resolve().name
-    return link_kind(host.link(interface))
+    own = host.link_target(f"/sys/class/net/{interface}/device/driver")
+    return own if own is not None else link_kind(host.link(interface))
 
 
 def addresses(host: Host, interface: str) -> tuple[str, ...]:

@@ -182,6 +182,6 @@ def other_addresses(host: Host, interface: str) -> Optional[dict[str, tuple[str,
 def stacked(host: Host, interface: str) -> tuple[str, ...]:
     """Return the interfaces below an interface, and the bond or bridge that it is a part of."""
     lower = [name[6:] for name in names(host, f"{NET}/{interface}") if name.startswith("lower_")]
-    master = host.path(f"{NET}/{interface}/master")
-    parts = [f"part of {master.resolve().name}"] if master.is_symlink() else []
+    master = host.link_target(f"{NET}/{interface}/master")
+    parts = [f"part of {master}"] if master is not None else []
     return (*(f"on {name}" for name in lower), *parts)

@@ -26,9 +26,10 @@ IRQ_QUEUE = re.compile(
 _NOT_A_QUEUE = r"config|control|mgmnt|async|ptp|:fdir|:ctrl|ceq|aeq"
 IRQ_NOT = {
     "rx": re.compile(rf"output|-tx-\d+\Z|{_NOT_A_QUEUE}", re.IGNORECASE),
-    "tx": re.compile(rf"input|-rx-\d+\Z|{_NOT_A_QUEUE}", re.IGNORECASE),
+    "tx": re.compile(rf"input|(?<!-tx)-rx-\d+\Z|{_NOT_A_QUEUE}", re.IGNORECASE),
 }
-"""Some end like a queue's: i40e-0000:04:00.0:fdir-TxRx-0, ice's :ctrl, irdma's -CEQ-1."""
+"""Some end like a queue's: i40e-0000:04:00.0:fdir-TxRx-0, ice's :ctrl, irdma's -CEQ-1.
+ena's -Tx-Rx-0 is of both."""
 
 
 def rx_interrupts(host: Host, interface: str) -> dict[int, int]:

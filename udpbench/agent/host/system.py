@@ -94,6 +94,13 @@ class Host:
         """Return the sorted names in a folder; OSError if it is not one."""
         return sorted(os.listdir(self.path(path)))  # noqa: PTH208 - names, in /sys by the hundred
 
+    def link_target(self, path: str) -> Optional[str]:
+        """Return the last name of what a symbolic link leads to; None if it is no link."""
+        try:
+            return os.path.basename(os.readlink(self.path(path)))  # noqa: PTH115, PTH119
+        except OSError:
+            return None
+
     def read_text(self, path: str) -> str:
         """Return a file's text without the space around it; OSError if it cannot be read."""
         return self.path(path).read_text(encoding="utf-8", errors="replace").strip()
@@ -111,6 +118,10 @@ class Host:
     def boot_id(self) -> str:
         """Return the identity of this boot."""
         return self.read_text("/proc/sys/kernel/random/boot_id")
+
+    def hostname(self) -> str:
+        """Return the name of the host."""
+        return socket.gethostname()
 
     def kernel(self) -> tuple[str, str]:
         """Return the kernel's release, and its build: version and instruction set (uname(2))."""

@@ -1,0 +1,259 @@
+"""A recording holds what a host answers, can be played again, and tells nothing of whose it is."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Optional
+
+import pytest
+from recorded_host import RecordedHost, restored
+
+from udpbench.agent import recording
+from udpbench.agent.anonymity import Names, bare_iptables, bare_ruleset
+from udpbench.agent.counters.snapshot import snapshot
+from udpbench.agent.host.facts import facts
+from udpbench.agent.host.system import Done, Host, NapiInstance
+from udpbench.agent.recording import FILES, TAKEN, UNTAKEN, RecordingHost, plain, record_tree
+
+MAC = "1c:34:da:4a:33:dd"
+FILE = {
+    "/proc/cpuinfo": "model name\t: A CPU\nSerial\t\t: 00000000deadbeef\nflags\t: fpu",
+    "/sys/class/net/corp-lan0/address": MAC,
+    "/sys/class/net/corp-lan0/mtu": "1500",
+    "/proc/sys/kernel/random/boot_id": "6ab1c5d0-1234-4000-8000-000000000001",
+    "/proc/irq/40/smp_affinity_list": "0-1",
+    "/proc/thread-self/net/udp": "sl local\n 905: 1E00090A:FF78 0100090A:10E1 01 x x x 0 0 1",
+}
+
+
+class SecretHost(Host):
+    """A host of a company, whose answers are full of its names."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        for name, text in FILE.items():
+            path = self.path(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        device = self.path("/sys/class/net/corp-lan0/device")
+        device.mkdir()
+        (device / "driver").symlink_to("../../drivers/igb")
+        self.path("/sys/class/net/eth0").mkdir()
+
+    def hostname(self) -> str:
+        """Return its name."""
+        return "db7.corp.example"
+
+    def index(self, interface: str) -> int:  # noqa: ARG002 - Host's signature
+        """Return an index."""
+        return 3
+
+    def process_names(self) -> dict[int, str]:
+        """Return its processes."""
+        return {7: "irqbalance", 8: "secretd"}
+
+    def is_stopped(self, pid: int) -> bool:  # noqa: ARG002 - Host's signature
+        """Say that none is."""
+        return False
+
+    def program(self, name: str) -> Optional[Path]:
+        """Have nft alone."""
+        return Path("/usr/sbin/nft") if name == "nft" else None
+
+    def run(self, *command: str, stdin: str = "") -> Done:  # noqa: ARG002 - Host's signature
+        """Say who this is."""
+        if command[:2] == ("nft", "-j"):
+            return Done(0, json.dumps({"nftables": RULES}), "")
+        if command[0] == "ethtool" and command[1] == "-x":
+            return Done(0, f"RSS hash key:\n{MAC}:{MAC}\nRSS", "")
+        return Done(0, f"{command[0]} v1.2 of db7.corp.example at 192.0.2.77", "")
+
+    def rtnl(self, noun: str, verb: str, **fields: Any) -> list[Any]:  # noqa: ARG002 - verb
+        """Have one address."""
+        mine = noun == "addr" and fields.get("family") != socket.AF_INET6
+        return [Attributes("192.0.2.77")] if mine else []
+
+    def link(self, interface: str) -> Any:  # noqa: ARG002 - Host's signature
+        """Have a link that somebody has named."""
+        return Attributes("192.0.2.77")
+
+    def tcx_programs(self, interface: str) -> Optional[int]:
+        """Be asked for what needs a right."""
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM), interface)
+
+
+RULES = [
+    {"chain": {"family": "ip", "table": "corp", "name": "in", "hook": "input", "policy": "drop"}},
+    {"rule": {"family": "ip", "table": "corp", "chain": "in", "comment": "secret", "expr": [1]}},
+    {"set": {"elem": ["192.0.2.77"]}},
+]
+
+
+class Attributes(dict):  # type: ignore[type-arg]
+    """A netlink message as pyroute2 has them."""
+
+    def __init__(self, address: str) -> None:
+        attributes = [("IFA_LOCAL", address), ("IFLA_IFALIAS", "secret"), ("RAW", b"\x01")]
+        super().__init__(index=3, prefixlen=24, attrs=attributes, header={}, value=None)
+
+    def get_attr(self, name: str) -> Any:
+        """Return an attribute."""
+        return dict(self["attrs"]).get(name)
+
+
+def test_a_recording_tells_nothing_of_whose_host_it_is(tmp_path: Path) -> None:
+    """No name, address, serial number, process, rule or key of hashing is left in it."""
+    tree = record_tree(SecretHost(tmp_path), "left", "corp-lan0")
+    text = json.dumps(asdict(tree))
+    secrets = ("corp", "db7", "secret", "192.0.2", MAC, "deadbeef", "1E00090A", "6ab1c5d0")
+    assert [] == [secret for secret in secrets if secret in text]
+    assert ("net0", "02:00:00:00:00:01") == (
+        tree.interface,
+        tree.files["/sys/class/net/net0/address"],
+    )
+
+
+def test_what_was_recorded_can_be_asked_again(tmp_path: Path) -> None:
+    """The same facts, under the names that replaced the others."""
+    host = SecretHost(tmp_path)
+    played = RecordedHost(record_tree(host, "left", "corp-lan0"))
+    before, after = facts(host, "left", "corp-lan0", {}), facts(played, "left", "net0", {})
+    assert ("igb", 1500, ("10.0.0.1/24",), "host") == (
+        after.driver,
+        after.mtu,
+        after.addresses,
+        after.hostname,
+    )
+    named = ("interface", "hostname", "mac", "addresses", "boot_id", "environment", "limits")
+    same = [name for name in asdict(before) if name not in named]
+    assert [getattr(before, name) for name in same] == [getattr(after, name) for name in same]
+    assert "running" == after.environment["irqbalance"]
+    assert "tcx" not in after.environment
+
+
+def test_this_host_can_be_recorded() -> None:
+    """Its loopback interface, with counters; a few things are of the moment."""
+    tree = record_tree(Host(), "left", "lo")
+    played = RecordedHost(tree)
+    known = facts(Host(), "left", "lo", {})
+    expected = replace(known, hostname="host", boot_id=played.boot_id())
+    again = facts(played, "left", "lo", {})
+    moved = ("environment", "limits")
+    assert [v for k, v in asdict(expected).items() if k not in moved] == [
+        v for k, v in asdict(again).items() if k not in moved
+    ]
+    taken = snapshot(played, "left", "lo", ("namespace",), (), lambda _: {})
+    assert {"snmp.Udp.NoPorts", "link.lo.rx_packets"} <= set(taken.counters)
+    assert socket.gethostname() not in [known for known in tree.files.values() if len(known) < 99]
+
+
+def test_a_machine_is_recorded_without_an_interface(tmp_path: Path) -> None:
+    """As of a built-in lab; its texts stay whole."""
+    tree = record_tree(SecretHost(tmp_path), "machine", "")
+    assert ("", "model name\t: A CPU\nflags\t: fpu") == (
+        tree.interface,
+        tree.files["/proc/cpuinfo"],
+    )
+
+
+def test_what_a_host_has_not_or_was_not_asked_fails_as_it_did(tmp_path: Path) -> None:
+    """An error of the kernel's, a file that is not there, and what nobody recorded."""
+    played = RecordedHost(record_tree(SecretHost(tmp_path), "left", "corp-lan0"))
+    for ask, code in (
+        (lambda: played.tcx_programs("net0"), errno.EPERM),
+        (lambda: played.read_text("/proc/nothing"), errno.ENOENT),
+        (lambda: played.listdir("/nowhere"), errno.ENOENT),
+        (lambda: played.features("other"), errno.EOPNOTSUPP),
+        (lambda: played.environ(1), errno.ESRCH),
+        (lambda: played.parent(1), errno.ESRCH),
+    ):
+        with pytest.raises(OSError, match=r".") as failed:
+            ask()
+        assert code == failed.value.errno
+
+
+def test_every_method_of_the_seam_is_taken_or_left_on_purpose() -> None:
+    """One that is new is taken; one that changes something belongs to those that are not."""
+    public = {name for name in vars(Host) if name[0] != "_"}
+    assert public == {*FILES, *TAKEN, *UNTAKEN}
+    assert all(hasattr(RecordingHost, name) for name in TAKEN)
+
+
+def test_no_more_files_are_read_than_is_sensible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond those that the agent itself reads."""
+    monkeypatch.setattr(recording, "FILES_MAX", 0)
+    tree = record_tree(SecretHost(tmp_path), "left", "corp-lan0")
+    assert "/proc/irq/40/smp_affinity_list" not in tree.files
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        True,
+        7,
+        "text",
+        b"\x00\xff",
+        Path("/usr/sbin/nft"),
+        {1: "a", "b": [1, 2]},
+        Done(1, "out", "err"),
+        {0: NapiInstance(8, None, 3)},
+    ],
+)
+def test_an_answer_comes_back_as_it_was(answer: Any) -> None:
+    """Through JSON."""
+    assert answer == restored(json.loads(json.dumps(plain(answer))))
+
+
+@pytest.mark.parametrize(
+    ("text", "anonymous"),
+    [
+        ("corp0 corp0.5 xcorp0 corp0_x", "net0 net0.5 xcorp0 corp0_x"),
+        ("eth0 enp3s0f1 lo", "eth0 enp3s0f1 lo"),
+        ("enx1c34da4a33dd-TxRx-3", "net1-TxRx-3"),
+        ("1C:34:DA:4A:33:DD 1c:34:da:4a:33:dd", "02:00:00:00:00:01 02:00:00:00:00:01"),
+        ("ff:ff:ff:ff:ff:ff 00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff 00:00:00:00:00:00"),
+        ("192.0.2.7 198.51.100.7 192.0.2.9", "10.0.0.1 10.0.1.1 10.0.0.2"),
+        ("192.0.2.7/24 192.0.2.255 192.0.2.7", "10.0.0.1/24 10.0.0.255 10.0.0.1"),
+        ("127.0.0.1 255.255.255.0 0.0.0.0 224.0.0.1", "127.0.0.1 255.255.255.0 0.0.0.0 224.0.0.1"),
+        ("6.1.0 999.1.1.1 1.2.3.4.5", "6.1.0 999.1.1.1 1.2.3.4.5"),
+        ("2001:db8:7::9 fe80::1234 ::1 ff02::1", "2001:db8::1 fe80::2 ::1 ff02::1"),
+        ("0000:3b:00.0 12:30:45", "0000:3b:00.0 12:30:45"),
+        ("at db7 now", "at host now"),
+    ],
+)
+def test_names_and_addresses_are_replaced_alike(text: str, anonymous: str) -> None:
+    """One network stays one, and what tells nothing stays."""
+    names = Names(("db7",), ("corp0", "eth0", "lo", "enp3s0f1", "enx1c34da4a33dd"))
+    assert anonymous == names.text(text)
+
+
+def test_of_a_firewall_only_chains_and_numbers_of_rules_are_left() -> None:
+    """Of nft and iptables; what cannot be read is empty."""
+    assert {
+        "nftables": [
+            {
+                "chain": {
+                    "family": "ip",
+                    "hook": "input",
+                    "policy": "drop",
+                    "table": "name0",
+                    "name": "name1",
+                }
+            },
+            {"rule": {"family": "ip", "table": "name0", "chain": "name1"}},
+        ]
+    } == json.loads(bare_ruleset(json.dumps({"nftables": RULES})))
+    assert ["", ""] == [bare_ruleset("no JSON"), bare_ruleset("[]")]
+    saved = "# by corp\n*filter\n:INPUT DROP [5:6]\n:corp - [0:0]\n-A INPUT -s 192.0.2.7 -j corp\n"
+    assert (
+        "*filter\n:INPUT DROP [0:0]\n:chain0 - [0:0]\n-A INPUT -j RETURN\nCOMMIT\n"
+        == bare_iptables(f"{saved}COMMIT\n")
+    )

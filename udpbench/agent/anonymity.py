@@ -1,0 +1,151 @@
+"""Names and addresses of a recorded host, each replaced by the same stand-in wherever it occurs.
+
+What lies in one network stays in one network, and what was equal stays equal. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any
+
+PLAIN_INTERFACE = re.compile(r"lo|eth\d+|en[ops]\d\w*|(send|receive)\d+")
+"""Names that the kernel or systemd gives by place, which tell nothing; enx… has a MAC address."""
+MAC = re.compile(r"\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b", re.IGNORECASE)
+IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")
+IPV6 = re.compile(r"(?<![0-9a-fA-F:.])[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}(?![0-9a-fA-F:.])")
+UUID = re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE)
+SOCKET_ADDRESS = re.compile(r"\b(?:[0-9A-F]{8}|[0-9A-F]{32})(?=:[0-9A-F]{4}\b)")
+"""In /proc/net/udp and udp6."""
+HASH_KEY = re.compile(r"(?<=hash key:\n)[0-9a-f:]{11,}")
+"""Of ``ethtool -x``: whoever knows it can send all packets to one queue."""
+SERIAL = re.compile(r"^Serial\s*:.*\n?", re.MULTILINE)
+"""Of an ARM board."""
+SOCKET_FILES = re.compile(r"/net/udp(lite)?6?\Z")
+CHAIN_KEYS = ("family", "type", "hook", "prio", "policy")
+BROADCAST_MAC = "ff:ff:ff:ff:ff:ff"
+
+
+class Names:
+    """The stand-ins of one host."""
+
+    def __init__(self, hosts: Iterable[str], interfaces: Iterable[str]) -> None:
+        self._words: dict[str, str] = {}
+        for name in filter(None, interfaces):
+            if PLAIN_INTERFACE.fullmatch(name) is None and name not in self._words:
+                self._words[name] = f"net{len(self._words)}"
+        for name in filter(None, hosts):
+            self._words[name] = "host"
+        self._macs: dict[str, str] = {}
+        self._networks: dict[str, int] = {}
+        self._addresses: dict[str, str] = {}
+        longest = sorted(map(re.escape, self._words), key=len, reverse=True)
+        self._word = re.compile(rf"(?<![\w-])(?:{'|'.join(longest)})(?![\w])") if longest else None
+
+    def text(self, text: str) -> str:
+        """Return a text with every name and address replaced."""
+        if self._word is not None:
+            text = self._word.sub(lambda match: self._words[match.group()], text)
+        text = HASH_KEY.sub(lambda match: re.sub("[0-9a-f]", "0", match.group()), text)
+        text = UUID.sub("00000000-0000-4000-8000-000000000000", text)
+        text = MAC.sub(lambda match: self._mac(match.group()), text)
+        text = IPV4.sub(lambda match: self._ipv4(match.group()), text)
+        return IPV6.sub(lambda match: self._ipv6(match.group()), text)
+
+    def file(self, path: str, text: str) -> str:
+        """Return a file's text likewise."""
+        if path == "/proc/cpuinfo":
+            text = SERIAL.sub("", text)
+        if SOCKET_FILES.search(path):
+            text = SOCKET_ADDRESS.sub(lambda match: "0" * len(match.group()), text)
+        return self.text(text)
+
+    def data(self, data: Any) -> Any:
+        """Return JSON data with every text in it replaced, keys too."""
+        if isinstance(data, str):
+            return self.text(data)
+        if isinstance(data, list):
+            return [self.data(item) for item in data]
+        if isinstance(data, dict):
+            return {self.text(key): self.data(value) for key, value in data.items()}
+        return data
+
+    def _mac(self, mac: str) -> str:
+        lower = mac.lower()
+        if lower == BROADCAST_MAC or set(lower) <= {"0", ":"}:
+            return mac
+        number = len(self._macs) + 1
+        return self._macs.setdefault(lower, f"02:00:00:00:{number >> 8:02x}:{number & 255:02x}")
+
+    def _ipv4(self, text: str) -> str:
+        try:
+            address = IPv4Address(text)
+        except ValueError:
+            return text
+        first = address.packed[0]
+        if first in (0, 127) or first >= 224:  # of this host, groups, masks
+            return text
+        network, _, last = text.rpartition(".")
+        number = self._networks.setdefault(network, len(self._networks))
+        if text not in self._addresses and last not in ("0", "255"):
+            taken = sum(known.rpartition(".")[0] == network for known in self._addresses)
+            self._addresses[text] = str(taken % 253 + 1)
+        return f"10.{number >> 8 & 255}.{number & 255}.{self._addresses.get(text, last)}"
+
+    def _ipv6(self, text: str) -> str:
+        try:
+            address = IPv6Address(text)
+        except ValueError:
+            return text
+        if address.is_multicast or address.is_loopback or address.is_unspecified:
+            return text
+        prefix = "fe80::" if address.is_link_local else "2001:db8::"
+        known = self._addresses.setdefault(address.compressed, f"{len(self._addresses) + 1:x}")
+        return f"{prefix}{known}"
+
+
+def bare_ruleset(text: str) -> str:
+    """Return ``nft -j list ruleset`` with its base chains and how many rules each has, no more."""
+    try:
+        items = json.loads(text)["nftables"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    names: dict[str, str] = {}
+    kept = [
+        {kind: _bare(item[kind], kind, names)}
+        for item in items
+        for kind in ("chain", "rule")
+        if kind in item
+    ]
+    return json.dumps({"nftables": kept})
+
+
+def _bare(part: dict[str, Any], kind: str, names: dict[str, str]) -> dict[str, Any]:
+    own: dict[str, Any] = {
+        key: part[key] for key in ("family", "type", "hook", "prio", "policy") if key in part
+    }
+    for key in ("table", "name") if kind == "chain" else ("table", "chain"):
+        own[key] = names.setdefault(str(part.get(key)), f"name{len(names)}")
+    return own
+
+
+def bare_iptables(text: str) -> str:
+    """Return ``iptables-save`` with its chains and how many rules each has, no more."""
+    names: dict[str, str] = {}
+    lines = []
+    for line in text.splitlines():
+        words = line.split()
+        if line.startswith(("*", "COMMIT")):
+            lines.append(words[0])
+        elif line.startswith(":") and len(words) > 1:
+            lines.append(f":{_chain(words[0][1:], names)} {words[1]} [0:0]")
+        elif line.startswith("-A ") and len(words) > 1:
+            lines.append(f"-A {_chain(words[1], names)} -j RETURN")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _chain(name: str, names: dict[str, str]) -> str:
+    built_in = name in ("INPUT", "OUTPUT", "FORWARD", "PREROUTING", "POSTROUTING")
+    return name if built_in else names.setdefault(name, f"chain{len(names)}")

@@ -1,0 +1,55 @@
+"""``udpbench facts``: the file that a report of a bug can take along, one tree for each host."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from udpbench.control.examine import record_hosts
+from udpbench.control.host_use import Surroundings
+from udpbench.errors import InputError, Problem
+from udpbench.folder import Folder
+from udpbench.model import Lab
+
+SCHEMA = 1
+"""Of the file. History: 1 — the first form."""
+
+
+def write_recorded(lab: Lab, out: Path, around: Surroundings, version: str) -> Path:
+    """Write what each host of a lab answers about itself; return the file.
+
+    Raises InputError if there is one or it cannot be made, ConnectError, HelloRefused.
+    """
+    _refuse_taken(out)
+    trees = record_hosts(lab, around)
+    data = {
+        "schema": SCHEMA,
+        "source": f"recorded by udpbench facts, version {version}",
+        "hosts": {place: asdict(tree) for place, tree in trees.items()},
+    }
+    text = json.dumps(data, indent=1, sort_keys=True) + "\n"
+    try:
+        with Folder.open(out.parent) as folder:
+            fd = folder.file(out.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            with os.fdopen(fd, "w") as file:
+                file.write(text)
+    except OSError as error:
+        raise _problem(out, f"cannot be written: {error.strerror}") from error
+    return out
+
+
+def _refuse_taken(out: Path) -> None:
+    """Refuse a file that is there, or a folder that is not, before any host is asked."""
+    try:
+        with Folder.open(out.parent) as folder:
+            taken = out.name in folder.names()
+    except OSError as error:
+        raise _problem(out, f"its folder cannot be used: {error.strerror}") from error
+    if taken:
+        raise _problem(out, "exists, and is not overwritten")
+
+
+def _problem(out: Path, what: str) -> InputError:
+    return InputError([Problem(what, "--out", str(out), "", "name another file")])
