@@ -165,7 +165,8 @@ def test_a_run_over_ssh_measures_and_leaves_the_hosts_as_they_were(
 ) -> None:
     """Every packet has an entry, addresses are gone again, and there is no machine agent."""
     before = state(pair)
-    one = start(pair.lab())
+    # Long enough to look at both hosts under way.
+    one = start(pair.lab(), duration="4s", traffic={"rate": "60pps"})
     one.await_line("measured")
     during = state(pair)
     assert [] == amiss(one)
