@@ -36,6 +36,7 @@ from udpbench.units import format_duration
 
 EXTRA_BLOCKS = 5
 """Run at most so many blocks in place of those that count nowhere."""
+SIDES = ("the base", "what is compared with it")
 Runs = Sequence[Sequence[Result]]
 """The trials of one side, run by run."""
 SAME, CANNOT_TELL, CANNOT_COMPARE, SKIPPED = "same", "cannot tell", "cannot compare", "skipped"
@@ -337,7 +338,7 @@ def _sides(pair: PointPair, sides: tuple[Runs, Runs]) -> _Sides:
     if not any(ran):
         return _Sides([], [], 0, SKIPPED)
     if not all(ran):
-        return _Sides([], [], 0, CANNOT_TELL, f"skipped in RUN_{'A' if ran[1] else 'B'}")
+        return _Sides([], [], 0, CANNOT_TELL, f"skipped in {SIDES[ran[0]]}")
     claim = claim_of(pair)
     known: list[list[list[float]]] = []
     lost: list[tuple[int, int]] = []
@@ -353,9 +354,9 @@ def _sides(pair: PointPair, sides: tuple[Runs, Runs]) -> _Sides:
     medians = tuple([statistics.median(run) for run in runs] for runs in known)
     a, b = (list(chain.from_iterable(runs)) for runs in known)
     plain = _Sides(a, b, sum(few for few, _ in lost), medians=medians)
-    for name, (few, number) in zip("AB", lost, strict=True):
+    for name, (few, number) in zip(SIDES, lost, strict=True):
         if few * 3 > number:
-            why = f"{few} of {number} trials in RUN_{name} are invalid, or have no such numbers"
+            why = f"{few} of {number} trials of {name} are invalid, or have no such numbers"
             return plain._replace(verdict=CANNOT_TELL, why=why)
     return plain
 

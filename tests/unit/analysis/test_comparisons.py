@@ -303,12 +303,16 @@ def test_more_than_a_third_of_a_run_invalid_tells_nothing(
     skipped = [result("a", n, None, status="skipped", valid=False) for n in range(8, 20)]
     found = compare_unpaired([sides[0], skipped], [sides[1]], "delivered_pps", 0.03)
     assert (verdict, sum(bad)) == (found.verdict, found.lost)
-    assert ("RUN_A" in found.why) == (verdict == "cannot tell")
+    assert ("of the base" in found.why) == (verdict == "cannot tell")
 
 
 @pytest.mark.parametrize(
     ("skipped", "verdict", "where"),
-    [("ab", "skipped", ""), ("a", "cannot tell", "RUN_A"), ("b", "cannot tell", "RUN_B")],
+    [
+        ("ab", "skipped", ""),
+        ("a", "cannot tell", "in the base"),
+        ("b", "cannot tell", "in what is compared"),
+    ],
 )
 def test_skipped_trials_of_runs(skipped: str, verdict: str, where: str) -> None:
     """Of both is skipped, of one cannot be told, and says which."""
