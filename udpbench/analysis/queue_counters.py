@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,29 +59,47 @@ def queue_uses(readings: Readings) -> tuple[QueueUse, ...]:
         facts, delta = readings.record.facts.get(host), readings.deltas.get(host)
         if facts is not None and delta is not None:
             machine = readings.deltas.get(readings.machine_of(host), delta)
-            uses += [*_uses(facts, delta, machine, "rx"), *_uses(facts, delta, machine, "tx")]
+            whole = readings.whole.deltas.get(host, delta)
+            uses += _received_uses(facts, delta, whole, machine)
+            uses += _sent_uses(facts, delta, whole, machine)
     return tuple(uses)
 
 
-def _uses(facts: Facts, delta: Deltas, machine: Deltas, way: Way) -> Iterable[QueueUse]:
-    driver = driver_of(facts)
-    irqs = facts.queue_irqs if way == "rx" else facts.tx_queue_irqs
-    if way == "rx":
-        packets = queue_packets(facts, delta) or {}
-        drops = _by_queue(facts, delta, way, "hw-drops", driver.queue_drops) if packets else {}
-    else:
-        packets, drops = _sent(facts, delta), _refused(facts, delta)
-    for queue in sorted({*packets, *(int(number) for number in irqs)}):
-        served = _interrupts(machine, irqs.get(str(queue)))
-        known = facts.queue_cpus.get(str(queue), ()) if way == "rx" else ()
-        yield QueueUse(
-            facts.host,
-            f"{way}-{queue}",
-            packets.get(queue),
-            drops.get(queue),
-            sum(served.values()) if served is not None else None,
-            tuple(cpu for cpu, number in (served or Counter()).most_common() if number) or known,
-        )
+def _received_uses(
+    facts: Facts, delta: Deltas, whole: Deltas, machine: Deltas
+) -> Iterator[QueueUse]:
+    """Yield the RX queues' uses; ``whole`` are the differences of the whole phase."""
+    names = driver_of(facts)
+    moving = queue_packets(facts, whole) is not None
+    packets = _by_queue(facts, delta, "rx", "packets", names.queue_packets) if moving else {}
+    drops = _by_queue(facts, delta, "rx", "hw-drops", names.queue_drops) if moving else {}
+    irqs = {int(queue): irq for queue, irq in facts.queue_irqs.items()}
+    for queue in sorted({*packets, *irqs}):
+        served = _interrupts(machine, irqs.get(queue))
+        polled = facts.queue_cpus.get(str(queue), ())
+        yield _use(facts, f"rx-{queue}", packets.get(queue), drops.get(queue), served, polled)
+
+
+def _sent_uses(facts: Facts, delta: Deltas, whole: Deltas, machine: Deltas) -> Iterator[QueueUse]:
+    """Yield the TX queues' uses."""
+    packets, drops = _sent(facts, delta, whole), _refused(facts, delta, whole)
+    irqs = {int(queue): irq for queue, irq in facts.tx_queue_irqs.items()}
+    for queue in sorted({*packets, *irqs}):
+        served = _interrupts(machine, irqs.get(queue))
+        yield _use(facts, f"tx-{queue}", packets.get(queue), drops.get(queue), served, ())
+
+
+def _use(
+    facts: Facts,
+    queue: str,
+    packets: int | None,
+    drops: int | None,
+    served: Counter[int] | None,
+    polled: tuple[int, ...],
+) -> QueueUse:
+    taking = tuple(cpu for cpu, number in (served or Counter()).most_common() if number)
+    interrupts = sum(served.values()) if served is not None else None
+    return QueueUse(facts.host, queue, packets, drops, interrupts, taking or polled)
 
 
 def _by_queue(
@@ -102,25 +120,35 @@ def _by_queue(
     return {}
 
 
-def _sent(facts: Facts, delta: Deltas) -> dict[int, int]:
+def _sent(facts: Facts, delta: Deltas, whole: Deltas) -> dict[int, int]:
     """Return TX queue → packets; without a count of the card's, what its discipline handed over."""
     packets = _by_queue(facts, delta, "tx", "packets", driver_of(facts).queue_sent)
-    return packets or _of_disciplines(facts, delta, QDISC_PACKETS)
+    return packets or _of_disciplines(facts, delta, whole, QDISC_PACKETS, "tx_packets")
 
 
-def _refused(facts: Facts, delta: Deltas) -> dict[int, int]:
+def _refused(facts: Facts, delta: Deltas, whole: Deltas) -> dict[int, int]:
     """Return TX queue → what its discipline dropped, and the card where it says so."""
-    drops = Counter(_of_disciplines(facts, delta, QDISC_DROPS))
+    drops = Counter(_of_disciplines(facts, delta, whole, QDISC_DROPS, "tx_dropped"))
     drops.update(_by_queue(facts, delta, "tx", "hw-drops", ()))
     return dict(drops)
 
 
-def _of_disciplines(facts: Facts, delta: Deltas, counter: str) -> dict[int, int]:
-    """Return TX queue → a counter of its queueing discipline: below mq, or of the only queue."""
-    name = counter.replace("{interface}", facts.interface)
+def _of_disciplines(
+    facts: Facts, delta: Deltas, whole: Deltas, counter: str, of_device: str
+) -> dict[int, int]:
+    """Return TX queue → a counter of its queueing discipline: below mq, or of the only queue.
+
+    ``noqueue``, a veth's, has these counters and never moves them; then the only queue has what the
+    device counts, and of several none is known.
+    """
+    name, sent = (each.replace("{interface}", facts.interface) for each in (counter, QDISC_PACKETS))
+    device = f"link.{facts.interface}."
+    if not whole.values.get(sent) and whole.values.get(f"{device}tx_packets"):
+        alone = delta.values.get(device + of_device) if facts.tx_queues == 1 else None
+        return {0: alone} if alone is not None else {}
     head, _, last = name.rpartition(".")
     below = re.compile(rf"{re.escape(head)}\.tx_queue_(\d+)\.{last}")
-    matches = ((below.fullmatch(each), value) for each, value in delta.values.items())
+    matches = ((below.fullmatch(key), value) for key, value in delta.values.items())
     numbers = {int(match.group(1)): value for match, value in matches if match is not None}
     if not numbers and facts.tx_queues == 1 and name in delta.values:
         return {0: delta.values[name]}

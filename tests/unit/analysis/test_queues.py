@@ -9,6 +9,7 @@ import pytest
 from analysis.build import facts, queued, record, specs, trial
 from udpbench.analysis.delta import deltas
 from udpbench.analysis.judge import judge
+from udpbench.analysis.motion import between
 from udpbench.analysis.queue_counters import carrying, queue_packets, queue_uses, sent_flows
 from udpbench.analysis.readings import readings_of
 from udpbench.model import Change, Flows, Setting, Snapshot, Traffic, TrialRecord
@@ -106,6 +107,23 @@ def test_a_veth_sends_by_its_queueing_disciplines_and_polls_on_its_threads_cpu()
     assert [("left tx-0", 400, None, None, ()), ("left tx-1", 600, 7, None, ()), rx] == used(
         {"left": {**left, **below}, "right": right}
     )
+
+
+def test_a_veth_without_a_discipline_counts_as_a_device() -> None:
+    """What its only queue sent is what it sent; of several queues nothing is known, and not 0."""
+    left = {"qdisc.send0.packets": 0, "link.send0.tx_packets": 900, "link.send0.tx_dropped": 100}
+    assert [("left tx-0", 900, 100, None, ())] == used({"left": left})
+    assert [] == used({"left": left}, left={"tx_queues": 2})
+
+
+def test_a_queue_that_rests_for_a_second_took_none_then() -> None:
+    """Its counters move in the phase, so a second in which they do not is a 0."""
+    name = "ethtool.receive0.rx_queue_0_xdp_packets"
+    made = record(moves={"right": {name: 70}})
+    measured = readings_of(made)
+    assert measured is not None
+    idle = between(made, measured.phase.after, measured.phase.after, within=measured)
+    assert [("rx-0", 0)] == [(use.queue, use.packets) for use in queue_uses(idle)]
 
 
 def test_what_nothing_counts_by_queue_has_no_row() -> None:
