@@ -86,7 +86,8 @@ class Driver:
     or if nobody says so, ``full_ring`` is added: too many frames only make ``link`` wider."""
     emulated: bool = False
     """Whether emulators offer this card. They count frames that find no descriptor nowhere (QEMU:
-    igb_core.c, igb_receive_internal), so in a virtual machine 0 proves nothing."""
+    igb_core.c, igb_receive_internal), so in a virtual machine 0 proves nothing, unless fewer frames
+    came than the ring holds."""
 
 
 def _by_queue(name: str) -> tuple[str, ...]:

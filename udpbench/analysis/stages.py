@@ -353,7 +353,7 @@ def _rx_ring(readings: Readings) -> Span | None:
     (driver,) = drivers
     if "rx_backlog" in driver.ring_includes:
         full -= _backlog_skbs(readings) or 0
-    return exactly(full) if full or driver.sees_full_ring else None
+    return exactly(full) if full or _sees_full_rings(readings) else None
 
 
 def _most_in_full_rings(readings: Readings) -> int | None:
@@ -361,8 +361,11 @@ def _most_in_full_rings(readings: Readings) -> int | None:
     drivers = _receiving_drivers(readings)
     if drivers and not any(driver.full_ring for driver in drivers):
         return 0
-    seen = all(driver.sees_full_ring for driver in drivers)
-    return _refused_frames(readings) if seen else None
+    return _refused_frames(readings) if _sees_full_rings(readings) else None
+
+
+def _sees_full_rings(readings: Readings) -> bool:
+    return all(mac_frames.sees_full_ring(readings, host) for host in readings.roles.receivers)
 
 
 def _refused_frames(readings: Readings) -> int | None:

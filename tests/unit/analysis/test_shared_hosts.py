@@ -73,6 +73,7 @@ class Mixture:
         """Begin without a loss; ``segments`` packets go as one skb as far as the sockets."""
         self.segments, self.size_bytes, self.driver = segments, size_bytes, driver
         self.mac, self.virtual_machine = mac, "no"
+        self.rings: dict[str, int] = {}
         self.ours: Counter[str] = Counter()
         self.theirs: Counter[str] = Counter()
         self.broadcasts = 0
@@ -149,7 +150,12 @@ class Mixture:
         made = build.record(9000, received, of=of, moves=moves, workers=workers, built_in_lab=False)
         machine = {"virtual_machine": self.virtual_machine}
         facts = {
-            host: replace(one, driver=self.driver, environment={**one.environment, **machine})
+            host: replace(
+                one,
+                driver=self.driver,
+                rings=self.rings,
+                environment={**one.environment, **machine},
+            )
             for host, one in made.facts.items()
         }
         return replace(made, facts=facts)
@@ -387,6 +393,28 @@ def test_in_a_virtual_machine_a_full_ring_of_an_emulated_card_is_not_observable(
     result = mixture.result()
     assert (True, {"link": (0, 7865), "rx_ring": (0, 7865)}) == (result.valid, spans(result))
     assert "link or rx_ring 7865 (not observable)" == occupied_stages(ledger_of(result))
+
+
+@pytest.mark.parametrize(("ring", "is_proven"), [(1298, True), (1297, False), (None, False)])
+def test_an_emulated_ring_that_holds_all_frames_that_came_was_never_full(
+    ring: int | None, is_proven: bool
+) -> None:
+    """1135 frames came, and an eighth of a ring may not be ready: what is missing, the link lost."""
+    mixture = Mixture(mac="own").lose("link", 7865)
+    mixture.virtual_machine, mixture.rings = "yes", {} if ring is None else {"rx": ring}
+    expected = {"link": (7865, 7865)} if is_proven else {"link": (0, 7865), "rx_ring": (0, 7865)}
+    result = mixture.result()
+    assert (True, expected) == (result.valid, spans(result))
+
+
+def test_frames_longer_than_a_descriptor_prove_nothing_of_an_emulated_ring() -> None:
+    """Each may take several, so that fewer frames fill the ring."""
+    mixture = Mixture(mac="own").lose("link", 7865)
+    mixture.virtual_machine, mixture.rings = "yes", {"rx": 4096}
+    record = mixture.record()
+    right = replace(record.facts["right"], mtu=9000)
+    result = judge(replace(record, facts={**record.facts, "right": right}))
+    assert {"link": (0, 7865), "rx_ring": (0, 7865)} == spans(result)
 
 
 def test_what_the_card_took_and_did_not_send_is_the_senders_device() -> None:
