@@ -247,6 +247,9 @@ def main(words: Sequence[str] | None = None) -> int:
         except OutOfTime:
             print(f"{name}: the time is over; the same command goes on")
             met.append(None)
+        except KeyboardInterrupt:
+            print(f"{name}: interrupted; the same command goes on")
+            return 130
     return 1 if False in met else 5 if None in met else 0
 
 
