@@ -388,6 +388,15 @@ def wait_for_end(pid: int) -> None:
     os.close(pidfd)
 
 
+def test_a_host_is_recorded_without_its_name(agent: Agent) -> None:
+    """With what it answers of an interface; one that is not there is no error, for facts have none."""
+    agent.hello()
+    tree = agent.ask("record", interface="lo")
+    assert "lo" == tree["interface"]
+    assert {"hostname", "kernel", "link lo"} <= set(tree["answers"])
+    assert "eth99" == agent.ask("record", interface="eth99")["interface"]
+
+
 def test_workers_are_sampled_stopped_and_closed(agent: Agent, port: int) -> None:
     """The agent itself samples every 100 ms; stop ends the loops, close the process."""
     agent.hello()

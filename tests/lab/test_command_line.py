@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded_host import RecordedHost, read_recorded
 from sampled import sampled
 
 from udpbench.analysis.readiness import worst
@@ -121,6 +122,14 @@ def test_a_plan_changes_nothing(tmp_path: Path) -> None:
         name: (before.get(name), now) for name, now in after.items() if before.get(name) != now
     }
     assert (set(), []) == (namespaces() - spaces, list(tmp_path.iterdir()))
+
+
+def test_facts_are_a_file_that_a_test_can_read(tmp_path: Path) -> None:
+    """Of a built-in lab the machine's, by its own agent; nothing else is written."""
+    code, out, err = done(tmp_path, "facts", "--out", "facts.json")
+    assert (0, "", [tmp_path / "facts.json"]) == (code, err, list(tmp_path.iterdir())), out
+    (tree,) = read_recorded(tmp_path / "facts.json")[1].values()
+    assert len(os.sched_getaffinity(0)) == len(RecordedHost(tree).affinity(0))
 
 
 def test_doctor_reads_the_machine_and_changes_nothing(tmp_path: Path) -> None:
