@@ -48,6 +48,8 @@ def test_a_ledger_is_tried_by_a_run_of_its_own() -> None:
     selftest = try_ledger(load_lab("local"), world.progress.append, world.surroundings())
     told = {proof.stage for proof in selftest.proofs}
     assert set(LEDGER_STAGES) == told
+    begun = [one.text for one in world.progress if one.event == "run" and "trials" in one.text]
+    assert 2 == len(begun), "what does not hold is tried once more"
     silent = [one for one in selftest.proofs if one.packets is not None and not one.holds]
     assert {"udp_no_port", "rx_netfilter"} <= {one.stage for one in silent}
 
