@@ -226,4 +226,6 @@ def test_a_new_user_can_follow_the_page(page: str, count: int | None, tmp_path: 
             check=False,
         )
         code = int(wanted.group(1)) if wanted is not None else 0
-        assert code == done.returncode, f"{command}\n{done.stdout}\n{done.stderr}"
+        # 5: a busy machine did not offer the load.
+        allowed = {code, 5} if words[:1] == ["run"] else {code}
+        assert done.returncode in allowed, f"{command}\n{done.stdout}\n{done.stderr}"
