@@ -17,6 +17,8 @@ _UNIT = re.compile(r"_(bytes|ns|packets|bps|flows)\Z")
 # Keys that a Python name cannot spell, or that read better than the field.
 _SPELLED = {
     "source_ports": "from",
+    "least_load": "from",
+    "most_load": "to",
     "rx_flow_hash": "rx-flow-hash",
     "defer_hard_irqs": "defer-hard-irqs",
     "gro_flush_timeout_ns": "gro-flush-timeout",

@@ -45,6 +45,7 @@ from udpbench.errors import (
 )
 from udpbench.file_lock import lock_file
 from udpbench.folder import Folder
+from udpbench.metrics import SEARCHED
 from udpbench.model import CompareSpec, Experiment, Lab, Progress, Result
 from udpbench.printable import printable
 from udpbench.proven_kernels import kept
@@ -237,7 +238,9 @@ def _against(
     base: Sequence[Sequence[Result]], own: Point, baseline: Baseline
 ) -> tuple[Outcome, Sequence[str]]:
     """Return the outcome of a point that is compared with a baseline, and the reasons."""
-    comparison = compare_unpaired(base, [own.results], CompareSpec.metric, baseline.margin)
+    comparison = compare_unpaired(
+        base, [own.results], experiment_metric(own), baseline.margin
+    )
     runs = ", ".join(str(run.folder) for run in baseline.runs)
     text = f"{comparison.metric} against {runs}: {comparison.text}"
     if not comparison.between_runs:
@@ -246,6 +249,12 @@ def _against(
         limit = f"{baseline.margin * 100:.3g} %"
         return "skipped", [f"cannot tell whether it is worse by more than {limit}: {text}"]
     return ("failed", [f"worse: {text}"]) if comparison.beyond_margin else ("passed", [])
+
+
+def experiment_metric(own: Point) -> str:
+    """Return the metric by which a point is compared with a baseline."""
+    searched = any(result.trial.search is not None for result in own.results)
+    return SEARCHED[0] if searched else CompareSpec.metric
 
 
 def stored_results(folder: Path) -> dict[str, PointResult]:
@@ -352,9 +361,11 @@ def _chapter_text(chapter: Chapter, width: int) -> str:
 
 
 def _summary(stored: Run, own: Point, result: PointResult) -> str:
+    rate = [f"{show_pps(result.delivered_pps)} delivered", f"{show_ratio(result.loss_ratio)} lost"]
+    if any(trial.trial.search is not None for trial in own.results):
+        rate = [f"{show_pps(result.throughput_pps)} throughput"]
     parts = [
-        f"{show_pps(result.delivered_pps)} delivered",
-        f"{show_ratio(result.loss_ratio)} lost",
+        *rate,
         f"{result.valid_trials}/{len(own.results)} valid",
     ]
     if any(record.built_in_lab for record in stored.records):

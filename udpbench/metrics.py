@@ -6,7 +6,10 @@ docs/records.md to this one.
 
 from __future__ import annotations
 
+import re
 from typing import Literal, NamedTuple
+
+from udpbench.units import parse_ratio, show_share
 
 Unit = Literal["packets", "pps", "MiB/s", "ns", "ratio", "calls", "skbs", "CPUs", "B", "files"]
 Kind = Literal["count", "rate", "time", "ratio"]
@@ -133,6 +136,12 @@ METRICS: dict[str, Metric] = {
     "logged_pps": Metric("pps", "rate", "like delivered_pps, by the stamps in the log"),
     "log_files": Metric("files", "count", "log files there at the end"),
     "log_bytes": Metric("B", "count", "size of the log files", SIZE),
+    "throughput_pps": Metric(
+        "pps",
+        "rate",
+        "with `search`: the highest rate at which no more than the goal was lost, as it arrived; "
+        "`throughput_pps[loss=0.1%]` is that of one goal, else of the largest",
+    ),
     "ledger_received_packets": Metric(
         "packets", "count", "received, less unlogged: intended = Σ ledger + this + unaccounted"
     ),
@@ -140,20 +149,47 @@ METRICS: dict[str, Metric] = {
         "packets", "count", "what the ledger could not place, with its sign", LOSS
     ),
 }
+SEARCHED = ("throughput_pps",)
+"""The metrics of a search, not of a trial; behind ``[loss=0.1%]`` stands a goal."""
 TIMED = frozenset(name for name, metric in METRICS.items() if metric.kind in ("rate", "time"))
 """The metrics that a finding of severity ``struck`` removes."""
 
 
+_GOAL = re.compile(r"(?P<name>[a-z_]+)\[loss=(?P<goal>[0-9.]+%?)\]\Z")
+
+
+def with_goal(name: str, goal: float | None = None) -> str:
+    """Return the metric of one goal of a search: ``throughput_pps[loss=0.1%]``."""
+    return name if goal is None else f"{name}[loss={show_share(goal)}]"
+
+
+def goal_of(name: str) -> tuple[str, float | None]:
+    """Return a metric without the goal behind it, and the goal if it has one."""
+    match = _GOAL.match(name)
+    if match is None:
+        return name, None
+    try:
+        return match.group("name"), parse_ratio(match.group("goal"))
+    except ValueError:
+        return name, None
+
+
+def is_metric(name: str) -> bool:
+    """Return whether a number of a trial or of a search has this name."""
+    plain, goal = goal_of(name)
+    return plain in (METRICS if goal is None else SEARCHED)
+
+
 def unit_of(name: str) -> Unit:
     """Return the unit of a metric or of a ledger stage, which is in packets."""
-    return METRICS[name].unit if name in METRICS else "packets"
+    return METRICS[goal_of(name)[0]].unit if is_metric(name) else "packets"
 
 
 def words_of(name: str) -> Words:
     """Return the words of a metric, or of a ledger stage, which loses packets."""
-    if name not in METRICS:
+    if not is_metric(name):
         return LOSS
-    metric = METRICS[name]
+    metric = METRICS[goal_of(name)[0]]
     return WORDS[metric.unit] if metric.words is None else metric.words
 
 

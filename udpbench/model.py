@@ -336,6 +336,50 @@ class PointPair:
     """After how many blocks it is decided; the same in all pairs of an experiment."""
 
 
+SENDER_LOAD: Literal["sender"] = "sender"
+"""``search.rate.to``: as much as each point's own sender offers by itself."""
+
+
+@dataclass(frozen=True)
+class SearchRange:
+    """The loads between which a search looks."""
+
+    least_load: Rate = field(default_factory=lambda: Rate(1000))
+    most_load: Union[Literal["sender"], Rate] = SENDER_LOAD
+
+    def least_pps(self, size_bytes: int) -> int:
+        """Return the lowest load for datagrams of a size."""
+        return self.least_load.pps(size_bytes)
+
+    def most_pps(self, size_bytes: int) -> Optional[float]:
+        """Return the highest load for datagrams of a size; None: the sender's own."""
+        most = self.most_load
+        return None if isinstance(most, str) else float(most.pps(size_bytes))
+
+
+@dataclass(frozen=True)
+class Search:
+    """The search for the highest rate at which no more than a share of the packets is lost."""
+
+    loss: Annotated[tuple[float, ...], Named("loss_goals")] = (0.0, 0.001)
+    rate: SearchRange = field(default_factory=SearchRange)
+    precision: Annotated[float, Named("margin")] = 0.01
+    """Between lower and upper bound, at most, as a share of the upper one."""
+    trial_ns: Annotated[int, Nanoseconds(10**8, 3600 * SECOND_NS)] = SECOND_NS
+    time_ns: Annotated[int, Nanoseconds(10**8, DAY_NS)] = 11 * SECOND_NS
+    """Of trials at one load, before it is taken for a bound."""
+    exceed: Annotated[float, Named("share")] = 0.5
+    """Share of that time which may lose more, at a lower bound."""
+    within_ns: Annotated[int, Nanoseconds(SECOND_NS, DAY_NS)] = 600 * SECOND_NS
+    """A search that takes longer ends with the bounds that it knows."""
+    confirm_ns: Optional[Annotated[int, Nanoseconds(10**8, DAY_NS)]] = None
+
+    @property
+    def goals(self) -> tuple[float, ...]:
+        """Return the goals in order; the last is the headline."""
+        return tuple(sorted(self.loss))
+
+
 @dataclass(frozen=True)
 class Trial:
     """One repetition of one point of an experiment, still symbolic: not yet bound to hosts."""
@@ -362,16 +406,26 @@ class Trial:
     source: Optional[str] = None
     expects_unsent: bool = False
     """An expectation names ``unsent``, so a sender that falls short does not invalidate a trial."""
+    search: Optional[Search] = None
+    search_trial: int = 0
+    """Number of this trial in its search, from 1; 0 for the point as a whole."""
 
     @property
     def name(self) -> str:
-        """``experiment::point#repetition``, as listed and logged."""
+        """``experiment::point#repetition``, as listed and logged; of a search ``…#1.12``."""
         point = f"::{self.point}" if self.point else ""
-        return f"{self.experiment}{point}#{self.repetition}"
+        number = f".{self.search_trial}" if self.search_trial else ""
+        return f"{self.experiment}{point}#{self.repetition}{number}"
 
 
 def trial_ns(trial: Trial, built_in: bool = True) -> int:
-    """Return how long one trial takes at most; one with a count usually ends earlier."""
+    """Return how long one trial takes at most; one with a count usually ends earlier.
+
+    Of a point that is searched, how long its search may take.
+    """
+    if trial.search is not None and not trial.search_trial:
+        confirm_ns = trial.search.confirm_ns or 0
+        return trial.search.within_ns + confirm_ns + trial.warmup_ns + OVERHEAD_NS
     overhead_ns = OVERHEAD_NS if built_in else OVERHEAD_NS + CARDS_NS
     return trial.duration_ns + trial.warmup_ns + overhead_ns
 
@@ -391,6 +445,16 @@ class Experiment:
     repetitions: int
     expect: tuple[Expectation, ...]
     compare: tuple[PointPair, ...] = ()
+
+    @property
+    def searched(self) -> bool:
+        """Return whether points are searched for their highest rate; a repetition is a search."""
+        return any(trial.search is not None for trial in self.points)
+
+    @property
+    def headline(self) -> str:
+        """Return the metric that answers it, unless a comparison names another."""
+        return "throughput_pps" if self.searched else "delivered_pps"
 
     @property
     def looks(self) -> tuple[int, ...]:
@@ -1042,6 +1106,38 @@ class Ledger:
         return self.intended_packets - self.received_packets - (self.unaccounted or 0)
 
 
+Bounded = Literal["regular", "at least", "none", "unfinished"]
+"""What a search knows of a goal: both bounds; a lower one alone, since nothing above could be
+tried; none, since the lowest load lost more already; or what it knew when it was ended."""
+
+
+@dataclass(frozen=True)
+class GoalBounds:
+    """What a search says about one loss goal."""
+
+    loss: float
+    kind: Bounded = "unfinished"
+    throughput_pps: Optional[float] = None
+    """What arrived of the load at the lower bound (RFC 9971: conditional throughput)."""
+    lower_pps: Optional[float] = None
+    upper_pps: Optional[float] = None
+    """Loads that did, and did not, meet the goal."""
+
+
+@dataclass(frozen=True)
+class CpuLoad:
+    """How busy one CPU of the load was in a measured phase, and with what."""
+
+    machine: str
+    cpu: int
+    busy: float
+    """Share of the time; of a sender that spins always near 1."""
+    receives: bool
+    """It runs a receiving worker, or serves an RX queue."""
+    uses: dict[str, float] = field(default_factory=dict)
+    """What used it → share of the time; a thread of NAPI is system time in /proc/stat."""
+
+
 @dataclass(frozen=True)
 class WorkerResult:
     """One worker's share of a result."""
@@ -1073,6 +1169,12 @@ class Result:
     """Stalls of all senders."""
     ledger: Optional[Ledger] = None
     workers: tuple[WorkerResult, ...] = ()
+    cpus: tuple[CpuLoad, ...] = ()
+    """The CPUs of the load."""
+    spans: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Metric → least and most, where a search knows it no better than that."""
+    took_ns: Optional[int] = None
+    """The whole trial, or search, with all that is beside its measured phase."""
 
     @property
     def struck(self) -> tuple[Finding, ...]:

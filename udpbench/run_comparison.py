@@ -19,8 +19,8 @@ from udpbench.definition.load import lab_of
 from udpbench.definition.problems import did_you_mean
 from udpbench.differences import differences, flat
 from udpbench.errors import CANNOT_TELL, NO, YES, InputError, Problem, worst
-from udpbench.metrics import margin_of
-from udpbench.model import FEWEST_BLOCKS, CompareSpec, Experiment, Facts, PointPair, Result
+from udpbench.metrics import is_metric, margin_of
+from udpbench.model import FEWEST_BLOCKS, Experiment, Facts, PointPair, Result
 from udpbench.records import Run, RunHeader
 from udpbench.report.summary import Chapter, chapters_of, hosts_of
 
@@ -28,7 +28,6 @@ NOT_INTERLEAVED = "not interleaved: changes between sessions are not in the inte
 BETWEEN_RUNS = (
     "not interleaved: of changes between sessions the scatter between runs is in the interval"
 )
-METRIC = CompareSpec.metric
 RESTLESS = ("boot_id", "mac", "queue_irqs", "tx_queue_irqs", "environment.xdp")
 """Facts that differ after each boot, or with each virtual pair."""
 
@@ -87,8 +86,9 @@ def _asked(experiment: Experiment, choice: Choice) -> Experiment:
     pairs, expect = experiment.compare, experiment.expect
     if choice.a is not None and choice.b is not None:
         names = {trial.point for trial in experiment.points}
+        metric = experiment.headline
         blocks = experiment.looks or (FEWEST_BLOCKS,)
-        chosen = PointPair(choice.a, choice.b, METRIC, margin_of(METRIC), blocks)
+        chosen = PointPair(choice.a, choice.b, metric, margin_of(metric), blocks)
         pairs, expect = (chosen,) if {choice.a, choice.b} <= names else (), ()
     compare = tuple(_with(pair, choice) for pair in pairs)
     return replace(experiment, compare=compare, expect=expect)
@@ -266,7 +266,7 @@ def _by_question(experiments: Iterable[Experiment]) -> dict[str, Experiment]:
 
 
 def _of_metric(choice: Choice) -> Iterator[Problem]:
-    if choice.metric is not None and choice.metric not in KNOWN:
+    if choice.metric is not None and not is_metric(choice.metric) and choice.metric not in KNOWN:
         step = did_you_mean(choice.metric, KNOWN)
         yield Problem("unknown metric", "--metric", choice.metric, next_step=step)
 
@@ -281,7 +281,7 @@ def _metrics(experiment: Experiment, choice: Choice) -> list[str]:
     """Return what is compared at each point of an experiment."""
     if choice.metric is not None:
         return [choice.metric]
-    return list(dict.fromkeys(pair.metric for pair in experiment.compare)) or [METRIC]
+    return list(dict.fromkeys(pair.metric for pair in experiment.compare)) or [experiment.headline]
 
 
 def _built_in(run: Run) -> bool | None:

@@ -203,6 +203,11 @@ def show_range(fewest: int, most: int) -> str:
     return f"{fewest}–{most}" if fewest < most else str(fewest)
 
 
+def show_share(value: float) -> str:
+    """Return a share as a user writes it: ``0.1%``; ``parse_ratio`` gives the same back."""
+    return f"{value * 100:.10g}%"
+
+
 def show_ratio(value: Optional[float]) -> str:
     """Return a loss ratio for reading, in percent; a loss that is not 0 never reads as 0."""
     if value is None:

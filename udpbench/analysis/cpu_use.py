@@ -9,14 +9,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from udpbench.analysis.delta import Deltas
+from udpbench.analysis.motion import cpu_shares
 from udpbench.analysis.queue_counters import by_receiver
 from udpbench.analysis.rates import IDLE_TIMES, host_of
 from udpbench.analysis.readings import Readings, known_sum
-from udpbench.model import SECOND_NS, Process, Whose, WorkerStats
+from udpbench.model import SECOND_NS, CpuLoad, Process, Whose, WorkerStats
 
 TICK_NS = SECOND_NS // 100
 """/proc/stat counts in units of USER_HZ, which is 100 on every architecture."""
 INTERRUPT_TIMES = ("irq", "softirq")
+NAPI_THREAD, OTHERS = "NAPI thread", "other programs"
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,37 @@ def _host_cpus(readings: Readings, host: str) -> tuple[int, ...]:
 def _worker_cpus(readings: Readings, stats: WorkerStats) -> tuple[int, ...]:
     """Return the CPU that a worker is pinned to, or all of its host."""
     return _host_cpus(readings, host_of(stats.worker)) if stats.cpu is None else (stats.cpu,)
+
+
+def cpu_loads(readings: Readings) -> tuple[CpuLoad, ...]:
+    """Return how busy each CPU of the load was, and what used it; ticks of others are not told."""
+    receiving = {
+        (readings.machine_of(host), cpu)
+        for host, cpus in _load_cpus(readings)
+        if host not in readings.roles.senders
+        for cpu in cpus
+    }
+    loads = []
+    for machine, cpu in sorted({(g.machine, cpu) for g in cpu_groups(readings) for cpu in g.cpus}):
+        delta = readings.deltas[machine]
+        share = cpu_shares(delta).get(cpu)
+        if share is None or delta.elapsed_ns <= 0:
+            continue
+        uses = {name: ns / delta.elapsed_ns for name, ns in _users(readings, machine, cpu) if ns}
+        uses |= {"softirq": share.softirq} if share.softirq else {}
+        uses[OTHERS] = max(share.busy - sum(uses.values()), 0.0)
+        received = (machine, cpu) in receiving
+        loads.append(CpuLoad(machine, cpu, share.busy, received, uses))
+    return tuple(loads)
+
+
+def _users(readings: Readings, machine: str, cpu: int) -> Iterator[tuple[str, int]]:
+    """Yield each worker on a CPU, and the NAPI threads there, with its time."""
+    for stats in readings.phase.stats:
+        if stats.cpu == cpu and readings.machine_of(host_of(stats.worker)) == machine:
+            yield stats.worker, stats.counts.get("user_ns", 0) + stats.counts.get("system_ns", 0)
+    napi = [p for p in _processes(readings, machine) if p.whose == "interface" and p.cpus == (cpu,)]
+    yield NAPI_THREAD, sum(process.cpu_ns for process in napi)
 
 
 # --- whose time it was ---------------------------------------------------------------------------

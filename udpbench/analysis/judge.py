@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from udpbench.analysis import delay, rates, worker_use
 from udpbench.analysis.checks.checklist import check
+from udpbench.analysis.cpu_use import cpu_loads
 from udpbench.analysis.delta import deltas
 from udpbench.analysis.intended_load import arrived, intended_packets, sent_packets
 from udpbench.analysis.ledger import is_explained, make_ledger, occupied_stages
@@ -64,8 +65,15 @@ def judge(record: TrialRecord) -> Result:
         ledger=ledger,
         workers=_workers(measured),
         stalls=_stalls(measured),
+        cpus=cpu_loads(measured),
+        took_ns=took_ns(record),
     )
     return _struck_out(result) if result.struck else result
+
+
+def took_ns(record: TrialRecord) -> int:
+    """Return how long a trial took with all its steps."""
+    return sum(record.overhead_ns.values())
 
 
 def _numbers(measured: Readings, ledger: Ledger | None) -> dict[str, float | None]:
@@ -151,6 +159,7 @@ def _without_numbers(record: TrialRecord) -> Result:
         valid=False,
         findings=findings,
         unavailable=skipped and error.get("kind") == "unavailable",
+        took_ns=took_ns(record),
     )
 
 

@@ -107,7 +107,8 @@ class PointResults(Mapping[str, PointResult]):
 
 def medians(point: Point, run: str = "") -> PointResult:
     """Return a point's medians over its valid trials; ``run`` is the folder of its run."""
-    values = {name: _median(point, name) for name in METRICS}
+    goals = [name for result in point.valid for name in result.numbers if name not in METRICS]
+    values = {name: _median(point, name) for name in (*METRICS, *goals)}
     remainders = (r.unaccounted for r in point.done if r.unaccounted is not None)
     values["unaccounted"] = max(remainders, key=abs, default=None)
     return PointResult(

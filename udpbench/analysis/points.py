@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from udpbench.metrics import METRICS, TIMED, unit_of
+from udpbench.metrics import TIMED, is_metric, unit_of
 from udpbench.model import Estimate, Result
 
 CONFIDENCE = 0.95
@@ -70,7 +70,9 @@ def metric(result: Result, name: str) -> float | None:
 
 def bounds(result: Result, name: str) -> tuple[float, float] | None:
     """Return the least and the most that a metric can be: the same where it is known exactly."""
-    if name in METRICS:
+    if name in result.spans:
+        return result.spans[name]
+    if is_metric(name):
         value = result.numbers.get(name)
         return (value, value) if value is not None else None
     for entry in result.ledger.entries if result.ledger is not None else ():
@@ -87,7 +89,10 @@ def is_count(name: str) -> bool:
 
 def estimate(point: Point, name: str) -> Estimate | None:
     """Return the median of a metric over the valid trials; None if none of them knows it."""
-    known = (metric(result, name) for result in point.valid)
+    known = (
+        result.numbers.get(name) if name in result.spans else metric(result, name)
+        for result in point.valid
+    )
     values = sorted(value for value in known if value is not None)
     if not values:
         return None

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from statistics import median
 from typing import Literal
 
 from udpbench.analysis.blocks import Claim, Judged, judge_claims
@@ -225,6 +226,13 @@ def _median(side: Side, point: Point | None) -> Value:
     """
     if side.metric is None or point is None:
         return side.factor, side.factor
+    spans = [bounds(result, side.metric) for result in point.valid if result.spans]
+    if spans:
+        ends = [span for span in spans if span is not None]
+        if len(ends) < len(point.valid):
+            return None
+        low, high = (side.factor * median(pair) for pair in zip(*ends, strict=True))
+        return low, high
     known = estimate(point, side.metric)
     if known is None or known.n < len(trials_with(point, side.metric)):
         return None
@@ -291,6 +299,8 @@ def _number(value: tuple[float, float]) -> str:
 
 
 def _digits(value: float) -> str:
+    if value == float("inf"):
+        return "more"
     whole = float(value).is_integer() or abs(value) >= 1000
     return show_count(value) if whole else f"{value:.4g}"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -27,8 +27,8 @@ from udpbench.control.agents import (
 from udpbench.control.host_changes import compared, refuse_changed
 from udpbench.control.host_use import Surroundings, Terms, take_lab
 from udpbench.control.refusals import refuse_foreseen
-from udpbench.control.schedule import Total, lasting, next_trial, trial_order
-from udpbench.control.trial import described, run_trial
+from udpbench.control.schedule import Total, lasting, next_trial, stored_as, trial_order
+from udpbench.control.trial import described, release_warm, run_trial
 from udpbench.control.trial_state import Attempt, Bench
 from udpbench.control.wait import Waiter
 from udpbench.definition import lab_rules
@@ -36,6 +36,7 @@ from udpbench.errors import (
     INTERRUPTED,
     YES,
     AgentLost,
+    HostError,
     Interrupted,
     RecordError,
     RestoreError,
@@ -203,12 +204,19 @@ class _Run:
         label = run_name() if self.options.keep_logs else ""
         proven = self.options.proven
         bench = Bench(self.lab, agents, waiter, self.progress, self.writer, label, proven)
+        try:
+            self._take_turns(bench)
+        finally:
+            with suppress(HostError):  # the agents end them anyway
+                release_warm(bench)
+
+    def _take_turns(self, bench: Bench) -> None:
         schedule = trial_order(self.experiments, self.options.seed)
         index, result = 0, None
         while (trial := next_trial(schedule, result)) is not None:
             index += 1
             self.total.take(trial)
-            record = self.lasting.get(trial.name)
+            record = stored_as(self.lasting, trial)
             if record is None:
                 total = self.total.fewest, self.total.most
                 record = self._measure(Attempt(bench, trial, index, *total))

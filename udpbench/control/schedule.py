@@ -12,8 +12,11 @@ from itertools import count
 
 from udpbench.analysis.comparisons import wants_block
 from udpbench.analysis.judge import judge
-from udpbench.model import Experiment, Result, Trial, TrialRecord
+from udpbench.analysis.searches import next_search_trial, searches_of
+from udpbench.model import SECOND_NS, Experiment, Result, Trial, TrialRecord
 
+TURN_NS = 10 * SECOND_NS
+"""Of trials, before another point of a search has its turn: to change costs some seconds."""
 Schedule = Generator[Trial, Result | None, None]
 """Is sent None first, then the Result of each trial; None if there is no result yet."""
 
@@ -31,10 +34,36 @@ def trial_order(experiments: Sequence[Experiment], seed: int) -> Schedule:
             block = _block(experiment, seed, repetition, results)
             if not block:
                 break
+            if experiment.searched:
+                results += yield from _searches(block)
+                continue
             for trial in block:
                 result = yield trial
                 if result is not None:
                     results.append(result)
+
+
+def _searches(block: Sequence[Trial]) -> Generator[Trial, Result | None, list[Result]]:
+    """Yield the trials of the searches of a block, points in turn; return those that ended.
+
+    A turn lasts as long as ``TURN_NS``, since another point needs other workers or settings. If a
+    result is missing, what follows in that search is unknown.
+    """
+    so_far: dict[str, list[Result]] = {point.point: [] for point in block}
+    going, ended = list(block), []
+    while going:
+        for point in tuple(going):
+            results, spent_ns = so_far[point.point], 0
+            while spent_ns < TURN_NS or len(going) == 1:
+                trial = next_search_trial(point, results)
+                result = (yield trial) if trial is not None else None
+                if trial is None or result is None or result.status == "skipped":
+                    going.remove(point)
+                    ended += results if result is None and trial is None else []
+                    break
+                results.append(result)
+                spent_ns += trial.duration_ns
+    return [each.result for each in searches_of(ended)]
 
 
 def _block(
@@ -65,6 +94,15 @@ def lasting(records: Iterable[TrialRecord]) -> dict[str, TrialRecord]:
     return {record.trial.name: record for record in records if record.status != "failed"}
 
 
+def stored_as(known: Mapping[str, TrialRecord], trial: Trial) -> TrialRecord | None:
+    """Return the record of a trial; None if there is none, or a search now wants another load."""
+    record = known.get(trial.name)
+    if record is None or not trial.search_trial:
+        return record
+    same = (record.trial.traffic.rate, record.trial.duration_ns)
+    return record if same == (trial.traffic.rate, trial.duration_ns) else None
+
+
 def remaining(
     experiments: Sequence[Experiment], seed: int, records: Iterable[TrialRecord]
 ) -> list[Trial]:
@@ -79,10 +117,11 @@ def _planned(
     """Yield each trial with its record, None if there is none."""
     for experiment in experiments:
         schedule, result = trial_order([experiment], seed), None
+        uses = experiment.compare or experiment.searched
         while (trial := next_trial(schedule, result)) is not None:
-            record = known.get(trial.name)
-            # Only comparisons use results, and to judge takes time.
-            result = judge(record) if record is not None and experiment.compare else None
+            record = stored_as(known, trial)
+            # Only comparisons and searches use results, and to judge takes time.
+            result = judge(record) if record is not None and uses else None
             yield trial, record
 
 
@@ -97,6 +136,11 @@ class Total:
     def take(self, trial: Trial) -> None:
         """Learn that a trial is run, and with it its block."""
         experiment = self._experiments[trial.experiment]
+        if trial.search_trial > 1:  # the first is counted with its point
+            self.fewest += 1
+            self.most = max(self.fewest, self.most)
+        if trial.search_trial:
+            return
         blocks = self._blocks.get(experiment.name, 0)
         if trial.point in experiment.compared and trial.repetition > blocks:
             self._blocks[experiment.name] = trial.repetition

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from udpbench.control.agents import MACHINE
 from udpbench.control.losses import plan_losses
 from udpbench.control.path_check import path_phase, place_workers, queues_moved
-from udpbench.control.phase import Plan, by_host, warmup_plan
+from udpbench.control.phase import QUIET_NS, Plan, by_host, warmup_plan
 from udpbench.control.setting_findings import altered, desired, links, refused, rounded
-from udpbench.control.trial_state import Attempt, others, run_phase, trial_agents
+from udpbench.control.trial_state import Attempt, Bench, Warm, others, run_phase, trial_agents
 from udpbench.definition.binding.bind import (
     Unavailable,
     UnmetNeeds,
@@ -32,8 +32,13 @@ from udpbench.errors import (
     SafetyError,
     UdpbenchError,
 )
-from udpbench.model import SECOND_NS, Finding, TrialRecord
+from udpbench.model import SECOND_NS, Finding, TrialRecord, WorkerSpec
 
+WARM_QUIET_NS = QUIET_NS // 2
+"""How long receivers must be quiet after a trial of a search: a straggler would be foreign to the
+next trial, which is then made again."""
+VERIFY_NS = 5 * SECOND_NS
+"""Between two looks in a search: all of them take 60 ms at every host."""
 LINK_NS = 10 * SECOND_NS
 """For a link to come up: autonegotiation takes up to four seconds, a switch's port some more."""
 
@@ -82,7 +87,16 @@ def apply_settings(attempt: Attempt) -> None:
 
 
 def verify_settings(attempt: Attempt) -> None:
-    """Look whether what was put in force still is, and who else was there."""
+    """Look whether what was put in force still is, and who else was there.
+
+    In a search this is due only every ``VERIFY_NS``, since it costs as much as a short trial does.
+    """
+    now_ns, due = attempt.bench.waiter.clock.now_ns(), True
+    if attempt.search is not None:
+        due = attempt.bench.verified_ns is None or now_ns - attempt.bench.verified_ns >= VERIFY_NS
+    if not due:
+        return
+    attempt.bench.verified_ns = now_ns
     for client in attempt.bench.agents.setting_up:
         if attempt.changes.get(client.name):
             attempt.findings.extend(altered(client.name, client.verify()))
@@ -149,7 +163,8 @@ def prepare_workers(attempt: Attempt) -> None:
 
 
 def warmup_phase(attempt: Attempt) -> None:
-    """Let caches, queues and clocks of the CPUs settle; without a warm-up nothing is done."""
+    """Let caches, queues and clocks of the CPUs settle; without a warm-up nothing is sent."""
+    note_standing(attempt)
     if attempt.trial.warmup_ns > 0:
         run_phase(attempt, warmup_plan(attempt.workers, attempt.trial.warmup_ns))
 
@@ -157,6 +172,10 @@ def warmup_phase(attempt: Attempt) -> None:
 def measured_phase(attempt: Attempt) -> None:
     """Measure; what is to be lost on purpose is waited for from here on."""
     bench = attempt.bench
+    if attempt.search is not None:
+        plan = Plan("measured", attempt.trial.duration_ns, quiet_ns=WARM_QUIET_NS)
+        run_phase(attempt, plan)
+        return
     of_machine = (bench.in_force or {}).get(MACHINE, ())
     losses = plan_losses(attempt.trial, attempt.workers, attempt.facts, bench.agents, of_machine)
     if losses is not None:
@@ -165,10 +184,73 @@ def measured_phase(attempt: Attempt) -> None:
 
 
 def close_workers(attempt: Attempt) -> None:
-    """End the workers and their sockets."""
+    """End the workers and their sockets; those of a search stay for its next trial."""
+    if attempt.search is not None:
+        attempt.bench.warm = Warm(
+            attempt.search,
+            attempt.facts,
+            attempt.changes,
+            attempt.workers,
+            attempt.flows,
+            attempt.standing,
+        )
+        return
     keep_logs = attempt.log_label
     for client in trial_agents(attempt).working:
         client.close(keep_logs)
+
+
+def take_over(attempt: Attempt) -> None:
+    """Take over the workers of the search's trial before, at the rate of this one."""
+    warm = attempt.bench.warm
+    if warm is None:
+        raise HostError("a search's workers are gone", "controller")
+    attempt.facts, attempt.changes = dict(warm.facts), dict(warm.changes)
+    attempt.flows, attempt.findings = warm.flows, list(warm.findings)
+    attempt.standing = warm.findings
+    pace_workers(attempt, warm.workers)
+
+
+def pace_workers(attempt: Attempt, workers: tuple[WorkerSpec, ...]) -> None:
+    """Give all senders one rate, which an order to start can carry; less than 1 pps each is lost.
+
+    Without a rate they keep their own.
+    """
+    traffic = attempt.trial.traffic
+    senders = sum(spec.role == "sender" for spec in workers)
+    if traffic.rate is not None and senders:
+        attempt.rate_pps = max(1, traffic.rate.pps(traffic.size_bytes) // senders)
+    attempt.workers = tuple(
+        replace(spec, traffic=traffic, rate_pps=attempt.rate_pps if spec.role == "sender" else None)
+        for spec in workers
+    )
+
+
+def note_standing(attempt: Attempt) -> None:
+    """Note what was found before any load: it holds as long as these workers do."""
+    attempt.standing = tuple(attempt.findings)
+    if attempt.search is not None:
+        pace_workers(attempt, attempt.workers)
+
+
+def release_warm(bench: Bench) -> None:
+    """End the workers that a search has left at rest, if there are any."""
+    warm, bench.warm = bench.warm, None
+    hosts = {spec.host for spec in warm.workers} if warm is not None else set()
+    for client in bench.agents.hosts:
+        if client.name in hosts:
+            client.close(None)
+
+
+def is_warm(attempt: Attempt) -> bool:
+    """Return whether the workers at rest are those of this trial's search.
+
+    Workers that were made with a rate cannot send without one.
+    """
+    warm = attempt.bench.warm
+    if warm is None or warm.search != attempt.search:
+        return False
+    return attempt.trial.traffic.rate is not None
 
 
 STEPS: tuple[tuple[str, Callable[[Attempt], None]], ...] = (
@@ -191,13 +273,25 @@ STEPS: tuple[tuple[str, Callable[[Attempt], None]], ...] = (
 exist only then. Recording is the run's, because it belongs to failed trials, too."""
 
 
+WARM_STEPS: tuple[tuple[str, Callable[[Attempt], None]], ...] = (
+    ("take over", take_over),
+    ("measured", measured_phase),
+    ("verify", verify_settings),
+    ("close", close_workers),
+)
+"""The way of a further trial of a search, on workers and settings that are in force already."""
+
+
 # --- the way -------------------------------------------------------------------------------------
 
 
 def run_trial(attempt: Attempt) -> TrialEnd:
     """Take every step and return the record; raises Interrupted, with the workers closed."""
     try:
-        for name, step in STEPS:
+        steps = WARM_STEPS if is_warm(attempt) else STEPS
+        if steps is STEPS:
+            release_warm(attempt.bench)
+        for name, step in steps:
             attempt.bench.waiter.interrupt.check()
             attempt.say("step", name)
             begun_ns = attempt.bench.waiter.clock.now_ns()
@@ -229,6 +323,7 @@ def clean_up(attempt: Attempt) -> AgentLost | None:
     An agent that does not answer this within its deadline answers nothing: it counts as lost.
     """
     lost: AgentLost | None = None
+    attempt.bench.warm = None
     with suppress(HostError):  # why it failed is told already
         attempt.findings.extend(others(attempt.bench.agents))
     for client in attempt.bench.agents.hosts:

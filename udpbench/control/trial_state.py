@@ -51,6 +51,20 @@ class Spool(Protocol):
         """Return all parts since the last record."""
 
 
+@dataclass(frozen=True)
+class Warm:
+    """What a trial of a search leaves for the next one of that search: its workers, at rest."""
+
+    search: tuple[str, str, int]
+    """Experiment, point and repetition."""
+    facts: dict[str, Facts]
+    changes: dict[str, tuple[Change, ...]]
+    workers: tuple[WorkerSpec, ...]
+    flows: tuple[int, ...] | None
+    findings: tuple[Finding, ...]
+    """Of settings, binding and path, which hold for every trial on these workers."""
+
+
 @dataclass
 class Bench:
     """What trials share: the lab, its agents, and the settings in force on them."""
@@ -66,6 +80,10 @@ class Bench:
     """What ``selftest`` has proven of a host's kernel."""
     in_force: dict[str, tuple[Setting, ...]] | None = field(default_factory=dict)
     """Agent → its settings; None if a failure left them unknown."""
+    warm: Warm | None = None
+    """Workers that a search has left at rest."""
+    verified_ns: int | None = None
+    """When settings were verified last; None: not yet."""
 
 
 @dataclass
@@ -91,6 +109,16 @@ class Attempt:
     """Its counters over time, likewise."""
     findings: list[Finding] = field(default_factory=list)
     overhead_ns: dict[str, int] = field(default_factory=dict)
+    standing: tuple[Finding, ...] = ()
+    """The findings before the first load of these workers."""
+    rate_pps: int | None = None
+    """Of each sending worker in place of its own; None: its own."""
+
+    @property
+    def search(self) -> tuple[str, str, int] | None:
+        """Return the search that the trial belongs to; None of another trial."""
+        trial = self.trial
+        return (trial.experiment, trial.point, trial.repetition) if trial.search_trial else None
 
     def say(self, event: str, text: str, **fields: Any) -> None:
         """Report progress of this trial; ``fields`` are further fields of Progress."""
@@ -184,7 +212,7 @@ def run_phase(attempt: Attempt, plan: Plan, losses: Losses | None = None) -> Non
 
     text = f"{attempt.trial.name} {plan.name}{_length(attempt.trial, plan)}"
     attempt.say("phase", text, phase=plan.name, record=attempt.record("done", None))
-    plan = replace(plan, flows=attempt.flows)
+    plan = replace(plan, flows=attempt.flows, rate_pps=plan.rate_pps or attempt.rate_pps)
     phase = PhaseRun(
         plan, trial_agents(attempt), attempt.bench.waiter, show, attempt.keep, losses=losses
     )

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 from udpbench import units
 from udpbench.definition.problems import did_you_mean
 from udpbench.definition.values import refusal
-from udpbench.metrics import METRICS, unit_of
+from udpbench.metrics import METRICS, SEARCHED, goal_of, is_metric, unit_of, with_goal
 from udpbench.model import (
     FEWEST_BLOCKS,
     LEDGER_STAGES,
@@ -89,13 +89,25 @@ def _side(text: str, metric: str, known_points: Collection[str]) -> Side:
     if match is None:
         limit = "number[unit] or [number *] metric[point]"
         raise refusal(f"{text or 'nothing'} is not a side of an expectation", limit)
-    name, point = match.group("metric"), match.group("point")
-    if name not in KNOWN:
+    name, point = _with_goal(match.group("metric"), match.group("point"))
+    if not is_metric(name) and name not in KNOWN:
         raise refusal(f"unknown metric {name}", "", did_you_mean(name, KNOWN))
     if point is not None and point not in known_points:
         step = did_you_mean(point, [p for p in known_points if p]) or "leave the brackets out"
         raise refusal(f"no point is called {point}", "", step)
     return Side(_factor(match.group("factor")), name, point)
+
+
+def _with_goal(name: str, point: str | None) -> tuple[str, str | None]:
+    """Return a metric and the point it is of; ``loss=`` names a goal of a search, not a point."""
+    parts = point.split(",") if point is not None and name in SEARCHED else []
+    goals = [part for part in parts if part.strip().startswith("loss=")]
+    if not goals:
+        return name, point
+    plain, goal = goal_of(f"{name}[{goals[0].strip()}]")
+    if goal is None or len(goals) > 1:
+        raise refusal(f"{', '.join(goals)} is not a goal", "", "write for example loss=0.1%")
+    return with_goal(plain, goal), ",".join(p for p in parts if p not in goals) or None
 
 
 def _factor(text: str | None) -> float:

@@ -17,6 +17,7 @@ from udpbench.model import (
     Connect,
     Needs,
     Receive,
+    Search,
     Send,
     Traffic,
 )
@@ -26,6 +27,31 @@ __all__ = ["ExperimentFile", "HostFile", "LabFile", "WholeKeys"]
 
 RENAMED = {"faults": "losses"}
 """Former name of a key → its name now."""
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "search": {
+        "rfc2544": {
+            "loss": "0%",
+            "exceed": "0%",
+            "trial": "60s",
+            "time": "60s",
+            "within": "1h",
+        },
+        "csit": {
+            "loss": ["0%", "0.5%"],
+            "precision": "0.5%",
+            "time": "21s",
+            "within": "20min",
+        },
+        "quick": {
+            "loss": "0.1%",
+            "precision": "2%",
+            "trial": "500ms",
+            "time": "5500ms",
+            "within": "1min",
+        },
+    }
+}
+"""Key of a map → word that may stand in its place → the keys that it stands for."""
 DURATION_NS = 5 * SECOND_NS
 DURATION_WITH_COUNT_NS = 60 * SECOND_NS
 
@@ -63,6 +89,7 @@ class ExperimentFile(WholeKeys):
     losses: dict[Annotated[str, Named("stage")], Annotated[int, Count(1, 10**9)]] = field(
         default_factory=dict
     )
+    search: Search | None = None
     duration_ns: Annotated[int, Nanoseconds(10**8, DAY_NS)] | None = None
     warmup_ns: Annotated[int, Nanoseconds(0, 3600 * SECOND_NS)] = SECOND_NS
     repetitions: Annotated[int, Count(1, 10000)] = 7

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import operator
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import (
@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic.json_schema import models_json_schema
 
-from udpbench.definition.file_keys import RENAMED, ExperimentFile, LabFile
+from udpbench.definition.file_keys import PRESETS, RENAMED, ExperimentFile, LabFile
 from udpbench.definition.overrides import NOT_IN_POINTS
 from udpbench.definition.problems import KeyPath, Tree, as_yaml, did_you_mean, dotted
 from udpbench.definition.values import BOOLEAN, NAMED, Leaf, listed, quantity
@@ -84,6 +84,12 @@ def _annotation(name: str, hint: Any, default: Any) -> Any:
     word = _NONE_WORD.get(name) if optional else None
     if isinstance(bare, type) and dataclasses.is_dataclass(bare) and bare is not Rate:
         inner: Any = Annotated[model_for(bare), AfterValidator(functools.partial(_instance, bare))]
+        if name in PRESETS:
+            words = Literal[tuple(PRESETS[name])]  # type: ignore[valid-type]
+            read = functools.partial(_preset, PRESETS[name])
+            return Annotated[
+                inner, BeforeValidator(read, json_schema_input_type=model_for(bare) | words)
+            ]
         if word is None:
             return inner
         as_none = BeforeValidator(lambda value: None if value == word else value)
@@ -158,6 +164,13 @@ def _leaf_list(item: Leaf, words: dict[str, Any]) -> Leaf:
 
     one_or_more = {"anyOf": [item.schema, {"type": "array", "items": item.schema}]}
     return Leaf(one_or_more, read, words=words)
+
+
+def _preset(presets: Mapping[str, Any], value: Any) -> Any:
+    """Return the map that a word stands for, a map as it is."""
+    if isinstance(value, dict):
+        return value
+    return Leaf({}, words=presets).read(value)
 
 
 def _as_list(value: Any) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Literal
 
 from udpbench import units
-from udpbench.definition import losses, traffic_rules
+from udpbench.definition import losses, search_rules, traffic_rules
 from udpbench.definition.binding.bind import MAX_FLOWS, flow_count
 from udpbench.definition.binding.host_block import routed_to
 from udpbench.definition.binding.worker_cpus import depends_on_queues
@@ -35,6 +35,7 @@ def point_contradictions(tree: Tree, trial: Trial) -> Iterator[Problem]:
     yield from _load(tree, trial)
     yield from _receiver(tree, trial)
     yield from traffic_rules.way_contradictions(tree, trial)
+    yield from search_rules.in_search(tree, trial)
     yield from _beside(tree, trial)
     yield from _one_root_queue(tree, trial)
     for role, block in trial.settings.items():

@@ -20,6 +20,7 @@ from udpbench.definition import (
     file_schema,
     lab_rules,
     point_pairs,
+    search_rules,
     shipped,
     yaml_reader,
 )
@@ -231,6 +232,13 @@ def _experiment(
     expectations, wrong = _expectations(tree, [point.name for point in points])
     problems += wrong
     specs = whole_file.compare if whole_file is not None else []
+    problems += search_rules.in_whole(tree, trials)
+    search = trials[0].search if trials else None
+    goals = search.goals if search is not None else None
+    if trials:
+        problems += search_rules.named_goals(tree, goals, expectations)
+        specs, wrong = search_rules.with_metric(tree, goals, specs)
+        problems += wrong
     pairs, wrong = point_pairs.resolve(tree, specs, points)
     raise_all([*problems, *wrong])
     named = {side.metric for expected in expectations for side in (expected.left, expected.right)}
@@ -244,7 +252,7 @@ def _experiment(
         head.question,
         source,
         tuple(trials),
-        head.repetitions,
+        1 if goals is not None and "repetitions" not in tree.data else head.repetitions,
         expectations,
         pairs,
     )
@@ -272,7 +280,9 @@ def _base_source(tree: Tree) -> Iterator[Problem]:
 
 def _trial(file: ExperimentFile, point: PointTree, experiment: str) -> Trial:
     duration_ns = file.duration_ns
-    if duration_ns is None:
+    if file.search is not None:
+        duration_ns = file.search.trial_ns
+    elif duration_ns is None:
         counted = file.traffic.count_packets is not None
         duration_ns = DURATION_WITH_COUNT_NS if counted else DURATION_NS
     return Trial(
@@ -291,6 +301,7 @@ def _trial(file: ExperimentFile, point: PointTree, experiment: str) -> Trial:
         warmup_ns=file.warmup_ns,
         path_check=file.path_check,
         explain=file.explain,
+        search=file.search,
         losses=dict(file.losses),
         source=file.source,
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from udpbench.definition.problems import did_you_mean
 from udpbench.errors import InputError, Problem
 from udpbench.metrics import margin_of
-from udpbench.model import CompareSpec, Experiment, PointPair, Trial
+from udpbench.model import Experiment, PointPair, Trial
 
 
 def against_itself(experiments: Sequence[Experiment], point: str | None) -> list[Experiment]:
@@ -35,7 +35,7 @@ def against_itself(experiments: Sequence[Experiment], point: str | None) -> list
 
 def _twice(experiment: Experiment, trial: Trial, name: str) -> Experiment:
     again = f"{name} again"
-    metric = CompareSpec.metric
+    metric = experiment.headline
     return replace(
         experiment,
         points=tuple(replace(trial, point=each) for each in (name, again)),

@@ -23,7 +23,7 @@ from udpbench.definition.endpoints import (
     parse_to,
 )
 from udpbench.definition.problems import did_you_mean
-from udpbench.metrics import METRICS
+from udpbench.metrics import METRICS, SEARCHED, goal_of, with_goal
 from udpbench.model import (
     FEWEST_BLOCKS,
     LEDGER_STAGES,
@@ -40,6 +40,8 @@ T = TypeVar("T")
 CPU_RELATIONS = ("same-cpu", "smt-sibling", "same-node", "other-node")
 MAX_RATE = 10**12
 LISTED = 8
+GOALS_MAX = 8
+"""Of one search: each costs trials of its own."""
 _RANGE = re.compile(r"[0-9]{1,9}-[0-9]{1,9}\Z")
 MAX_INTERFACE_CHARACTERS = 15
 """IFNAMSIZ less the NUL that ends it."""
@@ -324,6 +326,32 @@ def _margin(value: Any) -> float:
     return ratio
 
 
+def _share(value: Any) -> float:
+    limit = "0% up to, but not, 100%"
+    text = _text(value, limit)
+    try:
+        ratio = units.parse_ratio(text)
+    except ValueError as error:
+        what, _, step = str(error).partition("; ")
+        raise refusal(what, limit, step) from error
+    if not 0 <= ratio < 1:
+        raise refusal("out of range", limit, "write for example 0.1%")
+    return ratio
+
+
+def _loss_goals(value: Any) -> tuple[float, ...]:
+    """Return one goal or several; each may be written once."""
+    written = value if isinstance(value, list) else [value]
+    goals = tuple(_share(each) for each in written)
+    if not goals:
+        raise refusal("the list is empty", "", "name at least one share, such as 0.1%")
+    if len(set(goals)) < len(goals):
+        raise refusal("a goal stands here twice", "", "name each once")
+    if len(goals) > GOALS_MAX:
+        raise refusal(f"{len(goals)} goals are too many", f"at most {GOALS_MAX}", "name fewer")
+    return goals
+
+
 def _blocks(value: Any) -> tuple[int, ...]:
     limit = f"{FEWEST_BLOCKS} to {MOST_BLOCKS}"
     text = _text(value, limit)
@@ -336,6 +364,9 @@ def _blocks(value: Any) -> tuple[int, ...]:
 
 def _metric(value: Any) -> str:
     text, known = _text(value), (*METRICS, *LEDGER_STAGES)
+    name, goal = goal_of(text)
+    if goal is not None and name in SEARCHED:
+        return with_goal(name, goal)
     if text not in known:
         raise refusal("unknown metric", "", did_you_mean(text, known))
     return text
@@ -353,6 +384,7 @@ def _words(*words: str) -> dict[str, str]:
     return {word: word for word in words}
 
 
+_SHARE = {"type": ["string", "number"]}
 _BLOCKS = {"type": "integer", "minimum": FEWEST_BLOCKS, "maximum": MOST_BLOCKS}
 _STRING = {"type": ["string", "integer"]}
 _STUDY_FIGURE = _pattern(r"[a-z0-9-]+/[a-z0-9-]+", "cloudflare-2015/naive")
@@ -390,8 +422,16 @@ NAMED: dict[str, Leaf] = {
     "optional_path": _pattern(r"[A-Za-z0-9_.-]+", "ethtool.rx-flow-hash"),
     "expectation": _pattern(r".*\S.*", "delivered_pps[two] > delivered_pps[one]"),
     "point": _pattern(r".*\S.*", "naive"),
-    "metric": Leaf({"enum": [*METRICS, *LEDGER_STAGES]}, _metric),
-    "margin": Leaf({"type": ["string", "number"]}, _margin),
+    "metric": Leaf(
+        {"anyOf": [{"enum": [*METRICS, *LEDGER_STAGES]}, {"pattern": r"\[loss="}]}, _metric
+    ),
+    "margin": Leaf({"type": ["string", "number"]}, _margin, show=units.show_share),
+    "share": Leaf(_SHARE, _share, show=units.show_share),
+    "loss_goals": Leaf(
+        {"anyOf": [_SHARE, {"type": "array", "items": _SHARE}]},
+        _loss_goals,
+        show=lambda goals: [units.show_share(goal) for goal in goals],
+    ),
     "blocks": Leaf(_BLOCKS, _blocks, {f"{LOOKS[0]}-{LOOKS[-1]}": LOOKS}),
     "feature": _pattern(r"[a-z0-9_-]{1,64}", "rx-gro"),
     "sysctl_name": Leaf({"type": "string"}, _sysctl_name),

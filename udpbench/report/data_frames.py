@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,10 +20,11 @@ from udpbench.analysis.queue_counters import queue_rows, queue_uses
 from udpbench.analysis.rates import host_of
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.folder import Folder
-from udpbench.metrics import METRICS
+from udpbench.metrics import METRICS, SEARCHED
 from udpbench.model import BYTES_FIELD, PACKETS_FIELD, Result, TrialRecord
 from udpbench.records import Run
-from udpbench.report.summary import reasons
+from udpbench.report.search_words import breaking_text
+from udpbench.report.summary import reasons, tell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +36,7 @@ KEYS = {
     "experiment": "string",
     "point": "string",
     "repetition": "Int64",
+    "search_trial": "Int64",
 }
 """What every frame begins with: together they name a trial."""
 COLUMNS: dict[str, dict[str, str]] = {
@@ -50,7 +52,21 @@ COLUMNS: dict[str, dict[str, str]] = {
         **{
             name: "Int64" if metric.unit == "packets" else "Float64"
             for name, metric in METRICS.items()
+            if name not in SEARCHED
         },
+    },
+    "searches": {
+        **KEYS,
+        "loss": "Float64",
+        "kind": "string",
+        "throughput_pps": "Float64",
+        "lower_pps": "Float64",
+        "upper_pps": "Float64",
+        "trials": "Int64",
+        "took_ns": "Int64",
+        "ended": "string",
+        "stage": "string",
+        "breaks_first": "string",
     },
     "ledger": {
         **KEYS,
@@ -129,6 +145,8 @@ class Frames:
 
     trials: pd.DataFrame
     """A row per trial: its validity and its numbers."""
+    searches: pd.DataFrame
+    """A row per loss goal of each search."""
     ledger: pd.DataFrame
     """A row per stage of each trial."""
     workers: pd.DataFrame
@@ -162,15 +180,36 @@ def frames(runs: Sequence[Run]) -> Frames:
                 "experiment": record.trial.experiment,
                 "point": record.trial.point,
                 "repetition": record.trial.repetition,
+                "search_trial": record.trial.search_trial or None,
             }
             for name, added in _rows(record):
                 rows[name] += [{**keys, **_held(row)} for row in added]
+        rows["searches"] += _searches(run)
     by_name = {}
     for name, columns in COLUMNS.items():
         swept = dict.fromkeys(key for row in rows[name] for key in row if key not in columns)
         frame = pd.DataFrame(rows[name], columns=[*columns, *swept])
         by_name[name] = frame.astype(columns).astype(dict.fromkeys(swept, "string"))
     return Frames(**by_name)
+
+
+def _searches(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield a row for each goal of each search of a run."""
+    for chapter in tell(run.header.experiments, run.records):
+        for found in chapter.searches:
+            for goal in found.state.goals:
+                yield {
+                    "run": run.folder.name,
+                    "experiment": found.point.experiment,
+                    "point": found.point.point,
+                    "repetition": found.point.repetition,
+                    **asdict(goal),
+                    "trials": len(found.trials),
+                    "took_ns": found.state.spent_ns,
+                    "ended": found.state.ended,
+                    "stage": found.breaking.stage if found.breaking is not None else None,
+                    "breaks_first": breaking_text(found) or None,
+                }
 
 
 def _held(row: dict[str, Any]) -> dict[str, Any]:
@@ -224,7 +263,7 @@ def _trial(record: TrialRecord, result: Result) -> dict[str, Any]:
         "valid": result.valid,
         "struck": bool(result.struck),
         "reason": "; ".join(map(str, reasons(result))) or None,
-        **{name: result.numbers.get(name) for name in METRICS},
+        **{name: result.numbers.get(name) for name in METRICS if name not in SEARCHED},
         **{key: str(value) for key, value in record.trial.values.items()},
     }
 

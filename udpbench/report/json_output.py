@@ -12,17 +12,19 @@ from typing import Any
 from udpbench.analysis.comparisons import Comparison
 from udpbench.analysis.readings import readings_of
 from udpbench.analysis.resolution import resolution
-from udpbench.metrics import METRICS
+from udpbench.analysis.searches import PointSearch
+from udpbench.metrics import METRICS, SEARCHED
 from udpbench.model import Result, TrialRecord
 from udpbench.records import Run
 from udpbench.report.data_frames import queues_over_time
+from udpbench.report.search_words import breaking_text
 from udpbench.report.summary import Chapter, chapters_of, hosts_of
 
 SCHEMA = 1
 """History: 1 — the first form."""
 
-OF_LEDGER = ("ledger_received_packets", "unaccounted")
-"""Metrics beside the ledger; the others stand in the order of ``udpbench.metrics``."""
+BESIDE = ("ledger_received_packets", "unaccounted", *SEARCHED)
+"""Metrics beside the ledger, and of searches; the others are in the order of ``metrics``."""
 
 
 def as_json(run: Run) -> dict[str, Any]:
@@ -50,8 +52,36 @@ def as_json(run: Run) -> dict[str, Any]:
         "trials": [
             trial_json(result, records[result.trial.experiment, result.trial.name])
             for chapter in chapters
-            for result in chapter.results
+            for result in _trials(chapter)
         ],
+        "searches": [search_json(found) for chapter in chapters for found in chapter.searches],
+    }
+
+
+def _trials(chapter: Chapter) -> Sequence[Result]:
+    """Return every trial, points in order; of searches in the order in which they were made."""
+    return chapter.trials if chapter.searches else chapter.results
+
+
+def search_json(found: PointSearch) -> dict[str, Any]:
+    """Return one search as JSON data."""
+    breaking = found.breaking
+    confirmed = found.confirmed
+    return {
+        "experiment": found.point.experiment,
+        "point": found.point.point,
+        "repetition": found.point.repetition,
+        "ended": found.state.ended,
+        "throughput_pps": found.headline.throughput_pps,
+        "goals": [asdict(goal) for goal in found.state.goals],
+        "most_pps": found.state.most_pps,
+        "sender_bound": found.state.sender_bound,
+        "trials": len(found.trials),
+        "took_ns": found.state.spent_ns,
+        "confirm_loss_ratio": confirmed.loss_ratio if confirmed is not None else None,
+        "breaking": asdict(breaking) if breaking is not None else None,
+        "breaks_first": breaking_text(found) or None,
+        "findings": [asdict(finding) for finding in found.result.findings],
     }
 
 
@@ -111,11 +141,12 @@ def trial_json(result: Result, record: TrialRecord) -> dict[str, Any]:
         "point": trial.point,
         "variant": trial.variant,
         "repetition": trial.repetition,
+        "search_trial": trial.search_trial or None,
         "status": result.status,
         "valid": result.valid,
         "struck": bool(result.struck),
         "findings": [asdict(finding) for finding in result.findings],
-        **{name: result.numbers.get(name) for name in METRICS if name not in OF_LEDGER},
+        **{name: result.numbers.get(name) for name in METRICS if name not in BESIDE},
         "stalls": [asdict(stall) for stall in result.stalls],
         "ledger_received_packets": result.ledger_received_packets,
         "ledger": [asdict(entry) for entry in ledger.entries] if ledger is not None else None,

@@ -15,11 +15,13 @@ from udpbench.analysis.comparisons import Comparison, compare_points
 from udpbench.analysis.judge import judge
 from udpbench.analysis.points import Point, estimate, metric, points, trials_with
 from udpbench.analysis.resolution import RESOLVED, resolution
+from udpbench.analysis.searches import PointSearch, folded, searches_of
 from udpbench.analysis.stages import STAGES
 from udpbench.analysis.verdicts import Verdict, evaluate, nothing_measured
 from udpbench.errors import CANNOT_TELL, INTERRUPTED, NOT_RESTORED, YES, HostLacks, code_of, worst
 from udpbench.model import Estimate, Experiment, Facts, Finding, Progress, Result, TrialRecord
 from udpbench.records import Ending, Run
+from udpbench.report.search_words import breaking_text, found_text
 from udpbench.units import rate_scale, show_pps, show_ratio
 
 SCALES = {
@@ -51,10 +53,14 @@ class Chapter:
     comparisons: tuple[Comparison, ...] = ()
     run: str = ""
     """Name of its run, if several are reported together."""
+    trials: tuple[Result, ...] = ()
+    """Every trial's own result; of a search its trials."""
+    searches: tuple[PointSearch, ...] = ()
+    """In the order of the points, and of each point's repetitions."""
 
     @property
     def results(self) -> tuple[Result, ...]:
-        """Return every trial's result, points in order."""
+        """Return what stands for the points, in their order: trials, or whole searches."""
         return tuple(result for point in self.points for result in point.results)
 
     @property
@@ -70,11 +76,26 @@ def chapters_of(
     chapters = []
     for experiment in experiments:
         mine = tuple(record for record in records if record.trial.experiment == experiment.name)
-        results = [judge(record) for record in mine]
+        trials = [judge(record) for record in mine]
+        results = folded(experiment, trials)
         declared = [trial.point for trial in experiment.points]
         measured = sorted(points(results), key=lambda point: declared.index(point.name))
         verdicts, compared = evaluate(experiment, results), compare_points(experiment, results)
-        chapters.append(Chapter(experiment, mine, tuple(measured), verdicts, compared))
+        searches = sorted(
+            searches_of(trials),
+            key=lambda each: (declared.index(each.point.point), each.point.repetition),
+        )
+        chapters.append(
+            Chapter(
+                experiment,
+                mine,
+                tuple(measured),
+                verdicts,
+                compared,
+                trials=tuple(trials),
+                searches=tuple(searches),
+            )
+        )
     return tuple(chapters)
 
 
@@ -158,10 +179,11 @@ def not_run(*chapters: Chapter) -> str:
         for chapter in chapters
         for trial in chapter.experiment.points
     )
-    ran = sum(len(chapter.records) for chapter in chapters)
+    ran = sum(len(chapter.searches) or len(chapter.records) for chapter in chapters)
     if not ran:
         return "no trial is stored"
-    return f"{ran} of {planned} trials are stored" if ran < planned else ""
+    what = "searches" if all(chapter.searches for chapter in chapters) else "trials"
+    return f"{ran} of {planned} {what} are stored" if ran < planned else ""
 
 
 def not_measured(chapter: Chapter) -> str:
@@ -248,6 +270,8 @@ def answer(chapter: Chapter) -> str:
     """Return the experiment's answer in two sentences: what arrived, and what to believe of it."""
     if not chapter.points:
         return "No trial is stored."
+    if chapter.searches:
+        return f"{_of_searches(chapter)} {trust([chapter])}"
     rated = [(point, estimate(point, "delivered_pps")) for point in chapter.points]
     known = [(rate.median, point) for point, rate in rated if rate is not None]
     if len(chapter.points) <= FEW_POINTS or len(known) < 2:
@@ -260,6 +284,21 @@ def answer(chapter: Chapter) -> str:
             f"({_of_point(most, False)}) and {name_of(least)} least ({_of_point(least, False)})"
         )
     return f"{text}. {trust([chapter])}"
+
+
+def _of_searches(chapter: Chapter) -> str:
+    """Return what searches found; of many the highest and the lowest rate."""
+    named = len(chapter.points) > 1
+    known = [found for found in chapter.searches if found.headline.throughput_pps is not None]
+    told: Sequence[PointSearch] = chapter.searches
+    if len(told) > FEW_POINTS and len(known) > 1:
+        most, least = (
+            pick(known, key=lambda each: each.headline.throughput_pps or 0) for pick in (max, min)
+        )
+        told = (most, least)
+    texts = [f"{f.point.point or 'all'}: " * named + found_text(f) for f in told]
+    breaking = breaking_text(told[0]) if len(told) == 1 else ""
+    return " ".join(filter(None, [f"{'; '.join(texts)}.", breaking]))
 
 
 def _of_point(point: Point, named: bool) -> str:
@@ -305,7 +344,10 @@ def trust(chapters: Sequence[Chapter]) -> str:
     valid = sum(result.valid for result in results)
     parts = []
     if results and valid == len(results):
-        all_ = {1: "the one trial is", 2: "both trials are"}.get(valid, f"all {valid} trials are")
+        kind = "search" if all(chapter.searches for chapter in chapters) else "trial"
+        plural = "searches" if kind == "search" else "trials"
+        one, two = f"the one {kind} is", f"both {plural} are"
+        all_ = {1: one, 2: two}.get(valid, f"all {valid} {plural} are")
         parts.append(f"{all_} valid")
     elif results:
         parts.append(f"{valid} of {len(results)} trials are valid")
@@ -391,8 +433,16 @@ def event_line(progress: Progress) -> str:
     text = ""
     if progress.event == "trial" and progress.record is not None:
         result = judge(progress.record)
-        text = f": {one_line(result)}" if progress.record.error is None else ""
+        if progress.record.error is None:
+            load = _load(progress) if result.trial.search_trial else ""
+            text = f": {load}{one_line(result)}"
     return f"{progress.place} {progress.text}{text}".lstrip()
+
+
+def _load(progress: Progress) -> str:
+    """Return the load of a search's trial, and between which loads its rate lies by now."""
+    rate = progress.trial.traffic.rate if progress.trial is not None else None
+    return f"{show_pps(rate.packets_per_s)} intended, " if rate is not None else "no rate, "
 
 
 def findings_of(chapter: Chapter) -> tuple[tuple[Finding, tuple[str, ...]], ...]:

@@ -16,8 +16,11 @@ from rich.text import Text
 from udpbench.analysis.comparisons import Comparison
 from udpbench.analysis.ledger import lost_at_any, unobserved
 from udpbench.analysis.points import Point, bounds, estimate, metric
+from udpbench.analysis.searches import PointSearch
 from udpbench.analysis.skbs import exactly
 from udpbench.model import LEDGER_STAGES, Result
+from udpbench.report.search_words import COLUMNS as SEARCH_COLUMNS
+from udpbench.report.search_words import breaking_lines, search_rows
 from udpbench.report.summary import (
     LAB_LABEL,
     Chapter,
@@ -72,15 +75,30 @@ def parts(chapter: Chapter, width: int, every_stage: bool = False) -> Iterator[R
         yield Text(line)
     if not chapter.points:
         return
-    yield from points_tables(chapter, width)
+    if chapter.searches:
+        yield search_table(chapter.searches)
+    else:
+        yield from points_tables(chapter, width)
+    yield from map(Text, breaking_lines(chapter.searches))
     yield from ledger_tables(chapter, width, every_stage)
-    if remedy(chapter):
+    if remedy(chapter) and not chapter.searches:
         yield Text(remedy(chapter))
     yield findings_table(chapter)
     if chapter.comparisons:
         yield from comparison_parts(chapter.comparisons)
     if chapter.verdicts:
         yield verdicts_table(chapter)
+
+
+def search_table(searches: Sequence[PointSearch]) -> Table:
+    """Return a row per goal of each search: the rate, the loads around it, and what it cost."""
+    table = Table(title="results", title_justify="left", title_style="bold", box=None)
+    table.add_column(SEARCH_COLUMNS[0], overflow="fold")
+    for title in SEARCH_COLUMNS[1:]:
+        table.add_column(title, justify="right", no_wrap=True)
+    for cells in search_rows(searches):
+        table.add_row(*map(Text, cells))
+    return table
 
 
 def points_tables(chapter: Chapter, width: int = NARROW) -> Iterator[Table]:
@@ -179,6 +197,10 @@ def ledger_tables(
     which packets ended; docs/ledger.md has all of them.
     """
     title = "ledger (packets of the median trial)"
+    if any(found.breaking is not None for found in chapter.searches):
+        title = "ledger (packets of a trial just above the upper bound)"
+    elif chapter.searches:
+        title = "ledger (packets of the trial at the highest load)"
     fit = max(1, (width - STAGE_WIDTH - SOURCE_WIDTH) // POINT_WIDTH)
     shown = accounted(chapter)
     every = ledger_rows([result for _, result in shown])

@@ -104,6 +104,10 @@ class World:
     """Host → what it answers to who would take it, one after the other, before it is free."""
     others: tuple[str, ...] = ()
     """Who else uses the machine."""
+    capacity_pps: int | None = None
+    """What the receiver takes; beyond it the socket's buffer overflows."""
+    offers_pps: int = 10**6
+    """What a sender offers at most, if there is a capacity."""
 
     def say(self, word: str) -> None:
         """Note a word and let happen what was planned for it."""
@@ -155,6 +159,7 @@ class FakeAgent:
         self.exit_status = 0
         self.kept_logs: str | None = None
         self.lost: str | None = None
+        self.overflowed = 0
 
     def request(self, verb: str, deadline_ns: int, **args: Any) -> Any:
         """Serve a verb; what is polled or only renews the lease is no word."""
@@ -278,7 +283,23 @@ class FakeAgent:
     def _sent(self) -> int:
         sender = self.world.agents["sender"].phase
         count = sender.get("count")
+        if self.world.capacity_pps is not None and sender["phase"] != "path":
+            pps = min(self._rate() or self.world.offers_pps, self.world.offers_pps)
+            return int(pps * sender["duration_ns"] // 10**9)
         return PACKETS if count is None else int(count)
+
+    def _rate(self) -> int | None:
+        """Return the rate of the one sender: the phase's, else its own."""
+        agent = self.world.agents["sender"]
+        own = agent.workers[0]["rate_pps"] if agent.workers else None
+        return agent.phase["rate_pps"] or own
+
+    def _arriving(self) -> int:
+        """Return how many of a phase's packets the receiver takes."""
+        sent, capacity_pps = self._sent(), self.world.capacity_pps
+        if capacity_pps is None or self.phase["phase"] == "path":
+            return sent
+        return min(sent, capacity_pps * int(self.phase["duration_ns"]) // 10**9)
 
     def _counts(self) -> tuple[dict[str, int], int]:
         """Return the counts of one worker, and the bytes in its queue."""
@@ -291,7 +312,7 @@ class FakeAgent:
                 self.state = "done"
             sent = self._sent() if self.state == "done" else 0
             return dict.fromkeys(SENDING, 0) | {"attempted_packets": sent, "sent_packets": sent}, 0
-        arriving = self._sent() if self.world.arriving is None else self.world.arriving
+        arriving = self._arriving() if self.world.arriving is None else self.world.arriving
         read, queued = arriving, 0
         if self.world.reading is not None:
             read, queued = self.world.reading(since_ns)
@@ -324,9 +345,13 @@ class FakeAgent:
         self.snapshots += 1
         steps = self.world.drop_counters if self.host == "receiver" else {}
         counters = {name: step * self.snapshots for name, step in steps.items()}
+        if self.world.capacity_pps is not None and self.host == "receiver":
+            counters["snmp.Udp.RcvbufErrors"] = self.overflowed
         return Snapshot(self.host, self.world.clock.now_ns(), counters)
 
     def _stop(self) -> None:
+        if self.host == "receiver" and self.phase:
+            self.overflowed += self._sent() - self._arriving()
         self.state = "done"
 
     def _close(self, keep_logs: str | None) -> None:

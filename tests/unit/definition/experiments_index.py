@@ -38,6 +38,10 @@ def takes(experiment: Experiment) -> str:
     """Return how many trials there are and how long each sends; preparing comes on top."""
     trials = len(experiment.points) * experiment.repetitions
     lengths = []
+    if experiment.searched:
+        searches = f"{trials} search{'es' if trials > 1 else ''}"
+        limits = {units.format_duration(p.search.within_ns) for p in experiment.points if p.search}
+        return f"{searches} of at most {' or '.join(sorted(limits))}"
     for point in experiment.points:
         traffic = point.traffic
         length = units.format_duration(point.duration_ns + point.warmup_ns)

@@ -39,6 +39,8 @@ SKIPPED_WITH_TWO_CPUS = {
     "million/09-reuseport::two": "receiver needs 4 CPUs and has 1; receiver needs 2 RX queues and has 1",
     "million/02-steadier": "sender needs 2 CPUs and has 1; receiver needs 2 CPUs and has 1",
     "million/10-reuseport-aligned": FOUR_QUEUES,
+    "throughput/by-workers::four": "sender needs 4 CPUs and has 1; receiver needs 4 CPUs and has 1",
+    "throughput/by-workers::two": "sender needs 2 CPUs and has 1; receiver needs 2 CPUs and has 1",
     "million/11-steering": "receiver needs 2 CPUs and has 1; receiver needs 2 RX queues and has 1",
 }
 """What the default lab on two CPUs cannot express, and why: file or file::variant → reason."""

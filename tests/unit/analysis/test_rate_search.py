@@ -1,0 +1,196 @@
+"""The search against simulated receivers: its spread, its ends, and that it is a pure function."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+
+import pytest
+
+from udpbench.analysis.rate_search import SearchState, SearchTrial, search_state
+from udpbench.model import SECOND_NS, Search, SearchRange
+from udpbench.units import Rate
+
+CAPACITY_PPS, OFFERS_PPS = 500_000.0, 800_000
+STEADY = Search(loss=(0.001,), precision=0.02, time_ns=11 * SECOND_NS)
+QUICK = Search(loss=(0.001,), precision=0.02, trial_ns=SECOND_NS // 2, time_ns=11 * SECOND_NS // 2)
+
+
+class Simulated:
+    """A host whose receiver varies from trial to trial and loses a little at any load."""
+
+    def __init__(
+        self, seed: int, varies: float = 0.05, hiccups: float = 0.3, offers_pps: int = OFFERS_PPS
+    ) -> None:
+        self.random = random.Random(seed)
+        self.varies, self.hiccups, self.offers_pps = varies, hiccups, offers_pps
+
+    def trial(self, pps: int | None, duration_ns: int) -> SearchTrial:
+        """Return a trial at a load; None is all that the sender offers."""
+        seconds = duration_ns / SECOND_NS
+        intended = int((self.offers_pps if pps is None else pps) * seconds)
+        sent = min(intended, int(self.offers_pps * seconds))
+        taken = int(CAPACITY_PPS * self.random.gauss(1, self.varies) * seconds)
+        lost = max(0, sent - taken)
+        if self.random.random() < self.hiccups:
+            lost = max(lost, int(sent * 2e-4 * self.random.random()))
+        took_ns = duration_ns + 3 * 10**8
+        return SearchTrial(pps, duration_ns, sent, lost, intended, True, took_ns)
+
+
+def searched(search: Search, host: Simulated) -> tuple[SearchState, list[SearchTrial]]:
+    """Return where a search ends, and its trials."""
+    trials: list[SearchTrial] = []
+    while (wanted := (state := search_state(search, 64, trials)).wanted) is not None:
+        trials.append(host.trial(wanted.pps, wanted.duration_ns))
+        assert len(trials) < 500, "the search does not end"
+    return state, trials
+
+
+def spread(search: Search, searches: int) -> tuple[float, float]:
+    """Return the median of the headline over so many searches, and its coefficient of variation."""
+    found = [
+        searched(search, Simulated(seed))[0].goals[-1].throughput_pps for seed in range(searches)
+    ]
+    rates = [rate for rate in found if rate is not None]
+    assert searches == len(rates)
+    return statistics.median(rates), statistics.pstdev(rates) / statistics.mean(rates)
+
+
+@pytest.mark.parametrize("search", [STEADY, QUICK], ids=["steady", "quick"])
+def test_a_noisy_receiver_is_found_with_little_spread(search: Search) -> None:
+    """Capacity varies by 5 % from trial to trial, the answers of searches by a third of that."""
+    rate, variation = spread(search, 20)
+    assert 0.97 * CAPACITY_PPS < rate < 1.02 * CAPACITY_PPS
+    assert variation < 0.02
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("search", "most"),
+    [(STEADY, 0.016), (QUICK, 0.016), (Search(), 0.015)],
+    ids=["steady", "quick", "default"],
+)
+def test_the_spread_of_two_hundred_searches(search: Search, most: float) -> None:
+    """As in the simulation from which the defaults were chosen, or better."""
+    rate, variation = spread(search, 200)
+    assert 0.97 * CAPACITY_PPS < rate < 1.02 * CAPACITY_PPS
+    assert variation < most
+
+
+def test_loss_at_low_load_spoils_zero_and_not_a_tenth_of_a_percent() -> None:
+    """Hiccups in 6 of 10 trials move the goal of 0 %, not the headline."""
+    search = Search(precision=0.02, time_ns=5 * SECOND_NS)
+    states = [searched(search, Simulated(seed, 0.02, 0.6))[0] for seed in range(5)]
+    headlines = [state.goals[-1].throughput_pps or 0 for state in states]
+    zeros = [state.goals[0].throughput_pps or 0 for state in states]
+    assert min(headlines) > 0.95 * CAPACITY_PPS
+    assert min(zeros) < 0.95 * CAPACITY_PPS
+
+
+def test_a_sender_that_offers_less_ends_the_range() -> None:
+    """Nothing of what it offers is lost: a lower bound, and no upper one."""
+    state, _ = searched(STEADY, Simulated(1, 0, 0, 300_000))
+    (goal,) = state.goals
+    assert ("done", "at least", None) == (state.ended, goal.kind, goal.upper_pps)
+    assert 0.98 * 300_000 == pytest.approx(goal.lower_pps)
+    assert state.sender_bound
+
+
+def test_a_load_offered_short_twice_ends_the_range_there() -> None:
+    """Of an explicit range; what was not sent counts nowhere as loss."""
+    search = Search(loss=(0.0,), rate=SearchRange(most_load=Rate(1_000_000)), time_ns=2 * SECOND_NS)
+    state, trials = searched(search, Simulated(1, 0, 0, 400_000))
+    (goal,) = state.goals
+    assert [True, True] == [trial.short for trial in trials[:2]]
+    assert ("at least", True) == (goal.kind, state.sender_bound)
+    assert 400_000 == pytest.approx(goal.lower_pps, rel=0.001)
+
+
+def test_a_load_offered_short_once_is_asked_again() -> None:
+    """The second trial counts, and the range stays."""
+    host, trials = Simulated(1, 0, 0), list[SearchTrial]()
+    search = Search(loss=(0.0,), rate=SearchRange(most_load=Rate(400_000)), time_ns=2 * SECOND_NS)
+    while (wanted := (state := search_state(search, 64, trials)).wanted) is not None:
+        trial = host.trial(wanted.pps, wanted.duration_ns)
+        first = not trials
+        sent = trial.sent_packets // 2 if first else trial.sent_packets
+        trials.append(
+            SearchTrial(trial.pps, trial.duration_ns, sent, 0, trial.intended_packets, True, 0)
+        )
+    assert ("at least", False, 400_000.0) == (
+        state.goals[0].kind,
+        state.sender_bound,
+        state.most_pps,
+    )
+    assert [trials[0].pps] * 2 == [trial.pps for trial in trials[:2]]
+
+
+def test_a_receiver_that_loses_always_has_no_rate() -> None:
+    """The lowest load loses more than the goal: none."""
+    host = Simulated(1, 0, 0)
+    trials: list[SearchTrial] = []
+    while (wanted := (state := search_state(STEADY, 64, trials)).wanted) is not None:
+        trial = host.trial(wanted.pps, wanted.duration_ns)
+        sent = trial.sent_packets
+        trials.append(
+            SearchTrial(trial.pps, trial.duration_ns, sent, sent // 2, sent, True, trial.took_ns)
+        )
+    assert ("none", None) == (state.goals[0].kind, state.goals[0].throughput_pps)
+
+
+def test_a_sender_below_the_range() -> None:
+    """It offers less than the lowest rate: nothing is searched."""
+    search = Search(rate=SearchRange(least_load=Rate(900_000)))
+    state, trials = searched(search, Simulated(1))
+    assert ("sender", 1) == (state.ended, len(trials))
+
+
+def invalid(trials: Sequence[SearchTrial]) -> SearchTrial:
+    """Return a trial at the wanted load that is not valid."""
+    wanted = search_state(STEADY, 64, trials).wanted
+    assert wanted is not None
+    return SearchTrial(wanted.pps, wanted.duration_ns, 0, 0, 0, False, 0)
+
+
+def test_an_invalid_trial_is_made_again_and_three_end_the_search() -> None:
+    """One after the other at the same load."""
+    host = Simulated(1)
+    trials = [host.trial(None, SECOND_NS)]
+    asked = []
+    for _ in range(3):
+        trials.append(invalid(trials))
+        asked.append(trials[-1].pps)
+    assert 1 == len(set(asked))
+    assert "invalid" == search_state(STEADY, 64, trials).ended
+
+
+def test_time_ends_a_search_with_the_bounds_it_knows() -> None:
+    """By the stored time of its trials, so that a replay ends at the same trial."""
+    search = Search(loss=(0.001,), precision=0.02, time_ns=3 * SECOND_NS, within_ns=9 * SECOND_NS)
+    state, trials = searched(search, Simulated(1))
+    assert ("within", 7, "unfinished") == (state.ended, len(trials), state.goals[0].kind)
+
+
+def test_a_search_is_a_function_of_its_trials() -> None:
+    """Any beginning of its trials wants the trial that came next; more of another course are unused."""
+    state, trials = searched(QUICK, Simulated(3))
+    for number in range(len(trials)):
+        wanted = search_state(QUICK, 64, trials[:number]).wanted
+        assert (trials[number].pps, trials[number].duration_ns) == (
+            wanted and wanted.pps,
+            wanted and wanted.duration_ns,
+        )
+    stale = SearchTrial(1, 1, 1, 0, 1, True, 0)
+    cut = search_state(QUICK, 64, [*trials[:4], stale])
+    assert (4, trials[4].pps) == (len(cut.purposes), cut.wanted and cut.wanted.pps)
+    assert state.goals == search_state(QUICK, 64, trials).goals
+
+
+def test_a_bit_rate_is_of_the_datagrams_size() -> None:
+    """1 Mbps of 125 bytes are 1000 packets a second."""
+    search = Search(rate=SearchRange(Rate(bits_per_s=10**6), Rate(bits_per_s=10**8)))
+    wanted = search_state(search, 125, []).wanted
+    assert wanted is not None
+    assert ("search", 100_000) == (wanted.purpose, wanted.pps)

@@ -1,0 +1,280 @@
+"""The search for the highest rate: from the trials so far to the next one, or to the bounds.
+
+Pure: the package ``MLRsearch`` is deterministic, so the trials that a search has made are replayed
+to it whenever something is asked; nothing is kept between two questions, and a stored search is
+continued, or judged, by the same function that ran it. It sees no packet that was not sent: a load
+that the sender did not offer ends the range, it is no loss (unlike in RFC 9971).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from MLRsearch import (
+    AbstractMeasurer,
+    Config,
+    MeasurementResult,
+    MultipleLossRatioSearch,
+    SearchGoal,
+)
+
+from udpbench.model import SECOND_NS, Bounded, GoalBounds, Search
+
+OFFERED_SHARE = 0.995
+"""An offered load below this share of the intended one is the sender's limit (RFC 2285 3.5)."""
+SENDER_SHARE = 0.98
+"""Of what a sender offers by itself: paced, it reaches a little less."""
+TRIES = 3
+"""Invalid trials of one load in a row, after which a search is given up."""
+NEVER_S = 1e9
+"""The package's own time limit, which would depend on the machine: ``within`` is ours."""
+
+Ended = Literal["done", "within", "invalid", "sender"]
+"""Why nothing more is wanted: bounds found, time used up, no valid trial, or the sender offers less
+than the lowest rate."""
+Purpose = Literal["sender", "search", "confirm"]
+
+
+@dataclass(frozen=True)
+class SearchTrial:
+    """What a search needs to know of one trial."""
+
+    pps: int | None
+    """Intended load; None: what the sender offers by itself."""
+    duration_ns: int
+    sent_packets: int
+    lost_packets: int
+    intended_packets: int
+    valid: bool
+    took_ns: int
+
+    @property
+    def short(self) -> bool:
+        """Return whether the sender did not offer the load."""
+        return self.sent_packets < OFFERED_SHARE * self.intended_packets
+
+    @property
+    def offered_pps(self) -> float:
+        """Return what was offered, by exact counts."""
+        return self.sent_packets * SECOND_NS / self.duration_ns
+
+
+@dataclass(frozen=True)
+class WantedTrial:
+    """The next trial of a search."""
+
+    purpose: Purpose
+    pps: int | None
+    duration_ns: int
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """Where a search stands; without a wanted trial it has ended."""
+
+    wanted: WantedTrial | None
+    ended: Ended | None
+    goals: tuple[GoalBounds, ...]
+    purposes: tuple[Purpose, ...]
+    """Of each trial so far; trials beyond them are those of another course, and were not used."""
+    most_pps: float | None = None
+    """The upper end of the range; None before the sender's own load is known."""
+    sender_bound: bool = False
+    """The range ends where the sender does, not where the search was told to end."""
+    spent_ns: int = 0
+
+
+class _Stop(Exception):
+    """Raised through the package where the trials so far end, or must not go on."""
+
+    def __init__(self, ended: Ended | None, pps: float = 0.0, duration_ns: int = 0) -> None:
+        super().__init__(ended)
+        self.ended = ended
+        self.pps = pps
+        self.duration_ns = duration_ns
+
+
+class _RangeEnds(Exception):
+    """Raised through the package where the sender offered less twice."""
+
+    def __init__(self, offered_pps: float) -> None:
+        super().__init__(offered_pps)
+        self.offered_pps = offered_pps
+
+
+class _Replay(AbstractMeasurer):  # type: ignore[misc]
+    """Answers the package from the trials so far."""
+
+    def __init__(self, trials: Sequence[SearchTrial], first: int) -> None:
+        self.trials = trials
+        self.next = first
+
+    def measure(self, intended_duration: float, intended_load: float) -> MeasurementResult:
+        """Return the trial that was made for this question; raises _Stop, _RangeEnds."""
+        pps, duration_ns = max(1, round(intended_load)), round(intended_duration * SECOND_NS)
+        trial = self.take(pps, duration_ns)
+        if trial.short:
+            again = self.take(pps, duration_ns)
+            if again.short:
+                best = max(trial.offered_pps, again.offered_pps)
+                raise _RangeEnds(min(best, SENDER_SHARE * intended_load))
+            trial = again
+        # Without an intended count what was not sent is no loss.
+        return MeasurementResult(
+            intended_duration=intended_duration,
+            intended_load=intended_load,
+            offered_count=trial.sent_packets,
+            loss_count=max(trial.lost_packets, 0),
+        )
+
+    def take(self, pps: int | None, duration_ns: int) -> SearchTrial:
+        """Return the next valid trial, which must be one of this load."""
+        for _ in range(TRIES):
+            trial = self.trials[self.next] if self.next < len(self.trials) else None
+            # A trial that failed may have been made again: what followed it then is out of date.
+            if trial is None or (trial.pps, trial.duration_ns) != (pps, duration_ns):
+                raise _Stop(None, pps or 0, duration_ns)
+            self.next += 1
+            if trial.valid:
+                return trial
+        raise _Stop("invalid")
+
+
+def search_state(search: Search, size_bytes: int, trials: Sequence[SearchTrial]) -> SearchState:
+    """Return what the trials of a search say, and which one it wants next, if any.
+
+    ``trials`` are all of it in their order, invalid ones included; ``size_bytes`` of payload give
+    the meaning of a bit rate.
+    """
+    spent_ns = sum(trial.took_ns for trial in trials)
+    replay = _Replay(trials, 0)
+    blank = tuple(GoalBounds(loss) for loss in search.goals)
+    purposes: list[Purpose] = []
+    state = SearchState(None, None, blank, (), spent_ns=spent_ns)
+    least, most, bound = search.rate.least_pps(size_bytes), search.rate.most_pps(size_bytes), False
+    if most is None:
+        try:
+            own = replay.take(None, search.trial_ns)
+        except _Stop as stop:
+            return _ended(search, state, stop, "sender", ["sender"] * replay.next)
+        purposes = ["sender"] * replay.next
+        most, bound = SENDER_SHARE * own.offered_pps, True
+    if most <= least:
+        state = replace(state, most_pps=most, sender_bound=bound)
+        return _ended(search, state, _Stop("sender"), "search", purposes)
+    state = _searched(search, replace(state, sender_bound=bound), replay, float(least), most)
+    purposes += ["search"] * (replay.next - len(purposes))
+    state = replace(state, purposes=tuple(purposes))
+    if state.ended != "done" or search.confirm_ns is None:
+        return state
+    return _confirmed(search, state, replay, purposes)
+
+
+def _searched(
+    search: Search, state: SearchState, replay: _Replay, least: float, most: float
+) -> SearchState:
+    """Return the state after a replay; a range that the sender does not reach is begun anew."""
+    while True:
+        goals = _goals_of(search)
+        algorithm = MultipleLossRatioSearch(_config(goals, least, most))
+        state = replace(state, most_pps=most)
+        stop = _Stop("done")
+        try:
+            algorithm.search(replay, debug=_ignore)
+        except _RangeEnds as end:
+            most, state = end.offered_pps, replace(state, sender_bound=True)
+            if most <= least:
+                return _ended(search, replace(state, most_pps=most), _Stop("sender"), "search", [])
+            continue
+        except _Stop as early:
+            stop = early
+        found = tuple(
+            _bounds(algorithm, goal, loss, stop.ended == "done")
+            for goal, loss in zip(goals, search.goals, strict=True)
+        )
+        return _ended(search, replace(state, goals=found), stop, "search", [])
+
+
+def _ended(
+    search: Search,
+    state: SearchState,
+    stop: _Stop,
+    purpose: Purpose,
+    purposes: Sequence[Purpose],
+) -> SearchState:
+    """Return a state with what is wanted next, unless the search has ended or its time is over."""
+    state = replace(state, purposes=tuple(purposes))
+    if stop.ended is not None:
+        return replace(state, ended=stop.ended)
+    if state.spent_ns >= search.within_ns:
+        return replace(state, ended="within")
+    pps = None if purpose == "sender" else round(stop.pps)
+    return replace(state, wanted=WantedTrial(purpose, pps, stop.duration_ns))
+
+
+def _confirmed(
+    search: Search, state: SearchState, replay: _Replay, purposes: Sequence[Purpose]
+) -> SearchState:
+    """Return the state with the confirming trial wanted, if the search has none yet."""
+    lower = state.goals[-1].lower_pps
+    if lower is None or search.confirm_ns is None:
+        return state
+    stop = _Stop("done")
+    try:
+        replay.take(round(lower), search.confirm_ns)
+    except _Stop as early:
+        stop = early if early.ended is None else stop
+    purposes = [*purposes, *["confirm"] * (replay.next - len(purposes))]  # type: ignore[list-item]
+    return _ended(search, replace(state, ended=None), stop, "confirm", purposes)
+
+
+def _goals_of(search: Search) -> tuple[SearchGoal, ...]:
+    trial_s, time_s = search.trial_ns / SECOND_NS, search.time_ns / SECOND_NS
+    return tuple(
+        SearchGoal(
+            loss_ratio=loss,
+            exceed_ratio=search.exceed,
+            relative_width=search.precision,
+            initial_trial_duration=trial_s,
+            final_trial_duration=trial_s,
+            duration_sum=max(time_s, trial_s),
+            preceding_targets=2 if time_s > trial_s else 0,
+            fail_fast=False,
+        )
+        for loss in search.goals
+    )
+
+
+def _config(goals: Sequence[SearchGoal], least: float, most: float) -> Config:
+    config = Config()
+    config.max_load = max(most, config.min_load + 1)  # it must always be the larger of the two
+    config.min_load = least
+    config.max_load = most
+    config.goals = goals
+    config.warmup_duration = None
+    config.search_duration_max = NEVER_S
+    return config
+
+
+def _bounds(algorithm: Any, goal: SearchGoal, loss: float, done: bool) -> GoalBounds:
+    """Return what the package knows about one goal so far."""
+    target = algorithm.scaling.goal_to_final_target[goal]
+    known = algorithm.database.get_relevant_bounds(target=target)
+    lower = float(known.clo) if known.clo is not None else None
+    upper = float(known.chi) if known.chi is not None else None
+    kind: Bounded
+    if done and lower is not None:
+        kind = "regular" if upper is not None else "at least"
+    else:
+        kind = "none" if done else "unfinished"
+    throughput = None
+    if known.clo is not None:
+        stat = next(iter(known.clo.target_to_stat.values()))
+        throughput = lower * (1.0 - stat.pessimistic_loss_ratio) if lower is not None else None
+    return GoalBounds(loss, kind, throughput, lower, upper)
+
+
+def _ignore(_: str) -> None:
+    """Take the package's debug texts, which would otherwise go to logging."""

@@ -1,0 +1,353 @@
+"""Searches as results: the trials of each folded into one, with bounds and what breaks first.
+
+Owns which trials belong to a search and what they say together; where its rate lies is found by
+``rate_search``. A folded result stands for its point like a trial's: its ledger is that of the
+trial just above the upper bound. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from udpbench.analysis.rate_search import Purpose, SearchState, SearchTrial, search_state
+from udpbench.analysis.stages import BEFORE_SENT
+from udpbench.metrics import METRICS, SEARCHED, with_goal
+from udpbench.model import CpuLoad, Experiment, Finding, GoalBounds, Result, Search, Trial
+from udpbench.units import Rate, show_pps, show_ratio, show_share
+
+OF_LEDGER = tuple(name for name, metric in METRICS.items() if metric.unit == "packets")
+"""Counts that a folded result takes over from the trial whose ledger it shows."""
+NOT_FIRST = (*BEFORE_SENT, "app_log")
+"""Stages that lose no packet on its way to the application."""
+
+
+@dataclass(frozen=True)
+class Breaking:
+    """What loses packets first above the headline's upper bound."""
+
+    pps: float
+    """The load at which this was seen."""
+    stage: str
+    share: float
+    """Of all packets lost there."""
+    cpu: CpuLoad | None
+    """The fullest CPU that receives; None if nothing is known of any."""
+    trials: int
+
+
+@dataclass(frozen=True)
+class PointSearch:
+    """One search of one point."""
+
+    point: Trial
+    """The point as a whole: ``search_trial`` is 0."""
+    search: Search
+    state: SearchState
+    trials: tuple[Result, ...]
+    """Those that the search used, in their order."""
+    breaking: Breaking | None
+    result: Result
+    """All of it as one result."""
+
+    @property
+    def headline(self) -> GoalBounds:
+        """Return the largest goal."""
+        return self.state.goals[-1]
+
+    @property
+    def purposes(self) -> tuple[Purpose, ...]:
+        """Return what each trial was for."""
+        return self.state.purposes
+
+    @property
+    def confirmed(self) -> Result | None:
+        """Return the valid trial at the found rate; None without one."""
+        valid = [
+            trial
+            for trial, purpose in zip(self.trials, self.purposes, strict=True)
+            if purpose == "confirm" and trial.valid
+        ]
+        return valid[-1] if valid else None
+
+
+def state_of(point: Trial, results: Sequence[Result]) -> SearchState:
+    """Return where the search of a point stands after some trials, in their order."""
+    if point.search is None:
+        raise ValueError(f"{point.name} is not searched")
+    trials = [_search_trial(result) for result in results]
+    return search_state(point.search, point.traffic.size_bytes, trials)
+
+
+def next_search_trial(point: Trial, results: Sequence[Result]) -> Trial | None:
+    """Return the next trial of a search; None once it has ended."""
+    wanted = state_of(point, results).wanted
+    if wanted is None:
+        return None
+    rate = Rate(packets_per_s=wanted.pps) if wanted.pps is not None else None
+    return replace(
+        point,
+        search_trial=len(results) + 1,
+        traffic=replace(point.traffic, rate=rate),
+        duration_ns=wanted.duration_ns,
+    )
+
+
+def whole_point(trial: Trial) -> Trial:
+    """Return the point that a trial of a search belongs to, in its repetition."""
+    search = trial.search
+    duration_ns = search.trial_ns if search is not None else trial.duration_ns
+    traffic = replace(trial.traffic, rate=None)
+    return replace(trial, search_trial=0, traffic=traffic, duration_ns=duration_ns)
+
+
+def searches_of(results: Sequence[Result]) -> tuple[PointSearch, ...]:
+    """Return every search that the results of trials belong to, in the order of their begin."""
+    groups: dict[tuple[str, str, int], list[Result]] = {}
+    for result in results:
+        trial = result.trial
+        if trial.search is not None:
+            key = trial.experiment, trial.point, trial.repetition
+            groups.setdefault(key, []).append(result)
+    return tuple(_point_search(group) for group in groups.values())
+
+
+def folded(experiment: Experiment, results: Sequence[Result]) -> list[Result]:
+    """Return the results that stand for points: of a search one, of other experiments each."""
+    if not experiment.searched:
+        return list(results)
+    return [each.result for each in searches_of(results)]
+
+
+def _search_trial(result: Result) -> SearchTrial:
+    trial, numbers = result.trial, result.numbers
+    rate = trial.traffic.rate
+    sent, lost, intended = (
+        int(numbers.get(name) or 0) for name in ("sent_packets", "lost_packets", "intended_packets")
+    )
+    return SearchTrial(
+        rate.packets_per_s if rate is not None else None,
+        trial.duration_ns,
+        sent,
+        lost,
+        intended,
+        result.valid and sent > 0,
+        result.took_ns or 0,
+    )
+
+
+def _point_search(results: Sequence[Result]) -> PointSearch:
+    ordered = sorted(results, key=lambda result: result.trial.search_trial)
+    point = whole_point(ordered[0].trial)
+    state = state_of(point, ordered)
+    search = point.search or Search()
+    trials = tuple(ordered[: len(state.purposes)])
+    breaking, shown = _breaking(state, trials)
+    plain = PointSearch(point, search, state, trials, breaking, ordered[0])
+    return replace(plain, result=_folded(plain, shown))
+
+
+def _loss(result: Result) -> float:
+    return result.numbers.get("loss_ratio") or 0.0
+
+
+def _pps(result: Result) -> int:
+    rate = result.trial.traffic.rate
+    return (rate.packets_per_s or 0) if rate is not None else 0
+
+
+def _above(state: SearchState, trials: Sequence[Result]) -> list[Result]:
+    """Return the lossy trials at the headline's upper bound; without one, at the lowest load."""
+    headline = state.goals[-1]
+    lossy = [
+        trial
+        for trial, purpose in zip(trials, state.purposes, strict=True)
+        if purpose == "search" and trial.valid and _loss(trial) > headline.loss
+    ]
+    if headline.upper_pps is not None:
+        at_bound = [trial for trial in lossy if _pps(trial) == round(headline.upper_pps or 0)]
+        return at_bound or [trial for trial in lossy if _pps(trial) > (headline.lower_pps or 0)]
+    if headline.lower_pps is not None:
+        return [trial for trial in lossy if _pps(trial) > headline.lower_pps]
+    return lossy
+
+
+def _breaking(
+    state: SearchState, trials: Sequence[Result]
+) -> tuple[Breaking | None, Result | None]:
+    """Return what breaks first, and the trial whose ledger shows it: that of the median loss."""
+    above = _above(state, trials)
+    if not above:
+        return None, None
+    lowest = min(map(_pps, above))
+    above = sorted((trial for trial in above if _pps(trial) == lowest), key=_loss)
+    lost: dict[str, int] = {}
+    for trial in above:
+        for entry in trial.ledger.entries if trial.ledger is not None else ():
+            if entry.stage not in NOT_FIRST and entry.packets:
+                lost[entry.stage] = lost.get(entry.stage, 0) + entry.packets
+    shown = above[(len(above) - 1) // 2]
+    if not lost:
+        return None, shown
+    stage = max(lost, key=lambda name: lost[name])
+    cpus = [cpu for cpu in shown.cpus if cpu.receives]
+    fullest = max(cpus, key=lambda cpu: cpu.busy, default=None)
+    return Breaking(lowest, stage, lost[stage] / sum(lost.values()), fullest, len(above)), shown
+
+
+def _folded(found: PointSearch, shown: Result | None) -> Result:
+    """Return a search as one result."""
+    last = found.trials[-1] if found.trials else found.result
+    shown = shown if shown is not None else _fullest(found)
+    numbers = {name: shown.numbers.get(name) for name in OF_LEDGER} if shown is not None else {}
+    remainders = [r.unaccounted for r in found.trials if r.unaccounted is not None]
+    numbers["unaccounted"] = max(remainders, key=abs, default=None)
+    spans: dict[str, tuple[float, float]] = {}
+    names = [(with_goal(SEARCHED[0], goal.loss), goal) for goal in found.state.goals]
+    for name, goal in (*names, (SEARCHED[0], found.headline)):
+        numbers[name] = goal.throughput_pps
+        if goal.kind != "regular":
+            spans[name] = _span(goal, found)
+    skipped = all(trial.status == "skipped" for trial in found.trials)
+    findings = tuple(_findings(found))
+    return Result(
+        trial=found.point,
+        status="skipped" if skipped else "done",
+        valid=not skipped and all(finding.severity != "invalid" for finding in findings),
+        findings=findings if not skipped else last.findings,
+        unavailable=last.unavailable,
+        numbers=numbers,
+        spans=spans,
+        ledger=shown.ledger if shown is not None else None,
+        workers=shown.workers if shown is not None else (),
+        took_ns=found.state.spent_ns,
+    )
+
+
+def _span(goal: GoalBounds, found: PointSearch) -> tuple[float, float]:
+    """Return between which rates a throughput lies that is no single number."""
+    least = goal.throughput_pps or 0.0
+    if goal.upper_pps is not None:
+        return least, goal.upper_pps
+    if goal.kind == "none":
+        return 0.0, float(found.search.rate.least_pps(found.point.traffic.size_bytes))
+    return least, float("inf")
+
+
+def _fullest(found: PointSearch) -> Result | None:
+    """Return the valid trial of the highest load at the lower bound, for its ledger."""
+    valid = [
+        trial
+        for trial, purpose in zip(found.trials, found.purposes, strict=True)
+        if purpose == "search" and trial.valid
+    ]
+    return max(valid, key=_pps, default=None)
+
+
+# --- what a reader must know ---------------------------------------------------------------------
+
+
+def _findings(found: PointSearch) -> list[Finding]:
+    """Return how the search ended, loss at low load, and what its trials found, each once."""
+    return [*_ending(found), *_confirming(found), *_low_loss(found), *_of_trials(found)]
+
+
+def _ending(found: PointSearch) -> list[Finding]:
+    state, headline = found.state, found.headline
+    where = "search"
+    if state.ended == "invalid":
+        what = "the search was given up: trials of one load were invalid again and again"
+        return [Finding("invalid", what, where, next_step="see the findings of its trials")]
+    if state.ended == "sender":
+        least = show_pps(float(found.search.rate.least_pps(found.point.traffic.size_bytes)))
+        value, limit = show_pps(state.most_pps), f"search.rate.from is {least}"
+        what = "the sender offers less than the lowest rate of the search"
+        step = "lower search.rate.from, or give the sender more workers or CPUs"
+        return [Finding("invalid", what, where, value, limit, step)]
+    if state.ended == "within":
+        what = "the search took longer than search.within: bounds are as they were known then"
+        step = "raise search.within, or search.precision"
+        return [Finding("warning", what, where, next_step=step)]
+    if state.ended is None:
+        what = "the search was interrupted: bounds are as they were known then"
+        return [Finding("invalid", what, where, next_step="udpbench run --resume continues it")]
+    if headline.kind == "none":
+        least = show_pps(float(found.search.rate.least_pps(found.point.traffic.size_bytes)))
+        what = f"no rate meets the goal of {show_share(headline.loss)}: the lowest lost more"
+        return [Finding("warning", what, where, least, next_step="lower search.rate.from")]
+    if headline.kind == "at least":
+        what = "lower bound: the highest load was received, and nothing above it was offered"
+        step = "raise search.rate.to"
+        if state.sender_bound:
+            what = "lower bound: the sender offers no more, and all of it was received"
+            step = "give the sender more workers or CPUs"
+        return [Finding("note", what, where, show_pps(state.most_pps), next_step=step)]
+    return []
+
+
+def _confirming(found: PointSearch) -> list[Finding]:
+    confirmed = found.confirmed
+    if confirmed is None:
+        return []
+    lost, goal = _loss(confirmed), found.headline.loss
+    kept = lost <= goal
+    what = (
+        f"a long trial at the rate that was found {'confirms' if kept else 'does not confirm'} it"
+    )
+    value = f"{show_ratio(lost)} lost"
+    limit = f"at most {show_ratio(goal)}"
+    return [Finding("note" if kept else "warning", what, "search", value, limit)]
+
+
+def _low_loss(found: PointSearch) -> list[Finding]:
+    """Return loss at loads that the headline's goal allows: it spoils figures of zero loss."""
+    lower = found.headline.lower_pps
+    if lower is None:
+        return []
+    tried = [
+        trial
+        for trial, purpose in zip(found.trials, found.purposes, strict=True)
+        if purpose == "search" and trial.valid and _pps(trial) < lower
+    ]
+    lossy = [trial for trial in tried if _loss(trial) > 0]
+    if not lossy:
+        return []
+    worst = max(lossy, key=_loss)
+    entries = worst.ledger.entries if worst.ledger is not None else ()
+    stages = [e for e in entries if e.packets and e.stage not in NOT_FIRST]
+    stage = max(stages, key=lambda entry: entry.packets or 0).stage if stages else "no known stage"
+    return [
+        Finding(
+            "note",
+            f"loss at loads below the lower bound, most of it at {stage}",
+            "search",
+            f"in {len(lossy)} of {len(tried)} trials, up to {show_ratio(_loss(worst))}",
+            next_step="a goal of 0 % finds these hiccups of the host, not its capacity",
+        )
+    ]
+
+
+def _of_trials(found: PointSearch) -> list[Finding]:
+    """Return what the trials found, each once, with how many of them found it."""
+    counted: dict[Finding, list[Finding]] = {}
+    for trial in found.trials:
+        for finding in trial.findings:
+            plain = replace(finding, value=None)
+            counted.setdefault(plain, []).append(finding)
+    told = []
+    for plain, same in counted.items():
+        severe = plain.severity in ("invalid", "struck")
+        what = (
+            plain.what
+            if len(same) == len(found.trials)
+            else (f"in {len(same)} of {len(found.trials)} trials: {plain.what}")
+        )
+        severity: Literal["warning", "note"] = "note" if plain.severity == "note" else "warning"
+        if plain.severity == "invalid":
+            what += "; each was made again"
+        value = same[0].value if len({f.value for f in same}) == 1 else None
+        if severe and value is None:
+            value = same[-1].value
+        told.append(replace(plain, severity=severity, what=what, value=value))
+    return told

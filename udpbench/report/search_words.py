@@ -1,0 +1,141 @@
+"""Searches in words: the rate that was found, between which loads it lies, and what breaks first.
+
+Owns the wording that terminal, document, JSON and live view share; every number comes from
+``searches``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from udpbench.analysis.cpu_use import NAPI_THREAD
+from udpbench.analysis.searches import Breaking, PointSearch
+from udpbench.analysis.stages import STAGES
+from udpbench.model import CpuLoad, GoalBounds
+from udpbench.units import format_duration, rate_scale, show_pps, show_share
+
+FULL = 0.9
+"""Share of the time from which on a CPU is called full."""
+HELPS = {stage.name: stage.helps for stage in STAGES}
+BREAKS = {
+    "tx_qdisc": "the sender's queueing discipline drops first",
+    "tx_device": "the sender's device drops first, since the other end does not poll in time",
+    "link": "the link between the hosts loses first",
+    "rx_ring": "the receiving card's ring overflows first",
+    "rx_xdp": "the receiver's XDP program drops first",
+    "rx_backlog": "the receiver's backlog overflows first",
+    "rx_tc": "the receiver's ingress filter drops first",
+    "rx_ip": "the receiver's IP layer drops first",
+    "rx_netfilter": "the receiver's firewall drops first",
+    "udp_checksum": "checksums fail first",
+    "udp_no_port": "packets find no socket first",
+    "udp_filter": "the socket's filter drops first",
+    "udp_rcvbuf": "the socket's buffer overflows first",
+    "udp_memory": "the memory for UDP ends first",
+    "udp_purged": "packets are left unread in the socket first",
+    "app_truncated": "datagrams are truncated first",
+}
+"""Stage → what happens there, behind ``Above 412.0 kpps``."""
+COLUMNS = ("point", "goal", "throughput", "between", "trials", "took")
+
+
+def search_rows(searches: Sequence[PointSearch]) -> list[list[str]]:
+    """Return a row per goal of each search, the largest goal first, by COLUMNS."""
+    rows = []
+    for found in searches:
+        several = sum(other.point.point == found.point.point for other in searches) > 1
+        number = f" #{found.point.repetition}" if several else ""
+        for place, goal in enumerate(reversed(found.state.goals)):
+            used = [str(len(found.trials)), _seconds(found.state.spent_ns)]
+            rows.append(
+                [
+                    f"{found.point.point or 'all'}{number}" if place == 0 else "",
+                    f"{show_share(goal.loss)} lost",
+                    throughput_text(goal),
+                    bounds_text(goal),
+                    *(used if place == 0 else ["", ""]),
+                ]
+            )
+    return rows
+
+
+def throughput_text(goal: GoalBounds) -> str:
+    """Return a throughput for reading: ``411.9 kpps``, ``at least 410.0 kpps``, ``none``."""
+    if goal.throughput_pps is None:
+        return "none" if goal.kind == "none" else "unknown"
+    head = "" if goal.kind == "regular" else "at least "
+    return head + show_pps(goal.throughput_pps)
+
+
+def bounds_text(goal: GoalBounds) -> str:
+    """Return the loads that did and did not meet a goal: ``412.3 – 416.4 kpps``."""
+    lower, upper = goal.lower_pps, goal.upper_pps
+    if lower is None or upper is None:
+        known = lower if lower is not None else upper
+        side = "from" if lower is not None else "below"
+        return f"{side} {show_pps(known)}" if known is not None else "–"
+    scale, unit, digits = rate_scale(upper)
+    return f"{lower / scale:.{digits}f} – {upper / scale:.{digits}f} {unit}"
+
+
+def found_text(found: PointSearch) -> str:
+    """Return a search's answer: ``411.9 kpps with at most 0.1% lost (… offered), 0% lost: …``."""
+    headline, *others = reversed(found.state.goals)
+    text = f"{throughput_text(headline)} with at most {show_share(headline.loss)} lost"
+    if headline.kind in ("regular", "unfinished") and headline.lower_pps is not None:
+        text += f" (offered: {bounds_text(headline)})"
+    rest = [f"{throughput_text(goal)} with {show_share(goal.loss)}" for goal in others]
+    return "; ".join([text, *rest])
+
+
+def breaking_text(found: PointSearch) -> str:
+    """Return what breaks first, as a sentence; empty if nothing did."""
+    breaking = found.breaking
+    if breaking is None:
+        return ""
+    bound = found.headline.lower_pps
+    above = show_pps(bound) if bound is not None else f"{show_pps(breaking.pps)} already"
+    head = "Above" if bound is not None else "At"
+    what = BREAKS.get(breaking.stage, f"{breaking.stage} loses first")
+    cpu = f": {_cpu_text(breaking.cpu)}" if breaking.cpu is not None else ""
+    return f"{head} {above} {what} ({_share_text(breaking)}){cpu}."
+
+
+def helps_text(found: PointSearch) -> str:
+    """Return the remedy of the stage that breaks first; empty without one."""
+    breaking = found.breaking
+    helps = HELPS.get(breaking.stage) if breaking is not None else None
+    return f"What helps: {helps}." if helps else ""
+
+
+def breaking_lines(searches: Sequence[PointSearch]) -> list[str]:
+    """Return for each point what breaks first and what helps; the same remedy once."""
+    lines: list[str] = []
+    latest = {found.point.point: found for found in searches if found.breaking is not None}
+    for point, found in latest.items():
+        head = f"{point}: " if len(latest) > 1 else ""
+        lines.append(head + breaking_text(found))
+    helps = dict.fromkeys(filter(None, map(helps_text, latest.values())))
+    return [*lines, *helps]
+
+
+def _share_text(breaking: Breaking) -> str:
+    percent = round(100 * breaking.share)
+    return f"{breaking.stage}, {percent} % of what is lost at {show_pps(breaking.pps)}"
+
+
+def _cpu_text(cpu: CpuLoad) -> str:
+    """Return how busy a CPU is and what uses most of it."""
+    head = f"CPU {cpu.cpu} is {100 * cpu.busy:.0f} % busy"
+    if cpu.busy < FULL:
+        head = f"no CPU that receives is full, {head}"
+    if not cpu.uses or cpu.busy <= 0:
+        return head
+    name = max(cpu.uses, key=lambda use: cpu.uses[use])
+    share = min(1.0, cpu.uses[name] / cpu.busy)
+    where = {NAPI_THREAD: "the queue's NAPI thread", "softirq": "soft interrupts"}.get(name, name)
+    return f"{head}, {100 * share:.0f} % of it in {where}"
+
+
+def _seconds(time_ns: int) -> str:
+    return format_duration(-(-time_ns // 10**9) * 10**9)
