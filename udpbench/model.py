@@ -1205,10 +1205,10 @@ class Progress:
 
     The event ``sample`` has ``samples`` of workers or ``snapshots``: of each host first all
     counters before the phase, then those that changed. ``trial`` has its ``record``, and ``phase``
-    the part of the record that exists so far.
+    the part of the record that exists so far. ``search`` follows each trial of a search.
     """
 
-    event: Literal["wait", "run", "host", "step", "phase", "sample", "trial", "restore"]
+    event: Literal["wait", "run", "host", "step", "phase", "sample", "trial", "search", "restore"]
     text: str
     trial: Optional[Trial] = None
     index: int = 0
@@ -1219,6 +1219,10 @@ class Progress:
     snapshots: tuple[Snapshot, ...] = ()
     record: Optional[TrialRecord] = None
     total_at_most: int = 0
+    bounds: tuple[GoalBounds, ...] = ()
+    """Of ``search``: what is known of each goal after the trial before."""
+    left_ns: Optional[int] = None
+    """Of ``search``: how long all searches of the run may still take."""
 
     @property
     def place(self) -> str:

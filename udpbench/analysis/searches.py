@@ -126,7 +126,7 @@ def _search_trial(result: Result) -> SearchTrial:
     sent, lost, intended = (
         int(numbers.get(name) or 0) for name in ("sent_packets", "lost_packets", "intended_packets")
     )
-    return SearchTrial(
+    made = SearchTrial(
         rate.packets_per_s if rate is not None else None,
         trial.duration_ns,
         sent,
@@ -135,6 +135,9 @@ def _search_trial(result: Result) -> SearchTrial:
         result.valid and sent > 0,
         result.took_ns or 0,
     )
+    # What others' programs took from the sender is not its limit.
+    robbed = bool(result.struck) and rate is not None and made.short
+    return replace(made, valid=made.valid and not robbed)
 
 
 def _point_search(results: Sequence[Result]) -> PointSearch:
@@ -258,7 +261,8 @@ def _ending(found: PointSearch) -> list[Finding]:
     where = "search"
     if state.ended == "invalid":
         what = "the search was given up: trials of one load were invalid again and again"
-        return [Finding("invalid", what, where, next_step="see the findings of its trials")]
+        step = "see the findings of its trials; a busy machine cannot be searched"
+        return [Finding("invalid", what, where, next_step=step)]
     if state.ended == "sender":
         least = show_pps(float(found.search.rate.least_pps(found.point.traffic.size_bytes)))
         value, limit = show_pps(state.most_pps), f"search.rate.from is {least}"

@@ -28,6 +28,7 @@ from udpbench.control.host_changes import compared, refuse_changed
 from udpbench.control.host_use import Surroundings, Terms, take_lab
 from udpbench.control.refusals import refuse_foreseen
 from udpbench.control.schedule import Total, lasting, next_trial, stored_as, trial_order
+from udpbench.control.search_progress import SearchProgress
 from udpbench.control.trial import described, release_warm, run_trial
 from udpbench.control.trial_state import Attempt, Bench
 from udpbench.control.wait import Waiter
@@ -151,6 +152,7 @@ class _Run:
         self.lost: tuple[AgentLost, ...] = ()
         self.status: Literal["complete", "interrupted", "failed"] = "failed"
         self.total = Total(experiments)
+        self.searches = SearchProgress(experiments)
 
     def execute(self) -> Outcome:
         """Do everything from the signal handlers to the last line of the run folder."""
@@ -221,6 +223,9 @@ class _Run:
                 total = self.total.fewest, self.total.most
                 record = self._measure(Attempt(bench, trial, index, *total))
             result = judge(record)
+            progress = self.searches.take(result)
+            if progress is not None:
+                self.progress(progress)
 
     def _measure(self, attempt: Attempt) -> TrialRecord:
         """Run, record and report one trial; raises an error that must end the run."""

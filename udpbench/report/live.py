@@ -18,7 +18,7 @@ from udpbench.report.summary import event_line
 from udpbench.report.terminal import Terminal
 from udpbench.units import show_pps
 
-SHOWN_EVENTS = ("wait", "run", "host", "phase", "trial", "restore")
+SHOWN_EVENTS = ("wait", "run", "host", "phase", "trial", "search", "restore")
 NEARLY_S = 0.95
 """From here on the last interval of a phase counts as a whole second."""
 Tell = Callable[[Progress], None]

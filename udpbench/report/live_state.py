@@ -112,6 +112,7 @@ class Watch:
         self.phase: PhaseName | None = None
         self.step = ""
         self.counted = Counted()
+        self._searches_until_ns: int | None = None
         self._record: TrialRecord | None = None
         self._begun: dict[str, int] = {}
         self._samples: dict[str, deque[Sample]] = {}
@@ -121,12 +122,14 @@ class Watch:
 
     def take(self, progress: Progress, now_ns: int) -> None:
         """Learn what happened; ``now_ns`` is of any clock that does not go backwards."""
-        if progress.trial is not None and progress.index != self.index:
+        if progress.trial is not None and progress.index not in (0, self.index):
             grown = progress.total - self.total if self.total else 0
             self.trial, self.index, self.total = progress.trial, progress.index, progress.total
             self.place, self.open_ended = progress.place, progress.total_at_most > progress.total
             self._pace.begun(now_ns, grown * trial_ns(progress.trial))
             self._forget(None)
+        if progress.event == "search" and progress.left_ns is not None:
+            self._searches_until_ns = now_ns + progress.left_ns
         if progress.event == "step":
             self.step = progress.text
         elif progress.event == "phase":
@@ -140,8 +143,15 @@ class Watch:
             self.phase, self.step = None, ""
 
     def left_ns(self, now_ns: int) -> int:
-        """Return the remaining time: the plan, scaled by the trials so far."""
+        """Return the remaining time: the plan, scaled by the trials so far; of searches at most."""
+        if self._searches_until_ns is not None:
+            return max(self._searches_until_ns - now_ns, 0)
         return self._pace.left_ns(now_ns)
+
+    @property
+    def searched(self) -> bool:
+        """Return whether the remaining time is that of searches, which may end earlier."""
+        return self._searches_until_ns is not None
 
     @property
     def elapsed_ns(self) -> int:

@@ -18,6 +18,8 @@ from udpbench.report.figure_data import MOST_TIMELINES, shown_over_time
 from udpbench.report.figures.style import counted
 from udpbench.report.ladder import show_bar
 from udpbench.report.plan import summed_up
+from udpbench.report.search_words import COLUMNS as SEARCH_COLUMNS
+from udpbench.report.search_words import breaking_lines, search_rows
 from udpbench.report.sessions import restored, run_rows, versions
 from udpbench.report.summary import (
     LAB_LABEL,
@@ -88,7 +90,7 @@ def chapter_data(chapter: Chapter) -> dict[str, Any]:
         "answer": answer(chapter),
         "struck": list(_struck(chapter)),
         "environment": list(_environment(hosts_of(chapter.records))),
-        "columns": list(POINT_COLUMNS),
+        "columns": list(SEARCH_COLUMNS if chapter.searches else POINT_COLUMNS),
         "rows": list(_rows(chapter)),
         "verdicts": [
             {"answer": verdict.answer, "expected": verdict.expected, "measured": verdict.measured}
@@ -97,6 +99,7 @@ def chapter_data(chapter: Chapter) -> dict[str, Any]:
         "comparison_columns": list(COMPARISON_COLUMNS),
         "comparisons": [comparison_cells(comparison) for comparison in chapter.comparisons],
         "resolved": resolved(chapter.comparisons),
+        "breaking": breaking_lines(chapter.searches),
         "ledger": list(_ledger(chapter)),
         "numbers": list(_numbers(chapter)),
         "over_time": _over_time(chapter),
@@ -135,6 +138,9 @@ def _environment(hosts: dict[str, Facts]) -> Iterator[str]:
 
 
 def _rows(chapter: Chapter) -> Iterator[dict[str, Any]]:
+    if chapter.searches:
+        yield from ({"struck": False, "cells": cells} for cells in search_rows(chapter.searches))
+        return
     for point in chapter.points:
         yield {"struck": False, "cells": point_cells(point)}
         for result in point.results:

@@ -33,7 +33,7 @@ KEPT_LINES = 12
 """Lines that are written again after a resize: what a terminal does to older ones is its own."""
 MOST_ROWS = 8
 """Workers, queues or CPUs that are listed one by one."""
-SAID_EVENTS = ("wait", "run", "host", "trial", "restore")
+SAID_EVENTS = ("wait", "run", "host", "trial", "search", "restore")
 
 
 class Screen:
@@ -126,7 +126,8 @@ def headline(watch: Watch, trial: Trial, now_ns: int, width: int) -> str:
             seconds = watch.elapsed_ns / SECOND_NS
             limit = "of" if trial.traffic.count_packets is None else "of at most"
             doing += f" {seconds:.0f} s {limit} {format_duration(trial.duration_ns)}"
-    left = f"{'at least ' * watch.open_ended}{clock(watch.left_ns(now_ns))} left"
+    bound = "at most " if watch.searched else "at least " * watch.open_ended
+    left = f"{bound}{clock(watch.left_ns(now_ns))} left"
     tail = f"  {doing}  {left}"
     name = f"{watch.place} {trial.name}"
     room = max(width - len(tail), 8)

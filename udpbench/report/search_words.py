@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from udpbench.analysis.cpu_use import NAPI_THREAD
 from udpbench.analysis.searches import Breaking, PointSearch
 from udpbench.analysis.stages import STAGES
-from udpbench.model import CpuLoad, GoalBounds
+from udpbench.model import CpuLoad, GoalBounds, Progress
 from udpbench.units import format_duration, rate_scale, show_pps, show_share
 
 FULL = 0.9
@@ -86,6 +86,13 @@ def found_text(found: PointSearch) -> str:
         text += f" (offered: {bounds_text(headline)})"
     rest = [f"{throughput_text(goal)} with {show_share(goal.loss)}" for goal in others]
     return "; ".join([text, *rest])
+
+
+def search_line(progress: Progress) -> str:
+    """Return how far a search is: ``one#1: 0.1% lost: 396.0 – 412.3 kpps; going on, …``."""
+    name, _, rest = progress.text.partition(": ")
+    goals = [f"{show_share(g.loss)} lost: {bounds_text(g)}" for g in reversed(progress.bounds)]
+    return f"{name}: {'; '.join([*goals, rest])}"
 
 
 def breaking_text(found: PointSearch) -> str:

@@ -21,7 +21,7 @@ from udpbench.analysis.verdicts import Verdict, evaluate, nothing_measured
 from udpbench.errors import CANNOT_TELL, INTERRUPTED, NOT_RESTORED, YES, HostLacks, code_of, worst
 from udpbench.model import Estimate, Experiment, Facts, Finding, Progress, Result, TrialRecord
 from udpbench.records import Ending, Run
-from udpbench.report.search_words import breaking_text, found_text
+from udpbench.report.search_words import breaking_text, found_text, search_line
 from udpbench.units import rate_scale, show_pps, show_ratio
 
 SCALES = {
@@ -431,6 +431,8 @@ def one_line(result: Result) -> str:
 def event_line(progress: Progress) -> str:
     """Return an event as a line: ``[3/12] one#3: done: 350.1 kpps delivered, 0.00 % lost``."""
     text = ""
+    if progress.event == "search":
+        return search_line(progress)
     if progress.event == "trial" and progress.record is not None:
         result = judge(progress.record)
         if progress.record.error is None:

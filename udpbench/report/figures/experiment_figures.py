@@ -30,6 +30,7 @@ from udpbench.report.figure_data import (
 from udpbench.report.figures.bursts import draw_turns, turns
 from udpbench.report.figures.comparison_figure import PANELS_PER_FIGURE, draw_comparisons
 from udpbench.report.figures.delay_curves import draw_times, times
+from udpbench.report.figures.search_figure import PANELS_PER_PAGE, dots_of, draw_searches
 from udpbench.report.figures.style import (
     BLACK,
     BLUE,
@@ -88,7 +89,8 @@ STAGE_STYLES = {
 def draw(chapter: Chapter, folder: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:
     """Draw what a chapter has data for into files; returns kind → files' names without suffix.
 
-    Kinds: comparisons, dots, sweeps, ways, timelines, radars, times, heats, queues.
+    Kinds: comparisons, dots, sweeps, ways, timelines, radars, times, heats, queues; of searches
+    comparisons and searches.
     """
     drawn: dict[str, list[str]] = {}
     kinds: dict[str, Callable[[Chapter], Iterator[Figure]]] = {
@@ -102,6 +104,8 @@ def draw(chapter: Chapter, folder: Path, suffixes: Sequence[str]) -> dict[str, l
         "heats": _all_heats,
         "queues": _all_queues,
     }
+    if chapter.searches:  # its points have no rate of one trial
+        kinds = {"comparisons": _all_comparisons, "searches": _all_searches}
     with styled():
         for kind, drawing in kinds.items():
             for number, figure in enumerate(drawing(chapter), start=1):
@@ -115,6 +119,13 @@ def _all_comparisons(chapter: Chapter) -> Iterator[Figure]:
     shown = [comparison for comparison in chapter.comparisons if comparison.effects]
     for group in in_groups(shown, PANELS_PER_FIGURE):
         yield draw_comparisons(group)
+
+
+def _all_searches(chapter: Chapter) -> Iterator[Figure]:
+    colours = {stage: colour for stage, (colour, _) in STAGE_STYLES.items()}
+    shown = [found for found in chapter.searches if dots_of(found)]
+    for group in in_groups(shown, PANELS_PER_PAGE):
+        yield draw_searches(group, colours)
 
 
 def _all_dots(chapter: Chapter) -> Iterator[Figure]:

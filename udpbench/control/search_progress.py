@@ -1,0 +1,51 @@
+"""How far the searches of a run are: their bounds so far, and the time they may still take.
+
+Knows results only as they come; decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from udpbench.analysis.searches import state_of, whole_point
+from udpbench.model import Experiment, Progress, Result
+from udpbench.units import format_duration
+
+Key = tuple[str, str, int]
+"""Experiment, point and repetition."""
+
+
+class SearchProgress:
+    """The searches of a run, fed with each result in the order of the run."""
+
+    def __init__(self, experiments: Sequence[Experiment]) -> None:
+        self._results: dict[Key, list[Result]] = {}
+        self._left_ns: dict[Key, int] = {
+            (experiment.name, trial.point, repetition): trial.search.within_ns
+            for experiment in experiments
+            for trial in experiment.points
+            if trial.search is not None
+            for repetition in range(1, experiment.trials_of(trial.point)[0] + 1)
+        }
+
+    def take(self, result: Result) -> Progress | None:
+        """Learn a result; return what is known of its search now, None outside of one."""
+        trial = result.trial
+        if trial.search is None:
+            return None
+        key = trial.experiment, trial.point, trial.repetition
+        results = self._results.setdefault(key, [])
+        results.append(result)
+        state = state_of(whole_point(trial), results)
+        ended = state.wanted is None
+        self._left_ns[key] = 0 if ended else max(trial.search.within_ns - state.spent_ns, 0)
+        left_ns = sum(self._left_ns.values())
+        text = whole_point(trial).name
+        left = f"at most {format_duration(-(-left_ns // 10**9) * 10**9)} left"
+        return Progress(
+            event="search",
+            text=f"{text}: {state.ended or 'going on'}, {left}",
+            trial=trial,
+            bounds=state.goals,
+            left_ns=left_ns,
+        )

@@ -1,0 +1,92 @@
+"""The figure of searches: loss over load, every trial a dot, the goals as lines, bounds as a band.
+
+Places what ``searches`` returned. The colour of a dot is the stage that lost most, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from udpbench.report.figures.style import BLACK, GREY, GRID, SKY, WIDTH_INCHES, short_name
+from udpbench.report.search_words import found_text
+from udpbench.units import rate_scale
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from udpbench.analysis.searches import PointSearch
+    from udpbench.model import Result
+
+PANELS_PER_PAGE = 3
+PANEL_INCHES = 2.3
+TITLE_LETTERS = 110
+NO_LOSS = "nothing lost"
+TICKS = (0, 0.01, 0.1, 1, 10, 100)
+NEARLY_NONE = 0.01
+"""Percent of loss below which the axis is linear, down to none at all."""
+
+
+def draw_searches(shown: Sequence[PointSearch], colours: Mapping[str, str]) -> Figure:
+    """Draw a panel for each search; ``colours`` are those of the ledger's stages."""
+    from matplotlib.figure import Figure
+
+    height = PANEL_INCHES * len(shown) + 0.6
+    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+    panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
+    for axes, found in zip(panels, shown, strict=True):
+        _draw(axes, found, colours)
+    by_label = {
+        label: handle
+        for axes in panels
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        by_label.values(), by_label.keys(), loc="outside upper center", ncols=4, frameon=False
+    )
+    figure.align_ylabels(panels)
+    return figure
+
+
+def dots_of(found: PointSearch) -> list[tuple[float, float, str]]:
+    """Return intended load, loss in percent and the stage that lost most, of each valid trial."""
+    places = []
+    for trial, purpose in zip(found.trials, found.purposes, strict=True):
+        rate = trial.trial.traffic.rate
+        if purpose != "sender" and trial.valid and rate is not None and rate.packets_per_s:
+            loss = 100 * (trial.numbers.get("loss_ratio") or 0.0)
+            places.append((float(rate.packets_per_s), loss, _stage(trial) if loss else NO_LOSS))
+    return places
+
+
+def _stage(trial: Result) -> str:
+    entries = trial.ledger.entries if trial.ledger is not None else ()
+    lost = [e for e in entries if e.packets and e.stage not in ("unsent", "tx_netfilter")]
+    return max(lost, key=lambda entry: entry.packets or 0).stage if lost else "unknown"
+
+
+def _draw(axes: Axes, found: PointSearch, colours: Mapping[str, str]) -> None:
+    head = f"{found.point.point}: " if found.point.point else ""
+    axes.set_title(short_name(head + found_text(found), TITLE_LETTERS), fontsize=9, loc="left")
+    places = dots_of(found)
+    scale, unit, _ = rate_scale(max((pps for pps, _, _ in places), default=1.0))
+    bounds = found.headline
+    if bounds.lower_pps is not None and bounds.upper_pps is not None:
+        ends = bounds.lower_pps / scale, bounds.upper_pps / scale
+        axes.axvspan(*ends, color=SKY, alpha=0.35, lw=0, label="between the bounds")
+    for stage in dict.fromkeys(stage for _, _, stage in places):
+        mine = [(pps / scale, loss) for pps, loss, at in places if at == stage]
+        x, y = zip(*mine, strict=True)
+        colour = colours.get(stage, GREY)
+        marker = "o" if stage == NO_LOSS else "X"
+        axes.scatter(x, y, s=22, color=colour, marker=marker, alpha=0.8, zorder=3, label=stage)
+    for goal in found.state.goals:
+        axes.axhline(100 * goal.loss, color=BLACK, lw=1.0, linestyle="--", label="goal")
+    axes.set_yscale("symlog", linthresh=NEARLY_NONE)
+    axes.set_ylim(-NEARLY_NONE / 3, 130)
+    axes.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
+    axes.minorticks_off()
+    axes.grid(axis="y", color=GRID)
+    axes.set_xlabel(f"intended load ({unit}); n = {len(places)} trials")
+    axes.set_ylabel("lost (%)")
