@@ -1,0 +1,234 @@
+"""Searches as results: what each end says, what breaks first, and what is told of the trials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from golden import Golden
+
+from udpbench.analysis.comparisons import compare_points
+from udpbench.analysis.points import bounds, points
+from udpbench.analysis.searches import PointSearch, folded, next_search_trial, searches_of
+from udpbench.analysis.verdicts import evaluate, exit_code
+from udpbench.definition.load import load_experiment_data
+from udpbench.model import (
+    LEDGER_STAGES,
+    SECOND_NS,
+    CpuLoad,
+    Experiment,
+    Finding,
+    GoalBounds,
+    Ledger,
+    LedgerEntry,
+    Progress,
+    Result,
+    Trial,
+)
+from udpbench.report.search_words import BREAKS, breaking_lines, found_text, search_line
+
+CAPACITY_PPS, OFFERS_PPS = 300_000, 800_000
+NAPI = CpuLoad("machine", 0, 0.98, True, {"NAPI thread": 0.6, "right.receiver0": 0.3})
+IDLE = CpuLoad("machine", 2, 0.4, True, {"softirq": 0.3})
+SENDER = CpuLoad("machine", 1, 1.0, False, {"left.sender0": 1.0})
+STRUCK = Finding("struck", "other programs used CPUs of the load", "machine: CPU 0", "7.00 %")
+Change = Callable[[Result], Result]
+
+
+def experiment(search: object = "quick", **keys: object) -> Experiment:
+    """Return an experiment that is searched; keys as in YAML."""
+    return load_experiment_data({"question": "How many?", "search": search, **keys}, "found")
+
+
+def measured(trial: Trial, capacity_pps: int, stage: str = "udp_rcvbuf") -> Result:
+    """Return the result of a trial on a host that takes so many packets a second."""
+    rate = trial.traffic.rate
+    seconds = trial.duration_ns / SECOND_NS
+    intended = int((rate.packets_per_s or 0 if rate is not None else OFFERS_PPS) * seconds)
+    sent = min(intended, int(OFFERS_PPS * seconds))
+    lost = max(0, sent - int(capacity_pps * seconds))
+    return Result(
+        trial,
+        "done",
+        True,
+        (),
+        numbers={
+            "intended_packets": intended,
+            "sent_packets": sent,
+            "received_packets": sent - lost,
+            "lost_packets": lost,
+            "loss_ratio": lost / sent,
+            "unaccounted": 0,
+        },
+        ledger=Ledger(intended, sent - lost, (LedgerEntry(stage, lost, "Δ x"),), 0),
+        cpus=(NAPI, IDLE, SENDER),
+        took_ns=trial.duration_ns + 3 * 10**8,
+    )
+
+
+def results_of(
+    whole: Experiment,
+    capacity_pps: Callable[[Trial], int] = lambda _: CAPACITY_PPS,
+    change: Change = lambda result: result,
+    most: int = 200,
+) -> list[Result]:
+    """Return the trials of every search of an experiment, point by point."""
+    results: list[Result] = []
+    for point in whole.points:
+        for repetition in range(1, whole.trials_of(point.point)[0] + 1):
+            own: list[Result] = []
+            here = replace(point, repetition=repetition)
+            while len(own) < most and (trial := next_search_trial(here, own)) is not None:
+                own.append(change(measured(trial, capacity_pps(trial))))
+            results += own
+    return results
+
+
+def only(results: list[Result]) -> PointSearch:
+    """Return the one search that results belong to."""
+    (found,) = searches_of(results)
+    return found
+
+
+def told(found: PointSearch) -> str:
+    """Return the answer of a search with its findings."""
+    return "\n".join([found_text(found), *map(str, found.result.findings)])
+
+
+def test_what_breaks_first_is_the_stage_and_the_fullest_cpu_that_receives(golden: Golden) -> None:
+    """A sender that spins is always full; a NAPI thread's time is told by its own."""
+    found = only(results_of(experiment()))
+    assert found.breaking is not None
+    assert ("udp_rcvbuf", NAPI) == (found.breaking.stage, found.breaking.cpu)
+    golden.check(breaking_lines([found]))
+
+
+def test_a_bottleneck_without_a_full_cpu_is_told(golden: Golden) -> None:
+    """And one at which nothing is known of CPUs, or of the stage."""
+    idle = only(results_of(experiment(), change=lambda r: replace(r, cpus=(IDLE, SENDER))))
+    unknown = only(results_of(experiment(), change=lambda r: replace(r, cpus=(), ledger=None)))
+    assert unknown.breaking is None
+    golden.check([*breaking_lines([idle]), *breaking_lines([unknown])])
+
+
+def test_every_stage_that_loses_packets_has_its_sentence() -> None:
+    """All but those before the network, and the log."""
+    assert set(LEDGER_STAGES) - {"unsent", "tx_netfilter", "app_log"} == set(BREAKS)
+
+
+def test_each_end_of_a_search_is_told(golden: Golden) -> None:
+    """Regular, none, at least, out of time, given up, a sender below the range, interrupted."""
+    whole = experiment({"loss": [0, "0.1%"], "precision": "2%", "time": "3s", "confirm": "10s"})
+    ends = [
+        only(results_of(whole)),
+        only(results_of(whole, lambda _: 100)),
+        only(results_of(whole, lambda _: 10**7)),
+        only(results_of(experiment({"rate": {"to": "100kpps"}, "time": "2s"}))),
+        only(results_of(experiment({"within": "12s"}))),
+        only(results_of(whole, change=lambda result: replace(result, valid=False))),
+        only(results_of(experiment({"rate": {"from": "900kpps"}}))),
+        only(results_of(whole, most=4)),
+        only(results_of(whole, most=1)),
+    ]
+    golden.check([told(found) for found in ends])
+    kinds = ["regular", "none", "at least", "at least", *["unfinished"] * 5]
+    assert kinds == [found.headline.kind for found in ends]
+    valid = [True, True, True, True, True, False, False, False, False]
+    assert valid == [found.result.valid for found in ends]
+
+
+def test_a_confirming_trial_that_loses_is_told(golden: Golden) -> None:
+    """Its loss is not hidden: the rate stays, with a warning."""
+    whole = experiment({"loss": "0.1%", "precision": "2%", "time": "3s", "confirm": "10s"})
+
+    def capacity_pps(trial: Trial) -> int:
+        return 250_000 if trial.duration_ns == 10 * SECOND_NS else CAPACITY_PPS
+
+    found = only(results_of(whole, capacity_pps))
+    assert (found.confirmed is not None, True) == (True, found.result.valid)
+    golden.check(told(found))
+
+
+def test_loss_at_low_load_is_told_with_its_stage(golden: Golden) -> None:
+    """It spoils the goal of 0 %, and leaves the headline."""
+    whole = experiment({"loss": [0, "0.1%"], "precision": "2%", "time": "3s"})
+
+    def hiccup(result: Result) -> Result:
+        if result.numbers["lost_packets"] or result.trial.search_trial % 7 == 0:
+            return result
+        sent = result.numbers["sent_packets"] or 0
+        entries = (LedgerEntry("rx_backlog", 3, "Δ x"),)
+        ledger = Ledger(int(sent), int(sent) - 3, entries, 0)
+        numbers = {**result.numbers, "lost_packets": 3, "loss_ratio": 3 / sent}
+        return replace(result, ledger=ledger, numbers=numbers)
+
+    found = only(results_of(whole, change=hiccup))
+    (low,) = (finding for finding in found.result.findings if "loads below" in finding.what)
+    golden.check(str(low))
+    assert (found.headline.throughput_pps or 0) > 0.95 * CAPACITY_PPS
+
+
+def test_findings_of_trials_are_told_once_and_strike_nothing(golden: Golden) -> None:
+    """With how many trials have them; an invalid trial was made again."""
+
+    def change(result: Result) -> Result:
+        if result.trial.search_trial == 3:
+            bad = Finding("invalid", "foreign traffic reached the port", "right")
+            return replace(result, valid=False, findings=(bad,))
+        return replace(result, findings=(STRUCK,)) if result.trial.search_trial > 5 else result
+
+    found = only(results_of(experiment(), change=change))
+    assert (True, "regular") == (found.result.valid, found.headline.kind)
+    golden.check([str(finding) for finding in found.result.findings])
+
+
+def test_a_load_that_others_kept_the_sender_from_is_made_again() -> None:
+    """It is not the sender's limit: the range stays, and three in a row end the search."""
+
+    def rob(result: Result) -> Result:
+        if result.trial.search_trial == 1:
+            return result
+        numbers = {**result.numbers, "sent_packets": 1000, "lost_packets": 0}
+        return replace(result, numbers=numbers, findings=(STRUCK,))
+
+    found = only(results_of(experiment(), change=rob))
+    assert ("invalid", 4) == (found.state.ended, len(found.trials))
+
+
+def test_a_span_is_no_number_to_compare(golden: Golden) -> None:
+    """At least so much: an expectation may know enough, a comparison does not."""
+    whole = experiment(
+        sweep={"send.batch": [1, 2]},
+        expect=["throughput_pps[loss=0.1%] > 100kpps", "throughput_pps[batch=1] > 900kpps"],
+        compare={"a": "batch=1", "b": "batch=2", "blocks": 6},
+    )
+    results = folded(whole, results_of(whole, lambda _: 10**7))
+    assert (OFFERS_PPS * 0.98, float("inf")) == bounds(results[0], "throughput_pps")
+    verdicts = evaluate(whole, results)
+    assert ["yes", "cannot tell"] == [verdict.answer for verdict in verdicts]
+    (comparison,) = compare_points(whole, results)
+    golden.check([*(verdict.measured for verdict in verdicts), comparison.text])
+    assert 5 == exit_code(results, verdicts, (), [comparison])
+
+
+def test_searches_are_blocks_of_a_comparison() -> None:
+    """Each repetition is one search of each point."""
+    whole = experiment(
+        sweep={"send.batch": [1, 2]},
+        compare={"a": "batch=1", "b": "batch=2", "blocks": 6},
+    )
+    faster = results_of(whole, lambda t: CAPACITY_PPS * (2 if t.point == "batch=2" else 1))
+    results = folded(whole, faster)
+    assert [6, 6] == [len(point.results) for point in points(results)]
+    (comparison,) = compare_points(whole, results)
+    assert ("throughput_pps", "faster", 6) == (
+        comparison.metric,
+        comparison.verdict,
+        comparison.blocks,
+    )
+
+
+def test_a_search_is_told_while_it_goes_on(golden: Golden) -> None:
+    """Its bounds, the largest goal first, and the time it may still take."""
+    goals = (GoalBounds(0.0), GoalBounds(0.001, "unfinished", 396e3, 396e3, 412e3))
+    golden.check(search_line(Progress("search", "one#1: going on, at most 95s left", bounds=goals)))
