@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from udpbench.analysis.delta import Deltas
-from udpbench.analysis.motion import cpu_shares
 from udpbench.analysis.queue_counters import by_receiver
 from udpbench.analysis.rates import IDLE_TIMES, host_of
 from udpbench.analysis.readings import Readings, known_sum
@@ -102,14 +101,16 @@ def cpu_loads(readings: Readings) -> tuple[CpuLoad, ...]:
     loads = []
     for machine, cpu in sorted({(g.machine, cpu) for g in cpu_groups(readings) for cpu in g.cpus}):
         delta = readings.deltas[machine]
-        share = cpu_shares(delta).get(cpu)
-        if share is None or delta.elapsed_ns <= 0:
+        idle_ns = _spent_ns(delta, (cpu,), (*IDLE_TIMES, "steal"))
+        if idle_ns is None or delta.elapsed_ns <= 0:
             continue
+        busy = min(max(1 - idle_ns / delta.elapsed_ns, 0.0), 1.0)
+        softirq = (_spent_ns(delta, (cpu,), ("softirq",)) or 0) / delta.elapsed_ns
         uses = {name: ns / delta.elapsed_ns for name, ns in _users(readings, machine, cpu) if ns}
-        uses |= {"softirq": share.softirq} if share.softirq else {}
-        uses[OTHERS] = max(share.busy - sum(uses.values()), 0.0)
+        uses |= {"softirq": softirq} if softirq else {}
+        uses[OTHERS] = max(busy - sum(uses.values()), 0.0)
         received = (machine, cpu) in receiving
-        loads.append(CpuLoad(machine, cpu, share.busy, received, uses))
+        loads.append(CpuLoad(machine, cpu, busy, received, uses))
     return tuple(loads)
 
 

@@ -19,6 +19,8 @@ from udpbench.units import Rate, show_pps, show_ratio, show_share
 
 OF_LEDGER = tuple(name for name, metric in METRICS.items() if metric.unit == "packets")
 """Counts that a folded result takes over from the trial whose ledger it shows."""
+GIVEN_UP = ("invalid", "sender")
+"""Ends of a search whose trials tell nothing of the receiver."""
 NOT_FIRST = (*BEFORE_SENT, "app_log")
 """Stages that lose no packet on its way to the application."""
 
@@ -180,7 +182,7 @@ def _breaking(
     state: SearchState, trials: Sequence[Result]
 ) -> tuple[Breaking | None, Result | None]:
     """Return what breaks first, and the trial whose ledger shows it: that of the median loss."""
-    above = _above(state, trials)
+    above = _above(state, trials) if state.ended not in GIVEN_UP else []
     if not above:
         return None, None
     lowest = min(map(_pps, above))

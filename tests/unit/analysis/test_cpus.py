@@ -193,3 +193,15 @@ def test_a_finding_strikes_out_but_does_not_invalidate() -> None:
     plain = build.record()
     result = judge(replace(plain, findings=(Finding("struck", "shared"),)))
     assert (True, None) == (result.valid, result.delivered_pps)
+
+
+def test_how_busy_each_cpu_of_the_load_is_and_with_what() -> None:
+    """Workers and NAPI threads by their own time, and what is left of a busy CPU is others'."""
+    loads = {
+        load.cpu: load for load in cpu_use.cpu_loads(measured(shared(LOAD_MS + 100, hog(100))))
+    }
+    assert [(0, True), (1, False)] == [(cpu, load.receives) for cpu, load in loads.items()]
+    uses = loads[0].uses
+    assert {"right.receiver0", "NAPI thread", "other programs"} <= set(uses)
+    assert pytest.approx(loads[0].busy) == sum(uses.values())
+    assert 0.05 == pytest.approx(uses["other programs"])

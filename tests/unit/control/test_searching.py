@@ -54,6 +54,18 @@ def test_a_search_finds_what_the_receiver_takes(tmp_path: Path) -> None:
     assert "sender" == found.purposes[0]
 
 
+def test_bounds_are_reported_while_a_search_goes_on(tmp_path: Path) -> None:
+    """After each trial; at the end nothing of its time is left."""
+    around = world()
+    _, stored = go(around, tmp_path / "run", searched())
+    told = [progress for progress in around.progress if progress.event == "search"]
+    assert len(stored.records) == len(told)
+    assert "regular" == told[-1].bounds[-1].kind
+    left_ns = [progress.left_ns or 0 for progress in told]
+    assert 0 == left_ns[-1]
+    assert sorted(left_ns, reverse=True) == left_ns
+
+
 def test_workers_stay_between_the_trials_of_a_search(tmp_path: Path) -> None:
     """They are prepared once and closed once; the further trials have the steps of a warm one."""
     around = world()

@@ -1,0 +1,46 @@
+"""The figure of searches: a dot per trial, goals and bounds; and the pages around it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from analysis.test_searches import experiment, only, results_of
+from control.fake import World, go
+
+from udpbench.definition.load import load_experiment_data
+from udpbench.report.document import write
+from udpbench.report.figures.points import draw
+from udpbench.report.figures.search_figure import dots_of, draw_searches
+from udpbench.report.pages import chapter_data
+from udpbench.report.summary import tell
+
+
+def test_a_panel_has_a_dot_per_trial_the_goals_and_the_bounds() -> None:
+    """Coloured by the stage that lost most; the sender alone is no dot."""
+    found = only(results_of(experiment({"loss": [0, "0.1%"], "precision": "2%", "time": "3s"})))
+    dots = dots_of(found)
+    assert len(found.trials) - 1 == len(dots)
+    assert {"nothing lost", "udp_rcvbuf"} == {stage for _, _, stage in dots}
+    (axes,) = draw_searches([found], {"udp_rcvbuf": "#D55E00"}).axes
+    placed = np.concatenate([each.get_offsets() for each in axes.collections])
+    assert sorted(loss for _, loss, _ in dots) == sorted(placed[:, 1])
+    assert [0, 0.1] == [line.get_ydata()[0] for line in axes.lines]  # type: ignore[index]
+    (band,) = axes.patches
+    lower, upper = found.headline.lower_pps or 0, found.headline.upper_pps or 0
+    assert np.allclose([lower / 1e3, upper / 1e3], [band.get_x(), band.get_x() + band.get_width()])
+
+
+def test_the_report_of_a_search(tmp_path: Path) -> None:
+    """Its figure, its table and what breaks first, and no figure of single rates."""
+    whole = load_experiment_data(
+        {"question": "How many?", "search": "quick", "warmup": "0s"}, "one"
+    )
+    _, run = go(World(capacity_pps=300_000), tmp_path / "run", whole)
+    (chapter,) = tell(run.header.experiments, run.records)
+    assert {"searches": ["searches-1"]} == draw(chapter, tmp_path, ["svg"])
+    data = chapter_data(chapter)
+    assert ("goal", "0.1% lost") == (data["columns"][1], data["rows"][0]["cells"][1])
+    assert data["breaking"][0].startswith("Above 297.6 kpps the socket's buffer overflows first")
+    names = {path.name for path in write([run], tmp_path / "report", ["pdf"])}
+    assert {"report.pdf"} == names
