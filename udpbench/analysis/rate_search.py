@@ -190,11 +190,11 @@ def _searched(
             continue
         except _Stop as early:
             stop = early
-        found = tuple(
+        known_goals = tuple(
             _bounds(algorithm, goal, loss, stop.ended == "done")
             for goal, loss in zip(goals, search.goals, strict=True)
         )
-        return _ended(search, replace(state, goals=found), stop, "search", [])
+        return _ended(search, replace(state, goals=known_goals), stop, "search", [])
 
 
 def _ended(

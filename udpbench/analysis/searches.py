@@ -128,7 +128,7 @@ def _search_trial(result: Result) -> SearchTrial:
     sent, lost, intended = (
         int(numbers.get(name) or 0) for name in ("sent_packets", "lost_packets", "intended_packets")
     )
-    made = SearchTrial(
+    outcome = SearchTrial(
         rate.packets_per_s if rate is not None else None,
         trial.duration_ns,
         sent,
@@ -138,8 +138,8 @@ def _search_trial(result: Result) -> SearchTrial:
         result.took_ns or 0,
     )
     # What others' programs took from the sender is not its limit.
-    robbed = bool(result.struck) and rate is not None and made.short
-    return replace(made, valid=made.valid and not robbed)
+    robbed = bool(result.struck) and rate is not None and outcome.short
+    return replace(outcome, valid=outcome.valid and not robbed)
 
 
 def _point_search(results: Sequence[Result]) -> PointSearch:
@@ -201,23 +201,23 @@ def _breaking(
     return Breaking(lowest, stage, lost[stage] / sum(lost.values()), fullest, len(above)), shown
 
 
-def _folded(found: PointSearch, shown: Result | None) -> Result:
+def _folded(whole: PointSearch, shown: Result | None) -> Result:
     """Return a search as one result."""
-    last = found.trials[-1] if found.trials else found.result
-    shown = shown if shown is not None else _fullest(found)
+    last = whole.trials[-1] if whole.trials else whole.result
+    shown = shown if shown is not None else _fullest(whole)
     numbers = {name: shown.numbers.get(name) for name in OF_LEDGER} if shown is not None else {}
-    remainders = [r.unaccounted for r in found.trials if r.unaccounted is not None]
+    remainders = [r.unaccounted for r in whole.trials if r.unaccounted is not None]
     numbers["unaccounted"] = max(remainders, key=abs, default=None)
     spans: dict[str, tuple[float, float]] = {}
-    names = [(with_goal(SEARCHED[0], goal.loss), goal) for goal in found.state.goals]
-    for name, goal in (*names, (SEARCHED[0], found.headline)):
+    names = [(with_goal(SEARCHED[0], goal.loss), goal) for goal in whole.state.goals]
+    for name, goal in (*names, (SEARCHED[0], whole.headline)):
         numbers[name] = goal.throughput_pps
         if goal.kind != "regular":
-            spans[name] = _span(goal, found)
-    skipped = all(trial.status == "skipped" for trial in found.trials)
-    findings = tuple(_findings(found))
+            spans[name] = _span(goal, whole)
+    skipped = all(trial.status == "skipped" for trial in whole.trials)
+    findings = tuple(_findings(whole))
     return Result(
-        trial=found.point,
+        trial=whole.point,
         status="skipped" if skipped else "done",
         valid=not skipped and all(finding.severity != "invalid" for finding in findings),
         findings=findings if not skipped else last.findings,
@@ -226,25 +226,25 @@ def _folded(found: PointSearch, shown: Result | None) -> Result:
         spans=spans,
         ledger=shown.ledger if shown is not None else None,
         workers=shown.workers if shown is not None else (),
-        took_ns=found.state.spent_ns,
+        took_ns=whole.state.spent_ns,
     )
 
 
-def _span(goal: GoalBounds, found: PointSearch) -> tuple[float, float]:
+def _span(goal: GoalBounds, whole: PointSearch) -> tuple[float, float]:
     """Return between which rates a throughput lies that is no single number."""
     least = goal.throughput_pps or 0.0
     if goal.upper_pps is not None:
         return least, goal.upper_pps
     if goal.kind == "none":
-        return 0.0, float(found.search.rate.least_pps(found.point.traffic.size_bytes))
+        return 0.0, float(whole.search.rate.least_pps(whole.point.traffic.size_bytes))
     return least, float("inf")
 
 
-def _fullest(found: PointSearch) -> Result | None:
+def _fullest(whole: PointSearch) -> Result | None:
     """Return the valid trial of the highest load at the lower bound, for its ledger."""
     valid = [
         trial
-        for trial, purpose in zip(found.trials, found.purposes, strict=True)
+        for trial, purpose in zip(whole.trials, whole.purposes, strict=True)
         if purpose == "search" and trial.valid
     ]
     return max(valid, key=_pps, default=None)
@@ -253,20 +253,20 @@ def _fullest(found: PointSearch) -> Result | None:
 # --- what a reader must know ---------------------------------------------------------------------
 
 
-def _findings(found: PointSearch) -> list[Finding]:
+def _findings(whole: PointSearch) -> list[Finding]:
     """Return how the search ended, loss at low load, and what its trials found, each once."""
-    return [*_ending(found), *_confirming(found), *_low_loss(found), *_of_trials(found)]
+    return [*_ending(whole), *_confirming(whole), *_low_loss(whole), *_of_trials(whole)]
 
 
-def _ending(found: PointSearch) -> list[Finding]:
-    state, headline = found.state, found.headline
+def _ending(whole: PointSearch) -> list[Finding]:
+    state, headline = whole.state, whole.headline
     where = "search"
     if state.ended == "invalid":
         what = "the search was given up: trials of one load were invalid again and again"
         step = "see the findings of its trials; a busy machine cannot be searched"
         return [Finding("invalid", what, where, next_step=step)]
     if state.ended == "sender":
-        least = show_pps(float(found.search.rate.least_pps(found.point.traffic.size_bytes)))
+        least = show_pps(float(whole.search.rate.least_pps(whole.point.traffic.size_bytes)))
         value, limit = show_pps(state.most_pps), f"search.rate.from is {least}"
         what = "the sender offers less than the lowest rate of the search"
         step = "lower search.rate.from, or give the sender more workers or CPUs"
@@ -279,7 +279,7 @@ def _ending(found: PointSearch) -> list[Finding]:
         what = "the search was interrupted: bounds are as they were known then"
         return [Finding("invalid", what, where, next_step="udpbench run --resume continues it")]
     if headline.kind == "none":
-        least = show_pps(float(found.search.rate.least_pps(found.point.traffic.size_bytes)))
+        least = show_pps(float(whole.search.rate.least_pps(whole.point.traffic.size_bytes)))
         what = f"no rate meets the goal of {show_share(headline.loss)}: the lowest lost more"
         return [Finding("warning", what, where, least, next_step="lower search.rate.from")]
     if headline.kind == "at least":
@@ -292,11 +292,11 @@ def _ending(found: PointSearch) -> list[Finding]:
     return []
 
 
-def _confirming(found: PointSearch) -> list[Finding]:
-    confirmed = found.confirmed
+def _confirming(whole: PointSearch) -> list[Finding]:
+    confirmed = whole.confirmed
     if confirmed is None:
         return []
-    lost, goal = _loss(confirmed), found.headline.loss
+    lost, goal = _loss(confirmed), whole.headline.loss
     kept = lost <= goal
     what = (
         f"a long trial at the rate that was found {'confirms' if kept else 'does not confirm'} it"
@@ -306,14 +306,14 @@ def _confirming(found: PointSearch) -> list[Finding]:
     return [Finding("note" if kept else "warning", what, "search", value, limit)]
 
 
-def _low_loss(found: PointSearch) -> list[Finding]:
+def _low_loss(whole: PointSearch) -> list[Finding]:
     """Return loss at loads that the headline's goal allows: it spoils figures of zero loss."""
-    lower = found.headline.lower_pps
+    lower = whole.headline.lower_pps
     if lower is None:
         return []
     tried = [
         trial
-        for trial, purpose in zip(found.trials, found.purposes, strict=True)
+        for trial, purpose in zip(whole.trials, whole.purposes, strict=True)
         if purpose == "search" and trial.valid and _pps(trial) < lower
     ]
     lossy = [trial for trial in tried if _loss(trial) > 0]
@@ -334,20 +334,20 @@ def _low_loss(found: PointSearch) -> list[Finding]:
     ]
 
 
-def _of_trials(found: PointSearch) -> list[Finding]:
+def _of_trials(whole: PointSearch) -> list[Finding]:
     """Return what the trials found, each once, with how many of them found it."""
     counted: dict[Finding, list[Finding]] = {}
-    for trial in found.trials:
+    for trial in whole.trials:
         for finding in trial.findings:
             plain = replace(finding, value=None)
             counted.setdefault(plain, []).append(finding)
-    told = []
+    repeated = []
     for plain, same in counted.items():
         severe = plain.severity in ("invalid", "struck")
         what = (
             plain.what
-            if len(same) == len(found.trials)
-            else (f"in {len(same)} of {len(found.trials)} trials: {plain.what}")
+            if len(same) == len(whole.trials)
+            else (f"in {len(same)} of {len(whole.trials)} trials: {plain.what}")
         )
         severity: Literal["warning", "note"] = "note" if plain.severity == "note" else "warning"
         if plain.severity == "invalid":
@@ -355,5 +355,5 @@ def _of_trials(found: PointSearch) -> list[Finding]:
         value = same[0].value if len({f.value for f in same}) == 1 else None
         if severe and value is None:
             value = same[-1].value
-        told.append(replace(plain, severity=severity, what=what, value=value))
-    return told
+        repeated.append(replace(plain, severity=severity, what=what, value=value))
+    return repeated

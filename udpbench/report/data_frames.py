@@ -24,7 +24,7 @@ from udpbench.metrics import METRICS, SEARCHED
 from udpbench.model import BYTES_FIELD, PACKETS_FIELD, Result, TrialRecord
 from udpbench.records import Run
 from udpbench.report.search_words import breaking_text
-from udpbench.report.summary import reasons, tell
+from udpbench.report.summary import chapters_of, reasons
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -195,20 +195,20 @@ def frames(runs: Sequence[Run]) -> Frames:
 
 def _searches(run: Run) -> Iterator[dict[str, Any]]:
     """Yield a row for each goal of each search of a run."""
-    for chapter in tell(run.header.experiments, run.records):
-        for found in chapter.searches:
-            for goal in found.state.goals:
+    for chapter in chapters_of(run.header.experiments, run.records):
+        for search in chapter.searches:
+            for goal in search.state.goals:
                 yield {
                     "run": run.folder.name,
-                    "experiment": found.point.experiment,
-                    "point": found.point.point,
-                    "repetition": found.point.repetition,
+                    "experiment": search.point.experiment,
+                    "point": search.point.point,
+                    "repetition": search.point.repetition,
                     **asdict(goal),
-                    "trials": len(found.trials),
-                    "took_ns": found.state.spent_ns,
-                    "ended": found.state.ended,
-                    "stage": found.breaking.stage if found.breaking is not None else None,
-                    "breaks_first": breaking_text(found) or None,
+                    "trials": len(search.trials),
+                    "took_ns": search.state.spent_ns,
+                    "ended": search.state.ended,
+                    "stage": search.breaking.stage if search.breaking is not None else None,
+                    "breaks_first": breaking_text(search) or None,
                 }
 
 

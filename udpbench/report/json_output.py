@@ -54,7 +54,7 @@ def as_json(run: Run) -> dict[str, Any]:
             for chapter in chapters
             for result in _trials(chapter)
         ],
-        "searches": [search_json(found) for chapter in chapters for found in chapter.searches],
+        "searches": [search_json(search) for chapter in chapters for search in chapter.searches],
     }
 
 
@@ -63,25 +63,25 @@ def _trials(chapter: Chapter) -> Sequence[Result]:
     return chapter.trials if chapter.searches else chapter.results
 
 
-def search_json(found: PointSearch) -> dict[str, Any]:
+def search_json(search: PointSearch) -> dict[str, Any]:
     """Return one search as JSON data."""
-    breaking = found.breaking
-    confirmed = found.confirmed
+    breaking = search.breaking
+    confirmed = search.confirmed
     return {
-        "experiment": found.point.experiment,
-        "point": found.point.point,
-        "repetition": found.point.repetition,
-        "ended": found.state.ended,
-        "throughput_pps": found.headline.throughput_pps,
-        "goals": [asdict(goal) for goal in found.state.goals],
-        "most_pps": found.state.most_pps,
-        "sender_bound": found.state.sender_bound,
-        "trials": len(found.trials),
-        "took_ns": found.state.spent_ns,
+        "experiment": search.point.experiment,
+        "point": search.point.point,
+        "repetition": search.point.repetition,
+        "ended": search.state.ended,
+        "throughput_pps": search.headline.throughput_pps,
+        "goals": [asdict(goal) for goal in search.state.goals],
+        "most_pps": search.state.most_pps,
+        "sender_bound": search.state.sender_bound,
+        "trials": len(search.trials),
+        "took_ns": search.state.spent_ns,
         "confirm_loss_ratio": confirmed.loss_ratio if confirmed is not None else None,
         "breaking": asdict(breaking) if breaking is not None else None,
-        "breaks_first": breaking_text(found) or None,
-        "findings": [asdict(finding) for finding in found.result.findings],
+        "breaks_first": breaking_text(search) or None,
+        "findings": [asdict(finding) for finding in search.result.findings],
     }
 
 

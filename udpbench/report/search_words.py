@@ -42,14 +42,14 @@ COLUMNS = ("point", "goal", "throughput", "between", "trials", "took")
 def search_rows(searches: Sequence[PointSearch]) -> list[list[str]]:
     """Return a row per goal of each search, the largest goal first, by COLUMNS."""
     rows = []
-    for found in searches:
-        several = sum(other.point.point == found.point.point for other in searches) > 1
-        number = f" #{found.point.repetition}" if several else ""
-        for place, goal in enumerate(reversed(found.state.goals)):
-            used = [str(len(found.trials)), _seconds(found.state.spent_ns)]
+    for search in searches:
+        several = sum(other.point.point == search.point.point for other in searches) > 1
+        number = f" #{search.point.repetition}" if several else ""
+        for place, goal in enumerate(reversed(search.state.goals)):
+            used = [str(len(search.trials)), _seconds(search.state.spent_ns)]
             rows.append(
                 [
-                    f"{found.point.point or 'all'}{number}" if place == 0 else "",
+                    f"{search.point.point or 'all'}{number}" if place == 0 else "",
                     f"{show_share(goal.loss)} lost",
                     throughput_text(goal),
                     bounds_text(goal),
@@ -78,9 +78,9 @@ def bounds_text(goal: GoalBounds) -> str:
     return f"{lower / scale:.{digits}f} – {upper / scale:.{digits}f} {unit}"
 
 
-def found_text(found: PointSearch) -> str:
+def found_text(search: PointSearch) -> str:
     """Return a search's answer: ``411.9 kpps with at most 0.1% lost (… offered), 0% lost: …``."""
-    headline, *others = reversed(found.state.goals)
+    headline, *others = reversed(search.state.goals)
     text = f"{throughput_text(headline)} with at most {show_share(headline.loss)} lost"
     if headline.kind in ("regular", "unfinished") and headline.lower_pps is not None:
         text += f" (offered: {bounds_text(headline)})"
@@ -95,12 +95,12 @@ def search_line(progress: Progress) -> str:
     return f"{name}: {'; '.join([*goals, rest])}"
 
 
-def breaking_text(found: PointSearch) -> str:
+def breaking_text(search: PointSearch) -> str:
     """Return what breaks first, as a sentence; empty if nothing did."""
-    breaking = found.breaking
+    breaking = search.breaking
     if breaking is None:
         return ""
-    bound = found.headline.lower_pps
+    bound = search.headline.lower_pps
     above = show_pps(bound) if bound is not None else f"{show_pps(breaking.pps)} already"
     head = "Above" if bound is not None else "At"
     what = BREAKS.get(breaking.stage, f"{breaking.stage} loses first")
@@ -108,9 +108,9 @@ def breaking_text(found: PointSearch) -> str:
     return f"{head} {above} {what} ({_share_text(breaking)}){cpu}."
 
 
-def helps_text(found: PointSearch) -> str:
+def helps_text(search: PointSearch) -> str:
     """Return the remedy of the stage that breaks first; empty without one."""
-    breaking = found.breaking
+    breaking = search.breaking
     helps = HELPS.get(breaking.stage) if breaking is not None else None
     return f"What helps: {helps}." if helps else ""
 
@@ -118,10 +118,10 @@ def helps_text(found: PointSearch) -> str:
 def breaking_lines(searches: Sequence[PointSearch]) -> list[str]:
     """Return for each point what breaks first and what helps; the same remedy once."""
     lines: list[str] = []
-    latest = {found.point.point: found for found in searches if found.breaking is not None}
-    for point, found in latest.items():
+    latest = {search.point.point: search for search in searches if search.breaking is not None}
+    for point, search in latest.items():
         head = f"{point}: " if len(latest) > 1 else ""
-        lines.append(head + breaking_text(found))
+        lines.append(head + breaking_text(search))
     helps = dict.fromkeys(filter(None, map(helps_text, latest.values())))
     return [*lines, *helps]
 

@@ -289,15 +289,15 @@ def answer(chapter: Chapter) -> str:
 def _of_searches(chapter: Chapter) -> str:
     """Return what searches found; of many the highest and the lowest rate."""
     named = len(chapter.points) > 1
-    known = [found for found in chapter.searches if found.headline.throughput_pps is not None]
-    told: Sequence[PointSearch] = chapter.searches
-    if len(told) > FEW_POINTS and len(known) > 1:
+    known = [search for search in chapter.searches if search.headline.throughput_pps is not None]
+    shown: Sequence[PointSearch] = chapter.searches
+    if len(shown) > FEW_POINTS and len(known) > 1:
         most, least = (
             pick(known, key=lambda each: each.headline.throughput_pps or 0) for pick in (max, min)
         )
-        told = (most, least)
-    texts = [f"{f.point.point or 'all'}: " * named + found_text(f) for f in told]
-    breaking = breaking_text(told[0]) if len(told) == 1 else ""
+        shown = (most, least)
+    texts = [f"{f.point.point or 'all'}: " * named + found_text(f) for f in shown]
+    breaking = breaking_text(shown[0]) if len(shown) == 1 else ""
     return " ".join(filter(None, [f"{'; '.join(texts)}.", breaking]))
 
 
@@ -346,8 +346,8 @@ def trust(chapters: Sequence[Chapter]) -> str:
     if results and valid == len(results):
         kind = "search" if all(chapter.searches for chapter in chapters) else "trial"
         plural = "searches" if kind == "search" else "trials"
-        one, two = f"the one {kind} is", f"both {plural} are"
-        all_ = {1: one, 2: two}.get(valid, f"all {valid} {plural} are")
+        alone, both = f"the one {kind} is", f"both {plural} are"
+        all_ = {1: alone, 2: both}.get(valid, f"all {valid} {plural} are")
         parts.append(f"{all_} valid")
     elif results:
         parts.append(f"{valid} of {len(results)} trials are valid")

@@ -197,7 +197,7 @@ def ledger_tables(
     which packets ended; docs/ledger.md has all of them.
     """
     title = "ledger (packets of the median trial)"
-    if any(found.breaking is not None for found in chapter.searches):
+    if any(search.breaking is not None for search in chapter.searches):
         title = "ledger (packets of a trial just above the upper bound)"
     elif chapter.searches:
         title = "ledger (packets of the trial at the highest load)"

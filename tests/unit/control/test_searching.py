@@ -18,7 +18,7 @@ from udpbench.model import SECOND_NS, Experiment
 from udpbench.records import Begin, RunWriter, read_run
 from udpbench.report.data_frames import frames
 from udpbench.report.json_output import as_json
-from udpbench.report.summary import Chapter, answer, tell
+from udpbench.report.summary import Chapter, answer, chapters_of
 from udpbench.report.tables import print_chapter
 from udpbench.report.terminal import Terminal
 
@@ -39,7 +39,7 @@ def world(**fields: Any) -> World:
 def test_a_search_finds_what_the_receiver_takes(tmp_path: Path) -> None:
     """The bounds lie around the capacity, as near as the precision."""
     outcome, stored = go(world(), tmp_path / "run", searched())
-    (chapter,) = tell(stored.header.experiments, stored.records)
+    (chapter,) = chapters_of(stored.header.experiments, stored.records)
     (found,) = chapter.searches
     headline = found.headline
     assert None is outcome.error
@@ -103,7 +103,7 @@ def test_a_worker_that_dies_costs_one_trial(tmp_path: Path) -> None:
     around = world()
     around.raises("start sender measured", WorkerFailed("it died", "sender"))
     _, stored = go(around, tmp_path / "run", searched())
-    (chapter,) = tell(stored.header.experiments, stored.records)
+    (chapter,) = chapters_of(stored.header.experiments, stored.records)
     statuses = [record.status for record in stored.records]
     assert (1, "failed") == (statuses.count("failed"), statuses[0])
     assert 2 == around.words.count("prepare sender")
@@ -137,13 +137,13 @@ def test_a_search_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
         writer.write(record)
     writer.close()
     assert ["one#1.5"] == [trial.name for trial in remaining([chosen], 1, whole.records[:4])]
-    before = tell([chosen], whole.records[:4])[0].searches[0]
+    before = chapters_of([chosen], whole.records[:4])[0].searches[0]
     assert (None, "unfinished") == (before.state.ended, before.headline.kind)
     assert not before.result.valid
     around = world()
     again = resumed(tmp_path / "cut", around)
     assert len(whole.records) - 4 == around.words.count("start sender measured")
-    ends = [tell([chosen], run.records)[0].searches[0].state.goals for run in (whole, again)]
+    ends = [chapters_of([chosen], run.records)[0].searches[0].state.goals for run in (whole, again)]
     assert ends[0] == ends[1]
     assert [] == remaining([chosen], 1, again.records)
 
@@ -159,7 +159,7 @@ def test_what_is_told(tmp_path: Path, golden: Golden) -> None:
     """The rate by goal, the loads around it, what breaks first and what helps; also as JSON."""
     expected = ["throughput_pps[loss=0.1%] > 250kpps", "throughput_pps > 400kpps"]
     _, stored = go(world(), tmp_path / "run", searched(expect=expected))
-    (chapter,) = tell(stored.header.experiments, stored.records)
+    (chapter,) = chapters_of(stored.header.experiments, stored.records)
     golden.check([told(chapter), answer(chapter)])
     assert ["yes", "no"] == [verdict.answer for verdict in chapter.verdicts]
     plain = json.loads(json.dumps(as_json(stored), allow_nan=False))
@@ -175,7 +175,7 @@ def test_a_sender_that_offers_no_more(tmp_path: Path, golden: Golden) -> None:
     expected = ["throughput_pps > 150kpps", "throughput_pps > 1Mpps"]
     around = world(offers_pps=200_000)
     _, stored = go(around, tmp_path / "run", searched(expect=expected))
-    (chapter,) = tell(stored.header.experiments, stored.records)
+    (chapter,) = chapters_of(stored.header.experiments, stored.records)
     assert ("at least", None) == (
         chapter.searches[0].headline.kind,
         chapter.searches[0].headline.upper_pps,
@@ -188,7 +188,7 @@ def test_a_search_that_takes_too_long(tmp_path: Path) -> None:
     """It ends with the bounds that it knows, and says so."""
     search = {"loss": "0.1%", "precision": "2%", "time": "5s", "within": "9s"}
     _, stored = go(world(), tmp_path / "run", searched(search=search))
-    (found,) = tell(stored.header.experiments, stored.records)[0].searches
+    (found,) = chapters_of(stored.header.experiments, stored.records)[0].searches
     assert ("within", "unfinished") == (found.state.ended, found.headline.kind)
     assert 9 * SECOND_NS <= found.state.spent_ns < 12 * SECOND_NS
     assert ["search took longer"] == [
@@ -200,7 +200,7 @@ def test_a_confirming_trial_is_told(tmp_path: Path) -> None:
     """One long trial at the lower bound, the last of the search."""
     search = {"loss": "0.1%", "precision": "2%", "time": "3s", "confirm": "20s"}
     _, stored = go(world(), tmp_path / "run", searched(search=search))
-    (found,) = tell(stored.header.experiments, stored.records)[0].searches
+    (found,) = chapters_of(stored.header.experiments, stored.records)[0].searches
     assert 20 * SECOND_NS == stored.records[-1].trial.duration_ns
     assert ("confirm", 1) == (found.purposes[-1], found.purposes.count("confirm"))
     assert any("confirms it" in finding.what for finding in found.result.findings)

@@ -10,10 +10,10 @@ from control.fake import World, go
 
 from udpbench.definition.load import load_experiment_data
 from udpbench.report.document import write
-from udpbench.report.figures.points import draw
+from udpbench.report.figures.experiment_figures import draw
 from udpbench.report.figures.search_figure import dots_of, draw_searches
 from udpbench.report.pages import chapter_data
-from udpbench.report.summary import tell
+from udpbench.report.summary import chapters_of
 
 
 def test_a_panel_has_a_dot_per_trial_the_goals_and_the_bounds() -> None:
@@ -37,7 +37,7 @@ def test_the_report_of_a_search(tmp_path: Path) -> None:
         {"question": "How many?", "search": "quick", "warmup": "0s"}, "one"
     )
     _, run = go(World(capacity_pps=300_000), tmp_path / "run", whole)
-    (chapter,) = tell(run.header.experiments, run.records)
+    (chapter,) = chapters_of(run.header.experiments, run.records)
     assert {"searches": ["searches-1"]} == draw(chapter, tmp_path, ["svg"])
     data = chapter_data(chapter)
     assert ("goal", "0.1% lost") == (data["columns"][1], data["rows"][0]["cells"][1])

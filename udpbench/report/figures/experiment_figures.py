@@ -123,7 +123,7 @@ def _all_comparisons(chapter: Chapter) -> Iterator[Figure]:
 
 def _all_searches(chapter: Chapter) -> Iterator[Figure]:
     colours = {stage: colour for stage, (colour, _) in STAGE_STYLES.items()}
-    shown = [found for found in chapter.searches if dots_of(found)]
+    shown = [search for search in chapter.searches if dots_of(search)]
     for group in in_groups(shown, PANELS_PER_PAGE):
         yield draw_searches(group, colours)
 

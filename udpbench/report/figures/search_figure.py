@@ -35,8 +35,8 @@ def draw_searches(shown: Sequence[PointSearch], colours: Mapping[str, str]) -> F
     height = PANEL_INCHES * len(shown) + 0.6
     figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
     panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
-    for axes, found in zip(panels, shown, strict=True):
-        _draw(axes, found, colours)
+    for axes, search in zip(panels, shown, strict=True):
+        _draw(axes, search, colours)
     by_label = {
         label: handle
         for axes in panels
@@ -49,10 +49,10 @@ def draw_searches(shown: Sequence[PointSearch], colours: Mapping[str, str]) -> F
     return figure
 
 
-def dots_of(found: PointSearch) -> list[tuple[float, float, str]]:
+def dots_of(search: PointSearch) -> list[tuple[float, float, str]]:
     """Return intended load, loss in percent and the stage that lost most, of each valid trial."""
     places = []
-    for trial, purpose in zip(found.trials, found.purposes, strict=True):
+    for trial, purpose in zip(search.trials, search.purposes, strict=True):
         rate = trial.trial.traffic.rate
         if purpose != "sender" and trial.valid and rate is not None and rate.packets_per_s:
             loss = 100 * (trial.numbers.get("loss_ratio") or 0.0)
@@ -66,12 +66,12 @@ def _stage(trial: Result) -> str:
     return max(lost, key=lambda entry: entry.packets or 0).stage if lost else "unknown"
 
 
-def _draw(axes: Axes, found: PointSearch, colours: Mapping[str, str]) -> None:
-    head = f"{found.point.point}: " if found.point.point else ""
-    axes.set_title(short_name(head + found_text(found), TITLE_LETTERS), fontsize=9, loc="left")
-    places = dots_of(found)
+def _draw(axes: Axes, search: PointSearch, colours: Mapping[str, str]) -> None:
+    head = f"{search.point.point}: " if search.point.point else ""
+    axes.set_title(short_name(head + found_text(search), TITLE_LETTERS), fontsize=9, loc="left")
+    places = dots_of(search)
     scale, unit, _ = rate_scale(max((pps for pps, _, _ in places), default=1.0))
-    bounds = found.headline
+    bounds = search.headline
     if bounds.lower_pps is not None and bounds.upper_pps is not None:
         ends = bounds.lower_pps / scale, bounds.upper_pps / scale
         axes.axvspan(*ends, color=SKY, alpha=0.35, lw=0, label="between the bounds")
@@ -81,7 +81,7 @@ def _draw(axes: Axes, found: PointSearch, colours: Mapping[str, str]) -> None:
         colour = colours.get(stage, GREY)
         marker = "o" if stage == NO_LOSS else "X"
         axes.scatter(x, y, s=22, color=colour, marker=marker, alpha=0.8, zorder=3, label=stage)
-    for goal in found.state.goals:
+    for goal in search.state.goals:
         axes.axhline(100 * goal.loss, color=BLACK, lw=1.0, linestyle="--", label="goal")
     axes.set_yscale("symlog", linthresh=NEARLY_NONE)
     axes.set_ylim(-NEARLY_NONE / 3, 130)
