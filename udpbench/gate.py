@@ -238,9 +238,7 @@ def _against(
     base: Sequence[Sequence[Result]], own: Point, baseline: Baseline
 ) -> tuple[Outcome, Sequence[str]]:
     """Return the outcome of a point that is compared with a baseline, and the reasons."""
-    comparison = compare_unpaired(
-        base, [own.results], experiment_metric(own), baseline.margin
-    )
+    comparison = compare_unpaired(base, [own.results], experiment_metric(own), baseline.margin)
     runs = ", ".join(str(run.folder) for run in baseline.runs)
     text = f"{comparison.metric} against {runs}: {comparison.text}"
     if not comparison.between_runs:
