@@ -150,7 +150,8 @@ def demo(session: nox.Session) -> None:
     """Find how many packets a second one thread receives, then lose packets and find them again."""
     prepare(session)
     experiments = ("throughput/quick", "drops/small-buffer")
-    run(session, "udpbench", "run", *experiments, *session.posargs)
+    # 5: other programs use the CPUs, so that no rate can be told.
+    run(session, "udpbench", "run", *experiments, *session.posargs, codes=(0, 5))
 
 
 @nox.session
