@@ -40,6 +40,14 @@ LAB_PACKAGES = {
     "sockperf": lambda: shutil.which("sockperf") is not None,
 }
 """What the lab tests need besides, as real parts."""
+GUEST_PACKAGES = {
+    "debootstrap": lambda: shutil.which("debootstrap", path=PATH_OF_ROOT) is not None,
+    "e2fsprogs": lambda: shutil.which("mkfs.ext4", path=PATH_OF_ROOT) is not None,
+    "iproute2": lambda: shutil.which("ip", path=PATH_OF_ROOT) is not None,
+    "nftables": lambda: shutil.which("nft", path=PATH_OF_ROOT) is not None,
+    "openssh-client": lambda: shutil.which("ssh-keygen") is not None,
+}
+"""What makes guests and their switches; QEMU and the guests' own packages go to .nox/guests."""
 BENCH_PACKAGES = {
     name: lambda name=name: shutil.which(name) is not None for name in ("iperf3", "sockperf")
 }
@@ -304,6 +312,22 @@ def verdicts(session: nox.Session) -> None:
     if os.geteuid() != 0:
         session.skip("the lab needs root: sudo python3 noxfile.py verdicts")
     run(session, "python", "tests/lab/verdicts.py", *session.posargs)
+
+
+@nox.session
+def guests(session: nox.Session) -> None:
+    """Run between two guests of QEMU with igb and virtio cards; 1 GB of Debian's, made once."""
+    prepare(session)
+    if os.geteuid() != 0:
+        session.skip("the guests need root: sudo python3 noxfile.py guests")
+    install_system_packages(GUEST_PACKAGES)
+    folder = ROOT / ".nox" / "guests"
+    run(session, "python", "tests/guests/image.py", str(folder))
+    apart = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+    python, pytest = (str(HOME / "bin" / name) for name in ("python", "pytest"))
+    beside = (pytest, "tests/guests", *session.posargs)
+    pair = (python, "tests/guests/pair.py", str(folder), *beside)
+    session.run("unshare", *apart, *pair, external=True)
 
 
 @nox.session

@@ -1,0 +1,141 @@
+"""Boot two guests, joined by one switch for each kind of card, and run a command beside them.
+
+To be started in network, mount and process namespaces of its own (`noxfile.py guests` does): taps, switches and
+guests are in there, and all of them end with this process.
+
+    guest 1 ── control0 ──┬── control0 ── guest 2      SSH, from this namespace's 10.77.1.254
+            ── igb0 ───── igb switch ──── igb0
+            ── virtio0 ── virtio switch ─ virtio0
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+NUMBERS = {"left": 1, "right": 2}
+CARDS = {"control": 1, "igb": 2, "virtio": 3}
+"""Kind → the fifth byte of its address, by which the guest names it (init)."""
+CONTROLLER = "10.77.1.254/24"
+MEMORY = "512"
+"""MiB of each guest."""
+CPUS = "2,cores=1,threads=2"
+VIRTIO_QUEUES = 2
+BOOT_S = 300
+"""Without KVM, on CPUs that others use."""
+CONFIG = """Host {name}
+  HostName 10.77.1.{number}
+  User root
+  IdentityFile {key}
+"""
+
+
+def main(folder: Path, *command: str) -> int:
+    """Boot the guests, run the command, and return how it ended."""
+    enter(folder)
+    make_switches()
+    guests = [boot(folder, name) for name in NUMBERS]
+    try:
+        environment = {**os.environ, **write_home(folder)}
+        wait_for_ssh(environment)
+        return subprocess.run(command, env=environment).returncode
+    finally:
+        for guest in guests:
+            guest.kill()
+            guest.wait()
+
+
+def enter(folder: Path) -> None:
+    """Show QEMU's tree the devices and what it boots, in this mount namespace alone."""
+    tree = folder / "emulator"
+    run("mount", "--rbind", "/dev", tree / "dev")
+    run("mount", "--bind", folder, tree / "mnt")
+
+
+def make_switches() -> None:
+    """Make a switch for each kind of card, with a tap for each guest."""
+    run("ip", "link", "set", "lo", "up")
+    for kind in CARDS:
+        switch = f"{kind}-switch"
+        run("ip", "link", "add", switch, "type", "bridge", "mcast_snooping", "0")
+        for name in NUMBERS:
+            tap = f"{kind}-{name}"
+            queues = ("multi_queue",) if kind == "virtio" else ()
+            run("ip", "tuntap", "add", tap, "mode", "tap", *queues)
+            run("ip", "link", "set", tap, "master", switch, "up")
+        run("ip", "link", "set", switch, "up")
+    run("ip", "address", "add", CONTROLLER, "dev", "control-switch")
+
+
+def boot(folder: Path, name: str) -> subprocess.Popen[bytes]:
+    """Start a guest; what it writes to its disk is forgotten when it ends."""
+    number = NUMBERS[name]
+    kernel = f"root=/dev/vda rw console=ttyS0 quiet init=/sbin/guest-init guest={number}"
+    words = [
+        *("qemu-system-x86_64", "-machine", "q35", "-cpu", "max", "-accel", "tcg,thread=multi"),
+        *("-m", MEMORY, "-smp", CPUS, "-nodefaults", "-display", "none", "-serial", "stdio"),
+        *("-kernel", "/mnt/vmlinuz", "-initrd", "/mnt/initrd.img", "-append", kernel),
+        *("-drive", "file=/mnt/image.ext4,format=raw,if=virtio,snapshot=on"),
+        *(word for kind in CARDS for word in card(kind, name)),
+    ]
+    with (folder / f"{name}.log").open("wb") as log:
+        command = ["chroot", folder / "emulator", *words]
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        )
+
+
+def card(kind: str, name: str) -> list[str]:
+    """Return QEMU's options for a guest's card of a kind."""
+    tap = f"tap,id={kind},ifname={kind}-{name},script=no,downscript=no"
+    address = f"52:54:00:00:{CARDS[kind]:02x}:{NUMBERS[name]:02x}"
+    model = "igb" if kind == "igb" else "virtio-net-pci"
+    if kind == "virtio":
+        tap += f",queues={VIRTIO_QUEUES},vhost=off"
+        model += f",mq=on,vectors={2 * VIRTIO_QUEUES + 2}"
+    return ["-netdev", tap, "-device", f"{model},netdev={kind},mac={address},romfile="]
+
+
+def write_home(folder: Path) -> dict[str, str]:
+    """Return the environment of a user who can log in to the guests."""
+    ssh = folder / "home/.ssh"
+    ssh.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key = folder / "key"
+    hosts = [CONFIG.format(name=name, number=n, key=key) for name, n in NUMBERS.items()]
+    (ssh / "config").write_text("".join(hosts))
+    public = " ".join((folder / "host_key.pub").read_text().split()[:2])
+    known = [f"{name},10.77.1.{number} {public}\n" for name, number in NUMBERS.items()]
+    (ssh / "known_hosts").write_text("".join(known))
+    return {
+        "HOME": str(folder / "home"),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "UDPBENCH_GUESTS": "1",
+    }
+
+
+def wait_for_ssh(environment: dict[str, str]) -> None:
+    """Return once both guests let the user in; SystemExit if one does not in time."""
+    deadline = time.monotonic() + BOOT_S
+    for name in NUMBERS:
+        config = Path(environment["HOME"]) / ".ssh"
+        options = ("-F", config / "config", "-o", f"UserKnownHostsFile={config / 'known_hosts'}")
+        attempt = ["ssh", *options, "-o", "ConnectTimeout=5", name, "true"]
+        while subprocess.run(attempt, capture_output=True).returncode != 0:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{name} did not boot in {BOOT_S} s")
+            time.sleep(1)
+
+
+def run(*words: str | Path) -> None:
+    """Run a command, which must succeed."""
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{shlex.join(map(str, words))}: {done.stderr}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))
