@@ -46,6 +46,17 @@ def test_the_whole_topology_is_read(host: TwoNodes) -> None:
     assert tuple(range(8)) == found.cpus
 
 
+def test_a_kernel_that_prints_null_for_no_cpus_has_none_without_a_tick() -> None:
+    """As Debian's 6.12 does in /sys/devices/system/cpu/nohz_full without ``nohz_full=``."""
+
+    class Ticking(TwoNodes):
+        def read_text(self, path: str) -> str:
+            return "(null)\n" if path.endswith("/nohz_full") else super().read_text(path)
+
+    told = environment(Ticking(), "eth3", "")
+    assert "nohz_full_cpus" not in told
+
+
 def test_what_moves_a_number_is_recorded(host: TwoNodes) -> None:
     """Power, mitigations, versions, and the state of the link; what is empty is left out."""
     assert {

@@ -133,6 +133,7 @@ def test_what_was_recorded_can_be_asked_again(tmp_path: Path) -> None:
     same = [name for name in asdict(before) if name not in named]
     assert [getattr(before, name) for name in same] == [getattr(after, name) for name in same]
     assert "running" == after.environment["irqbalance"]
+    assert 3 == played.link("net0")["index"]
     assert "tcx" not in after.environment
 
 

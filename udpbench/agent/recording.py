@@ -193,6 +193,8 @@ def record_tree(host: Host, name: str, interface: str) -> RecordedTree:
     inspect_host(seen, interface)
     with suppress(OSError):
         snapshot(seen, name, interface, ("namespace", "machine"), (), lambda _: {})
+    with suppress(OSError):
+        seen.link(interface)  # Settings read it; facts do only where /sys has no driver.
     for option, *words in SHOWN:
         with suppress(OSError):
             seen.run("ethtool", option, interface, *words)

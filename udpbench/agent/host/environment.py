@@ -42,7 +42,7 @@ def _machine(host: Host, cpuinfo: str) -> dict[str, Optional[str]]:
         "turbo": turbo_state(host),
         "smt": read(host, f"{CPU}/smt/control"),
         "isolated_cpus": read(host, f"{CPU}/isolated"),
-        "nohz_full_cpus": read(host, f"{CPU}/nohz_full"),
+        "nohz_full_cpus": _nohz_full_cpus(host),
         "idle_driver": read(host, f"{CPU}/cpuidle/current_driver"),
         "transparent_hugepages": _chosen(read(host, TRANSPARENT_HUGEPAGES)),
         "clocksource": read(host, CLOCKSOURCE),
@@ -65,6 +65,12 @@ def _device(host: Host, interface: str) -> dict[str, Optional[str]]:
         "tcx": tcx_programs(host, interface),
         **driver_facts(host, interface),
     }
+
+
+def _nohz_full_cpus(host: Host) -> Optional[str]:
+    """Return the CPUs without a tick; kernels that could have some print ``(null)`` for none."""
+    cpus = read(host, f"{CPU}/nohz_full")
+    return None if cpus == "(null)" else cpus
 
 
 def mitigations(host: Host) -> Optional[str]:
