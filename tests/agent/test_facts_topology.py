@@ -51,7 +51,7 @@ def test_a_kernel_that_prints_null_for_no_cpus_has_none_without_a_tick() -> None
 
     class Ticking(TwoNodes):
         def read_text(self, path: str) -> str:
-            return "(null)\n" if path.endswith("/nohz_full") else super().read_text(path)
+            return "(null)" if path.endswith("/nohz_full") else super().read_text(path)
 
     told = environment(Ticking(), "eth3", "")
     assert "nohz_full_cpus" not in told
