@@ -114,7 +114,7 @@ HOME = ROOT / ".nox" / "udpbench"
 nox.options.sessions = ["test"]
 nox.options.default_venv_backend = "none"
 SAMPLE = "not long"
-"""Of the lab tests, one of each mechanism; session ``whole`` runs all."""
+"""One test of each mechanism; session ``whole`` runs all."""
 NO_TEST = 5
 """pytest's exit code if no test of a part is chosen."""
 CHECKS = ("quick", "agent", "native", "lab", "docs")
@@ -203,7 +203,7 @@ def types(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """Test what needs neither root nor network."""
     prepare(session)
-    run(session, "pytest", "--numprocesses=auto", "tests/unit", *session.posargs)
+    run(session, "pytest", "--numprocesses=auto", "-m", SAMPLE, "tests/unit", *session.posargs)
 
 
 @nox.session
@@ -269,8 +269,9 @@ def lab(session: nox.Session) -> None:
 
 @nox.session
 def whole(session: nox.Session) -> None:
-    """Run every lab test, and every command of the documentation; about half an hour."""
+    """Run every lab test, every command of the documentation, long simulations; half an hour."""
     run_lab_tests(session, "tests/lab", "tests/docs")
+    run(session, "pytest", "--numprocesses=auto", "-m", "long", "tests/unit")
 
 
 @nox.session

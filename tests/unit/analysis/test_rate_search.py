@@ -69,11 +69,11 @@ def test_a_noisy_receiver_is_found_with_little_spread(search: Search) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("search", "most"),
-    [(STEADY, 0.016), (QUICK, 0.016), (Search(), 0.015)],
+    [(STEADY, 0.017), (QUICK, 0.017), (Search(), 0.015)],
     ids=["steady", "quick", "default"],
 )
 def test_the_spread_of_two_hundred_searches(search: Search, most: float) -> None:
-    """As in the simulation from which the defaults were chosen, or better."""
+    """1.6 % of the rate for one goal at a precision of 2 %, less for the default goals."""
     rate, variation = spread(search, 200)
     assert 0.97 * CAPACITY_PPS < rate < 1.02 * CAPACITY_PPS
     assert variation < most
