@@ -46,6 +46,9 @@ CPU time, a quarter of what the samples cost; taken whether or not a live view s
 QUIET_NS = 200 * 10**6
 PROBE_QUIET_NS = 20 * 10**6
 """If a straggler costs no more than the probe of one flow."""
+FIRST_PACKET_FACTOR = 10
+"""How much longer a path phase waits for its first packet: a queue whose CPU others use may hold it
+for longer than a quiet time, and no socket shows that."""
 CARD_NS = 2 * SECOND_NS
 """For a card to update its counters: some do once a second (docs/kernel.md, Update periods)."""
 NUMBERS_PER_WORKER, NUMBERS_PER_HOST = 10**6, 10**7
@@ -255,7 +258,7 @@ class PhaseRun:
                 read_packets, moved_ns, busy_ns = latest, now_ns, now_ns
             if queued > 0:
                 busy_ns = now_ns
-            if now_ns - busy_ns >= self.plan.quiet_ns:
+            if now_ns - busy_ns >= self._quiet_ns(latest):
                 return
             if now_ns - moved_ns >= stall_ns:
                 names = ", ".join(client.name for client in self.agents.receivers)
@@ -267,6 +270,12 @@ class PhaseRun:
             if queued > 0:
                 self._watch()
             self.waiter.pause()
+
+    def _quiet_ns(self, read_packets: int) -> int:
+        """Return how long counts must stand still before receivers are quiet."""
+        reads = any(spec.role == "receiver" for spec in self.agents.workers)
+        awaited = reads and self.plan.name == "path" and read_packets == 0
+        return self.plan.quiet_ns * (FIRST_PACKET_FACTOR if awaited else 1)
 
     def _stop(self) -> None:
         """End the receivers' loops, and take everyone's final counts."""

@@ -36,6 +36,16 @@ def test_a_slow_reader_may_take_long_while_it_moves(tmp_path: Path) -> None:
     assert ("done", PACKETS) == (record.status, received)
 
 
+def test_the_first_packet_of_a_path_phase_may_be_late(tmp_path: Path) -> None:
+    """A ring whose CPU is busy holds it for a second, and no socket shows that."""
+
+    def reading(since_ns: int) -> tuple[int, int]:
+        return (PACKETS if since_ns >= SECOND_NS else 0), 0
+
+    record = only(tmp_path, World(reading=reading), duration="2s", warmup="0s")
+    assert ("done", None) == (record.status, record.error)
+
+
 def test_a_queue_that_nobody_reads_is_a_deadline(tmp_path: Path) -> None:
     """The message says what was awaited, for how long, where, and what was seen last."""
     record = only(tmp_path, World(reading=lambda _: (10, 768)))
