@@ -140,11 +140,10 @@ def compare_runs(a: Sequence[Run], b: Sequence[Run], choice: Choice) -> RunCompa
     )
     comparisons = [
         comparison
-        for question, chapter in mine[0].items()
+        for question in dict.fromkeys(chain.from_iterable(mine))
         if any(question in chapters for chapters in theirs)
-        for comparison in _named(
-            chapter, _point_by_point(_of_question(mine, theirs, question), choice), first
-        )
+        for sides in [_of_question(mine, theirs, question)]
+        for comparison in _named(sides[0][0], _point_by_point(sides, choice), first)
     ]
     folders = tuple(", ".join(str(run.folder) for run in side) for side in (a, b))
     scattered = [each.between_runs for each in comparisons if each.low is not None]
@@ -164,14 +163,14 @@ def _point_by_point(
     sides: tuple[Sequence[Chapter], Sequence[Chapter]], choice: Choice
 ) -> Iterator[Comparison]:
     """Yield a comparison for each point that a run of either side has."""
-    first = sides[0][0]
+    names = dict.fromkeys(point.name for chapter in sides[0] for point in chapter.points)
     points = [
         (mine, theirs)
-        for own in first.points
-        for mine, theirs in [[_trials_of(chapters, own.name) for chapters in sides]]
+        for name in names
+        for mine, theirs in [[_trials_of(chapters, name) for chapters in sides]]
         if mine and theirs
     ]
-    for metric in _metrics(first.experiment, choice):
+    for metric in _metrics(sides[0][0].experiment, choice):
         margin = margin_of(metric) if choice.margin is None else choice.margin
         yield from compare_all_unpaired(points, metric, margin)
 

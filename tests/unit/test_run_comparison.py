@@ -269,6 +269,14 @@ def test_of_several_runs_each_difference_stands_under_its_folder(tmp_path: Path)
     assert f"{tmp_path / 'b1'} against {tmp_path / 'a1'}, {tmp_path / 'a2'}" == found.notes[0]
 
 
+def test_a_point_or_question_that_the_first_run_lacks_is_compared(tmp_path: Path) -> None:
+    """Whichever run of a side ended early: it may be the first that is named."""
+    a = [run_of(tmp_path / "a1", {"x": BASE}), run_of(tmp_path / "a2", {"x": BASE, "y": BASE})]
+    b = [run_of(tmp_path / "b1", {"x": BASE, "y": BASE})]
+    found = compare_runs(a, b, Choice())
+    assert [("x", 7), ("y", 7)] == [(one.a, one.blocks) for one in found.comparisons]
+
+
 # --- the verb -------------------------------------------------------------------------------------
 
 
