@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import socket
+import struct
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Optional
@@ -234,6 +235,17 @@ def test_names_and_addresses_are_replaced_alike(text: str, anonymous: str) -> No
     """One network stays one, and what tells nothing stays."""
     names = Names(("db7",), ("corp0", "eth0", "lo", "enp3s0f1", "enx1c34da4a33dd"))
     assert anonymous == names.text(text)
+
+
+@pytest.mark.parametrize(("name", "stand_in"), [("corp-lan0", b"net0\0\0\0\0\0"), ("vm", b"ne")])
+def test_a_name_in_a_netlink_answer_is_replaced_in_place(name: str, stand_in: bytes) -> None:
+    """An attribute keeps its length; the same bytes among counters are no name."""
+
+    def answer(text: bytes) -> dict[str, str]:
+        attribute = struct.pack("=HH", 4 + len(text) + 1, 2) + text + b"\0"
+        return {"is": "bytes", "hex": (attribute + b"\x2a" + name.encode() + b"\0").hex()}
+
+    assert answer(stand_in) == Names((), (name,)).data(answer(name.encode()))
 
 
 def test_of_a_firewall_only_chains_and_numbers_of_rules_are_left() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
@@ -25,6 +26,8 @@ SERIAL = re.compile(r"^Serial\s*:.*\n?", re.MULTILINE)
 """Of an ARM board."""
 SOCKET_FILES = re.compile(r"/net/udp(lite)?6?\Z")
 CHAIN_KEYS = ("family", "type", "hook", "prio", "policy")
+NLA_HEADER_BYTES = 4
+"""Of a netlink attribute: its length and its type, 16 bits each (netlink(7))."""
 BROADCAST_MAC = "ff:ff:ff:ff:ff:ff"
 
 
@@ -68,9 +71,22 @@ class Names:
             return self.text(data)
         if isinstance(data, list):
             return [self.data(item) for item in data]
+        if isinstance(data, dict) and data.get("is") == "bytes":
+            return {**data, "hex": self._bytes(bytes.fromhex(data["hex"])).hex()}
         if isinstance(data, dict):
             return {self.text(key): self.data(value) for key, value in data.items()}
         return data
+
+    def _bytes(self, raw: bytes) -> bytes:
+        """Return a netlink answer with the names in its attributes replaced; no byte moves."""
+        for name, word in self._words.items():
+            own = name.encode()
+            length = struct.pack("=H", NLA_HEADER_BYTES + len(own) + 1)
+            attribute = re.compile(re.escape(length) + b".." + re.escape(own) + b"\0", re.DOTALL)
+            stand_in = word.encode()[: len(own)].ljust(len(own) + 1, b"\0")
+            head = NLA_HEADER_BYTES
+            raw = attribute.sub(lambda match: match.group()[:head] + stand_in, raw)  # noqa: B023
+        return raw
 
     def _mac(self, mac: str) -> str:
         lower = mac.lower()
