@@ -11,7 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from udpbench.analysis.rate_search import Purpose, SearchState, SearchTrial, search_state
+from udpbench.analysis.rate_search import (
+    OFFERED_SHARE,
+    Purpose,
+    SearchState,
+    SearchTrial,
+    search_state,
+)
 from udpbench.analysis.stages import BEFORE_SENT
 from udpbench.metrics import METRICS, SEARCHED, with_goal
 from udpbench.model import CpuLoad, Experiment, Finding, GoalBounds, Result, Search, Trial
@@ -157,6 +163,11 @@ def _loss(result: Result) -> float:
     return result.numbers.get("loss_ratio") or 0.0
 
 
+def _is_short(result: Result) -> bool:
+    """Return whether the sender did not offer the load, so that it is not that load's loss."""
+    return _search_trial(result).short
+
+
 def _pps(result: Result) -> int:
     rate = result.trial.traffic.rate
     return (rate.packets_per_s or 0) if rate is not None else 0
@@ -168,7 +179,10 @@ def _above(state: SearchState, trials: Sequence[Result]) -> list[Result]:
     lossy = [
         trial
         for trial, purpose in zip(trials, state.purposes, strict=True)
-        if purpose == "search" and trial.valid and _loss(trial) > headline.loss
+        if purpose == "search"
+        and trial.valid
+        and not _is_short(trial)
+        and _loss(trial) > headline.loss
     ]
     if headline.upper_pps is not None:
         at_bound = [trial for trial in lossy if _pps(trial) == round(headline.upper_pps or 0)]
@@ -241,13 +255,16 @@ def _span(goal: GoalBounds, whole: PointSearch) -> tuple[float, float]:
 
 
 def _fullest(whole: PointSearch) -> Result | None:
-    """Return the valid trial of the highest load at the lower bound, for its ledger."""
+    """Return the valid trial of the highest load up to the lower bound, for its ledger."""
     valid = [
         trial
         for trial, purpose in zip(whole.trials, whole.purposes, strict=True)
         if purpose == "search" and trial.valid
     ]
-    return max(valid, key=_pps, default=None)
+    lower = whole.headline.lower_pps
+    most = round(lower) if lower is not None else None
+    offered = [t for t in valid if not _is_short(t) and (most is None or _pps(t) <= most)]
+    return max(offered or valid, key=_pps, default=None)
 
 
 # --- what a reader must know ---------------------------------------------------------------------
@@ -271,7 +288,7 @@ def _ending(whole: PointSearch) -> list[Finding]:
         what = "the sender offers less than the lowest rate of the search"
         step = "lower search.rate.from, or give the sender more workers or CPUs"
         return [Finding("invalid", what, where, value, limit, step)]
-    if state.ended == "within":
+    if state.ended == "within" and headline.kind == "unfinished":
         what = "the search took longer than search.within: bounds are as they were known then"
         step = "raise search.within, or search.precision"
         return [Finding("warning", what, where, next_step=step)]
@@ -294,8 +311,8 @@ def _ending(whole: PointSearch) -> list[Finding]:
 
 def _confirming(whole: PointSearch) -> list[Finding]:
     confirmed = whole.confirmed
-    if confirmed is None:
-        return []
+    if confirmed is None or _is_short(confirmed):
+        return _unconfirmed(whole)
     lost, goal = _loss(confirmed), whole.headline.loss
     kept = lost <= goal
     what = (
@@ -304,6 +321,28 @@ def _confirming(whole: PointSearch) -> list[Finding]:
     value = f"{show_ratio(lost)} lost"
     limit = f"at most {show_ratio(goal)}"
     return [Finding("note" if kept else "warning", what, "search", value, limit)]
+
+
+def _unconfirmed(whole: PointSearch) -> list[Finding]:
+    """Return why the longer trial that was asked for says nothing, if the search came so far."""
+    state = whole.state
+    value: str | None = None
+    limit = ""
+    if whole.confirmed is not None:
+        what = "the rate is not confirmed: the sender did not offer it for so long"
+        trial = _search_trial(whole.confirmed)
+        value = show_ratio(trial.sent_packets / trial.intended_packets)
+        limit = f"at least {show_ratio(OFFERED_SHARE)} of the intended load"
+        step = "give the sender more workers or CPUs"
+    elif state.ended == "within" and whole.headline.kind != "unfinished":
+        what = "the rate is not confirmed: the search took longer than search.within"
+        step = "raise search.within"
+    elif state.ended == "done" and "confirm" in whole.purposes:
+        what = "the rate is not confirmed: each longer trial was invalid"
+        step = "see the findings of its trials"
+    else:
+        return []
+    return [Finding("warning", what, "search", value, limit, step)]
 
 
 def _low_loss(whole: PointSearch) -> list[Finding]:
@@ -337,20 +376,24 @@ def _low_loss(whole: PointSearch) -> list[Finding]:
 def _of_trials(whole: PointSearch) -> list[Finding]:
     """Return what the trials found, each once, with how many of them found it."""
     counted: dict[Finding, list[Finding]] = {}
-    for trial in whole.trials:
+    having: dict[Finding, set[int]] = {}
+    for number, trial in enumerate(whole.trials):
         for finding in trial.findings:
             plain = replace(finding, value=None)
             counted.setdefault(plain, []).append(finding)
+            having.setdefault(plain, set()).add(number)
+    every_again = bool(whole.trials) and whole.trials[-1].valid
     repeated = []
     for plain, same in counted.items():
         severe = plain.severity in ("invalid", "struck")
+        trials = len(having[plain])
         what = (
             plain.what
-            if len(same) == len(whole.trials)
-            else (f"in {len(same)} of {len(whole.trials)} trials: {plain.what}")
+            if trials == len(whole.trials)
+            else (f"in {trials} of {len(whole.trials)} trials: {plain.what}")
         )
         severity: Literal["warning", "note"] = "note" if plain.severity == "note" else "warning"
-        if plain.severity == "invalid":
+        if plain.severity == "invalid" and every_again:
             what += "; each was made again"
         value = same[0].value if len({f.value for f in same}) == 1 else None
         if severe and value is None:

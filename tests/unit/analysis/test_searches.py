@@ -149,6 +149,70 @@ def test_a_confirming_trial_that_loses_is_told(golden: Golden) -> None:
     golden.check(told(found))
 
 
+CONFIRMED = {"loss": "0.1%", "precision": "2%", "time": "3s", "confirm": "10s"}
+
+
+def is_confirming(result: Result) -> bool:
+    """Return whether a result is that of the longer trial."""
+    return result.trial.duration_ns == 10 * SECOND_NS
+
+
+def test_a_trial_that_confirms_nothing_is_told(golden: Golden) -> None:
+    """The sender fell short in it, each was invalid, or no time was left for it."""
+
+    def shorten(result: Result) -> Result:
+        sent = (result.numbers["intended_packets"] or 0) // 2
+        numbers = {**result.numbers, "sent_packets": sent, "lost_packets": 0, "loss_ratio": 0.0}
+        return replace(result, numbers=numbers) if is_confirming(result) else result
+
+    def spoil(result: Result) -> Result:
+        bad = Finding("invalid", "foreign traffic reached the port", "right")
+        invalid = replace(result, valid=False, findings=(bad,))
+        return invalid if is_confirming(result) else result
+
+    whole = experiment(CONFIRMED)
+    late = sum(result.took_ns or 0 for result in results_of(whole) if not is_confirming(result))
+    hurried = experiment({**CONFIRMED, "within": f"{late // SECOND_NS}s"})
+    ends = [
+        only(results_of(whole, change=shorten)),
+        only(results_of(whole, change=spoil)),
+        only(results_of(hurried)),
+    ]
+    assert ["done", "done", "within"] == [found.state.ended for found in ends]
+    assert ["regular"] * 3 == [found.headline.kind for found in ends]
+    golden.check([told(found) for found in ends])
+
+
+def test_a_load_that_was_not_offered_breaks_nothing() -> None:
+    """What a stalling sender's bursts lose is no loss at a load above the lower bound."""
+
+    def stall(result: Result) -> Result:
+        intended = result.numbers["intended_packets"] or 0
+        if result.trial.traffic.rate is None or intended < 0.9 * OFFERS_PPS:
+            return result
+        sent, lost = int(0.9 * intended), 5000
+        numbers = {"sent_packets": sent, "lost_packets": lost, "loss_ratio": lost / sent}
+        entries = (LedgerEntry("udp_rcvbuf", lost, "Δ x"),)
+        ledger = Ledger(sent, sent - lost, entries, 0)
+        return replace(result, numbers={**result.numbers, **numbers}, ledger=ledger)
+
+    found = only(results_of(experiment(), lambda _: 10**7, stall))
+    assert ("at least", None) == (found.headline.kind, found.breaking)
+    assert found.result.ledger is not None
+    assert [0] == [entry.packets for entry in found.result.ledger.entries]
+
+
+def test_a_trial_with_several_findings_alike_is_counted_once(golden: Golden) -> None:
+    """Each of its CPUs may have been used by others to another extent."""
+
+    def change(result: Result) -> Result:
+        struck = (STRUCK, replace(STRUCK, value="8.00 %"))
+        return replace(result, findings=struck) if result.trial.search_trial > 5 else result
+
+    found = only(results_of(experiment(), change=change))
+    golden.check([str(finding) for finding in found.result.findings])
+
+
 def test_loss_at_low_load_is_told_with_its_stage(golden: Golden) -> None:
     """It spoils the goal of 0 %, and leaves the headline."""
     whole = experiment({"loss": [0, "0.1%"], "precision": "2%", "time": "3s"})
