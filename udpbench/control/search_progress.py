@@ -5,14 +5,24 @@ Knows results only as they come; decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from udpbench.analysis.rate_search import Ended
 from udpbench.analysis.searches import state_of, whole_point
 from udpbench.model import Experiment, Progress, Result
 from udpbench.units import format_duration
 
 Key = tuple[str, str, int]
 """Experiment, point and repetition."""
+
+ENDINGS: Mapping[Ended | None, str] = {
+    None: "going on",
+    "done": "done",
+    "within": "out of time",
+    "invalid": "given up",
+    "sender": "the sender offers too little",
+}
+"""How a search stands, in words."""
 
 
 class SearchProgress:
@@ -41,10 +51,10 @@ class SearchProgress:
         self._left_ns[key] = 0 if ended else max(trial.search.within_ns - state.spent_ns, 0)
         left_ns = sum(self._left_ns.values())
         text = whole_point(trial).name
-        left = f"at most {format_duration(-(-left_ns // 10**9) * 10**9)} left"
+        left = f", at most {format_duration(-(-left_ns // 10**9) * 10**9)} left"
         return Progress(
             event="search",
-            text=f"{text}: {state.ended or 'going on'}, {left}",
+            text=f"{text}: {ENDINGS[state.ended]}{left if left_ns else ''}",
             trial=trial,
             bounds=state.goals,
             left_ns=left_ns,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from golden import Golden
 
 from control.fake import World, go, header, lab
+from udpbench.analysis.rate_search import Ended
 from udpbench.control.run import RunOptions, run
 from udpbench.control.schedule import remaining
+from udpbench.control.search_progress import ENDINGS
 from udpbench.definition.load import load_experiment_data
 from udpbench.errors import WorkerFailed
 from udpbench.model import SECOND_NS, Experiment
@@ -61,9 +63,16 @@ def test_bounds_are_reported_while_a_search_goes_on(tmp_path: Path) -> None:
     told = [progress for progress in around.progress if progress.event == "search"]
     assert len(stored.records) == len(told)
     assert "regular" == told[-1].bounds[-1].kind
+    assert told[0].text.startswith("one#1: going on, at most ")
+    assert "one#1: done" == told[-1].text
     left_ns = [progress.left_ns or 0 for progress in told]
     assert 0 == left_ns[-1]
     assert sorted(left_ns, reverse=True) == left_ns
+
+
+def test_each_end_of_a_search_has_its_word() -> None:
+    """No key of the code reaches a reader."""
+    assert {None, *get_args(Ended)} == set(ENDINGS)
 
 
 def test_workers_stay_between_the_trials_of_a_search(tmp_path: Path) -> None:
