@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from udpbench.analysis.rate_search import Ended
 from udpbench.analysis.searches import state_of, whole_point
 from udpbench.model import Experiment, Progress, Result
 from udpbench.units import format_duration
@@ -15,7 +14,7 @@ from udpbench.units import format_duration
 Key = tuple[str, str, int]
 """Experiment, point and repetition."""
 
-ENDINGS: Mapping[Ended | None, str] = {
+ENDINGS: Mapping[str | None, str] = {
     None: "going on",
     "done": "done",
     "within": "out of time",
