@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from golden import Golden
 from test_frames import V4
+from waiting import wait_for_loopback
 
 from udpbench.agent.host.system import Host
 from udpbench.agent.losses.inject import Sink, Source, messages, queued
@@ -53,7 +54,8 @@ def test_a_queue_is_counted_and_left_as_it_is(pair: tuple[socket.socket, socket.
     receiver, sender = pair
     with receiver, sender:
         for length in (1, 1000, 3):
-            sender.send(bytes(length))  # loopback delivers before it returns
+            sender.send(bytes(length))
+        wait_for_loopback()
         assert 3 == queued(receiver)
         assert [1, 1000, 3] == [len(receiver.recv(2000, socket.MSG_DONTWAIT)) for _ in range(3)]
 
@@ -66,6 +68,7 @@ def test_what_a_closed_socket_still_held_is_counted_before() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         for _ in range(4):
             sender.sendto(b"x", ("127.0.0.1", port))
+    wait_for_loopback()
     assert {"purged_packets": 4} == sink.take()
     assert sink.sock is None
 
@@ -78,6 +81,7 @@ def test_a_datagram_that_is_cut_off_is_truncated_and_not_received() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         for payload in (b"xx", b"x", b"xxx"):
             sender.sendto(payload, ("127.0.0.1", port))
+    wait_for_loopback()
     counts = sink.take()
     sink.close()
     assert (3, 2, 1) == tuple(
@@ -99,5 +103,6 @@ def test_a_filter_lets_nothing_in() -> None:
     port = sink.sock.getsockname()[1]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.sendto(b"x", ("127.0.0.1", port))
+    wait_for_loopback()
     assert 0 == sink.take()["read_packets"]
     sink.close()

@@ -18,10 +18,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from waiting import wait_for_loopback
+
 DEADLINE_S = 20.0
 COUNTED = re.compile(r"\[\d+:\d+\]|packets \d+ bytes \d+|-c \d+ \d+")
 """Counters of rules, which move with foreign packets."""
 ROOT = Path(__file__).parents[2]
+SOURCES = f"{ROOT}:{ROOT}/tests/fixtures"
 ENTER = ["unshare", "--net", "--mount"]
 MAC, PEER_MAC = "02:00:00:00:00:01", "02:00:00:00:00:02"
 
@@ -43,7 +46,7 @@ class Inside:
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+            env={**os.environ, "PYTHONPATH": SOURCES, **(env or {})},
             start_new_session=True,
         )
         self.pid = self.call("pid", mount=enter is None)
@@ -260,7 +263,8 @@ class Server:
             ):
                 receiver.bind(("127.0.0.1", port))
                 receiver.setblocking(False)
-                sender.sendto(b"x", ("127.0.0.1", port))  # loopback delivers before it returns
+                sender.sendto(b"x", ("127.0.0.1", port))
+                wait_for_loopback()
                 if select.select([receiver], [], [], 0)[0]:
                     found.append(port)
         return found

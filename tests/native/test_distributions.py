@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 from loops import SECOND_NS, TAG, Receiving, Sending, fake, receiving_socket, sending_socket
-from waiting import wait_until
+from waiting import wait_for_loopback, wait_until
 
 from udpbench._native import ffi, lib
 
@@ -65,6 +65,7 @@ def test_the_header_tells_when_a_packet_was_due() -> None:
         sender.config.epoch_ns = now - 5000
         sender.config.start_ns = now
         sender.run(count=40, rate_pps=30_000, bucket_ns=SECOND_NS)
+        wait_for_loopback()
         times = [header_time_ns(receiver.recv(64)) for _ in range(40)]
     assert [5000 + -(-packet * SECOND_NS // 30_000) for packet in range(40)] == times
 
@@ -74,6 +75,7 @@ def test_segments_of_a_message_have_times_of_their_own() -> None:
     with receiving_socket() as receiver, sending_socket(receiver.getsockname()) as sock:
         sender = Sending(ffi, lib, [sock])
         sender.run(count=8, rate_pps=7_000, gso_segments=4)
+        wait_for_loopback()
         times = [header_time_ns(receiver.recv(64)) for _ in range(8)]
     assert [-(-packet * SECOND_NS // 7_000) for packet in range(8)] == times
 

@@ -17,7 +17,7 @@ from loops import (
     receiving_socket,
     sending_socket,
 )
-from waiting import wait_until
+from waiting import wait_for_loopback, wait_until
 
 from udpbench._native import ffi, lib
 
@@ -48,6 +48,7 @@ def test_every_datagram_of_a_message_has_its_own_header(call: int) -> None:
         stats = sending(sock).run(
             count=8, size_bytes=40, gso_segments=3, tail_bytes=25, batch=2, call=call
         )
+        wait_for_loopback()
         datagrams = [sock.recv(2048) for _ in range(8)]
     assert [40, 40, 25, 40, 40, 25, 40, 25] == [len(each) for each in datagrams]
     assert list(range(8)) == [int.from_bytes(each[6:12], "big") for each in datagrams]
@@ -126,6 +127,7 @@ def test_what_the_kernel_cannot_do_is_refused_for_real(
         stats = sender.run(count=2 * segments, **send)
         assert (stats[counter], stats["sent_packets"]) == (2 * segments, 0)
         assert (stats["last_errno"], sender.next[0]) == (number, 0)
+        wait_for_loopback()
         with pytest.raises(BlockingIOError):
             sock.recv(1)
 

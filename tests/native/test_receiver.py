@@ -25,7 +25,7 @@ from loops import (
     refusal,
     sending_socket,
 )
-from waiting import wait_until
+from waiting import wait_for_loopback, wait_until
 
 from udpbench._native import ffi, lib
 
@@ -240,6 +240,7 @@ def test_stop_ends_work_and_counts_what_was_read() -> None:
         stats = receiver.stop()
         assert time.monotonic() - began < 1
         assert told_apart(stats) == {"received": 20}
+        wait_for_loopback()
         left = [sock.recv(2048) for _ in range(10)]
     assert [datagram(n) for n in range(20, 30)] == left
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from loops import Receiving, Sending, receiving_socket, sending_socket
+from waiting import wait_for_loopback
 
 from udpbench._native import ffi, lib
 
@@ -22,6 +23,7 @@ def sent_through(send: dict[str, int], family: int = socket.AF_INET) -> list[byt
     with receiving_socket(family=family) as relay, sending_socket(relay.getsockname()) as out:
         stats = Sending(ffi, lib, [out]).run(count=COUNT, size_bytes=SIZE_BYTES, **send)
         assert stats["sent_packets"] == COUNT
+        wait_for_loopback()
         return [relay.recv(2048) for _ in range(COUNT)]
 
 

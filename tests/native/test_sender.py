@@ -28,7 +28,7 @@ from loops import (
     refusal,
     sending_socket,
 )
-from waiting import wait_until
+from waiting import wait_for_loopback, wait_until
 
 from udpbench._native import ffi, lib
 
@@ -78,6 +78,7 @@ def test_datagrams_on_the_wire() -> None:
     with receiving_socket() as receiver:
         sender = sending(receiver.getsockname(), sequences=[2**48 - 2])
         stats = sender.run(count=4, size_bytes=64)
+        wait_for_loopback()
         datagrams = [receiver.recv(2048) for _ in range(4)]
     assert [64] * 4 == [len(each) for each in datagrams]
     assert [TAG] * 4 == [int.from_bytes(each[0:4], "big") for each in datagrams]

@@ -17,7 +17,7 @@ from loops import (
     receiving_socket,
     sending_socket,
 )
-from waiting import wait_until
+from waiting import wait_for_loopback, wait_until
 
 from udpbench._native import ffi, lib
 
@@ -162,6 +162,7 @@ def test_a_small_buffer_loses_exactly_what_it_drops(receive: dict[str, int]) -> 
     send = SENDS["sendmmsg-gso"]
     with linked(send, receive, buffer_bytes=1) as (sender, receiver):
         sent = sender.run(count=COUNT, **send)
+        wait_for_loopback()
         read, lost = COUNT - drops(receiver.sock), drops(receiver.sock)
         if receive["gro"]:
             whole = drops(receiver.sock)
@@ -221,6 +222,7 @@ def test_a_small_datagram_carries_the_pattern_alone() -> None:
     """A datagram of 17 bytes is the pattern from its first byte on."""
     with linked({}, {}) as (sender, receiver):
         sender.run(count=1, size_bytes=17)
+        wait_for_loopback()
         assert bytes(range(17)) == receiver.sock.recv(64)
 
 
