@@ -316,6 +316,15 @@ def verdicts(session: nox.Session) -> None:
 
 
 @nox.session
+def searches(session: nox.Session) -> None:
+    """Search for rates that are known by other means (posargs: parts, --times N)."""
+    prepare(session)
+    if os.geteuid() != 0:
+        session.skip("the lab needs root: sudo python3 noxfile.py searches")
+    run(session, "python", "tests/lab/searches.py", *session.posargs)
+
+
+@nox.session
 def guests(session: nox.Session) -> None:
     """Run between two guests of QEMU with igb and virtio cards; 1 GB of Debian's, made once."""
     prepare(session)

@@ -1175,6 +1175,11 @@ class Result:
     """Metric → least and most, where a search knows it no better than that."""
     took_ns: Optional[int] = None
     """The whole trial, or search, with all that is beside its measured phase."""
+    lag: Optional[float] = None
+    """How much longer than the senders' the receivers' time was, as a share of the senders': what
+    they could not receive in time waited in queues. Kept where rates are struck out."""
+    full_line_bps: Optional[int] = None
+    """Rate of the senders' lines, if these kept them from sending more."""
 
     @property
     def struck(self) -> tuple[Finding, ...]:

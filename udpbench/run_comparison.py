@@ -189,24 +189,31 @@ def _on_both_sides(a: Sequence[Run], b: Sequence[Run]) -> Iterator[Problem]:
 
 
 def _between(first: Run, others: Sequence[Run]) -> Iterator[str]:
-    """Yield what differs between the first run and each other; of several, under its folder."""
+    """Yield what differs from the first run in each other; of several, under its folder.
+
+    What the first does not have is compared with the first of the others that has it.
+    """
+    hosts, asked = hosts_of(first.records), _by_question(first.header.experiments)
     for other in others:
         head = f"{other.folder}: " if len(others) > 1 else ""
-        yield from (head + line for line in _differences(first, other))
+        yield from (head + line for line in _differences(first, hosts, asked, other))
+        hosts = {**hosts_of(other.records), **hosts}
+        asked = {**_by_question(other.header.experiments), **asked}
 
 
-def _differences(a: Run, b: Run) -> Iterator[str]:
-    """Yield what differs between two runs besides their numbers: hosts, lab, definitions."""
-    mine, others = (hosts_of(run.records) for run in (a, b))
-    for host in mine:
+def _differences(
+    a: Run, hosts: Mapping[str, Facts], asked: Mapping[str, Experiment], b: Run
+) -> Iterator[str]:
+    """Yield what differs in a run besides its numbers: hosts, lab, definitions."""
+    others, experiments = hosts_of(b.records), _by_question(b.header.experiments)
+    for host in hosts:
         if host in others:
-            changes = differences(_facts(mine[host]), _facts(others[host]))
+            changes = differences(_facts(hosts[host]), _facts(others[host]))
             yield from _line(host, map(str, changes))
     yield from _line("lab", _lab_changes(a.header, b.header))
-    experiments = _by_question(b.header.experiments)
-    for experiment in a.header.experiments:
-        if experiment.question in experiments:
-            changed = differing(experiment, experiments[experiment.question])
+    for question, experiment in asked.items():
+        if question in experiments:
+            changed = differing(experiment, experiments[question])
             yield from _line(experiment.name, (f"{key}: {change}" for key, change in changed))
     versions = [run.header.udpbench for run in (a, b)]
     if versions[0] != versions[1]:

@@ -193,6 +193,12 @@ def show_pps(value: Optional[float]) -> str:
     return f"{value / scale:.{digits}f} {unit}"
 
 
+def show_bps(value: int) -> str:
+    """Return the rate of a line for reading: ``1 Gb/s``, ``2.5 Gb/s``, ``20 Mb/s``."""
+    scale, prefix = next(pair for pair in ((10**9, "G"), (10**6, "M"), (1, "")) if value >= pair[0])
+    return f"{value / scale:.10g} {prefix}b/s"
+
+
 def show_count(value: float) -> str:
     """Return a whole number for reading, its digits in groups of three: ``1 234 567``."""
     return f"{value:,.0f}".replace(",", " ")

@@ -21,7 +21,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median, stdev
@@ -75,6 +75,7 @@ class Session:
 
     folder: Path
     until_s: float = math.inf
+    program: str = "verdicts.py"
     taken_s: list[float] = field(default_factory=list)
     """How long each comparison took that this process ran."""
 
@@ -86,7 +87,7 @@ class Session:
                 raise OutOfTime
             shutil.rmtree(folder, ignore_errors=True)
             begun = time.monotonic()
-            measure(experiment, folder)
+            measure(experiment, folder, self.program)
             self.taken_s.append(time.monotonic() - begun)
         (chapter,) = chapters_of([experiment], read_run(folder).records)
         return chapter
@@ -94,10 +95,11 @@ class Session:
     def compared(self, name: str, experiment: Experiment, left: int = 0) -> Comparison:
         """Return the one comparison of an experiment, printed; ``left`` follow that are alike."""
         (found,) = self.chapter(name, experiment).comparisons
-        print(f"{name}: {found.text} ({found.blocks} blocks{self._left(left)})", flush=True)
+        print(f"{name}: {found.text} ({found.blocks} blocks{self.left(left)})", flush=True)
         return found
 
-    def _left(self, number: int) -> str:
+    def left(self, number: int) -> str:
+        """Return how long the latest measurement took, and so many more like it will."""
         if not number or not self.taken_s:
             return ""
         return (
@@ -118,10 +120,10 @@ def _complete(folder: Path, experiment: Experiment) -> bool:
     return stored.ending is not None and stored.ending.status == "complete"
 
 
-def measure(experiment: Experiment, folder: Path) -> None:
+def measure(experiment: Experiment, folder: Path, program: str) -> None:
     """Run an experiment in the built-in lab."""
     lab = load_lab("local")
-    header = new_header([experiment], lab, ("verdicts.py",))
+    header = new_header([experiment], lab, (program,))
     writer = RunWriter.create(folder, header)
     outcome = run([experiment], lab, writer, lambda _: None, RunOptions(seed=header.seed))
     if outcome.error is not None:
@@ -225,25 +227,27 @@ def _attempts(session: Session, longer_ns: int, times: int) -> Iterator[tuple[st
         yield verdict, scatter
 
 
-PARTS = {"equal": equal, "batches": batches, "waits": waits, "reader": reader}
+Part = Callable[..., "bool | None"]
+PARTS: dict[str, Part] = {"equal": equal, "batches": batches, "waits": waits, "reader": reader}
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Compare, and return the exit code of all parts."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--out", type=Path, default=Path("results/verdicts"), metavar="FOLDER")
-    parser.add_argument("--times", type=int, metavar="N", help="comparisons of each part")
+def main(program: str, about: str | None, parts: Mapping[str, Part]) -> int:
+    """Measure the parts that the command names, and return the exit code of all."""
+    parser = argparse.ArgumentParser(description=about.split("\n")[0] if about else "")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(parts))
+    out = Path("results") / Path(program).stem
+    parser.add_argument("--out", type=Path, default=out, metavar="FOLDER")
+    parser.add_argument("--times", type=int, metavar="N", help="measurements of each part")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin none after these")
-    asked = parser.parse_args(words)
-    if not set(asked.parts) <= PARTS.keys():
-        parser.error(f"the parts are {', '.join(PARTS)}")
-    session = Session(asked.out, time.monotonic() + 60 * asked.minutes)
+    asked = parser.parse_args()
+    if not set(asked.parts) <= parts.keys():
+        parser.error(f"the parts are {', '.join(parts)}")
+    session = Session(asked.out, time.monotonic() + 60 * asked.minutes, program)
     repeated = {} if asked.times is None else {"times": asked.times}
     met: list[bool | None] = []
-    for name in asked.parts or PARTS:
+    for name in asked.parts or parts:
         try:
-            met.append(PARTS[name](session, **repeated))
+            met.append(parts[name](session, **repeated))
         except OutOfTime:
             print(f"{name}: the time is over; the same command goes on")
             met.append(None)
@@ -254,4 +258,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("verdicts.py", __doc__, PARTS))

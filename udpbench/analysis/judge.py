@@ -67,6 +67,8 @@ def judge(record: TrialRecord) -> Result:
         stalls=_stalls(measured),
         cpus=cpu_loads(measured),
         took_ns=took_ns(record),
+        lag=rates.lag(measured),
+        full_line_bps=rates.full_line_bps(measured),
     )
     return _struck_out(result) if result.struck else result
 

@@ -7,6 +7,7 @@ verdict.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -39,6 +40,11 @@ SLOWEST_SAMPLING_NS = SECOND_NS // 2
 because a second may begin between two samples."""
 SETTLE_NS = 10 * SECOND_NS
 """Time after a load, for records without the length of its phase."""
+LINE_FULL = 0.97
+"""Of its rate, from which on a line is full: what a token bucket saved up passes at once, and what
+drivers count of a frame differs."""
+FRAME_BESIDE_BYTES = 24
+"""Preamble, checksum and gap of an Ethernet frame (IEEE 802.3), which cards do not count."""
 LEAST_BUSY_SHARE = 0.25
 """Of the time between two snapshots; below it packets cost less than all else that ran then."""
 
@@ -103,6 +109,56 @@ def rate(readings: Readings, stats: Iterable[WorkerStats], field: str) -> float 
 def role_rate(readings: Readings, role: Role, field: str) -> float | None:
     """Return the sum of one count over a role's workers, per second of their common window."""
     return rate(readings, readings.workers(role), field)
+
+
+def lag(readings: Readings) -> float | None:
+    """Return how much longer the receivers' window is than the senders', as a share of the latter.
+
+    Each by its own clock. None unless both have a window.
+    """
+    sending, receiving = (window_ns(readings, readings.workers(r)) for r in ("sender", "receiver"))
+    return None if sending is None or receiving is None else receiving / sending - 1
+
+
+def full_line_bps(readings: Readings) -> int | None:
+    """Return the rate of the senders' lines if these kept them from sending more, else None.
+
+    The slowest, where they differ. A line is full if as much left it as LINE_FULL of its rate in
+    the time of the load; a queue that drops keeps no sender from sending.
+    """
+    lines = []
+    if readings.counter("sender", "qdisc.{interface}.drops"):
+        return None
+    for host in readings.roles.senders:
+        rate_bps, beside_bytes = _line(readings.record, host)
+        sent_bytes = readings.of_host(host, "link.{interface}.tx_bytes") or 0
+        sent_bytes += beside_bytes * (readings.of_host(host, "link.{interface}.tx_packets") or 0)
+        load_s = readings.record.trial.duration_ns / SECOND_NS
+        if rate_bps is None or 8 * sent_bytes < LINE_FULL * rate_bps * load_s:
+            return None
+        lines.append(rate_bps)
+    return min(lines, default=None)
+
+
+def _line(record: TrialRecord, host: str) -> tuple[int | None, int]:
+    """Return the rate of a sender's line, and the bytes of a frame that its counters leave out.
+
+    It is that of a token bucket as root queue, else the card's; a virtual pair has none.
+    """
+    for change in record.changes.get(host, ()):
+        if change.setting.kind == "qdisc" and "tbf" in (change.after or {}):
+            return change.after["tbf"]["rate_bps"], 0
+    facts = record.facts.get(host)
+    if facts is None or facts.driver == "veth":
+        return None, 0
+    megabits = link_megabits(facts.environment.get("link"))
+    return (megabits * 10**6 if megabits is not None else None), FRAME_BESIDE_BYTES
+
+
+def link_megabits(text: str | None) -> int | None:
+    """Return the speed in a host's environment, ``10000 Mb/s, full duplex``; None without one."""
+    match = re.match(r"(\d+) Mb/s", text or "")
+    return int(match.group(1)) if match is not None else None
 
 
 def ratio(part: int | None, whole: int) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from udpbench.analysis.checks.cpu_checks import HYPERVISOR, NOTED, STRUCK
 from udpbench.analysis.checks.host_checks import BUFFER_LIMIT, SHARED_PATH
-from udpbench.analysis.rates import IDLE_TIMES
+from udpbench.analysis.rates import IDLE_TIMES, link_megabits
 from udpbench.analysis.readings import NOTHING_ATTACHED
 from udpbench.drivers import driver_of
 from udpbench.host_settings import Settings, merged, set_keys
@@ -278,16 +278,11 @@ def link_speed(subject: Subject) -> Iterator[Excess]:
     if _is_virtual(subject):
         return
     now = subject.environment("link")
-    speeds = [_megabits(facts.environment.get("link")) for facts in _facts_of(subject.peers)]
+    speeds = [link_megabits(facts.environment.get("link")) for facts in _facts_of(subject.peers)]
     fastest = max((speed for speed in speeds if speed is not None), default=None)
-    own = require_read(_megabits(now))
+    own = require_read(link_megabits(now))
     if "half" in now or (fastest is not None and own < fastest):
         yield {"value": now, "fastest": fastest if fastest is not None else own}
-
-
-def _megabits(text: str | None) -> int | None:
-    match = re.match(r"(\d+) Mb/s", text or "")
-    return int(match.group(1)) if match is not None else None
 
 
 def _facts_of(peers: Iterable[Examined]) -> list[Facts]:

@@ -97,11 +97,11 @@ class Readings:
 
         ``{interface}`` in the pattern stands for each host's own interface.
         """
-        return known_sum(
-            self.deltas[host].total(self.named(host, pattern))
-            for host in self.hosts(role)
-            if host in self.deltas
-        )
+        return known_sum(self.of_host(host, pattern) for host in self.hosts(role))
+
+    def of_host(self, host: str, pattern: str) -> int | None:
+        """Return one counter's difference at a host; None if it does not have it."""
+        return self.deltas[host].total(self.named(host, pattern)) if host in self.deltas else None
 
     def total(self, role: Role, *patterns: str) -> int | None:
         """Return the sum of counters that see different packets; None if no host has any."""

@@ -21,7 +21,7 @@ from udpbench.analysis.rate_search import (
 from udpbench.analysis.stages import BEFORE_SENT
 from udpbench.metrics import METRICS, SEARCHED, with_goal
 from udpbench.model import CpuLoad, Experiment, Finding, GoalBounds, Result, Search, Trial
-from udpbench.units import Rate, show_pps, show_ratio, show_share
+from udpbench.units import Rate, show_bps, show_pps, show_ratio, show_share
 
 OF_LEDGER = tuple(name for name, metric in METRICS.items() if metric.unit == "packets")
 """Counts that a folded result takes over from the trial whose ledger it shows."""
@@ -37,9 +37,10 @@ class Breaking:
 
     pps: float
     """The load at which this was seen."""
-    stage: str
+    stage: str | None
+    """None: nothing was lost, the receivers fell behind."""
     share: float
-    """Of all packets lost there."""
+    """Of all packets lost there; without a stage of those that came too late."""
     cpu: CpuLoad | None
     """The fullest CPU that receives; None if nothing is known of any."""
     trials: int
@@ -65,19 +66,31 @@ class PointSearch:
         return self.state.goals[-1]
 
     @property
+    def full_line_bps(self) -> int | None:
+        """Return the rate of the sender's line, if that is what ends the range."""
+        rates = [trial.full_line_bps for trial in self.trials if trial.full_line_bps is not None]
+        return min(rates, default=None) if self.state.sender_bound else None
+
+    @property
     def purposes(self) -> tuple[Purpose, ...]:
         """Return what each trial was for."""
         return self.state.purposes
 
     @property
-    def confirmed(self) -> Result | None:
-        """Return the valid trial at the found rate; None without one."""
+    def confirming(self) -> Result | None:
+        """Return the valid longer trial at the found rate; None without one."""
         valid = [
             trial
             for trial, purpose in zip(self.trials, self.purposes, strict=True)
             if purpose == "confirm" and trial.valid
         ]
         return valid[-1] if valid else None
+
+    @property
+    def confirmed(self) -> Result | None:
+        """Return that trial if the sender offered its rate; None if not, or without one."""
+        trial = self.confirming
+        return None if trial is None or _is_short(trial) else trial
 
 
 def state_of(point: Trial, results: Sequence[Result]) -> SearchState:
@@ -134,18 +147,32 @@ def _search_trial(result: Result) -> SearchTrial:
     sent, lost, intended = (
         int(numbers.get(name) or 0) for name in ("sent_packets", "lost_packets", "intended_packets")
     )
+    late, line_is_full = late_packets(result), result.full_line_bps is not None
     outcome = SearchTrial(
         rate.packets_per_s if rate is not None else None,
         trial.duration_ns,
-        sent,
-        lost,
+        sent - late if line_is_full else sent,
+        lost if line_is_full else max(lost, late),
         intended,
         result.valid and sent > 0,
         result.took_ns or 0,
     )
     # What others' programs took from the sender is not its limit.
-    robbed = bool(result.struck) and rate is not None and outcome.short
+    robbed = bool(result.struck) and rate is not None and outcome.short and not line_is_full
     return replace(outcome, valid=outcome.valid and not robbed)
+
+
+def late_packets(result: Result) -> int:
+    """Return how many packets had to wait until the load was over.
+
+    A queue holds for a while what comes too fast, and a longer trial would have lost it: with 4 MiB
+    a socket keeps 11,000 small datagrams. Where the sender's line is full, the queue was its own:
+    they were not offered in time. A lag within the precision of the search is in time.
+    """
+    lag, search = result.lag or 0.0, result.trial.search
+    if search is None or lag <= search.precision:
+        return 0
+    return round((result.numbers.get("received_packets") or 0) * lag / (1 + lag))
 
 
 def _point_search(results: Sequence[Result]) -> PointSearch:
@@ -161,6 +188,12 @@ def _point_search(results: Sequence[Result]) -> PointSearch:
 
 def _loss(result: Result) -> float:
     return result.numbers.get("loss_ratio") or 0.0
+
+
+def _missed(result: Result) -> float:
+    """Return the share of what was sent that a search counts as lost."""
+    trial = _search_trial(result)
+    return trial.lost_packets / trial.sent_packets if trial.sent_packets else 0.0
 
 
 def _is_short(result: Result) -> bool:
@@ -182,7 +215,7 @@ def _above(state: SearchState, trials: Sequence[Result]) -> list[Result]:
         if purpose == "search"
         and trial.valid
         and not _is_short(trial)
-        and _loss(trial) > headline.loss
+        and _missed(trial) > headline.loss
     ]
     if headline.upper_pps is not None:
         at_bound = [trial for trial in lossy if _pps(trial) == round(headline.upper_pps or 0)]
@@ -200,19 +233,23 @@ def _breaking(
     if not above:
         return None, None
     lowest = min(map(_pps, above))
-    above = sorted((trial for trial in above if _pps(trial) == lowest), key=_loss)
+    above = sorted((trial for trial in above if _pps(trial) == lowest), key=_missed)
     lost: dict[str, int] = {}
     for trial in above:
         for entry in trial.ledger.entries if trial.ledger is not None else ():
             if entry.stage not in NOT_FIRST and entry.packets:
                 lost[entry.stage] = lost.get(entry.stage, 0) + entry.packets
     shown = above[(len(above) - 1) // 2]
+    cpus = [cpu for cpu in shown.cpus if cpu.receives]
+    fullest = max(cpus, key=lambda cpu: cpu.busy, default=None)
+    late, every = sum(map(late_packets, above)), sum(lost.values())
+    if late > every:
+        sent = sum(trial.numbers.get("sent_packets") or 0 for trial in above)
+        return Breaking(lowest, None, late / sent, fullest, len(above)), shown
     if not lost:
         return None, shown
     stage = max(lost, key=lambda name: lost[name])
-    cpus = [cpu for cpu in shown.cpus if cpu.receives]
-    fullest = max(cpus, key=lambda cpu: cpu.busy, default=None)
-    return Breaking(lowest, stage, lost[stage] / sum(lost.values()), fullest, len(above)), shown
+    return Breaking(lowest, stage, lost[stage] / every, fullest, len(above)), shown
 
 
 def _folded(whole: PointSearch, shown: Result | None) -> Result:
@@ -303,22 +340,33 @@ def _ending(whole: PointSearch) -> list[Finding]:
         what = "lower bound: the highest load was received, and nothing above it was offered"
         step = "raise search.rate.to"
         if state.sender_bound:
-            what = "lower bound: the sender offers no more, and all of it was received"
+            what = f"lower bound: {sender_end(whole)}, and all of it was received"
             step = "give the sender more workers or CPUs"
+            if whole.full_line_bps is not None:
+                step = "use a faster line, or smaller datagrams for more of them"
         return [Finding("note", what, where, show_pps(state.most_pps), next_step=step)]
     return []
 
 
+def sender_end(whole: PointSearch) -> str:
+    """Return what ends the range of a search whose sender could offer no more."""
+    line_bps = whole.full_line_bps
+    if line_bps is None:
+        return "the sender offers no more"
+    return f"the sender's line is full: {show_bps(line_bps)}"
+
+
 def _confirming(whole: PointSearch) -> list[Finding]:
     confirmed = whole.confirmed
-    if confirmed is None or _is_short(confirmed):
+    if confirmed is None:
         return _unconfirmed(whole)
     lost, goal = _loss(confirmed), whole.headline.loss
-    kept = lost <= goal
+    kept = _missed(confirmed) <= goal
     what = (
         f"a long trial at the rate that was found {'confirms' if kept else 'does not confirm'} it"
     )
-    value = f"{show_ratio(lost)} lost"
+    late = late_packets(confirmed) / (confirmed.numbers.get("sent_packets") or 1)
+    value = f"{show_ratio(lost)} lost" + (f", {show_ratio(late)} too late" if late else "")
     limit = f"at most {show_ratio(goal)}"
     return [Finding("note" if kept else "warning", what, "search", value, limit)]
 
@@ -328,9 +376,9 @@ def _unconfirmed(whole: PointSearch) -> list[Finding]:
     state = whole.state
     value: str | None = None
     limit = ""
-    if whole.confirmed is not None:
+    if whole.confirming is not None:
         what = "the rate is not confirmed: the sender did not offer it for so long"
-        trial = _search_trial(whole.confirmed)
+        trial = _search_trial(whole.confirming)
         value = show_ratio(trial.sent_packets / trial.intended_packets)
         limit = f"at least {show_ratio(OFFERED_SHARE)} of the intended load"
         step = "give the sender more workers or CPUs"

@@ -76,6 +76,7 @@ def search_json(search: PointSearch) -> dict[str, Any]:
         "goals": [asdict(goal) for goal in search.state.goals],
         "most_pps": search.state.most_pps,
         "sender_bound": search.state.sender_bound,
+        "full_line_bps": search.full_line_bps,
         "trials": len(search.trials),
         "took_ns": search.state.spent_ns,
         "confirm_loss_ratio": confirmed.loss_ratio if confirmed is not None else None,

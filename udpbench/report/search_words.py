@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from udpbench.analysis.cpu_use import NAPI_THREAD
-from udpbench.analysis.searches import Breaking, PointSearch
+from udpbench.analysis.searches import Breaking, PointSearch, sender_end
 from udpbench.analysis.stages import STAGES
 from udpbench.model import CpuLoad, GoalBounds, Progress
 from udpbench.units import format_duration, rate_scale, show_pps, show_share
@@ -36,6 +36,8 @@ BREAKS = {
     "app_truncated": "datagrams are truncated first",
 }
 """Stage → what happens there, behind ``Above 412.0 kpps``."""
+FALLS_BEHIND = "the receiver falls behind before anything is lost"
+CATCHES_UP = "faster or more readers; a buffer only puts off the loss"
 COLUMNS = ("point", "goal", "throughput", "between", "trials", "took")
 
 
@@ -84,6 +86,8 @@ def found_text(search: PointSearch) -> str:
     text = f"{throughput_text(headline)} with at most {show_share(headline.loss)} lost"
     if headline.kind in ("regular", "unfinished") and headline.lower_pps is not None:
         text += f" (offered: {bounds_text(headline)})"
+    if headline.kind == "at least" and search.state.sender_bound:
+        text += f": {sender_end(search)}"
     rest = [f"{throughput_text(goal)} with {show_share(goal.loss)}" for goal in others]
     return "; ".join([text, *rest])
 
@@ -103,7 +107,7 @@ def breaking_text(search: PointSearch) -> str:
     bound = search.headline.lower_pps
     above = show_pps(bound) if bound is not None else f"{show_pps(breaking.pps)} already"
     head = "Above" if bound is not None else "At"
-    what = BREAKS.get(breaking.stage, f"{breaking.stage} loses first")
+    what = FALLS_BEHIND if breaking.stage is None else BREAKS[breaking.stage]
     cpu = f": {_cpu_text(breaking.cpu)}" if breaking.cpu is not None else ""
     return f"{head} {above} {what} ({_share_text(breaking)}){cpu}."
 
@@ -111,7 +115,9 @@ def breaking_text(search: PointSearch) -> str:
 def helps_text(search: PointSearch) -> str:
     """Return the remedy of the stage that breaks first; empty without one."""
     breaking = search.breaking
-    helps = HELPS.get(breaking.stage) if breaking is not None else None
+    if breaking is None:
+        return ""
+    helps = HELPS.get(breaking.stage) if breaking.stage is not None else CATCHES_UP
     return f"What helps: {helps}." if helps else ""
 
 
@@ -128,6 +134,8 @@ def breaking_lines(searches: Sequence[PointSearch]) -> list[str]:
 
 def _share_text(breaking: Breaking) -> str:
     percent = round(100 * breaking.share)
+    if breaking.stage is None:
+        return f"at {show_pps(breaking.pps)} it took {percent} % of the packets only afterwards"
     return f"{breaking.stage}, {percent} % of what is lost at {show_pps(breaking.pps)}"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from analysis import build
 from udpbench.analysis.judge import judge, path_ledger
-from udpbench.model import SECOND_NS, Finding, Result, Traffic
+from udpbench.model import SECOND_NS, Change, Finding, Result, Setting, Traffic
 
 
 def test_a_lossy_trial_has_its_numbers() -> None:
@@ -130,6 +130,53 @@ def test_rates_of_two_hosts_share_an_axis() -> None:
     )
     phase = replace(record.phases[0], start_ns={**record.phases[0].start_ns, "third": other})
     assert 500.0 == judge(replace(record, phases=(phase,))).delivered_pps
+
+
+@pytest.mark.parametrize(("last_ms", "lag"), [(1001, 0.0), (1201, 0.2), (901, -0.1)])
+def test_how_long_the_receiver_needed_more_is_kept_without_rates(last_ms: int, lag: float) -> None:
+    """Of a second of load; what it needed is a time, whoever used the CPUs."""
+    receiver = build.receiver_counts(1000, last_ns=build.START_NS + last_ms * build.MS)
+    workers = (
+        build.worker("sender", build.sender_counts(1000)),
+        build.worker("receiver", receiver),
+    )
+    struck = Finding("struck", "other programs used CPUs of the load")
+    result = judge(build.record(1000, workers=workers, findings=(struck,)))
+    assert (None, pytest.approx(lag)) == (result.delivered_pps, result.lag)
+    assert judge(build.record(0)).lag is None
+
+
+BUCKET = Change(
+    Setting("qdisc", "send0", {"tbf": {"rate_bps": 10**6}}),
+    {},
+    {"tbf": {"rate_bps": 10**6}},
+)
+
+
+@pytest.mark.parametrize(
+    ("sent_bytes", "drops", "driver", "full_bps"),
+    [
+        (122_000, 0, "veth", 10**6),
+        (121_000, 0, "veth", None),
+        (130_000, 1, "veth", None),
+        (1_220_000, 0, "igb", 10**7),
+        (1_150_000, 0, "igb", None),
+        (1_220_000, 0, "veth", None),
+    ],
+    ids=["bucket", "below", "drops", "card", "card below", "a pair has no rate"],
+)
+def test_a_line_is_full_by_what_left_the_sender(
+    sent_bytes: int, drops: int, driver: str, full_bps: int | None
+) -> None:
+    """In the time of the load; a card's frames are 24 bytes longer on the line."""
+    left = {"tx_bytes": sent_bytes, "tx_packets": 1000}
+    moves = {f"link.send0.{name}": value for name, value in left.items()}
+    made = build.record(moves={"left": {**moves, "qdisc.send0.drops": drops}})
+    speed = {"link": "10 Mb/s, full duplex"}
+    sender = replace(made.facts["left"], driver=driver, environment=speed)
+    bucket = {"left": (BUCKET,)} if sent_bytes < 10**6 else {}
+    made = replace(made, facts={**made.facts, "left": sender}, changes=bucket)
+    assert full_bps == judge(made).full_line_bps
 
 
 def test_the_spread_is_that_of_whole_seconds() -> None:

@@ -25,6 +25,7 @@ from udpbench.model import (
     Result,
     Trial,
 )
+from udpbench.report.json_output import search_json
 from udpbench.report.search_words import BREAKS, breaking_lines, found_text, search_line
 
 CAPACITY_PPS, OFFERS_PPS = 300_000, 800_000
@@ -180,7 +181,41 @@ def test_a_trial_that_confirms_nothing_is_told(golden: Golden) -> None:
     ]
     assert ["done", "done", "within"] == [found.state.ended for found in ends]
     assert ["regular"] * 3 == [found.headline.kind for found in ends]
+    assert [None] * 3 == [search_json(found)["confirm_loss_ratio"] for found in ends]
     golden.check([told(found) for found in ends])
+
+
+def test_what_waits_until_the_load_is_over_is_not_received(golden: Golden) -> None:
+    """A buffer that holds all that a trial brings too much loses nothing, and hides no capacity."""
+
+    def keep(result: Result) -> Result:
+        numbers, sent = result.numbers, result.numbers["sent_packets"] or 0
+        lag = max(0.0, sent * SECOND_NS / result.trial.duration_ns / CAPACITY_PPS - 1)
+        kept = {**numbers, "received_packets": sent, "lost_packets": 0, "loss_ratio": 0.0}
+        ledger = Ledger(int(sent), int(sent), (LedgerEntry("udp_rcvbuf", 0, "Δ x"),), 0)
+        return replace(result, numbers=kept, ledger=ledger, lag=lag)
+
+    found = only(results_of(experiment(), change=keep))
+    assert 0.98 * CAPACITY_PPS < (found.headline.throughput_pps or 0) < 1.03 * CAPACITY_PPS
+    assert ("regular", None) == (found.headline.kind, found.breaking and found.breaking.stage)
+    golden.check([told(found), *breaking_lines([found])])
+
+
+def test_a_full_line_ends_the_range(golden: Golden) -> None:
+    """The sender's own queue holds what it brings too much: it was not offered in time."""
+    line_pps = 400_000
+
+    def fill(result: Result) -> Result:
+        sent = result.numbers["sent_packets"] or 0
+        lag = sent * SECOND_NS / result.trial.duration_ns / line_pps - 1
+        if lag < 0:
+            return result
+        return replace(result, lag=lag, full_line_bps=10**9)
+
+    found = only(results_of(experiment(), lambda _: 10**7, fill))
+    assert ("at least", 10**9) == (found.headline.kind, found.full_line_bps)
+    assert 0.97 * line_pps < (found.headline.throughput_pps or 0) < 1.01 * line_pps
+    golden.check(told(found))
 
 
 def test_a_load_that_was_not_offered_breaks_nothing() -> None:

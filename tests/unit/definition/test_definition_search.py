@@ -79,7 +79,7 @@ REFUSED = {
     "a duration": "search: quick\nduration: 5s\n",
     "losses": "search: quick\nlosses: {udp_rcvbuf: 5}\n",
     "a fault": "search: quick\nreceive: {fault: {worker: 1, after: 100ms, does: hang}}\n",
-    "no reader": "search: quick\nreceive: {workers: 0}\npath_check: explained\n",
+    "no reader": "search: quick\nreceive: {workers: 0}\n",
     "bits of nothing": "traffic: {size: 0B}\nreceive: {read: copy}\nsearch: {rate: {to: 1Mbps}}\n",
     "fewer than workers": "search: {rate: {from: 1pps}}\nsend: {workers: 2}\n"
     "traffic: {flows: {from: 1-2}}\n",

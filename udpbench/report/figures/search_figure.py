@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from udpbench.analysis.searches import late_packets
 from udpbench.report.figures.style import BLACK, GREY, GRID, SKY, WIDTH_INCHES, short_name
 from udpbench.report.search_words import found_text
 from udpbench.units import rate_scale
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 PANELS_PER_PAGE = 3
 PANEL_INCHES = 2.3
 TITLE_LETTERS = 110
-NO_LOSS = "nothing lost"
+NO_LOSS, TOO_LATE = "nothing lost", "received too late"
 TICKS = (0, 0.01, 0.1, 1, 10, 100)
 NEARLY_NONE = 0.01
 """Percent of loss below which the axis is linear, down to none at all."""
@@ -55,8 +56,11 @@ def dots_of(search: PointSearch) -> list[tuple[float, float, str]]:
     for trial, purpose in zip(search.trials, search.purposes, strict=True):
         rate = trial.trial.traffic.rate
         if purpose != "sender" and trial.valid and rate is not None and rate.packets_per_s:
-            loss = 100 * (trial.numbers.get("loss_ratio") or 0.0)
-            places.append((float(rate.packets_per_s), loss, _stage(trial) if loss else NO_LOSS))
+            sent = trial.numbers.get("sent_packets") or 1
+            late = late_packets(trial) if trial.full_line_bps is None else 0
+            lost = trial.numbers.get("lost_packets") or 0
+            stage = TOO_LATE if late > lost else _stage(trial) if lost else NO_LOSS
+            places.append((float(rate.packets_per_s), 100 * max(lost, late) / sent, stage))
     return places
 
 
