@@ -904,6 +904,43 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
+class UdpSocket:
+    """One UDP socket of a host, whoever has it, at one moment."""
+
+    cookie: int
+    """The kernel's number of it, never used twice in a boot."""
+    inode: int
+    family: Literal[4, 6]
+    address: str
+    """``0.0.0.0`` or ``::`` for any."""
+    port: int
+    peer: Optional[str]
+    """Of a connected socket."""
+    peer_port: int
+    uid: int
+    queued_bytes: int
+    """Memory charged for datagrams that wait to be read (truesize, not payload)."""
+    buffer_bytes: Optional[int]
+    """SO_RCVBUF as the kernel has it: twice what was asked for."""
+    drops: Optional[int]
+    """Datagrams lost at the socket since it was opened; 32 bits in the kernel, it wraps."""
+    processes: tuple[str, ...] = ()
+    """``unbound 1234``; empty if not known or not to be seen."""
+
+
+@dataclass(frozen=True)
+class SocketCount:
+    """What a UDP socket received since counting began, as BPF programs count it."""
+
+    arrived: int = 0
+    """Packets before the socket's own filter, each segment of a merged skb."""
+    read: Optional[int] = None
+    """Datagrams that the application read, one of UDP_GRO as one; None before Linux 6.3."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """skbs by the kernel's reason, without those whose checksum was found wrong at the read."""
+
+
+@dataclass(frozen=True)
 class Sample:
     """One worker's counts during a phase, as totals since it began.
 

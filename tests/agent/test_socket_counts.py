@@ -1,0 +1,188 @@
+"""UDP sockets as sock_diag lists them, and their packets as BPF programs count them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from golden import Golden
+
+from udpbench.agent.host import bpf, udp_diag
+from udpbench.agent.host.genetlink import HEADER, NLMSG_ERROR
+from udpbench.agent.host.socket_counts import SocketCounts
+from udpbench.agent.host.socket_options import (
+    SO_ATTACH_FILTER,
+    UDP_GRO,
+    UDP_SEGMENT,
+    attach_filter,
+)
+from udpbench.agent.host.system import Host
+from udpbench.model import SocketCount, UdpSocket
+
+PACKETS = 100
+SO_COOKIE = 57  # include/uapi/asm-generic/socket.h
+Opened = Callable[..., socket.socket]
+
+
+@pytest.fixture
+def counting() -> Iterator[SocketCounts]:
+    """Count the sockets of this namespace."""
+    try:
+        counts = SocketCounts(Host())
+    except OSError as error:
+        pytest.skip(f"sockets cannot be counted here: {error}")
+    yield counts
+    counts.close()
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    """Open UDP sockets on loopback."""
+    sockets = []
+
+    def receiver(family: int = socket.AF_INET) -> socket.socket:
+        sockets.append(socket.socket(family, socket.SOCK_DGRAM))
+        sockets[-1].bind(("127.0.0.1" if family == socket.AF_INET else "::1", 0))
+        sockets[-1].setblocking(False)
+        return sockets[-1]
+
+    yield receiver
+    for each in sockets:
+        each.close()
+
+
+def send(to: socket.socket, packets: int, size_bytes: int = 32) -> None:
+    """Send one datagram after the other."""
+    with socket.socket(to.family, socket.SOCK_DGRAM) as sender:
+        for _ in range(packets):
+            sender.sendto(bytes(size_bytes), to.getsockname())
+
+
+def read(receiver: socket.socket, room: int = 2**16) -> int:
+    """Return how many datagrams could be read."""
+    packets = 0
+    while True:
+        try:
+            receiver.recv(room)
+        except BlockingIOError:
+            return packets
+        packets += 1
+
+
+def count(counting: SocketCounts, receiver: socket.socket, arrived: int) -> SocketCount:
+    """Return a socket's count once so many packets have arrived: delivery may be deferred."""
+    cookie = int.from_bytes(receiver.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8), "little")
+    Host().wait_for("arrival", lambda: counting.counts()[cookie].arrived >= arrived, 5)
+    return counting.counts()[cookie]
+
+
+def listed(receiver: socket.socket) -> UdpSocket:
+    """Return what sock_diag says of a socket."""
+    inode = os.fstat(receiver.fileno()).st_ino
+    return next(each for each in udp_diag.udp_sockets() if each.inode == inode)
+
+
+def test_a_full_buffers_packets_balance(counting: SocketCounts, opened: Opened) -> None:
+    """Arrived = read + dropped, and sock_diag has as many drops; others' sockets do not count."""
+    receiver = opened()
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    send(receiver, PACKETS)
+    arrived = count(counting, receiver, PACKETS)
+    drops = PACKETS - read(receiver)
+    assert 0 < drops < PACKETS
+    assert SocketCount(PACKETS, 0, {"SOCKET_RCVBUFF": drops}) == arrived
+    assert SocketCount(PACKETS, PACKETS - drops, {"SOCKET_RCVBUFF": drops}) == count(
+        counting, receiver, PACKETS
+    )
+    assert drops == listed(receiver).drops
+
+
+def test_what_a_filter_drops_has_arrived(counting: SocketCounts, opened: Opened) -> None:
+    """The socket's own program comes after ours."""
+    receiver = opened(socket.AF_INET6)
+    attach_filter(receiver, SO_ATTACH_FILTER, [(0x06, 0, 0, 0)])
+    send(receiver, 10)
+    assert SocketCount(10, 0, {"SOCKET_FILTER": 10}) == count(counting, receiver, 10)
+
+
+def test_a_peek_and_an_empty_queue_are_no_read(counting: SocketCounts, opened: Opened) -> None:
+    """Only what leaves the queue counts."""
+    receiver = opened()
+    send(receiver, 3)
+    count(counting, receiver, 3)
+    receiver.recv(10, socket.MSG_PEEK)
+    assert 3 == read(receiver)
+    assert SocketCount(3, 3) == count(counting, receiver, 3)
+
+
+def test_every_segment_of_a_merged_skb_arrives(counting: SocketCounts, opened: Opened) -> None:
+    """One message of four segments: read as one where the socket asks for UDP_GRO."""
+    receiver = opened()
+    receiver.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 32)
+        sender.sendto(bytes(128), receiver.getsockname())
+    count(counting, receiver, 4)
+    assert 1 == read(receiver)
+    assert SocketCount(4, 1) == count(counting, receiver, 4)
+
+
+def test_a_closed_socket_counts_until_it_is_forgotten(
+    counting: SocketCounts, opened: Opened
+) -> None:
+    """One that lived between two looks is not lost."""
+    receiver = opened()
+    send(receiver, 2)
+    count(counting, receiver, 2)
+    cookie = listed(receiver).cookie
+    receiver.close()
+    assert SocketCount(2, 0) == counting.counts()[cookie]
+    counting.forget([cookie])
+    assert cookie not in counting.counts()
+
+
+def test_too_many_sockets_are_an_error(
+    counting: SocketCounts, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """A map that is full counts no further socket."""
+    monkeypatch.setattr("udpbench.agent.host.socket_counts.ENTRIES", 1)
+    monkeypatch.setattr(bpf, "read_counts", lambda *_: {(1, 1024): 1})
+    with golden.raises(OSError):
+        counting.counts()
+
+
+def test_a_socket_is_listed_with_its_buffer_and_peer(opened: Opened) -> None:
+    """As its own process sees it."""
+    receiver, peer = opened(), opened(socket.AF_INET6)
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 30_000)
+    peer.connect(peer.getsockname())
+    mine = listed(receiver)
+    assert ("127.0.0.1", receiver.getsockname()[1], None) == (mine.address, mine.port, mine.peer)
+    assert (4, 60_000, 0, os.getuid()) == (mine.family, mine.buffer_bytes, mine.drops, mine.uid)
+    assert (6, "::1", peer.getsockname()[1]) == (
+        listed(peer).family,
+        listed(peer).peer,
+        listed(peer).peer_port,
+    )
+
+
+def test_a_kernel_without_udp_diag_is_an_error(golden: Golden) -> None:
+    """And any other refusal has its own words."""
+    for code in (errno.ENOENT, errno.EPERM):
+        refusal = HEADER.pack(HEADER.size + 4, NLMSG_ERROR, 0, 0, 0) + struct.pack("=i", -code)
+        with golden.raises(OSError):
+            udp_diag.parse_sockets(refusal)
+
+
+def test_a_kernel_without_types_is_an_error(golden: Golden, tmp_path: Path) -> None:
+    """They say where a socket's fields lie."""
+    types = tmp_path / "sys/kernel/btf/vmlinux"
+    types.parent.mkdir(parents=True)
+    types.write_bytes(bytes(64))
+    with golden.raises(OSError):
+        SocketCounts(Host(tmp_path))

@@ -1,0 +1,134 @@
+"""What each UDP socket of this network namespace gets, reads and drops, counted by BPF programs.
+
+No filter is put on anybody's socket. A program on the root cgroup sees each packet before the
+socket's own filter, one at the tracepoint ``kfree_skb`` those that it drops, and one at
+``sock_recv_length`` what its application reads. All of them end with this process's descriptors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+from udpbench.agent.host import bpf
+from udpbench.agent.host.btf import Types
+from udpbench.agent.host.kfree_skb import PREFIX, REASONS_MAX, SOCKET_PARAMETERS, TYPES
+from udpbench.agent.host.system import Host
+from udpbench.model import SocketCount
+
+ENTRIES = 2**16
+"""Of the map: two or three for each socket that was used."""
+ARRIVED, READ = REASONS_MAX, REASONS_MAX + 1
+"""What is counted of a socket, beside the drop reasons by their numbers."""
+SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT = 430, 431, 432
+"""System calls of every architecture (Linux 5.2); glibc names them since 2.36."""
+FSCONFIG_CMD_CREATE = 6
+CLOSE_ON_EXEC = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
+
+
+class SocketCounts:
+    """The counts of one namespace's sockets from now on, by socket cookie.
+
+    OSError says why there can be none: without root, without the kernel's types, before Linux 5.7.
+    """
+
+    def __init__(self, host: Host) -> None:
+        try:
+            types = Types(host.path(TYPES).read_bytes())
+            fields = bpf.SockFields(
+                net=types.offset("sock", "__sk_common.skc_net.net"),
+                inode=types.offset("net", "ns.inum"),
+                protocol=types.offset("sock", "sk_protocol"),
+                cookie=types.offset("sock", "__sk_common.skc_cookie.counter"),
+            )
+            self._reasons = {
+                number: name[len(PREFIX) :]
+                for number, name in types.values("skb_drop_reason").items()
+                if name.startswith(PREFIX)
+            }
+        except (KeyError, ValueError) as error:
+            raise OSError(f"this kernel does not describe its sockets: {error}") from error
+        with ExitStack() as opened:
+            self._map = _kept(opened, bpf.create_counts(ENTRIES))
+            self._attach_to_cgroup(opened, host)
+            netns = host.netns()
+            self.names_reasons = types.parameters("btf_trace_kfree_skb") >= SOCKET_PARAMETERS
+            if self.names_reasons:
+                program = bpf.drops(self._map, fields, netns)
+                _attach(opened, "kfree_skb", program)
+            self._sees_reads = False
+            with suppress(FileNotFoundError):  # before Linux 6.3
+                _attach(opened, "sock_recv_length", bpf.reads(self._map, READ, fields, netns))
+                self._sees_reads = True
+            self._opened = opened.pop_all()
+
+    def _attach_to_cgroup(self, opened: ExitStack, host: Host) -> None:
+        program = bpf.arrivals(self._map, ARRIVED, host.netns_cookie() or 0)
+        with _loaded(bpf.CGROUP_SKB, program) as loaded, _root_cgroup() as cgroup:
+            _kept(opened, bpf.link_cgroup(loaded, cgroup))
+
+    def counts(self) -> dict[int, SocketCount]:
+        """Return each socket's counts by its cookie; OSError if there were too many sockets."""
+        by_cookie: dict[int, dict[int, int]] = {}
+        counted = bpf.read_counts(self._map, ENTRIES)
+        if len(counted) == ENTRIES:
+            raise OSError(f"more than {ENTRIES} counts of sockets: further ones are not counted")
+        for (cookie, what), value in counted.items():
+            by_cookie.setdefault(cookie, {})[what] = value
+        return {
+            cookie: SocketCount(
+                arrived=what.pop(ARRIVED, 0),
+                read=what.pop(READ, 0) if self._sees_reads else None,
+                dropped={self._reasons.get(why, str(why)): n for why, n in what.items()},
+            )
+            for cookie, what in by_cookie.items()
+        }
+
+    def forget(self, cookies: Collection[int]) -> None:
+        """Make room: these sockets are closed, and their counts were read."""
+        for cookie, what in bpf.read_counts(self._map, ENTRIES) if cookies else ():
+            if cookie in cookies:
+                bpf.forget_count(self._map, (cookie, what))
+
+    def close(self) -> None:
+        """Detach every program."""
+        self._opened.close()
+
+
+def _kept(opened: ExitStack, descriptor: int) -> int:
+    opened.callback(os.close, descriptor)
+    return descriptor
+
+
+@contextmanager
+def _loaded(kind: int, program: bytes) -> Iterator[int]:
+    loaded = bpf.load(kind, program, "udpb_sockets")
+    try:
+        yield loaded
+    finally:
+        os.close(loaded)
+
+
+def _attach(opened: ExitStack, tracepoint: str, program: bytes) -> None:
+    with _loaded(bpf.RAW_TRACEPOINT, program) as loaded:
+        _kept(opened, bpf.open_raw_tracepoint(tracepoint, loaded))
+
+
+@contextmanager
+def _root_cgroup() -> Iterator[int]:
+    """Yield the root of the cgroup hierarchy, by a mount that no path leads to."""
+    with ExitStack() as opened:
+        context = _kept(opened, _call(SYS_FSOPEN, b"cgroup2", CLOSE_ON_EXEC))
+        _call(SYS_FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0)
+        yield _kept(opened, _call(SYS_FSMOUNT, context, CLOSE_ON_EXEC, 0))
+
+
+def _call(number: int, *arguments: object) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    result = int(libc.syscall(number, *arguments))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"cgroup2: {os.strerror(code)}")
+    return result

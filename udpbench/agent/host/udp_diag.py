@@ -1,0 +1,92 @@
+"""Every UDP socket of this network namespace, as sock_diag tells it to ``ss -uam``.
+
+A netlink socket of its own and no pyroute2: a thousand sockets take 2 ms here, and 100 ms there.
+Reads only. OSError if the kernel has no udp_diag (CONFIG_INET_UDP_DIAG).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterator
+
+from udpbench.agent.host.genetlink import ATTRIBUTE, DUMP, HEADER, NLMSG_DONE, NLMSG_ERROR, REQUEST
+from udpbench.model import UdpSocket
+
+NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY = 4, 20
+ASKED = struct.Struct("=BBBxI48x")
+"""struct inet_diag_req_v2, without an address."""
+MESSAGE = struct.Struct("=BBxx2s2s16s16s4xII4xI4xII")
+"""struct inet_diag_msg (include/uapi/linux/inet_diag.h)"""
+SKMEMINFO = 7
+"""INET_DIAG_SKMEMINFO; SK_MEMINFO_RCVBUF and SK_MEMINFO_DROPS are its second and ninth number."""
+MEMORY = struct.Struct("=4xI24xI")
+FAMILIES = (socket.AF_INET, socket.AF_INET6)
+ANSWER_BYTES = 2**17
+
+
+def udp_sockets() -> Iterator[UdpSocket]:
+    """Yield every socket that has a port."""
+    for family in FAMILIES:
+        asked = ASKED.pack(family, socket.IPPROTO_UDP, 1 << (SKMEMINFO - 1), 0xFFFFFFFF)
+        header = HEADER.pack(HEADER.size + len(asked), SOCK_DIAG_BY_FAMILY, REQUEST | DUMP, 0, 0)
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as link:
+            link.send(header + asked)
+            ended = False
+            while not ended:
+                sockets, ended = parse_sockets(link.recv(ANSWER_BYTES))
+                yield from sockets
+
+
+def parse_sockets(datagram: bytes) -> tuple[list[UdpSocket], bool]:
+    """Return the sockets of a datagram of the answer, and whether it ends there."""
+    sockets: list[UdpSocket] = []
+    at = 0
+    while at + HEADER.size <= len(datagram):
+        size_bytes, kind = HEADER.unpack_from(datagram, at)[:2]
+        if kind in (NLMSG_ERROR, NLMSG_DONE) or size_bytes < HEADER.size:
+            _refuse(datagram[at + HEADER.size : at + size_bytes])
+            return sockets, True
+        sockets.append(_socket(datagram, at + HEADER.size, at + size_bytes))
+        at += -(-size_bytes // 4) * 4
+    return sockets, False
+
+
+def _refuse(payload: bytes) -> None:
+    code = -struct.unpack_from("=i", payload)[0] if payload else 0
+    if code in (errno.ENOENT, errno.EINVAL):
+        text = "this kernel does not list UDP sockets (udp_diag, CONFIG_INET_UDP_DIAG)"
+        raise OSError(code, f"{text}; as root: modprobe udp_diag")
+    if code:
+        raise OSError(code, os.strerror(code), "sock_diag")
+
+
+def _socket(data: bytes, at: int, end: int) -> UdpSocket:
+    values = MESSAGE.unpack_from(data, at)
+    family, _, port, peer_port, source, peer, low, high, queued, uid, inode = values
+    buffer_bytes = drops = None
+    at += MESSAGE.size
+    while at + ATTRIBUTE.size <= end:
+        size_bytes, kind = ATTRIBUTE.unpack_from(data, at)
+        if kind == SKMEMINFO:
+            buffer_bytes, drops = MEMORY.unpack_from(data, at + ATTRIBUTE.size)
+        at += max(-(-size_bytes // 4) * 4, 4)
+    return UdpSocket(
+        cookie=low | high << 32,
+        inode=inode,
+        family=4 if family == socket.AF_INET else 6,
+        address=_address(family, source),
+        port=int.from_bytes(port, "big"),
+        peer=_address(family, peer) if any(peer_port) else None,
+        peer_port=int.from_bytes(peer_port, "big"),
+        uid=uid,
+        queued_bytes=queued,
+        buffer_bytes=buffer_bytes,
+        drops=drops,
+    )
+
+
+def _address(family: int, raw: bytes) -> str:
+    return socket.inet_ntop(family, raw[:4] if family == socket.AF_INET else raw)
