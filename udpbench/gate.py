@@ -16,13 +16,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from udpbench.analysis.comparisons import (
+from udpbench.analysis.comparison.comparisons import (
     SKIPPED,
     Comparison,
     compare_unpaired,
     without_replaced,
 )
-from udpbench.analysis.medians import PointResult, medians
+from udpbench.analysis.comparison.medians import PointResult, medians
 from udpbench.analysis.points import Point
 from udpbench.analysis.verdicts import (
     Verdict,

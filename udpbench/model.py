@@ -304,7 +304,7 @@ OVERHEAD_NS = 1_500_000_000
 CARDS_NS = 3 * 2 * SECOND_NS
 """And more on real hosts, at most: what cards count is waited for after each of three phases."""
 LOOKS = (7, 11, 15)
-"""Blocks after which ``blocks: 7-15`` looks at its comparisons; ``analysis.effect`` has levels."""
+"""Blocks after which ``blocks: 7-15`` looks at its comparisons; ``effect`` has their levels."""
 FEWEST_BLOCKS = 6
 """Below it no set of blocks reaches 5 %: 2 / 2⁵ is 6.25 %."""
 MOST_BLOCKS = 200

@@ -19,7 +19,7 @@ import pytest
 from udpbench.printable import printable
 
 if TYPE_CHECKING:
-    from udpbench.analysis.medians import PointResult, PointResults
+    from udpbench.analysis.comparison.medians import PointResult, PointResults
     from udpbench.control.host_use import Surroundings
     from udpbench.gate import Answer, Baseline, Gate
     from udpbench.model import Experiment, Progress
@@ -320,7 +320,7 @@ class UdpbenchFixture:
 
 
 def _mapping(results: dict[str, PointResult]) -> PointResults:
-    from udpbench.analysis.medians import PointResults
+    from udpbench.analysis.comparison.medians import PointResults
 
     return PointResults(results)
 
@@ -416,7 +416,7 @@ def _width() -> int:
 
 def _note(node: Any, said: Answer, stored: Run) -> None:
     """Add what was measured to the item's properties, which JUnit files and workers hand on."""
-    from udpbench.analysis.medians import numbers
+    from udpbench.analysis.comparison.medians import numbers
 
     # An item's own name says which point it is; a test may have several.
     named = "" if isinstance(node, PointItem) else f"{said.result.point or 'all'}: "

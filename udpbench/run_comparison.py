@@ -1,7 +1,7 @@
 """Comparisons of stored runs: which points of which, what else differs, and what is refused.
 
-``analysis.comparisons`` compares. Points of one run are paired by block; those of two runs cannot
-be, so that whatever changed between the two sessions is part of the answer.
+``analysis.comparison.comparisons`` compares. Points of one run are paired by block; those of two
+runs cannot be, so that whatever changed between the two sessions is part of the answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from udpbench.analysis.comparisons import Comparison, compare_all_unpaired, compare_points
+from udpbench.analysis.comparison.comparisons import (
+    Comparison,
+    compare_all_unpaired,
+    compare_points,
+)
 from udpbench.definition.definition_changes import differing, differing_labs
 from udpbench.definition.expectations import KNOWN
 from udpbench.definition.load import lab_of

@@ -27,8 +27,8 @@ from pathlib import Path
 from statistics import median, stdev
 from typing import Any
 
-from udpbench.analysis.comparisons import CANNOT_COMPARE, CANNOT_TELL, SAME, Comparison
-from udpbench.analysis.comparisons import compare_blocks as by_blocks
+from udpbench.analysis.comparison.comparisons import CANNOT_COMPARE, CANNOT_TELL, SAME, Comparison
+from udpbench.analysis.comparison.comparisons import compare_blocks as by_blocks
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.definition_changes import differing
 from udpbench.definition.load import load_experiment_data, load_experiments, load_lab

@@ -54,6 +54,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "definition": ((*LEAVES, "definition"), ("yaml", "pydantic", "pydantic_core")),
     "definition.binding.flow_selection": ((*LEAVES, "definition"), ("scipy",)),
     "analysis": ((*LEAVES, "analysis"), ("MLRsearch", "numpy", "scipy")),
+    "analysis.comparison": ((*LEAVES, "analysis.points", "analysis.comparison"), ()),
     "records": (LEAVES, ("pydantic", "pydantic_core")),
     "report": (
         (*LEAVES, "records", "analysis", "report", "definition.published"),
@@ -76,7 +77,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "definition",
             "records",
             "analysis.judge",
-            "analysis.comparisons",
+            "analysis.comparison.comparisons",
             "analysis.searches",
             "control",
         ),

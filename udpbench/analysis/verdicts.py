@@ -14,8 +14,13 @@ from itertools import product
 from statistics import median
 from typing import Literal
 
-from udpbench.analysis.blocks import Claim, Judged, judge_claims
-from udpbench.analysis.comparisons import Comparison, block_ns, more_text, without_replaced
+from udpbench.analysis.comparison.blocks import Claim, Judged, judge_claims
+from udpbench.analysis.comparison.comparisons import (
+    Comparison,
+    block_ns,
+    more_text,
+    without_replaced,
+)
 from udpbench.analysis.points import Point, bounds, estimate, is_count, points, trials_with
 from udpbench.errors import CANNOT_TELL, FAILED, NO, worst
 from udpbench.model import Expectation, Experiment, Result, Side

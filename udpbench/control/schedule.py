@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from udpbench.analysis.comparisons import wants_block
+from udpbench.analysis.comparison.comparisons import wants_block
 from udpbench.analysis.judge import judge
 from udpbench.analysis.searches import next_search_trial, searches_of
 from udpbench.model import SECOND_NS, Experiment, Result, Trial, TrialRecord

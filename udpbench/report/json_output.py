@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from udpbench.analysis.comparisons import Comparison
+from udpbench.analysis.comparison.comparisons import Comparison
+from udpbench.analysis.comparison.resolution import resolution
 from udpbench.analysis.readings import readings_of
-from udpbench.analysis.resolution import resolution
 from udpbench.analysis.searches import PointSearch
 from udpbench.metrics import METRICS, SEARCHED
 from udpbench.model import Result, TrialRecord

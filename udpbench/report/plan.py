@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from udpbench.analysis.blocks import claims_of
-from udpbench.analysis.effect import blocks_needed, levels_of
+from udpbench.analysis.comparison.blocks import claims_of
+from udpbench.analysis.comparison.effect import blocks_needed, levels_of
 from udpbench.metrics import words_of
 from udpbench.model import Experiment, Planned, trial_ns
 from udpbench.units import format_duration, show_range

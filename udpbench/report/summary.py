@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TypeVar
 
-from udpbench.analysis.comparisons import Comparison, compare_points
+from udpbench.analysis.comparison.comparisons import Comparison, compare_points
+from udpbench.analysis.comparison.resolution import RESOLVED, resolution
 from udpbench.analysis.judge import judge
 from udpbench.analysis.points import Point, estimate, metric, points, trials_with
-from udpbench.analysis.resolution import RESOLVED, resolution
 from udpbench.analysis.searches import PointSearch, folded, searches_of
 from udpbench.analysis.stages import STAGES
 from udpbench.analysis.verdicts import Verdict, evaluate, nothing_measured

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from udpbench.analysis.comparisons import Comparison
+from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.analysis.ledger import lost_at_any, unobserved
 from udpbench.analysis.points import Point, bounds, estimate, metric
 from udpbench.analysis.searches import PointSearch

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from analysis import build
-from udpbench.analysis.comparisons import (
+from udpbench.analysis.comparison.comparisons import (
     Comparison,
     compare_all_unpaired,
     compare_points,

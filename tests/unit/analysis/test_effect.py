@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import wilcoxon
 
-from udpbench.analysis.effect import (
+from udpbench.analysis.comparison.effect import (
     LOOKS,
     SINGLE_LOOK,
     Answer,

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from analysis import build
-from udpbench.analysis.comparisons import Comparison
+from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.analysis.judge import judge
 from udpbench.analysis.verdicts import Answer, Verdict, exit_code
 from udpbench.errors import PRECEDENCE, code_of, worst

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from analysis import build
-from udpbench.analysis.blocks import judge_claims
-from udpbench.analysis.comparisons import compare_points
+from udpbench.analysis.comparison.blocks import judge_claims
+from udpbench.analysis.comparison.comparisons import compare_points
 from udpbench.analysis.judge import judge
 from udpbench.analysis.verdicts import Verdict, evaluate
 from udpbench.model import Finding, PointPair, Result, Side

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from golden import Golden
 
-from udpbench.analysis.comparisons import compare_points
+from udpbench.analysis.comparison.comparisons import compare_points
 from udpbench.analysis.points import bounds, points
 from udpbench.analysis.searches import PointSearch, folded, next_search_trial, searches_of
 from udpbench.analysis.verdicts import evaluate, exit_code

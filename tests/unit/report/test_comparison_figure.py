@@ -11,7 +11,7 @@ from analysis.build import experiment, record, trial
 from golden import Golden
 
 from report.stored import stored
-from udpbench.analysis.comparisons import Comparison
+from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.model import PointPair
 from udpbench.report.figures.comparison_figure import draw_comparisons
 from udpbench.report.figures.experiment_figures import draw

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from udpbench.analysis.comparisons import Comparison
+    from udpbench.analysis.comparison.comparisons import Comparison
 
 PANELS_PER_FIGURE = 4
 PANEL_INCHES = 1.45

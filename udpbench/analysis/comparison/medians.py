@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from udpbench.analysis.comparisons import Comparison, compare_blocks, compare_unpaired
+from udpbench.analysis.comparison.comparisons import Comparison, compare_blocks, compare_unpaired
 from udpbench.analysis.points import Point, estimate
 from udpbench.errors import CannotTell
 from udpbench.metrics import METRICS

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
-from udpbench.analysis.blocks import (
+from udpbench.analysis.comparison.blocks import (
     Claim,
     Judged,
     claim_of,
@@ -21,7 +21,7 @@ from udpbench.analysis.blocks import (
     lacking,
     value_of,
 )
-from udpbench.analysis.effect import FEWEST_RUNS, Effect, decide_unpaired, widened
+from udpbench.analysis.comparison.effect import FEWEST_RUNS, Effect, decide_unpaired, widened
 from udpbench.metrics import words_of
 from udpbench.model import (
     FEWEST_BLOCKS,

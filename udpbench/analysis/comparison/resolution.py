@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from statistics import stdev
 
-from udpbench.analysis.comparisons import Comparison
+from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.model import FEWEST_BLOCKS
 
 RESOLVED = {7: 1.86, 15: 0.85}

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from udpbench.analysis.effect import SINGLE_LOOK, Effect, Look, Margin, decide, levels_of
+from udpbench.analysis.comparison.effect import SINGLE_LOOK, Effect, Look, Margin, decide, levels_of
 from udpbench.analysis.points import metric as number_of
 from udpbench.metrics import TIMED, words_of
 from udpbench.model import FEWEST_BLOCKS, Experiment, PointPair, Result, Side
