@@ -84,8 +84,8 @@ trap | namespace | send0 | true or null
   | a discipline that drops what has the priority of packets to be lost on purpose
 xdp | namespace | receive0 | port or null | an XDP program that drops UDP to the port
 tc_drop | namespace | receive0 | port or null | a tc filter that drops UDP to the port on receipt
-explain | namespace | drops | true or null
-  | counting the kernel's reasons for drops; held by the agent alone
+explain | namespace | drops | [UDP port, ...] or null
+  | counting the kernel's reasons for drops, those of the ports apart; held by the agent alone
 """
 
 

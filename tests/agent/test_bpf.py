@@ -6,9 +6,10 @@ import struct
 from dataclasses import replace
 
 import pytest
+from bpf_machine import Machine
 from test_frames import V4, V6
 
-from udpbench.agent.host import bpf
+from udpbench.agent.host import bpf, bpf_code
 from udpbench.agent.losses.ethernet import frame
 from udpbench.model import LossSpec
 
@@ -19,36 +20,11 @@ DATA = 1000
 
 def verdict(program: bytes, packet: bytes) -> int:
     """Return what a program says of a packet; AssertionError where it reads beyond its end."""
-    context = {0: DATA, 4: DATA + len(packet)}
-    registers = [0] * 11
-    at = 0
-    while True:
-        code, both, offset, value = struct.unpack_from("=BBhi", program, 8 * at)
-        to, of = both & 15, both >> 4
-        at += 1
-        if code == 0x95:
-            return registers[0]
-        if code == 0xB7:
-            registers[to] = value
-        elif code == 0xBF:
-            registers[to] = registers[of]
-        elif code == 0x07:
-            registers[to] += value
-        elif code == 0x61:
-            registers[to] = context[offset]
-        elif code in (0x71, 0x69):
-            size = 1 if code == 0x71 else 2
-            start = registers[of] + offset - DATA
-            assert 0 <= start <= len(packet) - size, "read beyond the packet"
-            registers[to] = struct.unpack_from("=B" if size == 1 else "=H", packet, start)[0]
-        elif code == 0x2D:
-            at += offset if registers[to] > registers[of] else 0
-        else:
-            assert 0x55 == code
-            at += offset if registers[to] != value else 0
+    context = struct.pack("=II", DATA, DATA + len(packet))
+    return Machine({DATA: packet, 8: context}).run(program, 8)
 
 
-PROGRAM = bpf.drops_port(64109, (0, 4), (DROP, PASS))
+PROGRAM = bpf_code.drops_port(64109, (0, 4), (DROP, PASS))
 
 
 @pytest.mark.parametrize("spec", [V4, V6])

@@ -51,6 +51,7 @@ def test_the_file_says_where_it_belongs(host: Host, journal: Journal) -> None:
         "boot_id": BOOT_ID,
         "netns": host.netns(),
         "netns_cookie": host.netns_cookie(),
+        "ends_with_run": False,
     } == head
     assert (1, "a", 10, 1) == (
         line["seq"],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.journal import FOLDER, Journal, abandoned
 from udpbench.agent.verbs import Session, Verbs
 from udpbench.errors import HelloRefused, RestoreError, Unseen
-from udpbench.model import SECOND_NS, Setting
+from udpbench.model import SECOND_NS, Scope, Setting
 from udpbench.protocol import PROTOCOL, Taken, build_id
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone keeps its notes beside journals")
@@ -52,6 +54,14 @@ def test_a_living_run_is_left_alone(host: Host, journal: Journal) -> None:
     assert () == abandoned(host)
     assert () == later(host).restore(left_behind=True)
     assert "4194304" == value(host)
+
+
+class Elsewhere(Host):
+    """The same host as another network namespace sees it."""
+
+    def netns(self) -> int:
+        """Return another namespace."""
+        return 1
 
 
 def take(host: Host) -> Taken:
@@ -148,6 +158,34 @@ def test_a_journal_of_another_boot_is_removed(host: Host, journal: Journal) -> N
     assert () == later(host).restore(left_behind=True)
     assert not journal.path.exists()
     assert "4194304" == value(host)
+
+
+def test_what_a_dead_run_changed_in_its_own_namespace_went_with_it(host: Host) -> None:
+    """Nobody can undo it, so the next run that takes the host removes its journal."""
+    journals = [Journal(host, f"run{private}", private) for private in (True, False)]
+    for number, journal in enumerate(journals):
+        change = replace(RMEM_MAX, value=RMEM_MAX.value + number)
+        Engine(host, journal, ["namespace"]).apply([change])
+    elsewhere = Elsewhere(host.root)
+    take(elsewhere)
+    assert [True, True] == [journal.path.exists() for journal in journals]
+    for journal in journals:
+        journal.close()
+    assert () == take(elsewhere).left_behind
+    assert [False, True] == [journal.path.exists() for journal in journals]
+
+
+def test_only_an_agent_of_a_namespace_alone_has_it_for_itself(host: Host) -> None:
+    """That of a built-in lab's host: a real host's namespace outlives its agent."""
+    alone: tuple[Scope, ...] = ("namespace",)
+    flags = []
+    for number, scopes in enumerate((alone, (*alone, "machine"))):
+        verbs = Verbs(host, "left", f"run{number}", scopes, Locks(host, "later"), {})
+        verbs.apply([asdict(RMEM_MAX)])
+        (line,) = host.path(FOLDER).glob(f"run{number}-*.jsonl")
+        flags.append(json.loads(line.read_text().splitlines()[0])["ends_with_run"])
+        verbs.end()
+    assert [True, False] == flags
 
 
 @pytest.mark.parametrize("lines", [0, 1])

@@ -13,7 +13,7 @@ import pytest
 from golden import Golden
 from settings_world import fake_host
 
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.system import Host, NapiInstance
 from udpbench.agent.settings import by_hand, refusal, sysctl
 from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.handlers import KINDS
@@ -21,6 +21,16 @@ from udpbench.agent.settings.journal import Journal
 from udpbench.errors import RestoreError, SettingRefused
 from udpbench.model import Setting, sysctl_refusal
 from udpbench.setting_kinds import SETTING_KINDS
+
+
+class Threaded(Host):
+    """A host on which NAPI threads poll send0, and no other interface."""
+
+    def queue_napis(self, interface: str, way: str = "rx") -> dict[int, NapiInstance]:  # noqa: ARG002 - Host's signature
+        """Return two, with their pids."""
+        if interface != "send0":
+            return {}
+        return {queue: NapiInstance(8 + queue, None, 812 + queue) for queue in range(2)}
 
 
 @pytest.fixture
@@ -202,9 +212,10 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
             "napi_cpus",
             "send0",
             [[0, 1], [0, 1]],
-            "for pid in $(pgrep napi/send0-); do taskset -cp 0,1 $pid; done",
+            "taskset -cp 0,1 812; taskset -cp 0,1 813",
         ),
-        ("napi_cpus", "send0", [[0], [1]], "put napi_cpus send0 back to [[0], [1]]"),
+        ("napi_cpus", "send0", [[0], [1]], "taskset -cp 0 812; taskset -cp 1 813"),
+        ("napi_cpus", "eth3", [[0]], "put napi_cpus eth3 back to [[0]]"),
         ("rps", "send0/rx-0", [0], "echo 1 > /sys/class/net/send0/queues/rx-0/rps_cpus"),
         ("xps", "send0/tx-0", [], "echo 0 > /sys/class/net/send0/queues/tx-0/xps_cpus"),
         ("rfs", "send0/rx-0", 0, "echo 0 > /sys/class/net/send0/queues/rx-0/rps_flow_cnt"),
@@ -294,7 +305,7 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
                 "$(grep -lxF eth3-TxRx-0 /sys/kernel/irq/*/actions | cut -d/ -f5)/smp_affinity_list; "
                 "echo 3 > /proc/irq/"
                 "$(grep -lxF comp1@pci /sys/kernel/irq/*/actions | cut -d/ -f5)/smp_affinity_list; "
-                "for pid in $(pgrep napi/eth3-); do taskset -cp 1 $pid; done"
+                "then put napi_cpus eth3 back to [[1], [1]]"
             ),
         ),
         ("channels", "eth3", {"combined": 2, "napi_cpus": None}, "ethtool -L eth3 combined 2"),
@@ -351,7 +362,7 @@ def test_every_kind_can_be_restored_by_hand(
     kind: str, target: str, value: Any, command: str
 ) -> None:
     """The command is one that an administrator can paste."""
-    assert command == by_hand.command(Setting(kind, target, None), value)
+    assert command == by_hand.command(Threaded(), Setting(kind, target, None), value)
 
 
 def test_what_is_pasted_by_hand_is_quoted() -> None:
@@ -360,6 +371,7 @@ def test_what_is_pasted_by_hand_is_quoted() -> None:
     unquoted = []
     for kind, target, value, _ in marks[0].args[1]:
         odd = by_hand.command(
+            Threaded(),
             Setting(kind, target.replace("send0", "$(x)").replace("eth3", "$(x)"), None),
             json.loads(
                 json.dumps(value).replace('"powersave"', '"$(x)"').replace('"0-7"', '"$(x)"')

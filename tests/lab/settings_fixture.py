@@ -277,11 +277,12 @@ class Server:
 
     def by_hand(self, settings: list[dict[str, Any]], values: list[Any]) -> list[str]:
         """Return the commands that would set values by hand."""
+        from udpbench.agent.host.system import Host
         from udpbench.agent.settings import by_hand
         from udpbench.model import Setting
 
         pairs = zip(settings, values, strict=True)
-        return [by_hand.command(Setting(**plain), value) for plain, value in pairs]
+        return [by_hand.command(Host(), Setting(**plain), value) for plain, value in pairs]
 
     def settled(self, interface: str) -> None:
         """Wait until the kernel has made what it makes by itself when a carrier is there."""

@@ -6,6 +6,7 @@ mends one shows itself here and not as a ledger that does not close.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger import make_ledger
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.control.run import RunOptions, run
+from udpbench.definition import losses
 from udpbench.definition.load import load_experiment_data, load_lab
 from udpbench.records import RunHeader, RunWriter, now_utc, read_run
 
@@ -71,18 +73,22 @@ QUIRKS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Readings]:
     """Return variant → the measured phase of its one trial, whose ledger closes."""
-    folder = tmp_path_factory.mktemp("quirks")
-    experiment, lab = load_experiment_data(QUIRKS, "quirks"), load_lab("local")
+    return measured(tmp_path_factory.mktemp("quirks"), QUIRKS)
+
+
+def measured(folder: Path, text: dict[str, Any]) -> dict[str, Readings]:
+    """Return the same of an experiment."""
+    experiment, lab = load_experiment_data(text, "quirks"), load_lab("local")
     header = RunHeader("test", now_utc(), (), 1, lab.name, lab.text, (experiment,))
     writer = RunWriter.create(folder, header)
     outcome = run([experiment], lab, writer, lambda _: None, RunOptions(seed=1))
     assert (0, None) == (outcome.exit_code, outcome.error)
     found = {}
     for record in read_run(folder).records:
-        measured, result = readings_of(record), judge(record)
-        assert measured is not None
+        phase, result = readings_of(record), judge(record)
+        assert phase is not None
         assert (0, True) == (result.unaccounted, result.valid), result.findings
-        found[record.trial.point] = measured
+        found[record.trial.point] = phase
     return found
 
 
@@ -124,6 +130,17 @@ def test_a_closed_sockets_queue_is_counted_nowhere(trials: dict[str, Readings]) 
     names = ("snmp.Udp.InErrors", "snmp.Udp.NoPorts", "socket.*.drops")
     assert [0, 0, 0] == moved(trial, "receiver", *names)
     assert [PACKETS + LOST] == moved(trial, "receiver", "snmp.Ip.InDelivers")
+
+
+def test_what_a_closed_socket_dropped_is_read_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where another program of the machine takes all memory meanwhile: no other counter has it."""
+    monkeypatch.setitem(losses.MOMENTARY, "udp_purged", losses.MOMENTARY["udp_memory"])
+    variants = {"variants": {"purged": QUIRKS["variants"]["purged"]}}
+    ((_, trial),) = measured(tmp_path, {**QUIRKS, **variants}).items()
+    entries = {entry.stage: entry.packets for entry in make_ledger(trial).entries}
+    assert (LOST, 0) == (entries["udp_memory"], entries["udp_purged"])
 
 
 def test_in_datagrams_counts_what_was_read_and_not_what_was_queued(

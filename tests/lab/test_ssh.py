@@ -35,6 +35,7 @@ from ssh_hosts import (
 from waiting import DEADLINE_S, wait_until
 
 from udpbench.analysis.judge import judge, path_ledger
+from udpbench.analysis.readings import readings_of
 from udpbench.model import SECOND_NS, Result, TrialRecord
 
 pytestmark = ssh_hosts.needed()
@@ -274,6 +275,51 @@ def test_others_packets_on_a_host_make_no_trial_invalid(pair: Pair, start: Start
     moved = {entry.stage for entry in result.ledger.entries if entry.others_packets}
     assert {"udp_no_port", "udp_rcvbuf"} == moved
     assert [] == [entry.stage for entry in result.ledger.entries if entry.at_most]
+
+
+DROPPING = """
+add table inet drops
+add chain inet drops mine { type filter hook input priority 0; }
+add rule inet drops mine udp dport 4321 numgen inc mod 4 == 0 counter drop
+add rule inet drops mine udp dport 9 drop
+"""
+
+
+def test_drop_reasons_tell_our_packets_from_others(pair: Pair, start: Start) -> None:
+    """A firewall drops both at once: ours to the packet, and theirs beside them."""
+    program = subprocess.Popen(
+        pair.right.inside(sys.executable, "-c", OTHERS), stdout=subprocess.PIPE
+    )
+    try:
+        assert program.stdout is not None
+        assert b"full\n" == program.stdout.readline()
+        pair.right.run("nft", DROPPING)
+        one = start(pair.lab(), explain=True, path_check="explained", warmup="0s")
+        (result,) = results(one)
+        counted = re.search(
+            r"packets (\d+)", pair.right.run("nft", "list", "table", "inet", "drops")
+        )
+    finally:
+        program.kill()
+        program.wait()
+        pair.right.run("nft", "delete", "table", "inet", "drops")
+    (record,) = one.run().records
+    path, phase = path_ledger(record), readings_of(record)
+    assert None not in (counted, path, phase, result.ledger)
+    assert counted and path and phase and result.ledger  # noqa: PT018
+    ours = int(counted.group(1)) - path.lost_packets
+    lost = {e.stage: (e.packets, e.at_most) for e in result.ledger.entries if e.packets}
+    assert (True, {"rx_netfilter": (ours, None)}, 0) == (result.valid, lost, result.unaccounted)
+    (dropped, full, errors) = (
+        phase.counter("receiver", name)
+        for name in (
+            "reason_others.NETFILTER_DROP",
+            "reason_others.SOCKET_RCVBUFF",
+            "snmp.Udp.RcvbufErrors",
+        )
+    )
+    theirs = {e.stage: e.others_packets for e in result.ledger.entries if e.others_packets}
+    assert (errors, {"rx_netfilter": dropped, "udp_rcvbuf": full}) == (full, theirs)
 
 
 @pytest.mark.long

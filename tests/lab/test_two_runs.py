@@ -109,6 +109,8 @@ def test_any_death_ends_a_wait(
         assert second.returncode in (0, 5), out + err
     (trial,) = result(tmp_path, "second")["trials"]
     assert "another run" not in str(trial["findings"])
+    left = [*Path("/run/udpbench").glob("*.jsonl")]
+    assert [] == left, "what it changed went with its namespaces"
 
 
 def test_both_who_share_have_it_in_every_trial(tmp_path: Path) -> None:

@@ -31,7 +31,14 @@ from udpbench.agent.route_proof import prove
 from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.firewall import rule_packets
 from udpbench.agent.settings.guardian import Guardian
-from udpbench.agent.settings.journal import FOLDER, Journal, abandoned, leftovers, run_of
+from udpbench.agent.settings.journal import (
+    FOLDER,
+    Journal,
+    abandoned,
+    leftovers,
+    remove_stale,
+    run_of,
+)
 from udpbench.agent.workers.pool import Pool
 from udpbench.errors import AgentError, HelloRefused, RestoreError, SettingRefused, Unseen
 from udpbench.model import (
@@ -95,7 +102,8 @@ class Verbs:
         self.scopes = scopes
         self.locks = locks
         self._capabilities = capabilities
-        self._journal = Journal(host, run)
+        # The namespace alone is a built-in lab's, made for this agent.
+        self._journal = Journal(host, run, ends_with_run=scopes == ("namespace",))
         self._engine = Engine(host, self._journal, scopes)
         self._guardian: Optional[Guardian] = None
 
@@ -257,8 +265,7 @@ class Verbs:
                 "as root, type: udpbench restore",
                 self.name,
             )
-        for path in journals.stale:
-            path.unlink()
+        remove_stale(self._host)
         for path in abandoned(self._host):
             try:
                 with closing(Journal.open(self._host, path)) as journal:
@@ -380,6 +387,7 @@ class Session:
             locks.release()
             raise
         self._taken = True
+        remove_stale(self._host)
         if self._returns:
             # Without a door the end of stdin is the end of the run.
             with suppress(OSError):

@@ -19,6 +19,8 @@ from udpbench.analysis.stages import STAGES, Stage
 from udpbench.analysis.worker_use import unlogged_packets
 from udpbench.model import Ledger, LedgerEntry
 
+REASON_GROUPS = ("reason", "reason_portless")
+"""The kernel's drop reasons of the traffic's ports, and of what may be the traffic's."""
 UNOBSERVED = "not observable: intended − received − all other stages"
 """Source of a stage that has no counter, on hosts that others use, too."""
 
@@ -105,8 +107,8 @@ def _entry(stage: Stage, packets: Span | None, readings: Readings) -> LedgerEntr
         readings.display(stage.role, other.name).removeprefix("Δ "): other.reads(readings)
         for other in stage.also
     }
-    for reason in stage.reasons:
-        also[f"reason.{reason}"] = readings.counter(stage.role, f"reason.{reason}") or None
+    for name in (f"{group}.{reason}" for reason in stage.reasons for group in REASON_GROUPS):
+        also[name] = readings.counter(stage.role, name) or None
     return LedgerEntry(
         stage.name,
         packets.low if packets is not None else None,

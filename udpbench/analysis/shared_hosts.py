@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from udpbench.analysis.readings import Readings
-from udpbench.analysis.skbs import Span, exactly
+from udpbench.analysis.skbs import Span, exactly, most_packets
 from udpbench.analysis.stages import STAGES, Stage, socket_losses
 
 SOCKETS = "sockets"
@@ -46,8 +46,9 @@ def divide(readings: Readings, lost: int) -> tuple[dict[Stage, Share], int]:
         ours = packets[stage.name]
         moved = span.low if span is not None and stage.scope != "worker" else 0
         bounded = span is not None and most[stage] is not None
-        observed = bounded or bool(stage.least(readings) and ours.low)
-        shares[stage] = Share(ours, observed, max(moved - ours.high, 0))
+        observed = bounded or bool(_least(stage, readings) and ours.low)
+        theirs = max(moved - ours.high, stage.others_skbs(readings))
+        shares[stage] = Share(ours, observed, max(theirs, 0))
     return shares, lost - explained
 
 
@@ -88,7 +89,16 @@ def _solution(
 def _most(stage: Stage, counted: Span | None, readings: Readings) -> int | None:
     if stage.scope == "worker" and counted is not None:
         return counted.high
-    return stage.most(readings)
+    most, dropped = stage.most(readings), stage.dropped_skbs(readings)
+    if most is None or dropped is None or not stage.no_other_reason:
+        return most
+    return min(most, dropped.high * most_packets(readings))
+
+
+def _least(stage: Stage, readings: Readings) -> int:
+    """Return how many at least, by the traffic's own counters: each skb holds a packet."""
+    dropped = stage.dropped_skbs(readings)
+    return max(stage.least(readings) or 0, dropped.low if dropped is not None else 0)
 
 
 def _bounds(
@@ -97,7 +107,7 @@ def _bounds(
     """Return the least and the most at one stage, before the others are looked at."""
     if stage.scope == "worker" and counted is not None:
         return counted
-    least = stage.least(readings) or 0
+    least = _least(stage, readings)
     return Span(least, max(least, lost if most is None else most))
 
 

@@ -116,6 +116,23 @@ class Stage:
     also: tuple[Also, ...] = ()
     reasons: tuple[str, ...] = ()
     """The kernel's drop reasons for an skb dropped here (``explain``); shown with the stage."""
+    no_other_reason: bool = False
+    """No skb is dropped here without one of them."""
+
+    def dropped_skbs(self, readings: Readings) -> Span | None:
+        """Return how many skbs to the traffic's ports were dropped here, by the kernel's reasons.
+
+        At most those, too, whose ports could not be read. None without ``explain``.
+        """
+        ours, portless = (self._for_reasons(readings, group) for group in ("", "_portless"))
+        return Span(ours, ours + portless) if ours is not None and portless is not None else None
+
+    def others_skbs(self, readings: Readings) -> int:
+        """Return how many of others, to other ports, were; 0 without ``explain``."""
+        return self._for_reasons(readings, "_others") or 0
+
+    def _for_reasons(self, readings: Readings, group: str) -> int | None:
+        return readings.total(self.role, *(f"reason{group}.{name}" for name in self.reasons))
 
 
 _ROWS: dict[str, Stage] = {}
@@ -491,6 +508,7 @@ _stage(
         ),
     ),
     reasons=("CPU_BACKLOG",),
+    no_other_reason=True,
 )
 
 
@@ -686,6 +704,7 @@ _stage(
     counters=(NO_PORTS,),
     unit="skb",
     reasons=("NO_SOCKET",),
+    no_other_reason=True,
 )
 
 
@@ -745,6 +764,7 @@ _stage(
         ),
     ),
     reasons=("SOCKET_RCVBUFF",),
+    no_other_reason=True,
 )
 
 
@@ -779,15 +799,14 @@ def _most_in_full_memory(readings: Readings) -> int | None:
     """Return at most how many datagrams to the traffic's sockets were refused for their memory.
 
     SNMP may not count them. Where it and the sockets agree to the packet, it did, or there are
-    none; otherwise any drop of the sockets may be one, unless the kernel's drop reasons say less.
+    none; otherwise any drop of the sockets may be one.
     """
     refused, drops = readings.counter("receiver", MEMORY) or 0, _own_drops(readings)
     if drops is None:
         return None if readings.workers("receiver") else refused
-    dropped = readings.counter("receiver", "reason.PROTO_MEM")
     errors = readings.counter("receiver", ERRORS)
-    if dropped is not None or errors is None:
-        return dropped
+    if errors is None:
+        return None
     early = 0 if _verified_late(readings) else readings.counter("receiver", CHECKSUM) or 0
     return refused if errors - early == drops else drops
 
@@ -824,6 +843,7 @@ _stage(
     counters=(MEMORY,),
     unit="skb",
     reasons=("PROTO_MEM",),
+    no_other_reason=True,
 )
 
 

@@ -16,6 +16,7 @@ from udpbench.analysis.ledger import is_explained, lost_at_any, make_ledger, occ
 from udpbench.analysis.readings import readings_of
 from udpbench.analysis.shared_hosts import narrowed
 from udpbench.analysis.skbs import Span
+from udpbench.analysis.stages import STAGES
 from udpbench.drivers import DRIVERS
 from udpbench.model import LEDGER_STAGES, Ledger, Receive, Result, Send, Traffic, TrialRecord
 
@@ -60,6 +61,16 @@ AT_SOCKETS = ("udp_filter", "udp_rcvbuf", "udp_memory")
 SEGMENTS = 20
 
 
+REASONS = {stage.name: (stage.role, stage.reasons) for stage in STAGES}
+
+
+def _reason(stage: str, group: str) -> str:
+    """Return a host and its counter of the drops at a stage."""
+    role, names = REASONS[stage]
+    host = "left" if role == "sender" else "right"
+    return f"{host} reason{group}.{next(iter(names), 'NOT_SPECIFIED')}"
+
+
 class Mixture:
     """A trial of 9000 packets, and what of it and of others' packets ended where."""
 
@@ -69,8 +80,12 @@ class Mixture:
         size_bytes: int = 32,
         driver: str = "igb",
         mac: str | None = None,
+        explain: bool = False,
     ) -> None:
-        """Begin without a loss; ``segments`` packets go as one skb as far as the sockets."""
+        """Begin without a loss; ``segments`` packets go as one skb as far as the sockets.
+
+        With ``explain`` the kernel says why it drops an skb, and whose it is by its port.
+        """
         self.segments, self.size_bytes, self.driver = segments, size_bytes, driver
         self.mac, self.virtual_machine = mac, "no"
         self.rings: dict[str, int] = {}
@@ -79,13 +94,20 @@ class Mixture:
         self.broadcasts = 0
         self.moves: Counter[str] = Counter(dict.fromkeys((*COUNTED["rx_ring"], MLX5_RING), 0))
         self.counts: Counter[str] = Counter()
+        self.explain = explain
+        if explain:
+            groups = ("", "_portless", "_others")
+            self.moves.update({_reason(s, group): 0 for s in COUNTED for group in groups})
 
-    def lose(self, stage: str, packets: int, *, snmp: bool = True) -> Mixture:
+    def lose(
+        self, stage: str, packets: int, *, snmp: bool = True, portless: bool = False
+    ) -> Mixture:
         """Lose packets of the traffic; Linux 6.18 counts some drops at their socket alone."""
         self.ours[stage] += packets
         whole = stage in (*AT_SOCKETS, "udp_checksum", "rx_ring")
         skbs = packets if whole else packets // self.segments
         self._count(COUNTED[stage] if snmp else UDP, skbs)
+        self._explain(stage, "_portless" if portless else "", skbs)
         if stage in AT_SOCKETS or (stage == "udp_checksum" and self.size_bytes > 68):
             self.moves[OURS] += packets
         return self
@@ -107,7 +129,12 @@ class Mixture:
         """Lose packets of somebody else at the same stage."""
         self.theirs[stage] += packets
         self.broadcasts += packets if broadcast else 0
+        self._explain(stage, "_others", packets)
         return self._count(COUNTED[stage] if snmp else UDP, packets)
+
+    def _explain(self, stage: str, group: str, skbs: int) -> None:
+        if self.explain:
+            self.moves[_reason(stage, group)] += skbs
 
     def _count(self, names: tuple[str, ...], number: int) -> Mixture:
         if names == COUNTED["rx_ring"] and self.driver == "mlx5_core":
@@ -212,12 +239,14 @@ def random_mixture(seed: int) -> Mixture:
         size_bytes=chosen.choice((32, 200)),
         driver=chosen.choice(("igb", "virtio_net", "mlx5_core", "a driver")),
         mac=chosen.choice((None, "standard", "own")),
+        explain=chosen.random() < 0.5,
     )
     mixture.virtual_machine = chosen.choice(("yes", "no"))
     snmp = chosen.random() < 0.5
     for stage in chosen.sample(sorted(COUNTED), chosen.randint(0, 5)):
         packets = SEGMENTS * chosen.randint(1, 30)
-        mixture.lose(stage, packets, snmp=snmp or stage != "udp_memory")
+        memory = stage == "udp_memory"
+        mixture.lose(stage, packets, snmp=snmp or not memory, portless=chosen.random() < 0.2)
     for stage in chosen.sample(sorted(COUNTED), chosen.randint(0, 5)):
         mixture.lose_others(stage, chosen.randint(1, 900), snmp=snmp or stage != "udp_memory")
     if chosen.random() < 0.3 and mixture.mac == "standard":
@@ -274,9 +303,41 @@ def test_ours_and_others_at_sockets_are_an_interval_that_adds_up() -> None:
 
 def test_drop_reasons_say_that_memory_was_never_full() -> None:
     """With ``explain`` a stage that others blur is exact again."""
-    mixture = Mixture().lose("udp_rcvbuf", 70).lose_others("udp_rcvbuf", 190)
-    mixture.moves["right reason.PROTO_MEM"] = 0
+    mixture = Mixture(explain=True).lose("udp_rcvbuf", 70).lose_others("udp_rcvbuf", 190)
     assert {"udp_rcvbuf": (70, 70)} == spans(mixture.result())
+
+
+@pytest.mark.parametrize("stage", [stage.name for stage in STAGES if stage.no_other_reason])
+def test_drop_reasons_tell_ours_from_others(stage: str) -> None:
+    """To the packet, also where others' at the same stage have counted more than we lost."""
+    mixture = Mixture(explain=True).lose(stage, 70).lose("link", 40).lose_others(stage, 190)
+    result = mixture.result()
+    assert {stage: (70, 70), "link": (40, 40)} == spans(result)
+    assert {stage: 190} == others(result)
+    blurred = Mixture().lose(stage, 70).lose("link", 40).lose_others(stage, 190)
+    # Refused for memory, ours are known by our sockets' drops, whatever others lost.
+    assert (stage == "udp_memory") == ((70, 70) == spans(blurred.result())[stage])
+
+
+def test_what_may_be_ours_is_between() -> None:
+    """A drop whose port cannot be read is at most of the traffic."""
+    mixture = Mixture(explain=True).lose("udp_no_port", 70).lose("link", 40)
+    mixture.lose("udp_no_port", 20, portless=True)
+    assert {"udp_no_port": (70, 90), "link": (40, 60)} == spans(mixture.result())
+
+
+def test_others_drops_that_no_counter_has_are_theirs() -> None:
+    """Linux 6.18 counts what was refused for memory at its socket alone."""
+    mixture = Mixture(explain=True).lose_others("udp_memory", 73, snmp=False)
+    assert ({}, {"udp_memory": 73}) == (spans(mixture.result()), others(mixture.result()))
+
+
+def test_drop_reasons_beyond_the_loss_are_a_contradiction() -> None:
+    """More of the traffic's own packets were dropped than were lost: somebody sends to its port."""
+    mixture = Mixture(explain=True).lose("udp_no_port", 70)
+    for name in (*COUNTED["udp_no_port"], "right reason.NO_SOCKET"):
+        mixture.moves[name] += 20
+    assert -20 == ledger_of(mixture.result()).unaccounted
 
 
 def test_a_cable_that_loses_is_one_entry_with_what_else_cannot_be_seen() -> None:

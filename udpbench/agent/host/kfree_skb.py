@@ -1,14 +1,51 @@
 """The kernel's reasons for dropping packets in one network namespace, counted by a BPF program.
 
-The program is attached to the tracepoint ``kfree_skb`` as long as this process holds it. It counts
-skbs, not packets, and sees neither what never was an skb nor what a card drops.
+The program is attached to the tracepoint ``kfree_skb`` as long as this process holds it. It tells
+datagrams to some ports from all else. It counts skbs, not packets, and sees neither what never was
+an skb nor what a card drops.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 
 from udpbench.agent.host import bpf
+from udpbench.agent.host.bpf_code import (
+    ADD,
+    ADD_REGISTER,
+    ADD_TO_MEMORY,
+    AND,
+    COPY,
+    ETHERNET_BYTES,
+    FRAME,
+    IF_EQUAL,
+    IF_GREATER,
+    IF_NOT,
+    IF_WORD_NOT,
+    IPV4,
+    IPV6,
+    LOAD_BYTE,
+    LOAD_HALF,
+    LOAD_LONG,
+    LOAD_WORD,
+    SET,
+    SHIFT_LEFT,
+    SHIFT_RIGHT,
+    STORE_LONG_VALUE,
+    STORE_WORD,
+    TIMES,
+    UDP,
+    Code,
+    Jump,
+    assemble,
+    look_up,
+    network,
+    op,
+    passes,
+    read_kernel,
+    signed,
+)
 from udpbench.agent.host.btf import Types
 from udpbench.agent.host.system import Host
 from udpbench.cpu_lists import parse_cpu_list
@@ -19,68 +56,199 @@ REASONS_MAX = 1024
 PREFIX = "SKB_DROP_REASON_"
 SOCKET_PARAMETERS = 5
 """Of the tracepoint since Linux 6.11, the last of which is the receiving socket."""
-KEY, VALUE, NETNS = -4, -16, -24
+GROUPS = ("reason", "reason_portless", "reason_others")
+"""Datagrams to the ports; what may be one, whose ports cannot be read; all else."""
+OURS, PORTLESS, OTHERS = range(len(GROUPS))
+VLAN, VLAN_OF_PROVIDER, TCP, ICMP_6 = 0x8100, 0x88A8, 6, 58
+NO_OFFSET = 0xFFFF
+"""Of a header that was never set (skb_mac_header_was_set)."""
+KEY, VALUE, HEAD, HEADER = -4, -16, -24, -40
+TAIL, NETNS, AT, PROTOCOL, STACK = -44, -48, -50, -52, -56
 """Offsets on the program's stack."""
+CONTEXT, OFFSET, PLACE, GROUP = 6, 7, 8, 9
+"""Registers that calls leave alone."""
 
 
 class DropReasons:
-    """The reasons of one namespace, counted from now on."""
+    """The reasons of one namespace, counted from now on, apart for datagrams to some ports."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, ports: Collection[int]) -> None:
         types = Types(host.path(TYPES).read_bytes())
+        self.ports = sorted(ports)
         self._names = {
             number: name[len(PREFIX) :]
             for number, name in types.values("skb_drop_reason").items()
             if name.startswith(PREFIX) and 0 <= number < REASONS_MAX
         }
-        possible = parse_cpu_list(host.read_text("/sys/devices/system/cpu/possible"))
-        self._cpus = len(possible)
-        self._map = bpf.create_array(bpf.PERCPU_ARRAY, REASONS_MAX)
+        self._cpus = len(parse_cpu_list(host.read_text("/sys/devices/system/cpu/possible")))
+        self._entries = (max(self._names) + 1) * len(GROUPS)
+        self._open: list[int] = []
         try:
-            loaded = bpf.load(
-                bpf.RAW_TRACEPOINT, program(types, self._map, host.netns()), "udpb_why"
-            )
-            try:
-                self._hook = bpf.open_raw_tracepoint("kfree_skb", loaded)
-            finally:
-                os.close(loaded)
+            self._array = self._kept(bpf.create_map(bpf.PERCPU_ARRAY, self._entries))
+            table = self._kept(bpf.create_map(bpf.HASH, len(ports)))
+            bpf.fill(table, (network(port) for port in self.ports))
+            code = program(types, self._array, table, host.netns())
+            loaded = self._kept(bpf.load(bpf.RAW_TRACEPOINT, code, "udpb_why"))
+            self._kept(bpf.open_raw_tracepoint("kfree_skb", loaded))
         except BaseException:
-            os.close(self._map)
+            self.close()
             raise
+
+    def _kept(self, descriptor: int) -> int:
+        self._open.append(descriptor)
+        return descriptor
 
     def counts(self) -> dict[str, int]:
         """Return ``reason.NO_SOCKET`` and the like: skbs dropped for it since this was made."""
+        counted = bpf.read_per_cpu(self._array, self._entries, self._cpus)
         return {
-            f"reason.{name}": bpf.read_per_cpu(self._map, number, self._cpus)
+            f"{group}.{name}": counted[number * len(GROUPS) + index]
+            for index, group in enumerate(GROUPS)
             for number, name in self._names.items()
         }
 
     def close(self) -> None:
         """Detach the program."""
-        os.close(self._hook)
-        os.close(self._map)
+        while self._open:
+            os.close(self._open.pop())
 
 
-def program(types: Types, counts: int, netns: int) -> bytes:
-    """Return a program that counts the reason if the packet is of this namespace.
+def program(types: Types, counts: int, ports: int, netns: int) -> bytes:
+    """Return a program that counts a drop's reason and group if it happens in the namespace."""
+    zeroes = (op(STORE_LONG_VALUE, FRAME, offset=at) for at in range(-8, STACK - 1, -8))
+    return assemble(
+        [
+            op(COPY, CONTEXT, 1),
+            *zeroes,
+            *_namespace(types),
+            op(LOAD_WORD, 3, FRAME, NETNS),
+            Jump("end", IF_WORD_NOT, 3, signed(netns)),
+            op(SET, GROUP, value=PORTLESS),
+            *_find_header(types),
+            *_find_ports(ports),
+            "count",
+            _argument(2),
+            op(TIMES, 3, value=len(GROUPS)),
+            op(ADD_REGISTER, 3, GROUP),
+            op(STORE_WORD, FRAME, 3, KEY),
+            look_up(counts, KEY),
+            Jump("end", IF_EQUAL, 0, 0),
+            op(SET, 1, value=1),
+            op(ADD_TO_MEMORY, 0, 1),
+            "end",
+            passes(0),
+        ]
+    )
+
+
+def _argument(index: int) -> bytes:
+    return op(LOAD_LONG, 3, CONTEXT, 8 * index)
+
+
+def _namespace(types: Types) -> list[Code]:
+    """Return the code that reads a drop's namespace.
 
     That is the namespace of the receiving socket if there is one, else of the device, else of the
     sending socket: once a datagram is queued, the field for its device holds something else
     (sk_buff.dev_scratch), and before routing it is empty.
     """
-    of_socket = types.offset("sock", "__sk_common.skc_net.net")
-    sender = [
-        *bpf.read_kernel(VALUE, 8, bpf.load_context(0), types.offset("sk_buff", "sk")),
-        *bpf.read_kernel(VALUE, 8, bpf.load_stack(VALUE), of_socket),
-    ]
-    of_device = types.offset("net_device", "nd_net.net")
-    device = bpf.read_kernel(VALUE, 8, bpf.load_stack(VALUE), of_device)
-    find = [
-        *bpf.read_kernel(VALUE, 8, bpf.load_context(0), types.offset("sk_buff", "dev")),
-        *bpf.either(bpf.load_stack(VALUE), device, sender),
-    ]
+    of_socket = read_kernel(VALUE, 8, types.offset("sock", "__sk_common.skc_net.net"))
+    value = op(LOAD_LONG, 3, FRAME, VALUE)
+    code: list[Code] = []
     if types.parameters("btf_trace_kfree_skb") >= SOCKET_PARAMETERS:
-        receiver = bpf.read_kernel(VALUE, 8, bpf.load_context(3), of_socket)
-        find = bpf.either(bpf.load_context(3), receiver, find)
-    number = bpf.read_kernel(NETNS, 4, bpf.load_stack(VALUE), types.offset("net", "ns.inum"))
-    return b"".join(bpf.counting([*find, *number], NETNS, netns, counts, KEY))
+        code += [_argument(3), Jump("no receiver", IF_EQUAL, 3, 0), of_socket, Jump("known")]
+    return [
+        *code,
+        "no receiver",
+        _argument(0),
+        read_kernel(VALUE, 8, types.offset("sk_buff", "dev")),
+        value,
+        Jump("no device", IF_EQUAL, 3, 0),
+        read_kernel(VALUE, 8, types.offset("net_device", "nd_net.net")),
+        Jump("known"),
+        "no device",
+        _argument(0),
+        read_kernel(VALUE, 8, types.offset("sk_buff", "sk")),
+        value,
+        of_socket,
+        "known",
+        value,
+        read_kernel(NETNS, 4, types.offset("net", "ns.inum")),
+    ]
+
+
+def _find_header(types: Types) -> list[Code]:
+    """Return the code that reads what an skb says of its IP header, and the header's beginning.
+
+    Its offset is set where the IP layer of either side has made or seen it; a packet that a driver
+    has just received has only its Ethernet header's.
+    """
+    fields = {"protocol": (PROTOCOL, 2), "head": (HEAD, 8), "tail": (TAIL, 4)}
+    code: list[Code] = []
+    for field, (at, size_bytes) in {**fields, "network_header": (AT, 2)}.items():
+        code += [_argument(0), read_kernel(at, size_bytes, types.offset("sk_buff", field))]
+    return [
+        *code,
+        op(LOAD_HALF, OFFSET, FRAME, AT),
+        Jump("at header", IF_NOT, OFFSET, 0),
+        _argument(0),
+        read_kernel(AT, 2, types.offset("sk_buff", "mac_header")),
+        op(LOAD_HALF, OFFSET, FRAME, AT),
+        Jump("count", IF_EQUAL, OFFSET, NO_OFFSET),
+        op(ADD, OFFSET, value=ETHERNET_BYTES),
+        "at header",
+        op(LOAD_LONG, PLACE, FRAME, HEAD),
+        op(ADD_REGISTER, PLACE, OFFSET),
+        op(COPY, 3, PLACE),
+        read_kernel(HEADER, 12),
+    ]
+
+
+def _find_ports(ports: int) -> list[Code]:
+    """Return the code that decides by an IP header, and the port behind it, on the group."""
+
+    def header(at: int, load: int = LOAD_BYTE) -> bytes:
+        return op(load, 1, FRAME, HEADER + at)
+
+    version = header(0) + op(COPY, 2, 1) + op(SHIFT_RIGHT, 1, value=4)
+    return [
+        op(LOAD_HALF, 1, FRAME, PROTOCOL),
+        Jump("IPv4", IF_EQUAL, 1, network(IPV4)),
+        Jump("IPv6", IF_EQUAL, 1, network(IPV6)),
+        *(Jump("count", IF_EQUAL, 1, network(kind)) for kind in (0, VLAN, VLAN_OF_PROVIDER)),
+        Jump("others"),
+        "IPv4",
+        version,
+        Jump("count", IF_NOT, 1, 4),
+        header(9),
+        Jump("others", IF_NOT, 1, UDP),
+        header(6, LOAD_HALF),
+        op(AND, 1, value=network(0x1FFF)),
+        Jump("count", IF_NOT, 1, 0),  # a fragment after the first
+        op(AND, 2, value=15),
+        op(SHIFT_LEFT, 2, value=2),
+        Jump("UDP"),
+        "IPv6",
+        version,
+        Jump("count", IF_NOT, 1, 6),
+        op(SET, 2, value=40),
+        header(6),
+        Jump("UDP", IF_EQUAL, 1, UDP),
+        *(Jump("others", IF_EQUAL, 1, kind) for kind in (TCP, ICMP_6)),
+        Jump("count"),
+        "UDP",
+        op(ADD_REGISTER, OFFSET, 2),
+        op(ADD_REGISTER, PLACE, 2),
+        op(ADD, OFFSET, value=8),
+        op(LOAD_WORD, 1, FRAME, TAIL),
+        Jump("count", IF_GREATER, OFFSET, other=1),
+        op(COPY, 3, PLACE),
+        read_kernel(AT, 2, 2),
+        op(LOAD_HALF, 1, FRAME, AT),
+        op(STORE_WORD, FRAME, 1, KEY),
+        look_up(ports, KEY),
+        op(SET, GROUP, value=OURS),
+        Jump("count", IF_NOT, 0, 0),
+        "others",
+        op(SET, GROUP, value=OTHERS),
+    ]

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from udpbench.agent.host import bpf
 from udpbench.agent.host.btf import Types
 from udpbench.agent.host.kfree_skb import PREFIX, REASONS_MAX, SOCKET_PARAMETERS, TYPES
+from udpbench.agent.host.socket_programs import SockFields, arrivals, drops, reads
 from udpbench.agent.host.system import Host
 from udpbench.model import SocketCount
 
@@ -37,7 +38,7 @@ class SocketCounts:
     def __init__(self, host: Host) -> None:
         try:
             types = Types(host.path(TYPES).read_bytes())
-            fields = bpf.SockFields(
+            fields = SockFields(
                 net=types.offset("sock", "__sk_common.skc_net.net"),
                 inode=types.offset("net", "ns.inum"),
                 protocol=types.offset("sock", "sk_protocol"),
@@ -56,16 +57,16 @@ class SocketCounts:
             netns = host.netns()
             self.names_reasons = types.parameters("btf_trace_kfree_skb") >= SOCKET_PARAMETERS
             if self.names_reasons:
-                program = bpf.drops(self._map, fields, netns)
+                program = drops(self._map, fields, netns)
                 _attach(opened, "kfree_skb", program)
             self._sees_reads = False
             with suppress(FileNotFoundError):  # before Linux 6.3
-                _attach(opened, "sock_recv_length", bpf.reads(self._map, READ, fields, netns))
+                _attach(opened, "sock_recv_length", reads(self._map, READ, fields, netns))
                 self._sees_reads = True
             self._opened = opened.pop_all()
 
     def _attach_to_cgroup(self, opened: ExitStack, host: Host) -> None:
-        program = bpf.arrivals(self._map, ARRIVED, host.netns_cookie() or 0)
+        program = arrivals(self._map, ARRIVED, host.netns_cookie() or 0)
         with _loaded(bpf.CGROUP_SKB, program) as loaded, _root_cgroup() as cgroup:
             _kept(opened, bpf.link_cgroup(loaded, cgroup))
 

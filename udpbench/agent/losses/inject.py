@@ -229,10 +229,8 @@ class Sink:
         sock, stage = self.sock, self._spec.stage
         if sock is None or stage == "udp_rcvbuf":
             return {}  # it was filled before anything was counted
-        if stage == "udp_purged":
-            purged = queued(sock)
-            self.close()
-            return {"purged_packets": purged}
+        if stage == "udp_purged":  # closed only once its drops were read, too
+            return {"purged_packets": queued(sock)}
         truncated = list(_read(sock, 1 if stage == "app_truncated" else self._spec.size_bytes))
         cut = sum(truncated)
         read = {"read_packets": len(truncated), "read_messages": len(truncated)}

@@ -341,7 +341,9 @@ class Channels(Kind):
             number = f"$(grep -lxF {shlex.quote(name)} /sys/kernel/irq/*/actions | cut -d/ -f5)"
             commands.append(f"echo {shlex.quote(cpus)} > /proc/irq/{number}/smp_affinity_list")
         if value.get("napi_cpus"):
-            commands.append(str(NapiCpus().by_hand(target, value["napi_cpus"])))
+            # Other threads by then, whose pids nobody knows yet.
+            threads = shlex.quote(target)
+            commands.append(f"then put napi_cpus {threads} back to {value['napi_cpus']}")
         return "; ".join(commands)
 
 

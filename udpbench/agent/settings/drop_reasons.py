@@ -20,16 +20,17 @@ def _check(target: str) -> None:
 class Explain(Kind):
     """Count the kernel's reasons for what it drops here, target ``drops``; or null.
 
-    The program hangs on its tracepoint while this agent holds it, so it ends with the agent,
-    however that ends; to any other process there is nothing to undo.
+    The value are UDP ports; datagrams to them are counted apart. The program hangs on its
+    tracepoint while this agent holds it, so it ends with the agent, however that ends; to any other
+    process there is nothing to undo.
     """
 
-    def read(self, host: Host, target: str) -> Optional[bool]:
-        """Return true while this agent counts reasons."""
+    def read(self, host: Host, target: str) -> Optional[list[int]]:
+        """Return the ports while this agent counts reasons."""
         _check(target)
-        return True if host.drops is not None else None
+        return host.drops.ports if host.drops is not None else None
 
-    def write(self, host: Host, target: str, value: Optional[bool]) -> None:
+    def write(self, host: Host, target: str, value: Optional[list[int]]) -> None:
         """Begin to count, or end it; OSError if the kernel does not let us."""
         _check(target)
         if host.drops is not None:
@@ -37,7 +38,7 @@ class Explain(Kind):
             host.drops = None
         if value:
             try:
-                host.drops = DropReasons(host)
+                host.drops = DropReasons(host, value)
             except (KeyError, ValueError) as error:
                 raise OSError(f"this kernel does not say why it drops: {error}") from error
 

@@ -315,7 +315,7 @@ class Engine:
                 put_back = self._write_back(kind, entry, now, force)
         except Exception as error:  # noqa: BLE001 - no fault of one kind may keep others in force
             if not refusal.is_gone(error) or not self._is_gone(entry):
-                command = by_hand.command(setting, entry.before)
+                command = by_hand.command(self._host, setting, entry.before)
                 why = refusal.explain(setting, error)
                 failures[entry.seq] = f"{setting.kind} {setting.target}: {why}; by hand: {command}"
                 return None

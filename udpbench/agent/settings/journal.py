@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -52,15 +52,17 @@ class Identity:
     boot_id: str
     netns: int
     netns_cookie: Optional[int]
+    ends_with_run: bool = field(default=False, compare=False)
+    """The namespace was made for this run's agent; nobody can enter it once that is dead."""
 
     def same_place(self, other: Identity) -> bool:
         """Say whether both are of the same boot and network namespace, whatever the run."""
         return replace(self, run="") == replace(other, run="")
 
 
-def identify(host: Host, run: str) -> Identity:
+def identify(host: Host, run: str, ends_with_run: bool = False) -> Identity:
     """Return the identity of this process's namespace for a run."""
-    return Identity(run, host.boot_id(), host.netns(), host.netns_cookie())
+    return Identity(run, host.boot_id(), host.netns(), host.netns_cookie(), ends_with_run)
 
 
 class Journal:
@@ -71,10 +73,10 @@ class Journal:
     which outlives the process: a replay can do without it, and fsync(2) takes 3 ms on ext4.
     """
 
-    def __init__(self, host: Host, run: str) -> None:
+    def __init__(self, host: Host, run: str, ends_with_run: bool = False) -> None:
         if not _RUN.fullmatch(run):
             raise ValueError(f"run {run!r}: a name holds only letters, digits and ._:+-")
-        self.identity = identify(host, run)
+        self.identity = identify(host, run, ends_with_run)
         self.path = host.path(FOLDER) / f"{run}-{self.identity.netns}.jsonl"
         self._file: Optional[int] = None
         self._entries: dict[int, Entry] = {}
@@ -272,9 +274,10 @@ def _replay(entries: dict[int, Entry], plain: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """Journals on this host: of this namespace, to be restored, and of another boot, to be removed.
+    """Journals on this host: of this namespace, to be restored; of what is gone, to be removed.
 
-    Those of this boot's other namespaces are in neither: they are not ours to judge.
+    Gone is another boot, and a namespace made for a run whose agent and guardian are dead. Those of
+    this boot's other namespaces are in neither: they are not ours to judge.
     """
 
     here: tuple[Path, ...]
@@ -300,11 +303,18 @@ def leftovers(host: Host) -> Leftovers:
             continue
         except FileNotFoundError:
             continue
-        if identity.boot_id != own.boot_id:
+        ended = identity.ends_with_run and _is_held(path) is False
+        if identity.boot_id != own.boot_id or ended:
             stale.append(path)
         elif identity.same_place(own):
             here.append(path)
     return Leftovers(tuple(here), tuple(stale))
+
+
+def remove_stale(host: Host) -> None:
+    """Remove the journals of what is gone."""
+    for path in leftovers(host).stale:
+        path.unlink(missing_ok=True)
 
 
 def run_of(path: Path) -> str:

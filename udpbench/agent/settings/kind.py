@@ -64,6 +64,10 @@ class Kind:
         """Return the command that sets a value that was read before."""
         return None
 
+    def by_hand_here(self, _host: Host, target: str, value: Any) -> Command:
+        """Return the same where only this host tells what to name; OSError if it cannot."""
+        return self.by_hand(target, value)
+
 
 def echo(text: Any, path: str) -> str:
     """Return the line of the shell that writes a file."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Optional, Union
 
-from udpbench.agent.host import bpf
+from udpbench.agent.host import bpf, bpf_code
 from udpbench.agent.host.socket_options import TRAP_PRIORITY
 from udpbench.agent.host.system import Host
 from udpbench.agent.settings.kind import Command, Kind
@@ -103,7 +103,9 @@ class Xdp(Kind):
             _attach(host, target, -1)
             return
         loaded = bpf.load(
-            bpf.XDP, bpf.drops_port(value, XDP_CONTEXT, XDP_VERDICTS), PROGRAM_NAME.format(value)
+            bpf.XDP,
+            bpf_code.drops_port(value, XDP_CONTEXT, XDP_VERDICTS),
+            PROGRAM_NAME.format(value),
         )
         try:
             _attach(host, target, loaded)
@@ -157,7 +159,7 @@ class TcDrop(Kind):
         if value is None:
             return
         name = PROGRAM_NAME.format(value)
-        program = bpf.load(bpf.SCHED_CLS, bpf.drops_port(value, TC_CONTEXT, TC_VERDICTS), name)
+        program = bpf.load(bpf.SCHED_CLS, bpf_code.drops_port(value, TC_CONTEXT, TC_VERDICTS), name)
         try:
             host.rtnl("tc", "add", kind="clsact", index=index)
             host.rtnl(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import re
-import shlex
 import signal
 from collections.abc import Mapping
 from typing import Any, Optional
@@ -149,12 +148,12 @@ class NapiCpus(Kind):
         """Compare as far as something was asked for."""
         return len(got) >= len(wanted) and all(set(a) == set(b) for a, b in zip(wanted, got))
 
-    def by_hand(self, target: str, value: Any) -> Command:
-        """Return what pins NAPI threads, whose numbers are in their queues' order."""
-        if any(cpus != value[0] for cpus in value):
-            return f"put napi_cpus {target} back to {value}"
-        threads, listed = shlex.quote(f"napi/{target}-"), ",".join(map(str, value[0]))
-        return f"for pid in $(pgrep {threads}); do taskset -cp {listed} $pid; done"
+    def by_hand_here(self, host: Host, target: str, value: Any) -> Command:
+        """Return what pins the threads, by pid: other namespaces may have threads of that name."""
+        return "; ".join(
+            f"taskset -cp {','.join(map(str, cpus))} {pid}"
+            for pid, cpus in zip(_napi_threads(host, target), value)
+        )
 
 
 DEVICE_ATTRIBUTES = ("threaded", "napi_defer_hard_irqs", "gro_flush_timeout")

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from udpbench.analysis import mac_frames, skbs
 from udpbench.analysis.intended_load import arrived, sent_packets
-from udpbench.analysis.ledger import lost_at_any, make_ledger, occupied_stages, unobserved
+from udpbench.analysis.ledger import (
+    REASON_GROUPS,
+    lost_at_any,
+    make_ledger,
+    occupied_stages,
+    unobserved,
+)
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.stages import RX_PACKETS, STAGES, Stage
 from udpbench.drivers import UNKNOWN, driver_of
@@ -89,7 +96,8 @@ def unexplained_reasons(readings: Readings) -> dict[str, int]:
     """Return the kernel's drop reasons beyond what the stages have, in skbs, most first."""
     beyond: dict[str, int] = {}
     for role in ("sender", "receiver"):
-        for name, skbs_dropped in readings.by_name(role, "reason.*").items():
+        moved = (readings.by_name(role, f"{group}.*").items() for group in REASON_GROUPS)
+        for name, skbs_dropped in chain.from_iterable(moved):
             known = sum(_most(stage, readings) for stage in STAGES if _counts(stage, role, name))
             if skbs_dropped > known:
                 short = name.rpartition(".")[2]

@@ -37,7 +37,7 @@ class HostBlock:
         self.lab = lab
         self.family = trial.traffic.family if trial is not None else 4
         self.losses: Mapping[str, int] = trial.losses if trial is not None else {}
-        self.explain = trial is not None and trial.explain
+        self.explained = trial if trial is not None and trial.explain else None
         self.host = host
         self.context = context
         self.settings = block_of(lab, trial, host)

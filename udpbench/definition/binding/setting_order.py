@@ -13,7 +13,7 @@ from udpbench.definition import losses
 from udpbench.definition.binding import card
 from udpbench.definition.binding.cpu_placement import Unavailable
 from udpbench.definition.binding.host_block import HostBlock, LabContext
-from udpbench.definition.endpoints import addresses_of
+from udpbench.definition.endpoints import addresses_of, parse_ports, parse_to
 from udpbench.definition.problems import Place, at, raise_all
 from udpbench.differences import key_of
 from udpbench.host_settings import Cpu, set_keys
@@ -32,9 +32,15 @@ MACHINE_WIDE_IPV4 = ("udp_mem", "tcp_mem", "fib_sync_mem", "tcp_max_orphans", "t
 
 
 def _explain(block: HostBlock) -> Iterator[Setting]:
-    """Turn on drop reasons; a host without them is a finding, and still measures."""
-    if block.explain:
-        yield Setting("explain", "drops", True, path="explain", optional=True)
+    """Count the reasons for drops of the trial's packets; a host that cannot is a finding."""
+    trial = block.explained
+    if trial is None:
+        return
+    flows = trial.traffic.flows
+    ports = {*parse_to(flows.to)[1], *(losses.LOSS_PORTS[stage] for stage in trial.losses)}
+    if trial.traffic.echo:
+        ports.update(parse_ports(flows.source_ports))
+    yield Setting("explain", "drops", sorted(ports), path="explain", optional=True)
 
 
 Part = Callable[[HostBlock], Iterator[Setting]]
