@@ -207,6 +207,37 @@ def test_a_forbidden_import_is_found(module: str, code: str, wrong: list[str]) -
     assert wrong == violations(module, ast.parse(code))
 
 
+def loaded(start: str) -> set[str]:
+    """Return all that an import of a module loads, but what functions import when they need it."""
+    reached: set[str] = set()
+    left = {start}
+    while left:
+        name = left.pop()
+        reached.add(name)
+        body = [
+            node for node in tree_of(name).body if isinstance(node, (ast.Import, ast.ImportFrom))
+        ]
+        for path in imports(ast.Module(body, [])):
+            inside = path.removeprefix("udpbench.")
+            modules_of = {inside, inside.rpartition(".")[0]} & set(modules()) - {""}
+            left |= (modules_of if inside != path else set()) - reached
+            reached |= {path.partition(".")[0]} - {"udpbench"}
+    return reached
+
+
+SLOW = {"MLRsearch", "matplotlib", "numpy", "pandas", "paramiko", "pyroute2", "scipy", "typst"}
+"""Packages whose import takes 50 ms or more, and up to a second."""
+
+
+@pytest.mark.parametrize(
+    "module", ["agent.serve", "agent.workers.process", "command_line", "control.run"]
+)
+def test_what_starts_loads_no_slow_package(module: str) -> None:
+    """A run reaches its first packet before it needs any of them."""
+    assert set() == SLOW & loaded(module)
+    assert "paramiko" in loaded("control.ssh")
+
+
 def cycles(trees: Mapping[str, ast.Module]) -> list[set[str]]:
     """Return the groups of modules that import each other, directly or through others."""
     uses = {

@@ -12,14 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from MLRsearch import (
-    AbstractMeasurer,
-    Config,
-    MeasurementResult,
-    MultipleLossRatioSearch,
-    SearchGoal,
-)
-
 from udpbench.model import SECOND_NS, Bounded, GoalBounds, Search
 
 OFFERED_SHARE = 0.995
@@ -86,6 +78,13 @@ class SearchState:
     spent_ns: int = 0
 
 
+def _package() -> Any:
+    """Return MLRsearch, imported only for a search: that takes as long as the rest of udpbench."""
+    import MLRsearch
+
+    return MLRsearch
+
+
 class _Stop(Exception):
     """Raised through the package where the trials so far end, or must not go on."""
 
@@ -104,14 +103,14 @@ class _RangeEnds(Exception):
         self.offered_pps = offered_pps
 
 
-class _Replay(AbstractMeasurer):  # type: ignore[misc]
-    """Answers the package from the trials so far."""
+class _Replay:
+    """Answers the package from the trials so far, as its AbstractMeasurer."""
 
     def __init__(self, trials: Sequence[SearchTrial], first: int) -> None:
         self.trials = trials
         self.next = first
 
-    def measure(self, intended_duration: float, intended_load: float) -> MeasurementResult:
+    def measure(self, intended_duration: float, intended_load: float) -> Any:
         """Return the trial that was made for this question; raises _Stop, _RangeEnds."""
         pps, duration_ns = max(1, round(intended_load)), round(intended_duration * SECOND_NS)
         trial = self.take(pps, duration_ns)
@@ -122,7 +121,7 @@ class _Replay(AbstractMeasurer):  # type: ignore[misc]
                 raise _RangeEnds(min(best, SENDER_SHARE * intended_load))
             trial = again
         # Without an intended count what was not sent is no loss.
-        return MeasurementResult(
+        return _package().MeasurementResult(
             intended_duration=intended_duration,
             intended_load=intended_load,
             offered_count=trial.sent_packets,
@@ -178,7 +177,7 @@ def _searched(
     """Return the state after a replay; a range that the sender does not reach is begun anew."""
     while True:
         goals = _goals_of(search)
-        algorithm = MultipleLossRatioSearch(_config(goals, least, most))
+        algorithm = _package().MultipleLossRatioSearch(_config(goals, least, most))
         state = replace(state, most_pps=most)
         stop = _Stop("done")
         try:
@@ -230,10 +229,10 @@ def _confirmed(
     return _ended(search, replace(state, ended=None), stop, "confirm", purposes)
 
 
-def _goals_of(search: Search) -> tuple[SearchGoal, ...]:
+def _goals_of(search: Search) -> tuple[Any, ...]:
     trial_s, time_s = search.trial_ns / SECOND_NS, search.time_ns / SECOND_NS
     return tuple(
-        SearchGoal(
+        _package().SearchGoal(
             loss_ratio=loss,
             exceed_ratio=search.exceed,
             relative_width=search.precision,
@@ -247,8 +246,8 @@ def _goals_of(search: Search) -> tuple[SearchGoal, ...]:
     )
 
 
-def _config(goals: Sequence[SearchGoal], least: float, most: float) -> Config:
-    config = Config()
+def _config(goals: Sequence[Any], least: float, most: float) -> Any:
+    config = _package().Config()
     config.max_load = max(most, config.min_load + 1)  # it must always be the larger of the two
     config.min_load = least
     config.max_load = most
@@ -258,7 +257,7 @@ def _config(goals: Sequence[SearchGoal], least: float, most: float) -> Config:
     return config
 
 
-def _bounds(algorithm: Any, goal: SearchGoal, loss: float, done: bool) -> GoalBounds:
+def _bounds(algorithm: Any, goal: Any, loss: float, done: bool) -> GoalBounds:
     """Return what the package knows about one goal so far."""
     target = algorithm.scaling.goal_to_final_target[goal]
     known = algorithm.database.get_relevant_bounds(target=target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Optional
 
 from udpbench.agent.host.control_path import control_interface
@@ -189,8 +190,9 @@ def driver_facts(host: Host, interface: str) -> dict[str, Optional[str]]:
     }
 
 
+@lru_cache(maxsize=len(PROGRAMS))
 def version(host: Host, program: str) -> Optional[str]:
-    """Return a program's version; None if it is not installed."""
+    """Return a program's version; None if it is not installed. Asked once: a run reads it often."""
     try:
         said = host.run(program, "--version").out
     except OSError:

@@ -23,6 +23,8 @@ from udpbench.agent.settings.kind import Command, Kind
 
 # Without duplicate address detection an IPv6 address can be used at once, not a second later.
 IFA_F_NODAD = 2  # include/uapi/linux/if_addr.h
+IFA_F_SECONDARY = 1
+"""Of an IPv4 address that is not the first of its network."""
 
 
 def _restore_addresses(host: Host, index: int, had: list[link_flap.Request]) -> None:
@@ -45,6 +47,16 @@ def _split_address(host: Host, target: str) -> tuple[int, Union[IPv4Interface, I
     return host.index(interface), ip_interface(address)
 
 
+def _find(host: Host, index: int, wanted: Union[IPv4Interface, IPv6Interface]) -> Any:
+    """Return the RTM_NEWADDR message of an address with its prefix length; None without one."""
+    family = socket.AF_INET if wanted.version == 4 else socket.AF_INET6
+    for message in host.rtnl("addr", "dump", index=index, family=family):
+        address = ip_address(own_address(message))
+        if (address, message["prefixlen"]) == (wanted.ip, wanted.network.prefixlen):
+            return message
+    return None
+
+
 class Address(Kind):
     """One IP address on an interface, ``send0/10.0.0.1/24``; true, or null."""
 
@@ -53,12 +65,7 @@ class Address(Kind):
 
     def read(self, host: Host, target: str) -> Optional[bool]:
         """Return true if the interface has the address with this very prefix length."""
-        index, wanted = _split_address(host, target)
-        family = socket.AF_INET if wanted.version == 4 else socket.AF_INET6
-        for message in host.rtnl("addr", "dump", index=index, family=family):
-            if ip_interface(f"{own_address(message)}/{message['prefixlen']}") == wanted:
-                return True
-        return None
+        return True if _find(host, *_split_address(host, target)) is not None else None
 
     def write(self, host: Host, target: str, value: Optional[bool]) -> None:
         """Add the address or take it away."""
@@ -68,6 +75,10 @@ class Address(Kind):
             fields["flags"] = IFA_F_NODAD
         if value or wanted.version == 6:
             host.rtnl("addr", "add" if value else "del", index=index, **fields)
+            return
+        own = _find(host, index, wanted)
+        if own is not None and own["flags"] & IFA_F_SECONDARY:
+            host.rtnl("addr", "del", index=index, **fields)  # it takes nothing along
             return
         had = link_flap.attached(host, index)
         host.rtnl("addr", "del", index=index, **fields)
