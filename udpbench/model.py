@@ -1263,8 +1263,12 @@ class Progress:
     total_at_most: int = 0
     bounds: tuple[GoalBounds, ...] = ()
     """Of ``search``: what is known of each goal after the trial before."""
+    range_pps: Optional[tuple[float, float]] = None
+    """Of ``search``: between which rates it looks; None before the upper end is known."""
     left_ns: Optional[int] = None
     """Of ``search``: how long all searches of the run may still take."""
+    ended: bool = False
+    """Of ``search``: nothing more of it will be tried."""
 
     @property
     def place(self) -> str:

@@ -4,8 +4,8 @@
 going on as in ``verdicts.py``. The parts, all of them if none is named:
 
 ``work``   a reader that works 20 us on each datagram: in 19 of 20 searches the answer lies within 5 %
-           of 1 s / (20 us + c), where c is the receiver's CPU time per datagram less that work, in a
-           trial at 90 % of the rate that was found
+           of 1 s / (20 us + c), where c is the receiver's CPU time per datagram less that work, its
+           thread's and its queue's, in a trial at 90 % of the rate that was found
 ``drops``  a token bucket whose queue is shorter than the send buffer: stage ``tx_qdisc`` breaks first
 ``line``   a link with a rate, whose queue is longer: the sender blocks, ``at least``, its line is full
 ``queue``  a token bucket with a long queue: likewise, though the send buffer holds 37 ms of packets
@@ -19,6 +19,7 @@ from typing import Any
 
 from verdicts import Part, Session, main
 
+from udpbench.analysis.cpu_use import OTHERS
 from udpbench.definition.load import load_experiment_data
 from udpbench.model import SECOND_NS
 from udpbench.report.search_words import breaking_lines, found_text
@@ -87,8 +88,13 @@ def _costs(session: Session, name: str, data: dict[str, Any]) -> Iterator[float]
     for n in range(1, TRIES + 1):
         chapter = session.chapter(f"{name}-cost-{n}", load_experiment_data(data, "cost"))
         (result,) = chapter.results
-        if result.valid and result.receive_cpu_ns_per_packet is not None:
-            yield result.receive_cpu_ns_per_packet
+        (reader,) = (worker for worker in result.workers if worker.role == "receiver")
+        uses = [cpu.uses for cpu in result.cpus if reader.worker in cpu.uses]
+        if result.valid and "user_ns" in reader.cost and uses:
+            # What others or a hypervisor take from this CPU is not the receiver's.
+            own = sum(share for name, share in uses[0].items() if name != OTHERS)
+            spent_ns = reader.cost["user_ns"] + reader.cost["system_ns"]
+            yield spent_ns * own / uses[0][reader.worker] / reader.packets
 
 
 def drops(session: Session, times: int = 1) -> bool | None:

@@ -18,7 +18,7 @@ OFFERED_SHARE = 0.995
 """An offered load below this share of the intended one is the sender's limit (RFC 2285 3.5)."""
 SENDER_SHARE = 0.98
 """Of what a sender offers by itself: paced, it reaches a little less."""
-TRIES = 3
+TRIES = 5
 """Invalid trials of one load in a row, after which a search is given up."""
 NEVER_S = 1e9
 """The package's own time limit, which would depend on the machine: ``within`` is ours."""
@@ -44,8 +44,13 @@ class SearchTrial:
 
     @property
     def short(self) -> bool:
-        """Return whether the sender did not offer the load."""
-        return self.sent_packets < OFFERED_SHARE * self.intended_packets
+        """Return whether the sender did not offer the load, so that nothing is known of it.
+
+        If more was lost than was not sent, the load loses: a stall makes no more packets come late
+        than it held up.
+        """
+        unsent = self.intended_packets - self.sent_packets
+        return unsent > (1 - OFFERED_SHARE) * self.intended_packets and self.lost_packets <= unsent
 
     @property
     def offered_pps(self) -> float:

@@ -167,10 +167,10 @@ def late_packets(result: Result) -> int:
 
     A queue holds for a while what comes too fast, and a longer trial would have lost it: with 4 MiB
     a socket keeps 11,000 small datagrams. Where the sender's line is full, the queue was its own:
-    they were not offered in time. A lag within the precision of the search is in time.
+    they were not offered in time. A lag of up to half the precision of the search is in time.
     """
     lag, search = result.lag or 0.0, result.trial.search
-    if search is None or lag <= search.precision:
+    if search is None or lag <= search.precision / 2:
         return 0
     return round((result.numbers.get("received_packets") or 0) * lag / (1 + lag))
 

@@ -238,7 +238,8 @@ class PhaseRun:
 
         names = ", ".join(client.name for client in self.agents.senders)
         left_ns = max(self._due_ns - self.waiter.clock.now_ns(), 0) + SENDERS_GRACE_NS
-        self.waiter.until(f"senders still running in phase {self.plan.name}", names, done, left_ns)
+        what = f"senders still running in phase {self.plan.name}"
+        self.waiter.until(what, names, done, left_ns, self._due_ns)
 
     def _await_quiet(self) -> None:
         """Poll until counts stand still and queues are empty for long enough.
@@ -269,7 +270,7 @@ class PhaseRun:
                 raise DeadlineExceeded(text, names)
             if queued > 0:
                 self._watch()
-            self.waiter.pause()
+            self.waiter.pause(busy_ns + self._quiet_ns(latest))
 
     def _quiet_ns(self, read_packets: int) -> int:
         """Return how long counts must stand still before receivers are quiet."""
@@ -286,7 +287,11 @@ class PhaseRun:
 
     def _await_end(self, client: AgentClient) -> None:
         what = f"loops still running after phase {self.plan.name}"
-        self.waiter.until(what, client.name, lambda: self._sample(client).state == "done", STOP_NS)
+
+        def ended() -> bool:
+            return self._sample(client).state == "done"
+
+        self.waiter.until(what, client.name, ended, STOP_NS, due_ns=self.waiter.clock.now_ns())
 
     def _await_cards(self) -> None:
         """Read the cards' counters once more, after they were updated.

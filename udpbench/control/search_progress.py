@@ -15,7 +15,7 @@ Key = tuple[str, str, int]
 """Experiment, point and repetition."""
 
 ENDINGS: Mapping[str | None, str] = {
-    None: "going on",
+    None: "",
     "done": "done",
     "within": "out of time",
     "invalid": "given up",
@@ -50,11 +50,14 @@ class SearchProgress:
         self._left_ns[key] = 0 if ended else max(trial.search.within_ns - state.spent_ns, 0)
         left_ns = sum(self._left_ns.values())
         text = whole_point(trial).name
-        left = f", at most {format_duration(-(-left_ns // 10**9) * 10**9)} left"
+        left = f"at most {format_duration(-(-left_ns // 10**9) * 10**9)} left" if left_ns else ""
+        least_pps = trial.search.rate.least_pps(trial.traffic.size_bytes)
         return Progress(
             event="search",
-            text=f"{text}: {ENDINGS[state.ended]}{left if left_ns else ''}",
+            text=f"{text}: {', '.join(filter(None, [ENDINGS[state.ended], left]))}",
             trial=trial,
             bounds=state.goals,
             left_ns=left_ns,
+            ended=ended,
+            range_pps=None if state.most_pps is None else (float(least_pps), state.most_pps),
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from udpbench.control.agents import MACHINE
 from udpbench.control.losses import plan_losses
 from udpbench.control.path_check import path_phase, place_workers, queues_moved
-from udpbench.control.phase import QUIET_NS, Plan, by_host, warmup_plan
+from udpbench.control.phase import Plan, by_host, warmup_plan
 from udpbench.control.setting_findings import altered, desired, links, refused, rounded
 from udpbench.control.trial_state import Attempt, Bench, Warm, others, run_phase, trial_agents
 from udpbench.definition.binding.bind import (
@@ -34,9 +34,10 @@ from udpbench.errors import (
 )
 from udpbench.model import SECOND_NS, Finding, TrialRecord, WorkerSpec
 
-WARM_QUIET_NS = QUIET_NS // 2
-"""How long receivers must be quiet after a trial of a search: a straggler would be foreign to the
-next trial, which is then made again."""
+WARM_QUIET_NS = 70 * 10**6
+"""How long receivers must be quiet after a trial of a search. They read on until a call without a
+packet ends, which takes 50 ms: told to stop after 70 ms, they end 100 ms after their last packet;
+told after 100 ms, 150 ms after it. A straggler is foreign to the next trial: it is made again."""
 VERIFY_NS = 5 * SECOND_NS
 """Between two looks in a search: all of them take 60 ms at every host."""
 LINK_NS = 10 * SECOND_NS

@@ -18,7 +18,9 @@ from udpbench.model import SECOND_NS
 from udpbench.units import format_duration
 
 POLL_NS = 20 * 10**6
-"""Between two checks of a condition: the delay at the end of a phase; 50 requests a second."""
+"""Between two checks of a condition: 50 requests a second."""
+DUE_POLL_NS = 5 * 10**6
+"""The same where it may be met at any moment: the delay at the end of a phase."""
 
 
 class Clock:
@@ -72,10 +74,18 @@ class Waiter:
         self.clock = clock
         self.interrupt = interrupt
 
-    def until(self, what: str, host: str, met: Callable[[], bool], limit_ns: int) -> None:
+    def until(
+        self,
+        what: str,
+        host: str,
+        met: Callable[[], bool],
+        limit_ns: int,
+        due_ns: int | None = None,
+    ) -> None:
         """Poll until ``met``; raises DeadlineExceeded with ``what`` is still the case, Interrupted.
 
-        Checks once more after the deadline, because a check lasts long if it has to reconnect.
+        Checks more often from ``due_ns`` on, and once more after the deadline, because a check
+        lasts long if it has to reconnect.
         """
         deadline_ns = self.clock.now_ns() + limit_ns
         late = False
@@ -83,10 +93,11 @@ class Waiter:
             if late:
                 text = f"timed out after {format_duration(limit_ns)}: {what}"
                 raise DeadlineExceeded(text, host)
-            self.pause()
+            self.pause(due_ns)
             late = self.clock.now_ns() >= deadline_ns
 
-    def pause(self) -> None:
+    def pause(self, due_ns: int | None = None) -> None:
         """Sleep for one polling interval; raises Interrupted if the end was requested."""
         self.interrupt.check()
-        self.clock.sleep_ns(POLL_NS)
+        left_ns = POLL_NS if due_ns is None else due_ns - self.clock.now_ns()
+        self.clock.sleep_ns(min(max(left_ns, DUE_POLL_NS), POLL_NS))

@@ -112,6 +112,8 @@ class Watch:
         self.phase: PhaseName | None = None
         self.step = ""
         self.counted = Counted()
+        self.search: Progress | None = None
+        """How far the search is that the trial belongs to."""
         self._searches_until_ns: int | None = None
         self._record: TrialRecord | None = None
         self._begun: dict[str, int] = {}
@@ -128,8 +130,11 @@ class Watch:
             self.place, self.open_ended = progress.place, progress.total_at_most > progress.total
             self._pace.begun(now_ns, grown * trial_ns(progress.trial))
             self._forget(None)
+            if self.search is not None and _search_of(self.search) != _search_of(progress):
+                self.search = None
         if progress.event == "search" and progress.left_ns is not None:
             self._searches_until_ns = now_ns + progress.left_ns
+            self.search = progress
         if progress.event == "step":
             self.step = progress.text
         elif progress.event == "phase":
@@ -217,6 +222,11 @@ class Watch:
             for spec in record.workers
             if spec.name in self._samples
         )
+
+
+def _search_of(progress: Progress) -> tuple[str, str, int] | None:
+    trial = progress.trial
+    return None if trial is None else (trial.experiment, trial.point, trial.repetition)
 
 
 def counted(

@@ -20,6 +20,7 @@ from udpbench.analysis.motion import CpuShare
 from udpbench.model import SECOND_NS, Progress, Trial
 from udpbench.printable import printable
 from udpbench.report.live_state import Moving, QueueRate, Watch, WorkerRate
+from udpbench.report.search_words import search_line
 from udpbench.report.summary import event_line
 from udpbench.units import format_duration, show_count, show_pps
 
@@ -33,7 +34,8 @@ KEPT_LINES = 12
 """Lines that are written again after a resize: what a terminal does to older ones is its own."""
 MOST_ROWS = 8
 """Workers, queues or CPUs that are listed one by one."""
-SAID_EVENTS = ("wait", "run", "host", "trial", "search", "restore")
+SAID_EVENTS = ("wait", "run", "host", "trial", "restore")
+"""And a search that has ended; while it goes on, its line is part of the view."""
 
 
 class Screen:
@@ -68,7 +70,7 @@ class Screen:
         self._watch.take(progress, now_ns)
         if self._console.width != self._width:
             self._restart()
-        if progress.event in SAID_EVENTS:
+        if progress.event in SAID_EVENTS or progress.ended:
             self._say(printable(event_line(progress), keep=""))
         elif now_ns - self._drawn_ns < DRAW_NS and progress.event == "sample":
             return
@@ -98,7 +100,10 @@ def view(watch: Watch, now_ns: int, width: int, height: int) -> RenderableType:
     line = headline(watch, watch.trial, now_ns, width)
     head = [Text(line, style="bold", no_wrap=True, overflow="ellipsis")]
     bar = Table.grid()
-    bar.add_row(ProgressBar(total=watch.total, completed=done(watch), width=width))
+    if watch.search is not None:
+        bar.add_row(Text(search_line(watch.search), no_wrap=True, overflow="ellipsis"))
+    else:
+        bar.add_row(ProgressBar(total=watch.total, completed=done(watch), width=width))
     rows = list(body(watch))
     table = Table.grid(padding=(0, 2, 0, 0))
     columns: tuple[JustifyMethod, ...] = ("left", "left", "right", "left")

@@ -6,6 +6,7 @@ Owns the wording that terminal, document, JSON and live view share; every number
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from udpbench.analysis.cpu_use import NAPI_THREAD
@@ -38,6 +39,8 @@ BREAKS = {
 """Stage → what happens there, behind ``Above 412.0 kpps``."""
 FALLS_BEHIND = "the receiver falls behind before anything is lost"
 CATCHES_UP = "faster or more readers; a buffer only puts off the loss"
+CELLS = 30
+"""Of the bar on which a bracket closes: one is 3 % of the range."""
 COLUMNS = ("point", "goal", "throughput", "between", "trials", "took")
 
 
@@ -93,10 +96,31 @@ def found_text(search: PointSearch) -> str:
 
 
 def search_line(progress: Progress) -> str:
-    """Return how far a search is: ``one#1: 0.1% lost: 396.0 – 412.3 kpps; going on, …``."""
+    """Return how far a search is: ``one#1 |------=---| 0.1% lost: 396.0 – 412.3 kpps; …``."""
     name, _, rest = progress.text.partition(": ")
     goals = [f"{show_share(g.loss)} lost: {bounds_text(g)}" for g in reversed(progress.bounds)]
-    return f"{name}: {'; '.join([*goals, rest])}"
+    bracket = bracket_text(progress.bounds[-1], progress.range_pps) if progress.bounds else ""
+    return f"{name} {bracket}{'; '.join(filter(None, [*goals, rest]))}"
+
+
+def bracket_text(goal: GoalBounds, range_pps: tuple[float, float] | None) -> str:
+    """Return the range of a search as a bar: ``=`` where the rate may still lie.
+
+    Empty while the range, or where in it the rate lies, is unknown.
+    """
+    if range_pps is None or range_pps[0] >= range_pps[1] or goal.kind == "none":
+        return ""
+    least, most = range_pps
+    lower, upper = (
+        min(max((pps - least) / (most - least), 0.0), 1.0) * CELLS
+        for pps in (
+            least if goal.lower_pps is None else goal.lower_pps,
+            most if goal.upper_pps is None else goal.upper_pps,
+        )
+    )
+    first = min(int(lower), CELLS - 1)
+    beyond = max(math.ceil(upper), first + 1)
+    return f"|{'-' * first}{'=' * (beyond - first)}{'-' * (CELLS - beyond)}| "
 
 
 def breaking_text(search: PointSearch) -> str:

@@ -442,7 +442,7 @@ def event_line(progress: Progress) -> str:
 
 
 def _load(progress: Progress) -> str:
-    """Return the load of a search's trial, and between which loads its rate lies by now."""
+    """Return the load of a search's trial."""
     rate = progress.trial.traffic.rate if progress.trial is not None else None
     return f"{show_pps(rate.packets_per_s)} intended, " if rate is not None else "no rate, "
 

@@ -7,6 +7,13 @@ import statistics
 from collections.abc import Sequence
 
 import pytest
+from MLRsearch import (
+    AbstractMeasurer,
+    Config,
+    MeasurementResult,
+    MultipleLossRatioSearch,
+    SearchGoal,
+)
 
 from udpbench.analysis.rate_search import SearchState, SearchTrial, search_state
 from udpbench.model import SECOND_NS, Search, SearchRange
@@ -66,17 +73,53 @@ def test_a_noisy_receiver_is_found_with_little_spread(search: Search) -> None:
     assert variation < 0.02
 
 
+class Alone(AbstractMeasurer):  # type: ignore[misc]
+    """Answers the package without anything of ours between."""
+
+    def __init__(self, host: Simulated) -> None:
+        self.host = host
+
+    def measure(self, intended_duration: float, intended_load: float) -> MeasurementResult:
+        """Return a trial."""
+        trial = self.host.trial(round(intended_load), round(intended_duration * SECOND_NS))
+        return MeasurementResult(
+            intended_duration=intended_duration,
+            intended_load=intended_load,
+            offered_count=trial.sent_packets,
+            loss_count=trial.lost_packets,
+        )
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_answer_is_the_packages_own(seed: int) -> None:
+    """The same host, asked by the package itself: so the spread of answers is the package's."""
+    host = Simulated(seed)
+    host.trial(None, STEADY.trial_ns)
+    goal = SearchGoal(0.001, 0.5, 0.02, 1.0, 1.0, 11.0)
+    config = Config()
+    config.goals, config.warmup_duration = (goal,), None
+    config.max_load, config.min_load = 0.98 * OFFERS_PPS, 1000.0
+    result = MultipleLossRatioSearch(config).search(Alone(host), debug=lambda _: None)[goal]
+    own = searched(STEADY, Simulated(seed))[0].goals[-1]
+    assert (float(result.relevant_lower_bound), float(result.conditional_throughput)) == (
+        pytest.approx((own.lower_pps, own.throughput_pps))
+    )
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("search", "most"),
-    [(STEADY, 0.017), (QUICK, 0.017), (Search(), 0.015)],
+    ("search", "package"),
+    [(STEADY, 0.0169), (QUICK, 0.0169), (Search(), 0.0146)],
     ids=["steady", "quick", "default"],
 )
-def test_the_spread_of_two_hundred_searches(search: Search, most: float) -> None:
-    """1.6 % of the rate for one goal at a precision of 2 %, less for the default goals."""
+def test_the_spread_of_two_hundred_searches(search: Search, package: float) -> None:
+    """That of 1,000 searches of the package alone, as far as 200 can tell it: within 3 errors of 5 %.
+
+    In its batches of 40 it is 1.2 to 2.1 %, of the default goals 1.2 to 1.7 %.
+    """
     rate, variation = spread(search, 200)
     assert 0.97 * CAPACITY_PPS < rate < 1.02 * CAPACITY_PPS
-    assert variation < most
+    assert variation == pytest.approx(package, rel=3 / (2 * 200) ** 0.5)
 
 
 def test_loss_at_low_load_spoils_zero_and_not_a_tenth_of_a_percent() -> None:
@@ -154,12 +197,22 @@ def invalid(trials: Sequence[SearchTrial]) -> SearchTrial:
     return SearchTrial(wanted.pps, wanted.duration_ns, 0, 0, 0, False, 0)
 
 
-def test_an_invalid_trial_is_made_again_and_three_end_the_search() -> None:
+def test_a_load_offered_short_that_loses_more_is_too_high() -> None:
+    """A sender without its CPU sent 9 of 10 packets, of which a third was lost: no stall does that."""
+    most = Search(loss=(0.001,), precision=0.02, rate=SearchRange(most_load=Rate(400_000)))
+    lossy = SearchTrial(400_000, SECOND_NS, 360_000, 120_000, 400_000, True, 0)
+    stalled = SearchTrial(400_000, SECOND_NS, 360_000, 40_000, 400_000, True, 0)
+    assert [False, True] == [lossy.short, stalled.short]
+    wanted = [search_state(most, 64, [trial]).wanted for trial in (lossy, stalled)]
+    assert [True, False] == [each is not None and each.pps != 400_000 for each in wanted]
+
+
+def test_an_invalid_trial_is_made_again_and_five_end_the_search() -> None:
     """One after the other at the same load."""
     host = Simulated(1)
     trials = [host.trial(None, SECOND_NS)]
     asked = []
-    for _ in range(3):
+    for _ in range(5):
         trials.append(invalid(trials))
         asked.append(trials[-1].pps)
     assert 1 == len(set(asked))

@@ -282,7 +282,7 @@ def test_findings_of_trials_are_told_once_and_strike_nothing(golden: Golden) -> 
 
 
 def test_a_load_that_others_kept_the_sender_from_is_made_again() -> None:
-    """It is not the sender's limit: the range stays, and three in a row end the search."""
+    """It is not the sender's limit: the range stays, and five in a row end the search."""
 
     def rob(result: Result) -> Result:
         if result.trial.search_trial == 1:
@@ -291,7 +291,7 @@ def test_a_load_that_others_kept_the_sender_from_is_made_again() -> None:
         return replace(result, numbers=numbers, findings=(STRUCK,))
 
     found = only(results_of(experiment(), change=rob))
-    assert ("invalid", 4) == (found.state.ended, len(found.trials))
+    assert ("invalid", 6) == (found.state.ended, len(found.trials))
 
 
 def test_a_span_is_no_number_to_compare(golden: Golden) -> None:
@@ -328,6 +328,15 @@ def test_searches_are_blocks_of_a_comparison() -> None:
 
 
 def test_a_search_is_told_while_it_goes_on(golden: Golden) -> None:
-    """Its bounds, the largest goal first, and the time it may still take."""
-    goals = (GoalBounds(0.0), GoalBounds(0.001, "unfinished", 396e3, 396e3, 412e3))
-    golden.check(search_line(Progress("search", "one#1: going on, at most 95s left", bounds=goals)))
+    """Its bracket, which closes, its bounds, the largest goal first, and the time it may still take."""
+    bounds = [
+        GoalBounds(0.001, "unfinished"),
+        GoalBounds(0.001, "unfinished", None, None, 500e3),
+        GoalBounds(0.001, "unfinished", 396e3, 396e3, 500e3),
+        GoalBounds(0.001, "regular", 410e3, 410e3, 412e3),
+        GoalBounds(0.001, "at least", 784e3, 784e3, None),
+        GoalBounds(0.001, "none", None, None, 1e3),
+    ]
+    told = Progress("search", "one#1: at most 95s left", range_pps=(1e3, 784e3))
+    of = [replace(told, bounds=(GoalBounds(0.0), goal)) for goal in bounds]
+    golden.check([*map(search_line, of), search_line(replace(of[0], range_pps=None))])

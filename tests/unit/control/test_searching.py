@@ -63,7 +63,7 @@ def test_bounds_are_reported_while_a_search_goes_on(tmp_path: Path) -> None:
     told = [progress for progress in around.progress if progress.event == "search"]
     assert len(stored.records) == len(told)
     assert "regular" == told[-1].bounds[-1].kind
-    assert told[0].text.startswith("one#1: going on, at most ")
+    assert told[0].text.startswith("one#1: at most ")
     assert "one#1: done" == told[-1].text
     left_ns = [progress.left_ns or 0 for progress in told]
     assert 0 == left_ns[-1]
