@@ -582,6 +582,70 @@ def restore(
 
 
 @app.command()
+def watch(
+    host: Annotated[
+        str | None, typer.Argument(metavar="[HOST]", help="[user@]host[:port] (default: this one)")
+    ] = None,
+    lab: Annotated[
+        str | None, typer.Option("--lab", help="look at the receivers of a lab file")
+    ] = None,
+    pid: Annotated[
+        int | None, typer.Option(min=1, help="a process's sockets, in its network namespace")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="the sockets of a port")
+    ] = None,
+    unit: Annotated[str | None, typer.Option(help="the sockets of a systemd unit")] = None,
+    duration: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="such as 30s (default: to Ctrl-C)")
+    ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="count each socket's packets by BPF (root)")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print a JSON object a second")] = False,
+    no_deploy: NoDeploy = False,
+    wheels: Wheels = None,
+) -> None:
+    """Look at a live host: which socket drops packets, and why? Sends and changes nothing there."""
+    from udpbench.control.host_use import Surroundings
+    from udpbench.control.watching import Watched, lab_to_watch
+    from udpbench.control.watching import watch as look_on
+    from udpbench.definition.load import load_lab
+    from udpbench.report.onlooking import onlooking_view, print_watched
+
+    duration_ns = _watch_time(pid, unit, duration)
+    chosen_lab = lab_to_watch(host, load_lab(lab) if lab is not None else None)
+    around = Surroundings(_reach(chosen_lab, no_deploy, wheels))
+    watched = Watched(pid, port, unit, exact)
+    with _reader_may_leave(), onlooking_view(sys.stdout, as_json) as tell:
+        seen = look_on(chosen_lab, watched, duration_ns, around, tell)
+    with _reader_may_leave():
+        if not as_json:
+            print_watched(seen)
+    raise typer.Exit(NO if any(live.lost for live in seen) else YES)
+
+
+def _watch_time(pid: int | None, unit: str | None, duration: str | None) -> int | None:
+    """Return how long to watch; raises InputError with all that is wrong in the options."""
+    from udpbench.model import DAY_NS
+    from udpbench.units import parse_duration
+
+    problems: list[Problem] = []
+    duration_ns = None
+    if pid is not None and unit is not None:
+        problems.append(Problem("both are named", "--pid, --unit", next_step="omit one"))
+    try:
+        duration_ns = parse_duration(duration) if duration is not None else None
+    except ValueError as error:
+        problems.append(Problem(str(error), "--for", duration))
+    if duration_ns is not None and not 0 < duration_ns <= DAY_NS:
+        problems.append(Problem("out of range", "--for", duration, "above 0, at most a day"))
+    if problems:
+        raise InputError(problems)
+    return duration_ns
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of experiment and lab files."""
     import json

@@ -13,6 +13,7 @@
     │   ├── HostChanged               a host is not as it was when the resumed run began
     │   ├── SettingRefused            the host refused a setting, or did not keep it
     │   ├── Unseen                    this user cannot see what root's runs left
+    │   ├── NothingToWatch        2   what a watch asks for is not there, or not to be seen
     │   ├── SafetyError               a destination is not proven to be a lab receiver
     │   ├── WorkerFailed              a worker process ended or reported an error
     │   ├── DeadlineExceeded          a condition was not met in time
@@ -131,6 +132,12 @@ class SettingRefused(HostError):
 
 class Unseen(HostError):
     """The user cannot see what root's runs left; the user's own runs left nothing."""
+
+
+class NothingToWatch(HostError):
+    """What is to be watched is not on the host, or this user may not see it."""
+
+    exit_code = BAD_INPUT
 
 
 class SafetyError(HostError):

@@ -941,6 +941,41 @@ class SocketCount:
 
 
 @dataclass(frozen=True)
+class OtherNamespace:
+    """A network namespace that is not watched and holds UDP sockets."""
+
+    pid: int
+    """Of a process that has one of them."""
+    process: str
+    sockets: int
+    drops: int
+    """Of those sockets since they were opened."""
+
+
+@dataclass(frozen=True)
+class HostLook:
+    """A host at one moment, as one who looks on sees it; sockets only if anything changed.
+
+    The counters of the first look and of every other are whole.
+    """
+
+    snapshot: Snapshot
+    interfaces: tuple[str, ...]
+    """Whose counters are among them, the loopback one included."""
+    sockets: tuple[UdpSocket, ...]
+    """Those that are new, or have changed since the look before."""
+    ended: tuple[int, ...] = ()
+    """Cookies of those that were listed before and are not any more."""
+    watched: Optional[tuple[int, ...]] = None
+    """Cookies of the process or unit that was asked for; None: all are watched."""
+    counts: Optional[dict[str, SocketCount]] = None
+    """Cookie as text → its count, of those that changed; None: not counted."""
+    namespaces: tuple[OtherNamespace, ...] = ()
+    names_reasons: bool = False
+    """Counts have the kernel's reasons (Linux 6.11)."""
+
+
+@dataclass(frozen=True)
 class Sample:
     """One worker's counts during a phase, as totals since it began.
 

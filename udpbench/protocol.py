@@ -35,6 +35,7 @@ from udpbench.model import (
     Change,
     Facts,
     FlowStats,
+    HostLook,
     Inspection,
     Planned,
     Sample,
@@ -247,6 +248,13 @@ VERBS = {
         5,
         "reading counters",
         "edge end: with CPU use of processes since begin; controller: its pid, if on this machine",
+    ),
+    "look": Verb(
+        "pid unit exact",
+        HostLook,
+        20,
+        "looking at the host",
+        "at all traffic: a process's namespace and sockets, a unit's, or all; exact: BPF counts",
     ),
     "expect_losses": Verb(
         "interface losses role",

@@ -78,6 +78,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "records",
             "analysis.judge",
             "analysis.comparison.comparisons",
+            "analysis.live_host",
             "analysis.searches",
             "control",
         ),

@@ -24,6 +24,7 @@ from udpbench.agent.host.processes import Processes, interface_threads, lineage
 from udpbench.agent.host.system import Host
 from udpbench.agent.interfaces import interfaces
 from udpbench.agent.locks import Held, Locks
+from udpbench.agent.looks import Looks
 from udpbench.agent.losses.inject import LossInjector
 from udpbench.agent.reconnect import Door
 from udpbench.agent.recording import record_tree
@@ -47,6 +48,7 @@ from udpbench.model import (
     Change,
     Edge,
     Facts,
+    HostLook,
     Inspection,
     LossSpec,
     PhaseName,
@@ -76,8 +78,9 @@ from udpbench.protocol import (
 UNGREETED_NS = 60 * SECOND_NS
 """From start to hello; the pipe of a controller that hangs stays open."""
 GREETING = ("hello", "take", "release", "leave")
-UNTAKEN = (*GREETING, "ping")
-"""Verbs that are served before the host is taken."""
+UNTAKEN = (*GREETING, "ping", "look", "facts")
+"""Verbs that are served before the host is taken: a look disturbs a run no more than ``top`` does,
+and waits for none."""
 
 
 class Verbs:
@@ -97,6 +100,7 @@ class Verbs:
         self.pool = Pool(host, name)
         self._losses = LossInjector(host, name)
         self._arps = ArpListener(host)
+        self._looks = Looks(host, name)
         self._processes = Processes(host, all_of_machine="machine" in scopes)
         self._host = host
         self.scopes = scopes
@@ -208,6 +212,10 @@ class Verbs:
             return taken
         return replace(taken, processes=self._processes.end(self._known(interface, controller)))
 
+    def look(self, pid: Optional[int], unit: Optional[str], exact: bool) -> HostLook:
+        """Return what is here, and what changed since the look before."""
+        return self._looks.look(pid, unit, exact)
+
     def _rule_packets(self, host: Host) -> dict[str, int]:
         """Return what the firewall rules in force counted; asking costs a program or two."""
         in_force = any(change.setting.kind == "firewall" for change in self._engine.in_force)
@@ -287,7 +295,7 @@ class Verbs:
         return self.locks.others()
 
     def watch(self) -> None:
-        """Look for other runs, and replace a guardian that died; AgentError if none starts."""
+        """HostLook for other runs, and replace a guardian that died; AgentError if none starts."""
         with suppress(OSError):  # `others` reports it
             self.locks.watch()
         if self._guardian is not None and not self._guardian.check():

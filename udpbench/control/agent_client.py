@@ -21,6 +21,7 @@ from udpbench.model import (
     ClockReading,
     Edge,
     Facts,
+    HostLook,
     Inspection,
     LossSpec,
     PhaseName,
@@ -283,6 +284,16 @@ class AgentClient:
             "snapshot", interface=self.interface, edge=edge, controller=self._controller
         )
         return snapshot
+
+    def look(self, pid: int | None, unit: str | None, exact: bool) -> HostLook:
+        """Return what is on the host, and what changed since the look before."""
+        look: HostLook = self._ask("look", pid=pid, unit=unit, exact=exact)
+        return look
+
+    def facts_of(self, interface: str) -> Facts:
+        """Return the facts of the host with another interface."""
+        facts: Facts = self._ask("facts", interface=interface)
+        return facts
 
     def expect_losses(self, losses: Sequence[LossSpec]) -> None:
         """Open what waits for the packets that are to be lost, or fill what must be full."""

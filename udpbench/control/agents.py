@@ -155,6 +155,10 @@ class LabAgents:
             _open_hosts(self.lab, self._reach, self._opened)
         self._greet()
 
+    def onlookers(self) -> tuple[AgentClient, ...]:
+        """Return the greeted agents of a lab that is not taken: it may be looked at, no more."""
+        return tuple(self._opened)
+
     def take(self, use: Use) -> tuple[AgentClient, Taken] | None:
         """Take all newly greeted agents, or none; return the agent that is in use, and by what.
 

@@ -11,15 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from udpbench.analysis.motion import (
+    SINGLE,
     CpuShare,
     applied,
     between,
     cpu_shares,
+    passing,
     stage_packets,
 )
 from udpbench.analysis.queue_counters import QueueUse, queue_uses
 from udpbench.analysis.rates import host_of, totals_at
-from udpbench.analysis.readings import Readings
 from udpbench.model import (
     BYTES_FIELD,
     PACKETS_FIELD,
@@ -35,12 +36,6 @@ from udpbench.model import (
     WorkerStats,
     trial_ns,
 )
-
-SKEW_NS = 20 * 10**6
-"""Between the first and the last counter of one reading of a host, at most; measured: 2 ms where it
-has a CPU, 9 ms where workers keep every CPU busy."""
-SINGLE = ("rx_ring", "rx_xdp", "rx_backlog", "rx_tc", "udp_checksum", "udp_no_port", "udp_rcvbuf")
-"""Stages with one counter; the others are differences, off by what arrived between two reads."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +247,7 @@ def counted(
             if packets > (0 if stage in SINGLE else passing(ever))
         ),
         queues=tuple(
-            _queue_rate(use, seconds[use.host])
+            queue_rate(use, seconds[use.host])
             for use in queue_uses(now)
             if use.packets is not None or use.interrupts
         ),
@@ -275,19 +270,13 @@ def counted(
     )
 
 
-def _queue_rate(use: QueueUse, seconds: float) -> QueueRate:
+def queue_rate(use: QueueUse, seconds: float) -> QueueRate:
+    """Return what a queue did in these seconds, each of them."""
     pps, drops, interrupts = (
         number / seconds if number is not None else None
         for number in (use.packets, use.drops, use.interrupts)
     )
     return QueueRate(f"{use.host} {use.queue}", pps, drops, interrupts, use.cpus)
-
-
-def passing(readings: Readings) -> float:
-    """Return the mean number of packets that reach the receivers within SKEW_NS."""
-    came = readings.total("receiver", "link.{interface}.rx_packets") or 0
-    elapsed_ns = max((delta.elapsed_ns for delta in readings.deltas.values()), default=0)
-    return came * SKEW_NS / elapsed_ns if elapsed_ns > 0 else 0.0
 
 
 def per_second(samples: Sequence[Sample], name: str) -> float | None:

@@ -42,7 +42,7 @@ def snapshot(
     """
     clock_ns = host.clock_ns()
     # CPU times first: they are compared with that clock.
-    counters = machine_counters(host, interface) if "machine" in scopes else {}
+    counters = machine_counters(host, (interface,)) if "machine" in scopes else {}
     if "namespace" in scopes:
         counters.update(namespace_counters(host))
         for device in (interface, *bridge_ports(host, interface)):
@@ -64,13 +64,14 @@ def namespace_counters(host: Host) -> dict[str, int]:
     }
 
 
-def machine_counters(host: Host, interface: str) -> dict[str, int]:
-    """Return the counters that all namespaces of the machine share."""
+def machine_counters(host: Host, interfaces: Iterable[str]) -> dict[str, int]:
+    """Return the counters that all namespaces of the machine share; interrupts of these cards."""
     cpu_times = host.read_text("/proc/stat")
     online = parse_cpu_list(host.read_text("/sys/devices/system/cpu/online"))
     softnet = host.read_text(f"{NET}/softnet_stat")
     ticks_per_s = os.sysconf("SC_CLK_TCK")
-    irqs = {irq for way in queue_interrupts(host, interface).values() for irq in way.values()}
+    ways = (way for name in interfaces for way in queue_interrupts(host, name).values())
+    irqs = {irq for way in ways for irq in way.values()}
     interrupts = host.read_text("/proc/interrupts") if irqs else ""
     return {
         **parse.parse_softnet(softnet, online),

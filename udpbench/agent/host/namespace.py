@@ -18,6 +18,8 @@ KINDS = ("net", "mnt")
 INIT_USER_NS = 0xEFFFFFFD  # PROC_USER_INIT_INO, include/linux/proc_ns.h
 NS_GET_USERNS = 0xB701  # include/uapi/linux/nsfs.h, Linux 4.9
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+MS_REC_SLAVE = 1 << 14 | 1 << 19
+CLONE_NEWNS, CLONE_NEWNET = 0x00020000, 0x40000000
 MOUNT_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
 
 
@@ -77,8 +79,29 @@ def settle(host: Host) -> None:
             _mount("tmpfs", "/run")
 
 
+def enter(host: Host, pid: int) -> None:
+    """Move this process into another's network namespace, with that one's sysfs.
+
+    Before anything else was asked of the host, since netlink sockets stay where they were opened.
+    What is mounted is seen by this process alone. Raises OSError.
+    """
+    if _inode(host, f"/proc/{pid}/ns/net") == host.netns():
+        return
+    host.close()
+    with host.path(f"/proc/{pid}/ns/net").open("rb") as namespace:
+        _call("unshare", CLONE_NEWNS)
+        _call("mount", b"none", b"/", None, MS_REC_SLAVE, None)
+        _call("setns", namespace.fileno(), CLONE_NEWNET)
+    _mount("sysfs", "/sys")
+
+
 def _mount(kind: str, target: str) -> None:
+    arguments = (kind.encode(), target.encode(), kind.encode(), MOUNT_FLAGS, None)
+    _call("mount", *arguments, what=f"mount of {kind}", where=target)
+
+
+def _call(name: str, *arguments: object, what: str = "", where: Optional[str] = None) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(kind.encode(), target.encode(), kind.encode(), MOUNT_FLAGS, None) != 0:
+    if getattr(libc, name)(*arguments) != 0:
         code = ctypes.get_errno()
-        raise OSError(code, f"mount of {kind}: {os.strerror(code)}", target)
+        raise OSError(code, f"{what or name}: {os.strerror(code)}", where)

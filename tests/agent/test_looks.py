@@ -1,0 +1,173 @@
+"""Looks at this machine, and whose sockets are whose in a /proc of files."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from golden import Golden
+
+from udpbench.agent import looks as room
+from udpbench.agent.host.socket_owners import SocketOwners
+from udpbench.agent.host.system import Host
+from udpbench.agent.looks import Looks
+from udpbench.errors import NothingToWatch
+from udpbench.model import HostLook, OtherNamespace
+
+UDP_LINE = (
+    "   1: 00000000:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000 0 0 {} 2 0 {}"
+)
+
+
+@pytest.fixture
+def receiver() -> Iterator[socket.socket]:
+    """Open a UDP socket on loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
+        opened.bind(("127.0.0.1", 0))
+        yield opened
+
+
+def here(look: HostLook, receiver: socket.socket) -> list[tuple[str, ...]]:
+    """Return the owners of a socket, if it is among those that are told."""
+    port = receiver.getsockname()[1]
+    return [each.processes for each in look.sockets if each.port == port]
+
+
+def test_only_what_changed_is_told_again(receiver: socket.socket) -> None:
+    """The counters are whole each time; a closed socket is told once."""
+    looks = Looks(Host(), "here")
+    first, second = looks.look(None, None, exact=False), looks.look(None, None, exact=False)
+    label = f"{Path('/proc/self/comm').read_text().strip()} {os.getpid()}"
+    assert ([(label,)], []) == (here(first, receiver), here(second, receiver))
+    assert {"lo"} <= set(first.interfaces)
+    names = {"snmp.Udp.NoPorts", "softnet.cpu0.dropped", "link.lo.rx_packets"}
+    assert names <= first.snapshot.counters.keys() & second.snapshot.counters.keys()
+    (cookie,) = [each.cookie for each in first.sockets if each.processes == (label,)]
+    receiver.close()
+    assert [cookie] == [
+        each for each in looks.look(None, None, exact=False).ended if each == cookie
+    ]
+    assert cookie not in looks.look(None, None, exact=False).ended
+
+
+def test_a_process_is_watched_by_its_own_sockets(receiver: socket.socket) -> None:
+    """Of this namespace nothing has to be entered."""
+    look = Looks(Host(), "here").look(os.getpid(), None, exact=False)
+    assert look.watched is not None
+    assert 1 <= len(look.watched)
+    assert set(look.watched) <= {each.cookie for each in look.sockets}
+
+
+def test_what_is_not_there_is_an_error(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process, a socket of it, a unit, a process of another user, and exact counts."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    def look(pid: int | None, unit: str | None = None, *, exact: bool = False) -> None:
+        with golden.raises(NothingToWatch):
+            Looks(Host(), "here").look(pid, unit, exact)
+
+    look(2**30)
+    with subprocess.Popen(("sleep", "60")) as sleeper:
+        look(sleeper.pid)
+        sleeper.kill()
+    look(None, "no-such-unit")
+    monkeypatch.setattr(room, "SocketCounts", refuse)
+    for user in (0, 1000):
+        monkeypatch.setattr("os.geteuid", lambda user=user: user)
+        look(None, exact=True)
+    for error in (PermissionError(1, "no"), OSError(22, "Invalid argument")):
+        monkeypatch.setattr(room, "enter", lambda *_, error=error: raising(error))
+        look(1)
+
+
+def raising(error: BaseException) -> None:
+    """Raise it."""
+    raise error
+
+
+def process(root: Path, pid: int, space: int, inodes: list[int], cgroup: str = "/") -> Path:
+    """Make a process of files and return its folder."""
+    folder = root / "proc" / str(pid)
+    (folder / "fd").mkdir(parents=True)
+    (folder / "ns").mkdir()
+    (folder / "net").mkdir()
+    (folder / "comm").write_text(f"name{pid}\n")
+    (folder / "cgroup").write_text(f"0::{cgroup}\n")
+    (folder / "ns/net").symlink_to(f"net:[{space}]")
+    (folder / "fd/0").symlink_to("/dev/null")
+    for number, inode in enumerate(inodes):
+        (folder / f"fd/{number + 3}").symlink_to(f"socket:[{inode}]")
+    return folder
+
+
+@pytest.fixture
+def owners(tmp_path: Path) -> SocketOwners:
+    """Know three processes, the last of which has a namespace of its own."""
+    own = tmp_path / "proc/self/ns/net"
+    own.parent.mkdir(parents=True)
+    own.write_text("")
+    space = own.stat().st_ino
+    process(tmp_path, 20, space, [1, 2], "/system.slice/dns.service")
+    process(tmp_path, 30, space, [2], "/user.slice")
+    process(tmp_path, 40, space + 1, [])
+    far = process(tmp_path, 50, space + 1, [7])
+    for folder in (far, tmp_path / "proc/40"):
+        lines = ("head", UDP_LINE.format(7, 12), UDP_LINE.format(8, 1))
+        (folder / "net/udp").write_text("\n".join(lines) + "\n")
+    known = SocketOwners(Host(tmp_path))
+    known.learn([1], "")
+    return known
+
+
+def test_a_socket_may_have_several_owners(owners: SocketOwners) -> None:
+    """Or none that can be seen."""
+    assert [("name20 20",), ("name20 20", "name30 30"), ()] == [
+        owners.processes(inode) for inode in (1, 2, 9)
+    ]
+
+
+def test_a_unit_is_its_folder_of_cgroups(owners: SocketOwners) -> None:
+    """With its suffix or without."""
+    assert [[20], [20], []] == [
+        owners.in_unit(name) for name in ("dns", "dns.service", "system.slice.dns")
+    ]
+
+
+def test_another_namespace_is_named_by_a_process_with_a_socket(owners: SocketOwners) -> None:
+    """Not by the first process there."""
+    assert (OtherNamespace(50, "name50 50", 2, 13),) == owners.namespaces
+
+
+def test_a_search_is_not_repeated_at_once(
+    owners: SocketOwners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only after two hundred times what it took, and where no owner is missing after ten seconds."""
+    searches: list[str] = []
+    monkeypatch.setattr(SocketOwners, "_search", lambda _: searches.append("search"))
+    now_ns = Host().clock_ns()
+    monkeypatch.setattr(Host, "clock_ns", lambda _: now_ns)
+    owners.learn([99], "")
+    assert [] == searches
+    now_ns += 9 * 10**9
+    owners.learn([1], "")
+    assert [] == searches
+    owners.learn([99], "")
+    now_ns += 11 * 10**9
+    owners.learn([1], "")
+    assert ["search", "search"] == searches
+
+
+def test_of_many_interfaces_those_of_devices_are_read(tmp_path: Path) -> None:
+    """A host of containers has a virtual one for each of them; one that is down counts nothing."""
+    for name in ("lo", "eth0", "down", *(f"veth{n}" for n in range(9))):
+        folder = tmp_path / "sys/class/net" / name
+        folder.mkdir(parents=True)
+        (folder / "operstate").write_text("down\n" if name == "down" else "up\n")
+    (tmp_path / "sys/class/net/eth0/device").mkdir()
+    assert ["lo", "eth0"] == Looks(Host(tmp_path), "here").interfaces()

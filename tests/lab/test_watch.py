@@ -1,0 +1,168 @@
+"""``udpbench watch`` of a namespace whose sockets lose packets for reasons of their own."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.lab
+
+LIMIT_S = 60
+HOLDER = r"""
+import fcntl, os, socket, struct, sys
+from udpbench.agent.host.socket_options import SO_ATTACH_FILTER, attach_filter
+
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh22x", b"lo", 1))
+
+def bound(port):
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.bind(("127.0.0.1", port))
+    receiver.setblocking(False)
+    return receiver
+
+def send(port, packets):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for _ in range(packets):
+            sender.sendto(bytes(200), ("127.0.0.1", port))
+
+sockets = {port: bound(port) for port in range(7000, 7200)}
+print("bound", flush=True)
+for command in sys.stdin:
+    if command == "lose\n":
+        sockets[7001].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        send(7001, 60)
+        attach_filter(sockets[7002], SO_ATTACH_FILTER, [(0x06, 0, 0, 0)])
+        send(7002, 50)
+        header = struct.pack("!HHHH", 9, 7003, 208, 1)
+        ip = struct.pack("!BBHHHBBH4s4s", 69, 0, 228, 1, 0, 9, 17, 0, b"\x7f\0\0\1", b"\x7f\0\0\1")
+        with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
+            for _ in range(40):
+                raw.sendto(ip + header + bytes(200), ("127.0.0.1", 0))
+        send(7004, 5)
+        with bound(7300) as ending:
+            send(7300, 3)
+    for port in (7003, 7004):
+        try:
+            while True:
+                sockets[port].recv(300)
+        except BlockingIOError:
+            pass
+    print("done", flush=True)
+"""
+Told = dict[str, Any]
+
+
+class Holder:
+    """A process with 200 sockets in a network namespace of its own."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            ("unshare", "--net", sys.executable, "-c", HOLDER),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._said("bound")
+
+    @property
+    def pid(self) -> str:
+        """Return its number: unshare replaces itself."""
+        return str(self.process.pid)
+
+    def do(self, command: str) -> None:
+        """Have it done, and wait until it is."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{command}\n")
+        self.process.stdin.flush()
+        self._said("done")
+
+    def _said(self, word: str) -> None:
+        assert self.process.stdout is not None
+        assert f"{word}\n" == self.process.stdout.readline()
+
+
+@pytest.fixture
+def holder() -> Iterator[Holder]:
+    """Start the process, and end it."""
+    started = Holder()
+    yield started
+    started.process.kill()
+    started.process.communicate()
+
+
+def udpbench(*arguments: str) -> tuple[str, ...]:
+    """Return the command of a watch."""
+    return (sys.executable, "-m", "udpbench", "watch", *arguments)
+
+
+def watch_until(
+    arguments: tuple[str, ...], act: Callable[[], None], enough: Callable[[Told], bool]
+) -> tuple[Told, int]:
+    """Return the first look that is enough, and the exit code after Ctrl-C."""
+    with subprocess.Popen(
+        udpbench("--json", "--for", f"{LIMIT_S}s", *arguments), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        look = json.loads(process.stdout.readline())
+        act()
+        while not enough(look):
+            look = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        return look, process.wait(LIMIT_S)
+
+
+def losing(look: Told) -> dict[int, tuple[int, list[str]]]:
+    """Return port → packets and stages of the sockets that lost any."""
+    return {
+        each["port"]: (each["dropped"], each["stages"])
+        for each in look["sockets"]
+        if each["dropped"]
+    }
+
+
+def test_each_socket_that_drops_is_named_with_its_reason_and_no_other(holder: Holder) -> None:
+    """Two hundred sockets, three of which drop for three reasons, and one that came and went."""
+    look, code = watch_until(
+        ("--exact", "--pid", holder.pid),
+        lambda: holder.do("lose"),
+        lambda look: {7001, 7002, 7003} <= losing(look).keys() or holder.do("read") is not None,
+    )
+    assert 1 == code
+    lost = losing(look)
+    assert {7001: ["udp_rcvbuf"], 7002: ["udp_filter"], 7003: ["udp_checksum"]} == {
+        port: stages for port, (_, stages) in lost.items()
+    }
+    assert (50, 40) == (lost[7002][0], lost[7003][0])
+    assert 200 == look["sockets_watched"]
+    owners = {tuple(each["processes"]) for each in look["sockets"]}
+    assert {(f"python3 {holder.pid}",)} == {
+        (re.sub(r"^python[\d.]*", "python3", o[0]),) for o in owners
+    }
+
+
+def test_a_socket_that_loses_nothing_ends_with_0(holder: Holder) -> None:
+    """Whatever the others of its namespace lose at their own sockets."""
+    arguments = ("--pid", holder.pid, "--port", "7004")
+    look, code = watch_until(arguments, lambda: None, lambda look: look["sockets_watched"] == 1)
+    assert (0, False, {}) == (code, look["lost"], losing(look))
+
+
+@pytest.mark.parametrize("arguments", [("--port", "9"), ("--unit", "no-such-unit")])
+def test_what_is_not_there_is_one_line_and_exit_2(
+    arguments: tuple[str, ...], holder: Holder
+) -> None:
+    """The words are in tests/agent and tests/unit/control."""
+    chosen = ("--pid", holder.pid, *arguments) if "--port" in arguments else arguments
+    ended = subprocess.run(
+        udpbench(*chosen), capture_output=True, text=True, check=False, timeout=LIMIT_S
+    )
+    assert (2, "", 1) == (ended.returncode, ended.stdout, len(ended.stderr.splitlines()))

@@ -1,0 +1,168 @@
+"""A host that nobody loads, from looks at it: what is lost where, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from analysis.build import facts
+from udpbench.analysis.live_host import HostState, LiveHost, after, live_host
+from udpbench.model import HostLook, OtherNamespace, Snapshot, SocketCount, UdpSocket
+
+V4 = UdpSocket(1, 11, 4, "0.0.0.0", 53, None, 0, 0, 0, 212992, 5, ("dns 9",))  # noqa: S104
+V6 = UdpSocket(2, 12, 6, "::", 443, None, 0, 0, 0, 212992, 0)
+UDP = dict.fromkeys(("InErrors", "RcvbufErrors", "InCsumErrors", "MemErrors", "NoPorts"), 0)
+ZERO = {
+    **{f"snmp.Udp.{name}": 0 for name in (*UDP, "InDatagrams")},
+    **{f"snmp6.Udp6{name}": 0 for name in (*UDP, "InDatagrams")},
+    **{f"snmp.Ip.{name}": 0 for name in ("InReceives", "InDelivers", "ForwDatagrams")},
+    "softnet.cpu0.dropped": 0,
+    "link.receive0.rx_dropped": 0,
+    "link.receive0.rx_packets": 0,
+}
+RCVBUF = ("snmp.Udp.InErrors", "snmp.Udp.RcvbufErrors")
+CHECKSUM = ("snmp.Udp.InErrors", "snmp.Udp.InCsumErrors")
+
+
+def look(second: int, *sockets: UdpSocket, moved: dict[str, int] | None = None) -> HostLook:
+    """Return a look at a time, with the counters that are not 0."""
+    snapshot = Snapshot("right", second * 10**9, {**ZERO, **(moved or {})})
+    return HostLook(snapshot, ("receive0",), sockets)
+
+
+def watched(*looks: HostLook, port: int | None = None) -> LiveHost:
+    """Return what is said after these looks."""
+    states: list[HostState] = []
+    said: LiveHost | None = None
+    for each in looks:
+        states.append(after(states[-1] if states else None, each))
+        if len(states) > 1:
+            known = {"receive0": facts("right", "receive0", "10.0.0.1/24")}
+            said = live_host(states[0], states[-2], states[-1], known, said, port)
+    assert said is not None
+    return said
+
+
+def reasons(live: LiveHost) -> dict[int, tuple[int, tuple[str, ...], bool]]:
+    """Return port → packets, stages, and whether they are certain."""
+    return {loss.socket.port: (loss.dropped, loss.stages, loss.known) for loss in live.sockets}
+
+
+def counted(packets: int, *names: str) -> dict[str, int]:
+    """Return counters that moved by so many."""
+    return dict.fromkeys(names, packets)
+
+
+def test_the_only_counter_that_moved_is_the_reason() -> None:
+    """And it stays so while nothing contradicts it."""
+    full = replace(V4, drops=25)
+    looks = look(0, V4, V6), look(1, full, moved=counted(20, *RCVBUF))
+    live = watched(*looks, look(2, moved=counted(20, *RCVBUF)))
+    assert {53: (20, ("udp_rcvbuf",), True), 443: (0, (), False)} == reasons(live)
+    assert [("udp_rcvbuf", 0.0, 20)] == [(e.stage, e.pps, e.packets) for e in live.stages]
+    assert "udp_rcvbuf" in live.helps()
+    assert live.lost
+
+
+def test_counters_that_moved_together_leave_several_reasons() -> None:
+    """The IPv4 socket has nothing to do with IPv6's counters; the IPv6 one may with both."""
+    moved = {**counted(5, *RCVBUF), **counted(7, "snmp6.Udp6InErrors")}
+    live = watched(
+        look(0, V4, V6), look(1, replace(V4, drops=10), replace(V6, drops=7), moved=moved)
+    )
+    assert {
+        53: (5, ("udp_rcvbuf",), True),
+        443: (7, ("udp_filter", "udp_rcvbuf"), False),
+    } == reasons(live)
+
+
+def test_what_no_counter_explains_is_memory() -> None:
+    """Linux 6.18 counts it at the socket alone; a little more is what came between the readings."""
+    live = watched(look(0, V4), look(1, replace(V4, drops=105)))
+    assert {53: (100, ("udp_memory",), True)} == reasons(live)
+    assert [("udp_memory", 100)] == [(loss.stage, loss.packets) for loss in live.stages]
+    late = look(1, replace(V4, drops=106), moved=counted(100, *RCVBUF))
+    assert {53: (101, ("udp_rcvbuf",), True)} == reasons(watched(look(0, V4), late))
+
+
+def test_a_reason_is_replaced_when_it_is_contradicted() -> None:
+    """By what the latest drops were."""
+    first = look(1, replace(V4, drops=15), moved=counted(10, *RCVBUF))
+    moved = {"snmp.Udp.RcvbufErrors": 10, "snmp.Udp.InErrors": 14, "snmp.Udp.InCsumErrors": 4}
+    second = look(2, replace(V4, drops=19), moved=moved)
+    assert {53: (14, ("udp_checksum",), True)} == reasons(watched(look(0, V4), first, second))
+
+
+def test_the_kernels_own_reasons_are_believed() -> None:
+    """What they do not name was found at the read; arrivals and reads are rates."""
+    counts = {"1": SocketCount(40, 10, {"SOCKET_RCVBUFF": 20, "PROTO_MEM": 3})}
+    begun = replace(look(0, V4), counts={}, names_reasons=True)
+    then = replace(look(2, replace(V4, drops=35)), counts=counts, names_reasons=True)
+    live = watched(begun, then)
+    assert {53: (30, ("udp_rcvbuf", "udp_checksum", "udp_memory"), True)} == reasons(live)
+    assert (20.0, 5.0) == (live.sockets[0].arrived_pps, live.sockets[0].read_pps)
+
+
+def test_sockets_come_and_go() -> None:
+    """One that opens loses all that it has lost; one that closed is told, and so is its loss."""
+    opened = replace(V6, drops=3)
+    closed = replace(look(2), ended=(1,))
+    live = watched(look(0, V4), look(1, replace(V4, drops=9), opened), closed)
+    assert {443: 3} == {port: row[0] for port, row in reasons(live).items()}
+    assert (1, 4) == (live.ended, live.ended_dropped)
+
+
+def test_a_socket_between_two_looks_is_told_by_its_count() -> None:
+    """It was never listed."""
+    begun = replace(look(0, V4), counts={})
+    then = replace(look(1), counts={"99": SocketCount(8, 2, {"SOCKET_RCVBUFF": 6})})
+    live = watched(begun, then)
+    assert (1, 6, True) == (live.ended, live.ended_dropped, live.lost)
+
+
+@pytest.mark.parametrize(
+    ("moved", "port", "only", "lost"),
+    [
+        ({}, None, None, False),
+        ({"snmp.Udp.NoPorts": 5}, None, None, False),
+        ({"snmp.Udp.NoPorts": 5}, 53, None, True),
+        (counted(5, *RCVBUF), None, None, True),
+        (counted(5, *RCVBUF), 53, None, False),
+        (counted(5, *RCVBUF), None, (1,), False),
+        (counted(5, *CHECKSUM), None, (1,), True),
+        (counted(5, "softnet.cpu0.dropped", "link.receive0.rx_dropped"), 53, None, True),
+    ],
+)
+def test_stages_before_a_watched_socket_count(
+    moved: dict[str, int], port: int | None, only: tuple[int, ...] | None, lost: bool
+) -> None:
+    """Of those at sockets only what the watched sockets dropped; nobody's port only with a port."""
+    looks = [replace(each, watched=only) for each in (look(0, V4, V6), look(1, moved=moved))]
+    assert lost == watched(*looks, port=port).lost
+
+
+def test_stages_before_ip_name_their_interface() -> None:
+    """The others do not have any."""
+    moved = counted(5, "softnet.cpu0.dropped", "link.receive0.rx_dropped", "snmp.Udp.NoPorts")
+    live = watched(look(0), look(1, moved=moved))
+    assert [("rx_backlog", "receive0"), ("udp_no_port", "")] == [
+        (loss.stage, loss.where) for loss in live.stages
+    ]
+
+
+def test_a_difference_of_counters_counts_beyond_what_passes_meanwhile() -> None:
+    """Two of the packets that came may have been between two counters."""
+    for missing, stages in ((2, []), (30, ["rx_netfilter"])):
+        moved = {"snmp.Ip.InReceives": 1000, "snmp.Ip.InDelivers": 1000 - missing}
+        moved["link.receive0.rx_packets"] = 1000
+        live = watched(look(0), look(1, moved=moved))
+        assert stages == [loss.stage for loss in live.stages]
+        assert 1000.0 == live.received_pps
+
+
+def test_other_namespaces_are_named() -> None:
+    """As the latest look knows them."""
+    other = OtherNamespace(7, "dns 7", 3, 4)
+    live = watched(look(0), replace(look(1), namespaces=(other,)))
+    assert (other,) == live.namespaces

@@ -1,0 +1,107 @@
+"""Watching hosts: which ones, for how long, and that nothing is taken or changed there."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from golden import Golden
+
+from control.fake import FakeAgent, World, facts, lab
+from udpbench.analysis.live_host import LiveHost
+from udpbench.control.agents import Reach
+from udpbench.control.host_use import Surroundings
+from udpbench.control.watching import Watched, lab_to_watch, watch
+from udpbench.definition.load import load_lab
+from udpbench.errors import InputError, NothingToWatch
+from udpbench.model import SECOND_NS, Connect, HostLook, Snapshot, UdpSocket
+
+LAB = """\
+sender: [{name: left, connect: {ssh: left}, interface: eth3, addresses: [10.0.0.30/24]}]
+receiver: [{name: right, connect: {ssh: right}, interface: eth2, addresses: existing}]
+"""
+SOCKET = UdpSocket(1, 1, 4, "127.0.0.1", 53, None, 0, 0, 0, 1, 0)
+
+
+class Seen(FakeAgent):
+    """An agent that can be looked at, and at which as many packets drop."""
+
+    looks = 0
+
+    def _look(self, **asked: Any) -> HostLook:
+        self.world.say(f"asked {asked}")
+        self.looks += 1
+        counters = {"snmp.Udp.RcvbufErrors": self.looks, "snmp.Udp.InErrors": self.looks}
+        snapshot = Snapshot(self.host, self.world.clock.now_ns(), counters)
+        return HostLook(snapshot, ("eth2",), (SOCKET,) if self.looks == 1 else ())
+
+    def _facts(self, interface: str) -> Any:
+        return facts(self.host, interface, ())
+
+
+class Watchable(World):
+    """One machine, reached without SSH."""
+
+    def open(self, host: str, _connect: Connect | None = None) -> FakeAgent:
+        """Return a channel to its agent."""
+        self.agents[host] = Seen(host, self)
+        return self.agents[host]
+
+    def surroundings(self) -> Surroundings:
+        """Return what a watch takes in place of the real thing."""
+        return Surroundings(Reach({"local": self.open}, self.open), self.clock, self.interrupt)
+
+
+def seen(
+    world: World, watched: Watched, duration_ns: int | None, tell: Callable[[LiveHost], None]
+) -> list[LiveHost]:
+    """Watch this machine."""
+    return watch(lab_to_watch(None, None), watched, duration_ns, world.surroundings(), tell)
+
+
+def test_a_look_a_second_and_one_at_the_end() -> None:
+    """Each is told; nothing but looking is asked of the host, which nobody takes."""
+    world, states = Watchable(), []
+    (last,) = seen(world, Watched(), 5 * SECOND_NS // 2, states.append)
+    assert [SECOND_NS, 2 * SECOND_NS, 5 * SECOND_NS // 2] == [each.elapsed_ns for each in states]
+    assert last is states[-1]
+    assert [("udp_rcvbuf", 3)] == [(loss.stage, loss.packets) for loss in last.stages]
+    verbs = {word.split()[0] for word in world.words}
+    assert {"hello", "ping", "look", "asked", "facts", "end"} >= verbs
+    assert "asked {'pid': None, 'unit': None, 'exact': False}" in world.words
+
+
+def test_ctrl_c_ends_a_watch_with_a_last_look() -> None:
+    """However long it was to be."""
+    world, states = Watchable(), []
+
+    def interrupt(live: LiveHost) -> None:
+        states.append(live.elapsed_ns)
+        world.interrupt.requested = True
+
+    seen(world, Watched(), None, interrupt)
+    assert 2 == len(states)
+
+
+def test_a_port_that_nobody_has_is_an_error(golden: Golden) -> None:
+    """It names those that are bound."""
+    with golden.raises(NothingToWatch, host=socket.gethostname()):
+        seen(Watchable(), Watched(port=54), None, lambda _: None)
+    seen(Watchable(), Watched(port=53), SECOND_NS, lambda _: None)
+
+
+def test_a_destination_or_a_labs_receivers_are_watched(tmp_path: Any) -> None:
+    """By its name without the user."""
+    path = tmp_path / "lab.yaml"
+    path.write_text(LAB)
+    assert ["right"] == [host.name for host in lab_to_watch(None, load_lab(str(path))).hosts]
+    (host,) = lab_to_watch("root@[fe80::1]:22", None).hosts
+    assert ("fe80::1", Connect("ssh", "root@[fe80::1]:22")) == (host.name, host.connect)
+
+
+def test_what_cannot_be_a_host_is_an_error(golden: Golden) -> None:
+    """Not a destination, two of them, and a lab without a process."""
+    for destination, chosen in (("-oProxyCommand=x", None), ("left", lab()), (None, lab())):
+        with golden.raises(InputError):
+            lab_to_watch(destination, chosen)

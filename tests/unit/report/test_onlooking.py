@@ -1,0 +1,124 @@
+"""What a watch shows: a view, a line a second, JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from golden import Golden
+from rich.console import Console
+
+from udpbench.analysis.live_host import LiveHost, SocketLoss, StageLoss
+from udpbench.analysis.motion import CpuShare
+from udpbench.analysis.queue_counters import QueueUse
+from udpbench.model import OtherNamespace, UdpSocket
+from udpbench.report.onlooking import line, live_json, onlooking_view, print_watched, view
+from udpbench.report.terminal import Terminal
+
+DNS = UdpSocket(1, 1, 4, "0.0.0.0", 53, None, 0, 101, 90_000, 212_992, 5, ("unbound 812",))  # noqa: S104
+WEB = UdpSocket(2, 2, 6, "::", 443, "2001:db8::1", 999, 33, 0, None, 5)
+IDLE = UdpSocket(3, 3, 4, "127.0.0.1", 323, None, 0, 0, 0, 1024, 0, ("chronyd 1", "chronyd 2"))
+LIVE = LiveHost(
+    host="left",
+    elapsed_ns=12 * 10**9,
+    received_pps=512_000.0,
+    read_pps=480_100.0,
+    stages=(
+        StageLoss("rx_ring", 1200.0, 14_000, "eth0"),
+        StageLoss("udp_rcvbuf", 30_100.0, 361_200),
+    ),
+    sockets=(
+        SocketLoss(DNS, 30_000.0, 360_000, stages=("udp_rcvbuf",), known=True),
+        SocketLoss(WEB, 100.0, 1200, stages=("udp_filter", "udp_rcvbuf")),
+        SocketLoss(IDLE, 0.0, 0),
+    ),
+    ended=3,
+    ended_dropped=7,
+    queues=(QueueUse("eth0", "rx-0", 511_000, 1200, 9000, (0,)),),
+    seconds=1.0,
+    cpus={0: CpuShare(0.9, 0.6)},
+    namespaces=(OtherNamespace(77, "dnsmasq 77", 2, 5),),
+    exact=False,
+    lost=True,
+)
+
+
+def shown(live: LiveHost, rows: int = 9, width: int = 100) -> str:
+    """Return the view as text."""
+    console = Terminal(file=io.StringIO(), width=width)
+    console.print(view(live, rows))
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(row.rstrip() for row in console.file.getvalue().splitlines())
+
+
+def test_the_view_says_which_socket_drops_and_why(golden: Golden) -> None:
+    """With what helps, and what is beside it."""
+    golden.check(shown(LIVE))
+
+
+def test_a_quiet_host_is_said_to_be_quiet(golden: Golden) -> None:
+    """No table without a row."""
+    golden.check(
+        shown(replace(LIVE, stages=(), sockets=(), queues=(), namespaces=(), ended=0, lost=False))
+    )
+
+
+def test_exact_counts_have_columns_and_the_rest_a_line(golden: Golden) -> None:
+    """Sockets that do not fit are counted."""
+    exact = tuple(replace(loss, arrived_pps=5.0) for loss in LIVE.sockets)
+    golden.check(shown(replace(LIVE, sockets=exact, exact=True), rows=1))
+
+
+def test_a_line_names_the_worst_sockets(golden: Golden) -> None:
+    """And says when nothing is lost now."""
+    golden.check(line(LIVE))
+    golden.check(line(replace(LIVE, sockets=LIVE.sockets[:1] * 5)))
+    golden.check(line(replace(LIVE, stages=(), sockets=())))
+
+
+def test_json_has_the_same_numbers() -> None:
+    """A socket without anything to tell is only counted."""
+    data = live_json(LIVE)
+    assert data == json.loads(json.dumps(data))
+    assert [53, 443] == [each["port"] for each in data["sockets"]]
+    assert (3, 3, 7, True) == (
+        data["sockets_watched"],
+        data["sockets_ended"],
+        data["ended_dropped"],
+        data["lost"],
+    )
+    assert {"rx_ring": "eth0", "udp_rcvbuf": None} == {
+        each["stage"]: each["interface"] for each in data["stages"]
+    }
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_without_a_terminal_a_look_is_a_line(as_json: bool) -> None:
+    """Plain, or JSON; control characters of a process's name are shown."""
+    out = io.StringIO()
+    evil = replace(
+        LIVE, sockets=(replace(LIVE.sockets[0], socket=replace(DNS, processes=("\x1b[2J 1",))),)
+    )
+    with onlooking_view(out, as_json) as tell:
+        tell(evil)
+    (text,) = out.getvalue().splitlines()
+    assert "\x1b" not in text
+    assert text.startswith('{"schema"' if as_json else "left: 12 s; in 512.0 kpps")
+
+
+def test_on_a_terminal_the_view_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And taken away at the end, before the last one is printed."""
+    monkeypatch.setattr(Console, "is_terminal", True)
+    monkeypatch.setenv("TERM", "xterm")
+    out = io.StringIO()
+    with onlooking_view(out, as_json=False) as tell:
+        tell(LIVE)
+    assert "unbound" in out.getvalue()
+
+
+def test_the_last_view_has_every_socket(capsys: pytest.CaptureFixture[str]) -> None:
+    """However many there are."""
+    print_watched([replace(LIVE, sockets=LIVE.sockets * 30)])
+    assert 30 == capsys.readouterr().out.count("unbound 812")

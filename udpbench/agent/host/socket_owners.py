@@ -1,0 +1,101 @@
+"""Whose sockets are whose: processes by the descriptors that they hold, here and elsewhere.
+
+A search reads every descriptor of every process, so it is made only for sockets without a known
+owner, and never for more than a small share of the time. Reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from udpbench.agent.host.files import names, read
+from udpbench.agent.host.system import Host
+from udpbench.agent.host.udp_sockets import parse_udp_sockets
+from udpbench.model import SECOND_NS, OtherNamespace
+
+PAUSE = 200
+"""Times as long as a search took, until the next may begin: half a percent of a CPU."""
+NEWS_NS = 10 * SECOND_NS
+"""Between two searches if no owner is missing: for namespaces that came since."""
+
+
+class SocketOwners:
+    """The processes that hold sockets, by inode, as of the latest search."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._owners: dict[int, tuple[int, ...]] = {}
+        self._spaces: dict[int, int] = {}
+        """Process → its network namespace, if it may be seen."""
+        self._labels: dict[int, str] = {}
+        self._due_ns = self._news_ns = 0
+        self.namespaces: tuple[OtherNamespace, ...] = ()
+        """The others that hold UDP sockets."""
+
+    def learn(self, inodes: Collection[int], unit: str) -> None:
+        """Search again if an owner is missing and it is time to."""
+        now_ns = self._host.clock_ns()
+        missing = unit or any(inode not in self._owners for inode in inodes)
+        if now_ns < (self._due_ns if missing else self._news_ns):
+            return
+        self._search()
+        ended_ns = self._host.clock_ns()
+        self._due_ns = ended_ns + PAUSE * (ended_ns - now_ns)
+        self._news_ns = max(self._due_ns, ended_ns + NEWS_NS)
+
+    def processes(self, inode: int) -> tuple[str, ...]:
+        """Return ``unbound 1234`` of each process that holds a socket."""
+        return tuple(self._label(pid) for pid in self._owners.get(inode, ()))
+
+    def in_unit(self, unit: str) -> list[int]:
+        """Return the processes of a unit, by the folder of their cgroup."""
+        wanted = {unit, f"{unit}.service"}
+        return [
+            pid
+            for pid in self._spaces
+            if wanted
+            & set((read(self._host, f"/proc/{pid}/cgroup") or "").replace("\n", "/").split("/"))
+        ]
+
+    def _label(self, pid: int) -> str:
+        if pid not in self._labels:
+            self._labels[pid] = f"{read(self._host, f'/proc/{pid}/comm') or '?'} {pid}"
+        return self._labels[pid]
+
+    def _search(self) -> None:
+        owners: dict[int, list[int]] = {}
+        self._spaces, self._labels = {}, {}
+        for name in names(self._host, "/proc"):
+            if name.isdigit():
+                pid = int(name)
+                self._spaces[pid] = self._space(pid)
+                for inode in held_sockets(self._host, pid):
+                    owners.setdefault(inode, []).append(pid)
+        self._owners = {inode: tuple(dict.fromkeys(pids)) for inode, pids in owners.items()}
+        self.namespaces = tuple(self._others())
+
+    def _space(self, pid: int) -> int:
+        target = self._host.link_target(f"/proc/{pid}/ns/net") or ""
+        return int(target[5:-1]) if target.startswith("net:[") else 0
+
+    def _others(self) -> Iterator[OtherNamespace]:
+        """Yield the other namespaces with sockets; a process of each leads to its files."""
+        own = self._host.netns()
+        doors = {space: pid for pid, space in sorted(self._spaces.items(), reverse=True) if space}
+        for space, door in sorted(doors.items(), key=lambda item: item[1]):
+            if space == own:
+                continue
+            texts = (read(self._host, f"/proc/{door}/net/{name}") or "" for name in ("udp", "udp6"))
+            sockets = {k: queue for text in texts for k, queue in parse_udp_sockets(text).items()}
+            holders = [self._owners[inode][0] for inode in sockets if inode in self._owners]
+            if sockets:
+                pid = min(holders, default=door)
+                drops = sum(queue.drops for queue in sockets.values())
+                yield OtherNamespace(pid, self._label(pid), len(sockets), drops)
+
+
+def held_sockets(host: Host, pid: int) -> list[int]:
+    """Return the inodes of a process's sockets; none if they may not be seen."""
+    folder = f"/proc/{pid}/fd"
+    targets = (host.link_target(f"{folder}/{name}") for name in names(host, folder))
+    return [int(text[8:-1]) for text in targets if text is not None and text[:8] == "socket:["]

@@ -1,0 +1,429 @@
+"""A live host between two looks: what each stage takes, what each socket loses, and why.
+
+Pure. No sender is known, so nothing is `sent` and nothing balances: a stage has what its counters
+say of all traffic. A socket has its reason where the namespace's counters leave only one, or where
+the kernel named it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from udpbench.analysis.delta import Deltas, deltas
+from udpbench.analysis.motion import (
+    SINGLE,
+    SKEW_NS,
+    CpuShare,
+    cpu_shares,
+    passing,
+    stage_packets,
+)
+from udpbench.analysis.queue_counters import QueueUse, queue_uses
+from udpbench.analysis.readings import FAMILIES, Readings, Roles, known_sum
+from udpbench.analysis.stages import STAGES
+from udpbench.model import (
+    LEDGER_STAGES,
+    SECOND_NS,
+    Facts,
+    HostLook,
+    Needs,
+    OtherNamespace,
+    Phase,
+    Receive,
+    Send,
+    Snapshot,
+    SocketCount,
+    Traffic,
+    Trial,
+    TrialRecord,
+    UdpSocket,
+)
+
+DEVICE_STAGES = ("rx_ring", "rx_xdp", "rx_backlog", "rx_tc")
+"""Counted by interface; the others by IP version."""
+SOCKET_STAGES = ("udp_filter", "udp_rcvbuf", "udp_memory")
+"""Where packets end that have reached a socket."""
+NOT_LOST = ("udp_no_port",)
+"""What anybody may send to a host, and no socket of it misses."""
+HELPS = {stage.name: stage.helps.replace("receive.buffer", "SO_RCVBUF") for stage in STAGES}
+"""For another's application, which has no keys of an experiment."""
+REASONS = {reason: stage.name for stage in STAGES for reason in stage.reasons}
+
+
+@dataclass(frozen=True)
+class HostState:
+    """What is known of a host after some looks."""
+
+    snapshot: Snapshot
+    interfaces: tuple[str, ...]
+    sockets: Mapping[int, UdpSocket] = field(default_factory=dict)
+    """By cookie, those that are open."""
+    watched: frozenset[int] | None = None
+    """Cookies that ever belonged to what is watched; None: all do."""
+    counts: Mapping[int, SocketCount] | None = None
+    """By cookie, of closed sockets too; None: not counted."""
+    names_reasons: bool = False
+    opened_drops: Mapping[int, int] = field(default_factory=dict)
+    """Cookie → drops that the socket had before it was watched."""
+    ended: Mapping[int, int] = field(default_factory=dict)
+    """Cookie → drops of a watched socket that is closed, as far as they were seen."""
+    namespaces: tuple[OtherNamespace, ...] = ()
+
+
+def after(state: HostState | None, look: HostLook) -> HostState:
+    """Return what is known after another look; None: it is the first."""
+    known = dict(state.sockets) if state is not None else {}
+    listed = {each.cookie: each for each in look.sockets}
+    opened = dict(state.opened_drops) if state is not None else {}
+    for cookie, each in listed.items():
+        # What a socket lost that was opened under way, it lost while it was watched.
+        opened.setdefault(cookie, (each.drops or 0) if state is None else 0)
+    ever = _ever(state, look)
+    ended = dict(state.ended) if state is not None else {}
+    for cookie in look.ended:
+        closed = known.pop(cookie, None)
+        if closed is not None and (ever is None or cookie in ever):
+            ended[cookie] = ((closed.drops or 0) - opened.pop(cookie, 0)) % 2**32
+    counts = None
+    if look.counts is not None:
+        counted = {int(cookie): count for cookie, count in look.counts.items()}
+        counts = {**((state.counts if state is not None else None) or {}), **counted}
+        for cookie in counted.keys() - known.keys() - listed.keys() - ended.keys():
+            # It lived between two looks. Whose it was is not known.
+            if ever is None:
+                ended[cookie] = sum(counted[cookie].dropped.values())
+    return HostState(
+        snapshot=look.snapshot,
+        interfaces=look.interfaces,
+        sockets={**known, **listed},
+        watched=ever,
+        counts=counts,
+        names_reasons=look.names_reasons,
+        opened_drops=opened,
+        ended=ended,
+        namespaces=look.namespaces,
+    )
+
+
+def _ever(state: HostState | None, look: HostLook) -> frozenset[int] | None:
+    if look.watched is None:
+        return None
+    before = (state.watched if state is not None else None) or frozenset()
+    return before | frozenset(look.watched)
+
+
+@dataclass(frozen=True)
+class StageLoss:
+    """What one stage takes now, and has taken since the first look: at least so many packets."""
+
+    stage: str
+    pps: float
+    packets: int
+    where: str = ""
+    """The interface, of stages before the IP layer."""
+
+
+@dataclass(frozen=True)
+class SocketLoss:
+    """One socket now, and what it has lost since it was first seen."""
+
+    socket: UdpSocket
+    dropped_pps: float
+    dropped: int
+    arrived_pps: float | None = None
+    read_pps: float | None = None
+    """Datagrams; None: not counted."""
+    stages: tuple[str, ...] = ()
+    """Where its packets ended: one where it is known, several where it may be any of them."""
+    known: bool = False
+    """The kernel named the stages, or only one is possible."""
+
+    @property
+    def filled(self) -> float | None:
+        """Return the share of its buffer in which datagrams wait."""
+        size_bytes = self.socket.buffer_bytes
+        return self.socket.queued_bytes / size_bytes if size_bytes else None
+
+
+@dataclass(frozen=True)
+class LiveHost:
+    """A host between two looks."""
+
+    host: str
+    elapsed_ns: int
+    """Since the first look."""
+    received_pps: float
+    """Packets of every protocol that entered the IP layer."""
+    read_pps: float
+    """UDP datagrams that applications read (InDatagrams)."""
+    stages: tuple[StageLoss, ...]
+    """In the packet's order, those that took one since the first look."""
+    sockets: tuple[SocketLoss, ...]
+    """Those that are watched, the worst first."""
+    ended: int
+    ended_dropped: int
+    queues: tuple[QueueUse, ...]
+    seconds: float
+    """Between the two looks, as those of queues and CPUs are counted."""
+    cpus: Mapping[int, CpuShare]
+    namespaces: tuple[OtherNamespace, ...]
+    exact: bool
+    lost: bool
+    """A watched socket, or a stage before it, lost a packet since the first look."""
+
+    def helps(self) -> dict[str, str]:
+        """Return stage → what helps, of every stage named."""
+        named = {loss.stage for loss in self.stages}
+        named |= {stage for loss in self.sockets for stage in loss.stages}
+        return {stage: HELPS[stage] for stage in LEDGER_STAGES if stage in named}
+
+
+def live_host(
+    first: HostState,
+    before: HostState,
+    now: HostState,
+    facts: Mapping[str, Facts],
+    earlier: LiveHost | None = None,
+    port: int | None = None,
+) -> LiveHost:
+    """Return the host between two looks.
+
+    ``facts`` are by interface. ``earlier`` is what was said before of the reasons of sockets;
+    ``port`` is the only one that is watched.
+    """
+    lately, ever = deltas(before.snapshot, now.snapshot), deltas(first.snapshot, now.snapshot)
+    seconds = max(lately.elapsed_ns, 1) / SECOND_NS
+    sockets = _socket_losses(before, now, lately, seconds, earlier, port)
+    stages = _stage_losses(lately, ever, now.interfaces, facts, seconds)
+    if "udp_memory" not in [loss.stage for loss in stages]:
+        stages += _in_memory(sockets)
+    ended = {k: n for k, n in now.ended.items() if port is None or now.watched is not None}
+    device_readings = [
+        _readings(lately, 4, {lately.host: facts[name]}) for name in facts if name in now.interfaces
+    ]
+    return LiveHost(
+        host=lately.host,
+        elapsed_ns=ever.elapsed_ns,
+        received_pps=_sum(lately, "{ip}InReceives") / seconds,
+        read_pps=_sum(lately, "{udp}InDatagrams") / seconds,
+        stages=stages,
+        sockets=sockets,
+        ended=len(ended),
+        ended_dropped=sum(ended.values()),
+        queues=tuple(
+            replace(use, host=readings.record.facts[use.host].interface)
+            for readings in device_readings
+            for use in queue_uses(readings)
+            if use.packets or use.drops or use.interrupts
+        ),
+        seconds=seconds,
+        cpus=cpu_shares(lately),
+        namespaces=now.namespaces,
+        exact=now.counts is not None,
+        lost=_is_lost(stages, sockets, sum(ended.values()), now.watched is None, port),
+    )
+
+
+def _is_lost(
+    stages: Collection[StageLoss],
+    sockets: Collection[SocketLoss],
+    ended_dropped: int,
+    every_socket: bool,
+    port: int | None,
+) -> bool:
+    """Return whether a watched socket, or a stage before it, lost a packet."""
+    others = () if every_socket and port is None else SOCKET_STAGES
+    others = (*others, *(() if port is not None else NOT_LOST))
+    before = any(loss.packets for loss in stages if loss.stage not in others)
+    return before or ended_dropped > 0 or any(loss.dropped for loss in sockets)
+
+
+def _sum(delta: Deltas, pattern: str) -> int:
+    named = (pattern.replace(*item) for names in FAMILIES.values() for item in names.items())
+    return known_sum(delta.values.get(name) for name in named) or 0
+
+
+# --- stages --------------------------------------------------------------------------------------
+
+
+def _stage_losses(
+    lately: Deltas,
+    ever: Deltas,
+    interfaces: Collection[str],
+    facts: Mapping[str, Facts],
+    seconds: float,
+) -> tuple[StageLoss, ...]:
+    """Return the stages that took a packet.
+
+    One read as a difference of counters counts only beyond what came while they were read.
+    """
+    losses: dict[tuple[str, str], tuple[float, int]] = {}
+    places = [(name, 4, {ever.host: facts[name]}) for name in interfaces if name in facts]
+    for where, family, known in (*places, ("", 4, {}), ("", 6, {})):
+        whole = _readings(ever, family, known)
+        rates = stage_packets(_readings(lately, family, known, whole))
+        for stage, packets in stage_packets(whole).items():
+            single = stage in SINGLE
+            if (stage in DEVICE_STAGES) == bool(where) and packets > (
+                0 if single else passing(whole)
+            ):
+                pps, more = losses.get((stage, where), (0.0, 0))
+                losses[stage, where] = pps + rates.get(stage, 0) / seconds, more + packets
+    order = {stage: place for place, stage in enumerate(LEDGER_STAGES)}
+    return tuple(
+        StageLoss(stage, pps, packets, where)
+        for (stage, where), (pps, packets) in sorted(
+            losses.items(), key=lambda item: (order[item[0][0]], item[0][1])
+        )
+    )
+
+
+def _in_memory(sockets: Collection[SocketLoss]) -> tuple[StageLoss, ...]:
+    """Return what sockets alone have counted as refused for memory (Linux 6.18)."""
+    refused = [loss for loss in sockets if loss.known and loss.stages == ("udp_memory",)]
+    packets = sum(loss.dropped for loss in refused)
+    pps = sum(loss.dropped_pps for loss in refused)
+    return (StageLoss("udp_memory", pps, packets),) if packets else ()
+
+
+def _readings(
+    delta: Deltas, family: int, facts: Mapping[str, Facts], within: Readings | None = None
+) -> Readings:
+    """Return differences as stages read them: of a receiver that nobody is known to send to."""
+    if not facts and family == 6:
+        # Frames to another host are of no IP version, and are counted with the other.
+        values = {k: v for k, v in delta.values.items() if not k.startswith("link.")}
+        delta = replace(delta, values=values)
+    phase = Phase("measured", 0, {}, {}, {}, (), {})
+    record = TrialRecord(
+        onlooking_trial(4 if family == 4 else 6), "done", "", False, facts=dict(facts)
+    )
+    return Readings(record, phase, Roles((), (delta.host,)), {delta.host: delta}, within)
+
+
+def onlooking_trial(family: int) -> Trial:
+    """Return the trial that a watch is: nothing is sent, and nothing of ours receives."""
+    return Trial(
+        experiment="watch",
+        question="Where does this host lose UDP packets?",
+        point="",
+        variant=None,
+        values={},
+        repetition=1,
+        traffic=Traffic(family=4 if family == 4 else 6),
+        send=Send(),
+        receive=Receive(),
+        settings={},
+        needs=Needs(),
+        duration_ns=SECOND_NS,
+        warmup_ns=0,
+    )
+
+
+# --- sockets -------------------------------------------------------------------------------------
+
+
+def _socket_losses(
+    before: HostState,
+    now: HostState,
+    delta: Deltas,
+    seconds: float,
+    earlier: LiveHost | None,
+    port: int | None,
+) -> tuple[SocketLoss, ...]:
+    said = {loss.socket.cookie: loss for loss in earlier.sockets} if earlier is not None else {}
+    lately = {cookie: _dropped_lately(cookie, before, now) for cookie in now.sockets}
+    possible = possible_stages(delta, sum(lately.values()))
+    losses = []
+    for cookie, each in now.sockets.items():
+        if (now.watched is not None and cookie not in now.watched) or port not in (None, each.port):
+            continue
+        dropped = ((each.drops or 0) - now.opened_drops.get(cookie, 0)) % 2**32
+        loss = SocketLoss(each, lately[cookie] / seconds, dropped)
+        if dropped:
+            loss = _explained(loss, lately[cookie], possible[each.family], said.get(cookie))
+        if now.counts is not None:
+            loss = _counted(loss, before, now, seconds)
+        losses.append(loss)
+    return tuple(sorted(losses, key=_worst_first))
+
+
+def _worst_first(loss: SocketLoss) -> tuple[float, ...]:
+    return -loss.dropped_pps, -loss.dropped, -(loss.filled or 0), -loss.socket.queued_bytes
+
+
+def _dropped_lately(cookie: int, before: HostState, now: HostState) -> int:
+    earlier = before.sockets.get(cookie)
+    drops = earlier.drops if earlier is not None else now.opened_drops.get(cookie, 0)
+    return ((now.sockets[cookie].drops or 0) - (drops or 0)) % 2**32
+
+
+def possible_stages(delta: Deltas, dropped: int) -> dict[int, tuple[str, ...]]:
+    """Return IP version of a socket → the stages at which what it dropped lately may have ended.
+
+    All sockets together dropped as many. An IPv6 socket may have taken packets of either version.
+    Memory that ran out may be counted at the sockets alone (docs/kernel.md, UDP memory): then it is
+    what no other counter explains, beyond what came between the readings of both.
+    """
+    counted: dict[int, dict[str, int]] = {}
+    for family, names in FAMILIES.items():
+        each = {
+            key: delta.values.get(f"{names['{udp}']}{key}", 0)
+            for key in ("InErrors", "RcvbufErrors", "InCsumErrors", "MemErrors")
+        }
+        counted[family] = {
+            "udp_rcvbuf": each["RcvbufErrors"],
+            "udp_checksum": each["InCsumErrors"],
+            "udp_filter": each["InErrors"]
+            - each["RcvbufErrors"]
+            - each["InCsumErrors"]
+            - each["MemErrors"],
+            "udp_memory": each["MemErrors"],
+        }
+    explained = sum(max(n, 0) for family in counted.values() for n in family.values())
+    if dropped - explained > dropped * SKEW_NS / max(delta.elapsed_ns, 1):
+        for of_family in counted.values():
+            of_family["udp_memory"] = of_family["udp_memory"] or dropped - explained
+    moved = {
+        family: {stage for stage, packets in each.items() if packets > 0}
+        for family, each in counted.items()
+    }
+    return {
+        4: tuple(stage for stage in LEDGER_STAGES if stage in moved[4]),
+        6: tuple(stage for stage in LEDGER_STAGES if stage in moved[4] | moved[6]),
+    }
+
+
+def _explained(
+    loss: SocketLoss, lately: int, possible: tuple[str, ...], said: SocketLoss | None
+) -> SocketLoss:
+    """Return a loss with its stages; what is said of it before stays unless it is contradicted."""
+    if said is not None and said.known and (not lately or set(said.stages) <= set(possible)):
+        return replace(loss, stages=said.stages, known=True)
+    if not lately:
+        return replace(loss, stages=said.stages if said is not None else ())
+    return replace(loss, stages=possible, known=len(possible) == 1)
+
+
+def _counted(loss: SocketLoss, before: HostState, now: HostState, seconds: float) -> SocketLoss:
+    """Return a loss with what was counted at its socket, and the kernel's own reasons."""
+    cookie = loss.socket.cookie
+    count = (now.counts or {}).get(cookie, SocketCount(read=0))
+    then = (before.counts or {}).get(cookie, SocketCount(read=0))
+    read = count.read - then.read if count.read is not None and then.read is not None else None
+    loss = replace(
+        loss,
+        arrived_pps=(count.arrived - then.arrived) / seconds,
+        read_pps=read / seconds if read is not None else None,
+    )
+    if not now.names_reasons or not loss.dropped:
+        return loss
+    named: dict[str, int] = {}
+    for reason, packets in count.dropped.items():
+        stage = REASONS.get(reason, "udp_filter")
+        named[stage] = named.get(stage, 0) + packets
+    if loss.dropped > sum(named.values()):  # its reader found the checksum wrong
+        named["udp_checksum"] = loss.dropped - sum(named.values())
+    most_first = sorted(named, key=lambda stage: -named[stage])
+    return replace(loss, stages=tuple(most_first), known=True)

@@ -1,0 +1,273 @@
+"""A watched host for a person or a program: a view, plain lines, JSON lines.
+
+Draws ``LiveHost`` and decides nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from udpbench.analysis.live_host import LiveHost, SocketLoss
+from udpbench.model import SECOND_NS
+from udpbench.printable import all_printable, printable
+from udpbench.report.live_state import queue_rate
+from udpbench.report.screen import MOST_ROWS, busiest_first, queue_row
+from udpbench.report.terminal import Terminal
+from udpbench.units import format_bytes, show_count, show_pps
+
+SCHEMA = 1
+"""Of ``watch --json``. History: 1 — the first form."""
+LOSING_IN_LINE = 3
+"""Sockets that a plain line names."""
+Tell = Callable[[LiveHost], None]
+
+
+@contextmanager
+def onlooking_view(out: TextIO, as_json: bool) -> Iterator[Tell]:
+    """Yield the callback that fits where the output goes."""
+    console = Terminal(file=out)
+    if as_json:
+        yield lambda live: _write(out, json.dumps(live_json(live), allow_nan=False))
+    elif console.is_terminal and not console.is_dumb_terminal:
+        views: dict[str, RenderableType] = {}
+        with Live(console=console, auto_refresh=False, transient=True, screen=False) as screen:
+
+            def draw(live: LiveHost) -> None:
+                rows = max((console.size.height - 12) // max(len(views), 1), 5)
+                views[live.host] = view(live, rows)
+                screen.update(Group(*views.values()), refresh=True)
+
+            yield draw
+    else:
+        yield lambda live: _write(out, printable(line(live), keep=""))
+
+
+def _write(out: TextIO, text: str) -> None:
+    out.write(text + "\n")
+    out.flush()
+
+
+def print_watched(hosts: Sequence[LiveHost]) -> None:
+    """Print what was seen of each host at the end."""
+    console = Terminal(file=sys.stdout)
+    for live in hosts:
+        console.print(view(live, rows=len(live.sockets)))
+
+
+def line(live: LiveHost) -> str:
+    """Return one look as a line: what came, what was read, what was lost where."""
+    seconds = live.elapsed_ns / SECOND_NS
+    parts = [f"{live.host}: {seconds:.0f} s", f"in {show_pps(live.received_pps)}"]
+    parts.append(f"read {show_pps(live.read_pps)}")
+    lost = [
+        f"{_placed(loss.stage, loss.where)} {show_pps(loss.pps)}"
+        for loss in live.stages
+        if loss.pps
+    ]
+    parts.append(f"lost: {', '.join(lost)}" if lost else "nothing lost")
+    losing = [loss for loss in live.sockets if loss.dropped_pps]
+    parts += [
+        f"{owner(loss)} {address(loss)} {show_pps(loss.dropped_pps)}: {why(loss)}"
+        for loss in losing[:LOSING_IN_LINE]
+    ]
+    if len(losing) > LOSING_IN_LINE:
+        parts.append(f"and {len(losing) - LOSING_IN_LINE} more sockets")
+    return "; ".join(parts)
+
+
+def view(live: LiveHost, rows: int) -> RenderableType:
+    """Return a host with at most so many sockets."""
+    seconds = live.elapsed_ns / SECOND_NS
+    head = (
+        f"{live.host}  {seconds:.0f} s  in {show_pps(live.received_pps)}  "
+        f"UDP read {show_pps(live.read_pps)}"
+    )
+    parts: list[RenderableType] = [Text(head, style="bold")]
+    if live.stages:
+        parts.append(_stages(live))
+    if live.sockets:
+        parts.append(_sockets(live, rows))
+    if not live.lost:
+        parts.append(Text("nothing was lost that is watched"))
+    for stage, helps in live.helps().items():
+        parts.append(Text(f"{stage}: {helps}"))
+    if live.ended:
+        dropped = f", which had dropped {show_count(live.ended_dropped)}" * bool(live.ended_dropped)
+        parts.append(Text(f"sockets that have ended: {live.ended}{dropped}"))
+    parts += [Text(row, no_wrap=True, overflow="ellipsis") for row in _load(live)]
+    parts += [
+        Text(
+            f"another namespace: {each.process}: {each.sockets} UDP sockets, "
+            f"{show_count(each.drops)} drops so far; udpbench watch --pid {each.pid}"
+        )
+        for each in live.namespaces
+    ]
+    return Group(*parts)
+
+
+def _stages(live: LiveHost) -> Table:
+    table = Table(box=None, title="stages", title_justify="left", title_style="bold")
+    table.add_column("lost at")
+    table.add_column("now", justify="right", no_wrap=True)
+    table.add_column("so far", justify="right", no_wrap=True)
+    for loss in live.stages:
+        cells = (_placed(loss.stage, loss.where), show_pps(loss.pps), show_count(loss.packets))
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _sockets(live: LiveHost, rows: int) -> Table:
+    table = Table(box=None, title="sockets", title_justify="left", title_style="bold")
+    table.add_column("process", overflow="fold")
+    table.add_column("address", overflow="fold")
+    titles = ["queue", "buffer", "dropped/s", "so far"]
+    titles += ["arrived/s", "read/s"] * live.exact
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for loss in live.sockets[:rows]:
+        table.add_row(
+            *map(Text, socket_cells(loss, live.exact)), style="red" if loss.dropped_pps else ""
+        )
+    rest = live.sockets[rows:]
+    if rest:
+        losing = sum(1 for loss in rest if loss.dropped)
+        more = f"and {len(rest)} more, {losing or 'none'} of which lost packets"
+        table.add_row(Text(more))
+    return table
+
+
+def socket_cells(loss: SocketLoss, exact: bool) -> list[str]:
+    """Return a socket's row."""
+    size_bytes = loss.socket.buffer_bytes
+    cells = [
+        owner(loss),
+        address(loss),
+        f"{loss.filled:.0%}" if loss.filled is not None else "–",
+        format_bytes(size_bytes) if size_bytes is not None else "–",
+        show_count(loss.dropped_pps),
+        show_count(loss.dropped),
+    ]
+    if exact:
+        cells += [
+            show_count(pps) if pps is not None else "–" for pps in (loss.arrived_pps, loss.read_pps)
+        ]
+    return [*cells, why(loss)]
+
+
+def owner(loss: SocketLoss) -> str:
+    """Return who has a socket; an ordinary user sees only the user of another's."""
+    processes = loss.socket.processes
+    if not processes:
+        return f"of user {loss.socket.uid}"
+    more = f" and {len(processes) - 1} more" if len(processes) > 1 else ""
+    return f"{processes[0]}{more}"
+
+
+def address(loss: SocketLoss) -> str:
+    """Return a socket's address, and the other end's if it is connected."""
+    text = _endpoint(loss.socket.address, loss.socket.port)
+    if loss.socket.peer is None:
+        return text
+    return f"{text} ← {_endpoint(loss.socket.peer, loss.socket.peer_port)}"
+
+
+def _endpoint(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def why(loss: SocketLoss) -> str:
+    """Return the stages at which a socket's packets ended; doubt is said."""
+    if not loss.dropped:
+        return ""
+    if loss.known:
+        return ", ".join(loss.stages)
+    return f"{' or '.join(loss.stages)}: --exact tells" if loss.stages else "not known"
+
+
+def _placed(stage: str, where: str) -> str:
+    return f"{stage} {where}" if where else stage
+
+
+def _load(live: LiveHost) -> Iterator[str]:
+    """Yield queues and CPUs, the busiest."""
+    rates = [queue_rate(use, live.seconds) for use in live.queues]
+    fastest = sorted(rates, key=lambda rate: -(rate.pps or 0))
+    for rate in fastest[:MOST_ROWS]:
+        yield f"queue {'  '.join(filter(None, queue_row(rate)))}"
+    named = {str(cpu): share for cpu, share in live.cpus.items()}
+    for cpu, share in busiest_first(named)[:MOST_ROWS]:
+        yield f"CPU {cpu}  {share.busy:.0%} busy  {share.softirq:.0%} in softirq"
+
+
+def live_json(live: LiveHost) -> dict[str, Any]:
+    """Return a look as JSON data; of the sockets those with anything to tell."""
+    telling = [
+        loss
+        for loss in live.sockets
+        if loss.dropped or loss.socket.queued_bytes or loss.arrived_pps
+    ]
+    data: dict[str, Any] = {
+        "schema": SCHEMA,
+        "host": live.host,
+        "elapsed_ns": live.elapsed_ns,
+        "received_pps": live.received_pps,
+        "read_pps": live.read_pps,
+        "lost": live.lost,
+        "stages": [
+            {
+                "stage": loss.stage,
+                "interface": loss.where or None,
+                "pps": loss.pps,
+                "packets": loss.packets,
+            }
+            for loss in live.stages
+        ],
+        "helps": live.helps(),
+        "sockets": [_socket_json(loss) for loss in telling],
+        "sockets_watched": len(live.sockets),
+        "sockets_ended": live.ended,
+        "ended_dropped": live.ended_dropped,
+        "queues": [
+            {"interface": use.host, "queue": use.queue, "packets": use.packets, "drops": use.drops}
+            for use in live.queues
+        ],
+        "cpus": {
+            str(cpu): {"busy": share.busy, "softirq": share.softirq}
+            for cpu, share in live.cpus.items()
+        },
+        "namespaces": [
+            {"pid": each.pid, "process": each.process, "sockets": each.sockets, "drops": each.drops}
+            for each in live.namespaces
+        ],
+    }
+    return dict(all_printable(data))
+
+
+def _socket_json(loss: SocketLoss) -> dict[str, Any]:
+    each = loss.socket
+    return {
+        "processes": each.processes,
+        "uid": each.uid,
+        "address": each.address,
+        "port": each.port,
+        "peer": each.peer,
+        "peer_port": each.peer_port if each.peer is not None else None,
+        "queued_bytes": each.queued_bytes,
+        "buffer_bytes": each.buffer_bytes,
+        "dropped_pps": loss.dropped_pps,
+        "dropped": loss.dropped,
+        "arrived_pps": loss.arrived_pps,
+        "read_pps": loss.read_pps,
+        "stages": loss.stages,
+        "known": loss.known,
+    }
