@@ -281,7 +281,7 @@ def deaths(session: nox.Session) -> None:
 
 
 def run_lab_tests(session: nox.Session, *places: str, sample: str = "") -> None:
-    """Run lab tests: those of the built-in lab in turn, those apart from it two at a time."""
+    """Run lab tests: those marked apart two at a time, each in a lab of its own; then the rest."""
     prepare(session)
     if os.geteuid() != 0 and not os.environ.get("UDPBENCH_REQUIRE_LAB"):
         session.skip(f"the lab tests need root: sudo python3 noxfile.py {session.name}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import subprocess
 from collections.abc import Mapping
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from udpbench.analysis.checks import cpu_checks
 
 REQUIRED = "UDPBENCH_REQUIRE_LAB"
+CLONE_NEWNS = 0x20000  # include/uapi/linux/sched.h
+LOCKS = "/run/udpbench"
 
 
 def lacking(user_id: int) -> str | None:
@@ -22,6 +26,17 @@ def lacking(user_id: int) -> str | None:
 def required(environment: Mapping[str, str]) -> bool:
     """Return whether a lab test that cannot run is a failure here."""
     return bool(environment.get(REQUIRED))
+
+
+def pytest_configure() -> None:
+    """Give each of several workers locks of its own, so that each has a built-in lab of its own."""
+    if "PYTEST_XDIST_WORKER" not in os.environ or lacking(os.geteuid()) is not None:
+        return
+    assert ctypes.CDLL(None).unshare(CLONE_NEWNS) == 0
+    os.makedirs(LOCKS, mode=0o700, exist_ok=True)  # noqa: PTH103
+    own = ("-t", "tmpfs", "-o", "mode=700", "udpbench", LOCKS)
+    for words in (("--make-rprivate", "/"), own):
+        subprocess.run(("mount", *words), check=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -26,7 +26,7 @@ from udpbench.errors import ConnectError
 from udpbench.model import SECOND_NS, Connect, Lab
 from udpbench.records import read_run
 
-pytestmark = ssh_hosts.needed()
+pytestmark = [*ssh_hosts.needed(), pytest.mark.apart]
 
 LEFT = Connect("ssh", "left")
 BARE = f"""

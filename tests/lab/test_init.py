@@ -21,7 +21,7 @@ from udpbench.analysis.judge import judge
 from udpbench.definition.load import load_lab
 from udpbench.records import read_run
 
-pytestmark = ssh_hosts.needed()
+pytestmark = [*ssh_hosts.needed(), pytest.mark.apart]
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 CABLE = ("eth3", "eth2")

@@ -14,6 +14,7 @@ from udpbench.definition.load import load_lab
 from udpbench.model import TrialRecord
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]

@@ -12,7 +12,7 @@ import pytest
 
 from udpbench.records import read_run
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.apart, pytest.mark.lab]
 
 PLUGIN = [] if "udpbench" in entry_points(group="pytest11").names else ["-pudpbench.pytest_plugin"]
 SMALL = """

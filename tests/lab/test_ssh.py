@@ -38,7 +38,7 @@ from udpbench.analysis.judge import judge, path_ledger
 from udpbench.analysis.readings import readings_of
 from udpbench.model import SECOND_NS, Result, TrialRecord
 
-pytestmark = ssh_hosts.needed()
+pytestmark = [*ssh_hosts.needed(), pytest.mark.apart]
 
 LEASE_NS = 4 * SECOND_NS
 SILENT_S = 3.0
