@@ -21,7 +21,7 @@ from verdicts import Part, Session, main
 
 from udpbench.analysis.cpu_use import OTHERS
 from udpbench.definition.load import load_experiment_data
-from udpbench.model import SECOND_NS
+from udpbench.model import SECOND_NS, Experiment
 from udpbench.report.search_words import breaking_lines, found_text
 
 WORK_NS = 20_000
@@ -114,6 +114,17 @@ def queue(session: Session, times: int = 1) -> bool | None:
     return _limited(session, "queue", {"sender": {"qdisc": qdisc}}, 30, None, times)
 
 
+def limited(name: str, settings: dict[str, Any], **search: str) -> Experiment:
+    """Return the search for the rate of a line."""
+    data = {
+        "question": "How many?",
+        "traffic": {"size": f"{LARGE_BYTES}B"},
+        "settings": settings,
+        "search": {**SEARCH, "rate": {"from": "500pps", "to": "sender"}, **search},
+    }
+    return load_experiment_data(data, name)
+
+
 def _limited(
     session: Session,
     name: str,
@@ -123,15 +134,9 @@ def _limited(
     times: int,
 ) -> bool | None:
     """Search below a known line; with a stage it drops, without one the sender blocks."""
-    data = {
-        "question": "How many?",
-        "traffic": {"size": f"{LARGE_BYTES}B"},
-        "settings": settings,
-        "search": {**SEARCH, "rate": {"from": "500pps", "to": "sender"}},
-    }
+    experiment = limited(name, settings)
     known_pps, right = line_mbps * 10**6 / 8 / FRAME_BYTES, 0
     for n in range(1, times + 1):
-        experiment = load_experiment_data(data, name)
         (search,) = session.chapter(f"{name}-{n}", experiment).searches
         kind, pps = search.headline.kind, search.headline.throughput_pps
         broken = search.breaking.stage if search.breaking is not None else None

@@ -1,0 +1,34 @@
+"""A search in the real lab, of a rate that is known: a sample of what ``searches.py`` does."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from searches import FRAME_BYTES, limited
+from verdicts import Session
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
+]
+LINE_BPS = 30_000_000
+
+
+def test_a_queue_that_holds_all_ends_the_range(tmp_path: Path) -> None:
+    """The sender blocks, nothing is lost, and the line is called by its rate, if it was ever full.
+
+    A CPU that stands still leaves the line empty.
+    """
+    qdisc = {"tbf": {"rate": "30Mbps", "burst": "32KiB", "limit": "4MiB"}}
+    search = {"trial": "300ms", "time": "600ms"}
+    experiment = limited("queue", {"sender": {"qdisc": qdisc}}, **search)
+    (found,) = Session(tmp_path).chapter("queue", experiment).searches
+    assert ("at least", None) == (found.headline.kind, found.breaking)
+    assert found.state.sender_bound
+    pps, struck = found.headline.throughput_pps or 0, any(t.struck for t in found.trials)
+    assert pps < 1.05 * LINE_BPS / 8 / FRAME_BYTES
+    assert struck or LINE_BPS == found.full_line_bps
+    warm = [trial.trial.search_trial for trial in found.trials if trial.status == "done"]
+    assert list(range(1, len(found.trials) + 1)) == warm
