@@ -37,6 +37,8 @@ BREAKS = {
     "app_truncated": "datagrams are truncated first",
 }
 """Stage → what happens there, behind ``Above 412.0 kpps``."""
+LINES = ("tx_qdisc", "link")
+"""Stages of which no CPU of the receiver decides."""
 FALLS_BEHIND = "the receiver falls behind before anything is lost"
 CATCHES_UP = "faster or more readers; a buffer only puts off the loss"
 CELLS = 30
@@ -132,7 +134,7 @@ def breaking_text(search: PointSearch) -> str:
     above = show_pps(bound) if bound is not None else f"{show_pps(breaking.pps)} already"
     head = "Above" if bound is not None else "At"
     what = FALLS_BEHIND if breaking.stage is None else BREAKS[breaking.stage]
-    cpu = f": {_cpu_text(breaking.cpu)}" if breaking.cpu is not None else ""
+    cpu = f": {_cpu_text(breaking.cpu)}" if breaking.cpu and breaking.stage not in LINES else ""
     return f"{head} {above} {what} ({_share_text(breaking)}){cpu}."
 
 
