@@ -13,7 +13,7 @@ import pytest
 from golden import Golden
 
 from udpbench.agent.host import bpf, udp_diag
-from udpbench.agent.host.genetlink import HEADER, NLMSG_ERROR
+from udpbench.agent.host.genetlink import HEADER, NLMSG_DONE, NLMSG_ERROR
 from udpbench.agent.host.socket_counts import SocketCounts
 from udpbench.agent.host.socket_options import (
     SO_ATTACH_FILTER,
@@ -84,7 +84,7 @@ def count(counting: SocketCounts, receiver: socket.socket, arrived: int) -> Sock
 def listed(receiver: socket.socket) -> UdpSocket:
     """Return what sock_diag says of a socket."""
     inode = os.fstat(receiver.fileno()).st_ino
-    return next(each for each in udp_diag.udp_sockets() if each.inode == inode)
+    return next(each for each in udp_diag.SocketList().read().values() if each.inode == inode)
 
 
 def test_a_full_buffers_packets_balance(counting: SocketCounts, opened: Opened) -> None:
@@ -171,12 +171,21 @@ def test_a_socket_is_listed_with_its_buffer_and_peer(opened: Opened) -> None:
     )
 
 
+def test_the_end_of_an_answer_may_follow_its_sockets() -> None:
+    """Kernels put it into the last datagram if there is room."""
+    end = HEADER.pack(HEADER.size + 4, NLMSG_DONE, 0, 0, 0) + bytes(4)
+    socket_message = HEADER.pack(HEADER.size + 72, 20, 0, 0, 0) + bytes([2]) + bytes(71)
+    answers = (end, socket_message + end, socket_message)
+    assert [True, True, False] == [udp_diag._ends(each) for each in answers]
+    assert [0, 1, 1] == [len(udp_diag.parse_sockets(each, {})) for each in answers]
+
+
 def test_a_kernel_without_udp_diag_is_an_error(golden: Golden) -> None:
     """And any other refusal has its own words."""
     for code in (errno.ENOENT, errno.EPERM):
         refusal = HEADER.pack(HEADER.size + 4, NLMSG_ERROR, 0, 0, 0) + struct.pack("=i", -code)
         with golden.raises(OSError):
-            udp_diag.parse_sockets(refusal)
+            udp_diag.parse_sockets(refusal, {})
 
 
 def test_a_kernel_without_types_is_an_error(golden: Golden, tmp_path: Path) -> None:

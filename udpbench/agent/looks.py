@@ -13,19 +13,27 @@ from dataclasses import replace
 from typing import Optional
 
 from udpbench.agent.counters import parse
-from udpbench.agent.counters.snapshot import device_counters, machine_counters, namespace_counters
+from udpbench.agent.counters.snapshot import (
+    card_interrupts,
+    machine_counters,
+    namespace_counters,
+    qdisc_counters,
+    queue_counters,
+)
 from udpbench.agent.host.files import names, read
 from udpbench.agent.host.namespace import enter
 from udpbench.agent.host.socket_counts import SocketCounts
 from udpbench.agent.host.socket_owners import SocketOwners, held_sockets
 from udpbench.agent.host.system import Host
-from udpbench.agent.host.udp_diag import udp_sockets
+from udpbench.agent.host.udp_diag import SocketList
 from udpbench.errors import NothingToWatch, next_step
 from udpbench.model import HostLook, Snapshot, SocketCount, UdpSocket
 
 LOOPBACK = "lo"
 MOST_INTERFACES = 8
 """Beyond it only those of a device: a host of containers has a virtual one for each."""
+RARELY = 10
+"""Looks from one question to the next for what few hosts have."""
 
 
 class Looks:
@@ -35,11 +43,18 @@ class Looks:
         self._host = host
         self._name = name
         self._owners = SocketOwners(host)
+        self._list = SocketList()
+        self._listed: dict[int, UdpSocket] = {}
         self._sockets: dict[int, UdpSocket] = {}
+        """By cookie, with their processes."""
         self._counting: Optional[SocketCounts] = None
         self._counts: dict[int, SocketCount] = {}
         self._closed: set[int] = set()
         """Sockets that were counted and not listed in the look before: nothing more comes."""
+        self._filtering: set[str] = set()
+        """Counters of the interfaces with filters."""
+        self._irqs: set[int] = set()
+        self._number = 0
         self._begun = False
 
     def look(self, pid: Optional[int], unit: Optional[str], exact: bool) -> HostLook:
@@ -47,33 +62,49 @@ class Looks:
         if not self._begun:
             self._begin(pid, unit, exact)
         interfaces = self.interfaces()
-        counters = machine_counters(self._host, interfaces)
+        if self._number % RARELY == 0:
+            self._irqs = {irq for name in interfaces for irq in card_interrupts(self._host, name)}
+        counters = machine_counters(self._host, self._irqs)
         clock_ns = self._host.clock_ns()
         # Before the sockets: one that is counted and not listed has been closed.
         counts = self._counting.counts() if self._counting is not None else None
-        sockets = {each.cookie: each for each in udp_sockets()}
+        listed = self._list.read()
+        self._number += 1
         counters.update(namespace_counters(self._host))
         for interface in interfaces:
             counters.update(self._device(interface))
-        self._owners.learn([each.inode for each in sockets.values()], unit or "")
-        sockets = {
-            cookie: replace(each, processes=self._owners.processes(each.inode))
-            for cookie, each in sockets.items()
-        }
-        look = HostLook(
+        ended = self._sockets.keys() - listed.keys()
+        changed = self._changed_sockets(listed, unit or "")
+        self._sockets.update(changed)
+        for cookie in ended:
+            del self._sockets[cookie]
+        self._listed = listed
+        return HostLook(
             snapshot=Snapshot(self._name, clock_ns, counters),
             interfaces=tuple(interfaces),
-            sockets=tuple(
-                each for cookie, each in sockets.items() if self._sockets.get(cookie) != each
-            ),
-            ended=tuple(cookie for cookie in self._sockets if cookie not in sockets),
-            watched=self._watched(pid, unit, sockets.values()),
-            counts=self._changed(counts, sockets) if counts is not None else None,
+            sockets=tuple(changed.values()),
+            ended=tuple(sorted(ended)),
+            watched=self._watched(pid, unit, self._sockets.values()),
+            counts=self._changed(counts) if counts is not None else None,
             namespaces=self._owners.namespaces if pid is None else (),
             names_reasons=self._counting is not None and self._counting.names_reasons,
         )
-        self._sockets = sockets
-        return look
+
+    def _changed_sockets(self, listed: dict[int, UdpSocket], unit: str) -> dict[int, UdpSocket]:
+        """Return the sockets that are new or have changed, or whose owner is known only now."""
+        changed = {
+            cookie: each for cookie, each in listed.items() if each is not self._listed.get(cookie)
+        }
+        ownerless = {cookie: each for cookie, each in self._sockets.items() if not each.processes}
+        inodes = [each.inode for each in (*changed.values(), *ownerless.values())]
+        self._owners.learn(inodes, unit)
+        for cookie, each in ownerless.items():
+            if self._owners.processes(each.inode):
+                changed.setdefault(cookie, each)
+        return {
+            cookie: replace(each, processes=self._owners.processes(each.inode))
+            for cookie, each in changed.items()
+        }
 
     def _begin(self, pid: Optional[int], unit: Optional[str], exact: bool) -> None:
         """Move into the namespace of what is to be watched, and prove that it has a socket."""
@@ -93,7 +124,7 @@ class Looks:
                 what = f"sockets cannot be counted exactly: {error.strerror or error}"
                 root = "run as root, or omit --exact" if os.geteuid() else "omit --exact"
                 raise NothingToWatch(f"{what}; {root}", self._name) from error
-        if (pid, unit) != (None, None) and not self._watched(pid, unit, udp_sockets()):
+        if (pid, unit) != (None, None) and not self._watched(pid, unit, self._list.read().values()):
             whose = f"unit {unit}" if unit is not None else f"process {pid}"
             text = f"{whose} has no UDP socket; ss -uap lists what has"
             raise NothingToWatch(text, self._name)
@@ -122,9 +153,7 @@ class Looks:
         inodes = {inode for each in pids for inode in held_sockets(self._host, each)}
         return tuple(each.cookie for each in sockets if each.inode in inodes)
 
-    def _changed(
-        self, counts: dict[int, SocketCount], sockets: dict[int, UdpSocket]
-    ) -> dict[str, SocketCount]:
+    def _changed(self, counts: dict[int, SocketCount]) -> dict[str, SocketCount]:
         """Return the counts that changed, and forget those of sockets that were closed before."""
         changed = {
             str(cookie): count
@@ -134,7 +163,7 @@ class Looks:
         if self._counting is not None:
             self._counting.forget(self._closed)
         self._counts = {k: count for k, count in counts.items() if k not in self._closed}
-        self._closed = {cookie for cookie in self._counts if cookie not in sockets}
+        self._closed = {cookie for cookie in self._counts if cookie not in self._sockets}
         return changed
 
     def interfaces(self) -> list[str]:
@@ -152,9 +181,26 @@ class Looks:
     def _device(self, interface: str) -> dict[str, int]:
         """Return an interface's counters; none if it has just been removed."""
         try:
-            if interface != LOOPBACK:
-                return device_counters(self._host, interface)
             statistics = parse.parse_link_statistics(self._host.link_statistics(interface))
+            counters = {f"link.{interface}.{name}": value for name, value in statistics.items()}
+            if interface != LOOPBACK:
+                own = self._host.statistics(interface)
+                counters.update(parse.device_statistics(interface, own.items()))
+                counters.update(queue_counters(self._host, interface))
+                counters.update(self._ingress(interface))
         except OSError:
             return {}
-        return {f"link.{interface}.{name}": value for name, value in statistics.items()}
+        return counters
+
+    def _ingress(self, interface: str) -> dict[str, int]:
+        """Return the drops of filters before the IP layer.
+
+        To ask takes 2 ms, so where there are none it is asked again only now and then.
+        """
+        name = f"qdisc.{interface}.ingress.drops"
+        if name not in self._filtering and self._number % RARELY != 1:
+            return {}
+        qdiscs = self._host.rtnl("tc", "dump", index=self._host.index(interface))
+        drops = {k: n for k, n in qdisc_counters(interface, qdiscs).items() if k == name}
+        self._filtering.update(drops)
+        return drops

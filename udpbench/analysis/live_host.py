@@ -41,7 +41,9 @@ from udpbench.model import (
 )
 
 DEVICE_STAGES = ("rx_ring", "rx_xdp", "rx_backlog", "rx_tc")
-"""Counted by interface; the others by IP version."""
+"""Counted by interface."""
+LATER_STAGES = LEDGER_STAGES[LEDGER_STAGES.index("rx_tc") + 1 :]
+"""Counted by IP version."""
 SOCKET_STAGES = ("udp_filter", "udp_rcvbuf", "udp_memory")
 """Where packets end that have reached a socket."""
 NOT_LOST = ("udp_no_port",)
@@ -260,16 +262,20 @@ def _stage_losses(
     """
     losses: dict[tuple[str, str], tuple[float, int]] = {}
     places = [(name, 4, {ever.host: facts[name]}) for name in interfaces if name in facts]
-    for where, family, known in (*places, ("", 4, {}), ("", 6, {})):
+    families = [family for family, names in FAMILIES.items() if _came(ever, names["{ip}"])]
+    for where, family, known in (*places, *(("", family, {}) for family in families)):
         whole = _readings(ever, family, known)
-        rates = stage_packets(_readings(lately, family, known, whole))
-        for stage, packets in stage_packets(whole).items():
-            single = stage in SINGLE
-            if (stage in DEVICE_STAGES) == bool(where) and packets > (
-                0 if single else passing(whole)
-            ):
-                pps, more = losses.get((stage, where), (0.0, 0))
-                losses[stage, where] = pps + rates.get(stage, 0) / seconds, more + packets
+        lost = {
+            stage: packets
+            for stage, packets in stage_packets(
+                whole, DEVICE_STAGES if where else LATER_STAGES
+            ).items()
+            if packets > (0 if stage in SINGLE else passing(whole))
+        }
+        rates = stage_packets(_readings(lately, family, known, whole), lost) if lost else {}
+        for stage, packets in lost.items():
+            pps, more = losses.get((stage, where), (0.0, 0))
+            losses[stage, where] = pps + rates.get(stage, 0) / seconds, more + packets
     order = {stage: place for place, stage in enumerate(LEDGER_STAGES)}
     return tuple(
         StageLoss(stage, pps, packets, where)
@@ -277,6 +283,11 @@ def _stage_losses(
             losses.items(), key=lambda item: (order[item[0][0]], item[0][1])
         )
     )
+
+
+def _came(delta: Deltas, ip: str) -> bool:
+    """Return whether any counter of an IP version moved."""
+    return any(delta.block(ip.partition(".")[0]).values())
 
 
 def _in_memory(sockets: Collection[SocketLoss]) -> tuple[StageLoss, ...]:
@@ -333,20 +344,32 @@ def _socket_losses(
     port: int | None,
 ) -> tuple[SocketLoss, ...]:
     said = {loss.socket.cookie: loss for loss in earlier.sockets} if earlier is not None else {}
-    lately = {cookie: _dropped_lately(cookie, before, now) for cookie in now.sockets}
+    # Most sockets of most looks are those of the look before, as objects.
+    lately = {
+        cookie: _dropped_lately(cookie, before, now)
+        for cookie, each in now.sockets.items()
+        if each is not before.sockets.get(cookie)
+    }
     possible = possible_stages(delta, sum(lately.values()))
     losses = []
     for cookie, each in now.sockets.items():
         if (now.watched is not None and cookie not in now.watched) or port not in (None, each.port):
             continue
+        before_this = said.get(cookie)
+        if now.counts is None and before_this is not None and not lately.get(cookie):
+            same = before_this.socket is each and not before_this.dropped_pps
+            losses.append(before_this if same else replace(before_this, socket=each, dropped_pps=0))
+            continue
         dropped = ((each.drops or 0) - now.opened_drops.get(cookie, 0)) % 2**32
-        loss = SocketLoss(each, lately[cookie] / seconds, dropped)
+        loss = SocketLoss(each, lately.get(cookie, 0) / seconds, dropped)
         if dropped:
-            loss = _explained(loss, lately[cookie], possible[each.family], said.get(cookie))
+            loss = _explained(loss, lately.get(cookie, 0), possible[each.family], said.get(cookie))
         if now.counts is not None:
             loss = _counted(loss, before, now, seconds)
         losses.append(loss)
-    return tuple(sorted(losses, key=_worst_first))
+    idle = [loss for loss in losses if not loss.dropped and not loss.socket.queued_bytes]
+    busy = [loss for loss in losses if loss.dropped or loss.socket.queued_bytes]
+    return (*sorted(busy, key=_worst_first), *idle)
 
 
 def _worst_first(loss: SocketLoss) -> tuple[float, ...]:

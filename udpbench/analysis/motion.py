@@ -6,7 +6,7 @@ is what the ledger would say of a phase of that length.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -15,7 +15,7 @@ from udpbench.analysis.delta import Deltas, deltas
 from udpbench.analysis.rates import BUSY_TIMES, IDLE_TIMES
 from udpbench.analysis.readings import Readings, roles
 from udpbench.analysis.stages import STAGES
-from udpbench.model import Phase, Snapshot, TrialRecord, WorkerStats
+from udpbench.model import LEDGER_STAGES, Phase, Snapshot, TrialRecord, WorkerStats
 
 SKEW_NS = 20 * 10**6
 """Between the first and the last counter of one reading of a host, at most; measured: 2 ms where it
@@ -102,15 +102,16 @@ def intervals(measured: Readings) -> tuple[Interval, ...]:
     )
 
 
-def stage_packets(readings: Readings) -> dict[str, int]:
-    """Return stage → the least number of packets that ended there, for stages with counters.
+def stage_packets(readings: Readings, stages: Collection[str] = LEDGER_STAGES) -> dict[str, int]:
+    """Return stage → the least number of packets that ended there, for those with counters.
 
     Counters of one host are not read at one moment, so a difference of two may be off by what came
     in between: a stage below 0 counts as 0.
     """
     ended = {}
     for stage in STAGES:
-        packets = stage.packets(readings) if stage.scope != "worker" else None
+        counted = stage.scope != "worker" and stage.name in stages
+        packets = stage.packets(readings) if counted else None
         if packets is not None:
             ended[stage.name] = max(packets.low, 0)
     return ended

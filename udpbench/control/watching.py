@@ -18,7 +18,7 @@ from udpbench.control.run import RunOptions, run_name
 from udpbench.errors import InputError, NothingToWatch, Problem
 from udpbench.model import SECOND_NS, SSH_CHARACTERS, SSH_SPEC, Connect, Facts, Lab, LabHost
 
-POLL_NS = SECOND_NS // 10
+POLL_NS = SECOND_NS // 4
 """Between two checks for Ctrl-C."""
 PORTS_NAMED = 12
 

@@ -7,7 +7,7 @@ main thread, and the two differ if a thread has changed its namespace.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Callable, Optional
 
 from udpbench.agent.counters import parse
@@ -42,7 +42,9 @@ def snapshot(
     """
     clock_ns = host.clock_ns()
     # CPU times first: they are compared with that clock.
-    counters = machine_counters(host, (interface,)) if "machine" in scopes else {}
+    counters = (
+        machine_counters(host, card_interrupts(host, interface)) if "machine" in scopes else {}
+    )
     if "namespace" in scopes:
         counters.update(namespace_counters(host))
         for device in (interface, *bridge_ports(host, interface)):
@@ -64,14 +66,17 @@ def namespace_counters(host: Host) -> dict[str, int]:
     }
 
 
-def machine_counters(host: Host, interfaces: Iterable[str]) -> dict[str, int]:
-    """Return the counters that all namespaces of the machine share; interrupts of these cards."""
+def card_interrupts(host: Host, interface: str) -> set[int]:
+    """Return the numbers of the interrupts of an interface's queues."""
+    return {irq for way in queue_interrupts(host, interface).values() for irq in way.values()}
+
+
+def machine_counters(host: Host, irqs: Collection[int]) -> dict[str, int]:
+    """Return the counters that all namespaces of the machine share; of interrupts these."""
     cpu_times = host.read_text("/proc/stat")
     online = parse_cpu_list(host.read_text("/sys/devices/system/cpu/online"))
     softnet = host.read_text(f"{NET}/softnet_stat")
     ticks_per_s = os.sysconf("SC_CLK_TCK")
-    ways = (way for name in interfaces for way in queue_interrupts(host, name).values())
-    irqs = {irq for way in ways for irq in way.values()}
     interrupts = host.read_text("/proc/interrupts") if irqs else ""
     return {
         **parse.parse_softnet(softnet, online),

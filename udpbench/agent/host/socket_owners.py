@@ -13,9 +13,9 @@ from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_sockets import parse_udp_sockets
 from udpbench.model import SECOND_NS, OtherNamespace
 
-PAUSE = 200
-"""Times as long as a search took, until the next may begin: half a percent of a CPU."""
-NEWS_NS = 10 * SECOND_NS
+PAUSE = 500
+"""Times as long as a search took, until the next may begin: 0.2 % of a CPU at most."""
+NEWS_NS = 60 * SECOND_NS
 """Between two searches if no owner is missing: for namespaces that came since."""
 
 
