@@ -316,6 +316,15 @@ def verdicts(session: nox.Session) -> None:
 
 
 @nox.session
+def diagnoses(session: nox.Session) -> None:
+    """Plant bottlenecks and see that each is named first (posargs: plants, --times N, --store)."""
+    prepare(session)
+    if os.geteuid() != 0:
+        session.skip("the lab needs root: sudo python3 noxfile.py diagnoses")
+    run(session, "python", "tests/lab/diagnoses.py", *session.posargs)
+
+
+@nox.session
 def searches(session: nox.Session) -> None:
     """Search for rates that are known by other means (posargs: parts, --times N)."""
     prepare(session)

@@ -582,6 +582,8 @@ class Facts:
     """CPU number as text → the CPUs that share its last level of cache, itself included."""
     link: Optional[Literal["up", "no carrier", "down"]] = None
     """Whether the interface is up and has a carrier."""
+    firewall_rules: Optional[int] = None
+    """Rules of nf_tables in the network namespace, iptables' among them if it is made on those."""
 
 
 @dataclass(frozen=True)
@@ -1210,6 +1212,53 @@ class CpuLoad:
     """What used it → share of the time; a thread of NAPI is system time in /proc/stat."""
 
 
+Certainty = Literal["certain", "likely", "to be tested"]
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """One thing that limits a trial, with the evidence for it."""
+
+    name: str
+    """One of ``analysis.remedies``."""
+    certainty: Certainty
+    stage: str
+    """Where most packets ended; empty if none is missing."""
+    packets: int
+    """That ended there."""
+    what: str
+    remedy: str
+    """What helps, in the imperative."""
+    test: str = ""
+    """Keys of an experiment that would decide it."""
+    evidence: Mapping[str, float] = field(default_factory=dict)
+    """The numbers that speak for it: shares of the time in which packets came, counts, limits."""
+
+    @property
+    def sentence(self) -> str:
+        """Return where packets ended, why, and what helps."""
+        return f"{self.place}{self.why} {self.helps}"
+
+    @property
+    def place(self) -> str:
+        """Return ``Lost at udp_rcvbuf``, or that nothing was."""
+        if self.stage in ("", "unsent"):
+            return "Not offered" if self.stage else "Nothing was lost"
+        return f"Lost at {self.stage}"
+
+    @property
+    def why(self) -> str:
+        """Return what limits it, behind how sure that is."""
+        doubt = {"certain": "", "likely": ", likely", "to be tested": ", perhaps"}[self.certainty]
+        return f"{doubt}: {self.what}."
+
+    @property
+    def helps(self) -> str:
+        """Return the remedy as a sentence, and the test of what is not certain."""
+        test = f" Test it by {self.test}." if self.test and self.certainty != "certain" else ""
+        return f"{self.remedy[:1].upper()}{self.remedy[1:]}.{test}"
+
+
 @dataclass(frozen=True)
 class WorkerResult:
     """One worker's share of a result."""
@@ -1243,6 +1292,8 @@ class Result:
     workers: tuple[WorkerResult, ...] = ()
     cpus: tuple[CpuLoad, ...] = ()
     """The CPUs of the load."""
+    diagnosis: tuple[Bottleneck, ...] = ()
+    """What limits it, what matters most first."""
     spans: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Metric → least and most, where a search knows it no better than that."""
     took_ns: Optional[int] = None

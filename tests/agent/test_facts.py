@@ -258,3 +258,23 @@ def test_the_limit_of_segments_is_asked_at_the_first_address(tmp_path: Path) -> 
     host = Host(tree(tmp_path, {}))
     assert {"udp.gso_segments"} == set(facts.limits(host, ("127.0.0.1/8", "fd00::1/64")))
     assert {} == facts.limits(host, ("192.0.2.1/24",))
+
+
+class RulesHost(Host):
+    """A host whose kernel counts firewall rules, or refuses to."""
+
+    rules: Optional[int] = None
+
+    def firewall_rules(self) -> int:
+        """Return the rules given, or fail as without privileges."""
+        if self.rules is None:
+            raise PermissionError(1, "Operation not permitted")
+        return self.rules
+
+
+def test_firewall_rules_are_counted_where_the_kernel_counts_them(tmp_path: Path) -> None:
+    """None and 0 are not the same."""
+    host = RulesHost(tmp_path)
+    assert facts.firewall_rules(host) is None
+    host.rules = 0
+    assert 0 == facts.firewall_rules(host)

@@ -119,7 +119,9 @@ def _users(readings: Readings, machine: str, cpu: int) -> Iterator[tuple[str, in
     for stats in readings.phase.stats:
         if stats.cpu == cpu and readings.machine_of(host_of(stats.worker)) == machine:
             yield stats.worker, stats.counts.get("user_ns", 0) + stats.counts.get("system_ns", 0)
-    napi = [p for p in _processes(readings, machine) if p.whose == "interface" and p.cpus == (cpu,)]
+    napi = [
+        p for p in processes_of(readings, machine) if p.whose == "interface" and p.cpus == (cpu,)
+    ]
     yield NAPI_THREAD, sum(process.cpu_ns for process in napi)
 
 
@@ -139,7 +141,7 @@ def cpu_use(readings: Readings, group: CpuGroup) -> CpuUse | None:
     ticks to the process that happens to run. Interrupts count as load: no counter says which
     interface they serve. A process that may also run elsewhere may have used all its time here.
     """
-    delta, processes = readings.deltas[group.machine], _processes(readings, group.machine)
+    delta, processes = readings.deltas[group.machine], processes_of(readings, group.machine)
     idle_ns = _spent_ns(delta, group.cpus, IDLE_TIMES)
     if idle_ns is None or delta.elapsed_ns <= 0 or not processes:
         return None
@@ -173,7 +175,7 @@ def _worker_times(readings: Readings, group: CpuGroup, processes: list[Process])
     return here_ns, max(rest_ns, 0)
 
 
-def _processes(readings: Readings, machine: str) -> list[Process]:
+def processes_of(readings: Readings, machine: str) -> list[Process]:
     """Return every process of a machine once; one that any agent knows as the run's is the run's.
 
     Without ksoftirqd, whose time is counted with interrupts.
@@ -216,7 +218,7 @@ def main_user(readings: Readings, group: CpuGroup, whose: Whose, used_ns: int) -
     """Return the process that used most of a time, preferably one that can run nowhere else."""
     users = [
         (min(ns, used_ns), -len(process.cpus), text)
-        for process in _processes(readings, group.machine)
+        for process in processes_of(readings, group.machine)
         if process.whose == whose and _may_run(process, group)
         for ns, text in (
             (process.cpu_ns, f"most by {process.name} (pid {process.pid})"),

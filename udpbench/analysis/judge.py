@@ -11,6 +11,7 @@ from udpbench.analysis import delay, rates, worker_use
 from udpbench.analysis.checks.checklist import check
 from udpbench.analysis.cpu_use import cpu_loads
 from udpbench.analysis.delta import deltas
+from udpbench.analysis.diagnosis import diagnose
 from udpbench.analysis.intended_load import arrived, intended_packets, sent_packets
 from udpbench.analysis.ledger import is_explained, make_ledger, occupied_stages
 from udpbench.analysis.queue_counters import carrying, queue_packets, sent_flows
@@ -66,6 +67,7 @@ def judge(record: TrialRecord) -> Result:
         workers=_workers(measured),
         stalls=_stalls(measured),
         cpus=cpu_loads(measured),
+        diagnosis=diagnose(measured, ledger),
         took_ns=took_ns(record),
         lag=rates.lag(measured),
         full_line_bps=rates.full_line_bps(measured),

@@ -16,6 +16,7 @@ from udpbench.analysis.checks.cpu_checks import HYPERVISOR, NOTED, STRUCK
 from udpbench.analysis.checks.host_checks import BUFFER_LIMIT, SHARED_PATH
 from udpbench.analysis.rates import IDLE_TIMES, link_megabits
 from udpbench.analysis.readings import NOTHING_ATTACHED
+from udpbench.analysis.remedies import REMEDIES
 from udpbench.drivers import driver_of
 from udpbench.host_settings import Settings, merged, set_keys
 from udpbench.model import (
@@ -130,7 +131,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class ReadinessCheck:
-    """One row: what is wrong if its function finds a value, and what would help."""
+    """One row: what is wrong if its function finds a value; ``remedies`` says what would help."""
 
     name: str
     severity: Literal["invalid", "struck", "warning", "note"]
@@ -138,9 +139,16 @@ class ReadinessCheck:
     scope: Literal["machine", "interface"]
     what: str
     limit: str
-    remedy: str
-    settings: str = ""
-    """The line below ``settings:`` of a lab that mends it; empty if none does."""
+
+    @property
+    def remedy(self) -> str:
+        """What would help."""
+        return REMEDIES[self.name].text
+
+    @property
+    def settings(self) -> str:
+        """The line below ``settings:`` of a lab that mends it; empty if none does."""
+        return REMEDIES[self.name].settings
 
     @property
     def excesses(self) -> Callable[[Subject], Iterator[Excess]]:
@@ -517,78 +525,45 @@ def arp_flux(subject: Subject) -> Iterator[Excess]:
 
 _TABLE = """\
 link | invalid | interface | the link has no carrier | up
-  | check the cable, the switch and the kernel's log
-steal | struck | machine | <steal> | at most <noted> | <steal_step>
+steal | struck | machine | <steal> | at most <noted>
 busy | struck | machine | CPUs are busy before any load | at most <struck>
-  | stop what uses them (`top`), or list other CPUs as cpus in the lab
 traffic | warning | interface | the interface carries other traffic | at most <traffic> pps
-  | stop it, or use an interface of its own
-control_path | warning | interface | <shared_path> | an interface of its own | <shared_path_step>
+control_path | warning | interface | <shared_path> | an interface of its own
 listeners | warning | interface | another program listens on the default port | nobody
-  | stop it (`ss -nap`), or use another port in traffic.flows.to
 firewall | warning | interface | firewall rules see every packet | none
-  | accept the port before them | firewall: {udp: <port>, accept: true}
 conntrack | warning | interface | connections are tracked | none
-  | exempt the port | firewall: {udp: <port>, notrack: true}
 xdp | warning | interface | an XDP program sees every packet | none
-  | remove it: ip link set dev <interface> xdp off
 tc_filter | warning | interface | tc filters see every packet | none
-  | remove them: tc qdisc del dev <interface> clsact
 stacked | warning | interface | the interface is stacked on or below another | a card alone
-  | use an interface without bond, bridge, VLAN or the like
 mtu | warning | interface | the MTU differs between hosts | <largest>
-  | set the same MTU everywhere, on the switch too | mtu: <largest>
 link_speed | warning | interface | the link is slow or half duplex | full duplex, <fastest> Mb/s
-  | check cable, switch port and autonegotiation
 pcie | warning | interface | the PCIe link is below what the card can do | <most>
-  | move the card to another slot
 queue_nodes | warning | interface | RX queues are served on another NUMA node | node <node>
-  | serve them on the card's node | irq: {cpus: "<cpus>"}
 worker_nodes | warning | interface | workers run on another NUMA node than the card's | node <node>
-  | list CPUs of that node as cpus in the lab
 single_queue | warning | interface | all packets take one RX queue | several
-  | use more queues, if the card has them | ethtool: {channels: <cpus>}
 flow_hash | warning | interface | the flow hash ignores ports | sdfn
-  | include the ports | ethtool: {rx-flow-hash: {udp4: sdfn}}
-flow_hash_idle | warning | interface | the flow hash reads back but does not act
-  | packets on several queues
-  | steer by another means: ethtool.ntuple, ethtool.indirection or rps
+flow_hash_idle | warning | interface | the flow hash reads back but does not act | packets on
+  several queues
 ring | warning | interface | the RX ring is small | at least <least>
-  | enlarge it | ethtool: {rings: {rx: <largest>}}
 pause | warning | interface | pause frames slow down the sender | off
-  | switch flow control off | ethtool: {pause: {rx: false, tx: false}}
 offloads | warning | interface | an offload is off | on
-  | switch it on | ethtool: {features: {<feature>: true}}
 reverse_path | warning | interface | reverse path filtering is strict | loose (2) or off (0)
-  | loosen it | sysctl: {net.ipv4.conf.all.rp_filter: 2}
 arp_flux | warning | interface | another interface answers ARP for its addresses | one per network
-  | have each answer for its own | sysctl: {net.ipv4.conf.all.arp_ignore: 1}
 governor | warning | machine | the governor is not performance | performance
-  | set it | cpu: {governor: performance}
 idle_states | warning | machine | idle CPUs wake up late | at most <idle> µs
-  | forbid deep C-states | cpu: {latency: 0s}
 irqbalance | warning | machine | irqbalance may move interrupts | stopped
-  | stop it, or pin the interrupts, which pauses it | <irq>
 smt_siblings | warning | machine | CPUs of one core share its units | one of each core
-  | list one CPU of each core as cpus in the lab
 buffer_limit | warning | machine | the receive buffer's limit is small | at least <wanted> bytes
-  | raise it, or give the agent CAP_NET_ADMIN | sysctl: {net.core.rmem_max: <wanted>}
-rights | warning | machine | the agent lacks rights | all of them | run as root, or set become: sudo
+rights | warning | machine | the agent lacks rights | all of them
 clocksource | warning | machine | reading the clock is slow | tsc or alike
-  | boot without clocksource= or notsc; see the kernel's log for why it is not used
 turbo | note | machine | the CPUs' clock depends on heat and load | off
-  | switch turbo off | cpu: {turbo: false}
 mitigations | note | machine | mitigations make system calls slower | none
-  | compare only hosts with the same; on a test machine boot with mitigations=off
-clock_synchronised | note | machine | nothing keeps the clock | synchronised | start chrony or ntpd
+clock_synchronised | note | machine | nothing keeps the clock | synchronised
 clock_offset | note | machine | the clocks of two hosts differ | at most <wall> ms
-  | have chrony or ntpd synchronise both
 """
 WORDS: Mapping[str, object] = {
     "steal": HYPERVISOR[0],
-    "steal_step": HYPERVISOR[1],
     "shared_path": SHARED_PATH[0],
-    "shared_path_step": SHARED_PATH[1],
     "noted": show_ratio(NOTED),
     "struck": show_ratio(STRUCK),
     "traffic": TRAFFIC_PPS,

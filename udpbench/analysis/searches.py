@@ -20,7 +20,16 @@ from udpbench.analysis.rate_search import (
 )
 from udpbench.analysis.stages import BEFORE_SENT
 from udpbench.metrics import METRICS, SEARCHED, with_goal
-from udpbench.model import CpuLoad, Experiment, Finding, GoalBounds, Result, Search, Trial
+from udpbench.model import (
+    Bottleneck,
+    CpuLoad,
+    Experiment,
+    Finding,
+    GoalBounds,
+    Result,
+    Search,
+    Trial,
+)
 from udpbench.units import Rate, show_bps, show_pps, show_ratio, show_share
 
 OF_LEDGER = tuple(name for name, metric in METRICS.items() if metric.unit == "packets")
@@ -44,6 +53,8 @@ class Breaking:
     cpu: CpuLoad | None
     """The fullest CPU that receives; None if nothing is known of any."""
     trials: int
+    bottleneck: Bottleneck | None = None
+    """What limits the trial of the median loss."""
 
 
 @dataclass(frozen=True)
@@ -246,11 +257,13 @@ def _breaking(
     late, every = sum(map(late_packets, above)), sum(lost.values())
     if late > every:
         sent = sum(trial.numbers.get("sent_packets") or 0 for trial in above)
-        return Breaking(lowest, None, late / sent, fullest, len(above)), shown
+        first = next(iter(shown.diagnosis), None)
+        return Breaking(lowest, None, late / sent, fullest, len(above), first), shown
     if not lost:
         return None, shown
     stage = max(lost, key=lambda name: lost[name])
-    return Breaking(lowest, stage, lost[stage] / every, fullest, len(above)), shown
+    share, first = lost[stage] / every, next(iter(shown.diagnosis), None)
+    return Breaking(lowest, stage, share, fullest, len(above), first), shown
 
 
 def _folded(whole: PointSearch, shown: Result | None) -> Result:
@@ -278,6 +291,7 @@ def _folded(whole: PointSearch, shown: Result | None) -> Result:
         spans=spans,
         ledger=shown.ledger if shown is not None else None,
         workers=shown.workers if shown is not None else (),
+        diagnosis=shown.diagnosis if shown is not None else (),
         took_ns=whole.state.spent_ns,
     )
 

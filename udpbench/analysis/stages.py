@@ -15,6 +15,7 @@ from typing import Literal, ParamSpec
 from udpbench.analysis import mac_frames, skbs
 from udpbench.analysis.intended_load import sent_packets, unsent_packets
 from udpbench.analysis.readings import Readings, known_sum
+from udpbench.analysis.remedies import REMEDIES
 from udpbench.analysis.skbs import Segments, Span, exactly
 from udpbench.analysis.worker_use import unlogged_packets
 from udpbench.drivers import DRIVERS, XDP_DROPS, Driver, driver_of
@@ -97,7 +98,6 @@ class Stage:
     source: str
     """The expression in words, to check it by hand; placeholders are filled in."""
     means: str
-    helps: str
     most: Reading = _unknown
     """At most so many packets of the traffic ended here, whoever else moves the counters; None if
     nothing limits them. Not asked of a worker that counted."""
@@ -133,6 +133,11 @@ class Stage:
 
     def _for_reasons(self, readings: Readings, group: str) -> int | None:
         return readings.total(self.role, *(f"reason{group}.{name}" for name in self.reasons))
+
+    @property
+    def helps(self) -> str:
+        """What helps, in the imperative."""
+        return REMEDIES[self.name].text
 
 
 _ROWS: dict[str, Stage] = {}
@@ -193,7 +198,6 @@ _stage(
     source="intended − sent_packets − eperm",
     means="Intended, but never accepted by the kernel: the sender was too slow for the "
     "rate, or the call failed (no listener, too large, another error). This is not loss.",
-    helps="more sending workers or CPUs, a larger batch, a lower rate",
     scope="worker",
 )
 
@@ -203,7 +207,6 @@ _stage(
     packets=_count("sender", "eperm"),
     source="eperm",
     means="Refused by the sender's firewall: the call returned EPERM.",
-    helps="changing the OUTPUT rules of the sending host",
     scope="worker",
     parts="worker.eperm",
     also=(
@@ -233,7 +236,6 @@ _stage(
     source=f"Δ {skbs.QDISC_DROPS}; for GSO messages sent_packets − Δ {skbs.QDISC_PACKETS}",
     means="Dropped by the sender's queueing discipline: its queue was full, or its rate "
     "was exceeded.",
-    helps="a longer queue, a higher limit, a lower rate",
     most=_at_most(_counter("sender", skbs.QDISC_DROPS)),
     counters=(skbs.QDISC_DROPS,),
     unit="skb",
@@ -286,7 +288,6 @@ _stage(
     means="Dropped by the sender's device. In the lab: the ring of the veth pair was "
     "full because the receiving CPU did not poll it in time, or the packet was longer than "
     "the receiver's MTU.",
-    helps="faster receive processing: more queues and CPUs, and no reader on the CPU that polls",
     most=_most_at_sender,
     least=_least_at_sender,
     counters=(TX_DROPPED,),
@@ -344,8 +345,6 @@ _stage(
     "counters at the MAC prove it; without these it is what all other stages leave. In the "
     "built-in lab: its bridge, which only a lab of more than two namespaces has, accepted it and "
     "did not forward it, usually because the ring of the receiver's pair was full.",
-    helps="a look at the cable and at the counters of switch and hypervisor; the same MTU on every "
-    "host; in the built-in lab as for tx_device",
     least=_least_on_link,
     parts="damaged.frames",
     also=(_at_macs("sender"), _at_macs("receiver")),
@@ -414,7 +413,6 @@ _stage(
     source="Δ of the driver's counter of a full ring; a veth has none",
     means="The receiving NIC had no free descriptor: the host did not poll its ring in "
     "time. A full veth ring is counted by its peer: tx_device.",
-    helps="a longer ring, more queues, more CPU time for the queue's interrupt",
     most=_most_in_full_rings,
     by_driver=_ring_counters,
     parts="ethtool.{interface}.rx*_drops",
@@ -436,7 +434,6 @@ _stage(
     source=f"Δ {VETH_XDP_DROPS}",
     means="Dropped by an XDP program on the receiving interface, before the kernel made "
     "an skb of it.",
-    helps="changing the XDP program, which ip link show names",
     most=_at_most(_xdp_frames),
     counters=XDP_DROPS,
     unit="skb",
@@ -485,7 +482,6 @@ _stage(
     packets=_in_packets("rx_backlog", _backlog_skbs, skbs.received_skb),
     source=f"min(Δ {SOFTNET_DROPPED}, Δ {RX_DROPPED})",
     means="The backlog queue of a receiving CPU was full (RPS, or a veth without NAPI).",
-    helps="a higher net.core.netdev_max_backlog; spreading packets over more CPUs",
     most=_at_most(_backlog_skbs),
     counters=(RX_DROPPED, NAPI_PACKETS),
     unit="skb",
@@ -527,7 +523,6 @@ _stage(
     source=f"Δ {INGRESS_DROPS}",
     means="Dropped by a tc filter on receipt. Only filters of an ingress or clsact qdisc "
     "are counted; a program attached without one (TCX) is not.",
-    helps="changing the filter that tc filter show dev <interface> ingress lists",
     most=_at_most(_tc_skbs),
     counters=(INGRESS_DROPS,),
     unit="skb",
@@ -615,8 +610,6 @@ _stage(
     source=f"Δ {' + '.join((*IP_REFUSED, REVERSE_PATH, OTHER_HOST))} + martians of rt_cache",
     means="Refused by the IP layer: a bad header, an address that is not the host's, a "
     "source that fails the reverse path filter, or a frame to another MAC address.",
-    helps="checking addresses, routes, net.ipv4.conf.*.rp_filter, and whether the path "
-    "damages packets",
     most=_at_most(_most_refused_by_ip),
     counters=(*IP_REFUSED, REVERSE_PATH, OTHER_HOST),
     unit="skb",
@@ -658,8 +651,6 @@ _stage(
     source=f"Δ {RECEIVES} − Δ {DELIVERS} − Δ {FORWARDED} − what rx_ip counts after {RECEIVES}",
     means="Dropped by the receiver's firewall, in PREROUTING or INPUT: it entered the IP "
     "layer, was not refused there, and did not leave it.",
-    helps="changing the rule that counts it (iptables -vnL, nft list ruleset); a larger "
-    "conntrack table, if that is full",
     most=_at_most(_missing_skbs),
     least=_own_rules,
     counters=(RECEIVES, DELIVERS, FORWARDED),
@@ -687,7 +678,6 @@ _stage(
     packets=_in_packets("udp_checksum", _counter("receiver", CHECKSUM), lambda _: skbs.ONE),
     source=f"Δ {CHECKSUM}",
     means="The UDP checksum was wrong.",
-    helps="replacing a bad cable or NIC, or turning off a bad offload",
     most=_counter("receiver", CHECKSUM),
     counters=(CHECKSUM,),
     reasons=("UDP_CSUM",),
@@ -699,7 +689,6 @@ _stage(
     packets=_in_packets("udp_no_port", _counter("receiver", NO_PORTS), skbs.received_skb),
     source=f"Δ {NO_PORTS}",
     means="No socket was bound to that address and port.",
-    helps="starting the receiver; checking address and port",
     most=_at_most(_counter("receiver", NO_PORTS)),
     counters=(NO_PORTS,),
     unit="skb",
@@ -723,7 +712,6 @@ _stage(
     packets=_in_packets("udp_filter", _filter_skbs, skbs.queued_skb),
     source=f"Δ {ERRORS} − Δ {RCVBUF} − Δ {CHECKSUM} − Δ {MEMORY}",
     means="Dropped by a socket filter (SO_ATTACH_FILTER), or refused by UDP for its length.",
-    helps="changing the application's own filter",
     most=_at_most(_filter_skbs, skbs.most_queued),
     counters=(ERRORS, MEMORY),
     unit="skb",
@@ -749,7 +737,6 @@ _stage(
     packets=_in_packets("udp_rcvbuf", _counter("receiver", RCVBUF), skbs.queued_skb),
     source=f"Δ {RCVBUF}",
     means="The socket's receive buffer was full: the application did not read fast enough.",
-    helps="a larger receive.buffer (for bursts), faster or more readers (for a lasting load)",
     most=_at_most(_counter("receiver", RCVBUF), skbs.most_queued),
     counters=(RCVBUF,),
     unit="skb",
@@ -838,7 +825,6 @@ _stage(
     packets=_in_packets("udp_memory", _memory_skbs, skbs.queued_skb),
     source=f"Δ {MEMORY} + the part of Δ {SOCKET_DROPS} that no other stage explains",
     means="All UDP sockets of the machine together exceeded net.ipv4.udp_mem.",
-    helps="a higher net.ipv4.udp_mem, smaller receive buffers",
     most=_at_most(_most_in_full_memory, skbs.most_queued),
     counters=(MEMORY,),
     unit="skb",
@@ -866,7 +852,6 @@ _stage(
     source="purged_packets",
     means="Still queued when the socket was closed. No kernel counter shows that, so the "
     "process that closes a socket counts its queue first.",
-    helps="closing a socket only when nothing is sent to it any more, or reading it empty first",
     scope="worker",
 )
 
@@ -887,7 +872,6 @@ _stage(
     packets=_app_truncated,
     source="truncated_packets",
     means="Read, but longer than the room that the application gave it, so its end was lost.",
-    helps="a larger receive.room",
     # Read without a look at its length, a datagram that was cut off counts as received.
     most=_nothing,
     scope="worker",
@@ -901,7 +885,6 @@ _stage(
     source="unlogged_packets + failed_packets",
     means="Read, but not written to the log: the disk was too slow for its ring, or a "
     "write failed.",
-    helps="a faster disk for receive.log, a lower rate",
     scope="worker",
     parts="worker.unlogged_packets",
 )

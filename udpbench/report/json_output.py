@@ -146,6 +146,10 @@ def trial_json(result: Result, record: TrialRecord) -> dict[str, Any]:
         "status": result.status,
         "valid": result.valid,
         "struck": bool(result.struck),
+        "diagnosis": [
+            {**asdict(bottleneck), "sentence": bottleneck.sentence}
+            for bottleneck in result.diagnosis
+        ],
         "findings": [asdict(finding) for finding in result.findings],
         **{name: result.numbers.get(name) for name in METRICS if name not in BESIDE},
         "stalls": [asdict(stall) for stall in result.stalls],

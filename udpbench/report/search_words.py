@@ -9,38 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from udpbench.analysis.cpu_use import NAPI_THREAD
+from udpbench.analysis.remedies import REMEDIES
 from udpbench.analysis.searches import Breaking, PointSearch, sender_end
-from udpbench.analysis.stages import STAGES
-from udpbench.model import CpuLoad, GoalBounds, Progress
+from udpbench.model import GoalBounds, Progress
 from udpbench.units import format_duration, rate_scale, show_pps, show_share
 
-FULL = 0.9
-"""Share of the time from which on a CPU is called full."""
-HELPS = {stage.name: stage.helps for stage in STAGES}
-BREAKS = {
-    "tx_qdisc": "the sender's queueing discipline drops first",
-    "tx_device": "the sender's device drops first, since the other end does not poll in time",
-    "link": "the link between the hosts loses first",
-    "rx_ring": "the receiving card's ring overflows first",
-    "rx_xdp": "the receiver's XDP program drops first",
-    "rx_backlog": "the receiver's backlog overflows first",
-    "rx_tc": "the receiver's ingress filter drops first",
-    "rx_ip": "the receiver's IP layer drops first",
-    "rx_netfilter": "the receiver's firewall drops first",
-    "udp_checksum": "checksums fail first",
-    "udp_no_port": "packets find no socket first",
-    "udp_filter": "the socket's filter drops first",
-    "udp_rcvbuf": "the socket's buffer overflows first",
-    "udp_memory": "the memory for UDP ends first",
-    "udp_purged": "packets are left unread in the socket first",
-    "app_truncated": "datagrams are truncated first",
-}
-"""Stage → what happens there, behind ``Above 412.0 kpps``."""
-LINES = ("tx_qdisc", "link")
-"""Stages of which no CPU of the receiver decides."""
 FALLS_BEHIND = "the receiver falls behind before anything is lost"
-CATCHES_UP = "faster or more readers; a buffer only puts off the loss"
 CELLS = 30
 """Of the bar on which a bracket closes: one is 3 % of the range."""
 COLUMNS = ("point", "goal", "throughput", "between", "trials", "took")
@@ -133,18 +107,19 @@ def breaking_text(search: PointSearch) -> str:
     bound = search.headline.lower_pps
     above = show_pps(bound) if bound is not None else f"{show_pps(breaking.pps)} already"
     head = "Above" if bound is not None else "At"
-    what = FALLS_BEHIND if breaking.stage is None else BREAKS[breaking.stage]
-    cpu = f": {_cpu_text(breaking.cpu)}" if breaking.cpu and breaking.stage not in LINES else ""
-    return f"{head} {above} {what} ({_share_text(breaking)}){cpu}."
+    what = f"packets are lost at {breaking.stage}" if breaking.stage else FALLS_BEHIND
+    why = breaking.bottleneck.why if breaking.bottleneck is not None else "."
+    return f"{head} {above} {what} ({_share_text(breaking)}){why}"
 
 
 def helps_text(search: PointSearch) -> str:
-    """Return the remedy of the stage that breaks first; empty without one."""
+    """Return what helps against what breaks first; empty if nothing did."""
     breaking = search.breaking
     if breaking is None:
         return ""
-    helps = HELPS.get(breaking.stage) if breaking.stage is not None else CATCHES_UP
-    return f"What helps: {helps}." if helps else ""
+    if breaking.bottleneck is not None:
+        return breaking.bottleneck.helps
+    return f"What helps: {REMEDIES[breaking.stage or 'udp_rcvbuf'].text}."
 
 
 def breaking_lines(searches: Sequence[PointSearch]) -> list[str]:
@@ -162,20 +137,7 @@ def _share_text(breaking: Breaking) -> str:
     percent = round(100 * breaking.share)
     if breaking.stage is None:
         return f"at {show_pps(breaking.pps)} it took {percent} % of the packets only afterwards"
-    return f"{breaking.stage}, {percent} % of what is lost at {show_pps(breaking.pps)}"
-
-
-def _cpu_text(cpu: CpuLoad) -> str:
-    """Return how busy a CPU is and what uses most of it."""
-    head = f"CPU {cpu.cpu} is {100 * cpu.busy:.0f} % busy"
-    if cpu.busy < FULL:
-        head = f"no CPU that receives is full, {head}"
-    if not cpu.uses or cpu.busy <= 0:
-        return head
-    name = max(cpu.uses, key=lambda use: cpu.uses[use])
-    share = min(1.0, cpu.uses[name] / cpu.busy)
-    where = {NAPI_THREAD: "the queue's NAPI thread", "softirq": "soft interrupts"}.get(name, name)
-    return f"{head}, {100 * share:.0f} % of it in {where}"
+    return f"{percent} % of what is lost at {show_pps(breaking.pps)}"
 
 
 def _seconds(time_ns: int) -> str:

@@ -19,7 +19,16 @@ from udpbench.analysis.searches import PointSearch, folded, searches_of
 from udpbench.analysis.stages import STAGES
 from udpbench.analysis.verdicts import Verdict, evaluate, nothing_measured
 from udpbench.errors import CANNOT_TELL, INTERRUPTED, NOT_RESTORED, YES, HostLacks, code_of, worst
-from udpbench.model import Estimate, Experiment, Facts, Finding, Progress, Result, TrialRecord
+from udpbench.model import (
+    Bottleneck,
+    Estimate,
+    Experiment,
+    Facts,
+    Finding,
+    Progress,
+    Result,
+    TrialRecord,
+)
 from udpbench.records import Ending, Run
 from udpbench.report.search_words import breaking_text, found_text, search_line
 from udpbench.units import rate_scale, show_pps, show_ratio
@@ -376,14 +385,26 @@ def worst_stage(result: Result) -> str:
     return max(lost)[1] if lost else ""
 
 
-def remedy(chapter: Chapter) -> str:
-    """Return what helps at the stage that lost most of the ledgers shown; empty without a loss."""
-    shown = ((result, worst_stage(result)) for _, result in accounted(chapter))
-    losses = [(metric(result, stage) or 0, stage) for result, stage in shown if stage]
-    if not losses or max(losses)[1] not in MEANT:
-        return ""
-    stage = max(losses)[1]
-    return f"{stage} lost most. What helps: {MEANT[stage].helps}."
+def diagnosed(chapter: Chapter) -> list[str]:
+    """Return what limits the points, a sentence for each bottleneck that comes first at any.
+
+    It has the numbers of the representative trial that lost most by it, or else of the first.
+    """
+    limited: dict[str, list[tuple[Point, Bottleneck]]] = {}
+    for point in chapter.points:
+        result = representative(point)
+        if result is not None and result.diagnosis:
+            first = result.diagnosis[0]
+            limited.setdefault(f"{first.name} {first.stage}", []).append((point, first))
+    lines = []
+    for alike in limited.values():
+        _, worst_of = max(alike, key=lambda pair: pair[1].packets)
+        names = [name_of(point) for point, _ in alike]
+        head = ", ".join(names) if len(names) <= FEW_POINTS else f"{len(names)} points"
+        lines.append(
+            f"{head}: {worst_of.sentence}" if len(chapter.points) > 1 else worst_of.sentence
+        )
+    return lines
 
 
 def reasons(result: Result) -> tuple[Finding, ...]:

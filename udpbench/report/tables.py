@@ -25,13 +25,13 @@ from udpbench.report.summary import (
     LAB_LABEL,
     Chapter,
     accounted,
+    diagnosed,
     findings_of,
     in_groups,
     n_of,
     name_of,
     not_measured,
     not_run,
-    remedy,
     resolved,
     show_estimate,
     show_number,
@@ -75,14 +75,14 @@ def parts(chapter: Chapter, width: int, every_stage: bool = False) -> Iterator[R
         yield Text(line)
     if not chapter.points:
         return
+    if not chapter.searches:
+        yield from map(Text, diagnosed(chapter))
     if chapter.searches:
         yield search_table(chapter.searches)
     else:
         yield from points_tables(chapter, width)
     yield from map(Text, breaking_lines(chapter.searches))
     yield from ledger_tables(chapter, width, every_stage)
-    if remedy(chapter) and not chapter.searches:
-        yield Text(remedy(chapter))
     yield findings_table(chapter)
     if chapter.comparisons:
         yield from comparison_parts(chapter.comparisons)

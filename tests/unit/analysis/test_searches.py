@@ -13,8 +13,8 @@ from udpbench.analysis.searches import PointSearch, folded, next_search_trial, s
 from udpbench.analysis.verdicts import evaluate, exit_code
 from udpbench.definition.load import load_experiment_data
 from udpbench.model import (
-    LEDGER_STAGES,
     SECOND_NS,
+    Bottleneck,
     CpuLoad,
     Experiment,
     Finding,
@@ -26,12 +26,13 @@ from udpbench.model import (
     Trial,
 )
 from udpbench.report.json_output import search_json
-from udpbench.report.search_words import BREAKS, breaking_lines, found_text, search_line
+from udpbench.report.search_words import breaking_lines, found_text, search_line
 
 CAPACITY_PPS, OFFERS_PPS = 300_000, 800_000
 NAPI = CpuLoad("machine", 0, 0.98, True, {"NAPI thread": 0.6, "right.receiver0": 0.3})
 IDLE = CpuLoad("machine", 2, 0.4, True, {"softirq": 0.3})
 SENDER = CpuLoad("machine", 1, 1.0, False, {"left.sender0": 1.0})
+FULL = Bottleneck("shared_cpu", "certain", "udp_rcvbuf", 9, "CPU 0 is full", "move the reader")
 STRUCK = Finding("struck", "other programs used CPUs of the load", "machine: CPU 0", "7.00 %")
 Change = Callable[[Result], Result]
 
@@ -63,6 +64,7 @@ def measured(trial: Trial, capacity_pps: int, stage: str = "udp_rcvbuf") -> Resu
         },
         ledger=Ledger(intended, sent - lost, (LedgerEntry(stage, lost, "Δ x"),), 0),
         cpus=(NAPI, IDLE, SENDER),
+        diagnosis=(FULL,),
         took_ns=trial.duration_ns + 3 * 10**8,
     )
 
@@ -96,25 +98,21 @@ def told(found: PointSearch) -> str:
     return "\n".join([found_text(found), *map(str, found.result.findings)])
 
 
-def test_what_breaks_first_is_the_stage_and_the_fullest_cpu_that_receives(golden: Golden) -> None:
-    """A sender that spins is always full; a NAPI thread's time is told by its own."""
+def test_what_breaks_first_is_the_stage_and_what_limits_it(golden: Golden) -> None:
+    """As the first diagnosis of the trial just above says; its CPU is the fullest that receives."""
     found = only(results_of(experiment()))
     assert found.breaking is not None
     assert ("udp_rcvbuf", NAPI) == (found.breaking.stage, found.breaking.cpu)
+    assert (FULL, (FULL,)) == (found.breaking.bottleneck, found.result.diagnosis)
     golden.check(breaking_lines([found]))
 
 
-def test_a_bottleneck_without_a_full_cpu_is_told(golden: Golden) -> None:
-    """And one at which nothing is known of CPUs, or of the stage."""
-    idle = only(results_of(experiment(), change=lambda r: replace(r, cpus=(IDLE, SENDER))))
+def test_a_stage_without_a_diagnosis_is_told(golden: Golden) -> None:
+    """With its own remedy; and nothing of a trial without a ledger."""
+    idle = only(results_of(experiment(), change=lambda r: replace(r, diagnosis=())))
     unknown = only(results_of(experiment(), change=lambda r: replace(r, cpus=(), ledger=None)))
     assert unknown.breaking is None
     golden.check([*breaking_lines([idle]), *breaking_lines([unknown])])
-
-
-def test_every_stage_that_loses_packets_has_its_sentence() -> None:
-    """All but those before the network, and the log."""
-    assert set(LEDGER_STAGES) - {"unsent", "tx_netfilter", "app_log"} == set(BREAKS)
 
 
 def test_each_end_of_a_search_is_told(golden: Golden) -> None:

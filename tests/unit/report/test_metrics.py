@@ -91,6 +91,7 @@ def test_a_trials_keys_in_json_stay(tmp_path: Path) -> None:
         "status",
         "valid",
         "struck",
+        "diagnosis",
         "findings",
     ]
     after = ["stalls", "ledger_received_packets", "ledger", "unaccounted", "workers", "queues"]

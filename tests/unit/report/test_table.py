@@ -29,7 +29,7 @@ from rich.table import Table
 
 from report.stored import ODD, printed, swept
 from udpbench.model import LEDGER_STAGES, Experiment, Finding, Histogram, LedgerEntry, TrialRecord
-from udpbench.report.summary import Chapter, chapters_of
+from udpbench.report.summary import Chapter, chapters_of, diagnosed
 from udpbench.report.tables import (
     findings_table,
     ledger_tables,
@@ -90,11 +90,17 @@ def test_a_narrow_terminal_has_every_name_and_every_number() -> None:
     assert 1 == printed(*points_tables(one, 80), width=80).count("results")
 
 
-def test_the_terminal_names_what_helps_at_the_stage_that_lost_most() -> None:
-    """As the document does; nothing where nothing was lost."""
+def test_the_diagnosis_speaks_first() -> None:
+    """Where packets ended, why, and what helps; of several points with the same one once."""
     text = shown(chapter(lossy(1000, LOST, 250)), 200)
-    assert "udp_rcvbuf lost most. What helps: a larger receive.buffer (for bursts), faster" in text
-    assert "What helps" not in shown(chapter(record()))
+    assert "Lost at udp_rcvbuf, likely: the socket's receive buffer was full. Enlarge" in text
+    assert text.index("Lost at") < text.index("results")
+    of = experiment(points=[paced(point=name) for name in "abcd"], repetitions=1)
+    names = [lossy(1000, LOST, 250, of=paced(point=name)) for name in "abcd"]
+    (line, *more) = diagnosed(chapter(*names, of=of))
+    assert ("4 points: Lost at udp_rcvbuf,", []) == (line[:29], more)
+    few = diagnosed(chapter(names[0], record(of=paced(point="b")), of=of))
+    assert ["a: Lost at udp_rcvbuf", "b: Nothing was lost: "] == [line[:21] for line in few]
 
 
 def test_a_points_row_has_the_medians_of_its_valid_trials() -> None:

@@ -84,7 +84,16 @@ def facts(host: Host, name: str, interface: str, capabilities: dict[str, bool]) 
         tx_queue_irqs=queue_irqs(host, interface, "tx") if there else {},
         rings=rings(host, interface) if there else {},
         cache_siblings=cache_siblings(host),
+        firewall_rules=firewall_rules(host),
     )
+
+
+def firewall_rules(host: Host) -> Optional[int]:
+    """Return how many rules packets may pass; None if nobody says."""
+    try:
+        return host.firewall_rules()
+    except OSError:
+        return None
 
 
 def numa_nodes(host: Host) -> dict[str, tuple[int, ...]]:

@@ -20,10 +20,12 @@ GENERIC = struct.Struct("=BBH")
 ATTRIBUTE = struct.Struct("=HH")
 """struct nlattr"""
 NESTED, KIND_MASK = 0x8000, 0x3FFF
-NETLINK_GENERIC = 16
+NETLINK_GENERIC, NETLINK_NETFILTER = 16, 12
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 REQUEST, ACKNOWLEDGE, DUMP = 0x1, 0x4, 0x300
 GENL_ID_CTRL, CTRL_CMD_GETFAMILY = 0x10, 3
+NFT_GETRULE = 10 << 8 | 7
+"""NFNL_SUBSYS_NFTABLES and NFT_MSG_GETRULE (linux/netfilter/nf_tables.h)."""
 CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME = 1, 2
 ANSWER_BYTES = 2**16
 _NUMBERS = {1: "=B", 2: "=H", 4: "=I", 8: "=Q"}
@@ -77,6 +79,15 @@ def ask(family: str, command: int, *asked: bytes, dump: bool = False) -> list[by
     return _exchange(_family_id(family), command, flags, b"".join(asked))
 
 
+def count_rules() -> int:
+    """Return how many rules nf_tables has in this namespace.
+
+    Its messages have a header as long as generic netlink's (linux/netfilter/nfnetlink.h). OSError
+    if the kernel has no nf_tables, or refuses.
+    """
+    return len(_exchange(NFT_GETRULE, 0, REQUEST | DUMP, b"", NETLINK_NETFILTER))
+
+
 @cache
 def _family_id(name: str) -> int:
     """Return a family's number, which it keeps for as long as it is loaded."""
@@ -85,11 +96,13 @@ def _family_id(name: str) -> int:
     return unsigned(dict(attributes(answer[0]))[CTRL_ATTR_FAMILY_ID])
 
 
-def _exchange(family: int, command: int, flags: int, asked: bytes) -> list[bytes]:
+def _exchange(
+    family: int, command: int, flags: int, asked: bytes, protocol: int = NETLINK_GENERIC
+) -> list[bytes]:
     body = GENERIC.pack(command, 1, 0) + asked
     request = HEADER.pack(HEADER.size + len(body), family, flags, 0, 0) + body
     answers: list[bytes] = []
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_GENERIC) as link:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as link:
         link.send(request)
         while True:
             messages, ended = read_messages(link.recv(ANSWER_BYTES))

@@ -409,6 +409,10 @@ class Host:
 
     # --- NAPI (generic netlink family netdev, Linux 6.8) ----------------------------------------
 
+    def firewall_rules(self) -> int:
+        """Return how many rules nf_tables has in this namespace; OSError if it is not there."""
+        return genetlink.count_rules()
+
     def napis(self, interface: str) -> tuple[NapiInstance, ...]:
         """Return the NAPI instances of an interface that is up, by id: in their queues' order.
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from udpbench.analysis.cpu_use import TICK_NS, CpuGroup, cpu_groups, cpu_use, main_user, stolen_ns
 from udpbench.analysis.readings import Readings
+from udpbench.analysis.remedies import REMEDIES
 from udpbench.model import MAX_PAYLOAD_BYTES, SECOND_NS, Finding
 from udpbench.units import show_ratio
 
@@ -19,7 +20,7 @@ LEAST_TICKS = 2
 """A shorter limit is within the error of two readings in ticks."""
 HYPERVISOR = (
     "the hypervisor took CPU time from this machine",
-    "repeat when its host is less busy",
+    REMEDIES["steal"].text,
 )
 """What is wrong, and what to do."""
 UNSEEN = "by short-lived processes, or by processes that the agent may not see"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from udpbench.analysis.checks.worker_counts import times
 from udpbench.analysis.readings import Readings
+from udpbench.analysis.remedies import REMEDIES
 from udpbench.differences import differences
 from udpbench.model import Finding, Role, lost_without
 
@@ -15,7 +16,7 @@ BUFFER_LIMIT: dict[Role, str] = {
 }
 SHARED_PATH = (
     "control traffic shares the path under test",
-    "reach the host by another address: set HostName in ~/.ssh/config",
+    REMEDIES["control_path"].text,
 )
 """What is wrong, and what to do."""
 

@@ -1,0 +1,307 @@
+"""What limits a trial: of recorded trials with a planted bottleneck, and of what is derived from them.
+
+``diagnoses.json.xz`` has a record of each plant of ``tests/lab/diagnoses.py``, by its ``--store``; what
+needs more CPUs, or a card, is one of these with other counts.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden import Golden
+from pydantic import TypeAdapter
+
+from analysis.build import lossy, record
+from udpbench.analysis.judge import judge
+from udpbench.analysis.readiness import READINESS
+from udpbench.analysis.remedies import REMEDIES
+from udpbench.model import LEDGER_STAGES, SECOND_NS, TrialRecord, WorkerStats
+
+STORED = Path(__file__).parents[2] / "fixtures" / "diagnoses.json.xz"
+RECORDS: TypeAdapter[dict[str, TrialRecord]] = TypeAdapter(dict[str, TrialRecord])
+PLANTED = {
+    "slow-work": "reader_work",
+    "burst": "small_buffer",
+    "lasting-load": "reader_work",
+    "inline": "inline",
+    "gro-off": "unmerged",
+    "busy-sender": "others_cpu",
+    "tbf": "sender_queue",
+    "udp-mem": "udp_memory",
+    "backlog": "small_backlog",
+    "firewall": "firewall",
+    "busy-reader": "others_cpu",
+    "twenty-threads": "shared_socket",
+    "healthy": "nothing",
+}
+BOTTLENECKS = {
+    *("failing_calls", "inline", "sender_queue", "sender_cpu", "small_buffer", "short_ring"),
+    *("shared_socket", "unmerged", "one_queue", "shared_cpu", "reader_work", "reader_system"),
+    *("receive_cpu", "nothing"),
+}
+"""Those that are neither a stage nor a readiness check."""
+
+
+@cache
+def stored() -> dict[str, TrialRecord]:
+    """Return the record of each plant."""
+    return RECORDS.validate_python(json.loads(lzma.decompress(STORED.read_bytes())))
+
+
+def names(of: TrialRecord) -> list[str]:
+    """Return what limits a trial, by name."""
+    return [bottleneck.name for bottleneck in judge(of).diagnosis]
+
+
+def first(of: TrialRecord) -> tuple[str, str]:
+    """Return the first diagnosis and how sure it is."""
+    return judge(of).diagnosis[0].name, judge(of).diagnosis[0].certainty
+
+
+def changed(
+    plant: str,
+    *,
+    readers: Mapping[str, Any] | None = None,
+    senders: Mapping[str, Any] | None = None,
+    counters: Mapping[str, Mapping[str, int]] | None = None,
+    napi_ns: int | None = None,
+    facts: Mapping[str, Any] | None = None,
+    receive: Mapping[str, Any] | None = None,
+) -> TrialRecord:
+    """Return a stored record with other counts.
+
+    ``counters`` are by how much those of a host moved, ``facts`` those of the receiver; ``cpu`` among
+    the counts of workers is their CPU.
+    """
+    plain = stored()[plant]
+    (phase,) = plain.phases
+    other = {"receiver": readers or {}, "sender": senders or {}}
+    stats = tuple(_counted(each, other[each.role]) for each in phase.stats)
+    before, after = dict(phase.before), dict(phase.after)
+    for host, moves in (counters or {}).items():
+        begun = {**before[host].counters, **dict.fromkeys(moves, 0)}
+        ended = {**after[host].counters, **moves}
+        before[host] = replace(before[host], counters=begun)
+        after[host] = replace(after[host], counters=ended)
+    if napi_ns is not None:
+        for host, snapshot in after.items():
+            processes = (
+                replace(each, cpu_ns=napi_ns) if each.whose == "interface" else each
+                for each in snapshot.processes
+            )
+            after[host] = replace(snapshot, processes=tuple(processes))
+    known = {**plain.facts, "receiver": replace(plain.facts["receiver"], **(facts or {}))}
+    trial = replace(plain.trial, receive=replace(plain.trial.receive, **(receive or {})))
+    measured = replace(phase, before=before, after=after, stats=stats)
+    return replace(plain, trial=trial, facts=known, phases=(measured,))
+
+
+def _counted(stats: WorkerStats, counts: Mapping[str, Any]) -> WorkerStats:
+    own = {name: value for name, value in counts.items() if name != "cpu"}
+    return replace(stats, counts={**stats.counts, **own}, cpu=counts.get("cpu", stats.cpu))
+
+
+def idle(cpu: int, idle_ns: int) -> dict[str, dict[str, int]]:
+    """Return for how long a CPU idled, as counters of the machine; nothing else ran there."""
+    times = {"idle": idle_ns, **dict.fromkeys(("iowait", "softirq", "steal", "irq"), 0)}
+    return {"machine": {f"cpu.{cpu}.{time}_ns": ns for time, ns in times.items()}}
+
+
+@pytest.mark.parametrize("plant", PLANTED)
+def test_a_planted_bottleneck_is_named_first(plant: str, golden: Golden) -> None:
+    """In a sentence with place, reason, evidence and remedy."""
+    told = judge(stored()[plant]).diagnosis
+    golden.check([bottleneck.sentence for bottleneck in told])
+    assert PLANTED[plant] == told[0].name
+
+
+def test_all_plants_are_stored() -> None:
+    """And no other record, and nothing that says where they were recorded."""
+    assert set(PLANTED) == set(stored())
+    hosts = {facts.hostname for each in stored().values() for facts in each.facts.values()}
+    assert {"bench"} == hosts
+    assert STORED.stat().st_size < 40_000
+
+
+def test_a_trial_whose_rates_are_struck_out_is_diagnosed() -> None:
+    """The program that struck them out is the reason."""
+    result = judge(stored()["busy-reader"])
+    assert result.struck
+    assert ("others_cpu", "certain") == first(stored()["busy-reader"])
+    assert result.diagnosis[0].evidence["others"] > 0.1
+
+
+# --- derived from recorded trials ----------------------------------------------------------------
+
+
+def test_the_queues_work_on_the_readers_cpu() -> None:
+    """A NAPI thread's time, or soft interrupts where RPS steers onto the reader."""
+    small = {"user_ns": 10**8, "system_ns": 10**8}
+    thread = changed("slow-work", readers=small, napi_ns=8 * 10**8)
+    assert ("shared_cpu", "certain") == first(thread)
+    assert "of it the NAPI thread of queue 0" in judge(thread).diagnosis[0].what
+    steered = changed(
+        "slow-work",
+        readers=small,
+        napi_ns=0,
+        counters={"machine": {"cpu.0.softirq_ns": 8 * 10**8}},
+    )
+    assert ("shared_cpu", "certain") == first(steered)
+    assert "of it soft interrupts" in judge(steered).diagnosis[0].what
+
+
+def test_the_systems_work_for_a_reader() -> None:
+    """Named where it is most, with what else is much."""
+    calls = changed("slow-work", readers={"user_ns": 3 * 10**8, "system_ns": 6 * 10**8})
+    assert ["reader_system", "reader_work"] == names(calls)[:2]
+
+
+def elsewhere(**changes: Any) -> TrialRecord:
+    """Return a flood whose reader has a CPU of its own, which idles."""
+    full = {"machine": {**idle(2, 2 * SECOND_NS)["machine"], **changes.pop("machine", {})}}
+    facts = {"firewall_rules": None, **changes.pop("facts", {})}
+    counters = {**full, **changes.pop("counters", {})}
+    napi_ns = 2 * SECOND_NS
+    readers = {"cpu": 2}
+    return changed(
+        "firewall", readers=readers, counters=counters, facts=facts, napi_ns=napi_ns, **changes
+    )
+
+
+def test_a_cpu_that_only_receives() -> None:
+    """The reader has its own, and would have time."""
+    assert ("receive_cpu", "certain") == first(elsewhere())
+
+
+def test_a_ring_is_too_short_for_a_cpu_that_has_time() -> None:
+    """It is full for a moment only."""
+    assert ("short_ring", "likely") == first(elsewhere(machine={"cpu.0.idle_ns": SECOND_NS}))
+
+
+def test_one_flow_over_four_queues() -> None:
+    """All of it on one queue, whose CPU is full, while three have nothing to do."""
+    queues = {f"ethtool.receive0.rx_queue_{queue}_xdp_packets": 0 for queue in range(4)}
+    queues["ethtool.receive0.rx_queue_0_xdp_packets"] = 60_000
+    cpus = {str(queue): (queue if queue < 2 else queue + 1,) for queue in range(4)}
+    one = elsewhere(counters={"receiver": queues}, facts={"queue_cpus": cpus, "rx_queues": 4})
+    assert ["one_queue", "receive_cpu"] == names(one)
+    queues |= {f"ethtool.receive0.rx_queue_{queue}_xdp_packets": 60_000 for queue in range(4)}
+    assert ["receive_cpu"] == names(
+        elsewhere(counters={"receiver": queues}, facts={"queue_cpus": cpus})
+    )
+
+
+def test_a_reader_on_another_node() -> None:
+    """Not certain: only moving it tells what the way to the other node costs."""
+    nodes = {"numa_nodes": {"0": (0, 1), "1": (2, 3)}, "interface_node": 1}
+    far = changed("slow-work", facts=nodes)
+    assert ("remote_node", "to be tested") == first(far)
+    assert "Test it by receive.cpus: same-node." in judge(far).diagnosis[0].sentence
+    assert "remote_node" not in names(changed("slow-work", facts={**nodes, "interface_node": 0}))
+
+
+def test_few_rules_are_not_the_reason() -> None:
+    """Nor are many that few packets pass."""
+    assert "firewall" not in names(changed("firewall", facts={"firewall_rules": 20}))
+    assert "firewall" not in names(changed("slow-work", facts={"firewall_rules": 20}))
+
+
+def test_several_readers_with_a_cpu_each_share_a_lock() -> None:
+    """What that costs, only sockets of their own tell."""
+    plain = changed("slow-work")
+    (phase,) = plain.phases
+    (reader,) = (each for each in phase.stats if each.role == "receiver")
+    second = replace(reader, worker="receiver.receiver1", cpu=2)
+    more = replace(phase, stats=(*phase.stats, second))
+    assert ("shared_socket", "to be tested") == first(replace(plain, phases=(more,)))
+
+
+def test_a_reader_that_never_sleeps_is_judged_by_its_calls() -> None:
+    """Its CPU is full in any case; if most calls come back empty it has time."""
+    calls = {"receive_calls": 1000, "empty_calls": 900}
+    spinning = changed("slow-work", readers=calls, receive={"wait": "spin"})
+    assert ("small_buffer", "certain") == first(spinning)
+    working = changed(
+        "slow-work", readers={**calls, "empty_calls": 1}, receive={"wait": "nap 100us"}
+    )
+    assert "reader_work" == names(working)[0]
+
+
+def test_a_reader_without_a_cpu_of_its_own() -> None:
+    """Its thread's time says how busy it is."""
+    anywhere = changed("slow-work", readers={"cpu": None, "user_ns": SECOND_NS})
+    assert "reader_work" == names(anywhere)[0]
+    assert "the reader's thread is full (100 %" in judge(anywhere).diagnosis[0].what
+
+
+def test_a_hypervisor_takes_the_readers_cpu() -> None:
+    """Certain from a fifth of it on."""
+    for stolen_ns, sure in ((2 * 10**8, "likely"), (6 * 10**8, "certain")):
+        robbed = changed("slow-work", counters={"machine": {"cpu.0.steal_ns": stolen_ns}})
+        assert ("steal", sure) == first(robbed)
+
+
+def test_a_governor_is_to_be_tested() -> None:
+    """Behind what is sure; not where the sender limits."""
+    saving: dict[str, Any] = {"environment": {"governor": "powersave"}}
+    assert "governor" == names(changed("slow-work", facts=saving))[-1]
+    assert "governor" not in names(changed("inline", facts=saving))
+
+
+def test_a_sender_that_offers_no_more() -> None:
+    """Its CPU is full, and receive work is elsewhere; or it waits, and has time."""
+    busy = changed("inline", facts={"queue_cpus": {"0": (0,)}})
+    assert ["sender_cpu"] == names(busy)
+    waiting = changed("inline", counters={"machine": {"cpu.1.idle_ns": SECOND_NS}})
+    assert ("sender_queue", "likely") == first(waiting)
+
+
+def test_calls_that_fail_are_no_lack_of_cpu() -> None:
+    """Not sent, since the kernel refused."""
+    refused = changed("healthy", senders={"sent_packets": 10, "econnrefused": 10**4})
+    told = judge(refused).diagnosis[0]
+    assert ("failing_calls", "Not offered") == (told.name, told.place)
+    assert "most by econnrefused (10 000)" in told.what
+
+
+def test_a_receiver_that_falls_behind_limits_though_nothing_is_lost() -> None:
+    """Its buffer holds what a longer load would lose; but not if it has time."""
+    (phase,) = stored()["healthy"].phases
+    (reader,) = (each for each in phase.stats if each.role == "receiver")
+    late = {"last_ns": reader.counts["last_ns"] + 10**8, "user_ns": 2 * SECOND_NS}
+    behind = changed("healthy", readers=late, counters={"machine": {"cpu.0.idle_ns": 0}}, napi_ns=0)
+    told = judge(behind).diagnosis
+    assert any(
+        each.what.startswith("the receiver falls behind: the reader's CPU 0") for each in told
+    )
+    assert ["nothing"] == names(changed("healthy", readers=late))
+
+
+def test_a_stage_is_told_where_nothing_is_known_of_cpus(golden: Golden) -> None:
+    """With its meaning and its remedy."""
+    moves = {
+        "right": {"snmp.Udp.RcvbufErrors": 250, "socket.77.drops": 250, "snmp.Udp.InErrors": 250}
+    }
+    unknown = lossy(1000, moves, 250)
+    assert ("udp_rcvbuf", "likely") == first(unknown)
+    golden.check(judge(unknown).diagnosis[0].sentence)
+
+
+def test_nothing_is_said_of_a_trial_without_packets() -> None:
+    """Nor of one that failed."""
+    assert () == judge(record(0)).diagnosis
+    assert () == judge(record(status="failed")).diagnosis
+
+
+def test_every_remedy_is_that_of_something() -> None:
+    """Of a stage, of a readiness check or of a bottleneck; a full stop is set by who shows it."""
+    checks = {check.name for check in READINESS}
+    assert {*LEDGER_STAGES, *checks, *BOTTLENECKS} == set(REMEDIES)
+    assert [] == [name for name, remedy in REMEDIES.items() if remedy.text.endswith(".")]

@@ -1,0 +1,594 @@
+"""What limits a trial: a small set of named bottlenecks, each a function of the evidence it needs.
+
+Pure, from the record alone, also of a trial whose rates are struck out. They speak in the order of
+the table: first what is out of the ordinary, then what is left; ``remedies`` says what helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from udpbench.analysis import skbs
+from udpbench.analysis.cpu_use import (
+    TICK_NS,
+    CpuGroup,
+    cpu_use,
+    main_user,
+    processes_of,
+    stolen_ns,
+)
+from udpbench.analysis.intended_load import intended_packets, unsent_packets
+from udpbench.analysis.queue_counters import by_receiver
+from udpbench.analysis.rates import IDLE_TIMES, host_of, lag, window_ns
+from udpbench.analysis.readings import Readings
+from udpbench.analysis.remedies import REMEDIES
+from udpbench.analysis.stages import NAPI_PACKETS, STAGES
+from udpbench.model import Bottleneck, Certainty, Ledger, Role, WorkerStats
+from udpbench.units import format_bytes, show_count
+
+CERTAIN: Certainty = "certain"
+LIKELY: Certainty = "likely"
+TO_BE_TESTED: Certainty = "to be tested"
+FULL = 0.9
+"""Share of the time from which on a CPU is called full."""
+TAKEN = 0.1
+"""Share of a CPU that others must have taken to be a reason."""
+MUCH = 0.2
+"""Share from which on a part of what a CPU does is a reason beside the largest."""
+ONE_OF_MANY = 0.75
+"""Share of the packets from which on one of several queues has most of them."""
+LAG = 0.01
+"""Share of the load's time by which receivers may be late (``Search.precision``)."""
+LEAST_WINDOW_NS = 20 * TICK_NS
+"""In less time ticks cannot tell whether a CPU was busy, and a load is no lasting one."""
+UNSENT = 0.005
+"""Part of the intended load that a sender may leave out (RFC 2285 3.5)."""
+RULE_NS = 5
+"""A firewall rule that does not match takes so long at least (measured: 7 ns, nf_tables, 6.18)."""
+MEANS = {stage.name: stage.means for stage in STAGES}
+REFUSING = (
+    *("tx_netfilter", "rx_xdp", "rx_tc", "rx_ip", "rx_netfilter", "udp_checksum", "udp_no_port"),
+    *("udp_filter", "udp_memory", "udp_purged", "app_truncated", "app_log"),
+)
+"""Stages whose counter alone says why packets end there: no CPU would be fast enough."""
+SENDING = ("unsent", "tx_qdisc")
+SEND_ERRORS = ("econnrefused", "emsgsize", "other_errors")
+SLEEPLESS = ("spin", "nap", "busy-poll")
+"""Ways to wait by which a CPU is busy, or not, whether datagrams come or not."""
+
+
+@dataclass(frozen=True)
+class LoadedCpu:
+    """One CPU of a role in shares of the time in which packets came."""
+
+    role: Role
+    machine: str
+    cpu: int | None
+    """None: its one worker is not pinned, and all is what that used."""
+    busy: float
+    user: float
+    """Its workers' own time, and below that of the system for them."""
+    system: float
+    workers: tuple[WorkerStats, ...] = ()
+    others: float = 0.0
+    """Other programs', at least."""
+    steal: float = 0.0
+    napi: float = 0.0
+    softirq: float = 0.0
+    queues: tuple[str, ...] = ()
+    """RX queues that it serves."""
+
+    @property
+    def full(self) -> bool:
+        """Whether no more would fit."""
+        return self.busy >= FULL
+
+    @property
+    def receiving(self) -> float:
+        """Share of NAPI's threads and of soft interrupts."""
+        return self.napi + self.softirq
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """All of it by name."""
+        names = ("busy", "user", "system", "napi", "softirq", "others", "steal")
+        return {name: round(getattr(self, name), 4) for name in names}
+
+    @property
+    def name(self) -> str:
+        """``the reader's CPU 0``, or ``CPU 2`` of one that only serves queues."""
+        whose = "the sender" if self.role == "sender" else "the reader"
+        if self.cpu is None:
+            return f"{whose}'s thread"
+        return f"{whose}'s CPU {self.cpu}" if self.workers else f"CPU {self.cpu}"
+
+    @property
+    def text(self) -> str:
+        """How busy it is, and what uses most of it."""
+        queues = f" of queue {', '.join(self.queues)}" if self.queues else ""
+        uses = {
+            f"the NAPI thread{queues}": self.napi,
+            "soft interrupts": self.softirq,
+            "the system's work for it": self.system,
+            "its own work": self.user,
+            "other programs": self.others,
+        }
+        most = max(uses, key=lambda use: uses[use])
+        part = min(uses[most] / self.busy, 1.0) if self.busy else 0.0
+        state = "full" if self.full else "busy"
+        return f"{self.name} is {state} ({_percent(self.busy)}, {_percent(part)} of it {most})"
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """The evidence of one trial."""
+
+    readings: Readings
+    ledger: Ledger
+    stage: str
+    """Where most packets ended; empty if none is missing."""
+    packets: int
+
+    @property
+    def offered_all(self) -> bool:
+        """Whether a rate or a count was given, and the senders reached it."""
+        traffic = self.readings.record.trial.traffic
+        return (traffic.rate or traffic.count_packets) is not None and self.stage not in SENDING
+
+    @property
+    def limited_by_sender(self) -> bool:
+        """Whether more would have arrived if the sender had offered more."""
+        everything = not self.stage and not self.offered_all and not self.falls_behind
+        return self.stage == "unsent" or everything
+
+    @property
+    def falls_behind(self) -> bool:
+        """Whether receivers needed longer than senders: of a longer load they would lose some."""
+        return not self.stage and self.lasts and (lag(self.readings) or 0.0) > LAG
+
+    @property
+    def in_ring(self) -> bool:
+        """Whether packets were lost where the CPU of a queue did not poll in time."""
+        by_peer = ("tx_device", "link") if self.readings.record.built_in_lab else ()
+        return self.stage in ("rx_ring", "rx_backlog", *by_peer)
+
+    @cached_property
+    def load_ns(self) -> int:
+        """The time from the first packet to the last, of either role."""
+        roles: tuple[Role, ...] = ("sender", "receiver")
+        readings = self.readings
+        return max(window_ns(readings, readings.workers(role)) or 0 for role in roles)
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the load lasted so long that no buffer is meant to hold what does not fit."""
+        return self.load_ns >= LEAST_WINDOW_NS
+
+    @cached_property
+    def sending(self) -> LoadedCpu | None:
+        """The sender's fullest CPU."""
+        return self._of("sender")
+
+    @cached_property
+    def reading(self) -> LoadedCpu | None:
+        """The fullest CPU of the readers: of those whose sockets dropped packets, if any did."""
+        return self._of("receiver")
+
+    @cached_property
+    def polling(self) -> LoadedCpu | None:
+        """The fullest CPU that serves an RX queue; None of receive work on the sender's CPU."""
+        readers = self.readings.workers("receiver")
+        cpus = [
+            self._cpu("receiver", machine, cpu, [r for r in readers if self._runs(r, machine, cpu)])
+            for machine, cpu in sorted(self.served)
+        ]
+        return _fullest(cpus)
+
+    @property
+    def late(self) -> LoadedCpu | None:
+        """The CPU that should have been faster; None where no CPU would help."""
+        if self.limited_by_sender:
+            return self.sending
+        if self.in_ring:
+            return self.polling
+        return self.reading if self.stage == "udp_rcvbuf" or self.falls_behind else None
+
+    @property
+    def behind(self) -> LoadedCpu | None:
+        """The receiving CPU that is full as long as the load lasts; None if it has time."""
+        cpu = self.late
+        if cpu is None or cpu.role == "sender" or not self.lasts:
+            return None
+        return cpu if (cpu.full if self.in_ring else self.is_behind(cpu)) else None
+
+    def is_behind(self, cpu: LoadedCpu) -> bool:
+        """Whether readers have no time left: those that never sleep, if calls return datagrams."""
+        if self.readings.record.trial.receive.wait.split()[0] not in SLEEPLESS:
+            return cpu.full
+        calls, empty = (
+            sum(stats.counts.get(name, 0) for stats in cpu.workers)
+            for name in ("receive_calls", "empty_calls")
+        )
+        return calls > 0 and 1 - empty / calls >= FULL
+
+    @cached_property
+    def served(self) -> dict[tuple[str, int], tuple[str, ...]]:
+        """Machine and number of each CPU that serves RX queues with packets → the queues."""
+        readings = self.readings
+        served: dict[tuple[str, int], tuple[str, ...]] = {}
+        packets = by_receiver(readings)
+        for host in readings.roles.receivers:
+            facts = readings.record.facts.get(host)
+            for queue, cpus in facts.queue_cpus.items() if facts is not None else ():
+                for cpu in cpus if packets.get(host, {}).get(int(queue), 1) else ():
+                    place = readings.machine_of(host), cpu
+                    served[place] = (*served.get(place, ()), queue)
+        return served
+
+    def _runs(self, stats: WorkerStats, machine: str, cpu: int) -> bool:
+        return stats.cpu == cpu and self.readings.machine_of(host_of(stats.worker)) == machine
+
+    def _of(self, role: Role) -> LoadedCpu | None:
+        groups: dict[tuple[str, int | None, str], list[WorkerStats]] = {}
+        for stats in self.readings.workers(role):
+            unpinned = stats.worker if stats.cpu is None else ""
+            place = self.readings.machine_of(host_of(stats.worker)), stats.cpu, unpinned
+            groups.setdefault(place, []).append(stats)
+        dropped = {place: own for place, own in groups.items() if self._dropped(own)}
+        cpus = [self._cpu(role, *place[:2], own) for place, own in (dropped or groups).items()]
+        return _fullest(cpus)
+
+    def _dropped(self, workers: list[WorkerStats]) -> bool:
+        inodes = {inode for stats in workers for inode in stats.socket_inodes}
+        return any(self.readings.counter("receiver", f"socket.{n}.drops") for n in inodes)
+
+    def _cpu(
+        self, role: Role, machine: str, cpu: int | None, workers: list[WorkerStats]
+    ) -> LoadedCpu | None:
+        """Return what a CPU did while packets came; before and after them it idled.
+
+        None if neither its idle time is known nor that of its workers.
+        """
+        readings, load_ns = self.readings, max(self.load_ns, 1)
+        user, system = (
+            min(sum(stats.counts.get(name, 0) for stats in workers) / load_ns, 1.0)
+            for name in ("user_ns", "system_ns")
+        )
+        busy = min(user + system, 1.0)
+        plain = LoadedCpu(role, machine, cpu, busy, user, system, tuple(workers))
+        delta = readings.deltas.get(machine)
+        moved = delta is not None and any(delta.matching(f"cpu.{cpu}.*_ns").values())
+        if cpu is None or delta is None or not moved:
+            return plain if any("user_ns" in stats.counts for stats in workers) else None
+        beside_ns = max(delta.elapsed_ns - load_ns, 0)
+        idle_ns = sum(delta.total(f"cpu.{cpu}.{time}_ns") or 0 for time in IDLE_TIMES)
+        idle_ns = max(idle_ns - beside_ns, 0)
+        group = CpuGroup(machine, frozenset({cpu}))
+        use, (stolen, elapsed_ns) = cpu_use(readings, group), stolen_ns(readings, group)
+        napi_ns = sum(
+            process.cpu_ns
+            for process in processes_of(readings, machine)
+            if process.whose == "interface" and process.cpus == (cpu,)
+        )
+        return replace(
+            plain,
+            busy=min(max(1 - idle_ns / load_ns, 0.0), 1.0),
+            others=use.others_ns / use.time_ns if use is not None else 0.0,
+            steal=(stolen or 0) / max(elapsed_ns, 1),
+            napi=min(napi_ns / load_ns, 1.0),
+            softirq=min((delta.total(f"cpu.{cpu}.softirq_ns") or 0) / load_ns, 1.0),
+            queues=self.served.get((machine, cpu), ()),
+        )
+
+
+def _fullest(cpus: Iterable[LoadedCpu | None]) -> LoadedCpu | None:
+    known = (cpu for cpu in cpus if cpu is not None)
+    return max(known, key=lambda cpu: cpu.busy, default=None)
+
+
+def diagnose(readings: Readings, ledger: Ledger | None) -> tuple[Bottleneck, ...]:
+    """Return what limits a trial, what matters most first; empty if nothing can be said.
+
+    A stream has no ledger, and a trial without a packet no limit.
+    """
+    if ledger is None or not ledger.intended_packets:
+        return ()
+    case = _case(readings, ledger)
+    said = [bottleneck for find in BOTTLENECKS for bottleneck in find(case)]
+    return (*(said or unexplained(case)), *power_saving(case))
+
+
+def _case(readings: Readings, ledger: Ledger) -> Case:
+    """Return the evidence, with the stage at which most packets ended before or after they left."""
+    ended = {entry.stage: entry.packets or 0 for entry in ledger.entries}
+    unsent = unsent_packets(readings)
+    ended["unsent"] = unsent if unsent > UNSENT * intended_packets(readings) else 0
+    stage = max(ended, key=lambda name: ended[name])
+    return Case(readings, ledger, stage if ended[stage] > 0 else "", max(ended[stage], 0))
+
+
+def _bottleneck(
+    case: Case,
+    name: str,
+    certainty: Certainty,
+    what: str,
+    cpu: LoadedCpu | None = None,
+    *,
+    test: str = "",
+    remedy: str = "",
+    words: Mapping[str, object] | None = None,
+    numbers: Mapping[str, float] | None = None,
+) -> Bottleneck:
+    """Return a bottleneck; behind ``what`` stands how busy a CPU is, if one speaks for it."""
+    behind = "the receiver falls behind" if case.falls_behind and case.behind else ""
+    text = ": ".join(filter(None, (behind, what, cpu.text if cpu is not None else "")))
+    helps = REMEDIES[remedy or name].text
+    for word, value in (words or {}).items():
+        helps = helps.replace(f"<{word}>", str(value))
+    evidence = {**(numbers or {}), **(cpu.shares if cpu is not None else {})}
+    return Bottleneck(name, certainty, case.stage, case.packets, text, helps, test, evidence)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _meaning(stage: str) -> str:
+    """Return what a stage means, in one clause."""
+    text = MEANS[stage].split(". ")[0].rstrip(".").split(": ")[0]
+    return text[:1].lower() + text[1:]
+
+
+# --- out of the ordinary -------------------------------------------------------------------------
+
+
+def refused(case: Case) -> Iterator[Bottleneck]:
+    """Find a stage that drops by a rule or a bound, however fast anybody is."""
+    if case.stage in REFUSING:
+        yield _bottleneck(case, case.stage, CERTAIN, _meaning(case.stage))
+
+
+def failing_calls(case: Case) -> Iterator[Bottleneck]:
+    """Find calls of the sender that failed rather than came too late."""
+    failed = {name: case.readings.count("sender", name) for name in SEND_ERRORS}
+    if case.stage == "unsent" and 2 * sum(failed.values()) > case.packets:
+        most = max(failed, key=lambda name: failed[name])
+        what = f"calls of the sender failed, most by {most} ({show_count(failed[most])})"
+        yield _bottleneck(case, "failing_calls", CERTAIN, what, numbers=failed)
+
+
+def others_cpu(case: Case) -> Iterator[Bottleneck]:
+    """Find other programs, or a hypervisor, on the CPU that should have been faster.
+
+    A sender that is robbed makes up for it in bursts, for which a receiver that has time is late.
+    """
+    cpu, certainty = case.late, CERTAIN
+    if case.stage and cpu is not None and cpu.role == "receiver" and not cpu.full:
+        cpu, certainty = case.sending, LIKELY
+    if cpu is None or not cpu.full:
+        return
+    if cpu.others >= TAKEN:
+        group = CpuGroup(cpu.machine, frozenset({cpu.cpu or 0}))
+        used_ns = int(cpu.others * case.readings.deltas[cpu.machine].elapsed_ns)
+        user = main_user(case.readings, group, "other", used_ns)
+        what = f"other programs took {_percent(cpu.others)} of {cpu.name}"
+        sure = certainty if cpu.others >= MUCH else LIKELY
+        what += f" ({user})" if user else ""
+        yield _bottleneck(case, "others_cpu", sure, what, remedy="busy", numbers=cpu.shares)
+    if cpu.steal >= TAKEN:
+        what = f"the hypervisor took {_percent(cpu.steal)} of {cpu.name}"
+        sure = certainty if cpu.steal >= MUCH else LIKELY
+        yield _bottleneck(case, "steal", sure, what, numbers=cpu.shares)
+
+
+def inline(case: Case) -> Iterator[Bottleneck]:
+    """Find receive work on the sender's CPU, as in a pair without NAPI and RPS."""
+    readings, cpu = case.readings, case.sending
+    elsewhere = readings.counter("receiver", NAPI_PACKETS) or case.served
+    if readings.all_veth and not elsewhere and case.limited_by_sender and cpu and cpu.full:
+        what = "the receive work is done within the sender's calls"
+        yield _bottleneck(case, "inline", CERTAIN, what, cpu)
+
+
+def sender_queue(case: Case) -> Iterator[Bottleneck]:
+    """Find a queue of the sender that drops, or for which a sender waits that never sleeps."""
+    cpu, trial = case.sending, case.readings.record.trial
+    never_sleeps = trial.traffic.rate is None or trial.send.pace == "spin"
+    idles = never_sleeps and case.lasts and cpu is not None and not cpu.full
+    if case.stage == "tx_qdisc":
+        what = "the sender's queueing discipline drops what exceeds its rate or its limit"
+        yield _bottleneck(case, "sender_queue", CERTAIN, what)
+    elif case.limited_by_sender and idles:
+        yield _bottleneck(case, "sender_queue", LIKELY, "the sender waits for its queue", cpu)
+
+
+def small_backlog(case: Case) -> Iterator[Bottleneck]:
+    """Find a backlog too small for what comes at once, before a CPU that has time."""
+    cpu = case.polling
+    if case.stage == "rx_backlog" and cpu is not None and case.behind is None:
+        what = "the CPU's backlog is too small for what comes at once"
+        yield _bottleneck(case, "small_backlog", CERTAIN, what, cpu, remedy="rx_backlog")
+
+
+def short_ring(case: Case) -> Iterator[Bottleneck]:
+    """Find a ring that overflows although the CPU that polls it has time."""
+    cpu = case.polling
+    if case.in_ring and case.stage != "rx_backlog" and cpu is not None and case.behind is None:
+        what = "the ring is too short for the burst"
+        yield _bottleneck(case, "short_ring", LIKELY, what, cpu)
+
+
+def small_buffer(case: Case) -> Iterator[Bottleneck]:
+    """Find a buffer that is too small for a burst, since the reader has time otherwise."""
+    cpu = case.reading
+    if case.stage != "udp_rcvbuf" or cpu is None or case.behind is not None:
+        return
+    sizes = [stats.buffer_bytes // 2 for stats in cpu.workers if stats.buffer_bytes]
+    now = f" of {format_bytes(min(sizes))}" if sizes else ""
+    what = f"the receive buffer{now} is too small for the burst"
+    wanted = {"buffer": _wanted_buffer(case, min(sizes)) if sizes else "what holds it"}
+    sure, shown = (CERTAIN, cpu) if case.lasts else (LIKELY, None)
+    yield _bottleneck(case, "small_buffer", sure, what, shown, words=wanted, numbers=cpu.shares)
+
+
+def _wanted_buffer(case: Case, now_bytes: int) -> str:
+    """Return a power of two with room for twice as much as came, for what the buffer held."""
+    received = max(case.ledger.received_packets, 1)
+    wanted_bytes = 2 * now_bytes * (received + case.packets) // received
+    return format_bytes(1 << (wanted_bytes - 1).bit_length())
+
+
+# --- a full receiving CPU: what of it could be spared ---------------------------------------------
+
+
+def firewall(case: Case) -> Iterator[Bottleneck]:
+    """Find rules that take a part of the receive work, if each packet passes all of them."""
+    cpu, readings = case.behind, case.readings
+    facts = (readings.record.facts.get(host) for host in readings.roles.receivers)
+    rules = max((each.firewall_rules or 0 for each in facts if each is not None), default=0)
+    passed_ns = rules * RULE_NS * (skbs.received_skbs(readings) or 0)
+    if cpu is None or not rules or passed_ns < MUCH * cpu.receiving * case.load_ns:
+        return
+    port = min((port for spec in readings.record.workers for port in spec.bind_ports), default=0)
+    what = f"packets pass up to {show_count(rules)} firewall rules"
+    test = f"settings.receiver.firewall: {{udp: {port}, accept: true, notrack: true}}"
+    yield _bottleneck(case, "firewall", LIKELY, what, cpu, test=test, numbers={"rules": rules})
+
+
+def shared_socket(case: Case) -> Iterator[Bottleneck]:
+    """Find several readers of one socket, more than CPUs or with one lock."""
+    cpu = case.behind
+    readers: dict[int, list[WorkerStats]] = {}
+    for stats in case.readings.workers("receiver"):
+        for inode in stats.socket_inodes:
+            readers.setdefault(inode, []).append(stats)
+    most = max(readers.values(), key=len, default=[])
+    cpus = len({stats.cpu for stats in most})
+    if cpu is None or len(most) < 2:
+        return
+    packets = max(sum(stats.counts.get("read_packets", 0) for stats in most), 1)
+    switches = sum(stats.counts.get("voluntary_switches", 0) for stats in most)
+    numbers = {"readers": len(most), "cpus": cpus, "switches_per_packet": switches / packets}
+    place = f" and {cpus} CPU{'s' if cpus > 1 else ''}" if len(most) > cpus else ""
+    what = f"{len(most)} readers share one socket{place}"
+    sure = LIKELY if place else TO_BE_TESTED
+    test = "receive.workers: 1" if cpus == 1 else "receive.sockets: reuseport"
+    yield _bottleneck(case, "shared_socket", sure, what, cpu, test=test, numbers=numbers)
+
+
+def unmerged(case: Case) -> Iterator[Bottleneck]:
+    """Find skbs of many packets that the kernel takes apart for a reader without UDP_GRO."""
+    cpu, readings = case.behind, case.readings
+    received, segments = skbs.received_skbs(readings), skbs.received_segments(readings)
+    if cpu is None or readings.record.trial.receive.gro or not received or not segments:
+        return
+    each = segments / received
+    if each >= 2:
+        what = f"{each:.0f} datagrams arrive in one skb and are read one by one"
+        numbers = {"packets_per_skb": each}
+        yield _bottleneck(
+            case, "unmerged", LIKELY, what, cpu, test="receive.gro: true", numbers=numbers
+        )
+
+
+def remote_node(case: Case) -> Iterator[Bottleneck]:
+    """Find a reader on another NUMA node than the card."""
+    cpu = case.behind
+    for host in case.readings.roles.receivers:
+        facts = case.readings.record.facts.get(host)
+        if cpu is None or not cpu.workers or facts is None or facts.interface_node is None:
+            continue
+        near = facts.numa_nodes.get(str(facts.interface_node), ())
+        if near and cpu.cpu is not None and cpu.cpu not in near:
+            what = f"the reader is not on the card's NUMA node {facts.interface_node}"
+            test = "receive.cpus: same-node"
+            yield _bottleneck(
+                case, "remote_node", TO_BE_TESTED, what, cpu, test=test, remedy="worker_nodes"
+            )
+            return
+
+
+def one_queue(case: Case) -> Iterator[Bottleneck]:
+    """Find one of several RX queues with most packets, whose CPU is full."""
+    cpu = case.behind
+    for packets in by_receiver(case.readings).values() if cpu is not None else ():
+        most = max(packets, key=lambda queue: packets[queue])
+        share = packets[most] / max(sum(packets.values()), 1)
+        if cpu and len(packets) > 1 and share >= ONE_OF_MANY and str(most) in cpu.queues:
+            what = f"queue {most} of {len(packets)} has {_percent(share)} of the packets"
+            numbers = {"share": share}
+            yield _bottleneck(case, "one_queue", CERTAIN, what, cpu, numbers=numbers)
+
+
+def full_cpu(case: Case) -> Iterator[Bottleneck]:
+    """Find what a full CPU does: the reader's work, the system's for it, or receiving."""
+    cpu = case.behind
+    if cpu is None:
+        return
+    parts = {"reader_work": cpu.user, "shared_cpu": cpu.receiving, "reader_system": cpu.system}
+    if not cpu.workers:
+        parts = {"receive_cpu": cpu.receiving}
+    ordered = sorted(parts, key=lambda name: -parts[name])
+    for name in ordered:
+        if name == ordered[0] or parts[name] >= MUCH * cpu.busy:
+            sure = CERTAIN if name == ordered[0] else LIKELY
+            yield _bottleneck(case, name, sure, "", cpu)
+
+
+# --- what is left --------------------------------------------------------------------------------
+
+
+def sender_cpu(case: Case) -> Iterator[Bottleneck]:
+    """Find a sender that offers no more."""
+    cpu = case.sending
+    if case.limited_by_sender and cpu is not None and cpu.full:
+        yield _bottleneck(case, "sender_cpu", CERTAIN, "", cpu)
+
+
+def nothing(case: Case) -> Iterator[Bottleneck]:
+    """Find that all that was offered arrived."""
+    if not case.stage and case.offered_all and case.behind is None:
+        what = "nothing limits this load, and its rate is a lower bound"
+        yield _bottleneck(case, "nothing", CERTAIN, what)
+
+
+def unexplained(case: Case) -> Iterator[Bottleneck]:
+    """Return the stage alone, where nothing is known of CPUs."""
+    if case.stage:
+        yield _bottleneck(case, case.stage, LIKELY, _meaning(case.stage))
+
+
+def power_saving(case: Case) -> Iterator[Bottleneck]:
+    """Find a clock that follows the load, where a receiving CPU is full or comes late."""
+    cpu = case.late
+    for host in case.readings.roles.receivers if cpu and cpu.role == "receiver" else ():
+        facts = case.readings.record.facts.get(host)
+        governor = facts.environment.get("governor") if facts is not None else None
+        if governor not in (None, "performance"):
+            what = f"the governor of the receiver's CPUs is {governor}"
+            test = "settings.receiver.cpu: {governor: performance}"
+            yield _bottleneck(case, "governor", TO_BE_TESTED, what, test=test)
+            return
+
+
+BOTTLENECKS: tuple[Callable[[Case], Iterator[Bottleneck]], ...] = (
+    refused,
+    failing_calls,
+    others_cpu,
+    inline,
+    sender_queue,
+    small_backlog,
+    short_ring,
+    small_buffer,
+    firewall,
+    shared_socket,
+    unmerged,
+    remote_node,
+    one_queue,
+    full_cpu,
+    sender_cpu,
+    nothing,
+)
+"""In the order in which they speak."""

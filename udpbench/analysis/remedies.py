@@ -1,0 +1,104 @@
+"""What helps: one table of ledger, doctor and diagnosis, by stage, check or bottleneck.
+
+Owns every text that recommends something; a name that two of them share has one remedy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What helps against one thing."""
+
+    text: str
+    """In the imperative, without a full stop; words in <angles> are filled in."""
+    settings: str = ""
+    """The line below ``settings:`` that does it; empty if none does."""
+
+
+_STAGES = """\
+unsent | give the sender more workers or CPUs or a larger batch, or lower the rate
+tx_netfilter | change the OUTPUT rules of the sending host
+tx_qdisc | lengthen the queue, raise its limit, or lower the rate
+tx_device | make receive processing faster: more queues and CPUs, no reader on the CPU that polls
+link | look at the cable and at the counters of switch and hypervisor; set the same MTU on every
+  host; in the built-in lab see tx_device
+rx_ring | lengthen the ring, use more queues, or give the queue's interrupt more CPU time
+rx_xdp | change the XDP program, which ip link show names
+rx_backlog | raise net.core.netdev_max_backlog, or spread packets over more CPUs
+rx_tc | change the filter that tc filter show dev <interface> ingress lists
+rx_ip | check addresses, routes, net.ipv4.conf.*.rp_filter, and whether the path damages packets
+rx_netfilter | change the rule that counts it (iptables -vnL, nft list ruleset); enlarge the
+  conntrack table, if that is full
+udp_checksum | replace a bad cable or NIC, or turn off a bad offload
+udp_no_port | start the receiver; check address and port
+udp_filter | change the application's own filter
+udp_rcvbuf | enlarge receive.buffer (for bursts), make readers faster or more (for a lasting load)
+udp_memory | raise net.ipv4.udp_mem, or make receive buffers smaller
+udp_purged | close a socket only when nothing is sent to it any more, or read it empty first
+app_truncated | enlarge receive.room
+app_log | use a faster disk for receive.log, or lower the rate
+"""
+_CHECKS = """\
+link | check the cable, the switch and the kernel's log
+steal | repeat when its host is less busy
+busy | stop what uses CPUs of the load (`top`), or list other CPUs as cpus in the lab
+traffic | stop it, or use an interface of its own
+control_path | reach the host by another address: set HostName in ~/.ssh/config
+listeners | stop it (`ss -nap`), or use another port in traffic.flows.to
+firewall | accept the port before them | firewall: {udp: <port>, accept: true}
+conntrack | exempt the port | firewall: {udp: <port>, notrack: true}
+xdp | remove it: ip link set dev <interface> xdp off
+tc_filter | remove them: tc qdisc del dev <interface> clsact
+stacked | use an interface without bond, bridge, VLAN or the like
+mtu | set the same MTU everywhere, on the switch too | mtu: <largest>
+link_speed | check cable, switch port and autonegotiation
+pcie | move the card to another slot
+queue_nodes | serve them on the card's node | irq: {cpus: "<cpus>"}
+worker_nodes | list CPUs of that node as cpus in the lab
+single_queue | use more queues, if the card has them | ethtool: {channels: <cpus>}
+flow_hash | include the ports | ethtool: {rx-flow-hash: {udp4: sdfn}}
+flow_hash_idle | steer by another means: ethtool.ntuple, ethtool.indirection or rps
+ring | enlarge it | ethtool: {rings: {rx: <largest>}}
+pause | switch flow control off | ethtool: {pause: {rx: false, tx: false}}
+offloads | switch it on | ethtool: {features: {<feature>: true}}
+reverse_path | loosen it | sysctl: {net.ipv4.conf.all.rp_filter: 2}
+arp_flux | have each answer for its own | sysctl: {net.ipv4.conf.all.arp_ignore: 1}
+governor | set it to performance | cpu: {governor: performance}
+idle_states | forbid deep C-states | cpu: {latency: 0s}
+irqbalance | stop it, or pin the interrupts, which pauses it | <irq>
+smt_siblings | list one CPU of each core as cpus in the lab
+buffer_limit | raise it, or give the agent CAP_NET_ADMIN | sysctl: {net.core.rmem_max: <wanted>}
+rights | run as root, or set become: sudo
+clocksource | boot without clocksource= or notsc; see the kernel's log for why it is not used
+turbo | switch turbo off | cpu: {turbo: false}
+mitigations | compare only hosts with the same; on a test machine boot with mitigations=off
+clock_synchronised | start chrony or ntpd
+clock_offset | have chrony or ntpd synchronise both
+"""
+_BOTTLENECKS = """\
+failing_calls | start the receiver, or see the findings for the errors
+inline | have the receiver's CPUs do it: link.receive napi, on a host RPS or another queue
+sender_queue | raise rate or limit of the queue, or lower the load
+sender_cpu | give the sender more workers or CPUs, a larger batch, or GSO
+small_buffer | raise receive.buffer, for a start to <buffer>
+short_ring | lengthen the ring, or move its interrupt to a CPU that is always free
+shared_socket | give each reader a socket and a CPU of its own: receive.sockets reuseport
+unmerged | read merged datagrams: receive.gro true
+one_queue | use more flows, hash their ports too (rx-flow-hash), or steer by RPS
+shared_cpu | move the reader, or the queue's work
+reader_work | do less for each datagram, or read with more workers on other CPUs (reuseport)
+reader_system | read more in a call, or read with more workers on other CPUs (reuseport)
+receive_cpu | use more queues, or RPS, so that more CPUs receive; GRO and fewer rules save work
+nothing | raise the load to find the limit, or let `search` find it
+"""
+
+
+def _read(text: str) -> dict[str, Remedy]:
+    rows = (line.split(" | ") for line in text.replace("\n  ", " ").splitlines())
+    return {name: Remedy(*rest) for name, *rest in rows}
+
+
+REMEDIES = _read(_STAGES) | _read(_CHECKS) | _read(_BOTTLENECKS)
