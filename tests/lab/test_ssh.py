@@ -596,6 +596,27 @@ iptables -D INPUT -p udp -j DROP
 """
 
 
+def test_a_host_is_watched_over_ssh_and_left_as_it_was(pair: Pair, tmp_path: Path) -> None:
+    """The receiver of the lab: its sockets, its own interfaces, and nobody to wait for."""
+    (tmp_path / "lab.yaml").write_text(pair.lab())
+    before = state(pair)
+    words = ("watch", "--lab", "lab.yaml", "--json", "--for", "2s", "--exact")
+    done = subprocess.run(
+        (sys.executable, "-m", "udpbench", *words),
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(pair.home)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+    looks = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [("right", False)] * len(looks) == [(look["host"], look["lost"]) for look in looks]
+    assert 2 <= len(looks)
+    assert before == state(pair)
+
+
 @pytest.mark.long
 def test_doctor_lists_what_is_wrong_with_either_host(pair: Pair, tmp_path: Path) -> None:
     """As the kernel has it: on the host where it is so, with what is there, changing nothing."""

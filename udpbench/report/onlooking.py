@@ -103,6 +103,9 @@ def view(live: LiveHost, rows: int) -> RenderableType:
     if live.ended:
         dropped = f", which had dropped {show_count(live.ended_dropped)}" * bool(live.ended_dropped)
         parts.append(Text(f"sockets that have ended: {live.ended}{dropped}"))
+    if live.unlisted:
+        lost = f"sockets that lived between two looks dropped {show_count(live.unlisted)}"
+        parts.append(Text(lost + "; --exact counts them" * (not live.exact)))
     parts += [Text(row, no_wrap=True, overflow="ellipsis") for row in _load(live)]
     parts += [
         Text(
@@ -237,6 +240,7 @@ def live_json(live: LiveHost) -> dict[str, Any]:
         "sockets_watched": len(live.sockets),
         "sockets_ended": live.ended,
         "ended_dropped": live.ended_dropped,
+        "unlisted_dropped": live.unlisted,
         "queues": [
             {"interface": use.host, "queue": use.queue, "packets": use.packets, "drops": use.drops}
             for use in live.queues

@@ -121,6 +121,17 @@ def test_a_socket_between_two_looks_is_told_by_its_count() -> None:
     assert (1, 6, True) == (live.ended, live.ended_dropped, live.lost)
 
 
+def test_what_no_listed_socket_dropped_is_told() -> None:
+    """Unless it may have come between the readings, or only some sockets are watched."""
+    moved = counted(25, *RCVBUF)
+    full = look(1, replace(V4, drops=25), moved=moved)
+    assert 5 == watched(look(0, V4), full).unlisted
+    assert 0 == watched(look(0, V4), look(1, replace(V4, drops=30), moved=moved)).unlisted
+    assert 0 == watched(look(0, V4), full, port=53).unlisted
+    many = look(1, replace(V4, drops=1005), moved=counted(1005, *RCVBUF))
+    assert 0 == watched(look(0, V4), many).unlisted
+
+
 @pytest.mark.parametrize(
     ("moved", "port", "only", "lost"),
     [

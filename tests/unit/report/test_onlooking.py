@@ -36,6 +36,7 @@ LIVE = LiveHost(
     ),
     ended=3,
     ended_dropped=7,
+    unlisted=12,
     queues=(QueueUse("eth0", "rx-0", 511_000, 1200, 9000, (0,)),),
     seconds=1.0,
     cpus={0: CpuShare(0.9, 0.6)},
@@ -61,7 +62,18 @@ def test_the_view_says_which_socket_drops_and_why(golden: Golden) -> None:
 def test_a_quiet_host_is_said_to_be_quiet(golden: Golden) -> None:
     """No table without a row."""
     golden.check(
-        shown(replace(LIVE, stages=(), sockets=(), queues=(), namespaces=(), ended=0, lost=False))
+        shown(
+            replace(
+                LIVE,
+                stages=(),
+                sockets=(),
+                queues=(),
+                namespaces=(),
+                ended=0,
+                unlisted=0,
+                lost=False,
+            )
+        )
     )
 
 
