@@ -67,8 +67,23 @@ int ub_outbox_prepare(struct ub_outbox *box, const struct ub_send_config *config
     return 0;
 }
 
+/* The user's own datagrams, in turn by sequence number: a message points at its bytes. */
+static uint32_t fill_payloads(struct ub_outbox *box, const struct ub_send_config *config,
+                              const struct ub_offer *offer) {
+    uint32_t turn = (uint32_t)(config->sequences[offer->flow] % config->payload_count);
+    for (uint32_t message = 0; message < offer->packets; message++) {
+        const struct ub_payload *payload = &config->payloads[turn];
+        box->vectors[offer->first_slot + message] =
+            (struct iovec){payload->bytes, payload->size_bytes};
+        turn = turn + 1 < config->payload_count ? turn + 1 : 0;
+    }
+    return offer->packets;
+}
+
 uint32_t ub_outbox_fill(struct ub_outbox *box, const struct ub_send_config *config,
                         const struct ub_offer *offer) {
+    if (config->payload_count != 0)
+        return fill_payloads(box, config, offer);
     uint32_t packets = offer->packets, first = offer->first_slot;
     uint32_t messages = (packets + box->segments - 1) / box->segments;
     if (box->shortened != UINT32_MAX)

@@ -51,6 +51,19 @@ static const char *check_segments(const struct ub_send_config *config) {
     return NULL;
 }
 
+static const char *check_payloads(const struct ub_send_config *config) {
+    if (config->payload_count == 0)
+        return NULL;
+    if (config->payloads == NULL)
+        return "payloads: not NULL with payload_count";
+    if (config->gso_segments > 1)
+        return "gso_segments: 0 or 1 with payload_count";
+    for (uint32_t number = 0; number < config->payload_count; number++)
+        if (config->payloads[number].size_bytes > config->size_bytes)
+            return "size_bytes: that of the longest payload";
+    return NULL;
+}
+
 static const char *check_sockets(const struct ub_send_config *config) {
     if (config->zerocopy && config->zerocopy_next == NULL)
         return "zerocopy_next: not NULL with zerocopy";
@@ -94,6 +107,8 @@ const char *ub_send_check(const struct ub_send_config *config) {
     if (config->end_ns <= config->start_ns)
         return "end_ns: after start_ns";
     const char *refused = check_segments(config);
+    if (refused == NULL)
+        refused = check_payloads(config);
     return refused != NULL ? refused : check_sockets(config);
 }
 
@@ -186,15 +201,20 @@ static uint64_t account_error(struct ub_send_stats *stats, int error, uint64_t p
 }
 
 /* The packets that the kernel took; a call that stopped half way took whole messages only. */
-static uint64_t account_sent(struct sender *sender, uint32_t packets, uint32_t messages,
+static uint64_t account_sent(struct sender *sender, const struct ub_offer *offer, uint32_t messages,
                              uint32_t sent_messages) {
     struct ub_send_stats *stats = sender->stats;
     const struct ub_outbox *box = &sender->box;
-    uint64_t sent = sent_messages == messages ? packets : (uint64_t)sent_messages * box->segments;
+    uint64_t sent =
+        sent_messages == messages ? offer->packets : (uint64_t)sent_messages * box->segments;
     uint32_t size_bytes = sender->config->size_bytes;
     ub_add(&stats->sent_packets, sent);
-    ub_add(&stats->sent_bytes,
-           sent * size_bytes - (uint64_t)sent_messages * (size_bytes - box->tail_bytes));
+    if (sender->config->payload_count != 0)
+        for (uint32_t message = 0; message < sent_messages; message++)
+            ub_add(&stats->sent_bytes, box->vectors[offer->first_slot + message].iov_len);
+    else
+        ub_add(&stats->sent_bytes,
+               sent * size_bytes - (uint64_t)sent_messages * (size_bytes - box->tail_bytes));
     ub_add(&stats->sent_messages, sent_messages);
     if (sent_messages < messages)
         ub_add(&stats->partial_calls, 1);
@@ -212,7 +232,7 @@ static void account_call(struct sender *sender, const struct ub_offer *offer, ui
         /* A call that stopped half way hides the errno of the message it stopped at (net/socket.c,
          * __sys_sendmmsg). That message was not sent; it is offered again, and returns the error
          * then if it lasts. A pending ICMP error does not: the hidden call has consumed it. */
-        attempts = account_sent(sender, packets, messages, (uint32_t)result);
+        attempts = account_sent(sender, offer, messages, (uint32_t)result);
         sender->config->sequences[offer->flow] += attempts;
     }
     sender->attempts[offer->flow] += attempts;

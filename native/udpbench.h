@@ -97,6 +97,12 @@ void ub_header_write(uint8_t *to, uint32_t tag, uint16_t flow, uint64_t sequence
  */
 enum ub_send_call { UB_SEND_SENDMMSG = 0, UB_SEND_SEND = 1 };
 
+/* A datagram as the user gives it, without a header of ours; never written to. */
+struct ub_payload {
+    uint8_t *bytes;
+    uint64_t size_bytes;
+};
+
 struct ub_send_config {
     const struct ub_control *control;
 
@@ -115,10 +121,13 @@ struct ub_send_config {
                                 socket; only with zerocopy */
 
     /* What a datagram is like. */
-    uint32_t size_bytes;   /* UDP payload */
-    uint32_t gso_segments; /* datagrams per message (UDP_SEGMENT); 0 or 1: no GSO */
-    uint32_t tail_bytes;   /* payload of a GSO message's last datagram; 0: size_bytes */
-    uint32_t tag;          /* run and phase */
+    uint32_t size_bytes;    /* UDP payload */
+    uint32_t gso_segments;  /* datagrams per message (UDP_SEGMENT); 0 or 1: no GSO */
+    uint32_t tail_bytes;    /* payload of a GSO message's last datagram; 0: size_bytes */
+    uint32_t tag;           /* run and phase */
+    uint32_t payload_count; /* the user's own datagrams, which each flow sends in turn, one a
+                               message; size_bytes is then that of the longest; 0: none */
+    const struct ub_payload *payloads;
 
     /* When and how many. */
     uint64_t epoch_ns;    /* header times count from here */

@@ -165,6 +165,15 @@ class Traffic:
     ttl: Annotated[int, Count(1, 255)] = 1
     fragment: bool = False
     echo: Optional[Annotated[int, Count(1, 2**31)]] = None
+    payload: Optional[Annotated[tuple[str, ...], Named("payload")]] = None
+    """Datagrams in hexadecimal, which each flow sends in turn, in place of ours with a header."""
+
+    @property
+    def sizes_bytes(self) -> tuple[int, ...]:
+        """Sizes of the datagrams, each once; ``size_bytes`` is the largest."""
+        if self.payload is None:
+            return (self.size_bytes,)
+        return tuple(sorted({len(text) // 2 for text in self.payload}))
 
 
 @dataclass(frozen=True)
@@ -236,6 +245,14 @@ class Receive:
     """SO_TIMESTAMPNS: the kernel's arrival times split the delay into stack and application."""
     fault: Optional[Fault] = None
     log: Optional[Log] = None
+    command: Optional[Annotated[tuple[str, ...], Named("command")]] = None
+    """A program that receives in place of our loops, which the keys above describe."""
+    ready: Optional[str] = None
+    """Part of the line by which the program says that it serves; None: bound is enough."""
+    user: Optional[str] = None
+    """Who runs the program; None: whoever called, of root ``nobody``."""
+    folder: Optional[str] = None
+    """In which the program starts; where there is none on the host, in its user's home."""
 
     @property
     def messages(self) -> int:
@@ -718,6 +735,13 @@ class WorkerSpec:
     rate_pps: Optional[int] = None
     count_packets: Optional[int] = None
     bind_ports: tuple[int, ...] = ()
+    cpus: tuple[int, ...] = ()
+    """CPUs on which a program may run if there are several; empty: ``cpu``, or all."""
+
+    @property
+    def own_cpus(self) -> tuple[int, ...]:
+        """The CPUs that the worker is pinned to; empty: none in particular."""
+        return self.cpus if self.cpu is None else (self.cpu,)
 
     @property
     def name(self) -> str:

@@ -272,10 +272,10 @@ VERBS = {
     "stop": Verb("", None, 5, "stopping workers", "tells the loops to end; sockets stay open"),
     "close": Verb(
         "keep_logs",
-        None,
-        10,
+        Optional[str],
+        15,
         "ending workers",
-        "keep_logs: label for their log files, None: remove them",
+        "keep_logs: label for their log files, None: remove them; returns what a program printed",
     ),
     "restore": Verb(
         "force left_behind",

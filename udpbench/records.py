@@ -330,6 +330,14 @@ class RunWriter:
             "snapshots": _SNAPSHOTS.dump_python(snapshots, mode="json"),
         }
 
+    def keep_output(self, name: str, text: str) -> None:
+        """Write what a program of the user's printed in a trial into a file of its own."""
+        plain = re.sub(r"[^A-Za-z0-9.=_-]+", "-", name)
+        try:
+            self._held.write(f"{plain}.output", printable(text).encode())
+        except OSError as error:
+            raise StoreError(f"{self.folder}: cannot write {plain}: {error.strerror}") from error
+
     def finish(self, ending: Ending) -> None:
         """Append how the run ended and close the files."""
         try:

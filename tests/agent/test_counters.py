@@ -137,8 +137,8 @@ def test_softirqs_are_the_networks_two() -> None:
 def test_udp_sockets_are_known_by_inode() -> None:
     """Queue and drops of a socket are found by the inode that its owner sees."""
     assert {
-        22307: SocketQueue(queued_bytes=0, drops=0),
-        22308: SocketQueue(queued_bytes=166400, drops=4294967295),
+        22307: SocketQueue(queued_bytes=0, drops=0, local="1E00090A:FF78"),
+        22308: SocketQueue(queued_bytes=166400, drops=4294967295, local="00000000:10E1"),
     } == parse_udp_sockets(fixture("udp"))
 
 
@@ -150,3 +150,19 @@ def test_device_statistics_are_named_as_the_driver_names_them() -> None:
         "ethtool.eth1.pkts rx OOB": 1,
         "ethtool.eth1.rx_drops": 5,
     } == parse.device_statistics("eth1", pairs)
+
+
+@pytest.mark.skipif(sys.byteorder != "little", reason="addresses are in the host's byte order")
+@pytest.mark.parametrize(
+    ("local", "address", "port"),
+    [
+        ("1E00090A:FF78", "10.9.0.30", 65400),
+        ("00000000:10E1", "0.0.0.0", 4321),  # noqa: S104 - names it, binds nothing
+        ("000000FD000000000000000001000000:0035", "fd00::1", 53),
+        ("00000000000000000000000000000000:10E1", "::", 4321),
+    ],
+)
+def test_where_a_socket_is_bound(local: str, address: str, port: int) -> None:
+    """Address and port of both families, as the kernel writes them."""
+    known = SocketQueue(0, 0, local)
+    assert (address, port) == (known.address, known.port)

@@ -101,7 +101,7 @@ def complaint(record: TrialRecord, result: Result) -> str | None:
         wanted = trial.losses.get(entry.stage, 0)
         # GRO may have merged them: then they are within an interval.
         most = entry.at_most if entry.at_most is not None else entry.packets
-        if most is None or most < wanted:
+        if wanted and (most is None or most < wanted):
             return f"{name}: {entry.stage} {entry.packets}, lost on purpose {wanted}"
     return None
 

@@ -92,6 +92,34 @@ def test_datagrams_on_the_wire() -> None:
     assert sender.next[0] == 2**48 + 2
 
 
+def test_payloads_of_the_user_are_sent_in_turn() -> None:
+    """Each flow sends them in order, byte for byte, whatever a call takes; bytes are counted."""
+    texts = [b"one", b"three", b"x"]
+    kept = [ffi.from_buffer("uint8_t[]", text) for text in texts]
+    payloads = ffi.new("struct ub_payload[]", [[each, len(each)] for each in kept])
+    with receiving_socket() as receiver:
+        sender = sending(receiver.getsockname(), flows=2)
+        stats = sender.run(
+            count=16, batch=5, size_bytes=5, payload_count=len(texts), payloads=payloads
+        )
+        datagrams = [receiver.recv(2048) for _ in range(16)]
+    by_flow = texts * 2 + texts[:2]
+    assert sorted(by_flow * 2) == sorted(datagrams)
+    assert by_flow[:5] == datagrams[:5]
+    assert stats["sent_bytes"] == sum(map(len, datagrams))
+    assert list(sender.next) == [8, 8]
+
+
+def test_payloads_that_fit_nothing_are_refused() -> None:
+    """Without bytes, cut by GSO, or longer than the size that is announced."""
+    kept = ffi.from_buffer("uint8_t[]", b"three")
+    payloads = ffi.new("struct ub_payload[]", [[kept, 5]])
+    of_config = {"payload_count": 1, "payloads": payloads, "size_bytes": 5}
+    for changes in ({"payloads": ffi.NULL}, {"gso_segments": 2}, {"size_bytes": 4}):
+        sender = sending(closed_port())
+        assert sender.result(**{**of_config, **changes}) == -errno.EINVAL
+
+
 # --- how much ------------------------------------------------------------------------------------
 
 

@@ -251,10 +251,10 @@ class Verbs:
         """Tell the loops to end."""
         self.pool.stop()
 
-    def close(self, keep_logs: Optional[str] = None) -> None:
+    def close(self, keep_logs: Optional[str] = None) -> Optional[str]:
         """End the workers and remove their logs' files, or label and keep them."""
         self._losses.close()
-        self.pool.close(keep_logs)
+        return self.pool.close(keep_logs)
 
     def restore(self, force: bool = False, left_behind: bool = False) -> tuple[Change, ...]:
         """Undo every setting in force, or those that dead runs left behind."""

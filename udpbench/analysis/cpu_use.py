@@ -86,8 +86,8 @@ def _host_cpus(readings: Readings, host: str) -> tuple[int, ...]:
 
 
 def _worker_cpus(readings: Readings, stats: WorkerStats) -> tuple[int, ...]:
-    """Return the CPU that a worker is pinned to, or all of its host."""
-    return _host_cpus(readings, host_of(stats.worker)) if stats.cpu is None else (stats.cpu,)
+    """Return the CPUs that a worker is pinned to, or all of its host."""
+    return readings.pinned(stats) or _host_cpus(readings, host_of(stats.worker))
 
 
 def cpu_loads(readings: Readings) -> tuple[CpuLoad, ...]:

@@ -262,9 +262,11 @@ def role_cpus(readings: Readings, role: Role) -> frozenset[Cpu] | None:
     cpus: set[Cpu] = set()
     workers = readings.workers(role)
     for stats in workers:
-        if stats.cpu is None:
+        pinned = readings.pinned(stats)
+        if not pinned:
             return None
-        cpus.add((readings.machine_of(host_of(stats.worker)), stats.cpu))
+        machine = readings.machine_of(host_of(stats.worker))
+        cpus |= {(machine, cpu) for cpu in pinned}
     for host in readings.roles.receivers if role == "receiver" else ():
         facts = readings.record.facts.get(host)
         for queue in facts.queue_cpus.values() if facts is not None else ():

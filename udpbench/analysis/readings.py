@@ -63,6 +63,12 @@ class Readings:
         """Return the final statistics of every worker of a role."""
         return tuple(stats for stats in self.phase.stats if stats.role == role)
 
+    def pinned(self, stats: WorkerStats) -> tuple[int, ...]:
+        """Return the CPUs that a worker is pinned to; empty: none in particular."""
+        if stats.cpu is not None:
+            return (stats.cpu,)
+        return next((s.cpus for s in self.record.workers if s.name == stats.worker), ())
+
     def count(self, role: Role, field: str) -> int:
         """Return the sum of one C field over a role's workers, those of losses on purpose included.
 

@@ -83,6 +83,11 @@ def _nothing(_: Readings) -> int:
     return 0
 
 
+def is_program(readings: Readings) -> bool:
+    """Return whether a program of the user's received, which counts nothing for us."""
+    return readings.record.trial.receive.command is not None
+
+
 def _unknown(_: Readings) -> None:
     return None
 
@@ -836,8 +841,11 @@ _stage(
 def _udp_purged(readings: Readings) -> Span | None:
     """Return the packets that were still queued when their socket was closed.
 
-    None if a worker was to leave on purpose and did not count its queue.
+    None if a worker was to leave on purpose and did not count its queue, or if a program closed one
+    of its sockets.
     """
+    if is_program(readings) and _own_drops(readings) is None:
+        return None
     fault = readings.record.trial.receive.fault
     counted = any("purged_packets" in stats.counts for stats in readings.workers("receiver"))
     if fault is not None and readings.phase.name == "measured" and not counted:
@@ -862,7 +870,7 @@ _stage(
 def _app_truncated(readings: Readings) -> Span | None:
     """Return the packets that were cut off; None if the way of reading cannot tell."""
     packets = readings.count("receiver", "truncated_packets")
-    blind = readings.record.trial.receive.read == "none"
+    blind = is_program(readings) or readings.record.trial.receive.read == "none"
     return None if blind and packets == 0 else exactly(packets)
 
 
@@ -878,10 +886,18 @@ _stage(
     parts="worker.truncated_packets",
 )
 
+
+def _app_log(readings: Readings) -> Span | None:
+    """Return the packets that were not logged; None of a program, whose log is its own."""
+    return None if is_program(readings) else exactly(unlogged_packets(readings))
+
+
 _stage(
     name="app_log",
     role="receiver",
-    packets=lambda readings: exactly(unlogged_packets(readings)),
+    packets=_app_log,
+    # A program's datagrams are received once they are read.
+    most=_nothing,
     source="unlogged_packets + failed_packets",
     means="Read, but not written to the log: the disk was too slow for its ring, or a "
     "write failed.",

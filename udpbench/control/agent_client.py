@@ -314,9 +314,13 @@ class AgentClient:
         """Tell every loop to end; later samples say when they have."""
         self._ask("stop")
 
-    def close(self, keep_logs: str | None = None) -> None:
-        """End the workers, close their sockets, and remove their logs, or keep them by a label."""
-        self._ask("close", keep_logs=keep_logs)
+    def close(self, keep_logs: str | None = None) -> str | None:
+        """End the workers, close their sockets, and remove their logs, or keep them by a label.
+
+        Return what a program of the user's printed.
+        """
+        printed: str | None = self._ask("close", keep_logs=keep_logs)
+        return printed
 
     def restore(self, force: bool = False, left_behind: bool = False) -> tuple[Change, ...]:
         """Undo, and return, every setting, or those left by dead runs; raises RestoreError."""

@@ -198,7 +198,7 @@ def close_workers(attempt: Attempt) -> None:
         return
     keep_logs = attempt.log_label
     for client in trial_agents(attempt).working:
-        client.close(keep_logs)
+        attempt.bench.close(client, attempt.trial.name, keep_logs)
 
 
 def take_over(attempt: Attempt) -> None:
@@ -239,8 +239,8 @@ def release_warm(bench: Bench) -> None:
     warm, bench.warm = bench.warm, None
     hosts = {spec.host for spec in warm.workers} if warm is not None else set()
     for client in bench.agents.hosts:
-        if client.name in hosts:
-            client.close(None)
+        if warm is not None and client.name in hosts:
+            bench.close(client, "{}::{}#{}".format(*warm.search))
 
 
 def is_warm(attempt: Attempt) -> bool:
@@ -329,7 +329,7 @@ def clean_up(attempt: Attempt) -> AgentLost | None:
         attempt.findings.extend(others(attempt.bench.agents))
     for client in attempt.bench.agents.hosts:
         try:
-            client.close(attempt.log_label)
+            attempt.bench.close(client, attempt.trial.name, attempt.log_label)
         except AgentLost as error:
             lost = lost or error
         except DeadlineExceeded as error:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import Agents
 from udpbench.control.connection import shown
 from udpbench.control.losses import Losses
@@ -50,6 +51,9 @@ class Spool(Protocol):
     def streamed(self) -> tuple[tuple[Sample, ...], tuple[Snapshot, ...]]:
         """Return all parts since the last record."""
 
+    def keep_output(self, name: str, text: str) -> None:
+        """Store what a program of the user's printed."""
+
 
 @dataclass(frozen=True)
 class Warm:
@@ -84,6 +88,12 @@ class Bench:
     """Workers that a search has left at rest."""
     verified_ns: int | None = None
     """When settings were verified last; None: not yet."""
+
+    def close(self, client: AgentClient, name: str, keep_logs: str | None = None) -> None:
+        """End an agent's workers; keep what a program printed in a trial of that name."""
+        printed = client.close(keep_logs)
+        if printed is not None:
+            self.spool.keep_output(f"{name}-{client.name}", printed)
 
 
 @dataclass

@@ -52,7 +52,8 @@ def _calls(tree: Tree, trial: Trial) -> Iterator[Problem]:
 def _sizes(tree: Tree, trial: Trial) -> Iterator[Problem]:
     size, read = trial.traffic.size_bytes, trial.receive.read
     where = ("traffic", "size")
-    if size < HEADER_BYTES and read in ("header", "verify"):
+    own_loops = trial.receive.command is None and trial.traffic.payload is None
+    if own_loops and size < HEADER_BYTES and read in ("header", "verify"):
         limit = f"at least {HEADER_BYTES}B with read: {read}"
         yield tree.problem(where, "no room for the header", limit, "set receive.read: copy or none")
 
@@ -73,7 +74,9 @@ def _flows(tree: Tree, trial: Trial) -> Iterator[Problem]:
         step = "narrow from or to"
         yield tree.problem((*where, "to"), f"{numbered} flows are too many", f"{MAX_FLOWS}", step)
     ports = parse_to(trial.traffic.flows.to)[1]
-    if 0 < trial.receive.workers < len(ports) and not traffic_rules.takes_turns(trial.receive):
+    receive = trial.receive
+    one_each = receive.command is None and not traffic_rules.takes_turns(receive)
+    if one_each and 0 < receive.workers < len(ports):
         limit = f"at least {len(ports)}, one for each port of traffic.flows.to"
         step = "raise it, narrow the ports, or wait by epoll, spin or nap"
         yield tree.problem(("receive", "workers"), "too few receiving workers", limit, step)
@@ -103,7 +106,8 @@ def _load(tree: Tree, trial: Trial) -> Iterator[Problem]:
 
 def _receiver(tree: Tree, trial: Trial) -> Iterator[Problem]:
     receive = trial.receive
-    if receive.workers == 0 and trial.path_check == "arrive" and trial.search is None:
+    closed = receive.workers == 0 and receive.command is None
+    if closed and trial.path_check == "arrive" and trial.search is None:
         step = "set path_check: explained"
         yield tree.problem(("receive", "workers"), "nothing can arrive at a closed port", "", step)
 

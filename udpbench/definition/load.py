@@ -19,6 +19,7 @@ from udpbench.definition import (
 from udpbench.definition import (
     file_schema,
     lab_rules,
+    payloads,
     point_pairs,
     search_rules,
     shipped,
@@ -46,7 +47,9 @@ from udpbench.model import (
     Experiment,
     Lab,
     LabHost,
+    Receive,
     Role,
+    Traffic,
     Trial,
 )
 
@@ -103,7 +106,7 @@ def load_experiment_data(data: dict[str, Any], name: str, sets: Sequence[str] = 
         text = yaml.dump(data, Dumper=_PlainDumper, sort_keys=False)
     except yaml.YAMLError as error:
         raise InputError([at(Place(name), "", f"not plain data: {error}")]) from error
-    tree = Tree(yaml_reader.parse(text, name).data, Place(name))
+    tree = _with_payloads(Tree(yaml_reader.parse(text, name).data, Place(name)), Path(name))
     return _experiment(_extended(tree, Path(name), ()), name, name, text, _sets(sets))
 
 
@@ -180,12 +183,20 @@ def _read(tree: Tree, path: Path, text: str, overrides: list[Override]) -> Exper
         what = "not an experiment: it has no question"
         step = "add question: …; name a lab with --lab"
         raise_all([at(Place(shown_as), "", what, "", step)])
-    tree = _extended(tree, path, (path.resolve(),))
-    if overrides or "extends" in tree.data:
+    written = tree
+    tree = _extended(_with_payloads(tree, path), path, (path.resolve(),))
+    if overrides or tree is not written:
         # The record must be enough to repeat the run, without the other file and the command line.
         data = override.apply(tree, overrides).data
         text = yaml.safe_dump({k: v for k, v in data.items() if k != "extends"}, sort_keys=False)
     return _experiment(tree, path.stem, str(path), text, overrides)
+
+
+def _with_payloads(tree: Tree, path: Path) -> Tree:
+    """Return the tree with what the files of its payloads hold; itself if it names none."""
+    read, problems = payloads.inlined(tree, path.parent)
+    raise_all(problems)
+    return tree if read.data == tree.data else read
 
 
 def _extended(tree: Tree, path: Path, chain: tuple[Path, ...]) -> Tree:
@@ -205,6 +216,7 @@ def _extended(tree: Tree, path: Path, chain: tuple[Path, ...]) -> Tree:
         raise_all([tree.problem(("extends",), "extends too deeply", f"{MAX_EXTENDS} files")])
     shown_as = shipped.shown_as(base)
     below = yaml_reader.parse(yaml_reader.read_text(base, shown_as), shown_as)
+    below = _with_payloads(below, base)
     return override.merge(_extended(below, base, (*chain, base.resolve())), tree)
 
 
@@ -224,7 +236,7 @@ def _experiment(
         file, wrong = file_schema.check(point.tree, ExperimentFile)
         problems += wrong
         if file is not None:
-            trial = _trial(file, point, name)
+            trial = _trial(file, point, name, path)
             trials.append(trial)
             heads.append(file)
             problems += lab_rules.point_contradictions(point.tree, trial)
@@ -278,7 +290,7 @@ def _base_source(tree: Tree) -> Iterator[Problem]:
             yield tree.problem(("source",), *refusal_parts(error))
 
 
-def _trial(file: ExperimentFile, point: PointTree, experiment: str) -> Trial:
+def _trial(file: ExperimentFile, point: PointTree, experiment: str, path: str) -> Trial:
     duration_ns = file.duration_ns
     if file.search is not None:
         duration_ns = file.search.trial_ns
@@ -292,9 +304,9 @@ def _trial(file: ExperimentFile, point: PointTree, experiment: str) -> Trial:
         variant=point.variant,
         values=point.values,
         repetition=1,
-        traffic=file.traffic,
+        traffic=_sized(file.traffic),
         send=file.send,
-        receive=file.receive,
+        receive=_in_folder(file.receive, path),
         settings=_settings(file.settings),
         needs=file.needs,
         duration_ns=duration_ns,
@@ -305,6 +317,18 @@ def _trial(file: ExperimentFile, point: PointTree, experiment: str) -> Trial:
         losses=dict(file.losses),
         source=file.source,
     )
+
+
+def _sized(traffic: Traffic) -> Traffic:
+    """Return traffic with the size of its largest datagram, if the user has given them."""
+    return replace(traffic, size_bytes=traffic.sizes_bytes[-1])
+
+
+def _in_folder(receive: Receive, path: str) -> Receive:
+    """Return a program with the folder in which it starts: that of the experiment's file."""
+    if receive.command is None or receive.folder is not None:
+        return receive
+    return replace(receive, folder=str(Path(path).resolve().parent))
 
 
 def _settings(block: RoleSettings) -> dict[Role, Settings]:

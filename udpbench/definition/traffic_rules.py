@@ -33,6 +33,9 @@ DATAGRAMS_ONLY = {
     ),
 }
 """Keys that a TCP stream, the baseline, does not have."""
+OF_PROGRAMS = ("command", "ready", "user", "folder")
+BESIDE_PROGRAMS = (*OF_PROGRAMS, "cpus", "priority")
+"""Keys of ``receive`` for a program; all others describe udpbench's own loops."""
 
 
 def takes_turns(receive: Receive) -> bool:
@@ -49,6 +52,9 @@ def way_contradictions(tree: Tree, trial: Trial) -> Iterator[Problem]:
     yield from _fault(tree, trial)
     if trial.traffic.protocol == "tcp":
         yield from _stream(tree, trial)
+    yield from _program(tree, trial)
+    if trial.traffic.payload is not None:
+        yield from _payload(tree, trial)
 
 
 def _segments(tree: Tree, trial: Trial) -> Iterator[Problem]:
@@ -125,3 +131,40 @@ def _stream(tree: Tree, trial: Trial) -> Iterator[Problem]:
     if trial.receive.workers > streams * len(ports):
         limit = f"{streams * len(ports)}, a stream for each"
         yield tree.problem(("receive", "workers"), "more workers than streams", limit, "lower it")
+
+
+def _program(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    """Yield what a program of the user's cannot have, and its own keys without one."""
+    written = tree.value(("receive",)) or {}
+    program = trial.receive.command is not None
+    for key in written:
+        if program and key not in BESIDE_PROGRAMS:
+            what = "it describes udpbench's own receiver, not a program"
+            yield tree.problem(("receive", key), what, "", "leave it out beside command")
+        if not program and key in OF_PROGRAMS:
+            what = "it belongs to a program"
+            yield tree.problem(("receive", key), what, "", "name one: receive.command")
+    if program and trial.traffic.protocol == "tcp":
+        what = "of a program only datagrams are counted"
+        yield tree.problem(("traffic", "protocol"), what, "", "leave it out beside command")
+    if program and trial.traffic.echo is not None:
+        what = "a program returns no headers"
+        yield tree.problem(("traffic", "echo"), what, "", "leave it out beside receive.command")
+
+
+def _payload(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    """Yield what datagrams without a header of ours cannot be."""
+    where = ("traffic", "payload")
+    if trial.receive.command is None:
+        what = "only a program of yours can read it: it has no header of ours"
+        yield tree.problem(where, what, "", "name one: receive.command")
+    if tree.value(("traffic", "size")) is not None:
+        what = "the payload has its own size"
+        yield tree.problem(("traffic", "size"), what, "", "leave it out beside payload")
+    if trial.send.gso != "off":
+        what = "a GSO message is cut by size, not by datagram"
+        yield tree.problem(("send", "gso"), what, "", "leave it out beside payload")
+    rate, sizes = trial.traffic.rate, trial.traffic.sizes_bytes
+    if rate is not None and rate.bits_per_s is not None and len(sizes) > 1:
+        what = "datagrams of several sizes have no one rate in bits"
+        yield tree.problem(("traffic", "rate"), what, "", "give a rate in pps")

@@ -28,6 +28,7 @@ from udpbench.model import (
     FEWEST_BLOCKS,
     LEDGER_STAGES,
     LOOKS,
+    MAX_PAYLOAD_BYTES,
     MOST_BLOCKS,
     SSH_CHARACTERS,
     SSH_SPEC,
@@ -352,6 +353,54 @@ def _loss_goals(value: Any) -> tuple[float, ...]:
     return goals
 
 
+def _command(value: Any) -> tuple[str, ...]:
+    """Return a program and its arguments; text is refused, because no shell would read it."""
+    if isinstance(value, str):
+        step = f"write [{', '.join(value.split())}]; for a shell [sh, -c, …]"
+        raise refusal("text, where a list is expected", "", step)
+    if not isinstance(value, list) or not value:
+        raise refusal("not a command", "", 'write for example [./server, --port, "4321"]')
+    words = tuple(_text(word) for word in value)
+    if not words[0].strip() or any("\0" in word for word in words):
+        limit = "no word has a NUL, and the first is not empty"
+        raise refusal("not a command", limit, "name the program first")
+    return words
+
+
+def _payload(value: Any) -> tuple[str, ...]:
+    """Return datagrams as hexadecimal; ``payloads`` has read the files by now."""
+    example = 'write for example {hex: "00ff"}, {file: query.bin}, or a list of such'
+    entries = value if isinstance(value, list) else [value]
+    if not entries or any(not isinstance(e, dict) or list(e) != ["hex"] for e in entries):
+        raise refusal("not a payload", "", example)
+    return tuple(_hex(entry["hex"]) for entry in entries)
+
+
+def _hex(value: Any) -> str:
+    limit, step = f"1 B to {MAX_PAYLOAD_BYTES} B", 'two digits a byte, in quotes: "00ff"'
+    # Without quotes 1e3 is a number, and 0102 may be one.
+    if not isinstance(value, str):
+        raise refusal(f"hex: {value} is not text", limit, step)
+    try:
+        content = bytes.fromhex(value)
+    except ValueError as error:
+        raise refusal("not hexadecimal", limit, step) from error
+    if not 1 <= len(content) <= MAX_PAYLOAD_BYTES:
+        raise refusal(f"a datagram of {len(content)} B", limit, step)
+    return content.hex()
+
+
+def _user(value: Any) -> str:
+    text = _text(value)
+    if text in ("root", "0"):
+        limit = "never root"
+        step = "name an ordinary user; ports below 1024: net.ipv4.ip_unprivileged_port_start"
+        raise refusal("a program is not run as root", limit, step)
+    if re.match(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}\Z", text) is None:
+        raise refusal("not the name of a user", "", "write for example nobody")
+    return text
+
+
 def _blocks(value: Any) -> tuple[int, ...]:
     limit = f"{FEWEST_BLOCKS} to {MOST_BLOCKS}"
     text = _text(value, limit)
@@ -386,6 +435,13 @@ def _words(*words: str) -> dict[str, str]:
 
 _SHARE = {"type": ["string", "number"]}
 _BLOCKS = {"type": "integer", "minimum": FEWEST_BLOCKS, "maximum": MOST_BLOCKS}
+_DATAGRAM = {
+    "type": "object",
+    "properties": {"hex": {"type": "string"}, "file": {"type": "string"}},
+    "minProperties": 1,
+    "maxProperties": 1,
+    "additionalProperties": False,
+}
 _STRING = {"type": ["string", "integer"]}
 _STUDY_FIGURE = _pattern(r"[a-z0-9-]+/[a-z0-9-]+", "cloudflare-2015/naive")
 _IO_LEVELS = {"best-effort": (0, 7), "realtime": (0, 7)}
@@ -408,6 +464,19 @@ NAMED: dict[str, Leaf] = {
         {"type": "string"}, _checked(_levels(_IO_LEVELS)), _words("normal", "idle")
     ),
     "path": _pattern(r"/[^\0]{1,1000}", "/var/log/udpbench.log"),
+    "command": Leaf(
+        {"type": "array", "items": {"type": ["string", "number"]}, "minItems": 1},
+        _command,
+        show=list,
+    ),
+    "payload": Leaf(
+        {"anyOf": [_DATAGRAM, {"type": "array", "items": _DATAGRAM, "minItems": 1}]},
+        _payload,
+        show=lambda payload: [{"hex": text} for text in payload],
+    ),
+    "ready": _pattern(r".*\S.*", "listening"),
+    "user": Leaf({"type": "string"}, _user),
+    "folder": _pattern(r"/[^\0]{0,1000}", "/opt/server"),
     "question": _pattern(r"[\s\S]*\S[\s\S]*", "Does pinning help?"),
     "source": Leaf(dict(_STUDY_FIGURE.schema), _source),
     "extends": _pattern(r".*\S.*", "01-naive-and-pinned.yaml"),

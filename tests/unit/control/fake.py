@@ -73,6 +73,8 @@ class World:
     """Fake agents, their clock, and what is to happen when a word is said."""
 
     clock: FakeClock = field(default_factory=FakeClock)
+    printed: str | None = None
+    """What the receiver's program prints, if it has one."""
     interrupt: Interrupt = field(default_factory=Interrupt)
     words: list[str] = field(default_factory=list)
     hooks: dict[str, Callable[[], object]] = field(default_factory=dict)
@@ -354,9 +356,11 @@ class FakeAgent:
             self.overflowed += self._sent() - self._arriving()
         self.state = "done"
 
-    def _close(self, keep_logs: str | None) -> None:
+    def _close(self, keep_logs: str | None) -> str | None:
         self.kept_logs = keep_logs
+        printed = self.world.printed if self.host == "receiver" and self.workers else None
         self.workers, self.state = [], "none"
+        return printed
 
     def _restore(self, **_args: Any) -> list[Any]:
         self.in_force = []

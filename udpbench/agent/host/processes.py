@@ -203,6 +203,19 @@ def lineage(host: Host, pid: int) -> Iterator[int]:
             return
 
 
+def descendants(host: Host, pid: int) -> tuple[int, ...]:
+    """Return the living children of a process, theirs, and so on."""
+    paths = [f"/proc/{name}/stat" for name in names(host, "/proc") if name.isdigit()]
+    texts = (read(host, path) for path in paths)
+    parents = {known.pid: known.parent for known in (parse_process(t, 0) for t in texts if t)}
+    family = {pid}
+    while True:
+        young = {child for child, parent in parents.items() if parent in family} - family
+        if not young:
+            return tuple(sorted(family - {pid}))
+        family |= young
+
+
 def interface_threads(host: Host, interfaces: Iterable[str]) -> list[int]:
     """Return the kernel threads that serve interfaces: NAPI's, and those of interrupts.
 

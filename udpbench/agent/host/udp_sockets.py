@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 from dataclasses import dataclass
 
-from udpbench.agent.host.files import read
+from udpbench.agent.host.files import names, read
 from udpbench.agent.host.system import Host
 
 
@@ -16,6 +18,21 @@ class SocketQueue:
     """Memory charged for datagrams that wait to be read (truesize, not payload)."""
     drops: int
     """Datagrams lost at the socket since it was opened; 32 bits in the kernel, it wraps."""
+    local: str = ""
+    """Address and port as the file has them, in hexadecimal words of the host's byte order."""
+
+    @property
+    def address(self) -> str:
+        """The address to which it is bound: ``0.0.0.0`` or ``::`` for all of the host."""
+        raw = bytes.fromhex(self.local.partition(":")[0])
+        words = [raw[at : at + 4] for at in range(0, len(raw), 4)]
+        ordered = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
+        return socket.inet_ntop(socket.AF_INET6 if len(raw) > 4 else socket.AF_INET, ordered)
+
+    @property
+    def port(self) -> int:
+        """The port to which it is bound."""
+        return int(self.local.partition(":")[2], 16)
 
 
 def parse_udp_sockets(text: str) -> dict[int, SocketQueue]:
@@ -28,7 +45,7 @@ def parse_udp_sockets(text: str) -> dict[int, SocketQueue]:
     for line in text.splitlines()[1:]:
         columns = line.split()
         queued = int(columns[4].partition(":")[2], 16)
-        sockets[int(columns[9])] = SocketQueue(queued, int(columns[-1]))
+        sockets[int(columns[9])] = SocketQueue(queued, int(columns[-1]), columns[1])
     return sockets
 
 
@@ -41,3 +58,12 @@ def udp_sockets(host: Host) -> dict[int, SocketQueue]:
         **parse_udp_sockets(host.read_text("/proc/thread-self/net/udp")),
         **parse_udp_sockets(read(host, "/proc/thread-self/net/udp6") or ""),
     }
+
+
+def socket_inodes(host: Host, pid: int) -> frozenset[int]:
+    """Return the inodes of the sockets that a process has open; none if it cannot be seen."""
+    folder = f"/proc/{pid}/fd"
+    links = (host.link_target(f"{folder}/{name}") or "" for name in names(host, folder))
+    return frozenset(
+        int(link[len("socket:[") : -1]) for link in links if link.startswith("socket:[")
+    )

@@ -67,6 +67,10 @@ class Sending:
         self._opened = opened
         # Completions are numbered for the life of a socket, whatever is set back between phases.
         self._completions = ffi.new("uint32_t[]", len(opened))
+        payload = [bytes.fromhex(text) for text in self._spec.traffic.payload or ()]
+        self._payload_bytes = [ffi.from_buffer("uint8_t[]", content) for content in payload]
+        fields = [[own, len(own)] for own in self._payload_bytes]
+        self._payloads = ffi.new("struct ub_payload[]", fields)
 
     def run(self, phase: dict[str, Any]) -> int:
         """Send until the phase is over; 0 or a negative errno.
@@ -102,6 +106,8 @@ class Sending:
             "flows": ffi.new("uint16_t[]", numbers),
             "sequences": memory.at("uint64_t *", memory.layout.sequences[self._index]),
             "tag": phase["tag"],
+            "payload_count": len(self._payload_bytes),
+            "payloads": self._payloads,
             "pace_sleeps": send.pace == "sleep",
             # 0 stands for unlimited and for no count.
             "rate_pps": phase.get("rate_pps") or spec.rate_pps or 0,

@@ -12,6 +12,7 @@ from typing import Any, Optional, Protocol
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_sockets import udp_sockets
 from udpbench.agent.workers.process_client import Limits, WorkerProcess
+from udpbench.agent.workers.program import Program
 from udpbench.agent.workers.samples import TICK_NS, Series
 from udpbench.agent.workers.usage import Usage, shared_bytes
 from udpbench.errors import HostError, SafetyError, WorkerFailed, to_wire
@@ -25,7 +26,7 @@ USAGE_TICKS = SECOND_NS // TICK_NS
 class Receiver(Protocol):
     """What receives on this host, or sends: ``prepare`` → for each phase ``counts`` → ``stop``.
 
-    The C loops are one (``WorkerProcess``); another application in their place is the next.
+    The C loops (``WorkerProcess``), or a program of the user's (``Program``).
     """
 
     prepared: tuple[Prepared, ...]
@@ -69,8 +70,8 @@ class Receiver(Protocol):
     def stop(self) -> None:
         """Tell it to end the phase."""
 
-    def close(self, keep_logs: Optional[str] = None) -> None:
-        """End it, and with it its sockets."""
+    def close(self, keep_logs: Optional[str] = None) -> Optional[str]:
+        """End it, and with it its sockets; return what a program of the user's printed."""
 
 
 class Pool:
@@ -120,13 +121,19 @@ class Pool:
             )
         self._specs, self._samples, self._first = specs, [], 0
         self._reset(Series(0, None), ())
-        self._receiver = WorkerProcess(self._name, specs, interface, self._limits)
+        self._receiver = self._made(specs, interface)
         try:
             self._receiver.prepare()
         except HostError:
             self.close()
             raise
         return self._receiver.prepared
+
+    def _made(self, specs: Sequence[WorkerSpec], interface: str) -> Receiver:
+        receive = specs[0].receive
+        if receive is not None and receive.command is not None:
+            return Program(self._host, self._name, specs, self._limits)
+        return WorkerProcess(self._name, specs, interface, self._limits)
 
     def start(self, phase: dict[str, Any]) -> None:
         """Start a phase: {phase, tag, at_ns, duration_ns, count}; WorkerFailed unless at rest."""
@@ -260,11 +267,13 @@ class Pool:
         if self._receiver is not None:
             self._receiver.stop()
 
-    def close(self, keep_logs: Optional[str] = None) -> None:
+    def close(self, keep_logs: Optional[str] = None) -> Optional[str]:
         """End the workers and with them the sockets; killed if they do not end by themselves.
 
-        Files of logs are removed, or get the label ``keep_logs`` into their names.
+        Files of logs are removed, or get the label ``keep_logs`` into their names. Return what a
+        program of the user's printed.
         """
-        if self._receiver is not None:
-            receiver, self._receiver = self._receiver, None
-            receiver.close(keep_logs)
+        if self._receiver is None:
+            return None
+        receiver, self._receiver = self._receiver, None
+        return receiver.close(keep_logs)

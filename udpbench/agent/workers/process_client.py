@@ -242,7 +242,7 @@ class WorkerProcess:
         """Tell every loop to end; each sees it within 50 ms."""
         self._memory.stop()
 
-    def close(self, keep_logs: Optional[str] = None) -> None:
+    def close(self, keep_logs: Optional[str] = None) -> Optional[str]:
         """End the process: stop, end of file, and SIGKILL after a deadline; then settle its logs.
 
         Logs of workers that were never ready may be another process's, and stay.
@@ -251,6 +251,7 @@ class WorkerProcess:
         for spec in self._specs if self.prepared else ():
             if spec.log is not None:
                 logs.settle(logs.path_of(spec.log, spec.name), keep_logs)
+        return None
 
     def _end_process(self) -> None:
         self.stop()

@@ -285,11 +285,29 @@ def _receivers(
     cpus: Mapping[str, WorkerCpus],
     flows: tuple[FlowSpec, ...],
 ) -> list[WorkerSpec]:
-    """Return n workers: worker k reads the k-th port, wrapping round; of more ports every n-th."""
+    """Return n workers: worker k reads the k-th port, wrapping round; of more ports every n-th.
+
+    A program reads them all.
+    """
     ports, count = parse_to(trial.traffic.flows.to)[1], trial.receive.workers
     specs: list[WorkerSpec] = []
     for host in lab.receivers:
         own = {str(network.ip) for network in _networks(trial, host, facts)}
+        if trial.receive.command is not None:
+            pinned = tuple(cpu for cpu in cpus[host.name].cpus if cpu is not None)
+            program = WorkerSpec(
+                role="receiver",
+                host=host.name,
+                index=0,
+                cpu=pinned[0] if len(pinned) == 1 else None,
+                flows=tuple(flow for flow in flows if flow.destination in own),
+                traffic=trial.traffic,
+                receive=trial.receive,
+                bind_ports=ports,
+                cpus=pinned,
+            )
+            specs.append(program)
+            continue
         specs += [
             WorkerSpec(
                 role="receiver",
@@ -311,8 +329,8 @@ def _shared_by_peers(lab: Lab, specs: list[WorkerSpec]) -> Iterator[Finding]:
     """Yield a finding for each CPU on which several hosts of one role have workers."""
     hosts: dict[int, set[str]] = {}
     for spec in specs:
-        if spec.cpu is not None:
-            hosts.setdefault(spec.cpu, set()).add(spec.host)
+        for cpu in spec.own_cpus:
+            hosts.setdefault(cpu, set()).add(spec.host)
     for cpu, names in sorted(hosts.items()):
         if len(names) > 1:
             yield Finding(
@@ -333,8 +351,8 @@ def _shared_cpus(
         return
     for specs in (senders, receivers):
         yield from _shared_by_peers(lab, specs)
-    sending = {spec.cpu for spec in senders if spec.cpu is not None}
-    shared = sorted(sending & {spec.cpu for spec in receivers if spec.cpu is not None})
+    sending = {cpu for spec in senders for cpu in spec.own_cpus}
+    shared = sorted(sending & {cpu for spec in receivers for cpu in spec.own_cpus})
     if shared:
         yield Finding(
             "warning",

@@ -56,17 +56,24 @@ def require_cpus(named: tuple[int, ...], present: tuple[int, ...], host: LabHost
         raise Unavailable(f"{host.name} has no CPU {lacking}; its agent may use {known}")
 
 
+def listed_cpus(
+    symbol: str, lab: Lab, host: LabHost, facts: Mapping[str, Facts]
+) -> tuple[int, ...]:
+    """Return the CPUs of a list, or those that ``lab`` means; Unavailable if the host lacks one."""
+    if symbol == "lab":
+        return host_cpus(lab, host, facts)
+    listed = parse_cpus(symbol)
+    require_cpus(listed, facts[host.name].cpus, host)
+    return listed
+
+
 def worker_cpus(
     symbol: str, workers: int, lab: Lab, host: LabHost, facts: Mapping[str, Facts]
 ) -> tuple[tuple[int | None, ...], tuple[Finding, ...]]:
     """Return the CPU of each worker of a host, None if unpinned, and findings about sharing."""
     if symbol == "any" or workers == 0:
         return (None,) * workers, ()
-    if symbol == "lab":
-        listed = host_cpus(lab, host, facts)
-    else:
-        listed = parse_cpus(symbol)
-        require_cpus(listed, facts[host.name].cpus, host)
+    listed = listed_cpus(symbol, lab, host, facts)
     chosen = tuple(listed[k % len(listed)] for k in range(workers))
     return chosen, crowded(host, workers, len(listed))
 

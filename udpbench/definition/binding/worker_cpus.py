@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from udpbench.definition.binding.cpu_placement import Unavailable, crowded, worker_cpus
+from udpbench.definition.binding.cpu_placement import (
+    Unavailable,
+    crowded,
+    listed_cpus,
+    worker_cpus,
+)
 from udpbench.definition.binding.cpu_relations import queue_cpu, related
 from udpbench.definition.values import CPU_RELATIONS
 from udpbench.model import Facts, Finding, Lab, LabHost, Trial
@@ -26,7 +31,10 @@ class Landed:
 
 @dataclass(frozen=True)
 class WorkerCpus:
-    """The CPU of each worker of one host, None if unpinned, and findings about sharing."""
+    """The CPU of each worker of one host, None if unpinned, and findings about sharing.
+
+    Of a program all CPUs on which it may run.
+    """
 
     cpus: tuple[int | None, ...]
     findings: tuple[Finding, ...] = ()
@@ -73,6 +81,9 @@ def _place(
     trial: Trial, lab: Lab, host: LabHost, facts: Mapping[str, Facts], known: _Known
 ) -> WorkerCpus:
     block = trial.send if host.role == "sender" else trial.receive
+    if host.role == "receiver" and trial.receive.command and block.cpus not in CPU_RELATIONS:
+        pinned = () if block.cpus == "any" else listed_cpus(block.cpus, lab, host, facts)
+        return WorkerCpus(pinned or (None,))
     if block.cpus not in CPU_RELATIONS or block.workers == 0:
         return WorkerCpus(*worker_cpus(block.cpus, block.workers, lab, host, facts))
     if known.landed is None:

@@ -1,0 +1,235 @@
+"""A program of the user's in place of the loops: started, waited for, counted, ended with all of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from golden import Golden
+from test_workers import gone, phase, receiver, until
+
+from udpbench.agent.host.system import Host
+from udpbench.agent.workers import keeper, program
+from udpbench.agent.workers.keeper import Output
+from udpbench.agent.workers.pool import Pool
+from udpbench.agent.workers.process_client import Limits
+from udpbench.errors import WorkerFailed
+from udpbench.model import SECOND_NS, Receive, WorkerSpec
+
+SERVER = """
+import os, signal, socket, sys
+def end(*_):
+    print("ended")
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+opened = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in sys.argv[1:]]
+for each, place in zip(opened, sys.argv[1:]):
+    each.bind((place.split(":")[0], int(place.split(":")[1])))
+print("user", os.getuid(), flush=True)
+print("listening", flush=True)
+while True:
+    opened[0].recv(2000)
+"""
+STUBBORN = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    """Make a pool that leaves no process behind, and is not patient."""
+    monkeypatch.setattr(keeper, "GRACE_S", 0.3)
+    made = Pool(Host(), "right", Limits(prepare_ns=3 * SECOND_NS))
+    yield made
+    made.close()
+
+
+def spec(port: int, *command: str, **receive: Any) -> WorkerSpec:
+    """Return a program that is to receive what is sent to a port of this host."""
+    known = Receive(command=command, **receive)
+    return replace(receiver(port), receive=known, cpus=())
+
+
+def server(port: int, *places: str, **receive: Any) -> WorkerSpec:
+    """Return a server that binds some places, by default the port on every address."""
+    return spec(port, "python3", "-c", SERVER, *(places or (f"0.0.0.0:{port}",)), **receive)
+
+
+def user() -> int:
+    """Return who runs programs here: root's are nobody's."""
+    return os.geteuid() or 65534
+
+
+def family(pool: Pool) -> set[int]:
+    """Return the processes of a program that runs."""
+    return set(pool.pids())
+
+
+def test_a_program_is_bound_once_it_is_prepared(pool: Pool, port: int) -> None:
+    """Its process and its socket are known; it ends by SIGTERM, and what it printed is returned."""
+    (prepared,) = pool.prepare([server(port, ready="listening")], "lo")
+    processes = family(pool)
+    assert ("right.receiver0", None, 1) == (
+        prepared.worker,
+        prepared.cpu,
+        len(prepared.socket_inodes),
+    )
+    assert prepared.pid in processes
+    assert prepared.socket_inodes == pool.inodes()
+    assert f"user {user()}\nlistening\nended\n" == pool.close()
+    assert all(gone(pid) for pid in processes)
+
+
+def test_nothing_of_a_program_is_left(pool: Pool, port: int) -> None:
+    """Neither what ignores SIGTERM nor what left its session."""
+    pool.prepare([spec(port, "python3", "-c", STUBBORN + SERVER, f"0.0.0.0:{port}")], "lo")
+    processes = family(pool)
+    assert len(processes) == 3
+    pool.close()
+    assert all(gone(pid) for pid in processes)
+
+
+WRONG: dict[str, Callable[[int, int], WorkerSpec]] = {
+    "exits": lambda port, _: spec(port, "sh", "-c", "echo no config >&2; exit 3"),
+    "no-program": lambda port, _: spec(port, "./there-is-none", folder="/"),
+    "not-executable": lambda port, _: spec(port, "/etc/passwd", folder="/"),
+    "never-binds": lambda port, _: spec(port, "sleep", "60"),
+    "another-port": lambda port, other: server(port, f"0.0.0.0:{other}"),
+    "another-address": lambda port, _: server(port, f"127.0.0.2:{port}"),
+    "leaves": lambda port, _: spec(port, "sh", "-c", "sleep 60 & exit 0"),
+    "says-nothing": lambda port, _: server(port, ready="at your service"),
+    "no-user": lambda port, _: server(port, user="nobody-of-that-name"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_keeps_a_program_from_serving_is_one_error(
+    pool: Pool, free_port: Callable[[], int], case: str, golden: Golden
+) -> None:
+    """It names the program and what to do, and nothing is left running."""
+    if case == "no-user" and os.geteuid() != 0:
+        pytest.skip("only root can start it as another user")
+    port, other = free_port(), free_port()
+    with golden.raises(WorkerFailed, port=port, other=other, user=user()):
+        pool.prepare([WRONG[case](port, other)], "lo")
+    assert pool.pids() == frozenset()
+
+
+def test_a_program_is_never_run_as_root(
+    pool: Pool, port: int, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """Whoever called runs it; root's own are nobody's, and root is refused by any name."""
+    own = Host()
+    if os.geteuid() != 0:
+        with golden.raises(WorkerFailed):
+            pool.prepare([server(port, user="nobody")], "lo")
+        return
+    monkeypatch.setenv("SUDO_UID", "1")
+    known = program.Program(own, "right", [server(port)], Limits())
+    assert 1 == known._user().pw_uid  # type: ignore[union-attr]
+    known.close()
+    monkeypatch.setattr(program, "NOBODY", "root")
+    monkeypatch.delenv("SUDO_UID")
+    with pytest.raises(WorkerFailed) as caught:
+        pool.prepare([server(port)], "lo")
+    golden.check(caught.value)
+
+
+def test_a_program_that_ends_under_way_fails_its_phase(
+    pool: Pool, port: int, golden: Golden
+) -> None:
+    """With what it said last."""
+    (prepared,) = pool.prepare([server(port)], "lo")
+    pool.start(phase())
+    os.kill(prepared.pid, signal.SIGKILL)
+    until("failed", lambda: pool.sample(0).state == "failed")
+    golden.check((pool.sample(0).error or {})["message"], user=user())
+
+
+def test_a_program_goes_with_its_keeper(pool: Pool, port: int) -> None:
+    """The kernel ends it, and the agent learns of it."""
+    (prepared,) = pool.prepare([server(port)], "lo")
+    (parent,) = family(pool) - {prepared.pid}
+    os.kill(parent, signal.SIGKILL)
+    until("gone", lambda: gone(prepared.pid))
+    until("failed", lambda: pool.sample(0).state == "failed")
+
+
+AGENT = """
+import json, os, signal, sys
+from udpbench.agent.host.system import Host
+from udpbench.agent.workers.pool import Pool
+from udpbench.model import WorkerSpec
+from udpbench.protocol import decode
+pool = Pool(Host(), "right")
+pool.prepare([decode(WorkerSpec, json.loads(sys.argv[1]))], "lo")
+print(*pool.pids(), flush=True)
+signal.pause()
+"""
+
+
+def test_a_program_goes_with_its_agent(port: int) -> None:
+    """However the agent dies."""
+    from udpbench.protocol import encode
+
+    command = [sys.executable, "-c", AGENT, json.dumps(encode(server(port)))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as agent:
+        assert agent.stdout is not None
+        processes = [int(pid) for pid in agent.stdout.readline().split()]
+        assert len(processes) == 2
+        agent.kill()
+    until("gone", lambda: all(gone(pid) for pid in processes))
+
+
+def test_a_rate_spans_two_looks_under_load(
+    pool: Pool, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came outside of them is left out, as the packets of a first read are."""
+    counted = iter((50, 50, 50, 150, 350, 550, 600, 600, 600))
+    clocks = iter(range(0, 9 * SECOND_NS, SECOND_NS))
+    monkeypatch.setattr(program, "in_datagrams", lambda *_: next(counted))
+    known = program.Program(Host(), "right", [server(port)], Limits())
+    monkeypatch.setattr(program.time, "monotonic_ns", lambda: next(clocks))
+    known.start(phase_of := {})
+    assert {"read_packets": 0, "received_packets": 0} == known.counts(0)
+    for _ in range(5):
+        known.counts(0)
+    known.stop()
+    counts = known.counts(0)
+    monkeypatch.undo()
+    known.close()
+    assert {} == phase_of
+    # 100 at 2 s and 500 at 4 s; the last 50 came before 5 s.
+    assert (550, 2 * SECOND_NS, 4 * SECOND_NS, 150) == (
+        counts["received_packets"],
+        counts["first_ns"],
+        counts["last_ns"],
+        counts["first_packets"],
+    )
+    assert 550 * 32 == counts["received_bytes"]
+
+
+def test_the_beginning_and_the_end_of_an_output_are_kept() -> None:
+    """A program that prints without end fills no memory."""
+    fd = os.memfd_create("test")
+    output = Output(fd)
+    for number in range(30_000):
+        output.take(f"line {number:5d}\n".encode())
+    output.finish()
+    kept = os.pread(fd, 2**20, 0).decode()
+    os.close(fd)
+    assert kept.startswith("line     0\nline     1\n")
+    assert kept.endswith("line 29998\nline 29999\n")
+    left_out = 30_000 * 11 - keeper.HEAD_BYTES - keeper.TAIL_BYTES
+    assert f"\n[{left_out} B left out]\n" in kept

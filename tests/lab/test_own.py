@@ -1,0 +1,159 @@
+"""Programs of the user's as receivers: their ledgers balance, and nothing of them is left."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from balance import complaint
+from test_ledger import records
+
+from udpbench.analysis.judge import judge
+from udpbench.control.run import RunOptions, run
+from udpbench.definition.lab_rules import refuse_together
+from udpbench.definition.load import load_experiment_data, load_lab
+from udpbench.definition.losses import LOSS_PORTS
+from udpbench.definition.shipped import folder as shipped_folder
+from udpbench.errors import InputError
+from udpbench.model import Experiment
+from udpbench.records import RunHeader, RunWriter, now_utc
+
+pytestmark = pytest.mark.lab
+
+SERVER = ["python3", "asyncio_receiver.py", "4321"]
+PRINTER = """
+import collections, signal, socket, sys
+def end(*_):
+    print(*(f"{text.hex()}:{number}" for text, number in sorted(seen.items())))
+    sys.exit()
+seen = collections.Counter()
+signal.signal(signal.SIGTERM, end)
+receiving = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+receiving.bind(("0.0.0.0", 4321))
+while True:
+    seen[receiving.recv(2000)] += 1
+"""
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[str]:
+    """Return a folder with the shipped receivers that every user may read."""
+    folder = Path(tempfile.mkdtemp())
+    for file in (shipped_folder() / "own").iterdir():
+        shutil.copy(file, folder)
+    folder.chmod(0o755)
+    yield str(folder)
+    shutil.rmtree(folder)
+
+
+def experiment(folder: str, name: str = "own", **parts: Any) -> Experiment:
+    """Return one short trial of a program."""
+    data: dict[str, Any] = {
+        "question": "Does it arrive?",
+        "traffic": {"size": "64B", "count": 200, "rate": "2kpps"},
+        "receive": {"command": SERVER, "ready": "listening", "folder": folder},
+        "duration": "5s",
+        "warmup": "0s",
+        "repetitions": 1,
+    }
+    return load_experiment_data({**data, **parts}, name)
+
+
+def mixtures(folder: str, seed: int, count: int) -> list[Experiment]:
+    """Return trials of random sizes and families that lose packets at random stages."""
+    chance, lab = random.Random(seed), load_lab("local")
+    drawn: list[Experiment] = []
+    while len(drawn) < count:
+        stages = chance.sample(sorted(LOSS_PORTS), chance.randint(1, 6))
+        size, family = chance.choice((1, 18, 68, 69, 500, 1400)), chance.choice((4, 6))
+        traffic = {"size": f"{size}B", "count": 200, "rate": "2kpps", "family": family}
+        losses = {stage: chance.randint(1, 200) for stage in stages}
+        way = {"receiver": {"link": {"receive": chance.choice(("napi", "rps", "inline"))}}}
+        parts: dict[str, Any] = {"traffic": traffic, "losses": losses, "settings": way}
+        made = experiment(folder, f"{len(drawn) + 1:03d}", **parts, path_check="explained")
+        try:
+            refuse_together([made], lab)
+        except InputError:
+            continue
+        drawn.append(made)
+    return drawn
+
+
+def assert_balance(folder: Path, experiments: list[Experiment], seed: int) -> None:
+    """Run them; every packet is accounted for, and the programs themselves say as much."""
+    done = records(folder, experiments, seed)
+    assert len(experiments) == len(done)
+    for record in done:
+        result = judge(record)
+        assert None is complaint(record, result)
+        (file,) = folder.glob(f"{record.trial.experiment}-1-receiver.output")
+        said = re.fullmatch(r"listening\nread (\d+)\n", file.read_text())
+        ours = sum(
+            stats.counts["read_packets"]
+            for phase in record.phases
+            for stats in phase.stats
+            if stats.role == "receiver"
+        )
+        assert said is not None
+        assert ours == int(said[1])
+
+
+def test_what_a_program_reads_is_what_it_says(own: str, tmp_path: Path) -> None:
+    """In random mixtures of losses in front of it, to the packet."""
+    assert_balance(tmp_path / "run", mixtures(own, seed=1, count=4), 1)
+
+
+@pytest.mark.long
+def test_what_a_program_reads_is_what_it_says_in_more_mixtures(own: str, tmp_path: Path) -> None:
+    """Sixteen others."""
+    assert_balance(tmp_path / "run", mixtures(own, seed=2, count=16), 2)
+
+
+def test_a_program_gets_the_payloads_in_turn(own: str, tmp_path: Path) -> None:
+    """Byte for byte as they are written, and nothing of ours."""
+    (Path(own) / "query.bin").write_bytes(b"who?")
+    payload = [{"hex": "00ff"}, {"file": f"{own}/query.bin"}]
+    parts = {
+        "traffic": {"count": 200, "rate": "2kpps", "payload": payload},
+        "receive": {"command": ["python3", "-c", PRINTER]},
+    }
+    (record,) = records(tmp_path / "run", [experiment(own, **parts)])
+    result = judge(record)
+    assert (200, 0, None) == (result.received_packets, result.unaccounted, result.delivered_mib_s)
+    sent = sum(
+        stats.counts["sent_packets"]
+        for p in record.phases
+        for stats in p.stats
+        if stats.role == "sender"
+    )
+    said = (tmp_path / "run" / "own-1-receiver.output").read_text()
+    assert f"00ff:{sent // 2} {b'who?'.hex()}:{sent // 2}\n" == said
+
+
+def test_a_program_that_fails_leaves_a_restored_lab(own: str, tmp_path: Path) -> None:
+    """One error, and the next trial runs."""
+    experiments = [
+        experiment(own, "fails", receive={"command": ["sh", "-c", "echo no; exit 7"]}),
+        experiment(own, "serves"),
+    ]
+    lab = load_lab("local")
+    header = RunHeader("test", now_utc(), (), 1, lab.name, lab.text, tuple(experiments))
+    writer = RunWriter.create(tmp_path / "run", header)
+    told: dict[str, Any] = {}
+    outcome = run(
+        experiments,
+        lab,
+        writer,
+        lambda p: told.update({p.trial.experiment: p.record.error} if p.record and p.trial else {}),
+        RunOptions(seed=1),
+    )
+    assert (None, ()) == (outcome.error, outcome.restore_errors)
+    assert "WorkerFailed" == told["fails"]["kind"]
+    assert "ended by itself with status 7: no" in told["fails"]["message"]
+    assert None is told["serves"]

@@ -1,0 +1,174 @@
+"""A program of the user's as the receiver: what may stand beside it, and what it is bound to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from definition_fixture import both, loaded, refused, trial, write
+from golden import Golden
+
+from udpbench.definition import load
+from udpbench.definition.binding.bind import bind
+from udpbench.definition.file_keys import ExperimentFile
+from udpbench.definition.file_schema import keys_at
+from udpbench.definition.traffic_rules import BESIDE_PROGRAMS
+from udpbench.model import Lab
+
+COMMAND = ["./server", "--port", "4321"]
+WRITTEN = {
+    "read": "header",
+    "wait": "block",
+    "sockets": "shared",
+    "priority": "normal",
+    "fault": "none",
+    "log": "none",
+    "room": "auto",
+    "work": "1us",
+    "workers_as": "threads",
+    "call": "recv",
+    "buffer": "4MiB",
+    "io_priority": "normal",
+}
+
+
+def test_a_program_starts_in_the_folder_of_its_experiment(tmp_path: Path) -> None:
+    """Relative paths of the command are relative to the file, unless it names a folder."""
+    write(tmp_path, "question: Why?\nreceive: {command: [./server, 4321]}\n", "own/x.yaml")
+    (experiment,) = load.load_experiments(["own/x.yaml"])
+    receive = experiment.points[0].receive
+    assert (("./server", "4321"), str(tmp_path / "own")) == (receive.command, receive.folder)
+    assert "/opt" == trial(receive={"command": COMMAND, "folder": "/opt"}).receive.folder
+    assert None is trial(receive={}).receive.folder
+
+
+@pytest.mark.parametrize(
+    ("cpus", "one", "several"),
+    [("lab", None, (0, 1)), ("1", 1, (1,)), ("any", None, ()), ("2-3", None, (2, 3))],
+)
+def test_a_program_is_one_worker_on_all_its_cpus(
+    lab: Lab, cpus: str, one: int | None, several: tuple[int, ...]
+) -> None:
+    """It reads every port, with the flows of its host, and runs wherever it may."""
+    known = both((0, 1, 2, 3))
+    data = {
+        "traffic": {"flows": {"to": "receiver.addresses[1-2]:4321-4324"}, "size": "5B"},
+        "receive": {"command": COMMAND, "cpus": cpus, "priority": "nice 5"},
+    }
+    (spec,) = (s for s in bind(trial(**data), lab, known).workers if s.role == "receiver")
+    assert (one, several) == (spec.cpu, spec.cpus)
+    assert several == spec.own_cpus
+    assert ((4321, 4322, 4323, 4324), 8) == (spec.bind_ports, len(spec.flows))
+    assert several == replace(spec, cpus=(), cpu=one).own_cpus or one is None
+
+
+def test_what_describes_our_loops_is_refused_beside_a_program(golden: Golden) -> None:
+    """Each key on its line; of the keys that a program has, none."""
+    ours = [key for key in keys_at(ExperimentFile, ("receive",)) if key not in BESIDE_PROGRAMS]
+    values = {"workers": "1", "cpus": "lab", "batch": "1", "gro": "true", "timestamps": "true"}
+    lines = [f"  {key}: {({**WRITTEN, **values}).get(key, 'true')}" for key in ours]
+    told = refused("receive:", "  command: [./server]", *lines)
+    of_loops = [line for line in told if "describes udpbench's own receiver" in line]
+    assert sorted(ours) == sorted(line.split(": ")[1].partition(".")[2] for line in of_loops)
+    golden.check(of_loops[0])
+
+
+@pytest.mark.parametrize(
+    "receive",
+    [
+        "{command: ./server --port 4321}",
+        "{command: []}",
+        "{command: 7}",
+        '{command: ["", x]}',
+        "{command: [./server, {a: b}]}",
+        "{command: [./server], user: root}",
+        "{command: [./server], user: 0}",
+        '{command: [./server], user: "two words"}',
+        "{command: [./server], folder: here}",
+        "{command: [./server], workers: 0}",
+        "{ready: listening}",
+        "{user: nobody, folder: /tmp}",
+    ],
+)
+def test_what_is_no_program_is_refused(receive: str, golden: Golden) -> None:
+    """With what to write instead."""
+    golden.check("\n".join(refused(f"receive: {receive}")))
+
+
+def test_a_program_receives_datagrams_without_echo(golden: Golden) -> None:
+    """Neither a stream nor our own echoes."""
+    told = refused("traffic: {protocol: tcp}", "receive: {command: [./server]}")
+    golden.check([line for line in told if "of a program" in line])
+    golden.check("\n".join(refused("traffic: {echo: 1}", "receive: {command: [./server]}")))
+
+
+def test_variants_are_programs() -> None:
+    """So that one file compares servers."""
+    experiment = loaded(
+        "variants:",
+        "  a: {receive.command: [./a]}",
+        "  b: {receive.command: [./b], receive.user: nobody}",
+        "  loops: {receive.batch: 1}",
+    )
+    assert [("./a",), ("./b",), None] == [point.receive.command for point in experiment.points]
+
+
+def test_payloads_are_read_into_the_experiment(tmp_path: Path) -> None:
+    """So that its stored text is enough, whatever becomes of the file, also below ``extends``."""
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "query.bin").write_bytes(b"\x00\xff?")
+    text = 'traffic: {payload: [{file: query.bin}, {hex: "01 02"}]}\nreceive: {command: [./a]}\n'
+    write(tmp_path, f"question: Why?\n{text}", "base/x.yaml")
+    write(tmp_path, "question: Why else?\nextends: base/x.yaml\n", "y.yaml")
+    for name in ("base/x.yaml", "y.yaml"):
+        (experiment,) = load.load_experiments([name])
+        traffic = experiment.points[0].traffic
+        assert ("00ff3f", "0102") == traffic.payload
+        assert (3, (2, 3)) == (traffic.size_bytes, traffic.sizes_bytes)
+        write(tmp_path, experiment.text, "again/z.yaml")
+        assert traffic == load.load_experiments(["again/z.yaml"])[0].points[0].traffic
+
+
+def test_variants_have_payloads(tmp_path: Path) -> None:
+    """By the whole path, or within a map."""
+    (tmp_path / "a.bin").write_bytes(b"a")
+    experiment = loaded(
+        "receive: {command: [./a]}",
+        "variants:",
+        "  file: {traffic.payload: {file: a.bin}}",
+        "  hex: {traffic: {payload: {hex: '62'}}}",
+        "  ours: {traffic.size: 64B}",
+    )
+    assert [("61",), ("62",), None] == [point.traffic.payload for point in experiment.points]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "traffic: {payload: {hex: 0x0g}}\nreceive: {command: [./a]}",
+        'traffic: {payload: {hex: ""}}\nreceive: {command: [./a]}',
+        "traffic: {payload: {hex: 1e3}}\nreceive: {command: [./a]}",
+        "traffic: {payload: []}\nreceive: {command: [./a]}",
+        "traffic: {payload: {file: none.bin}}\nreceive: {command: [./a]}",
+        "traffic: {payload: {file: empty.bin}}\nreceive: {command: [./a]}",
+        "traffic: {payload: {file: long.bin}}\nreceive: {command: [./a]}",
+        "traffic: {payload: {file: a.bin, hex: '00'}}\nreceive: {command: [./a]}",
+        "traffic: {payload: {hex: '00'}}",
+        "traffic: {payload: {hex: '00'}, size: 1B}\nreceive: {command: [./a]}",
+        "traffic: {payload: {hex: '00'}}\nsend: {gso: 2}\nreceive: {command: [./a]}",
+        "traffic: {payload: [{hex: '00'}, {hex: '0000'}], rate: 1Mbps}\nreceive: {command: [./a]}",
+    ],
+)
+def test_what_is_no_payload_is_refused(lines: str, golden: Golden, tmp_path: Path) -> None:
+    """On its line, with what to write."""
+    (tmp_path / "empty.bin").write_bytes(b"")
+    (tmp_path / "long.bin").write_bytes(bytes(65508))
+    golden.check("\n".join(refused(lines)))
+
+
+def test_payloads_of_an_experiment_fit_into_its_text(tmp_path: Path, golden: Golden) -> None:
+    """All files together."""
+    (tmp_path / "half.bin").write_bytes(bytes(40_000))
+    files = "[{file: half.bin}, {file: half.bin}]"
+    golden.check(refused(f"traffic: {{payload: {files}}}", "receive: {command: [./a]}"))

@@ -1,0 +1,348 @@
+"""A program of the user's in place of the loops: started, waited for until it is bound, counted.
+
+What it has read is what the kernel counts at the read (``InDatagrams``) for the network namespace;
+what it does with that, nobody here knows. Its parent, ``keeper``, ends it with this agent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import select
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Any, Optional, cast
+
+from udpbench.agent.host.files import read
+from udpbench.agent.host.own_python import build_lock, own_command
+from udpbench.agent.host.processes import descendants
+from udpbench.agent.host.system import PROGRAM_FOLDERS, Host
+from udpbench.agent.host.udp_sockets import SocketQueue, socket_inodes, udp_sockets
+from udpbench.agent.workers.keeper import GRACE_S, KILL_S
+from udpbench.agent.workers.process_client import STDERR_LINES, Limits
+from udpbench.errors import WorkerFailed
+from udpbench.folder import calling_user
+from udpbench.model import SECOND_NS, FlowStats, Receive, WorkerSpec
+from udpbench.printable import printable
+from udpbench.protocol import Prepared, WorkersState
+
+ANY_ADDRESS = {4: ("0.0.0.0", "::"), 6: ("::",)}  # noqa: S104 - names them, binds nothing
+NOBODY = "nobody"
+SHOWN = 60
+"""Characters of the command in a message."""
+LOOK_S = 0.02
+"""From one look for its sockets to the next."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What had been read at one moment."""
+
+    clock_ns: int
+    packets: int
+
+
+class Program:
+    """The receiver that ``pool`` knows, by a program of the user's."""
+
+    def __init__(self, host: Host, name: str, specs: Sequence[WorkerSpec], limits: Limits) -> None:
+        self.state: WorkersState = "none"
+        self.error: Optional[WorkerFailed] = None
+        self.prepared: tuple[Prepared, ...] = ()
+        self.final_counts: dict[str, dict[str, int]] = {}
+        self._host = host
+        self._name = name
+        self._spec = specs[0]
+        self._receive = cast("Receive", specs[0].receive)
+        command = printable(shlex.join(self._receive.command or ()), keep="")
+        self._command = command if len(command) <= SHOWN else f"{command[:SHOWN]}…"
+        self._limits = limits
+        self._pid: Optional[int] = None
+        self._buffer = b""
+        self._gone = False
+        self._forget()
+        self._output = os.memfd_create("udpbench-output")
+        self._launch()
+
+    def _forget(self) -> None:
+        """Count from here on."""
+        self._base = in_datagrams(self._host, self._spec.traffic.family)
+        self._first: Optional[Reading] = None
+        """The first reading with packets."""
+        self._under_load: Optional[Reading] = None
+        """The last one after which more came."""
+        self._latest = Reading(time.monotonic_ns(), 0)
+
+    # --- its start and its end -------------------------------------------------------------------
+
+    def _launch(self) -> None:
+        self._errors: IO[bytes] = os.fdopen(os.memfd_create("udpbench-stderr"), "w+b")
+        self._keeper = subprocess.Popen(
+            own_command("udpbench.agent.workers.keeper", str(self._output)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            pass_fds=(self._output, *build_lock()),
+            cwd="/",
+            start_new_session=True,
+        )
+        self._orders = cast("IO[bytes]", self._keeper.stdin)
+        self._answers = cast("IO[bytes]", self._keeper.stdout)
+        os.set_blocking(self._answers.fileno(), False)
+
+    @property
+    def fileno(self) -> Optional[int]:
+        """The descriptor that is readable when ``read`` has something to do; None after the end."""
+        return None if self._gone else self._answers.fileno()
+
+    def prepare(self) -> None:
+        """Start the program and wait until it is bound; WorkerFailed says what is missing."""
+        user = self._user()
+        order = {
+            "command": list(self._receive.command or ()),
+            "folder": self._folder(user),
+            "env": environment(user),
+            "user": [user.pw_uid, user.pw_gid, user.pw_name] if user is not None else None,
+            "cpus": self._spec.own_cpus,
+            "priority": self._receive.priority,
+        }
+        with suppress(BrokenPipeError):  # how it ended is read below
+            self._orders.write(json.dumps(order).encode() + b"\n")
+            self._orders.flush()
+        inodes = self._await_bound()
+        worker, pid = self._spec.name, cast("int", self._pid)
+        self.prepared = (Prepared(worker, pid, self._spec.cpu, inodes, None),)
+        self.state = "ready"
+
+    def _user(self) -> Optional[pwd.struct_passwd]:
+        """Return who runs the program; None: whoever runs this agent, who is not root."""
+        named = self._receive.user
+        if os.geteuid() != 0 or not _can_change_user(self._host):
+            if named is not None:
+                text = "the agent is not root, so the program cannot be another user's"
+                raise WorkerFailed(f"receive.user: {named}: {text}; leave it out", self._name)
+            return None
+        caller = calling_user()
+        try:
+            if named is None and caller != 0:
+                return pwd.getpwuid(caller)
+            user = pwd.getpwnam(named or NOBODY)
+        except KeyError:
+            who = named or NOBODY if named or caller == 0 else str(caller)
+            text = f"receive.user: this host has no user {who}; name another"
+            raise WorkerFailed(text, self._name) from None
+        if user.pw_uid == 0:
+            text = f"receive.user: {user.pw_name} is root, and a program is never run as root"
+            raise WorkerFailed(f"{text}; name an ordinary user", self._name)
+        return user
+
+    def _folder(self, user: Optional[pwd.struct_passwd]) -> str:
+        home = user.pw_dir if user is not None else os.environ.get("HOME", "/")
+        folders = (self._receive.folder or home, home)
+        return next((folder for folder in folders if os.path.isdir(folder)), "/")  # noqa: PTH112
+
+    def _await_bound(self) -> tuple[int, ...]:
+        """Return its sockets' inodes once it is bound to all ports of the traffic."""
+        deadline_ns = time.monotonic_ns() + self._limits.prepare_ns
+        missing = ""
+        while True:
+            self.read()
+            if self.error is not None:
+                raise self.error
+            if self._pid is not None and self._said_ready():
+                sockets = self._sockets()
+                missing = self._unbound(list(sockets.values()))
+                if not missing:
+                    ports = self._spec.bind_ports
+                    return tuple(i for i, known in sockets.items() if known.port in ports)
+            if time.monotonic_ns() >= deadline_ns:
+                raise WorkerFailed(self._late(missing), self._name)
+            select.select([self._answers], [], [], LOOK_S)
+
+    def _said_ready(self) -> bool:
+        wanted = self._receive.ready
+        return wanted is None or any(wanted in line for line in self._printed().splitlines())
+
+    def _sockets(self) -> dict[int, SocketQueue]:
+        """Return the UDP sockets that the program has in this namespace, by inode."""
+        own = {inode for pid in self._family() for inode in socket_inodes(self._host, pid)}
+        return {i: known for i, known in udp_sockets(self._host).items() if i in own}
+
+    def _unbound(self, sockets: Sequence[SocketQueue]) -> str:
+        """Return a destination that none of the sockets is bound to; empty if there is none."""
+        bound = {(known.address, known.port) for known in sockets}
+        everywhere = ANY_ADDRESS[self._spec.traffic.family]
+        for address, port in {(f.destination, f.destination_port) for f in self._spec.flows}:
+            if not any((own, port) in bound for own in (*everywhere, address)):
+                return f"{address} port {port}"
+        return ""
+
+    def _late(self, missing: str) -> str:
+        seconds = f"{self._limits.prepare_ns / SECOND_NS:g} s"
+        if not missing:
+            text = f"has not printed {self._receive.ready!r} within {seconds}"
+            step = "check receive.ready; output to a pipe may wait in a buffer until it is flushed"
+            return f"{self._command}: {text}: {self._last_words()}; {step}"
+        bound = sorted({f"{s.address} port {s.port}" for s in self._sockets().values()})
+        has = f"it is bound to {', '.join(bound)}" if bound else "it has no UDP socket"
+        step = "give it that port on every address (0.0.0.0 or ::), or change traffic.flows.to"
+        return f"{self._command}: not bound to {missing} within {seconds}; {has}; {step}"
+
+    def _printed(self) -> str:
+        size_bytes = os.fstat(self._output).st_size
+        return os.pread(self._output, size_bytes, 0).decode(errors="replace")
+
+    def _last_words(self) -> str:
+        lines = [line.strip() for line in self._printed().splitlines() if line.strip()]
+        return printable(" | ".join(lines[-STDERR_LINES:]), keep="") or "it printed nothing"
+
+    def read(self) -> None:
+        """Act on what the keeper said since."""
+        try:
+            while not self._gone:
+                chunk = os.read(self._answers.fileno(), 65536)
+                self._buffer += chunk
+                self._gone = not chunk
+        except BlockingIOError:
+            pass
+        *lines, self._buffer = self._buffer.split(b"\n")
+        for event in map(json.loads, lines):
+            self._act(event)
+        if self._gone:
+            self._fail(f"its keeper ended by itself with status {self._keeper.wait()}")
+
+    def _act(self, event: dict[str, Any]) -> None:
+        if event["event"] == "started":
+            self._pid = event["pid"]
+        elif event["event"] == "failed":
+            user = self._user()
+            who = f"as {user.pw_name} " if user is not None else ""
+            text = f"cannot be started {who}in {self._folder(user)}: {event['problem']}"
+            self._fail(f"{text}; name a program that this user can run there")
+        elif event["left"]:
+            text = "it left, and processes that it started go on without it"
+            self._fail(f"{text}; have it stay in the foreground")
+        else:
+            status = event["status"]
+            how = f"signal {-status}" if status < 0 else f"status {status}"
+            self._fail(f"it ended by itself with {how}: {self._last_words()}")
+
+    def _fail(self, text: str) -> None:
+        """Keep the first failure: what follows is its consequence."""
+        self.state = "failed"
+        if self.error is None:
+            self.error = WorkerFailed(f"{self._command}: {text}", self._name)
+
+    def close(self, _keep_logs: Optional[str] = None) -> Optional[str]:
+        """End the program with all that it started; return what it printed."""
+        with suppress(OSError):
+            self._orders.close()
+        try:
+            self._keeper.wait(timeout=GRACE_S + KILL_S + self._limits.close_ns / SECOND_NS)
+        except subprocess.TimeoutExpired:
+            self._keeper.kill()
+            self._keeper.wait()
+        printed = self._printed()
+        self._answers.close()
+        self._errors.close()
+        os.close(self._output)
+        return printed
+
+    # --- what it reads ---------------------------------------------------------------------------
+
+    def start(self, _phase: dict[str, Any]) -> None:
+        """Begin a phase, with all counts at zero."""
+        self._forget()
+        self.state = "running"
+
+    def stop(self) -> None:
+        """End the phase; the program goes on."""
+        if self.state == "running":
+            self._look()
+            self.state = "done"
+
+    def counts(self, _worker: int) -> dict[str, int]:
+        """Return what was read so far, and when.
+
+        A rate spans two looks under load: ``first_packets`` are those outside of these.
+        """
+        if self.state == "running":
+            self._look()
+        packets = self._latest.packets
+        counts = {"read_packets": packets, "received_packets": packets}
+        first, last = self._first, self._under_load
+        if first is None:
+            return counts
+        if last is None or last.clock_ns <= first.clock_ns:
+            last = first
+        outside = packets - (last.packets - first.packets)
+        counts.update(first_ns=first.clock_ns, last_ns=last.clock_ns, first_packets=outside)
+        if len(self._spec.traffic.sizes_bytes) == 1:
+            (size_bytes,) = self._spec.traffic.sizes_bytes
+            counts.update(received_bytes=packets * size_bytes, first_bytes=outside * size_bytes)
+        return counts
+
+    def _look(self) -> None:
+        read_packets = in_datagrams(self._host, self._spec.traffic.family) - self._base
+        now = Reading(time.monotonic_ns(), read_packets)
+        if now.packets > self._latest.packets:
+            if self._first is None:
+                self._first = now
+            else:
+                self._under_load = self._latest
+        self._latest = now
+
+    def milliseconds(self, _worker: int, since: int, _ended: bool) -> tuple[int, Sequence[int]]:
+        """Return none: nobody looks that often."""
+        return since, ()
+
+    def details(self, _worker: int) -> dict[str, Any]:
+        """Return none."""
+        return {}
+
+    def flows(self) -> tuple[FlowStats, ...]:
+        """Return none: flows are not told apart."""
+        return ()
+
+    def pids(self) -> frozenset[int]:
+        """Return the keeper, the program and all that it started."""
+        return frozenset(self._family())
+
+    def _family(self) -> Iterator[int]:
+        yield self._keeper.pid
+        yield from descendants(self._host, self._keeper.pid)
+
+
+def in_datagrams(host: Host, family: int) -> int:
+    """Return how many datagrams the programs of this namespace have read."""
+    if family == 6:
+        lines = (read(host, "/proc/thread-self/net/snmp6") or "").splitlines()
+        fields = dict(line.split() for line in lines)
+        return int(fields.get("Udp6InDatagrams", 0))
+    text = host.read_text("/proc/thread-self/net/snmp")
+    names, values = (line.split() for line in text.splitlines() if line.startswith("Udp:"))
+    return int(values[names.index("InDatagrams")])
+
+
+def environment(user: Optional[pwd.struct_passwd]) -> dict[str, str]:
+    """Return the program's environment: this process's, of another user a small one."""
+    if user is None:
+        return dict(os.environ)
+    return {
+        "PATH": os.pathsep.join(PROGRAM_FOLDERS),
+        "LANG": os.environ.get("LANG", "C.UTF-8"),
+        "HOME": user.pw_dir,
+        "USER": user.pw_name,
+        "LOGNAME": user.pw_name,
+    }
+
+
+def _can_change_user(host: Host) -> bool:
+    """Return whether root here is root of more than one user: without root's lab it is not."""
+    rows = (read(host, "/proc/self/uid_map") or "").splitlines()
+    return sum(int(row.split()[2]) for row in rows) != 1

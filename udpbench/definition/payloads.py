@@ -1,0 +1,60 @@
+"""Files that an experiment sends as datagrams, read into it: ``{file: query.bin}`` → ``{hex: …}``.
+
+So the stored text of an experiment is enough to repeat it. Touches nothing but these files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from udpbench.definition.problems import KeyPath, Tree
+from udpbench.errors import Problem
+from udpbench.model import MAX_PAYLOAD_BYTES
+
+MOST_BYTES = 2**16
+"""Of all datagrams of a file together: in hexadecimal they must fit into one definition."""
+
+
+def inlined(tree: Tree, folder: Path) -> tuple[Tree, list[Problem]]:
+    """Return a tree with what the files of its payloads hold; names are relative to a folder."""
+    problems: list[Problem] = []
+    sizes_bytes: list[int] = []
+    data = _walked(tree, tree.data, (), (folder, problems, sizes_bytes))
+    if sum(sizes_bytes) > MOST_BYTES:
+        limit = f"at most {MOST_BYTES} B of one experiment"
+        what = f"the files of its payloads hold {sum(sizes_bytes)} B"
+        problems.append(tree.problem(("traffic", "payload"), what, limit, "send fewer in turn"))
+    return replace(tree, data=data), problems
+
+
+Reading = tuple[Path, list[Problem], list[int]]
+
+
+def _walked(tree: Tree, data: Any, path: KeyPath, reading: Reading) -> Any:
+    if isinstance(data, list):
+        return [_walked(tree, item, (*path, i), reading) for i, item in enumerate(data)]
+    if not isinstance(data, dict):
+        return data
+    in_payload = any(str(part).rpartition(".")[2] == "payload" for part in path[-2:])
+    if in_payload and list(data) == ["file"]:
+        return _read(tree, data["file"], (*path, "file"), reading)
+    return {key: _walked(tree, value, (*path, key), reading) for key, value in data.items()}
+
+
+def _read(tree: Tree, name: Any, path: KeyPath, reading: Reading) -> dict[str, str]:
+    folder, problems, sizes_bytes = reading
+    try:
+        with (folder / str(name)).open("rb") as file:
+            content = file.read(MAX_PAYLOAD_BYTES + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        problems.append(tree.problem(path, f"cannot be read: {why}", "", "name a file beside it"))
+        return {"hex": "00"}
+    if not 1 <= len(content) <= MAX_PAYLOAD_BYTES:
+        limit = f"1 B to {MAX_PAYLOAD_BYTES} B"
+        size = "no bytes" if not content else "more than a datagram"
+        problems.append(tree.problem(path, f"it holds {size}", limit, "name another file"))
+    sizes_bytes.append(len(content))
+    return {"hex": content.hex() or "00"}
