@@ -6,6 +6,7 @@ namespaces that end with it. ``settings_fixture.py visible`` prints the state an
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -15,18 +16,26 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
+import time
 from pathlib import Path
 from typing import Any
-
-from waiting import wait_for_loopback
 
 DEADLINE_S = 20.0
 COUNTED = re.compile(r"\[\d+:\d+\]|packets \d+ bytes \d+|-c \d+ \d+")
 """Counters of rules, which move with foreign packets."""
 ROOT = Path(__file__).parents[2]
-SOURCES = f"{ROOT}:{ROOT}/tests/fixtures"
 ENTER = ["unshare", "--net", "--mount"]
 MAC, PEER_MAC = "02:00:00:00:00:01", "02:00:00:00:00:02"
+
+
+def await_taken_up(sender: socket.socket) -> None:
+    """Wait until no packet is charged to its sender: each is dropped, or in a receiver's queue."""
+    deadline = time.monotonic() + DEADLINE_S
+    while any(fcntl.ioctl(sender, termios.TIOCOUTQ, bytes(4))):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"a packet is on its way for more than {DEADLINE_S:g} s")
+        time.sleep(0.001)
 
 
 class Refused(Exception):
@@ -46,7 +55,7 @@ class Inside:
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": SOURCES, **(env or {})},
+            env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
             start_new_session=True,
         )
         self.pid = self.call("pid", mount=enter is None)
@@ -264,7 +273,7 @@ class Server:
                 receiver.bind(("127.0.0.1", port))
                 receiver.setblocking(False)
                 sender.sendto(b"x", ("127.0.0.1", port))
-                wait_for_loopback()
+                await_taken_up(sender)
                 if select.select([receiver], [], [], 0)[0]:
                     found.append(port)
         return found
