@@ -277,6 +277,17 @@ def test_a_point_or_question_that_the_first_run_lacks_is_compared(tmp_path: Path
     assert [("x", 7), ("y", 7)] == [(one.a, one.blocks) for one in found.comparisons]
 
 
+def test_what_the_first_run_lacks_differs_from_the_next_that_has_it(tmp_path: Path) -> None:
+    """A question that only later runs ask, and a host that only they have."""
+    only_left = {"facts": {"left": facts("left", "send0", "10.0.0.30/24")}}
+    newer = {"facts": {"right": facts("right", "receive0", "10.0.0.1/24", kernel="6.19.1")}}
+    a1 = run_of(tmp_path / "a1", {"x": BASE}, trials=only_left)
+    a2 = run_of(tmp_path / "a2", {"x": BASE})
+    b1 = run_of(tmp_path / "b1", {"x": BASE}, trials=newer)
+    found = compare_runs([a1, a2], [b1], Choice())
+    assert f"{tmp_path / 'b1'}: right: kernel: 6.18.0 → 6.19.1" in found.notes
+
+
 # --- the verb -------------------------------------------------------------------------------------
 
 

@@ -20,8 +20,6 @@ SENDER_SHARE = 0.98
 """Of what a sender offers by itself: paced, it reaches a little less."""
 TRIES = 5
 """Invalid trials of one load in a row, after which a search is given up."""
-DOUBTFUL_SHARE = 0.5
-"""Of a trial's packets: more is not lost because others had some of the receiver's time."""
 NEVER_S = 1e9
 """The package's own time limit, which would depend on the machine: ``within`` is ours."""
 
@@ -43,8 +41,6 @@ class SearchTrial:
     intended_packets: int
     valid: bool
     took_ns: int
-    robbed: bool = False
-    """Others used CPUs of the load."""
 
     @property
     def short(self) -> bool:
@@ -115,9 +111,8 @@ class _RangeEnds(Exception):
 class _Replay:
     """Answers the package from the trials so far, as its AbstractMeasurer."""
 
-    def __init__(self, trials: Sequence[SearchTrial], highest_goal: float) -> None:
+    def __init__(self, trials: Sequence[SearchTrial]) -> None:
         self.trials = trials
-        self.highest_goal = highest_goal
         self.next = 0
 
     def measure(self, intended_duration: float, intended_load: float) -> Any:
@@ -140,24 +135,15 @@ class _Replay:
 
     def take(self, pps: int | None, duration_ns: int) -> SearchTrial:
         """Return the next valid trial, which must be one of this load."""
-        again = False
         for _ in range(TRIES):
             trial = self.trials[self.next] if self.next < len(self.trials) else None
             # A trial that failed may have been made again: what followed it then is out of date.
             if trial is None or (trial.pps, trial.duration_ns) != (pps, duration_ns):
                 raise _Stop(None, pps or 0, duration_ns)
             self.next += 1
-            if not trial.valid:
-                continue
-            if again or pps is None or not self.is_doubtful(trial):
+            if trial.valid:
                 return trial
-            again = True
         raise _Stop("invalid")
-
-    def is_doubtful(self, trial: SearchTrial) -> bool:
-        """Return whether a loss may be that of a moment in which others had the receiver's CPU."""
-        share = trial.lost_packets / max(trial.sent_packets, 1)
-        return trial.robbed and self.highest_goal < share <= DOUBTFUL_SHARE
 
 
 def search_state(search: Search, size_bytes: int, trials: Sequence[SearchTrial]) -> SearchState:
@@ -167,7 +153,7 @@ def search_state(search: Search, size_bytes: int, trials: Sequence[SearchTrial])
     the meaning of a bit rate.
     """
     spent_ns = sum(trial.took_ns for trial in trials)
-    replay = _Replay(trials, search.goals[-1])
+    replay = _Replay(trials)
     blank = tuple(GoalBounds(loss) for loss in search.goals)
     purposes: list[Purpose] = []
     state = SearchState(None, None, blank, (), spent_ns=spent_ns)

@@ -167,7 +167,6 @@ def _search_trial(result: Result) -> SearchTrial:
         intended,
         result.valid and sent > 0,
         result.took_ns or 0,
-        bool(result.struck),
     )
     # What others' programs took from the sender is not its limit.
     robbed = bool(result.struck) and rate is not None and outcome.short and not line_is_full

@@ -219,23 +219,6 @@ def test_an_invalid_trial_is_made_again_and_five_end_the_search() -> None:
     assert "invalid" == search_state(STEADY, 64, trials).ended
 
 
-def test_a_loss_while_others_had_the_cpu_is_tried_once_more() -> None:
-    """Then it counts; and at once if it is of most packets, or others had no CPU."""
-    host = Simulated(1, 0, 0)
-    before = [host.trial(None, SECOND_NS)]
-    pps = (search_state(STEADY, 64, before).wanted or host).pps  # type: ignore[union-attr]
-
-    def asked_next(share: float, robbed: bool, times: int) -> int | None:
-        sent = pps or 0
-        trial = SearchTrial(pps, SECOND_NS, sent, int(share * sent), sent, True, 0, robbed)
-        wanted = search_state(STEADY, 64, [*before, *[trial] * times]).wanted
-        return wanted.pps if wanted is not None else None
-
-    assert pps == asked_next(0.2, True, 1)
-    others = [asked_next(0.2, True, 2), asked_next(0.6, True, 1), asked_next(0.2, False, 1)]
-    assert pps not in others
-
-
 def test_time_ends_a_search_with_the_bounds_it_knows() -> None:
     """By the stored time of its trials, so that a replay ends at the same trial."""
     search = Search(loss=(0.001,), precision=0.02, time_ns=3 * SECOND_NS, within_ns=9 * SECOND_NS)

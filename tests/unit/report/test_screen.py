@@ -13,7 +13,7 @@ from rich.console import Console
 from report.progress import counters, measuring, sampled
 from report.stored import printed
 from udpbench.analysis.motion import CpuShare
-from udpbench.model import SECOND_NS, Progress, Traffic, Trial, trial_ns
+from udpbench.model import SECOND_NS, GoalBounds, Progress, Search, Traffic, Trial, trial_ns
 from udpbench.report.live import live_view
 from udpbench.report.live_state import Moving, QueueRate, Watch
 from udpbench.report.screen import (
@@ -158,6 +158,28 @@ def test_where_comparisons_decide_totals_are_a_range() -> None:
     assert line.startswith("[2/6] ")
     assert clock(6 * trial_ns(one)) in line
     assert "at least" not in line
+
+
+def test_a_search_shows_its_bracket_in_place_of_the_trials_done() -> None:
+    """On one line, until another search has its turn; only what has ended is said for good."""
+    one = trial(search=Search(), search_trial=2)
+    watch = Watch([one])
+    watch.take(Progress("step", "facts", trial=one, index=2, total=2), 0)
+    bounds = (GoalBounds(0.001, "unfinished", 4e5, 4e5, 5e5),)
+    known = Progress("search", "x#1: at most 9s left", one, bounds=bounds, left_ns=9 * SECOND_NS)
+    known = replace(known, range_pps=(1e3, 1e6))
+    watch.take(known, 0)
+    bar = "x#1 |-----------====---------------| 0.1% lost: 400.0 – 500.0 kpps; at most 9s left"
+    assert bar == shown(watch, 90)[1]
+    assert 60 == len(shown(watch, 60)[1])
+    other = trial("other", search=Search(), search_trial=1)
+    watch.take(Progress("step", "facts", trial=other, index=3, total=3), 0)
+    assert "lost:" not in "\n".join(shown(watch, 90))
+    terminal = Terminal(90)
+    with Screen(terminal, Watch([one])) as screen:
+        tell(screen, known, replace(known, text="x#1: done", ended=True))
+    assert 1 == terminal.out.getvalue().count("0.1% lost: 400.0 – 500.0 kpps; done\n")
+    assert "9s left\n" not in terminal.out.getvalue()
 
 
 def test_before_a_trial_nothing_is_drawn() -> None:
