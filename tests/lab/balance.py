@@ -95,7 +95,9 @@ def complaint(record: TrialRecord, result: Result) -> str | None:
     if result.ledger is None:
         return f"{name}: {record.status}: {record.error}"
     if result.unaccounted != 0:
-        lines = {one.stage: one.packets for one in result.ledger.entries if one.packets != 0}
+        lines = {
+            entry.stage: entry.packets for entry in result.ledger.entries if entry.packets != 0
+        }
         return f"{name}: {lines}, unaccounted {result.unaccounted}"
     for entry in result.ledger.entries:
         wanted = trial.losses.get(entry.stage, 0)

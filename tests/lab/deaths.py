@@ -142,9 +142,9 @@ class Kin:
 def family(pid: int) -> list[Kin]:
     """Return all descendants of a process."""
     found = []
-    for one in psutil.Process(pid).children(recursive=True):
+    for child in psutil.Process(pid).children(recursive=True):
         try:
-            found.append(Kin(one, tuple(one.cmdline()), namespace(one.pid)))
+            found.append(Kin(child, tuple(child.cmdline()), namespace(child.pid)))
         except (psutil.NoSuchProcess, OSError):
             continue  # it has ended meanwhile
     return found
@@ -297,7 +297,7 @@ class BySsh:
         return str(path)
 
     def _pid(self, host: str) -> int:
-        return {one.name: one.pid for one in self.pair.hosts}[host]
+        return {host.name: host.pid for host in self.pair.hosts}[host]
 
     def home(self) -> Path:
         """Return the one that leads to the pair."""

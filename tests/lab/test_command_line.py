@@ -237,7 +237,7 @@ def test_a_report_replaces_links_and_follows_none(tmp_path: Path) -> None:
     (tmp_path / "run" / "report-figures").symlink_to(victim)
     code, _, err = done(tmp_path, "report", "run", "--format", "pdf,png,csv,parquet")
     assert (0, "") == (code, err)
-    assert ["kept"] == [one.name for one in victim.iterdir()]
+    assert ["kept"] == [path.name for path in victim.iterdir()]
     assert "mine" == (victim / "kept").read_text()
     assert (tmp_path / "run" / "report-figures").is_dir()
     os.chown(tmp_path / "run", STRANGER, -1)

@@ -83,7 +83,7 @@ def test_a_run_is_compared_with_another(tmp_path: Path) -> None:
     assert "run against base-1" in out
     code, points = compared(tmp_path, "base-1", "run")
     assert code in (0, 1, 5)
-    assert ["base-1::large", "base-1::small"] == [one["a"] for one in points]
+    assert ["base-1::large", "base-1::small"] == [point["a"] for point in points]
     assert not points[0]["worse"]
     base = [word for n in range(1, 4) for word in ("--against", f"base-{n}")]
     _, (large, small) = compared(tmp_path, "run", *base)

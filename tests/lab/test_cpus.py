@@ -81,10 +81,10 @@ def test_a_program_on_the_readers_cpu_strikes_out_rates(tmp_path: Path) -> None:
 def test_everything_of_the_run_is_known(tmp_path: Path) -> None:
     """Controller, agents, workers and NAPI threads: none of them is taken for another program."""
     record = recorded(tmp_path)
-    (phase,) = [one for one in record.phases if one.name == "measured"]
-    processes = [one for after in phase.after.values() for one in after.processes]
-    ours = {one.pid: one for one in processes if one.whose != "other"}
+    (phase,) = [phase for phase in record.phases if phase.name == "measured"]
+    processes = [process for after in phase.after.values() for process in after.processes]
+    ours = {process.pid: process for process in processes if process.whose != "other"}
     assert os.getpid() in ours
-    assert {one.pid for one in phase.stats} <= set(ours)
-    assert {"run", "worker", "interface"} == {one.whose for one in ours.values()}
-    assert any(one.name.startswith("napi/receive0") for one in ours.values())
+    assert {stats.pid for stats in phase.stats} <= set(ours)
+    assert {"run", "worker", "interface"} == {process.whose for process in ours.values()}
+    assert any(process.name.startswith("napi/receive0") for process in ours.values())

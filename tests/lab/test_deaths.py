@@ -198,7 +198,9 @@ def test_a_connection_that_falls_silent_is_given_up(pair: Pair, tmp_path: Path) 
         scene = Scene(place, run)
         scene.reach("warmup", "connection")
         agent = scene.one("right", "serve").process
-        (carrier,) = [one for one in agent.parents() if "slow_link.py" in " ".join(one.cmdline())]
+        (carrier,) = [
+            parent for parent in agent.parents() if "slow_link.py" in " ".join(parent.cmdline())
+        ]
         carrier.suspend()
         scene.await_journals_gone("right", limit_s=LEASE_S + 1)
         code = run.end()

@@ -379,10 +379,10 @@ def test_a_lost_connection_comes_back_to_a_deployed_agent(pair: Pair, become: bo
         allow_sudo(pair.left, "NOPASSWD: ALL")
         used(Told(), connect)
         allow_sudo(pair.left, f"NOPASSWD: {LAUNCHER}")
-    before = {one.pid for one in psutil.Process().children()}
+    before = {child.pid for child in psutil.Process().children()}
     channel = open_ssh("left", connect, deployer=Told().deployer)
     remote = greeted(channel)
-    (proxy,) = [one for one in psutil.Process().children() if one.pid not in before]
+    (proxy,) = [child for child in psutil.Process().children() if child.pid not in before]
     for one in (*proxy.children(recursive=True), proxy):  # sshd has a process for its user, too
         if one.name().startswith("sshd"):
             one.kill()

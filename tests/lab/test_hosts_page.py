@@ -55,8 +55,8 @@ def test_the_page_on_own_hosts_works_as_it_stands(pair: Pair, tmp_path: Path) ->
     (lab_text,) = blocks("yaml")
     (tmp_path / "my-hosts.yaml").write_text(lab_text)
     own, shipped = load_lab(str(tmp_path / "my-hosts.yaml")), load_lab("two-hosts")
-    assert [(one.name, one.interface, one.addresses) for one in shipped.hosts] == [
-        (one.name, one.interface, one.addresses) for one in own.hosts
+    assert [(host.name, host.interface, host.addresses) for host in shipped.hosts] == [
+        (host.name, host.interface, host.addresses) for host in own.hosts
     ]
     before = [tree(host) for host in pair.hosts]
     lines = [line for block in blocks("sh")[1:] for line in block.splitlines()]

@@ -59,7 +59,7 @@ def test_a_loss_at_every_stage_lands_on_its_own_line(tmp_path: Path) -> None:
     experiments = [
         replace(
             experiment,
-            points=tuple(one for one in experiment.points if one.point in SAMPLE[name]),
+            points=tuple(point for point in experiment.points if point.point in SAMPLE[name]),
             expect=tuple(
                 one for one in experiment.expect if one.left.point in (None, *SAMPLE[name])
             ),
@@ -73,13 +73,17 @@ def test_a_loss_at_every_stage_lands_on_its_own_line(tmp_path: Path) -> None:
 def assert_exact(folder: Path, experiments: list[Experiment]) -> None:
     """Run experiments; assert that each expectation is true and that no packet is unexplained."""
     results = [judge(record) for record in records(folder, experiments)]
-    assert [] == [str(f) for one in results for f in one.findings if f.severity == "invalid"]
+    assert [] == [str(f) for result in results for f in result.findings if f.severity == "invalid"]
     for experiment in experiments:
-        own = [one for one in results if one.trial.experiment == experiment.name]
+        own = [result for result in results if result.trial.experiment == experiment.name]
         verdicts = evaluate(experiment, own)
-        assert [] == [f"{one.expected}: {one.measured}" for one in verdicts if one.answer != "yes"]
-    assert {0} == {one.unaccounted for one in results}
-    disagree = [f for one in results for f in one.findings if f.what == "counters disagree"]
+        assert [] == [
+            f"{verdict.expected}: {verdict.measured}"
+            for verdict in verdicts
+            if verdict.answer != "yes"
+        ]
+    assert {0} == {result.unaccounted for result in results}
+    disagree = [f for result in results for f in result.findings if f.what == "counters disagree"]
     assert [] == [str(finding) for finding in disagree]
 
 
@@ -87,7 +91,7 @@ def test_the_ledger_of_this_kernel_is_tried(monkeypatch: pytest.MonkeyPatch) -> 
     """In a private lab, with the counters that moved; one experiment of those that try it."""
     monkeypatch.setattr(selftest, "NAMES", ("drops/backlog",))
     proven = selftest.try_ledger(load_lab("local"), lambda _: None)
-    (proof,) = (one for one in proven.proofs if one.packets is not None)
+    (proof,) = (proof for proof in proven.proofs if proof.packets is not None)
     assert (("rx_backlog", 126, 126, 0), True) == (
         (proof.stage, proof.packets, proof.counted, proof.unaccounted),
         is_believable(proven),
@@ -99,7 +103,7 @@ def test_the_ledger_of_this_kernel_is_tried(monkeypatch: pytest.MonkeyPatch) -> 
 def test_every_stage_of_this_kernel_is_tried() -> None:
     """All of them count every packet that was lost there."""
     proven = selftest.try_ledger(load_lab("local"), lambda _: None)
-    assert [] == [one for one in proven.proofs if one.packets is not None and not one.holds]
+    assert [] == [proof for proof in proven.proofs if proof.packets is not None and not proof.holds]
     assert {"unsent", "link", "rx_ring", "app_log"} == {
-        one.stage for one in proven.proofs if one.packets is None
+        proof.stage for proof in proven.proofs if proof.packets is None
     }

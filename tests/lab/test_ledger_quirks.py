@@ -171,7 +171,7 @@ def test_sndbuf_errors_count_calls_that_lost_nothing(trials: dict[str, Readings]
 
 def test_the_kernels_own_reasons_are_those_of_the_stages(trials: dict[str, Readings]) -> None:
     """As many skbs as were lost there, in the namespace in which they were lost."""
-    entries = {one.stage: one for one in make_ledger(trials["explained"]).entries}
+    entries = {entry.stage: entry for entry in make_ledger(trials["explained"]).entries}
     expected = {
         stage: {f"reason.{why}": LOST if stage in PACKET_BY_PACKET else LOST // 10}
         for stage, why in REASONS.items()

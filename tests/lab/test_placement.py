@@ -47,11 +47,11 @@ def test_kept_flows_alone_are_sent_and_fill_two_queues(tmp_path: Path) -> None:
     sender, receiver = record.workers
     assert sender.flows == receiver.flows
     assert 2 <= len(sender.flows) < 16
-    sent = {one.flow: one.packets for one in record.phases[-1].flows["sender"]}
+    sent = {flow.flow: flow.packets for flow in record.phases[-1].flows["sender"]}
     assert {flow.flow for flow in sender.flows} == set(sent)
     assert min(sent.values()) > 0
     assert 2 == len(used_queues(record))
-    arrived = {one.flow: one.packets for one in record.phases[-1].flows["receiver"]}
+    arrived = {flow.flow: flow.packets for flow in record.phases[-1].flows["receiver"]}
     assert sent == {flow: count for flow, count in arrived.items() if count > 0}
 
 
@@ -60,7 +60,7 @@ def test_a_receiver_runs_on_the_cpu_of_its_queue(tmp_path: Path) -> None:
     record = measured(tmp_path, receive={"cpus": "same-cpu"})
     assert "done" == record.status, record.error
     (queue,) = used_queues(record)
-    (receiver,) = (one for one in record.workers if one.role == "receiver")
+    (receiver,) = (worker for worker in record.workers if worker.role == "receiver")
     assert (receiver.cpu,) == record.facts["receiver"].queue_cpus[str(queue)]
-    (stats,) = (one for one in record.phases[-1].stats if one.role == "receiver")
+    (stats,) = (stats for stats in record.phases[-1].stats if stats.role == "receiver")
     assert (receiver.cpu,) == stats.cpus_seen

@@ -65,7 +65,7 @@ def test_delays_round_trips_and_a_log(tmp_path: Path) -> None:
     )
     assert (2000, 0) == (found.sent_packets, found.unaccounted)
     times = (found.delay_min_ns, found.delay_p50_ns, found.delay_p99_ns, found.delay_max_ns)
-    assert list(times) == sorted(one for one in times if one is not None)
+    assert list(times) == sorted(time for time in times if time is not None)
     # 2000 delays carry a p99.9 no more than 200 round trips a p99.
     assert (None, None) == (found.delay_p999_ns, found.round_trip_p99_ns)
     assert None not in (

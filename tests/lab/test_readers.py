@@ -54,13 +54,17 @@ def datagrams_read(pid: int) -> int:
 
 def wrong(result: Result, severity: str = "invalid") -> list[str]:
     """Return what the findings of a severity are about."""
-    return [one.what.partition(":")[0] for one in result.findings if one.severity == severity]
+    return [
+        finding.what.partition(":")[0]
+        for finding in result.findings
+        if finding.severity == severity
+    ]
 
 
 def reading(record: TrialRecord) -> WorkerStats:
     """Return the measured statistics of a record's one reader."""
     (measured,) = [phase for phase in record.phases if phase.name == "measured"]
-    (reader,) = [one for one in measured.stats if one.role == "receiver"]
+    (reader,) = [stats for stats in measured.stats if stats.role == "receiver"]
     return reader
 
 

@@ -71,7 +71,7 @@ def test_a_killed_run_is_resumed_and_has_each_trial_once(tmp_path: Path) -> None
     assert [64] * 2 == [record.trial.traffic.size_bytes for record in run.records]
     assert [0] * 2 == [judge(record).unaccounted for record in run.records]
     assert set() == namespaces() - spaces
-    told = [one.what for record in run.records for one in record.findings]
+    told = [finding.what for record in run.records for finding in record.findings]
     assert [] == [what for what in told if "before the run was resumed" in what]
 
 

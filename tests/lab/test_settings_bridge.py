@@ -56,13 +56,13 @@ def test_a_bridge_and_its_ports_are_applied_and_the_visible_state_restored(
 ) -> None:
     """Each value reads back as asked; afterwards nothing that can be seen differs."""
     sender, receiver, bridge = spaces
-    states = [one.call("visible") for one in spaces]
+    states = [space.call("visible") for space in spaces]
     changes = bridge.apply(*bridge_of(sender, receiver))
-    assert [True] * len(changes) == [one["before"] != one["after"] for one in changes]
+    assert [True] * len(changes) == [change["before"] != change["after"] for change in changes]
     assert changes == bridge.apply(*(change["setting"] for change in changes))
     assert "static" in bridge.shell(f"bridge fdb show | grep {FAR}")
     bridge.call("restore")
-    assert states == [one.call("visible") for one in spaces]
+    assert states == [space.call("visible") for space in spaces]
 
 
 def test_a_port_leaves_its_bridge_with_all_that_it_was_told(

@@ -53,7 +53,7 @@ def entries(result: Result) -> dict[str, int | None]:
 
 def packets(result: Result) -> dict[str, int]:
     """Return worker → packets."""
-    return {one.worker: one.packets for one in result.workers}
+    return {worker.worker: worker.packets for worker in result.workers}
 
 
 def test_two_senders_and_one_receiver(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_two_senders_and_one_receiver(tmp_path: Path) -> None:
     assert {host: host for host in hosts} == {
         host: snapshot.host for host, snapshot in record.phases[-1].after.items()
     }
-    flows = {one.flow: one.packets for one in record.phases[-1].flows["right"]}
+    flows = {flow.flow: flow.packets for flow in record.phases[-1].flows["right"]}
     assert {0: 101, 1: 100} == flows
     measured = readings_of(record)
     assert measured is not None
@@ -104,10 +104,10 @@ def test_one_sender_and_two_receivers(tmp_path: Path) -> None:
     } == packets(result)
     flows = record.phases[-1].flows
     assert {0: 50, 1: 50, 2: 0, 3: 0} == {
-        number: sum(one.packets for one in flows["middle"] if one.flow == number)
+        number: sum(flow.packets for flow in flows["middle"] if flow.flow == number)
         for number in range(4)
     }
-    assert {2: 50, 3: 50} == {one.flow: one.packets for one in flows["right"] if one.packets}
+    assert {2: 50, 3: 50} == {flow.flow: flow.packets for flow in flows["right"] if flow.packets}
 
 
 @pytest.mark.parametrize("lab", sampled(["two-senders", "two-receivers"], ["two-senders"]))
@@ -137,7 +137,7 @@ def test_loss_at_two_receivers_is_summed_and_findings_name_the_host(tmp_path: Pa
     assert ("done", 0) == (result.status, result.unaccounted), result.findings
     assert (entries(result)["udp_rcvbuf"] or 0) > 0
     own = {
-        host: [one.after for one in changes if one.setting.kind == "txqueuelen"]
+        host: [change.after for change in changes if change.setting.kind == "txqueuelen"]
         for host, changes in record.changes.items()
     }
     assert {"left": [], "middle": [], "right": [77], "bridge": [], "machine": []} == own
@@ -161,7 +161,9 @@ def test_a_plan_tries_every_setting_on_a_bridge_of_its_own() -> None:
         (rehearsed,) = rehearse([experiment], load_lab(name))
         refusals = [one.refusal for planned in rehearsed.hosts.values() for one in planned]
         assert {None} == set(refusals)
-        made = [one.setting.target for one in rehearsed.hosts["bridge"] if one.now is None]
+        made = [
+            planned.setting.target for planned in rehearsed.hosts["bridge"] if planned.now is None
+        ]
         links = ["port1", "port2", "port3"]
         assert [*links, "bridge0", *links] == made
 
@@ -173,7 +175,7 @@ def test_a_bridge_that_dies_ends_the_run(tmp_path: Path) -> None:
     def tell(progress: Progress) -> None:
         if progress.event == "phase" and "measured" in progress.text:
             family.extend(psutil.Process().children(recursive=True))
-            bridge = [one for one in hosts if one.startswith("bridge: agent ")]
+            bridge = [line for line in hosts if line.startswith("bridge: agent ")]
             os.kill(int(bridge[0].split()[2]), signal.SIGKILL)
         if progress.event == "host":
             hosts.append(progress.text)
@@ -197,7 +199,7 @@ def test_workers_as_processes_lose_no_packet_from_the_ledger(tmp_path: Path) -> 
     _, record, result = conducted(tmp_path, load_lab("local"), **keys)
     assert ("done", 0) == (result.status, result.unaccounted), result.findings
     assert 4 == sum(count > 0 for count in packets(result).values())
-    assert [True] * 4 == [(one.memory_bytes or 0) > 2**20 for one in result.workers]
+    assert [True] * 4 == [(worker.memory_bytes or 0) > 2**20 for worker in result.workers]
     flows = record.phases[-1].flows
-    assert result.received_packets == sum(one.packets for one in flows["receiver"])
-    assert result.sent_packets == sum(one.packets for one in flows["sender"])
+    assert result.received_packets == sum(flow.packets for flow in flows["receiver"])
+    assert result.sent_packets == sum(flow.packets for flow in flows["sender"])

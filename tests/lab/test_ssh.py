@@ -111,7 +111,10 @@ def shape(records: tuple[TrialRecord, ...]) -> list[dict[str, Any]]:
             "workers": record.workers,
             **{
                 phase.name: (
-                    [(one.worker, one.role, one.cpu, sorted(one.counts)) for one in phase.stats],
+                    [
+                        (stats.worker, stats.role, stats.cpu, sorted(stats.counts))
+                        for stats in phase.stats
+                    ],
                     {host: len(flows) for host, flows in phase.flows.items()},
                 )
                 for phase in record.phases
@@ -140,7 +143,7 @@ def shape(records: tuple[TrialRecord, ...]) -> list[dict[str, Any]]:
 def stages(result: Result) -> dict[str, tuple[int | None, str]]:
     """Return stage → its packets, and where they are read from."""
     assert result.ledger is not None
-    return {one.stage: (one.packets, one.source) for one in result.ledger.entries}
+    return {entry.stage: (entry.packets, entry.source) for entry in result.ledger.entries}
 
 
 def counter_names(snapshots: dict[str, Any]) -> set[str]:
@@ -540,7 +543,7 @@ def carrier(host: SshHost) -> psutil.Process:
         if (process.info["cmdline"] or [])[-1:] == ["udpbench.agent.serve"]
         and Path(f"/proc/{process.pid}/ns/net").readlink() == space
     ]
-    return next(one for one in agents[0].parents() if "sshd" in one.name())
+    return next(parent for parent in agents[0].parents() if "sshd" in parent.name())
 
 
 @pytest.mark.long
@@ -563,7 +566,7 @@ def test_a_connection_that_is_killed_is_made_anew(pair: Pair, start: Start, way:
             before = state(pair)
             addresses = {host.name: f"10.7.{n}.2" for n, host in enumerate(pair.hosts)}
             pair.write_home_tcp(addresses)
-            stack.enter_context(listening(*((one, addresses[one.name]) for one in pair.hosts)))
+            stack.enter_context(listening(*((host, addresses[host.name]) for host in pair.hosts)))
             within = control.inside()
         lab = pair.lab(**connect)
         one = start(lab, within=within, duration="2s", traffic={"rate": "100pps"})
@@ -638,13 +641,13 @@ def test_doctor_lists_what_is_wrong_with_either_host(pair: Pair, tmp_path: Path)
     finally:
         pair.right.run("sh", "-ec", MENDED)
     checks = json.loads(done.stdout)["checks"]
-    spoils = {(one["check"], one["host"]): one["value"] for one in checks if one["value"]}
+    spoils = {(check["check"], check["host"]): check["value"] for check in checks if check["value"]}
     assert {
         ("mtu", "right"): "1400",
         ("tc_filter", "right"): "a qdisc on ingress",
         ("reverse_path", "right"): "strict, 2 addresses",
     }.items() <= spoils.items()
     assert "INPUT: 1 rule, policy accept" in spoils["firewall", "right"]
-    ready = {(one["check"], one["host"]) for one in checks if one["status"] == "ready"}
+    ready = {(check["check"], check["host"]) for check in checks if check["status"] == "ready"}
     of_left = ("mtu", "tc_filter", "reverse_path", "firewall", "conntrack", "listeners", "arp_flux")
     assert [] == [name for name in of_left if (name, "left") not in ready]

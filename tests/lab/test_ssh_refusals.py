@@ -54,9 +54,9 @@ def pair(hosts: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     hosts.write_home()
     monkeypatch.setenv("HOME", str(hosts.home))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    children = {one.pid for one in psutil.Process().children()}
+    children = {child.pid for child in psutil.Process().children()}
     yield hosts
-    assert children == {one.pid for one in psutil.Process().children()}, "a proxy was left"
+    assert children == {child.pid for child in psutil.Process().children()}, "a proxy was left"
 
 
 def refusal(connect: Connect = LEFT, limits: SshLimits = PATIENT) -> str:

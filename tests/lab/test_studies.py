@@ -30,7 +30,7 @@ SHORT = ("duration=300ms", "warmup=50ms")
 def short(name: str, *points: str, sets: tuple[str, ...] = SHORT) -> Experiment:
     """Return a shipped experiment with tiny durations, once, and some of its points."""
     (experiment,) = load_experiments([name], sets)
-    kept = tuple(one for one in experiment.points if not points or one.point in points)
+    kept = tuple(point for point in experiment.points if not points or point.point in points)
     assert len(kept) == (len(points) or len(experiment.points))
     return replace(experiment, points=kept, repetitions=1)
 
@@ -52,17 +52,17 @@ def conducted(folder: Path, *experiments: Experiment) -> dict[str, dict[str, Res
 def not_balanced(results: dict[str, dict[str, Result]]) -> list[str]:
     """Return every trial that failed, or in whose ledger something is left over."""
     return [
-        f"{one.trial.name}: {one.status}, unaccounted {one.unaccounted}, {one.findings}"
+        f"{result.trial.name}: {result.status}, unaccounted {result.unaccounted}, {result.findings}"
         for points in results.values()
-        for one in points.values()
-        if one.status == "failed" or (one.status == "done" and one.unaccounted != 0)
+        for result in points.values()
+        if result.status == "failed" or (result.status == "done" and result.unaccounted != 0)
     ]
 
 
 def answers(experiment: Experiment, results: dict[str, dict[str, Result]]) -> dict[str, str]:
     """Return expectation → answer."""
     verdicts = evaluate(experiment, list(results[experiment.name].values()))
-    return {one.expected: one.answer for one in verdicts}
+    return {verdict.expected: verdict.answer for verdict in verdicts}
 
 
 def test_rungs_of_the_million(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_rungs_of_the_million(tmp_path: Path) -> None:
     plain, merged = (results[shorter[2].name][point] for point in ("plain", "gso-and-gro"))
     assert (merged.delivered_pps or 0) > (plain.delivered_pps or 0)
     if os.cpu_count() == 2:
-        assert {"skipped"} == {one.status for one in results[pinned.name].values()}
+        assert {"skipped"} == {result.status for result in results[pinned.name].values()}
         assert {"skipped"} == set(answers(pinned, results).values())
 
 

@@ -53,7 +53,7 @@ def _nothing_stays() -> Iterator[None]:
 
 def agents(controller: subprocess.Popen[str]) -> list[int]:
     """Return the processes of a run's agents."""
-    return [one.pid for one in psutil.Process(controller.pid).children(recursive=True)]
+    return [child.pid for child in psutil.Process(controller.pid).children(recursive=True)]
 
 
 def test_who_does_not_wait_is_refused_and_told_whom_for(tmp_path: Path) -> None:

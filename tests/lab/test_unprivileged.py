@@ -37,9 +37,9 @@ def test_an_ordinary_user_measures_and_loses_packets_on_purpose(tmp_path: Path) 
     assert f"{DEGRADED}, run as root for the full lab: NAPI's threads" in done.stdout
     run = read_run(home / "run")
     results = [judge(record) for record in run.records]
-    assert {("done", 0)} == {(one.status, one.unaccounted) for one in results}
+    assert {("done", 0)} == {(result.status, result.unaccounted) for result in results}
     assert [True] * len(results) == [
-        any(finding.what.startswith(DEGRADED) for finding in one.findings) for one in results
+        any(finding.what.startswith(DEGRADED) for finding in result.findings) for result in results
     ]
     facts = run.records[0].facts["receiver"]
     # RPS brings the packets of each queue to the receiver's CPUs.

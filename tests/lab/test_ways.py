@@ -162,7 +162,7 @@ def test_streams_and_members_that_fail_are_accounted_for(tmp_path: Path) -> None
         "exit": {**group, "receive.fault": {"worker": 2, "after": "30ms", "does": "exit"}},
     }
     records = conducted(tmp_path / "run", {"variants": variants})
-    results = {str(one.trial.variant): judge(one) for one in records}
+    results = {str(record.trial.variant): judge(record) for record in records}
     lines = {
         name: {entry.stage: entry.packets for entry in result.ledger.entries}
         for name, result in results.items()
@@ -189,7 +189,9 @@ def test_flows_split_over_workers_are_merged(tmp_path: Path) -> None:
     ((record,)) = conducted(tmp_path / "run", {"variants": {"one": keys}})
     (measured,) = [phase for phase in record.phases if phase.name == "measured"]
     (flow,) = measured.flows["receiver"]
-    shares = [one.counts["received_packets"] for one in measured.stats if one.role == "receiver"]
+    shares = [
+        stats.counts["received_packets"] for stats in measured.stats if stats.role == "receiver"
+    ]
     assert (PACKETS, PACKETS - 1, PACKETS) == (flow.packets, flow.highest_sequence, sum(shares))
     assert [True] * 3 == [share > 0 for share in shares]
 
@@ -217,11 +219,15 @@ def test_a_rivals_packets_are_counted_foreign(tmp_path: Path) -> None:
     sent = re.search(r"Total of (\d+) messages sent", said)
     assert sent is not None, said
     (measured,) = [phase for phase in record.phases if phase.name == "measured"]
-    counts = [one.counts for one in measured.stats if one.role == "receiver"]
+    counts = [stats.counts for stats in measured.stats if stats.role == "receiver"]
     result = judge(record)
     assert 1000 < int(sent.group(1))
-    assert int(sent.group(1)) == sum(one["foreign_packets"] for one in counts)
+    assert int(sent.group(1)) == sum(count["foreign_packets"] for count in counts)
     assert ({"foreign traffic"}, 0) == (
-        {str(one.what).partition(":")[0] for one in result.findings if one.severity == "invalid"},
+        {
+            str(finding.what).partition(":")[0]
+            for finding in result.findings
+            if finding.severity == "invalid"
+        },
         result.unaccounted,
     )

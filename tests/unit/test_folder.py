@@ -36,12 +36,12 @@ def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def content(path: Path) -> dict[str, str]:
     """Return the files of a folder with what they hold."""
-    return {one.name: one.read_text() for one in sorted(path.iterdir()) if not one.is_symlink()}
+    return {file.name: file.read_text() for file in sorted(path.iterdir()) if not file.is_symlink()}
 
 
 def names(path: Path) -> list[str]:
     """Return the names in a folder."""
-    return sorted(one.name for one in path.iterdir())
+    return sorted(file.name for file in path.iterdir())
 
 
 def test_a_folder_is_made_with_its_parents(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ class PaperHost:
 
     def _apply(self, settings: list[Any], dry_run: bool) -> list[Any]:
         assert dry_run
-        return [{"setting": one, "now": None} for one in settings]
+        return [{"setting": setting, "now": None} for setting in settings]
 
     def ping(self) -> None:
         """Renew no lease."""

@@ -111,8 +111,8 @@ def record(samples: int = 3) -> TrialRecord:
 def written(folder: Path, *records: TrialRecord, ending: Ending | None = ENDING) -> Path:
     """Write a run and return its folder."""
     writer = RunWriter.create(folder, HEADER)
-    for one in records:
-        writer.write(one)
+    for record in records:
+        writer.write(record)
     if ending is not None:
         writer.finish(ending)
     return folder

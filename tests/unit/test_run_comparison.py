@@ -86,7 +86,9 @@ def test_what_a_run_declares_is_compared(
 ) -> None:
     """By blocks, and nothing stands above the numbers."""
     found = compare_within(run_of(tmp_path, {"a": BASE, "b": b}, compare=(PAIR,)), Choice())
-    assert [(verdict, 7)] == [(one.verdict, one.blocks) for one in found.comparisons]
+    assert [(verdict, 7)] == [
+        (comparison.verdict, comparison.blocks) for comparison in found.comparisons
+    ]
     assert (code, (), ()) == (found.exit_code, found.notes, found.runs)
 
 
@@ -113,12 +115,14 @@ def test_points_of_several_experiments_are_told_apart(tmp_path: Path) -> None:
     points = [trial("a"), trial("b")]
     of = [replace(experiment(points=points), name=name, compare=(PAIR,)) for name in ("x", "y")]
     records = [
-        replace(one, trial=replace(one.trial, experiment=each.name))
+        replace(trial, trial=replace(trial.trial, experiment=each.name))
         for each in of
-        for one in trials({"a": BASE, "b": FAST})
+        for trial in trials({"a": BASE, "b": FAST})
     ]
     found = compare_within(stored(tmp_path, records, *of), Choice())
-    assert [("x::a", "x::b"), ("y::a", "y::b")] == [(one.a, one.b) for one in found.comparisons]
+    assert [("x::a", "x::b"), ("y::a", "y::b")] == [
+        (comparison.a, comparison.b) for comparison in found.comparisons
+    ]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +167,9 @@ def test_two_runs_are_compared_point_by_point(
     """Marked as not interleaved."""
     runs = run_of(tmp_path / "x", {"a": BASE}), run_of(tmp_path / "y", {"a": b, "more": BASE})
     found = compare_runs([runs[0]], [runs[1]], Choice())
-    assert [(verdict, False)] == [(one.verdict, one.paired) for one in found.comparisons]
+    assert [(verdict, False)] == [
+        (comparison.verdict, comparison.paired) for comparison in found.comparisons
+    ]
     assert (code, str(tmp_path / "x")) == (found.exit_code, found.runs[0])
     assert found.notes[1].startswith("not interleaved: ")
 
@@ -225,7 +231,7 @@ def test_a_metric_that_is_named_settles_which(tmp_path: Path) -> None:
     """Also where the two experiments compare different ones."""
     runs = pair(tmp_path, compare=(PointPair("a", "a", "loss_ratio", 0.01),))
     found = compare_runs([runs[0]], [runs[1]], Choice(metric="delivered_pps"))
-    assert ["delivered_pps"] == [one.metric for one in found.comparisons]
+    assert ["delivered_pps"] == [comparison.metric for comparison in found.comparisons]
 
 
 def times(factor: float) -> list[int]:
@@ -253,7 +259,7 @@ def test_several_runs_of_a_side(
     ]
     found = compare_runs(sides[0], sides[1], Choice())
     assert [(verdict, 7 * min(len(a), len(b)))] == [
-        (one.verdict, one.blocks) for one in found.comparisons
+        (comparison.verdict, comparison.blocks) for comparison in found.comparisons
     ]
     assert (BETWEEN_RUNS if scatter else NOT_INTERLEAVED) == found.notes[1]
 
@@ -264,7 +270,9 @@ def test_of_several_runs_each_difference_stands_under_its_folder(tmp_path: Path)
     a = [run_of(tmp_path / "a1", {"x": BASE, "y": BASE}), run_of(tmp_path / "a2", {"x": BASE})]
     b = [run_of(tmp_path / "b1", {"x": BASE, "y": BASE}, trials=newer)]
     found = compare_runs(a, b, Choice())
-    assert [("x", 7), ("y", 7)] == [(one.a, one.blocks) for one in found.comparisons]
+    assert [("x", 7), ("y", 7)] == [
+        (comparison.a, comparison.blocks) for comparison in found.comparisons
+    ]
     assert f"{tmp_path / 'b1'}: left: kernel: 6.18.0 → 6.19.1" in found.notes
     assert f"{tmp_path / 'b1'} against {tmp_path / 'a1'}, {tmp_path / 'a2'}" == found.notes[0]
 
@@ -274,7 +282,9 @@ def test_a_point_or_question_that_the_first_run_lacks_is_compared(tmp_path: Path
     a = [run_of(tmp_path / "a1", {"x": BASE}), run_of(tmp_path / "a2", {"x": BASE, "y": BASE})]
     b = [run_of(tmp_path / "b1", {"x": BASE, "y": BASE})]
     found = compare_runs(a, b, Choice())
-    assert [("x", 7), ("y", 7)] == [(one.a, one.blocks) for one in found.comparisons]
+    assert [("x", 7), ("y", 7)] == [
+        (comparison.a, comparison.blocks) for comparison in found.comparisons
+    ]
 
 
 def test_what_the_first_run_lacks_differs_from_the_next_that_has_it(tmp_path: Path) -> None:

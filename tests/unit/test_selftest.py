@@ -15,7 +15,7 @@ from udpbench.selftest import losing_experiments, private_lab, try_ledger
 
 def test_every_stage_that_can_lose_packets_does_so_over_ipv4_alone() -> None:
     """And over IPv6 together, where a program and the backlog count no other way."""
-    trials = [trial for one in losing_experiments() for trial in one.points]
+    trials = [trial for experiment in losing_experiments() for trial in experiment.points]
     alone = [next(iter(t.losses)) for t in trials if len(t.losses) == 1]
     assert sorted(LOSS_PORTS) == sorted(alone)
     (together,) = (t for t in trials if len(t.losses) > 1)
@@ -25,7 +25,7 @@ def test_every_stage_that_can_lose_packets_does_so_over_ipv4_alone() -> None:
 
 def test_the_traffic_beside_them_fits_into_a_ring() -> None:
     """All of it at once, also over IPv6; the kernel's reasons are asked for."""
-    trials = [trial for one in losing_experiments() for trial in one.points]
+    trials = [trial for experiment in losing_experiments() for trial in experiment.points]
     counts = [trial.traffic.count_packets or 0 for trial in trials]
     assert max(counts) < 256
     assert {1000} == {t.traffic.rate.pps(32) for t in trials if t.traffic.rate is not None}
@@ -50,7 +50,7 @@ def test_a_ledger_is_tried_by_a_run_of_its_own() -> None:
     assert set(LEDGER_STAGES) == told
     begun = [one.text for one in world.progress if one.event == "run" and "trials" in one.text]
     assert 2 == len(begun), "what does not hold is tried once more"
-    silent = [one for one in selftest.proofs if one.packets is not None and not one.holds]
+    silent = [proof for proof in selftest.proofs if proof.packets is not None and not proof.holds]
     assert {"udp_no_port", "rx_netfilter"} <= {one.stage for one in silent}
 
 

@@ -36,8 +36,8 @@ def resumed(folder: Path, *records: object) -> Run:
     """Return a run that went on with some records and ended well."""
     writer = RunWriter.reopen(folder)
     writer.resume(read_run(folder), AGAIN)
-    for one in records:
-        writer.write(one)  # type: ignore[arg-type]
+    for again in records:
+        writer.write(again)  # type: ignore[arg-type]
     writer.finish(COMPLETE)
     return read_run(folder)
 
@@ -73,7 +73,7 @@ def test_a_torn_line_is_cut_off_and_told(tmp_path: Path) -> None:
             file.write(b'{"kind":"trial","seq')
     run = resumed(tmp_path, TWO)
     assert ((ONE, TWO), ()) == (run.records, run.findings)
-    assert [0, 20] == [one.begin.cut_bytes for one in run.sessions]
+    assert [0, 20] == [session.begin.cut_bytes for session in run.sessions]
 
 
 def test_a_series_without_its_record_joins_no_later_one(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_series_without_its_record_joins_no_later_one(tmp_path: Path) -> None:
     writer.stream(SAMPLES, ())
     writer.close()
     run = resumed(tmp_path, replace(TWO, series=SAMPLES[:1]))
-    assert [(), SAMPLES[:1]] == [one.series for one in run.records]
+    assert [(), SAMPLES[:1]] == [record.series for record in run.records]
 
 
 def test_what_a_resumed_run_streams_is_its_own(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ def measured(record: TrialRecord) -> Readings:
 def found(record: TrialRecord) -> list[tuple[str, str, str | None]]:
     """Return severity, place and value of what is found of other programs and of our own."""
     return [
-        (one.severity, one.where, one.value) for one in cpu_checks.other_processes(measured(record))
+        (finding.severity, finding.where, finding.value)
+        for finding in cpu_checks.other_processes(measured(record))
     ]
 
 
@@ -115,7 +116,7 @@ def test_a_worker_that_is_not_pinned_stands_for_all_cpus_it_may_use() -> None:
     """Busy time of both CPUs less that of everything of ours; shares are of both."""
     record = shared(LOAD_MS + 300, hog(300, pinned=False))
     (phase,) = record.phases
-    free = tuple(replace(one, cpu=None) for one in phase.stats)
+    free = tuple(replace(stats, cpu=None) for stats in phase.stats)
     facts = {name: replace(one, queue_cpus={}) for name, one in record.facts.items()}
     after = {
         host: replace(one, processes=tuple(p for p in one.processes if p is not NAPI))
@@ -168,8 +169,8 @@ def test_rates_are_struck_out_and_counts_hold() -> None:
     assert (True, True) == (quiet.valid, loud.valid)
     assert quiet.delivered_pps is not None
     assert [] == [name for name in TIMED if getattr(loud, name) is not None]
-    assert {None} == {one.pps for one in loud.workers}
-    assert not {"user_ns", "system_ns"} & {name for one in loud.workers for name in one.cost}
+    assert {None} == {worker.pps for worker in loud.workers}
+    assert not {"user_ns", "system_ns"} & {name for worker in loud.workers for name in worker.cost}
     kept = ("sent_packets", "received_packets", "lost_packets", "loss_ratio", "ledger")
     assert [getattr(quiet, name) for name in kept] == [getattr(loud, name) for name in kept]
 

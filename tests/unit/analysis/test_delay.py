@@ -21,7 +21,7 @@ TIMES = st.lists(st.integers(0, 2**40 - 2**33), min_size=1, max_size=300)
 
 def of(times_ns: list[int], below_zero: int = 0) -> Histogram:
     """Return the histogram that a loop would have made of these times."""
-    buckets = sorted(int(lib.ub_histogram_bucket(one)) for one in times_ns)
+    buckets = sorted(int(lib.ub_histogram_bucket(time_ns)) for time_ns in times_ns)
     counts = tuple((bucket, buckets.count(bucket)) for bucket in sorted(set(buckets)))
     return Histogram(counts, below_zero)
 
@@ -96,7 +96,7 @@ def measured(
         build.worker("receiver", build.receiver_counts(1000), histograms=receiver),
     )
     record = build.record(workers=workers)
-    return replace(record, phases=tuple(apart(one, bound_ns) for one in record.phases))
+    return replace(record, phases=tuple(apart(phase, bound_ns) for phase in record.phases))
 
 
 def apart(phase: Phase, bound_ns: int, drift_ns: int = 0) -> Phase:

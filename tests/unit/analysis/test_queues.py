@@ -170,9 +170,9 @@ def test_fragments_of_one_flow_may_take_several_queues() -> None:
 def told(made: TrialRecord) -> list[str]:
     """Return what is said of queues."""
     return [
-        f"{one.value}; {one.limit}"
-        for one in judge(made).findings
-        if one.what.startswith(("placement lost", "the card ignores"))
+        f"{finding.value}; {finding.limit}"
+        for finding in judge(made).findings
+        if finding.what.startswith(("placement lost", "the card ignores"))
     ]
 
 

@@ -68,7 +68,7 @@ def spread(search: Search, searches: int) -> tuple[float, float]:
 @pytest.mark.parametrize("search", [STEADY, QUICK], ids=["steady", "quick"])
 def test_a_noisy_receiver_is_found_with_little_spread(search: Search) -> None:
     """Capacity varies by 5 % from trial to trial, the answers of searches by a third of that."""
-    rate, variation = spread(search, 20)
+    rate, variation = spread(search, 10)
     assert 0.97 * CAPACITY_PPS < rate < 1.02 * CAPACITY_PPS
     assert variation < 0.02
 

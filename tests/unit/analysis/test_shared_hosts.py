@@ -202,8 +202,11 @@ def spans(given: Result | Ledger) -> dict[str, tuple[int, int]]:
     """Return stage → the least and the most that ended there, where that is not 0."""
     ledger = given if isinstance(given, Ledger) else ledger_of(given)
     found = {
-        one.stage: (one.packets or 0, one.packets or 0 if one.at_most is None else one.at_most)
-        for one in ledger.entries
+        entry.stage: (
+            entry.packets or 0,
+            entry.packets or 0 if entry.at_most is None else entry.at_most,
+        )
+        for entry in ledger.entries
     }
     return {stage: span for stage, span in found.items() if span != (0, 0)}
 
@@ -211,7 +214,7 @@ def spans(given: Result | Ledger) -> dict[str, tuple[int, int]]:
 def others(result: Result) -> dict[str, int]:
     """Return stage → others' packets."""
     entries = ledger_of(result).entries
-    return {one.stage: one.others_packets for one in entries if one.others_packets}
+    return {entry.stage: entry.others_packets for entry in entries if entry.others_packets}
 
 
 def wrong(mixture: Mixture) -> list[str]:
@@ -417,7 +420,9 @@ def test_merged_packets_at_a_socket_are_bounded_by_what_gro_merges() -> None:
     offloads = {"offloads": "rx-gro rx-udp-gro-forwarding", "xdp": "none", "tcx": "none"}
     right = replace(forwarding.facts["right"], environment=offloads)
     forwarding = replace(forwarding, facts={**forwarding.facts, "right": right})
-    assert [] == [one for one in judge(forwarding).findings if one.severity == "invalid"]
+    assert [] == [
+        finding for finding in judge(forwarding).findings if finding.severity == "invalid"
+    ]
 
 
 @pytest.mark.parametrize("mac", ["standard", "own"])
@@ -427,7 +432,7 @@ def test_macs_prove_what_a_cable_lost(mac: str) -> None:
     office = mixture.lose_others("udp_no_port", 190, broadcast=True).result()
     assert {"link": (7865, 7865)} == spans(office)
     assert {"udp_no_port": 190} == others(office)
-    (link,) = (one for one in ledger_of(office).entries if one.stage == "link")
+    (link,) = (entry for entry in ledger_of(office).entries if entry.stage == "link")
     assert [9000, 1135] == list(link.also.values())
     assert is_explained(ledger_of(office))
     assert "link 7865" == occupied_stages(ledger_of(office))
@@ -524,7 +529,7 @@ def test_damaged_frames_are_named_beneath_the_link() -> None:
     ):
         mixture = Mixture(mac="standard").lose("link", 7)
         mixture.moves.update(moves)
-        (link,) = (one for one in ledger_of(mixture.result()).entries if one.stage == "link")
+        (link,) = (entry for entry in ledger_of(mixture.result()).entries if entry.stage == "link")
         assert {name.partition(" ")[2]: value for name, value in expected.items()} == link.parts
 
 

@@ -31,7 +31,7 @@ def prove(*records: TrialRecord) -> SelfTest:
 
 def proof(selftest: SelfTest, stage: str) -> StageProof:
     """Return the first proof of a stage."""
-    return next(one for one in selftest.proofs if one.stage == stage)
+    return next(proof for proof in selftest.proofs if proof.stage == stage)
 
 
 def ledger_of(record: TrialRecord) -> Ledger:
@@ -82,9 +82,11 @@ def test_stages_that_a_lab_cannot_provoke_are_named_with_the_reason() -> None:
     """Each of them, in the packet's order with the others."""
     selftest = prove(losing("udp_no_port", NO_PORT))
     assert ["unsent", "link", "rx_ring", "udp_no_port", "app_log"] == [
-        one.stage for one in selftest.proofs
+        proof.stage for proof in selftest.proofs
     ]
-    assert UNPROVOKED == {one.stage: one.why for one in selftest.proofs if one.packets is None}
+    assert UNPROVOKED == {
+        proof.stage: proof.why for proof in selftest.proofs if proof.packets is None
+    }
 
 
 def test_a_kernel_that_counts_nothing_or_elsewhere_is_not_believed() -> None:
@@ -137,7 +139,7 @@ def silent(stage: str, counted: int | None = 0, **changes: Any) -> StageProof:
 
 def at(record: TrialRecord, stage: str) -> int | None:
     """Return a ledger's packets at a stage."""
-    return next(one.packets for one in ledger_of(record).entries if one.stage == stage)
+    return next(entry.packets for entry in ledger_of(record).entries if entry.stage == stage)
 
 
 def test_a_stage_proven_not_to_move_is_not_observable() -> None:
@@ -202,4 +204,4 @@ def test_what_remains_is_named_by_the_kernels_reasons(golden: Any) -> None:
         build.record(1000, 1003, of=of, moves=reasons_moved),
     ):
         findings = judge(record).findings
-        golden.check([one for one in findings if one.what.startswith("unaccounted")])
+        golden.check([finding for finding in findings if finding.what.startswith("unaccounted")])

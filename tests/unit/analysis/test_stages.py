@@ -200,7 +200,7 @@ def entry(record: TrialRecord, stage: str) -> LedgerEntry:
     """Return one line of a record's ledger."""
     measured = readings_of(record)
     assert measured is not None
-    (found,) = [one for one in make_ledger(measured).entries if one.stage == stage]
+    (found,) = [entry for entry in make_ledger(measured).entries if entry.stage == stage]
     return found
 
 
@@ -473,7 +473,9 @@ def test_what_a_worker_with_a_fault_left_is_what_it_told() -> None:
     moves = right(snmp__Udp__InDatagrams=1000)
     record = build.record(1000, 990, of=of, workers=workers, moves=moves)
     assert {"udp_purged": 10} == entries(record)
-    assert [] == [one for one in judge(record).findings if one.what == "counters disagree"]
+    assert [] == [
+        finding for finding in judge(record).findings if finding.what == "counters disagree"
+    ]
 
 
 def test_what_is_cut_off_is_unknown_where_nothing_is_copied() -> None:

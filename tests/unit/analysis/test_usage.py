@@ -118,7 +118,7 @@ def test_a_packet_that_was_not_logged_ended_there() -> None:
     result = judge(build.record(workers=[sender, short]))
     ledger = result.ledger
     assert ledger is not None
-    (entry,) = [one for one in ledger.entries if one.stage == "app_log"]
+    (entry,) = [entry for entry in ledger.entries if entry.stage == "app_log"]
     assert (100, 900, 0) == (entry.packets, ledger.received_packets, ledger.unaccounted)
     assert (1000, 900, 0) == (result.received_packets, result.logged_packets, result.lost_packets)
 

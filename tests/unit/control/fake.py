@@ -239,11 +239,11 @@ class FakeAgent:
         if dry_run:
             why = {"refusal": "not here"}
             return [
-                {"setting": one, "now": "as it was", **(why if self._refuses(one) else {})}
-                for one in settings
+                {"setting": setting, "now": "as it was", **(why if self._refuses(setting) else {})}
+                for setting in settings
             ]
         self.in_force = settings
-        return [self._changed(one) for one in settings]
+        return [self._changed(setting) for setting in settings]
 
     def _refuses(self, setting: dict[str, Any]) -> bool:
         return bool(setting["kind"] == self.world.refusing)
@@ -268,7 +268,7 @@ class FakeAgent:
 
     def _expect_losses(self, interface: str, role: str, losses: list[dict[str, Any]]) -> None:
         assert (role, interface) in (("sender", "send0"), ("receiver", "receive0"))
-        self.losses = {one["stage"]: one["packets"] for one in losses}
+        self.losses = {loss["stage"]: loss["packets"] for loss in losses}
 
     def _send_losses(self, stage: str) -> WorkerStats:
         sent = dict.fromkeys(("attempted_packets", "sent_packets"), self.losses[stage])

@@ -58,8 +58,8 @@ def opened() -> Iterator[Opened]:
         return channels[-1]
 
     yield opening
-    for one in channels:
-        one.close()
+    for channel in channels:
+        channel.close()
 
 
 def test_a_request_has_its_reply(opened: Opened) -> None:
@@ -229,5 +229,5 @@ def test_a_lease_pings_every_channel_until_its_block_ends() -> None:
     """Three pings in a lease's time; none after the end."""
     channels = [Pinged(), Pinged()]
     with keep_leases(channels, 30 * 10**6):
-        assert all(one.three.wait(10) for one in channels)
+        assert all(channel.three.wait(10) for channel in channels)
     assert "lease" not in {thread.name for thread in threading.enumerate()}

@@ -324,7 +324,7 @@ def test_a_trial_notes_that_a_connection_was_lost(tmp_path: Path) -> None:
                 "its workers continued, and no sample is missing"
             ),
         )
-    ] == [(one.severity, str(one)) for one in record.findings]
+    ] == [(finding.severity, str(finding)) for finding in record.findings]
 
 
 def test_a_run_shows_what_becomes_of_a_connection(tmp_path: Path) -> None:

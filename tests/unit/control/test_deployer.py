@@ -103,7 +103,9 @@ def test_a_connection_that_ends_in_the_program_ends_it() -> None:
 
 def saying(*answers: object) -> Conversation:
     """Return a conversation with a program whose answers are known."""
-    lines = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in answers]
+    lines = [
+        answer if isinstance(answer, bytes) else json.dumps(answer).encode() for answer in answers
+    ]
     return Conversation("left", io.BytesIO(), io.BytesIO(b"\n".join(lines)))
 
 

@@ -32,7 +32,7 @@ def go(world: World, folder: Path, *experiments: Experiment) -> tuple[Any, tuple
     writer = RunWriter.create(folder / "run", header(*experiments))
     around = Surroundings(Reach({"ssh": world.open}, world.open), world.clock, world.interrupt)
     outcome = run(experiments, lab, writer, world.progress.append, RunOptions(1), around)
-    return outcome, tuple(one.status for one in read_run(folder / "run").records)
+    return outcome, tuple(record.status for record in read_run(folder / "run").records)
 
 
 def test_a_required_setting_that_is_refused_ends_the_run_before_its_first_trial(

@@ -25,7 +25,8 @@ def far(**ssh: str) -> Lab:
     here = lab()
     senders, receivers = (
         tuple(
-            replace(one, connect=Connect("ssh", ssh=ssh.get(one.name, one.name))) for one in hosts
+            replace(host, connect=Connect("ssh", ssh=ssh.get(host.name, host.name)))
+            for host in hosts
         )
         for hosts in (here.senders, here.receivers)
     )
@@ -60,7 +61,7 @@ def test_hosts_of_their_own_have_both_scopes_and_no_machine_agent() -> None:
 def test_a_sender_knows_which_networks_may_lie_behind_a_gateway() -> None:
     """None where a receiver names its own addresses, and the lab no route; else any."""
     world, written = World(), far()
-    named = tuple(replace(one, addresses=(), existing=True) for one in written.receivers)
+    named = tuple(replace(receiver, addresses=(), existing=True) for receiver in written.receivers)
     found = []
     for one in (written, replace(written, receivers=named)):
         with started(one, world, world.open) as agents:

@@ -38,7 +38,7 @@ def test_losses_are_sent_before_the_traffic_and_read_after_it(tmp_path: Path) ->
         "close sender",
     ] == said(world)
     assert ["sender.loss_udp_no_port", "sender.loss_udp_memory"] == [
-        one.worker for one in record.phases[-1].losses if one.role == "sender"
+        loss.worker for loss in record.phases[-1].losses if loss.role == "sender"
     ]
     assert PACKETS + 5 == judge(record).intended_packets
 

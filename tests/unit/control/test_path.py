@@ -32,13 +32,15 @@ class Card(FakeAgent):
     ) -> list[dict[str, Any]]:
         if self.host == "sender":
             self.world.sockets += 1
-        self.world.placed[self.host].append([one["cpu"] for one in workers])
+        self.world.placed[self.host].append([worker["cpu"] for worker in workers])
         return super()._prepare(interface, workers, routed)
 
     def _start(self, **phase: Any) -> None:
         super()._start(**phase)
         if self.host == "sender":
-            self.world.send([flow["flow"] for one in self.workers for flow in one["flows"]], phase)
+            self.world.send(
+                [flow["flow"] for worker in self.workers for flow in worker["flows"]], phase
+            )
 
     def _snapshot(self, interface: str, **args: Any) -> Snapshot:
         found: Snapshot = super()._snapshot(interface, **args)
@@ -92,9 +94,9 @@ def test_flows_are_kept_that_fill_the_queues_on_the_same_sockets(tmp_path: Path)
         ("measured", [0, 2]),
     ] == world.started
     assert ("done", 1) == (record.status, world.sockets)
-    assert [[0, 2], [0, 2]] == [[flow.flow for flow in one.flows] for one in record.workers]
+    assert [[0, 2], [0, 2]] == [[flow.flow for flow in worker.flows] for worker in record.workers]
     assert ["path", "warmup", "measured"] == [phase.name for phase in record.phases]
-    assert [] == [one for one in judge(record).findings if "placement" in one.what]
+    assert [] == [finding for finding in judge(record).findings if "placement" in finding.what]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +146,7 @@ def test_receivers_move_to_the_queue_and_senders_stay_on_their_sockets(tmp_path:
     record = only(tmp_path, world, receive={"cpus": "same-cpu"})
     assert {"sender": [[2]], "receiver": [[None], [1]]} == world.placed
     assert ["path", "path", "warmup", "measured"] == [name for name, _ in world.started]
-    assert [2, 1] == [one.cpu for one in record.workers]
+    assert [2, 1] == [worker.cpu for worker in record.workers]
     assert world.words.index("close receiver") < world.words.index("start receiver warmup")
 
 

@@ -32,7 +32,7 @@ def test_a_slow_reader_may_take_long_while_it_moves(tmp_path: Path) -> None:
 
     world = World(reading=reading)
     record = only(tmp_path, world, warmup="0s")
-    received = sum(one.counts.get("received_packets", 0) for one in record.phases[-1].stats)
+    received = sum(stats.counts.get("received_packets", 0) for stats in record.phases[-1].stats)
     assert ("done", PACKETS) == (record.status, received)
 
 
@@ -168,7 +168,7 @@ def test_an_agent_on_this_machine_has_the_controllers_clock(tmp_path: Path) -> N
     world = World()
     world.hooks["take receiver"] = lambda: setattr(world.agents["receiver"], "offset_ns", 77)
     phase = only(tmp_path, world).phases[-1]
-    assert [(0, 0)] * 2 == [(one.offset_ns, one.bound_ns) for one in phase.clocks["receiver"]]
+    assert [(0, 0)] * 2 == [(clock.offset_ns, clock.bound_ns) for clock in phase.clocks["receiver"]]
     before, after = phase.clocks["receiver"]
     assert before.at_ns < after.at_ns
 
@@ -197,7 +197,7 @@ def far(world: World, host: str, offset_ns: int) -> None:
 def test_senders_are_not_watched_at_the_polling_interval(tmp_path: Path) -> None:
     """In a phase of ten seconds each agent is asked five times a second, not fifty."""
     series = only(tmp_path, World(), duration="10s", warmup="0s").series
-    sent = [one for one in series if one.worker == "sender.sender0"]
+    sent = [sample for sample in series if sample.worker == "sender.sender0"]
     assert 50 <= len(sent) <= 60
 
 
@@ -337,7 +337,7 @@ def test_a_warm_up_leaves_no_long_queue(specs: list[WorkerSpec], count: int | No
 def test_a_long_phase_goes_to_the_disk_while_it_lasts(tmp_path: Path) -> None:
     """Its record has every sample once and in order, and the folder had them in parts."""
     record = only(tmp_path, World(), duration="200s", warmup="0s")
-    clocks = [one.clock_ns for one in record.series if one.worker == "sender.sender0"]
+    clocks = [sample.clock_ns for sample in record.series if sample.worker == "sender.sender0"]
     assert sorted(set(clocks)) == clocks
     assert 1000 <= len(clocks)
     (series,) = tmp_path.glob("**/series.jsonl")

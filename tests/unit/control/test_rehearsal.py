@@ -40,7 +40,11 @@ def test_points_with_other_settings_are_rehearsed_apart() -> None:
     swept = experiment(sweep={"settings.receiver.mtu": [1400, 9000]})
     first, second = rehearse([swept], lab(), world.surroundings().reach)
     wanted = [
-        [one.setting.value for one in each.hosts["receiver"] if one.setting.kind == "mtu"]
+        [
+            planned.setting.value
+            for planned in each.hosts["receiver"]
+            if planned.setting.kind == "mtu"
+        ]
         for each in (first, second)
     ]
     assert [[1400], [9000]] == wanted
@@ -126,7 +130,7 @@ def test_the_machine_is_only_read() -> None:
     wanted = experiment(settings={"receiver": {"sysctl": {SYSCTL: 1_000_000}}})
     (only,) = rehearse([wanted], lab(), world.surroundings().reach)
     assert [] == world.agents["machine"].in_force
-    assert ["as it was"] == [one.now for one in only.hosts["machine"]]
+    assert ["as it was"] == [planned.now for planned in only.hosts["machine"]]
     assert [] != world.agents["receiver"].in_force
 
 
@@ -135,7 +139,7 @@ def test_a_refusal_is_told_beside_what_was_asked() -> None:
     world = World(refusing="mtu")
     wanted = experiment(settings={"receiver": {"mtu": 9000}})
     (only,) = rehearse([wanted], lab(), world.surroundings().reach)
-    told = [one for one in only.hosts["receiver"] if one.refusal is not None]
+    told = [planned for planned in only.hosts["receiver"] if planned.refusal is not None]
     assert [("mtu", 9000, 1, "not here")] == [
         (one.setting.kind, one.setting.value, one.now, one.refusal) for one in told
     ]

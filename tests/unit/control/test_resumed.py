@@ -34,14 +34,14 @@ def again(world: World, folder: Path, *experiments: Experiment) -> tuple[Outcome
 def killed(folder: Path, records: Sequence[TrialRecord], *experiments: Experiment) -> None:
     """Leave a run as a death leaves it."""
     writer = RunWriter.create(folder, header(*experiments))
-    for one in records:
-        writer.write(one)
+    for record in records:
+        writer.write(record)
     writer.close()
 
 
 def names(run_: Run) -> list[tuple[str, str]]:
     """Return name and status of every record."""
-    return [(one.trial.name, one.status) for one in run_.records]
+    return [(record.trial.name, record.status) for record in run_.records]
 
 
 def measured(world: World) -> int:
@@ -69,7 +69,7 @@ def test_progress_counts_what_is_done_already(tmp_path: Path) -> None:
     world = World()
     again(world, tmp_path / "run", of)
     steps = [one for one in world.progress if one.event == "trial"]
-    assert [(2, 3), (3, 3)] == [(one.index, one.total) for one in steps]
+    assert [(2, 3), (3, 3)] == [(step.index, step.total) for step in steps]
     assert "3 trials, 1 of them done before, lab local" in world.progress[0].text
 
 
@@ -80,7 +80,7 @@ def test_the_order_is_the_one_that_the_run_began_with(tmp_path: Path) -> None:
     _, first = go(World(), tmp_path / "first", of)
     killed(tmp_path / "run", first.records[:3], of)
     _, now = again(World(), tmp_path / "run", of)
-    assert whole == [one.trial.name for one in now.records]
+    assert whole == [record.trial.name for record in now.records]
 
 
 def test_a_failed_trial_is_run_again_and_the_newer_record_wins(tmp_path: Path) -> None:
@@ -127,7 +127,9 @@ def test_a_host_that_died_ends_a_campaign_that_can_go_on(tmp_path: Path) -> None
         outcome.exit_code,
         names(now),
     )
-    assert ["failed", "complete"] == [one.ending.status for one in now.sessions if one.ending]
+    assert ["failed", "complete"] == [
+        session.ending.status for session in now.sessions if session.ending
+    ]
 
 
 def test_a_campaign_goes_on_after_a_failed_and_an_invalid_trial(tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_a_campaign_goes_on_after_a_failed_and_an_invalid_trial(tmp_path: Path) 
     outcome, first = go(world, tmp_path, *chosen)
     assert 0 == outcome.exit_code
     assert [("one#1", "failed"), ("two#1", "done"), ("three#1", "done")] == names(first)
-    findings = [[one.severity for one in record.findings] for record in first.records]
+    findings = [[finding.severity for finding in record.findings] for record in first.records]
     assert [[], ["invalid"], []] == findings
 
 
@@ -254,7 +256,8 @@ def test_an_environment_that_is_another_for_the_same_point_is_a_finding(tmp_path
         [f"sender: {told}", f"receiver: {told}"],
         [f"sender: {told}", f"receiver: {told}"],
     ] == [
-        [str(one) for one in record.findings if "environment" in one.what] for record in now.records
+        [str(finding) for finding in record.findings if "environment" in finding.what]
+        for record in now.records
     ]
 
 
@@ -272,7 +275,7 @@ def test_a_sysctl_that_a_reboot_took_back_is_a_finding(tmp_path: Path) -> None:
     limits = {"net.core.rmem_max": 2, "net.core.wmem_max": 3}
     now = having(limits=limits, rings={"rx": 9}, mtu=1500)
     assert ["mtu: 9000 → 1500", "rings rx: 8 → 9", "net.core.rmem_max: 1 → 2"] == [
-        one.value for one in compared(now, [was]).findings
+        finding.value for finding in compared(now, [was]).findings
     ]
 
 
@@ -306,7 +309,7 @@ def test_an_invalid_trial_stays_and_a_block_is_added(tmp_path: Path) -> None:
     assert spoilt == now.records[3]
     assert [] == remaining([of], 1, now.records)
     steps = [one for one in world.progress if one.event == "trial"]
-    assert [(15, 16), (16, 16)] == [(one.index, one.total) for one in steps]
+    assert [(15, 16), (16, 16)] == [(step.index, step.total) for step in steps]
 
 
 def test_a_killed_run_has_at_least_the_first_look_before_it(tmp_path: Path) -> None:

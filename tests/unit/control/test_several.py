@@ -139,11 +139,15 @@ def test_a_record_keeps_hosts_apart(tmp_path: Path) -> None:
     record = go(world, tmp_path, "two-receivers")[1].records[0]
     assert {"s1", "r1", "r2"} == set(record.facts)
     assert {"s1", "r1", "r2", "bridge", "machine"} == set(record.changes)
-    assert ["s1.sender0", "r1.receiver0", "r2.receiver0"] == [one.name for one in record.workers]
+    assert ["s1.sender0", "r1.receiver0", "r2.receiver0"] == [
+        worker.name for worker in record.workers
+    ]
     measured = record.phases[-1]
     assert {"s1", "r1", "r2", "bridge", "machine"} == set(measured.before)
     assert {"s1", "r1", "r2"} == set(measured.start_ns) == set(measured.clocks)
-    assert ["r1.receiver0", "r2.receiver0", "s1.sender0"] == [one.worker for one in measured.stats]
+    assert ["r1.receiver0", "r2.receiver0", "s1.sender0"] == [
+        stats.worker for stats in measured.stats
+    ]
 
 
 def test_before_a_pair_changes_every_host_lets_go_of_it(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_a_good_record_holds_what_was_seen(tmp_path: Path) -> None:
     assert ["sender", "receiver"] == [spec.role for spec in record.workers]
     assert {"sender", "receiver", "machine"} == set(record.changes)
     assert {"sender", "receiver"} == set(record.facts)
-    assert {"sender.sender0", "receiver.receiver0"} == {one.worker for one in record.series}
+    assert {"sender.sender0", "receiver.receiver0"} == {sample.worker for sample in record.series}
     assert [
         "facts",
         "offers",
@@ -317,7 +317,7 @@ def test_an_agent_that_is_lost_at_restore_keeps_no_other_from_it(tmp_path: Path)
         str(outcome.error),
     )
     assert run.ending is not None
-    assert (["done"], "failed") == ([one.status for one in run.records], run.ending.status)
+    assert (["done"], "failed") == ([record.status for record in run.records], run.ending.status)
     assert ["sender"] == [one["host"] for one in run.ending.lost]
 
 
@@ -343,10 +343,10 @@ def test_a_failed_restore_is_told_and_ends_with_4(tmp_path: Path, error: HostErr
     assert [*BEGIN, *TRIAL, *RESTORE, *END] == world.words
     assert (4, ["receiver"]) == (
         outcome.exit_code,
-        [one.host for one in outcome.restore_errors],
+        [error.host for error in outcome.restore_errors],
     )
     assert run.ending is not None
-    assert ["RestoreError"] == [one["kind"] for one in run.ending.restore_errors]
+    assert ["RestoreError"] == [error["kind"] for error in run.ending.restore_errors]
 
 
 def test_a_host_that_cannot_undo_at_apply_gets_no_further_trial(tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ def test_an_agent_that_does_not_answer_the_clean_up_is_lost(tmp_path: Path) -> N
     outcome, run = go(world, tmp_path, experiment(repetitions=2))
     assert (3, "AgentLost") == (outcome.exit_code, type(outcome.error).__name__)
     assert "it does not answer" == world.agents["sender"].lost  # nobody waits for it at restore
-    assert ["WorkerFailed"] == [(one.error or {})["kind"] for one in run.records]
+    assert ["WorkerFailed"] == [(record.error or {})["kind"] for record in run.records]
 
 
 def test_a_clean_up_that_fails_is_a_finding(tmp_path: Path) -> None:
@@ -376,7 +376,9 @@ def test_a_clean_up_that_fails_is_a_finding(tmp_path: Path) -> None:
     world.raises("prepare sender", WorkerFailed("x", "sender"))
     world.raises("close receiver", AgentError("busy", "receiver"))
     _, run = go(world, tmp_path)
-    assert ["workers were not closed: busy"] == [one.what for one in run.records[0].findings]
+    assert ["workers were not closed: busy"] == [
+        finding.what for finding in run.records[0].findings
+    ]
 
 
 def test_what_a_failed_phase_saw_is_kept(tmp_path: Path) -> None:
@@ -705,4 +707,4 @@ def test_what_was_proven_of_a_hosts_kernel_is_in_its_record(tmp_path: Path) -> N
     writer = RunWriter.create(tmp_path, header(chosen))
     options = RunOptions(1, proven=lambda host: proven if host.host == "receiver" else None)
     run([chosen], lab(), writer, world.progress.append, options, world.surroundings())
-    assert [{"receiver": proven}] == [one.selftests for one in read_run(tmp_path).records]
+    assert [{"receiver": proven}] == [record.selftests for record in read_run(tmp_path).records]

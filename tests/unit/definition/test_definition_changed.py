@@ -63,7 +63,7 @@ def test_a_definition_is_what_it_is() -> None:
 )
 def test_each_key_that_changed_is_named_once(keys: dict[str, Any], said: list[str]) -> None:
     """With the point where it is not all of them, and the values in words of the file."""
-    found = [str(one) for one in experiment_changes(experiment(), experiment(**keys))]
+    found = [str(change) for change in experiment_changes(experiment(), experiment(**keys))]
     assert [f"mine.yaml: {one}: changed since the run began{STEP}" for one in said] == found
 
 

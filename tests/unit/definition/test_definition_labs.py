@@ -153,7 +153,7 @@ def test_a_lab_of_real_hosts_says_how_each_is_reached() -> None:
         lab.receivers[0].connect,
     )
     assert [(False, (), True)] * 2 == [
-        (lab.built_in, one.addresses, one.existing) for one in lab.hosts
+        (lab.built_in, host.addresses, host.existing) for host in lab.hosts
     ]
 
 

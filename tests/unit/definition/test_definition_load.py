@@ -270,7 +270,9 @@ def test_a_shipped_experiment_can_be_extended_from_anywhere(tmp_path: Path) -> N
     (shipped_one,) = load.load_experiments(["drops/small-buffer"])
     (mine,) = load.load_experiments([str(tmp_path / "mine.yaml")])
     assert ("Yours?", 4) == (mine.question, mine.repetitions)
-    assert [trial.receive for trial in shipped_one.points] == [one.receive for one in mine.points]
+    assert [trial.receive for trial in shipped_one.points] == [
+        point.receive for point in mine.points
+    ]
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def test_until_it_is_known_where_flows_land_a_related_worker_is_not_pinned(lab: 
     known = both((0, 1, 2, 3), numa_nodes={"0": (0, 1, 2, 3)})
     known["receiver"] = replace(known["receiver"], queue_cpus={"1": (1,)})
     chosen = trial(receive={"cpus": "same-node"}, traffic={"flows": {"from": "1-3"}})
-    assert [2, None] == [one.cpu for one in bind(chosen, lab, known).workers]
+    assert [2, None] == [worker.cpu for worker in bind(chosen, lab, known).workers]
     landed = Landed({"receiver": (1,)}, frozenset([0, 2]))
     sender, receiver = bind(chosen, lab, known, landed).workers
     assert (2, 0) == (sender.cpu, receiver.cpu)
@@ -244,7 +244,7 @@ def test_two_relations_give_the_receivers_the_first_choice(lab: Lab) -> None:
     known["receiver"] = replace(known["receiver"], queue_cpus={"0": (0,)})
     chosen = trial(receive={"cpus": "same-node"}, send={"cpus": "same-node"})
     bound = bind(chosen, lab, known, Landed({"receiver": (0,)}))
-    assert [2, 1] == [one.cpu for one in bound.workers]
+    assert [2, 1] == [worker.cpu for worker in bound.workers]
 
 
 def test_workers_that_share_the_queues_cpu_are_told(lab: Lab, golden: Golden) -> None:

@@ -105,7 +105,7 @@ def test_without_root_queues_are_made_with_their_rps(lab: Lab, named: dict[str, 
         link(2),
         ("sysctl", "net/ipv6/conf/receive0/disable_ipv6", 1),
         *RECEIVER_UP_ADDRESSES_NEIGHBOUR,
-    ] == [(one.kind, one.target, one.value) for one in settings]
+    ] == [(setting.kind, setting.target, setting.value) for setting in settings]
 
 
 def test_without_root_what_is_named_is_asked_for(lab: Lab) -> None:

@@ -51,7 +51,7 @@ EVERYTHING: dict[str, Any] = {
 
 def plain(settings: tuple[Setting, ...]) -> list[tuple[str, str, Any]]:
     """Return (kind, target, value) of each."""
-    return [(one.kind, one.target, one.value) for one in settings]
+    return [(setting.kind, setting.target, setting.value) for setting in settings]
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_channels_that_may_be_refused_are_not_counted_on(
     found = {"left": facts("left"), "right": facts("right", rx_queues=4)}
     chosen = trial(settings={"receiver": block})
     settings = settings_for(far, chosen, far.receivers[0], LabContext(facts=found))
-    assert queues == sum(one.kind == "rps" for one in settings)
+    assert queues == sum(setting.kind == "rps" for setting in settings)
 
 
 CABLE = {"tbf": {"rate_bps": 10**9, "burst_bytes": 125_000, "limit_bytes": 1_639_000}}

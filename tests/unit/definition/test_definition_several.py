@@ -61,8 +61,8 @@ def test_rate_and_count_are_totals_over_all_workers_of_all_senders(senders: Lab)
         traffic={"rate": "103pps", "count": 7, "flows": {"from": "1-2"}}, send={"workers": 2}
     )
     workers = bind(chosen, senders, machine(senders, (0, 1))).workers[:4]
-    assert [26, 26, 26, 25] == [one.rate_pps for one in workers]
-    assert [2, 2, 2, 1] == [one.count_packets for one in workers]
+    assert [26, 26, 26, 25] == [worker.rate_pps for worker in workers]
+    assert [2, 2, 2, 1] == [worker.count_packets for worker in workers]
 
 
 def test_addresses_are_of_each_receiver(receivers: Lab) -> None:
@@ -87,13 +87,15 @@ def test_hosts_of_a_role_split_its_cpus(
 ) -> None:
     """With a CPU for each there is nothing to find."""
     bound = bind(trial(), senders, machine(senders, cpus))
-    assert (placed, ()) == ({one.host: one.cpu for one in bound.workers}, bound.findings)
+    assert (placed, ()) == ({worker.host: worker.cpu for worker in bound.workers}, bound.findings)
 
 
 def test_hosts_that_share_a_cpu_are_told(receivers: Lab, golden: Golden) -> None:
     """Two receivers on the lower half of two CPUs wrap round, with a finding."""
     bound = bind(trial(), receivers, machine(receivers, (0, 1)))
-    assert {"left": 1, "middle": 0, "right": 0} == {one.host: one.cpu for one in bound.workers}
+    assert {"left": 1, "middle": 0, "right": 0} == {
+        worker.host: worker.cpu for worker in bound.workers
+    }
     golden.check([str(finding) for finding in bound.findings])
 
 

@@ -50,7 +50,7 @@ def cpus(host: TwoNodes, relation: str, workers: int, queues: tuple[int, ...]) -
         traffic={"flows": {"from": "1-4"}},
     )
     bound = bind(chosen, load.load_lab("two-hosts"), both, Landed({"right": queues}))
-    return [one.cpu for one in bound.workers if one.role == "receiver"]
+    return [worker.cpu for worker in bound.workers if worker.role == "receiver"]
 
 
 @pytest.mark.parametrize(

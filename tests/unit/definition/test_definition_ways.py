@@ -63,7 +63,9 @@ def test_segments_are_bound_to_what_the_kernel_takes(
     """``max`` is what one message holds, for both roles: the receiver knows what reaches it."""
     facts = both(limits={GSO_SEGMENTS: limit})
     bound = bind(trial(send={"gso": gso}, traffic={"size": size}), lab, facts)
-    assert [expected] * 2 == [one.send.gso for one in bound.workers if one.send is not None]
+    assert [expected] * 2 == [
+        worker.send.gso for worker in bound.workers if worker.send is not None
+    ]
 
 
 def test_segments_that_no_kernel_here_takes_skip_the_trial(lab: Lab, golden: Golden) -> None:
@@ -117,7 +119,9 @@ def test_a_worker_that_takes_turns_reads_several_ports(lab: Lab) -> None:
         receive={"workers": 2, "wait": "epoll"},
     )
     bound = bind(chosen, lab, both())
-    assert [(1, 3), (2,)] == [one.bind_ports for one in bound.workers if one.role == "receiver"]
+    assert [(1, 3), (2,)] == [
+        worker.bind_ports for worker in bound.workers if worker.role == "receiver"
+    ]
 
 
 def test_flows_have_addresses_of_the_traffics_family() -> None:

@@ -83,8 +83,8 @@ def absurd() -> Any:
     )
     odd = {"first_ms": 5, "packets_per_ms": (MOST, 0, MOST), "range_per_ms": (0, MOST, MOST)}
     series = tuple(
-        sample(clock_ns, worker=one.worker, counts=counts, **odd)
-        for one in workers
+        sample(clock_ns, worker=worker.worker, counts=counts, **odd)
+        for worker in workers
         for clock_ns in (0, START_NS, MOST)
     )
     motion = tuple(

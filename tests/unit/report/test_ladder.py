@@ -173,7 +173,7 @@ def test_a_relation_that_cannot_be_judged_says_what_is_missing() -> None:
         pinned.relations[0].why,
     )
     _, pinned, _ = climbed(RECORDS[:1]).rungs
-    assert ["", ""] == [one.why for one in pinned.relations]
+    assert ["", ""] == [relation.why for relation in pinned.relations]
     unseen = experiment(expectation("stack_delay_p99_ns", "<", "5"), points=[NAIVE], name="01")
     (found,) = ladders(chapters_of([unseen, SECOND], RECORDS[:1]))
     assert "naive: stack_delay_p99_ns is not observable there" == found.rungs[0].relations[0].why
@@ -266,7 +266,7 @@ def test_what_was_published_beside_stays_where_nothing_is_measured() -> None:
     """Ours is a dash."""
     burst = trial("burst", experiment="01", source="udp-loss-2015/burst-unlimited")
     told = chapters_of([experiment(points=[burst], name="01"), SECOND], [])
-    assert ["–", "–"] == [one.measured for one in ladders(told)[0].rungs[0].pairs]
+    assert ["–", "–"] == [pair.measured for pair in ladders(told)[0].rungs[0].pairs]
 
 
 def test_it_is_drawn_where_there_is_something(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_a_long_ladder_has_several_figures(experiments: str, figures: list[int])
 def test_the_document_opens_with_it(tmp_path: Path) -> None:
     """One page more than the experiments alone have."""
     points = [replace(one, repetition=1) for one in (NAIVE, PINNED)]
-    records = [record(1000, of=one) for one in points]
+    records = [record(1000, of=point) for point in points]
     one = write([stored(tmp_path / "one", records, FIRST)], tmp_path / "a", ["png"])
     both = write([stored(tmp_path / "two", records, FIRST, SECOND)], tmp_path / "b", ["png"])
     assert len(one) + 2 == len(both)

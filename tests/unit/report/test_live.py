@@ -177,7 +177,7 @@ def test_a_host_that_nothing_reaches_has_no_part_in_the_line() -> None:
     tell = LiveLines(out)
     for progress in (measuring(), *load(1.5, 1000)):
         others = tuple(
-            replace(one, worker="other.receiver0", counts=IDLE) for one in progress.samples
+            replace(sample, worker="other.receiver0", counts=IDLE) for sample in progress.samples
         )
         tell(replace(progress, samples=(*progress.samples, *others)))
     assert ["  0.001M pps 0.031MiB / 0.256Mb"] == out.getvalue().splitlines()[1:]

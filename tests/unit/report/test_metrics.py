@@ -75,7 +75,9 @@ def logged() -> TrialRecord:
     made = unlogged(400)
     (phase,) = made.phases
     files = LogFiles("/var/log/udp.right.receiver0", 2, 4096)
-    stats = tuple(replace(one, log=files) if one.role == "receiver" else one for one in phase.stats)
+    stats = tuple(
+        replace(stats, log=files) if stats.role == "receiver" else stats for stats in phase.stats
+    )
     return replace(made, phases=(replace(phase, stats=stats),))
 
 

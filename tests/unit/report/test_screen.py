@@ -275,7 +275,7 @@ def test_a_terminal_gets_the_view(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_workers_of_paper_need_no_cpu() -> None:
     """A worker that may run anywhere says so."""
     watch = Watch()
-    watch.take(measuring(workers=[replace(one, cpu=None) for one in specs(trial())]), 0)
+    watch.take(measuring(workers=[replace(spec, cpu=None) for spec in specs(trial())]), 0)
     for one in sampled(series([1])):
         watch.take(one, 0)
     assert "any CPU" in shown(watch, 80)[2]

@@ -178,7 +178,7 @@ def test_drops_over_time_end_with_the_load(
     sender, receiver = phase.stats
     stats = (replace(sender, counts={**sender.counts, **times}), receiver)
     (line,) = timelines(chapter(replace(plain, phases=(replace(phase, stats=stats),))))
-    drawn = [(one.from_s, one.to_s, one.value) for one in line.drops["udp_rcvbuf"]]
+    drawn = [(drop.from_s, drop.to_s, drop.value) for drop in line.drops["udp_rcvbuf"]]
     assert [pytest.approx(step) for step in steps] == drawn
 
 
@@ -341,7 +341,7 @@ def test_a_heat_map_shows_how_packets_spread_over_queues(driver: str, name: str)
         record(of=points[1], moves={"right": {first: 400, second: 600}}),
     ]
     nic = replace(records[0].facts["right"], driver=driver)
-    records = [replace(one, facts={**one.facts, "right": nic}) for one in records]
+    records = [replace(record, facts={**record.facts, "right": nic}) for record in records]
     (heat,) = heats(chapter(*records, of=experiment(points=points)))
     assert ("RX queue", ("one", "two"), ("rx-0", "rx-1")) == (
         heat.column_kind,

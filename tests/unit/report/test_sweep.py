@@ -169,7 +169,7 @@ def test_a_place_has_its_trials_medians_and_published_figures() -> None:
     points = [replace(at(send__gso=n), source="udp-gso/commit-2018-gso") for n in (1, 2, 4, 8)]
     records = [lossy(1000, LOST, 250, of=points[0])]
     records += [record(1000, 900, of=replace(points[0], repetition=2))]
-    records += [record(2000, of=one) for one in points[1:3]]
+    records += [record(2000, of=point) for point in points[1:3]]
     (chapter,) = chapters_of([experiment(points=points, repetitions=2)], records)
     of = sweep(chapter)
     assert of is not None
@@ -202,7 +202,7 @@ def test_a_figure_draws_every_trial_and_its_median() -> None:
     assert [[0.0, 1.0], [1.0, 1.001], [2.0, 1.002]] == drawn["offered"]
     assert [[0.0, 1.0], [1.0, 1.001], [2.0, 1.002]] == axes.collections[0].get_offsets().tolist()
     assert "send.batch, n = 3 valid trials" == axes.get_xlabel()
-    assert ["1", "10", "100"] == [one.get_text() for one in axes.get_xticklabels()]
+    assert ["1", "10", "100"] == [label.get_text() for label in axes.get_xticklabels()]
 
 
 def test_many_lines_go_on_in_a_further_figure() -> None:

@@ -87,8 +87,8 @@ def test_axes_name_times_and_shares() -> None:
     """Only what is reached: no percentile beyond the sample, no time beyond the curves."""
     figure = draw_times(Times("delay", (Curve("all", 1, 1000, ((900, 0.5), (20_000, 0.01))),)))
     (axes,) = figure.axes
-    assert ["0 %", "50 %", "90 %", "99 %"] == [one.get_text() for one in axes.get_yticklabels()]
-    assert ["1 µs", "10 µs"] == [one.get_text() for one in axes.get_xticklabels()]
+    assert ["0 %", "50 %", "90 %", "99 %"] == [label.get_text() for label in axes.get_yticklabels()]
+    assert ["1 µs", "10 µs"] == [label.get_text() for label in axes.get_xticklabels()]
     low, high = axes.get_xlim()
     assert low < log10(900) < log10(20_000) < high
-    assert ["all #1 (n = 1 000)"] == [one.get_text() for one in figure.legends[0].get_texts()]
+    assert ["all #1 (n = 1 000)"] == [text.get_text() for text in figure.legends[0].get_texts()]

@@ -41,13 +41,13 @@ def test_senders_come_first() -> None:
     backwards = tuple(reversed(specs(trial())))
     sent = series([1], of_worker="left.sender0", field="sent_packets")
     watch = watching(measuring(workers=backwards), *sampled(series([1])), *sampled(sent))
-    assert ["left.sender0", "right.receiver0"] == [one.worker for one in watch.workers]
+    assert ["left.sender0", "right.receiver0"] == [worker.worker for worker in watch.workers]
 
 
 def test_before_two_samples_there_is_no_rate() -> None:
     """Nothing is shown as 0 that is not known."""
     watch = watching(measuring(), *sampled(series([1])[:1]))
-    assert [None] == [one.pps for one in watch.workers]
+    assert [None] == [worker.pps for worker in watch.workers]
     assert per_second([Sample("w", 5, {}), Sample("w", 5, {})], "x") is None
 
 
@@ -73,7 +73,7 @@ def test_what_came_between_two_counters_is_no_drop() -> None:
         right = {**arriving, **{name.replace("_", ".", 2): BASE + n for name, n in moved.items()}}
         rounds = (counters(0), counters(1, right=right))
         shown = [Progress("sample", "", trial(), 1, 2, snapshots=one) for one in rounds]
-        return [one.stage for one in watching(measuring(), *shown).counted.drops]
+        return [drop.stage for drop in watching(measuring(), *shown).counted.drops]
 
     assert [] == told(snmp_Udp_InErrors=1990)
     assert ["udp_filter"] == told(snmp_Udp_InErrors=2010)
@@ -126,7 +126,9 @@ def test_queues_and_cpus_are_told_by_host(driver: str, name: str) -> None:
     """Packets a second of each RX queue, by its driver's name, and how busy each CPU is."""
     queue = f"ethtool.receive0.{name}"
     busy = {"cpu.0.user_ns": BASE + 60, "cpu.0.softirq_ns": BASE + 20, "cpu.0.idle_ns": BASE + 20}
-    first = [replace(one, counters={**one.counters, queue: BASE}) for one in counters(0)]
+    first = [
+        replace(counter, counters={**counter.counters, queue: BASE}) for counter in counters(0)
+    ]
     last = counters(1, right={queue: BASE + 500}, machine=busy)
     shown = [Progress("sample", "", trial(), 1, 2, snapshots=(*one,)) for one in (first, last)]
     begun = measuring()
@@ -170,6 +172,6 @@ def test_the_time_left_is_never_below_nothing(late_ns: int) -> None:
 
 def test_a_worker_without_a_pinned_cpu_has_none() -> None:
     """CPU is what was asked for, not a guess."""
-    free = tuple(replace(one, cpu=None) for one in specs(trial()))
+    free = tuple(replace(spec, cpu=None) for spec in specs(trial()))
     watch = watching(measuring(workers=free), *sampled(series([1])))
-    assert [None] == [one.cpu for one in watch.workers]
+    assert [None] == [worker.cpu for worker in watch.workers]
