@@ -613,9 +613,9 @@ def test_a_host_is_watched_over_ssh_and_left_as_it_was(pair: Pair, tmp_path: Pat
         timeout=DEADLINE_S,
         check=False,
     )
-    assert (0, "") == (done.returncode, done.stderr)
     looks = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [("right", False)] * len(looks) == [(look["host"], look["lost"]) for look in looks]
+    assert [("right", [])] * len(looks) == [(look["host"], look["stages"]) for look in looks]
+    assert (0, "") == (done.returncode, done.stderr)
     assert 2 <= len(looks)
     assert before == state(pair)
 

@@ -105,6 +105,8 @@ class Verbs:
         self._host = host
         self.scopes = scopes
         self.locks = locks
+        self.taken = False
+        """Only then may anything be sent here; a host that is merely watched is not taken."""
         self._capabilities = capabilities
         # The namespace alone is a built-in lab's, made for this agent.
         self._journal = Journal(host, run, ends_with_run=scopes == ("namespace",))
@@ -113,7 +115,7 @@ class Verbs:
 
     def facts(self, interface: str) -> Facts:
         """Return the host's facts of now."""
-        return facts(self._host, self.name, interface, self._capabilities)
+        return facts(self._host, self.name, interface, self._capabilities, sending=self.taken)
 
     def interfaces(self) -> Interfaces:
         """Return the host's interfaces of now."""
@@ -394,7 +396,7 @@ class Session:
         except HelloRefused:
             locks.release()
             raise
-        self._taken = True
+        self._taken = verbs.taken = True
         remove_stale(self._host)
         if self._returns:
             # Without a door the end of stdin is the end of the run.
@@ -414,8 +416,9 @@ class Session:
 
     def release(self) -> None:
         """Undo ``take``, before anything was changed."""
-        self._greeted("release").locks.release()
-        self._taken = False
+        verbs = self._greeted("release")
+        verbs.locks.release()
+        self._taken = verbs.taken = False
         if self.door is not None:
             self.door.close(0)
             self.door = None

@@ -47,10 +47,13 @@ LIMITS = (
 )
 
 
-def facts(host: Host, name: str, interface: str, capabilities: dict[str, bool]) -> Facts:
+def facts(
+    host: Host, name: str, interface: str, capabilities: dict[str, bool], sending: bool = True
+) -> Facts:
     """Return the facts; an interface that is not there yet has None for what belongs to it.
 
-    ``name`` is the host's in the lab, ``capabilities`` what hello found by trying.
+    ``name`` is the host's in the lab, ``capabilities`` what hello found by trying. GSO's limit is
+    tried out with datagrams to the host's own address, unless not ``sending``.
     """
     cpuinfo = read(host, "/proc/cpuinfo") or ""
     there = bool(interface) and host.exists(f"/sys/class/net/{interface}")
@@ -75,7 +78,7 @@ def facts(host: Host, name: str, interface: str, capabilities: dict[str, bool]) 
         rx_queues=queue_count(host, interface, "rx") if there else None,
         tx_queues=queue_count(host, interface, "tx") if there else None,
         queue_cpus=queue_cpus(host, interface) if there else {},
-        limits=limits(host, known),
+        limits=limits(host, known if sending else ()),
         capabilities=capabilities,
         environment=environment(host, interface if there else None, cpuinfo),
         interface_node=interface_node(host, interface) if there else None,
