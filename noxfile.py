@@ -48,6 +48,11 @@ GUEST_PACKAGES = {
     "openssh-client": lambda: shutil.which("ssh-keygen") is not None,
 }
 """What makes guests and their switches; QEMU and the guests' own packages go to .nox/guests."""
+BROWSER_PACKAGES = {
+    "chromium": lambda: shutil.which("chromium") is not None,
+    "fonts-dejavu-core": lambda: Path("/usr/share/fonts/truetype/dejavu").exists(),
+}
+"""The browser that opens the report; 300 MB."""
 BENCH_PACKAGES = {
     name: lambda name=name: shutil.which(name) is not None for name in ("iperf3", "sockperf")
 }
@@ -356,6 +361,17 @@ def docs(session: nox.Session) -> None:
     if os.geteuid() == 0:
         install_system_packages(LAB_PACKAGES)
     run(session, "pytest", "-m", SAMPLE, "tests/docs", *session.posargs)
+
+
+@nox.session
+def browser(session: nox.Session) -> None:
+    """Open the HTML report in Debian's Chromium: what it fetches, its width, its contrast."""
+    prepare(session)
+    install_system_packages(BROWSER_PACKAGES)
+    project = nox.project.load_toml(ROOT / "pyproject.toml")
+    run(session, "pip", "install", "--quiet", *nox.project.dependency_groups(project, "browser"))
+    paths = ("-o", "pythonpath=tests/fixtures tests/unit")
+    run(session, "pytest", *paths, "tests/browser", *session.posargs)
 
 
 @nox.session

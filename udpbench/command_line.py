@@ -460,7 +460,7 @@ def _print_worst(stored: Run, lab: Lab) -> None:
 def _try_report(stored: Run, code: int) -> int:
     """Write the report of a run; return its exit code, or 3 in place of 0 if that failed."""
     try:
-        _write_report([stored], stored.folder, ("pdf", "png"))
+        _write_report([stored], stored.folder)
     except OSError as error:
         _say(f"no report: {in_words(error)}", sys.stderr)
         return code or UdpbenchError.exit_code
@@ -539,8 +539,8 @@ def report(
         typer.Argument(metavar="[RUN]...", help="run folders (default: the last run)"),
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", help="pdf, png, csv, parquet; comma-separated")
-    ] = "pdf,png",
+        str, typer.Option("--format", help="html, pdf, png, csv, parquet; comma-separated")
+    ] = "html,pdf,png",
     out: Annotated[
         Path | None, typer.Option(help="folder to write to (default: the run's)")
     ] = None,
@@ -865,11 +865,13 @@ def _reader_may_leave() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _write_report(stored: Sequence[Run], folder: Path, formats: Sequence[str]) -> None:
-    from udpbench.report.document import write
+def _write_report(
+    stored: Sequence[Run], folder: Path, formats: Sequence[str] | None = None
+) -> None:
+    from udpbench.report.document import DOCUMENTS, write
 
     pages = []
-    for path in write(stored, folder, formats):
+    for path in write(stored, folder, DOCUMENTS if formats is None else formats):
         if path.suffix == ".png":
             pages.append(path)
         else:

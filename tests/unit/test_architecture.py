@@ -58,7 +58,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "records": (LEAVES, ("pydantic", "pydantic_core")),
     "report": (
         (*LEAVES, "records", "analysis", "report", "definition.published"),
-        ("rich", "pandas", "matplotlib", "typst", "numpy"),
+        ("rich", "pandas", "matplotlib", "typst", "numpy", "jinja2", "markupsafe"),
     ),
     "agent": ((*LEAVES, "agent"), ()),
     "agent.install": ((), ()),

@@ -7,24 +7,24 @@ One row is one observation; what could not be known is missing, never 0. Derives
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from udpbench import records
 from udpbench.analysis.clock_offsets import since_start_ns
-from udpbench.analysis.judge import judge
 from udpbench.analysis.motion import intervals
-from udpbench.analysis.queue_counters import queue_rows, queue_uses
 from udpbench.analysis.rates import host_of
 from udpbench.analysis.readings import Readings, readings_of
+from udpbench.errors import RecordError
 from udpbench.folder import Folder
 from udpbench.metrics import METRICS, SEARCHED
-from udpbench.model import BYTES_FIELD, PACKETS_FIELD, Result, TrialRecord
+from udpbench.model import BYTES_FIELD, PACKETS_FIELD, TrialRecord
 from udpbench.records import Run
-from udpbench.report.search_words import breaking_text
-from udpbench.report.summary import chapters_of, reasons
+from udpbench.report.embedded_data import read_report
+from udpbench.report.json_output import as_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,7 @@ KEYS = {
     "repetition": "Int64",
     "search_trial": "Int64",
 }
-"""What every frame begins with: together they name a trial."""
+"""What every frame but ``definitions`` begins with: together they name a trial."""
 COLUMNS: dict[str, dict[str, str]] = {
     "trials": {
         **KEYS,
@@ -125,6 +125,16 @@ COLUMNS: dict[str, dict[str, str]] = {
         "limit": "string",
         "next_step": "string",
     },
+    "definitions": {
+        "run": "string",
+        "experiment": "string",
+        "question": "string",
+        "source": "string",
+        "repetitions": "Int64",
+        "text": "string",
+        "lab": "string",
+        "lab_text": "string",
+    },
     "settings": {
         **KEYS,
         "host": "string",
@@ -159,32 +169,55 @@ class Frames:
     """A row per queue of a card in a second of the measured phase."""
     findings: pd.DataFrame
     """A row per finding of each trial."""
+    definitions: pd.DataFrame
+    """A row per experiment: what was asked, as YAML, and the lab."""
     settings: pd.DataFrame
     """A row per setting that was in force in each trial."""
 
 
 def read_run(*folders: str | Path) -> Frames:
-    """Return the runs in some folders as frames; raises RecordError where one cannot be read."""
-    return frames([records.read_run(Path(folder)) for folder in folders])
+    """Return the runs in some folders, or in files ``report.html``, as frames.
+
+    A report has no raw records: its settings, series and counters stay empty, with a warning that
+    names the run folder. Raises RecordError where a run cannot be read.
+    """
+    sources: list[Run | Plain] = []
+    for path in map(Path, folders):
+        if path.is_file():
+            sources += read_report(path)
+        else:
+            sources.append(records.read_run(path))
+    try:
+        whole = frames(sources)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if all(isinstance(source, Run) for source in sources):
+            raise
+        what = f"the data in a report is damaged ({error!r}); read the run folder"
+        raise RecordError(f"{', '.join(map(str, folders))}: {what}") from error
+    for source in sources:
+        if not isinstance(source, Run):
+            missing = "a report has no settings, series and counters"
+            warnings.warn(f"{missing}: read its run folder, {source['run']}", stacklevel=2)
+    return whole
 
 
-def frames(runs: Sequence[Run]) -> Frames:
-    """Return runs as frames."""
+def frames(sources: Sequence[Run | Plain]) -> Frames:
+    """Return runs, or what ``show --json`` printed of them, as frames."""
     import pandas as pd
 
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in COLUMNS}
-    for run in runs:
-        for record in run.records:
-            keys = {
-                "run": run.folder.name,
-                "experiment": record.trial.experiment,
-                "point": record.trial.point,
-                "repetition": record.trial.repetition,
-                "search_trial": record.trial.search_trial or None,
-            }
-            for name, added in _rows(record):
+    for source in sources:
+        data = as_json(source) if isinstance(source, Run) else source
+        for trial in sorted(data["trials"], key=lambda trial: str(trial["started_at"])):
+            keys = {"run": data["run"], **{name: trial[name] for name in [*KEYS][1:]}}
+            for name, added in _result_rows(trial):
                 rows[name] += [{**keys, **_held(row)} for row in added]
-        rows["searches"] += _searches(run)
+        rows["searches"] += _searches(data)
+        rows["definitions"] += _definitions(data)
+        for record in source.records if isinstance(source, Run) else ():
+            keys = _keys(data["run"], record)
+            for name, added in _raw_rows(record):
+                rows[name] += [{**keys, **_held(row)} for row in added]
     by_name = {}
     for name, columns in COLUMNS.items():
         swept = dict.fromkeys(key for row in rows[name] for key in row if key not in columns)
@@ -193,23 +226,36 @@ def frames(runs: Sequence[Run]) -> Frames:
     return Frames(**by_name)
 
 
-def _searches(run: Run) -> Iterator[dict[str, Any]]:
+def _keys(run: str, record: TrialRecord) -> dict[str, Any]:
+    trial = record.trial
+    names = (trial.experiment, trial.point, trial.repetition, trial.search_trial or None)
+    return dict(zip(KEYS, (run, *names), strict=True))
+
+
+def _searches(data: Plain) -> Rows:
     """Yield a row for each goal of each search of a run."""
-    for chapter in chapters_of(run.header.experiments, run.records):
-        for search in chapter.searches:
-            for goal in search.state.goals:
-                yield {
-                    "run": run.folder.name,
-                    "experiment": search.point.experiment,
-                    "point": search.point.point,
-                    "repetition": search.point.repetition,
-                    **asdict(goal),
-                    "trials": len(search.trials),
-                    "took_ns": search.state.spent_ns,
-                    "ended": search.state.ended,
-                    "stage": search.breaking.stage if search.breaking is not None else None,
-                    "breaks_first": breaking_text(search) or None,
-                }
+    for search in data["searches"]:
+        breaking = search["breaking"]
+        for goal in search["goals"]:
+            yield {
+                "run": data["run"],
+                **{name: search[name] for name in ("experiment", "point", "repetition")},
+                **goal,
+                **{name: search[name] for name in ("trials", "took_ns", "ended", "breaks_first")},
+                "stage": breaking["stage"] if breaking is not None else None,
+            }
+
+
+def _definitions(data: Plain) -> Rows:
+    """Yield a row for each experiment of a run."""
+    for experiment in data["experiments"]:
+        yield {
+            "run": data["run"],
+            "experiment": experiment["name"],
+            **{name: experiment[name] for name in ("question", "source", "repetitions", "text")},
+            "lab": data["lab"]["name"],
+            "lab_text": data["lab"]["text"],
+        }
 
 
 def _held(row: dict[str, Any]) -> dict[str, Any]:
@@ -238,71 +284,59 @@ def write_frames(runs: Sequence[Run], folder: Folder, form: Data) -> list[Path]:
 
 
 Rows = Iterator[dict[str, Any]]
+Plain = Mapping[str, Any]
 
 
-def _rows(record: TrialRecord) -> Iterator[tuple[str, Rows]]:
-    """Yield what a record adds to each frame."""
-    result, measured = judge(record), readings_of(record)
-    yield "trials", iter([_trial(record, result)])
-    yield "ledger", _ledger(result)
-    yield "workers", _workers(result)
-    yield "findings", _findings(result)
+def _result_rows(trial: Plain) -> Iterator[tuple[str, Rows]]:
+    """Yield what a trial's result, as ``show --json`` prints it, adds to each frame."""
+    yield "trials", iter([_trial(trial)])
+    yield "ledger", _ledger(trial)
+    yield "workers", _workers(trial)
+    yield "findings", ({name: each[name] for name in FINDING} for each in trial["findings"])
+    yield "queues", iter(trial["queues"])
+
+
+def _raw_rows(record: TrialRecord) -> Iterator[tuple[str, Rows]]:
+    """Yield what only a record has."""
+    measured = readings_of(record)
     yield "settings", _settings(record)
     if measured is not None:
         yield "series", _series(measured)
         yield "counters", _counters(measured)
-        yield "queues", iter(queues_over_time(measured))
 
 
-def _trial(record: TrialRecord, result: Result) -> dict[str, Any]:
-    return {
-        "variant": record.trial.variant,
-        "started_at": record.started_at,
-        "built_in_lab": record.built_in_lab,
-        "status": result.status,
-        "valid": result.valid,
-        "struck": bool(result.struck),
-        "reason": "; ".join(map(str, reasons(result))) or None,
-        **{name: result.numbers.get(name) for name in METRICS if name not in SEARCHED},
-        **{key: str(value) for key, value in record.trial.values.items()},
-    }
+FINDING = ("severity", "where", "what", "value", "limit", "next_step")
 
 
-def _ledger(result: Result) -> Rows:
-    for entry in result.ledger.entries if result.ledger is not None else ():
+def _trial(trial: Plain) -> dict[str, Any]:
+    known = {name: trial[name] for name in COLUMNS["trials"] if name not in KEYS}
+    return {**known, **trial["values"]}
+
+
+def _ledger(trial: Plain) -> Rows:
+    for entry in trial["ledger"] or ():
+        exact = entry["at_most"] is None
         yield {
-            "valid": result.valid,
-            "stage": entry.stage,
-            "packets": entry.packets,
-            "at_most": entry.at_most if entry.at_most is not None else entry.packets,
-            "others_packets": entry.others_packets,
-            "source": entry.source,
+            "valid": trial["valid"],
+            "stage": entry["stage"],
+            "packets": entry["packets"],
+            "at_most": entry["packets"] if exact else entry["at_most"],
+            "others_packets": entry["others_packets"],
+            "source": entry["source"],
         }
 
 
-def _workers(result: Result) -> Rows:
-    for worker in result.workers:
+def _workers(trial: Plain) -> Rows:
+    for worker in trial["workers"]:
         yield {
-            "valid": result.valid,
-            "worker": worker.worker,
-            "host": host_of(worker.worker),
-            "role": worker.role,
-            "cpu": worker.cpu,
-            "packets": worker.packets,
-            "pps": worker.pps,
-            "memory_bytes": worker.memory_bytes,
-        }
-
-
-def _findings(result: Result) -> Rows:
-    for finding in result.findings:
-        yield {
-            "severity": finding.severity,
-            "where": finding.where,
-            "what": finding.what,
-            "value": finding.value,
-            "limit": finding.limit,
-            "next_step": finding.next_step,
+            "valid": trial["valid"],
+            "worker": worker["worker"],
+            "host": host_of(worker["worker"]),
+            "role": worker["role"],
+            "cpu": worker["cpu"],
+            "packets": worker["packets"],
+            "pps": worker["pps"],
+            "memory_bytes": worker["memory_bytes"],
         }
 
 
@@ -335,15 +369,6 @@ def _series(measured: Readings) -> Rows:
             "packets": sample.counts.get(PACKETS_FIELD[role]),
             "bytes": sample.counts.get(BYTES_FIELD[role]),
         }
-
-
-def queues_over_time(measured: Readings) -> list[dict[str, Any]]:
-    """Return what each queue did from one reading of the counters to the next, a row each."""
-    return [
-        dict(row)
-        for interval in intervals(measured)
-        for row in queue_rows(queue_uses(interval.readings), interval.from_ns, interval.to_ns)
-    ]
 
 
 def _counters(measured: Readings) -> Rows:

@@ -18,16 +18,19 @@ from udpbench.errors import InputError, Problem
 from udpbench.folder import Folder
 from udpbench.printable import all_printable
 from udpbench.records import Run
+from udpbench.report.captions import COLUMNS, HEADINGS, NOTES
 from udpbench.report.data_frames import DATA, write_frames
 from udpbench.report.figures.experiment_figures import draw
 from udpbench.report.figures.ladder_figure import draw_ladder
+from udpbench.report.html_page import html_page
 from udpbench.report.ladder import Ladder, ladder_data, ladders
-from udpbench.report.pages import chapter_data, overview, run_data, stages
+from udpbench.report.pages import chapter_data, overview, run_data, stages, trials_data
 from udpbench.report.summary import LAB_LABEL, Chapter, chapters_of
 
 Pages = Literal["pdf", "png"]
 PAGES: tuple[Pages, ...] = ("pdf", "png")
-FORMATS: tuple[str, ...] = (*PAGES, *DATA)
+DOCUMENTS = ("html", *PAGES)
+FORMATS: tuple[str, ...] = (*DOCUMENTS, *DATA)
 PNG_PPI = 110
 """An A4 page of 909 × 1286 pixels: readable on a screen, some 100 KiB."""
 TEMPLATE = Path(__file__).with_name("report.typ")
@@ -35,9 +38,10 @@ FIGURES = "report-figures"
 """Folder of single figures, beside the pages."""
 
 
-def write(runs: Sequence[Run], folder: Path, formats: Sequence[str] = PAGES) -> list[Path]:
+def write(runs: Sequence[Run], folder: Path, formats: Sequence[str] = DOCUMENTS) -> list[Path]:
     """Write one document of some runs, or their data, into a folder; return the files.
 
+    ``html`` is one file that needs no other and holds the data, too;
     ``png`` are the pages, and every figure by itself as PNG and SVG; ``csv`` and ``parquet`` are
     the frames. Raises InputError for a format that does not exist, a folder that can't be made or
     runs that must not be shown together, and OSError where the folder can't be written.
@@ -55,17 +59,20 @@ def write(runs: Sequence[Run], folder: Path, formats: Sequence[str] = PAGES) -> 
 
 def _write(runs: Sequence[Run], folder: Folder, formats: Sequence[str]) -> list[Path]:
     written: list[Path] = []
-    if set(formats) & set(PAGES):
+    if set(formats) & set(DOCUMENTS):
         with tempfile.TemporaryDirectory(prefix="udpbench-report-") as name:
             room = Path(name)
-            _prepare(runs, room, ["svg", "png"] if "png" in formats else ["svg"])
+            data = _prepare(runs, room, ["svg", "png"] if "png" in formats else ["svg"])
+            if "html" in formats:
+                page = html_page(data, room, runs)
+                written.append(folder.write("report.html", page.encode()))
             for form in PAGES:
                 written += _compile(room, folder, form) if form in formats else []
             if "png" in formats:
                 folder.remove(FIGURES)
                 written.append(_hand_out(room / FIGURES, folder))
-    for data in DATA:
-        written += write_frames(runs, folder, data) if data in formats else []
+    for kind in DATA:
+        written += write_frames(runs, folder, kind) if kind in formats else []
     return written
 
 
@@ -90,8 +97,8 @@ def _refuse(runs: Sequence[Run], formats: Sequence[str]) -> None:
         raise InputError(problems)
 
 
-def _prepare(runs: Sequence[Run], room: Path, suffixes: Sequence[str]) -> None:
-    """Lay out what the template reads: itself, its data and the figures."""
+def _prepare(runs: Sequence[Run], room: Path, suffixes: Sequence[str]) -> dict[str, Any]:
+    """Lay out what the templates read: their data, which is returned, and the figures."""
     shutil.copy(TEMPLATE, room / TEMPLATE.name)
     (room / FIGURES).mkdir()
     numbered = [
@@ -105,20 +112,29 @@ def _prepare(runs: Sequence[Run], room: Path, suffixes: Sequence[str]) -> None:
             kind: [f"{FIGURES}/{folder.name}/{name}.svg" for name in names]
             for kind, names in draw(chapter, folder, suffixes).items()
         }
-        chapters.append({**chapter_data(chapter), "figures": drawn, "of_run": number})
+        parts = {**chapter_data(chapter), "trials": trials_data(chapter)}
+        chapters.append({**parts, "figures": drawn, "of_run": number})
     questions = ", ".join(chapter["question"] for chapter in chapters)
-    data = {
-        "title": questions,
-        "lab": LAB_LABEL if any(chapter["lab"] for chapter in chapters) else "",
-        "runs": [run_data(run) for run in runs],
-        "chapters": chapters,
-        "stages": stages([chapter for _, chapter in numbered]),
-        "ladders": [
-            _ladder_section(ladder, f"study-{number}", room, suffixes)
-            for number, ladder in enumerate(ladders([chapter for _, chapter in numbered]), start=1)
-        ],
-    }
-    (room / "data.json").write_text(json.dumps(all_printable(data), allow_nan=False))
+    data: dict[str, Any] = all_printable(
+        {
+            "headings": HEADINGS,
+            "columns": COLUMNS,
+            "notes": NOTES,
+            "title": questions,
+            "lab": LAB_LABEL if any(chapter["lab"] for chapter in chapters) else "",
+            "runs": [run_data(run) for run in runs],
+            "chapters": chapters,
+            "stages": stages([chapter for _, chapter in numbered]),
+            "ladders": [
+                _ladder_section(ladder, f"study-{number}", room, suffixes)
+                for number, ladder in enumerate(
+                    ladders([chapter for _, chapter in numbered]), start=1
+                )
+            ],
+        }
+    )
+    (room / "data.json").write_text(json.dumps(data, allow_nan=False))
+    return data
 
 
 def _chapters(run: Run, runs: Sequence[Run]) -> list[Chapter]:

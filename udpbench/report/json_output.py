@@ -11,14 +11,15 @@ from typing import Any
 
 from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.analysis.comparison.resolution import resolution
-from udpbench.analysis.readings import readings_of
+from udpbench.analysis.motion import intervals
+from udpbench.analysis.queue_counters import queue_rows, queue_uses
+from udpbench.analysis.readings import Readings, readings_of
 from udpbench.analysis.searches import PointSearch
 from udpbench.metrics import METRICS, SEARCHED
 from udpbench.model import Result, TrialRecord
 from udpbench.records import Run
-from udpbench.report.data_frames import queues_over_time
 from udpbench.report.search_words import breaking_text
-from udpbench.report.summary import Chapter, chapters_of, hosts_of
+from udpbench.report.summary import Chapter, chapters_of, hosts_of, reasons
 
 SCHEMA = 1
 """History: 1 — the first form."""
@@ -33,9 +34,11 @@ def as_json(run: Run) -> dict[str, Any]:
     records = {(record.trial.experiment, record.trial.name): record for record in run.records}
     return {
         "schema": SCHEMA,
+        "run": run.folder.name,
         "experiments": [_experiment(chapter) for chapter in chapters],
         "lab": {
             "name": run.header.lab_name,
+            "text": run.header.lab_text,
             "built_in": any(record.built_in_lab for record in run.records),
         },
         "sessions": [
@@ -91,6 +94,7 @@ def _experiment(chapter: Chapter) -> dict[str, Any]:
         "name": chapter.experiment.name,
         "question": chapter.experiment.question,
         "source": chapter.experiment.source,
+        "text": chapter.experiment.text,
         "points": [trial.point for trial in chapter.experiment.points],
         "repetitions": chapter.experiment.repetitions,
         "expectations": [asdict(verdict) for verdict in chapter.verdicts],
@@ -141,11 +145,15 @@ def trial_json(result: Result, record: TrialRecord) -> dict[str, Any]:
         "name": trial.name,
         "point": trial.point,
         "variant": trial.variant,
+        "values": {key: str(value) for key, value in trial.values.items()},
         "repetition": trial.repetition,
         "search_trial": trial.search_trial or None,
+        "started_at": record.started_at,
+        "built_in_lab": record.built_in_lab,
         "status": result.status,
         "valid": result.valid,
         "struck": bool(result.struck),
+        "reason": "; ".join(map(str, reasons(result))) or None,
         "diagnosis": [
             {**asdict(bottleneck), "sentence": bottleneck.sentence}
             for bottleneck in result.diagnosis
@@ -159,3 +167,12 @@ def trial_json(result: Result, record: TrialRecord) -> dict[str, Any]:
         "workers": [asdict(worker) for worker in result.workers],
         "queues": queues_over_time(measured) if measured is not None else [],
     }
+
+
+def queues_over_time(measured: Readings) -> list[dict[str, Any]]:
+    """Return what each queue did from one reading of the counters to the next, a row each."""
+    return [
+        dict(row)
+        for interval in intervals(measured)
+        for row in queue_rows(queue_uses(interval.readings), interval.from_ns, interval.to_ns)
+    ]

@@ -305,6 +305,9 @@ def show_bar(bar: Bar) -> str:
 def _measured(rung: Rung) -> str:
     if rung.measured is None:
         return "not measured"
-    median = rung.measured.median
-    text = show_pps(median) if rung.measured.unit == "pps" else f"{show_count(median)} MiB/s"
-    return f"{text} (n = {rung.measured.n})"
+    return f"{shown(rung.measured.median, rung.measured.unit)} (n = {rung.measured.n})"
+
+
+def shown(value: float, unit: str) -> str:
+    """Return a number of a ladder's axis for reading; the unit is ``pps`` or that of throughput."""
+    return show_pps(value) if unit == "pps" else f"{show_count(value)} MiB/s"

@@ -14,13 +14,14 @@ from udpbench.definition.published import Bar, published
 from udpbench.metrics import METRICS
 from udpbench.model import Change, Estimate, Facts, Planned, Result
 from udpbench.records import Run
+from udpbench.report.captions import captions
 from udpbench.report.figure_data import MOST_TIMELINES, shown_over_time
 from udpbench.report.figures.style import counted
 from udpbench.report.ladder import show_bar
 from udpbench.report.plan import summed_up
 from udpbench.report.search_words import COLUMNS as SEARCH_COLUMNS
 from udpbench.report.search_words import breaking_lines, search_rows
-from udpbench.report.sessions import restored, run_rows, versions
+from udpbench.report.sessions import restored, run_rows, to_type, versions
 from udpbench.report.summary import (
     LAB_LABEL,
     MEANT,
@@ -34,8 +35,8 @@ from udpbench.report.summary import (
     in_groups,
     n_of,
     name_of,
+    one_line,
     reason,
-    resolved,
     show_number,
     timed,
     trials_label,
@@ -83,12 +84,12 @@ def overview(chapters: Sequence[Chapter]) -> dict[str, Any]:
 
 def chapter_data(chapter: Chapter) -> dict[str, Any]:
     """Return what the template shows of one experiment, without its figures."""
+    cited = published_data(chapter)
     return {
         "name": chapter.experiment.name,
         "run": chapter.run,
         "question": chapter.experiment.question,
         "lab": LAB_LABEL if chapter.built_in_lab else "",
-        "diagnosis": [] if chapter.searches else diagnosed(chapter),
         "answer": answer(chapter),
         "struck": list(_struck(chapter)),
         "environment": list(_environment(hosts_of(chapter.records))),
@@ -100,11 +101,10 @@ def chapter_data(chapter: Chapter) -> dict[str, Any]:
         ],
         "comparison_columns": list(COMPARISON_COLUMNS),
         "comparisons": [comparison_cells(comparison) for comparison in chapter.comparisons],
-        "resolved": resolved(chapter.comparisons),
-        "breaking": breaking_lines(chapter.searches),
+        "limits": limits(chapter),
         "ledger": list(_ledger(chapter)),
         "numbers": list(_numbers(chapter)),
-        "over_time": _over_time(chapter),
+        "captions": captions(chapter, bool(cited), _over_time(chapter)),
         "findings": [
             {
                 "severity": finding.severity,
@@ -113,10 +113,15 @@ def chapter_data(chapter: Chapter) -> dict[str, Any]:
             }
             for finding, names in findings_of(chapter)
         ],
-        "published": published_data(chapter),
+        "published": cited,
         "settings": list(_settings(chapter)),
         "yaml": chapter.experiment.text,
     }
+
+
+def limits(chapter: Chapter) -> list[str]:
+    """Return what limits the points and what helps, a sentence each; empty if nothing does."""
+    return breaking_lines(chapter.searches) if chapter.searches else diagnosed(chapter)
 
 
 def _struck(chapter: Chapter) -> Iterator[str]:
@@ -180,6 +185,30 @@ def _ledger(chapter: Chapter) -> Iterator[dict[str, Any]]:
         explained.update(moved)
         long = len(parts) + 2 * len(explanations) + len(moved) > MOST_TOGETHER
         yield {"points": points, "rows": rows, "parts": parts, "told": explanations, "long": long}
+
+
+def trials_data(chapter: Chapter) -> list[dict[str, Any]]:
+    """Return every trial as a line, with its own ledger and its findings.
+
+    Stages that lost nothing are left out.
+    """
+    trials = chapter.trials if chapter.searches else chapter.results
+    return [
+        {
+            "name": trials_label([result.trial.name]),
+            "valid": result.valid,
+            "line": one_line(result),
+            "rows": [
+                {"name": row.name, "packets": row.cells[0], "source": row.source}
+                for row in (ledger_rows([result]) if result.ledger is not None else ())
+                if row.moved or not row.stage
+            ],
+            "findings": [
+                {"severity": finding.severity, "text": str(finding)} for finding in result.findings
+            ],
+        }
+        for result in trials
+    ]
 
 
 def _stage_advice(stage: str) -> dict[str, str]:
@@ -344,6 +373,7 @@ def run_data(run: Run) -> dict[str, Any]:
             for group in in_groups(list(hosts.values()), FEW_HOSTS)
         ],
         "restored": restored(run),
+        "commands": [{"does": does, "type": line} for does, line in to_type(run)],
         "ended": [*map(str, run.findings), *ended(run)],
         "run_rows": [{"name": name, "value": value} for name, value in run_rows(run)],
         "lab_name": header.lab_name,

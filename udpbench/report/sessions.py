@@ -27,6 +27,17 @@ def run_rows(run: Run) -> Iterator[tuple[str, str]]:
     yield "udpbench", " and ".join(versions(run)) + (mixed if len(versions(run)) > 1 else "")
 
 
+def to_type(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield what a reader may want to do next, each with the command that does it."""
+    folder = str(run.folder)
+    yield "repeat it in the same order", command(run.header)
+    if run.ending is None or run.ending.status != "complete":
+        yield "go on where it stopped", shlex.join(["udpbench", "run", "--resume", folder])
+    yield "its tables and ledgers", shlex.join(["udpbench", "show", "--all", folder])
+    doctor = shlex.join(["udpbench", "doctor", *_lab_option(run)])
+    yield "what would spoil a measurement on its hosts", doctor
+
+
 def versions(run: Run) -> tuple[str, ...]:
     """Return the udpbench versions that ran trials, in order; without trials the one that began."""
     ran = [session.begin.udpbench for session in run.sessions if session.trials]
@@ -110,9 +121,13 @@ def _doubts(session: RunSession, name: str) -> Iterator[str]:
 
 def _restore(run: Run) -> str:
     """Return the command that restores what a run left behind."""
+    return shlex.join(["udpbench", "restore", *_lab_option(run)])
+
+
+def _lab_option(run: Run) -> list[str]:
     path = run.header.lab_path
     built_in = any(record.built_in_lab for record in (*run.records, *run.replaced))
-    return shlex.join(["udpbench", "restore", *(["--lab", path] if path and not built_in else [])])
+    return ["--lab", path] if path and not built_in else []
 
 
 def command(header: RunHeader) -> str:

@@ -28,12 +28,31 @@ def test_a_run_has_its_documented_keys(tmp_path: Path) -> None:
     """Of the run, an experiment, a trial and an entry of its ledger."""
     of = experiment(expectation("unaccounted", "==", "0"))
     data = as_json(stored(tmp_path, [lossy(1000, LOST, 250, series=series([1000]))], of))
-    assert ["schema", "experiments", "lab", "sessions", "hosts", "trials", "searches"] == list(data)
-    assert {"name": "local", "built_in": True} == data["lab"]
+    assert [
+        "schema",
+        "run",
+        "experiments",
+        "lab",
+        "sessions",
+        "hosts",
+        "trials",
+        "searches",
+    ] == list(data)
+    lab = {"name": "local", "text": "sender: []\nreceiver: []\n", "built_in": True}
+    assert lab == data["lab"]
     assert ["left", "right"] == list(data["hosts"])
     (one,) = data["experiments"]
     assert set(one) == {
-        *("name", "question", "source", "points", "repetitions", "expectations", "comparisons")
+        *(
+            "name",
+            "question",
+            "source",
+            "text",
+            "points",
+            "repetitions",
+            "expectations",
+            "comparisons",
+        )
     }
     (trial_,) = data["trials"]
     assert 1000 == trial_["sent_packets"]

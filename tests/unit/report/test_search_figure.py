@@ -41,6 +41,6 @@ def test_the_report_of_a_search(tmp_path: Path) -> None:
     assert {"searches": ["searches-1"]} == draw(chapter, tmp_path, ["svg"])
     data = chapter_data(chapter)
     assert ("goal", "0.1% lost") == (data["columns"][1], data["rows"][0]["cells"][1])
-    assert data["breaking"][0].startswith("Above 297.6 kpps packets are lost at udp_rcvbuf")
+    assert data["limits"][0].startswith("Above 297.6 kpps packets are lost at udp_rcvbuf")
     names = {path.name for path in write([run], tmp_path / "report", ["pdf"])}
     assert {"report.pdf"} == names

@@ -17,6 +17,7 @@ from udpbench.report.figures.style import (
     SKY,
     WIDTH_INCHES,
     short_name,
+    show_values,
 )
 
 if TYPE_CHECKING:
@@ -74,7 +75,12 @@ def _draw(axes: Axes, comparison: Comparison) -> None:
     if estimate is not None:
         axes.axhline(percent(estimate), color=BLACK, lw=1.3, label="estimate")
     axes.axhline(0, color=GREY, lw=0.8, linestyle="--")
-    axes.scatter(places, dots, s=22, color=BLUE, alpha=0.8, zorder=3, label="block")
+    blocks = axes.scatter(places, dots, s=22, color=BLUE, alpha=0.8, zorder=3, label="block")
+    unit = "percentage points" if comparison.share else "%"
+    show_values(
+        blocks,
+        [f"block {n}: {change:+.2f} {unit}" for n, change in zip(places, dots, strict=True)],
+    )
     axes.set_xticks(places)
     axes.grid(axis="y", color=GRID)
     axes.set_ylabel("change\n(percentage points)" if comparison.share else "change (%)")

@@ -38,6 +38,8 @@ from udpbench.report.figures.style import (
     GREY,
     GRID,
     LINE_STYLES,
+    ON_DARK,
+    ON_LIGHT,
     ORANGE,
     PALE,
     PINK,
@@ -50,11 +52,12 @@ from udpbench.report.figures.style import (
     height_of,
     save,
     short_name,
+    show_values,
     styled,
 )
 from udpbench.report.figures.sweep import draw_sweeps, sweep
 from udpbench.report.summary import Chapter, in_groups
-from udpbench.units import rate_scale
+from udpbench.units import rate_scale, show_pps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -185,10 +188,14 @@ def draw_dots(rows: Sequence[Dots], largest: float) -> Figure:
         ([row.valid_pps for row in rows], "o", BLUE, "valid trial"),
         ([row.invalid_pps for row in rows], "x", RED, "invalid trial, in no median"),
     ):
-        places = [(pps / scale, y) for y, mine in enumerate(values) for pps in mine]
+        places = [(pps, y) for y, mine in enumerate(values) for pps in mine]
         if places:
-            x, y = zip(*places, strict=True)
-            axes.scatter(x, y, s=22, marker=marker, color=colour, label=label, alpha=0.7, zorder=3)
+            x = [pps / scale for pps, _ in places]
+            y = [row for _, row in places]
+            drawn = axes.scatter(
+                x, y, s=22, marker=marker, color=colour, label=label, alpha=0.7, zorder=3
+            )
+            show_values(drawn, [f"{rows[y].point}: {show_pps(pps)}" for pps, y in places])
     _draw_medians(axes, rows, scale)
     axes.set_yticks(range(len(rows)), [_with_n(row) for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -256,7 +263,7 @@ def draw_ways(rows: Sequence[Way]) -> Figure:
     for name in order:
         widths = [100 * dict(row.parts).get(name, 0.0) for row in rows]
         colour, hatch = styles[name]
-        axes.barh(
+        bars = axes.barh(
             range(len(rows)),
             widths,
             left=left,
@@ -267,6 +274,8 @@ def draw_ways(rows: Sequence[Way]) -> Figure:
             edgecolor="white",
             linewidth=0.4,
         )
+        for bar, row, width in zip(bars, rows, widths, strict=True):
+            bar.set_url(f"{row.point} #{row.repetition}: {name} {width:.2f} %")
         left = [start + max(width, 0.0) for start, width in zip(left, widths, strict=True)]
     labels = [f"{short_name(row.point)} #{row.repetition}" for row in rows]
     axes.set_yticks(range(len(rows)), labels)
@@ -369,7 +378,7 @@ def draw_heat(heat: Heat) -> Figure:
                 text = "–" if share is None else f"{share:.0%}"
                 dark = share is not None and share > 0.6
                 place = (x + 0.5, y + 0.5)
-                colour = "white" if dark else "black"
+                colour = ON_DARK if dark else ON_LIGHT
                 axes.annotate(text, place, ha="center", va="center", color=colour, fontsize=8)
     axes.set_xticks([x + 0.5 for x in range(len(heat.columns))], heat.columns)
     axes.set_yticks([y + 0.5 for y in range(len(heat.points))], map(short_name, heat.points))

@@ -21,9 +21,10 @@ from udpbench.report.figures.style import (
     counted,
     empty_figure,
     save,
+    show_values,
     styled,
 )
-from udpbench.report.ladder import Ladder, Rung, label
+from udpbench.report.ladder import Ladder, Rung, label, shown
 from udpbench.units import rate_scale
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _draw(rungs: Sequence[Rung], name: str, ends: tuple[float, float]) -> Figure
     axes.set_xlim(0.8 * low / scale if log else 0, (1.3 if log else 1.04) * high / scale)
     _draw_experiments(axes, rungs)
     _draw_published(axes, rungs, scale, high, log)
-    _draw_trials(axes, rungs, scale)
+    _draw_trials(axes, rungs, name, scale)
     axes.set_yticks(range(len(rungs)), map(_label, rungs), fontsize=7.5)
     axes.set_ylim(len(rungs) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
@@ -119,20 +120,25 @@ def _draw_experiments(axes: Axes, rungs: Sequence[Rung]) -> None:
             axes.axhline(row + 0.5, color=GREY, lw=0.4)
 
 
-def _draw_trials(axes: Axes, rungs: Sequence[Rung], scale: float) -> None:
+def _draw_trials(axes: Axes, rungs: Sequence[Rung], name: str, scale: float) -> None:
     for validity, marker, colour, text in (
         (True, "o", BLUE, "valid trial"),
         (False, "x", RED, "invalid trial, in no median"),
     ):
         dots = [
-            (value / scale, row)
+            (value, row)
             for row, rung in enumerate(rungs)
             for value, valid in rung.trials
             if valid is validity
         ]
         if dots:
-            x, y = zip(*dots, strict=True)
-            axes.scatter(x, y, s=15, marker=marker, color=colour, label=text, alpha=0.7, zorder=3)
+            places = [value / scale for value, _ in dots], [row for _, row in dots]
+            drawn = axes.scatter(
+                *places, s=15, marker=marker, color=colour, label=text, alpha=0.7, zorder=3
+            )
+            show_values(
+                drawn, [f"{label(rungs[row])}: {shown(value, name)}" for value, row in dots]
+            )
     medians = [
         (rung.measured.median / scale, row) for row, rung in enumerate(rungs) if rung.measured
     ]

@@ -9,9 +9,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from udpbench.analysis.searches import late_packets
-from udpbench.report.figures.style import BLACK, GREY, GRID, SKY, WIDTH_INCHES, short_name
+from udpbench.report.figures.style import (
+    BLACK,
+    GREY,
+    GRID,
+    SKY,
+    WIDTH_INCHES,
+    short_name,
+    show_values,
+)
 from udpbench.report.search_words import found_text
-from udpbench.units import rate_scale
+from udpbench.units import rate_scale, show_pps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +92,11 @@ def _draw(axes: Axes, search: PointSearch, colours: Mapping[str, str]) -> None:
         x, y = zip(*mine, strict=True)
         colour = colours.get(stage, GREY)
         marker = "o" if stage == NO_LOSS else "X"
-        axes.scatter(x, y, s=22, color=colour, marker=marker, alpha=0.8, zorder=3, label=stage)
+        drawn = axes.scatter(
+            x, y, s=22, color=colour, marker=marker, alpha=0.8, zorder=3, label=stage
+        )
+        values = [f"{show_pps(pps * scale)}: {loss:.2f} % lost, {stage}" for pps, loss in mine]
+        show_values(drawn, values)
     for goal in search.state.goals:
         axes.axhline(100 * goal.loss, color=BLACK, lw=1.0, linestyle="--", label="goal")
     axes.set_yscale("symlog", linthresh=NEARLY_NONE)

@@ -13,8 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from udpbench.report.figures.inline_svg import titled
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import Collection
     from matplotlib.figure import Figure
 
 WIDTH_INCHES = 7.0
@@ -29,6 +32,8 @@ BLUE, SKY, GREEN, YELLOW, ORANGE, RED, PINK, BLACK = (
     "#000000",
 )
 GREY, PALE, GRID = "#8A8A8A", "#BBBBBB", "#DDDDDD"
+ON_LIGHT, ON_DARK = "#111111", "#FEFEFE"
+"""Text on a coloured area, which stays as it is on a dark screen."""
 LINE_STYLES = ("-", "--", "-.", ":")
 LINES: tuple[tuple[str, Any, str], ...] = (
     (BLUE, "-", "o"),
@@ -98,6 +103,13 @@ def save(figure: Figure, files: Sequence[Path]) -> None:
             dpi=PNG_DPI,
             metadata={"Date": None} if file.suffix == ".svg" else None,
         )
+        if file.suffix == ".svg":
+            file.write_text(titled(file.read_text()))
+
+
+def show_values(drawn: Collection, texts: Sequence[str]) -> None:
+    """Have an SVG show a text for each dot, in their order, when the pointer is on it."""
+    drawn.set_urls(list(texts))
 
 
 def height_of(rows: int) -> float:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from udpbench.analysis.points import Point, estimate, metric
 from udpbench.definition.published import Bar, Published, published
 from udpbench.differences import flat, key_of, written
+from udpbench.metrics import METRICS
 from udpbench.model import Estimate, Experiment, Trial
 from udpbench.report.figures.style import (
     BLACK,
@@ -23,9 +24,10 @@ from udpbench.report.figures.style import (
     WIDTH_INCHES,
     counted,
     short_name,
+    show_values,
     spaced,
 )
-from udpbench.report.summary import Chapter, in_groups
+from udpbench.report.summary import Chapter, in_groups, show_number
 from udpbench.units import (
     parse_bytes,
     parse_count,
@@ -336,7 +338,7 @@ def _draw_line(
         zorder=2 if offered else 4,
     )
     if not offered:
-        _draw_trials(axes, known, name, style, scale)
+        _draw_trials(axes, known, name, style, scale, prefix)
 
 
 def _draw_trials(
@@ -345,15 +347,24 @@ def _draw_trials(
     name: str,
     style: tuple[str, Any, str],
     scale: float,
+    prefix: str,
 ) -> None:
     """Draw every trial, the medians of words, which no line joins, and the intervals."""
     colour, _, marker = style
     words = [(x, place.medians[name].median / scale) for x, place in known if place.value is None]
     axes.plot([x for x, _ in words], [y for _, y in words], color=colour, ls="", marker=marker)
-    dots = [(x, value / scale) for x, place in known for value in place.trials[name]]
-    axes.scatter(
-        [x for x, _ in dots], [y for _, y in dots], s=9, color=colour, alpha=0.6, lw=0, zorder=3
+    dots = [(x, value, place.text) for x, place in known for value in place.trials[name]]
+    drawn = axes.scatter(
+        [x for x, _, _ in dots],
+        [value / scale for _, value, _ in dots],
+        s=9,
+        color=colour,
+        alpha=0.6,
+        lw=0,
+        zorder=3,
     )
+    unit = METRICS[name].unit
+    show_values(drawn, [f"{prefix}{at}: {show_number(value, unit)}" for _, value, at in dots])
     for x, place in known:
         low, high = place.medians[name].low, place.medians[name].high
         if low is not None and high is not None:

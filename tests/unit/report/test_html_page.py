@@ -1,0 +1,370 @@
+"""The report as one HTML file: what it says, what it never does, and that it is data, too."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from collections import Counter
+from dataclasses import fields, replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree.ElementTree import fromstring as parsed
+
+import pandas as pd
+import pytest
+from analysis.build import experiment, failed, lossy, record, series, trial
+from golden import Golden
+
+from report.stored import ODD, stored, swept
+from udpbench import Frames, read_run
+from udpbench.errors import RecordError
+from udpbench.model import Change, Setting
+from udpbench.records import Ending, Run
+from udpbench.report import document, pages
+from udpbench.report.captions import HEADINGS
+from udpbench.report.embedded_data import HEAD, LINK, MOST_BYTES, read_report
+from udpbench.report.figures.inline_svg import InlineFigures, path, titled
+from udpbench.report.json_output import as_json
+from udpbench.report.summary import chapters_of
+from udpbench.units import show_count, show_pps, show_ratio
+
+LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
+EVIL = f"</script><img src=x onerror=alert(1)> {ODD} ' &amp;"
+VOID = ("meta", "br", "link", "img", "input", "hr")
+RAW = ("series", "counters", "settings")
+STUDY_BYTES = 300_000
+
+
+class Page(HTMLParser):
+    """A page as a list of elements; every one is closed, in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.tables: list[list[list[str]]] = []
+        self.summaries: list[str] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert [] == self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Keep it."""
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in VOID:
+            self._open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        elif tag == "summary":
+            self.summaries.append("")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Keep it; nothing is in it."""
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        """Close the innermost, which must be it."""
+        assert tag == self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        """Keep it for whom it belongs to."""
+        if "style" in self._open:
+            return
+        self.text += data
+        if "td" in self._open or "th" in self._open:
+            self.tables[-1][-1][-1] += data
+        if "summary" in self._open:
+            self.summaries[-1] += data
+
+
+def page_of(*runs: Run, out: Path) -> tuple[str, Page]:
+    """Return the page of some runs, as text and as its elements."""
+    assert [out / "report.html"] == document.write(runs, out, ["html"])
+    text = (out / "report.html").read_text()
+    return text, Page(text)
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run, Page]:
+    """Write the page of a run with a good, an invalid and a failed trial, and with odd texts."""
+    folder = tmp_path_factory.mktemp("odd")
+    points = [trial("good", source="cloudflare-2015/pinned"), trial(EVIL)]
+    of = experiment(points=points, question=EVIL, repetitions=2, text=f"question: {EVIL}\n")
+    changes = {"right": (Change(Setting("sysctl", EVIL, "1"), "0", "0", refusal=EVIL),)}
+    records = [
+        replace(lossy(1000, LOST, 250, of=points[0], series=series([1000])), changes=changes),
+        record(900, of=replace(points[0], repetition=2)),
+        failed("WorkerFailed", EVIL, of=points[1]),
+    ]
+    run = stored(folder / "run", records, of, command=("udpbench", "run", EVIL), lab_text=EVIL)
+    _, page = page_of(run, out=folder)
+    return folder / "report.html", run, page
+
+
+def test_no_text_becomes_markup(odd: tuple[Path, Run, Page]) -> None:
+    """A question, a point, a setting, an error, a command and a file that hold it show it."""
+    text, page = odd[0].read_text(), odd[2]
+    assert {"svg", "table", "details"} <= {tag for tag, _ in page.elements}
+    assert not {"script", "img", "iframe", "link", "object", "base"} & {
+        tag for tag, _ in page.elements
+    }
+    assert "<img" not in text
+    assert not [name for _, names in page.elements for name in names if name.startswith("on")]
+    assert page.text.count("</script><img src=x onerror=alert(1)>") >= 8
+
+
+def test_nothing_is_fetched_and_a_policy_says_so(odd: tuple[Path, Run, Page]) -> None:
+    """Every reference is to the page itself or is the data; no style names another place."""
+    text, page = odd[0].read_text(), odd[2]
+    names = ("href", "src", "xlink:href", "action", "data", "poster", "srcset")
+    targets = [each[name] for _, each in page.elements for name in names if name in each]
+    assert not [target for target in targets if not target.startswith(("#", "data:"))]
+    assert not re.findall(r"url\((?!#)|@import|xmlns", text)
+    policies = [
+        each["content"]
+        for _, each in page.elements
+        if each.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"] == policies
+
+
+def test_an_id_is_there_once_and_every_reference_has_one(odd: tuple[Path, Run, Page]) -> None:
+    """Also between figures, whose ids matplotlib makes of their content."""
+    page = odd[2]
+    ids = Counter(each["id"] for _, each in page.elements if "id" in each)
+    used = set(re.findall(r"url\(#([\w-]+)\)", odd[0].read_text()))
+    used |= {each["href"][1:] for _, each in page.elements if each.get("href", "").startswith("#")}
+    assert {1} == set(ids.values())
+    assert used == set(ids) - {LINK, "chapter-1"}
+
+
+def test_what_somebody_reads_in_one_minute_comes_first(odd: tuple[Path, Run, Page]) -> None:
+    """Question, answer, picture, what limits, what to type; then all else in the PDF's order."""
+    text = odd[2].text
+    heads = ("limits", "commands", "struck", "environment", "results", "ways", "ledger")
+    heads += ("numbers", "timelines", "findings", "trials", "published", "settings", "yaml")
+    heads += ("run", "hosts", "lab", "stages")
+    places = [text.index(f"{HEADINGS[head]}") for head in heads]
+    assert sorted(places) == places
+    shown = ("alert(1)", "750 pps delivered, 25.00 % lost", "Every trial is a dot", "What limits")
+    places = [text.index(each) for each in shown]
+    assert sorted(places) == places
+    (chapter,) = chapters_of(odd[1].header.experiments, odd[1].records)
+    assert pages.limits(chapter)
+    assert all(line in text for line in pages.limits(chapter))
+    assert "--seed 7" in text
+
+
+def test_dots_and_bars_say_their_values_under_the_pointer(odd: tuple[Path, Run, Page]) -> None:
+    """No link is left of what carried them there."""
+    text = odd[0].read_text()
+    assert "<title>good: 750 pps</title>" in text
+    assert "<title>good #1: udp_rcvbuf 25.00 %</title>" in text
+    assert 1 == len([tag for tag, _ in odd[2].elements if tag == "a"])
+
+
+def test_a_figure_has_the_pages_own_colours_and_text(odd: tuple[Path, Run, Page]) -> None:
+    """So it follows light and dark; what is white or black in it is paper or ink."""
+    text, page = odd[0].read_text(), odd[2]
+    assert "prefers-color-scheme:dark" in text
+    assert not re.findall(r"fill:#fff|stroke:#000|Libertinus", text)
+    figures = [each for tag, each in page.elements if tag == "svg"]
+    assert len(figures) == 3
+    assert all(each["role"] == "img" and each["aria-label"] for each in figures)
+    assert "n = 2 trials" in page.text
+
+
+def test_each_trial_is_folded_with_its_ledger_and_findings(odd: tuple[Path, Run, Page]) -> None:
+    """Line by line as on a terminal; an invalid one is marked."""
+    _, _, page = odd
+    first, second, third = page.summaries[:3]
+    assert first.startswith("good #1 750 pps delivered, 25.00 % lost, most of it at udp_rcvbuf")
+    assert second.startswith("✗ good #2 invalid: ")
+    assert third.startswith("✗ ")
+    assert "failed: </script>" in third
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run, Page]:
+    """Write the page of a study of a hundred trials, each with a series."""
+    folder = tmp_path_factory.mktemp("study")
+    of, records = swept([100 * size for size in range(1, 21)], 5)
+    run = stored(folder / "study", records, of)
+    _, page = page_of(run, out=folder)
+    return folder / "report.html", run, page
+
+
+def test_a_study_of_a_hundred_trials_is_small(study: tuple[Path, Run, Page]) -> None:
+    """It can be sent by mail, or attached to an issue."""
+    assert 100 == len(study[1].records)
+    assert study[0].stat().st_size <= STUDY_BYTES
+
+
+def test_every_number_is_that_of_the_data(study: tuple[Path, Run, Page]) -> None:
+    """A trial's rate, loss and ledger, read off the page, are those of ``show --json``."""
+    _, run, page = study
+    trials = {each["name"].partition("::")[2]: each for each in as_json(run)["trials"]}
+    lines = [line for line in page.summaries if "delivered" in line]
+    assert len(trials) == len(lines)
+    ledgers = [table for table in page.tables if table[0][0] == "intended"]
+    assert len(trials) == len(ledgers)
+    for line, ledger in zip(lines, ledgers, strict=True):
+        mine = trials["#".join(line.split(" #")).split(" ")[0]]
+        told = f"{show_pps(mine['delivered_pps'])} delivered, {show_ratio(mine['loss_ratio'])} lost"
+        assert told in line
+        packets = {row[0]: row[1] for row in ledger}
+        assert {
+            "intended": show_count(mine["intended_packets"]),
+            "sent": show_count(mine["sent_packets"]),
+            "received": show_count(mine["ledger_received_packets"]),
+            "unaccounted": show_count(mine["unaccounted"]),
+            **{
+                entry["stage"]: show_count(entry["packets"])
+                for entry in mine["ledger"]
+                if entry["packets"]
+            },
+        } == packets
+
+
+# --- the data in it ------------------------------------------------------------------------------
+
+
+def test_the_page_has_the_data_and_reads_back(study: tuple[Path, Run, Page]) -> None:
+    """Frame by frame what the run folder gives, but for what only raw records have."""
+    file, run, page = study
+    (link,) = [each for _, each in page.elements if each.get("id") == LINK]
+    assert "study.json.gz" == link["download"]
+    unpacked = gzip.decompress(base64.b64decode(link["href"].removeprefix(HEAD)))
+    assert [as_json(run)] == json.loads(unpacked)
+    with pytest.warns(UserWarning, match="no settings, series and counters: read its run folder"):
+        back = read_run(file)
+    whole = read_run(run.folder)
+    for name in (field.name for field in fields(Frames)):
+        if name in RAW:
+            assert 0 == len(getattr(back, name))
+        else:
+            pd.testing.assert_frame_equal(getattr(whole, name), getattr(back, name))
+    (row,) = whole.definitions.to_dict("records")
+    assert ("study", "example", "local") == (row["run"], row["experiment"], row["lab"])
+
+
+def test_several_runs_are_one_page_and_read_back(tmp_path: Path) -> None:
+    """Each with its chapter, its commands and its data; folders and pages mix."""
+    runs = [stored(tmp_path / name, [record(of=trial(source=None))]) for name in ("one", "two")]
+    _, page = page_of(*runs, out=tmp_path / "out")
+    assert "udpbench 0.1.0 · 2 runs" in page.text
+    assert 2 == page.text.count("repeat it in the same order")
+    with pytest.warns(UserWarning, match="run folder, two"):
+        back = read_run(tmp_path / "one", tmp_path / "out" / "report.html")
+    assert ["one", "one", "two"] == list(back.trials.run)
+
+
+def test_a_run_without_a_trial_is_a_page(tmp_path: Path) -> None:
+    """It says how to go on."""
+    _, page = page_of(stored(tmp_path / "run", [], ending=None), out=tmp_path)
+    assert "No trial is stored." in page.text
+    assert "udpbench run --resume" in page.text
+
+
+def test_a_failed_run_says_how_it_ended(tmp_path: Path) -> None:
+    """With the command that goes on."""
+    error = {"kind": "AgentLost", "message": "gone <b>", "host": "left"}
+    ending = Ending("2026-11-21T08:00:09+00:00", "failed", error)
+    _, page = page_of(stored(tmp_path / "run", [record()], ending=ending), out=tmp_path)
+    assert "the run failed: left: gone <b>" in page.text
+    assert "go on where it stopped" in page.text
+
+
+def spoiled(data: object) -> bytes:
+    """Return a page whose link holds something else."""
+    plain = data if isinstance(data, bytes) else gzip.compress(json.dumps(data).encode())
+    return f'<a id="{LINK}" href="{HEAD}{base64.b64encode(plain).decode()}">'.encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("foreign", b"<p>hello</p>"),
+        ("letters", f'<a id="{LINK}" href="{HEAD}!">'.encode()),
+        ("torn", spoiled(gzip.compress(b"[{}]")[:-4])),
+        ("no gzip", spoiled(b"plain")),
+        ("no runs", spoiled([{"x": 1}])),
+        ("no list", spoiled(7)),
+        ("another schema", spoiled([{"schema": 2}])),
+        ("no trials", spoiled([{"schema": 1, "run": "x"}])),
+    ],
+)
+def test_what_is_no_report_is_refused(
+    name: str, content: bytes, tmp_path: Path, golden: Golden
+) -> None:
+    """In one line, whatever is in the file."""
+    (tmp_path / "report.html").write_bytes(content)
+    with golden.raises(RecordError):
+        read_run(tmp_path / "report.html")
+
+
+def test_a_page_that_cannot_be_opened_is_refused(tmp_path: Path, golden: Golden) -> None:
+    """With the system's word."""
+    with golden.raises(RecordError):
+        read_report(tmp_path / "missing.html")
+
+
+def test_data_without_end_is_not_unpacked(
+    tmp_path: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of a few bytes may hold any number of them."""
+    assert 2**30 == MOST_BYTES
+    monkeypatch.setattr("udpbench.report.embedded_data.MOST_BYTES", 100)
+    (tmp_path / "report.html").write_bytes(spoiled([{"schema": 1, "x": "y" * 1000}]))
+    with golden.raises(RecordError):
+        read_run(tmp_path / "report.html")
+
+
+# --- a figure in it ------------------------------------------------------------------------------
+
+
+def test_a_path_is_relative_and_rounded() -> None:
+    """To a hundredth of a point, of a long curve to a tenth; corners that do not move go."""
+    assert "M10 20l5.5-.25l0 1" == path("M 10 20 \nL 15.5 19.75 \nL 15.501 19.7501 \nL 15.5 20.75")
+    assert "M0 0c1 2 3 4 5 6z" == path("M 0 0 C 1 2 3 4 5 6 z")
+    assert "M0 0l.1 0" + "l1 0" * 50 == path(
+        "M 0 0 L 0.12 0.04 " + "".join(f"L {n + 0.1} 0 " for n in range(1, 51))
+    )
+
+
+def test_steps_do_not_add_up_to_an_error() -> None:
+    """Each is from where the last one was drawn."""
+    corners = "".join(f"L {n * 0.33} {n * 0.17} " for n in range(1, 1000))
+    steps = re.findall(r"l(-?[\d.]+) ?(-?[\d.]+)", path(f"M 0 0 {corners}"))
+    assert abs(sum(float(x) for x, _ in steps) - 999 * 0.33) < 0.06
+    assert abs(sum(float(y) for _, y in steps) - 999 * 0.17) < 0.06
+
+
+def test_a_link_becomes_a_title() -> None:
+    """With its text as it is, escaped already."""
+    svg = '<a xlink:href="a &lt; &quot;b&quot;" target="_blank"><path/></a>'
+    assert "<g><title>a &lt; &quot;b&quot;</title><path/></g>" == titled(svg)
+
+
+def test_a_figure_is_well_formed_and_without_form_of_its_own(tmp_path: Path) -> None:
+    """Its groups, ids and metadata are gone unless something needs them; classes are shared."""
+    run = stored(tmp_path / "run", [lossy(1000, LOST, 250, series=series([1000]))])
+    document.write([run], tmp_path, ["png"])
+    files = sorted((tmp_path / document.FIGURES).rglob("*.svg"))
+    figures = InlineFigures()
+    for file in files:
+        inline = figures.inline(file, 'a "label" <&>')
+        assert len(inline) < 0.5 * file.stat().st_size
+        root = parsed(inline)  # noqa: S314 – our own
+        assert 'a "label" <&>' == root.attrib["aria-label"]
+        assert not {"metadata", "style"} & {element.tag for element in root.iter()}
+        text = "".join(parsed(file.read_text()).itertext())  # noqa: S314
+        assert set("".join(root.itertext()).split()) <= set(text.split())
+    assert {"font-size", "fill"} <= set(re.findall(r"[\w-]+(?=:)", figures.rules()))

@@ -1,0 +1,58 @@
+"""The document as one HTML file: places what ``pages`` and ``figures`` computed, computes nothing.
+
+It has no script and fetches nothing, which its own policy forbids, too. The template escapes every
+text; only the figures and the style sheets, which are ours, are markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from udpbench.records import Run
+from udpbench.report.embedded_data import LINK, packed
+from udpbench.report.figures.inline_svg import InlineFigures, palettes
+
+ROOM = Path(__file__).parent
+TEMPLATE, STYLE = "report.html.jinja", ROOM / "report.css"
+LABELS = {
+    "comparisons": "Change of each compared pair, block by block",
+    "searches": "Loss over load, a dot for each trial",
+    "dots": "Delivered rate, a dot for each trial",
+}
+"""What a figure without a heading shows."""
+
+
+def html_page(data: Mapping[str, Any], room: Path, runs: Sequence[Run]) -> str:
+    """Return the page of what ``document`` laid out: its data, and figures below ``room``."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    figures = InlineFigures()
+    labels = {**data["headings"], **LABELS}
+    drawn: dict[str, Markup] = {}
+    for chapter in data["chapters"]:
+        for kind, files in chapter["figures"].items():
+            for file in files:
+                label = f"{labels[kind]}: {chapter['name']}"
+                drawn[file] = Markup(figures.inline(room / file, label))  # noqa: S704 – ours
+    for study in data["ladders"]:
+        for file in study["figures"]:
+            drawn[file] = Markup(figures.inline(room / file, study["title"]))  # noqa: S704
+    light, dark = palettes()
+    style = STYLE.read_text().replace("/* light */", light).replace("/* dark */", dark)
+    environment = Environment(
+        loader=FileSystemLoader(ROOM),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(TEMPLATE).render(
+        **data,
+        drawn=drawn,
+        style=Markup(style + figures.rules()),  # noqa: S704
+        link=LINK,
+        packed=packed(runs),
+    )
