@@ -101,14 +101,14 @@ def opened(
 ) -> Iterator[tuple[Page, list[str]]]:
     """Open the page, everything unfolded, with all that it asked for and complained of."""
     scheme, width = request.param
-    context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    context = chromium.new_context(viewport={"width": width, "height": 1600}, color_scheme=scheme)
     page = context.new_page()
     heard: list[str] = []
     page.on("request", lambda asked: heard.append(asked.url))
     page.on("console", lambda line: heard.append(line.text))
     page.on("pageerror", lambda error: heard.append(str(error)))
     page.goto(page_file.as_uri())
-    page.screenshot(path=page_file.with_name(f"{scheme}-{width}.png"), full_page=True)
+    page.screenshot(path=page_file.with_name(f"{scheme}-{width}.png"))
     page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     yield page, heard
     context.close()

@@ -59,6 +59,7 @@ NOTES = {
     "trials": "With its ledger, without the stages that lost nothing, and its findings.",
     "data": "The data of this page, as udpbench show --json prints it",
     "read": 'In Python: udpbench.read_run("report.html"). Raw records are in the run folder.',
+    "none_ended": "No packet ended at",
     "helps": "docs/ledger.md says what helps at each stage, and where a counter needs a word.",
 }
 _CAPTIONS = {

@@ -170,6 +170,7 @@ def _ledger(chapter: Chapter) -> Iterator[dict[str, Any]]:
                 "name": line.name,
                 "cells": list(line.cells),
                 "source": line.source if line.moved else "",
+                "quiet": line.stage and not line.moved,
             }
             for line in lines
         ]
@@ -204,7 +205,7 @@ def trials_data(chapter: Chapter) -> list[dict[str, Any]]:
                 if row.moved or not row.stage
             ],
             "findings": [
-                {"severity": finding.severity, "text": str(finding)} for finding in result.findings
+                {"severity": finding.severity, "text": finding.brief} for finding in result.findings
             ],
         }
         for result in trials

@@ -97,6 +97,7 @@ class InlineFigures:
     def _class_of(self, style: str, ids: dict[str, str]) -> str:
         """Return the class of a style: its colours as variables, its text in the page's font."""
         style = re.sub(r"font: ([\d.]+px) [^;]*", r"font-size: \1", style)
+        style = re.sub(r"font-family: [^;]*(; )?", "", style)
         style = re.sub(r"url\(#([\w-]+)\)", lambda found: f"url(#{ids[found[1]]})", style)
         style = re.sub(
             r"#([0-9a-f]{6})\b",
