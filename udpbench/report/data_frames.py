@@ -192,7 +192,7 @@ def read_run(*folders: str | Path) -> Frames:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if all(isinstance(source, Run) for source in sources):
             raise
-        what = f"the data in a report is damaged; read the run folder"
+        what = "the data in a report is damaged; read the run folder"
         raise RecordError(f"{', '.join(map(str, folders))}: {what}") from error
     for source in sources:
         if not isinstance(source, Run):

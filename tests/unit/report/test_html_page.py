@@ -352,8 +352,9 @@ def test_steps_do_not_add_up_to_an_error() -> None:
 
 def test_a_link_becomes_a_title() -> None:
     """With its text as it is, escaped already."""
-    svg = '<a xlink:href="a &lt; &quot;b&quot;" target="_blank"><path/></a>'
-    assert "<g><title>a &lt; &quot;b&quot;</title><path/></g>" == titled(svg)
+    for quote, value in (('"', "it's &lt; b"), ("'", 'a &lt; "b"')):
+        svg = f'<a xlink:href={quote}{value}{quote} target="_blank"><path/></a>'
+        assert f"<g><title>{value}</title><path/></g>" == titled(svg)
 
 
 def test_a_figure_is_well_formed_and_without_form_of_its_own(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ class InlineFigures:
 
 def titled(svg: str) -> str:
     """Return an SVG of matplotlib with a value under the pointer where it has a link."""
-    svg = re.sub(r'<a xlink:href="([^"]*)"[^>]*>', r"<g><title>\1</title>", svg)
+    svg = re.sub(r"<a xlink:href=(['\"])(.*?)\1[^>]*>", r"<g><title>\2</title>", svg)
     return svg.replace("</a>", "</g>")
 
 
