@@ -232,10 +232,10 @@ def test_a_report_replaces_links_and_follows_none(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "kept").write_text("mine")
-    for name in ("report.pdf", "report-1.png", "trials.csv", "trials.parquet"):
+    for name in ("report.pdf", "report-1.png", "report.html", "trials.csv", "trials.parquet"):
         (tmp_path / "run" / name).symlink_to(victim / "kept")
     (tmp_path / "run" / "report-figures").symlink_to(victim)
-    code, _, err = done(tmp_path, "report", "run", "--format", "pdf,png,csv,parquet")
+    code, _, err = done(tmp_path, "report", "run", "--format", "html,pdf,png,csv,parquet")
     assert (0, "") == (code, err)
     assert ["kept"] == [path.name for path in victim.iterdir()]
     assert "mine" == (victim / "kept").read_text()

@@ -216,7 +216,8 @@ def test_a_format_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     """With those that do."""
     with pytest.raises(InputError) as refused:
         document.write([stored(tmp_path / "run")], tmp_path / "out", ["docx"])
-    assert "known: html, pdf, png, csv, parquet" in str(refused.value)
+    known = "known: html, pdf, png, csv, parquet"
+    assert f"--format: docx: no such format; {known}" == str(refused.value)
 
 
 def test_a_run_without_a_trial_is_a_document(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class InlineFigures:
                 if not value.startswith("rotate(-0 "):
                     yield name, value
             elif name in ("x", "y", "width", "height"):
-                yield name, NUMBER.sub(lambda found: _rounded(found[0], 2), value)
+                yield name, NUMBER.sub(lambda number: _rounded(number[0], 2), value)
             else:
                 yield name, value
 
@@ -98,10 +98,10 @@ class InlineFigures:
         """Return the class of a style: its colours as variables, its text in the page's font."""
         style = re.sub(r"font: ([\d.]+px) [^;]*", r"font-size: \1", style)
         style = re.sub(r"font-family: [^;]*(; )?", "", style)
-        style = re.sub(r"url\(#([\w-]+)\)", lambda found: f"url(#{ids[found[1]]})", style)
+        style = re.sub(r"url\(#([\w-]+)\)", lambda match: f"url(#{ids[match[1]]})", style)
         style = re.sub(
             r"#([0-9a-f]{6})\b",
-            lambda found: f"var(--c{found[1]})" if found[1] in DARK else found[0],
+            lambda match: f"var(--c{match[1]})" if match[1] in DARK else match[0],
             style,
         )
         style = style.replace(": ", ":").replace("; ", ";")
@@ -124,7 +124,7 @@ def _used_ids(root: Element, prefix: str) -> dict[str, str]:
     """Return the ids that something refers to, and what they are called in the page."""
     values = (value for element in root.iter() for value in element.attrib.values())
     used = dict.fromkeys(
-        found for value in values for found in re.findall(r"(?:^|url\()#([\w-]+)", value)
+        name for value in values for name in re.findall(r"(?:^|url\()#([\w-]+)", value)
     )
     return {name: f"{prefix}-{number}" for number, name in enumerate(used)}
 
