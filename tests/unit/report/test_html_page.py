@@ -335,9 +335,9 @@ def test_data_without_end_is_not_unpacked(
 
 def test_a_path_is_relative_and_rounded() -> None:
     """To a hundredth of a point, of a long curve to a tenth; corners that do not move go."""
-    assert "M10 20l5.5-.25l0 1" == path("M 10 20 \nL 15.5 19.75 \nL 15.501 19.7501 \nL 15.5 20.75")
+    assert "M10 20l5.5-.25v1" == path("M 10 20 \nL 15.5 19.75 \nL 15.501 19.7501 \nL 15.5 20.75")
     assert "M0 0c1 2 3 4 5 6z" == path("M 0 0 C 1 2 3 4 5 6 z")
-    assert "M0 0l.1 0" + "l1 0" * 50 == path(
+    assert "M0 0h.1" + "h1" * 50 == path(
         "M 0 0 L 0.12 0.04 " + "".join(f"L {n + 0.1} 0 " for n in range(1, 51))
     )
 

@@ -143,8 +143,14 @@ def path(data: str) -> str:
         if command == "L" and corners == [at]:
             continue
         letter = command if command in "Mz" else command.lower()
-        steps = corners if command == "M" else [(x - at[0], y - at[1]) for x, y in corners]
-        out.append(letter + _joined([n for step in steps for n in step], digits))
+        begin = (0.0, 0.0) if command == "M" else at
+        steps = [
+            end - start for corner in corners for end, start in zip(corner, begin, strict=True)
+        ]
+        if letter == "l" and 0 in steps:
+            letter = "h" if steps[1] == 0 else "v"
+            steps = [sum(steps)]
+        out.append(letter + _joined(steps, digits))
         at = corners[-1] if corners else at
     return "".join(out)
 
