@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from udpbench.control.agents import Reach
+    from udpbench.control.deployment.deployer import Deployer
     from udpbench.control.dry_run import Rehearsed
     from udpbench.control.run import Outcome
     from udpbench.model import Experiment, Lab
@@ -249,8 +250,10 @@ def facts(
 def selftest(
     lab: LabName = "local",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON with stable keys")] = False,
+    no_deploy: NoDeploy = False,
+    wheels: Wheels = None,
 ) -> None:
-    """Try the ledger on this kernel: lose packets at each stage of it on purpose."""
+    """Try the ledger on each kernel of a lab: lose packets at each stage of it on purpose."""
     import json
 
     from udpbench.analysis.stage_proofs import is_believable
@@ -258,16 +261,26 @@ def selftest(
     from udpbench.proven_kernels import keep
     from udpbench.report.live import tell_wait
     from udpbench.report.proven_stages import print_selftest, selftest_json
-    from udpbench.selftest import private_lab, try_ledger
+    from udpbench.selftest import THIS_MACHINE, private_labs, try_ledger
 
-    proven = try_ledger(private_lab(load_lab(lab)), tell_wait)
+    chosen_lab = load_lab(lab)
+    proven = {
+        host: try_ledger(private, tell_wait, around)
+        for host, private, around in private_labs(
+            chosen_lab, _deployer(chosen_lab, no_deploy, wheels)
+        )
+    }
     with _reader_may_leave():
         if as_json:
-            print(json.dumps(selftest_json(proven), indent=2, allow_nan=False))
+            by_host = {host: selftest_json(tried) for host, tried in proven.items()}
+            shown = by_host.get(THIS_MACHINE) if set(by_host) == {THIS_MACHINE} else by_host
+            print(json.dumps(shown, indent=2, allow_nan=False))
         else:
-            print_selftest(_console(), proven)
-    _say(f"kept for later runs: {keep(proven)}", sys.stderr)
-    raise typer.Exit(YES if is_believable(proven) else NO)
+            for host, tried in proven.items():
+                print_selftest(_console(), tried, "" if host == THIS_MACHINE else host)
+    for tried in proven.values():
+        _say(f"kept for later runs: {keep(tried)}", sys.stderr)
+    raise typer.Exit(YES if all(map(is_believable, proven.values())) else NO)
 
 
 @app.command()
@@ -417,7 +430,7 @@ def _finish(stored: Run, lab: Lab, outcome: Outcome, report: bool, every_stage: 
             code = _try_report(stored, code)
         _say(f"run folder: {stored.folder}")
         _print_remaining(stored)
-        if (hint := untried(stored.records)) is not None:
+        if (hint := untried(stored.records, quote(lab.path))) is not None:
             _say(hint)
     return code
 
@@ -783,10 +796,20 @@ def _reach(
 ) -> Reach:
     """Return the ways to a lab's hosts; ``say`` gets host and text of what is sent to one."""
     from udpbench.control.agents import real
+
+    return real(_deployer(lab, no_deploy, wheels, say))
+
+
+def _deployer(
+    lab: Lab,
+    no_deploy: bool,
+    wheels: Path | None,
+    say: Callable[[str, str], None] = _say_of_host,
+) -> Deployer:
     from udpbench.control.deployment.deployer import Deployer
 
     step = f"send it: udpbench deploy --lab {quote(lab.path)}, or omit --no-deploy"
-    return real(Deployer(say, wheels, step if no_deploy else None))
+    return Deployer(say, wheels, step if no_deploy else None)
 
 
 def _parse_lease(text: str) -> int:

@@ -174,11 +174,12 @@ class Verb:
 
 VERBS = {
     "hello": Verb(
-        "host run build protocol lease_ns scopes returns",
+        "host run build protocol lease_ns scopes returns private",
         Hello,
         20,
         "greeting",
-        "scopes not named are never changed; returns: not the end of stdin ends it, but its lease",
+        "scopes not named are never changed; returns: not the end of stdin ends it, but its lease; "
+        "private: in namespaces of its own",
     ),
     "take": Verb(
         "use", Taken, 20, "taking the host for a run", "before all verbs but ping and leave"

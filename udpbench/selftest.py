@@ -1,4 +1,4 @@
-"""``udpbench selftest``: tries the ledger on this machine's kernel, in a private lab.
+"""``udpbench selftest``: tries the ledger on a lab's kernels, each in a private lab there.
 
 Runs the shipped experiments that lose packets on purpose; ``analysis.stage_proofs`` says what they
 prove. The run's folder is temporary: what is kept is the proof.
@@ -7,40 +7,49 @@ prove. The run's folder is temporary: what is kept is the proof.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from udpbench.analysis.stage_proofs import is_believable, selftest_of
+from udpbench.control.agents import elsewhere
 from udpbench.control.host_use import Surroundings
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiments, load_lab
-from udpbench.errors import InputError, Interrupted, Problem
+from udpbench.errors import Interrupted
 from udpbench.model import Experiment, Lab, Progress, SelfTest, Trial, TrialRecord
 from udpbench.records import RunWriter, new_header, now_utc, read_run
+
+if TYPE_CHECKING:
+    from udpbench.control.deployment.deployer import Deployer
 
 NAMES = ("drops/one-by-one", "drops/backlog", "drops/every-stage")
 POINTS = {"backlog": ("alone",), "every-stage": ("ipv6",)}
 """Of one-by-one all; over IPv6, whose counters are others, all stages in one trial."""
 SETS = ("explain=true", "traffic.count=200", "traffic.rate=1kpps")
 """Fewer than the 256 packets that a veth's ring holds, also in one burst after a stall."""
+THIS_MACHINE = "this machine"
 DISTINCT_PACKETS = 101
 """Lost at the first of several stages of one trial, and one more at each of the others."""
 
 
-def private_lab(lab: Lab) -> Lab:
-    """Return the private lab in which the kernel of a lab's hosts is tried.
+def private_labs(
+    lab: Lab, deployer: Deployer | None = None
+) -> Iterator[tuple[str, Lab, Surroundings]]:
+    """Yield the private labs in which the kernels of a lab's hosts are tried, each once.
 
-    InputError if a host has a kernel of its own, which only that host can try.
+    With the name of the host; of this machine it is ``this machine``.
     """
-    remote = [host.name for host in lab.hosts if host.connect.by == "ssh"]
-    if remote:
-        what = f"another machine, whose kernel is tried there: {', '.join(dict.fromkeys(remote))}"
-        step = "as root there: udpbench selftest"
-        raise InputError([Problem(what, "--lab", lab.name, "hosts of this machine", step)])
-    return lab if lab.built_in and not lab.bridged else load_lab("local")
+    if any(host.connect.by != "ssh" for host in lab.hosts):
+        own = lab if lab.built_in and not lab.bridged else load_lab("local")
+        yield THIS_MACHINE, own, Surroundings()
+    remote = {host.connect.ssh or host.name: host for host in lab.hosts if host.connect.by == "ssh"}
+    for destination, host in remote.items():
+        connect = replace(host.connect, ssh=destination)
+        yield host.name, load_lab("local"), Surroundings(elsewhere(connect, deployer))
 
 
 def losing_experiments() -> list[Experiment]:

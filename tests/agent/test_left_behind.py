@@ -64,6 +64,19 @@ class Elsewhere(Host):
         return 1
 
 
+def test_a_private_namespace_that_cannot_be_made_is_refused(
+    host: Host, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """Before anything is looked at, with what would help."""
+
+    def refuse(_host: Host) -> None:
+        raise OSError(1, "unshare: Operation not permitted")
+
+    monkeypatch.setattr("udpbench.agent.verbs.enter_own", refuse)
+    with golden.raises(HelloRefused):
+        Session(host).hello("left", "later", build_id(), PROTOCOL, SECOND_NS, [], private=True)
+
+
 def take(host: Host) -> Taken:
     """Return what another run's agent says once it has taken the host."""
     session = Session(host)

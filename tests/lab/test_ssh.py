@@ -34,8 +34,10 @@ from ssh_hosts import (
 )
 from waiting import DEADLINE_S, wait_until
 
+from udpbench import selftest
 from udpbench.analysis.judge import judge, path_ledger
 from udpbench.analysis.readings import readings_of
+from udpbench.definition.load import load_lab
 from udpbench.model import SECOND_NS, Result, TrialRecord
 
 pytestmark = [*ssh_hosts.needed(), pytest.mark.apart]
@@ -278,6 +280,23 @@ def test_others_packets_on_a_host_make_no_trial_invalid(pair: Pair, start: Start
     moved = {entry.stage for entry in result.ledger.entries if entry.others_packets}
     assert {"udp_no_port", "udp_rcvbuf"} == moved
     assert [] == [entry.stage for entry in result.ledger.entries if entry.at_most]
+
+
+def test_a_kernel_is_tried_in_a_private_lab_of_its_host(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As selftest does: agents over SSH make namespaces there, and nothing of them stays."""
+    monkeypatch.setenv("HOME", str(pair.home))
+    monkeypatch.setattr(selftest, "NAMES", ("drops/one-by-one",))
+    monkeypatch.setitem(selftest.POINTS, "one-by-one", ("udp_no_port",))
+    (tmp_path / "lab.yaml").write_text(pair.lab())
+    before = state(pair)
+    labs = selftest.private_labs(load_lab(str(tmp_path / "lab.yaml")))
+    host, lab, around = next(iter(labs))
+    tried = selftest.try_ledger(lab, lambda _: None, around)
+    (proof,) = (proof for proof in tried.proofs if proof.packets is not None)
+    assert ("left", "udp_no_port", True) == (host, proof.stage, proof.holds)
+    assert before == state(pair)
 
 
 DROPPING = """

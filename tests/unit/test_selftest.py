@@ -8,9 +8,9 @@ from golden import Golden
 
 from udpbench.definition.load import load_lab
 from udpbench.definition.losses import LOSS_PORTS
-from udpbench.errors import ConnectError, InputError, Interrupted
+from udpbench.errors import ConnectError, Interrupted
 from udpbench.model import LEDGER_STAGES
-from udpbench.selftest import losing_experiments, private_lab, try_ledger
+from udpbench.selftest import THIS_MACHINE, losing_experiments, private_labs, try_ledger
 
 
 def test_every_stage_that_can_lose_packets_does_so_over_ipv4_alone() -> None:
@@ -33,13 +33,19 @@ def test_the_traffic_beside_them_fits_into_a_ring() -> None:
     assert all(trial.explain and trial.losses for trial in trials)
 
 
-def test_only_hosts_of_this_machine_can_be_tried(golden: Golden) -> None:
+def test_each_kernel_is_tried_where_it_is() -> None:
     """A built-in lab of two is taken as it is; one with a bridge is this machine, too."""
-    with golden.raises(InputError):
-        private_lab(load_lab("two-hosts"))
     two = load_lab("two-cpus")
-    assert two is private_lab(two)
-    assert "local" == private_lab(load_lab("two-senders")).name
+    ((host, own, _),) = private_labs(two)
+    assert (THIS_MACHINE, True) == (host, own is two)
+    labs = {
+        name: [(host, own.name) for host, own, _ in private_labs(load_lab(name))]
+        for name in ("two-senders", "two-hosts")
+    }
+    assert {
+        "two-senders": [(THIS_MACHINE, "local")],
+        "two-hosts": [("left", "local"), ("right", "local")],
+    } == labs
 
 
 def test_a_ledger_is_tried_by_a_run_of_its_own() -> None:

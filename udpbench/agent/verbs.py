@@ -20,6 +20,7 @@ from udpbench.agent.counters.snapshot import bridge_ports, snapshot
 from udpbench.agent.host.capabilities import try_capabilities
 from udpbench.agent.host.facts import facts
 from udpbench.agent.host.inspection import inspect_host
+from udpbench.agent.host.namespace import enter_own
 from udpbench.agent.host.processes import Processes, interface_threads, lineage
 from udpbench.agent.host.system import Host
 from udpbench.agent.interfaces import interfaces
@@ -359,12 +360,18 @@ class Session:
         lease_ns: int,
         scopes: list[Scope],
         returns: bool = False,
+        private: bool = False,
     ) -> Hello:
-        """Check that both sides are of one build, and begin the session."""
+        """Check that both sides are of one build, and begin the session.
+
+        ``private``: in a network namespace of its own, which ends with this agent.
+        """
         if self.verbs is not None:
             raise HelloRefused(f"this agent serves run {self.verbs.run} already", host)
         own = build_id()
         _prove_same(host, build, protocol, own)
+        if private:
+            self._enter_private(host)
         capabilities, locks = try_capabilities(self._host), Locks(self._host, run)
         try:
             self.verbs = Verbs(self._host, host, run, tuple(scopes), locks, capabilities)
@@ -379,6 +386,13 @@ class Session:
             python=".".join(str(part) for part in sys.version_info[:3]),
             capabilities=capabilities,
         )
+
+    def _enter_private(self, name: str) -> None:
+        try:
+            enter_own(self._host)
+        except OSError as error:
+            what = f"no private network namespace can be made there: {error.strerror}"
+            raise HelloRefused(f"{what}; log in as root, or write become: sudo", name) from error
 
     def take(self, use: Use) -> Taken:
         """Take this host for the run, unless another one has it."""

@@ -122,6 +122,10 @@ class AgentClient:
         self.scopes = scopes
         self.routed = routed
         """Networks to which a sender may send through a gateway; None: all."""
+        self.pid: int | None = None
+        """The agent's process id on its machine, once it was greeted."""
+        self._private = channel.pid is None and scopes == ("namespace",)
+        """Of a built-in lab on another machine, where it makes a namespace of its own."""
         self._run = ""
         self._lease_ns = 0
         self._controller: int | None = None
@@ -148,18 +152,25 @@ class AgentClient:
             protocol=PROTOCOL,
             lease_ns=lease_ns,
             scopes=list(self.scopes),
-            returns=self.channel.pid is None,
+            returns=self._returns,
+            private=self._private,
         )
+        self.pid = hello.pid
         for _ in range(GREETING_PINGS):
             self._ask("ping")
         self._run, self._lease_ns = run, lease_ns
         self._controller = os.getpid() if hello.boot_id == _boot_id() else None
         return hello
 
+    @property
+    def _returns(self) -> bool:
+        """Whether a lost connection may be made anew; not into a private namespace."""
+        return self.channel.pid is None and not self._private
+
     def take(self, use: Use) -> Taken:
         """Take the host for this run, unless another run has it; raises HelloRefused."""
         taken: Taken = self._ask("take", use=use)
-        if taken.held_by is None and self.channel.pid is None:
+        if taken.held_by is None and self._returns:
             self.channel.outlast(self._run, self._lease_ns)
         return taken
 

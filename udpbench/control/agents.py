@@ -79,6 +79,15 @@ def real(deployer: Deployer | None = None) -> Reach:
     return Reach(ways, open_machine)
 
 
+def elsewhere(connect: Connect, deployer: Deployer | None = None) -> Reach:
+    """Return how a built-in lab is reached on the other machine that ``connect`` leads to."""
+
+    def machine(agent: str) -> Requests:
+        return _open_ssh(deployer, agent, connect)
+
+    return Reach({"namespace": lambda agent, _: machine(agent)}, machine)
+
+
 @dataclass(frozen=True)
 class Agents:
     """The greeted agents of a lab."""

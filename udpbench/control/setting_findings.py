@@ -24,9 +24,7 @@ def desired(
     trial: Trial, lab: Lab, agents: Agents, facts: Mapping[str, Facts]
 ) -> dict[str, tuple[Setting, ...]]:
     """Return agent → the settings of the trial on it."""
-    pids = {
-        client.name: client.channel.pid for client in agents.hosts if client.channel.pid is not None
-    }
+    pids = {client.name: client.pid for client in agents.hosts if client.pid is not None}
     context = LabContext(pids=pids, facts=facts)
     wanted = {host.name: settings_for(lab, trial, host, context) for host in lab.hosts}
     if agents.bridge is not None:

@@ -18,9 +18,10 @@ SCHEMA = 1
 COLUMNS = ("stage", "IP", "lost", "counted", "counters that moved by as many", "explain")
 
 
-def print_selftest(console: Console, selftest: SelfTest) -> None:
-    """Print the proofs of a kernel, worst first, and whether its ledger may be believed."""
-    console.print(Text(f"Linux {selftest.kernel} ({selftest.build})"))
+def print_selftest(console: Console, selftest: SelfTest, host: str = "") -> None:
+    """Print the proofs of a host's kernel, worst first, and whether its ledger may be believed."""
+    where = f"{host}: " if host else ""
+    console.print(Text(f"{where}Linux {selftest.kernel} ({selftest.build})"))
     table = Table(*COLUMNS[:4], box=None, header_style="dim")
     table.add_column(COLUMNS[4], overflow="fold")
     table.add_column(COLUMNS[5], overflow="fold")
@@ -79,17 +80,21 @@ def selftest_json(selftest: SelfTest) -> dict[str, Any]:
     return {"schema": SCHEMA, "believable": is_believable(selftest), **asdict(selftest)}
 
 
-def untried(records: Sequence[TrialRecord]) -> str | None:
-    """Return what to type where the ledger was never tried on a host's kernel; else None."""
+def untried(records: Sequence[TrialRecord], lab: str) -> str | None:
+    """Return what to type where the ledger was never tried on a host's kernel; else None.
+
+    ``lab`` is what names the records' lab on the command line.
+    """
     kernels = {
         facts.kernel: None
         for record in records
         for host, facts in record.facts.items()
-        if record.built_in_lab and host not in record.selftests
+        if host not in record.selftests
     }
     if not kernels:
         return None
+    where = "" if all(record.built_in_lab for record in records) else f" --lab {lab}"
     return (
-        f"the ledger was never tried on Linux {', '.join(kernels)}: udpbench selftest loses "
+        f"the ledger was never tried on Linux {', '.join(kernels)}: udpbench selftest{where} loses "
         "packets at each stage on purpose, and sees whether they are counted"
     )

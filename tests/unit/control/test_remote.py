@@ -100,8 +100,19 @@ def test_an_agent_behind_a_connection_outlasts_it(
 ) -> None:
     """Once it is taken; one of this machine ends with its pipes."""
     channel = Noting(pid)
-    remote = AgentClient(channel, "sender", "eth3", ("namespace",))
+    remote = AgentClient(channel, "sender", "eth3", ("namespace", "machine"))
     remote.hello("run", SECOND_NS)
     assert channel.outlasting is None
     remote.take("alone")
-    assert (expected, pid is None) == (channel.outlasting, channel.said["hello"]["returns"])
+    said = channel.said["hello"]
+    assert (expected, pid is None, False) == (channel.outlasting, said["returns"], said["private"])
+
+
+def test_an_agent_of_a_built_in_lab_elsewhere_makes_its_own_namespace() -> None:
+    """No new connection leads into it, so that it ends with the one that made it."""
+    channel = Noting(None)
+    remote = AgentClient(channel, "sender", "eth3", ("namespace",))
+    remote.hello("run", SECOND_NS)
+    remote.take("alone")
+    said = channel.said["hello"]
+    assert (None, False, True) == (channel.outlasting, said["returns"], said["private"])

@@ -53,11 +53,11 @@ def test_the_same_is_data() -> None:
 
 
 def test_a_kernel_that_was_never_tried_is_named(golden: Golden) -> None:
-    """Until it was; what runs elsewhere is not this machine's to try."""
-    golden.check(untried([record()]))
+    """Until it was, here or on the hosts of a lab."""
+    golden.check(untried([record()], "local"))
+    golden.check(untried([replace(record(), built_in_lab=False)], "mine.yaml"))
     tried = replace(record(), selftests={"left": GOOD, "right": GOOD})
-    assert [None] * 3 == [
-        untried([]),
-        untried([tried]),
-        untried([replace(record(), built_in_lab=False)]),
+    assert [None] * 2 == [
+        untried([], "local"),
+        untried([tried], "local"),
     ]

@@ -95,6 +95,17 @@ def enter(host: Host, pid: int) -> None:
     _mount("sysfs", "/sys")
 
 
+def enter_own(host: Host) -> None:
+    """Make a network and a mount namespace for this process, as unshare(1) does, and settle there.
+
+    Raises OSError: EPERM without root.
+    """
+    host.close()
+    _call("unshare", CLONE_NEWNS | CLONE_NEWNET)
+    _call("mount", b"none", b"/", None, MS_REC_SLAVE, None)
+    settle(host)
+
+
 def _mount(kind: str, target: str) -> None:
     arguments = (kind.encode(), target.encode(), kind.encode(), MOUNT_FLAGS, None)
     _call("mount", *arguments, what=f"mount of {kind}", where=target)
