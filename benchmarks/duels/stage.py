@@ -101,7 +101,7 @@ class Stage:
             duration = f"{PROGRAM_S}s"
             data = {"question": "How fast?", "warmup": "0s", "duration": duration, **own.keys}
             (trial,) = load_experiment_data(data, "ways").points
-            attempt = Attempt(self.bench, trial, 1, 1)
+            attempt = Attempt(self.bench, trial, 1, 1, 1)
             for step in PREPARING:
                 step(attempt)
             self.attempts[name] = attempt
