@@ -294,7 +294,8 @@ def test_a_kernel_is_tried_in_a_private_lab_of_its_host(
     labs = selftest.private_labs(load_lab(str(tmp_path / "lab.yaml")))
     host, lab, around = next(iter(labs))
     tried = selftest.try_ledger(lab, lambda _: None, around)
-    (proof,) = (proof for proof in tried.proofs if proof.packets is not None)
+    (proof,) = (proof for proof in tried.proofs if proof.stage == "udp_no_port")
+    assert proof.packets is not None, proof.why
     assert ("left", "udp_no_port", True) == (host, proof.stage, proof.holds)
     assert before == state(pair)
 
