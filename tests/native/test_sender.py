@@ -110,16 +110,6 @@ def test_payloads_of_the_user_are_sent_in_turn() -> None:
     assert list(sender.next) == [8, 8]
 
 
-def test_payloads_that_fit_nothing_are_refused() -> None:
-    """Without bytes, cut by GSO, or longer than the size that is announced."""
-    kept = ffi.from_buffer("uint8_t[]", b"three")
-    payloads = ffi.new("struct ub_payload[]", [[kept, 5]])
-    of_config = {"payload_count": 1, "payloads": payloads, "size_bytes": 5}
-    for changes in ({"payloads": ffi.NULL}, {"gso_segments": 2}, {"size_bytes": 4}):
-        sender = sending(closed_port())
-        assert sender.result(**{**of_config, **changes}) == -errno.EINVAL
-
-
 # --- how much ------------------------------------------------------------------------------------
 
 
@@ -407,12 +397,17 @@ def test_stop_is_prompt(changes: dict[str, int]) -> None:
 
 # --- guards --------------------------------------------------------------------------------------
 
+PAYLOAD = ffi.new("uint8_t[]", 5)
+LONG_PAYLOAD = {"payload_count": 1, "payloads": ffi.new("struct ub_payload[]", [[PAYLOAD, 5]])}
 BAD = {
     "call": {"call": 2},
     "no batch": {"batch": 0},
     "batch beyond UIO_MAXIOV": {"batch": 1025},
     "size beyond UDP": {"size_bytes": 65536},
     "tail without GSO": {"tail_bytes": 18, "gso_segments": 1},
+    "payloads that are not there": {"payload_count": 1, "payloads": ffi.NULL},
+    "payloads with GSO": {**LONG_PAYLOAD, "size_bytes": 5, "gso_segments": 2},
+    "a payload beyond size": {**LONG_PAYLOAD, "size_bytes": 4},
     "more segments than can be": {"gso_segments": 1025},
     "GSO of nothing": {"gso_segments": 2, "size_bytes": 0},
     "GSO beyond UDP": {"gso_segments": 2, "size_bytes": 32768},
