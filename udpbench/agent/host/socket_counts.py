@@ -32,7 +32,8 @@ CLOSE_ON_EXEC = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
 class SocketCounts:
     """The counts of one namespace's sockets from now on, by socket cookie.
 
-    OSError says why there can be none: without root, without the kernel's types, before Linux 5.7.
+    OSError says why there can be none: without root, without the kernel's types, before Linux 6.15
+    (``bpf_get_netns_cookie`` in programs of a cgroup).
     """
 
     def __init__(self, host: Host) -> None:
