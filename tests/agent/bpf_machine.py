@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 
-from udpbench.agent.host.bpf_code import FRAME, LOOK_UP, READ_KERNEL
+from udpbench.agent.host.bpf.instructions import FRAME, LOOK_UP, READ_KERNEL
 
 STACK = 2**40
 """Where the stack ends."""

@@ -9,7 +9,7 @@ import pytest
 from bpf_machine import Machine
 from test_frames import V4, V6
 
-from udpbench.agent.host import bpf, bpf_code
+from udpbench.agent.host.bpf import bpf, instructions
 from udpbench.agent.losses.ethernet import frame
 from udpbench.model import LossSpec
 
@@ -24,7 +24,7 @@ def verdict(program: bytes, packet: bytes) -> int:
     return Machine({DATA: packet, 8: context}).run(program, 8)
 
 
-PROGRAM = bpf_code.drops_port(64109, (0, 4), (DROP, PASS))
+PROGRAM = instructions.drops_port(64109, (0, 4), (DROP, PASS))
 
 
 @pytest.mark.parametrize("spec", [V4, V6])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from golden import Golden
 
-from udpbench.agent.host.btf import PATH, Types
+from udpbench.agent.host.bpf.btf import PATH, Types
 
 
 class Made:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 from bpf_machine import Machine
 
-from udpbench.agent.host.kfree_skb import GROUPS, program
+from udpbench.agent.host.bpf.kfree_skb import GROUPS, program
 
 NETNS, ANOTHER = 0xF0000001, 0xF0000002
 REASON, PORT = 5, 4321

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from udpbench.agent.host import bpf, facts, native
+from udpbench.agent.host import facts, native
+from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.cpu_clocks import SOFTWARE, TASK_CLOCK, open_counter
 from udpbench.errors import HostError
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from golden import Golden
 
-from udpbench.agent.host import bpf, udp_diag
+from udpbench.agent.host import udp_diag
+from udpbench.agent.host.bpf import bpf
+from udpbench.agent.host.bpf.socket_counts import SocketCounts
 from udpbench.agent.host.genetlink import HEADER, NLMSG_DONE, NLMSG_ERROR
-from udpbench.agent.host.socket_counts import SocketCounts
 from udpbench.agent.host.socket_options import (
     SO_ATTACH_FILTER,
     UDP_GRO,
@@ -150,7 +151,7 @@ def test_too_many_sockets_are_an_error(
     counting: SocketCounts, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     """A map that is full counts no further socket."""
-    monkeypatch.setattr("udpbench.agent.host.socket_counts.ENTRIES", 1)
+    monkeypatch.setattr("udpbench.agent.host.bpf.socket_counts.ENTRIES", 1)
     monkeypatch.setattr(bpf, "read_counts", lambda *_: {(1, 1024): 1})
     with golden.raises(OSError):
         counting.counts()

@@ -16,9 +16,9 @@ pytestmark = [
 ]
 
 OTHERS_PROGRAM = (
-    f"{sys.executable} -c 'from udpbench.agent.host import bpf, bpf_code; from udpbench.agent.host.system import Host; "
+    f"{sys.executable} -c 'from udpbench.agent.host.bpf import bpf, instructions; from udpbench.agent.host.system import Host; "
     "from udpbench.agent.settings import packet_traps; "
-    'packet_traps._attach(Host(), "receive0", bpf.load(bpf.XDP, bpf_code.passes(2), "others"))\''
+    'packet_traps._attach(Host(), "receive0", bpf.load(bpf.XDP, instructions.passes(2), "others"))\''
 )
 
 

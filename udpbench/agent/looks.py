@@ -20,9 +20,9 @@ from udpbench.agent.counters.snapshot import (
     qdisc_counters,
     queue_counters,
 )
+from udpbench.agent.host.bpf.socket_counts import SocketCounts
 from udpbench.agent.host.files import names, read
 from udpbench.agent.host.namespace import enter
-from udpbench.agent.host.socket_counts import SocketCounts
 from udpbench.agent.host.socket_owners import SocketOwners, held_sockets
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_diag import SocketList

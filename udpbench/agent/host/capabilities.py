@@ -8,7 +8,7 @@ import re
 import socket
 import struct
 
-from udpbench.agent.host import bpf, bpf_code
+from udpbench.agent.host.bpf import bpf, instructions
 from udpbench.agent.host.socket_options import (
     BPF_LOAD_CPU,
     BPF_RETURN_LOADED,
@@ -66,7 +66,7 @@ def _net_admin() -> bool:
 def _bpf() -> bool:
     """Load a program that lets every packet pass, and attach it nowhere."""
     try:
-        os.close(bpf.load(bpf.XDP, bpf_code.passes(2), "udpb_pass"))
+        os.close(bpf.load(bpf.XDP, instructions.passes(2), "udpb_pass"))
     except OSError:
         return False
     return True

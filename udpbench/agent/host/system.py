@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from udpbench.agent.host import bpf, genetlink, rtstats
+from udpbench.agent.host import genetlink, rtstats
+from udpbench.agent.host.bpf import bpf
 
 SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h, Linux 5.14
 # include/uapi/linux/netdev.h, Linux 6.8

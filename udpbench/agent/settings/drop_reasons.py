@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Optional
 
-from udpbench.agent.host.kfree_skb import DropReasons
+from udpbench.agent.host.bpf.kfree_skb import DropReasons
 from udpbench.agent.host.system import Host
 from udpbench.agent.settings.kind import Kind
 

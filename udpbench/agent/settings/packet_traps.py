@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Optional, Union
 
-from udpbench.agent.host import bpf, bpf_code
+from udpbench.agent.host.bpf import bpf, instructions
 from udpbench.agent.host.socket_options import TRAP_PRIORITY
 from udpbench.agent.host.system import Host
 from udpbench.agent.settings.kind import Command, Kind
@@ -104,7 +104,7 @@ class Xdp(Kind):
             return
         loaded = bpf.load(
             bpf.XDP,
-            bpf_code.drops_port(value, XDP_CONTEXT, XDP_VERDICTS),
+            instructions.drops_port(value, XDP_CONTEXT, XDP_VERDICTS),
             PROGRAM_NAME.format(value),
         )
         try:
@@ -159,7 +159,8 @@ class TcDrop(Kind):
         if value is None:
             return
         name = PROGRAM_NAME.format(value)
-        program = bpf.load(bpf.SCHED_CLS, bpf_code.drops_port(value, TC_CONTEXT, TC_VERDICTS), name)
+        code = instructions.drops_port(value, TC_CONTEXT, TC_VERDICTS)
+        program = bpf.load(bpf.SCHED_CLS, code, name)
         try:
             host.rtnl("tc", "add", kind="clsact", index=index)
             host.rtnl(

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Optional
 
 from udpbench.agent.host import native
-from udpbench.agent.host.bpf_code import INSTRUCTION_BYTES
+from udpbench.agent.host.bpf.instructions import INSTRUCTION_BYTES
 
 ATTR_BYTES = 144
 NAME_BYTES = 16

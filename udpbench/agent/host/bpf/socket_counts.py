@@ -12,10 +12,10 @@ import os
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from udpbench.agent.host import bpf
-from udpbench.agent.host.btf import Types
-from udpbench.agent.host.kfree_skb import PREFIX, REASONS_MAX, SOCKET_PARAMETERS, TYPES
-from udpbench.agent.host.socket_programs import SockFields, arrivals, drops, reads
+from udpbench.agent.host.bpf import bpf
+from udpbench.agent.host.bpf.btf import Types
+from udpbench.agent.host.bpf.kfree_skb import PREFIX, REASONS_MAX, SOCKET_PARAMETERS, TYPES
+from udpbench.agent.host.bpf.socket_programs import SockFields, arrivals, drops, reads
 from udpbench.agent.host.system import Host
 from udpbench.model import SocketCount
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 
-from udpbench.agent.host.bpf import KEY
-from udpbench.agent.host.bpf_code import (
+from udpbench.agent.host.bpf.bpf import KEY
+from udpbench.agent.host.bpf.instructions import (
     ADD,
     ADD_TO_MEMORY,
     CALL,

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 
-from udpbench.agent.host import bpf
-from udpbench.agent.host.bpf_code import (
+from udpbench.agent.host.bpf import bpf
+from udpbench.agent.host.bpf.btf import Types
+from udpbench.agent.host.bpf.instructions import (
     ADD,
     ADD_REGISTER,
     ADD_TO_MEMORY,
@@ -46,7 +47,6 @@ from udpbench.agent.host.bpf_code import (
     read_kernel,
     signed,
 )
-from udpbench.agent.host.btf import Types
 from udpbench.agent.host.system import Host
 from udpbench.cpu_lists import parse_cpu_list
 
