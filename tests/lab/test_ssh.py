@@ -243,6 +243,8 @@ def test_addresses_that_exist_are_used_and_stay(settled: Pair, start: Start) -> 
     assert before == state(settled)
 
 
+BETWEEN_READS = 8
+"""Others' packets, one each 20 ms, go on while a snapshot reads one counter after the other."""
 OTHERS = """
 import socket, time
 full = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -342,7 +344,10 @@ def test_drop_reasons_tell_our_packets_from_others(pair: Pair, start: Start) -> 
         )
     )
     theirs = {e.stage: e.others_packets for e in result.ledger.entries if e.others_packets}
-    assert (errors, {"rx_netfilter": dropped, "udp_rcvbuf": full}) == (full, theirs)
+    assert dropped is not None
+    assert full is not None
+    assert errors == pytest.approx(full, abs=BETWEEN_READS)
+    assert theirs == pytest.approx({"rx_netfilter": dropped, "udp_rcvbuf": full}, abs=BETWEEN_READS)
 
 
 @pytest.mark.long
