@@ -311,31 +311,30 @@ def balance(session: nox.Session) -> None:
     run(session, "python", "tests/lab/balance.py", *session.posargs)
 
 
+def measure_in_lab(session: nox.Session) -> None:
+    """Run the program of tests/lab that is named like the session, as root."""
+    prepare(session)
+    if os.geteuid() != 0:
+        session.skip(f"the lab needs root: sudo python3 noxfile.py {session.name}")
+    run(session, "python", f"tests/lab/{session.name}.py", *session.posargs)
+
+
 @nox.session
 def verdicts(session: nox.Session) -> None:
     """Compare equal points forty times, and points that differ (posargs: parts, --times N)."""
-    prepare(session)
-    if os.geteuid() != 0:
-        session.skip("the lab needs root: sudo python3 noxfile.py verdicts")
-    run(session, "python", "tests/lab/verdicts.py", *session.posargs)
+    measure_in_lab(session)
 
 
 @nox.session
 def diagnoses(session: nox.Session) -> None:
     """Plant bottlenecks and see that each is named first (posargs: plants, --times N, --store)."""
-    prepare(session)
-    if os.geteuid() != 0:
-        session.skip("the lab needs root: sudo python3 noxfile.py diagnoses")
-    run(session, "python", "tests/lab/diagnoses.py", *session.posargs)
+    measure_in_lab(session)
 
 
 @nox.session
 def searches(session: nox.Session) -> None:
     """Search for rates that are known by other means (posargs: parts, --times N)."""
-    prepare(session)
-    if os.geteuid() != 0:
-        session.skip("the lab needs root: sudo python3 noxfile.py searches")
-    run(session, "python", "tests/lab/searches.py", *session.posargs)
+    measure_in_lab(session)
 
 
 @nox.session

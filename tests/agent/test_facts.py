@@ -278,3 +278,11 @@ def test_firewall_rules_are_counted_where_the_kernel_counts_them(tmp_path: Path)
     assert facts.firewall_rules(host) is None
     host.rules = 0
     assert 0 == facts.firewall_rules(host)
+
+
+def test_a_host_that_is_only_watched_is_not_asked_for_its_rules() -> None:
+    """The question may load a module, and looking on changes nothing."""
+    host = RulesHost()
+    host.rules = 3
+    counted = [facts.facts(host, "left", "", {}, taken).firewall_rules for taken in (True, False)]
+    assert [3, None] == counted

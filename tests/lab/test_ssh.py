@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -263,19 +263,24 @@ while True:
 """
 
 
-def test_others_packets_on_a_host_make_no_trial_invalid(pair: Pair, start: Start) -> None:
-    """50 datagrams a second to a closed port and as many to another program's full socket."""
-    program = subprocess.Popen(
-        pair.right.inside(sys.executable, "-c", OTHERS), stdout=subprocess.PIPE
-    )
+@contextmanager
+def others_sending(host: SshHost) -> Iterator[None]:
+    """Let another program of a host send to itself, in vain, once its socket is full."""
+    program = subprocess.Popen(host.inside(sys.executable, "-c", OTHERS), stdout=subprocess.PIPE)
     try:
         assert program.stdout is not None
         assert b"full\n" == program.stdout.readline()
-        one = start(pair.lab())
-        assert [] == amiss(one)
+        yield
     finally:
         program.kill()
         program.wait()
+
+
+def test_others_packets_on_a_host_make_no_trial_invalid(pair: Pair, start: Start) -> None:
+    """50 datagrams a second to a closed port and as many to another program's full socket."""
+    with others_sending(pair.right):
+        one = start(pair.lab())
+        assert [] == amiss(one)
     (result,) = results(one)
     assert result.valid
     assert result.ledger is not None
@@ -312,22 +317,14 @@ add rule inet drops mine udp dport 9 drop
 
 def test_drop_reasons_tell_our_packets_from_others(pair: Pair, start: Start) -> None:
     """A firewall drops both at once: ours to the packet, and theirs beside them."""
-    program = subprocess.Popen(
-        pair.right.inside(sys.executable, "-c", OTHERS), stdout=subprocess.PIPE
-    )
-    try:
-        assert program.stdout is not None
-        assert b"full\n" == program.stdout.readline()
+    with others_sending(pair.right), ExitStack() as dropping:
         pair.right.run("nft", DROPPING)
+        dropping.callback(pair.right.run, "nft", "delete", "table", "inet", "drops")
         one = start(pair.lab(), explain=True, path_check="explained", warmup="0s")
         (result,) = results(one)
         counted = re.search(
             r"packets (\d+)", pair.right.run("nft", "list", "table", "inet", "drops")
         )
-    finally:
-        program.kill()
-        program.wait()
-        pair.right.run("nft", "delete", "table", "inet", "drops")
     (record,) = one.run().records
     path, phase = path_ledger(record), readings_of(record)
     assert None not in (counted, path, phase, result.ledger)

@@ -107,7 +107,7 @@ class Verbs:
         self.scopes = scopes
         self.locks = locks
         self.taken = False
-        """Only then may anything be sent here; a host that is merely watched is not taken."""
+        """Only then may anything be sent or loaded here; a host that is watched is not taken."""
         self._capabilities = capabilities
         # The namespace alone is a built-in lab's, made for this agent.
         self._journal = Journal(host, run, ends_with_run=scopes == ("namespace",))
@@ -116,7 +116,7 @@ class Verbs:
 
     def facts(self, interface: str) -> Facts:
         """Return the host's facts of now."""
-        return facts(self._host, self.name, interface, self._capabilities, sending=self.taken)
+        return facts(self._host, self.name, interface, self._capabilities, taken=self.taken)
 
     def interfaces(self) -> Interfaces:
         """Return the host's interfaces of now."""
@@ -298,7 +298,7 @@ class Verbs:
         return self.locks.others()
 
     def watch(self) -> None:
-        """HostLook for other runs, and replace a guardian that died; AgentError if none starts."""
+        """Look for other runs, and replace a guardian that died; AgentError if none starts."""
         with suppress(OSError):  # `others` reports it
             self.locks.watch()
         if self._guardian is not None and not self._guardian.check():

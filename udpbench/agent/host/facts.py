@@ -48,12 +48,13 @@ LIMITS = (
 
 
 def facts(
-    host: Host, name: str, interface: str, capabilities: dict[str, bool], sending: bool = True
+    host: Host, name: str, interface: str, capabilities: dict[str, bool], taken: bool = True
 ) -> Facts:
     """Return the facts; an interface that is not there yet has None for what belongs to it.
 
-    ``name`` is the host's in the lab, ``capabilities`` what hello found by trying. GSO's limit is
-    tried out with datagrams to the host's own address, unless not ``sending``.
+    ``name`` is the host's in the lab, ``capabilities`` what hello found by trying. Only of a host
+    that is ``taken`` is known what leaves a trace: GSO's limit is tried out with datagrams to the
+    host's own address, and to ask for firewall rules may load nf_tables (nfnetlink.c).
     """
     cpuinfo = read(host, "/proc/cpuinfo") or ""
     there = bool(interface) and host.exists(f"/sys/class/net/{interface}")
@@ -78,7 +79,7 @@ def facts(
         rx_queues=queue_count(host, interface, "rx") if there else None,
         tx_queues=queue_count(host, interface, "tx") if there else None,
         queue_cpus=queue_cpus(host, interface) if there else {},
-        limits=limits(host, known if sending else ()),
+        limits=limits(host, known if taken else ()),
         capabilities=capabilities,
         environment=environment(host, interface if there else None, cpuinfo),
         interface_node=interface_node(host, interface) if there else None,
@@ -87,7 +88,7 @@ def facts(
         tx_queue_irqs=queue_irqs(host, interface, "tx") if there else {},
         rings=rings(host, interface) if there else {},
         cache_siblings=cache_siblings(host),
-        firewall_rules=firewall_rules(host),
+        firewall_rules=firewall_rules(host) if taken else None,
     )
 
 

@@ -408,11 +408,13 @@ class Host:
         header = genetlink.nest(_STATS_HEADER, device)
         return genetlink.ask("ethtool", _ETHTOOL_MSG_STATS_GET, header, groups)[0]
 
-    # --- NAPI (generic netlink family netdev, Linux 6.8) ----------------------------------------
+    # --- firewall (nfnetlink) ---------------------------------------------------------------------
 
     def firewall_rules(self) -> int:
         """Return how many rules nf_tables has in this namespace; OSError if it is not there."""
         return genetlink.count_rules()
+
+    # --- NAPI (generic netlink family netdev, Linux 6.8) ----------------------------------------
 
     def napis(self, interface: str) -> tuple[NapiInstance, ...]:
         """Return the NAPI instances of an interface that is up, by id: in their queues' order.
