@@ -15,6 +15,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 NUMBERS = {"left": 1, "right": 2}
@@ -23,7 +24,16 @@ CARDS = {"control": 1, "igb": 2, "virtio": 3}
 CONTROLLER = "10.77.1.254/24"
 MEMORY = "512"
 """MiB of each guest."""
-CPUS = "2,cores=1,threads=2"
+CPUS = {"left": "2,cores=1,threads=2", "right": "8,sockets=2,cores=2,threads=2"}
+"""The receiver has two nodes, each with two cores of two threads, and its igb card is on the second."""
+NODES = (
+    *("-object", "memory-backend-ram,id=memory0,size=256M"),
+    *("-object", "memory-backend-ram,id=memory1,size=256M"),
+    *("-numa", "node,nodeid=0,cpus=0-3,memdev=memory0"),
+    *("-numa", "node,nodeid=1,cpus=4-7,memdev=memory1"),
+    *("-device", "pxb-pcie,id=node1,bus_nr=16,numa_node=1,bus=pcie.0"),
+    *("-device", "pcie-root-port,id=port1,bus=node1,chassis=1"),
+)
 VIRTIO_QUEUES = 2
 BOOT_S = 300
 """Without KVM, on CPUs that others use."""
@@ -40,8 +50,11 @@ def main(folder: Path, *command: str) -> int:
     make_switches()
     guests = [boot(folder, name) for name in NUMBERS]
     try:
-        environment = {**os.environ, **write_home(folder)}
-        wait_for_ssh(environment)
+        pids = {
+            f"UDPBENCH_GUEST_{n.upper()}": str(g.pid) for n, g in zip(NUMBERS, guests, strict=True)
+        }
+        environment = {**os.environ, **write_home(folder), **pids}
+        wait_for_ssh(environment, guests)
         return subprocess.run(command, env=environment).returncode
     finally:
         for guest in guests:
@@ -76,10 +89,30 @@ def boot(folder: Path, name: str) -> subprocess.Popen[bytes]:
     number = NUMBERS[name]
     kernel = f"root=/dev/vda rw console=ttyS0 quiet init=/sbin/guest-init guest={number}"
     words = [
-        *("qemu-system-x86_64", "-machine", "q35", "-cpu", "max", "-accel", "tcg,thread=multi"),
-        *("-m", MEMORY, "-smp", CPUS, "-nodefaults", "-display", "none", "-serial", "stdio"),
+        *(
+            "qemu-system-x86_64",
+            "-machine",
+            "q35",
+            "-cpu",
+            "max,vendor=GenuineIntel",
+            "-accel",
+            "tcg,thread=multi",
+        ),
+        *(
+            "-m",
+            MEMORY,
+            "-smp",
+            CPUS[name],
+            *(NODES if name == "right" else ()),
+            "-nodefaults",
+            "-display",
+            "none",
+            "-serial",
+            "stdio",
+        ),
         *("-kernel", "/mnt/vmlinuz", "-initrd", "/mnt/initrd.img", "-append", kernel),
-        *("-drive", "file=/mnt/image.ext4,format=raw,if=virtio,snapshot=on"),
+        *("-drive", "file=/mnt/image.ext4,format=raw,if=none,id=disk,snapshot=on"),
+        *("-device", "virtio-blk-pci,drive=disk,bus=pcie.0"),
         *(word for kind in CARDS for word in card(kind, name)),
     ]
     with (folder / f"{name}.log").open("wb") as log:
@@ -97,6 +130,7 @@ def card(kind: str, name: str) -> list[str]:
     if kind == "virtio":
         tap += f",queues={VIRTIO_QUEUES},vhost=off"
         model += f",mq=on,vectors={2 * VIRTIO_QUEUES + 2}"
+    model += ",bus=port1" if (kind, name) == ("igb", "right") else ",bus=pcie.0"
     return ["-netdev", tap, "-device", f"{model},netdev={kind},mac={address},romfile="]
 
 
@@ -117,7 +151,7 @@ def write_home(folder: Path) -> dict[str, str]:
     }
 
 
-def wait_for_ssh(environment: dict[str, str]) -> None:
+def wait_for_ssh(environment: dict[str, str], guests: Sequence[subprocess.Popen[bytes]]) -> None:
     """Return once both guests let the user in; SystemExit if one does not in time."""
     deadline = time.monotonic() + BOOT_S
     for name in NUMBERS:
@@ -125,6 +159,8 @@ def wait_for_ssh(environment: dict[str, str]) -> None:
         options = ("-F", config / "config", "-o", f"UserKnownHostsFile={config / 'known_hosts'}")
         attempt = ["ssh", *options, "-o", "ConnectTimeout=5", name, "true"]
         while subprocess.run(attempt, capture_output=True).returncode != 0:
+            if any(guest.poll() is not None for guest in guests):
+                raise SystemExit("a guest has ended; its .log says why")
             if time.monotonic() > deadline:
                 raise SystemExit(f"{name} did not boot in {BOOT_S} s")
             time.sleep(1)

@@ -20,9 +20,9 @@ NEEDED = [
 ]
 LAB = """
 sender:
-  - {{name: left, connect: {{ssh: left}}, interface: {kind}0, addresses: [192.168.254.1/24]}}
+  - {{name: left, connect: {{ssh: left}}, interface: {kind}0, addresses: [192.168.254.30/24]}}
 receiver:
-  - {{name: right, connect: {{ssh: right}}, interface: {kind}0, addresses: [192.168.254.2/24]}}
+  - {{name: right, connect: {{ssh: right}}, interface: {kind}0, addresses: [192.168.254.1-20/24]}}
 """
 PACED = """
 question: What does the switch drop?
@@ -30,7 +30,7 @@ traffic:
   size: 32B
   rate: {rate}
   count: {count}
-  flows: {{from: 65400-65407, to: "receiver.addresses[1]:4321"}}
+  flows: {{from: 65400-65415, to: "receiver.addresses[1]:4321"}}
 send: {{pace: sleep, bucket: 1s}}
 duration: 60s
 warmup: 0s
@@ -75,14 +75,47 @@ def measure(
     folder: Path, kind: str, ethtool: str = "{}", rate: str = "1kpps", count: int = 3000
 ) -> TrialRecord:
     """Return the record of a run over a kind of card, with settings of the receiver's."""
+    (record,) = records(folder, start(folder, kind, ethtool, rate, count))
+    return record
+
+
+def start(
+    folder: Path,
+    kind: str,
+    ethtool: str = "{}",
+    rate: str = "1kpps",
+    count: int = 3000,
+    names: tuple[str, ...] = ("paced.yaml",),
+    lease: str = "60s",
+) -> subprocess.Popen[str]:
+    """Return a run over a kind of card that has begun; it says all on stdout."""
     (folder / "lab.yaml").write_text(LAB.format(kind=kind))
     (folder / "paced.yaml").write_text(PACED.format(rate=rate, count=count, ethtool=ethtool))
-    words = ("run", "paced.yaml", "--lab", "lab.yaml", "--lease", "60s", "--no-report")
-    command = [sys.executable, PATIENT, *words, "--out", "run"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode in (0, 5), done.stdout + done.stderr
-    (record,) = read_run(folder / "run").records
-    return record
+    words = ("run", *names, "--lab", "lab.yaml", "--lease", lease, "--no-report", "--out", "run")
+    return subprocess.Popen(
+        [sys.executable, PATIENT, *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def records(folder: Path, run: subprocess.Popen[str]) -> tuple[TrialRecord, ...]:
+    """Return what a run has recorded that ended well."""
+    said, _ = run.communicate()
+    assert run.returncode in (0, 5), said
+    return read_run(folder / "run").records
+
+
+def await_words(run: subprocess.Popen[str], words: str) -> None:
+    """Wait until a run has said some words."""
+    assert run.stdout is not None
+    said = ""
+    while words not in said:
+        line = run.stdout.readline()
+        assert line, said
+        said += line
 
 
 def measured(record: TrialRecord) -> Phase:

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from runs import EVERY, FAULTY, NEEDED, dropped_packets, measure, measured, nft
+from runs import (
+    EVERY,
+    FAULTY,
+    NEEDED,
+    await_words,
+    dropped_packets,
+    measure,
+    measured,
+    nft,
+    records,
+    start,
+)
+from waiting import wait_until
 
 from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger import occupied_stages
@@ -54,8 +68,22 @@ def test_between_virtio_cards_the_same_is_not_observable(tmp_path: Path) -> None
 def test_a_full_ring_in_a_guest_is_never_0_nor_another_stage(
     kind: str, ethtool: str, tmp_path: Path
 ) -> None:
-    """Far more is sent at once than the guest can take out of a short ring."""
-    result = judge(measure(tmp_path, kind, ethtool, rate="200kpps", count=20_000))
+    """The guest's CPUs stand still while more is sent than ring and tap hold."""
+    run = start(tmp_path, kind, ethtool, rate="2kpps", count=8000)
+    await_words(run, "measured")
+    tap = Path(f"/sys/class/net/{kind}-right/statistics/tx_packets")
+    begun = int(tap.read_text())
+    wait_until("traffic at the tap", lambda: int(tap.read_text()) >= begun + 500, 120)
+    guest = int(os.environ["UDPBENCH_GUEST_RIGHT"])
+    os.kill(guest, signal.SIGSTOP)
+    try:
+        switch = Path(f"/sys/class/net/{kind}-left/statistics/rx_packets")
+        stopped = int(switch.read_text())
+        wait_until("a full tap", lambda: int(switch.read_text()) >= stopped + 3000, 60)
+    finally:
+        os.kill(guest, signal.SIGCONT)
+    (record,) = records(tmp_path, run)
+    result = judge(record)
     assert result.ledger is not None
     entries = {entry.stage: entry for entry in result.ledger.entries}
     known = sum(entry.packets or 0 for entry in entries.values() if entry.stage != "unsent")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
-from runs import NEEDED, measure, measured, moved, on
+from runs import NEEDED, await_words, measure, measured, moved, on, start
+from waiting import wait_until
 
 from udpbench.analysis.judge import judge
 
@@ -30,16 +32,16 @@ def state() -> list[list[str]]:
     return [on(guest, STATE).splitlines() for guest in ("left", "right")]
 
 
-@pytest.mark.parametrize(("hashed", "queues"), [("sd", 1), ("sdfn", 2)])
+@pytest.mark.parametrize(("hashed", "spread"), [("sd", False), ("sdfn", True)])
 def test_ports_spread_flows_over_queues_where_the_card_hashes_them(
-    hashed: str, queues: int, tmp_path: Path
+    hashed: str, spread: bool, tmp_path: Path
 ) -> None:
-    """Eight flows between two addresses differ in their ports alone."""
+    """Sixteen flows between two addresses differ in their ports alone."""
     record = measure(tmp_path, "igb", f"{{rx-flow-hash: {{udp4: {hashed}}}}}", count=800)
     phase = measured(record)
-    packets = [moved(phase, f"ethtool.igb0.rx_queue_{n}_packets") for n in range(2)]
-    busy = [number for number in packets if number >= 100]
-    assert (queues, True) == (len(busy), sum(packets) >= 800)
+    packets = [moved(phase, f"ethtool.igb0.rx_queue_{n}_packets") for n in range(8)]
+    busy = [number for number in packets if number >= 800 // 16]
+    assert (spread, True) == (len(busy) > 1, sum(packets) >= 800)
 
 
 @pytest.mark.parametrize(
@@ -64,3 +66,53 @@ def test_settings_of_a_card_hold_for_the_run_and_are_undone(
     changed = {change.setting.kind for change in record.changes["right"]}
     assert kinds <= changed
     assert before == state()
+
+
+def test_a_steering_rule_that_the_card_does_not_take_is_refused_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    """An igb takes Ethernet rules only; the run goes on without, as the file allows."""
+    before = state()
+    rule = "{ntuple: [{port: 4321, queue: 1}]}, optional: [ethtool.ntuple]"
+    record = measure(tmp_path, "igb", rule, count=200)
+    (refusal,) = (c.refusal for c in record.changes["right"] if c.setting.kind == "ntuple")
+    assert refusal is not None
+    assert "Cannot insert RX class rule" in refusal
+    assert (True, before) == (judge(record).valid, state())
+
+
+DEEDS = {
+    "agent": ("right", "kill -9 $(pgrep -f udpbench.agent.serve)", 3),
+    "guardian": ("right", "kill -9 $(pgrep -f udpbench.agent.settings.guardian)", 0),
+    "connection": ("right", "kill -9 $(pgrep -f sshd-session | tail -1)", 0),
+}
+"""Who is killed on a guest, how, and how the run ends."""
+ALL = "{channels: 2, rings: {rx: 512}, coalesce: {rx-usecs: 50}, rx-flow-hash: {udp4: sdfn}}"
+
+
+def restored(before: list[list[str]], limit_s: float) -> None:
+    """Wait until both guests are as before."""
+    wait_until("both guests are as before", lambda: before == state(), limit_s)
+
+
+@pytest.mark.parametrize("who", ["controller", "link", *DEEDS])
+def test_whoever_dies_the_guests_end_as_they_began(who: str, tmp_path: Path) -> None:
+    """A controller, an agent, its guardian, a connection, or the network that they use."""
+    before = state()
+    run = start(tmp_path, "igb", ALL, count=8000, lease="20s")
+    await_words(run, "measured")
+    assert before != state()
+    expected: int | None = None
+    if who == "controller":
+        run.kill()
+    elif who == "link":
+        subprocess.run(["ip", "link", "set", "control-right", "down"], check=True)
+        wait_until("the run has ended", lambda: run.poll() is not None, 240)
+        subprocess.run(["ip", "link", "set", "control-right", "up"], check=True)
+        expected = 3
+    else:
+        guest, command, expected = DEEDS[who]
+        on(guest, command)
+    said, _ = run.communicate()
+    assert expected in (None, run.returncode, 0 if run.returncode == 5 else -1), said
+    restored(before, 90)
