@@ -1,8 +1,11 @@
-"""Which interfaces a snapshot counts."""
+"""Which interfaces a snapshot counts, and what of them."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
+from pyroute2.ethtool.ioctl import IoctlEthtool
 
 from udpbench.agent.counters.snapshot import bridge_ports, carrier_counters
 from udpbench.agent.host.system import Host
@@ -29,3 +32,13 @@ def test_lost_carriers_are_counted_where_the_kernel_does(tmp_path: Path) -> None
     host = Host(tmp_path)
     assert {"link.eth0.carrier_downs": 3} == carrier_counters(host, "eth0")
     assert {} == carrier_counters(host, "eth1")
+
+
+def test_a_name_that_a_driver_repeats_for_each_queue_is_the_sum_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As vmxnet3 does: a ring that was full is counted, whichever queue it belongs to."""
+    listed = [("  pkts rx OOB", 4), ("rx_queue_0_packets", 9), ("  pkts rx OOB", 3)]
+    monkeypatch.setattr(IoctlEthtool, "get_stringset_length", lambda self, kind: len(listed))
+    monkeypatch.setattr(IoctlEthtool, "get_statistics", lambda self: listed)
+    assert {"  pkts rx OOB": 7, "rx_queue_0_packets": 9} == Host(Path("/")).statistics("lo")

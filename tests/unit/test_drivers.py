@@ -2,11 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
 
-from udpbench.drivers import DRIVERS, UNKNOWN, XDP_DROPS
+from analysis import build
+from udpbench.agent.counters.parse import device_statistics
+from udpbench.analysis.ledger import make_ledger
+from udpbench.analysis.mac_frames import frames_at_macs
+from udpbench.analysis.queue_counters import queue_uses
+from udpbench.analysis.readings import readings_of
+from udpbench.drivers import DRIVERS, LOOPBACK, UNKNOWN, XDP_DROPS
+
+FIXTURES = Path(__file__).parents[1] / "fixtures/ethtool"
+COUNTED = {
+    "atlantic": "sent received ring rx tx",
+    "bnxt_en": "rx tx drops",
+    "e1000e": "sent received",
+    "ena": "rx tx",
+    "gve": "ring",
+    "hv_netvsc": "ring rx tx",
+    "i40e": "sent received rx tx",
+    "ice": "sent received ring rx tx",
+    "igb": "sent received ring rx tx drops",
+    "igc": "sent received ring rx tx drops",
+    "ixgbe": "sent received ring rx tx",
+    "mlx4_core": "rx tx",
+    "mlx5_core": "sent received ring rx tx",
+    "r8169": "sent received",
+    "sfc": "sent received ring rx tx",
+    "tg3": "sent received",
+    "veth": "rx drops",
+    "virtio_net": "ring rx tx drops",
+    "vmxnet3": "ring",
+}
+"""What is read of a driver's own statistics; the ring of the others is the device's counter."""
+NUMBERS: dict[str, object] = {
+    "sent": 1003,
+    "received": 900,
+    "ring": 7,
+    "rx": {"rx-0": 600, "rx-1": 300},
+    "tx": {"tx-0": 700, "tx-1": 303},
+    "drops": {"rx-0": 4, "rx-1": 3},
+}
+"""What every fixture has: all frames sent, unicasts received, those without a descriptor."""
 
 
 @pytest.mark.parametrize(
@@ -22,3 +63,39 @@ def test_a_driver_that_is_not_known_may_name_its_queues_as_any_card_does() -> No
     cards = {name for key, row in DRIVERS.items() if key != "veth" for name in row.queue_packets}
     assert cards == set(UNKNOWN.queue_packets)
     assert not cards & set(DRIVERS["veth"].queue_packets)
+
+
+def test_every_driver_has_a_fixture() -> None:
+    """The loopback interface has no driver."""
+    assert set(COUNTED) == set(DRIVERS) - {LOOPBACK}
+
+
+@pytest.mark.parametrize("driver", sorted(COUNTED))
+def test_a_drivers_own_statistics_are_read_by_its_names(driver: str) -> None:
+    """And nothing else that it counts is taken for them."""
+    lines = (FIXTURES / f"{driver}-S").read_text().splitlines()[1:]
+    named = [line.rpartition(": ") for line in lines]
+    # ethtool indents by five; vmxnet3 by more.
+    pairs = [(name[5:], int(value)) for name, _, value in named]
+    cards = {"left": "send0", "right": "receive0"}
+    moves = {host: device_statistics(card, pairs) for host, card in cards.items()}
+    made = build.lossy(1000, moves, 7)
+    of_cards = {
+        host: replace(one, driver=driver, rx_queues=2, tx_queues=2)
+        for host, one in made.facts.items()
+    }
+    readings = readings_of(replace(made, facts=of_cards))
+    assert readings is not None
+    uses = queue_uses(readings)
+    received = [use for use in uses if use.queue.startswith("rx")]
+    (ring,) = (entry for entry in make_ledger(readings).entries if entry.stage == "rx_ring")
+    read: dict[str, object] = {
+        "sent": frames_at_macs(readings, "sender"),
+        "received": frames_at_macs(readings, "receiver"),
+        "ring": ring.packets,
+        "rx": {use.queue: use.packets for use in received if use.packets is not None},
+        "tx": {use.queue: use.packets for use in uses if use not in received},
+        "drops": {use.queue: use.drops for use in received if use.drops is not None},
+    }
+    expected = {name: NUMBERS[name] for name in COUNTED[driver].split()}
+    assert expected == {name: value for name, value in read.items() if value}

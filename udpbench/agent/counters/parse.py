@@ -278,7 +278,7 @@ def parse_softirqs(text: str) -> dict[str, int]:
 def device_statistics(interface: str, pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
     """Return ``ethtool.receive0.rx_queue_0_drops`` and the like of a driver's own statistics.
 
-    vmxnet3 indents its names; a name that a driver repeats for each queue is summed.
+    vmxnet3 indents its names, and those that differ in nothing else are added.
     """
     counters: dict[str, int] = {}
     for name, value in pairs:

@@ -387,11 +387,16 @@ class Host:
             device.set_features(listed)
 
     def statistics(self, interface: str) -> dict[str, int]:
-        """Return the driver's own counters (ethtool -S); empty if it has none."""
+        """Return the driver's own counters (ethtool -S); empty if it has none.
+
+        Those of one name are added: vmxnet3 repeats its names for each queue.
+        """
+        counters: dict[str, int] = {}
         with _ethtool(interface) as device:
-            if device.get_stringset_length(_ETH_SS_STATS) == 0:
-                return {}
-            return {name: int(value) for name, value in device.get_statistics()}
+            if device.get_stringset_length(_ETH_SS_STATS) > 0:
+                for name, value in device.get_statistics():
+                    counters[name] = counters.get(name, 0) + int(value)
+        return counters
 
     def mac_statistics(self, interface: str) -> bytes:
         """Return the attributes of the kernel's standard statistics at the MAC, as it sent them.
