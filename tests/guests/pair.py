@@ -22,20 +22,24 @@ NUMBERS = {"left": 1, "right": 2}
 CARDS = {"control": 1, "igb": 2, "virtio": 3}
 """Kind → the fifth byte of its address, by which the guest names it (init)."""
 CONTROLLER = "10.77.1.254/24"
-MEMORY = "512"
-"""MiB of each guest."""
-CPUS = {"left": "2,cores=1,threads=2", "right": "8,sockets=2,cores=2,threads=2"}
-"""The receiver has two nodes, each with two cores of two threads, and its igb card is on the second."""
-NODES = (
-    *("-object", "memory-backend-ram,id=memory0,size=256M"),
-    *("-object", "memory-backend-ram,id=memory1,size=256M"),
-    *("-numa", "node,nodeid=0,cpus=0-3,memdev=memory0"),
-    *("-numa", "node,nodeid=1,cpus=4-7,memdev=memory1"),
-    *("-device", "pxb-pcie,id=node1,bus_nr=16,numa_node=1,bus=pcie.0"),
-    *("-device", "pcie-root-port,id=port1,bus=node1,chassis=1"),
-)
+MACHINE = """
+-machine q35 -cpu max,vendor=GenuineIntel -accel tcg,thread=multi -m 512 -nodefaults -display none -serial stdio
+-drive file=/mnt/image.ext4,format=raw,if=none,id=disk,snapshot=on -device virtio-blk-pci,drive=disk,bus=pcie.0
+-kernel /mnt/vmlinuz -initrd /mnt/initrd.img
+"""
+"""Only Intel's CPUs have threads in QEMU without further ado."""
+CPUS = {
+    "left": "-smp 2,cores=1,threads=2",
+    "right": """
+-smp 12,sockets=2,cores=3,threads=2
+-object memory-backend-ram,id=memory0,size=256M -numa node,nodeid=0,cpus=0-5,memdev=memory0
+-object memory-backend-ram,id=memory1,size=256M -numa node,nodeid=1,cpus=6-11,memdev=memory1
+-device pxb-pcie,id=node1,bus_nr=16,numa_node=1,bus=pcie.0 -device pcie-root-port,id=port1,bus=node1,chassis=1
+""",
+}
+"""The receiver has two nodes, each with three cores of two threads; its igb card is on the second."""
 VIRTIO_QUEUES = 2
-BOOT_S = 300
+BOOT_S = 600
 """Without KVM, on CPUs that others use."""
 CONFIG = """Host {name}
   HostName 10.77.1.{number}
@@ -50,10 +54,8 @@ def main(folder: Path, *command: str) -> int:
     make_switches()
     guests = [boot(folder, name) for name in NUMBERS]
     try:
-        pids = {
-            f"UDPBENCH_GUEST_{n.upper()}": str(g.pid) for n, g in zip(NUMBERS, guests, strict=True)
-        }
-        environment = {**os.environ, **write_home(folder), **pids}
+        environment = {**os.environ, **write_home(folder)}
+        environment["UDPBENCH_GUESTS"] = ",".join(str(guest.pid) for guest in guests)
         wait_for_ssh(environment, guests)
         return subprocess.run(command, env=environment).returncode
     finally:
@@ -88,35 +90,10 @@ def boot(folder: Path, name: str) -> subprocess.Popen[bytes]:
     """Start a guest; what it writes to its disk is forgotten when it ends."""
     number = NUMBERS[name]
     kernel = f"root=/dev/vda rw console=ttyS0 quiet init=/sbin/guest-init guest={number}"
-    words = [
-        *(
-            "qemu-system-x86_64",
-            "-machine",
-            "q35",
-            "-cpu",
-            "max,vendor=GenuineIntel",
-            "-accel",
-            "tcg,thread=multi",
-        ),
-        *(
-            "-m",
-            MEMORY,
-            "-smp",
-            CPUS[name],
-            *(NODES if name == "right" else ()),
-            "-nodefaults",
-            "-display",
-            "none",
-            "-serial",
-            "stdio",
-        ),
-        *("-kernel", "/mnt/vmlinuz", "-initrd", "/mnt/initrd.img", "-append", kernel),
-        *("-drive", "file=/mnt/image.ext4,format=raw,if=none,id=disk,snapshot=on"),
-        *("-device", "virtio-blk-pci,drive=disk,bus=pcie.0"),
-        *(word for kind in CARDS for word in card(kind, name)),
-    ]
+    words = [*MACHINE.split(), *CPUS[name].split(), "-append", kernel]
+    words += [word for kind in CARDS for word in card(kind, name)]
     with (folder / f"{name}.log").open("wb") as log:
-        command = ["chroot", folder / "emulator", *words]
+        command = ["chroot", folder / "emulator", "qemu-system-x86_64", *words]
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
         )
@@ -144,11 +121,7 @@ def write_home(folder: Path) -> dict[str, str]:
     public = " ".join((folder / "host_key.pub").read_text().split()[:2])
     known = [f"{name},10.77.1.{number} {public}\n" for name, number in NUMBERS.items()]
     (ssh / "known_hosts").write_text("".join(known))
-    return {
-        "HOME": str(folder / "home"),
-        "XDG_CACHE_HOME": str(folder / "cache"),
-        "UDPBENCH_GUESTS": "1",
-    }
+    return {"HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "cache")}
 
 
 def wait_for_ssh(environment: dict[str, str], guests: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -14,9 +14,11 @@ from udpbench.model import Phase, TrialRecord
 from udpbench.records import read_run
 
 PATIENT = Path(__file__).with_name("patient.py")
+GUESTS = os.environ.get("UDPBENCH_GUESTS", "").split(",")
+"""The processes of the sender and the receiver."""
 NEEDED = [
     pytest.mark.timeout(900),
-    pytest.mark.skipif("UDPBENCH_GUESTS" not in os.environ, reason="python3 noxfile.py guests"),
+    pytest.mark.skipif(GUESTS == [""], reason="python3 noxfile.py guests"),
 ]
 LAB = """
 sender:
@@ -71,29 +73,33 @@ def on(guest: str, command: str) -> str:
     return subprocess.run(words, text=True, check=True, capture_output=True).stdout
 
 
+def tap_frames(tap: str) -> tuple[int, int]:
+    """Return how many frames a tap took from its guest, and how many were sent to the guest."""
+    lines = (line.partition(":") for line in Path("/proc/net/dev").read_text().splitlines())
+    (numbers,) = (numbers.split() for name, _, numbers in lines if name.strip() == tap)
+    return int(numbers[1]), int(numbers[9])
+
+
+def paced(ethtool: str = "{}", rate: str = "1kpps", count: int = 3000) -> str:
+    """Return an experiment with settings of the receiver's card."""
+    return PACED.format(rate=rate, count=count, ethtool=ethtool)
+
+
 def measure(
     folder: Path, kind: str, ethtool: str = "{}", rate: str = "1kpps", count: int = 3000
 ) -> TrialRecord:
-    """Return the record of a run over a kind of card, with settings of the receiver's."""
-    (record,) = records(folder, start(folder, kind, ethtool, rate, count))
+    """Return the record of a paced run over a kind of card."""
+    (record,) = records(folder, start(folder, kind, paced(ethtool, rate, count)))
     return record
 
 
-def start(
-    folder: Path,
-    kind: str,
-    ethtool: str = "{}",
-    rate: str = "1kpps",
-    count: int = 3000,
-    names: tuple[str, ...] = ("paced.yaml",),
-    lease: str = "60s",
-) -> subprocess.Popen[str]:
+def start(folder: Path, kind: str, experiment: str, lease: str = "60s") -> subprocess.Popen[str]:
     """Return a run over a kind of card that has begun; it says all on stdout."""
     (folder / "lab.yaml").write_text(LAB.format(kind=kind))
-    (folder / "paced.yaml").write_text(PACED.format(rate=rate, count=count, ethtool=ethtool))
-    words = ("run", *names, "--lab", "lab.yaml", "--lease", lease, "--no-report", "--out", "run")
+    (folder / "mine.yaml").write_text(experiment)
+    words = ("mine.yaml", "--lab", "lab.yaml", "--lease", lease, "--no-report", "--out", "run")
     return subprocess.Popen(
-        [sys.executable, PATIENT, *words],
+        [sys.executable, PATIENT, "run", *words],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -102,7 +108,7 @@ def start(
 
 
 def records(folder: Path, run: subprocess.Popen[str]) -> tuple[TrialRecord, ...]:
-    """Return what a run has recorded that ended well."""
+    """Return what a run has recorded that ended well, whether or not all of it is valid."""
     said, _ = run.communicate()
     assert run.returncode in (0, 5), said
     return read_run(folder / "run").records
@@ -123,6 +129,12 @@ def measured(record: TrialRecord) -> Phase:
     return next(phase for phase in record.phases if phase.name == "measured")
 
 
-def moved(phase: Phase, name: str) -> int:
-    """Return by how much a counter of the receiver moved in a phase."""
-    return phase.after["right"].counters[name] - phase.before["right"].counters[name]
+def by_queue(phase: Phase) -> dict[int, int]:
+    """Return RX queue → packets in a phase, by the names of the receiver's igb."""
+    before, after = phase.before["right"].counters, phase.after["right"].counters
+    names = {name: re.fullmatch(r"ethtool.igb0.rx_queue_(\d+)_packets", name) for name in after}
+    return {
+        int(match[1]): after[name] - before[name]
+        for name, match in names.items()
+        if match is not None and name in before
+    }
