@@ -19,6 +19,7 @@ RUNG = """
 question: Does this rung of the ladder run on hosts with real drivers?
 extends: million/{name}.yaml
 traffic: {{rate: 2kpps}}
+send: {{pace: sleep}}
 duration: 1s
 warmup: 0s
 repetitions: 1
