@@ -39,6 +39,6 @@ def test_a_name_that_a_driver_repeats_for_each_queue_is_the_sum_of_them(
 ) -> None:
     """As vmxnet3 does: a ring that was full is counted, whichever queue it belongs to."""
     listed = [("  pkts rx OOB", 4), ("rx_queue_0_packets", 9), ("  pkts rx OOB", 3)]
-    monkeypatch.setattr(IoctlEthtool, "get_stringset_length", lambda self, kind: len(listed))
-    monkeypatch.setattr(IoctlEthtool, "get_statistics", lambda self: listed)
+    monkeypatch.setattr(IoctlEthtool, "get_stringset_length", lambda *_: len(listed))
+    monkeypatch.setattr(IoctlEthtool, "get_statistics", lambda _: listed)
     assert {"  pkts rx OOB": 7, "rx_queue_0_packets": 9} == Host(Path("/")).statistics("lo")

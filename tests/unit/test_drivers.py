@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
-
 from analysis import build
+
 from udpbench.agent.counters.parse import device_statistics
 from udpbench.analysis.ledger import make_ledger
 from udpbench.analysis.mac_frames import frames_at_macs
