@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -33,6 +33,7 @@ from duels.stage import (
     Rival,
     Stage,
     await_packets,
+    brought,
     delivered,
     offered,
     playing,
@@ -96,6 +97,13 @@ GENERATORS = {
 A packet is charged to its sender until the other end of the pair has taken it up, so that with a
 default SO_SNDBUF the receiver is measured: it slept in sock_alloc_send_pskb for most of the time.
 """
+BEYOND = {"traffic": {"rate": "4Mpps"}}
+"""Paced, and more than either can."""
+LOADS = {
+    "sendmmsg": Own({**BEYOND, "send": {"buffer": "64MiB"}}),
+    "af_xdp": Own({**BEYOND, "send": {"buffer": "64MiB", "call": "af_xdp"}}),
+}
+"""What is compared is what reaches the other end of the pair: sent less ``tx_device``."""
 PROCESSES = {
     "send": {"workers_as": "processes", "gso": "max"},
     "receive": {"workers_as": "processes", "gro": True},
@@ -151,15 +159,17 @@ def duel(made: Stage, name: str, count: int) -> tuple[Side, Side]:
     return sides
 
 
-def generated(made: Stage, count: int) -> dict[str, list[float]]:
-    """Return what each generator offers, one slice in every round."""
+def generated(
+    made: Stage, sides: Mapping[str, Own], counter: Callable[[Stage], int], count: int
+) -> dict[str, list[float]]:
+    """Return how fast a counter grew by each sender, one slice in every round."""
     order = random.Random(SEED)  # noqa: S311 - an order, no secret
-    found: dict[str, list[float]] = {name: [] for name in GENERATORS}
+    found: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(count):
-        for name in order.sample(list(GENERATORS), len(GENERATORS)):
-            with running(made, name, GENERATORS[name]):
+        for name in order.sample(list(sides), len(sides)):
+            with running(made, name, sides[name]):
                 await_packets(made)
-                found[name].append(rate(lambda: offered(made), SETTLE_S, GENERATOR_S))
+                found[name].append(rate(lambda: counter(made), SETTLE_S, GENERATOR_S))
     return found
 
 
@@ -197,7 +207,12 @@ def ratio_row(what: str, own: list[float], other: list[float], bar: float, unit:
     return Row(what, found, f"≥ {bar}", low >= bar)
 
 
-def rows(duels: dict[str, tuple[Side, Side]], made: dict[str, list[float]], rss: int) -> list[Row]:
+def rows(
+    duels: dict[str, tuple[Side, Side]],
+    made: dict[str, list[float]],
+    loads: dict[str, list[float]],
+    rss: int,
+) -> list[Row]:
     """Return the table."""
     rates = {name: (own.rates, other.rates) for name, (own, other) in duels.items()}
     user_ns = " against ".join(f"{side.user_ns_per_message:.0f}" for side in duels["plain"])
@@ -229,6 +244,7 @@ def rows(duels: dict[str, tuple[Side, Side]], made: dict[str, list[float]], rss:
             made["sendmmsg"],
             3,
         ),
+        load_row(loads),
         Row(
             "resident memory of a worker process",
             f"{rss / 2**20:.0f} MiB",
@@ -236,6 +252,12 @@ def rows(duels: dict[str, tuple[Side, Side]], made: dict[str, list[float]], rss:
             rss <= 2**26,
         ),
     ]
+
+
+def load_row(loads: dict[str, list[float]]) -> Row:
+    """Return the line of frames against messages of one sending CPU."""
+    what = "`send.call: af_xdp`, 32 B, paced, as a generator, against `sendmmsg`; at the peer"
+    return ratio_row(what, loads["af_xdp"], loads["sendmmsg"], 1.5)
 
 
 def resident_bytes(made: Stage) -> int:
@@ -275,8 +297,10 @@ def main() -> None:
             duels = {name: duel(made, name, count) for name in DUELS}
             rss = resident_bytes(made)
         with stage(bare) as made:
-            generators = generated(made, min(count, GENERATOR_ROUNDS))
-    table = rows(duels, generators, rss)
+            generators = generated(made, GENERATORS, offered, min(count, GENERATOR_ROUNDS))
+        with stage(bare) as made:
+            loads = generated(made, LOADS, brought, min(count, GENERATOR_ROUNDS))
+    table = rows(duels, generators, loads, rss)
     print(f"{machine()}; {count} rounds of {SLICE_S} s a side, seed {SEED}\n")
     print("| what | median ratio (95 % interval) | bar | met |\n|---|---|---|---|")
     for row in table:

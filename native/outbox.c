@@ -48,7 +48,9 @@ static void prepare_slot(struct ub_outbox *box, const struct ub_send_config *con
         prepare_control(config, message, box->controls + (size_t)slot * CONTROL_BYTES);
 }
 
-int ub_outbox_prepare(struct ub_outbox *box, const struct ub_send_config *config, uint32_t slots) {
+int ub_outbox_prepare(struct ub_outbox *box, const struct ub_send_config *config,
+                      struct ub_send_stats *stats, uint32_t slots) {
+    (void)stats;
     uint32_t segments = config->gso_segments > 1 ? config->gso_segments : 1;
     *box = (struct ub_outbox){.segments = segments, .shortened = UINT32_MAX};
     box->tail_bytes = config->tail_bytes != 0 ? config->tail_bytes : config->size_bytes;

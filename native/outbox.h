@@ -25,10 +25,16 @@ struct ub_outbox {
     uint32_t segments; /* datagrams of a whole message */
     uint32_t tail_bytes;
     uint32_t shortened; /* the slot whose message is not whole; UINT32_MAX: none */
+    /* Of a way that fills memory of its own: */
+    void *own;
+    uint32_t first_slot; /* of the next messages */
+    uint32_t left;       /* messages offered, not taken and to be offered again as they are */
+    uint32_t left_flow;
 };
 
 /* -ENOMEM if memory is short; the caller releases in any case. */
-int ub_outbox_prepare(struct ub_outbox *box, const struct ub_send_config *config, uint32_t slots);
+int ub_outbox_prepare(struct ub_outbox *box, const struct ub_send_config *config,
+                      struct ub_send_stats *stats, uint32_t slots);
 void ub_outbox_release(struct ub_outbox *box);
 
 /* One call: packets of a flow, made into messages from a slot on, and when they were due. A step of

@@ -1,29 +1,47 @@
 /*
- * The ways of sending by a socket call: send(2) for each message, sendmmsg(2) for a batch.
+ * The ways of sending: send(2) for each message, sendmmsg(2) for a batch, and frames by AF_XDP.
  *
  * Owns the table of all ways. Must never count or decide what comes next.
  */
 #include "send.h"
 
+#include "frames.h"
+
 /* sendmsg(2) only for messages with a control message. */
-static int offer_one(int socket, struct mmsghdr *messages, uint32_t count, int flags) {
-    (void)count;
-    const struct msghdr *message = &messages[0].msg_hdr;
+static int offer_one(struct ub_outbox *box, const struct ub_send_config *config,
+                     const struct ub_offer *offer, uint32_t messages) {
+    (void)messages;
+    int socket = config->sockets[offer->flow], flags = config->zerocopy ? MSG_ZEROCOPY : 0;
+    const struct msghdr *message = &box->messages[offer->first_slot].msg_hdr;
     ssize_t sent = message->msg_controllen == 0
                        ? send(socket, message->msg_iov->iov_base, message->msg_iov->iov_len, flags)
                        : sendmsg(socket, message, flags);
     return sent < 0 ? -errno : 1;
 }
 
-static int offer_batch(int socket, struct mmsghdr *messages, uint32_t count, int flags) {
-    int sent = sendmmsg(socket, messages, count, flags);
+static int offer_batch(struct ub_outbox *box, const struct ub_send_config *config,
+                       const struct ub_offer *offer, uint32_t messages) {
+    int sent = sendmmsg(config->sockets[offer->flow], box->messages + offer->first_slot, messages,
+                        config->zerocopy ? MSG_ZEROCOPY : 0);
     return sent < 0 ? -errno : sent;
 }
 
 /* A new way of sending is a row here, a file, and a constant of enum ub_send_call. */
 static const struct ub_send_way ways[] = {
-    [UB_SEND_SENDMMSG] = {.offer = offer_batch, .messages_max = UB_BATCH_MAX},
-    [UB_SEND_SEND] = {.offer = offer_one, .messages_max = 1},
+    [UB_SEND_SENDMMSG] = {.prepare = ub_outbox_prepare,
+                          .offer = offer_batch,
+                          .release = ub_outbox_release,
+                          .messages_max = UB_BATCH_MAX},
+    [UB_SEND_SEND] = {.prepare = ub_outbox_prepare,
+                      .offer = offer_one,
+                      .release = ub_outbox_release,
+                      .messages_max = 1},
+    [UB_SEND_AF_XDP] = {.prepare = ub_frames_prepare,
+                        .ready = ub_frames_ready,
+                        .offer = ub_frames_offer,
+                        .finish = ub_frames_finish,
+                        .release = ub_frames_release,
+                        .messages_max = UB_BATCH_MAX},
 };
 
 const struct ub_send_way *ub_send_way_of(uint32_t call) {

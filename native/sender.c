@@ -4,7 +4,7 @@
  * Owns which flow sends how many packets and when, and what an errno means for the counts. Must
  * never build a message (outbox.c) or make the call that offers it (send.c).
  */
-#include "outbox.h"
+#include "frames.h"
 #include "send.h"
 #include "series.h"
 #include "zerocopy.h"
@@ -109,6 +109,8 @@ const char *ub_send_check(const struct ub_send_config *config) {
     const char *refused = check_segments(config);
     if (refused == NULL)
         refused = check_payloads(config);
+    if (refused == NULL && config->call == UB_SEND_AF_XDP)
+        refused = ub_frames_check(config);
     return refused != NULL ? refused : check_sockets(config);
 }
 
@@ -216,7 +218,7 @@ static uint64_t account_sent(struct sender *sender, const struct ub_offer *offer
         ub_add(&stats->sent_bytes,
                sent * size_bytes - (uint64_t)sent_messages * (size_bytes - box->tail_bytes));
     ub_add(&stats->sent_messages, sent_messages);
-    if (sent_messages < messages)
+    if (sent_messages != 0 && sent_messages < messages)
         ub_add(&stats->partial_calls, 1);
     return sent;
 }
@@ -260,6 +262,7 @@ static struct ub_offer next_offer(const struct sender *sender, uint32_t flow, ui
                                   uint64_t now_ns) {
     const struct ub_send_config *config = sender->config;
     struct ub_offer offer = {.flow = flow, .packets = packets};
+    offer.first_slot = sender->box.first_slot;
     offer.epoch_to_start_ns = config->start_ns - config->epoch_ns;
     if (config->zerocopy)
         offer.first_slot = sender->zerocopy.bank * sender->zerocopy.batch;
@@ -288,9 +291,9 @@ static uint64_t send_to_flow(struct sender *sender, uint32_t flow, uint32_t pack
                              uint64_t begun_ns) {
     const struct ub_send_config *config = sender->config;
     struct ub_offer offer = next_offer(sender, flow, packets, begun_ns);
-    uint32_t messages = ub_outbox_fill(&sender->box, config, &offer);
-    int result = sender->way->offer(config->sockets[flow], sender->box.messages + offer.first_slot,
-                                    messages, config->zerocopy ? MSG_ZEROCOPY : 0);
+    uint32_t messages =
+        sender->box.left != 0 ? packets : ub_outbox_fill(&sender->box, config, &offer);
+    int result = sender->way->offer(&sender->box, config, &offer, messages);
     uint64_t now_ns = ub_now_ns();
     uint64_t sent_before = sender->stats->sent_packets;
     account_call(sender, &offer, messages, result);
@@ -322,8 +325,14 @@ static void send_loop(struct sender *sender) {
     uint32_t flow = 0;
     uint64_t now = ub_now_ns();
     while (!finished(sender, now)) {
-        flow = next_flow(sender, flow);
-        uint32_t packets = packets_for(sender, flow, now);
+        if (sender->way->ready != NULL && !sender->way->ready(&sender->box)) {
+            now = ub_now_ns();
+            continue;
+        }
+        uint32_t packets = sender->box.left;
+        flow = packets != 0 ? sender->box.left_flow : next_flow(sender, flow);
+        if (packets == 0)
+            packets = packets_for(sender, flow, now);
         if (packets == 0) {
             if (now >= config->end_ns)
                 break;
@@ -348,6 +357,15 @@ static void send_loop(struct sender *sender) {
     }
 }
 
+/* What was due and put where the kernel takes it, and is not taken yet: for a second at most. */
+static void send_rest(struct sender *sender) {
+    uint64_t now = ub_now_ns(), deadline = now + UB_SECOND_NS;
+    while (sender->box.left != 0 && !ub_stopped(sender->config->control) && now < deadline) {
+        now = send_to_flow(sender, sender->box.left_flow, sender->box.left, now);
+        ub_set(&sender->stats->last_ns, now);
+    }
+}
+
 /* Everything the loop needs; -ENOMEM if memory is short. */
 static int prepare(struct sender *sender) {
     const struct ub_send_config *config = sender->config;
@@ -361,11 +379,11 @@ static int prepare(struct sender *sender) {
     sender->attempts = ub_allocate(config->flow_count * sizeof *sender->attempts);
     if (sender->attempts == NULL)
         return -ENOMEM;
-    return ub_outbox_prepare(&sender->box, config, slots);
+    return sender->way->prepare(&sender->box, config, sender->stats, slots);
 }
 
 static void release(struct sender *sender) {
-    ub_outbox_release(&sender->box);
+    sender->way->release(&sender->box);
     ub_zerocopy_release(&sender->zerocopy);
     free(sender->attempts);
 }
@@ -385,7 +403,10 @@ int ub_send(const struct ub_send_config *config, struct ub_send_stats *stats) {
         ub_pacer_init(&sender.pacer, config);
         wait_for_start(config);
         send_loop(&sender);
+        send_rest(&sender);
         give_up_rest(&sender);
+        if (sender.way->finish != NULL)
+            sender.way->finish(&sender.box, config);
         if (config->zerocopy)
             ub_zerocopy_finish(&sender.zerocopy);
     }

@@ -26,8 +26,10 @@ enum ub_constant {
     UB_HISTOGRAM_BUCKETS = 4352,   /* up to 2^40 ns, 18 minutes; the last one has what is beyond */
     UB_MILLISECONDS = 60000,
     UB_STALLS_MAX = 256,
-    UB_LOG_BYTES_MAX = 1 << 30,  /* of a ring, a power of two */
-    UB_STANDSTILL_NS = 100000000 /* twice the longest wait for a datagram */
+    UB_XSK_FRAMES = 2048, /* and descriptors of each ring: two batches, and a card's ring */
+    UB_XSK_FRAME_BYTES_MAX = 4096, /* a page, the largest chunk (net/xdp/xdp_umem.c) */
+    UB_LOG_BYTES_MAX = 1 << 30,    /* of a ring, a power of two */
+    UB_STANDSTILL_NS = 100000000   /* twice the longest wait for a datagram */
 };
 
 /* ---- control ----------------------------------------------------------------------------------
@@ -95,7 +97,38 @@ void ub_header_write(uint8_t *to, uint32_t tag, uint16_t flow, uint64_t sequence
  * end leave less. Datagrams below UB_HEADER_BYTES carry no header, only the pattern. The time in
  * the header is when the datagram was due; with an unlimited rate, when its call began.
  */
-enum ub_send_call { UB_SEND_SENDMMSG = 0, UB_SEND_SEND = 1 };
+enum ub_send_call { UB_SEND_SENDMMSG = 0, UB_SEND_SEND = 1, UB_SEND_AF_XDP = 2 };
+
+/* What the kernel shares of a ring (Documentation/networking/af_xdp.rst). */
+struct ub_xsk_ring {
+    void *mapped;
+    uint64_t mapped_bytes;
+    uint32_t *producer;
+    uint32_t *consumer;
+    uint32_t *flags;
+    void *entries;
+};
+
+/* An AF_XDP socket that sends, with what is on its way; one thread uses it. */
+struct ub_xsk {
+    int32_t socket;
+    uint32_t stride_bytes; /* from one frame to the next */
+    uint8_t *memory;       /* UB_XSK_FRAMES frames */
+    struct ub_xsk_ring send;
+    struct ub_xsk_ring completion;
+    uint32_t zerocopy;               /* the driver reads frames without a copy */
+    uint32_t in_flight;              /* frames put and not completed */
+    uint16_t pending[UB_XSK_FRAMES]; /* of them, by bank of a batch */
+};
+
+/* Sets up an AF_XDP socket for a queue of an interface, with frames of frame_bytes at most, by copy
+ * only or as the driver can: 0, or -errno and closed. EBUSY: the queue has one, or its last one is
+ * still being released. EINVAL or ENXIO of a driver that wants a program: by copy it works. */
+int ub_xsk_open(struct ub_xsk *xsk, int32_t socket, uint32_t interface, uint32_t queue,
+                uint32_t frame_bytes, uint32_t copy);
+
+/* Gives the memory back; the socket is the caller's. */
+void ub_xsk_close(struct ub_xsk *xsk);
 
 /* A datagram as the user gives it, without a header of ours; never written to. */
 struct ub_payload {
@@ -111,12 +144,16 @@ struct ub_send_config {
     uint32_t batch;    /* messages per call at most; the rate and the duration of calls decide below
                           that; send has 1 */
     uint32_t zerocopy; /* MSG_ZEROCOPY; the sockets have SO_ZEROCOPY set */
+    struct ub_xsk *xsk; /* only of af_xdp, which sends by it and not by `sockets` */
 
     /* Flows: arrays of flow_count elements. */
     uint32_t flow_count;
     const int32_t *sockets;  /* connected, blocking, with SO_SNDTIMEO set */
     const uint16_t *flows;   /* flow numbers for the header */
     uint64_t *sequences;     /* next sequence numbers: in and out */
+    const uint8_t *headers;  /* only of af_xdp: Ethernet, IP and UDP headers of each flow, without
+                                the UDP checksum */
+    uint32_t header_bytes;   /* of one flow */
     uint32_t *zerocopy_next; /* numbers of the sockets' next completions: in and out, 0 for a new
                                 socket; only with zerocopy */
 
@@ -168,6 +205,8 @@ struct ub_send_stats {
     uint64_t zerocopy_copied_messages; /* and completed with one; the rest is not completed yet */
     uint64_t first_packets; /* paced: sent by the call that first_ns is of, which opens the span to
                                last_ns; 0 with an unlimited rate, whose span has all its calls */
+    uint64_t ebusy;         /* af_xdp: of sent_packets, those that the device dropped at once */
+    uint64_t refused_calls; /* af_xdp: calls with an error that takes no frame, in last_errno */
 };
 
 int ub_send(const struct ub_send_config *config, struct ub_send_stats *stats);

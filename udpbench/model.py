@@ -183,7 +183,7 @@ class Send:
     workers: Annotated[int, Count(1, 1024)] = 1
     workers_as: Literal["threads", "processes"] = "threads"
     cpus: str = "lab"
-    call: Literal["send", "sendmmsg"] = "sendmmsg"
+    call: Literal["send", "sendmmsg", "af_xdp"] = "sendmmsg"
     batch: Union[Literal["auto"], Annotated[int, Count(1, SEND_MESSAGES)]] = "auto"
     gso: Union[Literal["off", "max"], Annotated[int, Count(1, 128)]] = "off"
     tail_bytes: Optional[Annotated[int, Bytes(1, MAX_PAYLOAD_BYTES)]] = None
@@ -862,6 +862,8 @@ class WorkerStats:
     stalls: tuple[Stall, ...] = ()
     """Of a paced sender whose loop has ended; if there were many, neighbours are merged."""
     log: Optional[LogFiles] = None
+    zerocopy: Optional[bool] = None
+    """Of a sender by AF_XDP: the driver reads its frames without a copy, as read back."""
 
 
 PACKETS_FIELD: dict[Role, str] = {"sender": "sent_packets", "receiver": "received_packets"}

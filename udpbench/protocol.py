@@ -86,6 +86,8 @@ class Prepared:
     """The CPU its thread is pinned to, read back; None if it is not pinned."""
     socket_inodes: tuple[int, ...]
     buffer_bytes: Optional[int]
+    zerocopy: Optional[bool] = None
+    """Of a sender by AF_XDP: the driver reads its frames without a copy, as read back."""
 
 
 @dataclass(frozen=True)

@@ -151,9 +151,19 @@ def delivered(made: Stage) -> int:
 
 def offered(made: Stage) -> int:
     """Return the packets that the sender's device was given, taken or not."""
+    taken, dropped = _of_sending_device(made)
+    return taken + dropped
+
+
+def brought(made: Stage) -> int:
+    """Return the packets that the sender's device brought to its peer."""
+    return _of_sending_device(made)[0]
+
+
+def _of_sending_device(made: Stage) -> tuple[int, int]:
     text = Path(f"/proc/{made.pid('sender')}/net/dev").read_text()
     columns = re.findall(r"^ *send0:(.*)$", text, re.MULTILINE)[0].split()
-    return int(columns[9]) + int(columns[11])
+    return int(columns[9]), int(columns[11])
 
 
 def rate(counter: Callable[[], int], settle_s: float, slice_s: float) -> float:

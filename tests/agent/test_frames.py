@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from udpbench.agent.losses.ethernet import frame, ones_complement
+from udpbench.agent.host.frames import ones_complement
+from udpbench.agent.losses.ethernet import frame
 from udpbench.model import LossSpec
 
 V4 = LossSpec(

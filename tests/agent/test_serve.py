@@ -115,6 +115,7 @@ def test_hello_tells_who_the_agent_is(agent: Agent) -> None:
         "udp_gso",
         "udp_gro",
         "udp_zerocopy",
+        "af_xdp",
         "busy_poll",
         "reuseport_cbpf",
         "incoming_cpu",

@@ -293,7 +293,7 @@ def test_the_last_member_of_a_group_attaches_its_program(
     monkeypatch.setattr(sockets, "steer_by_cpu", lambda _, cpus: programs.append(cpus))
     specs = [replace(reading(port, k, sockets="reuseport-cpu"), cpu=k + 3) for k in (0, 1)]
     fd = os.memfd_create("test")
-    workers = Workers(specs, fd, "lo")
+    workers = Workers(specs, fd, "lo", {})
     os.close(fd)
     with ExitStack() as keep:
         for spec, expected in zip(specs, ([], [[3, 4]])):

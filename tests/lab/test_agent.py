@@ -297,6 +297,79 @@ def elsewhere(left: Agent) -> int:
     return int(counted.split("packets ")[1].split()[0])
 
 
+# --- frames --------------------------------------------------------------------------------------
+
+
+def framing(destination: str = RECEIVER, **changes: Any) -> WorkerSpec:
+    """Return a sender of frames, fewer than a ring of the pair holds."""
+    return replace(
+        sender(destination),
+        **{"send": Send(call="af_xdp"), "rate_pps": None, "count_packets": 100, **changes},
+    )
+
+
+def test_frames_that_the_device_drops_are_told_by_the_call(pair: tuple[Agent, Agent]) -> None:
+    """Longer than the receiver's MTU: each was sent, and dropped, and the device says the same."""
+    left, _ = pair
+    inside(left, "ip", "link", "set", "send0", "mtu", "2000")
+    spec = framing(traffic=Traffic(size_bytes=1700))
+    (prepared,) = left.done("prepare", interface="send0", workers=[spec])
+    before = snapshot(left, "send0")
+    at_ns = time.monotonic_ns()
+    left.done("start", phase="measured", tag=1, at_ns=at_ns, duration_ns=20 * SECOND_NS)
+    counts = until(left, "done", lambda reply: reply.state == "done").stats[0].counts
+    after = snapshot(left, "send0")
+    dropped = "link.send0.tx_dropped"
+    assert (100, 100, 100) == (
+        counts["sent_packets"],
+        counts["ebusy"],
+        after[dropped] - before[dropped],
+    )
+    # A veth has no zero-copy (drivers/net/veth.c).
+    assert prepared["zerocopy"] is False
+
+
+def test_frames_need_a_neighbour_that_answers(pair: tuple[Agent, Agent]) -> None:
+    """Nobody has that address; nothing is opened."""
+    left, _ = pair
+    refused = left.ask("prepare", interface="send0", workers=[framing("198.18.0.8")])
+    assert "AgentError" == refused["kind"]
+    assert "no neighbour entry on send0 for 198.18.0.8;" in refused["message"]
+    assert "none" == sample(left).state
+
+
+def test_frames_need_a_queue_of_their_own(pair: tuple[Agent, Agent]) -> None:
+    """The pair has two; the error names the queue."""
+    left, _ = pair
+    refused = left.ask("prepare", interface="send0", workers=[framing(index=2)])
+    expected = "left.sender2: AF_XDP socket on TX queue 2 of send0: Invalid argument"
+    assert ("WorkerFailed", expected) == (refused["kind"], refused["message"])
+
+
+def test_a_killed_sender_of_frames_leaves_nothing_behind(pair: tuple[Agent, Agent]) -> None:
+    """Its queue can be had again, no program is attached, and all of a second phase arrives."""
+    left, right = pair
+    right.done("prepare", interface="receive0", workers=[receiver()])
+    endless = framing(count_packets=None, rate_pps=1000)
+    (prepared,) = left.done("prepare", interface="send0", workers=[endless])
+    at_ns = time.monotonic_ns()
+    for agent in (right, left):
+        agent.done("start", phase="measured", tag=1, at_ns=at_ns, duration_ns=20 * SECOND_NS)
+    until(right, "reached", lambda reply: reply.stats[0].counts["received_packets"] > 0)
+    os.kill(prepared["pid"], signal.SIGKILL)
+    until(left, "failed", lambda reply: reply.error is not None)
+    left.done("close")
+    right.done("close")
+
+    right.done("prepare", interface="receive0", workers=[receiver()])
+    left.done("prepare", interface="send0", workers=[framing()])
+    at_ns = time.monotonic_ns()
+    for agent in (right, left):
+        agent.done("start", phase="measured", tag=2, at_ns=at_ns, duration_ns=20 * SECOND_NS)
+    until(right, "all read", lambda reply: reply.stats[0].counts["received_packets"] == 100)
+    assert "xdp" not in inside(left, "ip", "-details", "link", "show", "send0")
+
+
 @pytest.mark.parametrize("family", sampled([4, 6], [6]))
 def test_no_packet_leaves_by_another_interface(pair: tuple[Agent, Agent], family: int) -> None:
     """The lab's goes down under way: every send fails from then on, and is counted by its errno."""

@@ -47,6 +47,7 @@ WAYS: dict[str, dict[str, Choice]] = {
     "send": {
         "send": {"send.call": "send"},
         "sendmmsg": {"send.batch": 64},
+        "af_xdp": {"send.call": "af_xdp"},
         "gso": {"send.gso": 8},
         "gso-send": {"send.gso": "max", "send.call": "send", "send.tail": "20B"},
         "zerocopy": {"send.zerocopy": True, "send.batch": 16},

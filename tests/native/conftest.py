@@ -23,6 +23,7 @@ void fake_completions(const struct fake_completion *list, uint32_t count);
 uint32_t fake_completions_left(void);
 void fake_script(const struct fake_step *script, uint32_t count, int repeat_last);
 uint32_t fake_calls(struct fake_call *to);
+void fake_kick(int (*kick)(void));
 void fake_memory(uint32_t allocations);
 void fake_way(int32_t error);
 uint32_t fake_way_prepared(void);
@@ -60,7 +61,8 @@ def scripted(
     """Return (ffi, lib) of the same loops, with calls and memory as fake_kernel.c plays them."""
     library = tmp_path_factory.mktemp("scripted") / "scripted.so"
     sanitizers = os.environ.get("UDPBENCH_SANITIZE")
-    wrapped = ("send", "sendmsg", "sendmmsg", "recvmsg", "aligned_alloc", "clock_gettime")
+    wrapped = ("send", "sendto", "sendmsg", "sendmmsg", "recvmsg", "aligned_alloc")
+    wrapped += ("clock_gettime",)
     wrapped += ("ub_receive_way_of",)
     flags = [*strict_flags, "-shared", "-fPIC", *(f"-Wl,--wrap={name}" for name in wrapped)]
     if sanitizers:

@@ -2,7 +2,7 @@
  * A kernel that does as it is told: linked in by -Wl,--wrap for the calls that send, for reading
  * completions, for aligned_alloc, and for clock_gettime.
  *
- * A call that sends plays a script, a step a call, and logs what was offered; when the script is
+ * A call that sends frames is the test's own. Any other that sends plays a script, a step a call, and logs what was offered; when the script is
  * over it takes all. Completions of zero copy come as the test lists them, each after a number of
  * calls and of reads that find none. aligned_alloc fails after a number of allocations. A number of
  * readings of CLOCK_REALTIME come late. Two ways of receiving more count how often they are
@@ -125,6 +125,22 @@ ssize_t __wrap_send(int socket, const void *bytes, size_t length, int flags);
 ssize_t __wrap_send(int socket, const void *bytes, size_t length, int flags) {
     struct iovec vector = {(void *)bytes, length};
     return __wrap_sendmsg(socket, &(struct msghdr){.msg_iov = &vector}, flags);
+}
+
+static int (*kicked)(void);
+
+/* What a socket for frames does when it is kicked: 0 or -errno. */
+void fake_kick(int (*kick)(void)) {
+    kicked = kick;
+}
+
+ssize_t __wrap_sendto(int socket, const void *bytes, size_t length, int flags,
+                      const struct sockaddr *to, socklen_t to_bytes);
+ssize_t __wrap_sendto(int socket, const void *bytes, size_t length, int flags,
+                      const struct sockaddr *to, socklen_t to_bytes) {
+    (void)socket, (void)to, (void)to_bytes;
+    return bytes != NULL || length != 0 || flags != MSG_DONTWAIT ? result_of(-EOPNOTSUPP)
+                                                                 : result_of(kicked());
 }
 
 static struct fake_completion completions[COMPLETIONS_MAX];

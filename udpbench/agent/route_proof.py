@@ -75,6 +75,12 @@ def _objections(
     return objections
 
 
+def next_hop(host: Host, source: str, destination: str) -> str:
+    """Return the address that a packet goes to on its link; OSError if there is no route."""
+    route = host.rtnl("route", "get", dst=destination, src=source)[0]
+    return _gateway(route) or destination
+
+
 def _gateway(route: Any) -> Optional[str]:
     """Return the next hop, of either family: IPv4 may use one of IPv6 (RTA_VIA)."""
     via = route.get_attr("RTA_VIA")

@@ -27,6 +27,7 @@ from udpbench.agent.interfaces import interfaces
 from udpbench.agent.locks import Held, Locks
 from udpbench.agent.looks import Looks
 from udpbench.agent.losses.inject import LossInjector
+from udpbench.agent.neighbours import frame_addresses
 from udpbench.agent.reconnect import Door
 from udpbench.agent.recording import record_tree
 from udpbench.agent.route_proof import prove
@@ -169,9 +170,9 @@ class Verbs:
     ) -> tuple[Prepared, ...]:
         """Prove every route, then start the workers and open their sockets."""
         specs = tuple(decode(WorkerSpec, plain) for plain in workers)
-        senders = (spec for spec in specs if spec.role == "sender")
+        senders = [spec for spec in specs if spec.role == "sender"]
         prove(self._host, interface, senders, routed)
-        return self.pool.prepare(specs, interface)
+        return self.pool.prepare(specs, interface, frame_addresses(self._host, interface, senders))
 
     def start(
         self,

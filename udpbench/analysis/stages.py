@@ -284,6 +284,12 @@ def _most_in_qdisc(readings: Readings) -> int:
     return _at_most(_counter("sender", skbs.QDISC_DROPS))(readings) or 0
 
 
+def _refused_frames_sent(readings: Readings) -> int | None:
+    """Return the frames of which AF_XDP said at once that the device dropped them."""
+    send = readings.record.trial.send
+    return readings.count("sender", "ebusy") if send.call == "af_xdp" else None
+
+
 _stage(
     name="tx_device",
     role="sender",
@@ -297,6 +303,15 @@ _stage(
     least=_least_at_sender,
     counters=(TX_DROPPED,),
     unit="skb",
+    also=(
+        Also(
+            name="ebusy",
+            reads=_refused_frames_sent,
+            low=_nothing,
+            high=_counter("sender", TX_DROPPED),
+            next_step="the driver drops frames and counts them elsewhere: ethtool -S",
+        ),
+    ),
 )
 
 

@@ -13,6 +13,9 @@ from udpbench.definition.problems import Tree
 from udpbench.errors import Problem
 from udpbench.model import HEADER_BYTES, MAX_PAYLOAD_BYTES, Receive, Trial
 
+FRAME_BYTES = 4096
+"""The longest frame of AF_XDP: a chunk is a page at most (net/xdp/xdp_umem.c)."""
+FRAME_HEADERS_BYTES = {4: 14 + 20 + 8, 6: 14 + 40 + 8}
 GRO_ROOM_BYTES = 65535
 """The largest merged datagram (net/core/gro.c: GRO_LEGACY_MAX_SIZE is 64 KiB)."""
 
@@ -46,6 +49,7 @@ def takes_turns(receive: Receive) -> bool:
 def way_contradictions(tree: Tree, trial: Trial) -> Iterator[Problem]:
     """Yield every contradiction between the options of one point."""
     yield from _segments(tree, trial)
+    yield from _frames(tree, trial)
     yield from _tail(tree, trial)
     yield from _merged(tree, trial)
     yield from _group(tree, trial)
@@ -70,6 +74,33 @@ def _segments(tree: Tree, trial: Trial) -> Iterator[Problem]:
     if trial.traffic.fragment:
         step = "set one of them alone"
         yield tree.problem(where, "segments are never fragmented (udp(7))", "", step)
+
+
+def _frames(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    """Yield what frames, which pass by the sockets and the IP layer, cannot be."""
+    traffic, send = trial.traffic, trial.send
+    if send.call != "af_xdp":
+        return
+    beside = {
+        ("send", "gso"): (
+            send.gso != "off",
+            "AF_XDP sends frames, which the kernel cannot segment",
+        ),
+        ("send", "zerocopy"): (send.zerocopy, "AF_XDP copies nothing where the driver can do that"),
+        ("traffic", "fragment"): (
+            traffic.fragment,
+            "AF_XDP passes by the IP layer, which fragments",
+        ),
+        ("traffic", "echo"): (traffic.echo is not None, "AF_XDP sends, and no socket hears echoes"),
+    }
+    for where, (is_set, what) in beside.items():
+        if is_set:
+            yield tree.problem(where, what, "", f"leave {where[1]} out, or call sendmmsg")
+    most = FRAME_BYTES - FRAME_HEADERS_BYTES[traffic.family]
+    if traffic.size_bytes > most:
+        limit = f"{most}B over IPv{traffic.family} with call: af_xdp"
+        what = "the frame is longer than a chunk of AF_XDP"
+        yield tree.problem(("traffic", "size"), what, limit, "lower it, or call sendmmsg")
 
 
 def _tail(tree: Tree, trial: Trial) -> Iterator[Problem]:

@@ -196,6 +196,18 @@ def gso(crossing: int) -> TrialRecord:
     return build.record(of=build.trial(send=build.Send(gso=50)), workers=workers, moves=moves)
 
 
+def frames(zerocopy: bool | None, ebusy: int = 0, dropped: int = 0) -> TrialRecord:
+    """Return a record of frames by AF_XDP, of which the device dropped some."""
+    lost = max(ebusy, dropped)
+    workers = (
+        build.worker("sender", build.sender_counts(1000, ebusy=ebusy), zerocopy=zerocopy),
+        build.worker("receiver", build.receiver_counts(1000 - lost)),
+    )
+    moves = {"left": {"link.send0.tx_dropped": dropped}}
+    of = build.trial(send=build.Send(call="af_xdp"))
+    return build.lossy(1000, moves, lost, of=of, workers=workers)
+
+
 def refusing(eperm: int, partial: int, discards: int) -> TrialRecord:
     """Return a record whose IP refused so many, 20 of them in the sender's queue."""
     counts = {"eperm": eperm, "attempted_packets": 1000 + eperm, "partial_calls": partial}
@@ -408,6 +420,30 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
             {"right": {"firewall.ipv4/input/drop/udp/4321": 7, "snmp.Ip.InReceives": 7}},
             7,
         ),
+        "warning",
+    ),
+    (
+        ledger_checks.counters_disagree,
+        frames(False, ebusy=4, dropped=3),
+        frames(False, ebusy=3, dropped=3),
+        "warning",
+    ),
+    (
+        offered_load.frames_mode,
+        frames(False),
+        frames(None),
+        "note",
+    ),
+    (
+        offered_load.frames_mode,
+        frames(True),
+        with_counts(),
+        "note",
+    ),
+    (
+        worker_counts.failed_calls,
+        with_counts(sender={"refused_calls": 4, "last_errno": 100}),
+        with_counts(),
         "warning",
     ),
     (

@@ -50,8 +50,8 @@ from udpbench.errors import InputError
         (
             "send: {call: [send, sendmmsg]}",
             (
-                "x.yaml:2: send.call: a list, where a single value is expected; one of send, sendmmsg; "
-                "to try each, write sweep: {send.call: [send, sendmmsg]}"
+                "x.yaml:2: send.call: a list, where a single value is expected; one of send, sendmmsg, "
+                "af_xdp; to try each, write sweep: {send.call: [send, sendmmsg]}"
             ),
         ),
         (
@@ -137,7 +137,7 @@ from udpbench.errors import InputError
         (
             "send: {call: sendmsg}",
             (
-                "x.yaml:2: send.call: sendmsg: unknown value; one of send, sendmmsg; "
+                "x.yaml:2: send.call: sendmsg: unknown value; one of send, sendmmsg, af_xdp; "
                 "did you mean sendmmsg?"
             ),
         ),
@@ -308,6 +308,13 @@ def test_values_that_contradict_each_other_are_refused(text: str, golden: Golden
     [
         "traffic: {size: 0B}\nsend: {gso: 2}\nreceive: {read: copy}",
         "traffic: {fragment: true}\nsend: {gso: max}",
+        "traffic: {echo: 2}\nsend: {call: af_xdp}",
+        "traffic: {fragment: true}\nsend: {call: af_xdp}",
+        "send: {call: af_xdp, gso: 2}",
+        "send: {call: af_xdp, zerocopy: true}",
+        "traffic: {protocol: tcp}\nsend: {call: af_xdp}",
+        "traffic: {size: 4055B}\nsend: {call: af_xdp}",
+        "traffic: {size: 4035B, family: 6}\nsend: {call: af_xdp}",
         "send: {gso: 2, tail: 33B}",
         "send: {gso: 2, tail: 17B}",
         "receive: {sockets: incoming-cpu, cpus: any}",

@@ -16,6 +16,7 @@ ALL = dict.fromkeys(requirements.REQUIREMENTS, True)
 NEEDING = {
     "udp_gso": {"send": {"gso": 2}},
     "udp_zerocopy": {"send": {"zerocopy": True}},
+    "af_xdp": {"send": {"call": "af_xdp"}},
     "udp_gro": {"receive": {"gro": True}},
     "reuseport_cbpf": {"receive": {"sockets": "reuseport-cpu"}},
     "incoming_cpu": {"receive": {"sockets": "incoming-cpu"}},
@@ -77,6 +78,21 @@ def test_segments_that_no_kernel_here_takes_skip_the_trial(lab: Lab, golden: Gol
         bind(trial(send={"gso": "max"}), lab, both())
     text = "send.gso: the kernel of a sender accepted no GSO message when probed"
     assert text == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("workers", "device"),
+    [(1, {"driver": "bond"}), (1, {"driver": "vlan"}), (2, {"tx_queues": 1})],
+)
+def test_frames_need_a_device_with_a_queue_for_each_worker(
+    lab: Lab, golden: Golden, workers: int, device: dict[str, object]
+) -> None:
+    """A device that passes frames on has none; as many as workers are enough."""
+    keys = {"send": {"call": "af_xdp", "workers": workers}}
+    chosen = trial(**keys, traffic={"flows": {"from": "1-2"}})
+    with golden.raises(Unavailable):
+        bind(chosen, lab, both(**device))
+    assert workers + 1 == len(bind(chosen, lab, both(driver="veth", tx_queues=2)).workers)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import struct
 
 from udpbench.agent.host.bpf import bpf, instructions
 from udpbench.agent.host.socket_options import (
+    AF_XDP,
     BPF_LOAD_CPU,
     BPF_RETURN_LOADED,
     SO_ATTACH_REUSEPORT_CBPF,
@@ -41,6 +42,7 @@ def try_capabilities(host: Host) -> dict[str, bool]:
         "udp_gso": _option(SOL_UDP, UDP_SEGMENT, 1),
         "udp_gro": _option(SOL_UDP, UDP_GRO, 1),
         "udp_zerocopy": _option(socket.SOL_SOCKET, SO_ZEROCOPY, 1),
+        "af_xdp": _af_xdp(),
         "busy_poll": _option(socket.SOL_SOCKET, SO_BUSY_POLL, 50),
         "reuseport_cbpf": _reuseport_program(),
         "incoming_cpu": _release(os.uname().release) >= INCOMING_CPU_RELEASE,
@@ -67,6 +69,15 @@ def _bpf() -> bool:
     """Load a program that lets every packet pass, and attach it nowhere."""
     try:
         os.close(bpf.load(bpf.XDP, instructions.passes(2), "udpb_pass"))
+    except OSError:
+        return False
+    return True
+
+
+def _af_xdp() -> bool:
+    """Open a socket for frames, and bind it to nothing."""
+    try:
+        socket.socket(AF_XDP, socket.SOCK_RAW, 0).close()
     except OSError:
         return False
     return True

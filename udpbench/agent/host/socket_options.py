@@ -12,7 +12,8 @@ import socket
 import struct
 from collections.abc import Iterable
 
-# include/uapi/linux/{in,in6,udp,filter}.h, asm-generic/socket.h
+# include/uapi/linux/{in,in6,udp,filter}.h, asm-generic/socket.h, include/linux/socket.h
+AF_XDP = 44
 IP_PKTINFO = 8
 IP_MTU_DISCOVER = 10
 IP_RECVERR = 11

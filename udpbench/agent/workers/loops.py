@@ -1,6 +1,6 @@
 """The C loops as Python calls them: their configs, and the threads that run alongside.
 
-With ``memory`` and ``host/native`` the only importer of ``udpbench._native``.
+With ``memory``, ``frame_sender`` and ``host/native`` the only importer of ``udpbench._native``.
 Opens no socket and takes no decision: a worker's specification is complete.
 """
 
@@ -13,16 +13,21 @@ import socket
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Callable, cast
+from typing import Any, Callable, Optional, cast
 
 from udpbench._native import ffi, lib
 from udpbench.agent.workers import logs
+from udpbench.agent.workers.frame_sender import FrameSender
 from udpbench.agent.workers.memory import Memory, flow_indices
 from udpbench.agent.workers.sockets import parse_wait
 from udpbench.folder import Folder, calling_user
 from udpbench.model import Log, Receive, Send, Traffic
 
-SEND_CALLS = {"sendmmsg": lib.UB_SEND_SENDMMSG, "send": lib.UB_SEND_SEND}
+SEND_CALLS = {
+    "sendmmsg": lib.UB_SEND_SENDMMSG,
+    "send": lib.UB_SEND_SEND,
+    "af_xdp": lib.UB_SEND_AF_XDP,
+}
 RECEIVE_CALLS = {"recvmmsg": lib.UB_RECEIVE_RECVMMSG, "recv": lib.UB_RECEIVE_RECV}
 WAITS = {
     "block": lib.UB_WAIT_BLOCK,
@@ -57,11 +62,17 @@ class Sending:
     """One sending worker's loop on the sockets of its flows, one phase after another."""
 
     def __init__(
-        self, memory: Memory, index: int, opened: Sequence[socket.socket], cpus: Iterable[int]
+        self,
+        memory: Memory,
+        index: int,
+        opened: Sequence[socket.socket],
+        cpus: Iterable[int],
+        frames: Optional[FrameSender] = None,
     ) -> None:
         self._memory = memory
         self._index = index
         self._cpus = cpus
+        self._frames = frames
         self._spec = memory.specs[index]
         self._send = cast("Send", self._spec.send)
         self._opened = opened
@@ -124,6 +135,7 @@ class Sending:
             "pacing": memory.block(self._index, "pacing"),
             "stalls": memory.block(self._index, "stalls"),
             "milliseconds": memory.block(self._index, "milliseconds"),
+            **(self._frames.config(chosen) if self._frames is not None else {}),
         }
 
     def _run_with_listener(self, config: Any, stats: Any) -> int:

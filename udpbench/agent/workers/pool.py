@@ -6,7 +6,7 @@ Holds no socket, and knows no C loop: what counts packets is a ``Receiver``.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Protocol
 
 from udpbench.agent.host.system import Host
@@ -105,10 +105,15 @@ class Pool:
         """The descriptor to select on: readable when ``read`` has something to do."""
         return self._receiver.fileno if self._receiver is not None else None
 
-    def prepare(self, specs: Sequence[WorkerSpec], interface: str) -> tuple[Prepared, ...]:
+    def prepare(
+        self,
+        specs: Sequence[WorkerSpec],
+        interface: str,
+        macs: Optional[Mapping[str, str]] = None,
+    ) -> tuple[Prepared, ...]:
         """Replace all workers by these; WorkerFailed names everything that went wrong.
 
-        What they send leaves by ``interface`` or not at all.
+        What they send leaves by ``interface`` or not at all; ``macs`` are those of their frames.
         """
         self.close()
         if not specs:
@@ -121,7 +126,7 @@ class Pool:
             )
         self._specs, self._samples, self._first = specs, [], 0
         self._reset(Series(0, None), ())
-        self._receiver = self._made(specs, interface)
+        self._receiver = self._made(specs, interface, macs or {})
         try:
             self._receiver.prepare()
         except HostError:
@@ -129,11 +134,13 @@ class Pool:
             raise
         return self._receiver.prepared
 
-    def _made(self, specs: Sequence[WorkerSpec], interface: str) -> Receiver:
+    def _made(
+        self, specs: Sequence[WorkerSpec], interface: str, macs: Mapping[str, str]
+    ) -> Receiver:
         receive = specs[0].receive
         if receive is not None and receive.command is not None:
             return Program(self._host, self._name, specs, self._limits)
-        return WorkerProcess(self._name, specs, interface, self._limits)
+        return WorkerProcess(self._name, specs, interface, self._limits, macs)
 
     def start(self, phase: dict[str, Any]) -> None:
         """Start a phase: {phase, tag, at_ns, duration_ns, count}; WorkerFailed unless at rest."""
@@ -238,7 +245,7 @@ class Pool:
             fields: dict[str, Any] = dict(self._final.get(spec.name, {}))
             if prepared is not None:
                 fields.update(pid=prepared.pid, socket_inodes=prepared.socket_inodes)
-                fields.update(buffer_bytes=prepared.buffer_bytes)
+                fields.update(buffer_bytes=prepared.buffer_bytes, zerocopy=prepared.zerocopy)
             cpu = prepared.cpu if prepared is not None else None
             seen = tuple(sorted(self._cpus_seen[spec.name]))
             stats.append(WorkerStats(spec.name, spec.role, cpu, counts, cpus_seen=seen, **fields))

@@ -3,8 +3,8 @@
 The workers' specifications are the first line of stdin, then each line is a phase; end of file
 closes the sockets and ends the process. It takes no decisions: what it gets is complete.
 
-First line: {agent_pid, memory_fd, interface, flows: [FlowSpec] if all workers have the same,
-workers: [WorkerSpec]}; workers of one role.
+First line: {agent_pid, memory_fd, interface, macs: {address: MAC}, flows: [FlowSpec] if all workers
+have the same, workers: [WorkerSpec]}; workers of one role.
 Answers, a line each: {event: ready | started | ended | died | failed, ...}.
 """
 
@@ -20,13 +20,14 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Callable, NoReturn, Optional, Union, cast
 
 from udpbench.agent.host import native
 from udpbench.agent.host.socket_options import inode
 from udpbench.agent.workers import logs, sockets
+from udpbench.agent.workers.frame_sender import FrameSender
 from udpbench.agent.workers.loops import ConfigRefused, Receiving, Sending
 from udpbench.agent.workers.memory import Memory
 from udpbench.agent.workers.usage import Cost
@@ -53,6 +54,7 @@ class Worker:
         self.index = index
         self.spec = workers.specs[index]
         self.sockets: list[socket.socket] = []
+        self._frames: Optional[FrameSender] = None
         self._loop: Optional[Union[Sending, Receiving]] = None
 
     def run(self, phases: Iterable[dict[str, Any]], report: Report) -> None:
@@ -68,6 +70,7 @@ class Worker:
             if spec.log is not None:
                 logs.refuse_existing(logs.path_of(spec.log, spec.name))
             self.sockets = self.workers.open(spec)
+            self._frames = self.workers.open_frames(spec)
             report({"ready": self._describe()})
         except OSError as error:
             report({"problem": f"{spec.name}: {in_words(error)}"})
@@ -95,7 +98,8 @@ class Worker:
     def _new_loop(self) -> Union[Sending, Receiving]:
         """Return the loop on the sockets; streams exist only once the senders are prepared."""
         if self.workers.role == "sender":
-            return Sending(self.workers.memory, self.index, self.sockets, self.workers.cpus)
+            memory, cpus = self.workers.memory, self.workers.cpus
+            return Sending(memory, self.index, self.sockets, cpus, self._frames)
         if self.spec.traffic.protocol == "tcp":
             self.sockets = [
                 stream
@@ -137,12 +141,14 @@ class Worker:
 
     def _describe(self) -> dict[str, Any]:
         allowed = os.sched_getaffinity(0)
+        sender = self._frames.socket if self._frames is not None else self.sockets[0]
         return {
             "worker": self.spec.name,
             "pid": os.getpid(),
             "cpu": min(allowed) if len(allowed) == 1 else None,
             "socket_inodes": [inode(sock) for sock in self.sockets],
-            "buffer_bytes": sockets.buffer_bytes(self.sockets[0], self.workers.role),
+            "buffer_bytes": sockets.buffer_bytes(sender, self.workers.role),
+            "zerocopy": self._frames.zerocopy if self._frames is not None else None,
         }
 
 
@@ -152,7 +158,13 @@ class Workers:
     Workers that are processes are forked from this one, which then has a single thread.
     """
 
-    def __init__(self, specs: Sequence[WorkerSpec], memory_fd: int, interface: str) -> None:
+    def __init__(
+        self,
+        specs: Sequence[WorkerSpec],
+        memory_fd: int,
+        interface: str,
+        macs: Mapping[str, str],
+    ) -> None:
         self.specs = specs
         self.role = specs[0].role
         self.work = cast(
@@ -162,6 +174,7 @@ class Workers:
         self.cpus = os.sched_getaffinity(0)
         self.memory = Memory(memory_fd, specs)
         self._interface = interface
+        self._macs = macs
         self._shared: dict[int, socket.socket] = {}
         self._opening = threading.Lock()
         self._forked = self.work.workers_as == "processes"
@@ -188,6 +201,12 @@ class Workers:
         if self.shares:
             return [self._shared_socket(spec, port) for port in spec.bind_ports]
         return [self._own_socket(spec, port) for port in spec.bind_ports]
+
+    def open_frames(self, spec: WorkerSpec) -> Optional[FrameSender]:
+        """Return what a worker sends frames by, if it does: its own TX queue."""
+        if spec.send is None or spec.role == "receiver" or spec.send.call != "af_xdp":
+            return None
+        return FrameSender.open(spec, self._interface, self._macs)
 
     def _own_socket(self, spec: WorkerSpec, port: int) -> socket.socket:
         sock = self._bound(spec, port)
@@ -468,7 +487,7 @@ def main() -> int:
     if first["flows"] is not None:
         flows = decode(tuple[FlowSpec, ...], first["flows"])
         specs = tuple(replace(spec, flows=flows) for spec in specs)
-    workers = Workers(specs, first["memory_fd"], first["interface"])
+    workers = Workers(specs, first["memory_fd"], first["interface"], first["macs"])
     if not workers.prepare():
         return 1
     for line in sys.stdin.buffer:

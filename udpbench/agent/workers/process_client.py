@@ -13,7 +13,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any, Optional, cast
 
@@ -54,7 +54,12 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, name: str, specs: Sequence[WorkerSpec], interface: str, limits: Limits
+        self,
+        name: str,
+        specs: Sequence[WorkerSpec],
+        interface: str,
+        limits: Limits,
+        macs: Mapping[str, str],
     ) -> None:
         refuse_impossible(specs)
         self.state: WorkersState = "none"
@@ -64,6 +69,7 @@ class WorkerProcess:
         self._name = name
         self._specs = specs
         self._interface = interface
+        self._macs = macs
         self._limits = limits
         self._gone = False
         self._buffer = b""
@@ -110,6 +116,7 @@ class WorkerProcess:
                 "agent_pid": os.getpid(),
                 "memory_fd": self._memory_fd,
                 "interface": self._interface,
+                "macs": self._macs,
                 "flows": encode(flows) if shared else None,
                 "workers": encode(specs),
             }

@@ -65,7 +65,7 @@ def sending_socket(traffic: Traffic, send: Send, flow: FlowSpec, interface: str)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TIMEOUT)
         _set_path_options(sock, traffic)
-        _set_buffer(sock, send, SO_SNDBUFFORCE, socket.SO_SNDBUF)
+        set_send_buffer(sock, send)
         if send.zerocopy:
             sock.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
         sock.bind((flow.source, flow.source_port))
@@ -269,6 +269,11 @@ def buffer_bytes(sock: socket.socket, role: str) -> int:
     """Return the size of the socket's buffer as the kernel has it: twice what was asked for."""
     option = socket.SO_SNDBUF if role == "sender" else socket.SO_RCVBUF
     return sock.getsockopt(socket.SOL_SOCKET, option)
+
+
+def set_send_buffer(sock: socket.socket, send: Send) -> None:
+    """Set a sender's buffer as asked for."""
+    _set_buffer(sock, send, SO_SNDBUFFORCE, socket.SO_SNDBUF)
 
 
 def _set_buffer(sock: socket.socket, work: Union[Send, Receive], forced: int, plain: int) -> None:

@@ -47,6 +47,7 @@ CHECKS: dict[Check, str] = {
     ledger_checks.counters_disagree: DATAGRAMS,
     ledger_checks.path_check_losses: DATAGRAMS,
     offered_load.unsegmented_messages: DATAGRAMS,
+    offered_load.frames_mode: DATAGRAMS,
     host_checks.buffer_capped: ALL,
     offered_load.few_reads: ALL,
     placement.idle_sockets: ALL,

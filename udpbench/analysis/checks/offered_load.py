@@ -78,6 +78,14 @@ def sender_stalled(readings: Readings) -> Iterator[Finding]:
             yield Finding("note", message, stats.worker, value)
 
 
+def frames_mode(readings: Readings) -> Iterator[Finding]:
+    """Say whether frames of AF_XDP were copied, as the kernel said when it was asked."""
+    for stats in readings.workers("sender"):
+        if stats.zerocopy is not None:
+            value = "without a copy" if stats.zerocopy else "in copy mode"
+            yield Finding("note", "frames sent by AF_XDP", stats.worker, value)
+
+
 def few_reads(readings: Readings) -> Iterator[Finding]:
     """Find a delivered rate of so few reads that one batch more or less would change it."""
     received = arrived(readings, workers_alone=True).packets

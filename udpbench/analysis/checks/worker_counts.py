@@ -70,6 +70,9 @@ IRREGULAR = (
 )
 FAILED_CALLS = (
     WorkerCount("other_errors", "warning", "system calls failed", "never", "", _failures, "sender"),
+    WorkerCount(
+        "refused_calls", "warning", "system calls failed", "never", "", _failures, "sender"
+    ),
     WorkerCount("errors", "warning", "system calls failed", "never", "", _failures),
 )
 STANDSTILLS = WorkerCount(

@@ -61,6 +61,8 @@ MAX_FLOWS = 65536
 """Flow numbers are u16 in the packet header, and all senders share them."""
 
 
+STACKED = ("bond", "bonding", "bridge", "macvlan", "team", "vlan")
+"""Devices that pass frames on to others."""
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
@@ -85,6 +87,8 @@ def bind(trial: Trial, lab: Lab, facts: Mapping[str, Facts], landed: Landed | No
         raise UnmetNeeds("; ".join(reasons))
     if trial.traffic.protocol == "udp" and not trial.traffic.fragment:
         _check_mtu(trial, lab, facts)
+    if trial.send.call == "af_xdp":
+        _check_frame_devices(trial, lab, facts)
     trial = replace(trial, send=_segmented(trial, lab, facts))
     flows, per_worker = _flows(trial, lab, facts, landed)
     cpus = place_workers(trial, lab, facts, landed)
@@ -150,6 +154,26 @@ def _check_mtu(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> None:
                 f"a datagram of {trial.traffic.size_bytes}B needs an MTU of {needed}; "
                 f"{host.interface} of {host.name} has {mtu}; raise settings.{host.role}.mtu"
             )
+
+
+def _check_frame_devices(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> None:
+    """Raise Unavailable where frames cannot be handed to a sender's device queue by queue."""
+    for host in lab.senders:
+        own = facts[host.name]
+        where = f"send.call: af_xdp: {host.interface} of {host.name}"
+        if own.driver in STACKED:
+            raise Unavailable(
+                f"{where} is a {own.driver}, which has no queues of its own; name the device below"
+            )
+        if own.tx_queues is not None and own.tx_queues < trial.send.workers:
+            raise Unavailable(
+                f"{where} has {own.tx_queues} TX queues, and each of {trial.send.workers} workers "
+                f"needs one; lower send.workers, or raise settings.{_queues_key(lab)}"
+            )
+
+
+def _queues_key(lab: Lab) -> str:
+    return "receiver.link.queues" if lab.built_in else "sender.ethtool.channels"
 
 
 def _segmented(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> Send:

@@ -39,6 +39,13 @@ REQUIREMENTS: Mapping[str, Requirement] = {
         "zero copy for UDP (SO_ZEROCOPY)",
         "available since Linux 5.0",
     ),
+    "af_xdp": Requirement(
+        "sender",
+        lambda trial: trial.send.call == "af_xdp",
+        "send.call: af_xdp",
+        "AF_XDP socket for this user",
+        "available since Linux 5.4, with CONFIG_XDP_SOCKETS; it needs root or CAP_NET_RAW",
+    ),
     "udp_gro": Requirement(
         "receiver",
         lambda trial: trial.receive.gro,

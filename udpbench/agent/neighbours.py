@@ -1,0 +1,66 @@
+"""The MAC addresses that frames need, which go to a device by no socket of the IP layer.
+
+Has the kernel resolve them as it does for its own packets; sends and changes nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Optional
+
+from udpbench.agent.host.system import Host
+from udpbench.agent.route_proof import next_hop
+from udpbench.errors import AgentError
+from udpbench.model import WorkerSpec
+
+NTF_USE = 1
+"""As if a packet went there: the kernel asks who has the address."""
+KNOWN = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80
+"""NUD_* of include/uapi/linux/neighbour.h with a valid address."""
+RESOLVE_S = 3.0
+"""As long as the kernel asks: three times, a second apart (neigh/*/mcast_solicit)."""
+LOOK_S = 0.01
+
+
+def frame_addresses(host: Host, interface: str, workers: Iterable[WorkerSpec]) -> dict[str, str]:
+    """Return address → MAC for both ends of all flows that are sent as frames; else nothing.
+
+    A destination behind a gateway has the gateway's. Raises AgentError with all that have none.
+    """
+    senders = [s for s in workers if s.send is not None and s.send.call == "af_xdp"]
+    pairs = {(flow.source, flow.destination) for spec in senders for flow in spec.flows}
+    if not pairs:
+        return {}
+    index = host.index(interface)
+    own = str(host.rtnl("link", "get", index=index)[0].get_attr("IFLA_ADDRESS"))
+    hops = {to: next_hop(host, source, to) for source, to in sorted(pairs)}
+    macs = {hop: _neighbour(host, index, hop) for hop in set(hops.values())}
+    unknown = [to for to, hop in hops.items() if macs[hop] is None]
+    if unknown:
+        raise AgentError(
+            f"send.call: af_xdp: no neighbour entry on {interface} for {', '.join(unknown)}; "
+            f"check that it answers: ip neigh show dev {interface}"
+        )
+    return {source: own for source, _ in pairs} | {to: str(macs[hop]) for to, hop in hops.items()}
+
+
+def _neighbour(host: Host, index: int, address: str) -> Optional[str]:
+    """Return a neighbour's MAC, resolved if need be; None if nobody answers."""
+    deadline = time.monotonic() + RESOLVE_S
+    mac = _known(host, index, address)
+    while mac is None and time.monotonic() < deadline:
+        with suppress(PermissionError):  # without CAP_NET_ADMIN it must be known already
+            host.rtnl("neigh", "replace", dst=address, ifindex=index, state=0, flags=NTF_USE)
+        time.sleep(LOOK_S)
+        mac = _known(host, index, address)
+    return mac
+
+
+def _known(host: Host, index: int, address: str) -> Optional[str]:
+    try:
+        entry: Any = host.rtnl("neigh", "get", dst=address, ifindex=index)[0]
+    except OSError:
+        return None
+    return entry.get_attr("NDA_LLADDR") if entry["state"] & KNOWN else None

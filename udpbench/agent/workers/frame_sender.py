@@ -1,0 +1,78 @@
+"""What a worker needs to send frames by AF_XDP: its queue's socket, and the headers of its flows.
+
+Opened in the thread or process that sends; takes no decisions.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from udpbench._native import ffi, lib
+from udpbench.agent.host.frames import headers
+from udpbench.agent.host.socket_options import AF_XDP
+from udpbench.agent.workers.sockets import set_send_buffer
+from udpbench.model import Send, WorkerSpec
+
+RELEASED_S = 2.0
+"""A queue is free some time after its last socket was closed (xp_release_deferred)."""
+LOOK_S = 0.01
+WANT_PROGRAM = (errno.EINVAL, errno.ENXIO)
+"""What drivers answer that send without a copy only beside an XDP program."""
+
+
+class FrameSender:
+    """An AF_XDP socket bound to the TX queue of a worker's number."""
+
+    def __init__(self, own: socket.socket, shared: Any, flows: Sequence[bytes]) -> None:
+        self.socket = own
+        self._shared = shared
+        self._headers = flows
+        self.zerocopy = bool(shared.zerocopy)
+
+    @classmethod
+    def open(cls, spec: WorkerSpec, interface: str, macs: Mapping[str, str]) -> FrameSender:
+        """Return the sender of a worker; OSError if the kernel or the driver refuses it."""
+        size, hops = spec.traffic.size_bytes, spec.traffic.ttl
+        flows = [
+            headers(
+                (macs[flow.source], macs[flow.destination]),
+                (flow.source, flow.destination),
+                (flow.source_port, flow.destination_port),
+                size,
+                hops,
+            )
+            for flow in spec.flows
+        ]
+        longest = max(map(len, flows), default=0) + size
+        shared = ffi.new("struct ub_xsk *")
+        index, send = socket.if_nametoindex(interface), cast("Send", spec.send)
+        deadline = time.monotonic() + RELEASED_S
+        copy = 0
+        while True:
+            own = socket.socket(AF_XDP, socket.SOCK_RAW, 0)
+            set_send_buffer(own, send)
+            error = -lib.ub_xsk_open(shared, own.fileno(), index, spec.index, longest, copy)
+            if error == 0:
+                return cls(own, shared, flows)
+            own.close()
+            if error in WANT_PROGRAM and not copy:
+                copy = 1
+            elif error == errno.EBUSY and time.monotonic() < deadline:
+                time.sleep(LOOK_S)
+            else:
+                where = f"AF_XDP socket on TX queue {spec.index} of {interface}"
+                raise OSError(error, f"{where}: {os.strerror(error)}")
+
+    def config(self, chosen: Sequence[int]) -> dict[str, Any]:
+        """Return the fields of ub_send_config, for flows by their places in the worker's list."""
+        flows = [self._headers[place] for place in chosen]
+        return {
+            "xsk": self._shared,
+            "headers": ffi.new("uint8_t[]", b"".join(flows)),
+            "header_bytes": len(flows[0]),
+        }
