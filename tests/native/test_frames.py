@@ -268,13 +268,13 @@ def test_no_frame_is_filled_before_its_completion(scripted: tuple[Any, Any]) -> 
 
 def test_frames_that_never_complete_end_with_the_time(scripted: tuple[Any, Any]) -> None:
     """A full ring of frames on their way holds the loop until its end, and a second more."""
-    queue = Queue(scripted, [Step(completes=0)], repeat=True, duration_ns=SECOND_NS // 50)
+    queue = Queue(scripted, [Step(completes=0)], repeat=True, duration_ns=SECOND_NS // 2)
     began = time.monotonic()
     stats = queue.run(batch=64)
     closed(queue, stats)
     assert stats["sent_packets"] == queue.xsk.in_flight
     assert FRAMES - 2 * 64 <= queue.xsk.in_flight <= FRAMES
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize("pace_sleeps", [0, 1])
