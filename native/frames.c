@@ -30,6 +30,7 @@ struct frames {
     const uint8_t *headers; /* of each flow */
     uint32_t header_bytes;
     uint32_t frame_bytes;
+    uint32_t stride_bits; /* a division for each completion would cost as much as the rest of it */
     uint32_t payload_sums; /* whether payloads have a header of ours, which differs */
     uint64_t *sums;        /* of each flow: checksum of all that its datagrams have in common */
     uint32_t *flows;       /* whose headers are in a slot, plus 1 */
@@ -49,6 +50,8 @@ const char *ub_frames_check(const struct ub_send_config *config) {
         return "size_bytes: with its headers a frame of xsk";
     if (config->gso_segments > 1)
         return "gso_segments: 0 or 1 with af_xdp";
+    if (config->payload_count != 0)
+        return "payload_count: 0 with af_xdp";
     if (config->zerocopy)
         return "zerocopy: 0 with af_xdp";
     return NULL;
@@ -114,7 +117,7 @@ static void reap(struct frames *frames) {
     uint32_t next = *xsk->completion.consumer;
     uint32_t end = __atomic_load_n(xsk->completion.producer, __ATOMIC_ACQUIRE);
     for (; next != end; next++) {
-        uint32_t slot = (uint32_t)(addresses[next & MASK] / xsk->stride_bytes);
+        uint32_t slot = (uint32_t)(addresses[next & MASK] >> frames->stride_bits);
         uint32_t ours = slot - frames->bank * frames->batch < frames->batch;
         xsk->pending[ours ? frames->bank : slot / frames->batch]--;
         xsk->in_flight--;
@@ -170,6 +173,7 @@ int ub_frames_prepare(struct ub_outbox *box, const struct ub_send_config *config
     frames->header_bytes = config->header_bytes;
     frames->frame_bytes = config->header_bytes + size_bytes;
     frames->payload_sums = size_bytes >= UB_HEADER_BYTES;
+    frames->stride_bits = (uint32_t)__builtin_ctz(xsk->stride_bytes);
     frames->batch = slots;
     frames->sums = ub_allocate(config->flow_count * sizeof *frames->sums);
     frames->flows = ub_allocate(UB_XSK_FRAMES * sizeof *frames->flows);
@@ -189,12 +193,12 @@ int ub_frames_ready(struct ub_outbox *box) {
     if (box->left != 0)
         return 1;
     frames->bank = xsk->pending[0] == 0 ? 0 : frames->next;
+    if (xsk->pending[frames->bank] != 0)
+        reap(frames);
     if (xsk->pending[frames->bank] != 0) {
         (void)ub_xsk_kick(xsk);
-        reap(frames);
-    }
-    if (xsk->pending[frames->bank] != 0)
         return 0;
+    }
     frames->next = (frames->bank + 1) % (UB_XSK_FRAMES / frames->batch);
     box->first_slot = frames->bank * frames->batch;
     return 1;

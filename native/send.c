@@ -41,7 +41,8 @@ static const struct ub_send_way ways[] = {
                         .offer = ub_frames_offer,
                         .finish = ub_frames_finish,
                         .release = ub_frames_release,
-                        .messages_max = UB_BATCH_MAX},
+                        .messages_max = UB_BATCH_MAX,
+                        .returns = 1},
 };
 
 const struct ub_send_way *ub_send_way_of(uint32_t call) {

@@ -22,6 +22,7 @@ struct ub_send_way {
     void (*finish)(struct ub_outbox *box, const struct ub_send_config *config);
     void (*release)(struct ub_outbox *box);
     uint32_t messages_max; /* that one call can carry */
+    uint32_t returns;      /* at once, also if it took nothing; else see adapt() in sender.c */
 };
 
 /* NULL: no such way. */

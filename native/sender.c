@@ -297,7 +297,8 @@ static uint64_t send_to_flow(struct sender *sender, uint32_t flow, uint32_t pack
     uint64_t now_ns = ub_now_ns();
     uint64_t sent_before = sender->stats->sent_packets;
     account_call(sender, &offer, messages, result);
-    adapt(sender, result, now_ns - begun_ns);
+    if (!sender->way->returns)
+        adapt(sender, result, now_ns - begun_ns);
     uint64_t sent = sender->stats->sent_packets - sent_before;
     if (config->pacing != NULL && config->rate_pps != 0)
         note_pacing(sender, &offer, sent, begun_ns);
@@ -397,7 +398,8 @@ int ub_send(const struct ub_send_config *config, struct ub_send_stats *stats) {
     struct sender sender = {.config = config, .stats = stats, .way = ub_send_way_of(config->call)};
     sender.batch =
         config->batch < sender.way->messages_max ? config->batch : sender.way->messages_max;
-    sender.limit = sender.batch < FIRST_MESSAGES ? sender.batch : FIRST_MESSAGES;
+    sender.limit =
+        sender.way->returns || sender.batch < FIRST_MESSAGES ? sender.batch : FIRST_MESSAGES;
     error = prepare(&sender);
     if (error == 0) {
         ub_pacer_init(&sender.pacer, config);

@@ -315,6 +315,7 @@ def test_every_guard_of_frames_names_its_field(scripted: tuple[Any, Any]) -> Non
     queue = Queue(scripted)
     for name, value in queue.values.items():
         setattr(queue.sender.config, name, value)
+    payload = fake_ffi.new("struct ub_payload *")
     bad: list[dict[str, Any]] = [
         {"xsk": fake_ffi.NULL},
         {"headers": fake_ffi.NULL},
@@ -322,6 +323,7 @@ def test_every_guard_of_frames_names_its_field(scripted: tuple[Any, Any]) -> Non
         {"size_bytes": 128 - 42 + 1},
         {"gso_segments": 2},
         {"zerocopy": 1},
+        {"payload_count": 1, "payloads": payload},
     ]
     config, check = queue.sender.config, fake_lib.ub_send_check
     assert "" == refusal(fake_ffi, check, config, {"size_bytes": 128 - 42})

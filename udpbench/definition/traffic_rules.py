@@ -92,6 +92,10 @@ def _frames(tree: Tree, trial: Trial) -> Iterator[Problem]:
             "AF_XDP passes by the IP layer, which fragments",
         ),
         ("traffic", "echo"): (traffic.echo is not None, "AF_XDP sends, and no socket hears echoes"),
+        ("traffic", "payload"): (
+            traffic.payload is not None,
+            "AF_XDP sends frames that are built once, all of one size",
+        ),
     }
     for where, (is_set, what) in beside.items():
         if is_set:
