@@ -157,6 +157,7 @@ def test_variants_have_payloads(tmp_path: Path) -> None:
         "traffic: {payload: {hex: '00'}}",
         "traffic: {payload: {hex: '00'}, size: 1B}\nreceive: {command: [./a]}",
         "traffic: {payload: {hex: '00'}}\nsend: {gso: 2}\nreceive: {command: [./a]}",
+        "traffic: {payload: {hex: '00'}}\nsend: {call: af_xdp}\nreceive: {command: [./a]}",
         "traffic: {payload: [{hex: '00'}, {hex: '0000'}], rate: 1Mbps}\nreceive: {command: [./a]}",
     ],
 )
