@@ -35,6 +35,7 @@ from duels.stage import (
     await_packets,
     brought,
     delivered,
+    drop_all,
     offered,
     playing,
     rate,
@@ -103,7 +104,11 @@ LOADS = {
     "sendmmsg": Own({**BEYOND, "send": {"buffer": "64MiB"}}),
     "af_xdp": Own({**BEYOND, "send": {"buffer": "64MiB", "call": "af_xdp"}}),
 }
-"""What is compared is what reaches the other end of the pair: sent less ``tx_device``."""
+"""What is compared is what reaches the other end of the pair: sent less ``tx_device``.
+
+Its device drops all of it at once, or its CPU is compared: with the receive work there, frames and
+messages are both dropped by the pair's full ring.
+"""
 PROCESSES = {
     "send": {"workers_as": "processes", "gso": "max"},
     "receive": {"workers_as": "processes", "gro": True},
@@ -162,13 +167,13 @@ def duel(made: Stage, name: str, count: int) -> tuple[Side, Side]:
 def generated(
     made: Stage, sides: Mapping[str, Own], counter: Callable[[Stage], int], count: int
 ) -> dict[str, list[float]]:
-    """Return how fast a counter grew by each sender, one slice in every round."""
+    """Return how fast a counter of the sender's device grew, one slice in every round."""
     order = random.Random(SEED)  # noqa: S311 - an order, no secret
     found: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(count):
         for name in order.sample(list(sides), len(sides)):
             with running(made, name, sides[name]):
-                await_packets(made)
+                await_packets(made, offered)
                 found[name].append(rate(lambda: counter(made), SETTLE_S, GENERATOR_S))
     return found
 
@@ -299,6 +304,8 @@ def main() -> None:
         with stage(bare) as made:
             generators = generated(made, GENERATORS, offered, min(count, GENERATOR_ROUNDS))
         with stage(bare) as made:
+            made.attempt("sendmmsg", LOADS["sendmmsg"])
+            drop_all(made)
             loads = generated(made, LOADS, brought, min(count, GENERATOR_ROUNDS))
     table = rows(duels, generators, loads, rss)
     print(f"{machine()}; {count} rounds of {SLICE_S} s a side, seed {SEED}\n")

@@ -30,7 +30,7 @@ struct frames {
     const uint8_t *headers; /* of each flow */
     uint32_t header_bytes;
     uint32_t frame_bytes;
-    uint32_t stride_bits; /* a division for each completion would cost as much as the rest of it */
+    uint32_t stride_bits;  /* a division for each completion would cost as much as the rest of it */
     uint32_t payload_sums; /* whether payloads have a header of ours, which differs */
     uint64_t *sums;        /* of each flow: checksum of all that its datagrams have in common */
     uint32_t *flows;       /* whose headers are in a slot, plus 1 */

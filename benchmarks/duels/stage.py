@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,7 +43,7 @@ LEASE_NS = 10 * SECOND_NS
 START_NS = 50 * 10**6
 DEADLINE_S = 5.0
 NICE = -20
-ADDRESS, RIVAL_PORT = "192.168.254.1", 4322
+ADDRESS, OWN_PORT, RIVAL_PORT = "192.168.254.1", 4321, 4322
 PREPARING = (
     read_facts,
     apply_settings,
@@ -160,6 +161,22 @@ def brought(made: Stage) -> int:
     return _of_sending_device(made)[0]
 
 
+DROPPING = (
+    "from udpbench.agent.host.bpf import bpf, instructions as code\n"
+    "from udpbench.agent.host.system import Host\n"
+    "from udpbench.agent.settings.packet_traps import XDP_CONTEXT, XDP_VERDICTS, _attach\n"
+    "program = code.drops_port({port}, XDP_CONTEXT, XDP_VERDICTS)\n"
+    "_attach(Host(), 'receive0', bpf.load(bpf.XDP, program, 'bench_drop'))"
+)
+
+
+def drop_all(made: Stage) -> None:
+    """Have the receiver's device drop the traffic as soon as it has it, for the lab's life."""
+    inside = ["nsenter", f"--target={made.pid('receiver')}", "--net"]
+    program = DROPPING.format(port=OWN_PORT)
+    subprocess.run([*inside, sys.executable, "-c", program], check=True)
+
+
 def _of_sending_device(made: Stage) -> tuple[int, int]:
     text = Path(f"/proc/{made.pid('sender')}/net/dev").read_text()
     columns = re.findall(r"^ *send0:(.*)$", text, re.MULTILINE)[0].split()
@@ -240,10 +257,10 @@ def await_listener(made: Stage, receiver: subprocess.Popen[bytes], tcp: bool) ->
         time.sleep(0.01)
 
 
-def await_packets(made: Stage) -> None:
+def await_packets(made: Stage, counter: Callable[[Stage], int] = delivered) -> None:
     """Wait until packets flow: rivals shake hands first."""
-    deadline, before = time.monotonic() + DEADLINE_S, delivered(made)
-    while delivered(made) < before + 100:
+    deadline, before = time.monotonic() + DEADLINE_S, counter(made)
+    while counter(made) < before + 100:
         assert time.monotonic() < deadline, "no packet arrives"
         time.sleep(0.01)
 
