@@ -1,9 +1,11 @@
 /*
- * The ways of receiving by a socket call: recv(2) for each message, recvmmsg(2) for a batch.
+ * The ways of receiving: recv(2) for each message, recvmmsg(2) for a batch, and an io_uring.
  *
  * Owns the table of all ways. Must never decide what a datagram counts as.
  */
 #include "receive.h"
+
+#include "uring_ways.h"
 
 /* recvmsg(2) only for messages that bring more than bytes. */
 static int receive_one(struct ub_inbox *inbox, int socket, int flags) {
@@ -32,12 +34,21 @@ static const struct ub_receive_way ways[] = {
                              .receive = receive_batch,
                              .release = ub_inbox_release,
                              .messages_max = UB_BATCH_MAX,
+                             .controls = 1,
                              .waits = UB_WAITS_ALL},
     [UB_RECEIVE_RECV] = {.prepare = ub_inbox_prepare,
                          .receive = receive_one,
                          .release = ub_inbox_release,
                          .messages_max = 1,
+                         .controls = 1,
                          .waits = UB_WAITS_ALL},
+    /* It waits by itself: epoll would wait a second time. */
+    [UB_RECEIVE_URING] = {.prepare = ub_uring_receive_prepare,
+                          .receive = ub_uring_receive,
+                          .release = ub_uring_receive_release,
+                          .messages_max = UB_BATCH_MAX,
+                          .waits = UB_WAIT_BIT(UB_WAIT_BLOCK) | UB_WAIT_BIT(UB_WAIT_SPIN) |
+                                   UB_WAIT_BIT(UB_WAIT_NAP)},
 };
 
 const struct ub_receive_way *ub_receive_way_of(uint32_t call) {

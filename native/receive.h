@@ -24,6 +24,7 @@ struct ub_receive_way {
     int (*receive)(struct ub_inbox *inbox, int socket, int flags);
     void (*release)(struct ub_inbox *inbox);
     uint32_t messages_max; /* that one call can return */
+    uint32_t controls;     /* they come with control messages and source addresses */
     uint32_t waits;        /* a UB_WAIT_BIT for each wait it allows; a way that calls and waits in
                               one allows UB_WAIT_BLOCK alone */
 };

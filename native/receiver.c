@@ -79,6 +79,9 @@ static const char *check_datagrams(const struct ub_receive_config *config) {
 /* What is asked for besides counts must be there to be read. */
 static const char *check_extras(const struct ub_receive_config *config) {
     const struct ub_read_way *read = ub_read_way_of(config->read);
+    if (!ub_receive_way_of(config->call)->controls &&
+        (config->gro || config->timestamps || config->echo_every != 0))
+        return "call: one with control messages, for gro, timestamps and echo_every";
     if (config->work_ns > UB_WORK_NS_MAX)
         return "work_ns: 0 to UB_WORK_NS_MAX";
     if (config->fault > UB_FAULT_EXIT)

@@ -1,11 +1,13 @@
 /*
- * The ways of sending: send(2) for each message, sendmmsg(2) for a batch, and frames by AF_XDP.
+ * The ways of sending: send(2) for each message, sendmmsg(2) for a batch, frames by AF_XDP, and an
+ * io_uring.
  *
  * Owns the table of all ways. Must never count or decide what comes next.
  */
 #include "send.h"
 
 #include "frames.h"
+#include "uring_ways.h"
 
 /* sendmsg(2) only for messages with a control message. */
 static int offer_one(struct ub_outbox *box, const struct ub_send_config *config,
@@ -31,11 +33,13 @@ static const struct ub_send_way ways[] = {
     [UB_SEND_SENDMMSG] = {.prepare = ub_outbox_prepare,
                           .offer = offer_batch,
                           .release = ub_outbox_release,
-                          .messages_max = UB_BATCH_MAX},
+                          .messages_max = UB_BATCH_MAX,
+                          .zerocopy = 1},
     [UB_SEND_SEND] = {.prepare = ub_outbox_prepare,
                       .offer = offer_one,
                       .release = ub_outbox_release,
-                      .messages_max = 1},
+                      .messages_max = 1,
+                      .zerocopy = 1},
     [UB_SEND_AF_XDP] = {.prepare = ub_frames_prepare,
                         .ready = ub_frames_ready,
                         .offer = ub_frames_offer,
@@ -43,6 +47,10 @@ static const struct ub_send_way ways[] = {
                         .release = ub_frames_release,
                         .messages_max = UB_BATCH_MAX,
                         .returns = 1},
+    [UB_SEND_URING] = {.prepare = ub_uring_send_prepare,
+                       .offer = ub_uring_send_offer,
+                       .release = ub_uring_send_release,
+                       .messages_max = UB_BATCH_MAX},
 };
 
 const struct ub_send_way *ub_send_way_of(uint32_t call) {

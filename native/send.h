@@ -23,6 +23,7 @@ struct ub_send_way {
     void (*release)(struct ub_outbox *box);
     uint32_t messages_max; /* that one call can carry */
     uint32_t returns;      /* at once, also if it took nothing; else see adapt() in sender.c */
+    uint32_t zerocopy;     /* it may send with MSG_ZEROCOPY */
 };
 
 /* NULL: no such way. */

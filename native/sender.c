@@ -65,6 +65,8 @@ static const char *check_payloads(const struct ub_send_config *config) {
 }
 
 static const char *check_sockets(const struct ub_send_config *config) {
+    if (config->zerocopy && !ub_send_way_of(config->call)->zerocopy)
+        return "zerocopy: 0 with a way of sending that has none";
     if (config->zerocopy && config->zerocopy_next == NULL)
         return "zerocopy_next: not NULL with zerocopy";
     if (config->zerocopy && config->size_bytes == 0)

@@ -97,7 +97,12 @@ void ub_header_write(uint8_t *to, uint32_t tag, uint16_t flow, uint64_t sequence
  * end leave less. Datagrams below UB_HEADER_BYTES carry no header, only the pattern. The time in
  * the header is when the datagram was due; with an unlimited rate, when its call began.
  */
-enum ub_send_call { UB_SEND_SENDMMSG = 0, UB_SEND_SEND = 1, UB_SEND_AF_XDP = 2 };
+enum ub_send_call {
+    UB_SEND_SENDMMSG = 0,
+    UB_SEND_SEND = 1,
+    UB_SEND_AF_XDP = 2,
+    UB_SEND_URING = 3
+};
 
 /* What the kernel shares of a ring (Documentation/networking/af_xdp.rst). */
 struct ub_xsk_ring {
@@ -219,7 +224,7 @@ int ub_gso_max(int32_t socket);
  * read = received + duplicate + foreign + foreign_size + truncated + corrupt + ancient; late
  * packets are received.
  */
-enum ub_receive_call { UB_RECEIVE_RECVMMSG = 0, UB_RECEIVE_RECV = 1 };
+enum ub_receive_call { UB_RECEIVE_RECVMMSG = 0, UB_RECEIVE_RECV = 1, UB_RECEIVE_URING = 2 };
 
 /* How a receiver waits. Busy polling is blocking with SO_BUSY_POLL set on the socket: then the
  * call itself polls the device queue before it sleeps (net/core/datagram.c). */
@@ -449,3 +454,6 @@ int ub_perf_event_open(void *attributes, int32_t thread, int32_t cpu, int32_t gr
                        uint32_t flags);
 int ub_ioprio_get(void);
 int ub_ioprio_set(int32_t priority);
+
+/* Whether an io_uring can be had, and with buffers that the kernel fills: 0 or -errno. */
+int ub_uring_try(uint32_t with_buffers);

@@ -183,7 +183,7 @@ class Send:
     workers: Annotated[int, Count(1, 1024)] = 1
     workers_as: Literal["threads", "processes"] = "threads"
     cpus: str = "lab"
-    call: Literal["send", "sendmmsg", "af_xdp"] = "sendmmsg"
+    call: Literal["send", "sendmmsg", "af_xdp", "io_uring"] = "sendmmsg"
     batch: Union[Literal["auto"], Annotated[int, Count(1, SEND_MESSAGES)]] = "auto"
     gso: Union[Literal["off", "max"], Annotated[int, Count(1, 128)]] = "off"
     tail_bytes: Optional[Annotated[int, Bytes(1, MAX_PAYLOAD_BYTES)]] = None
@@ -227,7 +227,7 @@ class Receive:
     workers: Annotated[int, Count(0, 1024)] = 1
     workers_as: Literal["threads", "processes"] = "threads"
     cpus: str = "lab"
-    call: Literal["recv", "recvmmsg"] = "recvmmsg"
+    call: Literal["recv", "recvmmsg", "io_uring"] = "recvmmsg"
     batch: Union[Literal["auto"], Annotated[int, Count(1, 1024)]] = "auto"
     gro: bool = False
     wait: str = "block"

@@ -116,6 +116,8 @@ def test_hello_tells_who_the_agent_is(agent: Agent) -> None:
         "udp_gro",
         "udp_zerocopy",
         "af_xdp",
+        "io_uring_send",
+        "io_uring_receive",
         "busy_poll",
         "reuseport_cbpf",
         "incoming_cpu",

@@ -13,6 +13,7 @@ from cffi import FFI
 NATIVE = Path(__file__).parents[2] / "native"
 HERE = Path(__file__).parent
 
+RINGS = ("open", "close", "give_buffers", "take_buffers", "enter")
 INSIDE = """
 struct fake_step { int32_t takes; uint32_t delay_ms; };
 struct fake_call { int32_t socket; uint32_t offered; uint64_t first_sequence; uint64_t place;
@@ -30,6 +31,11 @@ uint32_t fake_way_prepared(void);
 uint32_t fake_way_released(void);
 void fake_late_readings(uint32_t count);
 uint32_t fake_late_readings_left(void);
+struct fake_chain { int32_t accepts; uint32_t takes; int32_t error; };
+void fake_uring_real(uint32_t at_most);
+void fake_uring_chains(const struct fake_chain *script, uint32_t count);
+uint32_t fake_uring_taken(uint64_t *to);
+void fake_uring_events(const int32_t *script, uint32_t count);
 uint64_t ub_realtime_ahead_ns(uint64_t now_ns);
 uint64_t ub_pacer_packets(uint64_t elapsed_ns, uint64_t rate_pps);
 uint64_t ub_pacer_elapsed_ns(uint64_t packets, uint64_t rate_pps);
@@ -64,10 +70,12 @@ def scripted(
     wrapped = ("send", "sendto", "sendmsg", "sendmmsg", "recvmsg", "aligned_alloc")
     wrapped += ("clock_gettime",)
     wrapped += ("ub_receive_way_of",)
+    wrapped += tuple(f"ub_uring_{name}" for name in RINGS)
     flags = [*strict_flags, "-shared", "-fPIC", *(f"-Wl,--wrap={name}" for name in wrapped)]
     if sanitizers:
         flags += [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
-    sources = [*sorted(str(file) for file in NATIVE.glob("*.c")), str(HERE / "fake_kernel.c")]
+    fakes = [str(HERE / "fake_kernel.c"), str(HERE / "fake_uring.c")]
+    sources = [*sorted(str(file) for file in NATIVE.glob("*.c")), *fakes]
     subprocess.run(["gcc", *flags, "-o", str(library), *sources], check=True, env=plain_environment)
     ffi = FFI()
     ffi.cdef((NATIVE / "udpbench.h").read_text(encoding="utf-8") + INSIDE)

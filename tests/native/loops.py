@@ -14,6 +14,8 @@ from typing import Any
 
 from waiting import DEADLINE_S, wait_until
 
+from udpbench._native import lib as extension
+
 SECOND_NS = 10**9
 TAG = 0x1234ABCD
 WORDS = 1024
@@ -21,6 +23,7 @@ TIMEOUT = struct.pack("ll", 0, 20_000)
 """struct timeval: 20 ms."""
 SO_ZEROCOPY = 60
 UDP_GRO = 104
+HAS_URING = extension.ub_uring_try(1) == 0
 NATIVE = Path(__file__).parents[2] / "native"
 LOOPBACK = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 
 import pytest
-from loops import Receiving, Sending, receiving_socket, sending_socket
+from loops import HAS_URING, Receiving, Sending, receiving_socket, sending_socket
 from waiting import wait_for_loopback
 
 from udpbench._native import ffi, lib
@@ -85,6 +85,10 @@ SENDS = {
     "sendmmsg": {"call": lib.UB_SEND_SENDMMSG},
     "gso": {"gso_segments": 25},
 }
+RECEIVES = [lib.UB_RECEIVE_RECV, lib.UB_RECEIVE_RECVMMSG]
+if HAS_URING:
+    SENDS["io_uring"] = {"call": lib.UB_SEND_URING}
+    RECEIVES.append(lib.UB_RECEIVE_URING)
 
 
 def arrived(
@@ -116,7 +120,7 @@ def test_harm_is_told_by_several_workers_over_either_family(
     assert {name: count for name, count in expected.items() if name != "late"} == told
 
 
-@pytest.mark.parametrize("call", [lib.UB_RECEIVE_RECV, lib.UB_RECEIVE_RECVMMSG])
+@pytest.mark.parametrize("call", RECEIVES)
 @pytest.mark.parametrize("name", HARMS.keys())
 def test_headers_tell_all_but_payloads(name: str, call: int) -> None:
     """Who reads headers takes a changed payload for a whole one, and sees everything else."""
@@ -139,7 +143,7 @@ def test_lengths_alone_tell_totals(harm: Harm, expected: dict[str, int], read: i
     assert {name: count for name, count in totals.items() if count} == arrived(datagrams, read=read)
 
 
-@pytest.mark.parametrize("call", [lib.UB_RECEIVE_RECV, lib.UB_RECEIVE_RECVMMSG])
+@pytest.mark.parametrize("call", RECEIVES)
 @pytest.mark.parametrize(
     ("read", "expected"),
     [

@@ -400,7 +400,8 @@ def test_stop_is_prompt(changes: dict[str, int]) -> None:
 PAYLOAD = ffi.new("uint8_t[]", 5)
 LONG_PAYLOAD = {"payload_count": 1, "payloads": ffi.new("struct ub_payload[]", [[PAYLOAD, 5]])}
 BAD = {
-    "call": {"call": 3},
+    "call": {"call": 4},
+    "zerocopy by a ring": {"call": lib.UB_SEND_URING, "zerocopy": 1},
     "no batch": {"batch": 0},
     "batch beyond UIO_MAXIOV": {"batch": 1025},
     "size beyond UDP": {"size_bytes": 65536},

@@ -5,11 +5,12 @@ Rules over one validated point, before any host is asked; ``requirements`` has w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
 
 from udpbench import units
 from udpbench.definition.endpoints import parse_ports, parse_to
-from udpbench.definition.problems import Tree
+from udpbench.definition.problems import KeyPath, Tree
 from udpbench.errors import Problem
 from udpbench.model import HEADER_BYTES, MAX_PAYLOAD_BYTES, Receive, Trial
 
@@ -41,6 +42,58 @@ BESIDE_PROGRAMS = (*OF_PROGRAMS, "cpus", "priority")
 """Keys of ``receive`` for a program; all others describe udpbench's own loops."""
 
 
+class Unfit(NamedTuple):
+    """What a call cannot have beside it: where it is set, whether it is, and why not."""
+
+    block: Literal["send", "receive"]
+    call: str
+    key: KeyPath
+    is_set: Callable[[Trial], bool]
+    what: str
+    limit: str = ""
+
+
+BESIDE_CALLS = (
+    Unfit(
+        "send",
+        "io_uring",
+        ("send", "zerocopy"),
+        lambda trial: trial.send.zerocopy,
+        "io_uring tells of its own zero copy in another way, which is not read",
+    ),
+    Unfit(
+        "receive",
+        "io_uring",
+        ("receive", "gro"),
+        lambda trial: trial.receive.gro,
+        "the buffers of io_uring do not say where merged datagrams begin",
+    ),
+    Unfit(
+        "receive",
+        "io_uring",
+        ("receive", "timestamps"),
+        lambda trial: trial.receive.timestamps,
+        "the buffers of io_uring have no times of arrival",
+    ),
+    Unfit(
+        "receive",
+        "io_uring",
+        ("traffic", "echo"),
+        lambda trial: trial.traffic.echo is not None,
+        "the buffers of io_uring do not say who is to be answered",
+    ),
+    Unfit(
+        "receive",
+        "io_uring",
+        ("receive", "wait"),
+        lambda trial: trial.receive.wait.partition(" ")[0] not in ("block", "spin", "nap"),
+        "io_uring waits in a call of its own",
+        "block, spin or nap with call: io_uring",
+    ),
+)
+"""The options that the C loops refuse, too (native/sender.c, native/receiver.c)."""
+
+
 def takes_turns(receive: Receive) -> bool:
     """Return whether a worker can read several sockets: it does not block in a call on one."""
     return receive.wait.partition(" ")[0] in ("epoll", "spin", "nap")
@@ -48,6 +101,7 @@ def takes_turns(receive: Receive) -> bool:
 
 def way_contradictions(tree: Tree, trial: Trial) -> Iterator[Problem]:
     """Yield every contradiction between the options of one point."""
+    yield from _unfit(tree, trial)
     yield from _segments(tree, trial)
     yield from _frames(tree, trial)
     yield from _tail(tree, trial)
@@ -59,6 +113,15 @@ def way_contradictions(tree: Tree, trial: Trial) -> Iterator[Problem]:
     yield from _program(tree, trial)
     if trial.traffic.payload is not None:
         yield from _payload(tree, trial)
+
+
+def _unfit(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    calls = {"send": trial.send.call, "receive": trial.receive.call}
+    others = {"send": "sendmmsg", "receive": "recvmmsg"}
+    for unfit in BESIDE_CALLS:
+        if calls[unfit.block] == unfit.call and unfit.is_set(trial):
+            step = f"leave {unfit.key[-1]} out, or {unfit.block}.call: {others[unfit.block]}"
+            yield tree.problem(unfit.key, unfit.what, unfit.limit, step)
 
 
 def _segments(tree: Tree, trial: Trial) -> Iterator[Problem]:

@@ -51,7 +51,7 @@ from udpbench.errors import InputError
             "send: {call: [send, sendmmsg]}",
             (
                 "x.yaml:2: send.call: a list, where a single value is expected; one of send, sendmmsg, "
-                "af_xdp; to try each, write sweep: {send.call: [send, sendmmsg]}"
+                "af_xdp, io_uring; to try each, write sweep: {send.call: [send, sendmmsg]}"
             ),
         ),
         (
@@ -137,7 +137,8 @@ from udpbench.errors import InputError
         (
             "send: {call: sendmsg}",
             (
-                "x.yaml:2: send.call: sendmsg: unknown value; one of send, sendmmsg, af_xdp; "
+                "x.yaml:2: send.call: sendmsg: unknown value; "
+                "one of send, sendmmsg, af_xdp, io_uring; "
                 "did you mean sendmmsg?"
             ),
         ),
@@ -323,6 +324,9 @@ def test_values_that_contradict_each_other_are_refused(text: str, golden: Golden
         "traffic: {protocol: tcp, size: 0B}",
         "traffic: {protocol: tcp, flows: {spread: each}}\nsend: {workers: 2}",
         "traffic: {protocol: tcp}\nreceive: {workers: 2}",
+        "send: {call: io_uring, zerocopy: true}",
+        "traffic: {echo: 10}\nreceive: {call: io_uring, gro: true, timestamps: true, wait: epoll}",
+        "receive: {call: io_uring, wait: busy-poll 50us}",
     ],
 )
 def test_ways_that_contradict_each_other_are_refused(text: str, golden: Golden) -> None:

@@ -17,6 +17,8 @@ NEEDING = {
     "udp_gso": {"send": {"gso": 2}},
     "udp_zerocopy": {"send": {"zerocopy": True}},
     "af_xdp": {"send": {"call": "af_xdp"}},
+    "io_uring_send": {"send": {"call": "io_uring"}},
+    "io_uring_receive": {"receive": {"call": "io_uring"}},
     "udp_gro": {"receive": {"gro": True}},
     "reuseport_cbpf": {"receive": {"sockets": "reuseport-cpu"}},
     "incoming_cpu": {"receive": {"sockets": "incoming-cpu"}},

@@ -8,6 +8,7 @@ import re
 import socket
 import struct
 
+from udpbench.agent.host import native
 from udpbench.agent.host.bpf import bpf, instructions
 from udpbench.agent.host.socket_options import (
     AF_XDP,
@@ -43,6 +44,8 @@ def try_capabilities(host: Host) -> dict[str, bool]:
         "udp_gro": _option(SOL_UDP, UDP_GRO, 1),
         "udp_zerocopy": _option(socket.SOL_SOCKET, SO_ZEROCOPY, 1),
         "af_xdp": _af_xdp(),
+        "io_uring_send": _io_uring(with_buffers=False),
+        "io_uring_receive": _io_uring(with_buffers=True),
         "busy_poll": _option(socket.SOL_SOCKET, SO_BUSY_POLL, 50),
         "reuseport_cbpf": _reuseport_program(),
         "incoming_cpu": _release(os.uname().release) >= INCOMING_CPU_RELEASE,
@@ -78,6 +81,14 @@ def _af_xdp() -> bool:
     """Open a socket for frames, and bind it to nothing."""
     try:
         socket.socket(AF_XDP, socket.SOCK_RAW, 0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _io_uring(with_buffers: bool) -> bool:
+    try:
+        native.try_io_uring(with_buffers)
     except OSError:
         return False
     return True

@@ -66,6 +66,11 @@ def set_io_priority(priority: int) -> None:
     _call("ub_ioprio_set", priority)
 
 
+def try_io_uring(with_buffers: bool) -> None:
+    """Make an io_uring and close it again, with or without buffers for the kernel to fill."""
+    _call("ub_uring_try", with_buffers)
+
+
 def gso_max(fd: int) -> int:
     """Return the most datagrams the kernel takes in one GSO message, sent on a connected socket."""
     return _call("ub_gso_max", fd)

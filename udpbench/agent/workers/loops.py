@@ -27,8 +27,13 @@ SEND_CALLS = {
     "sendmmsg": lib.UB_SEND_SENDMMSG,
     "send": lib.UB_SEND_SEND,
     "af_xdp": lib.UB_SEND_AF_XDP,
+    "io_uring": lib.UB_SEND_URING,
 }
-RECEIVE_CALLS = {"recvmmsg": lib.UB_RECEIVE_RECVMMSG, "recv": lib.UB_RECEIVE_RECV}
+RECEIVE_CALLS = {
+    "recvmmsg": lib.UB_RECEIVE_RECVMMSG,
+    "recv": lib.UB_RECEIVE_RECV,
+    "io_uring": lib.UB_RECEIVE_URING,
+}
 WAITS = {
     "block": lib.UB_WAIT_BLOCK,
     # The socket has SO_BUSY_POLL; the call itself polls the device before it sleeps.

@@ -24,6 +24,10 @@ class Requirement:
     since: str
 
 
+IO_URING_SINCE = (
+    "available since Linux 6.1; the sysctl kernel.io_uring_disabled or a container's seccomp profile "
+    "may forbid it: see `sysctl kernel.io_uring_disabled` there"
+)
 REQUIREMENTS: Mapping[str, Requirement] = {
     "udp_gso": Requirement(
         "sender",
@@ -45,6 +49,20 @@ REQUIREMENTS: Mapping[str, Requirement] = {
         "send.call: af_xdp",
         "AF_XDP socket for this user",
         "available since Linux 5.4, with CONFIG_XDP_SOCKETS; it needs root or CAP_NET_RAW",
+    ),
+    "io_uring_send": Requirement(
+        "sender",
+        lambda trial: trial.send.call == "io_uring",
+        "send.call: io_uring",
+        "io_uring for this user (io_uring_setup(2))",
+        IO_URING_SINCE,
+    ),
+    "io_uring_receive": Requirement(
+        "receiver",
+        lambda trial: trial.receive.call == "io_uring",
+        "receive.call: io_uring",
+        "io_uring for this user, with provided buffers (io_uring_setup(2))",
+        IO_URING_SINCE,
     ),
     "udp_gro": Requirement(
         "receiver",

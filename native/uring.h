@@ -1,0 +1,108 @@
+/*
+ * An io_uring by system calls: two rings shared with the kernel, and the call that submits and
+ * waits.
+ *
+ * Owns the layout of what is shared (include/uapi/linux/io_uring.h; the headers of many
+ * distributions lack parts of it). Must never know what is asked for.
+ */
+#ifndef UB_URING_H
+#define UB_URING_H
+
+#include "loop.h"
+
+/* What is asked for: opcodes, and flags of entries and of completions. */
+enum { UB_URING_SENDMSG = 9, UB_URING_CANCEL = 14, UB_URING_SEND = 26, UB_URING_RECV = 27 };
+enum { UB_URING_LINK = 1 << 2, UB_URING_SELECT_BUFFER = 1 << 5 };
+enum { UB_URING_MULTISHOT = 1 << 1 };
+enum { UB_URING_CANCEL_ALL = 1 << 0, UB_URING_CANCEL_ANY = 1 << 2 };
+enum { UB_URING_HAS_BUFFER = 1 << 0, UB_URING_MORE = 1 << 1, UB_URING_BUFFER_SHIFT = 16 };
+
+struct ub_uring_entry {
+    uint8_t opcode;
+    uint8_t flags;
+    uint16_t operation; /* of a receive: UB_URING_MULTISHOT */
+    int32_t descriptor;
+    uint64_t offset;
+    uint64_t address;
+    uint32_t length;
+    uint32_t operation_flags; /* of a message: MSG_; of a cancellation: UB_URING_CANCEL_ */
+    uint64_t number;          /* comes back in its completions */
+    uint16_t buffer_group;
+    uint16_t personality;
+    int32_t file_index;
+    uint64_t reserved[2];
+};
+
+struct ub_uring_completion {
+    uint64_t number;
+    int32_t result; /* or -errno */
+    uint32_t flags; /* from UB_URING_BUFFER_SHIFT on the number of its buffer */
+};
+
+/* A buffer that the kernel may fill. A ring of them begins with one whose last field is the ring's
+ * tail. */
+struct ub_uring_buffer {
+    uint64_t address;
+    uint32_t length;
+    uint16_t number;
+    uint16_t tail;
+};
+
+struct ub_uring {
+    int descriptor; /* -1: none */
+    uint32_t tail;  /* entries written; the kernel learns of them when it is entered */
+    uint32_t entry_count;
+    uint32_t completion_mask;
+    uint32_t *entries_head;
+    uint32_t *entries_tail;
+    uint32_t *entries_flags;
+    uint32_t *completions_head;
+    uint32_t *completions_tail;
+    struct ub_uring_entry *entries;
+    struct ub_uring_completion *completions;
+    void *rings;
+    size_t rings_bytes;
+};
+
+/* For the calling thread alone, with room for so many entries and completions at least: 0 or
+ * -errno, then closed. ENOSYS: not built in; EPERM: kernel.io_uring_disabled or seccomp; EINVAL:
+ * before Linux 6.1. */
+int ub_uring_open(struct ub_uring *ring, uint32_t entries, uint32_t completions);
+void ub_uring_close(struct ub_uring *ring);
+
+/* Gives the kernel a ring of buffers, or takes it back: 0 or -errno. They begin at a page. */
+int ub_uring_give_buffers(struct ub_uring *ring, struct ub_uring_buffer *buffers, uint32_t count);
+int ub_uring_take_buffers(struct ub_uring *ring);
+
+/* The next entry, zeroed; NULL if the kernel has not taken those before. */
+struct ub_uring_entry *ub_uring_next(struct ub_uring *ring);
+
+/* Submits what was written, lets the kernel do what it put off, and waits for so many completions;
+ * a wait of 0 ns has no end. The number of entries taken, or -errno: ETIME when the wait is over.
+ */
+int ub_uring_enter(struct ub_uring *ring, uint32_t least, uint64_t wait_ns);
+
+/* Forgets the entries that the kernel did not take. */
+void ub_uring_withdraw(struct ub_uring *ring);
+
+/* Entries that the kernel does not know yet. */
+uint32_t ub_uring_unsubmitted(const struct ub_uring *ring);
+
+/* Whether the kernel has something to do, or completions beyond the ring, as soon as it is entered.
+ */
+int ub_uring_pending(const struct ub_uring *ring);
+
+/* The next completion, NULL if there is none; it is the caller's until it says that it has seen it.
+ */
+static inline const struct ub_uring_completion *ub_uring_completed(const struct ub_uring *ring) {
+    uint32_t head = *ring->completions_head;
+    if (head == __atomic_load_n(ring->completions_tail, __ATOMIC_ACQUIRE))
+        return NULL;
+    return &ring->completions[head & ring->completion_mask];
+}
+
+static inline void ub_uring_seen(struct ub_uring *ring) {
+    __atomic_store_n(ring->completions_head, *ring->completions_head + 1, __ATOMIC_RELEASE);
+}
+
+#endif

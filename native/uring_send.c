@@ -1,0 +1,111 @@
+/*
+ * Sending by an io_uring: a batch of messages is one chain of entries, submitted by one call.
+ *
+ * Must never let a message go before one that the kernel did not take: without the chain, those
+ * behind it would overtake it, and a number would be missing. Must never send by a bundle
+ * (IORING_RECVSEND_BUNDLE, Linux 6.10), which makes one datagram of all its buffers.
+ */
+#include "uring.h"
+#include "uring_ways.h"
+
+#include <poll.h>
+#include <stdlib.h>
+
+int ub_uring_send_prepare(struct ub_outbox *box, const struct ub_send_config *config,
+                          struct ub_send_stats *stats, uint32_t slots) {
+    int error = ub_outbox_prepare(box, config, stats, slots);
+    if (error != 0)
+        return error;
+    struct ub_uring *ring = ub_allocate(sizeof *ring);
+    if (ring == NULL)
+        return -ENOMEM;
+    ring->descriptor = -1;
+    box->own = ring;
+    return ub_uring_open(ring, slots, slots);
+}
+
+void ub_uring_send_release(struct ub_outbox *box) {
+    if (box->own != NULL)
+        ub_uring_close(box->own);
+    free(box->own);
+    ub_outbox_release(box);
+}
+
+/* With MSG_DONTWAIT it completes as soon as it is issued; otherwise one that has to wait would let
+ * the call wait with it, whatever the end and stop. */
+static void put_message(struct ub_uring_entry *entry, int socket, const struct msghdr *message) {
+    entry->descriptor = socket;
+    entry->operation_flags = MSG_DONTWAIT;
+    if (message->msg_controllen != 0) {
+        entry->opcode = UB_URING_SENDMSG;
+        entry->address = (uintptr_t)message;
+        entry->length = 1;
+    } else {
+        entry->opcode = UB_URING_SEND;
+        entry->address = (uintptr_t)message->msg_iov->iov_base;
+        entry->length = (uint32_t)message->msg_iov->iov_len;
+    }
+}
+
+/* Waits for the completions of so many entries: how many messages the kernel took before the first
+ * that it did not, or -errno if that is the first of all. */
+static int await(struct ub_uring *ring, uint32_t entries) {
+    uint32_t taken = entries;
+    int error = 0;
+    for (uint32_t completed = 0; completed < entries;) {
+        const struct ub_uring_completion *completion = ub_uring_completed(ring);
+        if (completion == NULL) {
+            int entered = ub_uring_enter(ring, entries - completed, 0);
+            if (entered < 0 && entered != -EINTR)
+                return entered;
+            continue;
+        }
+        /* Those behind it in the chain are cancelled. */
+        if (completion->result < 0 && completion->number < taken) {
+            taken = (uint32_t)completion->number;
+            error = completion->result;
+        }
+        ub_uring_seen(ring);
+        completed++;
+    }
+    return taken != 0 ? (int)taken : error;
+}
+
+static int offer_chain(struct ub_uring *ring, int socket, const struct mmsghdr *messages,
+                       uint32_t count) {
+    for (uint32_t index = 0; index < count; index++) {
+        struct ub_uring_entry *entry = ub_uring_next(ring);
+        put_message(entry, socket, &messages[index].msg_hdr);
+        entry->flags = index + 1 < count ? UB_URING_LINK : 0;
+        entry->number = index;
+    }
+    int submitted = ub_uring_enter(ring, count, 0);
+    /* Short of memory the kernel takes a part, and the chain ends with it. */
+    ub_uring_withdraw(ring);
+    return submitted > 0 ? await(ring, (uint32_t)submitted) : submitted;
+}
+
+/* As a blocking call waits for room in the socket's buffer. */
+static int has_room(int socket) {
+    struct pollfd room = {.fd = socket, .events = POLLOUT};
+    return poll(&room, 1, UB_SLICE_MS) > 0;
+}
+
+/* Like sendmmsg(2): until all are taken, or one is refused. */
+int ub_uring_send_offer(struct ub_outbox *box, const struct ub_send_config *config,
+                        const struct ub_offer *offer, uint32_t messages) {
+    int socket = config->sockets[offer->flow], waited = 0;
+    uint32_t taken = 0;
+    for (;;) {
+        const struct mmsghdr *next = box->messages + offer->first_slot + taken;
+        int result = offer_chain(box->own, socket, next, messages - taken);
+        if (result > 0) {
+            taken += (uint32_t)result;
+            waited = 0;
+        }
+        int again = result == -EAGAIN && !waited && has_room(socket);
+        if (taken == messages || (result < 0 && !again))
+            return taken != 0 ? (int)taken : result;
+        waited = result < 0;
+    }
+}
