@@ -97,12 +97,7 @@ void ub_header_write(uint8_t *to, uint32_t tag, uint16_t flow, uint64_t sequence
  * end leave less. Datagrams below UB_HEADER_BYTES carry no header, only the pattern. The time in
  * the header is when the datagram was due; with an unlimited rate, when its call began.
  */
-enum ub_send_call {
-    UB_SEND_SENDMMSG = 0,
-    UB_SEND_SEND = 1,
-    UB_SEND_AF_XDP = 2,
-    UB_SEND_URING = 3
-};
+enum ub_send_call { UB_SEND_SENDMMSG = 0, UB_SEND_SEND = 1, UB_SEND_AF_XDP = 2, UB_SEND_URING = 3 };
 
 /* What the kernel shares of a ring (Documentation/networking/af_xdp.rst). */
 struct ub_xsk_ring {

@@ -26,8 +26,8 @@ struct ring_offsets {
     uint32_t tail;
     uint32_t mask;
     uint32_t count;
-    uint32_t fifth; /* entries: flags; completions: those that were lost */
-    uint32_t sixth; /* entries: those that were lost; completions: the completions */
+    uint32_t fifth;   /* entries: flags; completions: those that were lost */
+    uint32_t sixth;   /* entries: those that were lost; completions: the completions */
     uint32_t seventh; /* entries: the array of their numbers; completions: flags */
     uint32_t reserved;
     uint64_t address;
@@ -163,7 +163,8 @@ void ub_uring_withdraw(struct ub_uring *ring) {
 }
 
 int ub_uring_enter(struct ub_uring *ring, uint32_t least, uint64_t wait_ns) {
-    struct wait_limit limit = {(int64_t)(wait_ns / UB_SECOND_NS), (int64_t)(wait_ns % UB_SECOND_NS)};
+    struct wait_limit limit = {(int64_t)(wait_ns / UB_SECOND_NS),
+                               (int64_t)(wait_ns % UB_SECOND_NS)};
     struct wait_argument argument = {.limit = (uintptr_t)&limit};
     uint32_t flags = ENTER_GETEVENTS | (wait_ns != 0 ? ENTER_EXTENDED : 0);
     __atomic_store_n(ring->entries_tail, ring->tail, __ATOMIC_RELEASE);

@@ -18,7 +18,6 @@ static const uint64_t CANCELLATION = UINT64_MAX;
 struct hearing {
     struct ub_uring ring;
     const struct ub_receive_config *config;
-    uint32_t batch;
     size_t stride_bytes; /* from one buffer to the next, in the inbox's room */
     struct ub_uring_buffer *buffers;
     size_t buffers_bytes;
@@ -137,7 +136,6 @@ int ub_uring_receive_prepare(struct ub_inbox *inbox, const struct ub_receive_con
     if (own == NULL)
         return -ENOMEM;
     own->config = config;
-    own->batch = batch;
     own->ring.descriptor = -1;
     own->held = ub_allocate(batch * sizeof *own->held);
     own->asked = ub_allocate(sockets);
@@ -154,9 +152,10 @@ static int error_of(struct hearing *own) {
     return error;
 }
 
-/* One ring hears all sockets. While there is room it goes on with what the kernel put off: at once
- * that brings 33 datagrams of a socket at most (io_uring/net.c, MULTISHOT_MAX_RETRY). Without
- * anything to submit or put off it enters the kernel only to block. */
+/* One ring hears all sockets. As long as that brings more, which buffers bound, it goes on with
+ * what the kernel put off: it takes 33 datagrams of a socket at once (io_uring/net.c,
+ * MULTISHOT_MAX_RETRY). Without anything to submit or put off it enters the kernel only to block.
+ */
 int ub_uring_receive(struct ub_inbox *inbox, int socket, int flags) {
     (void)socket;
     struct hearing *own = inbox->own;
@@ -169,11 +168,11 @@ int ub_uring_receive(struct ub_inbox *inbox, int socket, int flags) {
     int enters = blocks || ub_uring_unsubmitted(ring) != 0 || ub_uring_pending(ring);
     uint32_t messages = 0;
     while (enters) {
-        uint32_t before = messages;
+        uint32_t before = *ring->completions_head;
         result = ub_uring_enter(ring, blocks ? 1 : 0, blocks ? UB_SLICE_NS : 0);
         messages = collect(inbox, messages);
         blocks = 0;
-        enters = messages > before && messages < own->batch && ub_uring_pending(ring);
+        enters = *ring->completions_head != before && ub_uring_pending(ring);
     }
     if (messages != 0)
         return (int)messages;

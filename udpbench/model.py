@@ -231,7 +231,11 @@ class Receive:
     batch: Union[Literal["auto"], Annotated[int, Count(1, 1024)]] = "auto"
     gro: bool = False
     wait: str = "block"
-    sockets: Literal["shared", "reuseport", "reuseport-cpu", "incoming-cpu"] = "shared"
+    sockets: Literal["shared", "reuseport", "reuseport-cpu", "reuseport-ebpf", "incoming-cpu"] = (
+        "shared"
+    )
+    steering: Optional[str] = None
+    """Of ``reuseport-ebpf``: the pinned program of the user's that chooses among the sockets."""
     read: Literal["none", "copy", "header", "verify"] = "header"
     buffer_bytes: Optional[Annotated[int, Bytes(1, 2**30)]] = 4 * 2**20
     force_buffer: bool = True

@@ -120,6 +120,7 @@ def test_hello_tells_who_the_agent_is(agent: Agent) -> None:
         "io_uring_receive",
         "busy_poll",
         "reuseport_cbpf",
+        "reuseport_ebpf",
         "incoming_cpu",
         "bpf",
     } == set(hello["capabilities"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -199,6 +201,26 @@ def test_flows_split_over_workers_are_merged(tmp_path: Path) -> None:
     ]
     assert (PACKETS, PACKETS - 1, PACKETS) == (flow.packets, flow.highest_sequence, sum(shares))
     assert [True] * 3 == [share > 0 for share in shares]
+
+
+def test_a_pinned_program_steers_the_flows(tmp_path: Path) -> None:
+    """As it is pinned on the machine: even flows to the first worker, odd ones to the second."""
+    receive = {"workers": 2, "sockets": "reuseport-ebpf", "steering": "/sys/fs/bpf/by_flow"}
+    experiment = tmp_path / "steered.yaml"
+    experiment.write_text(json.dumps({**BASE, "receive": receive}))
+    program = Path(__file__).parents[1] / "fixtures" / "steering_program.py"
+    python, command = sys.executable, Path(sys.executable).with_name("udpbench")
+    script = (
+        f"mount -t bpf bpf /sys/fs/bpf && {python} {program} /sys/fs/bpf/by_flow && "
+        f"exec {command} run {experiment} --out {tmp_path}/run"
+    )
+    ended = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True
+    )
+    (record,) = read_run(tmp_path / "run").records
+    (measured,) = [phase for phase in record.phases if phase.name == "measured"]
+    read = [one.counts["received_packets"] for one in measured.stats if one.role == "receiver"]
+    assert ([PACKETS // 2] * 2, "done") == (read, record.status), ended.stdout + ended.stderr
 
 
 @pytest.mark.long

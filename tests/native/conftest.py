@@ -33,6 +33,7 @@ void fake_late_readings(uint32_t count);
 uint32_t fake_late_readings_left(void);
 struct fake_chain { int32_t accepts; uint32_t takes; int32_t error; };
 void fake_uring_real(uint32_t at_most);
+void fake_uring_refuse(int32_t opening, int32_t giving);
 void fake_uring_chains(const struct fake_chain *script, uint32_t count);
 uint32_t fake_uring_taken(uint64_t *to);
 void fake_uring_events(const int32_t *script, uint32_t count);

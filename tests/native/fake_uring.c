@@ -22,6 +22,7 @@ struct fake_chain {
 };
 
 static uint32_t completions_at_most;
+static int32_t open_error, give_error;
 static int plays_chains, plays_events;
 static const struct fake_chain *chains;
 static uint32_t chain_count, chain_next;
@@ -43,6 +44,14 @@ void fake_uring_real(uint32_t at_most);
 void fake_uring_real(uint32_t at_most) {
     completions_at_most = at_most;
     plays_chains = plays_events = 0;
+    open_error = give_error = 0;
+}
+
+/* What the kernel refuses a ring and its buffers with; 0: neither. */
+void fake_uring_refuse(int32_t opening, int32_t giving);
+void fake_uring_refuse(int32_t opening, int32_t giving) {
+    open_error = opening;
+    give_error = giving;
 }
 
 /* The script stays the caller's; when it is over, all is taken. */
@@ -113,8 +122,8 @@ static void deliver(void) {
     uint8_t *bytes = (uint8_t *)(uintptr_t)buffer->address;
     memset(bytes, 0, buffer->length);
     ub_header_write(bytes, 0x1234abcd, 0, arrival++, 0);
-    post(0, 32, UB_URING_MORE | UB_URING_HAS_BUFFER |
-                    (uint32_t)buffer->number << UB_URING_BUFFER_SHIFT);
+    post(0, 32,
+         UB_URING_MORE | UB_URING_HAS_BUFFER | (uint32_t)buffer->number << UB_URING_BUFFER_SHIFT);
 }
 
 static void end(int32_t result) {
@@ -152,6 +161,10 @@ static int play_events(uint32_t submitted) {
 int __real_ub_uring_open(struct ub_uring *ring, uint32_t entry_count, uint32_t completion_count);
 int __wrap_ub_uring_open(struct ub_uring *ring, uint32_t entry_count, uint32_t completion_count);
 int __wrap_ub_uring_open(struct ub_uring *ring, uint32_t entry_count, uint32_t completion_count) {
+    if (open_error != 0) {
+        *ring = (struct ub_uring){.descriptor = -1};
+        return -open_error;
+    }
     if (!plays_chains && !plays_events) {
         if (completions_at_most != 0)
             entry_count = completion_count = completions_at_most;
@@ -178,10 +191,14 @@ void __wrap_ub_uring_close(struct ub_uring *ring) {
         __real_ub_uring_close(ring);
 }
 
-int __real_ub_uring_give_buffers(struct ub_uring *ring, struct ub_uring_buffer *own, uint32_t count);
-int __wrap_ub_uring_give_buffers(struct ub_uring *ring, struct ub_uring_buffer *own, uint32_t count);
+int __real_ub_uring_give_buffers(struct ub_uring *ring, struct ub_uring_buffer *own,
+                                 uint32_t count);
+int __wrap_ub_uring_give_buffers(struct ub_uring *ring, struct ub_uring_buffer *own,
+                                 uint32_t count);
 int __wrap_ub_uring_give_buffers(struct ub_uring *ring, struct ub_uring_buffer *own,
                                  uint32_t count) {
+    if (give_error != 0)
+        return -give_error;
     if (ring->descriptor != INT32_MAX)
         return __real_ub_uring_give_buffers(ring, own, count);
     buffers = own;

@@ -181,9 +181,7 @@ def heard(rings: tuple[Any, Any], events: list[int], **changes: Any) -> dict[str
         datagrams = sum(event if event > 0 else event == 0 for event in events)
         errors = sum(event < 0 and event != -errno.EINTR for event in events)
         stats = receiver.stats[0]
-        wait_until(
-            "all has come", lambda: (receiver.read(), stats.errors) == (datagrams, errors)
-        )
+        wait_until("all has come", lambda: (receiver.read(), stats.errors) == (datagrams, errors))
         return receiver.stop()
 
 
@@ -365,6 +363,37 @@ def test_a_socket_that_drains_slowly_keeps_order_and_end(tmp_path: Path) -> None
     assert sent["sent_packets"] > 20
     assert (sent["sent_packets"], 0) == (received["received_packets"], received["late_packets"])
     assert sent["last_ns"] < sender.config.end_ns + 2 * SECOND_NS
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS, errno.EINVAL, errno.ENOMEM])
+def test_a_ring_that_cannot_be_had_ends_the_loop(rings: tuple[Any, Any], number: int) -> None:
+    """With the kernel's reason, and nothing is sent, read or counted; nor without its buffers."""
+    fake_ffi, fake_lib = rings
+    with receiving_socket() as sock, sending_socket(sock.getsockname()) as giver:
+        sender = Sending(fake_ffi, fake_lib, [giver])
+        receiver = Receiving(fake_ffi, fake_lib, sock)
+        receiver.config.call = lib.UB_RECEIVE_URING
+        fake_lib.fake_uring_refuse(number, 0)
+        assert -number == sender.result(**SEND)
+        assert -number == fake_lib.ub_receive(receiver.config, receiver.stats[0])
+        fake_lib.fake_uring_refuse(0, number)
+        assert -number == fake_lib.ub_receive(receiver.config, receiver.stats[0])
+    assert (0, 0) == (sender.stats.send_calls, receiver.stats[0].receive_calls)
+
+
+@pytest.mark.parametrize("allocations", range(6))
+def test_too_little_memory_is_reported(scripted: tuple[Any, Any], allocations: int) -> None:
+    """Where any of what a ring needs cannot be had, by the loop that needs it."""
+    fake_ffi, fake_lib = scripted
+    with receiving_socket() as sock, sending_socket(sock.getsockname()) as giver:
+        sender, receiver = Sending(fake_ffi, fake_lib, [giver]), Receiving(fake_ffi, fake_lib, sock)
+        receiver.config.call = lib.UB_RECEIVE_URING
+        fake_lib.fake_memory(min(allocations, 4))
+        sent = sender.result(**SEND)
+        fake_lib.fake_memory(allocations)
+        received = fake_lib.ub_receive(receiver.config, receiver.stats[0])
+        fake_lib.fake_memory(2**32 - 1)
+    assert (-errno.ENOMEM, -errno.ENOMEM) == (sent, received)
 
 
 # --- what it is refused with ---------------------------------------------------------------------

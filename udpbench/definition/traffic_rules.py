@@ -17,6 +17,8 @@ from udpbench.model import HEADER_BYTES, MAX_PAYLOAD_BYTES, Receive, Trial
 FRAME_BYTES = 4096
 """The longest frame of AF_XDP: a chunk is a page at most (net/xdp/xdp_umem.c)."""
 FRAME_HEADERS_BYTES = {4: 14 + 20 + 8, 6: 14 + 40 + 8}
+PINNED = "/sys/fs/bpf/"
+"""Where programs are pinned, so that they stay without the process that has loaded them."""
 GRO_ROOM_BYTES = 65535
 """The largest merged datagram (net/core/gro.c: GRO_LEGACY_MAX_SIZE is 64 KiB)."""
 
@@ -29,6 +31,7 @@ DATAGRAMS_ONLY = {
         "gro",
         "wait",
         "sockets",
+        "steering",
         "read",
         "work",
         "fault",
@@ -195,6 +198,21 @@ def _group(tree: Tree, trial: Trial) -> Iterator[Problem]:
     if trial.receive.sockets == "incoming-cpu" and trial.receive.cpus == "any":
         what = "a worker without a CPU has none to prefer"
         yield tree.problem(("receive", "sockets"), what, "", "set receive.cpus")
+    steers, path = trial.receive.sockets == "reuseport-ebpf", trial.receive.steering
+    if steers and path is None:
+        step = f"name your program: receive.steering: {PINNED}NAME"
+        yield tree.problem(("receive", "sockets"), "no program chooses a socket", "", step)
+    if path is None:
+        return
+    if not steers:
+        step = "set receive.sockets: reuseport-ebpf"
+        yield tree.problem(("receive", "steering"), "it is not asked", "", step)
+    if not path.startswith(PINNED) or ".." in path.split("/"):
+        step = f"pin it: bpftool prog load FILE.o {PINNED}NAME"
+        yield tree.problem(("receive", "steering"), "not pinned", f"below {PINNED}", step)
+    if len(parse_to(trial.traffic.flows.to)[1]) > 1:
+        what = "an array has the sockets of one port"
+        yield tree.problem(("receive", "steering"), what, "", "narrow traffic.flows.to")
 
 
 def _fault(tree: Tree, trial: Trial) -> Iterator[Problem]:

@@ -477,6 +477,7 @@ NAMED: dict[str, Leaf] = {
     "ready": _pattern(r".*\S.*", "listening"),
     "user": Leaf({"type": "string"}, _user),
     "folder": _pattern(r"/[^\0]{0,1000}", "/opt/server"),
+    "steering": _pattern(r"/[^\0]{1,1000}", "/sys/fs/bpf/steering"),
     "question": _pattern(r"[\s\S]*\S[\s\S]*", "Does pinning help?"),
     "source": Leaf(dict(_STUDY_FIGURE.schema), _source),
     "extends": _pattern(r".*\S.*", "01-naive-and-pinned.yaml"),

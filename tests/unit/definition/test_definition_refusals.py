@@ -327,6 +327,15 @@ def test_values_that_contradict_each_other_are_refused(text: str, golden: Golden
         "send: {call: io_uring, zerocopy: true}",
         "traffic: {echo: 10}\nreceive: {call: io_uring, gro: true, timestamps: true, wait: epoll}",
         "receive: {call: io_uring, wait: busy-poll 50us}",
+        "receive: {sockets: reuseport-ebpf}",
+        "receive: {steering: /sys/fs/bpf/x}",
+        "receive: {sockets: reuseport-ebpf, steering: /tmp/x}",
+        "receive: {sockets: reuseport-ebpf, steering: /sys/fs/bpf/../x}",
+        pytest.param(
+            'traffic: {flows: {to: "receiver.addresses[1]:1-2"}}\n'
+            "receive: {sockets: reuseport-ebpf, steering: /sys/fs/bpf/x, workers: 2}",
+            id="steering of two ports",
+        ),
     ],
 )
 def test_ways_that_contradict_each_other_are_refused(text: str, golden: Golden) -> None:

@@ -21,6 +21,7 @@ NEEDING = {
     "io_uring_receive": {"receive": {"call": "io_uring"}},
     "udp_gro": {"receive": {"gro": True}},
     "reuseport_cbpf": {"receive": {"sockets": "reuseport-cpu"}},
+    "reuseport_ebpf": {"receive": {"sockets": "reuseport-ebpf", "steering": "/sys/fs/bpf/x"}},
     "incoming_cpu": {"receive": {"sockets": "incoming-cpu"}},
     "busy_poll": {"receive": {"wait": "busy-poll 50us"}},
     "bpf": {"losses": {"rx_xdp": 1}},

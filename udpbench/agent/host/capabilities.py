@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import struct
+from typing import Callable
 
 from udpbench.agent.host import native
 from udpbench.agent.host.bpf import bpf, instructions
@@ -48,11 +49,13 @@ def try_capabilities(host: Host) -> dict[str, bool]:
         "io_uring_receive": _io_uring(with_buffers=True),
         "busy_poll": _option(socket.SOL_SOCKET, SO_BUSY_POLL, 50),
         "reuseport_cbpf": _reuseport_program(),
+        "reuseport_ebpf": _opens(lambda: bpf.create_map(bpf.REUSEPORT_SOCKARRAY, 1)),
         "incoming_cpu": _release(os.uname().release) >= INCOMING_CPU_RELEASE,
         "machine_sysctl": _machine_sysctl(host),
         "kernel_threads": _kernel_threads(host),
         "real_time": _real_time(),
-        "bpf": _bpf(),
+        # A program that lets every packet pass, attached nowhere.
+        "bpf": _opens(lambda: bpf.load(bpf.XDP, instructions.passes(2), "udpb_pass")),
     }
 
 
@@ -68,10 +71,10 @@ def _net_admin() -> bool:
     return True
 
 
-def _bpf() -> bool:
-    """Load a program that lets every packet pass, and attach it nowhere."""
+def _opens(make: Callable[[], int]) -> bool:
+    """Make something that has a descriptor, and close it."""
     try:
-        os.close(bpf.load(bpf.XDP, instructions.passes(2), "udpb_pass"))
+        os.close(make())
     except OSError:
         return False
     return True

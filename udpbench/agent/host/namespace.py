@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+from contextlib import suppress
 from typing import Optional
 
 from udpbench.agent.host.system import Host
@@ -18,7 +19,8 @@ KINDS = ("net", "mnt")
 INIT_USER_NS = 0xEFFFFFFD  # PROC_USER_INIT_INO, include/linux/proc_ns.h
 NS_GET_USERNS = 0xB701  # include/uapi/linux/nsfs.h, Linux 4.9
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
-MS_REC_SLAVE = 1 << 14 | 1 << 19
+MS_BIND, MS_REC_SLAVE = 1 << 12, 1 << 14 | 1 << 19
+PINNED = "/sys/fs/bpf"
 CLONE_NEWNS, CLONE_NEWNET = 0x00020000, 0x40000000
 MOUNT_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
 
@@ -69,7 +71,7 @@ def settle(host: Host) -> None:
     """
     if not is_own(host):
         return
-    _mount("sysfs", "/sys")
+    _mount_sysfs(host)
     try:
         host.path(RUN_FOLDER).mkdir(mode=0o700, exist_ok=True)
     except OSError:
@@ -104,6 +106,19 @@ def enter_own(host: Host) -> None:
     _call("unshare", CLONE_NEWNS | CLONE_NEWNET)
     _call("mount", b"none", b"/", None, MS_REC_SLAVE, None)
     settle(host)
+
+
+def _mount_sysfs(host: Host) -> None:
+    """Mount this namespace's sysfs on /sys, and on it what is pinned in a BPF file system there."""
+    pinned = os.open(host.path(PINNED), os.O_PATH) if os.path.ismount(host.path(PINNED)) else None
+    _mount("sysfs", "/sys")
+    if pinned is None:
+        return
+    # Refused in a user namespace, which may not use what is pinned either.
+    with suppress(OSError):
+        source = f"/proc/self/fd/{pinned}".encode()
+        _call("mount", source, PINNED.encode(), None, MS_BIND, None)
+    os.close(pinned)
 
 
 def _mount(kind: str, target: str) -> None:

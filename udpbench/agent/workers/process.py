@@ -25,6 +25,7 @@ from dataclasses import replace
 from typing import Any, Callable, NoReturn, Optional, Union, cast
 
 from udpbench.agent.host import native
+from udpbench.agent.host.bpf.steering import join
 from udpbench.agent.host.socket_options import inode
 from udpbench.agent.workers import logs, sockets
 from udpbench.agent.workers.frame_sender import FrameSender
@@ -217,6 +218,9 @@ class Workers:
         # they are bound, so the last one attaches it.
         if group == "reuseport-cpu" and readers[-1] is spec:
             sockets.steer_by_cpu(sock, [reader.cpu for reader in readers])
+        steering = cast("Receive", self.work).steering
+        if steering is not None:
+            join(steering, sock, readers.index(spec), len(readers))
         return sock
 
     def _shared_socket(self, spec: WorkerSpec, port: int) -> socket.socket:

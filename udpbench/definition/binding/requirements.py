@@ -25,8 +25,8 @@ class Requirement:
 
 
 IO_URING_SINCE = (
-    "available since Linux 6.1; the sysctl kernel.io_uring_disabled or a container's seccomp profile "
-    "may forbid it: see `sysctl kernel.io_uring_disabled` there"
+    "available since Linux 6.1; the sysctl kernel.io_uring_disabled or a container's seccomp "
+    "profile may forbid it: see `sysctl kernel.io_uring_disabled` there"
 )
 REQUIREMENTS: Mapping[str, Requirement] = {
     "udp_gso": Requirement(
@@ -77,6 +77,13 @@ REQUIREMENTS: Mapping[str, Requirement] = {
         "receive.sockets: reuseport-cpu",
         "programs that choose a socket (SO_ATTACH_REUSEPORT_CBPF)",
         "available since Linux 4.5",
+    ),
+    "reuseport_ebpf": Requirement(
+        "receiver",
+        lambda trial: trial.receive.sockets == "reuseport-ebpf",
+        "receive.sockets: reuseport-ebpf",
+        "array of sockets for this user (BPF_MAP_TYPE_REUSEPORT_SOCKARRAY)",
+        "available since Linux 4.19; it needs root, or CAP_BPF and CAP_SYS_ADMIN",
     ),
     "incoming_cpu": Requirement(
         "receiver",

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import struct
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Optional
@@ -23,12 +24,19 @@ LOG_BYTES = 2**16
 INFO_BYTES = 128
 INFO_NAME_AT = 64
 """Where struct bpf_prog_info has the name, Linux 4.15."""
-MAP_CREATE, MAP_UPDATE, MAP_DELETE, PROG_LOAD = 0, 2, 3, 5
-PROG_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD, PROG_QUERY, RAW_TRACEPOINT_OPEN = 13, 15, 16, 17
+MAP_CREATE, MAP_UPDATE, MAP_DELETE, PROG_LOAD, OBJ_GET = 0, 2, 3, 5, 7
+PROG_GET_FD_BY_ID, MAP_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD = 13, 14, 15
+PROG_QUERY, RAW_TRACEPOINT_OPEN = 16, 17
 MAP_LOOKUP_BATCH, LINK_CREATE = 24, 28  # Linux 5.6, 5.7
 SCHED_CLS, XDP, CGROUP_SKB, RAW_TRACEPOINT = 3, 6, 8, 17  # enum bpf_prog_type
+SK_REUSEPORT = 21
 HASH, PERCPU_ARRAY = 1, 6  # enum bpf_map_type
+REUSEPORT_SOCKARRAY = 20
 NO_PREALLOC = 1  # BPF_F_NO_PREALLOC
+NEW_ONLY = 1  # BPF_NOEXIST
+MAPS_AT = 52
+"""Where struct bpf_prog_info has the number of maps, and then where to write theirs."""
+MAPS_MAX = 64  # MAX_USED_MAPS, include/linux/bpf_verifier.h
 CGROUP_INGRESS = 0  # enum bpf_attach_type: BPF_CGROUP_INET_INGRESS
 TCX_INGRESS = 46  # enum bpf_attach_type, Linux 6.6
 
@@ -71,12 +79,46 @@ def program_name(number: int) -> str:
     """Return the name of the loaded program with an id; OSError ENOENT if there is none."""
     descriptor, _ = _bpf(PROG_GET_FD_BY_ID, struct.pack("=III", number, 0, 0))
     try:
-        info = ctypes.create_string_buffer(INFO_BYTES)
-        attr = struct.pack("=IIQ", descriptor, INFO_BYTES, ctypes.addressof(info))
-        _bpf(OBJ_GET_INFO_BY_FD, attr)
-        return info.raw[INFO_NAME_AT : INFO_NAME_AT + NAME_BYTES].rstrip(b"\0").decode()
+        info = _info(descriptor)
+        return info[INFO_NAME_AT : INFO_NAME_AT + NAME_BYTES].rstrip(b"\0").decode()
     finally:
         os.close(descriptor)
+
+
+def _info(descriptor: int, asked: bytes = b"") -> bytes:
+    """Return what the kernel says of a program or a map; ``asked`` says where to put more."""
+    info = ctypes.create_string_buffer(asked, INFO_BYTES)
+    _bpf(OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", descriptor, INFO_BYTES, ctypes.addressof(info)))
+    return info.raw
+
+
+# --- what somebody pinned ------------------------------------------------------------------------
+
+
+def open_pinned(path: str) -> int:
+    """Return the descriptor of a program or a map in a BPF file system."""
+    text = ctypes.create_string_buffer(os.fsencode(path))
+    return _bpf(OBJ_GET, struct.pack("=Q", ctypes.addressof(text)))[0]
+
+
+def program_maps(program: int) -> tuple[int, tuple[int, ...]]:
+    """Return a program's type and the ids of its maps."""
+    ids = (ctypes.c_uint32 * MAPS_MAX)()
+    asked = struct.pack(f"={MAPS_AT}xIQ", MAPS_MAX, ctypes.addressof(ids))
+    info = _info(program, asked)
+    (count,) = struct.unpack_from("=I", info, MAPS_AT)
+    return struct.unpack_from("=I", info)[0], tuple(ids[:count])
+
+
+def open_map(number: int) -> int:
+    """Return the descriptor of the map with an id."""
+    return _bpf(MAP_GET_FD_BY_ID, struct.pack("=III", number, 0, 0))[0]
+
+
+def map_shape(table: int) -> tuple[int, int, int]:
+    """Return a map's type, the bytes of a value, and how many it holds."""
+    kind, _, _, value_bytes, entries = struct.unpack_from("=5I", _info(table))
+    return kind, value_bytes, entries
 
 
 # --- maps and tracepoints ------------------------------------------------------------------------
@@ -138,6 +180,17 @@ def forget_count(counts: int, key: tuple[int, int]) -> None:
     key_bytes = ctypes.create_string_buffer(KEY.pack(*key), KEY.size)
     with suppress(FileNotFoundError):
         _bpf(MAP_DELETE, struct.pack("=I4xQ", counts, ctypes.addressof(key_bytes)))
+
+
+def take_place(sockets: int, place: int, own: int, value_bytes: int) -> None:
+    """Put a bound socket into an array of sockets, which it leaves when it is closed.
+
+    FileExistsError if another has the place.
+    """
+    key = ctypes.create_string_buffer(struct.pack("=I", place), 4)
+    value = ctypes.create_string_buffer(own.to_bytes(value_bytes, sys.byteorder), value_bytes)
+    pointers = (ctypes.addressof(key), ctypes.addressof(value))
+    _bpf(MAP_UPDATE, struct.pack("=I4xQQQ", sockets, *pointers, NEW_ONLY))
 
 
 def link_cgroup(program: int, cgroup: int) -> int:
