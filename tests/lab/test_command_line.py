@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from busy import ended_well
+from own_namespaces import own_namespaces
 from recorded_host import RecordedHost, read_recorded
 from sampled import sampled
 
@@ -24,6 +25,7 @@ from udpbench.records import read_run
 from udpbench.report.summary import hosts_of
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]
@@ -64,36 +66,6 @@ def result(folder: Path, run: str) -> dict[str, Any]:
     return data
 
 
-def namespaces() -> set[str]:
-    """Return the network namespaces of every process there is."""
-    found = set()
-    for process in Path("/proc").glob("[0-9]*/ns/net"):
-        try:
-            found.add(str(process.readlink()))
-        except OSError:
-            continue
-    return found
-
-
-def state() -> dict[str, str]:
-    """Return what a run could change on this machine."""
-    names = ("net/core", "net/ipv4", "kernel/sched_rt_runtime_us")
-    files = [
-        file
-        for name in names
-        for file in (Path("/proc/sys") / name).rglob("*")
-        if file.is_file() and os.access(file, os.R_OK) and file.stat().st_mode & 0o400
-    ]
-    found = {}
-    for file in files:
-        try:
-            found[str(file)] = file.read_text()
-        except OSError:
-            continue
-    links = subprocess.run(["ip", "-o", "addr"], capture_output=True, text=True, check=True)
-    return {**found, "addresses": links.stdout}
-
-
 def test_smoke_runs_shows_and_reports(tmp_path: Path) -> None:
     """A user's first run: table, ledger and document; as JSON every packet has an entry."""
     code, out, err = done(tmp_path, "run", "smoke", "--out", "run")
@@ -111,39 +83,12 @@ def test_smoke_runs_shows_and_reports(tmp_path: Path) -> None:
     assert trial["intended_packets"] == placed + trial["received_packets"]
 
 
-def test_a_plan_changes_nothing(tmp_path: Path) -> None:
-    """It says what would change; no setting, address, namespace or file is other than before."""
-    before, spaces = state(), namespaces()
-    code, out, err = done(tmp_path, "plan", "smoke")
-    assert (0, "") == (code, err), out
-    assert "neighbour send0/192.168.254.1-20" in out
-    after = state()
-    assert {} == {
-        name: (before.get(name), now) for name, now in after.items() if before.get(name) != now
-    }
-    assert (set(), []) == (namespaces() - spaces, list(tmp_path.iterdir()))
-
-
 def test_facts_are_a_file_that_a_test_can_read(tmp_path: Path) -> None:
     """Of a built-in lab the machine's, by its own agent; nothing else is written."""
     code, out, err = done(tmp_path, "facts", "--out", "facts.json")
     assert (0, "", [tmp_path / "facts.json"]) == (code, err, list(tmp_path.iterdir())), out
     (tree,) = read_recorded(tmp_path / "facts.json")[1].values()
     assert len(os.sched_getaffinity(0)) == len(RecordedHost(tree).affinity(0))
-
-
-def test_doctor_reads_the_machine_and_changes_nothing(tmp_path: Path) -> None:
-    """Every check of the machine is answered, the exit code says whether all are ready."""
-    before = state()
-    code, out, err = done(tmp_path, "doctor", "--json")
-    assert "" == err
-    said = json.loads(out)
-    assert (not said["ready"]) == bool(code)
-    assert {"machine"} == {check["host"] for check in said["checks"]}
-    answers = {check["check"]: check["status"] for check in said["checks"]}
-    read = {"steal", "busy", "irqbalance", "clocksource", "rights", "buffer_limit"}
-    assert [] == sorted(name for name in read if answers[name] == "unknown")
-    assert (before, []) == (state(), list(tmp_path.iterdir()))
 
 
 @pytest.mark.long
@@ -172,7 +117,7 @@ def test_each_loss_has_its_own_line(mode: str, tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_a_run_restored_and_in_words(tmp_path: Path) -> None:
     """Exit 130 and no traceback; the run folder says that it was interrupted."""
-    spaces = namespaces()
+    spaces = own_namespaces()
     one = start(tmp_path, "run", "smoke", "--out", "run", "--set", "duration=60s")
     try:
         assert one.stdout is not None
@@ -183,7 +128,7 @@ def test_ctrl_c_ends_a_run_restored_and_in_words(tmp_path: Path) -> None:
         one.kill()
     assert (130, "the run was interrupted\n") == (one.returncode, err), said + out
     assert "no trial is stored" in out
-    assert set() == namespaces() - spaces
+    assert set() == own_namespaces() - spaces
     assert 130 == done(tmp_path, "show", "run")[0]
 
 
@@ -248,7 +193,7 @@ def test_a_report_replaces_links_and_follows_none(tmp_path: Path) -> None:
 
 def test_a_run_folder_that_is_deleted_ends_the_run_restored(tmp_path: Path) -> None:
     """Noticed at the next record: exit 3, what was lost, and no trace on the machine."""
-    spaces = namespaces()
+    spaces = own_namespaces()
     many = ("--set", "duration=200ms", "--set", "warmup=0s", "--set", "repetitions=30")
     one = start(tmp_path, "run", "smoke", "--out", "run", *many)
     try:
@@ -264,7 +209,7 @@ def test_a_run_folder_that_is_deleted_ends_the_run_restored(tmp_path: Path) -> N
         r"stored trials, while the run went on; see who did it, and run again\n",
         err,
     ), err
-    assert set() == namespaces() - spaces
+    assert set() == own_namespaces() - spaces
 
 
 def test_a_full_disk_names_the_trial_that_ran(tmp_path: Path) -> None:
@@ -289,7 +234,7 @@ def test_a_full_disk_names_the_trial_that_ran(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", sampled(["name", "gone"], ["name"]))
 def test_an_interface_that_goes_under_way_is_told_in_words(tmp_path: Path, change: str) -> None:
     """Renamed or removed while packets flow: the trial fails, or is invalid, without a bare errno."""
-    spaces = namespaces()
+    spaces = own_namespaces()
     long = ("--set", "duration=3s", "--set", "warmup=0s", "--set", "repetitions=1")
     one = start(tmp_path, "run", "smoke", "--out", "run", "--no-report", *long)
     try:
@@ -312,7 +257,7 @@ def test_an_interface_that_goes_under_way_is_told_in_words(tmp_path: Path, chang
         r"(receive|send)0: No such (device|file)\b.*, while .*; it was removed", told
     ), told
     assert not re.search(r"Errno|OSError|Traceback|bug", told), told
-    assert set() == namespaces() - spaces
+    assert set() == own_namespaces() - spaces
 
 
 def test_where_nothing_was_measured_no_gate_is_green(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from test_command_line import await_line, result, start
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from diagnoses import PLANTS, is_disturbed, planted
+from diagnoses import PLANTS, planted
 
 from udpbench.analysis.judge import judge
 
@@ -17,9 +17,8 @@ pytestmark = [
 ]
 
 
-def test_a_thousand_rules_are_counted_and_named(tmp_path: Path) -> None:
-    """Unless others' programs are the reason, which then comes first."""
+def test_a_thousand_rules_are_counted(tmp_path: Path) -> None:
+    """What they cost depends on the CPU time that this machine has; ``diagnoses.py`` judges that."""
     record = planted("firewall", random.randrange(2**32), tmp_path / "run")
-    names = [bottleneck.name for bottleneck in judge(record).diagnosis]
     assert PLANTS["firewall"].rules == record.facts["receiver"].firewall_rules
-    assert is_disturbed("firewall", names) or "firewall" in names
+    assert 0 == judge(record).unaccounted

@@ -16,6 +16,7 @@ from udpbench.model import Result
 from udpbench.records import RunHeader, RunWriter, now_utc, read_run
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]

@@ -18,6 +18,7 @@ from udpbench.analysis.judge import judge
 from udpbench.model import SECOND_NS, Progress, Result, TrialRecord, WorkerStats
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]

@@ -37,6 +37,7 @@ def as_nobody(folder: Path, required: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.apart
 @pytest.mark.lab
 def test_without_root_the_lab_is_skipped_with_the_command_to_use(tmp_path: Path) -> None:
     """A skip says what to type."""
@@ -46,6 +47,7 @@ def test_without_root_the_lab_is_skipped_with_the_command_to_use(tmp_path: Path)
     assert "need root: sudo python3 noxfile.py lab" in done.stdout
 
 
+@pytest.mark.apart
 @pytest.mark.lab
 def test_where_the_lab_is_required_a_skip_is_a_failure(tmp_path: Path) -> None:
     """Nobody takes a run without the lab for a whole one."""

@@ -9,13 +9,15 @@ from pathlib import Path
 import psutil
 import pytest
 import ssh_hosts
+from own_namespaces import own_namespaces
 from ssh_hosts import pair_of_hosts
-from test_command_line import LIMIT_S, await_line, done, namespaces, start
+from test_command_line import LIMIT_S, await_line, done, start
 
 from udpbench.analysis.judge import judge
 from udpbench.records import RUN_FILE, SERIES_FILE, read_run
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]
@@ -35,7 +37,7 @@ def content(folder: Path) -> list[bytes]:
 
 def test_a_killed_run_is_resumed_and_has_each_trial_once(tmp_path: Path) -> None:
     """SIGKILL in the second of two trials; a changed file is refused with nothing touched."""
-    spaces = namespaces()
+    spaces = own_namespaces()
     (tmp_path / "mine.yaml").write_text(TEXT)
     options = ("--seed", "1", "--set", "traffic.size=64B", "--no-report")
     one = start(tmp_path, "run", "mine.yaml", "--out", "run", *options)
@@ -70,7 +72,7 @@ def test_a_killed_run_is_resumed_and_has_each_trial_once(tmp_path: Path) -> None
     assert first == run.records[0]
     assert [64] * 2 == [record.trial.traffic.size_bytes for record in run.records]
     assert [0] * 2 == [judge(record).unaccounted for record in run.records]
-    assert set() == namespaces() - spaces
+    assert set() == own_namespaces() - spaces
     told = [finding.what for record in run.records for finding in record.findings]
     assert [] == [what for what in told if "before the run was resumed" in what]
 

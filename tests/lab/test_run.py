@@ -18,6 +18,7 @@ from udpbench.analysis.judge import judge
 from udpbench.model import SECOND_NS
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]
@@ -64,11 +65,9 @@ def all_namespaces() -> set[int]:
     return spaces
 
 
-def await_nothing_left(family: list[psutil.Process], spaces: set[int], limit_s: float) -> None:
+def await_nothing_left(family: list[psutil.Process], spaces: set[int]) -> None:
     """Wait until no process of a dead run and none of its namespaces is there."""
-    wait_until(
-        f"an end of {family}", lambda: not any(process.is_running() for process in family), limit_s
-    )
+    wait_until(f"an end of {family}", lambda: not any(process.is_running() for process in family))
     assert set() == spaces & all_namespaces()
 
 
@@ -83,7 +82,7 @@ def test_a_run_measures_and_leaves_nothing(start: Start) -> None:
     assert (2, str(value)) == (len(spaces), SYSCTL.read_text().strip())
     assert 0 == controller.end(), controller.log.read_text()
     assert before == SYSCTL.read_text()
-    await_nothing_left(family, spaces, 1.0)
+    await_nothing_left(family, spaces)
     run = controller.run()
     results = [judge(record) for record in run.records]
     assert [("done", 0)] * 2 == [(result.status, result.unaccounted) for result in results], results
@@ -105,7 +104,7 @@ def test_an_interrupted_run_restores_and_keeps_what_it_has(start: Start, number:
     controller.process.send_signal(number)
     assert 130 == controller.end(), controller.log.read_text()
     assert before == SYSCTL.read_text()
-    await_nothing_left(family, spaces, 1.0)
+    await_nothing_left(family, spaces)
     run = controller.run()
     assert ["done"] == [record.status for record in run.records]
     assert run.ending is not None

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from own_namespaces import own_namespaces
 from sampled import sampled
-from test_command_line import LIMIT_S, SHORT, done, namespaces, result, start
+from test_command_line import LIMIT_S, SHORT, done, result, start
 from waiting import wait_until
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]
@@ -46,9 +48,9 @@ def going(folder: Path, *words: str, until: str) -> Iterator[subprocess.Popen[st
 @pytest.fixture(autouse=True)
 def _nothing_stays() -> Iterator[None]:
     """Whoever was killed leaves agents, which end by themselves, and no note of them."""
-    before = namespaces()
+    before = own_namespaces()
     yield
-    wait_until("the agents of the killed have ended", lambda: namespaces() <= before)
+    wait_until("the agents of the killed have ended", lambda: own_namespaces() <= before)
 
 
 def agents(controller: subprocess.Popen[str]) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.apart, pytest.mark.lab]
 
 LIMIT_S = 60
 HOLDER = r"""

@@ -168,9 +168,11 @@ def _search_trial(result: Result) -> SearchTrial:
         result.valid and sent > 0,
         result.took_ns or 0,
     )
-    # What others' programs took from the sender is not its limit.
-    robbed = bool(result.struck) and rate is not None and outcome.short and not line_is_full
-    return replace(outcome, valid=outcome.valid and not robbed)
+    if not result.struck or rate is None or line_is_full:
+        return outcome
+    # What others took is neither the sender's limit nor the receiver's.
+    lossy = outcome.lost_packets > min(trial.search.goals if trial.search else (0.0,)) * sent
+    return replace(outcome, valid=outcome.valid and not outcome.short, robbed=lossy)
 
 
 def late_packets(result: Result) -> int:
@@ -228,6 +230,7 @@ def _above(state: SearchState, trials: Sequence[Result]) -> list[Result]:
         and not _is_short(trial)
         and _missed(trial) > headline.loss
     ]
+    lossy = [trial for trial in lossy if not trial.struck] or lossy
     if headline.upper_pps is not None:
         at_bound = [trial for trial in lossy if _pps(trial) == round(headline.upper_pps or 0)]
         return at_bound or [trial for trial in lossy if _pps(trial) > (headline.lower_pps or 0)]
@@ -457,6 +460,8 @@ def _of_trials(whole: PointSearch) -> list[Finding]:
         severity: Literal["warning", "note"] = "note" if plain.severity == "note" else "warning"
         if plain.severity == "invalid" and every_again:
             what += "; each was made again"
+        elif plain.severity == "struck":
+            what += "; those that lost packets were made again, at most twice in a row"
         value = same[0].value if len({f.value for f in same}) == 1 else None
         if severe and value is None:
             value = same[-1].value

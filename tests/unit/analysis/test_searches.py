@@ -9,6 +9,7 @@ from golden import Golden
 
 from udpbench.analysis.comparison.comparisons import compare_points
 from udpbench.analysis.points import bounds, points
+from udpbench.analysis.rate_search import ROBBED_TRIES
 from udpbench.analysis.searches import PointSearch, folded, next_search_trial, searches_of
 from udpbench.analysis.verdicts import evaluate, exit_code
 from udpbench.definition.load import load_experiment_data
@@ -290,6 +291,35 @@ def test_a_load_that_others_kept_the_sender_from_is_made_again() -> None:
 
     found = only(results_of(experiment(), change=rob))
     assert ("invalid", 6) == (found.state.ended, len(found.trials))
+
+
+def test_what_a_robbed_receiver_lost_is_asked_again_and_then_counts() -> None:
+    """Twice in a row; what it received all the same counts at once."""
+
+    def rob(result: Result) -> Result:
+        return replace(result, findings=(STRUCK,)) if result.trial.search_trial > 1 else result
+
+    quiet, robbed = (only(results_of(experiment(), change=change)) for change in (lambda r: r, rob))
+    assert quiet.headline == robbed.headline
+    lossy = sum((trial.numbers["lost_packets"] or 0) > 0 for trial in quiet.trials[1:])
+    assert len(robbed.trials) == len(quiet.trials) + ROBBED_TRIES * lossy
+
+
+def test_what_breaks_first_is_seen_in_quiet_trials_where_there_are_any() -> None:
+    """The ledger of a trial that others robbed is theirs, too."""
+
+    def rob(result: Result) -> Result:
+        if (result.trial.search_trial + 1) % 3 or not result.numbers["lost_packets"]:
+            return result
+        (entry,) = result.ledger.entries if result.ledger is not None else ()
+        elsewhere = (LedgerEntry("rx_backlog", entry.packets, "Δ x"),)
+        ledger = replace(result.ledger, entries=elsewhere) if result.ledger is not None else None
+        return replace(result, findings=(STRUCK,), ledger=ledger)
+
+    found = only(results_of(experiment(), change=rob))
+    assert any(trial.struck for trial in found.trials)
+    assert found.breaking is not None
+    assert "udp_rcvbuf" == found.breaking.stage
 
 
 def test_a_span_is_no_number_to_compare(golden: Golden) -> None:
