@@ -88,6 +88,29 @@ def test_a_queue_is_served_where_its_packets_reach_the_socket(
 
 
 @pytest.mark.parametrize(
+    ("effective", "asked", "expected"),
+    [
+        ("5", "0-7", (5,)),
+        # Written, and in effect with the next interrupt.
+        ("5", "6", (6,)),
+        ("5", None, (5,)),
+        (None, "6-7", (6, 7)),
+    ],
+)
+def test_an_interrupt_that_is_moved_is_where_it_comes_next(
+    tmp_path: Path, effective: str | None, asked: str | None, expected: tuple[int, ...]
+) -> None:
+    """A worker is placed relative to it before any packet has come."""
+    files = {
+        "sys/class/net/eth3/device/msi_irqs/40": "msix",
+        "sys/kernel/irq/40/actions": "eth3-TxRx-0",
+    }
+    masks = {"effective": effective, "smp": asked}
+    files |= {f"proc/irq/40/{k}_affinity_list": mask for k, mask in masks.items() if mask}
+    assert {"0": expected} == facts.irq_cpus(Host(tree(tmp_path, files)), "eth3")
+
+
+@pytest.mark.parametrize(
     ("action", "queue"),
     [
         ("eth0-TxRx-3", "3"),

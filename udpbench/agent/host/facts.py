@@ -249,14 +249,20 @@ def napi_cpus(host: Host, interface: str) -> dict[str, tuple[int, ...]]:
 
 
 def irq_cpus(host: Host, interface: str) -> dict[str, tuple[int, ...]]:
-    """Return RX queue → CPUs of its interrupt; what is in effect, and else what was asked for.
+    """Return RX queue → CPUs of its interrupt: those in effect, or those that the next one brings.
 
-    A kernel without CONFIG_GENERIC_IRQ_EFFECTIVE_AFF_MASK shows only the latter.
+    A changed mask may wait for the next interrupt (kernel/irq/manage.c: irq_set_affinity_locked);
+    until then it does not hold the CPU in effect. A kernel without
+    CONFIG_GENERIC_IRQ_EFFECTIVE_AFF_MASK shows only the mask.
     """
     by_queue = {}
     for queue, irq in rx_interrupts(host, interface).items():
-        cpus = read(host, f"/proc/irq/{irq}/effective_affinity_list")
-        cpus = cpus or read(host, f"/proc/irq/{irq}/smp_affinity_list")
+        effective, asked = (
+            parse_cpu_list(read(host, f"/proc/irq/{irq}/{name}_affinity_list") or "")
+            for name in ("effective", "smp")
+        )
+        is_waiting = bool(asked) and not {*effective} <= {*asked}
+        cpus = asked if is_waiting or not effective else effective
         if cpus:
-            by_queue[str(queue)] = parse_cpu_list(cpus)
+            by_queue[str(queue)] = cpus
     return by_queue
