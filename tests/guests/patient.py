@@ -6,13 +6,22 @@ from dataclasses import replace
 from udpbench import protocol
 from udpbench.__main__ import main
 from udpbench.control import phase
+from udpbench.control.deployment import bundle
 
 TIMES = 12
+AGENTS = f"""
+from udpbench.agent.workers.process_client import Limits
+Limits.__init__.__defaults__ = tuple({TIMES} * limit for limit in Limits.__init__.__defaults__)
+"""
+"""Behind the package's first file, which agents of any build may differ in."""
 
 for name, verb in protocol.VERBS.items():
     protocol.VERBS[name] = replace(verb, limit_s=TIMES * verb.limit_s)
 for name in ("STALL_NS", "SENDERS_GRACE_NS", "STOP_NS", "PATH_LIMIT_NS"):
     setattr(phase, name, TIMES * getattr(phase, name))
+own_files = bundle._own_files
+first = "udpbench/__init__.py"
+bundle._own_files = lambda: own_files() | {first: own_files()[first] + AGENTS.encode()}
 
 if __name__ == "__main__":
     sys.exit(main())
