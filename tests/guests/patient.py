@@ -10,7 +10,9 @@ from udpbench.control.deployment import bundle
 
 TIMES = 12
 AGENTS = f"""
+from udpbench.agent.settings import guardian
 from udpbench.agent.workers.process_client import Limits
+guardian.START_TIMEOUT_S *= {TIMES}
 Limits.__init__.__defaults__ = tuple({TIMES} * limit for limit in Limits.__init__.__defaults__)
 """
 """Behind the package's first file, which agents of any build may differ in."""
