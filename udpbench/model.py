@@ -221,6 +221,16 @@ class Log:
 
 
 @dataclass(frozen=True)
+class Attach:
+    """A process that runs already, named in one of three ways."""
+
+    port: Optional[Annotated[int, Count(1, 65535)]] = None
+    pid: Optional[Annotated[int, Count(1, 2**22)]] = None
+    unit: Optional[str] = None
+    """Of systemd."""
+
+
+@dataclass(frozen=True)
 class Receive:
     """How the receiving workers receive; ``workers: 0`` leaves the port closed."""
 
@@ -257,6 +267,13 @@ class Receive:
     """Who runs the program; None: whoever called, of root ``nobody``."""
     folder: Optional[str] = None
     """In which the program starts; where there is none on the host, in its user's home."""
+    attach: Optional[Attach] = None
+    """A process that receives in place of our loops, and runs before and after the trial."""
+
+    @property
+    def by_program(self) -> bool:
+        """Whether a program of the user's receives, started or found running, and not our loops."""
+        return self.command is not None or self.attach is not None
 
     @property
     def messages(self) -> int:

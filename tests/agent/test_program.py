@@ -16,7 +16,7 @@ from golden import Golden
 from test_workers import gone, phase, receiver, until
 
 from udpbench.agent.host.system import Host
-from udpbench.agent.workers import keeper, program
+from udpbench.agent.workers import keeper, program, reads
 from udpbench.agent.workers.keeper import Output
 from udpbench.agent.workers.pool import Pool
 from udpbench.agent.workers.process_client import Limits
@@ -200,9 +200,9 @@ def test_a_rate_spans_two_looks_under_load(
     """What came outside of them is left out, as the packets of a first read are."""
     counted = iter((50, 50, 50, 150, 350, 550, 600, 600, 600))
     clocks = iter(range(0, 9 * SECOND_NS, SECOND_NS))
-    monkeypatch.setattr(program, "in_datagrams", lambda *_: next(counted))
+    monkeypatch.setattr(reads, "in_datagrams", lambda *_: next(counted))
     known = program.Program(Host(), "right", [server(port)], Limits())
-    monkeypatch.setattr(program.time, "monotonic_ns", lambda: next(clocks))
+    monkeypatch.setattr(reads.time, "monotonic_ns", lambda: next(clocks))
     known.start(phase_of := {})
     assert {"read_packets": 0, "received_packets": 0} == known.counts(0)
     for _ in range(5):

@@ -337,10 +337,21 @@ def seen(enter: tuple[str, ...]) -> dict[str, str]:
     return state
 
 
+PROGRAM = (ROOT / "experiments/own/asyncio_receiver.py").read_text()
+COMMAND = {"command": ["python3", "-c", PROGRAM, "4321"], "ready": "listening"}
+"""A receiver of the user's; as text, because who runs it may not enter this folder."""
+
+
 @contextmanager
-def running(place: Place, folder: Path, repetitions: int, lease_s: int = LEASE_S) -> Iterator[Run]:
+def running(
+    place: Place,
+    folder: Path,
+    repetitions: int,
+    lease_s: int = LEASE_S,
+    receive: dict[str, Any] | None = None,
+) -> Iterator[Run]:
     """Yield a run in a place; what is left of it is killed."""
-    experiment = {**place.experiment, "repetitions": repetitions}
+    experiment = {**place.experiment, "repetitions": repetitions, "receive": receive or {}}
     run = Run(folder, place.lab, experiment, place.home(), lease_s)
     try:
         yield run
@@ -458,7 +469,9 @@ class Scene:
         self.one(self.place.victim, "settings.guardian").process.kill()
 
     def _hit_worker(self) -> None:
-        self.one(self.place.receiver, "workers.process").process.kill()
+        programs = [kin for kin in self.kin if PROGRAM in kin.command]
+        victim = programs[0] if programs else self.one(self.place.receiver, "workers.process")
+        victim.process.kill()
 
     def _hit_connection(self) -> None:
         """Kill the sshd that carries it, the parent of the agent; another one may be made."""

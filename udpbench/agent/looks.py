@@ -6,7 +6,6 @@ no packet, changes no setting, and takes the host from nobody.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterable
 from dataclasses import replace
@@ -23,10 +22,15 @@ from udpbench.agent.counters.snapshot import (
 from udpbench.agent.host.bpf.socket_counts import SocketCounts
 from udpbench.agent.host.files import names, read
 from udpbench.agent.host.namespace import enter
-from udpbench.agent.host.socket_owners import SocketOwners, held_sockets
+from udpbench.agent.host.socket_owners import (
+    SocketOwners,
+    held_sockets,
+    no_process_of,
+    why_unseen,
+)
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_diag import SocketList
-from udpbench.errors import NothingToWatch, next_step
+from udpbench.errors import NothingToWatch
 from udpbench.model import HostLook, Snapshot, SocketCount, UdpSocket
 
 LOOPBACK = "lo"
@@ -112,8 +116,7 @@ class Looks:
             self._owners.learn((), unit)
             pids = self._owners.in_unit(unit)
             if not pids:
-                step = "systemctl status names units; as root those of others can be seen, too"
-                raise NothingToWatch(f"no process belongs to unit {unit}; {step}", self._name)
+                raise NothingToWatch(no_process_of(unit), self._name)
             pid = pids[0]
         if pid is not None:
             self._enter(pid)
@@ -135,13 +138,7 @@ class Looks:
             enter(self._host, pid)
             self._host.listdir(f"/proc/{pid}/fd")
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ESRCH):
-                text = f"there is no process {pid}; ps -e lists those that run"
-            elif error.errno in (errno.EACCES, errno.EPERM):
-                text = f"process {pid} is another user's or another namespace's; run as root"
-            else:
-                text = f"process {pid}: {error.strerror}; {next_step(error.errno)}"
-            raise NothingToWatch(text, self._name) from error
+            raise NothingToWatch(why_unseen(pid, error), self._name) from error
 
     def _watched(
         self, pid: Optional[int], unit: Optional[str], sockets: Iterable[UdpSocket]

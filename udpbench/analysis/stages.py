@@ -85,7 +85,7 @@ def _nothing(_: Readings) -> int:
 
 def is_program(readings: Readings) -> bool:
     """Return whether a program of the user's received, which counts nothing for us."""
-    return readings.record.trial.receive.command is not None
+    return readings.record.trial.receive.by_program
 
 
 def _unknown(_: Readings) -> None:

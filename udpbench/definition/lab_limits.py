@@ -31,7 +31,7 @@ def beyond_lab(experiment: Experiment, lab: Lab) -> Iterator[Problem]:
     for trial in experiment.points:
         if trial.needs.lab not in (None, lab.built_in) or _needs_more_cpus(trial, lab):
             continue
-        for rule in (_addresses, _cpus, _size):
+        for rule in (_addresses, _cpus, _size, _attached):
             yield from rule(trees.get(trial.point, nowhere), trial, lab)
 
 
@@ -52,6 +52,14 @@ def _needs_more_cpus(trial: Trial, lab: Lab) -> bool:
     return any(
         host.cpus is not None and (needed[host.role] or 0) > len(host.cpus) for host in lab.hosts
     )
+
+
+def _attached(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
+    if trial.receive.attach is not None and lab.built_in:
+        what = f"lab {lab.name} is made for the run: no process runs in it before"
+        limit = "on one machine a running process can be watched, not loaded"
+        step = "udpbench watch looks at it; to load it from another, name that lab with --lab"
+        yield tree.problem(("receive", "attach"), what, limit, step)
 
 
 def _addresses(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:

@@ -52,7 +52,7 @@ def _calls(tree: Tree, trial: Trial) -> Iterator[Problem]:
 def _sizes(tree: Tree, trial: Trial) -> Iterator[Problem]:
     size, read = trial.traffic.size_bytes, trial.receive.read
     where = ("traffic", "size")
-    own_loops = trial.receive.command is None and trial.traffic.payload is None
+    own_loops = not trial.receive.by_program and trial.traffic.payload is None
     if own_loops and size < HEADER_BYTES and read in ("header", "verify"):
         limit = f"at least {HEADER_BYTES}B with read: {read}"
         yield tree.problem(where, "no room for the header", limit, "set receive.read: copy or none")
@@ -75,7 +75,7 @@ def _flows(tree: Tree, trial: Trial) -> Iterator[Problem]:
         yield tree.problem((*where, "to"), f"{numbered} flows are too many", f"{MAX_FLOWS}", step)
     ports = parse_to(trial.traffic.flows.to)[1]
     receive = trial.receive
-    one_each = receive.command is None and not traffic_rules.takes_turns(receive)
+    one_each = not receive.by_program and not traffic_rules.takes_turns(receive)
     if one_each and 0 < receive.workers < len(ports):
         limit = f"at least {len(ports)}, one for each port of traffic.flows.to"
         step = "raise it, narrow the ports, or wait by epoll, spin or nap"
@@ -106,7 +106,7 @@ def _load(tree: Tree, trial: Trial) -> Iterator[Problem]:
 
 def _receiver(tree: Tree, trial: Trial) -> Iterator[Problem]:
     receive = trial.receive
-    closed = receive.workers == 0 and receive.command is None
+    closed = receive.workers == 0 and not receive.by_program
     if closed and trial.path_check == "arrive" and trial.search is None:
         step = "set path_check: explained"
         yield tree.problem(("receive", "workers"), "nothing can arrive at a closed port", "", step)

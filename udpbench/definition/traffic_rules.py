@@ -12,7 +12,7 @@ from udpbench import units
 from udpbench.definition.endpoints import parse_ports, parse_to
 from udpbench.definition.problems import KeyPath, Tree
 from udpbench.errors import Problem
-from udpbench.model import HEADER_BYTES, MAX_PAYLOAD_BYTES, Receive, Trial
+from udpbench.model import HEADER_BYTES, MAX_PAYLOAD_BYTES, Attach, Receive, Trial
 
 FRAME_BYTES = 4096
 """The longest frame of AF_XDP: a chunk is a page at most (net/xdp/xdp_umem.c)."""
@@ -42,7 +42,7 @@ DATAGRAMS_ONLY = {
 """Keys that a TCP stream, the baseline, does not have."""
 OF_PROGRAMS = ("command", "ready", "user", "folder")
 BESIDE_PROGRAMS = (*OF_PROGRAMS, "cpus", "priority")
-"""Keys of ``receive`` for a program; all others describe udpbench's own loops."""
+"""Keys of ``receive`` for a program; all others describe udpbench's own loops, but ``attach``."""
 
 
 class Unfit(NamedTuple):
@@ -113,7 +113,12 @@ def way_contradictions(tree: Tree, trial: Trial) -> Iterator[Problem]:
     yield from _fault(tree, trial)
     if trial.traffic.protocol == "tcp":
         yield from _stream(tree, trial)
-    yield from _program(tree, trial)
+    if trial.receive.attach is None:
+        yield from _program(tree, trial)
+    else:
+        yield from _attached(tree, trial.receive.attach, trial)
+    if trial.receive.by_program:
+        yield from _datagrams_without_headers(tree, trial)
     if trial.traffic.payload is not None:
         yield from _payload(tree, trial)
 
@@ -260,18 +265,41 @@ def _program(tree: Tree, trial: Trial) -> Iterator[Problem]:
         if not program and key in OF_PROGRAMS:
             what = "it belongs to a program"
             yield tree.problem(("receive", key), what, "", "name one: receive.command")
-    if program and trial.traffic.protocol == "tcp":
+
+
+def _attached(tree: Tree, attach: Attach, trial: Trial) -> Iterator[Problem]:
+    """Yield what a process that runs already cannot have, and what does not name one."""
+    where = ("receive", "attach")
+    for key in tree.value(("receive",)) or {}:
+        if key != "attach":
+            what = "a process that runs already is left as it is"
+            yield tree.problem(("receive", key), what, "", "leave it out beside attach")
+    named = [key for key, value in vars(attach).items() if value is not None]
+    if len(named) != 1:
+        what = f"it names {' and '.join(named) or 'no process'}"
+        yield tree.problem(where, what, "one of port, pid and unit", "write for example {port: 53}")
+    ports = parse_to(trial.traffic.flows.to)[1]
+    if attach.port is not None and attach.port not in ports:
+        what, limit = "no packet is sent there", f"traffic.flows.to is {trial.traffic.flows.to}"
+        step = f"write traffic.flows.to: receiver.addresses[1]:{attach.port}"
+        yield tree.problem((*where, "port"), what, limit, step)
+
+
+def _datagrams_without_headers(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    """Yield what a program of the user's cannot be sent."""
+    key = "command" if trial.receive.command is not None else "attach"
+    if trial.traffic.protocol == "tcp":
         what = "of a program only datagrams are counted"
-        yield tree.problem(("traffic", "protocol"), what, "", "leave it out beside command")
-    if program and trial.traffic.echo is not None:
+        yield tree.problem(("traffic", "protocol"), what, "", f"leave it out beside {key}")
+    if trial.traffic.echo is not None:
         what = "a program returns no headers"
-        yield tree.problem(("traffic", "echo"), what, "", "leave it out beside receive.command")
+        yield tree.problem(("traffic", "echo"), what, "", f"leave it out beside receive.{key}")
 
 
 def _payload(tree: Tree, trial: Trial) -> Iterator[Problem]:
     """Yield what datagrams without a header of ours cannot be."""
     where = ("traffic", "payload")
-    if trial.receive.command is None:
+    if not trial.receive.by_program:
         what = "only a program of yours can read it: it has no header of ours"
         yield tree.problem(where, what, "", "name one: receive.command")
     if tree.value(("traffic", "size")) is not None:

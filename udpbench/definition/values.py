@@ -476,6 +476,7 @@ NAMED: dict[str, Leaf] = {
     ),
     "ready": _pattern(r".*\S.*", "listening"),
     "user": Leaf({"type": "string"}, _user),
+    "unit": _pattern(r"[A-Za-z0-9:_.@\\-]{1,255}", "unbound.service"),
     "folder": _pattern(r"/[^\0]{0,1000}", "/opt/server"),
     "steering": _pattern(r"/[^\0]{1,1000}", "/sys/fs/bpf/steering"),
     "question": _pattern(r"[\s\S]*\S[\s\S]*", "Does pinning help?"),

@@ -293,6 +293,12 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
         "invalid",
     ),
     (
+        worker_counts.others_reads,
+        with_counts(receiver={"others_sockets": 3}),
+        with_counts(),
+        "warning",
+    ),
+    (
         worker_counts.irregular_datagrams,
         with_counts(receiver={"duplicate_packets": 1}),
         with_counts(),

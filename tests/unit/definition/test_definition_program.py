@@ -13,8 +13,10 @@ from udpbench.definition import load
 from udpbench.definition.binding.bind import bind
 from udpbench.definition.file_keys import ExperimentFile
 from udpbench.definition.file_schema import keys_at
+from udpbench.definition.lab_rules import refuse_together
 from udpbench.definition.traffic_rules import BESIDE_PROGRAMS
-from udpbench.model import Lab
+from udpbench.errors import InputError
+from udpbench.model import Attach, Lab
 
 COMMAND = ["./server", "--port", "4321"]
 WRITTEN = {
@@ -65,7 +67,8 @@ def test_a_program_is_one_worker_on_all_its_cpus(
 
 def test_what_describes_our_loops_is_refused_beside_a_program(golden: Golden) -> None:
     """Each key on its line; of the keys that a program has, none."""
-    ours = [key for key in keys_at(ExperimentFile, ("receive",)) if key not in BESIDE_PROGRAMS]
+    known = (*BESIDE_PROGRAMS, "attach")
+    ours = [key for key in keys_at(ExperimentFile, ("receive",)) if key not in known]
     values = {"workers": "1", "cpus": "lab", "batch": "1", "gro": "true", "timestamps": "true"}
     lines = [f"  {key}: {({**WRITTEN, **values}).get(key, 'true')}" for key in ours]
     told = refused("receive:", "  command: [./server]", *lines)
@@ -101,6 +104,45 @@ def test_a_program_receives_datagrams_without_echo(golden: Golden) -> None:
     told = refused("traffic: {protocol: tcp}", "receive: {command: [./server]}")
     golden.check([line for line in told if "of a program" in line])
     golden.check("\n".join(refused("traffic: {echo: 1}", "receive: {command: [./server]}")))
+
+
+def test_a_process_that_runs_already_is_one_worker_left_where_it_is(lab: Lab) -> None:
+    """No CPU is its own, since nothing of it is changed."""
+    experiment = loaded("receive: {attach: {port: 4321}}")
+    (point,) = experiment.points
+    assert (Attach(port=4321), True) == (point.receive.attach, point.receive.by_program)
+    workers = bind(point, lab, both((0, 1, 2, 3))).workers
+    (spec,) = (each for each in workers if each.role == "receiver")
+    assert (None, (), (4321,)) == (spec.cpu, spec.own_cpus, spec.bind_ports)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "receive: {attach: 4321}",
+        "receive: {attach: {}}",
+        "receive: {attach: {port: 4321, pid: 7}}",
+        "receive: {attach: {port: 53}}",
+        "receive: {attach: {pid: 0}}",
+        "receive: {attach: {unit: a b}}",
+        "receive: {attach: {process: unbound}}",
+        "receive: {attach: {port: 4321}, command: [./server], cpus: 1}",
+        "traffic: {protocol: tcp}\nreceive: {attach: {port: 4321}}",
+        "traffic: {echo: 1}\nreceive: {attach: {port: 4321}}",
+    ],
+)
+def test_what_names_no_process_is_refused(lines: str, golden: Golden) -> None:
+    """With what to write instead."""
+    golden.check("\n".join(line for line in refused(lines) if "a TCP stream" not in line))
+
+
+def test_a_built_in_lab_has_no_process_to_attach_to(tmp_path: Path, golden: Golden) -> None:
+    """It is said with the line, before any host is asked; real hosts are left to say."""
+    write(tmp_path, "question: Why?\nreceive:\n  attach: {pid: 7}\n", "x.yaml")
+    experiments = load.load_experiments(["x.yaml"])
+    with golden.raises(InputError):
+        refuse_together(experiments, load.load_lab("local"))
+    refuse_together(experiments, load.load_lab("two-hosts"))
 
 
 def test_variants_are_programs() -> None:

@@ -6,11 +6,13 @@ owner, and never for more than a small share of the time. Reads only.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection, Iterator
 
 from udpbench.agent.host.files import names, read
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_sockets import parse_udp_sockets
+from udpbench.errors import next_step
 from udpbench.model import SECOND_NS, OtherNamespace
 
 PAUSE = 500
@@ -43,9 +45,13 @@ class SocketOwners:
         self._due_ns = ended_ns + PAUSE * (ended_ns - now_ns)
         self._news_ns = max(self._due_ns, ended_ns + NEWS_NS)
 
+    def holders(self, inode: int) -> tuple[int, ...]:
+        """Return each process that holds a socket, as far as they may be seen."""
+        return self._owners.get(inode, ())
+
     def processes(self, inode: int) -> tuple[str, ...]:
         """Return ``unbound 1234`` of each process that holds a socket."""
-        return tuple(self._label(pid) for pid in self._owners.get(inode, ()))
+        return tuple(self.label(pid) for pid in self.holders(inode))
 
     def in_unit(self, unit: str) -> list[int]:
         """Return the processes of a unit, by the folder of their cgroup."""
@@ -57,7 +63,8 @@ class SocketOwners:
             & set((read(self._host, f"/proc/{pid}/cgroup") or "").replace("\n", "/").split("/"))
         ]
 
-    def _label(self, pid: int) -> str:
+    def label(self, pid: int) -> str:
+        """Return ``unbound 1234``."""
         if pid not in self._labels:
             self._labels[pid] = f"{read(self._host, f'/proc/{pid}/comm') or '?'} {pid}"
         return self._labels[pid]
@@ -91,7 +98,22 @@ class SocketOwners:
             if sockets:
                 pid = min(holders, default=door)
                 drops = sum(queue.drops for queue in sockets.values())
-                yield OtherNamespace(pid, self._label(pid), len(sockets), drops)
+                yield OtherNamespace(pid, self.label(pid), len(sockets), drops)
+
+
+def no_process_of(unit: str) -> str:
+    """Return that a unit has none, with the next step."""
+    step = "systemctl status names units; as root those of others can be seen, too"
+    return f"no process belongs to unit {unit}; {step}"
+
+
+def why_unseen(pid: int, error: OSError) -> str:
+    """Return why a process cannot be looked at, with the next step."""
+    if error.errno in (errno.ENOENT, errno.ESRCH):
+        return f"there is no process {pid}; ps -e lists those that run"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"process {pid} is another user's or another namespace's; run as root"
+    return f"process {pid}: {error.strerror}; {next_step(error.errno)}"
 
 
 def held_sockets(host: Host, pid: int) -> list[int]:

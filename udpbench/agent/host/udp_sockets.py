@@ -6,7 +6,7 @@ import socket
 import sys
 from dataclasses import dataclass
 
-from udpbench.agent.host.files import names, read
+from udpbench.agent.host.files import read
 from udpbench.agent.host.system import Host
 
 
@@ -58,12 +58,3 @@ def udp_sockets(host: Host) -> dict[int, SocketQueue]:
         **parse_udp_sockets(host.read_text("/proc/thread-self/net/udp")),
         **parse_udp_sockets(read(host, "/proc/thread-self/net/udp6") or ""),
     }
-
-
-def socket_inodes(host: Host, pid: int) -> frozenset[int]:
-    """Return the inodes of the sockets that a process has open; none if it cannot be seen."""
-    folder = f"/proc/{pid}/fd"
-    links = (host.link_target(f"{folder}/{name}") or "" for name in names(host, folder))
-    return frozenset(
-        int(link[len("socket:[") : -1]) for link in links if link.startswith("socket:[")
-    )

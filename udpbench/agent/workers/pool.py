@@ -11,6 +11,7 @@ from typing import Any, Optional, Protocol
 
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_sockets import udp_sockets
+from udpbench.agent.workers.attached import Attached
 from udpbench.agent.workers.process_client import Limits, WorkerProcess
 from udpbench.agent.workers.program import Program
 from udpbench.agent.workers.samples import TICK_NS, Series
@@ -26,7 +27,8 @@ USAGE_TICKS = SECOND_NS // TICK_NS
 class Receiver(Protocol):
     """What receives on this host, or sends: ``prepare`` → for each phase ``counts`` → ``stop``.
 
-    The C loops (``WorkerProcess``), or a program of the user's (``Program``).
+    The C loops (``WorkerProcess``), or a program of the user's: started (``Program``), or found
+    running (``Attached``).
     """
 
     prepared: tuple[Prepared, ...]
@@ -140,6 +142,8 @@ class Pool:
         receive = specs[0].receive
         if receive is not None and receive.command is not None:
             return Program(self._host, self._name, specs, self._limits)
+        if receive is not None and receive.attach is not None:
+            return Attached(self._host, self._name, specs)
         return WorkerProcess(self._name, specs, interface, self._limits, macs)
 
     def start(self, phase: dict[str, Any]) -> None:

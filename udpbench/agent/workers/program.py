@@ -1,7 +1,7 @@
-"""A program of the user's in place of the loops: started, waited for until it is bound, counted.
+"""A program of the user's in place of the loops: started, waited for until it is bound, ended.
 
-What it has read is what the kernel counts at the read (``InDatagrams``) for the network namespace;
-what it does with that, nobody here knows. Its parent, ``keeper``, ends it with this agent.
+What it has read ``reads`` counts; what it does with that, nobody here knows. Its parent,
+``keeper``, ends it with this agent.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import IO, Any, Optional, cast
 
 from udpbench.agent.host.files import read
 from udpbench.agent.host.own_python import build_lock, own_command
 from udpbench.agent.host.processes import descendants
+from udpbench.agent.host.socket_owners import held_sockets
 from udpbench.agent.host.system import PROGRAM_FOLDERS, Host
-from udpbench.agent.host.udp_sockets import SocketQueue, socket_inodes, udp_sockets
+from udpbench.agent.host.udp_sockets import SocketQueue, udp_sockets
 from udpbench.agent.workers.keeper import GRACE_S, KILL_S
 from udpbench.agent.workers.process_client import STDERR_LINES, Limits
+from udpbench.agent.workers.reads import CountedReader
 from udpbench.errors import WorkerFailed
 from udpbench.folder import calling_user
-from udpbench.model import SECOND_NS, FlowStats, Receive, WorkerSpec
+from udpbench.model import SECOND_NS, Receive, WorkerSpec
 from udpbench.printable import printable
-from udpbench.protocol import Prepared, WorkersState
+from udpbench.protocol import Prepared
 
-ANY_ADDRESS = {4: ("0.0.0.0", "::"), 6: ("::",)}  # noqa: S104 - names them, binds nothing
 NOBODY = "nobody"
 SHOWN = 60
 """Characters of the command in a message."""
@@ -39,44 +39,20 @@ LOOK_S = 0.02
 """From one look for its sockets to the next."""
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What had been read at one moment."""
-
-    clock_ns: int
-    packets: int
-
-
-class Program:
+class Program(CountedReader):
     """The receiver that ``pool`` knows, by a program of the user's."""
 
     def __init__(self, host: Host, name: str, specs: Sequence[WorkerSpec], limits: Limits) -> None:
-        self.state: WorkersState = "none"
-        self.error: Optional[WorkerFailed] = None
-        self.prepared: tuple[Prepared, ...] = ()
-        self.final_counts: dict[str, dict[str, int]] = {}
-        self._host = host
-        self._name = name
-        self._spec = specs[0]
-        self._receive = cast("Receive", specs[0].receive)
-        command = printable(shlex.join(self._receive.command or ()), keep="")
-        self._command = command if len(command) <= SHOWN else f"{command[:SHOWN]}…"
+        receive = cast("Receive", specs[0].receive)
+        command = printable(shlex.join(receive.command or ()), keep="")
+        label = command if len(command) <= SHOWN else f"{command[:SHOWN]}…"
+        super().__init__(host, name, specs, label)
         self._limits = limits
         self._pid: Optional[int] = None
         self._buffer = b""
         self._gone = False
-        self._forget()
         self._output = os.memfd_create("udpbench-output")
         self._launch()
-
-    def _forget(self) -> None:
-        """Count from here on."""
-        self._base = in_datagrams(self._host, self._spec.traffic.family)
-        self._first: Optional[Reading] = None
-        """The first reading with packets."""
-        self._under_load: Optional[Reading] = None
-        """The last one after which more came."""
-        self._latest = Reading(time.monotonic_ns(), 0)
 
     # --- its start and its end -------------------------------------------------------------------
 
@@ -115,6 +91,7 @@ class Program:
             self._orders.write(json.dumps(order).encode() + b"\n")
             self._orders.flush()
         inodes = self._await_bound()
+        self._tell_apart()
         worker, pid = self._spec.name, cast("int", self._pid)
         self.prepared = (Prepared(worker, pid, self._spec.cpu, inodes, None),)
         self.state = "ready"
@@ -170,28 +147,24 @@ class Program:
 
     def _sockets(self) -> dict[int, SocketQueue]:
         """Return the UDP sockets that the program has in this namespace, by inode."""
-        own = {inode for pid in self._family() for inode in socket_inodes(self._host, pid)}
+        own = {inode for pid in self._family() for inode in held_sockets(self._host, pid)}
         return {i: known for i, known in udp_sockets(self._host).items() if i in own}
 
     def _unbound(self, sockets: Sequence[SocketQueue]) -> str:
         """Return a destination that none of the sockets is bound to; empty if there is none."""
-        bound = {(known.address, known.port) for known in sockets}
-        everywhere = ANY_ADDRESS[self._spec.traffic.family]
-        for address, port in {(f.destination, f.destination_port) for f in self._spec.flows}:
-            if not any((own, port) in bound for own in (*everywhere, address)):
-                return f"{address} port {port}"
-        return ""
+        missing = [where for where, taking in self._taking(sockets).items() if not taking]
+        return "{} port {}".format(*missing[0]) if missing else ""
 
     def _late(self, missing: str) -> str:
         seconds = f"{self._limits.prepare_ns / SECOND_NS:g} s"
         if not missing:
             text = f"has not printed {self._receive.ready!r} within {seconds}"
             step = "check receive.ready; output to a pipe may wait in a buffer until it is flushed"
-            return f"{self._command}: {text}: {self._last_words()}; {step}"
+            return f"{self._label}: {text}: {self._last_words()}; {step}"
         bound = sorted({f"{s.address} port {s.port}" for s in self._sockets().values()})
         has = f"it is bound to {', '.join(bound)}" if bound else "it has no UDP socket"
         step = "give it that port on every address (0.0.0.0 or ::), or change traffic.flows.to"
-        return f"{self._command}: not bound to {missing} within {seconds}; {has}; {step}"
+        return f"{self._label}: not bound to {missing} within {seconds}; {has}; {step}"
 
     def _printed(self) -> str:
         size_bytes = os.fstat(self._output).st_size
@@ -232,14 +205,9 @@ class Program:
             how = f"signal {-status}" if status < 0 else f"status {status}"
             self._fail(f"it ended by itself with {how}: {self._last_words()}")
 
-    def _fail(self, text: str) -> None:
-        """Keep the first failure: what follows is its consequence."""
-        self.state = "failed"
-        if self.error is None:
-            self.error = WorkerFailed(f"{self._command}: {text}", self._name)
-
     def close(self, _keep_logs: Optional[str] = None) -> Optional[str]:
         """End the program with all that it started; return what it printed."""
+        self._stop_counting()
         with suppress(OSError):
             self._orders.close()
         try:
@@ -253,62 +221,6 @@ class Program:
         os.close(self._output)
         return printed
 
-    # --- what it reads ---------------------------------------------------------------------------
-
-    def start(self, _phase: dict[str, Any]) -> None:
-        """Begin a phase, with all counts at zero."""
-        self._forget()
-        self.state = "running"
-
-    def stop(self) -> None:
-        """End the phase; the program goes on."""
-        if self.state == "running":
-            self._look()
-            self.state = "done"
-
-    def counts(self, _worker: int) -> dict[str, int]:
-        """Return what was read so far, and when.
-
-        A rate spans two looks under load: ``first_packets`` are those outside of these.
-        """
-        if self.state == "running":
-            self._look()
-        packets = self._latest.packets
-        counts = {"read_packets": packets, "received_packets": packets}
-        first, last = self._first, self._under_load
-        if first is None:
-            return counts
-        if last is None or last.clock_ns <= first.clock_ns:
-            last = first
-        outside = packets - (last.packets - first.packets)
-        counts.update(first_ns=first.clock_ns, last_ns=last.clock_ns, first_packets=outside)
-        if len(self._spec.traffic.sizes_bytes) == 1:
-            (size_bytes,) = self._spec.traffic.sizes_bytes
-            counts.update(received_bytes=packets * size_bytes, first_bytes=outside * size_bytes)
-        return counts
-
-    def _look(self) -> None:
-        read_packets = in_datagrams(self._host, self._spec.traffic.family) - self._base
-        now = Reading(time.monotonic_ns(), read_packets)
-        if now.packets > self._latest.packets:
-            if self._first is None:
-                self._first = now
-            else:
-                self._under_load = self._latest
-        self._latest = now
-
-    def milliseconds(self, _worker: int, since: int, _ended: bool) -> tuple[int, Sequence[int]]:
-        """Return none: nobody looks that often."""
-        return since, ()
-
-    def details(self, _worker: int) -> dict[str, Any]:
-        """Return none."""
-        return {}
-
-    def flows(self) -> tuple[FlowStats, ...]:
-        """Return none: flows are not told apart."""
-        return ()
-
     def pids(self) -> frozenset[int]:
         """Return the keeper, the program and all that it started."""
         return frozenset(self._family())
@@ -316,17 +228,6 @@ class Program:
     def _family(self) -> Iterator[int]:
         yield self._keeper.pid
         yield from descendants(self._host, self._keeper.pid)
-
-
-def in_datagrams(host: Host, family: int) -> int:
-    """Return how many datagrams the programs of this namespace have read."""
-    if family == 6:
-        lines = (read(host, "/proc/thread-self/net/snmp6") or "").splitlines()
-        fields = dict(line.split() for line in lines)
-        return int(fields.get("Udp6InDatagrams", 0))
-    text = host.read_text("/proc/thread-self/net/snmp")
-    names, values = (line.split() for line in text.splitlines() if line.startswith("Udp:"))
-    return int(values[names.index("InDatagrams")])
 
 
 def environment(user: Optional[pwd.struct_passwd]) -> dict[str, str]:

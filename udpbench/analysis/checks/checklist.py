@@ -35,6 +35,7 @@ CHECKS: dict[Check, str] = {
     placement.steering_ignored: ALL,
     worker_counts.foreign_traffic: DATAGRAMS,
     worker_counts.irregular_datagrams: DATAGRAMS,
+    worker_counts.others_reads: DATAGRAMS,
     worker_counts.failed_calls: ALL,
     offered_load.sender_stalled: ALL,
     ledger_checks.hidden_refusals: DATAGRAMS,

@@ -83,6 +83,14 @@ STANDSTILLS = WorkerCount(
     "check what else runs on its CPU; rates, loss and delay include that time",
     _standstills,
 )
+OTHERS_READS = WorkerCount(
+    "others_sockets",
+    "warning",
+    "other programs have UDP sockets in the network namespace: what they read counts as received",
+    next_step="run as root on Linux 6.15 or later, where each socket is counted by itself, or "
+    "stop them",
+    value=lambda counts, field: f"{counts[field]} sockets",
+)
 LOG_ERRORS = WorkerCount(
     "log_errors",
     "warning",
@@ -125,6 +133,11 @@ def standstills(readings: Readings) -> Iterator[Finding]:
     does.
     """
     return _findings(readings.phase.stats, STANDSTILLS)
+
+
+def others_reads(readings: Readings) -> Iterator[Finding]:
+    """Find a program of the user's whose reads could not be told from those of others."""
+    return _findings(readings.phase.stats, OTHERS_READS)
 
 
 def log_errors(readings: Readings) -> Iterator[Finding]:

@@ -311,13 +311,13 @@ def _receivers(
 ) -> list[WorkerSpec]:
     """Return n workers: worker k reads the k-th port, wrapping round; of more ports every n-th.
 
-    A program reads them all.
+    A program of the user's reads them all.
     """
     ports, count = parse_to(trial.traffic.flows.to)[1], trial.receive.workers
     specs: list[WorkerSpec] = []
     for host in lab.receivers:
         own = {str(network.ip) for network in _networks(trial, host, facts)}
-        if trial.receive.command is not None:
+        if trial.receive.by_program:
             pinned = tuple(cpu for cpu in cpus[host.name].cpus if cpu is not None)
             program = WorkerSpec(
                 role="receiver",

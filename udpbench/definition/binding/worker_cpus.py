@@ -81,6 +81,8 @@ def _place(
     trial: Trial, lab: Lab, host: LabHost, facts: Mapping[str, Facts], known: _Known
 ) -> WorkerCpus:
     block = trial.send if host.role == "sender" else trial.receive
+    if host.role == "receiver" and trial.receive.attach is not None:
+        return WorkerCpus((None,))
     if host.role == "receiver" and trial.receive.command and block.cpus not in CPU_RELATIONS:
         pinned = () if block.cpus == "any" else listed_cpus(block.cpus, lab, host, facts)
         return WorkerCpus(pinned or (None,))

@@ -1,0 +1,169 @@
+"""A process that runs already as the receiver: chosen, counted at its sockets, and left as it is.
+
+Nothing of it is opened, changed or ended. It is known by the sockets that take the traffic: once
+one of them is closed, it has ended or was restarted, and what it reads is not what was measured.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Optional, cast
+
+from udpbench.agent.host.socket_owners import (
+    SocketOwners,
+    held_sockets,
+    no_process_of,
+    why_unseen,
+)
+from udpbench.agent.host.system import Host
+from udpbench.agent.host.udp_sockets import udp_sockets
+from udpbench.agent.workers.reads import CountedReader
+from udpbench.errors import WorkerFailed
+from udpbench.model import Attach, Receive, UdpSocket, WorkerSpec
+from udpbench.printable import printable
+from udpbench.protocol import Prepared
+
+PORTS_NAMED = 12
+AS_ROOT = "log in as root, or write become: sudo in the lab file"
+
+
+class Attached(CountedReader):
+    """The receiver that ``pool`` knows, by a process that runs already."""
+
+    fileno = None
+    """There is nothing to wait for but time."""
+
+    def __init__(self, host: Host, name: str, specs: Sequence[WorkerSpec]) -> None:
+        named = cast("Attach", cast("Receive", specs[0].receive).attach)
+        (label,) = (f"{k} {v}" for k, v in vars(named).items() if v is not None)
+        super().__init__(host, name, specs, f"receive.attach: {label}")
+        self._named = named
+        self._owners = SocketOwners(host)
+        self._holders: frozenset[int] = frozenset()
+
+    def prepare(self) -> None:
+        """Find the process and the sockets of the traffic; WorkerFailed says what is missing."""
+        listed = [each for each in self._list.read().values() if each.peer is None]
+        self._owners.learn([each.inode for each in listed], self._named.unit or "")
+        taking = self._taking(listed)
+        pids = self._chosen(listed, taking)
+        held = {pid: frozenset(held_sockets(self._host, pid)) for pid in pids}
+        own = [each for each in listed if any(each.inode in inodes for inodes in held.values())]
+        self._refuse_elsewhere(own, self._taking(own))
+        inodes = {each.inode for sockets in taking.values() for each in sockets}
+        self._refuse_shared(inodes - {each.inode for each in own})
+        self._holders = frozenset(pid for pid in pids if held[pid] & inodes)
+        self._tell_apart()
+        first = min(self._holders)
+        self.prepared = (Prepared(self._spec.name, first, None, tuple(sorted(inodes)), None),)
+        self.state = "ready"
+
+    # --- which process ---------------------------------------------------------------------------
+
+    def _chosen(
+        self, listed: Sequence[UdpSocket], taking: dict[tuple[str, int], list[UdpSocket]]
+    ) -> list[int]:
+        """Return the processes that are named, each of which may be seen."""
+        if self._named.port is not None:
+            return self._at_port(self._named.port, listed, taking)
+        if self._named.unit is not None:
+            pids = self._owners.in_unit(self._named.unit)
+            if not pids:
+                raise WorkerFailed(no_process_of(self._named.unit), self._name)
+        else:
+            pids = [cast("int", self._named.pid)]
+        for pid in pids:
+            try:
+                self._host.listdir(f"/proc/{pid}/fd")
+                space = self._host.path(f"/proc/{pid}/ns/net").stat().st_ino
+            except OSError as error:
+                raise WorkerFailed(why_unseen(pid, error), self._name) from error
+            if space != self._host.netns():
+                what = "is in another network namespace, which the lab's packets do not reach"
+                raise self._failure(f"process {pid} {what}; name one that is not in a container")
+        return pids
+
+    def _at_port(
+        self,
+        port: int,
+        listed: Sequence[UdpSocket],
+        taking: dict[tuple[str, int], list[UdpSocket]],
+    ) -> list[int]:
+        """Return the processes whose sockets take what is sent to a port."""
+        if all(each.port != port for each in listed):
+            raise self._failure(
+                f"no UDP socket is bound to port {port}; bound are {_ports(listed)}"
+            )
+        at_port = [
+            each for (_, its_port), own in taking.items() if its_port == port for each in own
+        ]
+        for each in at_port:
+            if not self._owners.holders(each.inode):
+                whose = f"user {each.uid}, whose processes this user may not see; {AS_ROOT}"
+                if os.geteuid() == 0:
+                    whose = "the kernel itself, or of a process out of sight; name another port"
+                raise self._failure(f"the socket at port {port} is of {whose}")
+        return sorted({pid for each in at_port for pid in self._owners.holders(each.inode)})
+
+    def _refuse_elsewhere(
+        self, own: Sequence[UdpSocket], taking: dict[tuple[str, int], list[UdpSocket]]
+    ) -> None:
+        """Refuse a process without a socket that takes the traffic."""
+        missing = [where for where, sockets in taking.items() if not sockets]
+        if not missing:
+            return
+        address, port = missing[0]
+        if self._named.port is not None:
+            own = [each for each in self._list.read().values() if each.port == port]
+        bound = sorted({f"{each.address} port {each.port}" for each in own})
+        has = (
+            f"it is bound to {', '.join(bound[:PORTS_NAMED])}" if bound else "it has no UDP socket"
+        )
+        step = "bind it to that address or to every one, or change traffic.flows.to"
+        raise self._failure(f"not bound to {address} port {port}; {has}; {step}")
+
+    def _refuse_shared(self, others: Iterable[int]) -> None:
+        """Refuse to measure one of several processes that take the traffic together."""
+        labels = sorted({label for inode in others for label in self._owners.processes(inode)})
+        if others:
+            whose = ", ".join(printable(label, keep="") for label in labels) or "another user's"
+            step = "name the port instead, to measure all of them"
+            raise self._failure(f"other processes take the traffic, too: {whose}; {step}")
+
+    def _failure(self, text: str) -> WorkerFailed:
+        return WorkerFailed(f"{self._label}: {text}", self._name)
+
+    # --- whether it is still there ---------------------------------------------------------------
+
+    def read(self) -> None:
+        """Fail if a socket that takes the traffic was closed."""
+        open_inodes = udp_sockets(self._host).keys()
+        if self.state in ("ready", "running", "done") and not (
+            set(self.prepared[0].socket_inodes) <= open_inodes
+        ):
+            what = "a socket that takes the traffic was closed: it ended, or was restarted"
+            self._fail(f"{what}; see its own log, and run again")
+
+    def start(self, phase: dict[str, object]) -> None:
+        """Begin a phase, with all counts at zero; WorkerFailed if it is not there any more."""
+        self.read()
+        if self.error is not None:
+            raise self.error
+        super().start(phase)
+
+    def close(self, _keep_logs: Optional[str] = None) -> Optional[str]:
+        """Stop counting; the process goes on."""
+        self._stop_counting()
+        return None
+
+    def pids(self) -> frozenset[int]:
+        """Return the processes that hold its sockets."""
+        return self._holders
+
+
+def _ports(listed: Iterable[UdpSocket]) -> str:
+    """Return the ports that are bound, in words."""
+    ports = sorted({each.port for each in listed})
+    more = f" and {len(ports) - PORTS_NAMED} more" if len(ports) > PORTS_NAMED else ""
+    return (", ".join(map(str, ports[:PORTS_NAMED])) or "none") + more
