@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, TextIO
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from udpbench.analysis.live_host import LiveHost
     from udpbench.control.agents import Reach
     from udpbench.control.deployment.deployer import Deployer
     from udpbench.control.dry_run import Rehearsed
@@ -616,25 +617,38 @@ def watch(
         bool, typer.Option("--exact", help="count each socket's packets by BPF (root)")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print a JSON object a second")] = False,
+    out: Annotated[Path | None, typer.Option(help="run folder to keep it in, with report")] = None,
     no_deploy: NoDeploy = False,
     wheels: Wheels = None,
 ) -> None:
     """Look at a live host: which socket drops packets, and why? Sends and changes nothing there."""
     from udpbench.control.host_use import Surroundings
-    from udpbench.control.watching import Watched, lab_to_watch
+    from udpbench.control.watching import KeptLooks, Watched, lab_to_watch
     from udpbench.control.watching import watch as look_on
     from udpbench.definition.load import load_lab
-    from udpbench.report.onlooking import onlooking_view, print_watched
+    from udpbench.report.onlooking import losses, onlooking_view, print_watched
 
     duration_ns = _watch_time(pid, unit, duration)
     chosen_lab = lab_to_watch(host, load_lab(lab) if lab is not None else None)
     around = Surroundings(_reach(chosen_lab, no_deploy, wheels))
     watched = Watched(pid, port, unit, exact)
-    with _reader_may_leave(), onlooking_view(sys.stdout, as_json) as tell:
-        seen = look_on(chosen_lab, watched, duration_ns, around, tell)
+    seen: list[LiveHost] = []
+    kept = KeptLooks.create(out, chosen_lab, _command()) if out is not None else None
+    try:
+        with _reader_may_leave(), onlooking_view(sys.stdout, as_json) as tell:
+            seen = look_on(chosen_lab, watched, duration_ns, around, tell, kept)
+    except UdpbenchError as error:
+        if kept is not None:
+            kept.fail(error)
+        raise
     with _reader_may_leave():
         if not as_json:
             print_watched(seen)
+    if kept is not None:
+        kept.finish(losses(seen))
+        with _reader_may_leave(), redirect_stdout(sys.stderr if as_json else sys.stdout):
+            _try_report(_read_stored(kept.folder), YES)
+            _say(f"run folder: {kept.folder}")
     raise typer.Exit(NO if any(live.lost for live in seen) else YES)
 
 
@@ -851,7 +865,7 @@ def _print_remaining(stored: Run) -> None:
     from udpbench.control.schedule import remaining
 
     left = len(remaining(stored.header.experiments, stored.header.seed, stored.records))
-    if left:
+    if left and not stored.header.watched:
         trials = "1 trial that failed or is" if left == 1 else f"{left} trials that failed or are"
         _say(f"to run the {trials} missing: udpbench run --resume {quote(str(stored.folder))}")
 

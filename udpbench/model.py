@@ -455,6 +455,11 @@ class Trial:
         number = f".{self.search_trial}" if self.search_trial else ""
         return f"{self.experiment}{point}#{self.repetition}{number}"
 
+    @property
+    def watched(self) -> bool:
+        """Whether nothing was sent, and live hosts were looked at instead."""
+        return self.send.workers == 0
+
 
 def trial_ns(trial: Trial, built_in: bool = True) -> int:
     """Return how long one trial takes at most; one with a count usually ends earlier.

@@ -76,6 +76,11 @@ class RunHeader:
     """The point that ``--same`` named; the experiments compare it with itself already."""
     schema: int = RECORD_SCHEMA
 
+    @property
+    def watched(self) -> bool:
+        """Whether it is no run but what ``udpbench watch --out`` has seen."""
+        return any(trial.watched for each in self.experiments for trial in each.points)
+
 
 @dataclass(frozen=True)
 class Begin:

@@ -85,6 +85,9 @@ def reopen_run(folder: Path, options: ResumeOptions) -> ResumedRun:
 
 def _checked(header: RunHeader, options: ResumeOptions) -> tuple[Lab, tuple[str, ...]]:
     """Return the lab of a run, and notes; InputError if anything changed."""
+    if header.watched:
+        what, step = "what a watch has seen is not resumed", "begin another: udpbench watch"
+        raise InputError([Problem(what, "--resume", next_step=step)])
     problems = list(_options(header, options))
     gone: list[str] = []
     problems += _gathered(_experiments(header, options, gone))

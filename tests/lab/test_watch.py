@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+import udpbench
 
 pytestmark = [pytest.mark.apart, pytest.mark.lab]
 
@@ -98,7 +103,7 @@ def holder() -> Iterator[Holder]:
     started.process.communicate()
 
 
-def udpbench(*arguments: str) -> tuple[str, ...]:
+def watching(*arguments: str) -> tuple[str, ...]:
     """Return the command of a watch."""
     return (sys.executable, "-m", "udpbench", "watch", *arguments)
 
@@ -108,7 +113,7 @@ def watch_until(
 ) -> tuple[Told, int]:
     """Return the first look that is enough, and the exit code after Ctrl-C."""
     with subprocess.Popen(
-        udpbench("--json", "--for", f"{LIMIT_S}s", *arguments), stdout=subprocess.PIPE, text=True
+        watching("--json", "--for", f"{LIMIT_S}s", *arguments), stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         look = json.loads(process.stdout.readline())
@@ -149,6 +154,88 @@ def test_each_socket_that_drops_is_named_with_its_reason_and_no_other(holder: Ho
     }
 
 
+def test_a_watch_is_kept_as_a_run(holder: Holder, tmp_path: Path) -> None:
+    """With report and frames; ``show`` ends as the watch did."""
+    out = tmp_path / "kept"
+    look, code = watch_until(
+        ("--pid", holder.pid, "--out", str(out)),
+        lambda: holder.do("lose"),
+        lambda look: 7001 in losing(look),
+    )
+    assert (1, True) == (code, (out / "report.html").exists())
+    frames = udpbench.read_run(out)
+    lost = dict(zip(frames.ledger.stage, frames.ledger.packets, strict=True))
+    dropped = sum(packets for port, (packets, _) in losing(look).items() if port == 7001)
+    assert dropped <= lost["udp_rcvbuf"] <= 60
+    assert (50, 0) == (lost["udp_filter"], lost["udp_no_port"])
+    assert {"udp_rcvbuf", "udp_filter"} <= set(frames.ledger.stage)
+    shown = (sys.executable, "-m", "udpbench", "show", str(out))
+    assert 1 == subprocess.run(shown, capture_output=True, check=False).returncode
+
+
+@pytest.fixture
+def unit() -> Iterator[Path]:
+    """Make the cgroup of a unit, where systemd would make it."""
+    roots = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
+    root = next((root for root in roots if (root / "cgroup.procs").exists()), None)
+    if root is None or not os.access(root, os.W_OK):
+        pytest.skip("needs cgroup v2, and the right to make a group")
+    folder = root / f"udpbench-test-{os.getpid()}.service"
+    folder.mkdir()
+    yield folder
+    folder.rmdir()
+
+
+def test_the_sockets_of_a_unit_are_watched(unit: Path, holder: Holder) -> None:
+    """By the cgroup of its processes."""
+    (unit / "cgroup.procs").write_text(holder.pid)
+    look, code = watch_until(
+        ("--unit", unit.name.removesuffix(".service")),
+        lambda: holder.do("lose"),
+        lambda look: 7001 in losing(look),
+    )
+    assert (1, 200) == (code, look["sockets_watched"])
+
+
+@pytest.mark.long
+def test_an_iperf3_server_is_watched_under_its_own_client(
+    unit: Path, holder: Holder, tmp_path: Path
+) -> None:
+    """Its socket is opened under way; what it says of itself is what the kernel counts."""
+    if shutil.which("iperf3") is None:
+        pytest.skip("needs iperf3: apt install iperf3")
+    inside = ("nsenter", f"--target={holder.pid}", "--net", "iperf3")
+    said: dict[str, Any] = {}
+    with subprocess.Popen(
+        (*inside, "--server", "--one-off", "--forceflush"), stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        while "Server listening" not in server.stdout.readline():
+            assert server.poll() is None
+        for pid in (holder.pid, str(server.pid)):
+            (unit / "cgroup.procs").write_text(pid)
+
+        def load() -> None:
+            client = (*inside, "--client", "127.0.0.1", "--udp", "--bitrate", "20M", "--json")
+            done = subprocess.run((*client, "--time", "4"), capture_output=True, check=True)
+            said.update(json.loads(done.stdout))
+
+        seen: list[str] = []
+
+        def enough(look: Told) -> bool:
+            own = [each for each in look["sockets"] if "iperf3" in " ".join(each["processes"])]
+            seen.extend(str(each["port"]) for each in own if each["read_pps"])
+            return bool(look["sockets_ended"])
+
+        watch_until(("--exact", "--unit", unit.name, "--out", str(tmp_path / "kept")), load, enough)
+        assert 0 == server.wait(LIMIT_S)
+    assert {"5201"} == set(seen)
+    (trial,) = udpbench.read_run(tmp_path / "kept").trials.to_dict("records")
+    summed = said["end"]["sum"]
+    greetings = 2  # of the client, and of the server
+    assert summed["packets"] - summed["lost_packets"] + greetings == trial["received_packets"]
+
+
 def test_a_socket_that_loses_nothing_ends_with_0(holder: Holder) -> None:
     """Whatever the others of its namespace lose at their own sockets."""
     arguments = ("--pid", holder.pid, "--port", "7004")
@@ -163,6 +250,6 @@ def test_what_is_not_there_is_one_line_and_exit_2(
     """The words are in tests/agent and tests/unit/control."""
     chosen = ("--pid", holder.pid, *arguments) if "--port" in arguments else arguments
     ended = subprocess.run(
-        udpbench(*chosen), capture_output=True, text=True, check=False, timeout=LIMIT_S
+        watching(*chosen), capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
     assert (2, "", 1) == (ended.returncode, ended.stdout, len(ended.stderr.splitlines()))

@@ -14,6 +14,7 @@ from udpbench.analysis.delta import deltas
 from udpbench.analysis.diagnosis import diagnose
 from udpbench.analysis.intended_load import arrived, intended_packets, sent_packets
 from udpbench.analysis.ledger import is_explained, make_ledger, occupied_stages
+from udpbench.analysis.live_host import watched_ledger
 from udpbench.analysis.queue_counters import carrying, queue_packets, sent_flows
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.metrics import TIMED
@@ -54,6 +55,8 @@ def judge(record: TrialRecord) -> Result:
     measured = readings_of(record)
     if record.status != "done" or measured is None:
         return _without_numbers(record)
+    if record.trial.watched:
+        return _watched(measured)
     # A stream has no packets that could be lost on the way: a baseline, and no ledger.
     ledger = make_ledger(measured) if record.trial.traffic.protocol == "udp" else None
     findings = record.findings + check(measured)
@@ -73,6 +76,24 @@ def judge(record: TrialRecord) -> Result:
         full_line_bps=rates.full_line_bps(measured),
     )
     return _struck_out(result) if result.struck else result
+
+
+def _watched(measured: Readings) -> Result:
+    """Return what was read at live hosts, and what each stage took; its findings are losses."""
+    record = measured.record
+    return Result(
+        trial=record.trial,
+        status=record.status,
+        valid=True,
+        findings=record.findings,
+        numbers={
+            "received_packets": arrived(measured).packets,
+            "delivered_pps": rates.role_rate(measured, "receiver", "received_packets"),
+        },
+        ledger=watched_ledger(measured),
+        workers=_workers(measured),
+        took_ns=took_ns(record),
+    )
 
 
 def took_ns(record: TrialRecord) -> int:

@@ -27,6 +27,8 @@ from udpbench.model import (
     SECOND_NS,
     Facts,
     HostLook,
+    Ledger,
+    LedgerEntry,
     Needs,
     OtherNamespace,
     Phase,
@@ -38,6 +40,7 @@ from udpbench.model import (
     Trial,
     TrialRecord,
     UdpSocket,
+    total_arrived,
 )
 
 DEVICE_STAGES = ("rx_ring", "rx_xdp", "rx_backlog", "rx_tc")
@@ -175,6 +178,8 @@ class LiveHost:
     exact: bool
     lost: bool
     """A watched socket, or a stage before it, lost a packet since the first look."""
+    unwatched: tuple[str, ...] = ()
+    """Stages whose packets are no loss of what is watched."""
 
     def helps(self) -> dict[str, str]:
         """Return stage → what helps, of every stage named."""
@@ -202,6 +207,7 @@ def live_host(
     stages = _stage_losses(lately, ever, now.interfaces, facts, seconds)
     if "udp_memory" not in [loss.stage for loss in stages]:
         stages += _in_memory(sockets)
+    unwatched = _unwatched(now.watched is None, port)
     ended = {k: n for k, n in now.ended.items() if port is None or now.watched is not None}
     device_readings = [
         _readings(lately, 4, {lately.host: facts[name]}) for name in facts if name in now.interfaces
@@ -226,7 +232,10 @@ def live_host(
         cpus=cpu_shares(lately),
         namespaces=now.namespaces,
         exact=now.counts is not None,
-        lost=_is_lost(stages, sockets, sum(ended.values()), now.watched is None, port),
+        lost=any(loss.packets for loss in stages if loss.stage not in unwatched)
+        or any(ended.values())
+        or any(loss.dropped for loss in sockets),
+        unwatched=unwatched,
     )
 
 
@@ -243,18 +252,10 @@ def _unlisted(
     return counted - listed if counted - listed > passing_by else 0
 
 
-def _is_lost(
-    stages: Collection[StageLoss],
-    sockets: Collection[SocketLoss],
-    ended_dropped: int,
-    every_socket: bool,
-    port: int | None,
-) -> bool:
-    """Return whether a watched socket, or a stage before it, lost a packet."""
+def _unwatched(every_socket: bool, port: int | None) -> tuple[str, ...]:
+    """Return the stages whose packets are no loss of what is watched."""
     others = () if every_socket and port is None else SOCKET_STAGES
-    others = (*others, *(() if port is not None else NOT_LOST))
-    before = any(loss.packets for loss in stages if loss.stage not in others)
-    return before or ended_dropped > 0 or any(loss.dropped for loss in sockets)
+    return (*others, *(() if port is not None else NOT_LOST))
 
 
 def _sum(delta: Deltas, pattern: str) -> int:
@@ -339,13 +340,39 @@ def onlooking_trial(family: int) -> Trial:
         values={},
         repetition=1,
         traffic=Traffic(family=4 if family == 4 else 6),
-        send=Send(),
+        send=Send(workers=0),
         receive=Receive(),
         settings={},
         needs=Needs(),
         duration_ns=SECOND_NS,
         warmup_ns=0,
     )
+
+
+def watched_ledger(measured: Readings) -> Ledger:
+    """Return what each stage took while hosts were watched, of all traffic, whoever sent it.
+
+    Nothing balances: what came is what was read and what is known to be lost.
+    """
+    facts = measured.record.facts.values()
+    lost: dict[str, dict[str, int]] = {stage: {} for stage in stage_packets(measured)}
+    for host, delta in measured.deltas.items():
+        known = {each.interface: each for each in facts if each.host == host}
+        for loss in _stage_losses(delta, delta, tuple(known), known, 1.0):
+            where = " ".join(filter(None, (host * (len(measured.deltas) > 1), loss.where)))
+            lost.setdefault(loss.stage, {})[where] = loss.packets
+    entries = tuple(
+        LedgerEntry(
+            stage.name,
+            sum(lost[stage.name].values()),
+            measured.display("receiver", stage.source),
+            parts=lost[stage.name] if len(lost[stage.name]) > 1 else {},
+        )
+        for stage in STAGES
+        if stage.name in lost and stage.role == "receiver"
+    )
+    received = total_arrived(measured.phase.stats).packets
+    return Ledger(received + sum(entry.packets or 0 for entry in entries), received, entries, None)
 
 
 # --- sockets -------------------------------------------------------------------------------------

@@ -325,13 +325,14 @@ def exit_code(
     """Return the exit code of a run; ``errors`` are the codes of what ended or broke it.
 
     Skips alone are 0, unless nothing of an experiment was measured. An invalid trial is no matter
-    where every comparison of its point is answered.
+    where every comparison of its point is answered. What was found of a watched host was lost.
     """
     codes = set(errors)
     if any(result.status == "failed" for result in results):
         codes.add(FAILED)
     worse = any(comparison.worse for comparison in comparisons)
-    if worse or any(verdict.answer == "no" for verdict in verdicts):
+    lossy = any(result.trial.watched and result.findings for result in results)
+    if worse or lossy or any(verdict.answer == "no" for verdict in verdicts):
         codes.add(NO)
     experiments = {result.trial.experiment for result in results}
     empty = any(

@@ -1,26 +1,51 @@
 """Looking at live hosts: their agents without a run, and a look a second until the end.
 
-Takes no host and sends nothing to any, so a watch neither waits for a run nor delays one.
+Takes no host and sends nothing to any, so a watch neither waits for a run nor delays one. What is
+kept of it has the form of a trial, so that report, frames and figures need no other.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, Self
 
-from udpbench.analysis.live_host import HostState, LiveHost, after, live_host
+from udpbench.analysis.live_host import HostState, LiveHost, after, live_host, onlooking_trial
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import LabAgents
 from udpbench.control.host_use import Surroundings
+from udpbench.control.phase import moved_since
 from udpbench.control.run import RunOptions, run_name
-from udpbench.errors import InputError, NothingToWatch, Problem
-from udpbench.model import SECOND_NS, SSH_CHARACTERS, SSH_SPEC, Connect, Facts, Lab, LabHost
+from udpbench.control.trial import described
+from udpbench.control.trial_state import KEPT_MAX
+from udpbench.errors import InputError, NothingToWatch, Problem, UdpbenchError
+from udpbench.model import (
+    DAY_NS,
+    SECOND_NS,
+    SSH_CHARACTERS,
+    SSH_SPEC,
+    Connect,
+    Experiment,
+    Facts,
+    Finding,
+    Lab,
+    LabHost,
+    Phase,
+    Sample,
+    Snapshot,
+    TrialRecord,
+    WorkerSpec,
+    WorkerStats,
+)
+from udpbench.records import Ending, RunWriter, new_header, now_utc
 
 POLL_NS = SECOND_NS // 4
 """Between two checks for Ctrl-C."""
 PORTS_NAMED = 12
+LOOPBACK = "lo"
 
 
 @dataclass(frozen=True)
@@ -63,6 +88,7 @@ def watch(
     duration_ns: int | None,
     around: Surroundings,
     tell: Callable[[LiveHost], None],
+    kept: KeptLooks | None = None,
 ) -> list[LiveHost]:
     """Look once a second until the time is over or Ctrl-C; return the last state of each host.
 
@@ -71,7 +97,7 @@ def watch(
     with closing(LabAgents(lab, run_name(), RunOptions.lease_ns, around.reach)) as agents:
         agents.begin()
         with around.interrupt.caught():
-            onlookers = [_Onlooker(client, watched) for client in agents.onlookers()]
+            onlookers = [_Onlooker(client, watched, kept) for client in agents.onlookers()]
             states = []
             for _ in _seconds(duration_ns, around):
                 states = [onlooker.look() for onlooker in onlookers]
@@ -100,9 +126,10 @@ def _seconds(duration_ns: int | None, around: Surroundings) -> Iterator[int]:
 class _Onlooker:
     """One host from the first look on."""
 
-    def __init__(self, client: AgentClient, watched: Watched) -> None:
+    def __init__(self, client: AgentClient, watched: Watched, kept: KeptLooks | None) -> None:
         self._client = client
         self._watched = watched
+        self._kept = kept
         self._facts: dict[str, Facts] = {}
         self._first = self._latest = self._look(None)
         self._said: LiveHost | None = None
@@ -124,7 +151,117 @@ class _Onlooker:
         for interface in look.interfaces:
             if interface not in self._facts:
                 self._facts[interface] = self._client.facts_of(interface)
+        if self._kept is not None:
+            self._kept.take(look.snapshot, self._facts)
         return after(before, look)
+
+
+class KeptLooks:
+    """The looks of a watch as the one trial of a run: its readings, and no workers of ours."""
+
+    def __init__(self, writer: RunWriter) -> None:
+        self.folder = writer.folder
+        self._writer = writer
+        self._started_at = now_utc()
+        self._first: dict[str, Snapshot] = {}
+        self._latest: dict[str, Snapshot] = {}
+        self._facts: dict[str, Mapping[str, Facts]] = {}
+        """Host → the facts of its interfaces by name."""
+        self._samples: list[Sample] = []
+        self._motion: list[Snapshot] = []
+
+    @classmethod
+    def create(cls, folder: Path, lab: Lab, command: tuple[str, ...]) -> Self:
+        """Begin a run folder; raises RecordError."""
+        trial = onlooking_trial(4)
+        text = f"question: {trial.question}\n"
+        watch_alone = Experiment("watch", "", text, trial.question, None, (trial,), 1, ())
+        return cls(RunWriter.create(folder, new_header([watch_alone], lab, command, seed=0)))
+
+    def take(self, snapshot: Snapshot, facts: Mapping[str, Facts]) -> None:
+        """Keep one look: of its counters those that moved, on disk once there are many."""
+        host, before = snapshot.host, self._latest.get(snapshot.host)
+        self._latest[host], self._facts[host] = snapshot, facts
+        self._first.setdefault(host, snapshot)
+        if before is not None:
+            self._motion.append(moved_since(before, snapshot))
+        counts = {"received_packets": self._read_packets(host)}
+        self._samples.append(Sample(_reader_of(host), snapshot.clock_ns, counts))
+        if len(self._samples) + len(self._motion) >= KEPT_MAX:
+            self._writer.stream(tuple(self._samples), tuple(self._motion))
+            self._samples.clear()
+            self._motion.clear()
+
+    def finish(self, findings: Sequence[Finding]) -> None:
+        """Write what was seen, with what was lost, as a trial that ended well."""
+        self._writer.write(self._record(findings))
+        self._writer.finish(Ending(now_utc(), "complete"))
+
+    def fail(self, error: UdpbenchError) -> None:
+        """Write why nothing could be seen any more."""
+        self._writer.finish(Ending(now_utc(), "failed", described(error)))
+
+    def _record(self, findings: Sequence[Finding]) -> TrialRecord:
+        hosts = list(self._first)
+        elapsed_ns = max(self._latest[h].clock_ns - self._first[h].clock_ns for h in hosts)
+        trial = onlooking_trial(self._busier(hosts))
+        samples, motion = self._writer.streamed()
+        phase = Phase(
+            name="measured",
+            tag=0,
+            start_ns={host: self._first[host].clock_ns for host in hosts},
+            before=self._first,
+            after=self._latest,
+            stats=tuple(map(self._stats, hosts)),
+            flows={},
+        )
+        return TrialRecord(
+            trial=replace(trial, duration_ns=min(elapsed_ns, DAY_NS)),
+            status="done",
+            started_at=self._started_at,
+            built_in_lab=False,
+            facts={name: facts for host in hosts for name, facts in self._named_facts(host)},
+            workers=tuple(
+                WorkerSpec("receiver", host, 0, None, (), trial.traffic, receive=trial.receive)
+                for host in hosts
+            ),
+            phases=(phase,),
+            series=(*samples, *self._samples),
+            motion=(*motion, *self._motion),
+            findings=tuple(findings),
+        )
+
+    def _stats(self, host: str) -> WorkerStats:
+        read_packets = self._read_packets(host)
+        edges_ns = self._first[host].clock_ns, self._latest[host].clock_ns
+        counts = {"received_packets": read_packets, "read_packets": read_packets}
+        counts.update(zip(("first_ns", "last_ns"), edges_ns, strict=True))
+        return WorkerStats(_reader_of(host), "receiver", None, counts)
+
+    def _moved(self, host: str, *names: str) -> int:
+        before, after = self._first[host].counters, self._latest[host].counters
+        return sum(after.get(name, 0) - before.get(name, 0) for name in names)
+
+    def _read_packets(self, host: str) -> int:
+        """Return what all applications of a host have read."""
+        return self._moved(host, "snmp.Udp.InDatagrams", "snmp6.Udp6InDatagrams")
+
+    def _busier(self, hosts: Sequence[str]) -> Literal[4, 6]:
+        """Return the IP version of most packets, whose counters are shown over time."""
+        six = sum(self._moved(host, "snmp6.Ip6InReceives") for host in hosts)
+        return 6 if six > sum(self._moved(host, "snmp.Ip.InReceives") for host in hosts) else 4
+
+    def _named_facts(self, host: str) -> Iterator[tuple[str, Facts]]:
+        """Yield a host's facts by interface; its busiest, whose queues are shown, by its name."""
+        facts = self._facts[host]
+        came = {name: self._moved(host, f"link.{name}.rx_packets") for name in facts}
+        busiest_first = sorted(facts, key=lambda name: (-came[name], name == LOOPBACK))
+        for place, name in enumerate(busiest_first):
+            yield f"{host} {name}" if place else host, facts[name]
+
+
+def _reader_of(host: str) -> str:
+    return f"{host}.receiver0"
 
 
 def _refuse_free(port: int, state: HostState, host: str) -> None:

@@ -16,8 +16,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from udpbench.analysis.live_host import LiveHost, SocketLoss
-from udpbench.model import SECOND_NS
+from udpbench.analysis.live_host import SOCKET_STAGES, LiveHost, SocketLoss
+from udpbench.model import SECOND_NS, Finding
 from udpbench.printable import all_printable, printable
 from udpbench.report.live_state import queue_rate
 from udpbench.report.screen import MOST_ROWS, busiest_first, queue_row
@@ -61,6 +61,31 @@ def print_watched(hosts: Sequence[LiveHost]) -> None:
     console = Terminal(file=sys.stdout)
     for live in hosts:
         console.print(view(live, rows=len(live.sockets)))
+
+
+def losses(hosts: Sequence[LiveHost]) -> list[Finding]:
+    """Return what was lost of what is watched, as findings: before the sockets, and by socket."""
+    return [
+        Finding("warning", what, f"{live.host}: {where}", f"{show_count(n)} packets", "", step)
+        for live in hosts
+        for where, what, n, step in _lost(live)
+    ]
+
+
+def _lost(live: LiveHost) -> Iterator[tuple[str, str, int, str]]:
+    """Yield each place with what happened there, to how many packets, and what helps."""
+    helps = live.helps()
+    for loss in live.stages:
+        if loss.stage not in (*SOCKET_STAGES, *live.unwatched):
+            where = _placed(loss.stage, loss.where)
+            yield where, "lost before any socket", loss.packets, helps.get(loss.stage, "")
+    for each in live.sockets:
+        if each.dropped:
+            step = helps.get(each.stages[0], "") if each.stages else ""
+            yield f"{owner(each)} {address(each)}", f"dropped: {why(each)}", each.dropped, step
+    ended = live.ended_dropped + live.unlisted
+    if ended:
+        yield "sockets that have ended", "dropped", ended, ""
 
 
 def line(live: LiveHost) -> str:

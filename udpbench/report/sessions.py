@@ -30,10 +30,13 @@ def run_rows(run: Run) -> Iterator[tuple[str, str]]:
 def to_type(run: Run) -> Iterator[tuple[str, str]]:
     """Yield what a reader may want to do next, each with the command that does it."""
     folder = str(run.folder)
-    yield "repeat it in the same order", command(run.header)
-    if run.ending is None or run.ending.status != "complete":
+    watched = run.header.watched
+    yield "repeat it" if watched else "repeat it in the same order", command(run.header)
+    if not watched and (run.ending is None or run.ending.status != "complete"):
         yield "go on where it stopped", shlex.join(["udpbench", "run", "--resume", folder])
     yield "its tables and ledgers", shlex.join(["udpbench", "show", "--all", folder])
+    if watched:
+        return
     doctor = shlex.join(["udpbench", "doctor", *_lab_option(run)])
     yield "what would spoil a measurement on its hosts", doctor
 
@@ -143,4 +146,5 @@ def command(header: RunHeader) -> str:
             place = words.index(option)
             del words[place : place + 2]
         words = [word for word in words if not word.startswith(f"{option}=")]
-    return shlex.join([*words, "--seed", str(header.seed)])
+    seed = [] if header.watched else ["--seed", str(header.seed)]
+    return shlex.join([*words, *seed])

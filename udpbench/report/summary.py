@@ -31,7 +31,7 @@ from udpbench.model import (
 )
 from udpbench.records import Ending, Run
 from udpbench.report.search_words import breaking_text, found_text, search_line
-from udpbench.units import rate_scale, show_pps, show_ratio
+from udpbench.units import rate_scale, show_count, show_pps, show_ratio
 
 SCALES = {
     "ns": ((10**9, "s"), (10**6, "ms"), (10**3, "µs")),
@@ -319,6 +319,8 @@ def _of_point(point: Point, named: bool) -> str:
     result = representative(point)
     if not point.valid or result is None:
         return f"{head}no valid trial, {reason(point)}"
+    if result.trial.watched:
+        return f"{_delivered(point)}, {', '.join(_watched_losses(result))}"
     loss = estimate(point, "loss_ratio")
     parts = [_delivered(point), *([f"{show_ratio(loss.median)} lost"] if loss is not None else [])]
     return head + ", ".join([*parts, *_where(result)])
@@ -334,6 +336,13 @@ def _delivered(point: Point) -> str:
     if any(result.received_packets for result in point.valid):
         return "delivered rate unknown (everything was read at once)"
     return "nothing delivered"
+
+
+def _watched_losses(result: Result) -> Iterator[str]:
+    """Yield how many packets of all traffic are known to be lost at watched hosts, and where."""
+    lost = result.ledger.lost_packets if result.ledger is not None else 0
+    yield f"{show_count(lost)} packets lost"
+    yield from _where(result)
 
 
 def _where(result: Result) -> Iterator[str]:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
 from golden import Golden
 
 from control.fake import FakeAgent, World, facts, lab
+from udpbench.analysis.judge import judge
 from udpbench.analysis.live_host import LiveHost
+from udpbench.analysis.verdicts import exit_code
+from udpbench.control import watching
 from udpbench.control.agents import Reach
 from udpbench.control.host_use import Surroundings
-from udpbench.control.watching import Watched, lab_to_watch, watch
+from udpbench.control.watching import KeptLooks, Watched, lab_to_watch, watch
 from udpbench.definition.load import load_lab
 from udpbench.errors import InputError, NothingToWatch
-from udpbench.model import SECOND_NS, Connect, HostLook, Snapshot, UdpSocket
+from udpbench.model import SECOND_NS, Connect, Finding, HostLook, Snapshot, UdpSocket
+from udpbench.records import read_run
+from udpbench.resume import ResumeOptions, reopen_run
 
 LAB = """\
 sender: [{name: left, connect: {ssh: left}, interface: eth3, addresses: [10.0.0.30/24]}]
@@ -33,6 +41,7 @@ class Seen(FakeAgent):
         self.world.say(f"asked {asked}")
         self.looks += 1
         counters = {"snmp.Udp.RcvbufErrors": self.looks, "snmp.Udp.InErrors": self.looks}
+        counters["snmp.Udp.InDatagrams"] = 10 * self.looks
         snapshot = Snapshot(self.host, self.world.clock.now_ns(), counters)
         return HostLook(snapshot, ("eth2",), (SOCKET,) if self.looks == 1 else ())
 
@@ -70,6 +79,49 @@ def test_a_look_a_second_and_one_at_the_end() -> None:
     verbs = {word.split()[0] for word in world.words}
     assert {"hello", "ping", "look", "asked", "facts", "end"} >= verbs
     assert "asked {'pid': None, 'unit': None, 'exact': False}" in world.words
+
+
+@pytest.mark.parametrize("kept_most", [2, 1000])
+def test_what_is_seen_is_kept_as_the_one_trial_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_most: int
+) -> None:
+    """Stages have what their counters say, nothing balances, and a loss ends ``show`` with 1."""
+    monkeypatch.setattr(watching, "KEPT_MAX", kept_most)
+    world, here = Watchable(), lab_to_watch(None, None)
+    kept = KeptLooks.create(tmp_path / "run", here, ("udpbench", "watch"))
+    surroundings = world.surroundings()
+    watch(here, Watched(), 5 * SECOND_NS // 2, surroundings, lambda _: None, kept)
+    kept.finish([Finding("warning", "dropped", "here", "3 packets")])
+    run = read_run(tmp_path / "run")
+    (record,) = run.records
+    assert (True, "complete") == (run.header.watched, run.ending.status if run.ending else None)
+    assert [0, SECOND_NS, 2 * SECOND_NS, 5 * SECOND_NS // 2] == [
+        sample.clock_ns - record.phases[0].start_ns[socket.gethostname()]
+        for sample in record.series
+    ]
+    assert 3 == len(record.motion)
+    result = judge(record)
+    assert result.ledger is not None
+    assert {"udp_rcvbuf": 3} == {e.stage: e.packets for e in result.ledger.entries if e.packets}
+    assert (30, 12.0, None, None) == (
+        result.received_packets,
+        result.delivered_pps,
+        result.sent_packets,
+        result.unaccounted,
+    )
+    assert (0, 1) == (exit_code([replace(result, findings=())], []), exit_code([result], []))
+
+
+def test_a_watch_that_fails_says_so_and_none_is_resumed(tmp_path: Path, golden: Golden) -> None:
+    """It has no trial that another session could run."""
+    kept = KeptLooks.create(tmp_path / "run", lab_to_watch(None, None), ("udpbench", "watch"))
+    kept.fail(NothingToWatch("there is no process 7", "here"))
+    run = read_run(tmp_path / "run")
+    assert run.ending is not None
+    assert ("failed", ()) == (run.ending.status, run.records)
+    assert "NothingToWatch" == (run.ending.error or {})["kind"]
+    with golden.raises(InputError):
+        reopen_run(tmp_path / "run", ResumeOptions())
 
 
 def test_ctrl_c_ends_a_watch_with_a_last_look() -> None:

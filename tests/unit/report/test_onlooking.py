@@ -5,16 +5,25 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from control.fake import facts
 from golden import Golden
 from rich.console import Console
 
 from udpbench.analysis.live_host import LiveHost, SocketLoss, StageLoss
 from udpbench.analysis.motion import CpuShare
 from udpbench.analysis.queue_counters import QueueUse
-from udpbench.model import OtherNamespace, UdpSocket
-from udpbench.report.onlooking import line, live_json, onlooking_view, print_watched, view
+from udpbench.control.watching import KeptLooks
+from udpbench.model import SECOND_NS, Lab, OtherNamespace, Snapshot, UdpSocket
+from udpbench.records import read_run
+from udpbench.report.data_frames import frames
+from udpbench.report.document import write
+from udpbench.report.figure_data import timelines
+from udpbench.report.onlooking import line, live_json, losses, onlooking_view, print_watched, view
+from udpbench.report.sessions import to_type
+from udpbench.report.summary import answer, chapters_of
 from udpbench.report.terminal import Terminal
 
 DNS = UdpSocket(1, 1, 4, "0.0.0.0", 53, None, 0, 101, 90_000, 212_992, 5, ("unbound 812",))  # noqa: S104
@@ -104,6 +113,46 @@ def test_json_has_the_same_numbers() -> None:
     assert {"rx_ring": "eth0", "udp_rcvbuf": None} == {
         each["stage"]: each["interface"] for each in data["stages"]
     }
+
+
+def test_what_was_lost_is_a_finding_each(golden: Golden) -> None:
+    """Of a stage before the sockets, of each socket, and of those that have ended."""
+    found = losses([LIVE, replace(LIVE, stages=(), sockets=(), ended_dropped=0, unlisted=0)])
+    golden.check(found)
+    golden.check(losses([replace(LIVE, unwatched=("rx_ring",), sockets=())]))
+
+
+def test_a_kept_watch_has_the_report_of_a_run(tmp_path: Path, golden: Golden) -> None:
+    """Its ledger, its losses and its seconds; what is of runs alone is left out."""
+    folder = tmp_path / "kept"
+    kept = KeptLooks.create(folder, Lab("watch", "", "", (), ()), ("udpbench", "watch", "left"))
+    known = {name: facts("left", name, ()) for name in ("lo", "eth0")}
+    for second in range(4):
+        counters = {
+            "snmp.Ip.InReceives": 1000 * second,
+            "snmp.Udp.InDatagrams": 900 * second,
+            "snmp.Udp.InErrors": 100 * second,
+            "snmp.Udp.RcvbufErrors": 100 * second,
+            "link.eth0.rx_packets": 1000 * second,
+        }
+        kept.take(Snapshot("left", second * SECOND_NS, counters), known)
+    kept.finish(losses([LIVE]))
+    run = read_run(folder)
+    (page,) = write([run], folder, ["html"])
+    (chapter,) = chapters_of(run.header.experiments, run.records)
+    golden.check(answer(chapter))
+    assert "udpbench watch left" in page.read_text()
+    assert "--seed" not in page.read_text()
+    assert ["repeat it", "its tables and ledgers"] == [does for does, _ in to_type(run)]
+    assert {"left": "eth0", "left lo": "lo"} == {
+        name: each.interface for name, each in run.records[0].facts.items()
+    }
+    frame = frames([run])
+    assert [300] == frame.ledger[frame.ledger.stage == "udp_rcvbuf"].packets.tolist()
+    assert [2700] == frame.trials.received_packets.tolist()
+    (line,) = timelines(chapter)
+    assert [100.0] * 3 == [step.value for step in line.drops["udp_rcvbuf"]]
+    assert {900} == {round(step.value) for step in line.delivered}
 
 
 @pytest.mark.parametrize("as_json", [False, True])
