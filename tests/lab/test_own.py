@@ -17,7 +17,7 @@ from test_ledger import records
 from udpbench.analysis.judge import judge
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.lab_rules import refuse_together
-from udpbench.definition.load import load_experiment_data, load_lab
+from udpbench.definition.load import load_experiment_data, load_experiments, load_lab
 from udpbench.definition.losses import LOSS_PORTS
 from udpbench.definition.shipped import folder as shipped_folder
 from udpbench.errors import InputError
@@ -113,6 +113,43 @@ def test_what_a_program_reads_is_what_it_says(own: str, tmp_path: Path) -> None:
 def test_what_a_program_reads_is_what_it_says_in_more_mixtures(own: str, tmp_path: Path) -> None:
     """Sixteen others."""
     assert_balance(tmp_path / "run", mixtures(own, seed=2, count=16), 2)
+
+
+REPORTS = {
+    "sockperf": (r"Total (\d+) messages received and handled", 1),
+    "socat": (r"(\d+)\n\Z", 64),
+}
+"""Program → what it says at its end, and how much of that is one datagram."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", REPORTS)
+def test_what_others_programs_report_is_what_the_ledger_says(name: str, tmp_path: Path) -> None:
+    """Under more than they can read: they, our counts and /proc/net/udp agree to the packet."""
+    if shutil.which(name) is None:
+        pytest.skip(f"needs {name}: apt install {name}")
+    sets = ("traffic.rate=unlimited", "duration=500ms", "repetitions=1")
+    shipped = load_experiments([f"own/{name}"], sets)
+    (record,) = records(tmp_path / "run", shipped)
+    result = judge(record)
+    text, each = REPORTS[name]
+    (file,) = (tmp_path / "run").glob("*.output")
+    said = re.search(text, file.read_text())
+    assert said is not None, file.read_text()
+    read = sum(
+        stats.counts["read_packets"]
+        for phase in record.phases
+        for stats in phase.stats
+        if stats.role == "receiver"
+    )
+    assert (read * each, 0) == (int(said[1]), result.unaccounted)
+    (measured,) = (phase for phase in record.phases if phase.name == "measured")
+    (inode,) = next(s.socket_inodes for s in measured.stats if s.role == "receiver")
+    name = f"socket.{inode}.drops"
+    drops = [edge["receiver"].counters[name] for edge in (measured.before, measured.after)]
+    assert result.ledger is not None
+    lost = {entry.stage: entry.packets for entry in result.ledger.entries}
+    assert drops[1] - drops[0] == (lost["udp_rcvbuf"] or 0) + (lost["udp_memory"] or 0)
 
 
 def test_a_program_gets_the_payloads_in_turn(own: str, tmp_path: Path) -> None:
