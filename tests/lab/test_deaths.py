@@ -21,8 +21,10 @@ from typing import get_args
 import pytest
 import ssh_hosts
 from deaths import (
+    COMMAND,
     LEASE_S,
     PATIENT_LEASE_S,
+    PROGRAM,
     BuiltIn,
     BySsh,
     Place,
@@ -59,6 +61,7 @@ class Case:
     who: Victim
     when: When
     where: str
+    receives: str = "loops"
 
     @property
     def meaningless(self) -> bool:
@@ -77,7 +80,7 @@ class Case:
         return PATIENT_LEASE_S if survives else LEASE_S
 
     def __str__(self) -> str:
-        return f"{self.who}-{self.when}-{self.where}"
+        return f"{self.who}-{self.when}-{self.where}" + "-command" * (self.receives == "command")
 
 
 MATRIX = [
@@ -87,6 +90,13 @@ MATRIX = [
     for where in WHERE
     if not (case := Case(who, when, where)).meaningless
 ]
+PROGRAMS = [
+    Case(who, when, where, "command")
+    for who in ("controller", "stopped", "agent", "guardian", "worker")
+    for when in ("path", "warmup", "measured")
+    for where in WHERE
+]
+"""The same with a receiver of the user's: of it, too, nothing is left."""
 
 
 SAMPLE = {
@@ -98,6 +108,7 @@ SAMPLE = {
     Case("connection", "path", "ssh"),
     Case("link", "measured", "lab"),
     Case("way", "warmup", "ssh"),
+    Case("agent", "warmup", "ssh", "command"),
 }
 """Each victim once, and each moment."""
 
@@ -170,7 +181,7 @@ def outcome(case: Case, said: str) -> tuple[int, list[str], str]:
         "stopped": LEASE_RAN_OUT,
         "agent": "the agent is lost at ",
         "way": "it ended, or the connection to it did; it was not reached again: ",
-        "worker": "the worker process ended by itself with signal 9",
+        "worker": "ended by itself with signal 9",
     }
     return 3, failed, words[case.who]
 
@@ -188,15 +199,18 @@ def differences(
                     yield f"{host}: {name}: {line}"
 
 
-@pytest.mark.parametrize("case", sampled(MATRIX, SAMPLE), ids=str)
+@pytest.mark.parametrize("case", sampled([*MATRIX, *PROGRAMS], SAMPLE), ids=str)
 def test_whoever_dies_the_hosts_end_as_they_began(
     case: Case, place: Place, tmp_path: Path, allowed_s: float
 ) -> None:
     """Within a lease and a second; what was finished is readable, and what happened is said."""
     before = place.visible()
-    with running(place, tmp_path, case.repetitions, case.lease_s) as run:
+    receive = COMMAND if case.receives == "command" else None
+    with running(place, tmp_path, case.repetitions, case.lease_s, receive) as run:
         scene = Scene(place, run)
         scene.reach(case.when, case.who)
+        if receive is not None:
+            assert any(PROGRAM in kin.command for kin in scene.kin)
         scene.hit(case.who)
         hit_at = time.monotonic()
         run.let_go()
