@@ -332,6 +332,12 @@ def diagnoses(session: nox.Session) -> None:
 
 
 @nox.session
+def tunes(session: nox.Session) -> None:
+    """Plant what a setting repairs, tune, and see that it helps (posargs: plants, --times N)."""
+    measure_in_lab(session)
+
+
+@nox.session
 def searches(session: nox.Session) -> None:
     """Search for rates that are known by other means (posargs: parts, --times N)."""
     measure_in_lab(session)

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from udpbench.control.agents import Reach
     from udpbench.control.deployment.deployer import Deployer
     from udpbench.control.dry_run import Rehearsed
-    from udpbench.control.run import Outcome
-    from udpbench.model import Experiment, Lab
-    from udpbench.records import Run
+    from udpbench.control.run import Outcome, RunOptions
+    from udpbench.model import Experiment, Lab, TrialRecord
+    from udpbench.records import Run, RunHeader, RunWriter
     from udpbench.resume import ResumedRun, ResumeOptions
     from udpbench.run_comparison import Choice, RunComparison
 
@@ -53,6 +53,7 @@ app = typer.Typer(
 )
 
 NAMES_HELP = "files, folders or shipped experiments"
+NAME_HELP = "an experiment with one point, or --point"
 LAB_HELP = "a lab file or a shipped lab"
 Names = Annotated[list[str], typer.Argument(metavar="X...", help=NAMES_HELP)]
 LabName = Annotated[str, typer.Option("--lab", help=LAB_HELP)]
@@ -325,7 +326,6 @@ def run(
 ) -> None:
     """Run experiments; print results and ledger, write the report."""
     lease_ns = _parse_lease(lease)
-    from udpbench.control.schedule import remaining
     from udpbench.definition.same_point import against_itself
     from udpbench.records import RunWriter, new_folder, new_header
     from udpbench.resume import ResumeOptions
@@ -351,29 +351,126 @@ def run(
         header = new_header(experiments, chosen_lab, _command(), sets or (), seed, same)
         records = ()
         writer = RunWriter.create(out or new_folder(RESULTS, experiments[0].name), header)
-    from udpbench.control.host_use import Surroundings, Terms
+    from udpbench.control.host_use import Terms
     from udpbench.control.run import RunOptions
-    from udpbench.control.run import run as run_trials
-    from udpbench.model import Progress
     from udpbench.proven_kernels import kept
-    from udpbench.report.live import live_view
 
     step = "omit --no-wait to wait for it" + ("" if share else ", or run alongside it with --share")
     terms = Terms("shared" if share else "alone", 0 if no_wait else None, step)
     options = RunOptions(header.seed, lease_ns, keep_logs, terms, kept)
+    begun = header, records, chosen_lab, writer
+    stored, outcome = _measure(begun, options, quiet, no_deploy, wheels)
+    code = _finish(stored, chosen_lab, outcome, report, every_stage)
+    raise typer.Exit(_compared(stored, base, code))
+
+
+def _measure(
+    begun: tuple[RunHeader, Sequence[TrialRecord], Lab, RunWriter],
+    options: RunOptions,
+    quiet: bool,
+    no_deploy: bool,
+    wheels: Path | None,
+) -> tuple[Run, Outcome]:
+    """Run what remains of a run that has begun, with a live view; return it as it is stored."""
+    from udpbench.control.host_use import Surroundings
+    from udpbench.control.run import run as run_trials
+    from udpbench.control.schedule import remaining
+    from udpbench.model import Progress
+    from udpbench.report.live import live_view
+
+    header, records, lab, writer = begun
     trials = remaining(header.experiments, header.seed, records)
     with live_view(sys.stdout, trials, quiet) as tell:
 
         def say(host: str, text: str) -> None:
             tell(Progress("host", f"{host}: {text}"))
 
-        around = Surroundings(_reach(chosen_lab, no_deploy, wheels, say))
-        outcome = run_trials(
-            header.experiments, chosen_lab, writer, tell, options, around, stored=records
-        )
-    stored = _read_back(writer.folder, outcome)
-    code = _finish(stored, chosen_lab, outcome, report, every_stage)
-    raise typer.Exit(_compared(stored, base, code))
+        around = Surroundings(_reach(lab, no_deploy, wheels, say))
+        outcome = run_trials(header.experiments, lab, writer, tell, options, around, stored=records)
+    return _read_back(writer.folder, outcome), outcome
+
+
+@app.command()
+def tune(
+    name: Annotated[str | None, typer.Argument(metavar="X", help=NAME_HELP)] = None,
+    lab: Annotated[str | None, typer.Option("--lab", help=f"{LAB_HELP}  [default: local]")] = None,
+    point: Annotated[
+        str | None, typer.Option(metavar="NAME", help="the point to tune, if there are several")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option("--for", metavar="METRIC", help="the number to make better")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SCOPE", help="change only: application, host, machine; repeatable"),
+    ] = None,
+    never: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="never change this key, such as irq; repeatable"),
+    ] = None,
+    within: Annotated[str, typer.Option(metavar="TIME", help="of the trials")] = "15min",
+    out: Annotated[Path | None, typer.Option(help="run folder to create")] = None,
+    sets: Sets = None,
+    seed: Annotated[int | None, typer.Option(help="seed for the trial order")] = None,
+    report: Annotated[bool, typer.Option(help="write the report (takes seconds)")] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", help="print only the result")] = False,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="fail if another run uses a host")
+    ] = False,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="resume the tune in this folder")
+    ] = None,
+    no_deploy: NoDeploy = False,
+    wheels: Wheels = None,
+) -> None:
+    """Try what the diagnosis recommends; keep, and print, what is proven to help."""
+    from udpbench.control.host_use import Terms
+    from udpbench.control.run import RunOptions
+    from udpbench.proven_kernels import kept
+    from udpbench.records import RunWriter, new_folder, new_header
+    from udpbench.resume import ResumeOptions
+    from udpbench.tuning.derived_points import asked, tuned
+
+    if resume is not None:
+        given = ResumeOptions([name] if name is not None else (), lab, sets or (), seed)
+        resumed = _resume(resume, out, given)
+        if resumed.complete:
+            resumed.writer.close()
+            with _reader_may_leave():
+                _print_run(resumed.run, every_stage=False)
+            raise typer.Exit(_code_of(resumed.run))
+        resumed.begin_session(_command())
+        header, records = resumed.run.header, resumed.run.records
+        chosen_lab, writer = resumed.lab, resumed.writer
+    else:
+        within_ns = _parse_within(within)
+        if name is None:
+            step = "name an experiment, or resume a tune with --resume"
+            raise InputError([Problem("missing", "X", None, "one", step)])
+        experiments, chosen_lab = _load_definitions([name], lab or "local", sets)
+        wanted = asked(experiments, point, metric, within_ns, only or (), never or ())
+        header = new_header(tuned(experiments, wanted), chosen_lab, _command(), sets or (), seed)
+        records = ()
+        folder = out or new_folder(RESULTS, f"tune-{experiments[0].name}")
+        writer = RunWriter.create(folder, header)
+    terms = Terms("alone", 0 if no_wait else None, "omit --no-wait to wait for it")
+    begun = header, records, chosen_lab, writer
+    options = RunOptions(header.seed, terms=terms, proven=kept)
+    stored, outcome = _measure(begun, options, quiet, no_deploy, wheels)
+    raise typer.Exit(_finish(stored, chosen_lab, outcome, report, every_stage=False))
+
+
+def _parse_within(text: str) -> int:
+    from udpbench.model import DAY_NS, SECOND_NS
+    from udpbench.units import parse_duration
+
+    try:
+        within_ns = parse_duration(text)
+    except ValueError as error:
+        raise InputError([Problem(str(error), "--within", text)]) from error
+    if not 10 * SECOND_NS <= within_ns <= DAY_NS:
+        raise InputError([Problem("out of range", "--within", text, "10s to a day")])
+    return within_ns
 
 
 def _command() -> tuple[str, ...]:
@@ -883,12 +980,17 @@ def _code_of(stored: Run, outcome_code: int = 0) -> int:
     """Return the exit code of a run, from how it ended and from its results."""
     from udpbench.analysis.verdicts import exit_code
     from udpbench.report.summary import chapters_of, ending_code
+    from udpbench.tuning.outcome import exit_code as code_of_tuning
 
     chapters = chapters_of(stored.header.experiments, stored.records)
     results = [result for chapter in chapters for result in chapter.results]
     verdicts = [verdict for chapter in chapters for verdict in chapter.verdicts]
     comparisons = [each for chapter in chapters for each in chapter.comparisons]
-    return exit_code(results, verdicts, [outcome_code, ending_code(stored)], comparisons)
+    endings = [outcome_code, ending_code(stored)]
+    tunes = [chapter.tuning for chapter in chapters if chapter.tuning is not None]
+    if tunes:
+        return worst([*endings, *map(code_of_tuning, tunes)])
+    return exit_code(results, verdicts, endings, comparisons)
 
 
 @contextmanager

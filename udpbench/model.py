@@ -474,6 +474,21 @@ def trial_ns(trial: Trial, built_in: bool = True) -> int:
 
 
 @dataclass(frozen=True)
+class Tune:
+    """What ``udpbench tune`` is asked: which number of which point should be better, and how."""
+
+    point: str
+    """Of the experiment; its trials are those of the point ``base``."""
+    metric: str
+    within_ns: int
+    """Of all trials together; what is measured last to prove the result comes on top."""
+    only: tuple[str, ...] = ()
+    """Scopes of the steps that may be taken; empty: all."""
+    never: tuple[str, ...] = ()
+    """Keys, or parts of their paths, that no step may touch."""
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One question and the trials that answer it."""
 
@@ -488,6 +503,8 @@ class Experiment:
     repetitions: int
     expect: tuple[Expectation, ...]
     compare: tuple[PointPair, ...] = ()
+    tune: Optional[Tune] = None
+    """Its one point is to be made better; which points follow depends on what is measured."""
 
     @property
     def searched(self) -> bool:
@@ -1285,6 +1302,8 @@ class Bottleneck:
     """Keys of an experiment that would decide it."""
     evidence: Mapping[str, float] = field(default_factory=dict)
     """The numbers that speak for it: shares of the time in which packets came, counts, limits."""
+    words: Mapping[str, str] = field(default_factory=dict)
+    """What fills the <angles> of its remedy, and of the steps that ``udpbench tune`` tries."""
 
     @property
     def sentence(self) -> str:

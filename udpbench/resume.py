@@ -18,6 +18,7 @@ from udpbench.definition.same_point import against_itself
 from udpbench.errors import InputError, Problem
 from udpbench.model import Experiment, Lab, Trial
 from udpbench.records import Begin, Run, RunHeader, RunWriter, now_utc, read_run
+from udpbench.tuning.derived_points import asked, tuned
 from udpbench.units import show_range
 
 
@@ -56,7 +57,7 @@ class ResumedRun:
 
     def summary(self, installed: str) -> str:
         """Return in one line how much is stored; ``installed`` is this udpbench's version."""
-        stored = len(lasting(self.run.records))
+        stored = len(lasting(self.run.records, self.run.header.experiments))
         if self.complete:
             return f"{self.run.folder}: complete: all {stored} trials are stored, nothing to run"
         total = stored + len(self.left)
@@ -140,7 +141,7 @@ def _experiments(header: RunHeader, options: ResumeOptions, gone: list[str]) -> 
 
 def _current(header: RunHeader, options: ResumeOptions, gone: list[str]) -> Iterator[Experiment]:
     if options.names:
-        experiments = against_itself(load_experiments(options.names, header.sets), header.same)
+        experiments = _as_run(load_experiments(options.names, header.sets), header)
         missing = {e.name for e in header.experiments} - {e.name for e in experiments}
         if missing:
             what = "experiments of this run are missing"
@@ -151,9 +152,18 @@ def _current(header: RunHeader, options: ResumeOptions, gone: list[str]) -> Iter
     for experiment in header.experiments:
         path = Path(header.working_folder) / experiment.path
         if path.is_file():
-            yield from against_itself(load_experiments([str(path)], header.sets), header.same)
+            yield from _as_run(load_experiments([str(path)], header.sets), header)
         else:
             gone.append(experiment.path)
+
+
+def _as_run(experiments: Sequence[Experiment], header: RunHeader) -> list[Experiment]:
+    """Return experiments as a run takes them: all, a point against itself, or one that is tuned."""
+    tune = header.experiments[0].tune
+    if tune is None:
+        return against_itself(experiments, header.same)
+    asked(experiments, tune.point or "all", tune.metric)
+    return tuned(experiments, tune)
 
 
 def _lab(header: RunHeader, was: Lab, options: ResumeOptions, gone: list[str]) -> Iterator[Problem]:

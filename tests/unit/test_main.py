@@ -589,7 +589,8 @@ def test_deploy_says_what_it_cannot_do(
 
 
 @pytest.mark.parametrize(
-    "words", [["plan", "smoke"], ["doctor"], ["facts"], ["run", "smoke"], ["restore"]]
+    "words",
+    [["plan", "smoke"], ["doctor"], ["facts"], ["run", "smoke"], ["tune", "smoke"], ["restore"]],
 )
 def test_every_verb_with_a_lab_may_be_kept_from_deploying(
     words: list[str],

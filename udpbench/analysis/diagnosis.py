@@ -6,7 +6,7 @@ the table: first what is out of the ordinary, then what is left; ``remedies`` sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,7 +25,7 @@ from udpbench.analysis.rates import IDLE_TIMES, host_of, lag, window_ns
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.analysis.stages import NAPI_PACKETS, STAGES
-from udpbench.model import Bottleneck, Certainty, Ledger, Role, WorkerStats
+from udpbench.model import Bottleneck, Certainty, Facts, Ledger, Role, WorkerStats
 from udpbench.units import format_bytes, show_count
 
 CERTAIN: Certainty = "certain"
@@ -47,6 +47,8 @@ UNSENT = 0.005
 """Part of the intended load that a sender may leave out (RFC 2285 3.5)."""
 RULE_NS = 5
 """A firewall rule that does not match takes so long at least (measured: 7 ns, nf_tables, 6.18)."""
+PAGE_BYTES = 4096
+"""The smallest page of any CPU; larger ones make of a number of pages more memory."""
 MEANS = {stage.name: stage.means for stage in STAGES}
 REFUSING = (
     *("tx_netfilter", "rx_xdp", "rx_tc", "rx_ip", "rx_netfilter", "udp_checksum", "udp_no_port"),
@@ -227,6 +229,18 @@ class Case:
                     served[place] = (*served.get(place, ()), queue)
         return served
 
+    @cached_property
+    def words(self) -> dict[str, str]:
+        """What fills the <angles> of remedies and of their steps, as far as it is known."""
+        record = self.readings.record
+        hosts = [record.facts[h] for h in self.readings.roles.receivers if h in record.facts]
+        ports = [port for spec in record.workers for port in spec.bind_ports]
+        words = {"port": str(min(ports))} if ports else {}
+        late = self.late
+        if late is not None:
+            words["late"] = "send" if late.role == "sender" else "receive"
+        return {**words, **_of_memory(self, hosts), **_of_cpus(self, hosts)}
+
     def _runs(self, stats: WorkerStats, machine: str, cpu: int) -> bool:
         return stats.cpu == cpu and self.readings.machine_of(host_of(stats.worker)) == machine
 
@@ -318,17 +332,18 @@ def _bottleneck(
     *,
     test: str = "",
     remedy: str = "",
-    words: Mapping[str, object] | None = None,
+    words: Mapping[str, str] | None = None,
     numbers: Mapping[str, float] | None = None,
 ) -> Bottleneck:
     """Return a bottleneck; behind ``what`` stands how busy a CPU is, if one speaks for it."""
     behind = "the receiver falls behind" if case.falls_behind and case.behind else ""
     text = ": ".join(filter(None, (behind, what, cpu.text if cpu is not None else "")))
+    fill = {**case.words, **(words or {})}
     helps = REMEDIES[remedy or name].text
-    for word, value in (words or {}).items():
-        helps = helps.replace(f"<{word}>", str(value))
+    for word, value in fill.items():
+        helps = helps.replace(f"<{word}>", value)
     evidence = {**(numbers or {}), **(cpu.shares if cpu is not None else {})}
-    return Bottleneck(name, certainty, case.stage, case.packets, text, helps, test, evidence)
+    return Bottleneck(name, certainty, case.stage, case.packets, text, helps, test, evidence, fill)
 
 
 def _percent(share: float) -> str:
@@ -339,6 +354,85 @@ def _meaning(stage: str) -> str:
     """Return what a stage means, in one clause."""
     text = MEANS[stage].split(". ")[0].rstrip(".").split(": ")[0]
     return text[:1].lower() + text[1:]
+
+
+# --- what remedies and their steps are filled with -----------------------------------------------
+
+
+def _of_memory(case: Case, hosts: Sequence[Facts]) -> dict[str, str]:
+    """Return sizes of buffers, backlog, ring and UDP's memory that would hold what came."""
+    words: dict[str, str] = {}
+    sizes = _buffers(case.readings.workers("receiver"))
+    if sizes:
+        wanted_bytes = _with_room(case, min(sizes))
+        words["buffer"] = format_bytes(wanted_bytes)
+        words["large_buffer"] = format_bytes(4 * wanted_bytes)
+    backlogs = [facts.limits.get("net.core.netdev_max_backlog") for facts in hosts]
+    backlog = min((each for each in backlogs if each), default=None)
+    if backlog is not None:
+        wanted = _with_room(case, backlog)
+        words |= {"backlog": str(wanted), "large_backlog": str(8 * wanted)}
+    rings = [facts.rings for facts in hosts if facts.rings.get("rx-max")]
+    longest = min((each["rx-max"] for each in rings), default=0)
+    if any(each.get("rx", 0) < longest for each in rings):
+        words["ring"] = str(longest)
+    pages = _udp_pages(case, hosts)
+    if pages is not None:
+        words |= {"udp_pages": str(pages), "udp_mem": f"{pages} {pages} {2 * pages}"}
+    return words
+
+
+def _udp_pages(case: Case, hosts: Sequence[Facts]) -> int | None:
+    """Return pages that hold all receive buffers full, as many as UDP may take now at least.
+
+    None if nobody knows how many it may take now.
+    """
+    sockets = {
+        inode: stats.buffer_bytes or 0
+        for stats in case.readings.workers("receiver")
+        for inode in stats.socket_inodes
+    }
+    bounds = [facts.environment.get("net.ipv4.udp_mem", "").split() for facts in hosts]
+    now = max((int(words[-1]) for words in bounds if words and words[-1].isdecimal()), default=0)
+    if not now:
+        return None
+    return 1 << (max(2 * sum(sockets.values()) // PAGE_BYTES, now, 1) - 1).bit_length()
+
+
+def _of_cpus(case: Case, hosts: Sequence[Facts]) -> dict[str, str]:
+    """Return how many CPUs each role may use, and which have no worker; none of a single one.
+
+    Hosts of a built-in lab split the machine's.
+    """
+    shared = case.readings.record.built_in_lab
+    words: dict[str, str] = {}
+    receiving = min((len(facts.cpus) for facts in hosts), default=0)
+    senders = [case.readings.record.facts.get(host) for host in case.readings.roles.senders]
+    sending = min((len(facts.cpus) for facts in senders if facts is not None), default=0)
+    for word, cpus in (
+        ("cpus", (receiving + 1) // 2 if shared else receiving),
+        ("sender_cpus", sending // 2 if shared else sending),
+    ):
+        words |= {word: str(cpus)} if cpus > 1 else {}
+    if len(hosts) == 1 and not shared:
+        (facts,) = hosts
+        used = {stats.cpu for stats in case.readings.workers("receiver")}
+        others = [str(cpu) for cpu in facts.cpus if cpu not in used]
+        words |= {"other_cpus": ",".join(others)} if others else {}
+        words["all_cpus"] = ",".join(map(str, facts.cpus))
+    return words
+
+
+def _buffers(workers: Iterable[WorkerStats]) -> list[int]:
+    """Return the bytes that were asked for each socket's buffer; the kernel doubles them."""
+    return [stats.buffer_bytes // 2 for stats in workers if stats.buffer_bytes]
+
+
+def _with_room(case: Case, held: int) -> int:
+    """Return a power of two with room for twice as much as came, for what ``held`` has held."""
+    received = max(case.ledger.received_packets, 1)
+    wanted = 2 * held * (received + case.packets) // received
+    return 1 << (wanted - 1).bit_length()
 
 
 # --- out of the ordinary -------------------------------------------------------------------------
@@ -425,19 +519,12 @@ def small_buffer(case: Case) -> Iterator[Bottleneck]:
     cpu = case.reading
     if case.stage != "udp_rcvbuf" or cpu is None or case.behind is not None:
         return
-    sizes = [stats.buffer_bytes // 2 for stats in cpu.workers if stats.buffer_bytes]
+    sizes = _buffers(cpu.workers)
     now = f" of {format_bytes(min(sizes))}" if sizes else ""
     what = f"the receive buffer{now} is too small for the burst"
-    wanted = {"buffer": _wanted_buffer(case, min(sizes)) if sizes else "what holds it"}
+    unknown = {} if sizes else {"buffer": "what holds it"}
     sure, shown = (CERTAIN, cpu) if case.lasts else (LIKELY, None)
-    yield _bottleneck(case, "small_buffer", sure, what, shown, words=wanted, numbers=cpu.shares)
-
-
-def _wanted_buffer(case: Case, now_bytes: int) -> str:
-    """Return a power of two with room for twice as much as came, for what the buffer held."""
-    received = max(case.ledger.received_packets, 1)
-    wanted_bytes = 2 * now_bytes * (received + case.packets) // received
-    return format_bytes(1 << (wanted_bytes - 1).bit_length())
+    yield _bottleneck(case, "small_buffer", sure, what, shown, words=unknown, numbers=cpu.shares)
 
 
 # --- a full receiving CPU: what of it could be spared ---------------------------------------------

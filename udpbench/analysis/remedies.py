@@ -1,4 +1,4 @@
-"""What helps: one table of ledger, doctor and diagnosis, by stage, check or bottleneck.
+"""What helps: one table of ledger, doctor, diagnosis and tune, by stage, check or bottleneck.
 
 Owns every text that recommends something; a name that two of them share has one remedy.
 """
@@ -16,6 +16,21 @@ class Remedy:
     """In the imperative, without a full stop; words in <angles> are filled in."""
     settings: str = ""
     """The line below ``settings:`` that does it; empty if none does."""
+
+
+@dataclass(frozen=True)
+class RemedyStep:
+    """What ``udpbench tune`` tries against one thing."""
+
+    scope: str
+    """One of ``SCOPES``: whom it changes."""
+    name: str
+    sets: tuple[str, ...]
+    """``path=value`` each, as of ``--set``; words in <angles> are filled in."""
+
+
+SCOPES = ("application", "host", "machine")
+"""The program that sends or receives; one network namespace; all that runs on the machine."""
 
 
 _STAGES = """\
@@ -102,3 +117,63 @@ def _read(text: str) -> dict[str, Remedy]:
 
 
 REMEDIES = _read(_STAGES) | _read(_CHECKS) | _read(_BOTTLENECKS)
+
+_STEPS = """\
+small_buffer udp_rcvbuf | application | buffer=<buffer> | receive.buffer=<buffer>
+small_buffer udp_rcvbuf | application | buffer=<large_buffer> | receive.buffer=<large_buffer>
+udp_memory | machine | udp_mem=<udp_pages> | settings.receiver.sysctl.net.ipv4.udp_mem=<udp_mem>
+inline | host | napi | settings.receiver.link.receive=napi
+inline | host | rps | settings.receiver.link.receive=rps
+small_backlog rx_backlog | machine | backlog=<backlog>
+  | settings.receiver.sysctl.net.core.netdev_max_backlog=<backlog>
+small_backlog rx_backlog | machine | backlog=<large_backlog>
+  | settings.receiver.sysctl.net.core.netdev_max_backlog=<large_backlog>
+short_ring rx_ring | host | ring=<ring> | settings.receiver.ethtool.rings.rx=<ring>
+firewall | host | accept-first | settings.receiver.firewall.udp=<port>
+  ; settings.receiver.firewall.accept=true; settings.receiver.firewall.notrack=true
+shared_socket | application | one-reader | receive.workers=1
+shared_socket reader_work reader_system | application | reuseport
+  | receive.sockets=reuseport; receive.workers=<cpus>
+unmerged reader_system shared_cpu | application | gro | receive.gro=true
+reader_system | application | recvmmsg | receive.call=recvmmsg; receive.batch=auto
+remote_node | application | same-node | receive.cpus=same-node
+shared_cpu | application | reader-moved | receive.cpus=<other_cpus>
+shared_cpu short_ring | host | irq | settings.receiver.irq.cpus=<other_cpus>
+one_queue | host | hash-ports | settings.receiver.ethtool.rx-flow-hash.udp4=sdfn
+one_queue receive_cpu | host | rps | settings.receiver.rps.cpus=<all_cpus>
+others_cpu | application | nice | <late>.priority=nice -20
+others_cpu | application | fifo | <late>.priority=fifo 1
+sender_queue | host | pfifo | settings.sender.qdisc={pfifo: {limit: 1000}}
+sender_cpu | application | senders=<sender_cpus> | send.workers=<sender_cpus>
+sender_cpu | application | sendmmsg | send.call=sendmmsg; send.batch=auto
+sender_cpu | application | gso | send.gso=max
+governor | machine | governor | settings.receiver.cpu.governor=performance
+"""
+"""Bottlenecks | scope | name of the step | what it sets: in the order in which they are tried.
+
+None touches the traffic, what a reader does with a datagram, losses made on purpose, a search, or
+the cable. 1000 packets are a device's queue by default (DEFAULT_TX_QUEUE_LEN)."""
+
+
+def _read_steps(text: str) -> dict[str, tuple[RemedyStep, ...]]:
+    steps: dict[str, tuple[RemedyStep, ...]] = {}
+    for line in text.replace("\n  ", " ").splitlines():
+        names, scope, name, sets = line.split(" | ")
+        step = RemedyStep(scope, name, tuple(each.strip() for each in sets.split(";")))
+        for bottleneck in names.split():
+            steps[bottleneck] = (*steps.get(bottleneck, ()), step)
+    return steps
+
+
+REMEDY_STEPS = _read_steps(_STEPS)
+"""Bottleneck → the steps against it."""
+BEYOND_SETTINGS = {
+    "reader_work": "a faster reader",
+    "reader_system": "a reader that reads more in a call, or more CPUs",
+    "shared_cpu": "another CPU for the reader, or for the queue's work",
+    "receive_cpu": "a faster CPU, or more of them",
+    "sender_cpu": "a faster sender",
+    "others_cpu": "a CPU that no other program uses",
+    "steal": "a host that is less busy",
+}
+"""Bottleneck → what would help where no setting does; of others it is their remedy."""

@@ -146,7 +146,7 @@ class _Run:
         self.options = options
         self.around = around
         self.stored = stored
-        self.lasting = lasting(stored)
+        self.lasting = lasting(stored, experiments)
         self.error: UdpbenchError | None = None
         self.restore_errors: tuple[RestoreError, ...] = ()
         self.lost: tuple[AgentLost, ...] = ()

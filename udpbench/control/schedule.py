@@ -1,6 +1,7 @@
 """The order of trials: a generator that yields each trial and is sent its Result.
 
-Points that are compared take blocks until their comparisons are decided; the others ignore results.
+Points that are compared take blocks until their comparisons are decided, and a tune makes points
+from what was measured; the others ignore results.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from itertools import count
 
 from udpbench.analysis.comparison.comparisons import wants_block
 from udpbench.analysis.judge import judge
-from udpbench.analysis.searches import next_search_trial, searches_of
+from udpbench.analysis.searches import folded, next_search_trial, searches_of
 from udpbench.model import SECOND_NS, Experiment, Result, Trial, TrialRecord
+from udpbench.tuning.derived_points import derivation
+from udpbench.tuning.tuner import AFTER, BASE, BEFORE, tuning_of
 
 TURN_NS = 10 * SECOND_NS
 """Of trials, before another point of a search has its turn: to change costs some seconds."""
@@ -30,6 +33,9 @@ def trial_order(experiments: Sequence[Experiment], seed: int) -> Schedule:
     """
     for experiment in experiments:
         results: list[Result] = []
+        if experiment.tune is not None:
+            yield from _tuned(experiment, seed)
+            continue
         for repetition in count(1):
             block = _block(experiment, seed, repetition, results)
             if not block:
@@ -41,6 +47,23 @@ def trial_order(experiments: Sequence[Experiment], seed: int) -> Schedule:
                 result = yield trial
                 if result is not None:
                     results.append(result)
+
+
+def _tuned(experiment: Experiment, seed: int) -> Schedule:
+    """Yield the trials of a tune, block by block; where one is missing, what follows is unknown."""
+    derive, results = derivation(experiment), list[Result]()
+    while block := list(tuning_of(experiment, folded(experiment, results), derive).block):
+        random.Random(f"{seed}/{experiment.name}/{block[0].repetition}").shuffle(block)  # noqa: S311
+        if experiment.searched:
+            measured = yield from _searches(block)
+        else:
+            measured = []
+            for trial in block:
+                result = yield trial
+                measured += [result] if result is not None else []
+        results += measured
+        if len(folded(experiment, measured)) < len(block):
+            return
 
 
 def _searches(block: Sequence[Trial]) -> Generator[Trial, Result | None, list[Result]]:
@@ -89,9 +112,20 @@ def next_trial(schedule: Schedule, result: Result | None) -> Trial | None:
         return None
 
 
-def lasting(records: Iterable[TrialRecord]) -> dict[str, TrialRecord]:
-    """Return trial → record of the trials that need not be run again: all that did not fail."""
-    return {record.trial.name: record for record in records if record.status != "failed"}
+def lasting(
+    records: Iterable[TrialRecord], experiments: Sequence[Experiment]
+) -> dict[str, TrialRecord]:
+    """Return trial → record of the trials that need not be run again: all that did not fail.
+
+    That a step of a tune fails is an answer, on which what followed depends.
+    """
+    tunes = {experiment.name for experiment in experiments if experiment.tune is not None}
+    return {
+        record.trial.name: record
+        for record in records
+        if record.status != "failed"
+        or (record.trial.experiment in tunes and record.trial.point not in (BASE, BEFORE, AFTER))
+    }
 
 
 def stored_as(known: Mapping[str, TrialRecord], trial: Trial) -> TrialRecord | None:
@@ -107,7 +141,7 @@ def remaining(
     experiments: Sequence[Experiment], seed: int, records: Iterable[TrialRecord]
 ) -> list[Trial]:
     """Return the trials that have no lasting record, in order; of blocks as few as are certain."""
-    known = lasting(records)
+    known = lasting(records, experiments)
     return [trial for trial, record in _planned(experiments, seed, known) if record is None]
 
 
@@ -117,10 +151,10 @@ def _planned(
     """Yield each trial with its record, None if there is none."""
     for experiment in experiments:
         schedule, result = trial_order([experiment], seed), None
-        uses = experiment.compare or experiment.searched
+        uses = experiment.compare or experiment.searched or experiment.tune is not None
         while (trial := next_trial(schedule, result)) is not None:
             record = stored_as(known, trial)
-            # Only comparisons and searches use results, and to judge takes time.
+            # Only comparisons, searches and tunes use results, and to judge takes time.
             result = judge(record) if record is not None and uses else None
             yield trial, record
 
@@ -132,10 +166,16 @@ class Total:
         self._blocks = {e.name: e.looks[0] for e in experiments if e.compare}
         self._experiments = {e.name: e for e in experiments}
         self.fewest, self.most = trial_count(experiments)
+        self._of_tune = 0
 
     def take(self, trial: Trial) -> None:
         """Learn that a trial is run, and with it its block."""
         experiment = self._experiments[trial.experiment]
+        if experiment.tune is not None:
+            self._of_tune += 1
+            self.fewest = max(self.fewest, self._of_tune)
+            self.most = max(self.fewest, self.most)
+            return
         if trial.search_trial > 1:  # the first is counted with its point
             self.fewest += 1
             self.most = max(self.fewest, self.most)

@@ -110,6 +110,27 @@ def load_experiment_data(data: dict[str, Any], name: str, sets: Sequence[str] = 
     return _experiment(_extended(tree, Path(name), ()), name, name, text, _sets(sets))
 
 
+def derived_trial(experiment: Experiment, point: str, name: str, sets: Sequence[str]) -> Trial:
+    """Return a point of an experiment's text under another name, with some keys overridden.
+
+    InputError with every problem if that contradicts itself, or if there is no such point.
+    """
+    tree = Tree(yaml_reader.parse(experiment.text, experiment.path).data, Place(experiment.path))
+    points, problems = override.points(tree)
+    raise_all(problems)
+    named = [each for each in points if each.name == point]
+    if not named:
+        step = did_you_mean(point, [each.name or "all" for each in points])
+        raise_all([at(Place(experiment.path), "", "no such point", "", step, point)])
+    changed = override.apply(named[0].tree, _sets(sets))
+    file, problems = file_schema.check(changed, ExperimentFile)
+    raise_all(problems)
+    plain = PointTree(name, name, {}, changed)
+    trial = _trial(cast(ExperimentFile, file), plain, experiment.name, experiment.path)
+    raise_all(lab_rules.point_contradictions(changed, trial))
+    return trial
+
+
 def load_lab(name: str) -> Lab:
     """Return the lab of a file or a shipped name; InputError with every problem."""
     path = shipped.find_lab(name)

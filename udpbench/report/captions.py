@@ -6,6 +6,7 @@ Texts that a run has no part in; what depends on the run is in ``pages``.
 from __future__ import annotations
 
 from udpbench.report.summary import Chapter, resolved
+from udpbench.report.tables import LADDER_COLUMNS
 
 HEADINGS = {
     "limits": "What limits",
@@ -29,6 +30,9 @@ HEADINGS = {
     "settings": "Settings of",
     "yaml": "The experiment",
     "rungs": "Rung by rung",
+    "ladder": "From base to recipe",
+    "recipe": "The recipe",
+    "beside": "What else was tried",
     "chapters": "The experiments",
     "missing": "Not measured here",
     "run": "The run",
@@ -46,6 +50,7 @@ COLUMNS = {
     "ledger": ("packets", "read from"),
     "numbers": ("median over valid trials",),
     "rungs": ("rung", "published", "measured", "relations"),
+    "ladder": LADDER_COLUMNS,
 }
 """Table → its columns; of a table with a column for each point, those beside them."""
 SHAPES = "Published figures are from other hardware: compare shapes, not numbers."

@@ -19,7 +19,7 @@ from udpbench.metrics import METRICS, SEARCHED
 from udpbench.model import Result, TrialRecord
 from udpbench.records import Run
 from udpbench.report.search_words import breaking_text
-from udpbench.report.summary import Chapter, chapters_of, hosts_of, reasons
+from udpbench.report.summary import Chapter, chapters_of, hosts_of, reasons, tuning_answer
 
 SCHEMA = 1
 """History: 1 — the first form."""
@@ -99,6 +99,21 @@ def _experiment(chapter: Chapter) -> dict[str, Any]:
         "repetitions": chapter.experiment.repetitions,
         "expectations": [asdict(verdict) for verdict in chapter.verdicts],
         "comparisons": [comparison_json(comparison) for comparison in chapter.comparisons],
+        "tune": _tune(chapter),
+    }
+
+
+def _tune(chapter: Chapter) -> dict[str, Any] | None:
+    """Return what a tune was asked and what it says; None of an experiment that is none."""
+    answer = tuning_answer(chapter)
+    if answer is None or chapter.experiment.tune is None:
+        return None
+    return {
+        **asdict(chapter.experiment.tune),
+        "proven": chapter.tuning is not None and chapter.tuning.proven is not None,
+        **asdict(answer),
+        "rungs": [rung._asdict() for rung in answer.rungs],
+        "instructions": [each._asdict() for each in answer.instructions],
     }
 
 

@@ -41,6 +41,7 @@ from udpbench.report.summary import (
     timed,
     trials_label,
     trust,
+    tuning_answer,
 )
 from udpbench.report.tables import (
     COMPARISON_COLUMNS,
@@ -102,6 +103,7 @@ def chapter_data(chapter: Chapter) -> dict[str, Any]:
         "comparison_columns": list(COMPARISON_COLUMNS),
         "comparisons": [comparison_cells(comparison) for comparison in chapter.comparisons],
         "limits": limits(chapter),
+        "tuning": _tuning(chapter),
         "ledger": list(_ledger(chapter)),
         "numbers": list(_numbers(chapter)),
         "captions": captions(chapter, bool(cited), _over_time(chapter)),
@@ -121,7 +123,22 @@ def chapter_data(chapter: Chapter) -> dict[str, Any]:
 
 def limits(chapter: Chapter) -> list[str]:
     """Return what limits the points and what helps, a sentence each; empty if nothing does."""
+    if chapter.tuning is not None:
+        return []
     return breaking_lines(chapter.searches) if chapter.searches else diagnosed(chapter)
+
+
+def _tuning(chapter: Chapter) -> dict[str, Any] | None:
+    """Return the ladder of a tune, its recipe, and what else it says; None without one."""
+    tuned = tuning_answer(chapter)
+    if tuned is None:
+        return None
+    return {
+        "rungs": [list(rung) for rung in tuned.rungs],
+        "recipe": tuned.recipe,
+        "commands": tuned.commands,
+        "notes": list(tuned.notes),
+    }
 
 
 def _struck(chapter: Chapter) -> Iterator[str]:

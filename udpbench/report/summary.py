@@ -27,10 +27,14 @@ from udpbench.model import (
     Finding,
     Progress,
     Result,
+    Role,
+    Trial,
     TrialRecord,
 )
 from udpbench.records import Ending, Run
 from udpbench.report.search_words import breaking_text, found_text, search_line
+from udpbench.tuning.outcome import TuningAnswer, answer_of
+from udpbench.tuning.tuner import Tuning, tuning_of
 from udpbench.units import rate_scale, show_count, show_pps, show_ratio
 
 SCALES = {
@@ -66,6 +70,8 @@ class Chapter:
     """Every trial's own result; of a search its trials."""
     searches: tuple[PointSearch, ...] = ()
     """In the order of the points, and of each point's repetitions."""
+    tuning: Tuning | None = None
+    """How far its tune is, if it has one."""
 
     @property
     def results(self) -> tuple[Result, ...]:
@@ -87,25 +93,59 @@ def chapters_of(
         mine = tuple(record for record in records if record.trial.experiment == experiment.name)
         trials = [judge(record) for record in mine]
         results = folded(experiment, trials)
-        declared = [trial.point for trial in experiment.points]
+        tuning = _tuning(experiment, results)
+        shown = experiment
+        if tuning is not None:
+            shown = replace(experiment, points=_every(tuning, results), repetitions=1)
+        declared = [trial.point for trial in shown.points]
         measured = sorted(points(results), key=lambda point: declared.index(point.name))
         verdicts, compared = evaluate(experiment, results), compare_points(experiment, results)
+        compared = compared if tuning is None else tuning.comparisons
         searches = sorted(
             searches_of(trials),
             key=lambda each: (declared.index(each.point.point), each.point.repetition),
         )
         chapters.append(
             Chapter(
-                experiment,
+                shown,
                 mine,
                 tuple(measured),
                 verdicts,
                 compared,
                 trials=tuple(trials),
                 searches=tuple(searches),
+                tuning=tuning,
             )
         )
     return tuple(chapters)
+
+
+def _tuning(experiment: Experiment, results: Sequence[Result]) -> Tuning | None:
+    """Return how far the tune of an experiment is, its points as they are stored; None without."""
+    if experiment.tune is None:
+        return None
+    stored = {result.trial.point: replace(result.trial, repetition=1) for result in results}
+    return tuning_of(experiment, results, lambda name, _: stored.get(name))
+
+
+def _every(tuning: Tuning, results: Sequence[Result]) -> tuple[Trial, ...]:
+    """Return the points of a tune, and those that only the udpbench that ran it would try."""
+    known = {trial.point: trial for trial in tuning.points}
+    for result in results:
+        known.setdefault(result.trial.point, replace(result.trial, repetition=1))
+    return tuple(known.values())
+
+
+def tuning_answer(chapter: Chapter) -> TuningAnswer | None:
+    """Return what a tune says; None of an experiment that is none."""
+    if chapter.tuning is None:
+        return None
+    roles: dict[Role, Facts] = {}
+    for record in chapter.records:
+        for spec in record.workers:
+            if spec.host in record.facts:
+                roles.setdefault(spec.role, record.facts[spec.host])
+    return answer_of(chapter.tuning, roles, chapter.built_in_lab)
 
 
 def ended(run: Run) -> list[str]:
@@ -279,6 +319,9 @@ def answer(chapter: Chapter) -> str:
     """Return the experiment's answer in two sentences: what arrived, and what to believe of it."""
     if not chapter.points:
         return "No trial is stored."
+    tuned = tuning_answer(chapter)
+    if tuned is not None:
+        return f"{tuned.sentence} {trust([chapter])}"
     if chapter.searches:
         return f"{_of_searches(chapter)} {trust([chapter])}"
     rated = [(point, estimate(point, "delivered_pps")) for point in chapter.points]

@@ -36,11 +36,13 @@ from udpbench.report.summary import (
     show_estimate,
     show_number,
     trials_label,
+    tuning_answer,
 )
 from udpbench.units import show_count, show_pps, show_ratio
 
 POINT_COLUMNS = ("point", "valid", "offered", "delivered [interval]", "lost", "spread")
 COMPARISON_COLUMNS = ("compared", "metric", "verdict", "blocks")
+LADDER_COLUMNS = ("point", "changed", "gain")
 ANSWER_STYLE = {"yes": "green", "no": "red", "cannot tell": "yellow", "skipped": "dim"}
 SEVERITY_STYLE = {"invalid": "red", "struck": "red", "warning": "yellow", "note": "dim"}
 WIDE_COLUMNS = {
@@ -75,7 +77,8 @@ def parts(chapter: Chapter, width: int, every_stage: bool = False) -> Iterator[R
         yield Text(line)
     if not chapter.points:
         return
-    if not chapter.searches:
+    yield from tuning_parts(chapter)
+    if not chapter.searches and chapter.tuning is None:
         yield from map(Text, diagnosed(chapter))
     if chapter.searches:
         yield search_table(chapter.searches)
@@ -88,6 +91,25 @@ def parts(chapter: Chapter, width: int, every_stage: bool = False) -> Iterator[R
         yield from comparison_parts(chapter.comparisons)
     if chapter.verdicts:
         yield verdicts_table(chapter)
+
+
+def tuning_parts(chapter: Chapter) -> Iterator[Table | Text]:
+    """Yield what a tune says: answer, ladder, recipe, what to type, and what did not help."""
+    answer = tuning_answer(chapter)
+    if answer is None:
+        return
+    yield Text(answer.sentence, style="bold")
+    table = Table(title="ladder", title_justify="left", title_style="bold", box=None)
+    for title in LADDER_COLUMNS:
+        table.add_column(title, overflow="fold")
+    for rung in answer.rungs:
+        table.add_row(*map(Text, rung))
+    yield table
+    for title, text in (("recipe", answer.recipe), ("what to type", answer.commands)):
+        if text:
+            yield Text(title, style="bold")
+            yield Text(text)
+    yield from map(Text, answer.notes)
 
 
 def search_table(searches: Sequence[PointSearch]) -> Table:

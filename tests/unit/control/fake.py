@@ -106,6 +106,8 @@ class World:
     """Host → what it answers to who would take it, one after the other, before it is free."""
     others: tuple[str, ...] = ()
     """Who else uses the machine."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """What every host reports as its environment."""
     capacity_pps: int | None = None
     """What the receiver takes; beyond it the socket's buffer overflows."""
     offers_pps: int = 10**6
@@ -226,7 +228,7 @@ class FakeAgent:
         found = facts(self.host, interface, mine if there else ())
         links = self.world.links.get(self.host, []) if there else []
         link = links.pop(0) if len(links) > 1 else next(iter(links), None)
-        return replace(found, link=link)
+        return replace(found, link=link, environment=self.world.environment)
 
     def _inspect(self, interface: str) -> Inspection:
         assert interface is not None

@@ -1,0 +1,124 @@
+"""Plant a bottleneck, tune, and see that what is proven repairs it without being told.
+
+``tunes.py [PLANT]... [--times N] [--seed N] [--minutes N] [--out FOLDER]``, as root; plants, seeds and
+folders as in ``diagnoses.py``. Without names, all of ``REPAIRS``, and ``healthy``, in which nothing may
+be changed. Prints a line for each tune. Exits 1 if a plant was repaired in fewer than 8 of 10 tunes, or
+the healthy one left alone in fewer than 19 of 20, 5 if the minutes did not suffice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from diagnoses import EACH, PLANTS, adding_rules, busy
+
+from udpbench.control.run import RunOptions, run
+from udpbench.definition.load import load_experiment_data, load_lab
+from udpbench.model import SECOND_NS
+from udpbench.records import RunWriter, new_header, read_run
+from udpbench.report.summary import Chapter, chapters_of, tuning_answer
+from udpbench.tuning.derived_points import asked, tuned
+
+REPAIRS = {
+    "burst": "buffer",
+    "inline": "napi",
+    "backlog": "backlog",
+    "udp-mem": "udp_mem",
+    "twenty-threads": "one-reader",
+    "firewall": "accept-first",
+}
+"""Plant → a step that its recipe must have."""
+LEFT_ALONE = 19 / 20
+WITHIN_NS = 200 * SECOND_NS
+LIMIT_S = 300
+
+
+def tune(name: str, seed: int, folder: Path) -> Chapter:
+    """Return a tune of a plant whose numbers ``seed`` draws."""
+    plant = PLANTS[name]
+    data = {
+        "question": "What helps?",
+        "variants": {name: plant.draw(random.Random(seed))},
+        "duration": "1s",
+        "warmup": "0s",
+    }
+    experiments, lab = [load_experiment_data(data, "planted")], load_lab("local")
+    experiments = tuned(experiments, asked(experiments, None, None, WITHIN_NS))
+    writer = RunWriter.create(folder, new_header(experiments, lab, ("tunes.py",)))
+    with busy(plant.busy_cpu):
+        outcome = run(experiments, lab, writer, adding_rules(plant.rules), RunOptions(seed=seed))
+    if outcome.error is not None:
+        raise outcome.error
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    stored = read_run(folder)
+    (chapter,) = chapters_of(stored.header.experiments, stored.records)
+    return chapter
+
+
+def is_right(name: str, chapter: Chapter) -> bool:
+    """Return whether a plant is repaired; the healthy one: whether nothing was changed."""
+    tuning = chapter.tuning
+    assert tuning is not None
+    if name not in REPAIRS:
+        return tuning.ending is not None and tuning.ending.why == "nothing limits"
+    steps = tuning.ending.steps if tuning.ending is not None else ()
+    named = any(step.name.startswith(REPAIRS[name]) for step in steps)
+    return tuning.proven is not None and named
+
+
+def tuned_often(name: str, seeds: Sequence[int], folder: Path, until_s: float) -> list[bool]:
+    """Return for each seed whether the tune of a plant was right, and print what it said."""
+    right: list[bool] = []
+    for seed in seeds:
+        begun_s = time.monotonic()
+        if begun_s > until_s:
+            break
+        chapter = tune(name, seed, folder / f"{name}-{seed}")
+        took_s = time.monotonic() - begun_s
+        right.append(is_right(name, chapter) and took_s <= LIMIT_S)
+        said = tuning_answer(chapter)
+        assert said is not None
+        word = "right" if right[-1] else "WRONG"
+        print(f"{name} {seed}: {word} in {took_s:.0f} s: {said.sentence}")
+        lines = (*(" | ".join(rung) for rung in said.rungs), *said.notes)
+        print("\n".join(f"    {line}" for line in lines), flush=True)
+    return right
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Plant, tune, and return the exit code of all plants."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("plants", nargs="*", metavar="PLANT", help=", ".join(PLANTS))
+    parser.add_argument("--times", type=int, default=10, metavar="N", help="tunes of each plant")
+    parser.add_argument("--seed", type=int, help="draws the numbers; new for each run if left out")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin none after these")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="keeps the runs; else removed")
+    given = parser.parse_args(words)
+    if not set(given.plants) <= PLANTS.keys():
+        parser.error(f"the plants are {', '.join(PLANTS)}")
+    seed = given.seed if given.seed is not None else random.randrange(2**32)
+    print(f"seed {seed}", flush=True)
+    chance, until_s = random.Random(seed), time.monotonic() + 60 * given.minutes
+    right: dict[str, list[bool]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in given.plants or (*REPAIRS, "healthy"):
+            seeds = [chance.randrange(2**32) for _ in range(given.times)]
+            right[name] = tuned_often(name, seeds, given.out or Path(scratch), until_s)
+    for name, answers in right.items():
+        print(f"{name}: {sum(answers)} of {len(answers)}")
+    if any(len(answers) < given.times for answers in right.values()):
+        return 5
+    shares = {name: EACH if name in REPAIRS else LEFT_ALONE for name in right}
+    return int(any(sum(each) < shares[name] * len(each) for name, each in right.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

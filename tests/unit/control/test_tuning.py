@@ -1,0 +1,140 @@
+"""A tune from its file to its answer: its blocks, resumed, shown, and the hosts restored."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from golden import Golden
+
+from control.fake import World, go, header, lab
+from udpbench.control.run import RunOptions, run
+from udpbench.control.schedule import remaining
+from udpbench.definition.load import load_experiment_data
+from udpbench.errors import WorkerFailed
+from udpbench.model import Experiment, TrialRecord
+from udpbench.records import Begin, RunWriter, read_run
+from udpbench.report.data_frames import frames
+from udpbench.report.document import write
+from udpbench.report.json_output import as_json
+from udpbench.report.summary import chapters_of
+from udpbench.report.tables import print_chapter
+from udpbench.report.terminal import Terminal
+from udpbench.tuning.derived_points import asked, tuned
+
+
+def to_tune() -> Experiment:
+    """Return an experiment whose loss is to become less."""
+    plain = {
+        "question": "What helps?",
+        "traffic": {"rate": "1kpps"},
+        "duration": "1s",
+        "warmup": "0s",
+    }
+    experiments = [load_experiment_data(plain, "one")]
+    (experiment,) = tuned(experiments, asked(experiments, None, "lost_packets"))
+    return experiment
+
+
+def short_of_memory() -> World:
+    """Return agents of which the receiver's kernel drops a tenth of all, whatever is set."""
+    drops = {"snmp.Udp.MemErrors": 100, "snmp.Udp.InErrors": 100, "snmp.Udp.RcvbufErrors": 0}
+    return World(
+        arriving=900,
+        drop_counters={**drops, "socket.7.drops": 100},
+        environment={"net.ipv4.udp_mem": "100\t200\t300"},
+    )
+
+
+def points(records: Sequence[TrialRecord]) -> list[str]:
+    """Return the points of trials, in their order."""
+    return [record.trial.point for record in records]
+
+
+def test_a_tune_runs_its_blocks_and_restores_the_hosts(tmp_path: Path) -> None:
+    """Three trials of the base, seven blocks with its one candidate, whose setting is applied."""
+    world = short_of_memory()
+    outcome, stored = go(world, tmp_path / "run", to_tune())
+    assert (None, 17) == (outcome.error, len(stored.records))
+    (candidate,) = set(points(stored.records)) - {"base"}
+    assert ["base"] * 3 == points(stored.records[:3])
+    assert (10, 7) == tuple(points(stored.records).count(name) for name in ("base", candidate))
+    changes = [record.changes for record in stored.records if record.trial.point == candidate]
+    assert all("net.ipv4.udp_mem" in str(each) for each in changes)
+    assert "restore receiver" in world.words
+    assert [] == remaining(stored.header.experiments, 1, stored.records)
+
+
+def test_a_tune_is_resumed_where_it_ended(tmp_path: Path) -> None:
+    """The same trials follow, in the same order."""
+    _, whole = go(short_of_memory(), tmp_path / "whole", to_tune())
+    order = [record.trial.name for record in whole.records]
+    for stored in (2, 5, 8):
+        folder = tmp_path / str(stored)
+        writer = RunWriter.create(folder, header(to_tune()))
+        for record in whole.records[:stored]:
+            writer.write(record)
+        writer.close()
+        before = read_run(folder)
+        writer = RunWriter.reopen(folder)
+        writer.resume(before, Begin("2026-11-22T00:00:00", "0.1.0", ("udpbench",)))
+        world = short_of_memory()
+        run(
+            before.header.experiments,
+            lab(),
+            writer,
+            world.progress.append,
+            RunOptions(seed=1),
+            world.surroundings(),
+            before.records,
+        )
+        assert order == [record.trial.name for record in read_run(folder).records]
+
+
+def test_a_candidate_that_fails_is_not_tried_again(tmp_path: Path) -> None:
+    """That it cannot be is an answer; nothing remains to be run."""
+    world = short_of_memory()
+    world.refusing = "sysctl"
+    outcome, stored = go(world, tmp_path / "run", to_tune())
+    assert None is outcome.error
+    assert [4, 1] == [
+        sum(r.status == status for r in stored.records) for status in ("done", "failed")
+    ]
+    assert [] == remaining(stored.header.experiments, 1, stored.records)
+    (chapter,) = chapters_of(stored.header.experiments, stored.records)
+    assert chapter.tuning is not None
+    assert chapter.tuning.ending is not None
+
+
+def test_a_base_that_fails_is_run_again(tmp_path: Path) -> None:
+    """As any trial that fails."""
+    world = short_of_memory()
+    world.raises("prepare receiver", WorkerFailed("it hangs", "receiver"))
+    _, stored = go(world, tmp_path / "run", to_tune())
+    assert "one::base#1" == remaining(stored.header.experiments, 1, stored.records)[0].name
+
+
+def test_a_tune_is_shown(tmp_path: Path, golden: Golden) -> None:
+    """In tables, as JSON and as frames: first its answer, then ladder and comparisons."""
+    _, stored = go(short_of_memory(), tmp_path / "run", to_tune())
+    (chapter,) = chapters_of(stored.header.experiments, stored.records)
+    out = io.StringIO()
+    print_chapter(Terminal(file=out, width=100), chapter)
+    text = out.getvalue()
+    golden.check([line for line in text[: text.index("results")].splitlines() if line])
+    tune = json.loads(json.dumps(as_json(stored)))["experiments"][0]["tune"]
+    assert ("lost_packets", False, "") == (tune["metric"], tune["proven"], tune["recipe"])
+    assert ["point", "changed", "gain"] == list(tune["rungs"][0])
+    assert 17 == len(frames([stored]).trials)
+
+
+def test_a_tune_has_its_chapter_in_the_report(tmp_path: Path) -> None:
+    """The page has ladder and notes, and the document is set."""
+    _, stored = go(short_of_memory(), tmp_path / "run", to_tune())
+    write([stored], tmp_path / "report", ["html", "pdf"])
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "From base to recipe" in page
+    assert "did not help" in page
+    assert (tmp_path / "report" / "report.pdf").stat().st_size > 0

@@ -1,0 +1,217 @@
+"""The way of a tune: which rounds, which points, what is kept, and when it ends."""
+
+from __future__ import annotations
+
+from golden import Golden
+
+from tuning.bench import NOTHING, asked_of, limit, play
+from udpbench.errors import CANNOT_TELL, YES
+from udpbench.model import SECOND_NS, Bottleneck, Trial
+from udpbench.tuning.derived_points import derivation
+from udpbench.tuning.outcome import TuningAnswer, answer_of, exit_code
+from udpbench.tuning.tuner import Tuning, tuning_of
+
+MIB = 2**20
+SMALL, UNMERGED, SLOW = (limit(name) for name in ("small_buffer", "unmerged", "reader_work"))
+
+
+def said(tuning: Tuning) -> TuningAnswer:
+    """Return what a tune says, of hosts of which nothing is known."""
+    return answer_of(tuning, {}, built_in_lab=True)
+
+
+def kinds(tuning: Tuning) -> list[str]:
+    """Return the rounds."""
+    return [each.planned.kind for each in tuning.rounds]
+
+
+def names(tuning: Tuning, number: int) -> list[str]:
+    """Return the points of a round."""
+    return [trial.point for trial in tuning.rounds[number].planned.points]
+
+
+def buffer_alone(trial: Trial) -> tuple[float, tuple[Bottleneck, ...]]:
+    """Return a point that a buffer of 8 MiB repairs."""
+    large = (trial.receive.buffer_bytes or 0) >= 8 * MIB
+    return (10_000.0, NOTHING) if large else (5_000.0, (SMALL,))
+
+
+def test_what_needs_no_help_is_left_alone(golden: Golden) -> None:
+    """Three trials of the base, and an answer in words."""
+    tuning, results = play(asked_of(), lambda _: (10_000.0, NOTHING))
+    assert (["look"], 3, YES) == (kinds(tuning), len(results), exit_code(tuning))
+    golden.check(said(tuning).sentence)
+
+
+def test_one_disturbed_trial_decides_nothing() -> None:
+    """What most trials of the base say is believed."""
+    tuning, _ = play(asked_of(), lambda t: (1e4, (SMALL,) if t.repetition == 2 else NOTHING))
+    assert ["look"] == kinds(tuning)
+
+
+def test_a_buffer_that_helps_is_kept_and_proven(golden: Golden) -> None:
+    """By blocks of the base and its candidates, then anew of base and recipe alone."""
+    tuning, results = play(asked_of(), buffer_alone)
+    assert ["look", "try", "prove"] == kinds(tuning)
+    assert ["base", "buffer=8MiB", "buffer=32MiB"] == names(tuning, 1)
+    assert ["before", "after"] == names(tuning, 2)
+    assert YES == exit_code(tuning)
+    assert tuning.proven is not None
+    assert ("before", "after") == (tuning.proven.a, tuning.proven.b)
+    assert 1.9 < (tuning.proven.low or 0) < 2 < (tuning.proven.high or 0) < 2.1
+    answer = said(tuning)
+    golden.check([answer.sentence, answer.recipe, answer.commands, *answer.notes])
+    golden.check(["; ".join(rung) for rung in answer.rungs])
+    blocks = {result.trial.repetition for result in results}
+    assert set(range(1, 1 + len(blocks))) == blocks
+
+
+def test_it_goes_on_with_the_diagnosis_of_what_was_kept() -> None:
+    """Until nothing limits; each step of the recipe is then taken away once."""
+
+    def model(trial: Trial) -> tuple[float, tuple[Bottleneck, ...]]:
+        large = (trial.receive.buffer_bytes or 0) >= 8 * MIB
+        pps = 5_000.0 * (1.5 if large else 1) * (1.5 if trial.receive.gro else 1)
+        return pps, NOTHING if large and trial.receive.gro else (UNMERGED,) if large else (SMALL,)
+
+    tuning, _ = play(asked_of(), model)
+    assert ["look", "try", "try", "minimise", "prove"] == kinds(tuning)
+    assert tuning.ending is not None
+    assert ["small_buffer", "unmerged"] == [step.against for step in tuning.ending.steps]
+    assert ("nothing limits", YES) == (tuning.ending.why, exit_code(tuning))
+    kept = "+".join(step.name for step in tuning.ending.steps)
+    assert [kept, *reversed([step.name for step in tuning.ending.steps])] == names(tuning, 3)
+
+
+def test_a_step_that_is_not_needed_in_the_end_is_taken_away(golden: Golden) -> None:
+    """The recipe is minimal."""
+
+    def model(trial: Trial) -> tuple[float, tuple[Bottleneck, ...]]:
+        large = (trial.receive.buffer_bytes or 0) >= 8 * MIB
+        if trial.receive.gro:
+            return 10_000.0, NOTHING
+        return (7_000.0, (UNMERGED,)) if large else (5_000.0, (SMALL,))
+
+    tuning, _ = play(asked_of(), model)
+    assert tuning.ending is not None
+    assert ["gro"] == [step.name for step in tuning.ending.steps]
+    golden.check(["; ".join(rung) for rung in said(tuning).rungs])
+
+
+def test_where_only_a_forbidden_key_would_help(golden: Golden) -> None:
+    """It says so, and cannot tell."""
+    slow = limit("reader_work", port="4321")
+    tuning, _ = play(asked_of(), lambda _: (5_000.0, (slow,)))
+    assert (["look"], CANNOT_TELL) == (kinds(tuning), exit_code(tuning))
+    golden.check(said(tuning).sentence)
+
+
+def test_a_diagnosis_that_its_own_remedy_refutes(golden: Golden) -> None:
+    """All steps against it change nothing, each within its margin."""
+    tuning, _ = play(asked_of(), lambda _: (5_000.0, (UNMERGED,)))
+    assert ["unmerged"] == list(tuning.refuted)
+    assert CANNOT_TELL == exit_code(tuning)
+    golden.check([said(tuning).sentence, *said(tuning).notes])
+
+
+def test_a_step_that_a_host_refuses_is_left_out(golden: Golden) -> None:
+    """After its first trial; the others go on, and it is said."""
+    tuning, results = play(asked_of(), buffer_alone, refused="32MiB")
+    assert 1 == sum("32MiB" in result.trial.point for result in results)
+    assert (YES, "buffer=8MiB") == (exit_code(tuning), tuning.rounds[1].comparisons[0].b)
+    golden.check(said(tuning).notes)
+
+
+def test_a_trial_of_the_base_that_fails_ends_it(golden: Golden) -> None:
+    """Nothing can be compared with it."""
+    tuning, results = play(asked_of(), buffer_alone, refused="base")
+    assert (3, CANNOT_TELL) == (len(results), exit_code(tuning))
+    golden.check(said(tuning).sentence)
+
+
+def test_the_time_ends_it(golden: Golden) -> None:
+    """Between blocks; what was not decided is not kept, and nothing is proven."""
+    tuning, results = play(asked_of(within_ns=20 * SECOND_NS), buffer_alone)
+    assert 20 * SECOND_NS >= sum(result.took_ns or 0 for result in results)
+    assert tuning.ending is not None
+    assert ("time", CANNOT_TELL) == (tuning.ending.why, exit_code(tuning))
+    golden.check(said(tuning).sentence)
+
+
+def test_what_is_kept_when_the_time_ends_is_proven() -> None:
+    """The proof comes on top of the time."""
+
+    def model(trial: Trial) -> tuple[float, tuple[Bottleneck, ...]]:
+        pps, _ = buffer_alone(trial)
+        return pps, (SMALL, UNMERGED)
+
+    tuning, _ = play(asked_of(within_ns=75 * SECOND_NS), model)
+    assert tuning.ending is not None
+    assert ("time", "prove", YES) == (tuning.ending.why, kinds(tuning)[-1], exit_code(tuning))
+
+
+def test_the_best_of_several_is_kept_as_soon_as_it_is_known() -> None:
+    """Whether the others help, too, is not waited for."""
+
+    def model(trial: Trial) -> tuple[float, tuple[Bottleneck, ...]]:
+        size = trial.receive.buffer_bytes or 0
+        pps = 9_000.0 if size >= 32 * MIB else 5_050.0 if size >= 8 * MIB else 5_000.0
+        return pps, NOTHING if size >= 32 * MIB else (SMALL,)
+
+    tuning, _ = play(asked_of(), model, scatter=0.03)
+    assert tuning.ending is not None
+    assert ["buffer=32MiB"] == [step.name for step in tuning.ending.steps]
+    assert 7 <= tuning.rounds[1].blocks <= 11
+
+
+def test_only_and_never() -> None:
+    """Steps of other scopes, or that touch a key, are not tried."""
+    limits = tuple(limit(name) for name in ("small_buffer", "udp_memory", "governor"))
+
+    def tried(only: tuple[str, ...], never: tuple[str, ...]) -> list[str]:
+        tuning, _ = play(asked_of(only=only, never=never), lambda _: (5_000.0, limits))
+        return names(tuning, 1)[1:] if len(tuning.rounds) > 1 else []
+
+    buffers, machine = ["buffer=8MiB", "buffer=32MiB"], ["udp_mem=65536", "governor"]
+    assert buffers + machine == tried((), ())
+    assert buffers == tried(("application",), ())
+    assert machine == tried((), ("receive.buffer",))
+    assert [*buffers, "governor"] == tried((), ("sysctl",))
+    assert [] == tried(("host",), ())
+
+
+def test_a_step_that_changes_nothing_is_not_tried() -> None:
+    """The point has what it would set."""
+    tuning, _ = play(asked_of(receive={"gro": True}), lambda _: (5_000.0, (UNMERGED,)))
+    assert ["look"] == kinds(tuning)
+
+
+def test_at_most_five_at_once() -> None:
+    """In the order of the diagnosis."""
+    every = ("small_buffer", "udp_memory", "small_backlog", "unmerged", "governor")
+    tuning, _ = play(asked_of(), lambda _: (5_000.0, tuple(map(limit, every))))
+    assert 6 == len(names(tuning, 1))
+    assert "backlog=32768" == names(tuning, 1)[-1]
+
+
+def test_it_is_replayed_from_its_results() -> None:
+    """At any block the same trials come next, in whatever order those of a block are stored."""
+    experiment = asked_of()
+    tuning, results = play(experiment, buffer_alone)
+    derive = derivation(experiment)
+    for blocks in range(max(result.trial.repetition for result in results)):
+        so_far = [result for result in results if result.trial.repetition <= blocks]
+        block = tuning_of(experiment, so_far[::-1], derive).block
+        after = {r.trial.point for r in results if r.trial.repetition == blocks + 1}
+        assert after == {trial.point for trial in block}
+        assert {blocks + 1} == {trial.repetition for trial in block}
+    assert () == tuning.block
+
+
+def test_half_a_block_is_asked_for_again() -> None:
+    """Its comparisons count what is there."""
+    experiment = asked_of()
+    _, results = play(experiment, buffer_alone)
+    cut = tuning_of(experiment, results[:8], derivation(experiment))
+    assert {5} == {trial.repetition for trial in cut.block}
+    assert (None, CANNOT_TELL) == (cut.ending, exit_code(cut))

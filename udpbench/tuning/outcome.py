@@ -1,0 +1,173 @@
+"""A tune in words: what it proves, the ladder to it, the recipe, and what did not help.
+
+Owns the wording that terminal, report and exit code share. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from udpbench.analysis.remedies import BEYOND_SETTINGS
+from udpbench.differences import differences, flat
+from udpbench.errors import CANNOT_TELL, YES
+from udpbench.model import Bottleneck, Facts, Role, Trial
+from udpbench.tuning.recipe import Form, Instruction, as_yaml, instructions
+from udpbench.tuning.steps import TuningStep, sets_of
+from udpbench.tuning.tuner import BASE, ENDINGS, Tuning, is_useless, limiting
+
+A_CABLE = "Proven in the built-in lab: between hosts a cable, a card and its driver change it."
+
+FORMS: dict[Form, str] = {
+    "shell": "# as root",
+    "systemd": "# systemctl edit the program's unit\n[Service]",
+    "C": "/* in the program, before bind(2) */",
+    "program": "# the program",
+}
+"""Form of an instruction → what stands above those of its form."""
+
+
+class TuningRung(NamedTuple):
+    """One row of the ladder from the base to the recipe."""
+
+    point: str
+    changed: str
+    """What its step sets, and for whom; of the base what limits it."""
+    gain: str
+    """Against the rung below."""
+
+
+@dataclass(frozen=True)
+class TuningAnswer:
+    """What a tune says."""
+
+    sentence: str
+    rungs: tuple[TuningRung, ...]
+    recipe: str
+    """As YAML; empty without one."""
+    instructions: tuple[Instruction, ...]
+    notes: tuple[str, ...]
+    """What did not help, which diagnoses are refuted, and what the recipe replaces."""
+
+    @property
+    def commands(self) -> str:
+        """Return what to type, behind a line that says where; empty without a recipe."""
+        parts = (
+            (head, [line.text for line in self.instructions if line.form == form])
+            for form, head in FORMS.items()
+        )
+        return "\n".join("\n".join([head, *lines]) for head, lines in parts if lines)
+
+
+def exit_code(tuning: Tuning) -> int:
+    """Return YES if something helped or nothing needs help, else CANNOT_TELL."""
+    ending = tuning.ending
+    healthy = ending is not None and ending.why == "nothing limits" and not ending.steps
+    return YES if healthy or tuning.proven is not None else CANNOT_TELL
+
+
+def answer_of(tuning: Tuning, facts: Mapping[Role, Facts], built_in_lab: bool) -> TuningAnswer:
+    """Return what a tune says so far; ``facts`` are those of a host of each role."""
+    ending = tuning.ending
+    steps = ending.steps if ending is not None else ()
+    after = next((trial for trial in reversed(tuning.points)), tuning.base)
+    sets = sets_of(steps)
+    parts = [_sentence(tuning), A_CABLE if tuning.proven is not None and built_in_lab else ""]
+    return TuningAnswer(
+        " ".join(filter(None, parts)),
+        tuple(_rungs(tuning)),
+        as_yaml(sets) if steps else "",
+        instructions(sets, after, facts) if steps else (),
+        (*(_replaced(tuning.base, after) if steps else ()), *_notes(tuning)),
+    )
+
+
+def _sentence(tuning: Tuning) -> str:
+    """Return the answer, in words."""
+    ending, metric = tuning.ending, tuning.tune.metric
+    if ending is None:
+        return "The tune has not ended: some of its trials are missing."
+    limits = ending.limits[0] if ending.limits else None
+    if ending.steps:
+        names = ", ".join(step.name for step in ending.steps)
+        said = ending.proof.text if ending.proof is not None else "it was not measured anew"
+        if tuning.proven is None:
+            return f"Not proven: {metric} with {names}, measured anew: {said}."
+        head = f"Proven: with {names} {metric} is {said}, measured anew in"
+        blocks = f"{tuning.proven.blocks} blocks"
+        return f"{head} {blocks}. {_what_now(limits, ending.why)}"
+    if limits is None:
+        return "Cannot tell: no trial of the base could be diagnosed."
+    if ending.why == "nothing limits":
+        return f"Nothing needs help. {limits.sentence}"
+    tries = [each for each in tuning.rounds if each.planned.kind == "try"]
+    compared = [comparison for each in tries for comparison in each.comparisons]
+    if tries and not (compared and all(map(is_useless, compared))):
+        names = ", ".join(name for each in tries for name in each.planned.tried)
+        why = f": {ENDINGS[ending.why]}" if ending.why in ("time", "broken") else ""
+        return f"Cannot tell whether {names} would help{why}. {_limit(limits)}"
+    names = ", ".join(comparison.b for comparison in compared)
+    if names and limits.name not in BEYOND_SETTINGS:
+        return f"Nothing that was tried helps: {names}. {_limit(limits)}"
+    beyond = BEYOND_SETTINGS.get(limits.name, limits.remedy)
+    return f"No setting helps{f', {names} neither' if names else ''}: {beyond}. {_limit(limits)}"
+
+
+def _limit(limits: Bottleneck) -> str:
+    """Return what limits a point, without what helps."""
+    return f"{limits.place}{limits.why}"
+
+
+def _what_now(limits: Bottleneck | None, why: str) -> str:
+    """Return what limits the recipe, and why nothing more was tried."""
+    now = f"Now: {_limit(limits)}" if limits is not None else ""
+    ended = f"No more was tried: {ENDINGS[why]}." if why != "nothing limits" else ""
+    return " ".join(filter(None, (now, ended)))
+
+
+def _rungs(tuning: Tuning) -> Iterator[TuningRung]:
+    """Yield the base, each step that was kept, what was taken away, and the proof."""
+    limits = tuning.first_limits
+    yield TuningRung(BASE, _limit(limits[0]) if limits else "", "")
+    kept = {step.name for step in tuning.ending.steps} if tuning.ending is not None else set()
+    for each in tuning.rounds:
+        if each.planned.kind == "try" and not each.block and each.best is not None:
+            step = each.planned.tried[each.best.b]
+            spared = "" if step.name in kept or tuning.ending is None else "; not needed in the end"
+            yield TuningRung(each.best.b, f"{_changed(step)}{spared}", each.best.text)
+        if each.planned.kind == "prove" and each.comparisons:
+            (proof,) = each.comparisons
+            names = ", ".join(step.name for step in each.planned.steps[proof.b])
+            yield TuningRung(f"{proof.b} against {proof.a}", f"{names}, measured anew", proof.text)
+
+
+def _changed(step: TuningStep) -> str:
+    return f"{', '.join(step.sets)} ({step.scope})"
+
+
+def _replaced(base: Trial, after: Trial) -> Iterator[str]:
+    """Yield each value that the recipe changes, as it was and as it is."""
+    plain = replace(after, point=base.point, variant=base.variant)
+    before, now = (
+        dict(flat({"send": t.send, "receive": t.receive, "settings": t.settings}))
+        for t in (base, plain)
+    )
+    changes = [f"{each.key}: {each.change}" for each in differences(before, now)]
+    if changes:
+        yield f"changed: {', '.join(changes)}"
+
+
+def _notes(tuning: Tuning) -> Iterator[str]:
+    for comparison in tuning.without_help:
+        yield f"did not help: {comparison.b} against {comparison.a}: {comparison.text}"
+    for name, comparisons in tuning.refuted.items():
+        steps = "; ".join(f"{each.b}: {each.text}" for each in comparisons)
+        yield f"refuted: {name} does not limit it: {steps}"
+    for each in tuning.rounds:
+        refused = {r.trial.point: r for r in each.results if r.status != "done"}
+        for name, result in refused.items():
+            why = next((finding.brief for finding in reversed(result.findings)), result.status)
+            yield f"not tried: {name}: {why}"
+        if not limiting(each.results):
+            yield f"no trial of round {tuning.rounds.index(each) + 1} could be diagnosed"

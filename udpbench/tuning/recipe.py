@@ -1,0 +1,141 @@
+"""What a tune recommends, to be typed: keys of an experiment, commands, a drop-in, socket options.
+
+A step's effect on a host is what its key does there; here it stands as who owns the program or the
+host would write it. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from udpbench.definition.overrides import split
+from udpbench.model import Facts, Role, Trial
+
+Form = Literal["shell", "systemd", "C", "program"]
+"""A command as root; a line below ``[Service]`` of a unit; a line of C; what a program must do."""
+
+
+class Instruction(NamedTuple):
+    """One thing to do."""
+
+    form: Form
+    text: str
+
+
+_INSTRUCTIONS = """\
+receive.buffer | C | int bytes = {receive.buffer_bytes};
+  setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+receive.gro | C | int on = 1; setsockopt(fd, SOL_UDP, UDP_GRO, &on, sizeof on);
+receive.sockets | C | int on = 1; setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
+receive.workers | program | threads that read, each on a CPU of its own: {receive.workers}
+receive.batch | C | recvmmsg(fd, messages, {receive.messages}, MSG_WAITFORONE, NULL);
+receive.cpus | systemd | CPUAffinity={receive.cpus}
+send.workers | program | threads that send, each on a CPU of its own: {send.workers}
+send.batch | C | sendmmsg(fd, messages, {send.messages}, 0);
+send.gso | C | int bytes = {traffic.size_bytes};
+  setsockopt(fd, SOL_UDP, UDP_SEGMENT, &bytes, sizeof bytes);
+settings.receiver.firewall.accept | shell | iptables -I INPUT -p udp --dport {port} -j ACCEPT
+settings.receiver.firewall.notrack | shell
+  | iptables -t raw -I PREROUTING -p udp --dport {port} -j NOTRACK
+settings.receiver.ethtool.rings.rx | shell | ethtool -G {receiver} rx {value}
+settings.receiver.ethtool.rx-flow-hash.udp4 | shell
+  | ethtool -N {receiver} rx-flow-hash udp4 {value}
+settings.receiver.irq.cpus | shell | for irq in /sys/class/net/{receiver}/device/msi_irqs/*;
+  do echo {value} > /proc/irq/${{irq##*/}}/smp_affinity_list; done
+settings.receiver.rps.cpus | shell | for queue in /sys/class/net/{receiver}/queues/rx-*;
+  do echo {mask} > $queue/rps_cpus; done
+settings.receiver.cpu.governor | shell | cpupower frequency-set -g {value}
+settings.sender.qdisc | shell | tc qdisc replace dev {sender} root pfifo limit 1000
+"""
+"""Key | form | text; ``{…}`` is of the trial, or the interface of a role."""
+_LINK = {
+    "napi": "ethtool -K {receiver} gro on; echo 1 > /sys/class/net/{receiver}/threaded",
+    "rps": "for queue in /sys/class/net/{receiver}/queues/rx-*; do echo ff > $queue/rps_cpus; done",
+}
+"""``link.receive`` of a veth pair → what does the same to one of the user's."""
+
+
+def _read(text: str) -> dict[str, tuple[str, str]]:
+    rows = (line.split(" | ") for line in text.replace("\n  ", " ").splitlines())
+    return {key: (form.strip(), line.strip()) for key, form, line in rows}
+
+
+INSTRUCTIONS = _read(_INSTRUCTIONS)
+
+
+def as_yaml(sets: Sequence[str]) -> str:
+    """Return ``path=value`` pairs as the keys of an experiment that extends another."""
+    nested: dict[str, Any] = {}
+    for each in sets:
+        path, _, value = each.partition("=")
+        *above, last = map(str, split(path))
+        block = nested
+        for key in above:
+            block = block.setdefault(key, {})
+        block[last] = value
+    return "\n".join(_lines(nested, ""))
+
+
+def instructions(
+    sets: Sequence[str], trial: Trial, facts: Mapping[Role, Facts]
+) -> tuple[Instruction, ...]:
+    """Return what does the same as some ``path=value`` pairs of a trial, each thing once."""
+    return tuple(dict.fromkeys(line for each in sets for line in _of(each, trial, facts)))
+
+
+def _lines(block: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for key, value in block.items():
+        if isinstance(value, dict):
+            yield f"{indent}{key}:"
+            yield from _lines(value, f"{indent}  ")
+        else:
+            yield f"{indent}{key}: {value}"
+
+
+def _of(text: str, trial: Trial, facts: Mapping[Role, Facts]) -> Iterator[Instruction]:
+    path, _, value = text.partition("=")
+    names = {role: each.interface for role, each in facts.items()}
+    words = {"sender": names.get("sender", "eth0"), "receiver": names.get("receiver", "eth0")}
+    sysctl = re.fullmatch(r"settings\.(?:sender|receiver)\.sysctl\.(.+)", path)
+    if sysctl is not None:
+        yield Instruction("shell", f"sysctl -w {sysctl[1]}='{value}'")
+    elif path == "settings.receiver.link.receive":
+        yield Instruction("shell", _LINK[value].format(**words))
+    elif value == "same-node":
+        text = "run on the CPUs of its node: /sys/class/net/{receiver}/device/local_cpulist"
+        yield Instruction("program", text.format(**words))
+    elif path.endswith(".priority"):
+        yield from _priority(value)
+    elif path in INSTRUCTIONS:
+        yield from _limit(path, trial, facts.get("receiver"))
+        form, line = INSTRUCTIONS[path]
+        firewall = trial.settings["receiver"].firewall if "receiver" in trial.settings else None
+        parts = {"send": trial.send, "receive": trial.receive, "traffic": trial.traffic}
+        port = firewall.udp if firewall is not None else ""
+        mask = _mask(value) if path.endswith("rps.cpus") else ""
+        filled = line.format(**words, **parts, value=value, port=port, mask=mask)
+        yield Instruction(form, filled)  # type: ignore[arg-type]
+
+
+def _limit(path: str, trial: Trial, facts: Facts | None) -> Iterator[Instruction]:
+    """Yield what a socket option needs, since the kernel cuts what exceeds its limit."""
+    wanted = trial.receive.buffer_bytes
+    limit = facts.limits.get("net.core.rmem_max") if facts is not None else None
+    if path == "receive.buffer" and wanted is not None and (limit is None or limit < wanted):
+        yield Instruction("shell", f"sysctl -w net.core.rmem_max={wanted}")
+
+
+def _priority(value: str) -> Iterator[Instruction]:
+    kind, _, number = value.partition(" ")
+    if kind == "fifo":
+        yield Instruction("systemd", "CPUSchedulingPolicy=fifo")
+        yield Instruction("systemd", f"CPUSchedulingPriority={number}")
+    else:
+        yield Instruction("systemd", f"Nice={number}")
+
+
+def _mask(cpus: str) -> str:
+    """Return a list of CPU numbers as the hexadecimal mask that sysfs takes."""
+    return f"{sum(1 << int(cpu) for cpu in cpus.split(',')):x}"

@@ -1,0 +1,94 @@
+"""The steps that may be tried against what limits a trial: remedies with their words filled in.
+
+Owns which steps a user allows, and which exclude each other. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from udpbench.analysis.remedies import REMEDY_STEPS, RemedyStep
+from udpbench.model import Bottleneck, Tune
+
+FORBIDDEN = (
+    *("traffic", "losses", "search", "receive.work", "receive.read", "receive.room"),
+    *("settings.receiver.link.rate", "settings.sender.link.rate"),
+)
+"""Keys that say what is measured, or what the cable is; no step sets one."""
+_ANGLES = re.compile(r"<(\w+)>")
+
+
+@dataclass(frozen=True)
+class TuningStep:
+    """One change of a point."""
+
+    against: str
+    """The bottleneck by whose remedy it is tried."""
+    scope: str
+    name: str
+    """As in the name of a point: ``buffer=4MiB``."""
+    sets: tuple[str, ...]
+    """``path=value`` each, as of ``--set``."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Return the keys that it sets."""
+        return tuple(each.partition("=")[0] for each in self.sets)
+
+
+def steps_against(
+    limits: Sequence[Bottleneck], tune: Tune, left_out: Sequence[TuningStep]
+) -> Iterator[TuningStep]:
+    """Yield the allowed steps against bottlenecks, in their order, each once.
+
+    A step that lacks a word is none: nothing here is known to be larger, or free.
+    """
+    known = {step.sets for step in left_out}
+    for bottleneck in limits:
+        for remedy in REMEDY_STEPS.get(bottleneck.name, ()):
+            step = _filled(remedy, bottleneck.name, bottleneck.words)
+            if step is not None and step.sets not in known and is_allowed(step, tune):
+                known.add(step.sets)
+                yield step
+
+
+def is_allowed(step: TuningStep, tune: Tune) -> bool:
+    """Return whether a user allows a step: by its scope, and by all the keys that it sets."""
+    in_scope = not tune.only or step.scope in tune.only
+    return in_scope and not any(is_part(key, path) for key in tune.never for path in step.paths)
+
+
+def is_part(key: str, path: str) -> bool:
+    """Return whether a key, such as ``irq`` or ``receive.buffer``, is part of a dotted path."""
+    return f".{key}." in f".{path}."
+
+
+def with_step(steps: Sequence[TuningStep], step: TuningStep) -> tuple[TuningStep, ...]:
+    """Return steps with a further one, which replaces those that set the same keys."""
+    paths = step.paths
+    others = (each for each in steps if not any(_overlap(a, b) for a in each.paths for b in paths))
+    return (*others, step)
+
+
+def point_name(steps: Sequence[TuningStep]) -> str:
+    """Return the name of the point that has some steps: ``buffer=4MiB+gro``."""
+    return "+".join(step.name for step in steps)
+
+
+def sets_of(steps: Sequence[TuningStep]) -> tuple[str, ...]:
+    """Return all that some steps set."""
+    return tuple(each for step in steps for each in step.sets)
+
+
+def _filled(remedy: RemedyStep, against: str, words: Mapping[str, str]) -> TuningStep | None:
+    texts = (remedy.name, *remedy.sets)
+    if any(word not in words for text in texts for word in _ANGLES.findall(text)):
+        return None
+    name, *sets = (_ANGLES.sub(lambda match: words[match[1]], text) for text in texts)
+    return TuningStep(against, remedy.scope, name, tuple(sets))
+
+
+def _overlap(path: str, other: str) -> bool:
+    return f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.")

@@ -1,0 +1,427 @@
+"""The way from a point to its recipe, replayed from results at any time: which trials come next.
+
+Each round compares its first point with the others in blocks of their own, numbered through, with
+the comparison's own statistics and all points of a round as one family. Rounds: the base alone;
+candidates by its diagnosis, the best of which is kept and diagnosed again; the recipe without each
+of its steps; the base and the recipe anew, which alone proves the gain. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Literal, NamedTuple
+
+from udpbench.analysis.comparison.comparisons import (
+    SAME,
+    SKIPPED,
+    Comparison,
+    compare_points,
+    wants_block,
+)
+from udpbench.metrics import margin_of, words_of
+from udpbench.model import LOOKS, Bottleneck, Experiment, PointPair, Result, Trial, Tune, trial_ns
+from udpbench.tuning.steps import TuningStep, point_name, sets_of, steps_against, with_step
+
+Kind = Literal["look", "try", "minimise", "prove"]
+Derive = Callable[[str, tuple[str, ...]], Trial | None]
+"""Name of a point and what its steps set → its trial; None if there can be no such point."""
+BASE, BEFORE, AFTER = "base", "before", "after"
+"""Points: what the experiment says; and base and recipe as they are measured last."""
+LOOK_BLOCKS = 3
+"""Trials of the base before its diagnosis is believed: what most of them say."""
+MOST_AT_ONCE = 5
+"""Candidates of a round: each further one makes a lone difference harder to tell."""
+NOTHING = "nothing"
+
+
+@dataclass(frozen=True)
+class PlannedRound:
+    """A round before its first trial."""
+
+    kind: Kind
+    points: tuple[Trial, ...]
+    """The first is what the others are compared with."""
+    steps: Mapping[str, tuple[TuningStep, ...]] = field(default_factory=dict)
+    """Point → the steps of it."""
+    tried: Mapping[str, TuningStep] = field(default_factory=dict)
+    """Point → the step by which it differs from the first."""
+
+
+@dataclass(frozen=True)
+class TuningRound:
+    """A round with what was measured in it so far."""
+
+    planned: PlannedRound
+    results: tuple[Result, ...]
+    comparisons: tuple[Comparison, ...]
+    blocks: int
+    block: tuple[Trial, ...]
+    """The trials that come next; empty if the round is over."""
+    out_of_time: bool = False
+
+    @property
+    def took_ns(self) -> int:
+        """Return how long its trials took."""
+        return sum(result.took_ns or 0 for result in self.results)
+
+    @property
+    def best(self) -> Comparison | None:
+        """Return the comparison of the point that helps most; None if none does."""
+        return max(filter(helps, self.comparisons), key=gain, default=None)
+
+    @property
+    def broken(self) -> bool:
+        """Return whether a trial of the first point did not run, so that nothing is compared."""
+        return any(
+            result.status != "done" for result in self.of_point(self.planned.points[0].point)
+        )
+
+    def of_point(self, name: str) -> tuple[Result, ...]:
+        """Return the results of a point."""
+        return tuple(result for result in self.results if result.trial.point == name)
+
+
+@dataclass(frozen=True)
+class TuningEnd:
+    """What is known after the last round."""
+
+    why: str
+    """Why nothing more is tried: a key of ``ENDINGS``."""
+    limits: tuple[Bottleneck, ...] = ()
+    """What limits the last point that was kept."""
+    steps: tuple[TuningStep, ...] = ()
+    """The recipe; empty if nothing was kept."""
+    proof: Comparison | None = None
+
+
+ENDINGS = {
+    "nothing limits": "nothing limits it",
+    "nothing left": "no step is left to try",
+    "nothing helps": "no step that was tried helps",
+    "time": "the time is over",
+    "broken": "a trial of what was kept failed",
+    "undiagnosed": "no trial could be diagnosed",
+}
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """All of a tune so far."""
+
+    tune: Tune
+    base: Trial
+    rounds: tuple[TuningRound, ...]
+    ending: TuningEnd | None
+    """None: trials are missing."""
+
+    @property
+    def block(self) -> tuple[Trial, ...]:
+        """Return the trials that come next; empty after the last."""
+        return self.rounds[-1].block if self.ending is None else ()
+
+    @property
+    def points(self) -> tuple[Trial, ...]:
+        """Return every point once, in the order in which they came up."""
+        points = chain.from_iterable(each.planned.points for each in self.rounds)
+        return tuple({trial.point: trial for trial in points}.values())
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Return those of all rounds."""
+        return tuple(chain.from_iterable(each.comparisons for each in self.rounds))
+
+    @property
+    def proven(self) -> Comparison | None:
+        """Return the comparison that proves the recipe; None without one."""
+        proof = self.ending.proof if self.ending is not None else None
+        return proof if proof is not None and helps(proof) else None
+
+    @property
+    def first_limits(self) -> tuple[Bottleneck, ...]:
+        """Return what limits the base."""
+        return limiting(self.rounds[0].results)
+
+    @property
+    def refuted(self) -> dict[str, tuple[Comparison, ...]]:
+        """Return each diagnosis of which no remedy helps → the comparisons that say so."""
+        said: dict[str, list[Comparison]] = {}
+        for each in self.rounds:
+            for comparison in each.comparisons if each.planned.kind == "try" else ():
+                against = each.planned.tried[comparison.b].against
+                said.setdefault(against, []).append(comparison)
+        return {
+            name: tuple(comparisons)
+            for name, comparisons in said.items()
+            if all(is_useless(comparison) for comparison in comparisons)
+        }
+
+    @property
+    def without_help(self) -> tuple[Comparison, ...]:
+        """Return the comparisons of steps that were tried and do not help."""
+        tries = (each for each in self.rounds if each.planned.kind == "try" and not each.block)
+        return tuple(c for each in tries for c in each.comparisons if not helps(c))
+
+
+def tuning_of(experiment: Experiment, results: Sequence[Result], derive: Derive) -> Tuning:
+    """Return how far the tune of an experiment is after some results, those of searches folded.
+
+    The same results give the same rounds; ValueError of an experiment that is not to be tuned.
+    """
+    if experiment.tune is None:
+        raise ValueError(f"{experiment.name} is not to be tuned")
+    way = _way(experiment, experiment.tune, derive)
+    rounds: list[TuningRound] = []
+    ending: TuningEnd | None = None
+    base, first, left_ns = experiment.points[0], 1, experiment.tune.within_ns
+    try:
+        planned = next(way)
+        while True:
+            rounds.append(_played(planned, experiment, results, first, left_ns))
+            if rounds[-1].block:
+                break
+            first, left_ns = first + rounds[-1].blocks, left_ns - rounds[-1].took_ns
+            planned = way.send(rounds[-1])
+    except StopIteration as end:
+        ending = end.value
+    return Tuning(experiment.tune, base, tuple(rounds), ending)
+
+
+# --- the way -------------------------------------------------------------------------------------
+
+
+class _Kept(NamedTuple):
+    """The best point so far."""
+
+    trial: Trial
+    steps: tuple[TuningStep, ...]
+
+
+_Way = Generator[PlannedRound, TuningRound, TuningEnd]
+
+
+def _way(experiment: Experiment, tune: Tune, derive: Derive) -> _Way:
+    """Yield each round as planned, and be sent it as measured; return what is known at the end."""
+    base = experiment.points[0]
+    look = yield PlannedRound("look", (base,))
+    limits, kept = limiting(look.results), _Kept(base, ())
+    useless: list[TuningStep] = []
+    why = "" if limits else "undiagnosed"
+    while not why:
+        planned = _candidates(limits, kept, tune, derive, useless)
+        if limits[0].name == NOTHING or planned is None:
+            why = "nothing limits" if limits[0].name == NOTHING else "nothing left"
+            break
+        tried = yield planned
+        helped = {c.b for c in tried.comparisons if helps(c)}
+        useless += [step for name, step in planned.tried.items() if name not in helped]
+        if tried.best is not None:
+            kept = _point(planned, tried.best.b)
+            limits = limiting(tried.of_point(kept.trial.point)) or limits
+        why = _why(tried)
+    if not kept.steps:
+        return TuningEnd(why, limits)
+    if why not in ("time", "broken"):
+        kept = yield from _minimised(kept, derive)
+    before = replace(base, point=BEFORE, variant=BEFORE)
+    after = replace(kept.trial, point=AFTER, variant=AFTER)
+    proof = yield PlannedRound("prove", (before, after), {AFTER: kept.steps})
+    return TuningEnd(why, limits, kept.steps, next(iter(proof.comparisons), None))
+
+
+def _why(tried: TuningRound) -> str:
+    """Return why nothing is tried after a round; empty if something may be."""
+    if tried.broken or tried.out_of_time:
+        return "broken" if tried.broken else "time"
+    return "" if tried.best is not None else "nothing helps"
+
+
+def _candidates(
+    limits: Sequence[Bottleneck],
+    kept: _Kept,
+    tune: Tune,
+    derive: Derive,
+    useless: Sequence[TuningStep],
+) -> PlannedRound | None:
+    """Return a round of steps on top of what is kept; None if there is none to try."""
+    points, steps, tried = [kept.trial], {kept.trial.point: kept.steps}, {}
+    for step in steps_against(limits, tune, (*useless, *kept.steps)):
+        both = with_step(kept.steps, step)
+        name = point_name(both)
+        trial = derive(name, sets_of(both)) if name not in steps else None
+        if trial is not None and not any(_is_alike(trial, other) for other in points):
+            points.append(trial)
+            steps[name], tried[name] = both, step
+        if len(tried) == MOST_AT_ONCE:
+            break
+    return PlannedRound("try", tuple(points), steps, tried) if tried else None
+
+
+def _minimised(kept: _Kept, derive: Derive) -> Generator[PlannedRound, TuningRound, _Kept]:
+    """Take each step away once, and the most useless one for good; again while one went."""
+    while len(kept.steps) > 1:
+        points, steps, taken = [kept.trial], {kept.trial.point: kept.steps}, {}
+        for step in kept.steps:
+            others = tuple(each for each in kept.steps if each != step)
+            name = point_name(others)
+            trial = derive(name, sets_of(others))
+            if trial is not None:
+                points.append(trial)
+                steps[name], taken[name] = others, step
+        planned = PlannedRound("minimise", tuple(points), steps, taken)
+        measured = yield planned
+        spared = [c for c in measured.comparisons if is_useless_without(c)]
+        if not spared:
+            return kept
+        kept = _point(planned, max(spared, key=gain).b)
+        if measured.out_of_time:
+            return kept
+    return kept
+
+
+def _point(planned: PlannedRound, name: str) -> _Kept:
+    (trial,) = (each for each in planned.points if each.point == name)
+    return _Kept(trial, planned.steps[name])
+
+
+def _is_alike(trial: Trial, other: Trial) -> bool:
+    """Return whether two points differ in their names alone."""
+    return replace(trial, point="", variant=None) == replace(other, point="", variant=None)
+
+
+# --- a round -------------------------------------------------------------------------------------
+
+
+def _played(
+    planned: PlannedRound,
+    experiment: Experiment,
+    results: Sequence[Result],
+    first: int,
+    left_ns: int,
+) -> TuningRound:
+    """Return a round with its results, which have the repetitions from ``first`` on."""
+    by_block: dict[int, list[Result]] = {}
+    for result in results:
+        by_block.setdefault(result.trial.repetition, []).append(result)
+    own: list[Result] = []
+    blocks = 0
+    while True:
+        points = _usable(planned, own)
+        block = tuple(replace(point, repetition=first + blocks) for point in points)
+        compared = _compared(experiment, points)
+        over = _is_over(planned, own, left_ns)
+        there = by_block.get(first + blocks, [])
+        wanted = not over and _wants(planned, compared, own, blocks)
+        complete = {trial.point for trial in block} <= {result.trial.point for result in there}
+        if not wanted or not complete:
+            own += there if wanted else []
+            comparisons = compare_points(compared, own)
+            block = block if wanted else ()
+            return TuningRound(planned, tuple(own), comparisons, blocks, block, over)
+        own += there
+        blocks += 1
+
+
+def _usable(planned: PlannedRound, results: Sequence[Result]) -> tuple[Trial, ...]:
+    """Return the points of which each trial ran: a host may refuse what a step sets."""
+    if planned.kind == "look":
+        return planned.points
+    refused = {result.trial.point for result in results if result.status != "done"}
+    return tuple(point for point in planned.points if point.point not in refused)
+
+
+def _compared(experiment: Experiment, points: Sequence[Trial]) -> Experiment:
+    """Return an experiment that compares the first of some points with each of the others."""
+    metric = experiment.tune.metric if experiment.tune is not None else experiment.headline
+    pairs = tuple(
+        PointPair(points[0].point, other.point, metric, margin_of(metric), LOOKS)
+        for other in points[1:]
+    )
+    return replace(
+        experiment, points=tuple(points), compare=pairs, expect=(), tune=None, repetitions=1
+    )
+
+
+def _wants(
+    planned: PlannedRound, compared: Experiment, results: Sequence[Result], blocks: int
+) -> bool:
+    """Return whether a round wants another block after so many."""
+    if planned.kind == "look":
+        return blocks < LOOK_BLOCKS
+    names = [point.point for point in compared.points]
+    if planned.points[0].point not in names or len(names) < 2:
+        return False
+    mine = [result for result in results if result.trial.point in names]
+    return not _is_chosen(planned, compared, mine, blocks) and wants_block(compared, mine, blocks)
+
+
+def _is_chosen(
+    planned: PlannedRound, compared: Experiment, results: Sequence[Result], blocks: int
+) -> bool:
+    """Return whether the best candidate is known, whatever the others are: it is proven later."""
+    if planned.kind != "try" or blocks not in LOOKS:
+        return False
+    comparisons = compare_points(compared, results)
+    best = max(filter(helps, comparisons), key=gain, default=None)
+    return best is not None and all(gain(each) <= gain(best) for each in comparisons)
+
+
+def _is_over(planned: PlannedRound, results: Sequence[Result], left_ns: int) -> bool:
+    """Return whether another block would not fit into the time; the proof is always measured."""
+    if planned.kind in ("look", "prove"):
+        return False
+    spent_ns = sum(result.took_ns or 0 for result in results)
+    each_ns = spent_ns // len(results) if results else trial_ns(planned.points[0])
+    return spent_ns + len(planned.points) * each_ns > left_ns
+
+
+# --- what a comparison says ----------------------------------------------------------------------
+
+
+def helps(comparison: Comparison) -> bool:
+    """Return whether a point is better than the one it is compared with."""
+    answered = comparison.answered and comparison.verdict not in (SAME, SKIPPED)
+    return answered and not comparison.worse
+
+
+def is_useless(comparison: Comparison) -> bool:
+    """Return whether a point is known not to be better."""
+    return comparison.verdict == SAME or comparison.worse
+
+
+def is_useless_without(comparison: Comparison) -> bool:
+    """Return whether a recipe is as good without the step that was taken away."""
+    return comparison.verdict == SAME or helps(comparison)
+
+
+def gain(comparison: Comparison) -> float:
+    """Return how much better a point is: the logarithm of a ratio, or a difference of shares."""
+    ratio = math.log(comparison.ratio) if comparison.ratio else 0.0
+    size = comparison.difference or 0.0 if comparison.share else ratio
+    return -size if words_of(comparison.metric).worse == "more" else size
+
+
+def limiting(results: Sequence[Result]) -> tuple[Bottleneck, ...]:
+    """Return what limits a point: what most of its trials say first, then what others do.
+
+    In the words of the trial that lost most by it. That nothing limits is believed of valid trials
+    alone: of others the ledger may not know where packets ended.
+    """
+    diagnosed = [
+        result.diagnosis
+        for result in results
+        if result.diagnosis and (result.valid or result.diagnosis[0].name != NOTHING)
+    ]
+    if not diagnosed:
+        return ()
+    name, _ = Counter(each[0].name for each in diagnosed).most_common(1)[0]
+    most = max(
+        (each for each in diagnosed if each[0].name == name), key=lambda each: each[0].packets
+    )
+    known = {bottleneck.name for bottleneck in most}
+    others = {each[0].name: each[0] for each in diagnosed if each[0].name not in known}
+    others.pop(NOTHING, None)
+    return (*most, *others.values())
