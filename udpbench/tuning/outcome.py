@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 from udpbench.analysis.remedies import BEYOND_SETTINGS
@@ -101,6 +102,8 @@ def _sentence(tuning: Tuning) -> str:
         return "Cannot tell: no trial of the base could be diagnosed."
     if ending.why == "nothing limits":
         return f"Nothing needs help. {limits.sentence}"
+    if ending.why == "unmeasured":
+        return f"Cannot tell: {_unmeasured(tuning)}. {_limit(limits)}"
     tries = [each for each in tuning.rounds if each.planned.kind == "try"]
     compared = [comparison for each in tries for comparison in each.comparisons]
     if tries and not (compared and all(map(is_useless, compared))):
@@ -112,6 +115,13 @@ def _sentence(tuning: Tuning) -> str:
         return f"Nothing that was tried helps: {names}. {_limit(limits)}"
     beyond = BEYOND_SETTINGS.get(limits.name, limits.remedy)
     return f"No setting helps{f', {names} neither' if names else ''}: {beyond}. {_limit(limits)}"
+
+
+def _unmeasured(tuning: Tuning) -> str:
+    """Return why trials of the base have no number that could be compared."""
+    findings = chain.from_iterable(result.findings for result in tuning.rounds[0].results)
+    grave = (each.brief for each in findings if each.severity in ("invalid", "struck"))
+    return next(grave, f"trials of the base have no {tuning.tune.metric}")
 
 
 def _limit(limits: Bottleneck) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal, NamedTuple
 
+from udpbench.analysis.comparison.blocks import counts, value_of
 from udpbench.analysis.comparison.comparisons import (
     SAME,
     SKIPPED,
@@ -23,7 +24,17 @@ from udpbench.analysis.comparison.comparisons import (
     wants_block,
 )
 from udpbench.metrics import margin_of, words_of
-from udpbench.model import LOOKS, Bottleneck, Experiment, PointPair, Result, Trial, Tune, trial_ns
+from udpbench.model import (
+    LOOKS,
+    Bottleneck,
+    Experiment,
+    PointPair,
+    Result,
+    Side,
+    Trial,
+    Tune,
+    trial_ns,
+)
 from udpbench.tuning.steps import TuningStep, point_name, sets_of, steps_against, with_step
 
 Kind = Literal["look", "try", "minimise", "prove"]
@@ -105,6 +116,7 @@ ENDINGS = {
     "time": "the time is over",
     "broken": "a trial of what was kept failed",
     "undiagnosed": "no trial could be diagnosed",
+    "unmeasured": "trials of the base have no such number",
 }
 
 
@@ -209,7 +221,7 @@ def _way(experiment: Experiment, tune: Tune, derive: Derive) -> _Way:
     look = yield PlannedRound("look", (base,))
     limits, kept = limiting(look.results), _Kept(base, ())
     useless: list[TuningStep] = []
-    why = "" if limits else "undiagnosed"
+    why = _unusable(look, tune.metric, limits)
     while not why:
         planned = _candidates(limits, kept, tune, derive, useless)
         if limits[0].name == NOTHING or planned is None:
@@ -230,6 +242,16 @@ def _way(experiment: Experiment, tune: Tune, derive: Derive) -> _Way:
     after = replace(kept.trial, point=AFTER, variant=AFTER)
     proof = yield PlannedRound("prove", (before, after), {AFTER: kept.steps})
     return TuningEnd(why, limits, kept.steps, next(iter(proof.comparisons), None))
+
+
+def _unusable(look: TuningRound, metric: str, limits: Sequence[Bottleneck]) -> str:
+    """Return why nothing can be compared with a base; empty if something can, or need not be."""
+    if not limits:
+        return "undiagnosed"
+    side = Side(1.0, metric)
+    usable = [r for r in look.results if counts(r, side) and value_of(r, side) is not None]
+    enough = 3 * len(usable) >= 2 * len(look.results)
+    return "" if enough or limits[0].name == NOTHING else "unmeasured"
 
 
 def _why(tried: TuningRound) -> str:

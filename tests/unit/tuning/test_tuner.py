@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from golden import Golden
 
 from tuning.bench import NOTHING, asked_of, limit, play
 from udpbench.errors import CANNOT_TELL, YES
-from udpbench.model import SECOND_NS, Bottleneck, Trial
+from udpbench.model import SECOND_NS, Bottleneck, Finding, Result, Trial
 from udpbench.tuning.derived_points import derivation
 from udpbench.tuning.outcome import TuningAnswer, answer_of, exit_code
 from udpbench.tuning.tuner import Tuning, tuning_of
@@ -126,6 +128,20 @@ def test_a_trial_of_the_base_that_fails_ends_it(golden: Golden) -> None:
     """Nothing can be compared with it."""
     tuning, results = play(asked_of(), buffer_alone, refused="base")
     assert (3, CANNOT_TELL) == (len(results), exit_code(tuning))
+    golden.check(said(tuning).sentence)
+
+
+def test_a_base_without_the_number_ends_it(golden: Golden) -> None:
+    """Nothing could be compared with it, as where other programs use its CPUs."""
+    experiment = asked_of()
+    robbed = Finding("struck", "other programs used CPUs of the load", "cpu", "90 %")
+    results = [
+        Result(trial, "done", True, (robbed,), diagnosis=(SMALL,))
+        for n in (1, 2, 3)
+        for trial in [replace(experiment.points[0], repetition=n)]
+    ]
+    tuning = tuning_of(experiment, results, derivation(experiment))
+    assert ((), CANNOT_TELL) == (tuning.block, exit_code(tuning))
     golden.check(said(tuning).sentence)
 
 
