@@ -1,7 +1,7 @@
 """Plant a bottleneck, tune, and see that what is proven repairs it without being told.
 
-``tunes.py [PLANT]... [--times N] [--seed N] [--minutes N] [--out FOLDER]``, as root; plants, seeds and
-folders as in ``diagnoses.py``. Without names, all of ``REPAIRS``, and ``healthy``, in which nothing may
+``tunes.py [PLANT]... [--times N] [--seed N] [--minutes N] [--out FOLDER] [--for METRIC]``, as root; plants,
+seeds and folders as in ``diagnoses.py``. Without names, all of ``REPAIRS``, and ``healthy``, in which nothing may
 be changed. Prints a line for each tune. Exits 1 if a plant was repaired in fewer than 8 of 10 tunes, or
 the healthy one left alone in fewer than 19 of 20, 5 if the minutes did not suffice.
 """
@@ -40,7 +40,7 @@ WITHIN_NS = 200 * SECOND_NS
 LIMIT_S = 300
 
 
-def tune(name: str, seed: int, folder: Path) -> Chapter:
+def tune(name: str, seed: int, folder: Path, metric: str | None) -> Chapter:
     """Return a tune of a plant whose numbers ``seed`` draws."""
     plant = PLANTS[name]
     data = {
@@ -50,7 +50,7 @@ def tune(name: str, seed: int, folder: Path) -> Chapter:
         "warmup": "0s",
     }
     experiments, lab = [load_experiment_data(data, "planted")], load_lab("local")
-    experiments = tuned(experiments, asked(experiments, None, None, WITHIN_NS))
+    experiments = tuned(experiments, asked(experiments, None, metric, WITHIN_NS))
     writer = RunWriter.create(folder, new_header(experiments, lab, ("tunes.py",)))
     with busy(plant.busy_cpu):
         outcome = run(experiments, lab, writer, adding_rules(plant.rules), RunOptions(seed=seed))
@@ -74,14 +74,16 @@ def is_right(name: str, chapter: Chapter) -> bool:
     return tuning.proven is not None and named
 
 
-def tuned_often(name: str, seeds: Sequence[int], folder: Path, until_s: float) -> list[bool]:
+def tuned_often(
+    name: str, seeds: Sequence[int], folder: Path, until_s: float, metric: str | None
+) -> list[bool]:
     """Return for each seed whether the tune of a plant was right, and print what it said."""
     right: list[bool] = []
     for seed in seeds:
         begun_s = time.monotonic()
         if begun_s > until_s:
             break
-        chapter = tune(name, seed, folder / f"{name}-{seed}")
+        chapter = tune(name, seed, folder / f"{name}-{seed}", metric)
         took_s = time.monotonic() - begun_s
         right.append(is_right(name, chapter) and took_s <= LIMIT_S)
         said = tuning_answer(chapter)
@@ -101,6 +103,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="draws the numbers; new for each run if left out")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin none after these")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="keeps the runs; else removed")
+    parser.add_argument(
+        "--for", metavar="METRIC", dest="metric", help="lost_packets, if others run"
+    )
     given = parser.parse_args(words)
     if not set(given.plants) <= PLANTS.keys():
         parser.error(f"the plants are {', '.join(PLANTS)}")
@@ -111,7 +116,9 @@ def main(words: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         for name in given.plants or (*REPAIRS, "healthy"):
             seeds = [chance.randrange(2**32) for _ in range(given.times)]
-            right[name] = tuned_often(name, seeds, given.out or Path(scratch), until_s)
+            right[name] = tuned_often(
+                name, seeds, given.out or Path(scratch), until_s, given.metric
+            )
     for name, answers in right.items():
         print(f"{name}: {sum(answers)} of {len(answers)}")
     if any(len(answers) < given.times for answers in right.values()):

@@ -233,7 +233,7 @@ def _way(experiment: Experiment, tune: Tune, derive: Derive) -> _Way:
         if tried.best is not None:
             kept = _point(planned, tried.best.b)
             limits = limiting(tried.of_point(kept.trial.point)) or limits
-        why = _why(tried)
+        why = _why(tried, limits)
     if not kept.steps:
         return TuningEnd(why, limits)
     if why not in ("time", "broken"):
@@ -254,10 +254,12 @@ def _unusable(look: TuningRound, metric: str, limits: Sequence[Bottleneck]) -> s
     return "" if enough or limits[0].name == NOTHING else "unmeasured"
 
 
-def _why(tried: TuningRound) -> str:
+def _why(tried: TuningRound, limits: Sequence[Bottleneck]) -> str:
     """Return why nothing is tried after a round; empty if something may be."""
-    if tried.broken or tried.out_of_time:
-        return "broken" if tried.broken else "time"
+    if tried.broken or limits[0].name == NOTHING:
+        return "broken" if tried.broken else "nothing limits"
+    if tried.out_of_time:
+        return "time"
     return "" if tried.best is not None else "nothing helps"
 
 
