@@ -47,6 +47,7 @@ UNSENT = 0.005
 """Part of the intended load that a sender may leave out (RFC 2285 3.5)."""
 RULE_NS = 5
 """A firewall rule that does not match takes so long at least (measured: 7 ns, nf_tables, 6.18)."""
+UDP_MEMORY = "net.ipv4.udp_mem"
 PAGE_BYTES = 4096
 """The smallest page of any CPU; larger ones make of a number of pages more memory."""
 MEANS = {stage.name: stage.means for stage in STAGES}
@@ -383,20 +384,23 @@ def _of_memory(case: Case, hosts: Sequence[Facts]) -> dict[str, str]:
 
 
 def _udp_pages(case: Case, hosts: Sequence[Facts]) -> int | None:
-    """Return pages that hold all receive buffers full, as many as UDP may take now at least.
+    """Return pages that hold all receive buffers full, and as many as UDP may take now, if known.
 
-    None if nobody knows how many it may take now.
+    None if neither is known; a network namespace of its own does not show what UDP may take.
     """
+    record = case.readings.record
     sockets = {
         inode: stats.buffer_bytes or 0
         for stats in case.readings.workers("receiver")
         for inode in stats.socket_inodes
     }
-    bounds = [facts.environment.get("net.ipv4.udp_mem", "").split() for facts in hosts]
-    now = max((int(words[-1]) for words in bounds if words and words[-1].isdecimal()), default=0)
-    if not now:
-        return None
-    return 1 << (max(2 * sum(sockets.values()) // PAGE_BYTES, now, 1) - 1).bit_length()
+    bounds = [facts.environment.get(UDP_MEMORY, "") for facts in hosts]
+    for changes in record.changes.values():
+        bounds += [str(each.after) for each in changes if each.setting.target == UDP_MEMORY]
+    last = [words[-1] for words in map(str.split, bounds) if words]
+    now = max((int(word) for word in last if word.isdecimal()), default=0)
+    wanted = max(2 * sum(sockets.values()) // PAGE_BYTES, now)
+    return 1 << (wanted - 1).bit_length() if wanted else None
 
 
 def _of_cpus(case: Case, hosts: Sequence[Facts]) -> dict[str, str]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from golden import Golden
 
 from control.fake import World, go, header, lab
 from udpbench.control.run import RunOptions, run
 from udpbench.control.schedule import remaining
-from udpbench.definition.load import load_experiment_data
-from udpbench.errors import WorkerFailed
+from udpbench.definition.load import load_experiment_data, load_experiments
+from udpbench.errors import InputError, WorkerFailed
 from udpbench.model import Experiment, TrialRecord
 from udpbench.records import Begin, RunWriter, read_run
 from udpbench.report.data_frames import frames
@@ -22,6 +24,7 @@ from udpbench.report.json_output import as_json
 from udpbench.report.summary import chapters_of
 from udpbench.report.tables import print_chapter
 from udpbench.report.terminal import Terminal
+from udpbench.resume import ResumeOptions, reopen_run
 from udpbench.tuning.derived_points import asked, tuned
 
 
@@ -91,6 +94,24 @@ def test_a_tune_is_resumed_where_it_ended(tmp_path: Path) -> None:
             before.records,
         )
         assert order == [record.trial.name for record in read_run(folder).records]
+
+
+def test_a_tune_whose_file_changed_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """As any run; with the file as it was, its first trials remain."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.yaml").write_text("question: What helps?\ntraffic: {rate: 1kpps}\n")
+    experiments = load_experiments(["one.yaml"])
+    of = tuned(experiments, asked(experiments, None, "lost_packets"))
+    begun = replace(header(*of), working_folder=str(tmp_path))
+    RunWriter.create(tmp_path / "run", begun).close()
+    resumed = reopen_run(tmp_path / "run", ResumeOptions())
+    resumed.writer.close()
+    assert ["one::base#1"] == [trial.name for trial in resumed.left]
+    (tmp_path / "one.yaml").write_text("question: What helps?\ntraffic: {rate: 2kpps}\n")
+    with golden.raises(InputError):
+        reopen_run(tmp_path / "run", ResumeOptions())
 
 
 def test_a_candidate_that_fails_is_not_tried_again(tmp_path: Path) -> None:
