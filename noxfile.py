@@ -344,6 +344,19 @@ def searches(session: nox.Session) -> None:
 
 
 @nox.session
+def campaigns(session: nox.Session) -> None:
+    """Run campaigns over Dask workers and kill each process once (posargs: parts, --times N)."""
+    prepare(session)
+    if os.geteuid() != 0:
+        session.skip("the lab needs root: sudo python3 noxfile.py campaigns")
+    project = nox.project.load_toml(ROOT / "pyproject.toml")["project"]
+    run(session, "pip", "install", "--quiet", *project["optional-dependencies"]["campaign"])
+    run(session, "pytest", "tests/unit/campaign")
+    paths = {"PYTHONPATH": str(ROOT / "tests" / "fixtures")}
+    run(session, "python", "tests/lab/campaigns.py", *session.posargs, env=paths)
+
+
+@nox.session
 def guests(session: nox.Session) -> None:
     """Run between two guests of QEMU with igb and virtio cards; 1 GB of Debian's, made once."""
     prepare(session)

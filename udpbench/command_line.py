@@ -11,9 +11,10 @@ import sys
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperCommand
 
 from udpbench.errors import (
     NO,
@@ -372,6 +373,7 @@ def _measure(
     wheels: Path | None,
 ) -> tuple[Run, Outcome]:
     """Run what remains of a run that has begun, with a live view; return it as it is stored."""
+    from udpbench.campaign.reservation import reserved
     from udpbench.control.host_use import Surroundings
     from udpbench.control.run import run as run_trials
     from udpbench.control.schedule import remaining
@@ -386,7 +388,10 @@ def _measure(
             tell(Progress("host", f"{host}: {text}"))
 
         around = Surroundings(_reach(lab, no_deploy, wheels, say))
-        outcome = run_trials(header.experiments, lab, writer, tell, options, around, stored=records)
+        with reserved(lab, tell, around.interrupt, around.clock):
+            outcome = run_trials(
+                header.experiments, lab, writer, tell, options, around, stored=records
+            )
     return _read_back(writer.folder, outcome), outcome
 
 
@@ -662,6 +667,66 @@ def report(
     if out is None and len(stored) > 1:
         raise InputError([Problem("missing", "--out", None, f"one folder for {len(stored)} runs")])
     _write_report(stored, out if out is not None else stored[0].folder, form.split(","))
+
+
+def spread(words: Sequence[str], option: str) -> list[str]:
+    """Return a command line with an option before each of its values: a shell expands patterns."""
+    spread_words: list[str] = []
+    within = False
+    for word in words:
+        if within and not word.startswith("-") and spread_words[-1] != option:
+            spread_words.append(option)
+        within = word == option or (within and not word.startswith("-"))
+        spread_words.append(word)
+    return spread_words
+
+
+class _ManyLabs(TyperCommand):
+    """A verb whose ``--labs`` takes all words up to the next option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, spread(args, "--labs"))
+
+
+@app.command(cls=_ManyLabs)
+def campaign(
+    names: Names,
+    labs: Annotated[
+        list[str], typer.Option("--labs", metavar="LAB...", help="lab files: the pairs of hosts")
+    ],
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="ADDR", help="a Dask scheduler (default: workers in this process)"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="folder of all runs")] = None,
+    sets: Sets = None,
+    share: Annotated[
+        bool, typer.Option("--share", help="run alongside other runs; every trial has a finding")
+    ] = False,
+) -> None:
+    """Run experiments on many pairs of hosts, side by side; type it again to go on."""
+    from udpbench.campaign.campaign_view import campaign_view, summary
+    from udpbench.campaign.cells import CampaignFolder, cells_of, load_labs
+    from udpbench.campaign.conduct import conduct
+    from udpbench.campaign.engines import open_engine
+    from udpbench.control.wait import Interrupt
+    from udpbench.definition.load import load_experiments
+
+    cells = cells_of(load_experiments(names, sets or ()), load_labs(labs))
+    interrupt = Interrupt()
+    pairs = len({cell.pair for cell in cells})
+    with (
+        interrupt.caught(),
+        open_engine(scheduler, pairs, lambda text: _say(text, sys.stderr)) as engine,
+        CampaignFolder.open(out or RESULTS / "campaign") as folder,
+        campaign_view(sys.stdout) as tell,
+    ):
+        states = conduct(cells, folder, engine, tell, interrupt, share)
+    with _reader_may_leave():
+        for line in summary(states):
+            _say(line)
+        _say(f"run folders: {folder.path}")
+    raise typer.Exit(worst(state.exit_code for state in states))
 
 
 @app.command()

@@ -6,7 +6,8 @@
     │   └── StoreError            3   a running run can store nothing more
     ├── HostError                 3   something failed on, or on the way to, one host
     │   ├── ConnectError              the host could not be reached or the agent not started
-    │   │   └── NotPermitted          this user may not create a built-in lab on this machine
+    │   │   ├── NotPermitted          this user may not create a built-in lab on this machine
+    │   │   └── NotReserved           the site does not lend the lab, or takes it back
     │   ├── HelloRefused              protocol or build differ, or a run holds the namespace
     │   ├── AgentLost                 the connection to a running agent broke
     │   ├── HostLacks             5   the hosts' kernels can run no trial
@@ -106,6 +107,10 @@ class ConnectError(HostError):
 
 class NotPermitted(ConnectError):
     """The user may not create a built-in lab on this machine; the lab itself is fine."""
+
+
+class NotReserved(ConnectError):
+    """The command that reserves a lab refused, or ended while the lab was in use."""
 
 
 class HelloRefused(HostError):

@@ -292,6 +292,10 @@ class HostNeeds:
     nodes: Optional[Annotated[int, Count(1, 1024)]] = None
     smt: Optional[bool] = None
     rings: Optional[bool] = None
+    driver: Optional[str] = None
+    """Of the interface under test, as ``ethtool -i`` names it."""
+    kernel: Optional[str] = None
+    """``6.1+``: this version or a later one."""
 
 
 @dataclass(frozen=True)
@@ -571,6 +575,15 @@ class LabHost:
 
 
 @dataclass(frozen=True)
+class Reserve:
+    """How a site lends a lab: it is ours from the command's first line until the command ends."""
+
+    command: Annotated[tuple[str, ...], Named("command")]
+    within_ns: Optional[Annotated[int, Nanoseconds(SECOND_NS, 7 * DAY_NS)]] = None
+    """The longest wait for that line; None: as long as it takes."""
+
+
+@dataclass(frozen=True)
 class Lab:
     """Where an experiment runs."""
 
@@ -580,6 +593,7 @@ class Lab:
     senders: tuple[LabHost, ...]
     receivers: tuple[LabHost, ...]
     settings: dict[Role, Settings] = field(default_factory=dict)
+    reserve: Optional[Reserve] = None
 
     @property
     def hosts(self) -> tuple[LabHost, ...]:

@@ -93,6 +93,22 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
+    "campaign": (
+        (
+            *LEAVES,
+            "campaign",
+            "control.wait",
+            "definition.definition_changes",
+            "definition.lab_rules",
+            "definition.load",
+            "records",
+            "report.terminal",
+        ),
+        (),
+    ),
+    "campaign.bound_run": (("__main__",), ()),
+    "campaign.campaign_view": ((*LEAVES, "campaign.conduct", "report.terminal"), ("rich",)),
+    "campaign.dask_engine": ((*LEAVES, "campaign"), ("dask", "distributed")),
     "control.connection": (LEAVES, ()),
     "control.ssh": (
         (
@@ -235,7 +251,17 @@ def loaded(start: str) -> set[str]:
     return reached
 
 
-SLOW = {"MLRsearch", "matplotlib", "numpy", "pandas", "paramiko", "pyroute2", "scipy", "typst"}
+SLOW = {
+    "MLRsearch",
+    "distributed",
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "paramiko",
+    "pyroute2",
+    "scipy",
+    "typst",
+}
 """Packages whose import takes 50 ms or more, and up to a second."""
 
 

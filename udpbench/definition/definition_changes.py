@@ -58,6 +58,12 @@ def differing_labs(before: Lab, after: Lab) -> Iterator[tuple[str, str]]:
         yield difference.key, difference.change
 
 
+def meaning(experiment: Experiment, lab: Lab) -> list[dict[str, Any]]:
+    """Return every value of an experiment in a lab that makes it another measurement."""
+    points = ({"point": trial.point, **_trial(trial)} for trial in experiment.points)
+    return [_experiment(experiment), *points, _lab(lab)]
+
+
 def _problem(path: str, where: str, change: str) -> Problem:
     return at(
         Place(shown_as(Path(path))), where, "changed since the run began", "", NEXT_STEP, change

@@ -17,6 +17,7 @@ from udpbench.model import (
     Connect,
     Needs,
     Receive,
+    Reserve,
     Search,
     Send,
     Traffic,
@@ -116,3 +117,4 @@ class LabFile:
     sender: list[HostFile]
     receiver: list[HostFile]
     settings: RoleSettings = field(default_factory=RoleSettings)
+    reserve: Reserve | None = None

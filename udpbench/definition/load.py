@@ -371,7 +371,7 @@ def _expectations(tree: Tree, points: list[str]) -> tuple[tuple[Expectation, ...
 
 def _lab(file: LabFile, name: str, path: str, text: str) -> Lab:
     senders, receivers = _hosts(file.sender, "sender"), _hosts(file.receiver, "receiver")
-    return Lab(name, path, text, senders, receivers, _settings(file.settings))
+    return Lab(name, path, text, senders, receivers, _settings(file.settings), file.reserve)
 
 
 def _hosts(files: list[HostFile], role: Role) -> tuple[LabHost, ...]:

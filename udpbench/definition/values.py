@@ -505,6 +505,8 @@ NAMED: dict[str, Leaf] = {
     ),
     "blocks": Leaf(_BLOCKS, _blocks, {f"{LOOKS[0]}-{LOOKS[-1]}": LOOKS}),
     "feature": _pattern(r"[a-z0-9_-]{1,64}", "rx-gro"),
+    "driver": _pattern(r"[a-z0-9_-]{1,64}", "ice"),
+    "kernel": _pattern(r"\d{1,4}\.\d{1,4}(\.\d{1,4})?\+", "6.1+"),
     "sysctl_name": Leaf({"type": "string"}, _sysctl_name),
     "stage": Leaf({}, words=_words(*LEDGER_STAGES)),
     "connect": Leaf(

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from definition_fixture import both, trial
+from definition_fixture import both, facts, refused, trial
 from golden import Golden
 
-from udpbench.definition.binding.bind import Unavailable, bind
+from udpbench.definition import load
+from udpbench.definition.binding.bind import Unavailable, UnmetNeeds, bind, require_offers
 from udpbench.model import FlowSpec, Lab
 
 
@@ -137,6 +138,10 @@ def test_on_one_cpu_both_roles_share_it_with_a_finding(lab: Lab, golden: Golden)
         ({"send": {"cpus": "1,7"}}, {}),
         ({"traffic": {"flows": {"to": "receiver.addresses[3]:1"}}}, {}),
         ({"traffic": {"size": "1473B"}}, {}),
+        ({"needs": {"receiver": {"driver": "ice"}}}, {}),
+        ({"needs": {"sender": {"driver": "ice"}}}, {"driver": None}),
+        ({"needs": {"receiver": {"kernel": "6.18.1+"}}}, {}),
+        ({"needs": {"receiver": {"kernel": "6.2+"}}}, {"kernel": "custom"}),
     ],
 )
 def test_what_hosts_cannot_offer_skips_the_trial_with_the_reason(
@@ -150,8 +155,25 @@ def test_what_hosts_cannot_offer_skips_the_trial_with_the_reason(
 
 def test_a_built_in_lab_meets_the_need_of_one(lab: Lab) -> None:
     """Needs that are met change nothing."""
-    chosen = trial(needs={"lab": True, "receiver": {"cpus": 1, "rx_queues": 1, "smt": False}})
+    is_so = {"cpus": 1, "rx_queues": 1, "smt": False, "driver": "veth", "kernel": "6.9+"}
+    chosen = trial(needs={"lab": True, "receiver": is_so})
     assert 2 == len(bind(chosen, lab, both()).workers)
+
+
+def test_the_driver_of_a_built_in_lab_is_known_once_it_is_made(lab: Lab, golden: Golden) -> None:
+    """That of a host is known before anything is set there."""
+    chosen = trial(needs={"receiver": {"driver": "ice"}})
+    require_offers(chosen, lab, both(driver=None), {"sender": {}, "receiver": {}})
+    real = load.load_lab("two-hosts")
+    named = {host.name: facts(host.name) for host in real.hosts}
+    with golden.raises(UnmetNeeds):
+        require_offers(chosen, real, named, {})
+
+
+@pytest.mark.parametrize("kernel", ["6.1", "'6'", "'>=6.1'"])
+def test_a_need_of_a_kernel_is_a_version_and_later(kernel: str, golden: Golden) -> None:
+    """A bare number could mean that version alone."""
+    golden.check(refused(f"needs: {{receiver: {{kernel: {kernel}}}}}"))
 
 
 def test_a_labs_cpus_must_be_there(lab: Lab, golden: Golden) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -106,10 +107,14 @@ def require_offers(
 ) -> None:
     """Raise UnmetNeeds, or Unavailable for what kernels lack, before any setting is applied.
 
-    Queues and rings are left to ``bind``: settings may change them.
+    Queues and rings are left to ``bind``: settings may change them. So is the driver in a built-in
+    lab, whose interfaces are made by settings.
     """
     needs = trial.needs
-    roles = needs.sender, needs.receiver
+    roles = (
+        replace(role, driver=None if lab.built_in else role.driver)
+        for role in (needs.sender, needs.receiver)
+    )
     hosts = (replace(role, rx_queues=None, rings=None) for role in roles)
     reasons = unmet_needs(replace(trial, needs=Needs(needs.lab, *hosts)), lab, facts)
     if reasons:
@@ -143,6 +148,16 @@ def _unmet(needs: HostNeeds, lab: Lab, host: LabHost, facts: Mapping[str, Facts]
         smt = any(len(threads) > 1 for threads in own.siblings.values())
         if smt != needs.smt:
             yield f"needs cores {'with' if needs.smt else 'without'} SMT siblings"
+    if needs.driver is not None and needs.driver != own.driver:
+        yield f"needs the driver {needs.driver} and has {own.driver or 'an unknown one'}"
+    if needs.kernel is not None and _version(own.kernel) < _version(needs.kernel):
+        yield f"needs the kernel {needs.kernel} and has {own.kernel}"
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Return the numbers with which a kernel's release, or a need of one, begins."""
+    numbers = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+    return () if numbers is None else tuple(int(number or 0) for number in numbers.groups())
 
 
 def _check_mtu(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> None:

@@ -1,0 +1,175 @@
+"""The engine that is Dask, where it is installed: ``python3 noxfile.py campaigns`` installs it."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import pickletools
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from campaign_fixture import cells
+from golden import Golden
+
+pytest.importorskip("distributed", reason="python3 noxfile.py campaigns")
+
+import dask
+from distributed import LocalCluster
+from distributed.security import Security
+from test_cell_run import STAND_IN
+
+from udpbench.campaign import cell_run
+from udpbench.campaign.cells import CampaignFolder, task_of
+from udpbench.campaign.conduct import conduct
+from udpbench.campaign.dask_engine import DaskEngine, run_placed
+from udpbench.campaign.engines import open_engine
+from udpbench.control.wait import Interrupt
+from udpbench.errors import ConnectError, InputError, Interrupted
+
+
+@pytest.fixture(autouse=True)
+def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a program stand in for ``udpbench run``."""
+    Path("stand_in.py").write_text(STAND_IN)
+    monkeypatch.setattr(cell_run, "PROGRAM", (sys.executable, str(Path("stand_in.py").absolute())))
+    monkeypatch.setattr(cell_run, "read_run", lambda _: type("Run", (), {"records": ()}))
+
+
+def test_a_campaign_in_this_process_takes_orders_of_nobody() -> None:
+    """Every cell is run once, by threads of one worker; what listens has no page."""
+    before = listening()
+    with open_engine(None, 2, print) as engine, CampaignFolder.open(Path("out")) as folder:
+        for address in listening() - before:
+            host, _, port = address.partition(":")
+            assert LOOPBACK == host
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(f"http://127.0.0.1:{int(port, 16)}/", timeout=10)
+        states = conduct(cells(), folder, engine, lambda *_: None, Interrupt())
+    assert [(2, ""), (2, "")] == [(state.done, state.aside) for state in states]
+    assert 4 == len(list(Path("out").glob("*/*/cell.json")))
+
+
+LOOPBACK = "0100007F"
+
+
+def listening() -> set[str]:
+    """Return the addresses and ports on which this process listens for TCP, as hexadecimal."""
+    inodes = {str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()}
+    files = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
+    rows = [row.split() for file in files for row in file.read_text().split("\n")[1:-1]]
+    return {row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes}
+
+
+def test_a_task_carries_no_code() -> None:
+    """Pickle names the function, and the rest is plain."""
+    with CampaignFolder.open(Path("out")) as campaign:
+        task = task_of(cells()[0], campaign, share=False)
+    pickled = pickle.dumps((run_placed, task))
+    known = {
+        opcode.name
+        for opcode, _, _ in pickletools.genops(pickled)
+        if "REDUCE" in opcode.name or "BUILD" in opcode.name
+    }
+    named = [text for opcode, text, _ in pickletools.genops(pickled) if "run_placed" == text]
+    assert (set(), ["run_placed"]) == (known, named)
+
+
+def test_an_interrupted_campaign_waits_for_its_runs() -> None:
+    """Each is interrupted, as by Ctrl-C, and has ended when the campaign has."""
+    for cell in cells():
+        folder = Path("out", cell.folder)
+        folder.mkdir(parents=True)
+        (folder / "long").touch()
+    interrupt = Interrupt()
+
+    def tell(pairs: object, text: str) -> None:
+        interrupt.requested = len(list(Path("out").glob("*/*/ready"))) == 2
+
+    with open_engine(None, 2, print) as engine, CampaignFolder.open(Path("out")) as campaign:
+        with pytest.raises(Interrupted):
+            conduct(cells(), campaign, engine, tell, interrupt)
+        assert set() == engine._begun  # type: ignore[attr-defined]
+    assert not list(Path("out").glob("*/*/cell.json"))
+
+
+def test_a_scheduler_that_is_not_there(golden: Golden) -> None:
+    """With what to type; by TLS only with certificates."""
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}), pytest.raises(ConnectError):
+        DaskEngine("tcp://127.0.0.1:1", 1, print)
+    with golden.raises(InputError):
+        DaskEngine("tls://control.example:8786", 1, print)
+
+
+def test_a_pair_is_served_by_what_its_workers_have(golden: Golden) -> None:
+    """A worker of one pair alone serves no other; on loopback a user is warned of others."""
+    said: list[str] = []
+    with LocalCluster(
+        n_workers=1,
+        processes=False,
+        protocol="tcp",
+        dashboard_address=None,
+        resources={"pair-rack1": 1},
+    ) as cluster:
+        engine = DaskEngine(cluster.scheduler_address, 1, said.append)
+        try:
+            assert [True, False] == [engine.serves("rack1"), engine.serves("rack2")]
+            port = cluster.scheduler_address.rpartition(":")[2]
+            golden.check(engine.how_to_serve("rack2"), port=port)
+            golden.check(said, port=port)
+        finally:
+            engine.close()
+
+
+def test_a_lost_scheduler_ends_the_campaign(golden: Golden) -> None:
+    """In words, and not in Dask's, which are tracebacks; the same command goes on."""
+    cluster = LocalCluster(n_workers=0, processes=False, protocol="tcp", dashboard_address=None)
+    port = cluster.scheduler_address.rpartition(":")[2]
+    engine = DaskEngine(cluster.scheduler_address, 1, lambda _: None)
+    try:
+        with CampaignFolder.open(Path("out")) as campaign:
+            engine.place("rack1", task_of(cells()[0], campaign, share=False))
+        cluster.close()
+        with golden.raises(ConnectError, port=port):
+            for _ in range(300):
+                engine.news(0.1)
+        engine.withdraw()
+        assert not logging.getLogger("distributed.client").isEnabledFor(logging.ERROR)
+    finally:
+        engine.close()
+
+
+def test_both_ends_prove_who_they_are() -> None:
+    """With certificates of one authority cells are run; with another's there is no scheduler."""
+    ours, others = Security.temporary(), Security.temporary()
+    with LocalCluster(
+        n_workers=1,
+        processes=False,
+        protocol="tls",
+        security=ours,
+        dashboard_address=None,
+        resources={"pair": 1},
+    ) as cluster:
+        with dask.config.set(certificates(ours)):
+            engine = DaskEngine(cluster.scheduler_address, 1, pytest.fail)
+        try:
+            with CampaignFolder.open(Path("out")) as folder:
+                states = conduct(cells(), folder, engine, lambda *_: None, Interrupt())
+        finally:
+            engine.close()
+        assert [2, 2] == [state.done for state in states]
+        soon = {**certificates(others), "distributed.comm.timeouts.connect": "1s"}
+        with dask.config.set(soon), pytest.raises(ConnectError):
+            DaskEngine(cluster.scheduler_address, 1, pytest.fail)
+
+
+def certificates(security: Security) -> dict[str, str]:
+    """Return what a controller's configuration of Dask has."""
+    tls = "distributed.comm.tls"
+    return {
+        f"{tls}.ca-file": security.tls_ca_file,
+        f"{tls}.client.cert": security.tls_client_cert,
+        f"{tls}.client.key": security.tls_client_key,
+    }

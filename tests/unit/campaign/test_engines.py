@@ -1,0 +1,90 @@
+"""Which scheduler is used, what is refused, and what to type; and a command line of many labs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from campaign_fixture import ListEngine, answered
+from golden import Golden
+
+from udpbench.__main__ import run_command_line
+from udpbench.campaign import engines
+from udpbench.campaign.conduct import News
+from udpbench.campaign.engines import open_engine, scheduler_address
+from udpbench.command_line import spread
+from udpbench.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("127.0.0.1", "tcp://127.0.0.1:8786"),
+        ("tcp://localhost:1", "tcp://localhost:1"),
+        ("tcp://[::1]:8786", "tcp://[::1]:8786"),
+        ("tls://control.example", "tls://control.example:8786"),
+        ("tls://[2001:db8::1]:9000", "tls://[2001:db8::1]:9000"),
+    ],
+)
+def test_a_scheduler_is_used_on_loopback_or_by_tls(given: str, address: str) -> None:
+    """Its port is Dask's own where none is named."""
+    assert address == scheduler_address(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["tcp://10.0.0.1:8786", "control.example", "tcp://127.0.0.1.example", "ws://[::1]", "a b"],
+)
+def test_any_other_is_refused_with_the_line_to_type(given: str, golden: Golden) -> None:
+    """Before anything is sent to it."""
+    with golden.raises(InputError):
+        scheduler_address(given)
+
+
+def test_the_base_install_says_what_campaigns_need(
+    monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """One line, and what to install."""
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    monkeypatch.delitem(sys.modules, "udpbench.campaign.dask_engine", raising=False)
+    with golden.raises(InputError), open_engine(None, 1, print):
+        pytest.fail("there is no engine")
+
+
+@pytest.mark.parametrize(
+    ("words", "spelled"),
+    [
+        ("x --labs a", "x --labs a"),
+        ("x y --labs a b c --share", "x y --labs a --labs b --labs c --share"),
+        ("x --labs a --labs b c --out d e", "x --labs a --labs b --labs c --out d e"),
+        ("x --labs", "x --labs"),
+    ],
+)
+def test_an_option_takes_all_words_up_to_the_next(words: str, spelled: str) -> None:
+    """As a shell writes a pattern."""
+    assert spelled.split() == spread(words.split(), "--labs")
+
+
+def test_the_verb_says_what_became_of_each_pair(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    golden: Golden,
+    tmp_path: Path,
+) -> None:
+    """And ends with the most serious code; a shell has expanded the pattern."""
+
+    @contextmanager
+    def fake(*_: object) -> Iterator[ListEngine]:
+        yield ListEngine(lambda cell: News(cell, result=answered(int("rack2/first" in cell))))
+
+    monkeypatch.setattr(engines, "open_engine", fake)
+    labs = ("racks/rack1.yaml", "racks/rack2.yaml")
+    words = ("campaign", "first.yaml", "second.yaml", "--labs", *labs, "--share", "--out", "out")
+    monkeypatch.setattr(sys, "argv", ["udpbench", *words])
+    assert 1 == run_command_line()
+    said = capsys.readouterr()
+    assert "" == said.err
+    golden.check(said.out.splitlines())

@@ -1,0 +1,87 @@
+"""All pairs of a campaign in one view: a table on a terminal, a line per event elsewhere.
+
+Draws ``PairState`` and decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TextIO
+
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from udpbench.campaign.conduct import ANSWER, PairState, Tell
+from udpbench.errors import YES
+from udpbench.printable import printable
+from udpbench.report.terminal import Terminal
+
+DRAW_S = 0.5
+
+
+@contextmanager
+def campaign_view(out: TextIO, now_s: Callable[[], float] = time.monotonic) -> Iterator[Tell]:
+    """Yield the callback that fits where the output goes."""
+    console = Terminal(file=out)
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield lambda _, text: _write(out, text)
+        return
+    drawn_s = float("-inf")
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+
+        def draw(pairs: Sequence[PairState], text: str) -> None:
+            nonlocal drawn_s
+            if text:
+                console.print(Text(printable(text, keep="")))
+            if text or now_s() - drawn_s >= DRAW_S:
+                live.update(pair_table(pairs), refresh=True)
+                drawn_s = now_s()
+
+        yield draw
+
+
+def _write(out: TextIO, text: str) -> None:
+    if text:
+        out.write(printable(text, keep="") + "\n")
+        out.flush()
+
+
+def pair_table(pairs: Sequence[PairState]) -> Table:
+    """Return a row for each pair: how far it is, and what it does."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for justify in ("left", "right", "left"):
+        table.add_column(justify=justify, no_wrap=True, overflow="ellipsis")
+    for pair in pairs:
+        table.add_row(Text(pair.pair), Text(f"{pair.done}/{pair.total}"), Text(doing(pair)))
+    return table
+
+
+def doing(pair: PairState) -> str:
+    """Return in words what a pair does now."""
+    if pair.aside:
+        return f"set aside: {pair.aside}"
+    if pair.under_way is None:
+        return "done" if not pair.left else "next"
+    return f"{pair.under_way.experiment.name}: {pair.line or 'waits for a worker'}"
+
+
+def summary(pairs: Sequence[PairState]) -> list[str]:
+    """Return a line for each pair about all its cells, and what is left to type."""
+    width = max((len(pair.pair) for pair in pairs), default=0)
+    lines = [f"{pair.pair:<{width}}  {_ended(pair)}" for pair in pairs]
+    if any(pair.aside for pair in pairs):
+        lines.append("type the same command to try again what was set aside")
+    return lines
+
+
+def _ended(pair: PairState) -> str:
+    answers = Counter(ANSWER[code] for code in pair.codes)
+    answers[ANSWER[YES]] -= len(pair.passed_over)
+    parts = [f"{pair.done} of {pair.total} cells"]
+    parts += [f"{number} {answer}" for answer, number in answers.items() if number > 0]
+    parts += [f"{name} is not for it: {why}" for name, why in pair.passed_over.items()]
+    return "; ".join([*parts, *([f"set aside: {pair.aside}"] if pair.aside else [])])

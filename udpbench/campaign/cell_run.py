@@ -1,0 +1,180 @@
+"""A cell on the worker: ``udpbench run`` in a process of its own, begun or resumed in its folder.
+
+Owns that process, its folder and nothing else; hosts are the run's. Whoever has the folder's lock
+runs it: the lock is inherited by the run, so that it outlives a worker until hosts are restored.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from udpbench.campaign.cells import ANSWERS, CellResult, identity_of, store_result, stored_result
+from udpbench.errors import FAILED, INTERRUPTED, YES, RecordError, in_words
+from udpbench.file_lock import lock_file
+from udpbench.folder import Folder
+from udpbench.printable import printable
+from udpbench.protocol import build_id
+from udpbench.records import RUN_FILE, SERIES_FILE, read_run
+
+POLL_S = 0.1
+"""Between two looks at whether the cell is still wanted."""
+SAID_EVERY_S = 1.0
+COMPLAINT_LINES = 3
+COMPLAINT_CHARACTERS = 600
+PROGRAM = (sys.executable, "-m", "udpbench.campaign.bound_run")
+Task = Mapping[str, Any]
+"""What ``cells.task_of`` returns."""
+Say = Callable[[str], None]
+
+
+def run_cell(task: Task, say: Say, unwanted: Callable[[], bool]) -> dict[str, Any]:
+    """Run a cell to its end, or until it is unwanted.
+
+    Returns ``exit_code``, ``reason`` and ``chosen``, and the run's ``files`` if the campaign's
+    folder is not seen from here. ``say`` gets what the run says, at most a line a second.
+    """
+    if task["build"] != build_id():
+        step = "install the same udpbench there"
+        why = f"the worker has build {build_id()} of udpbench, the campaign {task['build']}; {step}"
+        return _plain(CellResult(FAILED, why))
+    folder, shared = _place(task)
+    try:
+        with Folder.open(folder, make=True) as held:
+            if not _locked(held, say, unwanted):
+                return _plain(CellResult(INTERRUPTED))
+            result = stored_result(folder) or _run(task, held, say, unwanted)
+            return _plain(result, {} if shared else _files(held))
+    except OSError as error:
+        return _plain(CellResult(FAILED, in_words(error)))
+
+
+def _plain(result: CellResult, files: Mapping[str, bytes] | None = None) -> dict[str, Any]:
+    return {
+        "exit_code": result.exit_code,
+        "reason": result.reason,
+        "chosen": result.chosen,
+        "files": dict(files or {}),
+    }
+
+
+def _place(task: Task) -> tuple[Path, bool]:
+    """Return the cell's folder, and whether it is that of the campaign itself."""
+    campaign = Path(task["out"])
+    if identity_of(campaign) == task["campaign"]:
+        return campaign / task["folder"], True
+    own = Path.home() / ".cache" / "udpbench" / "campaigns"
+    return own / task["campaign"] / task["folder"], False
+
+
+def _locked(held: Folder, say: Say, unwanted: Callable[[], bool]) -> bool:
+    """Wait until no other run is in the folder; False if the cell is unwanted before."""
+    said = False
+    while not lock_file(held.fd):
+        if not said:
+            say("waiting for the run of a worker that died, which restores its hosts")
+            said = True
+        if unwanted():
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def _run(task: Task, held: Folder, say: Say, unwanted: Callable[[], bool]) -> CellResult:
+    """Begin or resume the run in a folder that is locked, and store how it ended."""
+    words = [*_words(task, held), "--no-report", *(["--share"] if task["share"] else [])]
+    with tempfile.TemporaryFile() as complaints:
+        process = subprocess.Popen(
+            [*PROGRAM, str(os.getpid()), "run", *words],
+            cwd=held.path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            pass_fds=(held.fd,),
+            start_new_session=True,
+        )
+        _follow(process, say, unwanted)
+        complaints.seek(0)
+        lines = complaints.read().decode(errors="replace").strip().split("\n")
+    reason = printable("; ".join(lines[-COMPLAINT_LINES:]), keep="")[-COMPLAINT_CHARACTERS:]
+    code = process.returncode if process.returncode >= 0 else FAILED
+    if code not in ANSWERS:
+        return CellResult(code, reason or f"udpbench run ended with {process.returncode}")
+    result = _chosen(held.path, code)
+    store_result(held, result)
+    return result
+
+
+def _words(task: Task, held: Folder) -> list[str]:
+    """Return what to run in the folder; what a run left is gone on with."""
+    experiment, lab = f"{task['experiment']}.yaml", f"{task['lab']}.yaml"
+    held.write(experiment, task["experiment_text"].encode())
+    with Folder.open(held.path / "lab", make=True) as labs:
+        labs.write(lab, task["lab_text"].encode())
+    try:
+        with open(held.file(RUN_FILE, os.O_RDONLY), "rb") as file:  # noqa: PTH123 - a descriptor
+            begun = file.readline().endswith(b"\n")
+    except FileNotFoundError:
+        begun = False
+    if begun:
+        return ["--resume", "."]
+    for name in (RUN_FILE, SERIES_FILE):  # killed before its header was whole
+        held.remove(name)
+    sets = [word for text in task["sets"] for word in ("--set", text)]
+    return [experiment, "--lab", f"lab/{lab}", "--out", ".", *sets]
+
+
+def _follow(process: subprocess.Popen[bytes], say: Say, unwanted: Callable[[], bool]) -> None:
+    """Pass on what the run says until it ends; interrupt it once it is unwanted."""
+    assert process.stdout is not None  # noqa: S101 - as asked for above
+    rest, said_s, interrupted = b"", 0.0, False
+    with process.stdout as out:
+        while True:
+            if not interrupted and unwanted():
+                process.send_signal(signal.SIGINT)
+                interrupted = True
+            if select.select([out], [], [], POLL_S)[0]:
+                chunk = os.read(out.fileno(), 65536)
+                if not chunk:
+                    break
+                *lines, rest = (rest + chunk).split(b"\n")
+                if lines and time.monotonic() - said_s >= SAID_EVERY_S:
+                    say(printable(lines[-1].decode(errors="replace").strip(), keep=""))
+                    said_s = time.monotonic()
+            elif process.poll() is not None:
+                break
+    process.wait()
+
+
+def _chosen(folder: Path, code: int) -> CellResult:
+    """Return how a complete run ended; where no point's needs are met, another pair is meant."""
+    try:
+        records = read_run(folder).records if code == YES else ()
+    except RecordError as error:
+        return CellResult(FAILED, str(error))
+    unmet = [
+        record.error["message"]
+        for record in records
+        if record.status == "skipped" and record.error is not None
+    ]
+    if records and len(unmet) == len(records):
+        return CellResult(code, "; ".join(dict.fromkeys(unmet)), chosen=False)
+    return CellResult(code)
+
+
+def _files(held: Folder) -> dict[str, bytes]:
+    """Return the content of the folder's files by name."""
+    files = {}
+    for name in held.names():
+        path = held.path / name
+        if path.is_file() and not path.is_symlink():
+            files[name] = path.read_bytes()
+    return files

@@ -1,0 +1,245 @@
+"""The cells of a campaign: each experiment on each pair, its key, its folder, and what is done.
+
+A pair is a lab by its name. A cell's key is a digest of what would be measured: the definition as
+resolved, the lab, and the build. Owns the campaign's folder, and starts nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from glob import glob
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from udpbench.definition.definition_changes import meaning
+from udpbench.definition.lab_rules import refuse_together
+from udpbench.definition.load import load_lab
+from udpbench.errors import CANNOT_TELL, NO, YES, InputError, Problem, RecordError
+from udpbench.file_lock import lock_file
+from udpbench.folder import Folder
+from udpbench.json_lines import open_regular
+from udpbench.model import Experiment, Lab
+from udpbench.protocol import build_id
+
+CAMPAIGN_FILE = "campaign.json"
+CELL_FILE = "cell.json"
+SCHEMA = 1
+"""Of both files. History: 1 — the first form."""
+KEY_CHARACTERS = 16
+ANSWERS = (YES, NO, CANNOT_TELL)
+"""Exit codes of a run that measured all that it could: its cell is done."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}\Z")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One experiment on one pair."""
+
+    pair: str
+    experiment: Experiment
+    lab: Lab
+    key: str
+
+    @property
+    def folder(self) -> str:
+        """Return its run folder, relative to the campaign's."""
+        return f"{self.pair}/{self.experiment.name}-{self.key}"
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """How a cell ended; stored beside its run once that is complete."""
+
+    exit_code: int
+    reason: str = ""
+    """Why it failed, or why the pair was not chosen: its unmet needs."""
+    chosen: bool = True
+
+    @property
+    def done(self) -> bool:
+        """Return whether it need not be run again."""
+        return self.exit_code in ANSWERS
+
+
+def load_labs(names: Sequence[str]) -> list[Lab]:
+    """Return the labs of files, shipped names and patterns, each file once.
+
+    Raises InputError with all that is wrong in them.
+    """
+    problems: list[Problem] = []
+    labs: dict[str, Lab] = {}
+    for name in dict.fromkeys(_expanded(names, problems)):
+        try:
+            lab = load_lab(name)
+        except InputError as error:
+            problems += error.problems
+            continue
+        same = labs.setdefault(lab.name, lab)
+        if same is not lab and Path(same.path).resolve() != Path(lab.path).resolve():
+            step = "a pair is known by the name of its file: rename one"
+            problems.append(Problem(f"{same.path} has this name, too", lab.path, next_step=step))
+    if problems:
+        raise InputError(problems)
+    return list(labs.values())
+
+
+def _expanded(names: Sequence[str], problems: list[Problem]) -> Iterator[str]:
+    """Yield each name, of a pattern the files that match; a shell may have left it to us."""
+    for name in names:
+        if not set(name) & set("*?[") or Path(name).exists():
+            yield name
+            continue
+        files = sorted(glob(name))  # noqa: PTH207 - as a shell does, also from /
+        if not files:
+            problems.append(Problem("no file matches", "--labs", name, next_step="name lab files"))
+        yield from files
+
+
+def cells_of(experiments: Sequence[Experiment], labs: Sequence[Lab]) -> list[Cell]:
+    """Return every cell, pair by pair, in the order of the experiments.
+
+    Raises InputError with all that contradicts a lab, and names that cannot be those of folders.
+    """
+    problems = [
+        Problem("not a name for a folder", path, name, "letters, digits and . _ + -", "rename it")
+        for name, path in [
+            *((e.name, e.path) for e in experiments),
+            *((x.name, x.path) for x in labs),
+        ]
+        if _NAME.match(name) is None
+    ]
+    for lab in labs:
+        try:
+            refuse_together(experiments, lab)
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(list(dict.fromkeys(problems)))
+    return [
+        Cell(lab.name, experiment, lab, cell_key(experiment, lab))
+        for lab in labs
+        for experiment in experiments
+    ]
+
+
+def cell_key(experiment: Experiment, lab: Lab) -> str:
+    """Return what no other measurement has: a digest of definition, lab and build."""
+    plain = [meaning(experiment, lab), version("udpbench"), build_id()]
+    text = json.dumps(plain, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_CHARACTERS]
+
+
+def task_of(cell: Cell, campaign: CampaignFolder, share: bool) -> dict[str, Any]:
+    """Return all that a worker needs to run a cell: names and texts of files."""
+    folder = str(Path(cell.experiment.path).resolve().parent)
+    programs = {t.receive.folder for t in cell.experiment.points if t.receive.command is not None}
+    return {
+        "campaign": campaign.identity,
+        "out": str(campaign.path),
+        "folder": cell.folder,
+        "build": build_id(),
+        "share": share,
+        "experiment": cell.experiment.name,
+        "experiment_text": cell.experiment.text,
+        "lab": cell.lab.name,
+        "lab_text": cell.lab.text,
+        # A program starts beside the experiment's file, which is elsewhere on the worker.
+        "sets": [f"receive.folder={folder}"] if programs == {folder} else [],
+    }
+
+
+class CampaignFolder:
+    """The folder of a campaign, held by one controller at a time."""
+
+    def __init__(self, path: Path, identity: str, fd: int) -> None:
+        self.path = path.absolute()
+        self.identity = identity
+        """By which a worker recognises the folder on a disk that both see."""
+        self._fd = fd
+
+    @classmethod
+    def open(cls, path: Path) -> CampaignFolder:
+        """Return the folder, made if it is not there; RecordError if another controller has it."""
+        try:
+            with Folder.open(path, make=True) as held:
+                if CAMPAIGN_FILE not in held.names():
+                    fresh = {"schema": SCHEMA, "campaign": secrets.token_hex(8)}
+                    held.write(CAMPAIGN_FILE, json.dumps(fresh).encode() + b"\n")
+                fd = held.file(CAMPAIGN_FILE, os.O_RDWR)
+            locked = lock_file(fd)
+        except OSError as error:
+            what = f"{path}: cannot be the folder of a campaign: {error.strerror}"
+            raise RecordError(f"{what}; name another with --out") from error
+        if not locked:
+            os.close(fd)
+            why = "in use by a campaign that still goes on; wait for its end, or interrupt it"
+            raise RecordError(f"{path}: {why}")
+        return cls(path, identity_of(path) or "", fd)
+
+    def result_of(self, cell: Cell) -> CellResult | None:
+        """Return how a cell ended; None if it is to be run, or to go on."""
+        return stored_result(self.path / cell.folder)
+
+    def keep(self, cell: Cell, files: Mapping[str, bytes]) -> None:
+        """Store the files of a run that a worker brought; RecordError if they cannot be."""
+        folder = self.path / cell.folder
+        last_comes_done = sorted(files, key=lambda name: name == CELL_FILE)
+        try:
+            with Folder.open(folder, make=True) as held:
+                for name in last_comes_done:
+                    held.write(Path(name).name, files[name])
+        except OSError as error:
+            raise RecordError(f"{folder}: cannot be written: {error.strerror}") from error
+
+    def __enter__(self) -> CampaignFolder:  # noqa: PYI034 - nothing is derived from it
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let another controller have it."""
+        os.close(self._fd)
+
+
+def identity_of(folder: Path) -> str | None:
+    """Return which campaign a folder is of; None if it is of none."""
+    data = _read_json(folder / CAMPAIGN_FILE)
+    return None if data is None else str(data.get("campaign"))
+
+
+def stored_result(folder: Path) -> CellResult | None:
+    """Return how the run in a folder ended, if it is complete."""
+    data = _read_json(folder / CELL_FILE)
+    if data is None or not (folder / "run.jsonl").is_file():
+        return None
+    try:
+        return CellResult(int(data["exit_code"]), str(data["reason"]), bool(data["chosen"]))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def store_result(folder: Folder, result: CellResult) -> None:
+    """Store how a cell ended, from when on it is done; OSError if it cannot be."""
+    folder.write(CELL_FILE, json.dumps({"schema": SCHEMA, **asdict(result)}).encode() + b"\n")
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        with open_regular(path) as file:
+            data = json.loads(file.read())
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def pairs_of(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
+    """Return the cells of each pair, in their order."""
+    pairs: dict[str, list[Cell]] = {}
+    for cell in cells:
+        pairs.setdefault(cell.pair, []).append(cell)
+    return pairs

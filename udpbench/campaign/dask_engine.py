@@ -1,0 +1,209 @@
+"""The engine that is Dask: cells as tasks of ``distributed``, one at a time on each worker.
+
+The only module that imports Dask. A task is the name of ``run_placed`` with plain texts; pickle
+writes a module's function as its name, so no code travels. Dask keeps no state that is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import secrets
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import dask
+from distributed import Client, Future, LocalCluster, get_worker
+from distributed.security import Security
+
+from udpbench.campaign.cell_run import run_cell
+from udpbench.campaign.conduct import News
+from udpbench.errors import ConnectError, InputError, Problem
+
+RESOURCE = "pair"
+"""Workers that have it run any pair; those with ``pair-NAME`` the pair of that name."""
+RESTORED_S = 60.0
+"""The longest wait for hosts after an interruption: twice the agents' lease, and slow settings."""
+LOOK_S = 1.0
+"""Between two questions which workers there are."""
+HTTP_SERVERS = ("scheduler", "worker")
+NOWHERE = "127.0.0.1:0"
+UNWANTED = ("cancelled", "resumed", "released", "forgotten")
+"""States of a task on its worker after its client has left or withdrawn it."""
+
+
+def run_placed(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a cell in a worker's thread; what it says goes to the campaign that placed it."""
+    worker = get_worker()
+    key = worker.get_current_task()
+
+    def say(line: str, ended: bool = False) -> None:
+        news = {"cell": task["folder"], "line": line, "ended": ended}
+        worker.log_event(task["topic"], news)
+
+    def unwanted() -> bool:
+        state = worker.state.tasks.get(key)
+        return state is None or state.state in UNWANTED
+
+    say("")
+    try:
+        return run_cell(task, say, unwanted)
+    finally:
+        say("", ended=True)
+
+
+class DaskEngine:
+    """One client of one scheduler."""
+
+    def __init__(self, address: str | None, pairs: int, warn: Callable[[str], None]) -> None:
+        # Dask tells of lost connections as tracebacks; we say them in words.
+        for name in [*logging.root.manager.loggerDict]:
+            if name.partition(".")[0] == "distributed":
+                logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        warnings.filterwarnings("ignore", module="distributed")  # such as: no route to 8.8.8.8
+        self.address = address
+        self._topic = f"udpbench-{secrets.token_hex(8)}"
+        self._heard: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._placed: dict[str, Future] = {}
+        self._begun: set[str] = set()
+        self._served: tuple[float, frozenset[str]] | None = None
+        self._cluster = None if address is not None else _own_cluster(pairs)
+        self._client = self._connected(address)
+        self._client.subscribe_topic(self._topic, self._hear)
+        if address is not None and address.startswith("tcp:"):
+            warn(f"{address} takes orders of every user of this machine; with others here use TLS")
+
+    def serves(self, pair: str) -> bool:
+        """Return whether any worker would run the cells of a pair."""
+        return bool({RESOURCE, f"{RESOURCE}-{pair}"} & self._resources())
+
+    def how_to_serve(self, pair: str) -> str:
+        """Return the line to type for a worker of any pair, under a name that says why."""
+        words = f'--nthreads 1 --resources "{RESOURCE}=1"'
+        return f"dask worker {self.address} --name {pair} {words}"
+
+    def place(self, pair: str, task: Mapping[str, Any]) -> None:
+        """Have a cell run by a worker that serves its pair; one of that pair alone comes first."""
+        own = f"{RESOURCE}-{pair}"
+        resource = own if own in self._resources() else RESOURCE
+        cell = task["folder"]
+        future = self._client.submit(
+            run_placed,
+            {**task, "topic": self._topic},
+            key=f"{self._topic}-{cell}-{secrets.token_hex(4)}",
+            pure=False,
+            resources={resource: 1},
+        )
+        self._placed[cell] = future
+        future.add_done_callback(lambda done: self._heard.put((cell, done)))
+
+    def news(self, wait_s: float) -> Sequence[News]:
+        """Return what happened; ConnectError if the scheduler is lost."""
+        news = []
+        try:
+            cell, heard = self._heard.get(timeout=wait_s)
+            while True:
+                news += self._news_of(cell, heard)
+                cell, heard = self._heard.get_nowait()
+        except queue.Empty:
+            pass
+        if self._client.status != "running":
+            raise self._lost()
+        return news
+
+    def forget(self, cell: str) -> None:
+        """Have a cell run by nobody any more."""
+        future = self._placed.pop(cell, None)
+        if future is not None:
+            self._client.cancel([future])
+
+    def withdraw(self) -> None:
+        """Interrupt every cell under way, and wait until its hosts are restored."""
+        if self._client.status != "running":
+            return
+        self._client.cancel(list(self._placed.values()))
+        self._placed.clear()
+        deadline = time.monotonic() + RESTORED_S
+        while self._begun and time.monotonic() < deadline:
+            try:
+                self._news_of(*self._heard.get(timeout=0.1))
+            except queue.Empty:
+                continue
+
+    def close(self) -> None:
+        """Leave the scheduler; the own one ends."""
+        self._client.close(timeout=2)
+        if self._cluster is not None:
+            self._cluster.close(timeout=2)
+
+    def _connected(self, address: str | None) -> Client:
+        security = Security()
+        if address is not None and address.startswith("tls:"):
+            if security.tls_ca_file is None or security.tls_client_cert is None:
+                step = "see docs/campaigns.md#over-a-network"
+                what = "no certificates: distributed.comm.tls has no ca-file, or no client.cert"
+                raise InputError([Problem(what, "--scheduler", address, "", step)])
+            security = Security(require_encryption=True)
+        try:
+            return Client(
+                self._cluster if address is None else address,
+                security=None if address is None else security,
+                set_as_default=False,
+            )
+        except (OSError, TimeoutError) as error:
+            step = f"start it: dask scheduler, or correct --scheduler {address}"
+            raise ConnectError(f"no scheduler answers at {address}: {error}; {step}") from error
+
+    def _hear(self, event: tuple[float, Mapping[str, Any]]) -> None:
+        self._heard.put((event[1]["cell"], event[1]))
+
+    def _news_of(self, cell: str, heard: Any) -> list[News]:
+        if not isinstance(heard, Future):
+            (self._begun.discard if heard["ended"] else self._begun.add)(cell)
+            return [News(cell, line=heard["line"])] if heard["line"] else []
+        future = self._placed.get(cell)
+        if future is None or future is not heard:
+            return []
+        if future.status in ("cancelled", "lost"):
+            raise self._lost()
+        del self._placed[cell]
+        self._begun.discard(cell)
+        if future.status == "finished":
+            return [News(cell, result=future.result())]
+        error = future.exception()
+        return [News(cell, lost=f"its worker failed: {type(error).__name__}: {error}")]
+
+    def _lost(self) -> ConnectError:
+        what = f"the scheduler {self.address} is lost; cells under way end, and restore their hosts"
+        return ConnectError(f"{what}; type the same command to go on")
+
+    def _resources(self) -> frozenset[str]:
+        """Return the names of what the workers have, as of a moment ago."""
+        now = time.monotonic()
+        if self._served is None or now - self._served[0] > LOOK_S:
+            workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+            names = frozenset(name for worker in workers for name in worker["resources"])
+            self._served = now, names
+        return self._served[1]
+
+
+def _own_cluster(pairs: int) -> LocalCluster:
+    """Return a scheduler and a worker with a thread for each pair, in this process.
+
+    They talk by memory alone: any user of this machine could give orders to a port. Their HTTP
+    servers cannot be left out, so they have no page, and loopback alone.
+    """
+    nothing: dict[str, list[str]] = {f"distributed.{who}.http.routes": [] for who in HTTP_SERVERS}
+    with dask.config.set(nothing):
+        return LocalCluster(
+            n_workers=1,
+            threads_per_worker=pairs,
+            processes=False,
+            dashboard_address=NOWHERE,
+            worker_dashboard_address=NOWHERE,
+            scheduler_kwargs={"dashboard": False},
+            memory_limit=0,
+            resources={RESOURCE: pairs},
+        )

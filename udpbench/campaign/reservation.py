@@ -1,0 +1,142 @@
+"""The reservation of a lab that a site lends: held by a command, from its first line to its end.
+
+Owns the command's process and nothing of the lab. It runs on the machine of the controller, in a
+session of its own, so that Ctrl-C in the terminal does not release hosts before they are restored.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import IO
+
+from udpbench.control.wait import Clock, Interrupt, Waiter
+from udpbench.errors import DeadlineExceeded, NotReserved, in_words
+from udpbench.model import Lab, Progress, Reserve
+from udpbench.printable import printable
+from udpbench.units import format_duration
+
+ENDS_S = 10.0
+"""From SIGTERM to SIGKILL: what releases a booking may have to ask a server."""
+SHOWN_CHARACTERS = 300
+PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
+
+
+@contextmanager
+def reserved(
+    lab: Lab, tell: Callable[[Progress], None], interrupt: Interrupt, clock: Clock
+) -> Iterator[None]:
+    """Hold the reservation of a lab, if it has one, during the block.
+
+    If the command ends within the block, ``interrupt`` is set. Raises NotReserved for that and for
+    a refusal, DeadlineExceeded after ``within``, Interrupted.
+    """
+    if lab.reserve is None:
+        yield
+        return
+    with interrupt.caught():
+        booking = _Booking(lab.name, lab.reserve, interrupt)
+        try:
+            command = " ".join(lab.reserve.command)
+            tell(Progress("wait", f"waiting until {lab.name} is reserved: {command}"))
+            booking.wait(Waiter(clock, interrupt))
+            tell(Progress("host", f"{lab.name}: reserved: {booking.first_line}"))
+            yield
+            booking.refuse_ended()
+        finally:
+            booking.release()
+
+
+class _Booking:
+    """One running command."""
+
+    def __init__(self, name: str, reserve: Reserve, interrupt: Interrupt) -> None:
+        self.first_line = ""
+        self._name = name
+        self._reserve = reserve
+        self._interrupt = interrupt
+        self._releasing = False
+        self._granted, self._ended = threading.Event(), threading.Event()
+        self._complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - held
+        try:
+            self._process = subprocess.Popen(
+                reserve.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._complaints,
+                start_new_session=True,
+                preexec_fn=_end_with_run,
+            )
+        except OSError as error:
+            raise NotReserved(f"reserve: {in_words(error)}", name) from error
+        threading.Thread(target=self._follow, name="reservation", daemon=True).start()
+
+    def wait(self, waiter: Waiter) -> None:
+        """Wait for the first line."""
+        within_ns = self._reserve.within_ns
+        begun_ns = waiter.clock.now_ns()
+        while not self._granted.is_set():
+            if self._ended.is_set():
+                raise NotReserved(f"not reserved: {self._how_it_ended()}", self._name)
+            if within_ns is not None and waiter.clock.now_ns() - begun_ns >= within_ns:
+                what = f"timed out after {format_duration(within_ns)}: not reserved"
+                raise DeadlineExceeded(f"{what}; raise reserve.within, or try later", self._name)
+            waiter.pause()
+
+    def refuse_ended(self) -> None:
+        """Raise NotReserved if the command ended by itself."""
+        if self._ended.is_set():
+            what = f"the reservation ended during the run: {self._how_it_ended()}"
+            raise NotReserved(f"{what}; finished trials are in the run folder", self._name)
+
+    def release(self) -> None:
+        """End the command and all that it started, and wait for that."""
+        self._releasing = True
+        for stream in (self._process.stdin, self._complaints):
+            with suppress(OSError):
+                if stream is not None:
+                    stream.close()
+        self._signal(signal.SIGTERM)
+        try:
+            self._process.wait(ENDS_S)
+        except subprocess.TimeoutExpired:
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+
+    def _follow(self) -> None:
+        """Read what the command says until it ends; its output goes nowhere after the first."""
+        assert self._process.stdout is not None  # noqa: S101 - as asked for above
+        with self._process.stdout as out:
+            self.first_line = out.readline().decode(errors="replace").strip()
+            if self.first_line:
+                self._granted.set()
+            while out.read(4096):
+                pass
+        self._process.wait()
+        self._ended.set()
+        if self._granted.is_set() and not self._releasing:
+            self._interrupt.requested = True
+
+    def _how_it_ended(self) -> str:
+        """Return the command's exit code, and the last line of its complaints."""
+        code = self._process.returncode
+        how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        self._complaints.seek(0)
+        *_, last = self._complaints.read().decode(errors="replace").strip().split("\n")
+        said = f": {printable(last)[:SHOWN_CHARACTERS]}" if last else ""
+        return f"{self._reserve.command[0]} ended with {how}{said}"
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+
+def _end_with_run() -> None:
+    """Have the kernel end the command when this process dies (prctl(2))."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
