@@ -14,7 +14,7 @@ from steering_program import load_and_pin, pin
 from test_sockets import drained, group, sending
 
 from udpbench.agent.host.bpf import bpf, instructions
-from udpbench.agent.host.bpf.steering import join
+from udpbench.agent.host.bpf.reuseport import join
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, which pins programs")
 

@@ -23,6 +23,7 @@ WRITTEN = {
     "read": "header",
     "wait": "block",
     "sockets": "shared",
+    "steering": "/sys/fs/bpf/x",
     "priority": "normal",
     "fault": "none",
     "log": "none",

@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any, Callable, NoReturn, Optional, Union, cast
 
 from udpbench.agent.host import native
-from udpbench.agent.host.bpf.steering import join
+from udpbench.agent.host.bpf.reuseport import join
 from udpbench.agent.host.socket_options import inode
 from udpbench.agent.workers import logs, sockets
 from udpbench.agent.workers.frame_sender import FrameSender
