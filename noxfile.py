@@ -40,6 +40,10 @@ LAB_PACKAGES = {
     "sockperf": lambda: shutil.which("sockperf") is not None,
 }
 """What the lab tests need besides, as real parts."""
+SERVER_PACKAGES = {
+    "unbound": lambda: shutil.which("unbound", path=PATH_OF_ROOT) is not None,
+}
+"""Servers of others that are measured; none is started as a service."""
 GUEST_PACKAGES = {
     "debootstrap": lambda: shutil.which("debootstrap", path=PATH_OF_ROOT) is not None,
     "e2fsprogs": lambda: shutil.which("mkfs.ext4", path=PATH_OF_ROOT) is not None,
@@ -275,7 +279,8 @@ def lab(session: nox.Session) -> None:
 @nox.session
 def whole(session: nox.Session) -> None:
     """Run every lab test, every command of the documentation, long simulations; half an hour."""
-    run_lab_tests(session, "tests/lab", "tests/docs")
+    packages = {**LAB_PACKAGES, **SERVER_PACKAGES}
+    run_lab_tests(session, "tests/lab", "tests/docs", packages=packages)
     run(session, "pytest", "--numprocesses=auto", "-m", "long", "tests/unit")
 
 
@@ -285,12 +290,14 @@ def deaths(session: nox.Session) -> None:
     run_lab_tests(session, "tests/lab/test_deaths.py")
 
 
-def run_lab_tests(session: nox.Session, *places: str, sample: str = "") -> None:
+def run_lab_tests(
+    session: nox.Session, *places: str, sample: str = "", packages=LAB_PACKAGES
+) -> None:
     """Run lab tests: those marked apart two at a time, each in a lab of its own; then the rest."""
     prepare(session)
     if os.geteuid() != 0 and not os.environ.get("UDPBENCH_REQUIRE_LAB"):
         session.skip(f"the lab tests need root: sudo python3 noxfile.py {session.name}")
-    install_system_packages(LAB_PACKAGES)
+    install_system_packages(packages)
     beside = ("--numprocesses=2", "--dist=loadfile")
     may_be_empty = (0, NO_TEST)
     for which, workers, codes in (

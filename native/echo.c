@@ -7,13 +7,12 @@
  */
 #include "read.h"
 
+#include "listen.h"
 #include "series.h"
 
 #include <netinet/in.h>
-#include <sys/epoll.h>
-#include <unistd.h>
 
-enum { LOOK_MS = 20, READY_MAX = 64, ECHOES_PER_TURN = 64 };
+enum { ECHOES_PER_TURN = 64 };
 
 /* Sets the source address of a message, which has room for the control message. */
 static void put_source(struct msghdr *message, int level, int type, const void *info,
@@ -80,52 +79,29 @@ static void account_echo(const struct ub_echo_config *config, struct ub_echo_sta
     ub_add(&stats->echo_strangers, 1);
 }
 
+/* What a listener reads with. */
+struct ear {
+    const struct ub_echo_config *config;
+    struct ub_echo_stats *stats;
+};
+
 /* Reads what a socket has, up to a limit; whether there was an echo. */
-static int read_echoes(const struct ub_echo_config *config, struct ub_echo_stats *stats,
-                       int socket) {
+static int read_echoes(void *subject, uint32_t index) {
+    const struct ear *ear = subject;
     uint8_t bytes[UB_HEADER_BYTES + 1];
     for (int turn = 0; turn < ECHOES_PER_TURN; turn++) {
-        ssize_t length = recv(socket, bytes, sizeof bytes, MSG_DONTWAIT | MSG_TRUNC);
+        ssize_t length =
+            recv(ear->config->sockets[index], bytes, sizeof bytes, MSG_DONTWAIT | MSG_TRUNC);
         if (length < 0 && (errno == EAGAIN || errno == EINTR))
             return turn != 0;
         if (length >= 0) {
-            account_echo(config, stats, bytes, length);
+            account_echo(ear->config, ear->stats, bytes, length);
             continue;
         }
-        ub_set(&stats->echo_last_errno, (uint64_t)errno);
-        ub_add(&stats->echo_errors, 1);
+        ub_set(&ear->stats->echo_last_errno, (uint64_t)errno);
+        ub_add(&ear->stats->echo_errors, 1);
     }
     return 1;
-}
-
-static int add_sockets(const struct ub_echo_config *config, int epoll) {
-    for (uint32_t index = 0; index < config->socket_count; index++) {
-        struct epoll_event event = {.events = EPOLLIN, .data.fd = config->sockets[index]};
-        if (epoll_ctl(epoll, EPOLL_CTL_ADD, config->sockets[index], &event) < 0)
-            return -errno;
-    }
-    return 0;
-}
-
-static void listen_until_quiet(const struct ub_echo_config *config, struct ub_echo_stats *stats,
-                               int epoll) {
-    struct epoll_event events[READY_MAX];
-    uint64_t quiet_since_ns = 0, ended_ns = 0;
-    while (!ub_stopped(config->control)) {
-        int ended = ub_stopped(config->ended);
-        int ready = epoll_wait(epoll, events, READY_MAX, LOOK_MS);
-        int heard = 0;
-        for (int index = 0; index < ready; index++)
-            heard |= read_echoes(config, stats, events[index].data.fd);
-        uint64_t now = ub_now_ns();
-        if (ended && ended_ns == 0)
-            ended_ns = now;
-        if (!ended || heard || quiet_since_ns == 0)
-            quiet_since_ns = now;
-        if (ended &&
-            (now - quiet_since_ns >= config->quiet_ns || now - ended_ns >= config->longest_ns))
-            return;
-    }
 }
 
 const char *ub_echo_listen_check(const struct ub_echo_config *config) {
@@ -147,12 +123,14 @@ const char *ub_echo_listen_check(const struct ub_echo_config *config) {
 int ub_echo_listen(const struct ub_echo_config *config, struct ub_echo_stats *stats) {
     if (stats == NULL || ub_echo_listen_check(config) != NULL)
         return -EINVAL;
-    int epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (epoll < 0)
-        return -errno;
-    int error = add_sockets(config, epoll);
-    if (error == 0)
-        listen_until_quiet(config, stats, epoll);
-    close(epoll);
-    return error;
+    struct ear ear = {.config = config, .stats = stats};
+    struct ub_listener listener = {.sockets = config->sockets,
+                                   .socket_count = config->socket_count,
+                                   .control = config->control,
+                                   .ended = config->ended,
+                                   .quiet_ns = config->quiet_ns,
+                                   .longest_ns = config->longest_ns,
+                                   .subject = &ear,
+                                   .read = read_echoes};
+    return ub_listen(&listener);
 }

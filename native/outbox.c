@@ -4,6 +4,7 @@
 #include "outbox.h"
 
 #include "datagram.h"
+#include "ids.h"
 
 #include <stdlib.h>
 
@@ -69,14 +70,23 @@ int ub_outbox_prepare(struct ub_outbox *box, const struct ub_send_config *config
     return 0;
 }
 
-/* The user's own datagrams, in turn by sequence number: a message points at its bytes. */
+/* The user's own datagrams, in turn by sequence number: a message points at its bytes, or with an
+ * id at a copy of them. */
 static uint32_t fill_payloads(struct ub_outbox *box, const struct ub_send_config *config,
                               const struct ub_offer *offer) {
     uint32_t turn = (uint32_t)(config->sequences[offer->flow] % config->payload_count);
+    struct ub_due due = offer->due;
     for (uint32_t message = 0; message < offer->packets; message++) {
         const struct ub_payload *payload = &config->payloads[turn];
-        box->vectors[offer->first_slot + message] =
-            (struct iovec){payload->bytes, payload->size_bytes};
+        uint32_t slot = offer->first_slot + message;
+        box->vectors[slot] = (struct iovec){payload->bytes, payload->size_bytes};
+        if (config->ids != NULL) {
+            uint8_t *copy = box->payloads + slot * box->stride_bytes;
+            memcpy(copy, payload->bytes, payload->size_bytes);
+            ub_ids_put(config, offer->flow, message, copy, config->start_ns + due.since_start_ns);
+            box->vectors[slot].iov_base = copy;
+            ub_due_next(&due);
+        }
         turn = turn + 1 < config->payload_count ? turn + 1 : 0;
     }
     return offer->packets;

@@ -5,6 +5,7 @@
  * never build a message (outbox.c) or make the call that offers it (send.c).
  */
 #include "frames.h"
+#include "ids.h"
 #include "send.h"
 #include "series.h"
 #include "zerocopy.h"
@@ -111,6 +112,8 @@ const char *ub_send_check(const struct ub_send_config *config) {
     const char *refused = check_segments(config);
     if (refused == NULL)
         refused = check_payloads(config);
+    if (refused == NULL)
+        refused = ub_ids_check(config);
     if (refused == NULL && config->call == UB_SEND_AF_XDP)
         refused = ub_frames_check(config);
     return refused != NULL ? refused : check_sockets(config);
@@ -239,6 +242,8 @@ static void account_call(struct sender *sender, const struct ub_offer *offer, ui
         attempts = account_sent(sender, offer, messages, (uint32_t)result);
         sender->config->sequences[offer->flow] += attempts;
     }
+    if (sender->config->ids != NULL)
+        ub_ids_sent(sender->config, offer->flow, messages, result < 0 ? 0 : (uint32_t)result);
     sender->attempts[offer->flow] += attempts;
     sender->attempted += attempts;
     sender->pacer.next += attempts;
@@ -341,6 +346,13 @@ static void send_loop(struct sender *sender) {
                 break;
             now =
                 ub_pacer_wait(&sender->pacer, now, message_packets(sender, flow), config->control);
+            continue;
+        }
+        if (config->ids != NULL)
+            packets = ub_ids_free(config, flow, packets, now);
+        if (packets == 0) {
+            ub_add(&stats->id_waits, 1);
+            now = ub_ids_wait(config, flow, now);
             continue;
         }
         if (config->zerocopy && !ub_zerocopy_ready(&sender->zerocopy)) {

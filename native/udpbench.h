@@ -29,7 +29,8 @@ enum ub_constant {
     UB_XSK_FRAMES = 2048, /* and descriptors of each ring: two batches, and a card's ring */
     UB_XSK_FRAME_BYTES_MAX = 4096, /* a page, the largest chunk (net/xdp/xdp_umem.c) */
     UB_LOG_BYTES_MAX = 1 << 30,    /* of a ring, a power of two */
-    UB_STANDSTILL_NS = 100000000   /* twice the longest wait for a datagram */
+    UB_STANDSTILL_NS = 100000000,  /* twice the longest wait for a datagram */
+    UB_IDS = 65536                 /* of a flow's datagrams, 16 bits wide */
 };
 
 /* ---- control ----------------------------------------------------------------------------------
@@ -136,6 +137,13 @@ struct ub_payload {
     uint64_t size_bytes;
 };
 
+/* The ids of one flow's datagrams: by the loop that sends, and by the listener for answers. */
+struct ub_ids {
+    uint64_t next;         /* of the next datagram, modulo UB_IDS */
+    uint64_t used[UB_IDS]; /* when the datagram was due that had an id last, twice, and 1 more while
+                              its answer is awaited; 0: none had it */
+};
+
 struct ub_send_config {
     const struct ub_control *control;
 
@@ -165,6 +173,9 @@ struct ub_send_config {
     uint32_t payload_count; /* the user's own datagrams, which each flow sends in turn, one a
                                message; size_bytes is then that of the longest; 0: none */
     const struct ub_payload *payloads;
+    struct ub_ids **ids; /* of each flow: each of its payloads gets an id; NULL: none */
+    uint32_t id_at;      /* where in the payload, 16 bits big-endian */
+    uint64_t id_ns;      /* after this an id may be used again, answered or not */
 
     /* When and how many. */
     uint64_t epoch_ns;    /* header times count from here */
@@ -207,6 +218,7 @@ struct ub_send_stats {
                                last_ns; 0 with an unlimited rate, whose span has all its calls */
     uint64_t ebusy;         /* af_xdp: of sent_packets, those that the device dropped at once */
     uint64_t refused_calls; /* af_xdp: calls with an error that takes no frame, in last_errno */
+    uint64_t id_waits;      /* looks at which a flow's next id was not free */
 };
 
 int ub_send(const struct ub_send_config *config, struct ub_send_stats *stats);
@@ -429,6 +441,38 @@ struct ub_echo_stats {
 
 int ub_echo_listen(const struct ub_echo_config *config, struct ub_echo_stats *stats);
 
+/* ---- answers at the sender ----------------------------------------------------------------------
+ * What a program of the user's sends back: each datagram that comes is an answer. With ids it
+ * belongs to the datagram of its flow whose id it has, once; otherwise it is counted without a
+ * round trip.
+ */
+struct ub_answers_config {
+    const struct ub_control *control; /* stop: nothing was sent, and it leaves at once */
+    const struct ub_control *ended;   /* stop: whoever answers has read everything */
+    const int32_t *sockets;           /* socket_count sockets; a sending loop uses them, too */
+    uint32_t socket_count;
+    const struct ub_send_stats *sent; /* of that loop: with an answer for each datagram the listener
+                                         leaves, once all was read */
+    uint64_t quiet_ns;                /* else after this without an answer */
+    uint64_t longest_ns;              /* and after this, even if answers still come */
+    struct ub_ids **ids;              /* of each socket's flow; NULL: answers have none */
+    uint32_t id_at;
+    struct ub_histogram *round_trip; /* from when the datagram was due to the return of the call */
+};
+
+struct ub_answers_stats {
+    uint64_t answered_packets;
+    uint64_t unmatched_packets; /* of them with ids: those that no datagram awaits */
+    uint64_t answered_bytes;    /* UDP payload */
+    uint64_t answer_first_ns;   /* time after the call that returned the first, the latest */
+    uint64_t answer_last_ns;
+    uint64_t answer_first_packets; /* by the call that answer_first_ns is of */
+    uint64_t answer_errors;
+    uint64_t answer_last_errno;
+};
+
+int ub_answers_listen(const struct ub_answers_config *config, struct ub_answers_stats *stats);
+
 /* ---- what a config is refused for ---------------------------------------------------------------
  * A loop returns -EINVAL for a config that its check refuses, and does nothing. A check returns
  * "field: what it may be", where UB_ names stand for their values; NULL: none is refused.
@@ -439,6 +483,7 @@ const char *ub_stream_send_check(const struct ub_send_config *config);
 const char *ub_stream_receive_check(const struct ub_receive_config *config);
 const char *ub_log_write_check(const struct ub_log_config *config);
 const char *ub_echo_listen_check(const struct ub_echo_config *config);
+const char *ub_answers_listen_check(const struct ub_answers_config *config);
 
 /* ---- system calls without a function in the C library -------------------------------------------
  * The kernel's result, or -errno. Attributes are those of the manual pages: bpf(2),

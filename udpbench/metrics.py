@@ -64,7 +64,12 @@ METRICS: dict[str, Metric] = {
     ),
     "sent_packets": Metric("packets", "count", "accepted by the kernel"),
     "received_packets": Metric("packets", "count", "of this run, each once, read by the receivers"),
-    "lost_packets": Metric("packets", "count", "sent − received", LOSS),
+    "answered_packets": Metric(
+        "packets", "count", "with `traffic.answers`: answers that came back to the senders"
+    ),
+    "lost_packets": Metric(
+        "packets", "count", "sent − received; with `traffic.answers` sent − answered", LOSS
+    ),
     "offered_pps": Metric(
         "pps", "rate", "sent / (last − first send), sender's clock; paced, less the first call's"
     ),
@@ -74,6 +79,7 @@ METRICS: dict[str, Metric] = {
         "received after the first arrival / (last − first arrival), by the receiver's clock; a "
         "packet arrives when the call that reads it returns",
     ),
+    "answered_pps": Metric("pps", "rate", "like delivered_pps, of answers, by the senders' clocks"),
     "delivered_mib_s": Metric("MiB/s", "rate", "the same in payload; 1 MiB is 2^20 bytes"),
     "delivered_pps_spread": Metric(
         "ratio", "rate", "coefficient of variation of per-second rates; missing beyond 30 minutes"
@@ -113,7 +119,10 @@ METRICS: dict[str, Metric] = {
     "application_delay_p50_ns": Metric("ns", "time", "median time from stamp to the call's return"),
     "application_delay_p99_ns": Metric("ns", "time", "99th percentile of application delay"),
     "round_trip_min_ns": Metric(
-        "ns", "time", "with `traffic.echo`: shortest from due until the echo is read (RFC 2681)"
+        "ns",
+        "time",
+        "with `traffic.echo`, or `traffic.answers` by ids: shortest from due until what returns is "
+        "read (RFC 2681)",
     ),
     "round_trip_p50_ns": Metric("ns", "time", "median round trip"),
     "round_trip_p90_ns": Metric("ns", "time", "90th percentile of round trip"),
@@ -143,7 +152,10 @@ METRICS: dict[str, Metric] = {
         "`throughput_pps[loss=0.1%]` is that of one goal, else of the largest",
     ),
     "ledger_received_packets": Metric(
-        "packets", "count", "received, less unlogged: intended = Σ ledger + this + unaccounted"
+        "packets",
+        "count",
+        "received, less unlogged and, with `traffic.answers`, unanswered: intended = Σ ledger + "
+        "this + unaccounted",
     ),
     "unaccounted": Metric(
         "packets", "count", "what the ledger could not place, with its sign", LOSS

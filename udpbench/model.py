@@ -29,6 +29,12 @@ HEADER_BYTES = 18
 MAX_PAYLOAD_BYTES = 65507
 """Largest UDP payload over IPv4: 65535 − 20 (IP header) − 8 (UDP header)."""
 
+IDS = 65536
+"""Of a flow's datagrams, by which answers are told apart: 16 bits (native/udpbench.h)."""
+ID_BYTES = 2
+ID_FLOWS_MAX = 256
+"""Flows with ids: each takes half a megabyte of the sender's memory."""
+
 SEND_MESSAGES = 1024
 """UIO_MAXIOV, the most that sendmmsg(2) accepts."""
 RECEIVE_MESSAGES = 512
@@ -68,6 +74,8 @@ LEDGER_STAGES = (
     "udp_purged",
     "app_truncated",
     "app_log",
+    "app_unanswered",
+    "answer_lost",
 )
 """Stages at which a packet can end, in the order it passes them (docs/ledger.md)."""
 DRIVER_STAGES = ("tx_device", "rx_ring", "rx_xdp")
@@ -152,6 +160,17 @@ class Flows:
 
 
 @dataclass(frozen=True)
+class Answers:
+    """What a program of the user's sends back, as the sender awaits it."""
+
+    id_at: Optional[int] = None
+    """Where in each payload, and in its answer, an id of 16 bits stands; None: they are counted."""
+    timeout_ns: int = SECOND_NS
+    """How long the last answers are awaited once all datagrams were read, and after which an id is
+    used again."""
+
+
+@dataclass(frozen=True)
 class Traffic:
     """What is sent on the wire."""
 
@@ -165,6 +184,8 @@ class Traffic:
     ttl: Annotated[int, Count(1, 255)] = 1
     fragment: bool = False
     echo: Optional[Annotated[int, Count(1, 2**31)]] = None
+    answers: Optional[Annotated[Answers, Named("answers")]] = None
+    """Each datagram is to have an answer, and counts as lost without one."""
     payload: Optional[Annotated[tuple[str, ...], Named("payload")]] = None
     """Datagrams in hexadecimal, which each flow sends in turn, in place of ours with a header."""
 

@@ -137,7 +137,7 @@ class RecordedTree:
     """Call with its arguments → ``{value}`` or ``{error}``, an errno."""
 
 
-WorkersState = Literal["none", "ready", "running", "done", "failed"]
+WorkersState = Literal["none", "ready", "running", "listening", "done", "failed"]
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from udpbench.agent.workers import loops
+from udpbench.agent.workers import loops, sockets
 from udpbench.agent.workers.memory import Memory
 from udpbench.agent.workers.process_client import phase_order
-from udpbench.model import FlowSpec, Log, Receive, Send, Traffic, WorkerSpec
+from udpbench.model import Answers, FlowSpec, Log, Receive, Send, Traffic, WorkerSpec
 
 FLOW = FlowSpec(0, "127.0.0.1", 0, "127.0.0.1", 9)
 ORDER = {"phase": "measured", "tag": 1, "at_ns": 0, "duration_ns": 1, "count": None}
@@ -51,6 +52,48 @@ def test_a_listener_is_waited_for_if_its_loop_fails(ended: list[int]) -> None:
         with pytest.raises(loops.ConfigRefused, match=text):
             loop.run(phase)
     assert [0] == ended
+
+
+def test_what_awaits_answers_leaves_if_its_loop_fails(ended: list[int]) -> None:
+    """Nobody would stop it: nothing was sent, and nobody is told that it was."""
+    traffic = Traffic(answers=Answers())
+    spec = WorkerSpec("sender", "left", 0, None, (FLOW,), traffic, send=Send(), rate_pps=2**40)
+    memory, phase = made(spec)
+    told: list[str] = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
+        cpus = os.sched_getaffinity(0)
+        loop = loops.Sending(memory, 0, [opened], cpus, None, lambda: told.append("sent"))
+        with pytest.raises(loops.ConfigRefused):
+            loop.run(phase)
+    assert ([0], []) == (ended, told)
+
+
+def test_answers_of_another_phase_are_forgotten(ended: list[int]) -> None:
+    """What waits in the socket before the first packet is no answer, nor is an old error."""
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened,
+    ):
+        server.bind(("127.0.0.1", 0))
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, sockets.TIMEOUT)
+        opened.connect(server.getsockname())
+        server.sendto(b"late", opened.getsockname())
+        traffic = Traffic(answers=Answers(), count_packets=3)
+        spec = WorkerSpec("sender", "left", 0, None, (FLOW,), traffic, send=Send(), count_packets=3)
+        memory, phase = made(spec)
+        phase |= {"at_ns": time.monotonic_ns(), "duration_ns": 60 * 10**9}
+
+        def answer() -> None:
+            for _ in range(3):
+                server.sendto(b"yes", server.recvfrom(100)[1])
+            memory.stop()
+
+        loop = loops.Sending(memory, 0, [opened], os.sched_getaffinity(0), None, answer)
+        assert 0 == loop.run(phase)
+    counts = memory.counts(0)
+    assert (3, 3, 9) == tuple(
+        counts[name] for name in ("sent_packets", "answered_packets", "answered_bytes")
+    )
 
 
 def test_a_logs_writer_is_waited_for_if_its_loop_fails(ended: list[int], tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from udpbench.agent.host.capabilities import try_capabilities
 from udpbench.agent.host.facts import gso_segments
 from udpbench.agent.host.system import Host
 from udpbench.agent.workers import sockets
-from udpbench.model import FlowSpec, Receive, Send, Traffic
+from udpbench.model import Answers, FlowSpec, Receive, Send, Traffic
 
 SYS_SETRESUID = {"x86_64": 117, "aarch64": 147}
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
@@ -109,6 +109,27 @@ def test_a_receiver_has_what_was_asked_for(keep: ExitStack) -> None:
         full.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT),
         full.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY),
     )
+
+
+def test_a_sender_has_room_for_answers(keep: ExitStack) -> None:
+    """Twice what is asked for, as the kernel counts it, or as much as it grants an ordinary user."""
+    plain, asked = (sending(keep, 9, answers=answers) for answers in (None, Answers()))
+    sizes = [sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for sock in (plain, asked)]
+    assert sizes[0] < sizes[1] <= 2 * sockets.ANSWERS_BUFFER_BYTES
+
+
+def test_what_waits_in_a_socket_is_forgotten(keep: ExitStack) -> None:
+    """Datagrams, and an error that nobody has asked for."""
+    server = receiving(keep)
+    sender = sending(keep, server.getsockname()[1])
+    for _ in range(3):
+        server.sendto(b"late", sender.getsockname())
+    wait_for_loopback()
+    server.close()
+    sender.send(b"refused")
+    wait_for_loopback()
+    sockets.discard(sender)
+    assert 0 == sockets.drain(sender).messages
 
 
 @pytest.mark.parametrize("family", [4, 6])

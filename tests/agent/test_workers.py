@@ -24,7 +24,7 @@ from udpbench.agent.host.system import Host
 from udpbench.agent.workers.pool import Pool
 from udpbench.agent.workers.process_client import Limits
 from udpbench.errors import DeadlineExceeded, SafetyError, WorkerFailed
-from udpbench.model import SECOND_NS, FlowSpec, Receive, Send, Traffic, WorkerSpec
+from udpbench.model import SECOND_NS, Answers, FlowSpec, Receive, Send, Traffic, WorkerSpec
 
 DEADLINE_S = 5.0
 WHY = "; see who ended it: `dmesg` there tells where memory did"
@@ -283,6 +283,29 @@ def test_a_bug_in_a_worker_ends_its_process_with_its_last_words(pool: Pool, port
     assert error is not None
     assert error["message"].startswith("the worker process ended by itself with status 1: ")
     assert error["message"].endswith("KeyError: 'pigeon'; report it if it comes again")
+
+
+@pytest.mark.parametrize("workers_as", ["threads", "processes"])
+def test_senders_await_answers_until_they_are_stopped(
+    pool: Pool, port: int, workers_as: str
+) -> None:
+    """Once all is sent they say so; one without a flow of the phase has nothing to await."""
+    parts = {"traffic": Traffic(answers=Answers()), "send": Send(workers_as=workers_as)}
+    flows = [FlowSpec(number, "127.0.0.1", 0, "127.0.0.1", port) for number in (0, 1)]
+    specs = [sender(index=n, flows=(flows[n],), count_packets=2, **parts) for n in (0, 1)]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", port))
+        pool.prepare(specs, "lo")
+        pool.start({**phase(), "flows": [0]})
+        until("all is sent", lambda: pool.sample(0).state == "listening")
+        assert pool.running
+        for _ in range(2):
+            server.sendto(b"answer", server.recvfrom(100)[1])
+        until("both answers", lambda: count(pool, "answered_packets") == 2)
+        assert "listening" == pool.sample(0).state
+        pool.stop()
+        until("done", lambda: pool.sample(0).state == "done")
+    assert [2, 0] == [stats.counts["answered_packets"] for stats in pool.sample(0).stats]
 
 
 def test_a_killed_process_is_a_failure(pool: Pool, port: int) -> None:

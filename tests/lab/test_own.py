@@ -7,6 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,16 @@ import pytest
 from balance import complaint
 from test_ledger import records
 
+from udpbench.analysis.delay import size
 from udpbench.analysis.judge import judge
+from udpbench.analysis.searches import searches_of
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.lab_rules import refuse_together
 from udpbench.definition.load import load_experiment_data, load_experiments, load_lab
 from udpbench.definition.losses import LOSS_PORTS
 from udpbench.definition.shipped import folder as shipped_folder
 from udpbench.errors import InputError
-from udpbench.model import Experiment
+from udpbench.model import SECOND_NS, Experiment, Search
 from udpbench.records import RunHeader, RunWriter, now_utc
 
 pytestmark = pytest.mark.lab
@@ -171,6 +174,116 @@ def test_a_program_gets_the_payloads_in_turn(own: str, tmp_path: Path) -> None:
     )
     said = (tmp_path / "run" / "own-1-receiver.output").read_text()
     assert f"00ff:{sent // 2} {b'who?'.hex()}:{sent // 2}\n" == said
+
+
+ANSWERER = """
+import socket, sys
+silent = int(sys.argv[1])
+serving = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+serving.bind(("0.0.0.0", 4321))
+number = 0
+while True:
+    datagram, asker = serving.recvfrom(2000)
+    number += 1
+    if number % silent:
+        serving.sendto(datagram[:2] + b" answered", asker)
+"""
+BLOCKED = {"sender": {"firewall": {"udp": 65400, "drop": "input"}}}
+
+
+def answering(folder: str, name: str, silent: int, **parts: Any) -> Experiment:
+    """Return a trial of a program that leaves every ``silent``-th datagram without an answer."""
+    traffic = {"payload": {"hex": "0000beef"}, "count": 200, "rate": "2kpps", "answers": "count"}
+    receive = {"command": ["python3", "-c", ANSWERER, str(silent)]}
+    return experiment(folder, name, **{"traffic": traffic, "receive": receive, **parts})
+
+
+def test_packets_without_an_answer_are_lost_where_it_ended(own: str, tmp_path: Path) -> None:
+    """In the program, on the way back, or on the way out: sent = answered + every stage."""
+    lossy = {"settings": BLOCKED, "losses": {"udp_no_port": 50}}
+    experiments = [
+        answering(own, "some", 5, losses={"udp_no_port": 50}),
+        answering(own, "none", 5, **lossy, path_check="explained"),
+    ]
+    some, none = (judge(record) for record in records(tmp_path / "run", experiments))
+    for found, back, told in ((some, 0, 160), (none, 160, 0)):
+        assert found.ledger is not None
+        ended = {entry.stage: entry for entry in found.ledger.entries if entry.packets}
+        lost = {"udp_no_port": 50, "app_unanswered": 40, **({"answer_lost": back} if back else {})}
+        assert lost == {name: entry.packets for name, entry in ended.items()}
+        assert (200, told, 0) == (
+            found.received_packets,
+            found.answered_packets,
+            found.unaccounted,
+        )
+        assert (250, 250 - told) == (found.sent_packets, found.lost_packets)
+    assert none.ledger is not None
+    (lost_back,) = (e for e in none.ledger.entries if e.stage == "answer_lost")
+    assert {"rx_netfilter": 160} == lost_back.parts
+
+
+def test_answers_by_id_have_round_trips(own: str, tmp_path: Path) -> None:
+    """One for each answer, in the path check, at rest, too."""
+    traffic = {"payload": {"hex": "0000beef"}, "count": 200, "rate": "2kpps"}
+    traffic["answers"] = {"id_at": 0, "timeout": "200ms"}
+    (record,) = records(tmp_path / "run", [answering(own, "ids", 5, traffic=traffic)])
+    found = judge(record)
+    assert (200, 160, 40, 0) == (
+        found.sent_packets,
+        found.answered_packets,
+        found.lost_packets,
+        found.unaccounted,
+    )
+    counted = [
+        (stats.counts["unmatched_packets"], size(stats.histograms["round_trip"]))
+        for phase in record.phases
+        for stats in phase.stats
+        if stats.role == "sender"
+    ]
+    assert [(0, 80), (0, 160)] == counted
+    names = ("round_trip_min_ns", "round_trip_p50_ns", "rest_round_trip_p50_ns")
+    assert None not in [found.numbers[name] for name in names]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("traffic", [{"rate": "20kpps"}, {"rate": "200kpps"}, {}])
+def test_a_flooded_dns_server_answers_or_its_stages_say_why_not(
+    own: str, tmp_path: Path, traffic: dict[str, Any]
+) -> None:
+    """Real queries to a real server: sent = answered + every stage, however many there are."""
+    (dns,) = load_experiments(["own/dns"], ())[0].points
+    receive = {"command": list(dns.receive.command or ()), "ready": dns.receive.ready}
+    queries = [{"hex": text} for text in dns.traffic.payload or ()]
+    asked = {"payload": queries, "flows": {"from": "65400-65407"}, **traffic}
+    asked["answers"] = {"id_at": 0, "timeout": "200ms"}
+    parts = {"traffic": asked, "receive": receive, "duration": "2s", "warmup": "500ms"}
+    (record,) = records(tmp_path / "run", [experiment(own, "flood", **parts)])
+    found = judge(record)
+    assert found.ledger is not None
+    ended = {entry.stage: entry.packets for entry in found.ledger.entries if entry.packets}
+    (sender,) = (s.counts for s in record.phases[-1].stats if s.role == "sender")
+    print(traffic, ended, {name: value for name, value in found.numbers.items() if value})
+    assert 0 == found.unaccounted
+    answered = sender["answered_packets"]
+    assert found.sent_packets == answered + found.lost_packets
+    # The question, and 16 B: its name by a pointer, type, class, time to live, length, address.
+    assert (True, answered * (29 + 16)) == (answered > 0, sender["answered_bytes"])
+
+
+@pytest.mark.long
+def test_how_many_queries_a_dns_server_answers_is_found(tmp_path: Path) -> None:
+    """By the experiment that ships; what breaks first is a stage of the ledger, or its CPU."""
+    (dns,) = load_experiments(["own/dns"], ())
+    points = [
+        replace(point, search=replace(point.search or Search(), within_ns=300 * SECOND_NS))
+        for point in dns.points
+    ]
+    done = records(tmp_path / "run", [replace(dns, points=tuple(points))])
+    (search,) = searches_of([judge(record) for record in done])
+    assert search.headline.throughput_pps is not None
+    assert search.headline.throughput_pps > 1000
+    assert {0} == {judge(record).unaccounted for record in done}
+    print(search.headline, search.breaking)
 
 
 def test_a_program_that_fails_leaves_a_restored_lab(own: str, tmp_path: Path) -> None:

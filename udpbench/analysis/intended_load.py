@@ -47,6 +47,24 @@ def arrived(readings: Readings, workers_alone: bool = False) -> Arrived:
     return total_arrived(phase.stats if workers_alone else (*phase.stats, *phase.losses))
 
 
+def answered_packets(readings: Readings) -> int | None:
+    """Return the answers that came back to the senders; None where none are awaited."""
+    if readings.record.trial.traffic.answers is None:
+        return None
+    return readings.count("sender", "answered_packets")
+
+
+def unanswered_packets(readings: Readings) -> int:
+    """Return the packets that were read and whose answer did not come back; 0 without answers."""
+    answered = answered_packets(readings)
+    return arrived(readings, workers_alone=True).packets - answered if answered is not None else 0
+
+
+def kept_packets(readings: Readings) -> int:
+    """Return what was not lost: what arrived and, where answers are awaited, was answered."""
+    return arrived(readings).packets - unanswered_packets(readings)
+
+
 def unsent_packets(readings: Readings) -> int:
     """Return the packets that were intended but never offered to the network."""
     taken = sent_packets(readings) + readings.count("sender", "eperm")

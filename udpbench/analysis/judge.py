@@ -12,7 +12,12 @@ from udpbench.analysis.checks.checklist import check
 from udpbench.analysis.cpu_use import cpu_loads
 from udpbench.analysis.delta import deltas
 from udpbench.analysis.diagnosis import diagnose
-from udpbench.analysis.intended_load import arrived, intended_packets, sent_packets
+from udpbench.analysis.intended_load import (
+    arrived,
+    intended_packets,
+    kept_packets,
+    sent_packets,
+)
 from udpbench.analysis.ledger import is_explained, make_ledger, occupied_stages
 from udpbench.analysis.live_host import watched_ledger
 from udpbench.analysis.queue_counters import carrying, queue_packets, sent_flows
@@ -121,9 +126,10 @@ def _numbers(measured: Readings, ledger: Ledger | None) -> dict[str, float | Non
         **worker_use.numbers(measured),
     }
     if ledger is not None:
+        lost = sent - kept_packets(measured)
         numbers |= {
-            "lost_packets": sent - received,
-            "loss_ratio": rates.ratio(sent - received, sent),
+            "lost_packets": lost,
+            "loss_ratio": rates.ratio(lost, sent),
             "skbs_per_packet": rates.skbs_per_packet(measured),
             "ledger_received_packets": ledger.received_packets,
             "unaccounted": ledger.unaccounted,

@@ -10,12 +10,12 @@ from collections.abc import Collection
 from dataclasses import replace
 from functools import lru_cache
 
-from udpbench.analysis.intended_load import arrived, intended_packets
+from udpbench.analysis.intended_load import intended_packets, kept_packets
 from udpbench.analysis.mac_frames import damaged_frames
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.shared_hosts import divide
 from udpbench.analysis.skbs import Span, exactly
-from udpbench.analysis.stages import STAGES, Stage
+from udpbench.analysis.stages import STAGES, Stage, lost_answers
 from udpbench.analysis.worker_use import unlogged_packets
 from udpbench.model import Ledger, LedgerEntry
 
@@ -28,8 +28,9 @@ UNOBSERVED = "not observable: intended − received − all other stages"
 @lru_cache(maxsize=2)  # several checks ask for that of one phase
 def make_ledger(readings: Readings) -> Ledger:
     """Return where every packet of a phase went: intended = Σ entries + received + unaccounted."""
-    # A packet that could not be logged ended in app_log, although the application had read it.
-    received = arrived(readings).packets - unlogged_packets(readings)
+    # A packet that could not be logged ended in app_log, although the application had read it; one
+    # whose answer did not come back in app_unanswered or answer_lost.
+    received = kept_packets(readings) - unlogged_packets(readings)
     intended = intended_packets(readings)
     if not readings.record.built_in_lab:
         return _of_shared_hosts(readings, intended, received)
@@ -133,6 +134,8 @@ def _parts(stage: Stage, readings: Readings) -> dict[str, int]:
         return damaged_frames(readings)
     if kind == "socket":
         return _by_socket(readings)
+    if kind == "answers":
+        return {name: span.low for name, span in lost_answers(readings).items() if span.low}
     return readings.by_name(stage.role, stage.parts)
 
 

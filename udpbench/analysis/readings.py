@@ -6,11 +6,11 @@ Owns which host plays which role and whose counter is read; it never judges a nu
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from udpbench.analysis.delta import Deltas, deltas
-from udpbench.model import Phase, PhaseName, Role, TrialRecord, WorkerStats
+from udpbench.model import Phase, PhaseName, Receive, Role, Send, TrialRecord, WorkerStats
 
 FAMILIES = {
     4: {"{ip}": "snmp.Ip.", "{ipx}": "netstat.IpExt.", "{udp}": "snmp.Udp."},
@@ -54,6 +54,20 @@ class Readings:
     def path(self) -> Readings | None:
         """The readings of the path phase; None where there was none."""
         return readings_of(self.record, "path")
+
+    @cached_property
+    def way_back(self) -> Readings:
+        """The same phase as answers see it: receivers send them, one in each skb, senders receive.
+
+        Without workers' counts, which are not of answers, and without a bridge, which does not tell
+        the two ways apart.
+        """
+        roles = Roles(self.roles.receivers, self.roles.senders)
+        trial = replace(self.record.trial, send=Send(), receive=Receive())
+        record = replace(self.record, trial=trial, workers=())
+        phase = replace(self.phase, stats=(), losses=())
+        deltas_of = {host: d for host, d in self.deltas.items() if d is not self.bridge}
+        return Readings(record, phase, roles, deltas_of)
 
     def hosts(self, role: Role) -> tuple[str, ...]:
         """Return the hosts that play a role."""

@@ -55,6 +55,9 @@ udp_memory | raise net.ipv4.udp_mem, or make receive buffers smaller
 udp_purged | close a socket only when nothing is sent to it any more, or read it empty first
 app_truncated | enlarge receive.room
 app_log | use a faster disk for receive.log, or lower the rate
+app_unanswered | see what the program answers, and whether it limits rates; give it more CPUs or
+  threads, or lower the rate
+answer_lost | look at the stage of the way back beside it, which helps there as on the way out
 """
 _CHECKS = """\
 link | check the cable, the switch and the kernel's log

@@ -19,6 +19,8 @@ UNPROVOKED = {
     "link": "a veth pair loses nothing between its ends",
     "rx_ring": "a veth has no ring of its own: its peer's tx_device counts it",
     "app_log": "the receiving worker counts what its log had no room for",
+    "app_unanswered": "no answer is awaited",
+    "answer_lost": "no answer is awaited",
 }
 """Stages at which a lab of namespaces cannot lose packets, and why."""
 COUNTERS = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, ParamSpec
 
 from udpbench.analysis import mac_frames, skbs
-from udpbench.analysis.intended_load import sent_packets, unsent_packets
+from udpbench.analysis.intended_load import sent_packets, unanswered_packets, unsent_packets
 from udpbench.analysis.readings import Readings, known_sum
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.analysis.skbs import Segments, Span, exactly
@@ -44,6 +44,9 @@ CHECKSUM = "{udp}InCsumErrors"
 NO_PORTS = "{udp}NoPorts"
 RCVBUF = "{udp}RcvbufErrors"
 MEMORY = "{udp}MemErrors"
+ANSWERS_OUT = "{udp}OutDatagrams"
+SNDBUF = "{udp}SndbufErrors"
+OF_ANSWERS = ("app_unanswered", "answer_lost")
 ERRORS = "{udp}InErrors"
 SOCKET_DROPS = "socket.*.drops"
 IP_REFUSED = (
@@ -918,6 +921,77 @@ _stage(
     "write failed.",
     scope="worker",
     parts="worker.unlogged_packets",
+)
+
+
+# --- answers of a program ------------------------------------------------------------------------
+
+
+def _app_unanswered(readings: Readings) -> Span | None:
+    """Return the packets that were read, and for which no answer was sent.
+
+    ``OutDatagrams`` has no datagram that queue or device dropped within the call that sent it:
+    those are ``SndbufErrors``, as are calls that found the socket's own buffer full
+    (net/ipv4/udp.c, udp_send_skb). 0 where no answer is awaited.
+    """
+    if readings.record.trial.traffic.answers is None:
+        return exactly(0)
+    left = readings.counter("receiver", ANSWERS_OUT)
+    if left is None:
+        return None
+    dropped = lost_answers(readings)
+    refused = sum(dropped[name].low for name in ("tx_qdisc", "tx_device") if name in dropped)
+    sent = left + min(refused, readings.counter("receiver", SNDBUF) or 0)
+    return exactly(max(_read_packets(readings) - sent, 0))
+
+
+def _read_packets(readings: Readings) -> int:
+    """Return what the receivers read, within a phase by the kernel's count."""
+    if readings.phase.stats:
+        return readings.worked("receiver", "received_packets")
+    return readings.counter("receiver", "{udp}InDatagrams") or 0
+
+
+_stage(
+    name="app_unanswered",
+    role="receiver",
+    packets=_app_unanswered,
+    source=f"read − Δ {ANSWERS_OUT} − what tx_qdisc and tx_device dropped of answers, up to "
+    f"Δ {SNDBUF}",
+    means="With traffic.answers: read, and no answer was sent as long as answers were awaited.",
+    most=unanswered_packets,
+    counters=(ANSWERS_OUT,),
+)
+
+
+def lost_answers(readings: Readings) -> dict[str, Span]:
+    """Return stage → the answers that ended there on their way back, as far as that is observable.
+
+    The same expressions, with the hosts in each other's place. What a bridge lost is in ``link``,
+    because it does not tell the two ways apart.
+    """
+    back = readings.way_back
+    counted = (name for name in LEDGER_STAGES if _ROWS[name].scope != "worker")
+    ended = {name: _ROWS[name].packets(back) for name in counted if name not in OF_ANSWERS}
+    return {name: span for name, span in ended.items() if span is not None}
+
+
+def _answer_lost(readings: Readings) -> Span:
+    if readings.record.trial.traffic.answers is None:
+        return exactly(0)
+    return sum(lost_answers(readings).values(), exactly(0))
+
+
+_stage(
+    name="answer_lost",
+    role="sender",
+    packets=_answer_lost,
+    source="Σ stages from tx_qdisc to udp_memory, read with the hosts in each other's place",
+    means="With traffic.answers: an answer was sent, and did not come back to the sender's worker. "
+    "The stages of its way are listed beside it.",
+    most=unanswered_packets,
+    unit="skb",
+    parts="answers",
 )
 
 

@@ -1,4 +1,4 @@
-"""What the worker processes of each end used over the measured phase, and what was logged.
+"""What worker processes used over the measured phase, what was logged, and what was answered.
 
 Owns sums over processes, each counted once however many workers run in it.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from udpbench.analysis import rates
+from udpbench.analysis.intended_load import answered_packets
 from udpbench.analysis.readings import Readings
 from udpbench.model import SECOND_NS, Role, WorkerStats
 
@@ -20,6 +21,7 @@ def numbers(measured: Readings) -> dict[str, float | None]:
         "send_memory_bytes": memory_bytes(measured, "sender"),
         "receive_memory_bytes": memory_bytes(measured, "receiver"),
         **_log(measured),
+        **_answers(measured),
     }
 
 
@@ -67,26 +69,42 @@ def _log(measured: Readings) -> dict[str, float | None]:
     logged = [stats for stats in logs if stats.counts.get("logged_packets")]
     return {
         "logged_packets": sum(stats.counts["logged_packets"] for stats in logged),
-        "logged_pps": _logged_pps(measured, logged),
+        "logged_pps": _stamped_pps(measured, logged, "logged_packets", "log"),
         "log_files": sum(stats.log.files for stats in logs if stats.log is not None),
         "log_bytes": sum(stats.log.size_bytes for stats in logs if stats.log is not None),
     }
 
 
-def _logged_pps(measured: Readings, logged: Sequence[WorkerStats]) -> float | None:
-    """Return what was logged after the first stamp, per second from there to the last one.
+def _stamped_pps(
+    measured: Readings, workers: Sequence[WorkerStats], field: str, stamps: str
+) -> float | None:
+    """Return what was counted after the first stamp, per second from there to the last one.
 
     Stamps of several hosts are compared from each host's own common start. Older records do not say
     how many packets had the first stamp.
     """
-    starts = [measured.phase.start_ns.get(rates.host_of(stats.worker), 0) for stats in logged]
-    counts = [stats.counts for stats in logged]
-    firsts = [count["log_first_ns"] - start for count, start in zip(counts, starts, strict=True)]
-    lasts = [count["log_last_ns"] - start for count, start in zip(counts, starts, strict=True)]
-    if not logged or max(lasts) <= min(firsts):
+    starts = [measured.phase.start_ns.get(rates.host_of(stats.worker), 0) for stats in workers]
+    counts = [stats.counts for stats in workers]
+    firsts = [c[f"{stamps}_first_ns"] - start for c, start in zip(counts, starts, strict=True)]
+    lasts = [c[f"{stamps}_last_ns"] - start for c, start in zip(counts, starts, strict=True)]
+    if not workers or max(lasts) <= min(firsts):
         return None
     packets = sum(
-        count["logged_packets"] - (count.get("log_first_packets", 0) if first == min(firsts) else 0)
-        for count, first in zip(counts, firsts, strict=True)
+        c[field] - (c.get(f"{stamps}_first_packets", 0) if first == min(firsts) else 0)
+        for c, first in zip(counts, firsts, strict=True)
     )
     return packets * SECOND_NS / (max(lasts) - min(firsts))
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+def _answers(measured: Readings) -> dict[str, float | None]:
+    answered = answered_packets(measured)
+    if answered is None:
+        return {}
+    workers = [s for s in measured.workers("sender") if s.counts.get("answered_packets")]
+    return {
+        "answered_packets": answered,
+        "answered_pps": _stamped_pps(measured, workers, "answered_packets", "answer"),
+    }

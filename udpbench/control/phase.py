@@ -61,6 +61,8 @@ SENDERS_GRACE_NS = 3 * SECOND_NS
 """For senders to end after a phase: a send may block 50 ms (SO_SNDTIMEO)."""
 STOP_NS = 5 * SECOND_NS
 """For receivers to end their loops: a receive may block 50 ms (SO_RCVTIMEO)."""
+SENT = ("listening", "done")
+"""States of senders that send nothing more; those that listen end when they are stopped."""
 
 
 Moved = Callable[[tuple[Sample, ...], tuple[Snapshot, ...]], None]
@@ -105,6 +107,12 @@ class TrialAgents:
         """How long slow readers that share a CPU may work on what one call of each returned."""
         readers = [spec.receive for spec in self.workers if spec.receive is not None]
         return sum(receive.work_ns * receive.messages for receive in readers)
+
+    @property
+    def answers_ns(self) -> int:
+        """How long senders await the last answers."""
+        awaited = (spec.traffic.answers for spec in self.workers)
+        return max((answers.timeout_ns for answers in awaited if answers is not None), default=0)
 
 
 @dataclass
@@ -231,7 +239,7 @@ class PhaseRun:
             for client in self.agents.receivers:
                 self._sample(client)
             states = [self._sample(client).state for client in self.agents.senders]
-            if all(state == "done" for state in states):
+            if all(state in SENT for state in states):
                 return True
             self._watch()
             return False
@@ -279,9 +287,10 @@ class PhaseRun:
         return self.plan.quiet_ns * (FIRST_PACKET_FACTOR if awaited else 1)
 
     def _stop(self) -> None:
-        """End the receivers' loops, and take everyone's final counts."""
-        for client in self.agents.receivers:
-            client.stop()
+        """End the loops of receivers, then what awaits answers; take everyone's final counts."""
+        for client in self.agents.working:
+            if client in self.agents.receivers or self._replies[client.name].state == "listening":
+                client.stop()
         for client in self.agents.working:
             self._await_end(client)
 
@@ -291,7 +300,8 @@ class PhaseRun:
         def ended() -> bool:
             return self._sample(client).state == "done"
 
-        self.waiter.until(what, client.name, ended, STOP_NS, due_ns=self.waiter.clock.now_ns())
+        limit_ns = STOP_NS + self.agents.answers_ns
+        self.waiter.until(what, client.name, ended, limit_ns, due_ns=self.waiter.clock.now_ns())
 
     def _await_cards(self) -> None:
         """Read the cards' counters once more, after they were updated.

@@ -41,6 +41,7 @@ _NONE_WORD = {
     "rate": "unlimited",
     "count_packets": "none",
     "echo": "off",
+    "answers": "off",
     "tail_bytes": "none",
     "buffer_bytes": "default",
     "fault": "none",

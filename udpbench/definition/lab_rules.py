@@ -131,11 +131,13 @@ def _beside(tree: Tree, trial: Trial) -> Iterator[Problem]:
     if traffic.echo is not None and blind:
         step = "change receive.read, or leave echo out"
         yield tree.problem(("traffic", "echo"), "no header, no echo", limit, step)
-    if traffic.echo is not None and trial.send.zerocopy:
-        # Completions wait in the error queue, which every poll reports, requested or not (poll(2)).
-        what = "completions of zerocopy would keep the listener for echoes awake"
-        step = "leave echo or send.zerocopy out"
-        yield tree.problem(("traffic", "echo"), what, "", step)
+    for key, returning in (("echo", traffic.echo), ("answers", traffic.answers)):
+        if returning is not None and trial.send.zerocopy:
+            # Completions wait in the error queue, which every poll reports, requested or not
+            # (poll(2)).
+            what = "completions of zerocopy would keep the listener awake"
+            step = f"leave {key} or send.zerocopy out"
+            yield tree.problem(("traffic", key), what, "", step)
     if receive.timestamps and blind:
         step = "change receive.read, or leave timestamps out"
         where = ("receive", "timestamps")

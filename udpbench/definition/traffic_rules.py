@@ -9,10 +9,21 @@ from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 from udpbench import units
+from udpbench.definition.binding.bind import flow_count
 from udpbench.definition.endpoints import parse_ports, parse_to
 from udpbench.definition.problems import KeyPath, Tree
 from udpbench.errors import Problem
-from udpbench.model import HEADER_BYTES, MAX_PAYLOAD_BYTES, Attach, Receive, Trial
+from udpbench.model import (
+    HEADER_BYTES,
+    ID_BYTES,
+    ID_FLOWS_MAX,
+    IDS,
+    MAX_PAYLOAD_BYTES,
+    SECOND_NS,
+    Attach,
+    Receive,
+    Trial,
+)
 
 FRAME_BYTES = 4096
 """The longest frame of AF_XDP: a chunk is a page at most (net/xdp/xdp_umem.c)."""
@@ -23,7 +34,7 @@ GRO_ROOM_BYTES = 65535
 """The largest merged datagram (net/core/gro.c: GRO_LEGACY_MAX_SIZE is 64 KiB)."""
 
 DATAGRAMS_ONLY = {
-    "traffic": ("fragment", "echo"),
+    "traffic": ("fragment", "echo", "answers"),
     "send": ("call", "batch", "gso", "tail", "zerocopy"),
     "receive": (
         "call",
@@ -119,6 +130,7 @@ def way_contradictions(tree: Tree, trial: Trial) -> Iterator[Problem]:
         yield from _attached(tree, trial.receive.attach, trial)
     if trial.receive.by_program:
         yield from _datagrams_without_headers(tree, trial)
+    yield from _answers(tree, trial)
     if trial.traffic.payload is not None:
         yield from _payload(tree, trial)
 
@@ -163,6 +175,10 @@ def _frames(tree: Tree, trial: Trial) -> Iterator[Problem]:
             "AF_XDP passes by the IP layer, which fragments",
         ),
         ("traffic", "echo"): (traffic.echo is not None, "AF_XDP sends, and no socket hears echoes"),
+        ("traffic", "answers"): (
+            traffic.answers is not None,
+            "AF_XDP sends, and no socket hears answers",
+        ),
         ("traffic", "payload"): (
             traffic.payload is not None,
             "AF_XDP sends frames that are built once, all of one size",
@@ -294,6 +310,36 @@ def _datagrams_without_headers(tree: Tree, trial: Trial) -> Iterator[Problem]:
     if trial.traffic.echo is not None:
         what = "a program returns no headers"
         yield tree.problem(("traffic", "echo"), what, "", f"leave it out beside receive.{key}")
+
+
+def _answers(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    """Yield answers that nobody gives, and ids that no answer could be known by."""
+    answers, where = trial.traffic.answers, ("traffic", "answers")
+    if answers is not None and not trial.receive.by_program:
+        what = "udpbench's own receiver answers nothing"
+        step = "name a program: receive.command; headers return by traffic.echo"
+        yield tree.problem(where, what, "", step)
+    if answers is None or answers.id_at is None:
+        return
+    if trial.traffic.payload is None:
+        what = "an id is written into datagrams of yours"
+        yield tree.problem(where, what, "", "write traffic.payload, or answers: count")
+    elif answers.id_at + ID_BYTES > trial.traffic.sizes_bytes[0]:
+        limit = f"0 to {trial.traffic.sizes_bytes[0] - ID_BYTES}, within the shortest payload"
+        yield tree.problem(where, "an id beyond the payload", limit, "lower id_at")
+    if trial.traffic.flows.spread == "each" and trial.send.workers > 1:
+        what = "workers that send the same flow cannot tell their answers apart"
+        yield tree.problem(("traffic", "flows", "spread"), what, "", "set spread: split")
+    flows, rate = flow_count(trial), trial.traffic.rate
+    if flows > ID_FLOWS_MAX:
+        yield tree.problem(where, f"ids for {flows} flows", f"{ID_FLOWS_MAX}", "narrow the flows")
+    pps = rate.pps(trial.traffic.size_bytes) if rate is not None else 0
+    if pps * answers.timeout_ns > flows * IDS * SECOND_NS:
+        most = flows * IDS * SECOND_NS // answers.timeout_ns
+        what = f"{pps} packets a second use up the ids of {flows} flow{'s' if flows > 1 else ''}"
+        limit = f"{IDS} for each flow in timeout: {most} packets a second"
+        step = "use more flows (traffic.flows.from), lower rate, or shorten timeout"
+        yield tree.problem(where, what, limit, step)
 
 
 def _payload(tree: Tree, trial: Trial) -> Iterator[Problem]:

@@ -26,12 +26,15 @@ from udpbench.definition.problems import did_you_mean
 from udpbench.metrics import METRICS, SEARCHED, goal_of, with_goal
 from udpbench.model import (
     FEWEST_BLOCKS,
+    ID_BYTES,
     LEDGER_STAGES,
     LOOKS,
     MAX_PAYLOAD_BYTES,
     MOST_BLOCKS,
+    SECOND_NS,
     SSH_CHARACTERS,
     SSH_SPEC,
+    Answers,
     Connect,
     sysctl_refusal,
 )
@@ -376,6 +379,27 @@ def _payload(value: Any) -> tuple[str, ...]:
     return tuple(_hex(entry["hex"]) for entry in entries)
 
 
+def _answers(value: Any) -> Answers:
+    """Return how a map says that answers are told apart."""
+    example = "write for example {id_at: 0} or {id_at: 0, timeout: 1s}"
+    if not isinstance(value, dict) or not {"id_at"} <= set(value) <= {"id_at", "timeout"}:
+        raise refusal("not a way to tell answers apart", "", example)
+    timeout = units.format_duration(Answers.timeout_ns)
+    written = {"timeout": timeout, **value}
+    markers: dict[str, Count | Nanoseconds] = {
+        "id_at": Count(0, MAX_PAYLOAD_BYTES - ID_BYTES),
+        "timeout": Nanoseconds(10**6, 10 * SECOND_NS),
+    }
+    parts = []
+    for key, marker in markers.items():
+        try:
+            parts.append(quantity(marker).read(written[key]))
+        except PydanticCustomError as error:
+            what, limit, _ = refusal_parts(error)
+            raise refusal(f"{key}: {written[key]}: {what}", limit, example) from error
+    return Answers(*parts)
+
+
 def _hex(value: Any) -> str:
     limit, step = f"1 B to {MAX_PAYLOAD_BYTES} B", 'two digits a byte, in quotes: "00ff"'
     # Without quotes 1e3 is a number, and 0102 may be one.
@@ -468,6 +492,20 @@ NAMED: dict[str, Leaf] = {
         {"type": "array", "items": {"type": ["string", "number"]}, "minItems": 1},
         _command,
         show=list,
+    ),
+    "answers": Leaf(
+        {
+            "type": "object",
+            "properties": {"id_at": {"type": "integer"}, "timeout": {"type": "string"}},
+            "required": ["id_at"],
+            "additionalProperties": False,
+        },
+        _answers,
+        words={"count": Answers()},
+        show=lambda answers: {
+            "id_at": answers.id_at,
+            "timeout": units.format_duration(answers.timeout_ns),
+        },
     ),
     "payload": Leaf(
         {"anyOf": [_DATAGRAM, {"type": "array", "items": _DATAGRAM, "minItems": 1}]},

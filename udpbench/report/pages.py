@@ -251,7 +251,7 @@ def stages(chapters: Sequence[Chapter]) -> list[dict[str, str]]:
 def _parts(point: str, result: Result) -> Iterator[dict[str, str]]:
     """Yield a stage's packets by queue, CPU, worker or counter."""
     for entry in result.ledger.entries if result.ledger is not None else ():
-        if entry.packets and len(entry.parts) > 1:
+        if entry.packets and (len(entry.parts) > 1 or entry.stage == "answer_lost"):
             parts = ", ".join(f"{name} {show_count(n)}" for name, n in entry.parts.items())
             yield {"point": point, "stage": entry.stage, "parts": parts}
 

@@ -22,6 +22,7 @@ from udpbench.analysis.checks.checklist import CHECKS, Check
 from udpbench.analysis.checks.checklist import check as check_all
 from udpbench.analysis.readings import readings_of
 from udpbench.model import (
+    Answers,
     Change,
     ClockReading,
     Finding,
@@ -49,6 +50,13 @@ def with_counts(sender: Mapping[str, int] = {}, receiver: Mapping[str, int] = {}
         build.worker("receiver", build.receiver_counts(1000, **receiver)),
     )
     return build.record(workers=workers)
+
+
+def answered(packets: int, **sender: int) -> TrialRecord:
+    """Return a good record of a program that answered 1000 packets so often."""
+    of = build.trial(traffic=Traffic(answers=Answers()), receive=Receive(command=("./server",)))
+    counts = {"answered_packets": packets, **sender}
+    return replace(with_counts(sender=counts), trial=of)
 
 
 def working(cpu_ns: int, **receive: object) -> TrialRecord:
@@ -327,6 +335,30 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
         with_counts(receiver={"errors": 1, "last_errno": 111}),
         with_counts(),
         "warning",
+    ),
+    (
+        worker_counts.failed_calls,
+        with_counts(sender={"answer_errors": 2, "answer_last_errno": 111}),
+        with_counts(),
+        "warning",
+    ),
+    (
+        ledger_checks.surplus_answers,
+        answered(1003),
+        answered(1000),
+        "invalid",
+    ),
+    (
+        worker_counts.unmatched_answers,
+        answered(1000, unmatched_packets=3),
+        answered(1000, unmatched_packets=0),
+        "note",
+    ),
+    (
+        worker_counts.unmatched_answers,
+        answered(1000, id_waits=1),
+        answered(1000, id_waits=0),
+        "note",
     ),
     (
         offered_load.sender_stalled,

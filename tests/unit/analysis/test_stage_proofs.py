@@ -81,7 +81,8 @@ def test_the_machine_and_a_socket_without_its_number_are_named_too() -> None:
 def test_stages_that_a_lab_cannot_provoke_are_named_with_the_reason() -> None:
     """Each of them, in the packet's order with the others."""
     selftest = prove(losing("udp_no_port", NO_PORT))
-    assert ["unsent", "link", "rx_ring", "udp_no_port", "app_log"] == [
+    lasting = ["app_log", "app_unanswered", "answer_lost"]
+    assert ["unsent", "link", "rx_ring", "udp_no_port", *lasting] == [
         proof.stage for proof in selftest.proofs
     ]
     assert UNPROVOKED == {

@@ -313,8 +313,9 @@ class FakeAgent:
         if self.host == "sender":
             over = self.phase["count"] is not None or since_ns >= self.phase["duration_ns"]
             if self.state == "running" and since_ns >= 0 and over:
-                self.state = "done"
-            sent = self._sent() if self.state == "done" else 0
+                listens = self.workers[0]["traffic"].get("answers") is not None
+                self.state = "listening" if listens else "done"
+            sent = self._sent() if self.state in ("listening", "done") else 0
             return dict.fromkeys(SENDING, 0) | {"attempted_packets": sent, "sent_packets": sent}, 0
         arriving = self._arriving() if self.world.arriving is None else self.world.arriving
         read, queued = arriving, 0

@@ -57,6 +57,20 @@ def test_a_queue_that_nobody_reads_is_a_deadline(tmp_path: Path) -> None:
     } == record.error
 
 
+def test_who_awaits_answers_is_stopped_after_the_receivers(tmp_path: Path) -> None:
+    """Once these have read everything; others' senders end by themselves."""
+    world = World()
+    program = {"command": ["./server"]}
+    parts = {"traffic": {"answers": "count", "count": PACKETS}, "receive": program}
+    record = only(tmp_path, world, warmup="0s", **parts)
+    assert ("done", None) == (record.status, record.error)
+    stops = [word for word in world.words if word.startswith("stop")]
+    assert ["stop receiver", "stop sender"] * 2 == stops
+    plain = World()
+    only(tmp_path / "plain", plain, warmup="0s")
+    assert ["stop receiver"] * 2 == [word for word in plain.words if word.startswith("stop")]
+
+
 def test_a_batch_of_slow_work_is_no_stall(tmp_path: Path) -> None:
     """Counts stand still while a reader works on what one call returned."""
 

@@ -16,9 +16,11 @@ from udpbench.definition.file_schema import keys_at
 from udpbench.definition.lab_rules import refuse_together
 from udpbench.definition.traffic_rules import BESIDE_PROGRAMS
 from udpbench.errors import InputError
-from udpbench.model import Attach, Lab
+from udpbench.model import Answers, Attach, Lab
 
 COMMAND = ["./server", "--port", "4321"]
+PROGRAM = "receive: {command: [./a]}"
+IDS = "payload: {hex: '00000000'}"
 WRITTEN = {
     "read": "header",
     "wait": "block",
@@ -144,6 +146,45 @@ def test_a_built_in_lab_has_no_process_to_attach_to(tmp_path: Path, golden: Gold
     with golden.raises(InputError):
         refuse_together(experiments, load.load_lab("local"))
     refuse_together(experiments, load.load_lab("two-hosts"))
+
+
+def test_a_program_answers() -> None:
+    """Each datagram, or none is awaited."""
+    beside = {"receive": {"command": COMMAND}}
+    assert Answers() == trial(traffic={"answers": "count"}, **beside).traffic.answers
+    payload = {"hex": "00000000"}
+    for written, meant in (
+        ({"id_at": 2}, Answers(2)),
+        ({"id_at": 0, "timeout": "200ms"}, Answers(0, 200 * 10**6)),
+    ):
+        traffic = {"answers": written, "payload": payload, "rate": "65536pps"}
+        assert meant == trial(traffic=traffic, **beside).traffic.answers
+    assert None is trial(traffic={"answers": "off"}, **beside).traffic.answers
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "traffic: {answers: count}",
+        "traffic: {answers: all}\nreceive: {command: [./a]}",
+        "traffic: {answers: count}\nsend: {zerocopy: true}\nreceive: {command: [./a]}",
+        "traffic: {answers: count, protocol: tcp}",
+        "traffic: {answers: count}\nsend: {call: af_xdp}\nreceive: {command: [./a]}",
+        f"traffic: {{answers: {{id_at: 0}}}}\n{PROGRAM}",
+        "traffic: {answers: {id_at: 2}, payload: [{hex: '000000'}, {hex: '00000000'}]}\n" + PROGRAM,
+        f"traffic: {{answers: {{id_at: -1}}, {IDS}}}\n{PROGRAM}",
+        f"traffic: {{answers: {{id_at: 65506}}, {IDS}}}\n{PROGRAM}",
+        f"traffic: {{answers: {{timeout: 1s}}, {IDS}}}\n{PROGRAM}",
+        f"traffic: {{answers: {{id_at: 0, at: 1}}, {IDS}}}\n{PROGRAM}",
+        f"traffic: {{answers: {{id_at: 0, timeout: 1h}}, {IDS}}}\n{PROGRAM}",
+        f"traffic: {{answers: {{id_at: 0}}, {IDS}, rate: 65537pps}}\n{PROGRAM}",
+        f"traffic: {{answers: {{id_at: 0}}, {IDS}, flows: {{from: 1000-1256}}}}\n{PROGRAM}",
+        f"send: {{workers: 2}}\n{PROGRAM}\ntraffic: {{answers: {{id_at: 0}}, {IDS}, flows: {{spread: each}}}}",
+    ],
+)
+def test_answers_that_nobody_can_give_or_hear(lines: str, golden: Golden) -> None:
+    """On its line, with what to write."""
+    golden.check("\n".join(refused(lines)))
 
 
 def test_variants_are_programs() -> None:

@@ -12,7 +12,7 @@ from golden import Golden
 from report.stored import stored
 from udpbench.analysis.judge import judge
 from udpbench.metrics import METRICS, SEARCHED, TIMED, unit_of
-from udpbench.model import LogFiles, TrialRecord
+from udpbench.model import Answers, LogFiles, Traffic, TrialRecord
 from udpbench.report.data_frames import COLUMNS, KEYS
 from udpbench.report.json_output import as_json
 
@@ -21,9 +21,11 @@ NUMBERS = [
     "intended_packets",
     "sent_packets",
     "received_packets",
+    "answered_packets",
     "lost_packets",
     "offered_pps",
     "delivered_pps",
+    "answered_pps",
     "delivered_mib_s",
     "delivered_pps_spread",
     "loss_ratio",
@@ -71,12 +73,16 @@ INTEGERS = {name for name in NUMBERS if name.endswith("_packets")}
 
 
 def logged() -> TrialRecord:
-    """Return a trial of 1000 packets, of which its log could not take 400."""
-    made = unlogged(400)
+    """Return a trial of 1000 packets, all answered, of which its log could not take 400."""
+    made = unlogged(400, traffic=Traffic(answers=Answers()))
     (phase,) = made.phases
     files = LogFiles("/var/log/udp.right.receiver0", 2, 4096)
+    answered = {"answered_packets": 1000, "answer_first_ns": 1, "answer_last_ns": 2}
     stats = tuple(
-        replace(stats, log=files) if stats.role == "receiver" else stats for stats in phase.stats
+        replace(stats, log=files)
+        if stats.role == "receiver"
+        else replace(stats, counts={**stats.counts, **answered})
+        for stats in phase.stats
     )
     return replace(made, phases=(replace(phase, stats=stats),))
 
@@ -117,7 +123,7 @@ def test_a_trials_columns_stay() -> None:
 
 
 def test_judge_derives_every_metric_and_nothing_else() -> None:
-    """A trial with a log has all of them."""
+    """A trial with a log and answers has all of them."""
     assert set(METRICS) - set(SEARCHED) == set(judge(logged()).numbers)
 
 
@@ -138,7 +144,7 @@ def test_a_result_has_its_metrics_as_attributes(golden: Golden) -> None:
 def test_what_may_be_struck_out_depends_on_time() -> None:
     """Counts, ratios of counts, memory and files hold."""
     kept = """
-        intended_packets sent_packets received_packets lost_packets loss_ratio
+        intended_packets sent_packets received_packets answered_packets lost_packets loss_ratio
         send_calls_per_packet skbs_per_packet send_memory_bytes receive_memory_bytes
         logged_packets log_files log_bytes ledger_received_packets unaccounted
     """

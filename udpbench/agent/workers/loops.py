@@ -19,9 +19,9 @@ from udpbench._native import ffi, lib
 from udpbench.agent.workers import logs
 from udpbench.agent.workers.frame_sender import FrameSender
 from udpbench.agent.workers.memory import Memory, flow_indices
-from udpbench.agent.workers.sockets import parse_wait
+from udpbench.agent.workers.sockets import discard, parse_wait
 from udpbench.folder import Folder, calling_user
-from udpbench.model import Log, Receive, Send, Traffic
+from udpbench.model import Answers, Log, Receive, Send, Traffic
 
 SEND_CALLS = {
     "sendmmsg": lib.UB_SEND_SENDMMSG,
@@ -61,6 +61,8 @@ ECHO_QUIET_NS = 200 * 10**6
 """How long a sender waits for one more echo after its last packet."""
 ECHO_LONGEST_NS = 2 * 10**9
 """And for all of them: control waits 3 s for senders (``control/phase.py``)."""
+ANSWERS_LONGEST_NS = 2 * 10**9
+"""How long answers may go on beyond their time-out, once the program has read everything."""
 
 
 class Sending:
@@ -73,11 +75,14 @@ class Sending:
         opened: Sequence[socket.socket],
         cpus: Iterable[int],
         frames: Optional[FrameSender] = None,
+        sent: Callable[[], object] = lambda: None,
     ) -> None:
+        """``sent`` is called when all is sent, and answers are awaited until stop."""
         self._memory = memory
         self._index = index
         self._cpus = cpus
         self._frames = frames
+        self._sent = sent
         self._spec = memory.specs[index]
         self._send = cast("Send", self._spec.send)
         self._opened = opened
@@ -87,6 +92,10 @@ class Sending:
         self._payload_bytes = [ffi.from_buffer("uint8_t[]", content) for content in payload]
         fields = [[own, len(own)] for own in self._payload_bytes]
         self._payloads = ffi.new("struct ub_payload[]", fields)
+        answers = self._spec.traffic.answers
+        matched = answers is not None and answers.id_at is not None
+        # For the life of the sockets: no id comes again in the next phase before its time.
+        self._ids = [ffi.new("struct ub_ids *") for _ in opened] if matched else []
 
     def run(self, phase: dict[str, Any]) -> int:
         """Send until the phase is over; 0 or a negative errno.
@@ -104,6 +113,10 @@ class Sending:
             result = run_loop("ub_stream_send", config, stats)
         elif phase["echo_every"]:
             result = self._run_with_listener(config, stats)
+        elif self._spec.traffic.answers is not None:
+            for flow in chosen:  # answers of another phase
+                discard(self._opened[flow])
+            result = self._run_with_answers(self._spec.traffic.answers, config, stats)
         else:
             result = run_loop("ub_send", config, stats)
         for position, index in enumerate(chosen):
@@ -124,6 +137,7 @@ class Sending:
             "tag": phase["tag"],
             "payload_count": len(self._payload_bytes),
             "payloads": self._payloads,
+            **self._id_values(chosen),
             "pace_sleeps": send.pace == "sleep",
             # 0 stands for unlimited and for no count.
             "rate_pps": phase.get("rate_pps") or spec.rate_pps or 0,
@@ -142,6 +156,14 @@ class Sending:
             "milliseconds": memory.block(self._index, "milliseconds"),
             **(self._frames.config(chosen) if self._frames is not None else {}),
         }
+
+    def _id_values(self, chosen: list[int]) -> dict[str, Any]:
+        """Return where ids are, for sending as for listening."""
+        answers = self._spec.traffic.answers
+        if answers is None or answers.id_at is None:
+            return {}
+        ids = ffi.new("struct ub_ids *[]", [self._ids[index] for index in chosen])
+        return {"ids": ids, "id_at": answers.id_at, "id_ns": answers.timeout_ns}
 
     def _run_with_listener(self, config: Any, stats: Any) -> int:
         """Send while another thread listens for echoes; 0 or a negative errno of either."""
@@ -164,6 +186,34 @@ class Sending:
             result = run_loop("ub_send", config, stats)
         finally:  # it reads what goes with this call
             ended.stop = 1
+            listened = listener.result()
+        return result or listened
+
+    def _run_with_answers(self, answers: Answers, config: Any, stats: Any) -> int:
+        """Send while another thread counts answers, until stop; 0 or a negative errno of either."""
+        failed = ffi.new("struct ub_control *")
+        values = {
+            "sockets": config.sockets,
+            "socket_count": config.flow_count,
+            "sent": stats,
+            "quiet_ns": answers.timeout_ns,
+            "longest_ns": answers.timeout_ns + ANSWERS_LONGEST_NS,
+            "control": failed,
+            "ended": config.control,
+            "ids": config.ids,
+            "id_at": config.id_at,
+            "round_trip": self._memory.block(self._index, "round_trip"),
+        }
+        awaiting = ffi.new("struct ub_answers_config *", values)
+        counted = self._memory.block(self._index, "answers")
+        listener = SideThread(lambda: run_loop("ub_answers_listen", awaiting, counted), self._cpus)
+        result = -errno.EINVAL
+        try:
+            result = run_loop("ub_send", config, stats)
+        finally:  # it reads what goes with this call
+            if result == 0:
+                self._sent()
+            failed.stop = result != 0
             listened = listener.result()
         return result or listened
 

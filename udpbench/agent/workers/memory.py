@@ -29,6 +29,7 @@ BLOCKS = {
         "milliseconds": "struct ub_milliseconds",
         "round_trip": "struct ub_histogram",
         "echo": "struct ub_echo_stats",
+        "answers": "struct ub_answers_stats",
     },
     "receiver": {
         "delay": "struct ub_histogram",
@@ -157,7 +158,7 @@ class Memory:
         return self.at(kind + " *", self.layout.blocks[worker][name])
 
     def counts(self, worker: int) -> dict[str, int]:
-        """Return a worker's statistics by their names in C, with those of its log or echoes."""
+        """Return a worker's statistics by their names in C, with those of its log or listener."""
         stats = self.at(STRUCTS[self.layout.role] + " *", self.layout.stats[worker])
         counts = {name: getattr(stats, name) for name in FIELDS[self.layout.role]}
         for name in self._in_use(self.specs[worker]):
@@ -168,7 +169,9 @@ class Memory:
     def _in_use(self, spec: WorkerSpec) -> tuple[str, ...]:
         """Return the names of a worker's blocks with counts of their own."""
         if self.layout.role == "sender":
-            return ("echo",) if spec.traffic.echo is not None else ()
+            traffic = spec.traffic
+            listens = {"echo": traffic.echo, "answers": traffic.answers}
+            return tuple(name for name, asked in listens.items() if asked is not None)
         return ("log",) if spec.log is not None else ()
 
     def histograms(self, worker: int) -> dict[str, tuple[list[tuple[int, int]], int]]:

@@ -39,7 +39,10 @@ class Receiver(Protocol):
 
     @property
     def state(self) -> WorkersState:
-        """``done`` once all loops have ended, some time after ``stop``."""
+        """``done`` once all loops have ended, some time after ``stop``.
+
+        Senders end by themselves; those that await answers are ``listening`` until ``stop``.
+        """
 
     @property
     def fileno(self) -> Optional[int]:
@@ -100,7 +103,7 @@ class Pool:
     @property
     def running(self) -> bool:
         """True while a loop runs."""
-        return self._receiver is not None and self._receiver.state == "running"
+        return self._receiver is not None and self._receiver.state in ("running", "listening")
 
     @property
     def fileno(self) -> Optional[int]:

@@ -5,13 +5,14 @@ closes the sockets and ends the process. It takes no decisions: what it gets is 
 
 First line: {agent_pid, memory_fd, interface, macs: {address: MAC}, flows: [FlowSpec] if all workers
 have the same, workers: [WorkerSpec]}; workers of one role.
-Answers, a line each: {event: ready | started | ended | died | failed, ...}.
+Answers, a line each: {event: ready | started | sent | ended | died | failed, ...}.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import json
 import os
 import queue
@@ -99,8 +100,10 @@ class Worker:
     def _new_loop(self) -> Union[Sending, Receiving]:
         """Return the loop on the sockets; streams exist only once the senders are prepared."""
         if self.workers.role == "sender":
+            event = {"event": "sent", "worker": self.spec.name}
             memory, cpus = self.workers.memory, self.workers.cpus
-            return Sending(memory, self.index, self.sockets, cpus, self._frames)
+            sent = functools.partial(self.workers.write_event, event)
+            return Sending(memory, self.index, self.sockets, cpus, self._frames, sent)
         if self.spec.traffic.protocol == "tcp":
             self.sockets = [
                 stream

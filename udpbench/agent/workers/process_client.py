@@ -74,6 +74,7 @@ class WorkerProcess:
         self._gone = False
         self._buffer = b""
         self._ended: set[str] = set()
+        self._sent: set[str] = set()
         self._unseen: frozenset[str] = frozenset()
         self._launch()
 
@@ -127,6 +128,7 @@ class WorkerProcess:
         """Start every loop on a phase; counts begin at zero."""
         order = phase_order(self._specs[0], phase)
         self._ended.clear()
+        self._sent.clear()
         self.final_counts.clear()
         self._unseen = unseen(self._specs[0], order["read"])
         self._memory.flows_sent = order["flows"]
@@ -179,6 +181,9 @@ class WorkerProcess:
             self.state = "running"
         elif event["event"] == "failed":
             self._fail("; ".join(event["problems"]))
+        elif event["event"] == "sent":
+            self._sent.add(event["worker"])
+            self._note_sent()
         elif event["event"] == "ended":
             self.final_counts[event["worker"]] = event["counts"]
             self._note_loop_end(event["worker"], event["errno"], event.get("refused"))
@@ -192,8 +197,16 @@ class WorkerProcess:
         elif errno != 0:
             reason = f"{os.strerror(errno)} (errno {errno}); {next_step(errno)}"
             self._fail(f"{worker}: its loop ended with {reason}")
-        elif len(self._ended) == len(self._specs) and self.state == "running":
+        elif len(self._ended) == len(self._specs) and self.state in ("running", "listening"):
             self.state = "done"
+        else:
+            self._note_sent()
+
+    def _note_sent(self) -> None:
+        """Note whether all is sent, and answers alone are awaited."""
+        sent = len(self._sent | self._ended) == len(self._specs)
+        if self._sent and sent and self.state == "running":
+            self.state = "listening"
 
     def _fail(self, text: str) -> None:
         """Keep the first failure: what follows is its consequence."""

@@ -49,6 +49,9 @@ TIMEOUT = struct.pack("ll", 0, 50_000)
 """struct timeval: a loop that waits for its socket sees ``stop`` within 50 ms."""
 RESET = struct.pack("ii", 1, 0)
 """struct linger: a stream ends at once, so that its addresses are free for the next trial."""
+ANSWERS_BUFFER_BYTES = 4 * 2**20
+"""For what comes back to a sender: as much as a receiver of ours has."""
+DISCARDED_MAX = 10**6
 ACCEPT_S = 2.0
 BACKLOG = 4096
 
@@ -66,6 +69,8 @@ def sending_socket(traffic: Traffic, send: Send, flow: FlowSpec, interface: str)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TIMEOUT)
         _set_path_options(sock, traffic)
         set_send_buffer(sock, send)
+        if traffic.answers is not None:
+            force_buffer(sock, SO_RCVBUFFORCE, socket.SO_RCVBUF, ANSWERS_BUFFER_BYTES)
         if send.zerocopy:
             sock.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
         sock.bind((flow.source, flow.source_port))
@@ -247,6 +252,17 @@ def drain(sock: socket.socket) -> Unread:
         messages += 1
         merged = [data for level, kind, data in controls if (level, kind) == (SOL_UDP, UDP_GRO)]
         packets += -(-length // struct.unpack("i", merged[0])[0]) if merged else 1
+
+
+def discard(sock: socket.socket) -> None:
+    """Read and forget what waits in a socket, and the errors that wait with it."""
+    for _ in range(DISCARDED_MAX):
+        try:
+            sock.recv(1, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:  # a pending one is told once
+            continue
 
 
 def drain_and_close(sock: socket.socket) -> Unread:

@@ -46,6 +46,8 @@ CHECKS: dict[Check, str] = {
     ledger_checks.lost_after_the_link: DATAGRAMS,
     ledger_checks.unknown_driver: DATAGRAMS,
     ledger_checks.counters_disagree: DATAGRAMS,
+    ledger_checks.surplus_answers: DATAGRAMS,
+    worker_counts.unmatched_answers: DATAGRAMS,
     ledger_checks.path_check_losses: DATAGRAMS,
     offered_load.unsegmented_messages: DATAGRAMS,
     offered_load.frames_mode: DATAGRAMS,

@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from itertools import chain
 
 from udpbench.analysis import mac_frames, skbs
-from udpbench.analysis.intended_load import arrived, sent_packets
+from udpbench.analysis.intended_load import (
+    arrived,
+    kept_packets,
+    sent_packets,
+    unanswered_packets,
+)
 from udpbench.analysis.ledger import (
     REASON_GROUPS,
     lost_at_any,
@@ -248,12 +253,26 @@ def _reads_disagree(readings: Readings) -> Iterator[Finding]:
         )
 
 
+def surplus_answers(readings: Readings) -> Iterator[Finding]:
+    """Find more answers than datagrams that were read: some has several, and some may have none."""
+    surplus = -unanswered_packets(readings)
+    if surplus > 0:
+        yield Finding(
+            "invalid",
+            "more answers came back than datagrams were read, so that loss is not known",
+            "receiver",
+            f"{surplus} more",
+            "one for each datagram",
+            "have the program answer each datagram once, or leave traffic.answers out",
+        )
+
+
 def path_check_losses(readings: Readings) -> Iterator[Finding]:
     """Find packets of the path check that were lost although all were expected to arrive."""
     path = readings.path
     if path is None or readings.record.trial.path_check != "arrive":
         return
-    sent, received = sent_packets(path), arrived(path).packets
+    sent, received = sent_packets(path), kept_packets(path)
     if received >= sent or not path.workers("receiver"):
         return
     yield Finding(

@@ -8,6 +8,7 @@ from udpbench.analysis import skbs
 from udpbench.analysis.intended_load import (
     arrived,
     intended_packets,
+    kept_packets,
     requested_packets,
     sent_packets,
     unsent_packets,
@@ -44,7 +45,7 @@ def sender_bound(readings: Readings) -> Iterator[Finding]:
 
 def receiver_not_saturated(readings: Readings) -> Iterator[Finding]:
     """Find an unlimited load without any loss: the receiver could have taken more."""
-    sent, received = sent_packets(readings), arrived(readings).packets
+    sent, received = sent_packets(readings), kept_packets(readings)
     if readings.record.trial.search_trial:
         return
     if readings.record.trial.traffic.rate is None and sent == received > 0:

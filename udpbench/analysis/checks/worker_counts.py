@@ -37,8 +37,11 @@ def named_errno(number: int) -> str:
     return f"{number} ({name})" if name is not None else str(number)
 
 
+LAST_ERRNO = {"log_errors": "log_last_errno", "answer_errors": "answer_last_errno"}
+
+
 def _failures(counts: Counts, field: str) -> str:
-    last = counts.get("log_last_errno" if field == "log_errors" else "last_errno", 0)
+    last = counts.get(LAST_ERRNO.get(field, "last_errno"), 0)
     return f"{times(counts[field])}, last errno {named_errno(last)}"
 
 
@@ -74,6 +77,26 @@ FAILED_CALLS = (
         "refused_calls", "warning", "system calls failed", "never", "", _failures, "sender"
     ),
     WorkerCount("errors", "warning", "system calls failed", "never", "", _failures),
+    WorkerCount(
+        "answer_errors", "warning", "reading answers failed", "never", "", _failures, "sender"
+    ),
+)
+ANSWERS = (
+    WorkerCount(
+        "unmatched_packets",
+        "note",
+        "answers whose id no datagram awaits, late or twice; they have no round trip",
+        role="sender",
+    ),
+    WorkerCount(
+        "id_waits",
+        "note",
+        "the sender waited for ids, which are used again only after their time-out",
+        "never",
+        "use more flows (traffic.flows.from), or shorten traffic.answers.timeout",
+        lambda counts, field: times(counts[field]),
+        "sender",
+    ),
 )
 STANDSTILLS = WorkerCount(
     "standstills",
@@ -124,6 +147,11 @@ def irregular_datagrams(readings: Readings) -> Iterator[Finding]:
 def failed_calls(readings: Readings) -> Iterator[Finding]:
     """Find system calls that failed in a way that no stage of the ledger stands for."""
     return _findings((*readings.phase.stats, *readings.phase.losses), *FAILED_CALLS)
+
+
+def unmatched_answers(readings: Readings) -> Iterator[Finding]:
+    """Find answers that belong to no datagram, and ids that a sender had to wait for."""
+    return _findings(readings.phase.stats, *ANSWERS)
 
 
 def standstills(readings: Readings) -> Iterator[Finding]:

@@ -38,7 +38,7 @@ def _explain(block: HostBlock) -> Iterator[Setting]:
         return
     flows = trial.traffic.flows
     ports = {*parse_to(flows.to)[1], *(losses.LOSS_PORTS[stage] for stage in trial.losses)}
-    if trial.traffic.echo:
+    if trial.traffic.echo or trial.traffic.answers:
         ports.update(parse_ports(flows.source_ports))
     yield Setting("explain", "drops", sorted(ports), path="explain", optional=True)
 

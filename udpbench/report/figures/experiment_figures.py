@@ -85,6 +85,8 @@ STAGE_STYLES = {
     "udp_purged": (YELLOW, "--"),
     "app_truncated": (GREEN, "//"),
     "app_log": (PINK, "||"),
+    "app_unanswered": (SKY, "//"),
+    "answer_lost": (RED, "xx"),
 }
 """Stage → its colour everywhere and, where a colour comes again or is seen in grey, its hatch."""
 

@@ -1,0 +1,28 @@
+/*
+ * Waiting for what comes back on a sender's sockets, beside the loop that sends.
+ *
+ * Owns when a listener looks and when it leaves. Must never read a socket itself.
+ */
+#ifndef UB_LISTEN_H
+#define UB_LISTEN_H
+
+#include "loop.h"
+
+struct ub_listener {
+    const int32_t *sockets; /* socket_count sockets; a sending loop may use them, too */
+    uint32_t socket_count;
+    const struct ub_control *control; /* stop: it leaves at once */
+    const struct ub_control *ended;   /* stop: from now on it leaves after a quiet time */
+    uint64_t quiet_ns;                /* without anything of ours */
+    uint64_t longest_ns;              /* and after this, even if more comes */
+    void *subject;
+    /* Reads what a socket has, up to a limit; whether anything of ours was among it. */
+    int (*read)(void *subject, uint32_t index);
+    /* Whether nothing more can come; NULL: nobody knows. */
+    int (*complete)(void *subject);
+};
+
+/* 0, or -errno if the sockets cannot be waited for. */
+int ub_listen(const struct ub_listener *listener);
+
+#endif
