@@ -14,6 +14,8 @@ from udpbench.model import Phase, TrialRecord
 from udpbench.records import read_run
 
 PATIENT = Path(__file__).with_name("patient.py")
+STARTED: list[subprocess.Popen[str]] = []
+"""Runs; what a failed test leaves of them is interrupted (conftest)."""
 GUESTS = os.environ.get("UDPBENCH_GUESTS", "").split(",")
 """The processes of the sender and the receiver."""
 NEEDED = [
@@ -98,13 +100,15 @@ def start(folder: Path, kind: str, experiment: str, lease: str = "60s") -> subpr
     (folder / "lab.yaml").write_text(LAB.format(kind=kind))
     (folder / "mine.yaml").write_text(experiment)
     words = ("mine.yaml", "--lab", "lab.yaml", "--lease", lease, "--no-report", "--out", "run")
-    return subprocess.Popen(
+    run = subprocess.Popen(
         [sys.executable, PATIENT, "run", *words],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
+    STARTED.append(run)
+    return run
 
 
 def records(folder: Path, run: subprocess.Popen[str]) -> tuple[TrialRecord, ...]:

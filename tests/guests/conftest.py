@@ -1,0 +1,20 @@
+"""No test leaves a run to the next one, which would wait for the guests."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+from runs import STARTED
+
+
+@pytest.fixture(autouse=True)
+def _no_run_is_left() -> Iterator[None]:
+    """Interrupt what still runs, and wait until it has restored the guests."""
+    yield
+    while STARTED:
+        run = STARTED.pop()
+        if run.poll() is None:
+            run.send_signal(signal.SIGINT)
+            run.communicate()
