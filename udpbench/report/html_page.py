@@ -26,7 +26,6 @@ LABELS = {
 
 def html_page(data: Mapping[str, Any], room: Path, runs: Sequence[Run]) -> str:
     """Return the page of what ``document`` laid out: its data, and figures below ``room``."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
     figures = InlineFigures()
@@ -40,6 +39,14 @@ def html_page(data: Mapping[str, Any], room: Path, runs: Sequence[Run]) -> str:
     for study in data["ladders"]:
         for file in study["figures"]:
             drawn[file] = Markup(figures.inline(room / file, study["title"]))  # noqa: S704
+    return filled(TEMPLATE, figures, {**data, "drawn": drawn, "link": LINK, "packed": packed(runs)})
+
+
+def filled(template: str, figures: InlineFigures, data: Mapping[str, Any]) -> str:
+    """Return a page: a template of this room with its data, and the style of it and its figures."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
     light, dark = palettes()
     style = STYLE.read_text().replace("/* light */", light).replace("/* dark */", dark)
     environment = Environment(
@@ -49,10 +56,5 @@ def html_page(data: Mapping[str, Any], room: Path, runs: Sequence[Run]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(TEMPLATE).render(
-        **data,
-        drawn=drawn,
-        style=Markup(style + figures.rules()),  # noqa: S704
-        link=LINK,
-        packed=packed(runs),
-    )
+    style = Markup(style + figures.rules())  # noqa: S704 – ours
+    return environment.get_template(template).render(**data, style=style)

@@ -5,14 +5,15 @@ Text stays text: nothing a user wrote is read as markup. Draws nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from udpbench.analysis.points import Point, estimate
 from udpbench.definition.published import Bar, published
 from udpbench.metrics import METRICS
-from udpbench.model import Change, Estimate, Facts, Planned, Result
+from udpbench.model import Change, Estimate, Facts, Finding, Planned, Result
 from udpbench.records import Run
 from udpbench.report.captions import captions
 from udpbench.report.figure_data import MOST_TIMELINES, shown_over_time
@@ -23,6 +24,7 @@ from udpbench.report.search_words import COLUMNS as SEARCH_COLUMNS
 from udpbench.report.search_words import breaking_lines, search_rows
 from udpbench.report.sessions import restored, run_rows, to_type, versions
 from udpbench.report.summary import (
+    FEW_TRIALS,
     LAB_LABEL,
     MEANT,
     Chapter,
@@ -86,6 +88,7 @@ def overview(chapters: Sequence[Chapter]) -> dict[str, Any]:
 def chapter_data(chapter: Chapter) -> dict[str, Any]:
     """Return what the template shows of one experiment, without its figures."""
     cited = published_data(chapter)
+    shared = set(_shared_findings(chapter).values())
     return {
         "name": chapter.experiment.name,
         "run": chapter.run,
@@ -112,8 +115,9 @@ def chapter_data(chapter: Chapter) -> dict[str, Any]:
                 "severity": finding.severity,
                 "text": str(finding),
                 "trials": trials_label(names),
+                "shared": number in shared,
             }
-            for finding, names in findings_of(chapter)
+            for number, (finding, names) in enumerate(findings_of(chapter), start=1)
         ],
         "published": cited,
         "settings": list(_settings(chapter)),
@@ -142,12 +146,16 @@ def _tuning(chapter: Chapter) -> dict[str, Any] | None:
 
 
 def _struck(chapter: Chapter) -> Iterator[str]:
-    """Yield each trial that is struck out, or whose rates are, with the reason, for page one."""
+    """Yield each reason why trials or their rates are struck out, with the trials."""
+    alike: dict[str, list[str]] = {}
     for point in chapter.points:
         for result in point.results:
             if (not result.valid or result.struck) and result.status != "skipped":
                 why = reason(replace(point, results=(result,)))
-                yield f"{name_of(point)} #{result.trial.repetition}: {why}"
+                alike.setdefault(why, []).append(f"{name_of(point)} #{result.trial.repetition}")
+    for why, names in alike.items():
+        trials = ", ".join(names) if len(names) <= FEW_TRIALS else f"{len(names)} trials"
+        yield f"{trials}: {why}"
 
 
 def _environment(hosts: dict[str, Facts]) -> Iterator[str]:
@@ -208,25 +216,56 @@ def _ledger(chapter: Chapter) -> Iterator[dict[str, Any]]:
 def trials_data(chapter: Chapter) -> list[dict[str, Any]]:
     """Return every trial as a line, with its own ledger and its findings.
 
-    Stages that lost nothing are left out.
+    Stages that lost nothing are left out. A finding of several trials has its number in the list of
+    findings, and only its own value as a text.
     """
-    trials = chapter.trials if chapter.searches else chapter.results
+    numbers = _shared_findings(chapter)
     return [
         {
             "name": trials_label([result.trial.name]),
             "valid": result.valid,
             "line": one_line(result),
             "rows": [
-                {"name": row.name, "packets": row.cells[0], "source": row.source}
+                {"name": row.name, "packets": row.cells[0]}
                 for row in (ledger_rows([result]) if result.ledger is not None else ())
                 if row.moved or not row.stage
             ],
-            "findings": [
-                {"severity": finding.severity, "text": finding.brief} for finding in result.findings
-            ],
+            **_findings_of_trial(result, numbers),
         }
-        for result in trials
+        for result in _trials_of(chapter)
     ]
+
+
+def _trials_of(chapter: Chapter) -> Sequence[Result]:
+    return chapter.trials if chapter.searches else chapter.results
+
+
+def _shared_findings(chapter: Chapter) -> dict[Finding, int]:
+    """Return each finding that several trials have, without its value → its place in the list."""
+    listed: dict[Finding, int] = {}
+    for number, (finding, _) in enumerate(findings_of(chapter), start=1):
+        listed.setdefault(replace(finding, value=None), number)
+    times = Counter(
+        replace(finding, value=None)
+        for result in _trials_of(chapter)
+        for finding in result.findings
+    )
+    return {finding: number for finding, number in listed.items() if times[finding] > 1}
+
+
+def _findings_of_trial(
+    result: Result, numbers: Mapping[Finding, int]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return what stands only in this trial as a text, and by number what others have, too."""
+    own: list[dict[str, Any]] = []
+    shared: list[dict[str, Any]] = []
+    for finding in result.findings:
+        number = numbers.get(replace(finding, value=None))
+        if number is None:
+            own.append({"severity": finding.severity, "text": finding.brief})
+        else:
+            shared.append({"number": number, "value": finding.value or ""})
+    return {"findings": own, "shared": shared}
 
 
 def _stage_advice(stage: str) -> dict[str, str]:
@@ -331,7 +370,7 @@ def _bar_text(bar: Bar) -> str:
 
 
 def _settings(chapter: Chapter) -> Iterator[dict[str, Any]]:
-    """Yield each distinct set of settings with the points it was applied for, host by host."""
+    """Yield the settings of all points, and what each set of points has besides, host by host."""
     seen: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
     for record in chapter.records:
         rows = tuple(
@@ -342,12 +381,22 @@ def _settings(chapter: Chapter) -> Iterator[dict[str, Any]]:
         names = seen.setdefault(rows, [])
         names += [record.trial.point or "all"]
     declared = [trial.point or "all" for trial in chapter.experiment.points]
+    first = next(iter(seen), ())
+    everywhere = [row for row in first if all(row in rows for rows in seen)]
+    if len(seen) > 1 and everywhere:
+        yield {"points": "all points", "rows": _table_rows(everywhere)}
+    else:
+        everywhere = []
     for rows, names in seen.items():
-        if rows:
+        own = [row for row in rows if row not in everywhere]
+        if own:
             mine = [name for name in declared if name in names]
             points = "all points" if len(mine) == len(declared) else ", ".join(mine)
-            shown = [{"host": row[0], "name": row[1], "change": row[2]} for row in rows]
-            yield {"points": points, "rows": shown}
+            yield {"points": points, "rows": _table_rows(own)}
+
+
+def _table_rows(rows: Sequence[tuple[str, str, str]]) -> list[dict[str, str]]:
+    return [{"host": host, "name": name, "change": change} for host, name, change in rows]
 
 
 def _lines(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:

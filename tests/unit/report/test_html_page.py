@@ -10,22 +10,37 @@ from collections import Counter
 from dataclasses import fields, replace
 from html.parser import HTMLParser
 from pathlib import Path
+from random import Random
 from xml.etree.ElementTree import fromstring as parsed
 
 import pandas as pd
 import pytest
-from analysis.build import experiment, failed, lossy, paced, record, series, trial
+from analysis.build import (
+    BASE,
+    LOAD_MS,
+    START_NS,
+    experiment,
+    failed,
+    hog,
+    lossy,
+    paced,
+    receiver_counts,
+    record,
+    series,
+    shared,
+    trial,
+)
 from golden import Golden
 
 from report.stored import ODD, stored, swept
 from udpbench import Frames, read_run
 from udpbench.errors import RecordError
-from udpbench.model import Change, Setting
+from udpbench.model import SECOND_NS, Change, Sample, Setting, Trial, TrialRecord
 from udpbench.records import Ending, Run
 from udpbench.report import document, pages
 from udpbench.report.captions import HEADINGS
 from udpbench.report.embedded_data import HEAD, LINK, MOST_BYTES, read_report
-from udpbench.report.figures.inline_svg import InlineFigures, path, titled
+from udpbench.report.figures.inline_svg import InlineFigures, fewest, path, titled
 from udpbench.report.json_output import as_json
 from udpbench.report.summary import chapters_of
 from udpbench.units import show_count, show_pps, show_ratio
@@ -238,6 +253,66 @@ def test_every_number_is_that_of_the_data(study: tuple[Path, Run, Page]) -> None
         } == packets
 
 
+BUSY_EXPERIMENTS, BUSY_POINTS, BUSY_REPETITIONS = 5, 4, 5
+
+
+def busy(number: int, of: Trial) -> TrialRecord:
+    """Return a trial that others disturbed: it has many findings, with values of its own."""
+    random = Random(number)
+    made = shared(
+        LOAD_MS + 700 + number, hog(500 + number), hog(200, pid=99), steal_ms=200 + number
+    )
+    (phase,) = made.phases
+    moved = {
+        "snmp.Udp.InDatagrams": 700,
+        "snmp.Udp.RcvbufErrors": 200 - number,
+        "snmp.Udp.NoPorts": 80,
+    }
+    counters = {name: BASE + moves for name, moves in moved.items()}
+    right = phase.after["right"]
+    after = {**phase.after, "right": replace(right, counters={**right.counters, **counters})}
+    sender, receiver = phase.stats
+    workers = (
+        replace(sender, cpus_seen=(0, 1), counts={**sender.counts, "sent_packets": 980}),
+        replace(receiver, cpus_seen=(0, 1), counts=receiver_counts(700)),
+    )
+    per_ms = tuple(random.randrange(8, 13) for _ in range(1000))
+    samples = (
+        *series([980], "left.sender0", "sent_packets"),
+        *series([700 + random.randrange(20)]),
+        Sample("left.sender0", START_NS + SECOND_NS, {}, first_ms=0, packets_per_ms=per_ms),
+    )
+    phases = (replace(phase, after=after, stats=workers),)
+    return replace(made, trial=of, phases=phases, series=samples)
+
+
+def test_a_busy_study_of_a_hundred_trials_is_small(tmp_path: Path) -> None:
+    """What others did to it is said once, and each trial has its own values of it."""
+    studies, records = [], []
+    for place in range(BUSY_EXPERIMENTS):
+        name = f"0{place}-experiment"
+        points = [
+            paced(50_000, experiment=name, point=f"buffer={2**size}KiB,rmem_max=67108864")
+            for size in range(BUSY_POINTS)
+        ]
+        whole = experiment(points=points, repetitions=BUSY_REPETITIONS)
+        studies.append(replace(whole, name=name, question=f"Does it arrive {place}?"))
+        records += [
+            busy(len(records) + extra, replace(point, repetition=extra + 1))
+            for point in points
+            for extra in range(BUSY_REPETITIONS)
+        ]
+    run = stored(tmp_path / "busy", records, *studies)
+    text, page = page_of(run, out=tmp_path)
+    trials = as_json(run)["trials"]
+    assert 100 == len(trials)
+    assert 6 <= min(len(each["findings"]) for each in trials)
+    assert len(text.encode()) <= STUDY_BYTES
+    assert 5 == page.text.count("other programs used CPUs of the load; rates")
+    values = {f["value"] for each in trials for f in each["findings"] if f["value"]}
+    assert [] == [value for value in values if value not in page.text]
+
+
 # --- the data in it ------------------------------------------------------------------------------
 
 
@@ -334,20 +409,39 @@ def test_data_without_end_is_not_unpacked(
 
 
 def test_a_path_is_relative_and_rounded() -> None:
-    """To a hundredth of a point, of a long curve to a tenth; corners that do not move go."""
+    """To a hundredth of a point, of a long curve to a tenth; corners that nobody sees go."""
     assert "M10 20l5.5-.25v1" == path("M 10 20 \nL 15.5 19.75 \nL 15.501 19.7501 \nL 15.5 20.75")
     assert "M0 0c1 2 3 4 5 6z" == path("M 0 0 C 1 2 3 4 5 6 z")
-    assert "M0 0h.1" + "h1" * 50 == path(
-        "M 0 0 L 0.12 0.04 " + "".join(f"L {n + 0.1} 0 " for n in range(1, 51))
+    assert "M0 0l1 2 .1 .1-1-2" == path("M 0 0 L 1 2 L 1.1 2.1 L 0.1 0.1")
+    flat = "M 0 0 L 0.12 0.04 " + "".join(f"L {n + 0.1} 0 " for n in range(1, 51))
+    assert "M0 0h50.1" == path(flat)
+    assert "M0 0h50.1l10 9zM5 5h50" == path(
+        f"{flat} L 60.1 9 z M 5 5 " + "".join(f"L {n + 5} 5 " for n in range(51))
     )
 
 
 def test_steps_do_not_add_up_to_an_error() -> None:
     """Each is from where the last one was drawn."""
-    corners = "".join(f"L {n * 0.33} {n * 0.17} " for n in range(1, 1000))
-    steps = re.findall(r"l(-?[\d.]+) ?(-?[\d.]+)", path(f"M 0 0 {corners}"))
-    assert abs(sum(float(x) for x, _ in steps) - 999 * 0.33) < 0.06
-    assert abs(sum(float(y) for _, y in steps) - 999 * 0.17) < 0.06
+    corners = [(n * 0.93, n % 2 * 0.67) for n in range(1000)]
+    data = "M 0 0 " + "".join(f"L {x} {y} " for x, y in corners[1:])
+    numbers = re.findall(r"-?\d*\.?\d+", path(data).removeprefix("M0 0"))
+    steps = [*map(float, numbers)]
+    assert 2 * 999 == len(steps)
+    assert abs(sum(steps[::2]) - 999 * 0.93) < 0.06
+    assert abs(sum(steps[1::2]) - 0.67) < 0.06
+
+
+def test_corners_stay_where_they_can_be_seen() -> None:
+    """Also a peak of one corner, what a line returns from, and a closed shape."""
+    level = [(n / 10, 0.1 * (n % 2)) for n in range(100)]
+    peak = [*level[:50], (5.0, 9.0), *level[51:]]
+    assert [(0.0, 0.0), (9.9, 0.1)] == fewest(level)
+    assert (5.0, 9.0) in fewest(peak)
+    assert len(fewest(peak)) <= 5
+    back = [(0.0, 0.0), (9.0, 0.0), (3.0, 0.0)]
+    assert back == fewest(back)
+    square = [(0.0, 0.0), (9.0, 0.0), (9.0, 9.0), (0.0, 9.0), (0.0, 0.0)]
+    assert square == fewest(square)
 
 
 def test_a_link_becomes_a_title() -> None:

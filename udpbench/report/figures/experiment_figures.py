@@ -264,11 +264,14 @@ def draw_ways(rows: Sequence[Way]) -> Figure:
     left = [0.0] * len(rows)
     for name in order:
         widths = [100 * dict(row.parts).get(name, 0.0) for row in rows]
+        shown = [y for y, width in enumerate(widths) if width]
+        if not shown:
+            continue
         colour, hatch = styles[name]
         bars = axes.barh(
-            range(len(rows)),
-            widths,
-            left=left,
+            shown,
+            [widths[y] for y in shown],
+            left=[left[y] for y in shown],
             color=colour,
             label=name,
             height=0.62,
@@ -276,8 +279,9 @@ def draw_ways(rows: Sequence[Way]) -> Figure:
             edgecolor="white",
             linewidth=0.4,
         )
-        for bar, row, width in zip(bars, rows, widths, strict=True):
-            bar.set_url(f"{row.point} #{row.repetition}: {name} {width:.2f} %")
+        for bar, y in zip(bars, shown, strict=True):
+            row = rows[y]
+            bar.set_url(f"{row.point} #{row.repetition}: {name} {widths[y]:.2f} %")
         left = [start + max(width, 0.0) for start, width in zip(left, widths, strict=True)]
     labels = [f"{short_name(row.point)} #{row.repetition}" for row in rows]
     axes.set_yticks(range(len(rows)), labels)

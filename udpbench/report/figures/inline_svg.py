@@ -1,6 +1,7 @@
 """A figure's SVG as a part of an HTML page: small, its values under the pointer, light or dark.
 
-Changes form, never a number beyond what can be seen: coordinates are rounded to a tenth of a point.
+Changes form, never a number beyond what can be seen: coordinates are rounded to a tenth of a point,
+and a curve has no corner that lies nearer than UNSEEN to the line without it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from html import escape
+from math import hypot
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, fromstring
 
@@ -33,8 +35,16 @@ DARK = {
 """Colour of a figure on paper → the same on a dark screen; any other is the same on both."""
 LEFT_OUT = ("metadata", "style")
 NUMBER = re.compile(r"-?\d+\.\d+|-?\d+")
+COMMAND = re.compile(r"([A-Za-z])([^A-Za-z]*)")
 LONG_PATH = 400
 """Letters from which on a path is a curve whose corners need no hundredth of a point."""
+UNSEEN = 0.25
+"""Points: half a pixel where a figure is as wide as the page may be."""
+AXIS = "matplotlib.axis_"
+"""How matplotlib calls the group of an axis with its grid, ticks and labels."""
+PAPER = "fill: #ffffff"
+"""The style of a figure's background, which the page has already."""
+Corner = tuple[float, float]
 
 
 class InlineFigures:
@@ -43,6 +53,8 @@ class InlineFigures:
     def __init__(self) -> None:
         self._classes: dict[str, str] = {}
         self._figures = 0
+        self._marks: dict[str, Element] = {}
+        """Of the figure at hand: reference to a path that is drawn at several places → it."""
 
     def rules(self) -> str:
         """Return the style sheet of the figures so far."""
@@ -53,6 +65,8 @@ class InlineFigures:
         root = fromstring(file.read_text())  # noqa: S314 – written by us a moment ago
         self._figures += 1
         ids = _used_ids(root, f"f{self._figures}")
+        marks = root.iterfind(f".//{SVG}defs/{SVG}path")
+        self._marks = {f"#{each.get('id')}": each for each in marks}
         content = "".join(self._written(child, ids) for child in root)
         box = " ".join(_rounded(number, 0) for number in root.attrib["viewBox"].split())
         head = f'<svg role="img" aria-label="{escape(label)}" viewBox="{box}">'
@@ -60,8 +74,10 @@ class InlineFigures:
 
     def _written(self, element: Element, ids: dict[str, str]) -> str:
         tag = element.tag.removeprefix(SVG)
-        if tag in LEFT_OUT:
+        if tag in LEFT_OUT or element.get("style") == PAPER:
             return ""
+        if element.get("id", "").startswith(AXIS):
+            return self._axis(element, ids)
         content = "".join(self._written(child, ids) for child in element)
         if tag in ("text", "tspan", "title"):
             content = escape(element.text or "", quote=False) + content
@@ -73,24 +89,50 @@ class InlineFigures:
         words = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
         return f"<{tag}{words}>{content}</{tag}>" if content else f"<{tag}{words}/>"
 
+    def _axis(self, axis: Element, ids: dict[str, str]) -> str:
+        """Return an axis with all lines of a style, grid or ticks, as one path."""
+        lines: dict[str, list[str]] = {}
+        texts: list[str] = []
+        for each in axis.iter():
+            tag = each.tag.removeprefix(SVG)
+            if tag == "use":
+                tick = self._marks[each.attrib[HREF]]
+                place = f"M{_rounded(each.attrib['x'], 2)} {_rounded(each.attrib['y'], 2)}"
+                drawn = path(tick.attrib["d"]).replace("M0 0", place, 1)
+                lines.setdefault(self._class_of(tick.attrib["style"], ids), []).append(drawn)
+            elif tag == "path" and f"#{each.get('id')}" not in self._marks:
+                words = dict(self._attributes(each, ids))
+                lines.setdefault(words.get("class", ""), []).append(words["d"])
+            elif tag == "text":
+                texts.append(self._written(each, ids))
+        drawn_lines = (f'<path class="{name}" d="{"".join(d)}"/>' for name, d in lines.items())
+        return "".join([*drawn_lines, *texts])
+
     def _attributes(self, element: Element, ids: dict[str, str]) -> Iterator[tuple[str, str]]:
+        mark = self._marks.get(element.get(HREF, ""))
+        used = mark.get("style") if mark is not None else None  # what it has needs no class
+        classes = [
+            self._class_of(f"{name}: {value}" if name == "clip-path" else value, ids)
+            for name, value in element.attrib.items()
+            if name == "clip-path" or (name == "style" and value != used)
+        ]
+        if classes:
+            yield "class", " ".join(classes)
         for name, value in element.attrib.items():
             if name == "id":
                 if value in ids:
                     yield "id", ids[value]
             elif name == HREF:
                 yield "href", f"#{ids[value[1:]]}" if value.startswith("#") else value
-            elif name == "clip-path":
-                yield name, f"url(#{ids[value[5:-1]]})"
-            elif name == "style":
-                yield "class", self._class_of(value, ids)
+            elif name in ("clip-path", "style"):
+                continue
             elif name == "d":
                 yield "d", path(value)
             elif name == "transform":
                 if not value.startswith("rotate(-0 "):
-                    yield name, value
+                    yield name, value if "scale" in value else _rounded_all(value)
             elif name in ("x", "y", "width", "height"):
-                yield name, NUMBER.sub(lambda number: _rounded(number[0], 2), value)
+                yield name, _rounded_all(value)
             else:
                 yield name, value
 
@@ -130,19 +172,16 @@ def _used_ids(root: Element, prefix: str) -> dict[str, str]:
 
 
 def path(data: str) -> str:
-    """Return a path in relative coordinates, rounded, without the corners that do not move."""
+    """Return a path in relative coordinates, rounded, without the corners that nobody sees."""
     digits = 1 if len(data) > LONG_PATH else 2
+    parts = [(command, _corners(numbers)) for command, numbers in COMMAND.findall(data)]
     out: list[str] = []
-    at = (0.0, 0.0)
-    for command, numbers in re.findall(r"([A-Za-z])([^A-Za-z]*)", data):
-        values = [float(number) for number in numbers.split()]
-        corners = [
-            (round(x, digits), round(y, digits))
-            for x, y in zip(values[::2], values[1::2], strict=True)
-        ]
+    at, letter = (0.0, 0.0), ""
+    for command, exact in _smoothed(parts) if digits == 1 else parts:
+        corners = [(round(x, digits), round(y, digits)) for x, y in exact]
         if command == "L" and corners == [at]:
             continue
-        letter = command if command in "Mz" else command.lower()
+        before, letter = letter, command if command in "Mz" else command.lower()
         begin = (0.0, 0.0) if command == "M" else at
         steps = [
             end - start for corner in corners for end, start in zip(corner, begin, strict=True)
@@ -150,9 +189,61 @@ def path(data: str) -> str:
         if letter == "l" and 0 in steps:
             letter = "h" if steps[1] == 0 else "v"
             steps = [sum(steps)]
-        out.append(letter + _joined(steps, digits))
+        words = _joined(steps, digits)
+        if letter == before == "l":  # what follows it is such a step again
+            words = words if words.startswith("-") else f" {words}"
+        else:
+            words = letter + words
+        out.append(words)
         at = corners[-1] if corners else at
     return "".join(out)
+
+
+def _corners(numbers: str) -> list[Corner]:
+    values = [float(number) for number in numbers.split()]
+    return list(zip(values[::2], values[1::2], strict=True))
+
+
+def _smoothed(parts: Sequence[tuple[str, list[Corner]]]) -> Iterator[tuple[str, list[Corner]]]:
+    """Yield a path with as few straight lines as show no difference."""
+    run: list[Corner] = []
+    for command, corners in [*parts, ("", [])]:
+        if command == "L":
+            run += corners
+            continue
+        yield from (("L", [corner]) for corner in fewest(run)[1:])
+        if command:
+            yield command, corners
+        run = corners[-1:] or run[-1:]
+
+
+def fewest(run: Sequence[Corner]) -> list[Corner]:
+    """Return the corners without which a line would be seen to be another.
+
+    By Douglas and Peucker, The Canadian Cartographer 10 (2), 1973: of each stretch the corner that
+    is farthest from the straight line stays, unless it is nearer than UNSEEN.
+    """
+    if len(run) < 3:
+        return list(run)
+    kept, left = {0, len(run) - 1}, [(0, len(run) - 1)]
+    while left:
+        first, last = left.pop()
+        apart = [_apart(run[place], run[first], run[last]) for place in range(first + 1, last)]
+        most = max(apart, default=0.0)
+        if most >= UNSEEN:
+            place = first + 1 + apart.index(most)
+            kept.add(place)
+            left += [(first, place), (place, last)]
+    return [run[place] for place in sorted(kept)]
+
+
+def _apart(corner: Corner, begin: Corner, end: Corner) -> float:
+    """Return how far a corner is from the straight line between two others."""
+    x, y = corner[0] - begin[0], corner[1] - begin[1]
+    across, up = end[0] - begin[0], end[1] - begin[1]
+    square = across * across + up * up
+    along = min(max((x * across + y * up) / square, 0.0), 1.0) if square else 0.0
+    return hypot(x - along * across, y - along * up)
 
 
 def _joined(numbers: Sequence[float], digits: int) -> str:
@@ -162,6 +253,11 @@ def _joined(numbers: Sequence[float], digits: int) -> str:
         word = _rounded(str(number), digits)
         text += word if not text or word.startswith("-") else f" {word}"
     return text
+
+
+def _rounded_all(text: str) -> str:
+    """Return a text whose numbers have two digits."""
+    return NUMBER.sub(lambda number: _rounded(number[0], 2), text)
 
 
 def _rounded(number: str, digits: int) -> str:
