@@ -145,7 +145,7 @@ def prepare(session: nox.Session) -> None:
         session.run(sys.executable, "-m", "venv", "--clear", str(HOME), external=True)
     project = nox.project.load_toml(ROOT / "pyproject.toml")
     groups = nox.project.dependency_groups(project, "lint", "types", "test")
-    asked = ("install", "--quiet", "--upgrade", "--editable", ".", *groups)
+    asked = ("install", "--quiet", "--upgrade", "--editable", ".[store]", *groups)
     run(session, "pip", *asked, env={"CFLAGS": STRICT})
     stamp.write_text(digest)
 
@@ -397,6 +397,16 @@ def browser(session: nox.Session) -> None:
     run(session, "pip", "install", "--quiet", *nox.project.dependency_groups(project, "browser"))
     paths = ("-o", "pythonpath=tests/fixtures tests/unit")
     run(session, "pytest", *paths, "tests/browser", *session.posargs)
+
+
+@nox.session
+def s3(session: nox.Session) -> None:
+    """Write runs to a store in S3, on moto's server, also where uploads are torn."""
+    prepare(session)
+    project = nox.project.load_toml(ROOT / "pyproject.toml")
+    run(session, "pip", "install", "--quiet", *nox.project.dependency_groups(project, "s3"))
+    paths = ("-o", "pythonpath=tests/fixtures tests/unit")
+    run(session, "pytest", *paths, "tests/s3", *session.posargs)
 
 
 @nox.session

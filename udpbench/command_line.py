@@ -649,10 +649,35 @@ def compare(
 
 
 @app.command()
+def history(
+    store: Annotated[str, typer.Argument(metavar="DIR", help="a store: a folder, or s3://…")],
+    point: Annotated[str | None, typer.Option(help="one point alone")] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="the number (default: throughput or delivered rate)")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON with stable keys")] = False,
+) -> None:
+    """Print each point's medians by day and pair, and the days on which its level changed."""
+    import json
+
+    from udpbench.report.campaign.history_output import history_json, print_histories
+    from udpbench.store.dataset import read_runs
+    from udpbench.store.history import histories
+
+    _refuse_metric(metric)
+    changed = histories(read_runs(store, point=point), metric)
+    with _reader_may_leave():
+        if as_json:
+            print(json.dumps(history_json(store, changed), indent=2, allow_nan=False))
+        else:
+            print_histories(_console(), changed)
+
+
+@app.command()
 def report(
     runs: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[RUN]...", help="run folders (default: the last run)"),
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="run folders (default: the last run), or a store"),
     ] = None,
     form: Annotated[
         str, typer.Option("--format", help="html, pdf, png, csv, parquet; comma-separated")
@@ -661,12 +686,37 @@ def report(
         Path | None, typer.Option(help="folder to write to (default: the run's)")
     ] = None,
 ) -> None:
-    """Write the report of stored runs, or their data as files."""
-    folders = {folder.resolve(): folder for folder in runs or ()}.values()
+    """Write the report of stored runs, or their data as files; of a store that of its campaign."""
+    if len(runs or ()) == 1 and _report_store((runs or [""])[0], out):
+        return
+    folders = {Path(folder).resolve(): Path(folder) for folder in runs or ()}.values()
     stored = [_read_stored(folder) for folder in folders or (None,)]
     if out is None and len(stored) > 1:
         raise InputError([Problem("missing", "--out", None, f"one folder for {len(stored)} runs")])
     _write_report(stored, out if out is not None else stored[0].folder, form.split(","))
+
+
+def _refuse_metric(metric: str | None) -> None:
+    from udpbench.definition.problems import did_you_mean
+    from udpbench.metrics import METRICS
+
+    if metric is not None and metric not in METRICS:
+        step = did_you_mean(metric, METRICS)
+        raise InputError([Problem("unknown metric", "--metric", metric, next_step=step)])
+
+
+def _report_store(path: str, out: Path | None) -> bool:
+    """Write the page of a store; return whether it was one."""
+    from udpbench.store.dataset import is_store
+
+    if not is_store(path):
+        return False
+    from udpbench.report.campaign.campaign_page import write_campaign
+
+    if out is None and "://" in path:
+        raise InputError([Problem("missing", "--out", None, "a folder for the page")])
+    _say(f"report: {write_campaign(path, out if out is not None else Path(path))}")
+    return True
 
 
 def spread(words: Sequence[str], option: str) -> list[str]:

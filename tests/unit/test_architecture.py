@@ -66,6 +66,10 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         ("rich", "pandas", "matplotlib", "typst", "numpy", "jinja2", "markupsafe"),
     ),
+    "report.campaign": (
+        (*LEAVES, "analysis", "report", "store"),
+        ("markupsafe", "matplotlib", "pandas", "rich"),
+    ),
     "agent": ((*LEAVES, "agent"), ()),
     "agent.install": ((), ()),
     "agent.host": ((*LEAVES, "agent.host"), ("psutil", "pyroute2")),
@@ -131,6 +135,10 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "command_line": (("",), ("typer", "rich")),
     "resume": ((*LEAVES, "definition", "control", "records", "tuning.derived_points"), ()),
     "run_comparison": ((*LEAVES, "definition", "records", "analysis", "report"), ()),
+    "store": (
+        (*LEAVES, "records", "analysis", "report", "store"),
+        ("jumpavg", "pandas", "pyarrow", "scipy"),
+    ),
     "proven_kernels": ((*LEAVES, "agent.install"), ("pydantic",)),
     "recorded_hosts": ((*LEAVES, "control"), ()),
     "selftest": ((*LEAVES, "definition", "control", "records", "analysis"), ()),
@@ -258,10 +266,10 @@ SLOW = {
     "numpy",
     "pandas",
     "paramiko",
+    "pyarrow",
     "pyroute2",
-    "scipy",
-    "typst",
 }
+SLOW |= {"scipy", "typst"}
 """Packages whose import takes 50 ms or more, and up to a second."""
 
 

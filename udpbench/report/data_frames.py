@@ -211,13 +211,13 @@ def frames(sources: Sequence[Run | Plain]) -> Frames:
         for trial in sorted(data["trials"], key=lambda trial: str(trial["started_at"])):
             keys = {"run": data["run"], **{name: trial[name] for name in [*KEYS][1:]}}
             for name, added in _result_rows(trial):
-                rows[name] += [{**keys, **_held(row)} for row in added]
+                rows[name] += [{**keys, **held(row)} for row in added]
         rows["searches"] += _searches(data)
         rows["definitions"] += _definitions(data)
         for record in source.records if isinstance(source, Run) else ():
             keys = _keys(data["run"], record)
             for name, added in _raw_rows(record):
-                rows[name] += [{**keys, **_held(row)} for row in added]
+                rows[name] += [{**keys, **held(row)} for row in added]
     by_name = {}
     for name, columns in COLUMNS.items():
         swept = dict.fromkeys(key for row in rows[name] for key in row if key not in columns)
@@ -258,7 +258,7 @@ def _definitions(data: Plain) -> Rows:
         }
 
 
-def _held(row: dict[str, Any]) -> dict[str, Any]:
+def held(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row without the integers that a column of 64 bits with a sign cannot hold.
 
     Counters have no sign: a driver's that says -1 is the largest of them.

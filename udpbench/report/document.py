@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,6 +85,9 @@ def _refuse(runs: Sequence[Run], formats: Sequence[str]) -> None:
         for name in formats
         if name not in FORMATS
     ]
+    if "parquet" in formats and find_spec("pyarrow") is None:
+        step = "pip install 'udpbench[store]'"
+        problems.append(Problem("it needs pyarrow", "--format", "parquet", next_step=step))
     in_lab = {any(record.built_in_lab for record in run.records) for run in runs if run.records}
     if len(in_lab) > 1:
         problems.append(

@@ -1,0 +1,221 @@
+"""The store: what is in it, that a run is in it once, and that a reader never meets half a file."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from analysis.build import lossy, record, trial
+from control.fake import World, go
+from golden import Golden
+from report.stored import stored
+
+import udpbench
+from store.runs import POINTS, run_of
+from udpbench import read_runs, write_runs
+from udpbench.definition.load import load_experiment_data
+from udpbench.errors import InputError, RecordError
+from udpbench.records import RunWriter, read_run
+from udpbench.report.document import write
+from udpbench.store import dataset
+
+pytest.importorskip("pyarrow", reason="pip install 'udpbench[store]'")
+DOCUMENT = Path(__file__).parents[3] / "docs" / "records.md"
+LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
+
+
+def files(store: Path) -> list[str]:
+    """Return every file in a store, hidden ones, too."""
+    return sorted(str(path.relative_to(store)) for path in store.rglob("*") if path.is_file())
+
+
+def test_a_run_is_a_file_by_campaign_pair_and_day(tmp_path: Path) -> None:
+    """With a row for each trial, as the frame of trials has it."""
+    run = run_of(tmp_path / "run", 1000)
+    (name,) = write_runs([run.folder], tmp_path / "store", campaign="a b/ü", pair="rack=1")
+    folder = "campaign=a%20b%2F%C3%BC/pair=rack%3D1/day=2026-11-21"
+    assert re.fullmatch(rf"{re.escape(folder)}/[0-9a-f]{{12}}\.parquet", name)
+    assert [name] == files(tmp_path / "store")
+    frame = read_runs(tmp_path / "store")
+    assert {("a b/ü", "rack=1", "2026-11-21")} == {
+        *zip(frame.campaign, frame.pair, frame.day, strict=True)
+    }
+    whole = udpbench.read_run(run.folder).trials
+    shared = [name for name in whole if name in frame]
+    assert len(shared) > 50
+    keys = ["point", "repetition"]
+    mine, theirs = (each.sort_values(keys, ignore_index=True)[shared] for each in (frame, whole))
+    pd.testing.assert_frame_equal(theirs, mine, check_dtype=False)
+    assert {"traffic.size": "64B"} == frame["values"][frame.point == POINTS[1]].iloc[0]
+
+
+def test_where_packets_ended_is_in_it(tmp_path: Path) -> None:
+    """Stage by stage."""
+    run = stored(tmp_path / "run", [lossy(1000, LOST, 250)])
+    write_runs([run.folder], tmp_path / "store", campaign="c", pair="p")
+    (ledger,) = read_runs(tmp_path / "store").ledger
+    assert 250 == ledger["udp_rcvbuf"]
+    assert 0 == ledger["udp_no_port"]
+
+
+def test_a_search_has_what_it_found_in_each_of_its_trials(tmp_path: Path) -> None:
+    """The trials themselves are loads that nobody asked for."""
+    plain = {"question": "How many?", "search": "quick", "warmup": "0s"}
+    _, run = go(World(capacity_pps=300_000), tmp_path / "run", load_experiment_data(plain, "one"))
+    write_runs([run.folder], tmp_path / "store", campaign="c", pair="p")
+    frame = read_runs(tmp_path / "store")
+    assert len(run.records) == len(frame) > 3
+    (throughput,) = set(frame.throughput_pps)
+    assert 250_000 < throughput <= 300_000
+
+
+def test_a_run_written_again_is_there_once(tmp_path: Path) -> None:
+    """Also resumed, and from a folder of another name; another run is another file."""
+    store = tmp_path / "store"
+    folder = stored(tmp_path / "run", [record()], ending=None).folder
+    first = write_runs([folder], store, campaign="c", pair="p")
+    assert first == write_runs([folder], store, campaign="c", pair="p")
+    assert 1 == len(read_runs(store))
+    writer = RunWriter.reopen(folder)
+    writer.write(record(of=trial(repetition=2)))
+    writer.close()
+    shutil.copytree(folder, tmp_path / "copy")
+    assert first == write_runs([tmp_path / "copy"], store, campaign="c", pair="p")
+    frame = read_runs(store)
+    assert ([1, 2], {"copy"}) == (list(frame.repetition), set(frame.run))
+    write_runs([run_of(tmp_path / "other", 1000).folder], store, campaign="c", pair="p")
+    assert (2, 8) == (len(files(store)), len(read_runs(store)))
+
+
+def test_one_point_pair_or_campaign_is_read_alone(tmp_path: Path) -> None:
+    """And all of them together in the order in which they were measured."""
+    store = tmp_path / "store"
+    for number, (campaign, pair) in enumerate((("a", "one"), ("a", "two"), ("b", "one"))):
+        run = run_of(tmp_path / f"run{number}", 1000, f"2026-11-{20 - number}")
+        write_runs([run.folder], store, campaign=campaign, pair=pair)
+    assert 18 == len(read_runs(store))
+    assert {POINTS[0]} == set(read_runs(store, point=POINTS[0]).point)
+    assert 12 == len(read_runs(store, campaign="a"))
+    assert 12 == len(read_runs(store, pair="one"))
+    assert 3 == len(read_runs(store, point=POINTS[1], campaign="b", pair="one"))
+    assert read_runs(store, point="none").empty
+
+
+def test_a_torn_write_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """A full disk is an error that names the run; what is beside a file is no part of the store."""
+    store = tmp_path / "store"
+    good, bad = (run_of(tmp_path / name, 1000) for name in ("good", "bad"))
+    (name,) = write_runs([bad.folder], store, campaign="c", pair="p")
+    before = (store / name).read_bytes()
+    (store / name).with_name(f".{Path(name).name}.0badcafe").write_bytes(before[:100])
+
+    def full(source: str, to: str, **places: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with golden.raises(RecordError, digest=Path(name).stem):
+        write_runs([bad.folder], store, campaign="c", pair="p")
+    monkeypatch.undo()
+    assert before == (store / name).read_bytes()
+    assert 6 == len(read_runs(store))
+    write_runs([good.folder], store, campaign="c", pair="p")
+    assert 6 == len(read_runs(store))  # the two differ in their folder alone
+
+
+def test_what_cannot_be_read_is_left_out_and_said(tmp_path: Path, golden: Golden) -> None:
+    """All of it at once, after the others were written."""
+    run = run_of(tmp_path / "run", 1000)
+    (tmp_path / "empty").mkdir()
+    folders = [tmp_path / "missing", run.folder, tmp_path / "empty"]
+    with golden.raises(RecordError):
+        write_runs(folders, tmp_path / "store", campaign="c", pair="p")
+    assert 6 == len(read_runs(tmp_path / "store"))
+
+
+def test_an_object_store_gets_whole_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one stream each, of a file system of pyarrow's; session ``s3`` has a real server."""
+    from pyarrow import fs
+
+    memory = fs._MockFileSystem()
+    memory.create_dir("bucket/store/campaign=c/pair=p/day=2026-11-21", recursive=True)
+    monkeypatch.setattr(dataset, "_place", lambda _: (memory, "bucket/store"))
+    run = run_of(tmp_path / "run", 1000)
+    for _ in range(2):
+        write_runs([run.folder], "s3://bucket/store", campaign="c", pair="p")
+    assert 6 == len(read_runs("s3://bucket/store"))
+
+
+def test_what_is_no_store_is_refused(
+    tmp_path: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No name, no such place, nothing in it, a damaged file, no pyarrow."""
+    run = run_of(tmp_path / "run", 1000)
+    with golden.raises(InputError):
+        write_runs([run.folder], tmp_path / "store", campaign="", pair="")
+    with golden.raises(InputError):
+        read_runs("nowhere://store")
+    with golden.raises(InputError):
+        read_runs(tmp_path / "store")
+    (tmp_path / "store" / "campaign=c").mkdir(parents=True)
+    (tmp_path / "store" / "campaign=c" / "x.parquet").write_bytes(b"PAR1 torn")
+    with pytest.raises(RecordError, match="the store cannot be read: "):
+        read_runs(tmp_path / "store")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with golden.raises(InputError):
+        write_runs([run.folder], tmp_path / "store", campaign="c", pair="p")
+    with golden.raises(InputError):
+        write([read_run(run.folder)], tmp_path, ["parquet"])
+
+
+def test_nothing_else_needs_pyarrow(tmp_path: Path) -> None:
+    """A base install has none: a report and frames come about without it."""
+    run = replace(run_of(tmp_path / "run", 1000))
+    program = (
+        "import sys; sys.modules['pyarrow'] = None; import udpbench, pathlib\n"
+        "from udpbench.records import read_run\n"
+        "from udpbench.report.document import write\n"
+        f"assert 6 == len(udpbench.read_run({str(run.folder)!r}).trials)\n"
+        f"write([read_run(pathlib.Path({str(run.folder)!r}))], pathlib.Path({str(tmp_path)!r}), ['html', 'csv'])\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_the_page_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What docs/records.md shows of a store runs as it stands, DuckDB's part, too."""
+    pytest.importorskip("duckdb", reason="dependency group test")
+    for name, day in (
+        ("20261121T080000-smoke", "2026-11-21"),
+        ("20261122T080000-smoke", "2026-11-22"),
+    ):
+        run_of(tmp_path / "results" / name, 1000, day)
+    section = DOCUMENT.read_text().partition("## Many runs in one store")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    assert 2 == len(blocks)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    last = [_value_of(block, names) for block in blocks]
+    assert [("rack1", "2026-11-21"), ("rack1", "2026-11-22")] == list(last[0].index)
+    assert ["size=1472B", "size=64B"] == [point for _, point, _, _ in last[1]]
+    listed = set(re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, re.MULTILINE))
+    documented = {name for cell in listed for name in re.findall(r"`(\w+)`", cell)}
+    columns = set(names["trials"].columns) - set(dataset.COLUMNS["trials"])  # type: ignore[attr-defined]
+    assert columns == documented
+
+
+def _value_of(block: str, names: dict[str, object]) -> object:
+    """Run a block of a page; return the value of its last expression."""
+    import ast
+
+    *body, last = ast.parse(block).body
+    assert isinstance(last, ast.Expr)
+    exec(compile(ast.Module(body, []), "page", "exec"), names)  # noqa: S102
+    return eval(compile(ast.Expression(last.value), "page", "eval"), names)  # noqa: S307

@@ -1,0 +1,256 @@
+"""The store of many runs: a Parquet dataset by campaign, pair and day, on a disk or in S3.
+
+Owns its form: a file for each run, a row for each trial. A file appears whole or not at all, and a
+run's file has the same name each time, so that a run written again replaces itself. pyarrow, which
+only the extra ``store`` brings, is imported when a store is used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from udpbench.errors import InputError, Problem, RecordError
+from udpbench.folder import Folder
+from udpbench.json_lines import open_regular
+from udpbench.records import RUN_FILE, Run, read_run
+from udpbench.report.data_frames import COLUMNS, held
+from udpbench.report.json_output import as_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PARTITIONS = ("campaign", "pair", "day")
+"""Of the hive: ``campaign=…/pair=…/day=2026-11-22/``; the day is that of the run's start, UTC."""
+SEARCHED = "throughput_pps"
+"""What a search found, in the row of each of its trials."""
+TRIAL = {**COLUMNS["trials"], SEARCHED: "Float64"}
+RUN = {"question": "string", "lab": "string", "udpbench": "string", "hosts": "string"}
+"""The same in each row of a run; ``hosts`` as JSON, as ``show --json`` prints them."""
+MAPS = {"values": "string", "ledger": "Int64"}
+"""Swept key → value, stage → packets."""
+IDENTITY = 12
+"""Hexadecimal digits of a run's identity in the name of its file."""
+
+
+def write_runs(
+    folders: Iterable[str | Path], path: str | Path, *, campaign: str, pair: str
+) -> list[str]:
+    """Put runs into a store, each in place of what was there of it; return the names of the files.
+
+    ``path`` is a folder, made if it is missing, or an address such as ``s3://bucket/store``. What
+    cannot be read is left out. Raises InputError where nothing can be written, and RecordError once
+    all others were written if one could not be.
+    """
+    arrow = _pyarrow()
+    _refuse_empty({"campaign": campaign, "pair": pair})
+    filesystem, base = _place(path)
+    written, problems = [], []
+    for folder in folders:
+        try:
+            run = read_run(Path(folder))
+            name = _file_of(run, campaign, pair)
+            _put(filesystem, base, name, _as_parquet(arrow, run))
+        except RecordError as error:
+            problems.append(str(error))
+        except OSError as error:
+            problems.append(f"{folder}: cannot be written to {path}: {_said(error)}")
+        else:
+            written.append(name)
+    if problems:
+        raise RecordError("\n".join(problems))
+    return written
+
+
+def read_runs(
+    path: str | Path,
+    *,
+    point: str | None = None,
+    campaign: str | None = None,
+    pair: str | None = None,
+) -> pd.DataFrame:
+    """Return the trials in a store, of all runs or of those named, by the time of their start.
+
+    docs/records.md says what each column is. InputError or RecordError where there is no store, or
+    where a file in it cannot be read.
+    """
+    import pandas as pd
+
+    arrow = _pyarrow()
+    from pyarrow import dataset
+
+    filesystem, base = _place(path)
+    wanted = {"point": point, "campaign": campaign, "pair": pair}
+    chosen = [dataset.field(name) == value for name, value in wanted.items() if value is not None]
+    hive = arrow.schema([(name, arrow.string()) for name in PARTITIONS])
+    try:
+        table = dataset.dataset(
+            _files(filesystem, base, path),
+            filesystem=filesystem,
+            format="parquet",
+            schema=arrow.schema([*hive, *_schema(arrow)]),
+            partitioning=dataset.partitioning(hive, flavor="hive"),
+            partition_base_dir=base,
+        ).to_table(filter=_all(chosen))
+    except (OSError, arrow.ArrowException) as error:
+        raise RecordError(f"{path}: the store cannot be read: {_said(error)}") from error
+    types = {
+        arrow.string(): pd.StringDtype(),
+        arrow.bool_(): pd.BooleanDtype(),
+        arrow.int64(): pd.Int64Dtype(),
+        arrow.float64(): pd.Float64Dtype(),
+    }
+    frame: pd.DataFrame = table.to_pandas(types_mapper=types.get, maps_as_pydicts="strict")
+    order = ["started_at", *PARTITIONS, "experiment", "point", "repetition"]
+    return frame.sort_values(order, ignore_index=True)
+
+
+def is_store(path: str | Path) -> bool:
+    """Return whether a path is an address, or a folder with a store in it."""
+    return "://" in str(path) or any(Path(path).glob("campaign=*"))
+
+
+# --- its form ------------------------------------------------------------------------------------
+
+
+def _file_of(run: Run, campaign: str, pair: str) -> str:
+    """Return the name of a run's file below the store.
+
+    The run's first line says what it is: copied, moved or resumed it is still the same run.
+    """
+    with open_regular(run.folder / RUN_FILE) as file:
+        identity = sha256(file.readline()).hexdigest()[:IDENTITY]
+    values = (campaign, pair, run.header.started_at[:10])
+    folders = [
+        f"{name}={quote(value, safe='')}" for name, value in zip(PARTITIONS, values, strict=True)
+    ]
+    return "/".join([*folders, f"{identity}.parquet"])
+
+
+def _as_parquet(arrow: Any, run: Run) -> bytes:
+    from pyarrow import parquet
+
+    content = BytesIO()
+    parquet.write_table(arrow.Table.from_pylist(list(_rows(run)), _schema(arrow)), content)
+    return content.getvalue()
+
+
+def _schema(arrow: Any) -> Any:
+    types = {
+        "string": arrow.string(),
+        "boolean": arrow.bool_(),
+        "Int64": arrow.int64(),
+        "Float64": arrow.float64(),
+    }
+    plain = [(name, types[kind]) for name, kind in {**TRIAL, **RUN}.items()]
+    maps = [(name, arrow.map_(arrow.string(), types[kind])) for name, kind in MAPS.items()]
+    return arrow.schema(plain + maps)
+
+
+def _rows(run: Run) -> Iterator[dict[str, Any]]:
+    data = as_json(run)
+    same = {
+        "run": data["run"],
+        "lab": data["lab"]["name"],
+        "udpbench": run.header.udpbench,
+        "hosts": json.dumps(data["hosts"]),
+    }
+    questions = {each["name"]: each["question"] for each in data["experiments"]}
+    searched = {_key(search): search[SEARCHED] for search in data["searches"]}
+    for trial in data["trials"]:
+        ledger = {entry["stage"]: entry["packets"] for entry in trial["ledger"] or ()}
+        yield {
+            **held({name: trial.get(name) for name in TRIAL}),
+            **same,
+            "question": questions[trial["experiment"]],
+            SEARCHED: searched.get(_key(trial)),
+            "values": [*trial["values"].items()],
+            "ledger": [*held(ledger).items()],
+        }
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, str, int]:
+    return row["experiment"], row["point"], row["repetition"]
+
+
+# --- its place -----------------------------------------------------------------------------------
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as error:
+        step = "pip install 'udpbench[store]'"
+        raise InputError([Problem("it needs pyarrow", "store", next_step=step)]) from error
+    return pyarrow
+
+
+def _refuse_empty(names: Mapping[str, str]) -> None:
+    problems = [
+        Problem("an empty name", name, repr(value), "a partition of the store has one")
+        for name, value in names.items()
+        if not value
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def _place(path: str | Path) -> tuple[Any, str]:
+    """Return the file system of a path or an address, and the path there."""
+    from pyarrow import ArrowException, fs
+
+    if "://" not in str(path):
+        return fs.LocalFileSystem(), str(Path(path).absolute())
+    try:
+        filesystem, base = fs.FileSystem.from_uri(str(path))
+    except (ArrowException, OSError) as error:
+        step = "name a folder, or s3://bucket/folder"
+        problem = Problem(_said(error), "store", str(path), next_step=step)
+        raise InputError([problem]) from error
+    return filesystem, base
+
+
+def _put(filesystem: Any, base: str, name: str, content: bytes) -> None:
+    """Put a file where readers see it whole or not at all; OSError if it cannot be written."""
+    if filesystem.type_name == "local":
+        path = Path(base, name)
+        with Folder.open(path.parent, make=True) as folder:
+            folder.write(path.name, content)
+        return
+    # An object is there once its upload ends. ``with`` would end that of a failed write, too.
+    stream = filesystem.open_output_stream(f"{base}/{name}")
+    stream.write(content)
+    stream.close()
+
+
+def _files(filesystem: Any, base: str, path: str | Path) -> list[str]:
+    from pyarrow import fs
+
+    listed = filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=True))
+    files = sorted(
+        info.path
+        for info in listed
+        if info.path.endswith(".parquet") and info.path[len(base) :].startswith("/campaign=")
+    )
+    if not files:
+        what = "no run is stored there"
+        step = "udpbench.write_runs() writes one"
+        raise InputError([Problem(what, "store", str(path), next_step=step)])
+    return files
+
+
+def _all(conditions: list[Any]) -> Any:
+    whole = None
+    for condition in conditions:
+        whole = condition if whole is None else whole & condition
+    return whole
+
+
+def _said(error: BaseException) -> str:
+    """Return an error's own words on one line."""
+    return " ".join(str(error).split())

@@ -1,0 +1,120 @@
+"""How the points of a store changed over time: medians by day, and where their level changed.
+
+Pure. The days of a point are grouped by jumpavg, FD.io's search for changes in series of trials,
+which takes as many levels as shorten the description of all trials the most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from udpbench.analysis.points import interval
+from udpbench.metrics import unit_of
+from udpbench.model import Estimate
+from udpbench.store.dataset import SEARCHED
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DELIVERED = "delivered_pps"
+ONE_SEARCH = ["run", "experiment", "point", "repetition"]
+
+
+@dataclass(frozen=True)
+class DayMedian:
+    """The valid trials of a point on one day, UTC."""
+
+    day: str
+    rate: Estimate
+
+
+@dataclass(frozen=True)
+class LevelChange:
+    """A day from which on a point's trials are at another level than before; both are means."""
+
+    day: str
+    before: float
+    after: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Return after / before; None without a number before."""
+        return self.after / self.before if self.before else None
+
+
+@dataclass(frozen=True)
+class PointHistory:
+    """One point on one pair of hosts, over the days on which it was measured."""
+
+    pair: str
+    experiment: str
+    point: str
+    metric: str
+    days: tuple[DayMedian, ...]
+    changes: tuple[LevelChange, ...]
+
+
+def histories(trials: pd.DataFrame, metric: str | None = None) -> tuple[PointHistory, ...]:
+    """Return the history of each point on each pair, in the order of their first trials.
+
+    Without a metric it is that of what answers an experiment: the throughput where it searched,
+    else the delivered rate.
+    """
+    return tuple(
+        _history((str(pair), str(experiment), str(point)), mine, metric)
+        for (pair, experiment, point), mine in trials.groupby(
+            ["pair", "experiment", "point"], sort=False
+        )
+    )
+
+
+def _history(names: tuple[str, str, str], mine: pd.DataFrame, metric: str | None) -> PointHistory:
+    name = metric if metric is not None else answering(mine)
+    days = list(days_of(mine, name))
+    medians = tuple(DayMedian(day, estimate_of(values, name)) for day, values in days)
+    return PointHistory(*names, name, medians, tuple(level_changes(days)))
+
+
+def answering(mine: pd.DataFrame) -> str:
+    """Return the metric that answers a point."""
+    return SEARCHED if mine.search_trial.notna().any() else DELIVERED
+
+
+def values_of(mine: pd.DataFrame, metric: str) -> list[float]:
+    """Return a metric of a point's valid trials that know it; of a search once."""
+    if metric == SEARCHED:
+        mine = mine.drop_duplicates(ONE_SEARCH)
+    else:
+        mine = mine[mine.valid.fillna(value=False)]
+    return [float(value) for value in mine[metric].dropna()]
+
+
+def days_of(mine: pd.DataFrame, metric: str) -> Iterator[tuple[str, list[float]]]:
+    """Yield each day on which trials know a metric, with their values."""
+    for day, of_day in mine.groupby("day", sort=True):
+        values = values_of(of_day, metric)
+        if values:
+            yield str(day), values
+
+
+def estimate_of(values: Sequence[float], metric: str) -> Estimate:
+    """Return the median of some trials, with its interval."""
+    low, high = interval(sorted(values))
+    return Estimate(median(values), low, high, len(values), unit_of(metric))
+
+
+def level_changes(days: Sequence[tuple[str, Sequence[float]]]) -> Iterator[LevelChange]:
+    """Yield each day that begins another level; a day's trials are never divided."""
+    if len(days) < 2 or not any(value > 0 for _, values in days for value in values):
+        return
+    from jumpavg import classify
+
+    levels = classify([list(values) for _, values in days])
+    first, before = 0, None
+    for level in levels:
+        if before is not None:
+            yield LevelChange(days[first][0], before, level.stats.avg)
+        first, before = first + len(level.run_list), level.stats.avg

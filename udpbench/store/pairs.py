@@ -1,0 +1,124 @@
+"""Pairs of hosts beside each other: each point's numbers by pair, and what the hosts differ in.
+
+Pure. A pair is a factor of each point: whether its trials tell pairs apart is asked by the test of
+Kruskal and Wallis, by Holm's over all points.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from udpbench.differences import flat, written
+from udpbench.model import Estimate
+from udpbench.store.history import answering, estimate_of, values_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ALPHA = 0.05
+FEWEST_TRIALS = 3
+"""Of each pair; with fewer, nothing tells pairs apart."""
+OF_ITS_OWN = ("host", "hostname", "boot_id", "mac", "addresses", "queue_irqs", "tx_queue_irqs")
+"""Facts that differ between any two hosts."""
+
+
+@dataclass(frozen=True)
+class PointPairs:
+    """One point on each pair that measured it."""
+
+    experiment: str
+    point: str
+    metric: str
+    pairs: Mapping[str, Estimate]
+    p: float | None
+    """Of the hypothesis that the pair makes no difference; None if too few trials can tell."""
+    differ: bool | None
+    """Whether it does, at 5 % for all points together."""
+
+    @property
+    def span(self) -> tuple[str, str, float | None]:
+        """Return the pairs with the least and the greatest median, and least / greatest."""
+        ranked = sorted(self.pairs, key=lambda pair: self.pairs[pair].median)
+        least, greatest = ranked[0], ranked[-1]
+        most = self.pairs[greatest].median
+        return least, greatest, self.pairs[least].median / most if most else None
+
+
+@dataclass(frozen=True)
+class FactRow:
+    """One fact in which pairs differ: pair → its value, written."""
+
+    name: str
+    values: Mapping[str, str]
+
+
+def beside(trials: pd.DataFrame, metric: str | None = None) -> tuple[PointPairs, ...]:
+    """Return each point that any pair measured, in the order of their first trials."""
+    known = []
+    for (experiment, point), mine in trials.groupby(["experiment", "point"], sort=False):
+        name = metric if metric is not None else answering(mine)
+        values = {str(pair): values_of(each, name) for pair, each in mine.groupby("pair")}
+        values = {pair: numbers for pair, numbers in values.items() if numbers}
+        if values:
+            known.append((str(experiment), str(point), name, values))
+    chances = [_chance([*values.values()]) for _, _, _, values in known]
+    return tuple(
+        PointPairs(
+            experiment,
+            point,
+            name,
+            {pair: estimate_of(numbers, name) for pair, numbers in values.items()},
+            p,
+            differ,
+        )
+        for (experiment, point, name, values), p, differ in zip(
+            known, chances, holm(chances), strict=True
+        )
+    )
+
+
+def _chance(groups: Sequence[Sequence[float]]) -> float | None:
+    """Return the chance of such groups if they were alike; None if too few trials can tell."""
+    large = [group for group in groups if len(group) >= FEWEST_TRIALS]
+    if len(large) < 2:
+        return None
+    if len({value for group in large for value in group}) == 1:
+        return 1.0
+    from scipy.stats import kruskal
+
+    return float(kruskal(*large).pvalue)
+
+
+def holm(chances: Sequence[float | None]) -> list[bool | None]:
+    """Return which hypotheses fall, at ALPHA for all together; None stays None."""
+    ranked = sorted((p, place) for place, p in enumerate(chances) if p is not None)
+    falls: list[bool | None] = [None if p is None else False for p in chances]
+    for rank, (p, place) in enumerate(ranked):
+        if p > ALPHA / (len(ranked) - rank):
+            break
+        falls[place] = True
+    return falls
+
+
+def differing_facts(trials: pd.DataFrame) -> tuple[FactRow, ...]:
+    """Return what the hosts of the pairs differ in, by the newest run of each pair."""
+    hosts = {str(pair): json.loads(each.hosts.iloc[-1]) for pair, each in trials.groupby("pair")}
+    alike = len({tuple(each) for each in hosts.values()}) == 1
+    facts = {pair: dict(_facts(each, alike)) for pair, each in hosts.items()}
+    names = dict.fromkeys(name for each in facts.values() for name in each)
+    return tuple(
+        FactRow(name, {pair: written(name, each.get(name)) for pair, each in facts.items()})
+        for name in names
+        if len({written(name, each.get(name)) for each in facts.values()}) > 1
+    )
+
+
+def _facts(hosts: Mapping[str, Mapping[str, Any]], alike: bool) -> Iterator[tuple[str, Any]]:
+    """Yield the facts of a pair's hosts, each by its name if pairs name theirs ``alike``."""
+    for place, (name, facts) in enumerate(hosts.items(), start=1):
+        for path, value in flat(facts, into_lists=False):
+            if path.split(".")[0] not in OF_ITS_OWN:
+                yield f"{name if alike else f'host {place}'}: {path}", value
