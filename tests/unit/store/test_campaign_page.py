@@ -1,0 +1,165 @@
+"""The report of a campaign: pairs beside each other, what they differ in, and the days."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from report.test_html_page import Page
+
+from store.runs import POINTS, fill, run_of
+from udpbench.__main__ import main
+from udpbench.report.campaign.campaign_figures import draw_days, draw_pairs, over_days
+from udpbench.report.campaign.campaign_page import campaign_page, write_campaign
+from udpbench.store.dataset import read_runs, write_runs
+from udpbench.store.history import histories
+from udpbench.store.pairs import beside, differing_facts, holm
+
+pytest.importorskip("pyarrow", reason="pip install 'udpbench[store]'")
+pytest.importorskip("jumpavg", reason="pip install 'udpbench[store]'")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fill a store: one pair is faster and has a newer kernel; the other gets slower in time."""
+    folder = tmp_path_factory.mktemp("pairs")
+    fill(folder / "store", folder, "rack1", (1000, 1001, 1002, 800, 801, 802))
+    fill(folder / "store", folder, "rack2", [1500] * 6, kernel="6.19.0")
+    return folder / "store"
+
+
+def test_a_point_has_each_pair_and_whether_it_matters(store: Path) -> None:
+    """Medians with intervals, in the order of the pairs' names."""
+    points = beside(read_runs(store))
+    assert [*POINTS] == [point.point for point in points]
+    for point in points:
+        assert (["rack1", "rack2"], True) == (list(point.pairs), point.differ)
+        assert ("rack1", "rack2") == point.span[:2]
+        assert 18 == point.pairs["rack1"].n
+        assert (point.p or 1) < 1e-5
+
+
+def test_few_trials_or_one_pair_tell_nothing(tmp_path: Path) -> None:
+    """Nor do equal numbers."""
+    fill(tmp_path / "store", tmp_path, "alone", [1000])
+    (point, _) = beside(read_runs(tmp_path / "store"))
+    assert (None, None) == (point.p, point.differ)
+    fill(tmp_path / "store", tmp_path, "same", [1000])
+    (point, _) = beside(read_runs(tmp_path / "store"))
+    assert False is point.differ
+    pairs = read_runs(tmp_path / "store")
+    few = beside(pairs[pairs.repetition < 3])
+    assert {None} == {point.differ for point in few}
+    constant = pairs.assign(delivered_pps=5.0)
+    assert {1.0} == {point.p for point in beside(constant)}
+
+
+@pytest.mark.parametrize(
+    ("chances", "falls"),
+    [
+        ([], []),
+        ([None, 0.04], [None, True]),
+        ([0.04, 0.03], [False, False]),
+        ([0.04, 0.01, None], [True, True, None]),
+        ([0.001, 0.6, 0.02], [True, False, True]),
+    ],
+)
+def test_many_points_are_asked_together(
+    chances: list[float | None], falls: list[bool | None]
+) -> None:
+    """The least chance first; after one that stands, all stand."""
+    assert falls == holm(chances)
+
+
+def test_what_hosts_differ_in_is_listed(store: Path, tmp_path: Path) -> None:
+    """But for what any two hosts differ in; hosts of other names are compared by their place."""
+    (row,) = differing_facts(read_runs(store))
+    assert ("right: kernel", {"rack1": "6.18.0", "rack2": "6.19.0"}) == (row.name, row.values)
+    frame = read_runs(store)
+    renamed = frame.assign(
+        hosts=frame.hosts.where(
+            frame.pair == "rack1", frame.hosts.str.replace('"right": {', '"dns1": {')
+        )
+    )
+    assert ["host 2: kernel"] == [row.name for row in differing_facts(renamed)]
+
+
+def test_figures_show_medians_and_changes(store: Path) -> None:
+    """A panel for each point, with a dot for each pair, or for each day of each pair."""
+    points = beside(read_runs(store))
+    panels = draw_pairs(points).axes
+    assert 2 == len(panels)
+    places = panels[0].collections[0].get_offsets()
+    assert [0, 1] == [y for _, y in places]
+    assert "rack2" in panels[0].get_yticklabels()[1].get_text()
+    changed = over_days(histories(read_runs(store)))
+    assert [2, 2] == [len(each) for each in changed]
+    (first, _) = draw_days(changed).axes
+    assert [6, 6] == [len(each.get_offsets()) for each in first.collections]
+    upright = [line for line in first.lines if len(set(line.get_xdata())) == 1 and line.get_url()]
+    assert ["rack1, 2026-11-04: 19.9 % slower: 1.0 kpps → 803 pps"] == [
+        line.get_url() for line in upright
+    ]
+
+
+def test_the_page_says_it_all(store: Path, tmp_path: Path) -> None:
+    """What differs first, then the pairs, then the days; nothing is fetched, all is escaped."""
+    file = write_campaign(str(store), tmp_path)
+    assert "campaign.html" == file.name
+    page = Page(file.read_text())
+    heads = ["Campaign nightly", "What differs between the pairs", "Pairs beside each other"]
+    heads += ["Does the pair matter?", "Changes of level", "Over the days"]
+    assert heads == page.heads[: len(heads)]
+    assert "2 pairs, 72 trials in 12 runs on 6 days. Pairs differ at 2 of 2 points." in page.text
+    assert "2 of 4 histories changed their level." in page.text
+    assert 2 == len([tag for tag, _ in page.elements if tag == "svg"])
+    facts, factor, changes, *days = page.tables
+    assert [["", "rack1", "rack2"], ["right: kernel", "6.18.0", "6.19.0"]] == facts
+    assert ["yes", "yes"] == [row[-1] for row in factor[1:]]
+    assert ["2026-11-04", "2026-11-04"] == [row[1] for row in changes[1:]]
+    assert 4 == len(days)
+    assert not [each for _, each in page.elements if each.get("href", "#")[0] != "#"]
+
+
+def test_a_campaign_of_one_day_and_pair_is_a_page(tmp_path: Path) -> None:
+    """Without figures, and with whatever its names hold."""
+    run = run_of(tmp_path / "run", 1000)
+    write_runs([run.folder], tmp_path / "store", campaign="</script><b>", pair="<i>")
+    text = campaign_page(read_runs(tmp_path / "store"), "s")
+    page = Page(text)
+    assert "<i>" not in text
+    assert "The hosts of all pairs are alike" in page.text
+    assert "No point changed its level." in page.text
+    assert "svg" not in {tag for tag, _ in page.elements}
+
+
+def test_the_verb_writes_the_page_of_a_store(
+    store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Beside the store, or where it is told; an address has no place of its own."""
+    for words, code in (
+        ([str(store), "--out", str(tmp_path)], 0),
+        ([str(store)], 0),
+        (["s3://bucket/store"], 2),
+    ):
+        monkeypatch.setattr(sys, "argv", ["udpbench", "report", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert code == (ended.value.code or 0)
+    assert (tmp_path / "campaign.html").exists()
+    assert (store / "campaign.html").exists()
+    assert "--out: missing" in capsys.readouterr().err
+    assert 72 == len(read_runs(store))
+
+
+def test_a_folder_that_cannot_be_made_is_refused(store: Path, tmp_path: Path) -> None:
+    """In one line."""
+    (tmp_path / "file").write_text("")
+    from udpbench.errors import InputError
+
+    with pytest.raises(InputError, match="--out"):
+        write_campaign(str(store), tmp_path / "file" / "below")

@@ -1,0 +1,154 @@
+"""The report of a campaign as one HTML file: pairs beside each other, and changes over time.
+
+Lays out what ``store`` computed; the page is made as that of a run, and fetches nothing either.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from udpbench.errors import InputError, Problem
+from udpbench.folder import Folder
+from udpbench.printable import all_printable
+from udpbench.report.campaign.campaign_figures import draw_campaign, over_days
+from udpbench.report.campaign.history_output import COLUMNS, change_text, day_rows, shown, title
+from udpbench.report.figures.inline_svg import InlineFigures
+from udpbench.report.figures.style import counted
+from udpbench.report.html_page import filled
+from udpbench.report.summary import LAB_LABEL
+from udpbench.store.dataset import read_runs
+from udpbench.store.history import PointHistory, histories
+from udpbench.store.pairs import ALPHA, FEWEST_TRIALS, PointPairs, beside, differing_facts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TEMPLATE = "campaign.html.jinja"
+FILE = "campaign.html"
+HEADINGS = {
+    "facts": "What differs between the pairs",
+    "pairs": "Pairs beside each other",
+    "factor": "Does the pair matter?",
+    "changes": "Changes of level",
+    "days": "Over the days",
+}
+NOTES = {
+    "same": "The hosts of all pairs are alike in what is known of them.",
+    "pairs": "Of the newest campaign: medians over valid trials with their 95 % interval, below "
+    "six trials smallest to largest.",
+    "factor": f"Whether trials tell pairs apart, by the test of Kruskal and Wallis from "
+    f"{FEWEST_TRIALS} trials a pair on, at {ALPHA:.0%} for all points together (Holm). Pairs are "
+    "not interleaved: what changed between their sessions is in the difference.",
+    "days": "Of all campaigns in the store: a dot is a day's median with its interval, an upright "
+    "line the first day of another level, as jumpavg groups the trials. A day's trials are never "
+    "divided.",
+    "steady": "No point changed its level.",
+    "read": "The data is the store: udpbench.read_runs() reads it, docs/records.md says how.",
+}
+FACTOR_COLUMNS = ("point", "least", "greatest", "least / greatest", "p", "pairs differ")
+
+
+def write_campaign(path: str, folder: Path) -> Path:
+    """Write the page of a store into a folder; return the file.
+
+    InputError or RecordError where there is no store, InputError for a folder that can't be made.
+    """
+    page = campaign_page(read_runs(path), path)
+    try:
+        with Folder.open(folder, make=True) as out:
+            return out.write(FILE, page.encode())
+    except OSError as error:
+        step = "name another with --out"
+        problem = Problem(f"cannot write: {error.strerror}", "--out", str(folder), next_step=step)
+        raise InputError([problem]) from error
+
+
+def campaign_page(trials: pd.DataFrame, store: str) -> str:
+    """Return the page of the trials in a store."""
+    data = all_printable(campaign_data(trials, store))
+    pairs, changed = beside(_newest(trials)), histories(trials)
+    figures = InlineFigures()
+    with tempfile.TemporaryDirectory(prefix="udpbench-campaign-") as name:
+        drawn = {
+            kind: [Markup(figures.inline(file, HEADINGS[kind])) for file in files]  # noqa: S704 – ours
+            for kind, files in draw_campaign(pairs, changed, Path(name)).items()
+        }
+    return filled(TEMPLATE, figures, {**data, "drawn": drawn})
+
+
+def campaign_data(trials: pd.DataFrame, store: str) -> dict[str, Any]:
+    """Return what the template shows, without the figures."""
+    newest = _newest(trials)
+    pairs, changed = beside(newest), histories(trials)
+    facts = differing_facts(newest)
+    names = [str(name) for name in newest.pair.drop_duplicates().sort_values()]
+    built_in = bool(trials.built_in_lab.fillna(value=False).any())
+    return {
+        "title": f"Campaign {newest.campaign.iloc[-1]}",
+        "store": store,
+        "lab": LAB_LABEL if built_in else "",
+        "answer": answer(trials, pairs, changed),
+        "headings": HEADINGS,
+        "notes": NOTES,
+        "pairs": names,
+        "facts": [[row.name, *(row.values.get(name, "–") for name in names)] for row in facts],
+        "factor_columns": FACTOR_COLUMNS,
+        "factor": [_factor_cells(point) for point in pairs],
+        "changes": [
+            [title(each), change.day, change_text(change, each.metric)]
+            for each in changed
+            for change in each.changes
+        ],
+        "day_columns": COLUMNS,
+        "days": [
+            {"title": title(each), "rows": day_rows(each)}
+            for of_point in over_days(changed)
+            for each in of_point
+        ],
+    }
+
+
+def _newest(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials of the campaign that measured last."""
+    newest: pd.DataFrame = trials[trials.campaign == trials.campaign.iloc[-1]]
+    return newest
+
+
+def answer(
+    trials: pd.DataFrame, pairs: Sequence[PointPairs], changed: Sequence[PointHistory]
+) -> str:
+    """Return in sentences how much was measured, whether pairs differ, and what changed."""
+    runs, days = trials.run.nunique(), trials.day.nunique()
+    size = f"{counted(trials.pair.nunique(), 'pair')}, {counted(len(trials), 'trial')}"
+    parts = [f"{size} in {counted(runs, 'run')} on {counted(days, 'day')}."]
+    judged = [point for point in pairs if point.differ is not None]
+    differing = [point for point in judged if point.differ]
+    if judged:
+        parts.append(f"Pairs differ at {len(differing)} of {counted(len(judged), 'point')}.")
+        if differing:
+            most = min(differing, key=lambda point: point.span[2] or 0)
+            least, greatest, _ = most.span
+            low, high = (shown(most.pairs[pair]) for pair in (least, greatest))
+            parts.append(f"Most at {most.point or 'all'}: {least} {low}, {greatest} {high}.")
+    moved = sum(bool(each.changes) for each in changed)
+    if any(len(each.days) > 1 for each in changed):
+        parts.append(f"{moved} of {len(changed)} histories changed their level.")
+    return " ".join(parts)
+
+
+def _factor_cells(point: PointPairs) -> list[str]:
+    least, greatest, ratio = point.span
+    name = f"{point.experiment}::{point.point}" if point.point else point.experiment
+    return [
+        name,
+        f"{least}: {shown(point.pairs[least])}",
+        f"{greatest}: {shown(point.pairs[greatest])}",
+        "–" if ratio is None else f"{ratio:.3f}",
+        "–" if point.p is None else f"{point.p:.2g}",
+        {None: "cannot tell", True: "yes", False: "not shown"}[point.differ],
+    ]

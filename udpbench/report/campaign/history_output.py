@@ -1,0 +1,105 @@
+"""What ``udpbench history`` prints: each point's medians by day, and where its level changed.
+
+Owns the wording, which the page of a campaign shares; every number comes from ``store.history``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from udpbench.metrics import unit_of, words_of
+from udpbench.model import Estimate
+from udpbench.report.summary import show_estimate, show_number
+from udpbench.store.history import LevelChange, PointHistory
+
+SCHEMA = 1
+"""Of ``history --json``. History: 1 — the first form."""
+COLUMNS = ("day", "median [interval]", "trials", "change")
+
+
+def history_json(store: str, histories: Sequence[PointHistory]) -> dict[str, Any]:
+    """Return histories as JSON data with stable keys."""
+    return {
+        "schema": SCHEMA,
+        "store": store,
+        "points": [
+            {
+                "pair": history.pair,
+                "experiment": history.experiment,
+                "point": history.point,
+                "metric": history.metric,
+                "unit": unit_of(history.metric),
+                "days": [
+                    {
+                        "day": each.day,
+                        "median": each.rate.median,
+                        "low": each.rate.low,
+                        "high": each.rate.high,
+                        "trials": each.rate.n,
+                    }
+                    for each in history.days
+                ],
+                "changes": [
+                    {
+                        "day": change.day,
+                        "before": change.before,
+                        "after": change.after,
+                        "ratio": change.ratio,
+                    }
+                    for change in history.changes
+                ],
+            }
+            for history in histories
+        ],
+    }
+
+
+def print_histories(console: Console, histories: Sequence[PointHistory]) -> None:
+    """Print a table for each point of each pair."""
+    for history in histories:
+        table = Table(box=None, title=title(history), title_justify="left", title_style="")
+        for column in COLUMNS:
+            table.add_column(column, justify="right" if column == "trials" else "left")
+        for cells in day_rows(history):
+            table.add_row(*cells)
+        console.print(table)
+
+
+def title(history: PointHistory) -> str:
+    """Return what a history is of: ``rack1 · drops::buffer=8KiB · delivered_pps``."""
+    point = f"{history.experiment}::{history.point}" if history.point else history.experiment
+    return f"{history.pair} · {point} · {history.metric}"
+
+
+def day_rows(history: PointHistory) -> list[list[str]]:
+    """Return a row for each day; what changed stands at the first day of the new level."""
+    changes = {change.day: change_text(change, history.metric) for change in history.changes}
+    return [
+        [each.day, shown(each.rate), str(each.rate.n), changes.get(each.day, "")]
+        for each in history.days
+    ]
+
+
+def change_text(change: LevelChange, metric: str) -> str:
+    """Return a change in words: ``12 % slower: 352.1 kpps → 309.9 kpps``."""
+    unit = unit_of(metric)
+    span = f"{show_number(change.before, unit)} → {show_number(change.after, unit)}"
+    if change.ratio is None:
+        return span
+    words = words_of(metric)
+    word = words.less if change.ratio < 1 else words.more
+    return f"{100 * abs(change.ratio - 1):.3g} % {word}: {span}"
+
+
+def shown(rate: Estimate) -> str:
+    """Return a median with its interval, in a scale that suits its unit."""
+    if rate.unit == "pps":
+        return show_estimate(rate)
+    median = show_number(rate.median, rate.unit)
+    if rate.low is None or rate.high is None:
+        return median
+    return f"{median} [{show_number(rate.low, rate.unit)} – {show_number(rate.high, rate.unit)}]"
