@@ -62,7 +62,7 @@ NOTES = {
     "differs": "≠ marks what differs between the hosts.",
     "way": "A packet meets the stages from top to bottom; what ends at none of them is received.",
     "trials": "With its ledger, without the stages that lost nothing, and its findings: those of "
-    "several trials by their number above, with their own value.",
+    "several trials by their number above, with the trial's value.",
     "data": "The data of this page, as udpbench show --json prints it",
     "read": 'In Python: udpbench.read_run("report.html"). Raw records are in the run folder.',
     "none_ended": "No packet ended at",

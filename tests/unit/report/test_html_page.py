@@ -257,26 +257,30 @@ BUSY_EXPERIMENTS, BUSY_POINTS, BUSY_REPETITIONS = 5, 4, 5
 
 
 def busy(number: int, of: Trial) -> TrialRecord:
-    """Return a trial that others disturbed: it has many findings, with values of its own."""
+    """Return a trial that others disturbed: it has many findings, with values of its own.
+
+    But for the last of two points of four, whose rates and times hold, so that they are drawn.
+    """
     random = Random(number)
-    made = shared(
-        LOAD_MS + 700 + number, hog(500 + number), hog(200, pid=99), steal_ms=200 + number
-    )
+    made = shared(LOAD_MS + 700 + number, hog(500 + number), hog(200), steal_ms=200 + number)
+    if of.repetition == BUSY_REPETITIONS and of.point < "buffer=4KiB":
+        made = shared(LOAD_MS)
     (phase,) = made.phases
     moved = {
         "snmp.Udp.InDatagrams": 700,
-        "snmp.Udp.RcvbufErrors": 200 - number,
-        "snmp.Udp.NoPorts": 80,
+        "snmp.Udp.RcvbufErrors": 280 - number,
+        "snmp.Udp.InErrors": 280 - number,
+        "snmp.Udp.NoPorts": number,
     }
     counters = {name: BASE + moves for name, moves in moved.items()}
     right = phase.after["right"]
     after = {**phase.after, "right": replace(right, counters={**right.counters, **counters})}
     sender, receiver = phase.stats
     workers = (
-        replace(sender, cpus_seen=(0, 1), counts={**sender.counts, "sent_packets": 980}),
-        replace(receiver, cpus_seen=(0, 1), counts=receiver_counts(700)),
+        replace(sender, counts={**sender.counts, "sent_packets": 980}, cpu=None),
+        replace(receiver, counts=receiver_counts(700, truncated_packets=number), cpu=None),
     )
-    per_ms = tuple(random.randrange(8, 13) for _ in range(1000))
+    per_ms = tuple(random.choices((0, 9, 10, 11, 20), (1, 7, 84, 7, 1), k=1000))
     samples = (
         *series([980], "left.sender0", "sent_packets"),
         *series([700 + random.randrange(20)]),
@@ -292,23 +296,23 @@ def test_a_busy_study_of_a_hundred_trials_is_small(tmp_path: Path) -> None:
     for place in range(BUSY_EXPERIMENTS):
         name = f"0{place}-experiment"
         points = [
-            paced(50_000, experiment=name, point=f"buffer={2**size}KiB,rmem_max=67108864")
+            paced(1000, experiment=name, point=f"buffer={2**size}KiB,rmem_max=67108864")
             for size in range(BUSY_POINTS)
         ]
         whole = experiment(points=points, repetitions=BUSY_REPETITIONS)
         studies.append(replace(whole, name=name, question=f"Does it arrive {place}?"))
         records += [
-            busy(len(records) + extra, replace(point, repetition=extra + 1))
-            for point in points
-            for extra in range(BUSY_REPETITIONS)
+            busy(place * 10 + 2 * number + 1, replace(point, repetition=repetition))
+            for number, point in enumerate(points)
+            for repetition in range(1, BUSY_REPETITIONS + 1)
         ]
     run = stored(tmp_path / "busy", records, *studies)
     text, page = page_of(run, out=tmp_path)
     trials = as_json(run)["trials"]
     assert 100 == len(trials)
-    assert 6 <= min(len(each["findings"]) for each in trials)
+    assert 6 <= min(len(each["findings"]) for each in trials if each["repetition"] < 5)
     assert len(text.encode()) <= STUDY_BYTES
-    assert 5 == page.text.count("other programs used CPUs of the load; rates")
+    assert 2 * BUSY_EXPERIMENTS == page.text.count("other programs used CPUs of the load; rates")
     values = {f["value"] for each in trials for f in each["findings"] if f["value"]}
     assert [] == [value for value in values if value not in page.text]
 
@@ -409,10 +413,11 @@ def test_data_without_end_is_not_unpacked(
 
 
 def test_a_path_is_relative_and_rounded() -> None:
-    """To a hundredth of a point, of a long curve to a tenth; corners that nobody sees go."""
+    """To a tenth of a point, a marker to a hundredth; corners of a curve that nobody sees go."""
     assert "M10 20l5.5-.25v1" == path("M 10 20 \nL 15.5 19.75 \nL 15.501 19.7501 \nL 15.5 20.75")
     assert "M0 0c1 2 3 4 5 6z" == path("M 0 0 C 1 2 3 4 5 6 z")
     assert "M0 0l1 2 .1 .1-1-2" == path("M 0 0 L 1 2 L 1.1 2.1 L 0.1 0.1")
+    assert "M80 20.1h-.1" == path("M 80.04 20.06 L 79.9 20.06")
     flat = "M 0 0 L 0.12 0.04 " + "".join(f"L {n + 0.1} 0 " for n in range(1, 51))
     assert "M0 0h50.1" == path(flat)
     assert "M0 0h50.1l10 9zM5 5h50" == path(
@@ -421,13 +426,15 @@ def test_a_path_is_relative_and_rounded() -> None:
 
 
 def test_steps_do_not_add_up_to_an_error() -> None:
-    """Each is from where the last one was drawn."""
-    corners = [(n * 0.93, n % 2 * 0.67) for n in range(1000)]
+    """Each is from where the last one was drawn; where they run together, in whole points."""
+    crowd = "M 0 0 " + "".join(f"L {n * 0.93} {n % 2 * 9} " for n in range(1000))
+    assert "." not in path(crowd)
+    corners = [(n * 0.93, n % 2 * 0.67) for n in range(300)]
     data = "M 0 0 " + "".join(f"L {x} {y} " for x, y in corners[1:])
     numbers = re.findall(r"-?\d*\.?\d+", path(data).removeprefix("M0 0"))
     steps = [*map(float, numbers)]
-    assert 2 * 999 == len(steps)
-    assert abs(sum(steps[::2]) - 999 * 0.93) < 0.06
+    assert 2 * 299 == len(steps)
+    assert abs(sum(steps[::2]) - 299 * 0.93) < 0.06
     assert abs(sum(steps[1::2]) - 0.67) < 0.06
 
 

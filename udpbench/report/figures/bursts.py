@@ -145,9 +145,12 @@ def _draw_turn(axes: PolarAxes, turn: Turn, most: int, log: bool) -> None:
     axes.set_theta_zero_location("N")
     axes.set_theta_direction(-1)
     low, high = ([radius(ends[end], log) for ends in band] for end in (0, 1))
-    edge = 0.5 if turn.within else 0  # so that a lone peak of hours is seen
-    axes.fill_between(angles, low, high, color=SKY, alpha=0.45, lw=edge)
-    axes.plot(angles, out, color=BLUE, lw=0.5)
+    if turn.within or len(angles) < TURN_MS:
+        edge = 0.5 if turn.within else 0  # so that a lone peak of hours is seen
+        axes.fill_between(angles, low, high, color=SKY, alpha=0.45, lw=edge)
+        axes.plot(angles, out, color=BLUE, lw=0.5)
+    else:  # its edge and its area are one path, which may have a thousand corners
+        axes.fill(angles, out, facecolor=(SKY, 0.45), edgecolor=BLUE, lw=0.5)
     marked = rings(most, log)
     axes.set_rlim(0, 1.05 * radius(most, log))
     axes.set_rgrids(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from math import hypot
 from typing import TYPE_CHECKING
-from xml.etree.ElementTree import Element, fromstring
+from xml.etree.ElementTree import Element, fromstring, tostring
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,11 +37,18 @@ LEFT_OUT = ("metadata", "style")
 NUMBER = re.compile(r"-?\d+\.\d+|-?\d+")
 COMMAND = re.compile(r"([A-Za-z])([^A-Za-z]*)")
 LONG_PATH = 400
-"""Letters from which on a path is a curve whose corners need no hundredth of a point."""
+"""Letters from which on a path is a curve, of which some corners cannot be seen."""
+MARKER = 36
+"""Points up to which a path is a marker, of which hundredths of a point can be seen."""
+DENSE_CORNERS = 400
+"""Corners from which on the lines of a path run together, so that whole points will do."""
 UNSEEN = 0.25
 """Points: half a pixel where a figure is as wide as the page may be."""
+UNSEEN_IF_DENSE = 0.5
+"""The same where whole points will do."""
 AXIS = "matplotlib.axis_"
 """How matplotlib calls the group of an axis with its grid, ticks and labels."""
+SHARED = ("pattern", "clipPath")
 PAPER = "fill: #ffffff"
 """The style of a figure's background, which the page has already."""
 Corner = tuple[float, float]
@@ -53,6 +60,8 @@ class InlineFigures:
     def __init__(self) -> None:
         self._classes: dict[str, str] = {}
         self._figures = 0
+        self._forms: dict[str, str] = {}
+        """Hatch or clip without its id → the id that it has in the page."""
         self._marks: dict[str, Element] = {}
         """Of the figure at hand: reference to a path that is drawn at several places → it."""
 
@@ -65,12 +74,32 @@ class InlineFigures:
         root = fromstring(file.read_text())  # noqa: S314 – written by us a moment ago
         self._figures += 1
         ids = _used_ids(root, f"f{self._figures}")
+        again = self._shared(root, ids)
         marks = root.iterfind(f".//{SVG}defs/{SVG}path")
         self._marks = {f"#{each.get('id')}": each for each in marks}
+        for part, each in again:
+            part.remove(each)
         content = "".join(self._written(child, ids) for child in root)
         box = " ".join(_rounded(number, 0) for number in root.attrib["viewBox"].split())
         head = f'<svg role="img" aria-label="{escape(label)}" viewBox="{box}">'
         return f"{head}{content}</svg>"
+
+    def _shared(self, root: Element, ids: dict[str, str]) -> list[tuple[Element, Element]]:
+        """Return hatches and clips that an earlier figure has, with what they are in.
+
+        They get that figure's id.
+        """
+        again = []
+        for part in root.iter(f"{SVG}defs"):
+            for each in part:
+                name = each.attrib.pop("id", "")
+                form = tostring(each, encoding="unicode")
+                each.set("id", name)
+                if each.tag.removeprefix(SVG) in SHARED and name in ids:
+                    if form in self._forms:
+                        again.append((part, each))
+                    ids[name] = self._forms.setdefault(form, ids[name])
+        return again
 
     def _written(self, element: Element, ids: dict[str, str]) -> str:
         tag = element.tag.removeprefix(SVG)
@@ -97,7 +126,7 @@ class InlineFigures:
             tag = each.tag.removeprefix(SVG)
             if tag == "use":
                 tick = self._marks[each.attrib[HREF]]
-                place = f"M{_rounded(each.attrib['x'], 2)} {_rounded(each.attrib['y'], 2)}"
+                place = f"M{_rounded(each.attrib['x'], 1)} {_rounded(each.attrib['y'], 1)}"
                 drawn = path(tick.attrib["d"]).replace("M0 0", place, 1)
                 lines.setdefault(self._class_of(tick.attrib["style"], ids), []).append(drawn)
             elif tag == "path" and f"#{each.get('id')}" not in self._marks:
@@ -173,11 +202,15 @@ def _used_ids(root: Element, prefix: str) -> dict[str, str]:
 
 def path(data: str) -> str:
     """Return a path in relative coordinates, rounded, without the corners that nobody sees."""
-    digits = 1 if len(data) > LONG_PATH else 2
     parts = [(command, _corners(numbers)) for command, numbers in COMMAND.findall(data)]
+    parts = list(_smoothed(parts, UNSEEN)) if len(data) > LONG_PATH else parts
+    dense = len(parts) > DENSE_CORNERS
+    parts = list(_smoothed(parts, UNSEEN_IF_DENSE)) if dense else parts
+    farthest = max((abs(at) for _, corners in parts for each in corners for at in each), default=0)
+    digits = 0 if dense else 1 if farthest > MARKER else 2
     out: list[str] = []
     at, letter = (0.0, 0.0), ""
-    for command, exact in _smoothed(parts) if digits == 1 else parts:
+    for command, exact in parts:
         corners = [(round(x, digits), round(y, digits)) for x, y in exact]
         if command == "L" and corners == [at]:
             continue
@@ -204,24 +237,26 @@ def _corners(numbers: str) -> list[Corner]:
     return list(zip(values[::2], values[1::2], strict=True))
 
 
-def _smoothed(parts: Sequence[tuple[str, list[Corner]]]) -> Iterator[tuple[str, list[Corner]]]:
+def _smoothed(
+    parts: Sequence[tuple[str, list[Corner]]], unseen: float
+) -> Iterator[tuple[str, list[Corner]]]:
     """Yield a path with as few straight lines as show no difference."""
     run: list[Corner] = []
     for command, corners in [*parts, ("", [])]:
         if command == "L":
             run += corners
             continue
-        yield from (("L", [corner]) for corner in fewest(run)[1:])
+        yield from (("L", [corner]) for corner in fewest(run, unseen)[1:])
         if command:
             yield command, corners
         run = corners[-1:] or run[-1:]
 
 
-def fewest(run: Sequence[Corner]) -> list[Corner]:
+def fewest(run: Sequence[Corner], unseen: float = UNSEEN) -> list[Corner]:
     """Return the corners without which a line would be seen to be another.
 
     By Douglas and Peucker, The Canadian Cartographer 10 (2), 1973: of each stretch the corner that
-    is farthest from the straight line stays, unless it is nearer than UNSEEN.
+    is farthest from the straight line stays, unless it is nearer than ``unseen`` points.
     """
     if len(run) < 3:
         return list(run)
@@ -230,7 +265,7 @@ def fewest(run: Sequence[Corner]) -> list[Corner]:
         first, last = left.pop()
         apart = [_apart(run[place], run[first], run[last]) for place in range(first + 1, last)]
         most = max(apart, default=0.0)
-        if most >= UNSEEN:
+        if most >= unseen:
             place = first + 1 + apart.index(most)
             kept.add(place)
             left += [(first, place), (place, last)]
@@ -256,8 +291,8 @@ def _joined(numbers: Sequence[float], digits: int) -> str:
 
 
 def _rounded_all(text: str) -> str:
-    """Return a text whose numbers have two digits."""
-    return NUMBER.sub(lambda number: _rounded(number[0], 2), text)
+    """Return a text whose numbers have one digit."""
+    return NUMBER.sub(lambda number: _rounded(number[0], 1), text)
 
 
 def _rounded(number: str, digits: int) -> str:
