@@ -98,7 +98,7 @@ def test_a_table_says_what_changed(store: Path) -> None:
     slower, *_ = histories(read_runs(store))
     rows = day_rows(slower)
     assert ["", "", "", "", "19.9 % slower: 1.0 kpps → 803 pps", "", ""] == [row[3] for row in rows]
-    assert ["2026-11-01", "1002 pps [1001 – 1003]", "3"] == rows[0][:3]
+    assert ["2026-11-01", "1.0 kpps [1.0 – 1.0]", "3"] == rows[0][:3]
 
 
 def test_json_has_days_and_changes(store: Path) -> None:
