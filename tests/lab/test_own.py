@@ -199,6 +199,7 @@ def answering(folder: str, name: str, silent: int, **parts: Any) -> Experiment:
     return experiment(folder, name, **{"traffic": traffic, "receive": receive, **parts})
 
 
+@pytest.mark.apart
 def test_packets_without_an_answer_are_lost_where_it_ended(own: str, tmp_path: Path) -> None:
     """In the program, on the way back, or on the way out: sent = answered + every stage."""
     lossy = {"settings": BLOCKED, "losses": {"udp_no_port": 50}}
@@ -223,6 +224,7 @@ def test_packets_without_an_answer_are_lost_where_it_ended(own: str, tmp_path: P
     assert {"rx_netfilter": 160} == lost_back.parts
 
 
+@pytest.mark.apart
 def test_answers_by_id_have_round_trips(own: str, tmp_path: Path) -> None:
     """One for each answer, in the path check, at rest, too."""
     traffic = {"payload": {"hex": "0000beef"}, "count": 200, "rate": "2kpps"}
