@@ -127,7 +127,7 @@ def test_what_is_made_better_if_nothing_is_named(keys: dict[str, Any], metric: s
 @pytest.mark.parametrize(
     ("keys", "given"),
     [
-        ({}, {"metric": "speed"}),
+        ({}, {"metric": "delivered_ps"}),
         ({}, {"metric": "log_bytes"}),
         ({}, {"metric": "throughput_pps"}),
         ({}, {"metric": "lost_packets"}),
