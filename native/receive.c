@@ -1,10 +1,12 @@
 /*
- * The ways of receiving: recv(2) for each message, recvmmsg(2) for a batch, and an io_uring.
+ * The ways of receiving: recv(2) for each message, recvmmsg(2) for a batch, an io_uring, and frames
+ * by AF_XDP.
  *
  * Owns the table of all ways. Must never decide what a datagram counts as.
  */
 #include "receive.h"
 
+#include "taken_frames.h"
 #include "uring_ways.h"
 
 /* recvmsg(2) only for messages that bring more than bytes. */
@@ -49,6 +51,11 @@ static const struct ub_receive_way ways[] = {
                           .messages_max = UB_BATCH_MAX,
                           .waits = UB_WAIT_BIT(UB_WAIT_BLOCK) | UB_WAIT_BIT(UB_WAIT_SPIN) |
                                    UB_WAIT_BIT(UB_WAIT_NAP)},
+    [UB_RECEIVE_AF_XDP] = {.prepare = ub_taken_prepare,
+                           .receive = ub_taken_receive,
+                           .release = ub_inbox_release,
+                           .messages_max = UB_BATCH_MAX,
+                           .waits = UB_WAITS_ALL & ~UB_WAIT_BIT(UB_WAIT_BLOCK)},
 };
 
 const struct ub_receive_way *ub_receive_way_of(uint32_t call) {

@@ -7,6 +7,7 @@
 #include "read.h"
 #include "receive.h"
 #include "series.h"
+#include "taken_frames.h"
 #include "wait.h"
 
 #include <poll.h>
@@ -109,6 +110,8 @@ const char *ub_receive_check(const struct ub_receive_config *config) {
     if (config->control == NULL)
         return "control: not NULL";
     const char *refused = check_ways(config);
+    if (refused == NULL && config->call == UB_RECEIVE_AF_XDP)
+        refused = ub_taken_check(config);
     if (refused == NULL)
         refused = check_datagrams(config);
     return refused != NULL ? refused : check_extras(config);

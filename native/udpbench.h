@@ -28,6 +28,10 @@ enum ub_constant {
     UB_STALLS_MAX = 256,
     UB_XSK_FRAMES = 2048, /* and descriptors of each ring: two batches, and a card's ring */
     UB_XSK_FRAME_BYTES_MAX = 4096, /* a page, the largest chunk (net/xdp/xdp_umem.c) */
+    UB_XSK_ROOM_BYTES = 256,       /* of a chunk, that the kernel keeps before a received frame:
+                                      XDP_PACKET_HEADROOM */
+    UB_XSK_TAKEN_FRAMES = 4096,    /* of a receiver: a full ring, and as many that are read or free,
+                                      so that a slow reader never leaves the kernel without any */
     UB_LOG_BYTES_MAX = 1 << 30,    /* of a ring, a power of two */
     UB_STANDSTILL_NS = 100000000,  /* twice the longest wait for a datagram */
     UB_IDS = 65536                 /* of a flow's datagrams, 16 bits wide */
@@ -110,16 +114,22 @@ struct ub_xsk_ring {
     void *entries;
 };
 
-/* An AF_XDP socket that sends, with what is on its way; one thread uses it. */
+/* An AF_XDP socket that sends or receives; one thread uses it. */
 struct ub_xsk {
     int32_t socket;
     uint32_t stride_bytes; /* from one frame to the next */
-    uint8_t *memory;       /* UB_XSK_FRAMES frames */
+    uint8_t *memory;
+    uint64_t memory_bytes;
+    uint32_t zerocopy; /* the driver reads or writes frames without a copy */
+    /* Of a sender: UB_XSK_FRAMES frames, and what is on its way. */
     struct ub_xsk_ring send;
     struct ub_xsk_ring completion;
-    uint32_t zerocopy;               /* the driver reads frames without a copy */
     uint32_t in_flight;              /* frames put and not completed */
     uint16_t pending[UB_XSK_FRAMES]; /* of them, by bank of a batch */
+    /* Of a receiver: UB_XSK_TAKEN_FRAMES frames, and what its loop still reads. */
+    struct ub_xsk_ring fill;
+    struct ub_xsk_ring receive;
+    uint32_t held; /* descriptors whose frames are not given back */
 };
 
 /* Sets up an AF_XDP socket for a queue of an interface, with frames of frame_bytes at most, by copy
@@ -127,6 +137,13 @@ struct ub_xsk {
  * still being released. EINVAL or ENXIO of a driver that wants a program: by copy it works. */
 int ub_xsk_open(struct ub_xsk *xsk, int32_t socket, uint32_t interface, uint32_t queue,
                 uint32_t frame_bytes, uint32_t copy);
+
+/* The same for a socket that receives frames of frame_bytes at most; the kernel has all memory. */
+int ub_xsk_open_receiver(struct ub_xsk *xsk, int32_t socket, uint32_t interface, uint32_t queue,
+                         uint32_t frame_bytes);
+
+/* Gives the kernel every received frame back, and returns how many of them no loop has read. */
+uint32_t ub_xsk_purge(struct ub_xsk *xsk);
 
 /* Gives the memory back; the socket is the caller's. */
 void ub_xsk_close(struct ub_xsk *xsk);
@@ -231,7 +248,12 @@ int ub_gso_max(int32_t socket);
  * read = received + duplicate + foreign + foreign_size + truncated + corrupt + ancient; late
  * packets are received.
  */
-enum ub_receive_call { UB_RECEIVE_RECVMMSG = 0, UB_RECEIVE_RECV = 1, UB_RECEIVE_URING = 2 };
+enum ub_receive_call {
+    UB_RECEIVE_RECVMMSG = 0,
+    UB_RECEIVE_RECV = 1,
+    UB_RECEIVE_URING = 2,
+    UB_RECEIVE_AF_XDP = 3
+};
 
 /* How a receiver waits. Busy polling is blocking with SO_BUSY_POLL set on the socket: then the
  * call itself polls the device queue before it sleeps (net/core/datagram.c). */
@@ -270,6 +292,7 @@ struct ub_receive_config {
     uint32_t read;       /* enum ub_read */
     uint32_t batch;      /* messages per call at most; recv has 1 */
     uint32_t room_bytes; /* buffer offered per message; with gro 65535 holds any */
+    struct ub_xsk *xsk;  /* only of af_xdp, whose socket is the one in `sockets` */
     uint64_t nap_ns;     /* of UB_WAIT_NAP; timer slack comes on top (prctl(2)) */
 
     /* Sockets: blocking, with SO_RCVTIMEO set so that stop is seen. */

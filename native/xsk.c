@@ -1,7 +1,8 @@
 /*
- * Setting up an AF_XDP socket that sends: its memory, its rings, its queue.
+ * Setting up an AF_XDP socket: its memory, its rings, its queue.
  *
- * Owns how the kernel is asked (Documentation/networking/af_xdp.rst). Must never send a frame.
+ * Owns how the kernel is asked (Documentation/networking/af_xdp.rst). Must never send a frame, or
+ * look into one.
  */
 #include "xsk.h"
 
@@ -22,21 +23,22 @@ static uint32_t stride_of(uint32_t frame_bytes) {
     return stride_bytes;
 }
 
-static int register_memory(struct ub_xsk *xsk) {
-    size_t bytes = (size_t)UB_XSK_FRAMES * xsk->stride_bytes;
+static int register_memory(struct ub_xsk *xsk, uint32_t frames) {
+    size_t bytes = (size_t)frames * xsk->stride_bytes;
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED)
         return -errno;
     xsk->memory = memory;
+    xsk->memory_bytes = bytes;
     struct xdp_umem_reg area = {.addr = (uint64_t)(uintptr_t)memory, .len = bytes};
     area.chunk_size = xsk->stride_bytes > CHUNK_BYTES_MIN ? xsk->stride_bytes : CHUNK_BYTES_MIN;
     return set_option(xsk, XDP_UMEM_REG, &area, sizeof area);
 }
 
 static int map_ring(const struct ub_xsk *xsk, struct ub_xsk_ring *ring,
-                    const struct xdp_ring_offset *offset, size_t entry_bytes, off_t page) {
-    size_t bytes = offset->desc + UB_XSK_FRAMES * entry_bytes;
+                    const struct xdp_ring_offset *offset, size_t bytes, off_t page) {
+    bytes += offset->desc;
     uint8_t *start =
         mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, xsk->socket, page);
     if (start == MAP_FAILED)
@@ -52,26 +54,55 @@ static int map_ring(const struct ub_xsk *xsk, struct ub_xsk_ring *ring,
     return 0;
 }
 
-/* The kernel wants a fill ring also of a socket that receives nothing. */
-static int make_rings(struct ub_xsk *xsk) {
-    static const int rings[] = {XDP_UMEM_FILL_RING, XDP_UMEM_COMPLETION_RING, XDP_TX_RING};
+/* The kernel wants a ring for filling and one for completions of every socket; `own` is XDP_TX_RING
+ * or XDP_RX_RING. */
+static int make_rings(const struct ub_xsk *xsk, uint32_t to_fill, int own,
+                      struct xdp_mmap_offsets *offsets) {
     uint32_t entries = UB_XSK_FRAMES;
-    int error = 0;
-    for (size_t index = 0; error == 0 && index < sizeof rings / sizeof *rings; index++)
-        error = set_option(xsk, rings[index], &entries, sizeof entries);
+    int error = set_option(xsk, XDP_UMEM_FILL_RING, &to_fill, sizeof to_fill);
+    if (error == 0)
+        error = set_option(xsk, XDP_UMEM_COMPLETION_RING, &entries, sizeof entries);
+    if (error == 0)
+        error = set_option(xsk, own, &entries, sizeof entries);
+    socklen_t bytes = sizeof *offsets;
+    if (error == 0 && getsockopt(xsk->socket, SOL_XDP, XDP_MMAP_OFFSETS, offsets, &bytes) < 0)
+        error = -errno;
+    return error;
+}
+
+static int make_sending_rings(struct ub_xsk *xsk) {
+    struct xdp_mmap_offsets offsets;
+    uint32_t budget = UB_XSK_FRAMES;
+    int error = make_rings(xsk, UB_XSK_FRAMES, XDP_TX_RING, &offsets);
     if (error != 0)
         return error;
     /* Else a call takes 32 frames; before Linux 6.17 it does. */
-    (void)set_option(xsk, XDP_MAX_TX_SKB_BUDGET, &entries, sizeof entries);
-    struct xdp_mmap_offsets offsets;
-    socklen_t bytes = sizeof offsets;
-    if (getsockopt(xsk->socket, SOL_XDP, XDP_MMAP_OFFSETS, &offsets, &bytes) < 0)
-        return -errno;
-    error = map_ring(xsk, &xsk->send, &offsets.tx, sizeof(struct xdp_desc), XDP_PGOFF_TX_RING);
+    (void)set_option(xsk, XDP_MAX_TX_SKB_BUDGET, &budget, sizeof budget);
+    error = map_ring(xsk, &xsk->send, &offsets.tx, UB_XSK_FRAMES * sizeof(struct xdp_desc),
+                     XDP_PGOFF_TX_RING);
     if (error != 0)
         return error;
-    return map_ring(xsk, &xsk->completion, &offsets.cr, sizeof(uint64_t),
+    return map_ring(xsk, &xsk->completion, &offsets.cr, UB_XSK_FRAMES * sizeof(uint64_t),
                     (off_t)XDP_UMEM_PGOFF_COMPLETION_RING);
+}
+
+/* All memory is the kernel's from the start. */
+static int make_receiving_rings(struct ub_xsk *xsk) {
+    struct xdp_mmap_offsets offsets;
+    int error = make_rings(xsk, UB_XSK_TAKEN_FRAMES, XDP_RX_RING, &offsets);
+    if (error == 0)
+        error = map_ring(xsk, &xsk->receive, &offsets.rx, UB_XSK_FRAMES * sizeof(struct xdp_desc),
+                         XDP_PGOFF_RX_RING);
+    if (error == 0)
+        error = map_ring(xsk, &xsk->fill, &offsets.fr, UB_XSK_TAKEN_FRAMES * sizeof(uint64_t),
+                         (off_t)XDP_UMEM_PGOFF_FILL_RING);
+    if (error != 0)
+        return error;
+    uint64_t *addresses = xsk->fill.entries;
+    for (uint32_t frame = 0; frame < UB_XSK_TAKEN_FRAMES; frame++)
+        addresses[frame] = (uint64_t)frame * xsk->stride_bytes;
+    __atomic_store_n(xsk->fill.producer, UB_XSK_TAKEN_FRAMES, __ATOMIC_RELEASE);
+    return 0;
 }
 
 static int bind_queue(struct ub_xsk *xsk, uint32_t interface, uint32_t queue, uint32_t copy) {
@@ -94,9 +125,9 @@ int ub_xsk_open(struct ub_xsk *xsk, int32_t socket, uint32_t interface, uint32_t
     *xsk = (struct ub_xsk){.socket = socket, .stride_bytes = stride_of(frame_bytes)};
     if (frame_bytes > UB_XSK_FRAME_BYTES_MAX)
         return -EMSGSIZE;
-    int error = register_memory(xsk);
+    int error = register_memory(xsk, UB_XSK_FRAMES);
     if (error == 0)
-        error = make_rings(xsk);
+        error = make_sending_rings(xsk);
     if (error == 0)
         error = bind_queue(xsk, interface, queue, copy);
     /* Some drivers (i40e, ice, ixgbe, igb, igc) send without a copy only beside an XDP program. */
@@ -107,10 +138,46 @@ int ub_xsk_open(struct ub_xsk *xsk, int32_t socket, uint32_t interface, uint32_t
     return error;
 }
 
+int ub_xsk_open_receiver(struct ub_xsk *xsk, int32_t socket, uint32_t interface, uint32_t queue,
+                         uint32_t frame_bytes) {
+    uint32_t chunk_bytes = CHUNK_BYTES_MIN;
+    if (frame_bytes + UB_XSK_ROOM_BYTES > chunk_bytes)
+        chunk_bytes = UB_XSK_FRAME_BYTES_MAX;
+    *xsk = (struct ub_xsk){.socket = socket, .stride_bytes = chunk_bytes};
+    if (frame_bytes + UB_XSK_ROOM_BYTES > UB_XSK_FRAME_BYTES_MAX)
+        return -EMSGSIZE;
+    int error = register_memory(xsk, UB_XSK_TAKEN_FRAMES);
+    if (error == 0)
+        error = make_receiving_rings(xsk);
+    if (error == 0)
+        error = bind_queue(xsk, interface, queue, 0);
+    if (error != 0)
+        ub_xsk_close(xsk);
+    return error;
+}
+
+void ub_xsk_give_back(struct ub_xsk *xsk, uint32_t frames) {
+    const struct xdp_desc *descriptors = xsk->receive.entries;
+    uint64_t *addresses = xsk->fill.entries;
+    uint32_t from = *xsk->receive.consumer, to = *xsk->fill.producer;
+    for (uint32_t index = 0; index < frames; index++)
+        addresses[(to + index) % UB_XSK_TAKEN_FRAMES] =
+            descriptors[(from + index) % UB_XSK_FRAMES].addr;
+    __atomic_store_n(xsk->fill.producer, to + frames, __ATOMIC_RELEASE);
+    __atomic_store_n(xsk->receive.consumer, from + frames, __ATOMIC_RELEASE);
+}
+
+uint32_t ub_xsk_purge(struct ub_xsk *xsk) {
+    uint32_t held = xsk->held, frames = ub_xsk_received(xsk);
+    ub_xsk_give_back(xsk, frames);
+    xsk->held = 0;
+    return frames - held;
+}
+
 void ub_xsk_close(struct ub_xsk *xsk) {
     if (xsk->memory != NULL)
-        (void)munmap(xsk->memory, (size_t)UB_XSK_FRAMES * xsk->stride_bytes);
-    const struct ub_xsk_ring *rings[] = {&xsk->send, &xsk->completion};
+        (void)munmap(xsk->memory, xsk->memory_bytes);
+    const struct ub_xsk_ring *rings[] = {&xsk->send, &xsk->completion, &xsk->fill, &xsk->receive};
     for (size_t index = 0; index < sizeof rings / sizeof *rings; index++)
         if (rings[index]->mapped != NULL)
             (void)munmap(rings[index]->mapped, rings[index]->mapped_bytes);

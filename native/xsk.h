@@ -1,5 +1,5 @@
 /*
- * An AF_XDP socket that sends: what the kernel shares with it.
+ * An AF_XDP socket: what the kernel shares with it.
  */
 #ifndef UB_XSK_H
 #define UB_XSK_H
@@ -25,5 +25,13 @@ static inline int ub_xsk_kick(const struct ub_xsk *xsk) {
         return 0;
     return sendto(xsk->socket, NULL, 0, MSG_DONTWAIT, NULL, 0) < 0 ? -errno : 0;
 }
+
+/* Received frames that were not given back. */
+static inline uint32_t ub_xsk_received(const struct ub_xsk *xsk) {
+    return __atomic_load_n(xsk->receive.producer, __ATOMIC_ACQUIRE) - *xsk->receive.consumer;
+}
+
+/* Gives the kernel the memory of the oldest frames back, and the places of their descriptors. */
+void ub_xsk_give_back(struct ub_xsk *xsk, uint32_t frames);
 
 #endif

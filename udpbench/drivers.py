@@ -252,6 +252,8 @@ UNKNOWN = Driver(
     queue_drops=tuple(dict.fromkeys(name for row in _CARDS for name in row.queue_drops)),
 )
 """Any other driver: its rx_missed_errors count, but 0 proves nothing."""
+VETH_DROPS = _by_queue("rx_queue_#_drops")
+"""Of a veth: frames that an XDP program sent on and nobody took (drivers/net/veth.c)."""
 XDP_DROPS = tuple(dict.fromkeys(name for row in DRIVERS.values() for name in row.xdp_drops))
 """The patterns of every driver; no counter matches two of them."""
 

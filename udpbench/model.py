@@ -62,6 +62,8 @@ LEDGER_STAGES = (
     "link",
     "rx_ring",
     "rx_xdp",
+    "xsk_ring",
+    "xsk_fill",
     "rx_backlog",
     "rx_tc",
     "rx_ip",
@@ -258,7 +260,7 @@ class Receive:
     workers: Annotated[int, Count(0, 1024)] = 1
     workers_as: Literal["threads", "processes"] = "threads"
     cpus: str = "lab"
-    call: Literal["recv", "recvmmsg", "io_uring"] = "recvmmsg"
+    call: Literal["recv", "recvmmsg", "io_uring", "af_xdp"] = "recvmmsg"
     batch: Union[Literal["auto"], Annotated[int, Count(1, 1024)]] = "auto"
     gro: bool = False
     wait: str = "block"
@@ -941,7 +943,7 @@ class WorkerStats:
     """Of a paced sender whose loop has ended; if there were many, neighbours are merged."""
     log: Optional[LogFiles] = None
     zerocopy: Optional[bool] = None
-    """Of a sender by AF_XDP: the driver reads its frames without a copy, as read back."""
+    """By AF_XDP: the driver reads or writes its frames without a copy, as read back."""
 
 
 PACKETS_FIELD: dict[Role, str] = {"sender": "sent_packets", "receiver": "received_packets"}

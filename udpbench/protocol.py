@@ -87,7 +87,7 @@ class Prepared:
     socket_inodes: tuple[int, ...]
     buffer_bytes: Optional[int]
     zerocopy: Optional[bool] = None
-    """Of a sender by AF_XDP: the driver reads its frames without a copy, as read back."""
+    """By AF_XDP: the driver reads or writes its frames without a copy, as read back."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from udpbench.agent.host.bpf.instructions import FRAME, LOOK_UP, READ_KERNEL
+from udpbench.agent.host.bpf.port_taker import REDIRECT_MAP
 
+XDP_REDIRECT = 4
 STACK = 2**40
 """Where the stack ends."""
 WIDTHS = {0x71: "=B", 0x69: "=H", 0x61: "=I", 0x79: "=Q"}
@@ -26,6 +28,7 @@ JUMPS = {
     0x55: lambda to, value: to != value,
     0x56: lambda to, value: to & 0xFFFFFFFF != value & 0xFFFFFFFF,
     0x2D: lambda to, value: to > value,
+    0x45: lambda to, value: to & value != 0,
 }
 
 
@@ -86,6 +89,8 @@ class Machine:
 
     def call(self, function: int, first: int, second: int, third: int) -> int:
         """Do what a helper of the kernel does."""
+        if function == REDIRECT_MAP:
+            return XDP_REDIRECT if second in self.maps[first] else third
         if function == READ_KERNEL:
             self.write(first, self.read(third, second) or bytes(second))
             return 0

@@ -6,10 +6,11 @@ import struct
 from dataclasses import replace
 
 import pytest
-from bpf_machine import Machine
+from bpf_machine import XDP_REDIRECT, Machine
 from test_frames import V4, V6
 
 from udpbench.agent.host.bpf import bpf, instructions
+from udpbench.agent.host.bpf.port_taker import takes
 from udpbench.agent.losses.ethernet import frame
 from udpbench.model import LossSpec
 
@@ -46,6 +47,44 @@ def test_what_is_no_such_datagram_passes(spec: LossSpec) -> None:
         changed = bytearray(made)
         changed[at] ^= 0x07
         assert PASS == verdict(PROGRAM, bytes(changed))
+
+
+def taken(spec: LossSpec, packet: bytes, queue: int = 1) -> int:
+    """Return what becomes of a frame where queue 1 has a socket for two ports of two addresses."""
+    addresses = ("10.0.0.1", "10.0.0.200") if spec.family == 4 else ("fd00::1", "fd00::c8")
+    program = takes(0, spec.family, (64108, spec.port), addresses)
+    context = struct.pack("=IIIII", DATA, DATA + len(packet), 0, 0, queue)
+    return Machine({DATA: packet, 8: context}, [{1: 0}]).run(program, 8)
+
+
+@pytest.mark.parametrize("spec", [V4, V6])
+def test_a_socket_takes_the_traffics_datagrams_and_no_others(spec: LossSpec) -> None:
+    """To its ports and addresses, of a queue that has one; the rest goes on to the host."""
+    other = replace(spec, destination="10.0.0.2" if spec.family == 4 else "fd00::2")
+    last = replace(spec, destination="10.0.0.200" if spec.family == 4 else "fd00::c8")
+    made = {name: frame(one, "ip_header") for name, one in (("", spec), ("last", last))}
+    assert [XDP_REDIRECT] * 2 == [taken(spec, one) for one in made.values()]
+    assert XDP_REDIRECT == taken(spec, frame(replace(spec, port=64108), "ip_header"))
+    assert XDP_REDIRECT == taken(spec, frame(replace(spec, size_bytes=0), "ip_header"))
+    assert PASS == taken(spec, frame(replace(spec, port=64110), "ip_header"))
+    assert PASS == taken(spec, frame(other, "ip_header"))
+    assert PASS == taken(spec, made[""], queue=2)
+
+
+@pytest.mark.parametrize("spec", [V4, V6])
+def test_a_socket_takes_no_fragment_and_nothing_that_it_cannot_read(spec: LossSpec) -> None:
+    """ARP, TCP, IP options, the first fragment and later ones, or frames that end too early."""
+    made = bytearray(frame(spec, "ip_header"))
+    for length in range(len(made)):
+        assert taken(spec, bytes(made[:length])) in (XDP_REDIRECT, PASS)
+    assert PASS == taken(spec, bytes(made[: 41 if spec.family == 4 else 61]))
+    flips = {12: 0x07, 23 if spec.family == 4 else 20: 0x07}
+    if spec.family == 4:
+        flips |= {14: 0x07, 20: 0x20, 21: 0x01}
+    for at, bits in flips.items():
+        changed = bytearray(made)
+        changed[at] ^= bits
+        assert PASS == taken(spec, bytes(changed))
 
 
 def test_a_program_that_is_no_program_is_refused() -> None:

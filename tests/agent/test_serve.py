@@ -118,6 +118,7 @@ def test_hello_tells_who_the_agent_is(agent: Agent) -> None:
         "af_xdp",
         "io_uring_send",
         "io_uring_receive",
+        "af_xdp_receive",
         "busy_poll",
         "reuseport_cbpf",
         "reuseport_ebpf",

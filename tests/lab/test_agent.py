@@ -19,6 +19,7 @@ from sampled import sampled
 
 from udpbench.model import (
     Facts,
+    Fault,
     FlowSpec,
     LossSpec,
     Receive,
@@ -368,6 +369,110 @@ def test_a_killed_sender_of_frames_leaves_nothing_behind(pair: tuple[Agent, Agen
         agent.done("start", phase="measured", tag=2, at_ns=at_ns, duration_ns=20 * SECOND_NS)
     until(right, "all read", lambda reply: reply.stats[0].counts["received_packets"] == 100)
     assert "xdp" not in inside(left, "ip", "-details", "link", "show", "send0")
+
+
+TAKEN = 400
+IN_RING = 2048
+"""UB_XSK_FRAMES of native/udpbench.h."""
+TO_ANOTHER_PORT = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'', ("
+OTHERS_PROGRAM = (
+    "from udpbench.agent.host.bpf import bpf, instructions;"
+    "from udpbench.agent.host.system import Host; from udpbench.agent.settings import packet_traps;"
+    'packet_traps._attach(Host(), "receive0", bpf.load(bpf.XDP, instructions.passes(2), "others"))'
+)
+
+
+def taking(index: int, **receive: Any) -> WorkerSpec:
+    """Return a receiver of one queue's frames."""
+    way = Receive(call="af_xdp", wait="epoll", workers=2, **receive)
+    return replace(receiver(), index=index, receive=way)
+
+
+def begin(left: Agent, right: Agent, tag: int) -> None:
+    """Start a phase of both."""
+    at_ns = time.monotonic_ns()
+    for agent in (right, left):
+        agent.done("start", phase="measured", tag=tag, at_ns=at_ns, duration_ns=20 * SECOND_NS)
+
+
+def counted(reply: SampleReply, name: str) -> int:
+    """Return a count of all workers."""
+    return sum(stats.counts.get(name, 0) for stats in reply.stats)
+
+
+def moved(agent: Agent, before: dict[str, int], *kinds: str) -> int:
+    """Return what the receiver's queues have counted since."""
+    after = snapshot(agent, "receive0")
+    names = [f"ethtool.receive0.rx_queue_{queue}_{kind}" for queue in (0, 1) for kind in kinds]
+    return sum(after[name] - before[name] for name in names)
+
+
+@pytest.mark.parametrize("workers_as", ["threads", "processes"])
+def test_a_receiver_of_frames_takes_the_traffic_and_leaves_the_rest(
+    pair: tuple[Agent, Agent], workers_as: Any
+) -> None:
+    """Each packet once, past IP and UDP; a ping is answered; killed it leaves no program."""
+    left, right = pair
+    specs = [taking(index, workers_as=workers_as) for index in (0, 1)]
+    ready = right.done("prepare", interface="receive0", workers=specs)
+    assert [False, False] == [one["zerocopy"] for one in ready]
+    few = replace(sender(), rate_pps=2000, count_packets=TAKEN)
+    left.done("prepare", interface="send0", workers=[few])
+    for tag in (1, 2):
+        before = snapshot(right, "receive0")
+        begin(left, right, tag)
+        until(right, "all read", lambda reply: counted(reply, "received_packets") == TAKEN)
+        right.done("stop")
+        reply = until(right, "done", lambda reply: reply.state == "done")
+        names = ("read_packets", "purged_packets", "xsk_ring_packets", "xsk_fill_packets")
+        assert [TAKEN, 0, 0, 0] == [counted(reply, name) for name in names]
+        assert TAKEN == sum(flow.packets for flow in reply.flows)
+        assert TAKEN == moved(right, before, "xdp_redirect")
+        assert before["snmp.Udp.InDatagrams"] == snapshot(right, "receive0")["snmp.Udp.InDatagrams"]
+    inside(left, sys.executable, "-c", f"{TO_ANOTHER_PORT}'{RECEIVER}', 9))")
+    deadline, other = time.monotonic() + DEADLINE_S, "snmp.Udp.NoPorts"
+    while snapshot(right, "receive0")[other] != before[other] + 1:
+        assert time.monotonic() < deadline, "the host did not get what is not the traffic's"
+    assert "xdp" in inside(right, "ip", "-details", "link", "show", "receive0")
+    started = Path(f"/proc/{right.process.pid}/task/{right.process.pid}/children").read_text()
+    command = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in started.split()}
+    (worker,) = [pid for pid, words in command.items() if "workers.process" in words]
+    os.kill(int(worker), signal.SIGKILL)
+    until(right, "failed", lambda reply: reply.error is not None)
+    assert "xdp" not in inside(right, "ip", "-details", "link", "show", "receive0")
+
+
+def test_a_ring_that_nobody_reads_is_counted_to_the_frame(pair: tuple[Agent, Agent]) -> None:
+    """What it holds is purged, what came when it was full is the ring's, and the device agrees."""
+    left, right = pair
+    flow, count = flows()[:1], IN_RING + 152
+    # One flow stays at one queue of the pair, whichever it is.
+    faults = [Fault(worker=number, after_ns=0, does="hang") for number in (1, 2)]
+    specs = [replace(taking(n, fault=fault), flows=flow) for n, fault in enumerate(faults)]
+    right.done("prepare", interface="receive0", workers=specs)
+    spec = replace(sender(), flows=flow, rate_pps=5000, count_packets=count)
+    left.done("prepare", interface="send0", workers=[spec])
+    before = snapshot(right, "receive0")
+    begin(left, right, 1)
+    until(left, "done", lambda reply: reply.state == "done")
+    deadline = time.monotonic() + DEADLINE_S
+    while moved(right, before, "xdp_redirect", "drops") < count:
+        assert time.monotonic() < deadline, "not all came"
+    right.done("stop")
+    reply = until(right, "done", lambda reply: reply.state == "done")
+    names = ("received_packets", "purged_packets", "xsk_ring_packets", "xsk_fill_packets")
+    assert [0, IN_RING, 152, 0] == [counted(reply, name) for name in names]
+    assert 152 == moved(right, before, "drops")
+
+
+def test_frames_are_refused_where_they_cannot_be_taken(pair: tuple[Agent, Agent]) -> None:
+    """Of a queue that is not there, and where a program of another's is attached."""
+    _, right = pair
+    refused = right.ask("prepare", interface="receive0", workers=[taking(0), taking(2)])
+    assert "AF_XDP socket on RX queue 2 of receive0: Invalid argument" in refused["message"]
+    inside(right, sys.executable, "-c", OTHERS_PROGRAM)
+    refused = right.ask("prepare", interface="receive0", workers=[taking(0), taking(1)])
+    assert "XDP program on receive0: Device or resource busy: it has another" in refused["message"]
 
 
 @pytest.mark.parametrize("family", sampled([4, 6], [6]))

@@ -158,6 +158,20 @@ def test_every_way_accounts_for_every_packet(
     assert set(variants) == set(found)
 
 
+def test_frames_of_every_queue_are_accounted_for(tmp_path: Path) -> None:
+    """Sent and taken past every socket, or either alone, over both families: nothing is lost."""
+    take = {"receive.call": "af_xdp", "receive.wait": "epoll"}
+    link = {"settings.receiver.link.queues": 2}
+    ways = {
+        "both": {**link, **take, "send.call": "af_xdp", "send.workers": 2},
+        "taken": {**link, **take, "traffic.family": 6, "receive.read": "verify"},
+    }
+    results = [judge(one) for one in conducted(tmp_path / "run", {"variants": ways})]
+    good = {"status": "done", "sent": PACKETS, "unaccounted": 0, "wrong": []}
+    assert [good, good] == [told(result) for result in results]
+    assert [PACKETS, PACKETS] == [result.received_packets for result in results]
+
+
 def test_streams_and_members_that_fail_are_accounted_for(tmp_path: Path) -> None:
     """A baseline has no ledger; what a hanging or leaving member holds has its own line."""
     # Of 64 flows the kernel's hash, which differs from boot to boot, leaves no member without one.

@@ -78,6 +78,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "agent.settings": ((*LEAVES, "agent.host", "agent.settings"), ("pyroute2",)),
     "agent.counters": ((*LEAVES, "agent.host", "agent.counters"), ()),
     "agent.workers": ((*LEAVES, "agent.host", "agent.workers"), ()),
+    "agent.workers.frame_receiver": ((*LEAVES, "agent.host", "agent.workers", "_native"), ()),
     "agent.workers.frame_sender": ((*LEAVES, "agent.host", "agent.workers", "_native"), ()),
     "agent.workers.loops": ((*LEAVES, "agent.host", "agent.workers", "_native"), ()),
     "agent.workers.memory": ((*LEAVES, "agent.host", "agent.workers", "_native"), ()),

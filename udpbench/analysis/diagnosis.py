@@ -52,8 +52,8 @@ PAGE_BYTES = 4096
 """The smallest page of any CPU; larger ones make of a number of pages more memory."""
 MEANS = {stage.name: stage.means for stage in STAGES}
 REFUSING = (
-    *("tx_netfilter", "rx_xdp", "rx_tc", "rx_ip", "rx_netfilter", "udp_checksum", "udp_no_port"),
-    *("udp_filter", "udp_memory", "udp_purged", "app_truncated", "app_log"),
+    *("tx_netfilter", "rx_xdp", "xsk_fill", "rx_tc", "rx_ip", "rx_netfilter", "udp_checksum"),
+    *("udp_no_port", "udp_filter", "udp_memory", "udp_purged", "app_truncated", "app_log"),
 )
 """Stages whose counter alone says why packets end there: no CPU would be fast enough."""
 SENDING = ("unsent", "tx_qdisc")
@@ -196,7 +196,8 @@ class Case:
             return self.sending
         if self.in_ring:
             return self.polling
-        return self.reading if self.stage == "udp_rcvbuf" or self.falls_behind else None
+        slow = self.stage in ("udp_rcvbuf", "xsk_ring") or self.falls_behind
+        return self.reading if slow else None
 
     @property
     def behind(self) -> LoadedCpu | None:

@@ -42,6 +42,8 @@ link | look at the cable and at the counters of switch and hypervisor; set the s
   host; in the built-in lab see tx_device
 rx_ring | lengthen the ring, use more queues, or give the queue's interrupt more CPU time
 rx_xdp | change the XDP program, which ip link show names
+xsk_ring | make readers faster, or use more queues with a worker each
+xsk_fill | make readers faster; check that no frame is longer than those of the traffic
 rx_backlog | raise net.core.netdev_max_backlog, or spread packets over more CPUs
 rx_tc | change the filter that tc filter show dev <interface> ingress lists
 rx_ip | check addresses, routes, net.ipv4.conf.*.rp_filter, and whether the path damages packets

@@ -18,6 +18,8 @@ UNPROVOKED = {
     "unsent": "no loss: the sending worker counts what it did not send",
     "link": "a veth pair loses nothing between its ends",
     "rx_ring": "a veth has no ring of its own: its peer's tx_device counts it",
+    "xsk_ring": "the socket of receive.call: af_xdp counts what its ring had no room for",
+    "xsk_fill": "the socket of receive.call: af_xdp counts what it had no buffer for",
     "app_log": "the receiving worker counts what its log had no room for",
     "app_unanswered": "no answer is awaited",
     "answer_lost": "no answer is awaited",

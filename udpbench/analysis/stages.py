@@ -18,7 +18,7 @@ from udpbench.analysis.readings import Readings, known_sum
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.analysis.skbs import Segments, Span, exactly
 from udpbench.analysis.worker_use import unlogged_packets
-from udpbench.drivers import DRIVERS, XDP_DROPS, Driver, driver_of
+from udpbench.drivers import DRIVERS, VETH_DROPS, XDP_DROPS, Driver, driver_of
 from udpbench.model import LEDGER_STAGES, Role, Scope
 
 BEFORE_SENT = ("unsent", "tx_netfilter")
@@ -49,6 +49,8 @@ SNDBUF = "{udp}SndbufErrors"
 OF_ANSWERS = ("app_unanswered", "answer_lost")
 ERRORS = "{udp}InErrors"
 SOCKET_DROPS = "socket.*.drops"
+XSK_RING, XSK_FILL = "xsk_ring_packets", "xsk_fill_packets"
+"""What the receiver's AF_XDP sockets refused; a worker asks the kernel (XDP_STATISTICS)."""
 IP_REFUSED = (
     "{ip}InHdrErrors",
     "{ip}InAddrErrors",
@@ -464,6 +466,64 @@ _stage(
 )
 
 
+def takes_frames(readings: Readings) -> bool:
+    """Return whether an XDP program took the traffic before the kernel's stack."""
+    return readings.record.trial.receive.call == "af_xdp"
+
+
+def _refused_by_frame_socket(field: str) -> Expression:
+    """Return an expression for what AF_XDP sockets refused; None if a worker did not say it."""
+
+    def packets(readings: Readings) -> Span | None:
+        workers = readings.workers("receiver")
+        if takes_frames(readings) and not all(field in stats.counts for stats in workers):
+            return None
+        return exactly(readings.count("receiver", field))
+
+    return packets
+
+
+def _refused_frames_received(readings: Readings) -> int:
+    return readings.count("receiver", XSK_RING) + readings.count("receiver", XSK_FILL)
+
+
+def _veth_drops(readings: Readings) -> int | None:
+    """Return the frames that a veth could not redirect, which are those of full AF_XDP sockets."""
+    if not (readings.all_veth and takes_frames(readings)):
+        return None
+    return readings.total("receiver", *VETH_DROPS)
+
+
+_stage(
+    name="xsk_ring",
+    role="receiver",
+    packets=_refused_by_frame_socket(XSK_RING),
+    source=XSK_RING,
+    means="The ring of an AF_XDP socket was full: the application did not read fast enough.",
+    scope="worker",
+    parts=f"worker.{XSK_RING}",
+    also=(
+        Also(
+            name="Δ ethtool.{interface}.rx_queue_N_drops",
+            reads=_veth_drops,
+            low=_refused_frames_received,
+            high=_refused_frames_received,
+            next_step="the device drops packets for another reason",
+        ),
+    ),
+)
+
+_stage(
+    name="xsk_fill",
+    role="receiver",
+    packets=_refused_by_frame_socket(XSK_FILL),
+    source=XSK_FILL,
+    means="The kernel had no buffer of the AF_XDP socket to copy a frame to, or it was too short.",
+    scope="worker",
+    parts=f"worker.{XSK_FILL}",
+)
+
+
 def _backlog_skbs(readings: Readings) -> int | None:
     """Return the skbs that found the CPU's backlog queue full.
 
@@ -479,8 +539,10 @@ def _backlog_skbs(readings: Readings) -> int | None:
 
 
 def _backlog_and_device_skbs(readings: Readings) -> int | None:
-    """Return those and what the pair refused for its MTU, which rx_dropped also counts."""
+    """Return those and what rx_dropped also counts: of the pair's MTU, and of AF_XDP sockets."""
     refused = _backlog_skbs(readings)
+    if refused is not None:
+        refused += _refused_frames_received(readings)
     sent = readings.counter("sender", TX_DROPPED)
     if refused is None or sent is None or not readings.all_veth:
         return refused
@@ -695,10 +757,16 @@ _stage(
 # --- at UDP and its sockets ----------------------------------------------------------------------
 
 
+def _udp_checksum(readings: Readings) -> Span | None:
+    """Return what UDP refused; None of frames, which are taken before anybody verifies them."""
+    wrong = readings.counter("receiver", CHECKSUM)
+    return None if wrong is None or (wrong == 0 and takes_frames(readings)) else exactly(wrong)
+
+
 _stage(
     name="udp_checksum",
     role="receiver",
-    packets=_in_packets("udp_checksum", _counter("receiver", CHECKSUM), lambda _: skbs.ONE),
+    packets=_udp_checksum,
     source=f"Δ {CHECKSUM}",
     means="The UDP checksum was wrong.",
     most=_counter("receiver", CHECKSUM),

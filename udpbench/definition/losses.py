@@ -83,6 +83,10 @@ def _in_the_way(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
     if "rx_backlog" in losses and "rx_xdp" in losses:
         what = "a veth with an XDP program is polled: no packet waits in a backlog"
         yield at(place, "losses.rx_backlog", what, "", "take one of rx_backlog and rx_xdp")
+    for stage in ("rx_xdp", "rx_backlog"):
+        if stage in losses and trial.receive.call == "af_xdp":
+            what = "the interface has the XDP program of receive.call: af_xdp"
+            yield at(place, f"losses.{stage}", what, "", "leave it out, or call recvmmsg")
     if "tx_device" in losses and sender.settings.mtu_bytes is not None:
         what = "this loss needs the sender's MTU"
         yield at(place, "losses.tx_device", what, "", "leave settings.sender.mtu out")

@@ -27,9 +27,14 @@ from udpbench.model import (
 
 FRAME_BYTES = 4096
 """The longest frame of AF_XDP: a chunk is a page at most (net/xdp/xdp_umem.c)."""
+FRAME_ROOM_BYTES = 256
+"""Of a chunk, that the kernel keeps before a received frame (XDP_PACKET_HEADROOM)."""
 FRAME_HEADERS_BYTES = {4: 14 + 20 + 8, 6: 14 + 40 + 8}
 PINNED = "/sys/fs/bpf/"
 """Where programs are pinned, so that they stay without the process that has loaded them."""
+FRAME_WAITS = ("epoll", "spin", "nap")
+OF_SOCKETS = ("gro", "sockets", "timestamps", "buffer", "force_buffer", "room")
+"""Keys of ``receive`` that describe UDP sockets."""
 GRO_ROOM_BYTES = 65535
 """The largest merged datagram (net/core/gro.c: GRO_LEGACY_MAX_SIZE is 64 KiB)."""
 
@@ -118,6 +123,7 @@ def way_contradictions(tree: Tree, trial: Trial) -> Iterator[Problem]:
     yield from _unfit(tree, trial)
     yield from _segments(tree, trial)
     yield from _frames(tree, trial)
+    yield from _taken_frames(tree, trial)
     yield from _tail(tree, trial)
     yield from _merged(tree, trial)
     yield from _group(tree, trial)
@@ -192,6 +198,37 @@ def _frames(tree: Tree, trial: Trial) -> Iterator[Problem]:
         limit = f"{most}B over IPv{traffic.family} with call: af_xdp"
         what = "the frame is longer than a chunk of AF_XDP"
         yield tree.problem(("traffic", "size"), what, limit, "lower it, or call sendmmsg")
+
+
+def _taken_frames(tree: Tree, trial: Trial) -> Iterator[Problem]:
+    """Yield what frames cannot be, or have, that are taken before the kernel's stack."""
+    traffic, receive = trial.traffic, trial.receive
+    if receive.call != "af_xdp":
+        return
+    step = "leave {} out, or call recvmmsg"
+    for key in OF_SOCKETS:
+        if tree.value(("receive", key)) is not None:
+            what = "AF_XDP takes frames before any UDP socket"
+            yield tree.problem(("receive", key), what, "", step.format(key))
+    beside = {
+        ("traffic", "fragment"): (traffic.fragment, "fragments pass by AF_XDP, to the stack"),
+        ("traffic", "echo"): (traffic.echo is not None, "AF_XDP receives, and no socket answers"),
+        ("receive", "fault"): (
+            receive.fault is not None and receive.fault.does == "exit",
+            "a queue whose socket is gone has no other worker",
+        ),
+    }
+    for where, (is_set, what) in beside.items():
+        if is_set:
+            yield tree.problem(where, what, "", step.format(where[1]))
+    if receive.wait.partition(" ")[0] not in FRAME_WAITS:
+        what = "no call waits for frames"
+        yield tree.problem(("receive", "wait"), what, ", ".join(FRAME_WAITS), "set one of them")
+    most = FRAME_BYTES - FRAME_ROOM_BYTES - FRAME_HEADERS_BYTES[traffic.family]
+    if traffic.size_bytes > most:
+        limit = f"{most}B over IPv{traffic.family} with receive.call: af_xdp"
+        what = "the frame is longer than a chunk of AF_XDP"
+        yield tree.problem(("traffic", "size"), what, limit, "lower it, or call recvmmsg")
 
 
 def _tail(tree: Tree, trial: Trial) -> Iterator[Problem]:

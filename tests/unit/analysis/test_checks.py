@@ -236,6 +236,7 @@ TO_QUEUE_0 = Change(
 
 CRC, CAME_IN = "link.receive0.rx_crc_errors", "link.receive0.rx_packets"
 
+TAKING = build.trial(receive=build.Receive(call="af_xdp", wait="spin"))
 FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
     (
         offered_load.sender_bound,
@@ -479,6 +480,17 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
         "note",
     ),
     (
+        offered_load.frames_mode,
+        build.record(
+            workers=(
+                build.worker("sender", build.sender_counts(1000)),
+                build.worker("receiver", build.receiver_counts(1000), zerocopy=False),
+            )
+        ),
+        with_counts(),
+        "note",
+    ),
+    (
         worker_counts.failed_calls,
         with_counts(sender={"refused_calls": 4, "last_errno": 100}),
         with_counts(),
@@ -544,6 +556,19 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
             environment_after={"right": {"governor": "powersave", "xdp": "none", "tcx": "none"}}
         ),
         build.record(environment_after={"right": build.record().facts["right"].environment}),
+        "invalid",
+    ),
+    (
+        host_checks.environment_changed,
+        build.record(
+            of=TAKING, environment_after={"right": {"governor": "powersave", "tcx": "none"}}
+        ),
+        build.record(
+            of=TAKING,
+            environment_after={
+                "right": {"governor": "performance", "xdp": "program 7", "tcx": "none"}
+            },
+        ),
         "invalid",
     ),
     (

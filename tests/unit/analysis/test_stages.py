@@ -47,6 +47,49 @@ def test_a_counter_explains_its_stage(stage: str, moves: dict[str, int]) -> None
     assert {stage: 7} == entries(build.lossy(1000, {"right": moves}, 7))
 
 
+FRAMES = build.trial(receive=Receive(call="af_xdp", wait="spin"))
+
+
+def taken(received: int, **counts: int) -> TrialRecord:
+    """Return a record of 1000 packets, of which AF_XDP took so many, and UDP saw none."""
+    socket = build.receiver_counts(received, xsk_ring_packets=0, xsk_fill_packets=0)
+    workers = (
+        build.worker("sender", build.sender_counts(1000)),
+        build.worker("receiver", {**socket, **counts}, socket_inodes=(), buffer_bytes=None),
+    )
+    lost = counts.get("xsk_ring_packets", 0) + counts.get("xsk_fill_packets", 0)
+    moves = right(
+        ethtool__receive0__rx_queue_0_xdp_packets=1000,
+        ethtool__receive0__rx_queue_0_drops=lost,
+        link__receive0__rx_dropped=lost,
+        snmp__Udp__InDatagrams=0,
+    )
+    return build.record(1000, received, of=FRAMES, workers=workers, moves=moves)
+
+
+def test_what_a_socket_of_frames_refused_is_what_it_says() -> None:
+    """A full ring, no buffer, and what stayed in the ring; the device's drops are the same ones."""
+    record = taken(977, xsk_ring_packets=12, xsk_fill_packets=4, purged_packets=7)
+    expected = {"xsk_ring": 12, "xsk_fill": 4, "udp_checksum": None, "udp_purged": 7}
+    assert expected == entries(record)
+    ring = entry(record, "xsk_ring")
+    assert {"ethtool.receive0.rx_queue_N_drops": 16} == ring.also
+    assert {"right.receiver0": 12} == ring.parts
+    assert () == tuple(f for f in judge(record).findings if f.severity != "note")
+
+
+def test_of_frames_nobody_verifies_the_checksum() -> None:
+    """They are taken before UDP looks at it, so that 0 of its counter says nothing of them."""
+    assert entry(taken(1000), "udp_checksum").packets is None
+    assert 0 == entry(build.record(), "udp_checksum").packets
+
+
+def test_a_socket_of_frames_that_said_nothing_hides_its_stages() -> None:
+    """A worker that died had no time to ask the kernel."""
+    record = build.record(of=FRAMES)
+    assert (None, None) == (entry(record, "xsk_ring").packets, entry(record, "xsk_fill").packets)
+
+
 def test_a_martian_is_counted_by_the_machine_alone() -> None:
     """Of those no more are ours than are missing between the IP layer's two ends."""
     moves = {

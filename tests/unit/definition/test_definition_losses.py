@@ -97,6 +97,7 @@ def test_a_loss_is_sent_along_the_first_flow() -> None:
             "losses": {"rx_backlog": 1, "rx_xdp": 1},
             "settings": {"receiver": {"link": {"receive": "inline"}}},
         },
+        {"losses": {"rx_xdp": 1}, "receive": {"call": "af_xdp", "wait": "spin"}},
         {
             "losses": {"tx_qdisc": 1},
             "settings": {"sender": {"qdisc": {"pfifo": {"limit": 5}}}},

@@ -230,8 +230,8 @@ from udpbench.errors import InputError
             "losses: {rx_xpd: 3}",
             (
                 "x.yaml:2: losses.rx_xpd: 3: unknown value; one of unsent, tx_netfilter, tx_qdisc, "
-                "tx_device, link, rx_ring, rx_xdp, rx_backlog, rx_tc, rx_ip, rx_netfilter, "
-                "udp_checksum, udp_no_port, udp_filter, udp_rcvbuf, udp_memory, udp_purged, "
+                "tx_device, link, rx_ring, rx_xdp, xsk_ring, xsk_fill, rx_backlog, rx_tc, rx_ip, "
+                "rx_netfilter, udp_checksum, udp_no_port, udp_filter, udp_rcvbuf, udp_memory, udp_purged, "
                 "app_truncated, app_log, app_unanswered, answer_lost; did you mean rx_xdp?"
             ),
         ),
@@ -316,6 +316,14 @@ def test_values_that_contradict_each_other_are_refused(text: str, golden: Golden
         "traffic: {protocol: tcp}\nsend: {call: af_xdp}",
         "traffic: {size: 4055B}\nsend: {call: af_xdp}",
         "traffic: {size: 4035B, family: 6}\nsend: {call: af_xdp}",
+        "receive: {call: af_xdp}",
+        "receive: {call: af_xdp, wait: busy-poll 50us}",
+        "receive: {call: af_xdp, wait: spin, gro: true, sockets: shared, timestamps: false}",
+        "receive: {call: af_xdp, wait: spin, buffer: 1MiB, force_buffer: true, room: auto}",
+        "traffic: {fragment: true}\nreceive: {call: af_xdp, wait: spin}",
+        "traffic: {echo: 2}\nreceive: {call: af_xdp, wait: spin}",
+        "receive: {call: af_xdp, wait: spin, fault: {worker: 1, after: 1ms, does: exit}}",
+        "traffic: {size: 3799B}\nreceive: {call: af_xdp, wait: spin}",
         "send: {gso: 2, tail: 33B}",
         "send: {gso: 2, tail: 17B}",
         "receive: {sockets: incoming-cpu, cpus: any}",

@@ -19,6 +19,7 @@ NEEDING = {
     "af_xdp": {"send": {"call": "af_xdp"}},
     "io_uring_send": {"send": {"call": "io_uring"}},
     "io_uring_receive": {"receive": {"call": "io_uring"}},
+    "af_xdp_receive": {"receive": {"call": "af_xdp", "wait": "spin"}},
     "udp_gro": {"receive": {"gro": True}},
     "reuseport_cbpf": {"receive": {"sockets": "reuseport-cpu"}},
     "reuseport_ebpf": {"receive": {"sockets": "reuseport-ebpf", "steering": "/sys/fs/bpf/x"}},
@@ -96,6 +97,24 @@ def test_frames_need_a_device_with_a_queue_for_each_worker(
     with golden.raises(Unavailable):
         bind(chosen, lab, both(**device))
     assert workers + 1 == len(bind(chosen, lab, both(driver="veth", tx_queues=2)).workers)
+
+
+@pytest.mark.parametrize(
+    ("workers", "device"),
+    [(1, {"driver": "bond"}), (1, {"rx_queues": 2}), (2, {"rx_queues": 1})],
+)
+def test_frames_are_taken_of_queues_with_a_worker_each(
+    lab: Lab, golden: Golden, workers: int, device: dict[str, object]
+) -> None:
+    """Of another queue they would pass to the stack; each worker takes all ports of its own."""
+    keys = {"receive": {"call": "af_xdp", "wait": "spin", "workers": workers}}
+    to = {"flows": {"to": "receiver.addresses[1]:4321-4323"}}
+    chosen = trial(**keys, traffic=to)
+    with golden.raises(Unavailable):
+        bind(chosen, lab, both(**device))
+    bound = bind(chosen, lab, both(driver="veth", rx_queues=workers)).workers
+    taking = [spec.bind_ports for spec in bound if spec.role == "receiver"]
+    assert workers * [(4321, 4322, 4323)] == taking
 
 
 @pytest.mark.parametrize(

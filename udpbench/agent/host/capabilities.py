@@ -10,7 +10,7 @@ import struct
 from typing import Callable
 
 from udpbench.agent.host import native
-from udpbench.agent.host.bpf import bpf, instructions
+from udpbench.agent.host.bpf import bpf, instructions, port_taker
 from udpbench.agent.host.socket_options import (
     AF_XDP,
     BPF_LOAD_CPU,
@@ -28,6 +28,7 @@ from udpbench.agent.host.system import Host
 
 SIOCGIFFLAGS = 0x8913
 SIOCSIFFLAGS = 0x8914
+XDP_LINK_RELEASE = (5, 9)
 INCOMING_CPU_RELEASE = (6, 2)
 """Before it the option can be set and chooses nothing (net/core/sock_reuseport.c): not tried."""
 MACHINE_SYSCTL = "/proc/sys/net/core/netdev_max_backlog"
@@ -47,6 +48,7 @@ def try_capabilities(host: Host) -> dict[str, bool]:
         "af_xdp": _af_xdp(),
         "io_uring_send": _io_uring(with_buffers=False),
         "io_uring_receive": _io_uring(with_buffers=True),
+        "af_xdp_receive": _af_xdp() and _sockets_of_queues(),
         "busy_poll": _option(socket.SOL_SOCKET, SO_BUSY_POLL, 50),
         "reuseport_cbpf": _reuseport_program(),
         "reuseport_ebpf": _opens(lambda: bpf.create_map(bpf.REUSEPORT_SOCKARRAY, 1)),
@@ -84,6 +86,26 @@ def _af_xdp() -> bool:
     """Open a socket for frames, and bind it to nothing."""
     try:
         socket.socket(AF_XDP, socket.SOCK_RAW, 0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _sockets_of_queues() -> bool:
+    """Load a program that takes frames, which is attached nowhere, and its map of sockets.
+
+    Its link and its counts of a full ring are of Linux 5.9.
+    """
+    if _release(os.uname().release) < XDP_LINK_RELEASE:
+        return False
+    try:
+        sockets = bpf.create_sockets(1)
+        try:
+            os.close(
+                bpf.load(bpf.XDP, port_taker.takes(sockets, 4, (9,), ("127.0.0.1",)), "udpb_take")
+            )
+        finally:
+            os.close(sockets)
     except OSError:
         return False
     return True

@@ -10,6 +10,11 @@ IPV4, IPV6 = 0x0800, 0x86DD
 ETHERNET_BYTES = 14
 UDP = 17
 UDP_HEADER_BYTES = 8
+HEADERS_BYTES = {
+    4: ETHERNET_BYTES + 20 + UDP_HEADER_BYTES,
+    6: ETHERNET_BYTES + 40 + UDP_HEADER_BYTES,
+}
+"""Of a frame by IP version, without options and extensions."""
 DONT_FRAGMENT = 0x4000
 
 

@@ -59,8 +59,6 @@ class Trap(Kind):
 PROGRAM_NAME = "udpb_drop_{}"
 XDP_CONTEXT = (0, 4)
 """data and data_end in struct xdp_md."""
-XDP_FLAGS_DRV_MODE = 4
-"""In the driver: nothing counts what the generic hook drops (docs/kernel.md, Generic XDP)."""
 XDP_VERDICTS = (1, 2)
 """XDP_DROP and XDP_PASS."""
 
@@ -72,7 +70,7 @@ def named_port(name: str) -> Optional[int]:
 
 
 def _attach(host: Host, interface: str, loaded: int) -> None:
-    attached = {"attrs": [("IFLA_XDP_FD", loaded), ("IFLA_XDP_FLAGS", XDP_FLAGS_DRV_MODE)]}
+    attached = {"attrs": [("IFLA_XDP_FD", loaded), ("IFLA_XDP_FLAGS", bpf.XDP_FLAGS_DRV_MODE)]}
     host.rtnl("link", "set", index=host.index(interface), xdp=attached)
 
 

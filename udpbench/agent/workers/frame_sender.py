@@ -6,21 +6,16 @@ Opened in the thread or process that sends; takes no decisions.
 from __future__ import annotations
 
 import errno
-import os
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from udpbench._native import ffi, lib
 from udpbench.agent.host.frames import headers
-from udpbench.agent.host.socket_options import AF_XDP
+from udpbench.agent.workers.frame_queue import bound_to_queue
 from udpbench.agent.workers.sockets import set_send_buffer
 from udpbench.model import Send, WorkerSpec
 
-RELEASED_S = 2.0
-"""A queue is free some time after its last socket was closed (xp_release_deferred)."""
-LOOK_S = 0.01
 WANT_PROGRAM = (errno.EINVAL, errno.ENXIO)
 """What drivers answer that send without a copy only beside an XDP program."""
 
@@ -51,22 +46,20 @@ class FrameSender:
         longest = max(map(len, flows), default=0) + size
         shared = ffi.new("struct ub_xsk *")
         index, send = socket.if_nametoindex(interface), cast("Send", spec.send)
-        deadline = time.monotonic() + RELEASED_S
-        copy = 0
-        while True:
-            own = socket.socket(AF_XDP, socket.SOCK_RAW, 0)
+        queue = f"TX queue {spec.index} of {interface}"
+
+        def bind(own: socket.socket, copy: bool) -> int:
             set_send_buffer(own, send)
-            error = -lib.ub_xsk_open(shared, own.fileno(), index, spec.index, longest, copy)
-            if error == 0:
-                return cls(own, shared, flows)
-            own.close()
-            if error in WANT_PROGRAM and not copy:
-                copy = 1
-            elif error == errno.EBUSY and time.monotonic() < deadline:
-                time.sleep(LOOK_S)
-            else:
-                where = f"AF_XDP socket on TX queue {spec.index} of {interface}"
-                raise OSError(error, f"{where}: {os.strerror(error)}")
+            opened = lib.ub_xsk_open(shared, own.fileno(), index, spec.index, longest, copy)
+            return -int(opened)
+
+        try:
+            own = bound_to_queue(queue, lambda own: bind(own, False))
+        except OSError as error:
+            if error.errno not in WANT_PROGRAM:
+                raise
+            own = bound_to_queue(queue, lambda own: bind(own, True))
+        return cls(own, shared, flows)
 
     def config(self, chosen: Sequence[int]) -> dict[str, Any]:
         """Return the fields of ub_send_config, for flows by their places in the worker's list."""

@@ -33,6 +33,7 @@ RECEIVE_CALLS = {
     "recvmmsg": lib.UB_RECEIVE_RECVMMSG,
     "recv": lib.UB_RECEIVE_RECV,
     "io_uring": lib.UB_RECEIVE_URING,
+    "af_xdp": lib.UB_RECEIVE_AF_XDP,
 }
 WAITS = {
     "block": lib.UB_WAIT_BLOCK,
@@ -222,11 +223,17 @@ class Receiving:
     """One receiving worker's loop on its sockets, one phase after another."""
 
     def __init__(
-        self, memory: Memory, index: int, opened: Sequence[socket.socket], cpus: Iterable[int]
+        self,
+        memory: Memory,
+        index: int,
+        opened: Sequence[socket.socket],
+        cpus: Iterable[int],
+        xsk: Any = None,
     ) -> None:
         self._memory = memory
         self._index = index
         self._cpus = cpus
+        self._xsk = xsk if xsk is not None else ffi.NULL
         self._count = len(opened)
         self._sockets = ffi.new("int32_t[]", [own.fileno() for own in opened])
         self._spec = memory.specs[index]
@@ -245,6 +252,7 @@ class Receiving:
             "size_bytes": spec.traffic.size_bytes,
             "sockets": self._sockets,
             "socket_count": self._count,
+            "xsk": self._xsk,
             "tag": phase["tag"],
             "flow_count": memory.layout.flow_count,
             "window_words": memory.layout.window_words,

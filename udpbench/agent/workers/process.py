@@ -29,6 +29,7 @@ from udpbench.agent.host import native
 from udpbench.agent.host.bpf.reuseport import join
 from udpbench.agent.host.socket_options import inode
 from udpbench.agent.workers import logs, sockets
+from udpbench.agent.workers.frame_receiver import FrameReceiver, Taker
 from udpbench.agent.workers.frame_sender import FrameSender
 from udpbench.agent.workers.loops import ConfigRefused, Receiving, Sending
 from udpbench.agent.workers.memory import Memory
@@ -56,31 +57,32 @@ class Worker:
         self.index = index
         self.spec = workers.specs[index]
         self.sockets: list[socket.socket] = []
-        self._frames: Optional[FrameSender] = None
+        self._frames: Union[FrameSender, FrameReceiver, None] = None
         self._loop: Optional[Union[Sending, Receiving]] = None
 
     def run(self, phases: Iterable[dict[str, Any]], report: Report) -> None:
         """Prepare, report how that went, and run one phase after another."""
-        spec = self.spec
+        spec, workers = self.spec, self.workers
         try:
             # Pinned before anything is allocated or opened, so that memory is local to the CPU.
             self._pin()
             set_priorities(
-                self.workers.work.priority,
+                workers.work.priority,
                 spec.receive.io_priority if spec.receive is not None else "normal",
             )
             if spec.log is not None:
                 logs.refuse_existing(logs.path_of(spec.log, spec.name))
-            self.sockets = self.workers.open(spec)
-            self._frames = self.workers.open_frames(spec)
+            frames = self._frames = workers.open_frames(spec)
+            if isinstance(frames, FrameReceiver):
+                self.sockets = [frames.socket]
+            else:
+                self.sockets = workers.open(spec)
             report({"ready": self._describe()})
         except OSError as error:
             report({"problem": f"{spec.name}: {in_words(error)}"})
             return
         for phase in phases:
-            self.workers.write_event(
-                {"event": "ended", "worker": spec.name, **self._run_phase(phase)}
-            )
+            workers.write_event({"event": "ended", "worker": spec.name, **self._run_phase(phase)})
 
     def _run_phase(self, phase: dict[str, Any]) -> dict[str, Any]:
         """Run a phase; return the loop's errno, what it cost and what it left unread."""
@@ -88,13 +90,14 @@ class Worker:
             loop = self._loop = self._loop or self._new_loop()
         except OSError as error:
             return {"errno": error.errno or errno.ETIMEDOUT, "counts": {}}
+        frames = self._frames if isinstance(self._frames, FrameReceiver) else None
         cost = Cost()
         try:
             result = loop.run(phase)
         except ConfigRefused as error:
             return {"errno": errno.EINVAL, "counts": {}, "refused": str(error)}
         spent = cost.end()
-        unread = self._drain() if phase["faulty"] else {}
+        unread = frames.left() if frames is not None else self._drain(phase)
         return {"errno": -result, "counts": {**spent, **unread}}
 
     def _new_loop(self) -> Union[Sending, Receiving]:
@@ -102,15 +105,23 @@ class Worker:
         if self.workers.role == "sender":
             event = {"event": "sent", "worker": self.spec.name}
             memory, cpus = self.workers.memory, self.workers.cpus
+            frames = cast("Optional[FrameSender]", self._frames)
             sent = functools.partial(self.workers.write_event, event)
-            return Sending(memory, self.index, self.sockets, cpus, self._frames, sent)
+            return Sending(memory, self.index, self.sockets, cpus, frames, sent)
         if self.spec.traffic.protocol == "tcp":
             self.sockets = [
                 stream
                 for port, listener in zip(self.spec.bind_ports, self.sockets)
                 for stream in sockets.accept_streams(listener, self._stream_count(port))
             ]
-        return Receiving(self.workers.memory, self.index, self.sockets, self.workers.cpus)
+        receiver = cast("Optional[FrameReceiver]", self._frames)
+        return Receiving(
+            self.workers.memory,
+            self.index,
+            self.sockets,
+            self.workers.cpus,
+            receiver.shared if receiver is not None else None,
+        )
 
     def _stream_count(self, port: int) -> int:
         """Return the TCP connections of a port that this worker takes: an even share of them."""
@@ -118,13 +129,13 @@ class Worker:
         flow_count = sum(flow.destination_port == port for flow in self.spec.flows)
         return len(range(readers.index(self.spec), flow_count, len(readers)))
 
-    def _drain(self) -> dict[str, int]:
+    def _drain(self, phase: dict[str, Any]) -> dict[str, int]:
         """Return what a worker with a fault left unread; one that exits closes its sockets.
 
         A socket that others read as well keeps its packets for them. Empty without a fault.
         """
         fault = self.spec.fault
-        if fault is None:
+        if fault is None or not phase["faulty"]:
             return {}
         exits = fault.does == "exit" and not self.workers.memory.stopped
         drain = sockets.drain_and_close if exits else sockets.drain
@@ -145,14 +156,17 @@ class Worker:
 
     def _describe(self) -> dict[str, Any]:
         allowed = os.sched_getaffinity(0)
-        sender = self._frames.socket if self._frames is not None else self.sockets[0]
+        frames = self._frames
+        by_frames = isinstance(frames, FrameReceiver)
+        buffered = frames.socket if frames is not None else self.sockets[0]
+        size_bytes = sockets.buffer_bytes(buffered, self.workers.role)
         return {
             "worker": self.spec.name,
             "pid": os.getpid(),
             "cpu": min(allowed) if len(allowed) == 1 else None,
-            "socket_inodes": [inode(sock) for sock in self.sockets],
-            "buffer_bytes": sockets.buffer_bytes(sender, self.workers.role),
-            "zerocopy": self._frames.zerocopy if self._frames is not None else None,
+            "socket_inodes": [inode(sock) for sock in self.sockets] if not by_frames else [],
+            "buffer_bytes": size_bytes if not by_frames else None,
+            "zerocopy": frames.zerocopy if frames is not None else None,
         }
 
 
@@ -180,6 +194,7 @@ class Workers:
         self._interface = interface
         self._macs = macs
         self._shared: dict[int, socket.socket] = {}
+        self._taker: Optional[Taker] = None
         self._opening = threading.Lock()
         self._forked = self.work.workers_as == "processes"
         runner: Callable[[str, WorkerMain], Any] = ForkedWorker if self._forked else ThreadWorker
@@ -189,7 +204,13 @@ class Workers:
     @property
     def shares(self) -> bool:
         """True if workers that read one port share a socket."""
-        return isinstance(self.work, Receive) and self.work.sockets == "shared"
+        work = self.work
+        return isinstance(work, Receive) and work.sockets == "shared" and not self.takes_frames
+
+    @property
+    def takes_frames(self) -> bool:
+        """True if they receive by AF_XDP."""
+        return isinstance(self.work, Receive) and self.work.call == "af_xdp"
 
     def readers(self, port: int) -> list[WorkerSpec]:
         """Return the workers that read a port, in the order in which they are bound to it."""
@@ -206,8 +227,10 @@ class Workers:
             return [self._shared_socket(spec, port) for port in spec.bind_ports]
         return [self._own_socket(spec, port) for port in spec.bind_ports]
 
-    def open_frames(self, spec: WorkerSpec) -> Optional[FrameSender]:
-        """Return what a worker sends frames by, if it does: its own TX queue."""
+    def open_frames(self, spec: WorkerSpec) -> Union[FrameSender, FrameReceiver, None]:
+        """Return what a worker sends or receives frames by, if it does: a queue of its own."""
+        if self._taker is not None:
+            return FrameReceiver.open(spec, self._interface, self._taker)
         if spec.send is None or spec.role == "receiver" or spec.send.call != "af_xdp":
             return None
         return FrameSender.open(spec, self._interface, self._macs)
@@ -248,9 +271,11 @@ class Workers:
 
     def prepare(self) -> bool:
         """Start every worker and tell the agent what each opened, or all that failed."""
-        inherited = self._open_to_inherit() if self._forked and self.shares else []
-        answers = [{"problem": problem} for problem in inherited] or self._start_workers()
-        problems = [answer["problem"] for answer in answers if "problem" in answer]
+        problems = self._open_to_inherit() if self._forked and self.shares else []
+        problems = problems or self._refusals(self._share_taker)
+        answers = self._start_workers() if not problems else []
+        problems += [answer["problem"] for answer in answers if "problem" in answer]
+        problems = problems or self._refusals(self._take_frames)
         if problems:
             self.write_event({"event": "failed", "problems": problems})
             return False
@@ -271,6 +296,23 @@ class Workers:
             worker.start(self._workers[:number])
             answers.append(worker.prepared())
         return answers
+
+    def _share_taker(self) -> None:
+        if self.takes_frames:
+            self._taker = Taker(len(self.specs))
+
+    def _take_frames(self) -> None:
+        """Let frames come, now that all sockets are there; no forked worker keeps the program."""
+        if self._taker is not None:
+            self._taker.attach(self._interface, self.specs)
+
+    def _refusals(self, step: Callable[[], None]) -> list[str]:
+        """Return why the kernel refused a step that all workers share; none if it did not."""
+        try:
+            step()
+        except OSError as error:
+            return [f"{self.specs[0].host}: {in_words(error)}"]
+        return []
 
     def _open_to_inherit(self) -> list[str]:
         """Open what forked workers share, and return what went wrong."""

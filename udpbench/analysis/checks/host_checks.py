@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from udpbench.analysis.checks.worker_counts import times
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES
+from udpbench.analysis.stages import takes_frames
 from udpbench.differences import differences
 from udpbench.model import Finding, Role, lost_without
 
@@ -46,7 +47,7 @@ def environment_changed(readings: Readings) -> Iterator[Finding]:
     for host, after in readings.record.environment_after.items():
         facts = readings.record.facts.get(host)
         before = facts.environment if facts is not None else after
-        names = sorted({*before, *after})
+        names = sorted({*before, *after} - changed_by_own_program(readings))
         known = (
             {name: values.get(name, "unknown") for name in names} for values in (before, after)
         )
@@ -59,6 +60,14 @@ def environment_changed(readings: Readings) -> Iterator[Finding]:
                 "unchanged",
                 "find what reconfigures that host, then repeat",
             )
+
+
+def changed_by_own_program(readings: Readings) -> frozenset[str]:
+    """Return what the program of an AF_XDP receiver changes, at both ends of a veth pair.
+
+    It is attached only once the workers are prepared, after the facts.
+    """
+    return frozenset(("xdp", "offloads")) if takes_frames(readings) else frozenset()
 
 
 def carrier_lost(readings: Readings) -> Iterator[Finding]:

@@ -81,10 +81,11 @@ def sender_stalled(readings: Readings) -> Iterator[Finding]:
 
 def frames_mode(readings: Readings) -> Iterator[Finding]:
     """Say whether frames of AF_XDP were copied, as the kernel said when it was asked."""
-    for stats in readings.workers("sender"):
+    for stats in (*readings.workers("sender"), *readings.workers("receiver")):
         if stats.zerocopy is not None:
+            done = "sent" if stats.role == "sender" else "received"
             value = "without a copy" if stats.zerocopy else "in copy mode"
-            yield Finding("note", "frames sent by AF_XDP", stats.worker, value)
+            yield Finding("note", f"frames {done} by AF_XDP", stats.worker, value)
 
 
 def few_reads(readings: Readings) -> Iterator[Finding]:

@@ -89,7 +89,9 @@ def bind(trial: Trial, lab: Lab, facts: Mapping[str, Facts], landed: Landed | No
     if trial.traffic.protocol == "udp" and not trial.traffic.fragment:
         _check_mtu(trial, lab, facts)
     if trial.send.call == "af_xdp":
-        _check_frame_devices(trial, lab, facts)
+        _check_sending_devices(trial, lab, facts)
+    if trial.receive.call == "af_xdp":
+        _check_receiving_devices(trial, lab, facts)
     trial = replace(trial, send=_segmented(trial, lab, facts))
     flows, per_worker = _flows(trial, lab, facts, landed)
     cpus = place_workers(trial, lab, facts, landed)
@@ -171,24 +173,46 @@ def _check_mtu(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> None:
             )
 
 
-def _check_frame_devices(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> None:
+def _frame_device(key: str, host: LabHost, own: Facts) -> str:
+    """Return how a host's device is called in errors; Unavailable if it passes frames on."""
+    where = f"{key}: {host.interface} of {host.name}"
+    if own.driver in STACKED:
+        raise Unavailable(
+            f"{where} is a {own.driver}, which has no queues of its own; name the device below"
+        )
+    return where
+
+
+def _check_sending_devices(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> None:
     """Raise Unavailable where frames cannot be handed to a sender's device queue by queue."""
     for host in lab.senders:
         own = facts[host.name]
-        where = f"send.call: af_xdp: {host.interface} of {host.name}"
-        if own.driver in STACKED:
-            raise Unavailable(
-                f"{where} is a {own.driver}, which has no queues of its own; name the device below"
-            )
+        where = _frame_device("send.call: af_xdp", host, own)
         if own.tx_queues is not None and own.tx_queues < trial.send.workers:
             raise Unavailable(
                 f"{where} has {own.tx_queues} TX queues, and each of {trial.send.workers} workers "
-                f"needs one; lower send.workers, or raise settings.{_queues_key(lab)}"
+                f"needs one; lower send.workers, or raise settings.{_queues_key(lab, 'sender')}"
             )
 
 
-def _queues_key(lab: Lab) -> str:
-    return "receiver.link.queues" if lab.built_in else "sender.ethtool.channels"
+def _check_receiving_devices(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> None:
+    """Raise Unavailable where a receiver's frames would come by a queue without a worker.
+
+    There the program would pass them to the stack, to a port that nobody has bound.
+    """
+    for host in lab.receivers:
+        own, workers = facts[host.name], trial.receive.workers
+        where = _frame_device("receive.call: af_xdp", host, own)
+        if workers and own.rx_queues is not None and own.rx_queues != workers:
+            raise Unavailable(
+                f"{where} has {own.rx_queues} RX queues, and receive.workers is {workers}; each "
+                f"queue needs one: set it to {own.rx_queues}, or "
+                f"settings.{_queues_key(lab, 'receiver')} to {workers}"
+            )
+
+
+def _queues_key(lab: Lab, role: str) -> str:
+    return "receiver.link.queues" if lab.built_in else f"{role}.ethtool.channels"
 
 
 def _segmented(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> Send:
@@ -326,7 +350,7 @@ def _receivers(
 ) -> list[WorkerSpec]:
     """Return n workers: worker k reads the k-th port, wrapping round; of more ports every n-th.
 
-    A program of the user's reads them all.
+    A program of the user's reads them all, and so does a worker of AF_XDP, of its queue.
     """
     ports, count = parse_to(trial.traffic.flows.to)[1], trial.receive.workers
     specs: list[WorkerSpec] = []
@@ -357,11 +381,17 @@ def _receivers(
                 traffic=trial.traffic,
                 send=trial.send,
                 receive=trial.receive,
-                bind_ports=ports[k::count] if count < len(ports) else (ports[k % len(ports)],),
+                bind_ports=_read_ports(trial, ports, k, count),
             )
             for k, cpu in enumerate(cpus[host.name].cpus)
         ]
     return specs
+
+
+def _read_ports(trial: Trial, ports: tuple[int, ...], k: int, count: int) -> tuple[int, ...]:
+    if trial.receive.call == "af_xdp":
+        return ports
+    return ports[k::count] if count < len(ports) else (ports[k % len(ports)],)
 
 
 def _shared_by_peers(lab: Lab, specs: list[WorkerSpec]) -> Iterator[Finding]:

@@ -64,6 +64,14 @@ REQUIREMENTS: Mapping[str, Requirement] = {
         "io_uring for this user, with provided buffers (io_uring_setup(2))",
         IO_URING_SINCE,
     ),
+    "af_xdp_receive": Requirement(
+        "receiver",
+        lambda trial: trial.receive.call == "af_xdp",
+        "receive.call: af_xdp",
+        "AF_XDP socket and XDP program for this user",
+        "available since Linux 5.9, with CONFIG_XDP_SOCKETS; it needs root or CAP_NET_RAW, "
+        "CAP_NET_ADMIN and CAP_BPF",
+    ),
     "udp_gro": Requirement(
         "receiver",
         lambda trial: trial.receive.gro,

@@ -73,6 +73,8 @@ STAGE_STYLES = {
     "link": (YELLOW, "||"),
     "rx_ring": (GREEN, "\\\\"),
     "rx_xdp": (PINK, "xx"),
+    "xsk_ring": (GREEN, "xx"),
+    "xsk_fill": (PINK, "--"),
     "rx_backlog": (SKY, "--"),
     "rx_tc": (RED, "//"),
     "rx_ip": (ORANGE, "||"),

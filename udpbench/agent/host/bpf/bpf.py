@@ -30,7 +30,7 @@ PROG_QUERY, RAW_TRACEPOINT_OPEN = 16, 17
 MAP_LOOKUP_BATCH, LINK_CREATE = 24, 28  # Linux 5.6, 5.7
 SCHED_CLS, XDP, CGROUP_SKB, RAW_TRACEPOINT = 3, 6, 8, 17  # enum bpf_prog_type
 SK_REUSEPORT = 21
-HASH, PERCPU_ARRAY = 1, 6  # enum bpf_map_type
+HASH, PERCPU_ARRAY, XSKMAP = 1, 6, 17  # enum bpf_map_type
 REUSEPORT_SOCKARRAY = 20
 NO_PREALLOC = 1  # BPF_F_NO_PREALLOC
 NEW_ONLY = 1  # BPF_NOEXIST
@@ -38,7 +38,9 @@ MAPS_AT = 52
 """Where struct bpf_prog_info has the number of maps, and then where to write theirs."""
 MAPS_MAX = 64  # MAX_USED_MAPS, include/linux/bpf_verifier.h
 CGROUP_INGRESS = 0  # enum bpf_attach_type: BPF_CGROUP_INET_INGRESS
-TCX_INGRESS = 46  # enum bpf_attach_type, Linux 6.6
+ATTACH_XDP, TCX_INGRESS = 37, 46  # enum bpf_attach_type: BPF_XDP, and that of Linux 6.6
+XDP_FLAGS_DRV_MODE = 4
+"""In the driver: nothing counts what the generic hook drops (docs/kernel.md, Generic XDP)."""
 
 
 def _bpf(command: int, attr: bytes) -> tuple[int, bytes]:
@@ -191,6 +193,24 @@ def take_place(sockets: int, place: int, own: int, value_bytes: int) -> None:
     value = ctypes.create_string_buffer(own.to_bytes(value_bytes, sys.byteorder), value_bytes)
     pointers = (ctypes.addressof(key), ctypes.addressof(value))
     _bpf(MAP_UPDATE, struct.pack("=I4xQQQ", sockets, *pointers, NEW_ONLY))
+
+
+def create_sockets(entries: int) -> int:
+    """Return the descriptor of a map of AF_XDP sockets by their queues' numbers."""
+    return _bpf(MAP_CREATE, struct.pack("=IIIII", XSKMAP, 4, 4, entries, 0))[0]
+
+
+def put_socket(sockets: int, queue: int, own: int) -> None:
+    """Put a bound AF_XDP socket into such a map, which it leaves when it is closed."""
+    key, value = (ctypes.create_string_buffer(struct.pack("=I", each), 4) for each in (queue, own))
+    pointers = (ctypes.addressof(key), ctypes.addressof(value))
+    _bpf(MAP_UPDATE, struct.pack("=I4xQQQ", sockets, *pointers, 0))
+
+
+def link_xdp(program: int, interface: int) -> int:
+    """Return a descriptor that keeps a program at an interface's driver while it is open."""
+    attr = struct.pack("=IIII", program, interface, ATTACH_XDP, XDP_FLAGS_DRV_MODE)
+    return _bpf(LINK_CREATE, attr)[0]
 
 
 def link_cgroup(program: int, cgroup: int) -> int:

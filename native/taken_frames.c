@@ -1,0 +1,82 @@
+/*
+ * Receiving frames by AF_XDP: where a datagram lies in a frame, and how long it is.
+ *
+ * Owns which frames the loop reads. Must never give one back before it is accounted for. The
+ * program has looked at the headers (agent/host/bpf/port_taker.py): Ethernet, IPv4 without options
+ * or IPv6 without extensions, UDP.
+ */
+#include "taken_frames.h"
+
+#include "xsk.h"
+
+#include <endian.h>
+
+enum {
+    ETHERTYPE_AT = 12,
+    IPV6_FIRST_BYTE = 0x86, /* of its ethertype, where IPv4 has 8 */
+    IPV4_HEADERS_BYTES = 14 + 20 + 8,
+    IPV6_HEADERS_BYTES = 14 + 40 + 8,
+    UDP_HEADER_BYTES = 8,
+    UDP_LENGTH_AT = 4
+};
+
+const char *ub_taken_check(const struct ub_receive_config *config) {
+    if (config->xsk == NULL)
+        return "xsk: not NULL with af_xdp";
+    if (config->socket_count != 1)
+        return "socket_count: 1 with af_xdp";
+    if (config->gro)
+        return "gro: 0 with af_xdp";
+    if (config->timestamps)
+        return "timestamps: 0 with af_xdp";
+    if (config->echo_every != 0)
+        return "echo_every: 0 with af_xdp";
+    return NULL;
+}
+
+int ub_taken_prepare(struct ub_inbox *inbox, const struct ub_receive_config *config, uint32_t batch,
+                     uint32_t room_bytes) {
+    (void)room_bytes;
+    *inbox =
+        (struct ub_inbox){.own = config->xsk, .batch = batch, .room_bytes = UB_XSK_FRAME_BYTES_MAX};
+    inbox->messages = ub_allocate(batch * sizeof *inbox->messages);
+    inbox->vectors = ub_allocate(batch * sizeof *inbox->vectors);
+    return inbox->messages == NULL || inbox->vectors == NULL ? -ENOMEM : 0;
+}
+
+/* By the length in its UDP header: a card pads short frames to 60 bytes. One that the frame
+ * contradicts has what there is. */
+static void point_at(struct ub_inbox *inbox, uint32_t index, uint8_t *frame, uint32_t bytes) {
+    uint32_t headers =
+        frame[ETHERTYPE_AT] == IPV6_FIRST_BYTE ? IPV6_HEADERS_BYTES : IPV4_HEADERS_BYTES;
+    uint16_t length_wire;
+    memcpy(&length_wire, frame + headers - UDP_HEADER_BYTES + UDP_LENGTH_AT, sizeof length_wire);
+    uint32_t length = be16toh(length_wire), room = bytes - headers;
+    length = length < UDP_HEADER_BYTES || length - UDP_HEADER_BYTES > room
+                 ? room
+                 : length - UDP_HEADER_BYTES;
+    inbox->vectors[index] = (struct iovec){frame + headers, length};
+    inbox->messages[index].msg_len = length;
+}
+
+/* A driver that ran out of memory to fill waits to be told that there is some. */
+static void wake(const struct ub_xsk *xsk) {
+    if (__atomic_load_n(xsk->fill.flags, __ATOMIC_RELAXED) & XDP_RING_NEED_WAKEUP)
+        (void)recvfrom(xsk->socket, NULL, 0, MSG_DONTWAIT, NULL, NULL);
+}
+
+int ub_taken_receive(struct ub_inbox *inbox, int socket, int flags) {
+    (void)socket, (void)flags;
+    struct ub_xsk *xsk = inbox->own;
+    const struct xdp_desc *descriptors = xsk->receive.entries;
+    ub_xsk_give_back(xsk, xsk->held);
+    wake(xsk);
+    uint32_t from = *xsk->receive.consumer, frames = ub_xsk_received(xsk);
+    frames = frames < inbox->batch ? frames : inbox->batch;
+    for (uint32_t index = 0; index < frames; index++) {
+        const struct xdp_desc *own = &descriptors[(from + index) % UB_XSK_FRAMES];
+        point_at(inbox, index, xsk->memory + own->addr, own->len);
+    }
+    xsk->held = frames;
+    return frames == 0 ? -EAGAIN : (int)frames;
+}
