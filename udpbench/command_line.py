@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from udpbench.analysis.live_host import LiveHost
+    from udpbench.campaign.cells import CampaignFolder, Cell
     from udpbench.control.agents import Reach
     from udpbench.control.deployment.deployer import Deployer
     from udpbench.control.dry_run import Rehearsed
@@ -753,6 +754,9 @@ def campaign(
     share: Annotated[
         bool, typer.Option("--share", help="run alongside other runs; every trial has a finding")
     ] = False,
+    store: Annotated[
+        str | None, typer.Option(metavar="PATH", help="put the runs into this store at the end")
+    ] = None,
 ) -> None:
     """Run experiments on many pairs of hosts, side by side; type it again to go on."""
     from udpbench.campaign.campaign_view import campaign_view, summary
@@ -776,7 +780,21 @@ def campaign(
         for line in summary(states):
             _say(line)
         _say(f"run folders: {folder.path}")
+    if store is not None:
+        _store_campaign(cells, folder, store)
     raise typer.Exit(worst(state.exit_code for state in states))
+
+
+def _store_campaign(cells: Sequence[Cell], folder: CampaignFolder, store: str) -> None:
+    """Put all complete runs of a campaign into a store; each replaces itself."""
+    from udpbench.campaign.cells import pairs_of
+    from udpbench.store.dataset import write_runs
+
+    for pair, own in pairs_of(cells).items():
+        runs = [folder.path / cell.folder for cell in own if folder.result_of(cell) is not None]
+        write_runs(runs, store, campaign=folder.path.name, pair=pair)
+    with _reader_may_leave():
+        _say(f"store: {store}")
 
 
 @app.command()

@@ -17,6 +17,7 @@ from udpbench.campaign.conduct import News
 from udpbench.campaign.engines import open_engine, scheduler_address
 from udpbench.command_line import spread
 from udpbench.errors import InputError
+from udpbench.store import dataset
 
 
 @pytest.mark.parametrize(
@@ -88,3 +89,32 @@ def test_the_verb_says_what_became_of_each_pair(
     said = capsys.readouterr()
     assert "" == said.err
     golden.check(said.out.splitlines())
+
+
+def test_a_campaign_ends_in_a_store(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pair by pair, all runs that are complete, also those of an earlier session."""
+    done = {"run.jsonl": b"", "cell.json": b'{"exit_code": 0, "reason": "", "chosen": true}'}
+
+    @contextmanager
+    def fake(*_: object) -> Iterator[ListEngine]:
+        failed = {"rack2/first": answered(3, "left: the cable is out")}
+        ends = failed.get
+        yield ListEngine(
+            lambda cell: News(cell, result=ends(cell.rpartition("-")[0], answered(**done)))
+        )
+
+    stored: dict[str, list[str]] = {}
+
+    def write_runs(folders: list[Path], path: str, *, campaign: str, pair: str) -> None:
+        assert ("s3://bucket/store", "cards") == (path, campaign)
+        stored[pair] = [folder.name.rpartition("-")[0] for folder in folders]
+
+    monkeypatch.setattr(engines, "open_engine", fake)
+    monkeypatch.setattr(dataset, "write_runs", write_runs)
+    words = ("campaign", "first.yaml", "second.yaml", "--labs", "racks/*.yaml", "--out", "cards")
+    monkeypatch.setattr(sys, "argv", ["udpbench", *words, "--store", "s3://bucket/store"])
+    assert 3 == run_command_line()
+    assert {"rack1": ["first", "second"], "rack2": []} == stored
+    assert "store: s3://bucket/store" in capsys.readouterr().out
