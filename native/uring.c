@@ -1,5 +1,6 @@
 /*
- * An io_uring by system calls, and whether this user may have one.
+ * An io_uring by system calls, and whether this user may have one. What the kernel does with
+ * datagrams there: docs/kernel.md, io_uring and datagrams.
  */
 #include "uring.h"
 
