@@ -1,4 +1,7 @@
-"""A tune as a user starts it: what needs no help is left alone, a small buffer is repaired."""
+"""A tune as a user starts it: what needs no help is left alone, a small buffer is repaired.
+
+Both are judged by rates, for which other tests leave no CPU time; the unit tests play whole tunes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ import pytest
 
 pytestmark = [
     pytest.mark.lab,
-    pytest.mark.apart,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]
 
@@ -54,6 +56,7 @@ def tune(folder: Path, text: str, *words: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, data
 
 
+@pytest.mark.long
 def test_what_needs_no_help_is_left_alone(tmp_path: Path) -> None:
     """After three trials, with 0."""
     code, data = tune(tmp_path, FEW)
