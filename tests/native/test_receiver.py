@@ -301,7 +301,7 @@ FAKE_WAY, FAKE_WAY_OF_ALL_WAITS = 900, 901
 """Of fake_kernel.c."""
 HISTOGRAM = ffi.new("struct ub_histogram *")
 BAD = {
-    "call": {"call": 3},
+    "call": {"call": 899},
     "merged without a size": {"call": lib.UB_RECEIVE_URING, "gro": 1},
     "wait": {"wait": 4},
     "read": {"read": 4},
