@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -284,5 +283,5 @@ def test_nothing_stays_attached_when_its_agent_dies(start: Start, port: int) -> 
         agent.send_signal(signal.SIGKILL)
     if programs:
         assert len(programs) >= 2
-        until("all gone", lambda: not any(map(is_loaded, programs)) or time.sleep(0.05))
+        until("all gone", lambda: not any(map(is_loaded, programs)))
     assert None is server.poll()

@@ -29,7 +29,8 @@ from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 
-from test_command_line import namespaces, state
+from own_namespaces import own_namespaces
+from test_reading_only import state
 from waiting import wait_until
 
 from udpbench.records import RUN_FILE, read_run
@@ -137,9 +138,9 @@ def cluster(folder: Path, workers: int) -> Iterator[Cluster]:
 @contextmanager
 def restored() -> Iterator[None]:
     """See that the machine is afterwards as it was."""
-    before, spaces = state(), namespaces()
+    before, spaces = state(), own_namespaces()
     yield
-    wait_until("no namespace is left", lambda: namespaces() <= spaces)
+    wait_until("no namespace is left", lambda: own_namespaces() <= spaces)
     after = state()
     changed = {
         name: (before.get(name), after[name]) for name in after if after[name] != before.get(name)
@@ -162,7 +163,6 @@ def wait_for_trials(folder: Path, process: subprocess.Popen[bytes], further: int
     def reached() -> bool:
         if process.poll() is not None:
             raise AssertionError(f"the campaign ended with {process.returncode}")
-        time.sleep(0.05)
         return trials_stored(folder) >= until
 
     wait_until(f"{further} further trials", reached, LIMIT_S)

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -298,21 +298,34 @@ def planted_often(
     return right, latest
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Plant, measure, and return the exit code of all plants."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("plants", nargs="*", metavar="PLANT", help=", ".join(PLANTS))
-    parser.add_argument("--times", type=int, default=10, metavar="N", help="trials of each plant")
+def plant_parser(about: str | None, plants: Collection[str]) -> argparse.ArgumentParser:
+    """Return the options of a program that plants bottlenecks again and again."""
+    parser = argparse.ArgumentParser(description=about.split("\n")[0] if about else "")
+    parser.add_argument("plants", nargs="*", metavar="PLANT", help=", ".join(plants))
+    parser.add_argument("--times", type=int, default=10, metavar="N", help="times of each plant")
     parser.add_argument("--seed", type=int, help="draws the numbers; new for each run if left out")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin none after these")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="keeps the runs; else removed")
-    parser.add_argument("--store", action="store_true", help="for the unit tests")
-    asked = parser.parse_args(words)
-    if not set(asked.plants) <= PLANTS.keys():
-        parser.error(f"the plants are {', '.join(PLANTS)}")
-    seed = asked.seed if asked.seed is not None else random.randrange(2**32)
+    return parser
+
+
+def chosen(
+    parser: argparse.ArgumentParser, plants: Collection[str], words: Sequence[str] | None
+) -> tuple[argparse.Namespace, random.Random, float]:
+    """Return the options of a command line, what draws its numbers, and until when it begins any."""
+    options = parser.parse_args(words)
+    if not set(options.plants) <= set(plants):
+        parser.error(f"the plants are {', '.join(plants)}")
+    seed = options.seed if options.seed is not None else random.randrange(2**32)
     print(f"seed {seed}", flush=True)
-    chance, until_s = random.Random(seed), time.monotonic() + 60 * asked.minutes
+    return options, random.Random(seed), time.monotonic() + 60 * options.minutes
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Plant, measure, and return the exit code of all plants."""
+    parser = plant_parser(__doc__, PLANTS)
+    parser.add_argument("--store", action="store_true", help="for the unit tests")
+    asked, chance, until_s = chosen(parser, PLANTS, words)
     right: dict[str, list[bool]] = {}
     records: dict[str, TrialRecord] = {}
     with tempfile.TemporaryDirectory() as scratch:

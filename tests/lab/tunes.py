@@ -8,8 +8,6 @@ the healthy one left alone in fewer than 19 of 20, 5 if the minutes did not suff
 
 from __future__ import annotations
 
-import argparse
-import math
 import random
 import sys
 import tempfile
@@ -17,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from diagnoses import EACH, PLANTS, adding_rules, busy
+from diagnoses import EACH, PLANTS, adding_rules, busy, chosen, plant_parser
 
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
@@ -97,21 +95,11 @@ def tuned_often(
 
 def main(words: Sequence[str] | None = None) -> int:
     """Plant, tune, and return the exit code of all plants."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("plants", nargs="*", metavar="PLANT", help=", ".join(PLANTS))
-    parser.add_argument("--times", type=int, default=10, metavar="N", help="tunes of each plant")
-    parser.add_argument("--seed", type=int, help="draws the numbers; new for each run if left out")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin none after these")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="keeps the runs; else removed")
+    parser = plant_parser(__doc__, PLANTS)
     parser.add_argument(
         "--for", metavar="METRIC", dest="metric", help="lost_packets, if others run"
     )
-    given = parser.parse_args(words)
-    if not set(given.plants) <= PLANTS.keys():
-        parser.error(f"the plants are {', '.join(PLANTS)}")
-    seed = given.seed if given.seed is not None else random.randrange(2**32)
-    print(f"seed {seed}", flush=True)
-    chance, until_s = random.Random(seed), time.monotonic() + 60 * given.minutes
+    given, chance, until_s = chosen(parser, PLANTS, words)
     right: dict[str, list[bool]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for name in given.plants or (*REPAIRS, "healthy"):

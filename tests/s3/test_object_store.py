@@ -12,12 +12,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from store.runs import run_of
+from waiting import wait_until
 
 from udpbench import read_runs, write_runs
 from udpbench.errors import RecordError
@@ -82,15 +82,15 @@ def server() -> Iterator[int]:
     port = free_port()
     program = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as started:
-        deadline = time.monotonic() + WAIT_S
-        while True:
-            try:
+
+        def listens() -> bool:
+            assert started.poll() is None, "moto has ended"
+            with contextlib.suppress(OSError):
                 socket.create_connection(("127.0.0.1", port)).close()
-                break
-            except OSError:
-                assert time.monotonic() < deadline, "moto does not listen"
-                assert started.poll() is None, "moto has ended"
-                time.sleep(0.05)
+                return True
+            return False
+
+        wait_until("moto listens", listens)
         yield port
         started.terminate()
 

@@ -32,7 +32,7 @@ HEADINGS = {
     "rungs": "Rung by rung",
     "ladder": "From base to recipe",
     "recipe": "The recipe",
-    "beside": "What else was tried",
+    "beside": "Notes",
     "chapters": "The experiments",
     "missing": "Not measured here",
     "run": "The run",

@@ -13,9 +13,11 @@ from pathlib import PurePath
 from udpbench.analysis.points import Point, estimate, metric, trials_with
 from udpbench.analysis.verdicts import Verdict, evaluate_at, expected_at
 from udpbench.definition.published import Bar, Published, published
+from udpbench.metrics import SEARCHED
 from udpbench.model import Estimate, Expectation
 from udpbench.printable import printable
 from udpbench.report.figures.style import short_name
+from udpbench.report.search_words import found_text
 from udpbench.report.summary import LAB_LABEL, Chapter, name_of, reason, show_number
 from udpbench.units import show_count, show_pps, show_ratio
 
@@ -155,8 +157,11 @@ def _rungs(chapter: Chapter, name: str, run: str) -> Iterator[Rung]:
     for trial in chapter.experiment.points:
         point = points.get(trial.point, Point(chapter.experiment.name, trial.point, ()))
         figure = published(trial.source or "")
-        values = [(metric(result, MEASURED_AS[name]), result.valid) for result in point.results]
-        measured = estimate(point, MEASURED_AS[name])
+        ours = SEARCHED[0] if trial.search is not None else MEASURED_AS[name]
+        values = [(metric(result, ours), result.valid) for result in point.results]
+        # A search may have ended with a least rate only, which is no number.
+        exact = all(ours not in result.spans for result in point.valid)
+        measured = estimate(point, ours) if exact else None
         yield Rung(
             point.experiment,
             run,
@@ -166,7 +171,7 @@ def _rungs(chapter: Chapter, name: str, run: str) -> Iterator[Rung]:
             tuple((value, valid) for value, valid in values if value is not None),
             tuple(_pairs(figure, point, name)) if figure is not None else (),
             tuple(_relations(chapter, point)),
-            "" if measured is not None else _why_not(point),
+            "" if measured is not None else _searched(chapter, point) or _why_not(point),
         )
 
 
@@ -220,6 +225,12 @@ def _missing(name: str, point: Point, at: Point) -> str:
     if point.valid:
         return f"{name_of(point)}: {name} is not observable there"
     return "" if point.name == at.name else f"{name_of(point)}: {_why_not(point)}"
+
+
+def _searched(chapter: Chapter, point: Point) -> str:
+    """Return what the searches of a point answer; empty where none of them was to be trusted."""
+    searches = (search for search in chapter.searches if search.result in point.valid)
+    return "; ".join(map(found_text, searches))
 
 
 def _why_not(point: Point) -> str:

@@ -205,7 +205,7 @@ def tuning_of(experiment: Experiment, results: Sequence[Result], derive: Derive)
 # --- the way -------------------------------------------------------------------------------------
 
 
-class _Kept(NamedTuple):
+class _Best(NamedTuple):
     """The best point so far."""
 
     trial: Trial
@@ -219,7 +219,7 @@ def _way(experiment: Experiment, tune: Tune, derive: Derive) -> _Way:
     """Yield each round as planned, and be sent it as measured; return what is known at the end."""
     base = experiment.points[0]
     look = yield PlannedRound("look", (base,))
-    limits, kept = limiting(look.results), _Kept(base, ())
+    limits, kept = limiting(look.results), _Best(base, ())
     useless: list[TuningStep] = []
     why = _unusable(look, tune.metric, limits)
     while not why:
@@ -265,7 +265,7 @@ def _why(tried: TuningRound, limits: Sequence[Bottleneck]) -> str:
 
 def _candidates(
     limits: Sequence[Bottleneck],
-    kept: _Kept,
+    kept: _Best,
     tune: Tune,
     derive: Derive,
     useless: Sequence[TuningStep],
@@ -284,7 +284,7 @@ def _candidates(
     return PlannedRound("try", tuple(points), steps, tried) if tried else None
 
 
-def _minimised(kept: _Kept, derive: Derive) -> Generator[PlannedRound, TuningRound, _Kept]:
+def _minimised(kept: _Best, derive: Derive) -> Generator[PlannedRound, TuningRound, _Best]:
     """Take each step away once, and the most useless one for good; again while one went."""
     while len(kept.steps) > 1:
         points, steps, taken = [kept.trial], {kept.trial.point: kept.steps}, {}
@@ -306,9 +306,9 @@ def _minimised(kept: _Kept, derive: Derive) -> Generator[PlannedRound, TuningRou
     return kept
 
 
-def _point(planned: PlannedRound, name: str) -> _Kept:
+def _point(planned: PlannedRound, name: str) -> _Best:
     (trial,) = (each for each in planned.points if each.point == name)
-    return _Kept(trial, planned.steps[name])
+    return _Best(trial, planned.steps[name])
 
 
 def _is_alike(trial: Trial, other: Trial) -> bool:

@@ -18,13 +18,16 @@ from analysis.build import (
     shared,
     trial,
 )
+from control.fake import World, go
 
 from report.stored import stored
+from udpbench.definition.load import load_experiment_data
 from udpbench.model import Finding
 from udpbench.report.document import write
 from udpbench.report.figures.ladder_figure import draw_ladder, parts
 from udpbench.report.ladder import Ladder, Pair, Relation, label, ladder_data, ladders
 from udpbench.report.pages import overview
+from udpbench.report.search_words import found_text
 from udpbench.report.summary import LAB_LABEL, chapters_of
 
 NAIVE = trial("naive", experiment="01", source="cloudflare-2015/naive")
@@ -213,6 +216,25 @@ def test_the_same_experiment_of_two_runs_is_two_steps() -> None:
     ]
     assert 2 == len(parts([one for step in found.steps for one in step * 10]))
     assert overview(runs)["answer"].startswith("1 experiment with 2 points in 2 runs. ")
+
+
+@pytest.mark.parametrize("capacity_pps", [300_000, None])
+def test_a_rung_that_is_searched_has_its_throughput(
+    capacity_pps: int | None, tmp_path: Path
+) -> None:
+    """A least rate is no number: the answer stands in its place, beneath."""
+    quick = load_experiment_data({"question": "?", "search": "quick", "warmup": "0s"}, "quick")
+    _, run = go(World(capacity_pps=capacity_pps), tmp_path / "run", quick)
+    chapters = chapters_of(run.header.experiments, run.records)
+    ((search,),) = (chapter.searches for chapter in chapters)
+    (found,) = ladders([replace(chapters[0], run=name) for name in ("a", "b")])
+    rung = found.rungs[0]
+    if capacity_pps is None:
+        assert (None, (), found_text(search)) == (rung.measured, rung.trials, rung.why_not)
+    else:
+        assert rung.measured is not None
+        assert search.headline.throughput_pps == rung.measured.median
+        assert ("", ((rung.measured.median, True),)) == (rung.why_not, rung.trials)
 
 
 def test_of_a_long_label_the_experiment_gives_way() -> None:
