@@ -81,6 +81,29 @@ def test_processes_that_lived_only_meanwhile() -> None:
     assert f"20.00 %, {cpu_checks.UNSEEN}" == value
 
 
+def seen_whole(record: TrialRecord) -> TrialRecord:
+    """Return a record whose agents saw every process of their machine."""
+    seeing = {cpu_use.SEES_ALL: True}
+    facts = {host: replace(own, capabilities=seeing) for host, own in record.facts.items()}
+    return replace(record, facts=facts)
+
+
+def test_time_of_no_process_is_the_kernels_where_every_process_is_seen() -> None:
+    """Waking an idle CPU takes time that no process is charged; no program is blamed for it."""
+    record = seen_whole(shared(LOAD_MS + 400, hog(10, pinned=False)))
+    assert [] == found(record)
+    (load, _) = cpu_use.cpu_loads(measured(record))
+    assert (0.005, 0.195) == pytest.approx((load.uses["other programs"], load.uses["wake-ups"]))
+
+
+def test_programs_are_blamed_for_all_that_they_may_have_used() -> None:
+    """Also by children that ended meanwhile, wherever these ran."""
+    make = hog(0, name="make", children_cpu_ns=390 * MS)
+    record = seen_whole(shared(LOAD_MS + 400, make))
+    expected = ("struck", "machine: CPU 0", "19.50 %, most by children of make (pid 77)")
+    assert [expected] == found(record)
+
+
 def test_what_the_run_itself_takes_is_told_apart() -> None:
     """No other program is blamed for it, and nothing is struck out."""
     record = shared(LOAD_MS + 200, own(150), own(50, pid=11))
@@ -197,7 +220,7 @@ def test_a_finding_strikes_out_but_does_not_invalidate() -> None:
 
 
 def test_how_busy_each_cpu_of_the_load_is_and_with_what() -> None:
-    """Workers and NAPI threads by their own time, and what is left of a busy CPU is others'."""
+    """Workers and NAPI threads by their own time, others by what is left at most."""
     loads = {
         load.cpu: load for load in cpu_use.cpu_loads(measured(shared(LOAD_MS + 100, hog(100))))
     }
