@@ -77,7 +77,7 @@ def run_command_line() -> int:
     """Run the command line, print its errors, and return its exit code."""
     import typer
 
-    from udpbench.command_line import app
+    from udpbench.commands.command_line import app
 
     try:
         code = app(standalone_mode=False)

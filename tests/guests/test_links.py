@@ -26,7 +26,7 @@ from runs import (
 from waiting import wait_until
 
 from udpbench.analysis.judge import judge
-from udpbench.analysis.ledger import occupied_stages
+from udpbench.analysis.ledger.ledger import occupied_stages
 from udpbench.drivers import driver_of
 from udpbench.model import Result
 

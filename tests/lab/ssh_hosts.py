@@ -21,7 +21,7 @@ import pytest
 from waiting import DEADLINE_S
 
 from udpbench.control.agent_client import AgentClient
-from udpbench.control.connection import Channel
+from udpbench.control.connections.connection import Channel
 from udpbench.errors import AgentLost
 from udpbench.model import SECOND_NS
 

@@ -38,7 +38,7 @@ from sampled import sampled
 from ssh_hosts import Pair, pair_of_hosts
 from waiting import DEADLINE_S
 
-from udpbench.command_line import app
+from udpbench.commands.command_line import app
 
 pytestmark = ssh_hosts.needed()
 

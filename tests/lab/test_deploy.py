@@ -18,9 +18,9 @@ from ssh_hosts import TINY, USER, Pair, SshHost, allow_sudo, greeted, pair_of_ho
 
 from udpbench.agent import install
 from udpbench.analysis.judge import judge
+from udpbench.control.connections.ssh import LAUNCHER_NOTE, open_ssh
 from udpbench.control.deployment import deploy
 from udpbench.control.deployment.deployer import LAUNCHER, Deployer
-from udpbench.control.ssh import LAUNCHER_NOTE, open_ssh
 from udpbench.definition.load import load_lab
 from udpbench.errors import ConnectError
 from udpbench.model import SECOND_NS, Connect, Lab

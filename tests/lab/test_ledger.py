@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from udpbench import selftest
 from udpbench.analysis.judge import judge
-from udpbench.analysis.stage_proofs import is_believable
+from udpbench.analysis.ledger.stage_proofs import is_believable
 from udpbench.analysis.verdicts import evaluate
+from udpbench.commands import selftest
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiments, load_lab
 from udpbench.model import Experiment, TrialRecord

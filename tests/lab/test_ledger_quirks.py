@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from udpbench.analysis.judge import judge
-from udpbench.analysis.ledger import make_ledger
+from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.control.run import RunOptions, run
 from udpbench.definition import losses

@@ -34,9 +34,9 @@ from ssh_hosts import (
 )
 from waiting import DEADLINE_S, wait_until
 
-from udpbench import selftest
 from udpbench.analysis.judge import judge, path_ledger
 from udpbench.analysis.readings import readings_of
+from udpbench.commands import selftest
 from udpbench.definition.load import load_lab
 from udpbench.model import SECOND_NS, Result, TrialRecord
 

@@ -27,8 +27,8 @@ from ssh_hosts import (
 )
 
 import udpbench
+from udpbench.control.connections.ssh import SshLimits, open_ssh
 from udpbench.control.host_use import Surroundings, Terms, take_lab
-from udpbench.control.ssh import SshLimits, open_ssh
 from udpbench.definition.load import load_lab
 from udpbench.errors import ConnectError, HelloRefused
 from udpbench.model import SECOND_NS, Connect

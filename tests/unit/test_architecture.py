@@ -98,6 +98,12 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
         (),
     ),
+    "control.connections": ((*LEAVES, "control.connections", "control.wait"), ()),
+    "control.connections.ssh": (
+        (*LEAVES, "control.connections", "control.deployment.deployer"),
+        ("paramiko",),
+    ),
+    "control.connections.ssh_config": (LEAVES, ("paramiko",)),
     "campaign": (
         (
             *LEAVES,
@@ -114,36 +120,20 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "campaign.bound_run": (("__main__",), ()),
     "campaign.campaign_view": ((*LEAVES, "campaign.conduct", "report.terminal"), ("rich",)),
     "campaign.dask_engine": ((*LEAVES, "campaign"), ("dask", "distributed")),
-    "control.connection": (LEAVES, ()),
-    "control.ssh": (
-        (
-            *LEAVES,
-            "control.connection",
-            "control.deployment.deployer",
-            "control.ssh_proxy",
-            "control.ssh_config",
-        ),
-        ("paramiko",),
-    ),
     "control.deployment": ((*LEAVES, "agent.install", "control.deployment"), ()),
-    "control.deployment.deploy": (
-        (*LEAVES, "control.connection", "control.deployment", "control.ssh"),
-        (),
-    ),
-    "control.ssh_proxy": (LEAVES, ()),
-    "control.ssh_config": (LEAVES, ("paramiko",)),
-    "__main__": (("errors", "printable", "command_line"), ("typer",)),
-    "command_line": (("",), ("typer", "rich")),
-    "resume": ((*LEAVES, "definition", "control", "records", "tuning.derived_points"), ()),
-    "run_comparison": ((*LEAVES, "definition", "records", "analysis", "report"), ()),
+    "control.deployment.deploy": ((*LEAVES, "control.connections", "control.deployment"), ()),
+    "__main__": (("errors", "printable", "commands.command_line"), ("typer",)),
+    "commands.command_line": (("",), ("typer", "rich")),
+    "commands.init": ((*LEAVES, "definition", "control"), ()),
+    "commands.recorded_hosts": ((*LEAVES, "control"), ()),
+    "commands.resume": ((*LEAVES, "definition", "control", "records", "tuning.derived_points"), ()),
+    "commands.run_comparison": ((*LEAVES, "definition", "records", "analysis", "report"), ()),
+    "commands.selftest": ((*LEAVES, "definition", "control", "records", "analysis"), ()),
     "store": (
         (*LEAVES, "records", "analysis", "report", "store"),
         ("jumpavg", "pandas", "pyarrow", "scipy"),
     ),
     "proven_kernels": ((*LEAVES, "agent.install"), ("pydantic",)),
-    "recorded_hosts": ((*LEAVES, "control"), ()),
-    "selftest": ((*LEAVES, "definition", "control", "records", "analysis"), ()),
-    "init": ((*LEAVES, "definition", "control"), ()),
     "gate": (
         (*LEAVES, "definition", "control", "records", "analysis", "report", "proven_kernels"),
         ("rich",),
@@ -275,12 +265,12 @@ SLOW |= {"scipy", "typst"}
 
 
 @pytest.mark.parametrize(
-    "module", ["agent.serve", "agent.workers.process", "command_line", "control.run"]
+    "module", ["agent.serve", "agent.workers.process", "commands.command_line", "control.run"]
 )
 def test_what_starts_loads_no_slow_package(module: str) -> None:
     """A run reaches its first packet before it needs any of them."""
     assert set() == SLOW & loaded(module)
-    assert "paramiko" in loaded("control.ssh")
+    assert "paramiko" in loaded("control.connections.ssh")
 
 
 def cycles(trees: Mapping[str, ast.Module]) -> list[set[str]]:

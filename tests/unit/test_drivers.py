@@ -10,8 +10,8 @@ import pytest
 from analysis import build
 
 from udpbench.agent.counters.parse import device_statistics
-from udpbench.analysis.ledger import make_ledger
-from udpbench.analysis.mac_frames import frames_at_macs
+from udpbench.analysis.ledger.ledger import make_ledger
+from udpbench.analysis.ledger.mac_frames import frames_at_macs
 from udpbench.analysis.queue_counters import queue_uses
 from udpbench.analysis.readings import readings_of
 from udpbench.drivers import DRIVERS, LOOPBACK, UNKNOWN, XDP_DROPS

@@ -15,7 +15,8 @@ from control.fake import facts as host_facts
 from golden import Golden
 
 from udpbench.__main__ import run_command_line
-from udpbench.command_line import _Prompts
+from udpbench.commands.command_line import _Prompts
+from udpbench.commands.init import InitOptions, write_experiment, write_lab
 from udpbench.control.agents import Reach
 from udpbench.control.dry_run import rehearse
 from udpbench.control.host_use import Surroundings
@@ -28,7 +29,6 @@ from udpbench.errors import (
     InputError,
     SafetyError,
 )
-from udpbench.init import InitOptions, write_experiment, write_lab
 from udpbench.model import Connect, Facts
 from udpbench.protocol import HeardArp, Hello, Interface, Interfaces, Taken, encode
 

@@ -21,7 +21,7 @@ from report.stored import stored
 
 from udpbench.__main__ import main
 from udpbench.analysis.readiness import Readiness
-from udpbench.command_line import _read_back, _try_report
+from udpbench.commands.command_line import _read_back, _try_report
 from udpbench.control import agents
 from udpbench.control.deployment import deploy as deployment
 from udpbench.control.deployment import deployer
@@ -112,7 +112,7 @@ def test_selftest_ends_with_0_where_the_ledger_may_be_believed(
     proof = StageProof("udp_no_port", 4, 100, counted, 0)
     proven = SelfTest("6.18.0", "", "", "", (proof,))
     kept: list[SelfTest] = []
-    monkeypatch.setattr("udpbench.selftest.try_ledger", lambda *_: proven)
+    monkeypatch.setattr("udpbench.commands.selftest.try_ledger", lambda *_: proven)
     monkeypatch.setattr("udpbench.proven_kernels.keep", kept.append)
     assert code == run(monkeypatch, "selftest", "--json")
     assert (code == 0) == json.loads(capsys.readouterr().out)["believable"]
@@ -131,7 +131,7 @@ def test_facts_are_written_where_they_are_to_be(
         asked.append(out)
         return out
 
-    monkeypatch.setattr("udpbench.recorded_hosts.write_recorded", write)
+    monkeypatch.setattr("udpbench.commands.recorded_hosts.write_recorded", write)
     monkeypatch.setattr(sys, "argv", ["udpbench", "facts", "--out", str(tmp_path / "x")])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -24,6 +24,7 @@ from udpbench.agent.host.interrupts import rx_interrupts
 from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.journal import Journal
 from udpbench.analysis.readiness import assess
+from udpbench.commands.recorded_hosts import write_recorded
 from udpbench.control.agents import Reach
 from udpbench.control.host_use import Surroundings
 from udpbench.definition.binding.host_block import LabContext
@@ -33,7 +34,6 @@ from udpbench.drivers import driver_of
 from udpbench.errors import InputError
 from udpbench.model import Examined, Facts, Lab, Snapshot
 from udpbench.protocol import RecordedTree
-from udpbench.recorded_hosts import write_recorded
 
 CARD = {
     "question": "What would be set?",

@@ -14,17 +14,17 @@ from analysis.build import failed, record
 from golden import Golden
 from report.stored import COMPLETE, stored
 
-from udpbench import resume
+import udpbench
 from udpbench.__main__ import main
+from udpbench.commands.resume import ResumedRun, ResumeOptions, reopen_run
 from udpbench.definition.load import load_experiments, load_lab
 from udpbench.definition.same_point import against_itself
 from udpbench.errors import InputError, RecordError
 from udpbench.model import TrialRecord
 from udpbench.records import RUN_FILE, SERIES_FILE, Ending, Run, RunWriter
-from udpbench.resume import ResumedRun, ResumeOptions, reopen_run
 
 TEXT = "question: What?\nsend: {batch: 4}\nrepetitions: 2\n"
-LAB = Path(resume.__file__).parents[1] / "experiments" / "labs" / "local.yaml"
+LAB = Path(udpbench.__file__).parents[1] / "experiments" / "labs" / "local.yaml"
 STEP = "put it back as it was, or begin a new run"
 INTERRUPTED = Ending("2026-11-21T08:00:09+00:00", "interrupted")
 NOT_RESTORED = ({"kind": "RestoreError", "message": "mtu stays", "host": "left"},)

@@ -16,19 +16,19 @@ from golden import Golden
 from report.stored import stored
 
 from udpbench.__main__ import main
-from udpbench.command_line import _compared
-from udpbench.definition.load import load_experiments
-from udpbench.errors import InputError
-from udpbench.metrics import margin_of
-from udpbench.model import PointPair, TrialRecord
-from udpbench.records import Run, read_run
-from udpbench.run_comparison import (
+from udpbench.commands.command_line import _compared
+from udpbench.commands.run_comparison import (
     BETWEEN_RUNS,
     NOT_INTERLEAVED,
     Choice,
     compare_runs,
     compare_within,
 )
+from udpbench.definition.load import load_experiments
+from udpbench.errors import InputError
+from udpbench.metrics import margin_of
+from udpbench.model import PointPair, TrialRecord
+from udpbench.records import Run, read_run
 
 BASE = (2000, 2010, 1990, 2005, 1995, 2015, 1985)
 FAST = tuple(round(1.1 * pps) for pps in BASE)

@@ -6,11 +6,11 @@ import pytest
 from control.fake import World
 from golden import Golden
 
+from udpbench.commands.selftest import THIS_MACHINE, losing_experiments, private_labs, try_ledger
 from udpbench.definition.load import load_lab
 from udpbench.definition.losses import LOSS_PORTS
 from udpbench.errors import ConnectError, Interrupted
 from udpbench.model import LEDGER_STAGES
-from udpbench.selftest import THIS_MACHINE, losing_experiments, private_labs, try_ledger
 
 
 def test_every_stage_that_can_lose_packets_does_so_over_ipv4_alone() -> None:

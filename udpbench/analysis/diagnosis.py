@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from udpbench.analysis import skbs
 from udpbench.analysis.cpu_use import (
     TICK_NS,
     CpuGroup,
@@ -19,12 +18,13 @@ from udpbench.analysis.cpu_use import (
     processes_of,
     stolen_ns,
 )
-from udpbench.analysis.intended_load import intended_packets, unsent_packets
+from udpbench.analysis.ledger import skbs
+from udpbench.analysis.ledger.intended_load import intended_packets, unsent_packets
+from udpbench.analysis.ledger.stages import NAPI_PACKETS, STAGES
 from udpbench.analysis.queue_counters import by_receiver
 from udpbench.analysis.rates import IDLE_TIMES, host_of, lag, window_ns
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES
-from udpbench.analysis.stages import NAPI_PACKETS, STAGES
 from udpbench.model import Bottleneck, Certainty, Facts, Ledger, Role, WorkerStats
 from udpbench.units import format_bytes, show_count
 

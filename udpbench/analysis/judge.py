@@ -12,13 +12,13 @@ from udpbench.analysis.checks.checklist import check
 from udpbench.analysis.cpu_use import cpu_loads
 from udpbench.analysis.delta import deltas
 from udpbench.analysis.diagnosis import diagnose
-from udpbench.analysis.intended_load import (
+from udpbench.analysis.ledger.intended_load import (
     arrived,
     intended_packets,
     kept_packets,
     sent_packets,
 )
-from udpbench.analysis.ledger import is_explained, make_ledger, occupied_stages
+from udpbench.analysis.ledger.ledger import is_explained, make_ledger, occupied_stages
 from udpbench.analysis.live_host import watched_ledger
 from udpbench.analysis.queue_counters import carrying, queue_packets, sent_flows
 from udpbench.analysis.readings import Readings, readings_of

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from udpbench.analysis.delta import Deltas, deltas
+from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.motion import (
     SINGLE,
     SKEW_NS,
@@ -21,7 +22,6 @@ from udpbench.analysis.motion import (
 )
 from udpbench.analysis.queue_counters import QueueUse, queue_uses
 from udpbench.analysis.readings import FAMILIES, Readings, Roles, known_sum
-from udpbench.analysis.stages import STAGES
 from udpbench.model import (
     LEDGER_STAGES,
     SECOND_NS,

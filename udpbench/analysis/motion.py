@@ -12,9 +12,9 @@ from itertools import pairwise
 
 from udpbench.analysis.clock_offsets import since_start_ns
 from udpbench.analysis.delta import Deltas, deltas
+from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.rates import BUSY_TIMES, IDLE_TIMES
 from udpbench.analysis.readings import Readings, roles
-from udpbench.analysis.stages import STAGES
 from udpbench.model import LEDGER_STAGES, Phase, Snapshot, TrialRecord, WorkerStats
 
 SKEW_NS = 20 * 10**6

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from udpbench.analysis.delta import Deltas
+from udpbench.analysis.ledger.skbs import QDISC_DROPS, QDISC_PACKETS
 from udpbench.analysis.readings import Readings
-from udpbench.analysis.skbs import QDISC_DROPS, QDISC_PACKETS
 from udpbench.drivers import driver_of
 from udpbench.model import Facts, Traffic, WorkerSpec
 

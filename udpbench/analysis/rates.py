@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean, stdev
 
-from udpbench.analysis.intended_load import arrived
+from udpbench.analysis.ledger.intended_load import arrived
 from udpbench.analysis.readings import Readings, known_sum
 from udpbench.model import (
     DAY_NS,

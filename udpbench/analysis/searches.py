@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from udpbench.analysis.ledger.stages import BEFORE_SENT
 from udpbench.analysis.rate_search import (
     OFFERED_SHARE,
     Purpose,
@@ -18,7 +19,6 @@ from udpbench.analysis.rate_search import (
     SearchTrial,
     search_state,
 )
-from udpbench.analysis.stages import BEFORE_SENT
 from udpbench.metrics import METRICS, SEARCHED, with_goal
 from udpbench.model import (
     Bottleneck,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from udpbench.analysis import rates
-from udpbench.analysis.intended_load import answered_packets
+from udpbench.analysis.ledger.intended_load import answered_packets
 from udpbench.analysis.readings import Readings
 from udpbench.model import SECOND_NS, Role, WorkerStats
 

@@ -15,9 +15,9 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from udpbench.control.agent_client import AgentClient, Requests
-from udpbench.control.connection import Channel, open_machine
+from udpbench.control.connections.connection import Channel, open_machine
+from udpbench.control.connections.namespaces import Namespaces
 from udpbench.control.lease import keep_leases
-from udpbench.control.namespaces import Namespaces
 from udpbench.definition.binding.bind import (
     BRIDGE,
     BRIDGE_INTERFACE,
@@ -51,7 +51,7 @@ Open = Callable[[str, Connect], Requests]
 
 def _open_ssh(deployer: Deployer | None, host: str, connect: Connect) -> Channel:
     """Import paramiko, which takes 0.2 s, only for a host that is reached by it."""
-    from udpbench.control.ssh import open_ssh
+    from udpbench.control.connections.ssh import open_ssh
 
     return open_ssh(host, connect, deployer=deployer)
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import Agents
-from udpbench.control.connection import shown
+from udpbench.control.connections.connection import shown
 from udpbench.control.losses import Losses
 from udpbench.control.phase import PhaseRun, Plan, TrialAgents, by_host
 from udpbench.control.wait import Waiter

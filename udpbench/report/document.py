@@ -34,7 +34,7 @@ DOCUMENTS = ("html", *PAGES)
 FORMATS: tuple[str, ...] = (*DOCUMENTS, *DATA)
 PNG_PPI = 110
 """An A4 page of 909 × 1286 pixels: readable on a screen, some 100 KiB."""
-TEMPLATE = Path(__file__).with_name("report.typ")
+TEMPLATE = Path(__file__).with_name("templates") / "report.typ"
 FIGURES = "report-figures"
 """Folder of single figures, beside the pages."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from udpbench.analysis.ledger.stages import BEFORE_SENT
 from udpbench.analysis.motion import Interval, intervals, stage_packets
 from udpbench.analysis.points import Point, estimate
 from udpbench.analysis.queue_counters import by_receiver, queue_uses
@@ -22,7 +23,6 @@ from udpbench.analysis.rates import (
     spent_ns,
 )
 from udpbench.analysis.readings import Readings, readings_of
-from udpbench.analysis.stages import BEFORE_SENT
 from udpbench.definition.published import Bar as PublishedBar
 from udpbench.definition.published import published
 from udpbench.model import SECOND_NS, Estimate, Result, Role, TrialRecord

@@ -14,8 +14,8 @@ from udpbench.records import Run
 from udpbench.report.embedded_data import LINK, packed
 from udpbench.report.figures.inline_svg import InlineFigures, palettes
 
-ROOM = Path(__file__).parent
-TEMPLATE, STYLE = "report.html.jinja", ROOM / "report.css"
+TEMPLATES = Path(__file__).with_name("templates")
+TEMPLATE, STYLE = "report.html.jinja", TEMPLATES / "report.css"
 LABELS = {
     "comparisons": "Change of each compared pair, block by block",
     "searches": "Loss over load, a dot for each trial",
@@ -50,7 +50,7 @@ def filled(template: str, figures: InlineFigures, data: Mapping[str, Any]) -> st
     light, dark = palettes()
     style = STYLE.read_text().replace("/* light */", light).replace("/* dark */", dark)
     environment = Environment(
-        loader=FileSystemLoader(ROOM),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from udpbench.analysis.stage_proofs import REASON, is_believable, reasons
+from udpbench.analysis.ledger.stage_proofs import REASON, is_believable, reasons
 from udpbench.model import SelfTest, StageProof, TrialRecord
 
 SCHEMA = 1

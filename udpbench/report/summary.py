@@ -14,9 +14,9 @@ from typing import TypeVar
 from udpbench.analysis.comparison.comparisons import Comparison, compare_points
 from udpbench.analysis.comparison.resolution import RESOLVED, resolution
 from udpbench.analysis.judge import judge
+from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.points import Point, estimate, metric, points, trials_with
 from udpbench.analysis.searches import PointSearch, folded, searches_of
-from udpbench.analysis.stages import STAGES
 from udpbench.analysis.verdicts import Verdict, evaluate, nothing_measured
 from udpbench.errors import CANNOT_TELL, INTERRUPTED, NOT_RESTORED, YES, HostLacks, code_of, worst
 from udpbench.model import (

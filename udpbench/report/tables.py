@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from udpbench.analysis.comparison.comparisons import Comparison
-from udpbench.analysis.ledger import lost_at_any, unobserved
+from udpbench.analysis.ledger.ledger import lost_at_any, unobserved
+from udpbench.analysis.ledger.skbs import exactly
 from udpbench.analysis.points import Point, bounds, estimate, metric
 from udpbench.analysis.searches import PointSearch
-from udpbench.analysis.skbs import exactly
 from udpbench.model import LEDGER_STAGES, Result
 from udpbench.report.search_words import COLUMNS as SEARCH_COLUMNS
 from udpbench.report.search_words import breaking_lines, search_rows

@@ -10,7 +10,7 @@ import pytest
 
 from analysis import build
 from udpbench.analysis.judge import judge
-from udpbench.analysis.ledger import make_ledger
+from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.readings import readings_of
 from udpbench.model import Answers, LedgerEntry, Receive, Traffic, TrialRecord
 

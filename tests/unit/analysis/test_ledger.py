@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import build
-from udpbench.analysis import stages
-from udpbench.analysis.ledger import make_ledger
+from udpbench.analysis.ledger import stages
+from udpbench.analysis.ledger.ledger import make_ledger
+from udpbench.analysis.ledger.stages import BEFORE_SENT, STAGES
 from udpbench.analysis.readings import readings_of, roles
-from udpbench.analysis.stages import BEFORE_SENT, STAGES
 from udpbench.drivers import DRIVERS
 from udpbench.model import LEDGER_STAGES, TrialRecord
 

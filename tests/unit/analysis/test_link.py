@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from analysis import build
-from udpbench.analysis.ledger import make_ledger
+from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.readings import readings_of
 from udpbench.model import Snapshot, TrialRecord
 

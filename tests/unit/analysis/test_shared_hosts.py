@@ -12,11 +12,11 @@ from golden import Golden
 from analysis import build
 from udpbench.analysis.checks import ledger_checks
 from udpbench.analysis.judge import judge
-from udpbench.analysis.ledger import is_explained, lost_at_any, make_ledger, occupied_stages
+from udpbench.analysis.ledger.ledger import is_explained, lost_at_any, make_ledger, occupied_stages
+from udpbench.analysis.ledger.shared_hosts import narrowed
+from udpbench.analysis.ledger.skbs import Span
+from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.readings import readings_of
-from udpbench.analysis.shared_hosts import narrowed
-from udpbench.analysis.skbs import Span
-from udpbench.analysis.stages import STAGES
 from udpbench.drivers import DRIVERS
 from udpbench.model import LEDGER_STAGES, Ledger, Receive, Result, Send, Traffic, TrialRecord
 

@@ -9,9 +9,9 @@ import pytest
 
 from analysis import build
 from udpbench.analysis.judge import judge
-from udpbench.analysis.ledger import lost_at_any, make_ledger, unobserved
+from udpbench.analysis.ledger.ledger import lost_at_any, make_ledger, unobserved
+from udpbench.analysis.ledger.stage_proofs import UNPROVOKED, is_believable, reasons, selftest_of
 from udpbench.analysis.readings import readings_of
-from udpbench.analysis.stage_proofs import UNPROVOKED, is_believable, reasons, selftest_of
 from udpbench.errors import RecordError
 from udpbench.model import Change, Ledger, SelfTest, Setting, StageProof, TrialRecord
 

@@ -10,9 +10,9 @@ import pytest
 from analysis import build
 from analysis.test_ledger import entries
 from udpbench.analysis.judge import judge
-from udpbench.analysis.ledger import make_ledger
+from udpbench.analysis.ledger.ledger import make_ledger
+from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.readings import readings_of
-from udpbench.analysis.stages import STAGES
 from udpbench.drivers import DRIVERS
 from udpbench.model import Fault, LedgerEntry, Receive, Send, Traffic, TrialRecord
 

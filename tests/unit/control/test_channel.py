@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from golden import Golden
 
-from udpbench.control import connection
-from udpbench.control.connection import Channel, open_local
+from udpbench.control.connections import connection
+from udpbench.control.connections.connection import Channel, open_local
 from udpbench.control.lease import keep_leases
 from udpbench.errors import AgentError, AgentLost, ConnectError, DeadlineExceeded, SettingRefused
 from udpbench.model import SECOND_NS

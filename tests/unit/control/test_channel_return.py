@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from control.fake import World, only
-from udpbench.control import connection as channel_module
-from udpbench.control.connection import Channel, Pipes
+from udpbench.control.connections import connection as channel_module
+from udpbench.control.connections.connection import Channel, Pipes
 from udpbench.errors import AgentLost, ConnectError, DeadlineExceeded
 from udpbench.model import SECOND_NS
 from udpbench.protocol import read_line, write_line

@@ -21,8 +21,8 @@ import pytest
 from golden import Golden
 
 from udpbench.agent.reconnect import FOUND
-from udpbench.control import ssh
-from udpbench.control.ssh import (
+from udpbench.control.connections import ssh
+from udpbench.control.connections.ssh import (
     RequestPipe,
     SshLimits,
     _await_announcement,
@@ -32,8 +32,13 @@ from udpbench.control.ssh import (
     next_step,
     why,
 )
-from udpbench.control.ssh_config import Destination, load_known_hosts, read_config, target_of
-from udpbench.control.ssh_proxy import Proxy
+from udpbench.control.connections.ssh_config import (
+    Destination,
+    load_known_hosts,
+    read_config,
+    target_of,
+)
+from udpbench.control.connections.ssh_proxy import Proxy
 from udpbench.errors import AgentLost, ConnectError, HostError
 from udpbench.model import SECOND_NS, Connect
 

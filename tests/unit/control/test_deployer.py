@@ -17,7 +17,7 @@ import pytest
 from golden import Golden
 
 from udpbench.agent import install
-from udpbench.control.connection import AGENT
+from udpbench.control.connections.connection import AGENT
 from udpbench.control.deployment import deployer
 from udpbench.control.deployment.bundle import Bundle, Target
 from udpbench.control.deployment.deployer import BOOT, END, PROGRAM, Conversation, Deployer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from golden import Golden
 
-from udpbench.control.namespaces import SWITCHES, available_means, forbidden
+from udpbench.control.connections.namespaces import SWITCHES, available_means, forbidden
 from udpbench.errors import ConnectError, NotPermitted
 
 WANTED = (

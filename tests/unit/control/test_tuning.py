@@ -12,6 +12,7 @@ import pytest
 from golden import Golden
 
 from control.fake import World, go, header, lab
+from udpbench.commands.resume import ResumeOptions, reopen_run
 from udpbench.control.run import RunOptions, run
 from udpbench.control.schedule import remaining
 from udpbench.definition.load import load_experiment_data, load_experiments
@@ -24,7 +25,6 @@ from udpbench.report.json_output import as_json
 from udpbench.report.summary import chapters_of
 from udpbench.report.tables import print_chapter
 from udpbench.report.terminal import Terminal
-from udpbench.resume import ResumeOptions, reopen_run
 from udpbench.tuning.derived_points import asked, tuned
 
 

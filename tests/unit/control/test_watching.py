@@ -15,6 +15,7 @@ from control.fake import FakeAgent, World, facts, lab
 from udpbench.analysis.judge import judge
 from udpbench.analysis.live_host import LiveHost
 from udpbench.analysis.verdicts import exit_code
+from udpbench.commands.resume import ResumeOptions, reopen_run
 from udpbench.control import watching
 from udpbench.control.agents import Reach
 from udpbench.control.host_use import Surroundings
@@ -23,7 +24,6 @@ from udpbench.definition.load import load_lab
 from udpbench.errors import InputError, NothingToWatch
 from udpbench.model import SECOND_NS, Connect, Finding, HostLook, Snapshot, UdpSocket
 from udpbench.records import read_run
-from udpbench.resume import ResumeOptions, reopen_run
 
 LAB = """\
 sender: [{name: left, connect: {ssh: left}, interface: eth3, addresses: [10.0.0.30/24]}]

@@ -26,7 +26,7 @@ from analysis.build import (
 )
 
 from report.stored import swept
-from udpbench.analysis.stages import BEFORE_SENT
+from udpbench.analysis.ledger.stages import BEFORE_SENT
 from udpbench.model import LEDGER_STAGES, SECOND_NS, Experiment, Snapshot, TrialRecord
 from udpbench.report.figure_data import (
     UNCERTAIN,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from udpbench.analysis.checks.worker_counts import times
+from udpbench.analysis.ledger.stages import takes_frames
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES
-from udpbench.analysis.stages import takes_frames
 from udpbench.differences import differences
 from udpbench.model import Finding, Role, lost_without
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from udpbench.analysis import mac_frames, skbs
-from udpbench.analysis.intended_load import (
+from udpbench.analysis.ledger import mac_frames, skbs
+from udpbench.analysis.ledger.intended_load import (
     arrived,
     kept_packets,
     sent_packets,
     unanswered_packets,
 )
-from udpbench.analysis.ledger import (
+from udpbench.analysis.ledger.ledger import (
     REASON_GROUPS,
     lost_at_any,
     make_ledger,
     occupied_stages,
     unobserved,
 )
+from udpbench.analysis.ledger.stages import RX_PACKETS, STAGES, Stage, takes_frames
 from udpbench.analysis.readings import Readings
-from udpbench.analysis.stages import RX_PACKETS, STAGES, Stage, takes_frames
 from udpbench.drivers import UNKNOWN, driver_of
 from udpbench.model import Finding, Role
 

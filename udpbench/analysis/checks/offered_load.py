@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from udpbench.analysis import skbs
-from udpbench.analysis.intended_load import (
+from udpbench.analysis.ledger import skbs
+from udpbench.analysis.ledger.intended_load import (
     arrived,
     intended_packets,
     kept_packets,

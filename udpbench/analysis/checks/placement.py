@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from udpbench.analysis.intended_load import sent_packets
-from udpbench.analysis.ledger import make_ledger
+from udpbench.analysis.ledger.intended_load import sent_packets
+from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.queue_counters import CARRYING, EVEN, by_receiver, carrying, sent_flows
 from udpbench.analysis.rates import host_of
 from udpbench.analysis.readings import Readings

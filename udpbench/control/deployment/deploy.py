@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from udpbench.control.connection import AGENT
+from udpbench.control.connections.connection import AGENT
+from udpbench.control.connections.ssh import talk
 from udpbench.control.deployment.deployer import Conversation, Deployer
-from udpbench.control.ssh import talk
 from udpbench.errors import ConnectError, HostError
 from udpbench.model import Lab, LabHost
 

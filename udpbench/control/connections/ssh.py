@@ -21,10 +21,15 @@ from typing import IO, Any, TypeVar, cast
 
 import paramiko
 
-from udpbench.control.connection import AGENT, LOSS_NS, STDERR_LINES, Channel, Pipes
+from udpbench.control.connections.connection import AGENT, LOSS_NS, STDERR_LINES, Channel, Pipes
+from udpbench.control.connections.ssh_config import (
+    Destination,
+    load_known_hosts,
+    read_config,
+    target_of,
+)
+from udpbench.control.connections.ssh_proxy import Proxy
 from udpbench.control.deployment.deployer import BOOT, LAUNCHER, Conversation, Deployer
-from udpbench.control.ssh_config import Destination, load_known_hosts, read_config, target_of
-from udpbench.control.ssh_proxy import Proxy
 from udpbench.errors import AgentLost, ConnectError
 from udpbench.model import SECOND_NS, Connect
 from udpbench.units import format_duration

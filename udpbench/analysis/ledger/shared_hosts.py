@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from udpbench.analysis.ledger.skbs import Span, exactly, most_packets
+from udpbench.analysis.ledger.stages import STAGES, Stage, socket_losses
 from udpbench.analysis.readings import Readings
-from udpbench.analysis.skbs import Span, exactly, most_packets
-from udpbench.analysis.stages import STAGES, Stage, socket_losses
 
 SOCKETS = "sockets"
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from udpbench.analysis.delta import Deltas
+from udpbench.analysis.ledger.skbs import QDISC_PACKETS
 from udpbench.analysis.readings import Readings, known_sum
-from udpbench.analysis.skbs import QDISC_PACKETS
 from udpbench.drivers import STANDARD_MAC, MacFrames, driver_of
 from udpbench.model import Role
 

@@ -10,12 +10,12 @@ from collections.abc import Collection
 from dataclasses import replace
 from functools import lru_cache
 
-from udpbench.analysis.intended_load import intended_packets, kept_packets
-from udpbench.analysis.mac_frames import damaged_frames
+from udpbench.analysis.ledger.intended_load import intended_packets, kept_packets
+from udpbench.analysis.ledger.mac_frames import damaged_frames
+from udpbench.analysis.ledger.shared_hosts import divide
+from udpbench.analysis.ledger.skbs import Span, exactly
+from udpbench.analysis.ledger.stages import STAGES, Stage, lost_answers
 from udpbench.analysis.readings import Readings
-from udpbench.analysis.shared_hosts import divide
-from udpbench.analysis.skbs import Span, exactly
-from udpbench.analysis.stages import STAGES, Stage, lost_answers
 from udpbench.analysis.worker_use import unlogged_packets
 from udpbench.model import Ledger, LedgerEntry
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from udpbench.control.connection import AGENT_COMMAND, Channel, open_local
+from udpbench.control.connections.connection import AGENT_COMMAND, Channel, open_local
 from udpbench.control.wait import Clock, Interrupt, Waiter
 from udpbench.errors import ConnectError, NotPermitted
 from udpbench.model import SECOND_NS

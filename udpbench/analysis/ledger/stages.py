@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, ParamSpec
 
-from udpbench.analysis import mac_frames, skbs
-from udpbench.analysis.intended_load import sent_packets, unanswered_packets, unsent_packets
+from udpbench.analysis.ledger import mac_frames, skbs
+from udpbench.analysis.ledger.intended_load import sent_packets, unanswered_packets, unsent_packets
+from udpbench.analysis.ledger.skbs import Segments, Span, exactly
 from udpbench.analysis.readings import Readings, known_sum
 from udpbench.analysis.remedies import REMEDIES
-from udpbench.analysis.skbs import Segments, Span, exactly
 from udpbench.analysis.worker_use import unlogged_packets
 from udpbench.drivers import DRIVERS, VETH_DROPS, XDP_DROPS, Driver, driver_of
 from udpbench.model import LEDGER_STAGES, Role, Scope

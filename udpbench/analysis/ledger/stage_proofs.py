@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from udpbench.analysis.ledger import make_ledger
+from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.errors import RecordError
 from udpbench.model import KERNEL_BUILD, LEDGER_STAGES, Role, SelfTest, StageProof, TrialRecord

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
     from udpbench.analysis.live_host import LiveHost
     from udpbench.campaign.cells import CampaignFolder, Cell
+    from udpbench.commands.resume import ResumedRun, ResumeOptions
+    from udpbench.commands.run_comparison import Choice, RunComparison
     from udpbench.control.agents import Reach
     from udpbench.control.deployment.deployer import Deployer
     from udpbench.control.dry_run import Rehearsed
     from udpbench.control.run import Outcome, RunOptions
     from udpbench.model import Experiment, Lab, TrialRecord
     from udpbench.records import Run, RunHeader, RunWriter
-    from udpbench.resume import ResumedRun, ResumeOptions
-    from udpbench.run_comparison import Choice, RunComparison
 
 RESULTS = Path("results")
 """The folder of run folders, in the working directory."""
@@ -127,7 +127,7 @@ def init(
     wheels: Wheels = None,
 ) -> None:
     """Write a lab file for two hosts, or an experiment to start from."""
-    from udpbench import init as files
+    from udpbench.commands import init as files
     from udpbench.control.agents import real
     from udpbench.control.deployment.deployer import Deployer
     from udpbench.control.host_use import Surroundings
@@ -240,9 +240,9 @@ def facts(
     wheels: Wheels = None,
 ) -> None:
     """Write what the hosts answer about themselves to a file, anonymous: for a report of a bug."""
+    from udpbench.commands.recorded_hosts import write_recorded
     from udpbench.control.host_use import Surroundings
     from udpbench.definition.load import load_lab
-    from udpbench.recorded_hosts import write_recorded
 
     chosen_lab = load_lab(lab)
     around = Surroundings(_reach(chosen_lab, no_deploy, wheels))
@@ -260,12 +260,12 @@ def selftest(
     """Try the ledger on each kernel of a lab: lose packets at each stage of it on purpose."""
     import json
 
-    from udpbench.analysis.stage_proofs import is_believable
+    from udpbench.analysis.ledger.stage_proofs import is_believable
+    from udpbench.commands.selftest import THIS_MACHINE, private_labs, try_ledger
     from udpbench.definition.load import load_lab
     from udpbench.proven_kernels import keep
     from udpbench.report.live import tell_wait
     from udpbench.report.proven_stages import print_selftest, selftest_json
-    from udpbench.selftest import THIS_MACHINE, private_labs, try_ledger
 
     chosen_lab = load_lab(lab)
     proven = {
@@ -328,9 +328,9 @@ def run(
 ) -> None:
     """Run experiments; print results and ledger, write the report."""
     lease_ns = _parse_lease(lease)
+    from udpbench.commands.resume import ResumeOptions
     from udpbench.definition.same_point import against_itself
     from udpbench.records import RunWriter, new_folder, new_header
-    from udpbench.resume import ResumeOptions
 
     base = _read_side(against)
     if resume is not None:
@@ -430,11 +430,11 @@ def tune(
     wheels: Wheels = None,
 ) -> None:
     """Try what the diagnosis recommends; keep, and print, what is proven to help."""
+    from udpbench.commands.resume import ResumeOptions
     from udpbench.control.host_use import Terms
     from udpbench.control.run import RunOptions
     from udpbench.proven_kernels import kept
     from udpbench.records import RunWriter, new_folder, new_header
-    from udpbench.resume import ResumeOptions
     from udpbench.tuning.derived_points import asked, tuned
 
     if resume is not None:
@@ -485,7 +485,7 @@ def _command() -> tuple[str, ...]:
 
 def _resume(folder: Path, out: Path | None, options: ResumeOptions) -> ResumedRun:
     """Return the run to resume, having printed how much of it is stored."""
-    from udpbench.resume import reopen_run
+    from udpbench.commands.resume import reopen_run
 
     if out is not None and out.resolve() != folder.resolve():
         what = "a run is resumed in its own folder"
@@ -541,7 +541,7 @@ def _finish(stored: Run, lab: Lab, outcome: Outcome, report: bool, every_stage: 
 
 def _refuse_base(base: Sequence[Run], experiments: Sequence[Experiment], lab: Lab) -> None:
     """Raise InputError if a run that has not begun could not be compared with its base."""
-    from udpbench.run_comparison import Choice, refusals
+    from udpbench.commands.run_comparison import Choice, refusals
 
     problems = [
         problem for each in base for problem in refusals(each, experiments, lab.built_in, Choice())
@@ -552,7 +552,7 @@ def _refuse_base(base: Sequence[Run], experiments: Sequence[Experiment], lab: La
 
 def _compared(stored: Run, base: Sequence[Run], code: int) -> int:
     """Print the comparison of a run with its base, if it has one; return the exit code of both."""
-    from udpbench.run_comparison import Choice, compare_runs
+    from udpbench.commands.run_comparison import Choice, compare_runs
 
     if not base or not stored.records:
         return code
@@ -629,8 +629,8 @@ def compare(
     """Compare points of a run, or runs point by point; exit with 1 if any is worse."""
     import json
 
+    from udpbench.commands.run_comparison import compare_runs, compare_within
     from udpbench.report.json_output import comparisons_json
-    from udpbench.run_comparison import compare_runs, compare_within
 
     base, named = _sides(runs or [], against or [])
     choice = _choice((a, b), metric, margin, bool(base))
@@ -937,7 +937,7 @@ def _choice(
     points: tuple[str | None, str | None], metric: str | None, margin: str | None, several: bool
 ) -> Choice:
     """Return what is asked to be compared; raises InputError."""
-    from udpbench.run_comparison import Choice
+    from udpbench.commands.run_comparison import Choice
     from udpbench.units import parse_ratio
 
     problems, ratio = [], None
