@@ -148,7 +148,8 @@ def _of_disciplines(
         return {0: alone} if alone is not None else {}
     head, _, last = name.rpartition(".")
     below = re.compile(rf"{re.escape(head)}\.tx_queue_(\d+)\.{last}")
-    matches = ((below.fullmatch(key), value) for key, value in delta.values.items())
+    counters = delta.block(name.partition(".")[0])
+    matches = ((below.fullmatch(key), value) for key, value in counters.items())
     numbers = {int(match.group(1)): value for match, value in matches if match is not None}
     if not numbers and facts.tx_queues == 1 and name in delta.values:
         return {0: delta.values[name]}

@@ -104,7 +104,9 @@ class Host:
 
     def read_text(self, path: str) -> str:
         """Return a file's text without the space around it; OSError if it cannot be read."""
-        return self.path(path).read_text(encoding="utf-8", errors="replace").strip()
+        # Unbuffered, and no Path: half the time of a text file's, and a look reads thirty.
+        with open(f"{self.root}/{path}", "rb", buffering=0) as file:  # noqa: PTH123
+            return file.read().decode("utf-8", "replace").strip()
 
     def write_text(self, path: str, text: str) -> None:
         """Write a file that exists already, in one write(2), as /proc and /sys want it."""
