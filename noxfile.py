@@ -135,7 +135,8 @@ def prepare(session: nox.Session) -> None:
     built_from = [
         ROOT / "pyproject.toml",
         ROOT / "setup.py",
-        *sorted((ROOT / "native").glob("*.*")),
+        *sorted((ROOT / "native").glob("*.py")),
+        *sorted((ROOT / "native").rglob("*.[ch]")),
     ]
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in built_from)).hexdigest()
     stamp = HOME / "udpbench.stamp"
@@ -197,7 +198,7 @@ def lint(session: nox.Session) -> None:
     prepare(session)
     run(session, "ruff", "check", ".")
     run(session, "ruff", "format", "--check", ".")
-    sources = sorted(str(file) for file in (ROOT / "native").glob("*.[ch]"))
+    sources = sorted(str(file) for file in (ROOT / "native").rglob("*.[ch]"))
     run(session, "clang-format", "--dry-run", "-Werror", *sources)
 
 

@@ -28,7 +28,7 @@ def sanitizer_flags() -> list[str]:
 # setuptools runs this file without a name of its own, from the project's root.
 NATIVE = Path("native")
 HEADER = NATIVE / "udpbench.h"
-COMPILED = sorted(str(file) for file in NATIVE.glob("*.c"))
+COMPILED = sorted(str(file) for file in NATIVE.rglob("*.c"))
 OPTIONS = ("-O2", "-std=gnu11", "-fvisibility=hidden")
 
 ffibuilder = FFI()
@@ -37,7 +37,7 @@ ffibuilder.set_source(
     "udpbench._native",
     '#include <stdint.h>\n#include "udpbench.h"',
     sources=COMPILED,
-    depends=sorted(str(file) for file in NATIVE.glob("*.h")),
+    depends=sorted(str(file) for file in NATIVE.rglob("*.h")),
     include_dirs=["native"],
     py_limited_api=True,
     extra_compile_args=[*OPTIONS, *sanitizer_flags()],

@@ -4,7 +4,7 @@
  * Owns all of it but pacing. A stream has no packets, header or window: "packets" are writes, and
  * at the receiver as many as its bytes amount to.
  */
-#include "pacer.h"
+#include "sender/pacer.h"
 
 #include <poll.h>
 #include <sched.h>

@@ -4,8 +4,8 @@
 #ifndef UB_URING_WAYS_H
 #define UB_URING_WAYS_H
 
-#include "inbox.h"
-#include "outbox.h"
+#include "receiver/inbox.h"
+#include "sender/outbox.h"
 
 int ub_uring_send_prepare(struct ub_outbox *box, const struct ub_send_config *config,
                           struct ub_send_stats *stats, uint32_t slots);

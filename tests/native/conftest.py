@@ -76,7 +76,7 @@ def scripted(
     if sanitizers:
         flags += [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
     fakes = [str(HERE / "fake_kernel.c"), str(HERE / "fake_uring.c")]
-    sources = [*sorted(str(file) for file in NATIVE.glob("*.c")), *fakes]
+    sources = [*sorted(str(file) for file in NATIVE.rglob("*.c")), *fakes]
     subprocess.run(["gcc", *flags, "-o", str(library), *sources], check=True, env=plain_environment)
     ffi = FFI()
     ffi.cdef((NATIVE / "udpbench.h").read_text(encoding="utf-8") + INSIDE)

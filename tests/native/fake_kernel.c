@@ -19,8 +19,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "pacer.h"
-#include "receive.h"
+#include "sender/pacer.h"
+#include "receiver/receive.h"
 
 enum { STEPS_MAX = 64, LOG_MAX = 4096, COMPLETIONS_MAX = 64 };
 

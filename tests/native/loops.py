@@ -214,7 +214,9 @@ def datagram(sequence: int, flow: int = 0, tag: int = TAG, size_bytes: int = 32)
 
 def guards(file: str) -> set[str]:
     """Return all that a C file refuses in a config: the texts of its checks."""
-    return set(re.findall(r'return (?:[^;"]* : )?"(\w+: [^"]+)";', (NATIVE / file).read_text()))
+    (source,) = NATIVE.rglob(file)
+    text = source.read_text()
+    return set(re.findall(r'return (?:[^;"]* : )?"(\w+: [^"]+)";', text))
 
 
 def refusal(ffi: Any, check: Callable[[Any], Any], config: Any, changes: dict[str, Any]) -> str:

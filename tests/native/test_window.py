@@ -180,7 +180,7 @@ def test_threads_share_a_window_without_a_race(
 ) -> None:
     """Four threads note the same numbers at once: each counts once, and TSan sees no race."""
     program = tmp_path / "window_threads"
-    sources = [str(HERE / "window_threads.c"), str(NATIVE / "window.c")]
+    sources = [str(HERE / "window_threads.c"), str(NATIVE / "receiver" / "window.c")]
     build = ["gcc", *strict_flags, "-fsanitize=thread", "-pthread", "-o", str(program), *sources]
     subprocess.run(build, check=True, env=plain_environment)
     # TSan of older compilers cannot live with today's address randomisation; setarch turns it off.

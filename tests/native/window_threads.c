@@ -3,7 +3,7 @@
  *
  * The window is wider than the numbers, so that none is ancient and each is new for one thread.
  */
-#include "window.h"
+#include "receiver/window.h"
 
 #include <pthread.h>
 #include <stdio.h>

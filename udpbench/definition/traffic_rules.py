@@ -110,7 +110,7 @@ BESIDE_CALLS = (
         "block, spin or nap with call: io_uring",
     ),
 )
-"""The options that the C loops refuse, too (native/sender.c, native/receiver.c)."""
+"""The options that the C loops refuse, too (native/sender/sender.c, native/receiver/receiver.c)."""
 
 
 def takes_turns(receive: Receive) -> bool:

@@ -1,7 +1,7 @@
 """The files of a receiver's log: names, sizes, removal.
 
 Owns files whose name is a log's path, a worker and a number; touches no other, and never a pipe,
-which a reader made. The loop's writer fills them (native/log.c).
+which a reader made. The loop's writer fills them (native/receiver/log.c).
 """
 
 from __future__ import annotations

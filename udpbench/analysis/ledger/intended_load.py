@@ -17,7 +17,7 @@ def requested_packets(readings: Readings) -> int | None:
     rates = [spec.rate_pps for spec in specs if spec.rate_pps is not None]
     if len(rates) == len(specs):
         # One packet at each multiple of 1/rate from the start, the end excluded, as in
-        # native/pacer.c.
+        # native/sender/pacer.c.
         return sum(-(-rate * readings.record.trial.duration_ns // SECOND_NS) for rate in rates)
     return None
 
