@@ -358,6 +358,8 @@ def decode(kind: Any, plain: Any) -> Any:
         if not isinstance(plain, dict):
             raise ValueError(f"expected an object, got {_shown(plain)}")
         item = get_args(kind)[1]
+        if item is int and all(type(part) is int for part in plain.values()):
+            return _in_range(plain)
         return {key: decode(item, part) for key, part in plain.items()}
     return plain
 
@@ -371,6 +373,13 @@ def _scalar(kind: Any, plain: Any) -> Any:
     if kind is int and not INTEGERS[0] <= plain <= INTEGERS[1]:
         raise ValueError(f"{_shown(plain)} is beyond 64 bits")
     return plain
+
+
+def _in_range(numbers: dict[str, int]) -> dict[str, int]:
+    """Return counters, hundreds a look; a number each took a third of the time of a reply."""
+    for worst in (min(numbers.values(), default=0), max(numbers.values(), default=0)):
+        _scalar(int, worst)
+    return numbers
 
 
 def _shown(plain: Any) -> str:

@@ -96,9 +96,9 @@ class Looks:
 
     def _changed_sockets(self, listed: dict[int, UdpSocket], unit: str) -> dict[int, UdpSocket]:
         """Return the sockets that are new or have changed, or whose owner is known only now."""
-        changed = {
-            cookie: each for cookie, each in listed.items() if each is not self._listed.get(cookie)
-        }
+        before = self._listed
+        new = listed.items() if listed is not before else ()
+        changed = {cookie: each for cookie, each in new if each is not before.get(cookie)}
         ownerless = {cookie: each for cookie, each in self._sockets.items() if not each.processes}
         inodes = [each.inode for each in (*changed.values(), *ownerless.values())]
         self._owners.learn(inodes, unit)

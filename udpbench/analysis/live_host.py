@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from udpbench.analysis.delta import Deltas, deltas
 from udpbench.analysis.ledger.stages import STAGES
@@ -101,7 +102,7 @@ def after(state: HostState | None, look: HostLook) -> HostState:
     return HostState(
         snapshot=look.snapshot,
         interfaces=look.interfaces,
-        sockets={**known, **listed},
+        sockets=known | listed if listed or look.ended or state is None else state.sockets,
         watched=ever,
         counts=counts,
         names_reasons=look.names_reasons,
@@ -181,6 +182,11 @@ class LiveHost:
     unwatched: tuple[str, ...] = ()
     """Stages whose packets are no loss of what is watched."""
 
+    @cached_property
+    def losing(self) -> tuple[SocketLoss, ...]:
+        """Return the sockets that dropped packets between the two looks."""
+        return tuple(loss for loss in self.sockets if loss.dropped_pps)
+
     def helps(self) -> dict[str, str]:
         """Return stage → what helps, of every stage named."""
         named = {loss.stage for loss in self.stages}
@@ -247,6 +253,8 @@ def _unlisted(
     Their stages were read a moment after those that are listed: a few packets are of these.
     """
     counted = sum(loss.packets for loss in stages if loss.stage in SOCKET_STAGES)
+    if not counted:
+        return 0
     listed = sum(loss.dropped for loss in sockets) + sum(ended.values())
     passing_by = sum(loss.dropped_pps for loss in sockets) * SKEW_NS / SECOND_NS
     return counted - listed if counted - listed > passing_by else 0
@@ -386,6 +394,8 @@ def _socket_losses(
     earlier: LiveHost | None,
     port: int | None,
 ) -> tuple[SocketLoss, ...]:
+    if earlier is not None and _nothing_new(before, now, earlier):
+        return earlier.sockets
     said = {loss.socket.cookie: loss for loss in earlier.sockets} if earlier is not None else {}
     # Most sockets of most looks are those of the look before, as objects.
     lately = {
@@ -413,6 +423,16 @@ def _socket_losses(
     idle = [loss for loss in losses if not loss.dropped and not loss.socket.queued_bytes]
     busy = [loss for loss in losses if loss.dropped or loss.socket.queued_bytes]
     return (*sorted(busy, key=_worst_first), *idle)
+
+
+def _nothing_new(before: HostState, now: HostState, earlier: LiveHost) -> bool:
+    """Return whether what was said of the sockets still holds, as of most looks at a quiet host.
+
+    It is the same of each socket; saying so of a thousand takes a third of the time of a look.
+    """
+    if earlier.losing or now.counts is not None:
+        return False
+    return now.sockets is before.sockets and now.watched == before.watched
 
 
 def _worst_first(loss: SocketLoss) -> tuple[float, ...]:

@@ -99,13 +99,12 @@ def line(live: LiveHost) -> str:
         if loss.pps
     ]
     parts.append(f"lost: {', '.join(lost)}" if lost else "nothing lost")
-    losing = [loss for loss in live.sockets if loss.dropped_pps]
     parts += [
         f"{owner(loss)} {address(loss)} {show_pps(loss.dropped_pps)}: {why(loss)}"
-        for loss in losing[:LOSING_IN_LINE]
+        for loss in live.losing[:LOSING_IN_LINE]
     ]
-    if len(losing) > LOSING_IN_LINE:
-        parts.append(f"and {len(losing) - LOSING_IN_LINE} more sockets")
+    if len(live.losing) > LOSING_IN_LINE:
+        parts.append(f"and {len(live.losing) - LOSING_IN_LINE} more sockets")
     return "; ".join(parts)
 
 

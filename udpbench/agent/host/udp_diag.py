@@ -38,16 +38,18 @@ class SocketList:
 
     def __init__(self) -> None:
         self._known: dict[bytes, Messages] = {}
+        self._sockets: dict[int, UdpSocket] = {}
 
     def read(self) -> dict[int, UdpSocket]:
-        """Return every socket that has a port, by cookie."""
-        known, self._known = self._known, {}
+        """Return every socket that has a port, by cookie; the same object if none has changed."""
+        known, datagrams = self._known, [each for family in FAMILIES for each in _answer(family)]
+        if known.keys() == set(datagrams):
+            return self._sockets
         messages = {key: each for part in known.values() for key, each in part.items()}
-        for family in FAMILIES:
-            for datagram in _answer(family):
-                part = known.get(datagram)
-                self._known[datagram] = part or parse_sockets(datagram, messages)
-        return {each.cookie: each for part in self._known.values() for each in part.values()}
+        self._known = {each: known.get(each) or parse_sockets(each, messages) for each in datagrams}
+        parts = self._known.values()
+        self._sockets = {each.cookie: each for part in parts for each in part.values()}
+        return self._sockets
 
 
 def _answer(family: int) -> Iterator[bytes]:
