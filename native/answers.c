@@ -95,17 +95,24 @@ static int all_answered(void *subject) {
     return answers->stats->answered_packets >= sent;
 }
 
+static struct ub_listener listener_of(const struct ub_answers_config *config) {
+    return (struct ub_listener){.sockets = config->sockets,
+                                .socket_count = config->socket_count,
+                                .control = config->control,
+                                .ended = config->ended,
+                                .quiet_ns = config->quiet_ns,
+                                .longest_ns = config->longest_ns,
+                                .read = read_answers,
+                                .complete = all_answered};
+}
+
 const char *ub_answers_listen_check(const struct ub_answers_config *config) {
     if (config == NULL)
         return "config: not NULL";
-    if (config->control == NULL)
-        return "control: not NULL";
-    if (config->ended == NULL)
-        return "ended: not NULL";
-    if (config->sockets == NULL)
-        return "sockets: not NULL";
-    if (config->socket_count == 0)
-        return "socket_count: at least 1";
+    const struct ub_listener listener = listener_of(config);
+    const char *refused = ub_listener_check(&listener);
+    if (refused != NULL)
+        return refused;
     if (config->sent == NULL)
         return "sent: not NULL";
     if (config->ids != NULL && config->round_trip == NULL)
@@ -119,15 +126,8 @@ int ub_answers_listen(const struct ub_answers_config *config, struct ub_answers_
     if (stats == NULL || ub_answers_listen_check(config) != NULL)
         return -EINVAL;
     struct answers answers = {.config = config, .stats = stats};
-    struct ub_listener listener = {.sockets = config->sockets,
-                                   .socket_count = config->socket_count,
-                                   .control = config->control,
-                                   .ended = config->ended,
-                                   .quiet_ns = config->quiet_ns,
-                                   .longest_ns = config->longest_ns,
-                                   .subject = &answers,
-                                   .read = read_answers,
-                                   .complete = all_answered};
+    struct ub_listener listener = listener_of(config);
+    listener.subject = &answers;
     int error = prepare(&answers);
     if (error == 0)
         error = ub_listen(&listener);

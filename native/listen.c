@@ -40,6 +40,18 @@ static void listen_until_quiet(const struct ub_listener *listener, int epoll) {
     }
 }
 
+const char *ub_listener_check(const struct ub_listener *listener) {
+    if (listener->control == NULL)
+        return "control: not NULL";
+    if (listener->ended == NULL)
+        return "ended: not NULL";
+    if (listener->sockets == NULL)
+        return "sockets: not NULL";
+    if (listener->socket_count == 0)
+        return "socket_count: at least 1";
+    return NULL;
+}
+
 int ub_listen(const struct ub_listener *listener) {
     int epoll = epoll_create1(EPOLL_CLOEXEC);
     if (epoll < 0)

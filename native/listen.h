@@ -22,6 +22,8 @@ struct ub_listener {
     int (*complete)(void *subject);
 };
 
+/* "field: what it may be" of a listener that is refused; NULL: it is not. */
+const char *ub_listener_check(const struct ub_listener *listener);
 /* 0, or -errno if the sockets cannot be waited for. */
 int ub_listen(const struct ub_listener *listener);
 

@@ -104,17 +104,23 @@ static int read_echoes(void *subject, uint32_t index) {
     return 1;
 }
 
+static struct ub_listener listener_of(const struct ub_echo_config *config) {
+    return (struct ub_listener){.sockets = config->sockets,
+                                .socket_count = config->socket_count,
+                                .control = config->control,
+                                .ended = config->ended,
+                                .quiet_ns = config->quiet_ns,
+                                .longest_ns = config->longest_ns,
+                                .read = read_echoes};
+}
+
 const char *ub_echo_listen_check(const struct ub_echo_config *config) {
     if (config == NULL)
         return "config: not NULL";
-    if (config->control == NULL)
-        return "control: not NULL";
-    if (config->ended == NULL)
-        return "ended: not NULL";
-    if (config->sockets == NULL)
-        return "sockets: not NULL";
-    if (config->socket_count == 0)
-        return "socket_count: at least 1";
+    const struct ub_listener listener = listener_of(config);
+    const char *refused = ub_listener_check(&listener);
+    if (refused != NULL)
+        return refused;
     if (config->round_trip == NULL)
         return "round_trip: not NULL";
     return NULL;
@@ -124,13 +130,7 @@ int ub_echo_listen(const struct ub_echo_config *config, struct ub_echo_stats *st
     if (stats == NULL || ub_echo_listen_check(config) != NULL)
         return -EINVAL;
     struct ear ear = {.config = config, .stats = stats};
-    struct ub_listener listener = {.sockets = config->sockets,
-                                   .socket_count = config->socket_count,
-                                   .control = config->control,
-                                   .ended = config->ended,
-                                   .quiet_ns = config->quiet_ns,
-                                   .longest_ns = config->longest_ns,
-                                   .subject = &ear,
-                                   .read = read_echoes};
+    struct ub_listener listener = listener_of(config);
+    listener.subject = &ear;
     return ub_listen(&listener);
 }

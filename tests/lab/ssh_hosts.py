@@ -124,6 +124,17 @@ class SshHost:
         return " ".join((self.folder / "host_key.pub").read_text().split()[:2])
 
 
+@contextmanager
+def configured(host: SshHost, line: str) -> Iterator[None]:
+    """Give sshd one more line for a while."""
+    before = host.sshd_config.read_text()
+    host.sshd_config.write_text(f"{before}{line}\n")
+    try:
+        yield
+    finally:
+        host.sshd_config.write_text(before)
+
+
 @dataclass
 class Pair:
     """Both hosts, and the home folder of whoever controls them."""

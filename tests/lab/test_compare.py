@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_command_line import await_line, result, start
+from test_command_line import await_line, done, result, start
 
 pytestmark = [
     pytest.mark.apart,
@@ -30,16 +30,6 @@ compare: {a: large, b: small, metric: loss_ratio, blocks: 6}
 warmup: 0s
 """
 """Of packets, which no other load on this machine moves from one buffer to the other."""
-
-
-def done(folder: Path, *words: str) -> tuple[int, str, str]:
-    """Run udpbench in a folder; return exit code, what it printed, and what it complained of."""
-    process = start(folder, *words)
-    try:
-        out, err = process.communicate(timeout=LIMIT_S)
-    finally:
-        process.kill()
-    return process.returncode, out, err
 
 
 def experiment(folder: Path) -> str:

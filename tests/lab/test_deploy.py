@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import ssh_hosts
-from ssh_hosts import TINY, USER, Pair, SshHost, allow_sudo, greeted, pair_of_hosts
+from ssh_hosts import TINY, USER, Pair, SshHost, allow_sudo, configured, greeted, pair_of_hosts
 
 from udpbench.agent import install
 from udpbench.analysis.judge import judge
@@ -233,17 +233,6 @@ def first_in_path(host: SshHost, text: str) -> Iterator[None]:
     )
     with configured(host, "SetEnv PATH=/run/bin:/usr/bin:/bin"):
         yield
-
-
-@contextmanager
-def configured(host: SshHost, line: str) -> Iterator[None]:
-    """Give sshd one more line for a while."""
-    before = host.sshd_config.read_text()
-    host.sshd_config.write_text(f"{before}{line}\n")
-    try:
-        yield
-    finally:
-        host.sshd_config.write_text(before)
 
 
 @pytest.mark.long

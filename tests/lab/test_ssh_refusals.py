@@ -19,8 +19,8 @@ from ssh_hosts import (
     SUDO_RULE,
     USER,
     Pair,
-    SshHost,
     allow_sudo,
+    configured,
     greeted,
     pair_of_hosts,
     write_key,
@@ -71,17 +71,6 @@ def refusal(connect: Connect = LEFT, limits: SshLimits = PATIENT) -> str:
         if channel is not None:
             channel.close()
     pytest.fail("it was let in")
-
-
-@contextmanager
-def configured(host: SshHost, line: str) -> Iterator[None]:
-    """Give sshd one more line for a while."""
-    before = host.sshd_config.read_text()
-    host.sshd_config.write_text(f"{before}{line}\n")
-    try:
-        yield
-    finally:
-        host.sshd_config.write_text(before)
 
 
 @contextmanager

@@ -7,7 +7,8 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,22 @@ def offers(scripted: tuple[Any, Any]) -> list[tuple[int, int]]:
     fake_ffi, fake_lib = scripted
     log = fake_ffi.new("struct fake_call[4096]")
     return [(log[i].first_sequence, log[i].offered) for i in range(fake_lib.fake_calls(log))]
+
+
+@contextmanager
+def slow_sockets(path: Path) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Yield a reading and a writing socket whose buffer takes some 20 messages."""
+    with ExitStack() as opened:
+        reading, writing = (
+            opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) for _ in range(2)
+        )
+        reading.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEOUT)
+        writing.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TIMEOUT)
+        # By its size, wherever net.unix.max_dgram_qlen stands.
+        writing.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        reading.bind(str(path))
+        writing.connect(str(path))
+        yield reading, writing
 
 
 def counts(ffi: Any, stats: Any) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import socket
 import threading
@@ -17,7 +16,6 @@ from loops import (
     SECOND_NS,
     SO_ZEROCOPY,
     TAG,
-    TIMEOUT,
     Receiving,
     Sending,
     closed_port,
@@ -27,6 +25,7 @@ from loops import (
     receiving_socket,
     refusal,
     sending_socket,
+    slow_sockets,
 )
 from waiting import wait_for_loopback, wait_until
 
@@ -338,19 +337,10 @@ def test_the_end_is_kept_without_a_count() -> None:
 
 def test_a_socket_that_drains_slowly_does_not_hold_a_call(tmp_path: Path) -> None:
     """No message waits for long, and 1024 of them would for 5 s: the end is kept all the same."""
-    with contextlib.ExitStack() as opened:
-        ends = [
-            opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) for _ in range(2)
-        ]
-        for end, option in zip(ends, (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO), strict=True):
-            end.setsockopt(socket.SOL_SOCKET, option, TIMEOUT)
-        # Full after some 20 messages, wherever net.unix.max_dgram_qlen stands.
-        ends[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
-        ends[0].bind(str(tmp_path / "here"))
-        ends[1].connect(str(tmp_path / "here"))
-        receiver = Receiving(ffi, lib, ends[0])
+    with slow_sockets(tmp_path / "here") as (reading, writing):
+        receiver = Receiving(ffi, lib, reading)
         receiver.start(batch=1, work_ns=5 * 10**6)
-        sender = Sending(ffi, lib, [ends[1]], duration_ns=SECOND_NS // 5)
+        sender = Sending(ffi, lib, [writing], duration_ns=SECOND_NS // 5)
         stats = sender.run(batch=1024)
         receiver.stop()
     assert stats["sent_packets"] > 0

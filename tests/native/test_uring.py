@@ -24,6 +24,7 @@ from loops import (
     drops,
     receiving_socket,
     sending_socket,
+    slow_sockets,
 )
 from waiting import wait_for_loopback, wait_until
 
@@ -344,19 +345,10 @@ def test_a_closed_port_refuses_for_real() -> None:
 
 def test_a_socket_that_drains_slowly_keeps_order_and_end(tmp_path: Path) -> None:
     """Where the buffer is full nothing overtakes, and the end is kept."""
-    with contextlib.ExitStack() as opened:
-        ends = [
-            opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) for _ in range(2)
-        ]
-        for end, option in zip(ends, (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO), strict=True):
-            end.setsockopt(socket.SOL_SOCKET, option, TIMEOUT)
-        # Full after some 20 messages, wherever net.unix.max_dgram_qlen stands.
-        ends[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
-        ends[0].bind(str(tmp_path / "here"))
-        ends[1].connect(str(tmp_path / "here"))
-        receiver = Receiving(ffi, lib, ends[0])
+    with slow_sockets(tmp_path / "here") as (reading, writing):
+        receiver = Receiving(ffi, lib, reading)
         receiver.start(batch=1, work_ns=10**6)
-        sender = Sending(ffi, lib, [ends[1]], duration_ns=SECOND_NS // 5)
+        sender = Sending(ffi, lib, [writing], duration_ns=SECOND_NS // 5)
         sent = sender.run(batch=1024, **SEND)
         wait_until("all read", lambda: receiver.read() == sent["sent_packets"])
         received = receiver.stop()

@@ -25,7 +25,6 @@ HASH_KEY = re.compile(r"(?<=hash key:\n)[0-9a-f:]{11,}")
 SERIAL = re.compile(r"^Serial\s*:.*\n?", re.MULTILINE)
 """Of an ARM board."""
 SOCKET_FILES = re.compile(r"/net/udp(lite)?6?\Z")
-CHAIN_KEYS = ("family", "type", "hook", "prio", "policy")
 NLA_HEADER_BYTES = 4
 """Of a netlink attribute: its length and its type, 16 bits each (netlink(7))."""
 BROADCAST_MAC = "ff:ff:ff:ff:ff:ff"

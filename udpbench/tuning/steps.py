@@ -12,11 +12,6 @@ from dataclasses import dataclass
 from udpbench.analysis.remedies import REMEDY_STEPS, RemedyStep
 from udpbench.model import Bottleneck, Tune
 
-FORBIDDEN = (
-    *("traffic", "losses", "search", "receive.work", "receive.read", "receive.room"),
-    *("settings.receiver.link.rate", "settings.sender.link.rate"),
-)
-"""Keys that say what is measured, or what the cable is; no step sets one."""
 _ANGLES = re.compile(r"<(\w+)>")
 
 

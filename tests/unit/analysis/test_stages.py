@@ -24,6 +24,18 @@ def right(**moves: int) -> Moves:
     return {"right": {name.replace("__", "."): value for name, value in moves.items()}}
 
 
+def two_of_hundred_dropped(packets: int) -> Moves:
+    """Return moves of 100 skbs with some packets, of which the socket dropped two."""
+    return right(
+        snmp__Ip__InReceives=100,
+        netstat__IpExt__InNoECTPkts=packets,
+        snmp__Ip__InDelivers=100,
+        snmp__Udp__InErrors=2,
+        snmp__Udp__RcvbufErrors=2,
+        socket__77__drops=2,
+    )
+
+
 RECEIVED = {"snmp.Ip.InReceives": 1000, "netstat.IpExt.InNoECTPkts": 1000}
 RULE = "firewall.ipv4/input/drop/udp/4321"
 STAGE_MOVES = [
@@ -270,14 +282,7 @@ def test_skbs_of_unequal_size_are_an_interval_and_said_so() -> None:
 
 def test_what_gro_merged_is_an_interval_and_said_so() -> None:
     """A lost skb was at least one packet and at most what GRO merges."""
-    moves = right(
-        snmp__Ip__InReceives=100,
-        netstat__IpExt__InNoECTPkts=1000,
-        snmp__Ip__InDelivers=100,
-        snmp__Udp__InErrors=2,
-        snmp__Udp__RcvbufErrors=2,
-        socket__77__drops=2,
-    )
+    moves = two_of_hundred_dropped(1000)
     record = build.lossy(1000, moves, 31, of=build.trial(receive=Receive(gro=True)))
     found = entry(record, "udp_rcvbuf")
     assert (2, 128) == (found.packets, found.at_most)
@@ -286,14 +291,7 @@ def test_what_gro_merged_is_an_interval_and_said_so() -> None:
 
 def test_what_gro_merged_is_bounded_by_what_all_skbs_held() -> None:
     """Of 100 skbs with 130 packets 98 held one at least: two were no more than 32."""
-    moves = right(
-        snmp__Ip__InReceives=100,
-        netstat__IpExt__InNoECTPkts=130,
-        snmp__Ip__InDelivers=100,
-        snmp__Udp__InErrors=2,
-        snmp__Udp__RcvbufErrors=2,
-        socket__77__drops=2,
-    )
+    moves = two_of_hundred_dropped(130)
     found = entry(
         build.lossy(130, moves, 31, of=build.trial(receive=Receive(gro=True))), "udp_rcvbuf"
     )
@@ -302,14 +300,7 @@ def test_what_gro_merged_is_bounded_by_what_all_skbs_held() -> None:
 
 def test_packets_lost_on_purpose_that_gro_merged_are_not_known_one_by_one() -> None:
     """Two skbs were dropped: of seven packets sent to end there, or of any others."""
-    moves = right(
-        snmp__Ip__InReceives=100,
-        netstat__IpExt__InNoECTPkts=1000,
-        snmp__Ip__InDelivers=100,
-        snmp__Udp__InErrors=2,
-        snmp__Udp__RcvbufErrors=2,
-        socket__77__drops=2,
-    )
+    moves = two_of_hundred_dropped(1000)
     record = build.lossy(1000, moves, 0, of=build.trial(receive=Receive(gro=True)))
     loss = build.worker(
         "sender",

@@ -16,6 +16,7 @@ from udpbench.report.figures.style import (
     GRID,
     SKY,
     WIDTH_INCHES,
+    share_legend,
     short_name,
     show_values,
 )
@@ -41,15 +42,7 @@ def draw_comparisons(shown: Sequence[Comparison]) -> Figure:
     for axes, comparison in zip(panels, shown, strict=True):
         _draw(axes, comparison)
     panels[-1].set_xlabel("block, in the order of the run; n = 2 trials each")
-    by_label = {
-        label: handle
-        for axes in panels
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(
-        by_label.values(), by_label.keys(), loc="outside upper center", ncols=4, frameon=False
-    )
-    figure.align_ylabels(panels)
+    share_legend(figure, panels)
     return figure
 
 

@@ -15,6 +15,7 @@ from udpbench.report.figures.style import (
     GRID,
     SKY,
     WIDTH_INCHES,
+    share_legend,
     short_name,
     show_values,
 )
@@ -46,15 +47,7 @@ def draw_searches(shown: Sequence[PointSearch], colours: Mapping[str, str]) -> F
     panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
     for axes, search in zip(panels, shown, strict=True):
         _draw(axes, search, colours)
-    by_label = {
-        label: handle
-        for axes in panels
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(
-        by_label.values(), by_label.keys(), loc="outside upper center", ncols=4, frameon=False
-    )
-    figure.align_ylabels(panels)
+    share_legend(figure, panels)
     return figure
 
 

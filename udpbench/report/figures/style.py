@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,6 +110,19 @@ def save(figure: Figure, files: Sequence[Path]) -> None:
 def show_values(drawn: Collection, texts: Sequence[str]) -> None:
     """Have an SVG show a text for each dot, in their order, when the pointer is on it."""
     drawn.set_urls(list(texts))
+
+
+def share_legend(figure: Figure, panels: Iterable[Axes]) -> None:
+    """Name each colour of several panels once, above them, and align what stands beside them."""
+    by_label = {
+        label: handle
+        for axes in panels
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        by_label.values(), by_label.keys(), loc="outside upper center", ncols=4, frameon=False
+    )
+    figure.align_ylabels(panels)
 
 
 def height_of(rows: int) -> float:
