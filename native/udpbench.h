@@ -262,6 +262,8 @@ enum ub_wait {
     UB_WAIT_EPOLL = 1, /* in epoll_wait, level-triggered, one call for each ready socket */
     UB_WAIT_SPIN = 2,  /* not at all: calls that do not block, one socket after the other */
     UB_WAIT_NAP = 3,   /* the same, and nap_ns of sleep after a round in which no batch was full */
+    UB_WAIT_AUTO = 4,  /* naps while each brings several messages; else in the receiving call, or by
+                          epoll if that call does not wait for all sockets */
 };
 
 /* What is looked at. COPY and NONE see no header: duplicate, late, ancient, foreign, corrupt and
@@ -293,7 +295,7 @@ struct ub_receive_config {
     uint32_t batch;      /* messages per call at most; recv has 1 */
     uint32_t room_bytes; /* buffer offered per message; with gro 65535 holds any */
     struct ub_xsk *xsk;  /* only of af_xdp, whose socket is the one in `sockets` */
-    uint64_t nap_ns;     /* of UB_WAIT_NAP; timer slack comes on top (prctl(2)) */
+    uint64_t nap_ns;     /* of UB_WAIT_NAP and _AUTO; timer slack comes on top (prctl(2)) */
 
     /* Sockets: blocking, with SO_RCVTIMEO set so that stop is seen. */
     const int32_t *sockets;

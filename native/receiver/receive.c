@@ -50,7 +50,7 @@ static const struct ub_receive_way ways[] = {
                           .release = ub_uring_receive_release,
                           .messages_max = UB_BATCH_MAX,
                           .waits = UB_WAIT_BIT(UB_WAIT_BLOCK) | UB_WAIT_BIT(UB_WAIT_SPIN) |
-                                   UB_WAIT_BIT(UB_WAIT_NAP)},
+                                   UB_WAIT_BIT(UB_WAIT_NAP) | UB_WAIT_BIT(UB_WAIT_AUTO)},
     [UB_RECEIVE_AF_XDP] = {.prepare = ub_taken_prepare,
                            .receive = ub_taken_receive,
                            .release = ub_inbox_release,

@@ -7,12 +7,12 @@
 #define UB_RECEIVE_H
 
 #include "inbox.h"
+#include "wait.h"
 
-#define UB_WAIT_BIT(wait) (UINT32_C(1) << (wait))
 /* For a way whose call fetches and does not wait by itself. */
 #define UB_WAITS_ALL                                                                               \
     (UB_WAIT_BIT(UB_WAIT_BLOCK) | UB_WAIT_BIT(UB_WAIT_EPOLL) | UB_WAIT_BIT(UB_WAIT_SPIN) |         \
-     UB_WAIT_BIT(UB_WAIT_NAP))
+     UB_WAIT_BIT(UB_WAIT_NAP) | UB_WAIT_BIT(UB_WAIT_AUTO))
 
 struct ub_receive_way {
     /* Gets what `receive` needs, for `batch` messages of room_bytes each, into a zeroed inbox: 0 or

@@ -48,7 +48,7 @@ static const char *check_ways(const struct ub_receive_config *config) {
     if (config->room_bytes == 0 || config->room_bytes > UB_ROOM_BYTES_MAX)
         return "room_bytes: 1 to UB_ROOM_BYTES_MAX";
     /* A nap of 0 would be spinning by another name; a day is the longest that adds up safely. */
-    if (config->wait == UB_WAIT_NAP &&
+    if ((config->wait == UB_WAIT_NAP || config->wait == UB_WAIT_AUTO) &&
         (config->nap_ns == 0 || config->nap_ns > 86400 * UB_SECOND_NS))
         return "nap_ns: 1 ns to a day";
     if (config->sockets == NULL)
@@ -259,7 +259,7 @@ static void read_messages(struct receiver *receiver, int socket, uint32_t messag
 /* The messages that one call returned, or -errno. */
 static int receive(struct receiver *receiver, int socket) {
     const struct ub_wait_way *wait = receiver->wait;
-    int messages = receiver->call->receive(&receiver->inbox, socket, wait->flags);
+    int messages = receiver->call->receive(&receiver->inbox, socket, receiver->wait_state.flags);
     ub_add(&receiver->stats->receive_calls, 1);
     ub_set(&receiver->stats->last_cpu, (uint64_t)sched_getcpu() + 1);
     if (wait->received != NULL)
@@ -304,6 +304,8 @@ static int run_call(struct receiver *receiver) {
     uint32_t batch = config->batch < most ? config->batch : most;
     uint32_t room_bytes = receiver->read->copies ? config->room_bytes : 0;
     receiver->wait_state.batch = batch;
+    receiver->wait_state.waits = receiver->call->waits;
+    receiver->wait_state.flags = receiver->wait->flags;
     int error = receiver->call->prepare(&receiver->inbox, config, batch, room_bytes);
     if (error == 0)
         error = run_wait(receiver);

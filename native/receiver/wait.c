@@ -1,5 +1,5 @@
 /*
- * The ways of waiting: in the receiving call, by epoll(7), by spinning, by naps.
+ * The ways of waiting: in the receiving call, by epoll(7), by spinning, by naps, or as it pays.
  *
  * Owns the table of all ways, and the epoll instance of a loop. Must never receive.
  */
@@ -75,15 +75,74 @@ static int nap_next(struct ub_wait_state *wait) {
     return spin_next(wait);
 }
 
-static void nap_received(struct ub_wait_state *wait, uint32_t messages) {
+static void nap(struct ub_wait_state *wait) {
+    wait->until_ns = ub_now_ns() + wait->config->nap_ns;
+    ub_add(&wait->stats->wait_calls, 1);
+}
+
+/* Whether this was the last call of a round in which no batch was full. */
+static int drained(struct ub_wait_state *wait, uint32_t messages) {
     wait->full += messages == wait->batch;
     if (wait->next != wait->config->socket_count)
-        return;
-    if (wait->full == 0) {
-        wait->until_ns = ub_now_ns() + wait->config->nap_ns;
-        ub_add(&wait->stats->wait_calls, 1);
-    }
+        return 0;
+    uint32_t full = wait->full;
     wait->full = 0;
+    return full == 0;
+}
+
+static void nap_received(struct ub_wait_state *wait, uint32_t messages) {
+    if (drained(wait, messages))
+        nap(wait);
+}
+
+/* ---- auto: naps while each brings several messages, else a wait for each --------------------- */
+
+enum {
+    AUTO_PAYS = 4,    /* messages, whose wake-ups would cost more than the nap; naps go on while
+                         they bring half of them, so that a steady rate changes nothing */
+    AUTO_CALLS = 512, /* that brought messages, until a nap tries whether it pays: it delays too few
+                         datagrams to move their 99th percentile */
+};
+
+/* One socket's call blocks for less than epoll costs, and a ring's hears all sockets. */
+static int waits_in_call(const struct ub_wait_state *wait) {
+    return (wait->waits & UB_WAIT_BIT(UB_WAIT_EPOLL)) == 0 ||
+           (wait->config->socket_count == 1 && (wait->waits & UB_WAIT_BIT(UB_WAIT_BLOCK)) != 0);
+}
+
+static void auto_begin(struct ub_wait_state *wait, uint32_t naps) {
+    wait->naps = naps;
+    wait->brought = wait->next = wait->ready = 0;
+    wait->flags = naps || !waits_in_call(wait) ? MSG_DONTWAIT : 0;
+}
+
+static int auto_prepare(struct ub_wait_state *wait) {
+    auto_begin(wait, 0);
+    return waits_in_call(wait) ? 0 : epoll_prepare(wait);
+}
+
+static int auto_next(struct ub_wait_state *wait) {
+    if (wait->naps)
+        return nap_next(wait);
+    return waits_in_call(wait) ? block_next(wait) : epoll_next(wait);
+}
+
+static void auto_received(struct ub_wait_state *wait, uint32_t messages) {
+    if (wait->naps) {
+        wait->brought += messages;
+        if (!drained(wait, messages))
+            return;
+        if (wait->brought < AUTO_PAYS / 2) {
+            auto_begin(wait, 0);
+            return;
+        }
+    } else {
+        wait->brought += messages != 0;
+        if (messages < AUTO_PAYS && wait->brought < AUTO_CALLS)
+            return;
+    }
+    auto_begin(wait, 1);
+    nap(wait);
 }
 
 /* A new way of waiting is a row here and a constant of enum ub_wait; ways of receiving say whether
@@ -100,6 +159,11 @@ static const struct ub_wait_way ways[] = {
                      .received = nap_received,
                      .flags = MSG_DONTWAIT,
                      .sockets_max = UB_SOCKETS_MAX},
+    [UB_WAIT_AUTO] = {.prepare = auto_prepare,
+                      .next = auto_next,
+                      .received = auto_received,
+                      .release = epoll_release,
+                      .sockets_max = UB_SOCKETS_MAX},
 };
 
 const struct ub_wait_way *ub_wait_way_of(uint32_t wait) {

@@ -6,14 +6,20 @@
 
 #include "loop.h"
 
+#define UB_WAIT_BIT(wait) (UINT32_C(1) << (wait))
+
 /* Where one loop stands in its round over the sockets. */
 struct ub_wait_state {
     const struct ub_receive_config *config;
     struct ub_receive_stats *stats;
+    uint32_t waits; /* a UB_WAIT_BIT for each wait that the way of receiving allows */
     uint32_t batch;
     uint32_t next;     /* of the sockets, or of the ready ones */
     uint32_t ready;    /* sockets that epoll reported */
     uint32_t full;     /* batches in this round */
+    uint32_t naps;     /* of auto: 1 while it naps, 0 while it waits for each datagram */
+    uint32_t brought;  /* of auto: messages since its nap, or calls with messages since it waits */
+    int flags;         /* of the next receiving call */
     int epoll;         /* -1: none */
     uint64_t until_ns; /* end of a nap */
     void *events;
@@ -27,7 +33,7 @@ struct ub_wait_way {
     /* Takes the number of messages that came from it; NULL: not needed. */
     void (*received)(struct ub_wait_state *wait, uint32_t messages);
     void (*release)(struct ub_wait_state *wait);
-    int flags; /* of the receiving call */
+    int flags; /* of the receiving call, at first */
     uint32_t sockets_max;
 };
 

@@ -112,7 +112,7 @@ def test_the_path_is_read_by_its_headers_and_without_faults() -> None:
 
 
 @pytest.mark.parametrize("workers_as", ["threads", "processes"])
-@pytest.mark.parametrize("wait", ["block", "epoll", "spin", "nap 100us", "busy-poll 50us"])
+@pytest.mark.parametrize("wait", ["block", "epoll", "spin", "nap 100us", "busy-poll 50us", "auto"])
 def test_members_of_a_group_have_a_socket_each(
     pool: Pool, port: int, wait: str, workers_as: str
 ) -> None:

@@ -66,7 +66,7 @@ WAYS: dict[str, dict[str, Choice]] = {
     },
     "wait": {
         wait.partition(" ")[0]: {"receive.wait": wait}
-        for wait in ("block", "epoll", "spin", "nap 100us", "busy-poll 50us")
+        for wait in ("block", "epoll", "spin", "nap 100us", "busy-poll 50us", "auto")
     },
     "read": {read: {"receive.read": read} for read in ("none", "copy", "header", "verify")},
     "sockets": {

@@ -5,8 +5,9 @@
  * A call that sends frames is the test's own. Any other that sends plays a script, a step a call, and logs what was offered; when the script is
  * over it takes all. Completions of zero copy come as the test lists them, each after a number of
  * calls and of reads that find none. aligned_alloc fails after a number of allocations. A number of
- * readings of CLOCK_REALTIME come late. Two ways of receiving more count how often they are
- * prepared and released: the first one calls and waits in one, the second goes with every wait.
+ * readings of CLOCK_REALTIME come late. Three ways of receiving more count how often they are
+ * prepared and released: the first one calls and waits in one, the second goes with every wait; so
+ * does the third, which plays the script: messages, or -errno, a call.
  */
 #define _GNU_SOURCE
 #include <time.h> /* before errqueue.h, which needs it */
@@ -216,6 +217,11 @@ static int way_receive(struct ub_inbox *inbox, int socket, int flags) {
     return 1;
 }
 
+/* Messages without payload. */
+static int way_play(struct ub_inbox *inbox, int socket, int flags) {
+    return play((struct fake_call){.socket = socket, .offered = inbox->batch, .flags = flags});
+}
+
 static void way_release(struct ub_inbox *inbox) {
     way_released++;
     free(inbox->own);
@@ -229,6 +235,7 @@ const struct ub_receive_way *__wrap_ub_receive_way_of(uint32_t call) {
     static const struct ub_receive_way more[] = {
         {way_prepare, way_receive, way_release, 1, 0, UB_WAIT_BIT(UB_WAIT_BLOCK)},
         {way_prepare, way_receive, way_release, 1, 0, UB_WAITS_ALL},
+        {way_prepare, way_play, way_release, UB_BATCH_MAX, 0, UB_WAITS_ALL},
     };
     return call < FIRST ? __real_ub_receive_way_of(call) : &more[call - FIRST];
 }

@@ -303,7 +303,7 @@ HISTOGRAM = ffi.new("struct ub_histogram *")
 BAD = {
     "call": {"call": 899},
     "merged without a size": {"call": lib.UB_RECEIVE_URING, "gro": 1},
-    "wait": {"wait": 4},
+    "wait": {"wait": 5},
     "read": {"read": 4},
     "fault": {"fault": 3},
     "no batch": {"batch": 0},
@@ -316,6 +316,7 @@ BAD = {
     "tail below the header": {"tail_bytes": 17},
     "tail beyond size": {"tail_bytes": 33},
     "a nap of nothing": {"wait": lib.UB_WAIT_NAP},
+    "an automatic nap of nothing": {"wait": lib.UB_WAIT_AUTO},
     "a nap beyond a day": {"wait": lib.UB_WAIT_NAP, "nap_ns": 86400 * 10**9 + 1},
     "two sockets to block on": {"socket_count": 2},
     "more sockets than can be": {"socket_count": 65537, "wait": lib.UB_WAIT_SPIN},
@@ -376,7 +377,7 @@ def test_a_way_that_waits_itself_takes_no_other_wait(scripted: tuple[Any, Any]) 
     fake_lib.fake_way(0)
     with receiving_socket() as sock:
         receiver = Receiving(fake_ffi, fake_lib, sock)
-        for name in ("EPOLL", "SPIN", "NAP"):
+        for name in ("EPOLL", "SPIN", "NAP", "AUTO"):
             wait = getattr(lib, f"UB_WAIT_{name}")
             receiver.config.call, receiver.config.wait, receiver.config.nap_ns = FAKE_WAY, wait, 1
             result = fake_lib.ub_receive(receiver.config, receiver.stats[0])

@@ -27,6 +27,7 @@ WAITS: dict[str, dict[str, int]] = {
     "epoll": {"wait": lib.UB_WAIT_EPOLL},
     "spin": {"wait": lib.UB_WAIT_SPIN},
     "nap": {"wait": lib.UB_WAIT_NAP, "nap_ns": 100_000},
+    "auto": {"wait": lib.UB_WAIT_AUTO, "nap_ns": 100_000},
     "a long nap": {"wait": lib.UB_WAIT_NAP, "nap_ns": 100 * 10**6},
 }
 

@@ -38,6 +38,7 @@ WAITS: dict[str, dict[str, int]] = {
     "block": {},
     "spin": {"wait": lib.UB_WAIT_SPIN},
     "nap": {"wait": lib.UB_WAIT_NAP, "nap_ns": 100_000},
+    "auto": {"wait": lib.UB_WAIT_AUTO, "nap_ns": 100_000},
 }
 RETRIED = {
     errno.EAGAIN: "net/core/sock.c, sock_alloc_send_pskb: the socket's buffer is full",

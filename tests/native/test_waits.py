@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import resource
 import socket
 import time
@@ -20,6 +21,7 @@ MANY = {
     "epoll": {"wait": lib.UB_WAIT_EPOLL},
     "spin": {"wait": lib.UB_WAIT_SPIN},
     "nap": {"wait": lib.UB_WAIT_NAP, "nap_ns": 100_000},
+    "auto": {"wait": lib.UB_WAIT_AUTO, "nap_ns": 100_000},
 }
 ALL = {"block": {"wait": lib.UB_WAIT_BLOCK}} | MANY
 
@@ -128,11 +130,76 @@ def test_a_nap_lasts_as_long_as_asked() -> None:
         receiver.stop()
 
 
-def test_epoll_reports_what_it_cannot_watch() -> None:
+# --- auto ----------------------------------------------------------------------------------------
+
+CALL = "waits in the call"
+NAP = "naps"
+SCRIPTS: dict[str, tuple[list[int], dict[str, int], list[tuple[str, int]]]] = {
+    # What calls bring, the last one again and again; how calls are made, and how many in a row.
+    "singly": ([1], {}, [(CALL, 512), (NAP, 1), (CALL, 512), (NAP, 1), (CALL, 512)]),
+    "silence between": ([1] * 9 + [-errno.EAGAIN] * 9 + [1], {}, [(CALL, 521), (NAP, 1)]),
+    "silence": ([-errno.EAGAIN], {}, [(CALL, 1200)]),
+    "several at once": ([1, 3, 4, 2], {}, [(CALL, 3), (NAP, 600)]),
+    "too few at once": ([3], {}, [(CALL, 512), (NAP, 600)]),
+    "fewer after a nap": ([4, 2, 1, 1], {}, [(CALL, 1), (NAP, 2), (CALL, 512)]),
+    "none after a nap": ([4, -errno.EAGAIN, 1], {}, [(CALL, 1), (NAP, 1), (CALL, 512)]),
+    "full batches": (
+        [8, 8, 8, 1, -errno.EAGAIN, 1],
+        {"batch": 8},
+        [(CALL, 1), (NAP, 4), (CALL, 512)],
+    ),
+    "one a call": ([1], {"batch": 1}, [(CALL, 512), (NAP, 600)]),
+}
+SCRIPTED_WAY = 902
+"""Of fake_kernel.c."""
+
+
+def runs(flags: list[int]) -> list[tuple[str, int]]:
+    """Return how calls were made, and how many in a row."""
+    ways = (CALL if flag == 0 else NAP for flag in flags)
+    return [(way, len(list(several))) for way, several in itertools.groupby(ways)]
+
+
+@pytest.mark.parametrize(("script", "more", "expected"), SCRIPTS.values(), ids=SCRIPTS.keys())
+def test_auto_goes_by_what_calls_bring(
+    scripted: tuple[Any, Any],
+    script: list[int],
+    more: dict[str, int],
+    expected: list[tuple[str, int]],
+) -> None:
+    """It waits for each datagram, naps once in 512 calls or after four at once, and as it pays."""
+    fake_ffi, fake_lib = scripted
+    steps = fake_ffi.new("struct fake_step[]", [(takes, 0) for takes in script])
+    fake_lib.fake_script(steps, len(script), 1)
+    calls = sum(count for _, count in expected)
+    log = fake_ffi.new("struct fake_call[4096]")
+    with receiving_socket() as sock:
+        receiver = Receiving(fake_ffi, fake_lib, sock)
+        receiver.start(call=SCRIPTED_WAY, wait=lib.UB_WAIT_AUTO, nap_ns=1, **more)
+        wait_until("the calls", lambda: receiver.stats[0].receive_calls >= calls)
+        receiver.stop()
+    assert fake_lib.fake_calls(log) >= calls
+    assert runs([log[index].flags for index in range(calls)]) == expected
+
+
+@pytest.mark.parametrize(("datagrams", "ended"), [(3, (1, 0)), (4, (4, 3))], ids=["few", "several"])
+def test_auto_waits_for_several_sockets_by_epoll(datagrams: int, ended: tuple[int, int]) -> None:
+    """Only what is ready is called, but for the round after a nap, which finds nothing."""
+    with several(3) as (socks, receiver):
+        deliver(socks[1], [datagram(n) for n in range(datagrams)])
+        receiver.start(wait=lib.UB_WAIT_AUTO, nap_ns=1)
+        wait_until("all", lambda: receiver.read() == datagrams)
+        wait_until("waits in silence", lambda: receiver.stats[0].wait_calls >= 4)
+        stats = receiver.stop()
+    assert (stats["receive_calls"], stats["empty_calls"]) == ended
+
+
+@pytest.mark.parametrize("wait", [lib.UB_WAIT_EPOLL, lib.UB_WAIT_AUTO], ids=["epoll", "auto"])
+def test_epoll_reports_what_it_cannot_watch(wait: int) -> None:
     """A socket that is listed twice is refused with the kernel's error."""
     with several(2) as (socks, receiver):
         receiver.config.sockets[1] = socks[0].fileno()
-        receiver.config.wait = lib.UB_WAIT_EPOLL
+        receiver.config.wait, receiver.config.nap_ns = wait, 1
         assert lib.ub_receive(receiver.config, receiver.stats[0]) == -errno.EEXIST
 
 

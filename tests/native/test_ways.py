@@ -40,6 +40,7 @@ WAITS: dict[str, dict[str, int]] = {
     "epoll": {"wait": lib.UB_WAIT_EPOLL},
     "spin": {"wait": lib.UB_WAIT_SPIN},
     "nap": {"wait": lib.UB_WAIT_NAP, "nap_ns": 100_000},
+    "auto": {"wait": lib.UB_WAIT_AUTO, "nap_ns": 100_000},
 }
 READS = {
     "header": lib.UB_READ_HEADER,
@@ -61,7 +62,7 @@ RECEIVES = {
 if HAS_URING:
     RECEIVES |= {
         f"io_uring-single-{wait}": {"call": lib.UB_RECEIVE_URING, "gro": 0} | WAITS[wait]
-        for wait in ("block", "spin", "nap")
+        for wait in ("block", "spin", "nap", "auto")
     }
 WHOLE = {name: way for name, way in SENDS.items() if "gso" not in name}
 SOME_SENDS = {name: SENDS[name] for name in ("send-plain", "sendmmsg-gso-tail")}

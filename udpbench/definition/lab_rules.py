@@ -78,7 +78,7 @@ def _flows(tree: Tree, trial: Trial) -> Iterator[Problem]:
     one_each = not receive.by_program and not traffic_rules.takes_turns(receive)
     if one_each and 0 < receive.workers < len(ports):
         limit = f"at least {len(ports)}, one for each port of traffic.flows.to"
-        step = "raise it, narrow the ports, or wait by epoll, spin or nap"
+        step = "raise it, narrow the ports, or wait by epoll, spin, nap or auto"
         yield tree.problem(("receive", "workers"), "too few receiving workers", limit, step)
 
 

@@ -32,7 +32,8 @@ FRAME_ROOM_BYTES = 256
 FRAME_HEADERS_BYTES = {4: 14 + 20 + 8, 6: 14 + 40 + 8}
 PINNED = "/sys/fs/bpf/"
 """Where programs are pinned, so that they stay without the process that has loaded them."""
-FRAME_WAITS = ("epoll", "spin", "nap")
+RING_WAITS = ("block", "spin", "nap", "auto")
+FRAME_WAITS = ("epoll", "spin", "nap", "auto")
 OF_SOCKETS = ("gro", "sockets", "timestamps", "buffer", "force_buffer", "room")
 """Keys of ``receive`` that describe UDP sockets."""
 GRO_ROOM_BYTES = 65535
@@ -105,9 +106,9 @@ BESIDE_CALLS = (
         "receive",
         "io_uring",
         ("receive", "wait"),
-        lambda trial: trial.receive.wait.partition(" ")[0] not in ("block", "spin", "nap"),
+        lambda trial: trial.receive.wait.partition(" ")[0] not in RING_WAITS,
         "io_uring waits in a call of its own",
-        "block, spin or nap with call: io_uring",
+        "block, spin, nap or auto with call: io_uring",
     ),
 )
 """The options that the C loops refuse, too (native/sender/sender.c, native/receiver/receiver.c)."""
@@ -115,7 +116,7 @@ BESIDE_CALLS = (
 
 def takes_turns(receive: Receive) -> bool:
     """Return whether a worker can read several sockets: it does not block in a call on one."""
-    return receive.wait.partition(" ")[0] in ("epoll", "spin", "nap")
+    return receive.wait.partition(" ")[0] in ("epoll", "spin", "nap", "auto")
 
 
 def way_contradictions(tree: Tree, trial: Trial) -> Iterator[Problem]:

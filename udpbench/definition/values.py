@@ -243,7 +243,9 @@ def _pattern(pattern: str, example: str) -> Leaf:
 def _wait(text: str) -> None:
     word, _, duration = text.partition(" ")
     if word not in ("nap", "busy-poll") or not duration:
-        raise ValueError("unknown value; write block, epoll, spin, nap 100us or busy-poll 50us")
+        raise ValueError(
+            "unknown value; write block, epoll, spin, auto, nap 100us or busy-poll 50us"
+        )
     if not 0 < units.parse_duration(duration) <= 10**9:
         raise ValueError("out of range; above 0s, to 1s")
 
@@ -478,7 +480,7 @@ NAMED: dict[str, Leaf] = {
     "cpu_tuple": Leaf(_STRING, lambda value: parse_cpus(_cpus(value))),
     "source_ports": Leaf(_STRING, _checked(parse_ports)),
     "to": Leaf({"type": "string"}, _checked(parse_to)),
-    "wait": Leaf({"type": "string"}, _checked(_wait), _words("block", "epoll", "spin")),
+    "wait": Leaf({"type": "string"}, _checked(_wait), _words("block", "epoll", "spin", "auto")),
     "priority": Leaf(
         {"type": "string"},
         _checked(_levels({"nice": (-20, 19), "fifo": (1, 99)})),

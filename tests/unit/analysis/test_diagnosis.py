@@ -234,6 +234,17 @@ def test_a_reader_that_never_sleeps_is_judged_by_its_calls() -> None:
     assert "reader_work" == names(working)[0]
 
 
+def test_a_reader_that_adapts_is_judged_by_its_cpu() -> None:
+    """It sleeps when there is nothing to read, and its calls return datagrams in any case."""
+    waits = {"receive": {"wait": "auto"}}
+    assert "reader_work" == names(changed("slow-work", **waits))[0]
+    calls = {"receive_calls": 1000, "empty_calls": 0}
+    idle = {"machine": dict.fromkeys(("cpu.0.idle_ns", "cpu.1.idle_ns"), 10 * SECOND_NS)}
+    readers = {**calls, "user_ns": 0, "system_ns": SECOND_NS // 10}
+    resting = changed("slow-work", readers=readers, counters=idle, **waits)
+    assert ("small_buffer", "certain") == first(resting)
+
+
 def test_a_reader_without_a_cpu_of_its_own() -> None:
     """Its thread's time says how busy it is."""
     anywhere = changed("slow-work", readers={"cpu": None, "user_ns": SECOND_NS})

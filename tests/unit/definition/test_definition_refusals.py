@@ -195,13 +195,13 @@ from udpbench.errors import InputError
         (
             "receive: {wait: nap}",
             (
-                "x.yaml:2: receive.wait: nap: unknown value; or block, epoll, spin; "
-                "write block, epoll, spin, nap 100us or busy-poll 50us"
+                "x.yaml:2: receive.wait: nap: unknown value; or block, epoll, spin, auto; "
+                "write block, epoll, spin, auto, nap 100us or busy-poll 50us"
             ),
         ),
         (
             "receive: {wait: nap 2s}",
-            "x.yaml:2: receive.wait: nap 2s: out of range; or block, epoll, spin; above 0s, to 1s",
+            "x.yaml:2: receive.wait: nap 2s: out of range; or block, epoll, spin, auto; above 0s, to 1s",
         ),
         (
             "send: {priority: nice 20}",

@@ -42,6 +42,7 @@ WAITS = {
     "epoll": lib.UB_WAIT_EPOLL,
     "spin": lib.UB_WAIT_SPIN,
     "nap": lib.UB_WAIT_NAP,
+    "auto": lib.UB_WAIT_AUTO,
 }
 READS = {
     "header": lib.UB_READ_HEADER,
@@ -58,6 +59,8 @@ LOG_RING_BYTES = 32 * 2**20
 """All memory that a worker's log may take: 1.5 s of 40,000 datagrams of 512 B a second."""
 LOG_DRAIN_NS = 2 * 10**9
 """What is in the ring when the loop has left must be written within this time."""
+AUTO_NAP_NS = 50_000
+"""With a thread's usual timer slack of 50 µs it lasts 100 µs."""
 ECHO_QUIET_NS = 200 * 10**6
 """How long a sender waits for one more echo after its last packet."""
 ECHO_LONGEST_NS = 2 * 10**9
@@ -263,7 +266,7 @@ class Receiving:
             "read": READS[phase["read"]],
             "gro": receive.gro,
             "tail_bytes": spec.send.tail_bytes or 0 if spec.send is not None else 0,
-            "nap_ns": wait_ns if wait == "nap" else 0,
+            "nap_ns": AUTO_NAP_NS if wait == "auto" else wait_ns if wait == "nap" else 0,
             **self._fault(phase),
             **self._notes(phase),
         }
