@@ -126,6 +126,8 @@ SAMPLE = "not long"
 """One test of each mechanism; session ``whole`` runs all."""
 NO_TEST = 5
 """pytest's exit code if no test of a part is chosen."""
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+"""Images of Python set it: each process would compile all that it imports, a third of the time."""
 CHECKS = ("quick", "agent", "native", "lab", "docs")
 
 
