@@ -16,7 +16,7 @@ import pytest
 from analysis.build import expectation, experiment, facts, failed, paced, record, series
 from report.progress import measuring
 from report.stored import ODD, stored
-from test_architecture import PACKAGE
+from test_architecture import modules, tree_of
 
 from udpbench import pytest_plugin
 from udpbench.__main__ import main
@@ -160,14 +160,14 @@ def test_a_process_of_any_name_costs_no_record(tmp_path: Path) -> None:
 def test_every_door_is_the_one_that_shows() -> None:
     """No console of rich but ours, and no print of what may be somebody else's."""
     consoles, prints = [], []
-    for file in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+    for module in modules():
+        for node in ast.walk(tree_of(module)):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
                 continue
-            where = f"{file.relative_to(PACKAGE)}: {ast.unparse(node)}"
-            consoles += [where] if node.func.id == "Console" else []
-            plain = node.func.id == "print" and "agent" not in file.parts
-            prints += [where] if plain and "printable" not in where else []
+            consoles += [module] if node.func.id == "Console" else []
+            if node.func.id == "print" and not module.startswith("agent"):
+                text = ast.unparse(node)
+                prints += [f"{module}: {text}"] if "printable" not in text else []
     assert [] == consoles
     assert [] == [
         one for one in prints if not re.search("json.dumps|_version|nothing|{message}|{what}", one)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from definition_fixture import facts
 
 from udpbench.definition import load, shipped
 from udpbench.definition.binding.bind import LabContext, Unavailable, bind, settings_for
-from udpbench.model import GSO_SEGMENTS, SECOND_NS, Facts, Lab
+from udpbench.model import GSO_SEGMENTS, SECOND_NS, Experiment, Facts, Lab
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = shipped.shipped_names()
@@ -57,6 +58,19 @@ SKIPPED_ON_HOSTS = {
 """What hosts with two NUMA nodes, SMT and eight queues cannot."""
 
 
+@cache
+def shipped_experiment(name: str) -> Experiment:
+    """Return a shipped experiment."""
+    (experiment,) = load.load_experiments([name])
+    return experiment
+
+
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    """Return the schema that editors complete by."""
+    return load.schema()
+
+
 def test_the_index_is_that_of_the_files() -> None:
     """Question, time and needs of every file; run experiments_index.py to write it anew."""
     text = experiments_index.README.read_text()
@@ -74,7 +88,7 @@ def test_a_folder_is_a_ladder() -> None:
 
 def unavailable(name: str, lab: Lab, known: dict[str, Facts]) -> dict[str, str]:
     """Return why points of a shipped experiment cannot run: file, or file::point → reason."""
-    (experiment,) = load.load_experiments([name])
+    experiment = shipped_experiment(name)
     found = {}
     for point in experiment.points:
         try:
@@ -130,7 +144,7 @@ def large_host(name: str) -> Facts:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_experiment_takes_minutes_not_hours(name: str) -> None:
     """What a user tries first ends while they wait."""
-    (experiment,) = load.load_experiments([name])
+    experiment = shipped_experiment(name)
     per_point = [
         0 if point.traffic.count_packets is not None else point.duration_ns + point.warmup_ns
         for point in experiment.points
@@ -267,9 +281,8 @@ Yaml12.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(true|false)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_the_schema_accepts_every_shipped_file(file: Path) -> None:
+def test_the_schema_accepts_every_shipped_file(file: Path, schema: dict[str, Any]) -> None:
     """An editor that completes by the schema does not underline what ships."""
-    schema = load.schema()
     value = yaml.load(file.read_text(), Loader=Yaml12)  # noqa: S506 - derived from SafeLoader
     assert accepts(schema, value, schema)
 
@@ -286,9 +299,10 @@ def test_the_schema_accepts_every_shipped_file(file: Path) -> None:
         {"sender": [], "receiver": [{"interface": "x"}]},
     ],
 )
-def test_the_schema_refuses_what_the_loader_refuses(value: dict[str, Any]) -> None:
+def test_the_schema_refuses_what_the_loader_refuses(
+    value: dict[str, Any], schema: dict[str, Any]
+) -> None:
     """Unknown keys, ranges, words and units are in the schema, too."""
-    schema = load.schema()
     assert not accepts(schema, value, schema)
 
 
@@ -305,9 +319,8 @@ def objects(part: Any) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_schema_is_json_and_closed() -> None:
+def test_the_schema_is_json_and_closed(schema: dict[str, Any]) -> None:
     """Every object refuses unknown keys, every reference leads somewhere, null never appears."""
-    schema = load.schema()
     text = json.dumps(schema, allow_nan=False)
     assert '"null"' not in text
     assert "null" not in re.findall(r'"default": (\w+)', text)
@@ -315,9 +328,9 @@ def test_the_schema_is_json_and_closed() -> None:
     assert set(re.findall(r"#/\$defs/(\w+)", text)) == set(schema["$defs"])
 
 
-def test_defaults_stand_in_the_schema_as_a_user_writes_them() -> None:
+def test_defaults_stand_in_the_schema_as_a_user_writes_them(schema: dict[str, Any]) -> None:
     """An editor shows ``32B`` and ``unlimited``, not 32 and null."""
-    definitions = load.schema()["$defs"]
+    definitions = schema["$defs"]
     traffic, send = definitions["Traffic"]["properties"], definitions["Send"]["properties"]
     assert ("32B", "unlimited", "none", "off", 1) == tuple(
         traffic[key]["default"] for key in ("size", "rate", "count", "echo", "ttl")
@@ -327,15 +340,15 @@ def test_defaults_stand_in_the_schema_as_a_user_writes_them() -> None:
     )
 
 
-def test_every_key_is_documented() -> None:
+def test_every_key_is_documented(schema: dict[str, Any]) -> None:
     """Each key of the schema stands as code in docs/experiments.md."""
     page = (ROOT / "docs" / "experiments.md").read_text()
     code = set(re.findall(r"[\w-]+", " ".join(re.findall(r"`([^`\n]+)`", page))))
-    keys = {key for found in objects(load.schema()) for key in found["properties"]}
+    keys = {key for found in objects(schema) for key in found["properties"]}
     assert set() == keys - code
 
 
-def test_every_default_is_documented() -> None:
+def test_every_default_is_documented(schema: dict[str, Any]) -> None:
     """The page shows the default of each key that has a plain one."""
     page = (ROOT / "docs" / "experiments.md").read_text()
     rows = {}
@@ -343,7 +356,7 @@ def test_every_default_is_documented() -> None:
         cells = [cell.strip() for cell in line.split("|")]
         for key in re.findall(r"`([^`]+)`", cells[1] if len(cells) > 3 else ""):
             rows.setdefault(key, []).append(cells[3])
-    definitions = load.schema()["$defs"]
+    definitions = schema["$defs"]
     wrong = []
     for name in ("Traffic", "Flows", "Send", "Receive", "ExperimentFile"):
         for key, found in definitions[name]["properties"].items():
