@@ -338,8 +338,46 @@ def seen(enter: tuple[str, ...]) -> dict[str, str]:
 
 
 PROGRAM = (ROOT / "experiments/own/asyncio_receiver.py").read_text()
-COMMAND = {"command": ["python3", "-c", PROGRAM, "4321"], "ready": "listening"}
+COMMAND = ["python3", "-c", PROGRAM, "4321"]
 """A receiver of the user's; as text, because who runs it may not enter this folder."""
+WAYS: dict[str, dict[str, dict[str, Any]]] = {
+    "sockets": {},
+    "command": {"receive": {"command": COMMAND, "ready": "listening"}},
+    "af_xdp": {"send": {"call": "af_xdp"}, "receive": {"call": "af_xdp", "wait": "epoll"}},
+    "io_uring": {"send": {"call": "io_uring"}, "receive": {"call": "io_uring"}},
+}
+"""What is run → the keys that ask for it."""
+PROBES = {
+    "af_xdp": """
+import socket
+from udpbench._native import ffi, lib
+from udpbench.agent.host.bpf import bpf
+from udpbench.agent.host.bpf.port_taker import takes
+index = socket.if_nametoindex("test0")
+with socket.socket(44, socket.SOCK_RAW, 0) as own:  # AF_XDP
+    if lib.ub_xsk_open_receiver(ffi.new("struct ub_xsk *"), own.fileno(), index, 0, 100):
+        print("queue")
+program = bpf.load(bpf.XDP, takes(bpf.create_sockets(1), 4, [1], ["192.0.2.1"]), "probe")
+try:
+    bpf.link_xdp(program, index)
+except OSError:
+    print("program")
+""",
+    "io_uring": """
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+    try:
+        own.bind(("", 4321))
+    except OSError:
+        print("port")
+""",
+}
+"""Way → a program that says what it cannot have on a host of ``BySsh``, because a worker has it."""
+HELD = {
+    "af_xdp": {"left": ["queue"], "right": ["queue", "program"]},
+    "io_uring": {"left": [], "right": ["port"]},
+}
+"""Way → host → what that is while its workers live."""
 
 
 @contextmanager
@@ -348,10 +386,11 @@ def running(
     folder: Path,
     repetitions: int,
     lease_s: int = LEASE_S,
-    receive: dict[str, Any] | None = None,
+    way: str = "sockets",
 ) -> Iterator[Run]:
     """Yield a run in a place; what is left of it is killed."""
-    experiment = {**place.experiment, "repetitions": repetitions, "receive": receive or {}}
+    experiment = {**place.experiment, "repetitions": repetitions, "receive": {}}
+    experiment |= {block: experiment[block] | keys for block, keys in WAYS[way].items()}
     run = Run(folder, place.lab, experiment, place.home(), lease_s)
     try:
         yield run
@@ -449,6 +488,16 @@ class Scene:
         """Stop a host's agent for as long as the deed takes."""
         self.gather()
         self.run.hold(self.one(host, "serve").process)
+
+    def held(self, way: str) -> dict[str, list[str]]:
+        """Return what workers hold on each host, so that nobody else can have it."""
+        found = {}
+        for host in HELD[way]:
+            probe = self.place.inside(host, sys.executable, "-c", PROBES[way])
+            done = subprocess.run(probe, capture_output=True, text=True, check=False)
+            assert 0 == done.returncode, done.stderr
+            found[host] = done.stdout.split()
+        return found
 
     # --- deeds -----------------------------------------------------------------------------------
 

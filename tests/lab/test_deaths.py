@@ -21,7 +21,7 @@ from typing import get_args
 import pytest
 import ssh_hosts
 from deaths import (
-    COMMAND,
+    HELD,
     LEASE_S,
     PATIENT_LEASE_S,
     PROGRAM,
@@ -36,7 +36,7 @@ from deaths import (
 )
 from sampled import sampled
 from ssh_hosts import Pair, pair_of_hosts
-from waiting import DEADLINE_S
+from waiting import DEADLINE_S, wait_until
 
 from udpbench.commands.command_line import app
 
@@ -61,7 +61,7 @@ class Case:
     who: Victim
     when: When
     where: str
-    receives: str = "loops"
+    way: str = "sockets"
 
     @property
     def meaningless(self) -> bool:
@@ -80,7 +80,7 @@ class Case:
         return PATIENT_LEASE_S if survives else LEASE_S
 
     def __str__(self) -> str:
-        return f"{self.who}-{self.when}-{self.where}" + "-command" * (self.receives == "command")
+        return f"{self.who}-{self.when}-{self.where}" + f"-{self.way}" * (self.way != "sockets")
 
 
 MATRIX = [
@@ -97,7 +97,13 @@ PROGRAMS = [
     for where in WHERE
 ]
 """The same with a receiver of the user's: of it, too, nothing is left."""
-
+OTHER_WAYS = [
+    Case(who, when, "ssh", way)
+    for way in HELD
+    for who in ("controller", "stopped", "agent", "guardian", "worker")
+    for when in ("path", "warmup", "measured")
+]
+"""And with workers that have more than sockets: a program, a queue, a ring."""
 
 SAMPLE = {
     Case("controller", "measured", "ssh"),
@@ -109,8 +115,10 @@ SAMPLE = {
     Case("link", "measured", "lab"),
     Case("way", "warmup", "ssh"),
     Case("agent", "warmup", "ssh", "command"),
+    Case("worker", "warmup", "ssh", "af_xdp"),
+    Case("controller", "measured", "ssh", "io_uring"),
 }
-"""Each victim once, and each moment."""
+"""Each victim once, each moment and each way."""
 
 
 @pytest.fixture(scope="module")
@@ -199,18 +207,19 @@ def differences(
                     yield f"{host}: {name}: {line}"
 
 
-@pytest.mark.parametrize("case", sampled([*MATRIX, *PROGRAMS], SAMPLE), ids=str)
+@pytest.mark.parametrize("case", sampled([*MATRIX, *PROGRAMS, *OTHER_WAYS], SAMPLE), ids=str)
 def test_whoever_dies_the_hosts_end_as_they_began(
     case: Case, place: Place, tmp_path: Path, allowed_s: float
 ) -> None:
     """Within a lease and a second; what was finished is readable, and what happened is said."""
     before = place.visible()
-    receive = COMMAND if case.receives == "command" else None
-    with running(place, tmp_path, case.repetitions, case.lease_s, receive) as run:
+    with running(place, tmp_path, case.repetitions, case.lease_s, case.way) as run:
         scene = Scene(place, run)
         scene.reach(case.when, case.who)
-        if receive is not None:
+        if case.way == "command":
             assert any(PROGRAM in kin.command for kin in scene.kin)
+        if case.way in HELD and case.when != "path":  # before which its workers may not be there
+            assert HELD[case.way] == scene.held(case.way)
         scene.hit(case.who)
         hit_at = time.monotonic()
         run.let_go()
@@ -223,6 +232,9 @@ def test_whoever_dies_the_hosts_end_as_they_began(
             run.process.send_signal(signal.SIGCONT)
         code = run.end()
         scene.await_nobody(allowed_s - LEASE_S)
+        if case.way in HELD:
+            nothing: dict[str, list[str]] = {host: [] for host in HELD[case.way]}
+            wait_until("nothing is held", lambda: nothing == scene.held(case.way), allowed_s)
         after = place.visible()
         said = " ".join(run.said.split())
         expected_code, statuses, words = outcome(case, said)
