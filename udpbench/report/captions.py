@@ -14,6 +14,7 @@ HEADINGS = {
     "struck": "Struck out",
     "environment": "Measured on",
     "sweeps": "Along one quantity",
+    "matrices": "Each against each",
     "results": "Results",
     "verdicts": "Expectations",
     "ways": "Where the packets went",
@@ -75,6 +76,8 @@ _CAPTIONS = {
     "interval, below six trials smallest to largest.",
     "sweeps": "Lines join the medians over valid trials, each dot is a trial, the upright line the "
     "interval of the median.",
+    "matrices": "In each cell the median over valid trials, and below it its 95 % interval, below "
+    "six trials smallest to largest. Why a cell was skipped is among the findings.",
     "results": "Medians over valid trials; in brackets the 95 % interval of the median, below six "
     "trials smallest to largest. A trial that is struck out is invalid and in no median; its "
     "reason is among the findings.",

@@ -30,6 +30,7 @@ from udpbench.report.figure_data import (
 from udpbench.report.figures.bursts import draw_turns, turns
 from udpbench.report.figures.comparison_figure import PANELS_PER_FIGURE, draw_comparisons
 from udpbench.report.figures.delay_curves import draw_times, times
+from udpbench.report.figures.matrix import draw_matrix, matrix
 from udpbench.report.figures.search_figure import PANELS_PER_PAGE, dots_of, draw_searches
 from udpbench.report.figures.style import (
     BLACK,
@@ -96,14 +97,15 @@ STAGE_STYLES = {
 def draw(chapter: Chapter, folder: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:
     """Draw what a chapter has data for into files; returns kind → files' names without suffix.
 
-    Kinds: comparisons, dots, sweeps, ways, timelines, radars, times, heats, queues; of searches
-    comparisons and searches.
+    Kinds: comparisons, dots, sweeps, matrices, ways, timelines, radars, times, heats, queues; of
+    searches comparisons and searches.
     """
     drawn: dict[str, list[str]] = {}
     kinds: dict[str, Callable[[Chapter], Iterator[Figure]]] = {
         "comparisons": _all_comparisons,
         "dots": _all_dots,
         "sweeps": _all_sweeps,
+        "matrices": _all_matrices,
         "ways": lambda chapter: map(draw_ways, in_groups(ways(chapter), ROWS_PER_FIGURE)),
         "timelines": lambda chapter: map(draw_timeline, timelines(chapter)),
         "radars": _all_radars,
@@ -147,6 +149,12 @@ def _all_sweeps(chapter: Chapter) -> Iterator[Figure]:
     swept = sweep(chapter)
     if swept is not None:
         yield from draw_sweeps(swept)
+
+
+def _all_matrices(chapter: Chapter) -> Iterator[Figure]:
+    combined = matrix(chapter)
+    if combined is not None:
+        yield draw_matrix(combined)
 
 
 def _all_radars(chapter: Chapter) -> Iterator[Figure]:

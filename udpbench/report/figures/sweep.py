@@ -128,7 +128,7 @@ def _declared(experiment: Experiment) -> dict[str, dict[str, Any]]:
     points = experiment.points
     if any(trial.values for trial in points):
         return {trial.point: trial.values for trial in points}
-    values = {trial.point: dict(_values(trial)) for trial in points}
+    values = {trial.point: dict(values_of(trial)) for trial in points}
     paths = {path: None for value in values.values() for path in value}
     differing = [path for path in paths if len({str(v.get(path)) for v in values.values()}) > 1]
     if len(differing) != 1:
@@ -141,7 +141,7 @@ def _declared(experiment: Experiment) -> dict[str, dict[str, Any]]:
     }
 
 
-def _values(trial: Trial) -> Iterator[tuple[str, Any]]:
+def values_of(trial: Trial) -> Iterator[tuple[str, Any]]:
     """Yield every value that a trial was declared with, by dotted path."""
     for block in ("traffic", "send", "receive", "settings", "duration_ns"):
         yield from flat(getattr(trial, block), block, into_lists=False)
