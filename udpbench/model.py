@@ -1316,6 +1316,8 @@ class CpuLoad:
     """It runs a receiving worker, or serves an RX queue."""
     uses: dict[str, float] = field(default_factory=dict)
     """What used it → share of the time; a thread of NAPI is system time in /proc/stat."""
+    taken: float = 0.0
+    """Share of the time that other programs and the hypervisor took."""
 
 
 Certainty = Literal["certain", "likely", "to be tested"]

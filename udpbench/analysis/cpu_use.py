@@ -111,13 +111,15 @@ def cpu_loads(readings: Readings) -> tuple[CpuLoad, ...]:
         softirq = (_spent_ns(delta, (cpu,), ("softirq",)) or 0) / delta.elapsed_ns
         uses = {name: ns / delta.elapsed_ns for name, ns in _users(readings, machine, cpu) if ns}
         uses |= {"softirq": softirq} if softirq else {}
-        use = cpu_use(readings, CpuGroup(machine, frozenset({cpu})))
+        group = CpuGroup(machine, frozenset({cpu}))
+        use, stolen = cpu_use(readings, group), stolen_ns(readings, group)[0] or 0
         beside = ((OTHERS, use.others_ns), (OWN, use.own_ns)) if use is not None else ()
         for name, ns in beside:
             uses[name] = min(ns / delta.elapsed_ns, max(busy - sum(uses.values()), 0.0))
         uses[KERNEL] = max(busy - sum(uses.values()), 0.0)
         received = (machine, cpu) in receiving
-        loads.append(CpuLoad(machine, cpu, busy, received, uses))
+        taken = uses.get(OTHERS, 0.0) + stolen / delta.elapsed_ns
+        loads.append(CpuLoad(machine, cpu, busy, received, uses, taken))
     return tuple(loads)
 
 

@@ -13,8 +13,10 @@ from typing import Literal
 
 from udpbench.analysis.ledger.stages import BEFORE_SENT
 from udpbench.analysis.rate_search import (
+    MOSTLY_ROBBED,
     OFFERED_SHARE,
     Purpose,
+    Robbed,
     SearchState,
     SearchTrial,
     search_state,
@@ -172,7 +174,9 @@ def _search_trial(result: Result) -> SearchTrial:
         return outcome
     # What others took is neither the sender's limit nor the receiver's.
     lossy = outcome.lost_packets > min(trial.search.goals if trial.search else (0.0,)) * sent
-    return replace(outcome, valid=outcome.valid and not outcome.short, robbed=lossy)
+    mostly = any(cpu.taken > MOSTLY_ROBBED for cpu in result.cpus)
+    robbed: Robbed | None = ("mostly" if mostly else "partly") if lossy else None
+    return replace(outcome, valid=outcome.valid and not outcome.short, robbed=robbed)
 
 
 def late_packets(result: Result) -> int:
@@ -461,7 +465,7 @@ def _of_trials(whole: PointSearch) -> list[Finding]:
         if plain.severity == "invalid" and every_again:
             what += "; each was made again"
         elif plain.severity == "struck":
-            what += "; those that lost packets were made again, at most twice in a row"
+            what += "; those that lost packets were repeated"
         value = same[0].value if len({f.value for f in same}) == 1 else None
         if severe and value is None:
             value = same[-1].value

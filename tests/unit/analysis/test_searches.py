@@ -305,6 +305,18 @@ def test_what_a_robbed_receiver_lost_is_asked_again_and_then_counts() -> None:
     assert len(robbed.trials) == len(quiet.trials) + ROBBED_TRIES * lossy
 
 
+def test_a_receiver_that_was_mostly_robbed_is_asked_until_the_time_is_used_up() -> None:
+    """What it lost never counts: such a search would find the rate of the rest of the CPU."""
+    quarter = replace(NAPI, taken=0.25)
+
+    def rob(result: Result) -> Result:
+        searching = result.trial.search_trial > 1
+        return replace(result, findings=(STRUCK,), cpus=(quarter,)) if searching else result
+
+    found = only(results_of(experiment(), change=rob))
+    assert ("within", None) == (found.state.ended, found.headline.upper_pps)
+
+
 def test_what_breaks_first_is_seen_in_quiet_trials_where_there_are_any() -> None:
     """The ledger of a trial that others robbed is theirs, too."""
 
