@@ -1,4 +1,4 @@
-"""How many UDP packets per second a host can receive, and where the others are lost."""
+"""How many UDP packets per second a host can receive, and where the rest are lost."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The program: runs the command line and prints every error in words.
 
-No traceback reaches a user, whenever Ctrl-C comes. The exit codes are in ``errors``.
+A user never sees a traceback, no matter when Ctrl-C comes. The exit codes are in ``errors``.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from udpbench.errors import InputError, Interrupted, UdpbenchError, in_words
 from udpbench.printable import printable
 
 RETRY_S = 0.01
-"""For Python to leave a finalizer, which swallows exceptions."""
+"""Time for Python to leave a finalizer, which swallows exceptions."""
 
 
 class CtrlC:
     """The handler of Ctrl-C: raises KeyboardInterrupt once, and again if a finalizer swallows it.
 
-    Any other exception while the program ends is a consequence of it, not a bug.
+    Any other exception raised while the program ends is a consequence of Ctrl-C, not a bug.
     """
 
     def __init__(self) -> None:
         self.pressed = False
         self._raised = False
         signal.signal(signal.SIGINT, self)
-        # A timer, not a thread: Python aborts if a thread still runs while it ends.
+        # A timer, not a thread: Python aborts if a thread is still running when the interpreter
+        # ends.
         signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
         sys.unraisablehook = self._swallowed
 
@@ -48,7 +49,7 @@ class CtrlC:
         signal.setitimer(signal.ITIMER_REAL, RETRY_S)
 
     def disarm(self) -> None:
-        """Raise nothing from here on."""
+        """Raise nothing from now on."""
         self._raised = True
         signal.setitimer(signal.ITIMER_REAL, 0)
 

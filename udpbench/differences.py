@@ -1,6 +1,6 @@
-"""What differs between two versions of a host, a definition or a point, and how a value is written.
+"""What differs between two hosts, definitions or points, and how a value is written.
 
-Pure. A value that is None is unknown or not set, which is the same as not there.
+Pure. None means unknown or not set; both are treated as missing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from udpbench.units import Rate, format_bytes, format_duration, format_rate
 
 WRITTEN_CHARACTERS = 80
 _UNIT = re.compile(r"_(bytes|ns|packets|bps|flows)\Z")
-# Keys that a Python name cannot spell, or that read better than the field.
+# Keys that are no Python names, or that read better than the field.
 _SPELLED = {
     "source_ports": "from",
     "least_load": "from",
@@ -31,7 +31,7 @@ def key_of(name: str) -> str:
 
 
 class Difference(NamedTuple):
-    """One value that is not the same before and after; None is what is not there."""
+    """One value that differs before and after; None if it is missing."""
 
     path: str
     before: Any
@@ -77,9 +77,9 @@ def flat(value: Any, path: str = "", into_lists: bool = True) -> Iterator[tuple[
 
 
 def written(path: str, value: Any) -> str:
-    """Return a value as a definition's file has it, on one line; the path's last word has a unit.
+    """Return a value as a definition file spells it, on one line; the path's last word has a unit.
 
-    Too long a text is cut, with an ellipsis.
+    A text that is too long is cut, with an ellipsis.
     """
     text = " ".join(_written(path, value).split())
     return text if len(text) <= WRITTEN_CHARACTERS else text[: WRITTEN_CHARACTERS - 1] + "…"

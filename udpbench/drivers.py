@@ -19,7 +19,7 @@ LOOPBACK = "lo"
 
 @dataclass(frozen=True)
 class MacFrames:
-    """How frames at a MAC are read: patterns that are added, less patterns; none: not counted."""
+    """How to count frames at a MAC: patterns to add, patterns to subtract; empty: not counted."""
 
     plus: tuple[str, ...] = ()
     less: tuple[str, ...] = ()
@@ -44,8 +44,9 @@ STANDARD_MAC: Mapping[Role, MacFrames] = {
         ),
     ),
 }
-"""The kernel's standard statistics (IEEE 802.3, 30.3.1.1): of senders every frame, which is what
-leaves a queueing discipline; of receivers unicasts, because any network has others' broadcasts."""
+"""The kernel's standard statistics (IEEE 802.3, 30.3.1.1). For senders all frames, because those
+leave the queueing discipline; for receivers unicast only, because every network carries other
+hosts' broadcasts."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Driver:
 
     full_ring: tuple[str, ...] = (MISSED,)
     """Patterns of counters of frames that found no descriptor or that the driver could not accept;
-    they see different frames. Empty without a ring."""
+    no frame is in two of them. Empty without a ring."""
     sees_full_ring: bool = True
     """Whether 0 proves that the ring was never full."""
     ring_includes: tuple[str, ...] = ()
@@ -65,29 +66,30 @@ class Driver:
     queue_sent: tuple[str, ...] = ()
     """The same for TX queues."""
     queue_drops: tuple[str, ...] = ()
-    """The same for what an RX queue had no room for."""
+    """The same for packets for which an RX queue had no room."""
     xdp_drops: tuple[str, ...] = ()
-    """Patterns of counters of XDP drops; a host has one of the forms."""
+    """Patterns of counters of XDP drops; a host has one of these forms."""
     late_ns: int | None = 2 * SECOND_NS
-    """How long counters may lag behind packets, as when a NIC updates them once a second. 0: the
-    card is asked, by ``ethtool`` at the latest, so a second reading is of now. None: counted at
-    once (docs/kernel.md, Update periods)."""
+    """How long counters may lag behind packets, for example if a NIC updates them once a second. 0:
+    reading asks the card, by ``ethtool`` at the latest, so a second reading is current. None:
+    counted immediately (docs/kernel.md, Update periods)."""
     irq: str = "-"
-    """What precedes an RX queue's number in the name of its interrupt."""
+    """The text before an RX queue's number in the name of its interrupt."""
     irq_sent: str = "-"
-    """The same of a TX queue."""
+    """The same for a TX queue."""
     mac_sent: MacFrames = NOT_COUNTED
     """Frames that the card sent, if it has no standard statistics (docs/kernel.md, Frames at the
     MAC)."""
     mac_received: MacFrames = NOT_COUNTED
-    """Unicasts that came in at the card, likewise."""
+    """Unicast frames that the card received, likewise."""
     ring_at_mac: bool = False
-    """Whether frames that found no descriptor are among those, also by standard statistics. If not,
-    or if nobody says so, ``full_ring`` is added: too many frames only make ``link`` wider."""
+    """Whether these, and the standard statistics, include frames that found no descriptor. If not,
+    or if undocumented, ``full_ring`` is added: too many frames only widen the interval of
+    ``link``."""
     emulated: bool = False
-    """Whether emulators offer this card. They count frames that find no descriptor nowhere (QEMU:
-    igb_core.c, igb_receive_internal), so in a virtual machine 0 proves nothing, unless fewer frames
-    came than the ring holds."""
+    """Whether emulators offer this card. Emulators do not count frames that find no descriptor
+    (QEMU: igb_core.c, igb_receive_internal), so in a virtual machine 0 proves nothing, unless fewer
+    frames came than the ring holds."""
 
 
 def _by_queue(name: str) -> tuple[str, ...]:
@@ -137,7 +139,7 @@ DRIVERS = {
         queue_packets=(r"queue_(\d+)_rx_cnt",),
         queue_sent=(r"queue_(\d+)_tx_cnt",),
     ),
-    # Of the NIC's report, which comes now and then.
+    # From a report that the NIC sends at irregular intervals.
     "gve": Driver(
         ("ethtool.{interface}.rx_queue_drop_cnt[[]*]",),
         sees_full_ring=False,
@@ -184,7 +186,7 @@ DRIVERS = {
         queue_packets=(r"rx(\d+)_packets",),
         queue_sent=(r"tx(\d+)_packets",),
     ),
-    # ``ethtool`` reads the NIC; rx_missed_errors is one reading old.
+    # ``ethtool`` reads the NIC; rx_missed_errors lags by one reading.
     "mlx5_core": Driver(
         full_ring=("ethtool.{interface}.rx_out_of_buffer", "ethtool.{interface}.rx_discards_phy"),
         queue_packets=(r"rx(\d+)_packets",),
@@ -253,7 +255,7 @@ UNKNOWN = Driver(
 )
 """Any other driver: its rx_missed_errors count, but 0 proves nothing."""
 VETH_DROPS = _by_queue("rx_queue_#_drops")
-"""Of a veth: frames that an XDP program sent on and nobody took (drivers/net/veth.c)."""
+"""Frames that an XDP program forwarded through a veth and nobody took (drivers/net/veth.c)."""
 XDP_DROPS = tuple(dict.fromkeys(name for row in DRIVERS.values() for name in row.xdp_drops))
 """The patterns of every driver; no counter matches two of them."""
 

@@ -7,24 +7,24 @@
     ├── HostError                 3   something failed on, or on the way to, one host
     │   ├── ConnectError              the host could not be reached or the agent not started
     │   │   ├── NotPermitted          this user may not create a built-in lab on this machine
-    │   │   └── NotReserved           the site does not lend the lab, or takes it back
-    │   ├── HelloRefused              protocol or build differ, or a run holds the namespace
+    │   │   └── NotReserved           the site did not grant the lab, or revoked it
+    │   ├── HelloRefused              protocol or build differs, or a run holds the namespace
     │   ├── AgentLost                 the connection to a running agent broke
     │   ├── HostLacks             5   the hosts' kernels can run no trial
-    │   ├── HostChanged               a host is not as it was when the resumed run began
+    │   ├── HostChanged               a host has changed since the resumed run began
     │   ├── SettingRefused            the host refused a setting, or did not keep it
     │   ├── Unseen                    this user cannot see what root's runs left
-    │   ├── NothingToWatch        2   what a watch asks for is not there, or not to be seen
+    │   ├── NothingToWatch        2   what to watch does not exist or is not visible to this user
     │   ├── SafetyError               a destination is not proven to be a lab receiver
     │   ├── WorkerFailed              a worker process ended or reported an error
     │   ├── DeadlineExceeded          a condition was not met in time
-    │   └── AgentError                the agent failed in a way that is none of the above
+    │   └── AgentError                the agent failed in some other way
     ├── CannotTell                5   whether a point is worse than another
     ├── PathError                 3   no packet arrived in the path phase
     ├── RestoreError              4   a host could not be restored
     └── Interrupted             130   SIGINT or SIGTERM; hosts were restored
 
-An error crosses the wire as ``{kind, message, host}`` and is raised again as the same class. Exit
+An error crosses the wire as ``{kind, message, host}`` and is raised there as the same class. Exit
 codes and their precedence are defined here alone.
 """
 
@@ -49,7 +49,7 @@ def worst(codes: Iterable[int]) -> int:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with the input, with all that is needed to fix it."""
+    """One problem in the input, with everything needed to fix it."""
 
     what: str
     where: str = ""
@@ -118,7 +118,7 @@ class HelloRefused(HostError):
 
 
 class AgentLost(HostError):
-    """The connection to a running agent broke; its lease makes it restore by itself."""
+    """The connection to a running agent broke; the agent restores the host when its lease ends."""
 
 
 class HostLacks(HostError):
@@ -128,7 +128,7 @@ class HostLacks(HostError):
 
 
 class HostChanged(HostError):
-    """A host is not as it was when the resumed run began; nothing was changed or sent."""
+    """A host has changed since the resumed run began; nothing was changed or sent."""
 
 
 class SettingRefused(HostError):
@@ -140,7 +140,7 @@ class Unseen(HostError):
 
 
 class NothingToWatch(HostError):
-    """What is to be watched is not on the host, or this user may not see it."""
+    """What to watch is not on the host, or this user may not see it."""
 
     exit_code = BAD_INPUT
 
@@ -166,7 +166,7 @@ class PathError(UdpbenchError):
 
 
 class CannotTell(UdpbenchError):
-    """Neither whether a point is worse than another can be told, nor that it is not."""
+    """Cannot tell whether a point is worse than another."""
 
     exit_code = CANNOT_TELL
 
@@ -200,20 +200,20 @@ def code_of(kind: str) -> int:
 _NEXT_STEPS = {
     errno.ENODEV: "it was removed or renamed: check `ip link` there, and what changed it",
     errno.ENXIO: "it was removed or renamed: check `ip link` there, and what changed it",
-    errno.ENETDOWN: "it was taken down: check `ip link` there, and what did it",
-    errno.ENOENT: "it was removed, or this kernel does not have it: check what is there",
+    errno.ENETDOWN: "it was taken down: check `ip link` there, and what took it down",
+    errno.ENOENT: "it was removed, or this kernel does not have it: check that it exists",
     errno.ESRCH: "the process has ended: find out why",
     errno.EISDIR: "it is a folder: choose another path",
     errno.EADDRINUSE: "find what uses it (`ss -nap`), or choose another port",
     errno.EADDRNOTAVAIL: "check `ip address` there",
-    errno.ENOSPC: "make room on that disk",
-    errno.EDQUOT: "make room within the quota",
+    errno.ENOSPC: "free space on that disk",
+    errno.EDQUOT: "free space within the quota",
     errno.EROFS: "choose a writable path",
     errno.EACCES: "give this user the permission, or run as root",
     errno.EPERM: "give this user the permission, or run as root",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENOMEM: "find what uses the memory",
-    errno.ENOBUFS: "find what uses the memory",
+    errno.ENOMEM: "find out what uses the memory",
+    errno.ENOBUFS: "find out what uses the memory",
 }
 
 
@@ -223,7 +223,7 @@ def next_step(code: Optional[int]) -> str:
 
 
 def in_words(error: BaseException, doing: str = "", where: str = "") -> str:
-    """Return what failed, where, while ``doing`` what, and the next step, of a foreign exception.
+    """Return what an exception not of our own reports: what failed, where, and the next step.
 
     ``where`` is used if the exception does not name a file. Anything but an OSError is a bug of
     udpbench, and shown with its class for a bug report.
@@ -241,7 +241,7 @@ def in_words(error: BaseException, doing: str = "", where: str = "") -> str:
 def to_wire(
     error: BaseException, host: str = "", doing: str = "", where: str = ""
 ) -> dict[str, str]:
-    """Return ``{kind, message, host}``; an error that is not ours becomes an AgentError."""
+    """Return ``{kind, message, host}``; any other exception becomes an AgentError."""
     if isinstance(error, HostError):
         return {"kind": type(error).__name__, "message": error.message, "host": error.host or host}
     message = in_words(error, doing, where)

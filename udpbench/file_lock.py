@@ -1,4 +1,4 @@
-"""Exclusive locks on open files, by flock(2): one ends with its last holder, however that ends."""
+"""Exclusive locks on open files (flock(2)); the kernel frees a lock when its last holder ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import fcntl
 
 
 def lock_file(fd: int, wait: bool = False) -> bool:
-    """Lock an open file or folder; False if another process has it and this one is not to wait.
+    """Lock an open file or folder; return False if it is held and ``wait`` is not set.
 
     Raises OSError if the disk has no locks.
     """

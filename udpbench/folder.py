@@ -1,8 +1,8 @@
-"""A folder held by its descriptor: what is written there goes nowhere else, whatever lies there.
+"""A folder held by its descriptor, so that nothing can redirect what is written to it.
 
-Owns the way to a folder and how a file comes into it: made beside and renamed, so that no link is
-followed. As root nothing on the way may belong to anybody but root and the user who called: whose
-folder or link it is decides where it leads.
+Owns how a path is walked and how a file is created: under another name, then renamed, so that no
+link is followed. As root, every folder and link on the path has to belong to root or to the
+calling user, because the owner of a folder or link decides where it leads.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from contextlib import suppress
 from pathlib import Path
 
 MAX_STEPS = 4096
-"""On one way, links among them: PATH_MAX has no room for more names."""
+"""Limit of names on one path, links included: PATH_MAX has no room for more."""
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 def calling_user() -> int:
-    """Return the user who called: behind sudo(8) whoever typed it, else this process's own."""
+    """Return the calling user: the user of sudo(8) if there is one, else this process's."""
     given = os.environ.get("SUDO_UID", "")
     return int(given) if os.geteuid() == 0 and given.isdecimal() else os.geteuid()
 
 
 class Folder:
-    """A folder; wherever ``path`` leads later, files go into what it led to when it was opened."""
+    """An open folder: files go into it even if ``path`` later leads elsewhere."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
@@ -36,9 +36,10 @@ class Folder:
 
     @classmethod
     def open(cls, path: Path, make: bool = False) -> Folder:
-        """Return the folder that a path leads to, made with its parents where asked.
+        """Return the folder at a path, created with its parents if asked.
 
-        OSError with its name; as root EPERM where something on the way is another user's.
+        Raises OSError with the name; as root, EPERM if something on the path belongs to another
+        user.
         """
         at = os.open("/" if path.is_absolute() else ".", _STEP)
         try:
@@ -55,11 +56,11 @@ class Folder:
             os.close(at)
 
     def file(self, name: str, flags: int, mode: int = 0o644) -> int:
-        """Return the descriptor of a file in it, as open(2) does; a link is not followed."""
+        """Return the descriptor of a file in the folder, as by open(2); follow no link."""
         return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=self.fd)
 
     def write(self, name: str, content: bytes) -> Path:
-        """Put a whole file there, in place of what has its name; OSError names it."""
+        """Write a whole file, replacing any of its name; the OSError names it."""
         beside = f".{name}.{secrets.token_hex(4)}"
         try:
             with open(self.file(beside, _NEW), "wb") as file:  # noqa: PTH123 - a descriptor
@@ -72,12 +73,12 @@ class Folder:
         return self.path / name
 
     def make(self, name: str) -> Folder:
-        """Return a new folder in it; FileExistsError where something has its name."""
+        """Return a new subfolder; raises FileExistsError if the name is taken."""
         os.mkdir(name, dir_fd=self.fd)
         return Folder(self.path / name, self.file(name, os.O_RDONLY | os.O_DIRECTORY))
 
     def remove(self, name: str) -> None:
-        """Remove a file, a link or a folder with all that is in it, if it is there."""
+        """Remove a file, a link, or a folder with its contents, if it exists."""
         try:
             os.unlink(name, dir_fd=self.fd)
         except FileNotFoundError:
@@ -86,19 +87,19 @@ class Folder:
             shutil.rmtree(name, dir_fd=self.fd)
 
     def rename(self, name: str, to: str) -> None:
-        """Give what is in it another name."""
+        """Rename an entry."""
         os.rename(name, to, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
     def status(self, name: str) -> os.stat_result:
-        """Return what a name stands for, of a link the link itself."""
+        """Return the state of an entry; of a link, the link's own."""
         return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
 
     def names(self) -> list[str]:
-        """Return the sorted names of what is in it."""
+        """Return the sorted names of its entries."""
         return sorted(os.listdir(self.fd))  # noqa: PTH208 - Path has no descriptors
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close its descriptor."""
         os.close(self.fd)
 
     def __enter__(self) -> Folder:  # noqa: PYI034 - Self is of Python 3.11
@@ -109,7 +110,7 @@ class Folder:
 
 
 def _step(at: int, left: list[str], make: bool, steps: int) -> int:
-    """Go from a folder to the next one, and close it; of a link only what is left to go changes."""
+    """Step from a folder to the next and close it; a link only changes the remaining path."""
     step = _opened(at, left.pop(), make)
     try:
         kind = _refuse_stranger(step)
@@ -143,20 +144,20 @@ def _opened(at: int, name: str, make: bool) -> int:
 
 
 def _reached(at: int, name: str) -> int:
-    try:  # as a folder, for else autofs mounts nothing there (open(2), O_PATH)
+    try:  # opened as a folder, or autofs would not mount it (open(2), O_PATH)
         return os.open(name, _STEP | os.O_DIRECTORY, dir_fd=at)
-    except NotADirectoryError:  # a link, or what leads nowhere
+    except NotADirectoryError:  # a link, or not a folder
         return os.open(name, _STEP, dir_fd=at)
 
 
 def _refuse_stranger(fd: int) -> int:
-    """Return the mode of what is opened; as root EPERM where another user may lead us elsewhere.
+    """Return the mode of what was opened; as root, EPERM if another user could redirect us.
 
-    Whoever owns ``/`` is root, by whatever number a user namespace shows it.
+    The owner of ``/`` counts as root, whatever number it has in a user namespace.
     """
     state = os.fstat(fd)
     if os.geteuid() != 0 or state.st_uid in (0, calling_user(), os.stat("/").st_uid):  # noqa: PTH116
         return state.st_mode
     where = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115
-    what = f"{where} is of user {state.st_uid}, and root writes only where it is root's"
-    raise PermissionError(errno.EPERM, f"{what} or of the user who called")
+    what = f"{where} belongs to user {state.st_uid}; root writes only to folders of root"
+    raise PermissionError(errno.EPERM, f"{what} or of the calling user")

@@ -1,7 +1,7 @@
 """An experiment as a gate: runs it once, and returns for each point the outcome and the reasons.
 
-Between the test framework and the rooms; does not know pytest. Everything comes from a run folder,
-so that a process which did not run the experiment returns the same.
+Between the test framework and the rooms; does not know pytest. Everything is read from the run
+folder, so that a process that did not run the experiment gives the same answer.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Baseline:
-    """Stored runs than which no point may be worse by more than a margin."""
+    """Stored runs; no point may be worse than them by more than a margin."""
 
     runs: tuple[Run, ...]
     margin: float
@@ -105,7 +105,7 @@ class Gate:
 
     @cached_property
     def baseline(self) -> Baseline | None:
-        """The runs to compare with, read when first needed; raises RecordError, InputError."""
+        """The runs to compare with, read on first use; raises RecordError, InputError."""
         if not self.baselines:
             return None
         if self.margin is None:
@@ -116,7 +116,7 @@ class Gate:
 
     @cached_property
     def labs(self) -> tuple[Lab, ...]:
-        """The labs, read when first needed; raises InputError."""
+        """The labs, read on first use; raises InputError."""
         return tuple(load_lab(name) for name in self.lab_names)
 
     def folder_of(self, name: str) -> Path:
@@ -133,7 +133,7 @@ class Gate:
         command: tuple[str, ...],
         tell: Callable[[Progress], None],
     ) -> Run:
-        """Return the run of an experiment, stored if this session has run it already.
+        """Return the run of an experiment; the stored one if this session has already run it.
 
         ``command`` goes into its header. Raises InputError, RecordError; with several labs also
         DeadlineExceeded, Interrupted, ConnectError.
@@ -157,7 +157,7 @@ class Gate:
         terms = Terms(wait_ns=self.wait_ns, next_step="let it end, or raise udpbench_wait")
         with ExitStack() as stack:
             lab, agents = labs[0], None
-            if len(labs) > 1:  # the header names the lab, so it is taken first
+            if len(labs) > 1:  # the header names the lab, so the lab is taken first
                 stack.enter_context(around.interrupt.caught())
                 choice = take_lab(labs, run_name(), RunOptions.lease_ns, around, terms, tell)
                 lab, agents = stack.enter_context(choice)
@@ -202,7 +202,7 @@ def _place(chapter: Chapter, point: str) -> tuple[bool, str, str]:
 def answer(stored: Run, point: str, width: int, baseline: Baseline | None = None) -> Answer:
     """Return the answer of a run for one point; ``width`` is that of its text, in columns.
 
-    A point that the baseline has, too, passes only if it is proven to be no worse.
+    If the baseline has the point too, it passes only if it is proven to be no worse.
     """
     (chapter,) = chapters_of(stored.header.experiments, stored.records)
     experiment = chapter.experiment
@@ -242,7 +242,7 @@ def _against(
     runs = ", ".join(str(run.folder) for run in baseline.runs)
     text = f"{comparison.metric} against {runs}: {comparison.text}"
     if not comparison.between_runs:
-        text += "; scatter between runs is not in the interval"
+        text += "; the interval does not include scatter between runs"
     if comparison.beyond_margin is None:
         limit = f"{baseline.margin * 100:.3g} %"
         return "skipped", [f"cannot tell whether it is worse by more than {limit}: {text}"]
@@ -283,7 +283,7 @@ def _judged(
 ) -> tuple[Outcome, Sequence[str]]:
     """Return the outcome of a point and its reasons, the most serious first.
 
-    ``others`` are the points it is compared with, whose faults are faults of its answer.
+    ``others`` are the points it is compared with; their problems are problems of its answer.
     """
     ended = _ended_early(stored)
     if ended is not None and ended[0] == NotPermitted.__name__:

@@ -1,6 +1,6 @@
 """What an experiment or a lab sets on a host, as written in its file.
 
-A key is a field's name without its unit, as in ``model``; None means that it is left out.
+A key is a field's name without its unit, as in ``model``; None means that it is not set.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Settings:
 
 
 def merged(below: Settings, above: Settings) -> Settings:
-    """Return the settings of ``above`` on top of those of ``below``; ``optional`` is joined."""
+    """Return the settings of ``above`` over those of ``below``; ``optional`` is concatenated."""
     optional = [*(below.optional or ()), *(above.optional or ())]
     result: Settings = replace(_over(below, above), optional=optional or None)
     return result

@@ -1,7 +1,7 @@
-"""Every number of a trial: the one table for results, tables, files and expectations.
+"""Every metric of a trial: one table for results, tables, files and expectations.
 
-Its order is that of a frame's columns and of the keys of ``show --json``. A test holds the table in
-docs/records.md to this one.
+Its order is that of a frame's columns and of the keys of ``show --json``. A test compares the table
+in docs/records.md with this one.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from udpbench.units import parse_ratio, show_share
 
 Unit = Literal["packets", "pps", "MiB/s", "ns", "ratio", "calls", "skbs", "CPUs", "B", "files"]
 Kind = Literal["count", "rate", "time", "ratio"]
-"""Counts and ratios of two counts are exact whatever else ran on the hosts. Rates (anything per
-time and its variation) and times are not: a finding may strike them out."""
+"""Counts, and ratios of two counts, are exact no matter what else ran on the hosts. Rates (anything
+per time, and its variation) and times are not: a finding may strike them out."""
 
 
 class Words(NamedTuple):
-    """What a comparison calls a smaller and a larger number, and which of them is worse."""
+    """The words of a comparison for a smaller and a larger value, and which of them is worse."""
 
     less: str
     more: str
     worse: Literal["less", "more"] | None
     share: bool = False
-    """Compared by the difference of shares of the packets sent, since 0 has no ratio."""
+    """Compared by the difference of shares of the packets sent, because 0 has no ratio."""
 
 
 class Metric(NamedTuple):
-    """Unit, kind and meaning of one number of a trial."""
+    """Unit, kind and meaning of one metric."""
 
     unit: Unit
     kind: Kind
@@ -53,17 +53,20 @@ WORDS: dict[Unit, Words] = {
     "B": COST,
     "files": Words("fewer", "more", None),
 }
-"""Unit → the words of metrics that have none of their own."""
+"""Unit → the words for metrics that have none of their own."""
 MARGIN, SHARE_MARGIN = 0.03, 0.001
-"""What a comparison takes for the same where it names no margin: 3 %, 0.1 percentage points."""
+"""Differences that count as the same if a comparison names no margin: 3 %, 0.1 percentage
+points."""
 
 
 METRICS: dict[str, Metric] = {
     "intended_packets": Metric(
-        "packets", "count", "what rate or count asked for; with `rate: unlimited`, attempted"
+        "packets", "count", "requested by rate or count; with `rate: unlimited`, attempted"
     ),
     "sent_packets": Metric("packets", "count", "accepted by the kernel"),
-    "received_packets": Metric("packets", "count", "of this run, each once, read by the receivers"),
+    "received_packets": Metric(
+        "packets", "count", "packets of this run that the receivers read, each counted once"
+    ),
     "answered_packets": Metric(
         "packets", "count", "with `traffic.answers`: answers that came back to the senders"
     ),
@@ -76,11 +79,13 @@ METRICS: dict[str, Metric] = {
     "delivered_pps": Metric(
         "pps",
         "rate",
-        "received after the first arrival / (last − first arrival), by the receiver's clock; a "
-        "packet arrives when the call that reads it returns",
+        "received after the first arrival / (last − first arrival), receiver's clock; a packet "
+        "arrives when the call that reads it returns",
     ),
-    "answered_pps": Metric("pps", "rate", "like delivered_pps, of answers, by the senders' clocks"),
-    "delivered_mib_s": Metric("MiB/s", "rate", "the same in payload; 1 MiB is 2^20 bytes"),
+    "answered_pps": Metric(
+        "pps", "rate", "like delivered_pps, for answers, by the senders' clocks"
+    ),
+    "delivered_mib_s": Metric("MiB/s", "rate", "the same as payload; 1 MiB is 2^20 bytes"),
     "delivered_pps_spread": Metric(
         "ratio", "rate", "coefficient of variation of per-second rates; missing beyond 30 minutes"
     ),
@@ -98,8 +103,8 @@ METRICS: dict[str, Metric] = {
     "delay_min_ns": Metric(
         "ns",
         "time",
-        "shortest one-way delay: from when a packet was due until the call that read it returned "
-        "(RFC 7679); missing where the hosts' clocks do not allow it",
+        "shortest one-way delay: from the time a packet was due until the call that read it "
+        "returned (RFC 7679); missing if the hosts' clocks do not allow it",
     ),
     "delay_p50_ns": Metric(
         "ns", "time", "median one-way delay; no percentile without ten packets beyond it"
@@ -121,8 +126,8 @@ METRICS: dict[str, Metric] = {
     "round_trip_min_ns": Metric(
         "ns",
         "time",
-        "with `traffic.echo`, or `traffic.answers` by ids: shortest from due until what returns is "
-        "read (RFC 2681)",
+        "with `traffic.echo`, or `traffic.answers` by ids: shortest time from due until the reply "
+        "is read (RFC 2681)",
     ),
     "round_trip_p50_ns": Metric("ns", "time", "median round trip"),
     "round_trip_p90_ns": Metric("ns", "time", "90th percentile of round trip"),
@@ -142,14 +147,14 @@ METRICS: dict[str, Metric] = {
     "send_memory_bytes": Metric("B", "count", "mean resident memory of the senders' workers"),
     "receive_memory_bytes": Metric("B", "count", "the same of the receivers'"),
     "logged_packets": Metric("packets", "count", "written to the log"),
-    "logged_pps": Metric("pps", "rate", "like delivered_pps, by the stamps in the log"),
-    "log_files": Metric("files", "count", "log files there at the end"),
+    "logged_pps": Metric("pps", "rate", "like delivered_pps, by the timestamps in the log"),
+    "log_files": Metric("files", "count", "log files present at the end"),
     "log_bytes": Metric("B", "count", "size of the log files", SIZE),
     "throughput_pps": Metric(
         "pps",
         "rate",
-        "with `search`: the highest rate at which no more than the goal was lost, as it arrived; "
-        "`throughput_pps[loss=0.1%]` is that of one goal, else of the largest",
+        "with `search`: the highest rate, as received, at which no more than the goal was lost; "
+        "`throughput_pps[loss=0.1%]` is that of one goal, otherwise of the largest",
     ),
     "ledger_received_packets": Metric(
         "packets",
@@ -158,11 +163,11 @@ METRICS: dict[str, Metric] = {
         "this + unaccounted",
     ),
     "unaccounted": Metric(
-        "packets", "count", "what the ledger could not place, with its sign", LOSS
+        "packets", "count", "packets that no stage of the ledger explains, with their sign", LOSS
     ),
 }
 SEARCHED = ("throughput_pps",)
-"""The metrics of a search, not of a trial; behind ``[loss=0.1%]`` stands a goal."""
+"""The metrics of a search, not of a trial; a suffix such as ``[loss=0.1%]`` names a goal."""
 TIMED = frozenset(name for name, metric in METRICS.items() if metric.kind in ("rate", "time"))
 """The metrics that a finding of severity ``struck`` removes."""
 
@@ -176,7 +181,7 @@ def with_goal(name: str, goal: float | None = None) -> str:
 
 
 def goal_of(name: str) -> tuple[str, float | None]:
-    """Return a metric without the goal behind it, and the goal if it has one."""
+    """Return a metric without its goal, and the goal if it has one."""
     match = _GOAL.match(name)
     if match is None:
         return name, None
@@ -187,7 +192,7 @@ def goal_of(name: str) -> tuple[str, float | None]:
 
 
 def is_metric(name: str) -> bool:
-    """Return whether a number of a trial or of a search has this name."""
+    """Return whether a metric of a trial or a search has this name."""
     plain, goal = goal_of(name)
     return plain in (METRICS if goal is None else SEARCHED)
 
@@ -198,7 +203,7 @@ def unit_of(name: str) -> Unit:
 
 
 def words_of(name: str) -> Words:
-    """Return the words of a metric, or of a ledger stage, which loses packets."""
+    """Return the words for a metric, or for a ledger stage, where packets are lost."""
     if not is_metric(name):
         return LOSS
     metric = METRICS[goal_of(name)[0]]
@@ -206,5 +211,5 @@ def words_of(name: str) -> Words:
 
 
 def margin_of(name: str) -> float:
-    """Return the margin of a comparison that names none: a ratio, or a share of the packets."""
+    """Return the default margin of a comparison: a ratio, or a share of the packets."""
     return SHARE_MARGIN if words_of(name).share else MARGIN

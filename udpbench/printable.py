@@ -1,7 +1,7 @@
-"""What makes a text safe to show: it stands at every door to a terminal and to the report.
+"""Makes text safe to show; used wherever text reaches a terminal or the report.
 
-Hosts, their users, files and records may hold anything; a terminal obeys control characters, and
-bidirectional ones change the order in which a reader sees the rest.
+Text from hosts, users, files and records may contain anything. A terminal obeys control characters,
+and bidirectional controls change the order in which a reader sees the rest.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import unicodedata
 from typing import Any
 
 OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Categories of characters that are not shown but obeyed, and of halves of characters."""
+"""Categories of control and format characters, and of lone surrogates."""
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
-    r"""Return a text with each character that is obeyed, not shown, as its escape: ``\x1b``."""
+    r"""Return a text with each control character as its escape, such as ``\x1b``."""
     if text.isprintable():
         return text
     return "".join(
@@ -26,7 +26,7 @@ def printable(text: str, keep: str = "\n\t") -> str:
 
 
 def all_printable(data: Any) -> Any:
-    """Return plain data with every text in it printable."""
+    """Return plain data with all of its text printable."""
     if isinstance(data, str):
         return printable(data)
     if isinstance(data, dict):

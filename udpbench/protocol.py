@@ -4,11 +4,11 @@
     reply     {"id": 7, "clock_ns": 123, "result": ...}
     failure   {"id": 7, "clock_ns": 123, "error": {"kind": "...", "message": "...", "host": "..."}}
 
-No verb waits for anything but its own work, except ``take`` for the restore of a run that died;
-to wait, the controller polls a named condition.
-``clock_ns`` is the agent's CLOCK_MONOTONIC when it wrote the reply. Every request renews the lease.
-A request that repeats the latest number is not served again: it gets the same reply. Requests that
-need no reply have number 0.
+No verb waits for anything but its own work, except ``take``, which waits for the restore of a run
+that died; to wait for a condition, the controller polls it. ``clock_ns`` is the agent's
+CLOCK_MONOTONIC when it wrote the reply. Every request renews the lease. A request that repeats the
+latest number is not served again: it gets the same reply. A request that needs no reply has number
+0.
 
 ``VERBS`` has every verb with its arguments, its reply and its deadline.
 
@@ -48,14 +48,14 @@ MAX_LINE_BYTES = 64 * 2**20
 
 
 Lock = Literal["namespace", "machine", "changes"]
-"""What a run may hold: its namespace, its machine, and the right to change the machine."""
+"""The locks of a run: its namespace, its machine, and the right to change the machine."""
 Use = Literal["alone", "shared", "none"]
-"""How a run uses its machines; it always has its network namespaces for itself."""
+"""How a run uses its machines; its network namespaces are always exclusive."""
 
 
 @dataclass(frozen=True)
 class Hello:
-    """What an agent is."""
+    """What an agent says about itself."""
 
     pid: int
     netns: int
@@ -73,7 +73,7 @@ class Taken:
     held_by: Optional[str] = None
     lock: Optional[Lock] = None
     left_behind: tuple[str, ...] = ()
-    """Runs that died here, and whose changes are not undone."""
+    """Runs that died here and whose changes are not yet undone."""
 
 
 @dataclass(frozen=True)
@@ -101,16 +101,16 @@ class Interface:
     link: Optional[Literal["up", "no carrier", "down"]]
     addresses: tuple[str, ...] = ()
     protected: bool = False
-    """It carries the SSH connection or a default route, or one that does stands on it."""
+    """It, or an interface stacked on it, carries the SSH connection or a default route."""
 
 
 @dataclass(frozen=True)
 class Interfaces:
-    """The interfaces of a host without ``lo``, and by whom it is controlled."""
+    """The interfaces of a host without ``lo``, and who controls it."""
 
     listed: tuple[Interface, ...]
     controller: Optional[str] = None
-    """The address from which the SSH connection came; None if it came without one."""
+    """The source address of the SSH connection; None without SSH."""
 
 
 @dataclass(frozen=True)
@@ -124,15 +124,15 @@ class HeardArp:
 
 @dataclass(frozen=True)
 class RecordedTree:
-    """What a host answers about itself and one interface, with names and addresses replaced."""
+    """What a host reports about itself and one interface, with names and addresses replaced."""
 
     interface: str
     files: dict[str, str]
     """Path → text."""
     folders: dict[str, tuple[str, ...]]
-    """Path → names in it; those of its files that were read are not repeated."""
+    """Path → names in it, without files that were read."""
     links: dict[str, str]
-    """Path of a symbolic link → the last name of what it leads to."""
+    """Path of a symbolic link → the last component of its target."""
     answers: dict[str, Any]
     """Call with its arguments → ``{value}`` or ``{error}``, an errno."""
 
@@ -164,7 +164,7 @@ class Verb:
     args: str
     """Names, in the order of the method's parameters."""
     reply: Any
-    """Type of the result as ``decode`` takes it; None for none."""
+    """Type of the result, as ``decode`` takes it; None if there is no result."""
     limit_s: int
     """Deadline of the reply: ten times the usual, and more if a driver or many settings may be
     slow; the agent's own limits (prepare 10 s, close 2 s) must expire first."""
@@ -191,7 +191,7 @@ VERBS = {
         "",
         tuple[str, ...],
         5,
-        "looking who else uses the machine",
+        "looking for other runs on the machine",
         "runs seen since the last request",
     ),
     "facts": Verb("interface", Facts, 10, "looking at the host", "of now"),
@@ -201,7 +201,8 @@ VERBS = {
         tuple[HeardArp, ...],
         5,
         "listening for ARP requests",
-        "heard there since the last request; the first one begins, and one without any ends it",
+        "requests heard since the last call; the first call starts listening, one without "
+        "interfaces stops it",
     ),
     "send_arp": Verb("interface", None, 5, "sending an ARP request", "one, to prove a link"),
     "inspect": Verb(
@@ -212,20 +213,20 @@ VERBS = {
         RecordedTree,
         60,
         "recording the host",
-        "what it answers about itself, with names and addresses replaced",
+        "what it reports about itself, with names and addresses replaced",
     ),
     "apply": Verb(
         "settings dry_run",
         Union[tuple[Change, ...], tuple[Planned, ...]],
         60,
         "putting settings in force",
-        "exactly these; returns those in force, or what a dry run would meet",
+        "exactly these; returns those in force, or what a dry run would find",
     ),
     "verify": Verb(
         "",
         tuple[Change, ...],
         20,
-        "looking whether settings are still in force",
+        "checking whether settings are still in force",
         "those changed by another process: the value applied, and the value now",
     ),
     "prepare": Verb(
@@ -243,7 +244,7 @@ VERBS = {
         "count and rate per worker, None: its spec's; flows: numbers of flows to send, None: all",
     ),
     "sample": Verb(
-        "since", SampleReply, 5, "looking at workers", "samples from number since on, and counts"
+        "since", SampleReply, 5, "sampling the workers", "samples from number since on, and counts"
     ),
     "snapshot": Verb(
         "interface edge controller",
@@ -287,7 +288,7 @@ VERBS = {
         "restoring",
         "returns what was undone, in order; left_behind: of runs that died here, not of this run",
     ),
-    "ping": Verb("", None, 5, "answering", "renews the lease, as every request"),
+    "ping": Verb("", None, 5, "answering", "renews the lease, like every request"),
     "leave": Verb("", None, 5, "answering", "from now on the end of stdin ends the agent"),
 }
 
@@ -311,7 +312,7 @@ AGENT_LEAVES = (
 
 @cache
 def build_id() -> str:
-    """Return a digest of the agent's code as first read here; both ends must have the same."""
+    """Return a digest of the agent's code as first read here; it must be equal at both ends."""
     package = Path(__file__).parent
     files = [package / f"{name}.py" for name in AGENT_LEAVES]
     files += sorted((package / "agent").rglob("*.py"))
@@ -324,7 +325,7 @@ def build_id() -> str:
 
 def encode(value: Any) -> Any:
     """Return plain JSON data for a dataclass, or for a list, tuple or dict of them."""
-    # dataclasses.asdict took three times as long for a record: it copies each number.
+    # dataclasses.asdict took three times as long for a record, because it copies every number.
     if isinstance(value, (str, int, float)) or value is None:
         return value
     if is_dataclass(value) and not isinstance(value, type):
@@ -350,7 +351,7 @@ def decode(kind: Any, plain: Any) -> Any:
         return _decode_union(kind, plain)
     if origin is Literal:
         if not any(plain == value and type(plain) is type(value) for value in get_args(kind)):
-            raise ValueError(f"{_shown(plain)} is none of {', '.join(map(str, get_args(kind)))}")
+            raise ValueError(f"{_shown(plain)} is not one of {', '.join(map(str, get_args(kind)))}")
         return plain
     if origin in (tuple, list):
         return origin(_decode_items(kind, plain))
@@ -368,7 +369,7 @@ SCALARS: tuple[Any, ...] = (int, bool, str)
 
 
 def _scalar(kind: Any, plain: Any) -> Any:
-    if type(plain) is not kind:  # a bool is an int, but not here
+    if type(plain) is not kind:  # bool is a subclass of int
         raise ValueError(f"expected {kind.__name__}, got {_shown(plain)}")
     if kind is int and not INTEGERS[0] <= plain <= INTEGERS[1]:
         raise ValueError(f"{_shown(plain)} is beyond 64 bits")
@@ -446,5 +447,5 @@ def read_line(line: bytes) -> dict[str, Any]:
     """Return the message of one line; ValueError if it is not a JSON object."""
     message = json.loads(line)
     if not isinstance(message, dict):
-        raise ValueError("a message is a JSON object")
+        raise ValueError("a message must be a JSON object")
     return message

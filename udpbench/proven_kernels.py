@@ -1,7 +1,7 @@
 """Where the results of ``selftest`` are kept: a file for each build of the kernel.
 
-Root's are in /var/lib/udpbench/selftest, a user's in their cache. Nothing is believed that anybody
-but root and the user could have written; one that is damaged or distrusted is none.
+Root's are in /var/lib/udpbench/selftest, a user's in their cache. A file is trusted only if nobody
+but root and the user could have written it; damaged and untrusted files are ignored.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from udpbench.model import KERNEL_BUILD, Facts, SelfTest
 
 SYSTEM = "/var/lib/udpbench/selftest"
 SIZE_BYTES = 2**20
-"""Many times what a result takes."""
+"""Many times the size of a result."""
 _SELFTEST: TypeAdapter[SelfTest] = TypeAdapter(SelfTest)
 
 
 def place() -> Path:
-    """Return the folder of this user's results; with sudo root's, whatever HOME is."""
+    """Return the folder of this user's results; with sudo, root's, whatever HOME is."""
     if os.geteuid() == 0:
         return Path(SYSTEM)
     given = os.environ.get("XDG_CACHE_HOME", "")
@@ -36,13 +36,13 @@ def place() -> Path:
 
 
 def file_name(kernel: str, build: str) -> str:
-    """Return a readable name that no other build of a kernel has."""
+    """Return a readable name, unique to one build of a kernel."""
     digest = hashlib.sha256(f"{kernel}\n{build}".encode()).hexdigest()[:16]
     return f"{re.sub(r'[^A-Za-z0-9._+-]', '_', kernel)[:100].lstrip('.')}-{digest}.json"
 
 
 def keep(selftest: SelfTest) -> Path:
-    """Store a result in place of an earlier one of the same build; RecordError if it cannot be."""
+    """Store a result, replacing an earlier one of the same build; raises RecordError."""
     folder = place()
     path = folder / file_name(selftest.kernel, selftest.build)
     try:
@@ -52,13 +52,13 @@ def keep(selftest: SelfTest) -> Path:
     except OSError as error:
         why = error.strerror
     if why is not None:
-        step = "make that folder writable for its owner alone, then try again"
-        raise RecordError(f"{folder}: the result cannot be kept for later runs: {why}; {step}")
+        step = "make that folder writable by its owner only, then try again"
+        raise RecordError(f"{folder}: cannot keep the result for later runs: {why}; {step}")
     return path
 
 
 def kept(facts: Facts) -> SelfTest | None:
-    """Return what was proven of a host's kernel; None if it was never tried."""
+    """Return what was proven for a host's kernel; None if it was never tested."""
     build = facts.environment.get(KERNEL_BUILD, "")
     path = place() / file_name(facts.kernel, build)
     with suppress(OSError, ValidationError):

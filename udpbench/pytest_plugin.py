@@ -31,7 +31,7 @@ SUMMARY = "udpbench"
 """Name of the property that holds the line of the summary; the numbers are ``udpbench.<name>``."""
 SHOWN_EVENTS = ("wait", "run", "phase", "trial", "restore")
 SURROUNDINGS: pytest.StashKey[Surroundings] = pytest.StashKey()
-"""What a run touches besides its folder; our own tests put fakes here."""
+"""What a run uses besides its folder; our own tests put fakes here."""
 _GATE: pytest.StashKey[Gate] = pytest.StashKey()
 _SESSION: pytest.StashKey[str] = pytest.StashKey()
 _log = logging.getLogger("udpbench")
@@ -42,12 +42,12 @@ _log = logging.getLogger("udpbench")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add our options and ini keys."""
-    group = parser.getgroup("udpbench", "UDP packets per second, and where the others are lost")
+    group = parser.getgroup("udpbench", "UDP packets per second, and where the rest are lost")
     group.addoption(
         "--udpbench-lab",
         action="append",
         metavar="LAB",
-        help="a lab file or a shipped lab; if repeated, whichever is free (local)",
+        help="a lab file or a shipped lab; if repeated, the first that is free (local)",
     )
     group.addoption(
         "--udpbench-out",
@@ -58,7 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--udpbench-baseline",
         action="append",
         metavar="RUN",
-        help="a stored run than which no point may be worse; several are taken together",
+        help="a stored run that no point may be worse than; several are pooled",
     )
     group.addoption(
         "--udpbench-margin",
@@ -71,8 +71,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "udpbench_files",
         type="args",
         default=list(DEFAULT_FILES),
-        help="globs of the YAML files that are experiments, from the root folder; without a slash "
-        "they match names (*.udpbench.yaml)",
+        help="globs of experiment files, relative to the root folder; without a slash they match "
+        "file names (*.udpbench.yaml)",
     )
     parser.addini(
         "udpbench_wait", default="1h", help="how long to wait for a lab that is in use (1h)"
@@ -80,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker and name the session, in every process alike."""
+    """Register the marker and name the session, in every process."""
     config.addinivalue_line("markers", "udpbench: runs an experiment; every item that does has it")
     given = getattr(config, "workerinput", {}).get("udpbench_session")
     now = datetime.datetime.now(datetime.timezone.utc)
@@ -94,7 +94,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def _gate(config: pytest.Config, folders: pytest.TempPathFactory) -> Gate:
-    """Return what runs experiments, made when first needed; udpbench's errors as usage errors."""
+    """Return the gate, created on first use; udpbench's errors become usage errors."""
     from udpbench.errors import UdpbenchError
     from udpbench.gate import Gate
     from udpbench.units import parse_duration, parse_ratio
@@ -116,7 +116,7 @@ def _gate(config: pytest.Config, folders: pytest.TempPathFactory) -> Gate:
             baselines=tuple(Path(folder) for folder in bases),
             margin=parse_ratio(margin) if margin else None,
         )
-        _ = gate.labs, gate.baseline  # read now, so that what is wrong with one is said at once
+        _ = gate.labs, gate.baseline  # read now, so that errors in them are reported immediately
     except (UdpbenchError, ValueError) as error:
         raise _in_words(error) from None
     config.stash[_GATE] = gate
@@ -124,7 +124,7 @@ def _gate(config: pytest.Config, folders: pytest.TempPathFactory) -> Gate:
 
 
 def _in_words(error: Exception) -> BaseException:
-    """Return a failure to be raised ``from None``, or pytest tells it twice."""
+    """Return a failure to raise ``from None``, because pytest would print the cause as well."""
     return pytest.fail.Exception(printable(str(error)), pytrace=False)
 
 
@@ -138,7 +138,7 @@ def _temporary(config: pytest.Config, folders: pytest.TempPathFactory) -> Path:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Optional[CollectedFile]:
-    """Collect a YAML file that the ini names, or the user by itself, if it has a question."""
+    """Collect a YAML file that matches the ini, or that the user names and that has a question."""
     if file_path.suffix not in SUFFIXES:
         return None
     if not (parent.session.isinitpath(file_path) or _is_named(parent.config, file_path)):
@@ -191,7 +191,7 @@ class CollectedFile(pytest.File):
     _stored: Optional[Run] = None
 
     def collect(self) -> Iterator[PointItem]:
-        """Yield an item per point, in the order in which the file declares them."""
+        """Yield one item per point, in the order of the file."""
         missing = _missing()
         if missing is not None:
             raise self.CollectError(missing)
@@ -208,7 +208,7 @@ class CollectedFile(pytest.File):
             yield item
 
     def stored(self, gate: Gate) -> Run:
-        """Return the run of the selected points and of those that they are compared with."""
+        """Return the run of the selected points and of the points they are compared with."""
         from udpbench.gate import restricted
 
         if self._stored is None:
@@ -221,7 +221,7 @@ class CollectedFile(pytest.File):
 
 
 class PointItem(pytest.Item):
-    """One point of an experiment: passes where its trials are valid and its expectations hold."""
+    """One point of an experiment: passes if its trials are valid and its expectations hold."""
 
     file: CollectedFile
     point: str
@@ -231,7 +231,7 @@ class PointItem(pytest.Item):
         self.add_marker("udpbench")
 
     def runtest(self) -> None:
-        """Judge the point, running the experiment where no item before has."""
+        """Judge the point; the first item of an experiment runs it."""
         # What the fixture tmp_path_factory returns; an item that is no function has no fixtures.
         gate = _gate(self.config, self.config._tmp_path_factory)  # type: ignore[attr-defined]
         said = _judge(self, self.file.stored(gate), self.point, gate.baseline)
@@ -241,7 +241,7 @@ class PointItem(pytest.Item):
             pytest.skip(said.why)
 
     def reportinfo(self) -> tuple[Path, Optional[int], str]:
-        """Return where the item is and what it is called."""
+        """Return the location and the name of the item."""
         return self.path, None, f"{self.path.name}::{self.name}"
 
 
@@ -258,12 +258,12 @@ class UdpbenchFixture:
 
     def __call__(
         self, experiment: Union[str, os.PathLike[str], dict[str, Any]]
-    ) -> Any:  # PointResult | PointResults: which of them, the experiment decides
-        """Run an experiment and return its ``PointResult``; of several points ``PointResults``.
+    ) -> Any:  # PointResult | PointResults, depending on the experiment
+        """Run an experiment and return its ``PointResult``, or ``PointResults`` for several points.
 
-        A path counts from the test's folder, else it is a shipped name. Of a dict the keys are
-        those of an experiment's file; the question may be left out. The test fails where a trial
-        is not valid or an expectation is missed, and is skipped where it cannot be tried.
+        A path is relative to the test's folder; anything else is a shipped name. A dict has the
+        keys of an experiment file, without ``question`` if you like. The test fails if a trial is
+        not valid or an expectation is not met, and is skipped if the experiment cannot be run.
         """
         missing = _missing()
         if missing is not None:
@@ -277,20 +277,20 @@ class UdpbenchFixture:
         stored = _run(gate, self._load(experiment), name, (node.nodeid,), node.session)
         points = [trial.point for trial in stored.header.experiments[0].points]
         said = {point: _judge(node, stored, point) for point in points}
-        # All points first: one that is skipped must not hide that another one failed.
+        # Look at all points first: a skipped one must not hide a failed one.
         if any(answer.outcome == "failed" for answer in said.values()):
             pytest.fail(f"{_why(said, 'failed')}\n{full_text(stored, _width())}", pytrace=False)
         if any(answer.outcome == "skipped" for answer in said.values()):
             pytest.skip(_why(said, "skipped"))
-        # Shown where the test fails: the numbers it asserts on are explained beside them.
+        # Shown if the test fails, beside the numbers that it asserts on.
         node.add_report_section("call", "udpbench", full_text(stored, _width()))
         results = {point: answer.result for point, answer in said.items()}
         return results[points[0]] if len(points) == 1 else _mapping(results)
 
     def baseline(self, folder: Union[str, os.PathLike[str]]) -> Any:
-        """Return the results of a stored run, of one experiment, as a call returns those of a run.
+        """Return the results of a stored run of one experiment, in the form that a call returns.
 
-        A path counts from the root folder of the tests.
+        A path is relative to the root folder of the tests.
         """
         from udpbench.errors import UdpbenchError
         from udpbench.gate import stored_results
@@ -335,7 +335,7 @@ def udpbench(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Skip a test that asks what the trials cannot tell."""
+    """Skip a test whose question the trials cannot answer."""
     if item.get_closest_marker("udpbench") is None or _missing() is not None:
         return (yield)
     from udpbench.errors import CannotTell
@@ -364,10 +364,10 @@ def _run(
     node_ids: tuple[str, ...],
     session: pytest.Session,
 ) -> Run:
-    """Run an experiment; errors of udpbench fail the item in words."""
+    """Run an experiment; an error of udpbench fails the item with its message."""
     from udpbench.errors import Interrupted, UdpbenchError
 
-    try:  # of pytest's arguments the record keeps node ids alone: others may hold secrets
+    try:  # record only node IDs of pytest's arguments: others may contain secrets
         stored = gate.run(experiment, name, ("pytest", *node_ids), _tell)
     except Interrupted:
         raise KeyboardInterrupt from None
@@ -385,13 +385,13 @@ def _run(
 
 
 def _tell(progress: Progress) -> None:
-    """Log what a run does: shown by ``--log-cli-level=INFO``."""
+    """Log the progress of a run; ``--log-cli-level=INFO`` shows it."""
     if progress.event in SHOWN_EVENTS:
         _log.info("%s", printable(f"{progress.place} {progress.text}".lstrip(), keep=""))
 
 
 def _judge(node: Any, stored: Run, point: str, baseline: Optional[Baseline] = None) -> Answer:
-    """Return what a run says of a point, noted at the item, whatever it is."""
+    """Return the outcome of a point, and record it at the item."""
     from udpbench.gate import answer
 
     said = answer(stored, point, _width(), baseline)
@@ -400,7 +400,7 @@ def _judge(node: Any, stored: Run, point: str, baseline: Optional[Baseline] = No
 
 
 def _why(said: dict[str, Answer], outcome: str) -> str:
-    """Return the reasons of all points with an outcome; of several points under their names."""
+    """Return the reasons of all points with an outcome; several are headed by their names."""
     chosen = {point: answer.why for point, answer in said.items() if answer.outcome == outcome}
     if len(said) == 1:
         return "\n".join(chosen.values())
@@ -408,17 +408,17 @@ def _why(said: dict[str, Answer], outcome: str) -> str:
 
 
 def _width() -> int:
-    """Return the columns of the terminal, as far as a report has room for them."""
+    """Return the width of the terminal in columns, up to that of a report."""
     import shutil
 
     return max(80, min(shutil.get_terminal_size().columns, 140))
 
 
 def _note(node: Any, said: Answer, stored: Run) -> None:
-    """Add what was measured to the item's properties, which JUnit files and workers hand on."""
+    """Add the measured values to the item's properties, which JUnit files contain."""
     from udpbench.analysis.comparison.medians import numbers
 
-    # An item's own name says which point it is; a test may have several.
+    # The name of an item has the point; a test may have several.
     named = "" if isinstance(node, PointItem) else f"{said.result.point or 'all'}: "
     node.user_properties.append((SUMMARY, named + said.summary))
     node.user_properties.append(("udpbench.run", str(stored.folder)))
@@ -428,7 +428,7 @@ def _note(node: Any, said: Answer, stored: Run) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Write a line per point, and where the runs are."""
+    """Write one line per point, and the run folders."""
     lines: list[str] = []
     folders: dict[str, None] = {}
     for outcome in ("passed", "failed", "skipped"):

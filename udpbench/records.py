@@ -49,13 +49,13 @@ from udpbench.printable import printable
 RUN_FILE = "run.jsonl"
 SERIES_FILE = "series.jsonl"
 NAMES = ("name", "experiment", "point", "variant", "values", "host", "worker")
-"""Keys of what is drawn into figures, which take no control character."""
+"""Keys of text that is drawn into figures, which cannot show control characters."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class RunHeader:
-    """A run before its first trial: all that is needed to repeat it, or to judge it later."""
+    """A run before its first trial: everything needed to repeat it or to judge it later."""
 
     udpbench: str
     """Version of udpbench that ran it."""
@@ -70,7 +70,7 @@ class RunHeader:
     sets: tuple[str, ...] = ()
     """``--set`` as given; the experiments hold them already."""
     lab_path: str = ""
-    """The lab's file, and like those of the experiments relative to the working folder."""
+    """The lab's file; like the experiments' files, relative to the working folder."""
     working_folder: str = ""
     same: str | None = None
     """The point that ``--same`` named; the experiments compare it with itself already."""
@@ -78,32 +78,32 @@ class RunHeader:
 
     @property
     def watched(self) -> bool:
-        """Whether it is no run but what ``udpbench watch --out`` has seen."""
+        """Whether this is a recording of ``udpbench watch --out``, not a run."""
         return any(trial.watched for each in self.experiments for trial in each.points)
 
 
 @dataclass(frozen=True)
 class Begin:
-    """The start of a session: of the first in the header, of every other in a line of its own."""
+    """The start of a session: the first is in the header, each other has its own line."""
 
     started_at: str
     udpbench: str
     command: tuple[str, ...]
     cut_bytes: int = 0
-    """Of a torn last line, left by the session before and cut off by this one."""
+    """Bytes of a torn last line that the previous session left and this one cut off."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended; a run without one was killed or is in progress."""
+    """How a run ended; without it, the run was killed or is in progress."""
 
     finished_at: str
     status: Literal["complete", "interrupted", "failed"]
     error: dict[str, str] | None = None
-    """``{kind, message, host}`` of what ended a failed run early."""
+    """``{kind, message, host}`` of the error that ended a failed run early."""
     restore_errors: tuple[dict[str, str], ...] = ()
     lost: tuple[dict[str, str], ...] = ()
-    """Likewise, of agents that could not be asked to restore: each does so by itself, unseen."""
+    """The same for agents that could not be told to restore; each restores itself, unobserved."""
 
 
 @dataclass(frozen=True)
@@ -122,15 +122,15 @@ class Run:
     folder: Path
     header: RunHeader
     records: tuple[TrialRecord, ...]
-    """Of each trial the one of its latest session."""
+    """For each trial, the record of its latest session."""
     ending: Ending | None
-    """Of the latest session."""
+    """The ending of the latest session."""
     findings: tuple[Finding, ...] = ()
     sessions: tuple[RunSession, ...] = ()
     replaced: tuple[TrialRecord, ...] = ()
-    """Records of trials that a later session ran again."""
+    """Records of trials that a later session repeated."""
     numbers: int = 0
-    """Records and series have numbers below it."""
+    """One more than the highest number of any record or series."""
 
 
 _HEADER: TypeAdapter[RunHeader] = TypeAdapter(RunHeader)
@@ -142,7 +142,7 @@ _SNAPSHOTS: TypeAdapter[tuple[Snapshot, ...]] = TypeAdapter(tuple[Snapshot, ...]
 
 
 def now_utc() -> str:
-    """Return the time as records write it: UTC, ISO 8601, to the millisecond."""
+    """Return a time in the form of records: UTC, ISO 8601, in milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -154,7 +154,7 @@ def new_header(
     seed: int | None = None,
     same: str | None = None,
 ) -> RunHeader:
-    """Return the header of a run that begins now; without a ``seed`` it gets a random one."""
+    """Return the header of a run that begins now; without a ``seed``, a random one."""
     return RunHeader(
         udpbench=version("udpbench"),
         started_at=now_utc(),
@@ -171,7 +171,7 @@ def new_header(
 
 
 def new_folder(base: Path, name: str) -> Path:
-    """Make and return ``<base>/<time>-<name>``, a folder that no other run has."""
+    """Create and return ``<base>/<time>-<name>``, a folder of this run only."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     for attempt in range(1, 1000):
@@ -185,19 +185,19 @@ def new_folder(base: Path, name: str) -> Path:
         except OSError as error:
             raise _cannot("make the run folder", folder, error) from error
         return folder
-    raise RecordError(f"{base}: 999 runs of one name within one second; wait and run again")
+    raise RecordError(f"{base}: 999 runs of the same name within one second; wait and run again")
 
 
 def last_run(base: Path) -> Path:
-    """Return the run folder below ``base`` that was begun last; RecordError if there is none."""
+    """Return the most recently started run folder in ``base``; raises RecordError."""
     folders = [file.parent for file in base.glob(f"*/{RUN_FILE}")]
     if not folders:
-        raise RecordError(f"{base}: no run in it; name a run folder, or run an experiment first")
+        raise RecordError(f"{base}: contains no run; name a run folder, or run an experiment first")
     return max(folders, key=lambda folder: (_begun(folder), folder.name))
 
 
 def _begun(folder: Path) -> str:
-    """Return when a run began, as its first line says; of a damaged one, nothing."""
+    """Return when a run began, from its first line; empty if that is damaged."""
     try:
         with open_regular(folder / RUN_FILE) as file:
             return str(json.loads(file.readline()).get("started_at", ""))
@@ -213,18 +213,19 @@ class RunWriter:
         self.written = 0
         """Records written so far."""
         self._number = 0
-        """The next record's sequence number: what a death left of a series keeps its own."""
+        """The next record's sequence number; the incomplete series of a killed run keeps its
+        own."""
         self._held = held
         self._run_fd = run_fd
         self._series_fd = series_fd
         self._series_at = 0
-        """Where the parts of the trial that goes on begin in its file."""
+        """Offset in the series file at which the parts of the current trial begin."""
         self._streamed = (0, 0)
-        """Samples and snapshots of it that are written."""
+        """Samples and snapshots of the current trial already written."""
 
     @classmethod
     def create(cls, folder: Path, header: RunHeader) -> Self:
-        """Begin a run in ``folder``, made if it is not there; one that holds a run is refused."""
+        """Begin a run in ``folder``, created if missing; a folder that holds a run is refused."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND
         try:
             held = Folder.open(folder, make=True)
@@ -237,16 +238,16 @@ class RunWriter:
             ):
                 point["settings"] = set_keys(point["settings"])
             append(run_fd, {"kind": "header", **plain})
-            os.fsync(held.fd)  # the new names themselves, not the files' content alone (fsync(2))
+            os.fsync(held.fd)  # sync the directory entry, too (fsync(2))
         except FileExistsError as error:
-            raise RecordError(f"{folder}: holds a run already; name another folder") from error
+            raise RecordError(f"{folder}: already holds a run; name another folder") from error
         except OSError as error:
             raise _cannot("begin a run", folder, error) from error
         return writer
 
     @classmethod
     def reopen(cls, folder: Path) -> Self:
-        """Take over a run that has ended or died, changing nothing yet; not one that goes on."""
+        """Take over a run that has ended or died, changing nothing yet; refuse one in progress."""
         flags = os.O_RDWR | os.O_APPEND
         try:
             held = Folder.open(folder)
@@ -255,14 +256,14 @@ class RunWriter:
         except FileNotFoundError as error:
             raise _no_run(folder / RUN_FILE) from error
         except OSError as error:
-            what = f"{folder}: cannot go on with the run: {error.strerror}"
-            raise RecordError(f"{what}; make the folder yours, or copy it") from error
+            what = f"{folder}: cannot continue the run: {error.strerror}"
+            raise RecordError(f"{what}; change its owner to you, or copy it") from error
         writer = cls(held, run_fd, series_fd)
         writer._lock()
         return writer
 
     def _lock(self, must: bool = True) -> None:
-        """Keep others from this folder; the lock ends with the process, however it dies."""
+        """Lock the folder; the lock ends with this process, however it dies."""
         try:
             locked = lock_file(self._run_fd)
         except OSError as error:
@@ -273,11 +274,11 @@ class RunWriter:
             raise RecordError(f"{self.folder}: {why}") from error
         if not locked:
             self.close()
-            why = "in use by a run that still goes on; wait for its end, or interrupt it"
+            why = "in use by a run that is still going on; wait until it ends, or interrupt it"
             raise RecordError(f"{self.folder}: {why}")
 
     def resume(self, run: Run, begin: Begin) -> None:
-        """Begin another session of ``run``, which is this folder as read under the lock."""
+        """Begin another session of ``run``, which was read from this folder under the lock."""
         cut_bytes = cut_torn(self._run_fd)
         cut_torn(self._series_fd)
         self._series_at = os.fstat(self._series_fd).st_size
@@ -286,9 +287,9 @@ class RunWriter:
         self._append(self._run_fd, {"kind": "resumed", **line})
 
     def write(self, record: TrialRecord) -> None:
-        """Append one record; its series goes first, so that no record stands without it.
+        """Append one record; its series is written first, so that every record has one.
 
-        What was streamed of it is there already. StoreError names the trial.
+        Streamed parts of the series are already written. StoreError names the trial.
         """
         try:
             self._write(record)
@@ -309,16 +310,16 @@ class RunWriter:
         self.written, self._number = self.written + 1, self._number + 1
 
     def stream(self, samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> None:
-        """Append a part of the series of the trial that goes on; its record begins with it.
+        """Append a part of the current trial's series; the trial's record includes it.
 
-        Not synced: a disk that is busy would disturb what is measured.
+        Not synced: a busy disk would disturb the measurement.
         """
         self._append(self._series_fd, self._part(samples, snapshots), sync=False)
         before = self._streamed
         self._streamed = before[0] + len(samples), before[1] + len(snapshots)
 
     def streamed(self) -> tuple[tuple[Sample, ...], tuple[Snapshot, ...]]:
-        """Return what was streamed of the trial that goes on."""
+        """Return the streamed parts of the current trial."""
         if not any(self._streamed):
             return (), ()
         with open(self._series_fd, "rb", closefd=False) as file:
@@ -336,7 +337,7 @@ class RunWriter:
         }
 
     def keep_output(self, name: str, text: str) -> None:
-        """Write what a program of the user's printed in a trial into a file of its own."""
+        """Write the output of a user's program in a trial to a file of its own."""
         plain = re.sub(r"[^A-Za-z0-9.=_-]+", "-", name)
         try:
             self._held.write(f"{plain}.output", printable(text).encode())
@@ -361,7 +362,7 @@ class RunWriter:
         try:
             append(fd, message, sync)
         except OSError as error:
-            step = f"make room, then: udpbench run --resume {quote(str(self.folder))}"
+            step = f"free space, then: udpbench run --resume {quote(str(self.folder))}"
             what = f"{self.folder}: cannot write to the run: {error.strerror}"
             raise StoreError(f"{what}; {step}") from error
 
@@ -372,8 +373,12 @@ class RunWriter:
             if os.path.samestat(file, (self.folder / RUN_FILE).stat()):
                 return
         how = "moved away" if file.st_nlink else f"deleted, with {self._number} stored trials,"
-        step = "see who did it, and run again" if not file.st_nlink else "resume it where it is now"
-        raise StoreError(f"{self.folder}: the run folder was {how} while the run went on; {step}")
+        step = (
+            "find out who deleted it, and run again"
+            if not file.st_nlink
+            else "resume it where it is now"
+        )
+        raise StoreError(f"{self.folder}: the run folder was {how} during the run; {step}")
 
 
 def _plain(adapter: TypeAdapter[Any], value: Any) -> dict[str, Any]:
@@ -397,7 +402,7 @@ def read_run(folder: Path) -> Run:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Read without garbage collection: there are no cycles, and looking took half of the time."""
+    """Read without garbage collection: there are no cycles, and looking took half the time."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -446,7 +451,7 @@ def _read_run(folder: Path) -> Run:
 
 
 def _read_lines(path: Path) -> tuple[list[dict[str, Any]], tuple[Finding, ...]]:
-    """Return every whole line as an object; only the last line may be torn."""
+    """Return every complete line as an object; only the last line may be torn."""
     try:
         with open_regular(path) as file:
             lines, torn_bytes = parse_lines(file.read())
@@ -460,21 +465,21 @@ def _read_lines(path: Path) -> tuple[list[dict[str, Any]], tuple[Finding, ...]]:
 
 
 def _no_run(path: Path) -> RecordError:
-    return RecordError(f"{path}: no such file; is the folder of a run meant?")
+    return RecordError(f"{path}: no such file; is this a run folder?")
 
 
 def _torn(path: Path, number: int, size_bytes: int) -> Finding:
     return Finding(
         "warning",
-        "the last line is torn and was left out: the run was killed while it wrote",
+        "the last line is torn and was skipped: the run was killed while writing it",
         f"{path}:{number}",
         f"{size_bytes}B",
-        next_step="what was written before it is whole",
+        next_step="everything before it is complete",
     )
 
 
 def _latest(sessions: list[list[TrialRecord]]) -> tuple[tuple[TrialRecord, ...], ...]:
-    """Return of each trial the record of its latest session, and the others."""
+    """Return each trial's record of its latest session, and all other records."""
     kept: list[TrialRecord] = []
     replaced: list[TrialRecord] = []
     for records in sessions:
@@ -486,7 +491,7 @@ def _latest(sessions: list[list[TrialRecord]]) -> tuple[tuple[TrialRecord, ...],
 
 def _read_header(path: Path, line: dict[str, Any]) -> RunHeader:
     if line.get("kind") != "header":
-        raise RecordError(f"{path}:1: not the header of a run: the file is foreign")
+        raise RecordError(f"{path}:1: not the header of a run: not a file of udpbench")
     schema = line.get("schema")
     if schema not in (1, RECORD_SCHEMA):
         raise RecordError(
@@ -497,7 +502,7 @@ def _read_header(path: Path, line: dict[str, Any]) -> RunHeader:
 
 
 def _from_schema_1(plain: Any) -> Any:
-    """Return what a line of schema 1 says in the words of today: its faults are losses."""
+    """Return a line of schema 1 in the words of schema 2: faults are losses."""
     if isinstance(plain, list):
         return [_from_schema_1(item) for item in plain]
     if not isinstance(plain, dict):
@@ -512,11 +517,11 @@ def _from_schema_1(plain: Any) -> Any:
 
 
 def _sequence(line: dict[str, Any], where: str) -> int:
-    """Return the number of a record, by which it and its series know each other."""
+    """Return the number of a record, which its series has, too."""
     number = line.get("sequence", -1)
     if type(number) is not int or not -1 <= number <= INTEGERS[1]:
         raise RecordError(
-            f"{where}: sequence: {str(number)[:20]} is not a number; the file is damaged"
+            f"{where}: sequence: {str(number)[:20]} is not a sequence number; the file is damaged"
         )
     return number
 
@@ -524,7 +529,7 @@ def _sequence(line: dict[str, Any], where: str) -> int:
 def _read_series(
     path: Path,
 ) -> tuple[dict[int, list[Sample]], dict[int, list[Snapshot]], tuple[Finding, ...]]:
-    """Return sequence number → samples, and → counters; several lines of one trial are joined."""
+    """Return sequence number → samples, and → counters; lines of one trial are joined."""
     lines, findings = _read_lines(path)
     series: dict[int, list[Sample]] = defaultdict(list)
     motion: dict[int, list[Snapshot]] = defaultdict(list)
@@ -532,7 +537,7 @@ def _read_series(
         where = f"{path}:{number}"
         sequence = _sequence(line, where)
         samples: tuple[Sample, ...] = _validated(_SAMPLES, line.get("samples"), where)
-        # Runs from before counters were watched have none.
+        # Older runs have no counters over time.
         moved: tuple[Snapshot, ...] = _validated(_SNAPSHOTS, line.get("snapshots", ()), where)
         series[sequence] += samples
         motion[sequence] += moved
@@ -551,7 +556,7 @@ def _validated(adapter: TypeAdapter[T], plain: Any, where: str) -> T:
 
 @lru_cache
 def _exactly(adapter: TypeAdapter[Any]) -> SchemaValidator:
-    """Return what takes no text for a number, and no number that would be work without end."""
+    """Return a validator that refuses text as numbers, and numbers that mean endless work."""
     return SchemaValidator(_exact(adapter.core_schema))
 
 
@@ -575,7 +580,7 @@ def _exact(schema: Any, field: str = "") -> Any:
 
 
 def _names_shown(plain: Any, named: bool = False) -> Any:
-    """Return plain data with every name printable; any user of a host may name a process so."""
+    """Return plain data with every name printable, because users of a host name its processes."""
     if isinstance(plain, dict):
         return {
             printable(key, keep=""): _names_shown(value, named or key in NAMES)

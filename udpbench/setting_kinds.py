@@ -12,17 +12,17 @@ from udpbench.model import Scope
 
 @dataclass(frozen=True)
 class SettingKind:
-    """One kind; a value that may be null undoes: the thing is not there."""
+    """One kind; the value null, where allowed, means that the thing does not exist."""
 
     name: str
     scope: Scope
-    """Of ``sysctl`` that of most; a parameter's name says which one it has."""
+    """For ``sysctl``, that of most parameters; the parameter's name decides."""
     target: str
     """An example."""
     value: str
     meaning: str
     field: str = ""
-    """Of ``host_settings.Settings``, if its value is the setting's; ``.*``: one setting per key."""
+    """Field of ``host_settings.Settings`` whose value it takes; ``.*``: one setting per key."""
 
 
 _TABLE = """\
@@ -33,14 +33,14 @@ bridge | namespace | bridge0 | true or null | a bridge of this name
 port | namespace | left | {bridge, station} or null
   | a port of a bridge, and the MAC address of the one host behind it
 sysctl | namespace | net.core.rmem_max | integer or text
-  | a kernel parameter, as the kernel prints it; the machine's where no namespace has its own
+  | a kernel parameter, as the kernel prints it; scope machine if it is not per namespace
 irqbalance | machine | irqbalance | bool | false pauses the daemon
-governor | machine | cpus | text | how all CPUs choose their clock; read as {policy: governor}
-turbo | machine | cpus | bool | whether CPUs may clock above their nominal frequency
+governor | machine | cpus | text | frequency governor of all CPUs; read as {policy: governor}
+turbo | machine | cpus | bool | whether CPUs may run above their nominal frequency
 cpu_latency | machine | cpus | µs or null
-  | the longest wake-up of an idle CPU; held by the agent alone
+  | the longest wake-up time of an idle CPU; held only while the agent runs
 channels | namespace | eth3 | number, {combined} or {rx, tx}
-  | queues of an interface; before whatever names a queue
+  | queues of an interface; applied before any setting that names a queue
   | ethtool.channels
 rings | namespace | eth3 | {rx, tx, rx-mini, rx-jumbo}, in part
   | descriptors per ring; may be rounded up
@@ -53,18 +53,19 @@ txqueuelen | namespace | send0 | packets | an interface's transmit queue length
   | txqueuelen_packets
 up | namespace | send0 | bool | whether an interface is up
 unclaimed | namespace | send0/10.0.0.1,fd00::1 | {}
-  | nobody on the link answers for these addresses; after `up`
+  | nobody on the link answers for these addresses; checked after `up`
 address | namespace | send0/10.0.0.1/24 | true or null | an IP address of an interface
 neighbour | namespace | send0/10.0.0.1 | MAC address or null | a permanent neighbour entry
-route | namespace | send0/10.1.0.0/16 | gateway's address, "link" or null | a route by an interface
+route | namespace | send0/10.1.0.0/16 | gateway's address, "link" or null
+  | a route through an interface
 flow_hash | namespace | eth3/udp4 | "sdfn"
-  | letters of `ethtool -N rx-flow-hash`; udp6, tcp4, tcp6 alike
+  | letters of `ethtool -N rx-flow-hash`; also udp6, tcp4, tcp6
   | ethtool.rx_flow_hash.*
 indirection | namespace | eth3 | "equal 2", "weight 6 2", "default"
   | the RX queue of each hash value; read as {rings, table}
   | ethtool.indirection
 ntuple | namespace | eth3/udp4/4321 | RX queue or null
-  | the queue of a port; the feature rx-ntuple-filter on before
+  | the queue of a port; needs the feature rx-ntuple-filter
 device | namespace | receive0/threaded | integer
   | threaded, napi_defer_hard_irqs or gro_flush_timeout in /sys/class/net
 napi_cpus | namespace | receive0 | [[cpu, ...], ...] | CPUs of the k-th RX queue's NAPI thread
@@ -72,7 +73,7 @@ coalesce | namespace | eth3 | {rx-usecs, adaptive-rx, ...}, integers, in part
   | when an interface interrupts; may be rounded
   | ethtool.coalesce
 irq | machine | eth3/rx-0 | [cpu, ...] | CPUs of an RX queue's interrupt
-rps | namespace | receive0/rx-0 | [cpu, ...] | CPUs that work on what an RX queue received
+rps | namespace | receive0/rx-0 | [cpu, ...] | CPUs that process packets of an RX queue
 xps | namespace | send0/tx-0 | [cpu, ...] | CPUs whose packets leave by a TX queue
 rfs | namespace | receive0/rx-0 | flows
   | flows whose reader an RX queue remembers; with the sysctl net.core.rps_sock_flow_entries
@@ -81,11 +82,11 @@ qdisc | namespace | send0 | {tbf: {rate_bps, burst_bytes, limit_bytes}}, {pfifo:
 firewall | namespace | ipv4/input/accept/udp/4321 | true or null
   | a rule of the namespace: ipv4, ipv6; input, output, prerouting; accept, notrack, drop
 trap | namespace | send0 | true or null
-  | a discipline that drops what has the priority of packets to be lost on purpose
+  | a queueing discipline that drops packets with the priority of those to be lost on purpose
 xdp | namespace | receive0 | port or null | an XDP program that drops UDP to the port
 tc_drop | namespace | receive0 | port or null | a tc filter that drops UDP to the port on receipt
 explain | namespace | drops | [UDP port, ...] or null
-  | counting the kernel's reasons for drops, those of the ports apart; held by the agent alone
+  | counts the kernel's drop reasons, separately for these ports; held only while the agent runs
 """
 
 
@@ -103,6 +104,6 @@ SETTING_KINDS = {
 }
 """Name → kind, in the order of application.
 
-Channels take the rest of a card along when they change, and a link that flaps takes addresses and
-routes along; so what is lost thereby comes after it.
+Changing channels resets other settings of a card, and a link that flaps loses addresses and routes,
+so these come later.
 """

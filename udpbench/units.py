@@ -65,7 +65,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Rate:
-    """An intended load: packets per second, or bits of UDP payload per second; one of the two."""
+    """An intended load: either packets per second or bits of UDP payload per second."""
 
     packets_per_s: Optional[int] = None
     bits_per_s: Optional[int] = None
@@ -145,7 +145,7 @@ def _bad_unit(unit: str, known: str, example: str) -> str:
 
 
 def _scaled(value: int, scales: list[tuple[int, str]], unit: str) -> str:
-    """Return the value in the largest scale in which it is whole, so that it parses back."""
+    """Return the value in the largest unit in which it is an integer, so that it parses back."""
     for scale, prefix in scales:
         if value and value % scale == 0:
             return f"{value // scale}{prefix}{unit}"
@@ -205,7 +205,7 @@ def show_count(value: float) -> str:
 
 
 def show_range(fewest: int, most: int) -> str:
-    """Return a number that is certain as ``12``, one that is not as ``14–30``."""
+    """Return a certain number as ``12``, a range as ``14–30``."""
     return f"{fewest}–{most}" if fewest < most else str(fewest)
 
 
@@ -215,7 +215,7 @@ def show_share(value: float) -> str:
 
 
 def show_ratio(value: Optional[float]) -> str:
-    """Return a loss ratio for reading, in percent; a loss that is not 0 never reads as 0."""
+    """Return a loss ratio for reading, in percent; a nonzero loss never reads as 0."""
     if value is None:
         return "–"
     if 0 < abs(value) < 0.0001:

@@ -49,7 +49,7 @@ def test_a_killed_run_is_resumed_and_has_each_trial_once(tmp_path: Path) -> None
     finally:
         one.send_signal(signal.SIGKILL)
         one.communicate(timeout=LIMIT_S)
-    assert (2, True) == (busy[0], "in use by a run that still goes on" in busy[2])
+    assert (2, True) == (busy[0], "in use by a run that is still going on" in busy[2])
     before, (first,) = content(tmp_path / "run"), read_run(tmp_path / "run").records
 
     (tmp_path / "mine.yaml").write_text(TEXT.replace("300ms", "400ms"))

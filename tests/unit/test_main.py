@@ -252,11 +252,11 @@ def test_show_says_how_a_run_ended(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["show", "nowhere"], "nowhere/run.jsonl: no such file; is the folder of a run meant?"),
-        (["report", "nowhere"], "nowhere/run.jsonl: no such file; is the folder of a run meant?"),
+        (["show", "nowhere"], "nowhere/run.jsonl: no such file; is this a run folder?"),
+        (["report", "nowhere"], "nowhere/run.jsonl: no such file; is this a run folder?"),
         (
             ["show"],
-            "results: no run in it; name a run folder, or run an experiment first",
+            "results: contains no run; name a run folder, or run an experiment first",
         ),
         ([], "udpbench: Missing command; see udpbench --help"),
         (["dance"], "udpbench: No such command 'dance'; see udpbench --help"),

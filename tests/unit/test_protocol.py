@@ -45,7 +45,7 @@ def test_a_reply_is_taken_as_what_it_is() -> None:
         (Sample, {"range_per_ms": [1, 2]}, "Sample.range_per_ms: expected 3 items, got 2"),
         (Sample, {"first_ms": 2**62}, f"Sample.first_ms: {2**62} is not within 0 to 172800000"),
         (Sample, {"more": 1}, "Sample: unknown key 'more'"),
-        (SampleReply, {"state": "tired"}, "SampleReply.state: 'tired' is none of none, ready"),
+        (SampleReply, {"state": "tired"}, "SampleReply.state: 'tired' is not one of none, ready"),
         (SampleReply, {"error": 5}, "SampleReply.error: expected an object, got 5"),
         (SampleReply, {"stats": None}, "SampleReply.stats: expected a list, got NoneType"),
         (SampleReply, {"samples": [5]}, "SampleReply.samples: Sample: expected an object, got int"),

@@ -104,7 +104,7 @@ def test_what_is_left_comes_from_the_folder(begun: Callable[..., Run]) -> None:
     assert [("mine#2", 8)] == [(trial.name, trial.send.batch) for trial in found.left]
     assert (run.header.lab_text, "lab") == (found.lab.text, found.lab.name)
     assert ("run: 1 of 2 trials are stored", ()) == (found.summary("0.1.0"), found.notes)
-    assert "run: 1 of 2 trials are stored, begun by udpbench 0.1.0" == found.summary("0.2.0")
+    assert "run: 1 of 2 trials are stored, started by udpbench 0.1.0" == found.summary("0.2.0")
 
 
 def test_a_stored_lab_is_checked_like_a_file(
@@ -284,7 +284,7 @@ def test_a_complete_run_is_shown_and_not_touched(
         ),
         (
             ["run", "--resume", "nowhere"],
-            "nowhere/run.jsonl: no such file; is the folder of a run meant?",
+            "nowhere/run.jsonl: no such file; is this a run folder?",
         ),
     ],
 )
@@ -331,7 +331,7 @@ def test_a_run_in_use_is_refused(
     writer = RunWriter.reopen(Path("run"))
     assert 2 == said(monkeypatch, "run", "--resume", "run")
     writer.close()
-    assert capsys.readouterr().err.startswith("run: in use by a run that still goes on; wait")
+    assert capsys.readouterr().err.startswith("run: in use by a run that is still going on; wait")
 
 
 def test_a_point_against_itself_goes_on(begun: Callable[..., Run]) -> None:

@@ -179,7 +179,7 @@ class CampaignFolder:
             raise RecordError(f"{what}; name another with --out") from error
         if not locked:
             os.close(fd)
-            why = "in use by a campaign that still goes on; wait for its end, or interrupt it"
+            why = "in use by a campaign that is still going on; wait until it ends, or interrupt it"
             raise RecordError(f"{path}: {why}")
         return cls(path, identity_of(path) or "", fd)
 

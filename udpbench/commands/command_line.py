@@ -49,7 +49,7 @@ RESULTS = Path("results")
 """The folder of run folders, in the working directory."""
 
 app = typer.Typer(
-    help="How many UDP packets per second can this host receive, and where are the others lost?",
+    help="How many UDP packets per second can this host receive, and where are the rest lost?",
     rich_markup_mode=None,
     add_completion=False,
 )
@@ -67,7 +67,7 @@ EveryStage = Annotated[
     bool, typer.Option("--all", help="show every stage of the ledger, even without losses")
 ]
 NoDeploy = Annotated[
-    bool, typer.Option("--no-deploy", help="send the agent to no host that lacks it")
+    bool, typer.Option("--no-deploy", help="send the agent to no host; fail where it is missing")
 ]
 Wheels = Annotated[
     Path | None,
@@ -76,7 +76,7 @@ Wheels = Annotated[
         metavar="DIR",
         exists=True,
         file_okay=False,
-        help="take what an agent imports from this folder, not by pip",
+        help="take the agent's packages from this folder, not from pip",
     ),
 ]
 RunFolder = Annotated[
@@ -106,7 +106,7 @@ def init(
         str | None, typer.Argument(metavar="LEFT", help="the sender: [user@]host[:port], or local")
     ] = None,
     right: Annotated[
-        str | None, typer.Argument(metavar="RIGHT", help="the receiver, likewise")
+        str | None, typer.Argument(metavar="RIGHT", help="the receiver, in the same form")
     ] = None,
     left_interface: Annotated[str | None, typer.Option(help="interface of the sender")] = None,
     right_interface: Annotated[str | None, typer.Option(help="interface of the receiver")] = None,
@@ -115,10 +115,10 @@ def init(
     ] = None,
     left_cpus: Annotated[str | None, typer.Option(help="CPUs of the sender")] = None,
     right_cpus: Annotated[str | None, typer.Option(help="CPUs of the receiver")] = None,
-    become: Annotated[str | None, typer.Option(help="sudo: become root by it")] = None,
-    python: Annotated[str | None, typer.Option(help="Python of the hosts")] = None,
+    become: Annotated[str | None, typer.Option(help="sudo: become root with sudo")] = None,
+    python: Annotated[str | None, typer.Option(help="the hosts' Python")] = None,
     probe: Annotated[
-        bool, typer.Option("--probe", help="prove links, by one ARP request at a time")
+        bool, typer.Option("--probe", help="prove links with ARP requests, one at a time")
     ] = False,
     out: Annotated[Path, typer.Option(help="lab file to write")] = Path("lab.yaml"),
     experiment: Annotated[
@@ -137,7 +137,7 @@ def init(
     if left is None or right is None:
         if experiment is not None and left is None:
             return
-        step = "name two SSH destinations, or write an experiment by --experiment NAME"
+        step = "name two SSH destinations, or write an experiment with --experiment NAME"
         if left is not None:
             step = "name RIGHT: an SSH destination, or local"
         given = [("LEFT", left), ("RIGHT", right)]
@@ -156,7 +156,7 @@ def init(
 def deploy(
     lab: LabName,
     remove: Annotated[
-        bool, typer.Option("--remove", help="take away every build of the agent")
+        bool, typer.Option("--remove", help="remove every build of the agent")
     ] = False,
     wheels: Wheels = None,
 ) -> None:
@@ -168,14 +168,16 @@ def deploy(
     chosen_lab = load_lab(lab)
     hosts = ", ".join(host.name for host in deployment.deployed_hosts(chosen_lab))
     if not hosts:
-        limit = "hosts with connect: {ssh: …} and without python get one"
-        raise InputError([Problem("no host of this lab gets an agent", "--lab", lab, limit)])
+        limit = "hosts with connect: {ssh: …} and without python need one"
+        raise InputError([Problem("no host of this lab needs an agent", "--lab", lab, limit)])
     deployer = Deployer(_say_of_host, wheels)
     if not remove:
         deployment.deploy(chosen_lab, deployer)
         _say(f"deployed: {hosts}")
     elif not deployment.remove(chosen_lab, deployer):
-        raise HostError("not all was removed; type the same again when nothing keeps it any more")
+        raise HostError(
+            "some files remain; run the same command again once they are no longer in use"
+        )
 
 
 @app.command()
@@ -209,9 +211,9 @@ def doctor(
     no_deploy: NoDeploy = False,
     wheels: Wheels = None,
 ) -> None:
-    """List what would spoil a measurement on the hosts.
+    """List what would distort a measurement on the hosts.
 
-    Changes nothing there but to bring the agent (--no-deploy: not even that).
+    Changes nothing there except that it installs the agent (not with --no-deploy).
     """
     import json
 
@@ -239,7 +241,7 @@ def facts(
     no_deploy: NoDeploy = False,
     wheels: Wheels = None,
 ) -> None:
-    """Write what the hosts answer about themselves to a file, anonymous: for a report of a bug."""
+    """Write what the hosts report about themselves to an anonymized file, for a bug report."""
     from udpbench.commands.recorded_hosts import write_recorded
     from udpbench.control.host_use import Surroundings
     from udpbench.definition.load import load_lab
@@ -247,7 +249,7 @@ def facts(
     chosen_lab = load_lab(lab)
     around = Surroundings(_reach(chosen_lab, no_deploy, wheels))
     path = write_recorded(chosen_lab, out, around, _version())
-    _say(f"recorded: {path}; names and addresses are replaced: look through it before you send it")
+    _say(f"recorded: {path}; names and addresses are replaced; read it before you send it")
 
 
 @app.command()
@@ -257,7 +259,7 @@ def selftest(
     no_deploy: NoDeploy = False,
     wheels: Wheels = None,
 ) -> None:
-    """Try the ledger on each kernel of a lab: lose packets at each stage of it on purpose."""
+    """Test the ledger on each kernel of a lab: lose packets on purpose at each stage."""
     import json
 
     from udpbench.analysis.ledger.stage_proofs import is_believable
@@ -303,13 +305,13 @@ def run(
     report: Annotated[bool, typer.Option(help="write the report (takes seconds)")] = True,
     quiet: Annotated[
         bool,
-        typer.Option("--quiet", help="print only the result, and any run that this one waits for"),
+        typer.Option("--quiet", help="print only the result, and which run is waited for"),
     ] = False,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="fail if another run uses a host")
     ] = False,
     share: Annotated[
-        bool, typer.Option("--share", help="run alongside other runs; every trial has a finding")
+        bool, typer.Option("--share", help="run alongside other runs; every trial gets a finding")
     ] = False,
     every_stage: EveryStage = False,
     resume: Annotated[
@@ -317,7 +319,10 @@ def run(
     ] = None,
     same: Annotated[
         str | None,
-        typer.Option(metavar="POINT", help="run one point against itself: what can be told here?"),
+        typer.Option(
+            metavar="POINT",
+            help="compare one point with itself: how small a difference shows here?",
+        ),
     ] = None,
     against: Annotated[
         list[Path] | None,
@@ -373,7 +378,7 @@ def _measure(
     no_deploy: bool,
     wheels: Path | None,
 ) -> tuple[Run, Outcome]:
-    """Run what remains of a run that has begun, with a live view; return it as it is stored."""
+    """Run the remaining trials of a run with a live view; return the run as stored."""
     from udpbench.campaign.reservation import reserved
     from udpbench.control.host_use import Surroundings
     from udpbench.control.run import run as run_trials
@@ -404,7 +409,7 @@ def tune(
         str | None, typer.Option(metavar="NAME", help="the point to tune, if there are several")
     ] = None,
     metric: Annotated[
-        str | None, typer.Option("--for", metavar="METRIC", help="the number to make better")
+        str | None, typer.Option("--for", metavar="METRIC", help="the metric to improve")
     ] = None,
     only: Annotated[
         list[str] | None,
@@ -414,7 +419,7 @@ def tune(
         list[str] | None,
         typer.Option(metavar="KEY", help="never change this key, such as irq; repeatable"),
     ] = None,
-    within: Annotated[str, typer.Option(metavar="TIME", help="of the trials")] = "15min",
+    within: Annotated[str, typer.Option(metavar="TIME", help="time for the trials")] = "15min",
     out: Annotated[Path | None, typer.Option(help="run folder to create")] = None,
     sets: Sets = None,
     seed: Annotated[int | None, typer.Option(help="seed for the trial order")] = None,
@@ -484,7 +489,7 @@ def _command() -> tuple[str, ...]:
 
 
 def _resume(folder: Path, out: Path | None, options: ResumeOptions) -> ResumedRun:
-    """Return the run to resume, having printed how much of it is stored."""
+    """Return the run to resume, after printing how much of it is stored."""
     from udpbench.commands.resume import reopen_run
 
     if out is not None and out.resolve() != folder.resolve():
@@ -540,7 +545,7 @@ def _finish(stored: Run, lab: Lab, outcome: Outcome, report: bool, every_stage: 
 
 
 def _refuse_base(base: Sequence[Run], experiments: Sequence[Experiment], lab: Lab) -> None:
-    """Raise InputError if a run that has not begun could not be compared with its base."""
+    """Raise InputError if a run, before it begins, could not be compared with its base."""
     from udpbench.commands.run_comparison import Choice, refusals
 
     problems = [
@@ -563,7 +568,7 @@ def _compared(stored: Run, base: Sequence[Run], code: int) -> int:
 
 
 def _print_worst(stored: Run, lab: Lab) -> None:
-    """Print the worst that the facts of the run show about its hosts."""
+    """Print the most serious readiness findings about the run's hosts."""
     from shlex import quote
 
     from udpbench.analysis.readiness import worst
@@ -614,15 +619,17 @@ def compare(
     ] = None,
     against: Annotated[
         list[Path] | None,
-        typer.Option(metavar="RUN", help="a run of the base of all RUNs; may be repeated"),
+        typer.Option(metavar="RUN", help="the base run for all RUNs; repeatable"),
     ] = None,
-    a: Annotated[str | None, typer.Option(metavar="POINT", help="the base, of one run")] = None,
+    a: Annotated[
+        str | None, typer.Option(metavar="POINT", help="the base point of one run")
+    ] = None,
     b: Annotated[
-        str | None, typer.Option(metavar="POINT", help="the point to compare with it")
+        str | None, typer.Option(metavar="POINT", help="the point to compare with the base")
     ] = None,
-    metric: Annotated[str | None, typer.Option(help="the number to compare")] = None,
+    metric: Annotated[str | None, typer.Option(help="the metric to compare")] = None,
     margin: Annotated[
-        str | None, typer.Option(metavar="RATIO", help="a change of no interest, such as 3%")
+        str | None, typer.Option(metavar="RATIO", help="a change too small to matter, such as 3%")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON with stable keys")] = False,
 ) -> None:
@@ -652,9 +659,9 @@ def compare(
 @app.command()
 def history(
     store: Annotated[str, typer.Argument(metavar="DIR", help="a store: a folder, or s3://…")],
-    point: Annotated[str | None, typer.Option(help="one point alone")] = None,
+    point: Annotated[str | None, typer.Option(help="only one point")] = None,
     metric: Annotated[
-        str | None, typer.Option(help="the number (default: throughput or delivered rate)")
+        str | None, typer.Option(help="the metric (default: throughput or delivered rate)")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON with stable keys")] = False,
 ) -> None:
@@ -687,7 +694,7 @@ def report(
         Path | None, typer.Option(help="folder to write to (default: the run's)")
     ] = None,
 ) -> None:
-    """Write the report of stored runs, or their data as files; of a store that of its campaign."""
+    """Write the report of stored runs, or their data as files; for a store, its campaign's."""
     if len(runs or ()) == 1 and _report_store((runs or [""])[0], out):
         return
     folders = {Path(folder).resolve(): Path(folder) for folder in runs or ()}.values()
@@ -707,7 +714,7 @@ def _refuse_metric(metric: str | None) -> None:
 
 
 def _report_store(path: str, out: Path | None) -> bool:
-    """Write the page of a store; return whether it was one."""
+    """Write the page of a store; return whether the path was a store."""
     from udpbench.store.dataset import is_store
 
     if not is_store(path):
@@ -752,13 +759,13 @@ def campaign(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="folder of all runs")] = None,
     sets: Sets = None,
     share: Annotated[
-        bool, typer.Option("--share", help="run alongside other runs; every trial has a finding")
+        bool, typer.Option("--share", help="run alongside other runs; every trial gets a finding")
     ] = False,
     store: Annotated[
         str | None, typer.Option(metavar="PATH", help="put the runs into this store at the end")
     ] = None,
 ) -> None:
-    """Run experiments on many pairs of hosts, side by side; type it again to go on."""
+    """Run experiments on many pairs of hosts, side by side; run it again to continue."""
     from udpbench.campaign.campaign_view import campaign_view, summary
     from udpbench.campaign.cells import CampaignFolder, cells_of, load_labs
     from udpbench.campaign.conduct import conduct
@@ -786,7 +793,7 @@ def campaign(
 
 
 def _store_campaign(cells: Sequence[Cell], folder: CampaignFolder, store: str) -> None:
-    """Put all complete runs of a campaign into a store; each replaces itself."""
+    """Put all complete runs of a campaign into a store; a run replaces its earlier copy."""
     from udpbench.campaign.cells import pairs_of
     from udpbench.store.dataset import write_runs
 
@@ -806,7 +813,7 @@ def restore(
     no_deploy: NoDeploy = False,
     wheels: Wheels = None,
 ) -> None:
-    """Undo what a killed run left changed on the hosts."""
+    """Undo the changes that a killed run left on the hosts."""
     from udpbench.control.host_use import Surroundings
     from udpbench.control.run import restore_lab
     from udpbench.definition.load import load_lab
@@ -831,7 +838,7 @@ def watch(
         str | None, typer.Argument(metavar="[HOST]", help="[user@]host[:port] (default: this one)")
     ] = None,
     lab: Annotated[
-        str | None, typer.Option("--lab", help="look at the receivers of a lab file")
+        str | None, typer.Option("--lab", help="watch the receivers of a lab file")
     ] = None,
     pid: Annotated[
         int | None, typer.Option(min=1, help="a process's sockets, in its network namespace")
@@ -841,17 +848,22 @@ def watch(
     ] = None,
     unit: Annotated[str | None, typer.Option(help="the sockets of a systemd unit")] = None,
     duration: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="such as 30s (default: to Ctrl-C)")
+        str | None,
+        typer.Option("--for", metavar="TIME", help="such as 30s (default: until Ctrl-C)"),
     ] = None,
     exact: Annotated[
         bool, typer.Option("--exact", help="count each socket's packets by BPF (root)")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print a JSON object a second")] = False,
-    out: Annotated[Path | None, typer.Option(help="run folder to keep it in, with report")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print one JSON object per second")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="store it in this run folder, with a report")
+    ] = None,
     no_deploy: NoDeploy = False,
     wheels: Wheels = None,
 ) -> None:
-    """Look at a live host: which socket drops packets, and why? Sends and changes nothing there."""
+    """Watch a live host: which socket drops packets, and why? Sends and changes nothing."""
     from udpbench.control.host_use import Surroundings
     from udpbench.control.watching import KeptLooks, Watched, lab_to_watch
     from udpbench.control.watching import watch as look_on
@@ -883,14 +895,14 @@ def watch(
 
 
 def _watch_time(pid: int | None, unit: str | None, duration: str | None) -> int | None:
-    """Return how long to watch; raises InputError with all that is wrong in the options."""
+    """Return how long to watch; raises InputError with everything wrong in the options."""
     from udpbench.model import DAY_NS
     from udpbench.units import parse_duration
 
     problems: list[Problem] = []
     duration_ns = None
     if pid is not None and unit is not None:
-        problems.append(Problem("both are named", "--pid, --unit", next_step="omit one"))
+        problems.append(Problem("both are given", "--pid, --unit", next_step="omit one"))
     try:
         duration_ns = parse_duration(duration) if duration is not None else None
     except ValueError as error:
@@ -916,7 +928,7 @@ def schema() -> None:
 
 
 def _sides(runs: list[Path], against: list[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the runs of the base and those to compare with it; without a base, of one run."""
+    """Return the base runs and the runs to compare with them; the base may be empty."""
     if against:
         return against, runs
     if len(runs) > 2:
@@ -936,17 +948,17 @@ def _read_side(folders: Sequence[Path] | None) -> list[Run]:
 def _choice(
     points: tuple[str | None, str | None], metric: str | None, margin: str | None, several: bool
 ) -> Choice:
-    """Return what is asked to be compared; raises InputError."""
+    """Return the requested comparison; raises InputError."""
     from udpbench.commands.run_comparison import Choice
     from udpbench.units import parse_ratio
 
     problems, ratio = [], None
     if (points[0] is None) != (points[1] is None):
-        problems.append(Problem("one point alone", "--a, --b", limit="name both, or neither"))
+        problems.append(Problem("only one point", "--a, --b", limit="name both, or neither"))
     if points[0] is not None and points[0] == points[1]:
         what, step = (
-            "compares a point with itself",
-            "udpbench run --same measures one against itself",
+            "the same point twice",
+            "udpbench run --same measures a point against itself",
         )
         problems.append(Problem(what, "--a, --b", points[0], next_step=step))
     if points != (None, None) and several:
@@ -1038,7 +1050,7 @@ def _reach(
     wheels: Path | None,
     say: Callable[[str, str], None] = _say_of_host,
 ) -> Reach:
-    """Return the ways to a lab's hosts; ``say`` gets host and text of what is sent to one."""
+    """Return the ways to a lab's hosts; ``say`` reports files sent to one."""
     from udpbench.control.agents import real
 
     return real(_deployer(lab, no_deploy, wheels, say))
@@ -1079,7 +1091,7 @@ def _say(line: object, out: TextIO | None = None) -> None:
 
 
 def _print_run(stored: Run, every_stage: bool) -> None:
-    """Print every chapter of a run, below how it ended unless it ended well."""
+    """Print every chapter of a run, headed by how it ended unless it ended well."""
     from udpbench.report.summary import ended
 
     console = _console()

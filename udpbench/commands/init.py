@@ -1,7 +1,7 @@
 """``udpbench init``: a lab file from two SSH destinations, or an experiment file to start from.
 
-Asks on a terminal, and takes options otherwise. Overwrites no file. What is asked of the hosts is
-in ``control.survey``, what is proposed in ``definition.lab_proposal``.
+Asks on a terminal, and takes options otherwise. Overwrites no file. Questions to the hosts are in
+``control.survey``, proposals in ``definition.lab_proposal``.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 
 class Dialog(Protocol):
-    """What can be asked of the user at a terminal."""
+    """The questions that a user can be asked on a terminal."""
 
     def ask(self, text: str, default: str | None, parse: Callable[[str], str]) -> str:
         """Return an answer, asked for again until ``parse`` raises no ValueError."""
 
     def confirm(self, text: str) -> bool:
-        """Return whether the user agrees; not without being asked to."""
+        """Return whether the user agrees; the default is no."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def write_lab(
 ) -> Path:
     """Write the lab file of two hosts and return its path.
 
-    Without a dialog every choice that is missing is a problem of the InputError. Also raises
+    Without a dialog, every missing choice is a problem in the InputError. Also raises
     ConnectError, HelloRefused, SafetyError.
     """
     ways = _ways(options)
@@ -130,7 +130,7 @@ def _way(spec: str, options: InitOptions) -> Connect:
 
 def _sudo(text: str) -> None:
     if text != "sudo":
-        raise ValueError("the only way is sudo; write --become sudo, or leave it out")
+        raise ValueError("only sudo is known; write --become sudo, or omit it")
 
 
 def _word(text: str) -> None:
@@ -171,7 +171,7 @@ def _label(way: Connect) -> str | None:
 
 
 class _Choosing:
-    """The choices for one lab, each from an option, from the facts, or from an answer."""
+    """The choices for one lab, each from an option, a fact or an answer."""
 
     def __init__(
         self,
@@ -253,14 +253,14 @@ class _Choosing:
             return ()
 
     def _may_probe(self, senders: Sequence[Interface]) -> bool:
-        """Return whether the user has named these interfaces, or agrees to a request by each."""
+        """Return whether the user named these interfaces, or agrees to one request from each."""
         if self._options.probe or self._dialog is None:
             return self._options.probe
         text = f"send one ARP request from {names_of(senders)} of {self._survey.left.name}"
         return self._options.interfaces[0] is not None or self._dialog.confirm(text)
 
     def _interface(self, place: int, named: str | None, suggested: str | None) -> str | None:
-        """Return a host's interface; None if it is neither named, nor the only one, nor asked."""
+        """Return a host's interface; None if not named or answered, and not the only one."""
         host = self._hosts[place]
         if named is not None or self._dialog is None:
             return named or suggested
@@ -273,7 +273,7 @@ class _Choosing:
         return self._dialog.ask(f"interface of {host.name}", suggested, parse)
 
     def _warn_of_shared(self, pair: CablePair) -> None:
-        """Say what it means to measure over an interface that SSH uses; ask whether to, if able."""
+        """Say what measuring over an interface of SSH means; ask for consent on a terminal."""
         for host, name in zip(self._hosts, (pair.left, pair.right), strict=True):
             if host.interface(name).protected:
                 self._say(f"{host.name}: {shared_means(name)}")
@@ -282,13 +282,13 @@ class _Choosing:
                     raise InputError([Problem("not confirmed", host.name, name, "", step)])
 
     def _warn_of_rights(self, facts: Sequence[Facts]) -> None:
-        """Say which hosts refuse what a run changes there."""
+        """Say which hosts would refuse the changes of a run."""
         for host, own in zip(self._hosts, facts, strict=True):
             if own.capabilities.get("net_admin") is False:
                 step = (
                     "log in as root, or add --become sudo"
                     if host.connect.by == "ssh"
-                    else "run udpbench by sudo"
+                    else "run udpbench with sudo"
                 )
                 self._say(f"{host.name}: its agent may not change network settings; {step}")
 
@@ -343,10 +343,10 @@ def shared_means(interface: str) -> str:
 
 
 def _none_up(host: HostSurvey) -> str:
-    """Return why no link of a host can be proven, and what would bring one up."""
+    """Return why no link of a host can be proven, and how to bring one up."""
     down = [interface.name for interface in host.usable if interface.link == "down"]
     step = f"; as root there: ip link set {down[0]} up" if down else ""
-    return f"no interface of {host.name} is up, besides what carries SSH{step}"
+    return f"no interface of {host.name} is up except those that carry SSH{step}"
 
 
 def _unknown(side: str, host: HostSurvey, name: str | None) -> list[Problem]:
@@ -362,7 +362,7 @@ def _missing_interface(side: str, host: HostSurvey, probed: bool) -> Problem:
     usable = host.usable
     if not usable and host.interfaces:
         name = host.interfaces[0].name
-        step = f"to accept that, type {option} {name}"
+        step = f"to accept that, use {option} {name}"
         what = f"missing: {host.name} has no other interface; {shared_means(name)}"
         return Problem(what, option, None, "", step)
     limit = f"{host.name} has {names_of(usable)}"
@@ -372,17 +372,17 @@ def _missing_interface(side: str, host: HostSurvey, probed: bool) -> Problem:
 
 
 def _unusable(path: Path, option: str) -> list[Problem]:
-    """Return the problem with a file that is there already, or whose folder is not to be used."""
+    """Return the problem with a file that exists, or whose folder cannot be used."""
     try:
         folder = Folder.open(path.parent)
     except OSError as error:
         what = f"its folder cannot be used: {error.strerror}"
-        return [Problem(what, option, str(path), "", "make it, or name a file elsewhere")]
+        return [Problem(what, option, str(path), "", "create it, or name a file elsewhere")]
     with folder:
         if path.name not in folder.names():
             return []
     step = "name another file, or move this one away"
-    return [Problem("exists, and is not overwritten", option, str(path), "", step)]
+    return [Problem("exists and is not overwritten", option, str(path), "", step)]
 
 
 def _write_new(path: Path, text: str, option: str) -> None:

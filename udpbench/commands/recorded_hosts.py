@@ -1,4 +1,4 @@
-"""``udpbench facts``: the file that a report of a bug can take along, one tree for each host."""
+"""``udpbench facts``: a file to attach to a bug report, one tree per host."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from udpbench.folder import Folder
 from udpbench.model import Lab
 
 SCHEMA = 1
-"""Of the file. History: 1 — the first form."""
+"""Of the file. History: 1 — the first version."""
 
 
 def write_recorded(lab: Lab, out: Path, around: Surroundings, version: str) -> Path:
-    """Write what each host of a lab answers about itself; return the file.
+    """Write what each host of a lab reports about itself; return the file.
 
-    Raises InputError if there is one or it cannot be made, ConnectError, HelloRefused.
+    Raises InputError if the file exists or cannot be created, ConnectError, HelloRefused.
     """
     _refuse_taken(out)
     trees = record_hosts(lab, around)
@@ -41,14 +41,14 @@ def write_recorded(lab: Lab, out: Path, around: Surroundings, version: str) -> P
 
 
 def _refuse_taken(out: Path) -> None:
-    """Refuse a file that is there, or a folder that is not, before any host is asked."""
+    """Refuse an existing file or a missing folder before any host is contacted."""
     try:
         with Folder.open(out.parent) as folder:
             taken = out.name in folder.names()
     except OSError as error:
         raise _problem(out, f"its folder cannot be used: {error.strerror}") from error
     if taken:
-        raise _problem(out, "exists, and is not overwritten")
+        raise _problem(out, "exists and is not overwritten")
 
 
 def _problem(out: Path, what: str) -> InputError:

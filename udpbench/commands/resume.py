@@ -1,7 +1,7 @@
 """Resuming a run: what its folder holds, whether it may continue, and which trials remain.
 
 Reads the run folder and the definitions and touches no host. All options come from the folder;
-those given again must be unchanged.
+options given again must be unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from udpbench.units import show_range
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """What a user gives with the run folder; empty or None: as stored."""
+    """Options given along with the run folder; empty or None: as stored."""
 
     names: Sequence[str] = ()
     lab: str | None = None
@@ -42,7 +42,7 @@ class ResumedRun:
     left: tuple[Trial, ...]
     """Trials to run, in order."""
     notes: tuple[str, ...]
-    """What a user should know first."""
+    """Notes to print before the run continues."""
 
     @property
     def complete(self) -> bool:
@@ -64,7 +64,7 @@ class ResumedRun:
         most = max(total, trial_count(self.run.header.experiments)[1])
         text = f"{self.run.folder}: {stored} of {show_range(total, most)} trials are stored"
         before = self.run.header.udpbench
-        return text if before == installed else f"{text}, begun by udpbench {before}"
+        return text if before == installed else f"{text}, started by udpbench {before}"
 
 
 def reopen_run(folder: Path, options: ResumeOptions) -> ResumedRun:
@@ -87,7 +87,7 @@ def reopen_run(folder: Path, options: ResumeOptions) -> ResumedRun:
 def _checked(header: RunHeader, options: ResumeOptions) -> tuple[Lab, tuple[str, ...]]:
     """Return the lab of a run, and notes; InputError if anything changed."""
     if header.watched:
-        what, step = "what a watch has seen is not resumed", "begin another: udpbench watch"
+        what, step = "a recording of a watch cannot be resumed", "start another: udpbench watch"
         raise InputError([Problem(what, "--resume", next_step=step)])
     problems = list(_options(header, options))
     gone: list[str] = []
@@ -102,7 +102,7 @@ def _checked(header: RunHeader, options: ResumeOptions) -> tuple[Lab, tuple[str,
 
 
 def _gathered(changes: Iterator[Problem]) -> list[Problem]:
-    """Return all problems, also those of a file that is no longer a valid definition."""
+    """Return all problems, including those of a file that is no longer valid."""
     problems = []
     try:
         for problem in changes:
@@ -158,7 +158,7 @@ def _current(header: RunHeader, options: ResumeOptions, gone: list[str]) -> Iter
 
 
 def _as_run(experiments: Sequence[Experiment], header: RunHeader) -> list[Experiment]:
-    """Return experiments as a run takes them: all, a point against itself, or one that is tuned."""
+    """Return the experiments of a run: all, one point against itself, or the one that is tuned."""
     tune = header.experiments[0].tune
     if tune is None:
         return against_itself(experiments, header.same)

@@ -1,7 +1,7 @@
-"""Comparisons of stored runs: which points of which, what else differs, and what is refused.
+"""Comparisons of stored runs: which points of which runs, what else differs, and what is refused.
 
-``analysis.comparison.comparisons`` compares. Points of one run are paired by block; those of two
-runs cannot be, so that whatever changed between the two sessions is part of the answer.
+``analysis.comparison.comparisons`` compares. Points of one run are paired by block. Points of two
+runs cannot be paired, so anything that changed between the two sessions is part of the result.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from udpbench.model import FEWEST_BLOCKS, Experiment, Facts, PointPair, Result
 from udpbench.records import Run, RunHeader
 from udpbench.report.summary import Chapter, chapters_of, hosts_of
 
-NOT_INTERLEAVED = "not interleaved: changes between sessions are not in the interval"
+NOT_INTERLEAVED = "not interleaved: the interval does not include changes between sessions"
 BETWEEN_RUNS = (
-    "not interleaved: of changes between sessions the scatter between runs is in the interval"
+    "not interleaved: of changes between sessions, the interval includes only the scatter between "
+    "runs"
 )
 RESTLESS = ("boot_id", "mac", "queue_irqs", "tx_queue_irqs", "environment.xdp")
 """Facts that differ after each boot, or with each virtual pair."""
@@ -48,7 +49,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """The comparisons of one run or of two, and what stands above their numbers."""
+    """The comparisons of one run or of two, and the heading above them."""
 
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...] = ()
@@ -57,7 +58,7 @@ class RunComparison:
 
     @property
     def exit_code(self) -> int:
-        """Return NO if anything is worse, else CANNOT_TELL if anything is untold, else YES."""
+        """Return NO if anything is worse, else CANNOT_TELL if anything is undecided, else YES."""
         return worst(
             NO if comparison.worse else YES if comparison.answered else CANNOT_TELL
             for comparison in self.comparisons
@@ -68,7 +69,7 @@ class RunComparison:
 
 
 def compare_within(run: Run, choice: Choice) -> RunComparison:
-    """Return the comparisons that a run declares, or that of two of its points, block by block.
+    """Return the comparisons that a run declares, or the one of two named points, by block.
 
     Raises InputError if there are none, or no such points.
     """
@@ -86,7 +87,7 @@ def compare_within(run: Run, choice: Choice) -> RunComparison:
 
 
 def _asked(experiment: Experiment, choice: Choice) -> Experiment:
-    """Return an experiment with the comparisons that are asked for in place of its own."""
+    """Return an experiment with the requested comparisons in place of its own."""
     pairs, expect = experiment.compare, experiment.expect
     if choice.a is not None and choice.b is not None:
         names = {trial.point for trial in experiment.points}
@@ -113,7 +114,12 @@ def _no_such(run: Run, choice: Choice) -> Problem:
             return Problem("no such point", option, point, next_step=did_you_mean(point, names))
     if choice.a is not None:
         what = "no experiment has both points"
-        return Problem(what, "--a, --b", f"{choice.a}, {choice.b}", next_step="name two of one")
+        return Problem(
+            what,
+            "--a, --b",
+            f"{choice.a}, {choice.b}",
+            next_step="name two points of one experiment",
+        )
     step = "name two points with --a and --b, or a second run"
     return Problem("it has no comparison", str(run.folder), next_step=step)
 
@@ -122,10 +128,10 @@ def _no_such(run: Run, choice: Choice) -> Problem:
 
 
 def compare_runs(a: Sequence[Run], b: Sequence[Run], choice: Choice) -> RunComparison:
-    """Return a comparison of each point that two sides share, and what else differs between them.
+    """Return a comparison of each point that both sides have, and what else differs.
 
-    A side is one run or several, whose trials are taken together. Raises InputError if they do not
-    answer the same question.
+    A side is one run or several, whose trials are pooled. Raises InputError if they do not ask the
+    same question.
     """
     first, *others = (*a, *b)
     nonsense = (
@@ -189,13 +195,13 @@ def _on_both_sides(a: Sequence[Run], b: Sequence[Run]) -> Iterator[Problem]:
     for run in b:
         if run.folder.resolve() in mine:
             step = "name another; udpbench run --same measures a point against itself"
-            yield Problem("compares a run with itself", str(run.folder), next_step=step)
+            yield Problem("the same run twice", str(run.folder), next_step=step)
 
 
 def _between(first: Run, others: Sequence[Run]) -> Iterator[str]:
-    """Yield what differs from the first run in each other; of several, under its folder.
+    """Yield how each other run differs from the first; several are headed by their folders.
 
-    What the first does not have is compared with the first of the others that has it.
+    Anything missing in the first run is compared with the first other run that has it.
     """
     hosts, asked = hosts_of(first.records), _by_question(first.header.experiments)
     for other in others:
@@ -208,7 +214,7 @@ def _between(first: Run, others: Sequence[Run]) -> Iterator[str]:
 def _differences(
     a: Run, hosts: Mapping[str, Facts], asked: Mapping[str, Experiment], b: Run
 ) -> Iterator[str]:
-    """Yield what differs in a run besides its numbers: hosts, lab, definitions."""
+    """Yield the differences of a run other than its numbers: hosts, lab, definitions."""
     others, experiments = hosts_of(b.records), _by_question(b.header.experiments)
     for host in hosts:
         if host in others:
@@ -237,7 +243,7 @@ def _line(subject: str, changes: Iterable[str]) -> Iterator[str]:
 
 
 def _facts(facts: Facts) -> dict[str, Any]:
-    """Return by name what is the same in two runs on an unchanged host."""
+    """Return, by name, the facts that are equal in two runs on an unchanged host."""
     return {
         path: value
         for path, value in flat(facts, into_lists=False)

@@ -1,7 +1,7 @@
-"""``udpbench selftest``: tries the ledger on a lab's kernels, each in a private lab there.
+"""``udpbench selftest``: tests the ledger on a lab's kernels, each in a private lab there.
 
 Runs the shipped experiments that lose packets on purpose; ``analysis.stage_proofs`` says what they
-prove. The run's folder is temporary: what is kept is the proof.
+prove. The run folder is temporary: only the proof is kept.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 NAMES = ("drops/one-by-one", "drops/backlog", "drops/every-stage")
 POINTS = {"backlog": ("alone",), "every-stage": ("ipv6",)}
-"""Of one-by-one all; over IPv6, whose counters are others, all stages in one trial."""
+"""One-by-one runs all stages separately; IPv6, which has other counters, all in one trial."""
 SETS = ("explain=true", "traffic.count=200", "traffic.rate=1kpps")
-"""Fewer than the 256 packets that a veth's ring holds, also in one burst after a stall."""
+"""Fewer than the 256 packets that a veth's ring holds, even in one burst after a stall."""
 THIS_MACHINE = "this machine"
 DISTINCT_PACKETS = 101
-"""Lost at the first of several stages of one trial, and one more at each of the others."""
+"""Lost at the first of several stages of a trial; each later stage loses one more."""
 
 
 def private_labs(
     lab: Lab, deployer: Deployer | None = None
 ) -> Iterator[tuple[str, Lab, Surroundings]]:
-    """Yield the private labs in which the kernels of a lab's hosts are tried, each once.
+    """Yield the private labs in which the kernels of a lab's hosts are tested, each once.
 
-    With the name of the host; of this machine it is ``this machine``.
+    Each comes with its host's name; this machine is called ``this machine``.
     """
     if any(host.connect.by != "ssh" for host in lab.hosts):
         own = lab if lab.built_in and not lab.bridged else load_lab("local")
@@ -53,7 +53,7 @@ def private_labs(
 
 
 def losing_experiments() -> list[Experiment]:
-    """Return the experiments to run, each loss of a trial a number of its own."""
+    """Return the experiments to run; within a trial, each loss has a different number."""
     return [
         replace(experiment, points=tuple(_distinct(t) for t in _chosen(experiment)))
         for experiment in load_experiments(NAMES, SETS)
@@ -75,10 +75,10 @@ def _distinct(trial: Trial) -> Trial:
 def try_ledger(
     lab: Lab, tell: Callable[[Progress], None], around: Surroundings | None = None
 ) -> SelfTest:
-    """Return what a lab's kernel counts of packets lost on purpose.
+    """Return which packets lost on purpose a lab's kernel counts.
 
-    What does not hold is tried once more: a machine that stood still does not do so twice, while a
-    kernel counts the same each time.
+    A failed stage is tested once more: a machine rarely stalls twice, while a kernel counts the
+    same each time.
 
     Raises whatever ended the run early, RecordError if nothing was tried.
     """
