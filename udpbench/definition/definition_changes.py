@@ -1,6 +1,6 @@
-"""What changed between a definition as a run stored it and as it is now, key by key.
+"""What changed between a definition stored by a run and the same definition now, key by key.
 
-Pure: compares what would be measured and judged, so a comment or a file that moved is no change.
+Pure: compares what would be measured and judged, so a new comment or a moved file is no change.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from udpbench.differences import differences, flat
 from udpbench.errors import Problem
 from udpbench.model import Experiment, Lab, Trial
 
-NEXT_STEP = "put it back as it was, or begin a new run"
+NEXT_STEP = "restore it, or start a new run"
 FEW_POINTS = 3
 """Up to this many points are listed by name."""
 NOT_COMPARED = ("experiment", "question", "point", "variant", "values", "repetition", "name")
-"""Of a trial: its names, and what is compared once for the whole experiment."""
+"""Fields of a trial to skip: its names, and what is compared once per experiment."""
 
 
 def experiment_changes(before: Experiment, after: Experiment) -> Iterator[Problem]:
@@ -30,7 +30,7 @@ def experiment_changes(before: Experiment, after: Experiment) -> Iterator[Proble
 
 
 def differing(before: Experiment, after: Experiment) -> Iterator[tuple[str, str]]:
-    """Yield ``points: key`` and old → new value of all in which two experiments differ."""
+    """Yield ``points: key`` and old → new value for each difference of two experiments."""
     for difference in differences(_experiment(before), _experiment(after)):
         yield difference.key, difference.change
     old, new = ({trial.point: trial for trial in version.points} for version in (before, after))
@@ -53,13 +53,13 @@ def lab_changes(before: Lab, after: Lab) -> Iterator[Problem]:
 
 
 def differing_labs(before: Lab, after: Lab) -> Iterator[tuple[str, str]]:
-    """Yield the key and old → new value of all in which two labs differ."""
+    """Yield the key and old → new value for each difference of two labs."""
     for difference in differences(_lab(before), _lab(after)):
         yield difference.key, difference.change
 
 
 def meaning(experiment: Experiment, lab: Lab) -> list[dict[str, Any]]:
-    """Return every value of an experiment in a lab that makes it another measurement."""
+    """Return every value of an experiment in a lab that would change the measurement."""
     points = ({"point": trial.point, **_trial(trial)} for trial in experiment.points)
     return [_experiment(experiment), *points, _lab(lab)]
 
@@ -71,7 +71,7 @@ def _problem(path: str, where: str, change: str) -> Problem:
 
 
 def _points(points: Sequence[str], total: int) -> str:
-    """Return the names of the points, of many the first few; nothing if it is all of them."""
+    """Return the names of the points, at most the first few; empty if it is all of them."""
     if len(points) == total:
         return ""
     more = len(points) - FEW_POINTS

@@ -1,6 +1,6 @@
 """Parsers of CPU lists, ports, destinations, addresses, routes and neighbours.
 
-Each raises ValueError with ``what; next step``; none knows where its text was written.
+Each raises ValueError with ``what; next step``, and does not know where its text was written.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _OPERATORS = re.compile(r"(<=|>=|==|!=|<|>)")
 
 
 def parse(text: str, known_points: Collection[str]) -> Expectation:
-    """Return the expectation of a text; raises a leaf's refusal."""
+    """Return the expectation that a text describes; raises a Refusal."""
     parts = _OPERATORS.split(text)
     if len(parts) != 3:
         what = "not an expectation" if len(parts) < 3 else "more than one comparison"
@@ -57,7 +57,7 @@ def parse(text: str, known_points: Collection[str]) -> Expectation:
 
 
 def refuse_undecidable(expectation: Expectation, experiment: Experiment) -> None:
-    """Raise a leaf's refusal of a comparison of two points that no number of blocks decides."""
+    """Raise a Refusal for a comparison of two points that no number of blocks could decide."""
     compared = [expectation.by_blocks(trial.point) for trial in experiment.points]
     points = {side.point or "" for sides in compared if sides is not None for side in sides}
     if not points:
@@ -68,10 +68,10 @@ def refuse_undecidable(expectation: Expectation, experiment: Experiment) -> None
     fewest = min(experiment.trials_of(point)[0] for point in points)
     most = max(experiment.trials_of(point)[1] for point in points)
     if fewest < FEWEST_BLOCKS:
-        what = f"two points cannot be compared by {fewest} repetitions"
+        what = f"two points cannot be compared in {fewest} repetitions"
         raise refusal(what, f"at least {FEWEST_BLOCKS}", "raise repetitions, or use compare")
     if most > MOST_BLOCKS:
-        what = f"two points cannot be compared by {most} repetitions"
+        what = f"two points cannot be compared in {most} repetitions"
         raise refusal(what, f"at most {MOST_BLOCKS}", "make trials longer instead")
 
 
@@ -99,7 +99,7 @@ def _side(text: str, metric: str, known_points: Collection[str]) -> Side:
 
 
 def _with_goal(name: str, point: str | None) -> tuple[str, str | None]:
-    """Return a metric and the point it is of; ``loss=`` names a goal of a search, not a point."""
+    """Return a metric and its point; ``loss=`` names a goal of a search, not a point."""
     parts = point.split(",") if point is not None and name in SEARCHED else []
     goals = [part for part in parts if part.strip().startswith("loss=")]
     if not goals:

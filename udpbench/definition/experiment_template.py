@@ -1,23 +1,23 @@
-"""The text of the experiment that ``udpbench init --experiment`` writes: a start, with comments."""
+"""The commented experiment that ``udpbench init --experiment`` writes as a starting point."""
 
 EXPERIMENT = """\
 # Every key: docs/experiments.md. To check it: udpbench plan {path}; to run it: udpbench run {path}
 
-# What the run is to answer; it heads the report.
+# The question that the run answers; it heads the report.
 question: How many 64-byte datagrams per second does one receiving worker take?
 
-# What is sent. Without a rate, as much as the sender can.
+# What is sent. Without a rate, the sender sends as fast as it can.
 traffic: {{size: 64B}}
 
 # How it is sent and received.
 send: {{workers: 1}}
 receive: {{workers: 1, buffer: 4MiB}}
 
-# A sweep measures a point for each value; this one compares two sizes of a call's batch.
+# A sweep measures one point per value; this one compares two batch sizes.
 sweep:
   receive.batch: [1, 64]
 
-# Each point is measured this often, in random order: once warmed up, for this long.
+# Each point is measured this often, in random order: after a warm-up, for this long.
 repetitions: 3
 warmup: 200ms
 duration: 1s

@@ -1,4 +1,4 @@
-"""The keys of the files that no type of ``model`` has: hosts, and the two files themselves.
+"""Keys that no type of ``model`` has: those of hosts, and of the two files themselves.
 
 Declarations only, read by ``file_schema`` like the dataclasses of ``model``: a key is the field's
 name without its unit; a field whose default is None may be left out.
@@ -27,7 +27,7 @@ from udpbench.units import Count, Named, Nanoseconds
 __all__ = ["ExperimentFile", "HostFile", "LabFile", "WholeKeys"]
 
 RENAMED = {"faults": "losses"}
-"""Former name of a key → its name now."""
+"""Former name of a key → its current name."""
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "search": {
         "rfc2544": {
@@ -52,7 +52,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         },
     }
 }
-"""Key of a map → word that may stand in its place → the keys that it stands for."""
+"""Key of a map → word that may replace the map → the keys that the word means."""
 DURATION_NS = 5 * SECOND_NS
 DURATION_WITH_COUNT_NS = 60 * SECOND_NS
 

@@ -1,7 +1,8 @@
 """Validation of the files, and their JSON Schema: pydantic models derived from dataclasses.
 
-No key is listed again: its name is the field's without the unit, and type, range and default are
-the field's. ``check`` validates a tree and returns every problem; ``schema`` is the JSON Schema.
+Keys are not listed again here: a key is a field's name without its unit, and type, range and
+default are the field's. ``check`` validates a tree and returns every problem; ``schema`` is the
+JSON Schema.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _NONE_WORD = {
 
 
 _ONE_OR_MORE = ("compare",)
-"""Lists of maps of which a single one may stand alone."""
+"""Lists of maps for which a single map may be written."""
 
 
 @functools.cache
@@ -66,7 +67,7 @@ def model_for(cls: type) -> type[BaseModel]:
         if default is dataclasses.MISSING:
             definitions[item.name] = (kind, Field(alias=key_of(item.name)))
         else:
-            # A factory, because the schema would show a plain default as it is stored.
+            # A factory, because the schema would show a plain default in its stored form.
             factory = functools.partial(lambda value: value, default)
             definitions[item.name] = (
                 kind,
@@ -80,7 +81,7 @@ def model_for(cls: type) -> type[BaseModel]:
 
 
 def _annotation(name: str, hint: Any, default: Any) -> Any:
-    """Return what pydantic validates for one field."""
+    """Return the pydantic type of one field."""
     bare, optional = _without_none(hint)
     word = _NONE_WORD.get(name) if optional else None
     if isinstance(bare, type) and dataclasses.is_dataclass(bare) and bare is not Rate:
@@ -114,7 +115,7 @@ def _annotation(name: str, hint: Any, default: Any) -> Any:
 
 
 def _entry(name: str, hint: Any) -> Any:
-    """Return what pydantic validates for a list's item or a map's key or value."""
+    """Return the pydantic type of a list's item or of a map's key or value."""
     if hint in (Any, str):
         return hint
     return _annotation(f"{name}[]", hint, dataclasses.MISSING)
@@ -168,7 +169,7 @@ def _leaf_list(item: Leaf, words: dict[str, Any]) -> Leaf:
 
 
 def _preset(presets: Mapping[str, Any], value: Any) -> Any:
-    """Return the map that a word stands for, a map as it is."""
+    """Return the map that a word means; a map is returned unchanged."""
     if isinstance(value, dict):
         return value
     return Leaf({}, words=presets).read(value)
@@ -195,7 +196,7 @@ def check(tree: Tree, cls: type[T]) -> tuple[T | None, list[Problem]]:
 def _problem(tree: Tree, cls: type, error: dict[str, Any]) -> Problem:
     path: KeyPath = tuple(part for part in error["loc"] if part != "[key]")
     if path[1:2] == (0,) and isinstance(tree.value(path[:1]), dict):
-        path = (path[0], *path[2:])  # one map, where there may be a list of them
+        path = (path[0], *path[2:])  # a single map in place of a list of maps
     kind, context = error["type"], error.get("ctx", {})
     if kind == "refused":
         step = context["next_step"] or _instead(cls, path, tree.value(path))
@@ -206,7 +207,7 @@ def _problem(tree: Tree, cls: type, error: dict[str, Any]) -> Problem:
     if kind == "extra_forbidden":
         key, known = str(path[-1]), keys_at(cls, path[:-1])
         if RENAMED.get(key) in known:
-            what = f"this key is called {RENAMED[key]} now"
+            what = f"this key is now called {RENAMED[key]}"
             return tree.problem(path, what, "", f"rename it to {RENAMED[key]}")
         return tree.problem(path, "unknown key", "", did_you_mean(key, known))
     expected = {

@@ -1,6 +1,6 @@
-"""What an experiment needs and the lab file rules out, found before any host is asked.
+"""Contradictions between an experiment and the lab file, found before any host is contacted.
 
-Every rule is a generator over one point and the lab; ``bind`` checks what only hosts can tell.
+Every rule is a generator over one point and the lab; ``bind`` checks what depends on the hosts.
 """
 
 from __future__ import annotations
@@ -56,14 +56,16 @@ def _needs_more_cpus(trial: Trial, lab: Lab) -> bool:
 
 def _attached(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
     if trial.receive.attach is not None and lab.built_in:
-        what = f"lab {lab.name} is made for the run: no process runs in it before"
+        what = f"lab {lab.name} is created for the run: no process runs in it before"
         limit = "on one machine a running process can be watched, not loaded"
-        step = "udpbench watch looks at it; to load it from another, name that lab with --lab"
+        step = (
+            "watch it with udpbench watch; to load it from another machine, name a lab with --lab"
+        )
         yield tree.problem(("receive", "attach"), what, limit, step)
 
 
 def _addresses(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
-    """Yield addresses that a receiver lacks; a lab without that family is left to ``bind``."""
+    """Yield addresses that a receiver lacks; ``bind`` checks labs without that family."""
     last, family = parse_to(trial.traffic.flows.to)[0][-1], trial.traffic.family
     for host in lab.receivers:
         own = [text for text in host.addresses if ipaddress.ip_interface(text).version == family]
@@ -82,7 +84,7 @@ def _cpus(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
         if lacking:
             what = f"{host.name} of lab {lab.name} has no CPU {', '.join(lacking)}"
             limit = f"it has {', '.join(map(str, host.cpus))}"
-            yield tree.problem((key, "cpus"), what, limit, "name those, or lab")
+            yield tree.problem((key, "cpus"), what, limit, "name these, or lab")
 
 
 def _size(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:

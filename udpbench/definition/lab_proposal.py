@@ -1,6 +1,6 @@
-"""The lab that ``udpbench init`` proposes for two hosts: from what they are to the text of a file.
+"""The lab that ``udpbench init`` proposes for two hosts: from their facts to the text of a file.
 
-Pure. Nothing is guessed: what the facts leave open is None, for the user to choose.
+Pure. Nothing is guessed: what the facts do not determine is None, and the user chooses.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from udpbench.protocol import Interface
 
 EXISTING = "existing"
 PRIVATE_NETWORKS = tuple(f"192.168.{third}.0/24" for third in range(254, 0, -1))
-"""Those to propose, in order (RFC 1918)."""
+"""Networks to propose, in order (RFC 1918)."""
 SENDER_NUMBER, RECEIVER_NUMBERS = 30, (1, 20)
-"""Of the hosts' addresses in their network; as many receivers' as shipped experiments need."""
+"""Host numbers of the addresses in their network; as many receivers' as shipped experiments
+need."""
 MAX_PREFIX = 27
-"""The longest prefix that has room for them."""
+"""The longest prefix that has room for these addresses."""
 
 
 @dataclass(frozen=True)
 class HostSurvey:
-    """One host, and what can be seen of its interfaces."""
+    """One host, and the visible facts of its interfaces."""
 
     name: str
     role: Role
@@ -40,20 +41,20 @@ class HostSurvey:
         return tuple(interface for interface in self.interfaces if not interface.protected)
 
     def interface(self, name: str) -> Interface:
-        """Return an interface by its name; KeyError if the host has none such."""
+        """Return an interface by its name; raises KeyError if the host has no such interface."""
         return {interface.name: interface for interface in self.interfaces}[name]
 
 
 @dataclass(frozen=True)
 class CablePair:
-    """One interface of each host, and why they may be joined."""
+    """One interface of each host, and the evidence that they are connected."""
 
     left: str
     right: str
     network: str | None
-    """One in which both have an address."""
+    """A network in which both have an address."""
     proven: bool
-    """An ARP request from the left one arrived at the right one."""
+    """An ARP request from the left interface arrived at the right one."""
 
     def __str__(self) -> str:
         proof = "link proven by ARP" if self.proven else "link not proven"
@@ -91,7 +92,7 @@ def common_network(left: Interface, right: Interface) -> str | None:
 def free_network(hosts: Iterable[HostSurvey]) -> str:
     """Return a private network that overlaps no address of the hosts.
 
-    If all overlap, the first; the run finds addresses that others use, and ends before it sends.
+    If all overlap, the first; a run detects addresses that others use, and ends before it sends.
     """
     used = [
         ip_interface(address).network
@@ -132,7 +133,7 @@ def addresses_in(network: str, role: Role) -> str:
 def proposed_cpus(facts: Facts, role: Role, other: Facts) -> tuple[int, ...]:
     """Return the CPUs of the interface's NUMA node; those that serve none of its RX queues first.
 
-    Hosts on one machine (in containers, or in namespaces) split them, as those of a built-in lab.
+    Hosts on one machine (in containers or namespaces) split them, like those of a built-in lab.
     """
     node = facts.numa_nodes.get(str(facts.interface_node), ())
     cpus = tuple(cpu for cpu in facts.cpus if cpu in node) or facts.cpus
@@ -149,7 +150,7 @@ class ProposedHost:
 
     survey: HostSurvey
     facts: Facts
-    """With its chosen interface."""
+    """With the interface chosen."""
     addresses: str
     """As in the file."""
     cpus: str
@@ -160,7 +161,7 @@ def lab_text(sender: ProposedHost, receiver: ProposedHost, pair: CablePair, path
     lines = [
         f"# {sender.survey.name} sends, {receiver.survey.name} receives.",
         f"# {pair}.",
-        f"# What would spoil a measurement: udpbench doctor --lab {path}",
+        f"# What would distort a measurement: udpbench doctor --lab {path}",
         f"# What a run would change: udpbench plan smoke --lab {path}",
         "# Every key: docs/experiments.md.",
     ]

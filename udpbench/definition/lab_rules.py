@@ -1,4 +1,4 @@
-"""Values that are each in range but contradict each other, found before any host is asked.
+"""Values that are in range but contradict each other; found before any host is contacted.
 
 Every rule is a generator of problems over one validated point or lab.
 """
@@ -45,7 +45,7 @@ def point_contradictions(tree: Tree, trial: Trial) -> Iterator[Problem]:
 def _calls(tree: Tree, trial: Trial) -> Iterator[Problem]:
     for key, single, block in (("send", "send", trial.send), ("receive", "recv", trial.receive)):
         if block.call == single and tree.value((key, "batch")) is not None:
-            what = f"call {single} moves one message a call"
+            what = f"call {single} moves one message per call"
             yield tree.problem((key, "batch"), what, "", f"remove it, or call {single}mmsg")
 
 
@@ -95,11 +95,11 @@ def _load(tree: Tree, trial: Trial) -> Iterator[Problem]:
         return
     pps = rate.pps(trial.traffic.size_bytes)
     if pps < workers:
-        limit = "at least one packet a second for each worker"
-        yield tree.problem(("traffic", "rate"), f"{pps} packets a second", limit, "raise it")
+        limit = "at least one packet per second for each worker"
+        yield tree.problem(("traffic", "rate"), f"{pps} packets per second", limit, "raise it")
     elif count is not None and count * SECOND_NS > pps * trial.duration_ns:
         seconds = -(-count // pps)
-        what = f"takes {seconds}s at {pps} packets a second"
+        what = f"takes {seconds}s at {pps} packets per second"
         limit = f"the deadline is duration: {units.format_duration(trial.duration_ns)}"
         yield tree.problem(("traffic", "count"), what, limit, "raise duration, or lower count")
 
@@ -118,47 +118,47 @@ def _one_root_queue(tree: Tree, trial: Trial) -> Iterator[Problem]:
     link = receiver.link if receiver is not None else None
     rated = link is not None and isinstance(link.rate_bps, int)
     if rated and sender is not None and sender.qdisc is not None:
-        what = "the sender's root queue is what gives the link its rate"
-        step = "leave out settings.receiver.link.rate or this"
+        what = "the sender's root queue sets the link's rate"
+        step = "omit settings.receiver.link.rate or this"
         yield tree.problem(("settings", "sender", "qdisc"), what, "one root queue", step)
 
 
 def _beside(tree: Tree, trial: Trial) -> Iterator[Problem]:
-    """Yield options that need a header or a copy of the datagram without having it."""
+    """Yield options that need the datagram's header or a copy, without having it."""
     receive, traffic = trial.receive, trial.traffic
     blind = receive.read in ("none", "copy") or traffic.protocol == "tcp"
-    limit = "a datagram's header is read: read: header or verify, protocol: udp"
+    limit = "the header must be read: read: header or verify, protocol: udp"
     if traffic.echo is not None and blind:
-        step = "change receive.read, or leave echo out"
+        step = "change receive.read, or omit echo"
         yield tree.problem(("traffic", "echo"), "no header, no echo", limit, step)
     for key, returning in (("echo", traffic.echo), ("answers", traffic.answers)):
         if returning is not None and trial.send.zerocopy:
             # Completions wait in the error queue, which every poll reports, requested or not
             # (poll(2)).
             what = "completions of zerocopy would keep the listener awake"
-            step = f"leave {key} or send.zerocopy out"
+            step = f"omit {key} or send.zerocopy"
             yield tree.problem(("traffic", key), what, "", step)
     if receive.timestamps and blind:
-        step = "change receive.read, or leave timestamps out"
+        step = "change receive.read, or omit timestamps"
         where = ("receive", "timestamps")
         yield tree.problem(where, "no header, no delay to split", limit, step)
     if receive.log is not None and (receive.read == "none" or traffic.protocol == "tcp"):
-        limit = "datagrams are copied: read: header, verify or copy, protocol: udp"
-        step = "change receive.read, or leave log out"
-        yield tree.problem(("receive", "log"), "nothing that could be logged", limit, step)
+        limit = "datagrams must be copied: read: header, verify or copy, protocol: udp"
+        step = "change receive.read, or omit log"
+        yield tree.problem(("receive", "log"), "nothing to log", limit, step)
 
 
 def _settings(tree: Tree, block: Settings, path: KeyPath, role: Role) -> Iterator[Problem]:
     """Yield every contradiction within one block of settings."""
     if role == "sender" and block.link is not None:
         step = "write it under the receiver's settings"
-        yield tree.problem((*path, "link"), "the receiver makes the link", "", step)
+        yield tree.problem((*path, "link"), "the receiver creates the link", "", step)
     if block.qdisc is not None and len(set_keys(block.qdisc)) != 1:
         limit = "one of tbf, pfifo, bfifo"
         yield tree.problem((*path, "qdisc"), "a device has one root queue", limit)
     for i, path_in_block in enumerate(block.optional or []):
         if not _is_set(block, path_in_block):
-            step = "name a path that is set beside it, such as ethtool.features.rx-gro"
+            step = "name a path that this block sets, such as ethtool.features.rx-gro"
             yield tree.problem((*path, "optional", i), "nothing is set there", "", step)
 
 
@@ -180,13 +180,13 @@ def lab_contradictions(tree: Tree, lab: Lab) -> Iterator[Problem]:
         for i, host in enumerate(hosts):
             if host.name in OWN_AGENTS:
                 step = "give the host another name"
-                what = f"{host.name} is the name of an agent of udpbench's own"
+                what = f"{host.name} is the name of one of udpbench's own agents"
                 yield tree.problem((role, i, "name"), what, "", step)
         if not hosts:
             yield tree.problem((role,), "a lab needs one host of each role", "", "add a host")
         for i, host in enumerate(hosts):
             if host.name in seen_names:
-                step = "give each host a name of its own"
+                step = "give each host its own name"
                 yield tree.problem((role, i, "name"), f"duplicate name {host.name}", "", step)
             seen_names.add(host.name)
             if not host.addresses and not host.existing:
@@ -208,27 +208,29 @@ def lab_contradictions(tree: Tree, lab: Lab) -> Iterator[Problem]:
 
 
 def _connections(tree: Tree, lab: Lab) -> Iterator[Problem]:
-    """Yield hosts that cannot be reached in the way given, or not together with the others."""
+    """Yield hosts that cannot be reached as written, or not together with the others."""
     local: list[str] = []
     for role, hosts in (("sender", lab.senders), ("receiver", lab.receivers)):
         for i, host in enumerate(hosts):
             where = (role, i, "connect")
             if host.connect.by == "namespace" and not lab.built_in:
-                what = "a namespace is joined to namespaces alone, and other hosts are not"
+                what = "a namespace can be joined only to other namespaces"
                 yield tree.problem(where, what, "", "reach all hosts by namespace, or none")
             if host.connect.by == "namespace" and host.existing:
-                step = "write the addresses it is to have"
-                what = "a namespace that is made for the run has none"
+                step = "write the addresses that it should get"
+                what = "a namespace created for the run has none"
                 yield tree.problem((role, i, "addresses"), what, "", step)
             if host.connect.by == "local":
                 local.append(host.name)
             if host.connect.by == "local" and len(local) > 1:
-                what = f"{local[0]} is this host, too, and packets between them would take lo"
+                what = (
+                    f"{local[0]} is this host, too, and packets between them would pass through lo"
+                )
                 yield tree.problem(where, what, "one host", "reach one of them by ssh")
 
 
 def refuse_together(experiments: Iterable[Experiment], lab: Lab) -> None:
-    """Raise InputError with everything in the trials that this lab can't do; no host is asked.
+    """Raise InputError with everything in the trials that this lab can't do; contact no host.
 
     Trials that will be skipped for their ``needs`` are left out.
     """
@@ -246,7 +248,7 @@ def _routed_anywhere(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
     """Yield a problem if a host could report any address and packets would be routed to it."""
     ttl, named = trial.traffic.ttl, [host.name for host in lab.receivers if host.existing]
     if ttl > 1 and named:
-        what = f"{', '.join(named)} may name any address, and packets would be routed there"
+        what = f"{', '.join(named)} could report any address, and packets would be routed there"
         step = f"write the addresses in lab {lab.name} instead of existing"
         yield at(place, "traffic.ttl", what, "1 with addresses: existing", step, str(ttl))
 
@@ -277,7 +279,7 @@ def _unreachable(tree: Tree, lab: Lab) -> Iterator[Problem]:
                 limit = ", ".join(sorted(str(network) for network in networks))
                 more = f" and {len(outside) - 1} more are" if len(outside) > 1 else " is"
                 what = f"{outside[0]}{more} outside the sender's network"
-                step = "take addresses of one network, or name theirs in settings.sender.routes"
+                step = "use addresses of one network, or add theirs to settings.sender.routes"
                 yield tree.problem(("receiver", i, "addresses"), what, limit, step)
 
 

@@ -1,6 +1,6 @@
 """The door of this room: from names and YAML files to experiments and labs.
 
-Touches no host and reads nothing but the definitions. One InputError has every problem at once.
+Touches no host and reads only the definitions. One InputError has all problems at once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 class _PlainDumper(yaml.SafeDumper):
-    """Writes a repeated value in full, since our reader refuses aliases."""
+    """Writes repeated values in full, because our reader refuses aliases."""
 
     def ignore_aliases(self, _data: Any) -> bool:
         return True
@@ -73,7 +73,8 @@ def schema() -> dict[str, Any]:
 def load_experiments(names: Sequence[str], sets: Sequence[str] = ()) -> list[Experiment]:
     """Return the experiments of files, folders and shipped names, each file once.
 
-    ``sets`` are ``path=value``, applied to the base of each. InputError has every problem of all.
+    ``sets`` are ``path=value``, applied to the base of each. InputError has the problems of all of
+    them.
     """
     problems: list[Problem] = []
     overrides = _collect(problems, lambda: _sets(sets)) or []
@@ -93,7 +94,7 @@ def load_experiments(names: Sequence[str], sets: Sequence[str] = ()) -> list[Exp
 
 
 def is_experiment(path: Path) -> bool:
-    """Return whether a file looks like an experiment, by its text alone: it is not parsed."""
+    """Return whether a file looks like an experiment, judged by its text without parsing."""
     try:
         return _QUESTION.search(yaml_reader.read_text(path, "")) is not None
     except InputError:
@@ -138,7 +139,7 @@ def load_lab(name: str) -> Lab:
 
 
 def lab_of(text: str, path: Path) -> Lab:
-    """Return the lab of a text that ``path`` has or once had; InputError with every problem."""
+    """Return the lab in a text that ``path`` has or had; InputError with every problem."""
     tree, problems = yaml_reader.survey(text, shipped.shown_as(path))
     file, wrong = file_schema.check(tree, LabFile)
     raise_all([*problems, *wrong])
@@ -162,7 +163,7 @@ def _sets(sets: Sequence[str]) -> list[Override]:
 
 
 def _files(names: Sequence[str], problems: list[Problem]) -> list[tuple[Path, bool]]:
-    """Return each file once, with whether it was named itself rather than found in a folder.
+    """Return each file once, and whether it was named itself rather than found in a folder.
 
     Unknown names are added to ``problems``.
     """
@@ -183,9 +184,9 @@ def _same_names(experiments: Iterable[Experiment]) -> list[Problem]:
     for experiment in experiments:
         other = seen.setdefault(experiment.name, experiment)
         if other is not experiment:
-            what = f"{experiment.name} is the name of {shipped.shown_as(Path(other.path))} too"
+            what = f"{experiment.name} is also the name of {shipped.shown_as(Path(other.path))}"
             place = Place(shipped.shown_as(Path(experiment.path)))
-            problems.append(at(place, "", what, "", "rename one, or run them apart"))
+            problems.append(at(place, "", what, "", "rename one, or run them separately"))
     return problems
 
 
@@ -207,21 +208,21 @@ def _read(tree: Tree, path: Path, text: str, overrides: list[Override]) -> Exper
     written = tree
     tree = _extended(_with_payloads(tree, path), path, (path.resolve(),))
     if overrides or tree is not written:
-        # The record must be enough to repeat the run, without the other file and the command line.
+        # The record must be enough to repeat the run without the other file and the command line.
         data = override.apply(tree, overrides).data
         text = yaml.safe_dump({k: v for k, v in data.items() if k != "extends"}, sort_keys=False)
     return _experiment(tree, path.stem, str(path), text, overrides)
 
 
 def _with_payloads(tree: Tree, path: Path) -> Tree:
-    """Return the tree with what the files of its payloads hold; itself if it names none."""
+    """Return the tree with the contents of its payload files; unchanged if it names none."""
     read, problems = payloads.inlined(tree, path.parent)
     raise_all(problems)
     return tree if read.data == tree.data else read
 
 
 def _extended(tree: Tree, path: Path, chain: tuple[Path, ...]) -> Tree:
-    """Return the tree on top of all it extends."""
+    """Return the tree merged onto everything that it extends."""
     name = tree.data.get("extends")
     if not isinstance(name, str):
         return tree
@@ -232,7 +233,7 @@ def _extended(tree: Tree, path: Path, chain: tuple[Path, ...]) -> Tree:
         raise InputError([tree.problem(("extends",), what, "", step)])
     if base.resolve() in chain:
         names = " → ".join(file.name for file in (*chain, base.resolve()))
-        raise_all([tree.problem(("extends",), "extends itself", names, "break the circle")])
+        raise_all([tree.problem(("extends",), "extends itself", names, "break the cycle")])
     if len(chain) >= MAX_EXTENDS:
         raise_all([tree.problem(("extends",), "extends too deeply", f"{MAX_EXTENDS} files")])
     shown_as = shipped.shown_as(base)
@@ -303,7 +304,7 @@ def _undecidable(tree: Tree, experiment: Experiment) -> Iterator[Problem]:
 
 
 def _base_source(tree: Tree) -> Iterator[Problem]:
-    """Yield a problem with the source of the whole, which variants may replace at every point."""
+    """Yield a problem with the experiment's own source, which every variant may replace."""
     if "source" in tree.data:
         try:
             NAMED["source"].read(tree.data["source"])
@@ -341,12 +342,12 @@ def _trial(file: ExperimentFile, point: PointTree, experiment: str, path: str) -
 
 
 def _sized(traffic: Traffic) -> Traffic:
-    """Return traffic with the size of its largest datagram, if the user has given them."""
+    """Return traffic with the size of its largest datagram, if the user supplies datagrams."""
     return replace(traffic, size_bytes=traffic.sizes_bytes[-1])
 
 
 def _in_folder(receive: Receive, path: str) -> Receive:
-    """Return a program with the folder in which it starts: that of the experiment's file."""
+    """Return a program with its working folder: that of the experiment's file."""
     if receive.command is None or receive.folder is not None:
         return receive
     return replace(receive, folder=str(Path(path).resolve().parent))
@@ -375,7 +376,7 @@ def _lab(file: LabFile, name: str, path: str, text: str) -> Lab:
 
 
 def _hosts(files: list[HostFile], role: Role) -> tuple[LabHost, ...]:
-    """Return the hosts of a role; without a name they are called after it, numbered if several."""
+    """Return the hosts of a role; unnamed ones get the role's name, numbered if several."""
     hosts = []
     for i, file in enumerate(files, 1):
         hosts.append(

@@ -1,7 +1,7 @@
 """``losses``: packets that a trial loses on purpose, each at a stage that the experiment names.
 
-They are sent in addition to the traffic, to ports of their own, where a rule, a BPF program or a
-full socket drops them. Owns the settings this needs and the packets to send; sends nothing.
+They are sent in addition to the traffic, to separate ports, where a rule, a BPF program or a full
+socket drops them. Owns the settings this needs and the packets to send; sends nothing.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ LOSS_PORTS = {
     "udp_purged": 64116,
     "app_truncated": 64117,
 }
-"""Stages at which packets can be lost on purpose, in the packet's order, and the port of each."""
+"""Stages at which packets can be lost on purpose, in a packet's order, and the port of each."""
 MOMENTARY = {
     "rx_backlog": ("net.core.netdev_max_backlog", 0),
     "udp_memory": ("net.ipv4.udp_mem", " ".join([str(2**64 - 1)] * 3)),
 }
-"""Stage → what the whole machine is set to while its packets are sent, and not a moment longer."""
+"""Stage → settings of the whole machine, in force only while its packets are sent."""
 SINGLE = ("tx_device", "rx_ip", "udp_checksum")
 """Stages whose packets are sent one by one: frames of our own, or datagrams beyond the MTU."""
 PROGRAMS = ("rx_xdp", "rx_tc")
 """Stages whose packets a BPF program drops."""
 OVERSIZE_BYTES = 100
-"""By how much the sender's MTU is above the receiver's, where packets die for their length."""
+"""How far the sender's MTU exceeds the receiver's, for losses of packets that are too long."""
 
 
 def impossible_losses(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
@@ -61,7 +61,7 @@ def impossible_losses(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]
         return
     for stage in trial.losses:
         if stage not in LOSS_PORTS:
-            what = "no packets can be lost there on purpose"
+            what = "packets cannot be lost there on purpose"
             yield at(place, f"losses.{stage}", what, "", f"known: {', '.join(LOSS_PORTS)}")
     yield from _in_the_way(place, trial, lab)
 
@@ -74,7 +74,7 @@ def _in_the_way(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
     if "tx_qdisc" in losses and (sender.settings.qdisc is not None or rated):
         key = "receiver.link.rate" if rated else "sender.qdisc"
         what = "a device has one root queue, and this loss needs it"
-        yield at(place, "losses.tx_qdisc", what, "", f"leave settings.{key} out")
+        yield at(place, "losses.tx_qdisc", what, "", f"omit settings.{key}")
     if "rx_backlog" in losses and receiver.receive != "inline":
         what = f"settings.receiver.link.receive is {receiver.receive}: no packet waits in a backlog"
         yield at(
@@ -82,14 +82,14 @@ def _in_the_way(place: Place, trial: Trial, lab: Lab) -> Iterator[Problem]:
         )
     if "rx_backlog" in losses and "rx_xdp" in losses:
         what = "a veth with an XDP program is polled: no packet waits in a backlog"
-        yield at(place, "losses.rx_backlog", what, "", "take one of rx_backlog and rx_xdp")
+        yield at(place, "losses.rx_backlog", what, "", "use either rx_backlog or rx_xdp")
     for stage in ("rx_xdp", "rx_backlog"):
         if stage in losses and trial.receive.call == "af_xdp":
             what = "the interface has the XDP program of receive.call: af_xdp"
-            yield at(place, f"losses.{stage}", what, "", "leave it out, or call recvmmsg")
+            yield at(place, f"losses.{stage}", what, "", "omit it, or use call: recvmmsg")
     if "tx_device" in losses and sender.settings.mtu_bytes is not None:
         what = "this loss needs the sender's MTU"
-        yield at(place, "losses.tx_device", what, "", "leave settings.sender.mtu out")
+        yield at(place, "losses.tx_device", what, "", "omit settings.sender.mtu")
     used = {*parse_to(trial.traffic.flows.to)[1], *parse_ports(trial.traffic.flows.source_ports)}
     taken = sorted(used & {LOSS_PORTS.get(stage, 0) for stage in losses})
     if taken:
@@ -103,7 +103,7 @@ def _block(lab: Lab, trial: Trial, role: str) -> HostBlock:
 
 
 def loss_settings(block: HostBlock) -> Iterator[Setting]:
-    """Yield what waits on one host for the packets that are to be lost; namespace scope alone."""
+    """Yield the settings of one host for its losses; only those of namespace scope."""
     for stage in LOSS_PORTS:
         if stage in block.losses and stage in _SETTINGS:
             yield from _SETTINGS[stage](block)
@@ -134,7 +134,7 @@ def _larger_than_the_receiver(block: HostBlock) -> Iterator[Setting]:
 
 
 def _packets_one_by_one(block: HostBlock) -> Iterator[Setting]:
-    """Messages must be segmented before the link: one by one packets meet the backlog's limit."""
+    """Segment messages before the link, so that single packets meet the backlog's limit."""
     if block.host.role == "sender":
         target = f"{block.host.interface}/tx-udp-segmentation"
         yield Setting("feature", target, False, path="losses.rx_backlog")
@@ -152,7 +152,7 @@ _SETTINGS: Mapping[str, Callable[[HostBlock], Iterator[Setting]]] = {
 
 
 def momentary_setting(stage: str) -> Setting | None:
-    """Return what the machine is set to while a stage's packets are sent; None: nothing."""
+    """Return the machine's setting while a stage's packets are sent; None if it needs none."""
     if stage not in MOMENTARY:
         return None
     name, value = MOMENTARY[stage]

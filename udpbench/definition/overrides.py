@@ -133,7 +133,7 @@ def _bad_path(path: str) -> str | None:
 
 
 def conflicts(tree: Tree, sets: Iterable[Override]) -> Iterator[Problem]:
-    """Yield every problem with sweep and variants, and every path that they or --set set twice."""
+    """Yield every problem with sweep and variants, and every path that is set twice."""
     swept: list[_Sets] = [(path, ("sweep", path)) for path in _map(tree, "sweep")]
     varied: list[_Sets] = [
         (path, ("variants", name, path))
@@ -154,8 +154,8 @@ def conflicts(tree: Tree, sets: Iterable[Override]) -> Iterator[Problem]:
             yield tree.problem(("variants", name), "not a name for a variant", "", step)
     for (in_sweep, _), (in_variant, where) in itertools.product(swept, varied):
         if _overlap(in_sweep, in_variant):
-            what = f"sweep sets {in_sweep} too"
-            yield tree.problem(where, what, "", "let one of the two set it")
+            what = f"sweep also sets {in_sweep}"
+            yield tree.problem(where, what, "", "set it in one of the two")
     for group in [swept, *_by_variant(varied)]:
         for (first, _), (second, where) in itertools.combinations(group, 2):
             if _overlap(first, second):
@@ -164,7 +164,7 @@ def conflicts(tree: Tree, sets: Iterable[Override]) -> Iterator[Problem]:
         for path, where in [*swept, *varied]:
             if _overlap(override.path, path):
                 by = dotted(where[: len(where) - 1])
-                what = f"{by} sets {path}, so the base does not matter"
+                what = f"{by} sets {path}, so this value has no effect"
                 place = Place("--set")
                 yield at(place, override.path, what, str(tree.place(where)), "edit the file")
 
@@ -237,7 +237,7 @@ def points(tree: Tree) -> tuple[list[PointTree], list[Problem]]:
 
 
 def shortest_tails(paths: list[str]) -> dict[str, str]:
-    """Return for each dotted path its shortest tail in which no other path ends."""
+    """Return for each dotted path its shortest suffix that no other path ends with."""
     tails = {}
     for path in paths:
         parts = path.split(".")

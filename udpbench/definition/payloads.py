@@ -1,6 +1,6 @@
 """Files that an experiment sends as datagrams, read into it: ``{file: query.bin}`` → ``{hex: …}``.
 
-So the stored text of an experiment is enough to repeat it. Touches nothing but these files.
+This makes the stored text of an experiment enough to repeat it. Reads only these files.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from udpbench.errors import Problem
 from udpbench.model import MAX_PAYLOAD_BYTES
 
 MOST_BYTES = 2**16
-"""Of all datagrams of a file together: in hexadecimal they must fit into one definition."""
+"""Limit for all datagrams of an experiment together, which in hexadecimal must fit into one
+definition."""
 
 
 def inlined(tree: Tree, folder: Path) -> tuple[Tree, list[Problem]]:
-    """Return a tree with what the files of its payloads hold; names are relative to a folder."""
+    """Return a tree with the contents of its payload files; names are relative to a folder."""
     problems: list[Problem] = []
     sizes_bytes: list[int] = []
     data = _walked(tree, tree.data, (), (folder, problems, sizes_bytes))
     if sum(sizes_bytes) > MOST_BYTES:
         limit = f"at most {MOST_BYTES} B of one experiment"
-        what = f"the files of its payloads hold {sum(sizes_bytes)} B"
-        problems.append(tree.problem(("traffic", "payload"), what, limit, "send fewer in turn"))
+        what = f"its payload files hold {sum(sizes_bytes)} B"
+        problems.append(tree.problem(("traffic", "payload"), what, limit, "send fewer datagrams"))
     return replace(tree, data=data), problems
 
 
@@ -54,7 +55,7 @@ def _read(tree: Tree, name: Any, path: KeyPath, reading: Reading) -> dict[str, s
         return {"hex": "00"}
     if not 1 <= len(content) <= MAX_PAYLOAD_BYTES:
         limit = f"1 B to {MAX_PAYLOAD_BYTES} B"
-        size = "no bytes" if not content else "more than a datagram"
+        size = "no bytes" if not content else "more than fits into a datagram"
         problems.append(tree.problem(path, f"it holds {size}", limit, "name another file"))
     sizes_bytes.append(len(content))
     return {"hex": content.hex() or "00"}

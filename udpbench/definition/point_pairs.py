@@ -48,10 +48,10 @@ def _wrong(
     for key, side in sides.items():
         if not side:
             step = did_you_mean(getattr(spec, key), known) if any(known) else "sweep something"
-            yield tree.problem((*where, key), "no point is called so", "", step)
+            yield tree.problem((*where, key), "no point has this name", "", step)
     a, b = sides.values()
     if spec.a == spec.b:
-        step = "name another point; udpbench run --same measures one against itself"
+        step = "name another point; udpbench run --same measures a point against itself"
         yield tree.problem((*where, "b"), "compares a point with itself", "", step)
     elif a and b and a.keys() != b.keys():
         limit = f"{spec.a} has {_listed(a)}; {spec.b} has {_listed(b)}"
@@ -65,7 +65,7 @@ def _listed(side: dict[tuple[str, ...], str]) -> str:
 
 
 def _open_keys(points: Sequence[PointTree], name: str) -> dict[tuple[str, ...], str]:
-    """Return the points that a name means: the keys it leaves open, as they stand there → point."""
+    """Return the points that a name means: values of the keys it leaves open → point."""
     meant = {}
     for point in points:
         places = range(len(point.parts))

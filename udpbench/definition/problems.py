@@ -1,6 +1,6 @@
-"""The place where each value of a definition was written, and problems that name it.
+"""Where each value of a definition was written, and problems that name this place.
 
-Knows neither keys nor their meaning; the other modules of this room report through it.
+Knows no keys and no meanings; the other modules of this room report through it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Tree:
     places: Mapping[KeyPath, Place] = field(default_factory=dict)
 
     def place(self, path: KeyPath) -> Place:
-        """Return the place of the value at ``path``, else of the nearest one below or above it."""
+        """Return the place of the value at ``path``, or of the nearest value below or above it."""
         if path in self.places:
             return self.places[path]
         below = [place for known, place in self.places.items() if known[: len(path)] == path]
@@ -86,7 +86,7 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def as_yaml(value: Any) -> str:
-    """Return a scalar as YAML would write it, shortened so that a message stays a line."""
+    """Return a scalar as YAML would write it, shortened so that a message stays on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     text = " ".join(str(value).split())
@@ -94,7 +94,7 @@ def as_yaml(value: Any) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the next step for an unknown word: the nearest one, those it begins, else all."""
+    """Return the next step for an unknown word: similar words, words it begins, or all known."""
     names = list(known)
     near = difflib.get_close_matches(word[:200], names, n=1)
     near = near or [name for name in names if len(word) > 2 and name.startswith(word)]

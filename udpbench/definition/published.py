@@ -1,6 +1,6 @@
-"""Figures that others published for what our experiments measure; shown for comparison.
+"""Published figures for what our experiments measure; shown for comparison.
 
-Reads experiments/published.yaml alone, strictly; never judges anything by it.
+Reads only experiments/published.yaml, strictly; never judges anything by it.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _bars(figure: _Figure) -> Iterator[Bar]:
 
 
 def read(text: str, file: str) -> dict[str, Published]:
-    """Return every figure of a text by ``study/figure``; InputError with all that is wrong."""
+    """Return every figure of a text by ``study/figure``; InputError with all problems."""
     tree = yaml_reader.parse(text, file)
     try:
         studies = _Studies.model_validate(tree.data).root
@@ -198,7 +198,7 @@ def _text(value: str | None) -> str | None:
 
 
 def _problem(tree: Tree, error: dict[str, Any]) -> Any:
-    # pydantic extends the path by the alternatives of a value, which are no keys of the file.
+    # pydantic extends the path with the alternatives of a value, which are not keys of the file.
     path = error["loc"]
     while len(path) > 1 and path not in tree.places:
         path = path[:-1]

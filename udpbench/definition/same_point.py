@@ -1,4 +1,4 @@
-"""An A/A comparison: a point of an experiment against itself, which says what a lab can resolve."""
+"""An A/A comparison: a point against itself, to learn how small a difference a lab can resolve."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from udpbench.model import Experiment, PointPair, Trial
 
 
 def against_itself(experiments: Sequence[Experiment], point: str | None) -> list[Experiment]:
-    """Return the experiments that have a point, each with two copies of it alone, compared.
+    """Return the experiments that have a point, each reduced to a comparison of it with its copy.
 
-    ``all`` is the point of an experiment of one; without a point they are as they were. Raises
+    ``all`` is the point of a single-point experiment; without a point nothing is changed. Raises
     InputError if none has it.
     """
     if point is None:

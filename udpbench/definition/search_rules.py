@@ -1,6 +1,6 @@
-"""Rules of ``search``: what contradicts it in a point, and what all points must share.
+"""Rules of ``search``: what contradicts it in a point, and what must be equal at all points.
 
-Generators of problems over validated points, before any host is asked.
+Generators of problems over validated points, before any host is contacted.
 """
 
 from __future__ import annotations
@@ -43,18 +43,20 @@ def _beside(tree: Tree, trial: Trial) -> Iterator[Problem]:
         (("traffic", "rate"), "the search sets the rate", "remove it: search.rate is the range"),
         (("traffic", "count"), "a search needs trials of one length", LENGTH_STEP),
         (("duration",), "a search has trials of its own length", LENGTH_STEP),
-        (("losses",), "losses on purpose would be searched for", "remove them"),
+        (("losses",), "a search would find the losses on purpose", "remove them"),
         (("receive", "fault"), "a worker that stops would end the search", "remove it"),
     )
     for path, what, step in taken:
         if tree.value(path) is not None:
-            yield tree.problem(path, what, "not beside search", step)
+            yield tree.problem(path, what, "not with search", step)
     if trial.traffic.protocol == "tcp":
-        what = "a TCP stream has no rate that could be searched: it sets its own"
-        yield tree.problem(("traffic", "protocol"), what, "not beside search", "remove search")
+        what = "a TCP stream sets its own rate, which cannot be searched"
+        yield tree.problem(("traffic", "protocol"), what, "not with search", "remove search")
     if trial.receive.workers == 0:
         step = "give it a worker, or remove search"
-        yield tree.problem(("receive", "workers"), "a closed port receives at no rate", "", step)
+        yield tree.problem(
+            ("receive", "workers"), "a closed port receives nothing at any rate", "", step
+        )
 
 
 def _range(tree: Tree, trial: Trial, search: Search) -> Iterator[Problem]:
@@ -67,15 +69,15 @@ def _range(tree: Tree, trial: Trial, search: Search) -> Iterator[Problem]:
         yield tree.problem(where, "a size of 0B has no bits to count", "", step)
         return
     if least < trial.send.workers:
-        limit = "at least one packet a second for each worker"
-        yield tree.problem((*where, "from"), f"{least} packets a second", limit, "raise it")
+        limit = "at least one packet per second for each worker"
+        yield tree.problem((*where, "from"), f"{least} packets per second", limit, "raise it")
     if most is not None and least >= most:
-        limit = f"below search.rate.to, {most:.0f} packets a second"
-        yield tree.problem((*where, "from"), f"{least} packets a second", limit, "lower it")
+        limit = f"below search.rate.to, {most:.0f} packets per second"
+        yield tree.problem((*where, "from"), f"{least} packets per second", limit, "lower it")
 
 
 def in_whole(tree: Tree, trials: Sequence[Trial]) -> Iterator[Problem]:
-    """Yield what keeps the points of an experiment from being searched alike."""
+    """Yield whatever prevents the points of an experiment from being searched alike."""
     searches = [trial.search for trial in trials]
     if not any(searches):
         return
@@ -115,18 +117,18 @@ def _refused(
     if goals is None and name in SEARCHED:
         yield tree.problem(where, f"{name} is found by a search", "", "add search: …")
     elif goals is not None and name not in SEARCHED:
-        step = "write throughput_pps; without search there are the other numbers"
+        step = "write throughput_pps; without search the other metrics exist"
         yield tree.problem(where, f"a search has no {name}", ", ".join(SEARCHED), step)
     elif goal is not None and goals is not None and goal not in goals:
         known = ", ".join(map(show_share, goals))
-        what = f"{show_share(goal)} is no goal of this search"
+        what = f"{show_share(goal)} is not a goal of this search"
         yield tree.problem(where, what, known, "add it to search.loss")
 
 
 def with_metric(
     tree: Tree, goals: Sequence[float] | None, specs: Sequence[CompareSpec]
 ) -> tuple[list[CompareSpec], list[Problem]]:
-    """Return comparisons, of a search that of its headline if they name no metric."""
+    """Return comparisons; in a search, one without a metric compares the headline."""
     chosen: list[CompareSpec] = []
     problems: list[Problem] = []
     for i, spec in enumerate(specs):

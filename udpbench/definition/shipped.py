@@ -23,7 +23,7 @@ def folder() -> Path:
 
 
 def shown_as(path: Path) -> str:
-    """Return a path as messages show it: relative to the working folder if it is below it."""
+    """Return a path as messages show it: relative to the working folder if inside it."""
     try:
         return path.absolute().relative_to(Path.cwd()).as_posix()
     except ValueError:
@@ -71,7 +71,7 @@ def find_lab(name: str) -> Path:
 
 
 def _unknown_name(name: str, what: str, known: list[str]) -> Problem:
-    """Return the problem with an unknown name; what looks like a path is reported as one."""
+    """Return the problem with an unknown name; reported as a path if it looks like one."""
     path = Path(name)
     is_path = name.startswith((".", "/", "~")) or path.suffix in SUFFIXES
     if not is_path and (len(path.parts) < 2 or not _exists(path.parent)):
@@ -98,10 +98,10 @@ def find_base(name: str, beside: Path) -> Path | None:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether a path exists; one that cannot be looked up does not."""
+    """Return whether a path exists; False if it cannot be looked up."""
     try:
         return path.exists()
-    except OSError:  # a name that is too long, a folder that may not be entered
+    except OSError:  # name too long, or no permission to enter a folder
         return False
 
 

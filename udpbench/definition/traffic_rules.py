@@ -1,6 +1,6 @@
 """Options of sending and receiving that contradict each other.
 
-Rules over one validated point, before any host is asked; ``requirements`` has what a host lacks.
+Rules over one validated point, before any host is contacted; ``requirements`` checks the hosts.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from udpbench.model import (
 )
 
 FRAME_BYTES = 4096
-"""The longest frame of AF_XDP: a chunk is a page at most (net/xdp/xdp_umem.c)."""
+"""The longest frame of AF_XDP: a chunk is at most a page (net/xdp/xdp_umem.c)."""
 FRAME_ROOM_BYTES = 256
-"""Of a chunk, that the kernel keeps before a received frame (XDP_PACKET_HEADROOM)."""
+"""Bytes of a chunk that the kernel reserves before a received frame (XDP_PACKET_HEADROOM)."""
 FRAME_HEADERS_BYTES = {4: 14 + 20 + 8, 6: 14 + 40 + 8}
 PINNED = "/sys/fs/bpf/"
 """Where programs are pinned, so that they stay without the process that has loaded them."""
@@ -59,11 +59,11 @@ DATAGRAMS_ONLY = {
 """Keys that a TCP stream, the baseline, does not have."""
 OF_PROGRAMS = ("command", "ready", "user", "folder")
 BESIDE_PROGRAMS = (*OF_PROGRAMS, "cpus", "priority")
-"""Keys of ``receive`` for a program; all others describe udpbench's own loops, but ``attach``."""
+"""Keys of ``receive`` for a program; all others but ``attach`` describe udpbench's own loops."""
 
 
 class Unfit(NamedTuple):
-    """What a call cannot have beside it: where it is set, whether it is, and why not."""
+    """What a call excludes: where it is set, whether it is set, and why it is excluded."""
 
     block: Literal["send", "receive"]
     call: str
@@ -79,28 +79,28 @@ BESIDE_CALLS = (
         "io_uring",
         ("send", "zerocopy"),
         lambda trial: trial.send.zerocopy,
-        "io_uring tells of its own zero copy in another way, which is not read",
+        "io_uring reports its zero copy in another way, which udpbench does not read",
     ),
     Unfit(
         "receive",
         "io_uring",
         ("receive", "gro"),
         lambda trial: trial.receive.gro,
-        "the buffers of io_uring do not say where merged datagrams begin",
+        "io_uring's buffers do not say where merged datagrams begin",
     ),
     Unfit(
         "receive",
         "io_uring",
         ("receive", "timestamps"),
         lambda trial: trial.receive.timestamps,
-        "the buffers of io_uring have no times of arrival",
+        "io_uring's buffers have no arrival times",
     ),
     Unfit(
         "receive",
         "io_uring",
         ("traffic", "echo"),
         lambda trial: trial.traffic.echo is not None,
-        "the buffers of io_uring do not say who is to be answered",
+        "io_uring's buffers do not have the sender's address",
     ),
     Unfit(
         "receive",
@@ -147,7 +147,7 @@ def _unfit(tree: Tree, trial: Trial) -> Iterator[Problem]:
     others = {"send": "sendmmsg", "receive": "recvmmsg"}
     for unfit in BESIDE_CALLS:
         if calls[unfit.block] == unfit.call and unfit.is_set(trial):
-            step = f"leave {unfit.key[-1]} out, or {unfit.block}.call: {others[unfit.block]}"
+            step = f"omit {unfit.key[-1]}, or use {unfit.block}.call: {others[unfit.block]}"
             yield tree.problem(unfit.key, unfit.what, unfit.limit, step)
 
 
@@ -162,12 +162,12 @@ def _segments(tree: Tree, trial: Trial) -> Iterator[Problem]:
         limit = f"size times gso at most {MAX_PAYLOAD_BYTES}B"
         yield tree.problem(where, "the message is too long", limit, "lower one of them")
     if trial.traffic.fragment:
-        step = "set one of them alone"
+        step = "set only one of them"
         yield tree.problem(where, "segments are never fragmented (udp(7))", "", step)
 
 
 def _frames(tree: Tree, trial: Trial) -> Iterator[Problem]:
-    """Yield what frames, which pass by the sockets and the IP layer, cannot be."""
+    """Yield what frames cannot have, because they bypass sockets and the IP layer."""
     traffic, send = trial.traffic, trial.send
     if send.call != "af_xdp":
         return
@@ -176,15 +176,18 @@ def _frames(tree: Tree, trial: Trial) -> Iterator[Problem]:
             send.gso != "off",
             "AF_XDP sends frames, which the kernel cannot segment",
         ),
-        ("send", "zerocopy"): (send.zerocopy, "AF_XDP copies nothing where the driver can do that"),
+        ("send", "zerocopy"): (send.zerocopy, "AF_XDP copies nothing if the driver supports that"),
         ("traffic", "fragment"): (
             traffic.fragment,
-            "AF_XDP passes by the IP layer, which fragments",
+            "AF_XDP bypasses the IP layer, which fragments",
         ),
-        ("traffic", "echo"): (traffic.echo is not None, "AF_XDP sends, and no socket hears echoes"),
+        ("traffic", "echo"): (
+            traffic.echo is not None,
+            "AF_XDP sends, so no socket receives echoes",
+        ),
         ("traffic", "answers"): (
             traffic.answers is not None,
-            "AF_XDP sends, and no socket hears answers",
+            "AF_XDP sends, so no socket receives answers",
         ),
         ("traffic", "payload"): (
             traffic.payload is not None,
@@ -193,27 +196,27 @@ def _frames(tree: Tree, trial: Trial) -> Iterator[Problem]:
     }
     for where, (is_set, what) in beside.items():
         if is_set:
-            yield tree.problem(where, what, "", f"leave {where[1]} out, or call sendmmsg")
+            yield tree.problem(where, what, "", f"omit {where[1]}, or use call: sendmmsg")
     most = FRAME_BYTES - FRAME_HEADERS_BYTES[traffic.family]
     if traffic.size_bytes > most:
         limit = f"{most}B over IPv{traffic.family} with call: af_xdp"
         what = "the frame is longer than a chunk of AF_XDP"
-        yield tree.problem(("traffic", "size"), what, limit, "lower it, or call sendmmsg")
+        yield tree.problem(("traffic", "size"), what, limit, "lower it, or use call: sendmmsg")
 
 
 def _taken_frames(tree: Tree, trial: Trial) -> Iterator[Problem]:
-    """Yield what frames cannot be, or have, that are taken before the kernel's stack."""
+    """Yield what frames cannot have if they are taken before the kernel's stack."""
     traffic, receive = trial.traffic, trial.receive
     if receive.call != "af_xdp":
         return
-    step = "leave {} out, or call recvmmsg"
+    step = "omit {}, or use call: recvmmsg"
     for key in OF_SOCKETS:
         if tree.value(("receive", key)) is not None:
             what = "AF_XDP takes frames before any UDP socket"
             yield tree.problem(("receive", key), what, "", step.format(key))
     beside = {
-        ("traffic", "fragment"): (traffic.fragment, "fragments pass by AF_XDP, to the stack"),
-        ("traffic", "echo"): (traffic.echo is not None, "AF_XDP receives, and no socket answers"),
+        ("traffic", "fragment"): (traffic.fragment, "fragments bypass AF_XDP and go to the stack"),
+        ("traffic", "echo"): (traffic.echo is not None, "AF_XDP receives, so no socket answers"),
         ("receive", "fault"): (
             receive.fault is not None and receive.fault.does == "exit",
             "a queue whose socket is gone has no other worker",
@@ -229,7 +232,7 @@ def _taken_frames(tree: Tree, trial: Trial) -> Iterator[Problem]:
     if traffic.size_bytes > most:
         limit = f"{most}B over IPv{traffic.family} with receive.call: af_xdp"
         what = "the frame is longer than a chunk of AF_XDP"
-        yield tree.problem(("traffic", "size"), what, limit, "lower it, or call recvmmsg")
+        yield tree.problem(("traffic", "size"), what, limit, "lower it, or use call: recvmmsg")
 
 
 def _tail(tree: Tree, trial: Trial) -> Iterator[Problem]:
@@ -249,7 +252,7 @@ def _merged(tree: Tree, trial: Trial) -> Iterator[Problem]:
     room = trial.receive.room
     if trial.receive.gro and room != "auto" and room < GRO_ROOM_BYTES:
         limit = f"at least {GRO_ROOM_BYTES}B with gro"
-        step = "leave room out"
+        step = "omit room"
         yield tree.problem(("receive", "room"), "would truncate a merged datagram", limit, step)
 
 
@@ -265,12 +268,12 @@ def _group(tree: Tree, trial: Trial) -> Iterator[Problem]:
         return
     if not steers:
         step = "set receive.sockets: reuseport-ebpf"
-        yield tree.problem(("receive", "steering"), "it is not asked", "", step)
+        yield tree.problem(("receive", "steering"), "it would not be used", "", step)
     if not path.startswith(PINNED) or ".." in path.split("/"):
         step = f"pin it: bpftool prog load FILE.o {PINNED}NAME"
         yield tree.problem(("receive", "steering"), "not pinned", f"below {PINNED}", step)
     if len(parse_to(trial.traffic.flows.to)[1]) > 1:
-        what = "an array has the sockets of one port"
+        what = "an array holds the sockets of one port"
         yield tree.problem(("receive", "steering"), what, "", "narrow traffic.flows.to")
 
 
@@ -293,9 +296,9 @@ def _stream(tree: Tree, trial: Trial) -> Iterator[Problem]:
         for key in sorted(tree.data.get(block, {})):
             if key in keys:
                 what = "a TCP stream has no datagrams"
-                yield tree.problem((block, key), what, "", "leave it out with tcp")
+                yield tree.problem((block, key), what, "", "omit it, or use protocol: udp")
     if trial.traffic.size_bytes == 0:
-        yield tree.problem(("traffic", "size"), "a write of 0B moves nothing", "", "raise it")
+        yield tree.problem(("traffic", "size"), "a write of 0B sends nothing", "", "raise it")
     if trial.traffic.flows.spread == "each" and trial.send.workers > 1:
         what = "two streams cannot have the same addresses and ports"
         yield tree.problem(("traffic", "flows", "spread"), what, "", "set spread: split")
@@ -309,25 +312,25 @@ def _stream(tree: Tree, trial: Trial) -> Iterator[Problem]:
 
 
 def _program(tree: Tree, trial: Trial) -> Iterator[Problem]:
-    """Yield what a program of the user's cannot have, and its own keys without one."""
+    """Yield keys that exclude a user's program, and a program's keys without a program."""
     written = tree.value(("receive",)) or {}
     program = trial.receive.command is not None
     for key in written:
         if program and key not in BESIDE_PROGRAMS:
             what = "it describes udpbench's own receiver, not a program"
-            yield tree.problem(("receive", key), what, "", "leave it out beside command")
+            yield tree.problem(("receive", key), what, "", "omit it if command is set")
         if not program and key in OF_PROGRAMS:
             what = "it belongs to a program"
             yield tree.problem(("receive", key), what, "", "name one: receive.command")
 
 
 def _attached(tree: Tree, attach: Attach, trial: Trial) -> Iterator[Problem]:
-    """Yield what a process that runs already cannot have, and what does not name one."""
+    """Yield keys that exclude a running process, and ``attach`` without a single target."""
     where = ("receive", "attach")
     for key in tree.value(("receive",)) or {}:
         if key != "attach":
-            what = "a process that runs already is left as it is"
-            yield tree.problem(("receive", key), what, "", "leave it out beside attach")
+            what = "a running process is left unchanged"
+            yield tree.problem(("receive", key), what, "", "omit it if attach is set")
     named = [key for key, value in vars(attach).items() if value is not None]
     if len(named) != 1:
         what = f"it names {' and '.join(named) or 'no process'}"
@@ -340,18 +343,18 @@ def _attached(tree: Tree, attach: Attach, trial: Trial) -> Iterator[Problem]:
 
 
 def _datagrams_without_headers(tree: Tree, trial: Trial) -> Iterator[Problem]:
-    """Yield what a program of the user's cannot be sent."""
+    """Yield traffic that a user's program cannot be sent."""
     key = "command" if trial.receive.command is not None else "attach"
     if trial.traffic.protocol == "tcp":
-        what = "of a program only datagrams are counted"
-        yield tree.problem(("traffic", "protocol"), what, "", f"leave it out beside {key}")
+        what = "a program's datagrams are counted, nothing else"
+        yield tree.problem(("traffic", "protocol"), what, "", f"omit it if {key} is set")
     if trial.traffic.echo is not None:
         what = "a program returns no headers"
-        yield tree.problem(("traffic", "echo"), what, "", f"leave it out beside receive.{key}")
+        yield tree.problem(("traffic", "echo"), what, "", f"omit it if receive.{key} is set")
 
 
 def _answers(tree: Tree, trial: Trial) -> Iterator[Problem]:
-    """Yield answers that nobody gives, and ids that no answer could be known by."""
+    """Yield answers that nobody gives, and IDs that cannot identify an answer."""
     answers, where = trial.traffic.answers, ("traffic", "answers")
     if answers is not None and not trial.receive.by_program:
         what = "udpbench's own receiver answers nothing"
@@ -360,7 +363,7 @@ def _answers(tree: Tree, trial: Trial) -> Iterator[Problem]:
     if answers is None or answers.id_at is None:
         return
     if trial.traffic.payload is None:
-        what = "an id is written into datagrams of yours"
+        what = "IDs are written only into your own datagrams"
         yield tree.problem(where, what, "", "write traffic.payload, or answers: count")
     elif answers.id_at + ID_BYTES > trial.traffic.sizes_bytes[0]:
         limit = f"0 to {trial.traffic.sizes_bytes[0] - ID_BYTES}, within the shortest payload"
@@ -374,25 +377,25 @@ def _answers(tree: Tree, trial: Trial) -> Iterator[Problem]:
     pps = rate.pps(trial.traffic.size_bytes) if rate is not None else 0
     if pps * answers.timeout_ns > flows * IDS * SECOND_NS:
         most = flows * IDS * SECOND_NS // answers.timeout_ns
-        what = f"{pps} packets a second use up the ids of {flows} flow{'s' if flows > 1 else ''}"
-        limit = f"{IDS} for each flow in timeout: {most} packets a second"
+        what = f"{pps} packets per second use up the ids of {flows} flow{'s' if flows > 1 else ''}"
+        limit = f"{IDS} for each flow in timeout: {most} packets per second"
         step = "use more flows (traffic.flows.from), lower rate, or shorten timeout"
         yield tree.problem(where, what, limit, step)
 
 
 def _payload(tree: Tree, trial: Trial) -> Iterator[Problem]:
-    """Yield what datagrams without a header of ours cannot be."""
+    """Yield options that datagrams without our header cannot have."""
     where = ("traffic", "payload")
     if not trial.receive.by_program:
-        what = "only a program of yours can read it: it has no header of ours"
+        what = "only your own program can read it: it lacks udpbench's header"
         yield tree.problem(where, what, "", "name one: receive.command")
     if tree.value(("traffic", "size")) is not None:
         what = "the payload has its own size"
-        yield tree.problem(("traffic", "size"), what, "", "leave it out beside payload")
+        yield tree.problem(("traffic", "size"), what, "", "omit it if payload is set")
     if trial.send.gso != "off":
         what = "a GSO message is cut by size, not by datagram"
-        yield tree.problem(("send", "gso"), what, "", "leave it out beside payload")
+        yield tree.problem(("send", "gso"), what, "", "omit it if payload is set")
     rate, sizes = trial.traffic.rate, trial.traffic.sizes_bytes
     if rate is not None and rate.bits_per_s is not None and len(sizes) > 1:
-        what = "datagrams of several sizes have no one rate in bits"
+        what = "datagrams of different sizes have no single rate in bits"
         yield tree.problem(("traffic", "rate"), what, "", "give a rate in pps")

@@ -45,20 +45,20 @@ CPU_RELATIONS = ("same-cpu", "smt-sibling", "same-node", "other-node")
 MAX_RATE = 10**12
 LISTED = 8
 GOALS_MAX = 8
-"""Of one search: each costs trials of its own."""
+"""Limit for one search: each costs trials of its own."""
 _RANGE = re.compile(r"[0-9]{1,9}-[0-9]{1,9}\Z")
 MAX_INTERFACE_CHARACTERS = 15
 """IFNAMSIZ less the NUL that ends it."""
 
 
 def refusal(what: str, limit: str = "", next_step: str = "") -> PydanticCustomError:
-    """Return the error with which a leaf refuses a value; ``file_schema`` adds its place."""
+    """Return the error of a leaf that refuses a value; ``file_schema`` adds the place."""
     context = {"what": what, "limit": limit, "next_step": next_step}
     return PydanticCustomError("refused", "{what}", context)
 
 
 def refusal_parts(error: ValueError) -> tuple[str, str, str]:
-    """Return what, limit and next step of a refusal."""
+    """Return what is wrong, limit and next step of a refusal."""
     context = dict(getattr(error, "context", None) or {})
     return context.get("what", str(error)), context.get("limit", ""), context.get("next_step", "")
 
@@ -172,7 +172,7 @@ def listed(text: str) -> str:
 
 
 def _parse(parse: Callable[[str], T], text: str, limit: str = "") -> T:
-    """Return what a parser makes of a text, its ValueError ``what; step`` as a refusal."""
+    """Return a parser's result; its ValueError ``what; step`` becomes a refusal."""
     try:
         return parse(text)
     except ValueError as error:
@@ -270,7 +270,7 @@ def _sysctl_name(value: Any) -> str:
         raise refusal("not the name of a sysctl", "", step)
     allowed = sysctl_refusal(text)
     if allowed is not None:
-        raise refusal("this sysctl may not be set", allowed, "leave it out")
+        raise refusal("this sysctl may not be set", allowed, "omit it")
     return text
 
 
@@ -300,12 +300,12 @@ def _connect(value: Any) -> Connect:
     if SSH_SPEC.match(value["ssh"]) is None:
         raise refusal("ssh is not [user@]host[:port]", SSH_CHARACTERS, "write ssh: bench@left")
     if value.get("become", "sudo") != "sudo":
-        raise refusal("become must be sudo", "sudo", "or leave it out")
+        raise refusal("become must be sudo", "sudo", "or omit it")
     return Connect("ssh", value["ssh"], value.get("become"), value.get("python"))
 
 
 def sysctl_value(value: Any) -> int | str:
-    """Return what to write to a sysctl: an integer, or text, with tabs between several numbers.
+    """Return what to write to a sysctl: an integer, or text with tabs between several numbers.
 
     The kernel prints vectors such as net.ipv4.udp_mem with tabs (kernel/sysctl.c:proc_put_char).
     """
@@ -315,7 +315,7 @@ def sysctl_value(value: Any) -> int | str:
     if re.match(r"[0-9.]+\s*([kKMGT]|[KMGT]i)?B\Z", text):
         return quantity(Bytes(0, 2**63 - 1)).read(value) or 0
     if re.match(r"[0-9.]+\s*([kmg]|[kmgt]i?b)\Z", text, re.IGNORECASE):
-        raise refusal("not a size", "", "write 64MiB for example, or the number alone")
+        raise refusal("not a size", "", "write 64MiB for example, or just the number")
     parts = text.split()
     if not parts:
         raise refusal("no value", "", "write what the kernel would print")
@@ -352,7 +352,7 @@ def _loss_goals(value: Any) -> tuple[float, ...]:
     if not goals:
         raise refusal("the list is empty", "", "name at least one share, such as 0.1%")
     if len(set(goals)) < len(goals):
-        raise refusal("a goal stands here twice", "", "name each once")
+        raise refusal("duplicate goal", "", "name each once")
     if len(goals) > GOALS_MAX:
         raise refusal(f"{len(goals)} goals are too many", f"at most {GOALS_MAX}", "name fewer")
     return goals
@@ -367,7 +367,7 @@ def _command(value: Any) -> tuple[str, ...]:
         raise refusal("not a command", "", 'write for example [./server, --port, "4321"]')
     words = tuple(_text(word) for word in value)
     if not words[0].strip() or any("\0" in word for word in words):
-        limit = "no word has a NUL, and the first is not empty"
+        limit = "no word may contain NUL, and the first must not be empty"
         raise refusal("not a command", limit, "name the program first")
     return words
 
@@ -382,10 +382,10 @@ def _payload(value: Any) -> tuple[str, ...]:
 
 
 def _answers(value: Any) -> Answers:
-    """Return how a map says that answers are told apart."""
+    """Return how a map says that answers are identified."""
     example = "write for example {id_at: 0} or {id_at: 0, timeout: 1s}"
     if not isinstance(value, dict) or not {"id_at"} <= set(value) <= {"id_at", "timeout"}:
-        raise refusal("not a way to tell answers apart", "", example)
+        raise refusal("not a way to identify answers", "", example)
     timeout = units.format_duration(Answers.timeout_ns)
     written = {"timeout": timeout, **value}
     markers: dict[str, Count | Nanoseconds] = {

@@ -20,7 +20,7 @@ from udpbench.printable import printable
 MAX_FILE_BYTES = 256 * 1024
 MAX_DEPTH = 24
 MAX_SCALAR_CHARACTERS = 4096
-OBEYED = "holds a control character, which a terminal would obey"
+OBEYED = "contains a control character"
 
 
 class _Loader(yaml.SafeLoader):
@@ -108,7 +108,7 @@ def parse_value(text: str, place: Place, key: str) -> Any:
 
 
 def _refused_structure(text: str, file: str) -> Iterator[Problem]:
-    """Yield what must not be composed; on events, since composing follows aliases and recurses."""
+    """Yield what must not be composed; works on events, as composing follows aliases."""
     depth = documents = 0
     try:
         for event in yaml.parse(text, Loader=_Loader):
@@ -137,8 +137,8 @@ def _refused_structure(text: str, file: str) -> Iterator[Problem]:
 
 
 def _refused_marks(event: yaml.NodeEvent, place: Place) -> Iterator[Problem]:
-    # An alias hides what a line means, and aliases of aliases grow without bound.
-    instead = "write the value out, or use extends or variants"
+    # An alias hides the meaning of a line, and aliases of aliases grow without bound.
+    instead = "write the value in full, or use extends or variants"
     if isinstance(event, yaml.AliasEvent):
         yield at(place, "", "an alias is refused", "", instead, f"*{event.anchor}")
     elif event.anchor is not None:

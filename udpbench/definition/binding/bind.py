@@ -1,6 +1,6 @@
-"""The door of this room: resolves a symbolic trial into workers and settings on the hosts at hand.
+"""The door of this room: resolves a symbolic trial into workers and settings on actual hosts.
 
-Pure functions. Unavailable is raised for what a host cannot offer: the trial is skipped.
+Pure functions. Raises Unavailable for anything that a host cannot offer: the trial is skipped.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ MAX_FLOWS = 65536
 
 
 STACKED = ("bond", "bonding", "bridge", "macvlan", "team", "vlan")
-"""Devices that pass frames on to others."""
+"""Devices that only pass frames to other devices."""
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
@@ -79,7 +79,7 @@ class Bound:
 def bind(trial: Trial, lab: Lab, facts: Mapping[str, Facts], landed: Landed | None = None) -> Bound:
     """Return every worker of a trial, fully resolved against ``facts``, which are by host name.
 
-    ``landed`` is what the path phase learns about RX queues; without it all flows are kept, and
+    ``landed`` is what the path phase found out about RX queues; without it all flows are kept, and
     workers placed relative to a queue are not pinned. Raises UnmetNeeds, and Unavailable for a
     symbol that cannot be resolved on these hosts.
     """
@@ -174,17 +174,17 @@ def _check_mtu(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> None:
 
 
 def _frame_device(key: str, host: LabHost, own: Facts) -> str:
-    """Return how a host's device is called in errors; Unavailable if it passes frames on."""
+    """Return the name of a host's device for errors; refuse one that only passes frames on."""
     where = f"{key}: {host.interface} of {host.name}"
     if own.driver in STACKED:
         raise Unavailable(
-            f"{where} is a {own.driver}, which has no queues of its own; name the device below"
+            f"{where} is a {own.driver}, which has no queues of its own; name the device below it"
         )
     return where
 
 
 def _check_sending_devices(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> None:
-    """Raise Unavailable where frames cannot be handed to a sender's device queue by queue."""
+    """Raise Unavailable if a sender's device has too few queues for its frame workers."""
     for host in lab.senders:
         own = facts[host.name]
         where = _frame_device("send.call: af_xdp", host, own)
@@ -196,9 +196,9 @@ def _check_sending_devices(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -
 
 
 def _check_receiving_devices(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> None:
-    """Raise Unavailable where a receiver's frames would come by a queue without a worker.
+    """Raise Unavailable if a receiver's frames could arrive on a queue without a worker.
 
-    There the program would pass them to the stack, to a port that nobody has bound.
+    The XDP program would pass those frames to the stack, to a port that nobody has bound.
     """
     for host in lab.receivers:
         own, workers = facts[host.name], trial.receive.workers
@@ -276,8 +276,8 @@ def _flows(
 ) -> tuple[tuple[FlowSpec, ...], dict[tuple[str, int], tuple[FlowSpec, ...]]]:
     """Return all flows, and those of each sending worker by host and index.
 
-    ``split`` deals flows out in turn; with ``each`` every worker sends all of them, numbered anew,
-    so that two senders of the same 4-tuple stay distinguishable.
+    ``split`` deals flows out in turn; with ``each``, every worker sends all of them under new
+    numbers, so that two senders of the same 4-tuple stay distinguishable.
     """
     count, each = trial.send.workers, trial.traffic.flows.spread == "each"
     # Checked before any is created: a stored run may ask for any number.
@@ -309,7 +309,7 @@ def _is_kept(flow: FlowSpec, landed: Landed | None) -> bool:
 
 
 def _share(total: int | None, k: int, workers: int) -> int | None:
-    """Return worker k's part of a total, so that the parts add up to it exactly."""
+    """Return worker k's share of a total; the shares add up to it exactly."""
     return None if total is None else total // workers + (1 if k < total % workers else 0)
 
 
@@ -348,9 +348,9 @@ def _receivers(
     cpus: Mapping[str, WorkerCpus],
     flows: tuple[FlowSpec, ...],
 ) -> list[WorkerSpec]:
-    """Return n workers: worker k reads the k-th port, wrapping round; of more ports every n-th.
+    """Return n workers: worker k reads every n-th port from the k-th on, wrapping round.
 
-    A program of the user's reads them all, and so does a worker of AF_XDP, of its queue.
+    A user's program reads all ports, and so does an AF_XDP worker on its queue.
     """
     ports, count = parse_to(trial.traffic.flows.to)[1], trial.receive.workers
     specs: list[WorkerSpec] = []

@@ -21,7 +21,7 @@ BRIDGE_INTERFACE = "bridge0"
 
 
 def bridge_settings_for(lab: Lab, trial: Trial | None, context: LabContext) -> tuple[Setting, ...]:
-    """Return the settings of the bridge's agent in the order of application; none for two hosts.
+    """Return the settings of the bridge's agent in order of application; none for two hosts.
 
     The pairs come first, so that later changes leave them in place. Raises Unavailable if a link is
     to have queues on CPUs that do not exist.

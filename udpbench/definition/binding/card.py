@@ -18,7 +18,8 @@ TSO_FEATURES = (
     "tx-tcp-mangleid-segmentation",
     "tx-tcp6-segmentation",
 )
-"""All off on the sender, or veth takes no UDP into NAPI (veth_skb_is_eligible_for_gro, 6.18)."""
+"""All must be off on the sender, or veth takes no UDP into NAPI (veth_skb_is_eligible_for_gro,
+6.18)."""
 
 FEATURE_GROUPS = {
     "gro": ("rx-gro",),
@@ -47,7 +48,7 @@ def flow_control(block: HostBlock) -> Iterator[Setting]:
 
 
 def features(block: HostBlock) -> Iterator[Setting]:
-    """Set what the link needs, then what rules need, then what the user wrote, which wins."""
+    """Set the link's requirements, then those of rules, then the user's values, which win."""
     switches: dict[str, tuple[bool, str]] = {}
     if block.lab.built_in and block.receive == "napi":
         if block.built_in_receiver:
@@ -71,7 +72,7 @@ def steering_rules(block: HostBlock) -> Iterator[Setting]:
 
 
 def polling(block: HostBlock) -> Iterator[Setting]:
-    """Set who polls; after ``up``, as veth has no NAPI before (EOPNOTSUPP, 6.18)."""
+    """Set who polls; after ``up``, because veth has no NAPI before (EOPNOTSUPP, 6.18)."""
     napi = block.settings.napi or Napi()
     lab_napi = block.built_in_receiver and block.receive == "napi"
     threaded = lab_napi if napi.threaded is None else napi.threaded
@@ -118,7 +119,7 @@ def steering(block: HostBlock) -> Iterator[Setting]:
     settings = block.settings
     if lab_rps and settings.rps is None:
         # Every queue gets all CPUs and the flow hash chooses: veth hands get_rps_cpu a queue number
-        # that is one too high, so that a CPU for each queue would meet the wrong queue (6.18).
+        # that is one too high, so that one CPU per queue would apply to the wrong queue (6.18).
         for k in range(block.queues):
             yield block.setting("rps", f"rx-{k}", list(block.cpus), "link.receive")
     for kind, queue, chosen in (("rps", "rx", settings.rps), ("xps", "tx", settings.xps)):
@@ -139,10 +140,10 @@ def one_each(cpus: str, queues: int) -> list[list[int]]:
 
 
 def cable(rate_bps: int, block: Settings) -> dict[str, dict[str, int]]:
-    """Return the root queue by which a virtual link has a rate; it counts frames without checksum.
+    """Return the root queue that limits a virtual link's rate; it counts frames without checksum.
 
-    The bucket holds what passes in 1 ms, a tick of the slowest timer; the queue is as long as that
-    of a device with its default of 1000 packets, each as large as the MTU lets it be.
+    The bucket holds what passes in 1 ms, a tick of the slowest timer; the queue is as long as a
+    device's default of 1000 packets, each of the size of the MTU.
     """
     mtu_bytes = MTU_BYTES if block.mtu_bytes is None else block.mtu_bytes
     frame_bytes = mtu_bytes + ETHERNET_BYTES

@@ -13,19 +13,19 @@ from udpbench.model import Facts, Finding, Lab, LabHost
 
 
 class Unavailable(UdpbenchError):
-    """These hosts cannot offer what a trial asks for; it is skipped, and this is the reason."""
+    """These hosts cannot offer what a trial requires; it is skipped for this reason."""
 
 
 class UnmetNeeds(Unavailable):
-    """The trial itself rules these hosts out, by its ``needs``."""
+    """The trial's ``needs`` rule these hosts out."""
 
 
 def host_cpus(lab: Lab, host: LabHost, facts: Mapping[str, Facts]) -> tuple[int, ...]:
     """Return the CPUs that ``cpus: lab`` means on a host, in order; Unavailable if it lacks one.
 
-    Hosts on one machine split its CPUs: receivers, being measured, take the lower half and the
-    middle one, senders the rest. A single CPU is shared. Hosts of one role split the CPUs of their
-    role, and share them if there are more hosts than CPUs.
+    Hosts on one machine split its CPUs: receivers, which are measured, take the lower half and the
+    middle one; senders take the rest. A single CPU is shared. Hosts of one role split the CPUs of
+    their role, and share them if there are more hosts than CPUs.
     """
     present = facts[host.name].cpus if host.name in facts else ()
     if host.cpus is not None:

@@ -14,9 +14,9 @@ from udpbench.definition.binding.cpu_placement import Unavailable
 from udpbench.model import QUEUES_EVEN_WITHIN, WorkerSpec
 
 MAX_FLOWS = 64
-"""Each is probed by itself, which takes 0.1 s (benchmarks/overhead.py)."""
+"""Each flow is probed separately, which takes 0.1 s (benchmarks/overhead.py)."""
 STEPS = 300
-"""Of the search near all flows, a second or two; only then is every choice considered."""
+"""Limit of the search near all flows, a second or two, before every choice is considered."""
 KICKS = 3
 """Random steps away from a choice that no single flow can improve."""
 SOLVER_S = 20
@@ -31,7 +31,7 @@ Choice = list[Counter[Queue]]
 def keep(
     landing: Mapping[int, Queue], senders: Iterable[WorkerSpec], queues: int
 ) -> frozenset[int]:
-    """Return the flows to keep, so that ``queues`` RX queues of each receiver have the same load.
+    """Return the flows to keep so that ``queues`` RX queues of each receiver get the same load.
 
     ``landing`` is by flow number. All workers send the same amount, each over its flows in turn,
     and each keeps at least one. Raises Unavailable with the shares if no choice is even within
@@ -43,7 +43,7 @@ def keep(
     if not chosen:
         raise Unavailable(
             f"traffic.flows.queues: no choice of {len(landing)} flows of {len(workers)} workers "
-            f"was found that fills {queues} RX queues evenly, within {QUEUES_EVEN_WITHIN:.0%}: all "
+            f"was found that loads {queues} RX queues evenly, within {QUEUES_EVEN_WITHIN:.0%}: all "
             f"of them are {_shares(every)}; widen traffic.flows.from or to"
         )
     return frozenset(
@@ -111,7 +111,7 @@ def _fullest(every: Choice, queues: int) -> list[Queue]:
 
 
 def _neighbours(choice: Choice, most: Choice) -> Iterator[Choice]:
-    """Yield each choice with one flow more or one less."""
+    """Yield each choice that has one flow more or one less."""
     for w, kept in enumerate(choice):
         for queue in most[w]:
             for change in (-1, 1):
@@ -173,8 +173,8 @@ def _joined(parts: Iterable[Mapping[int, float]]) -> dict[int, float]:
 class _Kept:
     """One worker's part of the program: how many flows it keeps, and how many on each queue.
 
-    Shares are fractions of the number of kept flows, so each possible number has variables of its
-    own, and one that says whether it is the number.
+    Shares are fractions of the number of kept flows, so each possible number has its own variables,
+    and one variable that says whether that number is chosen.
     """
 
     def __init__(self, program: _Program, own: Counter[Queue], used: Mapping[Queue, int]) -> None:
@@ -191,7 +191,7 @@ class _Kept:
             program.row({**dict.fromkeys(share, 1), used[place]: -own[place]}, -MAX_FLOWS, 0)
 
     def kept(self, values: Sequence[float]) -> Counter[Queue]:
-        """Return queue → number of flows to keep, of queues that have any."""
+        """Return queue → number of flows to keep, for queues that have any."""
         return +Counter(
             {
                 place: sum(round(values[column]) for column in share)
@@ -218,7 +218,7 @@ class _Program:
 
     def solved(self) -> list[float]:
         """Return the value of each variable; empty if there is no solution."""
-        # Imported here, as it takes a second and few trials need it.
+        # Imported here because it takes a second and few trials need it.
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import lil_array
 

@@ -1,4 +1,4 @@
-"""One host's settings merged, and what is known about the host while the lab runs.
+"""One host's merged settings, and the facts about the host while the lab runs.
 
 Pure; ``setting_order`` and ``card`` turn it into a list of settings.
 """
@@ -18,12 +18,12 @@ from udpbench.setting_kinds import SETTING_KINDS
 HEADERS_BYTES = {4: 28, 6: 48}
 """IP version → bytes of its header and UDP's."""
 DEFAULT_MTU_BYTES = 1500
-"""Of a veth, as of any Ethernet device."""
+"""Of a veth, as for any Ethernet device."""
 
 
 @dataclass(frozen=True)
 class LabContext:
-    """What settings depend on in a running lab."""
+    """Facts of a running lab that settings depend on."""
 
     pids: Mapping[str, int] = field(default_factory=dict)
     """Host → process id of its agent."""
@@ -56,7 +56,7 @@ class HostBlock:
     def beyond(
         self, kind: str, target: str, value: Any, path: str, scope: Scope | None = None
     ) -> Setting:
-        """Return a setting with a target of its own, on this host or its machine."""
+        """Return a setting with its own target, on this host or its machine."""
         scope = scope or SETTING_KINDS[kind].scope
         return Setting(kind, target, value, scope, self.path(path), self.is_optional(path))
 
@@ -75,7 +75,7 @@ class HostBlock:
 
     @property
     def receive(self) -> str:
-        """What does the receive work of a built-in lab's link: napi, rps or inline.
+        """Who does the receive work of a built-in lab's link: napi, rps or inline.
 
         The default depends on privileges: without root NAPI's threads cannot be pinned, and a
         bridge creates its pairs before RPS of their ends can be set.
@@ -123,7 +123,7 @@ class HostBlock:
 
 
 def routed_networks(lab: Lab, host: LabHost) -> tuple[str, ...] | None:
-    """Return the networks to which a host may send by a gateway: those of the lab's routes.
+    """Return the networks to which a host may send through a gateway: those of the lab's routes.
 
     None, for any network, if the lab file lists all receivers' addresses.
     """

@@ -1,6 +1,7 @@
-"""What a trial requires of its lab and of the hosts' kernels, checked before anything is set.
+"""What a trial requires of its lab and of the hosts' kernels; checked before anything is set.
 
-Pure: an agent has tried each (agent/host/capabilities.py); what it could not try counts as present.
+Pure: an agent has tried each one (agent/host/capabilities.py); one that it could not try counts as
+present.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
 
 
 def require_kernels(trial: Trial, lab: Lab, capabilities: Mapping[str, Mapping[str, bool]]) -> None:
-    """Raise Unavailable with all that the hosts' kernels lack; ``capabilities`` are by host.
+    """Raise Unavailable with everything that the hosts' kernels lack; ``capabilities`` are by host.
 
     Raises UnmetNeeds if the trial is for another kind of lab.
     """
@@ -132,7 +133,7 @@ def require_kernels(trial: Trial, lab: Lab, capabilities: Mapping[str, Mapping[s
 
 
 def unmet_lab(trial: Trial, lab: Lab) -> Iterator[str]:
-    """Yield the reason why a trial is not for this kind of lab."""
+    """Yield why a trial is not for this kind of lab."""
     if trial.needs.lab is not None and trial.needs.lab != lab.built_in:
         kind = "a built-in lab" if trial.needs.lab else "real hosts, not a built-in lab"
         yield f"needs {kind}; --lab is {lab.name}"

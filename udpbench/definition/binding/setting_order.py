@@ -1,7 +1,7 @@
 """The desired settings of one host, in the order in which they must be applied.
 
-The experiment's settings override the lab's, and both what a built-in lab needs. Pure: facts about
-hosts come in as a LabContext.
+The experiment's settings override the lab's; both override what a built-in lab needs. Pure: facts
+about hosts come in as a LabContext.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ NAMESPACED_CORE = (
     "txrehash",
 )
 MACHINE_WIDE_IPV4 = ("udp_mem", "tcp_mem", "fib_sync_mem", "tcp_max_orphans", "tcp_low_latency")
-# Namespaced is what is writable in /proc/sys/net of a child namespace, 6.18.
+# Per namespace are those writable in /proc/sys/net of a child namespace, 6.18.
 
 
 def _explain(block: HostBlock) -> Iterator[Setting]:
-    """Count the reasons for drops of the trial's packets; a host that cannot is a finding."""
+    """Count drop reasons of the trial's packets; a finding if the host cannot."""
     trial = block.explained
     if trial is None:
         return
@@ -105,7 +105,7 @@ def mac_of(lab: Lab, host: LabHost) -> str:
 
 
 def link_end(lab: Lab, trial: Trial | None, host: LabHost, context: LabContext) -> tuple[int, str]:
-    """Return how many queues a built-in host's interface has, and what does the receive work."""
+    """Return how many queues a built-in host's interface has, and who does the receive work."""
     block = HostBlock(lab, trial, host, context)
     return block.link_queues, block.receive
 
@@ -124,7 +124,7 @@ def _link(block: HostBlock) -> Iterator[Setting]:
 
 
 def _coming_queues(block: HostBlock) -> Iterator[Setting]:
-    """Set RPS for queues yet to be created, if only root could set it afterwards."""
+    """Set RPS for queues not yet created, if only root could set it afterwards."""
     lab_rps = block.built_in_receiver and block.receive == "rps" and block.without_root
     if lab_rps and not block.lab.bridged:
         cpus = list(block.cpus)
@@ -132,7 +132,7 @@ def _coming_queues(block: HostBlock) -> Iterator[Setting]:
 
 
 def _quiet(block: HostBlock) -> Iterator[Setting]:
-    """Keep IPv6's own packets off the link, where they would count as foreign ones.
+    """Keep IPv6's own packets off the link, where they would count as foreign.
 
     IPv6 is off before the link is up; if it carries the traffic it announces only its multicast
     groups, once and immediately. Optional, since a kernel may be built without IPv6.
@@ -186,7 +186,7 @@ def _power(block: HostBlock) -> Iterator[Setting]:
 
 
 def _plain(block: HostBlock) -> Iterator[Setting]:
-    """Yield the settings whose values are those of one field, as its kind says."""
+    """Yield the settings whose values come from one field, as their kind says."""
     for kind in (kind for kind in SETTING_KINDS.values() if kind.field):
         field, each, _ = kind.field.partition(".*")
         value: Any = set_keys(block.settings)
@@ -232,9 +232,9 @@ def _addresses(block: HostBlock) -> Iterator[Setting]:
 
 
 def _neighbours(block: HostBlock) -> Iterator[Setting]:
-    """Make them permanent both ways in a built-in lab, to keep ARP out of queues and counters.
+    """Make neighbours permanent in a built-in lab, to keep ARP out of queues and counters.
 
-    Between real hosts only those the user wrote: a switch forgets a host that never sends.
+    Between real hosts, set only the user's: a switch forgets a host that never sends.
     """
     neighbours: dict[str, tuple[str, str]] = {}
     if block.lab.built_in:
@@ -258,12 +258,12 @@ def _routes(block: HostBlock) -> Iterator[Setting]:
 
 
 def _qdisc(block: HostBlock) -> Iterator[Setting]:
-    """Set the root qdisc: the configured one, or the one that limits the rate of the lab's link."""
+    """Set the root qdisc: the configured one, or the one that limits the link's rate."""
     qdisc, rate_bps = block.settings.qdisc, block.link.rate_bps
     if isinstance(rate_bps, int) and block.host.role == "sender":
         if qdisc is not None:
             what = f"the root qdisc of {block.host.interface} sets the rate of the link"
-            step = "leave out settings.receiver.link.rate or settings.sender.qdisc"
+            step = "omit settings.receiver.link.rate or settings.sender.qdisc"
             raise Unavailable(f"settings.sender.qdisc: {what}; {step}")
         yield block.setting("qdisc", "", card.cable(rate_bps, block.settings), "link.rate")
     if qdisc is not None:
@@ -310,9 +310,9 @@ PARTS: tuple[Part, ...] = (
     _firewall,
     _plain,
 )
-"""Their order decides within one kind; kinds have theirs in ``setting_kinds``."""
+"""Their order decides within one kind; the order of kinds is in ``setting_kinds``."""
 MACHINE_PARTS: tuple[Part, ...] = (_sysctls, card.flow_table, _power, card.interrupts)
-"""Those of which something belongs to the machine."""
+"""Parts with a setting that belongs to the machine."""
 
 MLD_REPORT_MS = 20
 """A whole number of ticks at any CONFIG_HZ; otherwise it reads back as another value."""

@@ -21,7 +21,7 @@ from udpbench.model import Facts, Finding, Lab, LabHost, Trial
 
 @dataclass(frozen=True)
 class Landed:
-    """What the path phase learned about RX queues."""
+    """The RX queues that the path phase found."""
 
     queues: Mapping[str, tuple[int, ...]]
     """Receiver → its RX queues that carry the traffic, in order."""
@@ -33,7 +33,7 @@ class Landed:
 class WorkerCpus:
     """The CPU of each worker of one host, None if unpinned, and findings about sharing.
 
-    Of a program all CPUs on which it may run.
+    For a program, all CPUs on which it may run.
     """
 
     cpus: tuple[int | None, ...]
@@ -105,6 +105,6 @@ def _receiver_beside(lab: Lab, sender: LabHost, facts: Mapping[str, Facts]) -> L
         if facts[receiver.name].boot_id == facts[sender.name].boot_id:
             return receiver
     raise Unavailable(
-        f"send.cpus: {sender.name} has no receiver, and so no RX queue, on its machine to be "
-        "placed relative to; name CPUs, or write lab"
+        f"send.cpus: {sender.name} has no receiver on its machine, and so no RX queue to be placed "
+        f"relative to; name CPUs, or write lab"
     )
