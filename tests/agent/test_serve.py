@@ -184,7 +184,7 @@ def test_no_verb_is_served_before_hello(agent: Agent) -> None:
     ("line", "words"),
     [
         (b"what\n", "not a request: Expecting value"),
-        (b"[1]\n", "not a request: a message is a JSON object"),
+        (b"[1]\n", "not a request: a message must be a JSON object"),
         (b"\xff\n", "not a request: "),
         (b'{"id":9,"verb":"jump"}\n', "verb 'jump' is unknown; this agent knows hello, take"),
         (b'{"id":9,"verb":["x"]}\n', "verb ['x'] is unknown"),

@@ -161,7 +161,7 @@ def test_root_writes_by_nobody_elses_link(tmp_path: Path) -> None:
     os.chown(tmp_path / "results", STRANGER, -1, follow_symlinks=False)
     code, out, err = done(tmp_path, "run", "smoke", *SHORT)
     assert (2, "") == (code, out)
-    assert f"/results is of user {STRANGER}, and root writes only where it is root's or of" in err
+    assert f"/results belongs to user {STRANGER}; root writes only to folders of root or of" in err
     (tmp_path / "theirs").mkdir()
     os.chown(tmp_path / "theirs", STRANGER, -1)
     code, out, err = done(tmp_path / "theirs", "run", "smoke", "--out", "run", *SHORT)
@@ -188,7 +188,7 @@ def test_a_report_replaces_links_and_follows_none(tmp_path: Path) -> None:
     os.chown(tmp_path / "run", STRANGER, -1)
     code, _, err = done(tmp_path, "report", "run")
     assert 2 == code
-    assert f"/run is of user {STRANGER}" in err
+    assert f"/run belongs to user {STRANGER}" in err
 
 
 def test_a_run_folder_that_is_deleted_ends_the_run_restored(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_run_folder_that_is_deleted_ends_the_run_restored(tmp_path: Path) -> N
     assert 3 == one.returncode, out + err
     assert re.fullmatch(
         r"smoke#\d+ ran and could not be stored: run: the run folder was deleted, with \d+ "
-        r"stored trials, while the run went on; see who did it, and run again\n",
+        r"stored trials, during the run; find out who deleted it, and run again\n",
         err,
     ), err
     assert set() == own_namespaces() - spaces
@@ -225,7 +225,7 @@ def test_a_full_disk_names_the_trial_that_ran(tmp_path: Path) -> None:
     assert 3 == code, out + err
     assert (
         "smoke#1 ran and could not be stored: disk/run: cannot write to the run: No space left on "
-        "device; make room, then: udpbench run --resume disk/run"
+        "device; free space, then: udpbench run --resume disk/run"
     ) in err
     assert "no trial ran" not in out
     assert "no trial is stored" in shown[1]

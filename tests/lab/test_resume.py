@@ -55,7 +55,7 @@ def test_a_killed_run_is_resumed_and_has_each_trial_once(tmp_path: Path) -> None
     (tmp_path / "mine.yaml").write_text(TEXT.replace("300ms", "400ms"))
     code, _, err = done(tmp_path, "run", "--resume", "run")
     change = "duration: 300ms → 400ms: changed since the run began"
-    step = "put it back as it was, or begin a new run"
+    step = "restore it, or start a new run"
     assert (2, f"mine.yaml: {change}; {step}\n") == (code, err)
     assert before == content(tmp_path / "run")
 

@@ -136,7 +136,7 @@ def test_facts_are_written_where_they_are_to_be(
     with pytest.raises(SystemExit) as ended:
         main()
     assert (0, [tmp_path / "x"]) == (ended.value.code or 0, asked)
-    assert "look through it before you send it" in capsys.readouterr().out
+    assert "read it before you send it" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from udpbench.records import RUN_FILE, SERIES_FILE, Ending, Run, RunWriter
 
 TEXT = "question: What?\nsend: {batch: 4}\nrepetitions: 2\n"
 LAB = Path(udpbench.__file__).parents[1] / "experiments" / "labs" / "local.yaml"
-STEP = "put it back as it was, or begin a new run"
+STEP = "restore it, or start a new run"
 INTERRUPTED = Ending("2026-11-21T08:00:09+00:00", "interrupted")
 NOT_RESTORED = ({"kind": "RestoreError", "message": "mtu stays", "host": "left"},)
 

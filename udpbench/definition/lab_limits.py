@@ -84,7 +84,7 @@ def _cpus(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
         if lacking:
             what = f"{host.name} of lab {lab.name} has no CPU {', '.join(lacking)}"
             limit = f"it has {', '.join(map(str, host.cpus))}"
-            yield tree.problem((key, "cpus"), what, limit, "name these, or lab")
+            yield tree.problem((key, "cpus"), what, limit, "name those, or lab")
 
 
 def _size(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from udpbench.definition.load import lab_of, load_experiment_data, load_lab
 from udpbench.model import Experiment
 
 BASE = {"question": "What?", "sweep": {"traffic.size": ["32B", "64B"]}}
-STEP = "; put it back as it was, or begin a new run"
+STEP = "; restore it, or start a new run"
 
 
 def experiment(**keys: Any) -> Experiment:

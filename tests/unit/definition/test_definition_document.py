@@ -32,8 +32,9 @@ def refusal(text: str) -> str:
             "a: &x 1\nb: *x\n",
             (
                 "x.yaml:1: &x: an anchor is refused; "
-                "write the value out, or use extends or variants\n"
-                "x.yaml:2: *x: an alias is refused; write the value out, or use extends or variants"
+                "write the value in full, or use extends or variants\n"
+                "x.yaml:2: *x: an alias is refused; write the value in full, or use extends or "
+                "variants"
             ),
         ),
         (

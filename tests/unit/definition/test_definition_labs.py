@@ -39,7 +39,7 @@ def test_a_lab_has_hosts_by_role() -> None:
         (
             "connect: namespace, interface: s0",
             "connect: local, interface: s0",
-            "lab.yaml:5: receiver[1].connect: namespace: a namespace is joined to namespaces alone",
+            "lab.yaml:5: receiver[1].connect: namespace: a namespace can be joined only to",
         ),
         ("connect: namespace, ", "", "lab.yaml:3: sender[1].connect: the key is missing; add conn"),
         (
@@ -65,7 +65,7 @@ def test_a_lab_has_hosts_by_role() -> None:
         (
             "connect: namespace, interface: s0",
             "connect: {ssh: x, become: su}, interface: s0",
-            "lab.yaml:3: sender[1].connect: become must be sudo; sudo, or namespace, local; or leave",
+            "lab.yaml:3: sender[1].connect: become must be sudo; sudo, or namespace, local; or omit",
         ),
         (
             "connect: namespace, interface: s0",
@@ -89,7 +89,7 @@ def test_a_lab_has_hosts_by_role() -> None:
         (
             "[10.0.0.9/24]",
             "existing",
-            "lab.yaml:3: sender[1].addresses: existing: a namespace that is made for the run has",
+            "lab.yaml:3: sender[1].addresses: existing: a namespace created for the run has",
         ),
         ("[10.0.0.9/24]", "[]", "lab.yaml:3: sender[1].addresses: a host needs an address; add"),
         (
@@ -102,7 +102,7 @@ def test_a_lab_has_hosts_by_role() -> None:
             "10.0.1.9/24",
             (
                 "lab.yaml:5: receiver[1].addresses: 10.0.0.1 and 1 more are outside the sender's "
-                "network; 10.0.1.0/24; take addresses of one network, or name theirs in "
+                "network; 10.0.1.0/24; use addresses of one network, or add theirs to "
                 "settings.sender.routes"
             ),
         ),
@@ -163,8 +163,8 @@ def test_only_one_host_can_be_this_one() -> None:
     with pytest.raises(InputError) as caught:
         load.load_lab("lab.yaml")
     expected = (
-        "lab.yaml:4: receiver[1].connect: local: sender is this host, too, and packets between them would "
-        "take lo; one host; reach one of them by ssh"
+        "lab.yaml:4: receiver[1].connect: local: sender is this host, too, and packets between them "
+        "would pass through lo; one host; reach one of them by ssh"
     )
     assert expected == str(caught.value)
 
@@ -189,7 +189,8 @@ def test_the_names_of_own_agents_are_taken(name: str) -> None:
     with pytest.raises(InputError) as caught:
         load.load_lab("lab.yaml")
     expected = (
-        f"lab.yaml:5: receiver[1].name: {name}: {name} is the name of an agent of udpbench's own; "
+        f"lab.yaml:5: receiver[1].name: {name}: {name} is the name of one of udpbench's own "
+        f"agents; "
         "give the host another name"
     )
     assert expected == str(caught.value)

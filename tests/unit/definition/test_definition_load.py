@@ -220,7 +220,7 @@ def test_two_experiments_of_one_name_are_refused() -> None:
     write(Path.cwd(), "question: x", "b/x.yaml")
     with pytest.raises(InputError) as caught:
         load.load_experiments(["a", "b"])
-    message = "b/x.yaml: x is the name of a/x.yaml too; rename one, or run them apart"
+    message = "b/x.yaml: x is also the name of a/x.yaml; rename one, or run them separately"
     assert message == str(caught.value)
 
 
@@ -279,7 +279,7 @@ def test_a_shipped_experiment_can_be_extended_from_anywhere(tmp_path: Path) -> N
     ("base", "message"),
     [
         ("nowhere.yaml", "x.yaml:2: extends: nowhere.yaml: neither a file in this folder nor a"),
-        ("x.yaml", "x.yaml:2: extends: x.yaml: extends itself; x.yaml → x.yaml; break the circle"),
+        ("x.yaml", "x.yaml:2: extends: x.yaml: extends itself; x.yaml → x.yaml; break the cycle"),
         ("y.yaml", "y.yaml:1: extends: x.yaml: extends itself; x.yaml → y.yaml → x.yaml; break"),
         ("0.yaml", "6.yaml:1: extends: 7.yaml: extends too deeply; 8 files"),
     ],

@@ -129,8 +129,8 @@ def test_below_sysctl_the_rest_of_a_path_is_one_key() -> None:
         (
             "sweep: {send.batch: [1]}\nvariants: {a: {send.batch: 2}}",
             (
-                "x.yaml:3: variants.a.send.batch: 2: sweep sets send.batch too; "
-                "let one of the two set it"
+                "x.yaml:3: variants.a.send.batch: 2: sweep also sets send.batch; "
+                "set it in one of the two"
             ),
         ),
         (
@@ -179,20 +179,20 @@ def test_set_changes_the_base() -> None:
         (
             "traffic.size=64B",
             (
-                "--set: traffic.size: sweep sets traffic.size, so the base does not matter; "
+                "--set: traffic.size: sweep sets traffic.size, so this value has no effect; "
                 "x.yaml:2; edit the file"
             ),
         ),
         (
             "receive.work=1us",
             (
-                "--set: receive.work: variants.a sets receive.work, so the base does not matter; "
+                "--set: receive.work: variants.a sets receive.work, so this value has no effect; "
                 "x.yaml:3; edit the file"
             ),
         ),
         (
             "receive={}",
-            "--set: receive: variants.a sets receive.work, so the base does not matter; x.yaml:3",
+            "--set: receive: variants.a sets receive.work, so this value has no effect; x.yaml:3",
         ),
     ],
 )

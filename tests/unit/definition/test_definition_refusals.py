@@ -220,11 +220,11 @@ from udpbench.errors import InputError
         ),
         (
             "faults: {rx_xdp: 3}",
-            "x.yaml:2: faults: this key is called losses now; rename it to losses",
+            "x.yaml:2: faults: this key is now called losses; rename it to losses",
         ),
         (
             "sweep: {faults.rx_xdp: [3]}",
-            "x.yaml:2: faults: this key is called losses now; rename it to losses",
+            "x.yaml:2: faults: this key is now called losses; rename it to losses",
         ),
         (
             "losses: {rx_xpd: 3}",
