@@ -31,7 +31,7 @@ FRAME_ROOM_BYTES = 256
 """Bytes of a chunk that the kernel reserves before a received frame (XDP_PACKET_HEADROOM)."""
 FRAME_HEADERS_BYTES = {4: 14 + 20 + 8, 6: 14 + 40 + 8}
 PINNED = "/sys/fs/bpf/"
-"""Where programs are pinned, so that they stay without the process that has loaded them."""
+"""Where programs are pinned, so that they outlive the process that loaded them."""
 RING_WAITS = ("block", "spin", "nap", "auto")
 FRAME_WAITS = ("epoll", "spin", "nap", "auto")
 OF_SOCKETS = ("gro", "sockets", "timestamps", "buffer", "force_buffer", "room")
@@ -107,7 +107,7 @@ BESIDE_CALLS = (
         "io_uring",
         ("receive", "wait"),
         lambda trial: trial.receive.wait.partition(" ")[0] not in RING_WAITS,
-        "io_uring waits in a call of its own",
+        "io_uring waits in its own system call",
         "block, spin, nap or auto with call: io_uring",
     ),
 )
