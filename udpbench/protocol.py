@@ -303,6 +303,7 @@ AGENT_LEAVES = (
     "json_lines",
     "metrics",
     "model",
+    "parent_death",
     "printable",
     "protocol",
     "units",

@@ -5,17 +5,16 @@ Named by ``cell_run``: ``python -m udpbench.campaign.bound_run PARENT WORD…``.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
 
-PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
+from udpbench.parent_death import end_with_parent
 
 
 def main() -> None:
     """Run udpbench, unless its parent died before it could be bound to it."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    end_with_parent(signal.SIGTERM)
     parent = int(sys.argv[1])
     if os.getppid() != parent:
         sys.exit(f"process {parent} has ended")

@@ -6,7 +6,6 @@ session of its own, so that Ctrl-C in the terminal does not release hosts before
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -19,13 +18,13 @@ from typing import IO
 from udpbench.control.wait import Clock, Interrupt, Waiter
 from udpbench.errors import DeadlineExceeded, NotReserved, in_words
 from udpbench.model import Lab, Progress, Reserve
+from udpbench.parent_death import end_with_parent
 from udpbench.printable import printable
 from udpbench.units import format_duration
 
 ENDS_S = 10.0
 """From SIGTERM to SIGKILL: what releases a booking may have to ask a server."""
 SHOWN_CHARACTERS = 300
-PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 
 
 @contextmanager
@@ -139,4 +138,4 @@ class _Booking:
 
 def _end_with_run() -> None:
     """Have the kernel end the command when this process dies (prctl(2))."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    end_with_parent(signal.SIGTERM)

@@ -23,6 +23,7 @@ import time
 from contextlib import suppress
 from typing import Any, Optional
 
+from udpbench.parent_death import end_with_parent
 from udpbench.printable import printable
 
 GRACE_S = 2.0
@@ -31,7 +32,7 @@ KILL_S = 2.0
 PAUSE_S = 0.02
 HEAD_BYTES = TAIL_BYTES = 2**16
 """What is kept of the output: its beginning and its end."""
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # include/uapi/linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
 CHUNK_BYTES = 2**16
 
 
@@ -187,7 +188,7 @@ def _start(order: dict[str, Any], output: int) -> subprocess.Popen[bytes]:
 
 
 def _die_with_keeper() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_parent(signal.SIGKILL)
 
 
 def _answer(event: dict[str, Any]) -> None:

@@ -10,7 +10,6 @@ Answers, a line each: {event: ready | started | sent | ended | died | failed, ..
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import functools
 import json
@@ -36,11 +35,11 @@ from udpbench.agent.workers.memory import Memory
 from udpbench.agent.workers.usage import Cost
 from udpbench.errors import in_words
 from udpbench.model import FlowSpec, Receive, Send, WorkerSpec
+from udpbench.parent_death import end_with_parent
 from udpbench.protocol import decode
 
 IO_CLASSES = {"realtime": 1, "best-effort": 2, "idle": 3}
 IO_CLASS_SHIFT = 13  # include/uapi/linux/ioprio.h
-PR_SET_PDEATHSIG = 1
 _NEEDS = "to be better than normal needs root, CAP_SYS_NICE; or leave it out"
 
 Report = Callable[[dict[str, Any]], None]
@@ -413,7 +412,7 @@ class ForkedWorker:
         """Run the worker, and exit without flushing what the parent had open."""
         status = 1
         try:
-            die_with_parent()
+            end_with_parent(signal.SIGKILL)
             if os.getppid() == parent:
                 with os.fdopen(phases_fd, "rb") as lines:
                     self._main(map(json.loads, lines), lambda line: _write_line(reports_fd, line))
@@ -463,11 +462,6 @@ class ForkedWorker:
 
 def _write_line(fd: int, message: dict[str, Any]) -> None:
     os.write(fd, json.dumps(message).encode() + b"\n")
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends (prctl(2))."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 # --- the priority of the calling thread, for CPU and for disk, read back --------------------------
@@ -528,7 +522,7 @@ def main() -> int:
     """Run the worker process until stdin ends; 1 if it could not be prepared."""
     threading.excepthook = _exit_on_bug
     # The signal comes when the agent's thread that started this process ends: its main thread.
-    die_with_parent()
+    end_with_parent(signal.SIGKILL)
     first = json.loads(sys.stdin.buffer.readline())
     if os.getppid() != first["agent_pid"]:
         return 1
