@@ -1358,14 +1358,14 @@ class Bottleneck:
 
     @property
     def why(self) -> str:
-        """Return what limits it, behind how sure that is."""
-        doubt = {"certain": "", "likely": ", likely", "to be tested": ", perhaps"}[self.certainty]
-        return f"{doubt}: {self.what}."
+        """Return what limits it, with how certain that is."""
+        causes = {"certain": "", "likely": "; likely cause", "to be tested": "; possible cause"}
+        return f"{causes[self.certainty]}: {self.what}."
 
     @property
     def helps(self) -> str:
         """Return the remedy as a sentence, and the test of what is not certain."""
-        test = f" Test it by {self.test}." if self.test and self.certainty != "certain" else ""
+        test = f" To test it: {self.test}." if self.test and self.certainty != "certain" else ""
         return f"{self.remedy[:1].upper()}{self.remedy[1:]}.{test}"
 
 

@@ -487,7 +487,7 @@ def inline(case: Case) -> Iterator[Bottleneck]:
     readings, cpu = case.readings, case.sending
     elsewhere = readings.counter("receiver", NAPI_PACKETS) or case.served
     if readings.all_veth and not elsewhere and case.limited_by_sender and cpu and cpu.full:
-        what = "the receive work is done within the sender's calls"
+        what = "the sender's system calls do the receive work"
         yield _bottleneck(case, "inline", CERTAIN, what, cpu)
 
 
@@ -507,7 +507,7 @@ def small_backlog(case: Case) -> Iterator[Bottleneck]:
     """Find a backlog too small for what comes at once, before a CPU that has time."""
     cpu = case.polling
     if case.stage == "rx_backlog" and cpu is not None and case.behind is None:
-        what = "the CPU's backlog is too small for what comes at once"
+        what = "the CPU's backlog is too small for the bursts"
         yield _bottleneck(case, "small_backlog", CERTAIN, what, cpu, remedy="rx_backlog")
 
 

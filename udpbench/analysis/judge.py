@@ -206,6 +206,6 @@ def _path_losses(record: TrialRecord) -> tuple[Finding, ...]:
             f"path check: {ledger.received_packets} of {ledger.intended_packets} packets arrived",
             "path",
             occupied_stages(ledger) or None,
-            next_step="docs/ledger.md says what helps at that stage",
+            next_step="see the remedy for that stage in docs/ledger.md",
         ),
     )

@@ -542,7 +542,7 @@ queue_nodes | warning | interface | RX queues are served on another NUMA node | 
 worker_nodes | warning | interface | workers run on another NUMA node than the card's | node <node>
 single_queue | warning | interface | all packets take one RX queue | several
 flow_hash | warning | interface | the flow hash ignores ports | sdfn
-flow_hash_idle | warning | interface | the flow hash reads back but does not act | packets on
+flow_hash_idle | warning | interface | the flow hash was accepted but has no effect | packets on
   several queues
 ring | warning | interface | the RX ring is small | at least <least>
 pause | warning | interface | pause frames slow down the sender | off
@@ -552,13 +552,13 @@ arp_flux | warning | interface | another interface answers ARP for its addresses
 governor | warning | machine | the governor is not performance | performance
 idle_states | warning | machine | idle CPUs wake up late | at most <idle> µs
 irqbalance | warning | machine | irqbalance may move interrupts | stopped
-smt_siblings | warning | machine | CPUs of one core share its units | one of each core
+smt_siblings | warning | machine | CPUs of one core share its execution units | one of each core
 buffer_limit | warning | machine | the receive buffer's limit is small | at least <wanted> bytes
 rights | warning | machine | the agent lacks rights | all of them
-clocksource | warning | machine | reading the clock is slow | tsc or alike
+clocksource | warning | machine | reading the clock is slow | tsc or similar
 turbo | note | machine | the CPUs' clock depends on heat and load | off
 mitigations | note | machine | mitigations make system calls slower | none
-clock_synchronised | note | machine | nothing keeps the clock | synchronised
+clock_synchronised | note | machine | nothing synchronises the clock | synchronised
 clock_offset | note | machine | the clocks of two hosts differ | at most <wall> ms
 """
 WORDS: Mapping[str, object] = {

@@ -37,8 +37,8 @@ _STAGES = """\
 unsent | give the sender more workers or CPUs or a larger batch, or lower the rate
 tx_netfilter | change the OUTPUT rules of the sending host
 tx_qdisc | lengthen the queue, raise its limit, or lower the rate
-tx_device | make receive processing faster: more queues and CPUs, no reader on the CPU that polls
-link | look at the cable and at the counters of switch and hypervisor; set the same MTU on every
+tx_device | speed up receive processing: more queues and CPUs, no reader on the polling CPU
+link | check the cable and the counters of switch and hypervisor; set the same MTU on every
   host; in the built-in lab see tx_device
 rx_ring | lengthen the ring, use more queues, or give the queue's interrupt more CPU time
 rx_xdp | change the XDP program, which ip link show names
@@ -52,14 +52,14 @@ rx_netfilter | change the rule that counts it (iptables -vnL, nft list ruleset);
 udp_checksum | replace a bad cable or NIC, or turn off a bad offload
 udp_no_port | start the receiver; check address and port
 udp_filter | change the application's own filter
-udp_rcvbuf | enlarge receive.buffer (for bursts), make readers faster or more (for a lasting load)
+udp_rcvbuf | for bursts enlarge receive.buffer; for a sustained load use faster or more readers
 udp_memory | raise net.ipv4.udp_mem, or make receive buffers smaller
-udp_purged | close a socket only when nothing is sent to it any more, or read it empty first
+udp_purged | close a socket only when nothing is sent to it any more, or drain it first
 app_truncated | enlarge receive.room
 app_log | use a faster disk for receive.log, or lower the rate
-app_unanswered | see what the program answers, and whether it limits rates; give it more CPUs or
+app_unanswered | check what the program answers, and whether it limits rates; give it more CPUs or
   threads, or lower the rate
-answer_lost | look at the stage of the way back beside it, which helps there as on the way out
+answer_lost | see the stage of the return path beside it; its remedy is the same as on the way out
 """
 _CHECKS = """\
 link | check the cable, the switch and the kernel's log
@@ -85,7 +85,7 @@ ring | enlarge it | ethtool: {rings: {rx: <largest>}}
 pause | switch flow control off | ethtool: {pause: {rx: false, tx: false}}
 offloads | switch it on | ethtool: {features: {<feature>: true}}
 reverse_path | loosen it | sysctl: {net.ipv4.conf.all.rp_filter: 2}
-arp_flux | have each answer for its own | sysctl: {net.ipv4.conf.all.arp_ignore: 1}
+arp_flux | let each interface answer only for its own | sysctl: {net.ipv4.conf.all.arp_ignore: 1}
 governor | set it to performance | cpu: {governor: performance}
 idle_states | forbid deep C-states | cpu: {latency: 0s}
 irqbalance | stop it, or pin the interrupts, which pauses it | <irq>
@@ -94,7 +94,8 @@ buffer_limit | raise it, or give the agent CAP_NET_ADMIN | sysctl: {net.core.rme
 rights | run as root, or set become: sudo
 clocksource | boot without clocksource= or notsc; see the kernel's log for why it is not used
 turbo | switch turbo off | cpu: {turbo: false}
-mitigations | compare only hosts with the same; on a test machine boot with mitigations=off
+mitigations | compare only hosts with the same mitigations; on a test machine boot with
+  mitigations=off
 clock_synchronised | start chrony or ntpd
 clock_offset | have chrony or ntpd synchronise both
 """
@@ -103,7 +104,7 @@ failing_calls | start the receiver, or see the findings for the errors
 inline | have the receiver's CPUs do it: link.receive napi, on a host RPS or another queue
 sender_queue | raise rate or limit of the queue, or lower the load
 sender_cpu | give the sender more workers or CPUs, a larger batch, or GSO
-small_buffer | raise receive.buffer, for a start to <buffer>
+small_buffer | raise receive.buffer, starting with <buffer>
 short_ring | lengthen the ring, or move its interrupt to a CPU that is always free
 shared_socket | give each reader a socket and a CPU of its own: receive.sockets reuseport
 unmerged | read merged datagrams: receive.gro true

@@ -337,7 +337,7 @@ def _ending(whole: PointSearch) -> list[Finding]:
     state, headline = whole.state, whole.headline
     where = "search"
     if state.ended == "invalid":
-        what = "the search was given up: trials of one load were invalid again and again"
+        what = "the search gave up: trials at one load were invalid again and again"
         step = "see the findings of its trials; a busy machine cannot be searched"
         return [Finding("invalid", what, where, next_step=step)]
     if state.ended == "sender":
@@ -347,18 +347,18 @@ def _ending(whole: PointSearch) -> list[Finding]:
         step = "lower search.rate.from, or give the sender more workers or CPUs"
         return [Finding("invalid", what, where, value, limit, step)]
     if state.ended == "within" and headline.kind == "unfinished":
-        what = "the search took longer than search.within: bounds are as they were known then"
+        what = "the search took longer than search.within; these are the bounds known by then"
         step = "raise search.within, or search.precision"
         return [Finding("warning", what, where, next_step=step)]
     if state.ended is None:
-        what = "the search was interrupted: bounds are as they were known then"
+        what = "the search was interrupted; these are the bounds known by then"
         return [Finding("invalid", what, where, next_step="udpbench run --resume continues it")]
     if headline.kind == "none":
         least = show_pps(float(whole.search.rate.least_pps(whole.point.traffic.size_bytes)))
-        what = f"no rate meets the goal of {show_share(headline.loss)}: the lowest lost more"
+        what = f"no rate meets the goal of {show_share(headline.loss)}: the lowest load lost more"
         return [Finding("warning", what, where, least, next_step="lower search.rate.from")]
     if headline.kind == "at least":
-        what = "lower bound: the highest load was received, and nothing above it was offered"
+        what = "lower bound: the highest load was received, and no higher one was offered"
         step = "raise search.rate.to"
         if state.sender_bound:
             what = f"lower bound: {sender_end(whole)}, and all of it was received"
@@ -383,9 +383,7 @@ def _confirming(whole: PointSearch) -> list[Finding]:
         return _unconfirmed(whole)
     lost, goal = _loss(confirmed), whole.headline.loss
     kept = _missed(confirmed) <= goal
-    what = (
-        f"a long trial at the rate that was found {'confirms' if kept else 'does not confirm'} it"
-    )
+    what = f"a long trial {'confirms' if kept else 'does not confirm'} the rate found"
     late = late_packets(confirmed) / (confirmed.numbers.get("sent_packets") or 1)
     value = f"{show_ratio(lost)} lost" + (f", {show_ratio(late)} too late" if late else "")
     limit = f"at most {show_ratio(goal)}"
@@ -398,7 +396,7 @@ def _unconfirmed(whole: PointSearch) -> list[Finding]:
     value: str | None = None
     limit = ""
     if whole.confirming is not None:
-        what = "the rate is not confirmed: the sender did not offer it for so long"
+        what = "the rate is not confirmed: the sender did not sustain it that long"
         trial = _search_trial(whole.confirming)
         value = show_ratio(trial.sent_packets / trial.intended_packets)
         limit = f"at least {show_ratio(OFFERED_SHARE)} of the intended load"
@@ -437,7 +435,7 @@ def _low_loss(whole: PointSearch) -> list[Finding]:
             f"loss at loads below the lower bound, most of it at {stage}",
             "search",
             f"in {len(lossy)} of {len(tried)} trials, up to {show_ratio(_loss(worst))}",
-            next_step="a goal of 0 % finds these hiccups of the host, not its capacity",
+            next_step="a goal of 0 % measures these hiccups of the host, not its capacity",
         )
     ]
 
@@ -463,7 +461,7 @@ def _of_trials(whole: PointSearch) -> list[Finding]:
         )
         severity: Literal["warning", "note"] = "note" if plain.severity == "note" else "warning"
         if plain.severity == "invalid" and every_again:
-            what += "; each was made again"
+            what += "; each was repeated"
         elif plain.severity == "struck":
             what += "; those that lost packets were repeated"
         value = same[0].value if len({f.value for f in same}) == 1 else None

@@ -203,7 +203,7 @@ def test_a_reader_on_another_node() -> None:
     nodes = {"numa_nodes": {"0": (0, 1), "1": (2, 3)}, "interface_node": 1}
     far = changed("slow-work", facts=nodes)
     assert ("remote_node", "to be tested") == first(far)
-    assert "Test it by receive.cpus: same-node." in judge(far).diagnosis[0].sentence
+    assert "To test it: receive.cpus: same-node." in judge(far).diagnosis[0].sentence
     assert "remote_node" not in names(changed("slow-work", facts={**nodes, "interface_node": 0}))
 
 

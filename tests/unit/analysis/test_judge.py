@@ -336,7 +336,7 @@ def test_a_failed_path_check_says_where_the_packets_ended() -> None:
         "failed: nothing arrived",
         (
             "path: path check: 0 of 8 packets arrived (udp_no_port 6, unaccounted +2); "
-            "docs/ledger.md says what helps at that stage"
+            "see the remedy for that stage in docs/ledger.md"
         ),
     ] == [str(finding) for finding in judge(record).findings]
 

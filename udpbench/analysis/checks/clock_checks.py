@@ -82,11 +82,11 @@ def delay_hidden(measured: Readings) -> Iterator[Finding]:
         limit += f", which appears to be {median_ns / 1000:.1f} us"
     yield Finding(
         "note",
-        "one-way delay is not shown: the offset of the hosts' clocks is not known well enough",
+        "one-way delay is not shown: the offset between the hosts' clocks is too uncertain",
         "hosts",
         f"wrong by up to {delay.clock_bound_ns(measured.phase) / 1000:.1f} us",
         limit,
-        "set traffic.echo for round trips, which need only one clock",
+        "set traffic.echo to measure round trips, which need only one clock",
     )
 
 
@@ -98,7 +98,7 @@ def echoes_lost(measured: Readings) -> Iterator[Finding]:
     if echoed != returned or unechoed:
         yield Finding(
             "warning",
-            "echoes were lost or late: round trips leave them out, and they may be the longest",
+            "echoes were lost or late: round trips exclude them, and they may be the longest",
             "sender",
             f"{returned} of {echoed + unechoed} came back",
             "all of them",

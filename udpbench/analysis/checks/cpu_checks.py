@@ -103,7 +103,7 @@ def work_not_done(readings: Readings) -> Iterator[Finding]:
         if worked_ns > spent_ns:
             yield Finding(
                 "invalid",
-                "work was not done: the reader used less CPU time than receive.work requires",
+                "incomplete work: the reader used less CPU time than receive.work requires",
                 stats.worker,
                 f"{spent_ns / SECOND_NS:.3f} s of CPU time",
                 f"at least {worked_ns / SECOND_NS:.3f} s",

@@ -58,7 +58,7 @@ def environment_changed(readings: Readings) -> Iterator[Finding]:
                 host,
                 str(difference),
                 "unchanged",
-                "find what reconfigures that host, then repeat",
+                "find out what reconfigures that host, then repeat",
             )
 
 

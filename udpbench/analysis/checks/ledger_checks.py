@@ -74,7 +74,7 @@ def unaccounted(readings: Readings) -> Iterator[Finding]:
     if remainder < 0 and not readings.record.built_in_lab:
         yield Finding(
             "invalid",
-            "contradiction: the traffic's own counters say that more was lost than was",
+            "contradiction: the traffic's own counters report more losses than there were",
             "ledger",
             f"{remainder:+d} packets",
             "0",
@@ -126,11 +126,12 @@ def others_packets(readings: Readings) -> Iterator[Finding]:
     if counted:
         yield Finding(
             "note",
-            "others' packets: counters of the hosts moved beyond what the traffic lost",
+            "others' packets: counters of the hosts moved further than the traffic's losses "
+            "explain",
             "ledger",
             ", ".join(counted),
-            next_step="stages that they may have moved are intervals; for exact ones stop what "
-            "else is sent to these hosts",
+            next_step="the affected stages are intervals; for exact values stop other traffic to "
+            "these hosts",
         )
 
 
@@ -140,7 +141,7 @@ def damaged_frames(readings: Readings) -> Iterator[Finding]:
     if moved:
         yield Finding(
             "warning",
-            "the receiver's card refused damaged frames; those of the traffic are in stage link",
+            "the receiver's card dropped damaged frames; those of the traffic are in stage link",
             "link",
             ", ".join(f"{name} {frames}" for name, frames in moved.items()),
             "none",
@@ -160,13 +161,13 @@ def lost_after_the_link(readings: Readings) -> Iterator[Finding]:
     if "link" in unobserved(ledger) and lost.low and received is not None and received >= sent:
         yield Finding(
             "warning",
-            "no counter explains the loss, so it is taken for the link's; but the receiver's card "
-            "received as many packets as were sent",
+            "no counter explains the loss, so it is attributed to the link; but the receiver's "
+            "card received as many packets as were sent",
             "link",
             f"{received} received, {lost.low} lost",
             f"fewer than {sent}",
-            "look for what drops packets before IP and counts none: nftables' netdev ingress, a "
-            "generic XDP program; explain: true lists the kernel's reasons",
+            "look for something that drops packets before IP without counting them: nftables' "
+            "netdev ingress, a generic XDP program; explain: true lists the kernel's reasons",
         )
 
 
@@ -182,8 +183,8 @@ def unknown_driver(readings: Readings) -> Iterator[Finding]:
         if facts is not None and driver_of(facts) is UNKNOWN:
             yield Finding(
                 "note",
-                "the driver is not known: of its counters only the kernel's standard statistics "
-                "are read, and whether its ring was full is not observable",
+                "the driver is unknown: only the kernel's standard statistics are read, and a full "
+                "ring cannot be observed",
                 host,
                 facts.driver or "no driver",
                 next_step="CONTRIBUTING.md says how to add a NIC driver",
@@ -226,7 +227,8 @@ def _reasons_disagree(readings: Readings) -> Iterator[Finding]:
                 stage.name,
                 f"drop reason {' or '.join(stage.reasons)}: {dropped} skbs",
                 f"{packets.low} packets" if dropped == 0 else f"at most {packets.high} packets",
-                "either other traffic in the namespace is dropped too, or no counter sees a drop",
+                "either other traffic in the namespace was dropped, too, or no counter sees this "
+                "drop",
             )
 
 
@@ -261,11 +263,11 @@ def surplus_answers(readings: Readings) -> Iterator[Finding]:
     if surplus > 0:
         yield Finding(
             "invalid",
-            "more answers came back than datagrams were read, so that loss is not known",
+            "more answers came back than datagrams were read, so loss is unknown",
             "receiver",
             f"{surplus} more",
             "one for each datagram",
-            "have the program answer each datagram once, or leave traffic.answers out",
+            "have the program answer each datagram once, or omit traffic.answers",
         )
 
 
@@ -283,5 +285,5 @@ def path_check_losses(readings: Readings) -> Iterator[Finding]:
         "path",
         occupied_stages(make_ledger(path)),
         "all of them: they are few, and nothing else was sent",
-        "docs/ledger.md says what helps at that stage",
+        "see the remedy for that stage in docs/ledger.md",
     )

@@ -75,7 +75,7 @@ def sender_stalled(readings: Readings) -> Iterator[Finding]:
             fate = "its backlog was sent later or is unsent in the ledger"
             value = f"{stalled} packets, {unsent} of them unsent"
         if stalled:
-            message = f"the sender stalled for longer than send.bucket makes up for; {fate}"
+            message = f"the sender stalled for longer than send.bucket can make up for; {fate}"
             yield Finding("note", message, stats.worker, value)
 
 

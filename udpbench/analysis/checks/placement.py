@@ -193,7 +193,7 @@ def idle_sockets(readings: Readings) -> Iterator[Finding]:
                 ", ".join(idle),
                 f"{len(idle)} of {len(workers)} workers read nothing",
                 "every worker reads",
-                "send from more ports, as a hash spreads few flows unevenly, or use sockets: "
+                "send from more ports, because a hash spreads few flows unevenly, or use sockets: "
                 "reuseport-cpu",
             )
 

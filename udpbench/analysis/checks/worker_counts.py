@@ -49,7 +49,7 @@ def _standstills(counts: Counts, field: str) -> str:
     return f"{times(counts[field])}, {counts['standstill_ns'] / SECOND_NS:.3f} s in total"
 
 
-NEXT_STEP_FOREIGN = "find what else sends to that port, or use another one"
+NEXT_STEP_FOREIGN = "find out what else sends to that port, or use another one"
 FOREIGN = (
     WorkerCount(
         "foreign_packets",
@@ -60,7 +60,7 @@ FOREIGN = (
     WorkerCount(
         "foreign_size_packets",
         "invalid",
-        "foreign traffic: the port received datagrams of a size that this phase does not send",
+        "foreign traffic: the port received datagrams of another size than this phase sends",
         next_step=NEXT_STEP_FOREIGN,
     ),
 )
@@ -69,7 +69,7 @@ IRREGULAR = (
     WorkerCount(
         "ancient_packets", "warning", "datagrams too late to be distinguished from duplicates"
     ),
-    WorkerCount("corrupt_packets", "warning", "datagrams of ours that changed size on the way"),
+    WorkerCount("corrupt_packets", "warning", "datagrams of this run that changed size on the way"),
 )
 FAILED_CALLS = (
     WorkerCount("other_errors", "warning", "system calls failed", "never", "", _failures, "sender"),
@@ -85,13 +85,13 @@ ANSWERS = (
     WorkerCount(
         "unmatched_packets",
         "note",
-        "answers whose id no datagram awaits, late or twice; they have no round trip",
+        "answers with an id that nothing waits for (late or duplicate); they have no round trip",
         role="sender",
     ),
     WorkerCount(
         "id_waits",
         "note",
-        "the sender waited for ids, which are used again only after their time-out",
+        "the sender waited for free ids: an id is reused only after its timeout",
         "never",
         "use more flows (traffic.flows.from), or shorten traffic.answers.timeout",
         lambda counts, field: times(counts[field]),
@@ -101,7 +101,7 @@ ANSWERS = (
 STANDSTILLS = WorkerCount(
     "standstills",
     "warning",
-    "the reader stood still while packets waited: it was stopped or had no CPU",
+    "the reader stalled while packets waited: it was stopped or had no CPU",
     "never for more than 0.1 s",
     "check what else runs on its CPU; rates, loss and delay include that time",
     _standstills,
@@ -117,7 +117,7 @@ OTHERS_READS = WorkerCount(
 LOG_ERRORS = WorkerCount(
     "log_errors",
     "warning",
-    "writing the log failed; what was lost is in stage app_log",
+    "writing the log failed; the lost packets are in stage app_log",
     "never",
     "check the disk of receive.log.path",
     _failures,
