@@ -12,6 +12,7 @@ from diagnoses import PLANTS, planted
 from udpbench.analysis.judge import judge
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]

@@ -156,6 +156,7 @@ def test_what_others_programs_report_is_what_the_ledger_says(name: str, tmp_path
     assert drops[1] - drops[0] == (lost["udp_rcvbuf"] or 0) + (lost["udp_memory"] or 0)
 
 
+@pytest.mark.apart
 def test_a_program_gets_the_payloads_in_turn(own: str, tmp_path: Path) -> None:
     """Byte for byte as they are written, and nothing of ours."""
     (Path(own) / "query.bin").write_bytes(b"who?")
@@ -289,6 +290,7 @@ def test_how_many_queries_a_dns_server_answers_is_found(tmp_path: Path) -> None:
     print(search.headline, search.breaking)
 
 
+@pytest.mark.apart
 def test_a_program_that_fails_leaves_a_restored_lab(own: str, tmp_path: Path) -> None:
     """One error, and the next trial runs."""
     experiments = [

@@ -154,18 +154,15 @@ def test_a_closed_port_behind_a_bridge_is_explained(tmp_path: Path) -> None:
     }
 
 
-def test_a_plan_tries_every_setting_on_a_bridge_of_its_own() -> None:
+@pytest.mark.parametrize("lab", sampled(["two-senders", "two-receivers"], ["two-senders"]))
+def test_a_plan_tries_every_setting_on_a_bridge_of_its_own(lab: str) -> None:
     """Nothing is refused, and what the bridge's agent makes is listed under its name."""
-    experiment = load_experiment_data(TINY, "tiny")
-    for name in ("two-senders", "two-receivers"):
-        (rehearsed,) = rehearse([experiment], load_lab(name))
-        refusals = [one.refusal for planned in rehearsed.hosts.values() for one in planned]
-        assert {None} == set(refusals)
-        made = [
-            planned.setting.target for planned in rehearsed.hosts["bridge"] if planned.now is None
-        ]
-        links = ["port1", "port2", "port3"]
-        assert [*links, "bridge0", *links] == made
+    (rehearsed,) = rehearse([load_experiment_data(TINY, "tiny")], load_lab(lab))
+    refusals = [one.refusal for planned in rehearsed.hosts.values() for one in planned]
+    assert {None} == set(refusals)
+    made = [planned.setting.target for planned in rehearsed.hosts["bridge"] if planned.now is None]
+    links = ["port1", "port2", "port3"]
+    assert [*links, "bridge0", *links] == made
 
 
 def test_a_bridge_that_dies_ends_the_run(tmp_path: Path) -> None:
