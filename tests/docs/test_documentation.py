@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from busy import ended_well, run_of
 from sampled import sampled
+from typer.testing import CliRunner
 
 from udpbench.analysis.readiness import READINESS
+from udpbench.commands.command_line import app
 from udpbench.definition.load import load_experiments, schema
 from udpbench.errors import PRECEDENCE, YES
 from udpbench.model import LEDGER_STAGES, SYSCTLS
@@ -181,8 +183,7 @@ def test_the_picture_of_the_way_has_every_stage() -> None:
 
 def helped(*words: str) -> str:
     """Return what the program says of itself, or of a verb."""
-    command = [sys.executable, "-m", "udpbench", *words, "--help"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return CliRunner().invoke(app, [*words, "--help"], catch_exceptions=False).output
 
 
 def verbs() -> list[str]:

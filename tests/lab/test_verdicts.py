@@ -11,6 +11,7 @@ from verdicts import OutOfTime, Session, same_smoke
 from udpbench.model import FEWEST_BLOCKS
 
 pytestmark = [
+    pytest.mark.apart,
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: sudo python3 noxfile.py lab"),
 ]
