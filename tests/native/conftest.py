@@ -29,6 +29,8 @@ void fake_memory(uint32_t allocations);
 void fake_way(int32_t error);
 uint32_t fake_way_prepared(void);
 uint32_t fake_way_released(void);
+void fake_card(int32_t socket, uint32_t zerocopy, int32_t option, int32_t error);
+uint32_t fake_card_flags(void);
 void fake_late_readings(uint32_t count);
 uint32_t fake_late_readings_left(void);
 struct fake_chain { int32_t accepts; uint32_t takes; int32_t error; };
@@ -69,13 +71,13 @@ def scripted(
     library = tmp_path_factory.mktemp("scripted") / "scripted.so"
     sanitizers = os.environ.get("UDPBENCH_SANITIZE")
     wrapped = ("send", "sendto", "sendmsg", "sendmmsg", "recvmsg", "aligned_alloc")
-    wrapped += ("clock_gettime",)
+    wrapped += ("clock_gettime", "setsockopt", "getsockopt", "bind", "mmap")
     wrapped += ("ub_receive_way_of",)
     wrapped += tuple(f"ub_uring_{name}" for name in RINGS)
     flags = [*strict_flags, "-shared", "-fPIC", *(f"-Wl,--wrap={name}" for name in wrapped)]
     if sanitizers:
         flags += [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
-    fakes = [str(HERE / "fake_kernel.c"), str(HERE / "fake_uring.c")]
+    fakes = [str(HERE / "fake_kernel.c"), str(HERE / "fake_uring.c"), str(HERE / "fake_xsk.c")]
     sources = [*sorted(str(file) for file in NATIVE.rglob("*.c")), *fakes]
     subprocess.run(["gcc", *flags, "-o", str(library), *sources], check=True, env=plain_environment)
     ffi = FFI()
