@@ -59,7 +59,8 @@ class Driver:
     sees_full_ring: bool = True
     """Whether 0 proves that the ring was never full."""
     ring_includes: tuple[str, ...] = ()
-    """Ledger stages whose packets ``full_ring`` counts as well."""
+    """Ledger stages whose packets ``full_ring`` counts as well; ``xsk_ring`` of a card that writes
+    frames without a copy, with ``xsk_fill``."""
     queue_packets: tuple[str, ...] = ()
     """Regular expressions for a counter of each RX queue's packets; the first match is read, and
     the kernel's own statistics (``qstats``) before any."""
@@ -69,6 +70,8 @@ class Driver:
     """The same for packets for which an RX queue had no room."""
     xdp_drops: tuple[str, ...] = ()
     """Patterns of counters of XDP drops; a host has one of these forms."""
+    xdp_drops_refused: bool = False
+    """Whether they also count what AF_XDP sockets refused, where frames are copied."""
     late_ns: int | None = 2 * SECOND_NS
     """How long counters may lag behind packets, for example if a NIC updates them once a second. 0:
     reading asks the card, by ``ethtool`` at the latest, so a second reading is current. None:
@@ -191,7 +194,9 @@ DRIVERS = {
         full_ring=("ethtool.{interface}.rx_out_of_buffer", "ethtool.{interface}.rx_discards_phy"),
         queue_packets=(r"rx(\d+)_packets",),
         queue_sent=(r"tx(\d+)_packets",),
+        # mlx5e_xdp_handle: a refused redirect ends as a drop; without a copy in rx_xsk_xdp_drop.
         xdp_drops=("ethtool.{interface}.rx_xdp_drop",),
+        xdp_drops_refused=True,
         late_ns=0,
         irq="comp",
         # Counted at the port, before any ring or the port's own buffer.
@@ -235,10 +240,13 @@ DRIVERS = {
     "virtio_net": Driver(
         full_ring=(*_by_queue("rx#_drops"), *_by_queue("rx_queue_#_drops")),
         sees_full_ring=False,
-        ring_includes=("rx_xdp",),
+        # A refused redirect is an XDP drop (virtnet_xdp_handler), without a copy one of the driver
+        # alone (virtnet_receive_xsk_small).
+        ring_includes=("rx_xdp", "xsk_ring"),
         queue_packets=_RX_QUEUE,
         queue_sent=_TX_QUEUE,
         xdp_drops=(_RX_QUEUE_XDP_DROPS, *_by_queue("rx#_xdp_drops")),
+        xdp_drops_refused=True,
         late_ns=None,
         irq="input.",
         irq_sent="output.",

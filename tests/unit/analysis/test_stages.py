@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -88,6 +89,32 @@ def test_what_a_socket_of_frames_refused_is_what_it_says() -> None:
     assert {"ethtool.receive0.rx_queue_N_drops": 16} == ring.also
     assert {"right.receiver0": 12} == ring.parts
     assert () == tuple(f for f in judge(record).findings if f.severity != "note")
+
+
+DRIVERS_DROPS = [
+    ("virtio_net", False, {"rx_queue_0_xdp_drops": 16 + 5, "rx_queue_0_drops": 16 + 5 + 3}),
+    ("virtio_net", True, {"rx_queue_0_xdp_drops": 5, "rx_queue_0_drops": 16 + 5 + 3}),
+    ("mlx5_core", False, {"rx_xdp_drop": 16 + 5, "rx_out_of_buffer": 3}),
+    ("mlx5_core", True, {"rx_xdp_drop": 5, "rx_out_of_buffer": 3}),
+]
+"""Driver, whether it writes frames without a copy, and its drops: 16 frames that a socket refused,
+5 that a program dropped and 3 for which there was no descriptor."""
+
+
+@pytest.mark.parametrize(("driver", "zerocopy", "drops"), DRIVERS_DROPS)
+def test_what_a_socket_of_frames_refused_is_no_other_stage_as_well(
+    driver: str, zerocopy: bool, drops: dict[str, int]
+) -> None:
+    """Wherever the card counts it again."""
+    record = taken(976, xsk_ring_packets=12, xsk_fill_packets=4)
+    (measured,) = (phase for phase in record.phases if phase.name == "measured")
+    sender, receiver = sorted(measured.stats, key=lambda stats: stats.role == "receiver")
+    workers = (sender, replace(receiver, zerocopy=zerocopy))
+    moves = {f"ethtool.receive0.{name}": count for name, count in drops.items()}
+    moved = build.record(1000, 976, of=FRAMES, workers=workers, moves={"right": moves})
+    found = entries(build.driven(driver, moved))
+    expected = {"xsk_ring": 12, "xsk_fill": 4, "rx_xdp": 5, "rx_ring": 3}
+    assert expected == {name: found[name] for name in expected}
 
 
 def test_of_frames_nobody_verifies_the_checksum() -> None:

@@ -417,7 +417,9 @@ def _refused_frames(readings: Readings) -> int | None:
     (driver,) = _receiving_drivers(readings)
     if "rx_xdp" not in driver.ring_includes:
         return full
-    xdp_frames = _xdp_frames(readings, driver.xdp_drops)
+    if "xsk_ring" in driver.ring_includes and _without_copy(readings):
+        full -= _refused_frames_received(readings)
+    xdp_frames = _counted_xdp_drops(readings, driver.xdp_drops)
     return full - xdp_frames if xdp_frames is not None else None
 
 
@@ -444,12 +446,27 @@ _stage(
 )
 
 
-def _xdp_frames(readings: Readings, counters: tuple[str, ...] = XDP_DROPS) -> int | None:
-    """Return the frames that an XDP program dropped; 0 if the interface has no program."""
+def _counted_xdp_drops(readings: Readings, counters: tuple[str, ...] = XDP_DROPS) -> int | None:
+    """Return what the drivers count as drops by XDP; 0 if the interface has no program."""
     dropped = readings.total("receiver", *counters)
     if dropped is None and readings.without("receiver", "xdp"):
         return 0
     return dropped
+
+
+def _xdp_frames(readings: Readings) -> int | None:
+    """Return the frames that an XDP program dropped, without those that AF_XDP sockets refused."""
+    dropped = _counted_xdp_drops(readings)
+    drivers = _receiving_drivers(readings)
+    counts_refused = any(driver.xdp_drops_refused for driver in drivers)
+    if dropped is None or not counts_refused or _without_copy(readings):
+        return dropped
+    return max(dropped - _refused_frames_received(readings), 0)
+
+
+def _without_copy(readings: Readings) -> bool:
+    """Return whether cards wrote frames of AF_XDP where they are read."""
+    return any(stats.zerocopy for stats in readings.workers("receiver"))
 
 
 _stage(
