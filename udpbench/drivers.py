@@ -71,7 +71,8 @@ class Driver:
     xdp_drops: tuple[str, ...] = ()
     """Patterns of counters of XDP drops; a host has one of these forms."""
     xdp_drops_refused: bool = False
-    """Whether they also count what AF_XDP sockets refused, where frames are copied."""
+    """Whether they also count what AF_XDP sockets refused, where frames are copied (docs/kernel.md,
+    What a card counts of AF_XDP)."""
     late_ns: int | None = 2 * SECOND_NS
     """How long counters may lag behind packets, for example if a NIC updates them once a second. 0:
     reading asks the card, by ``ethtool`` at the latest, so a second reading is current. None:
