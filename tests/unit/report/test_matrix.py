@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from analysis.build import experiment, failed, lossy, record, trial
+from analysis.build import LOAD_MS, experiment, failed, hog, lossy, record, shared, trial
 
 from udpbench.model import Estimate, Receive, Send, Traffic, Trial, TrialRecord
 from udpbench.report.figures.experiment_figures import draw
@@ -22,6 +22,10 @@ POINTS = [
     trial(f"{n}", send=send, receive=receive, duration_ns=10**9)
     for n, (send, receive) in enumerate(product(SENDS, RECEIVES))
 ]
+
+
+SLOWED = shared(LOAD_MS + 400, hog(400))
+"""Others had its CPU, so that its rates are struck out."""
 
 
 def of(points: Sequence[Trial], records: Sequence[TrialRecord] | None = None) -> Matrix | None:
@@ -101,21 +105,21 @@ def test_other_points_are_no_matrix(points: list[Any]) -> None:
 
 
 def test_a_cell_has_its_median_and_interval_or_says_why_not() -> None:
-    """Three trials have an interval; one that is skipped, invalid or not run has a word."""
-    first, second, third, *_ = POINTS
+    """Three trials have an interval; where there is none a word says why."""
+    first, second, third, fourth, fifth, *_ = POINTS
     records = [
         record(1000 + n, of=replace(first, repetition=n + 1)) for n in (4, 0, 9)
     ]  # their median is the 1004
     records += [skipped(second), lossy(1000, {}, 250, of=third)]
+    records += [failed("WorkerFailed", "it died", of=fourth), replace(SLOWED, trial=fifth)]
     shown = of(POINTS, records)
     assert shown is not None
     assert MatrixCell("0", Estimate(1004.0, 1000.0, 1009.0, 3, "pps")) == shown.cells[0][0]
-    assert ["skipped", "invalid", "not run"] == [
-        cell.word for cell in (*shown.cells[0][1:], shown.cells[1][0]) if cell is not None
-    ]
+    words = [cell.word for row in shown.cells[:2] for cell in row if cell is not None]
+    assert ["", "skipped", "invalid", "failed", "no rates", "not run"] == words
     texts = drawn(shown)
     assert ["1.0", "1.0 – 1.0"] == texts[0, 0]
-    assert [["skipped"], ["invalid"], ["not run"]] == [texts[1, 0], texts[2, 0], texts[0, 1]]
+    assert [["skipped"], ["invalid"], ["failed"]] == [texts[1, 0], texts[2, 0], texts[0, 1]]
 
 
 def test_a_figure_draws_every_number_in_one_unit() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from udpbench.analysis.points import estimate
+from udpbench.analysis.points import Point, estimate
 from udpbench.differences import key_of, written
 from udpbench.model import Estimate, Experiment
 from udpbench.report.figures.style import (
@@ -135,8 +135,15 @@ def _cells(chapter: Chapter) -> dict[str, MatrixCell]:
             cells[trial.point] = MatrixCell(trial.point, None, "skipped")
         else:
             delivered = estimate(point, "delivered_pps")
-            cells[trial.point] = MatrixCell(trial.point, delivered, "" if delivered else "invalid")
+            cells[trial.point] = MatrixCell(
+                trial.point, delivered, "" if delivered else _without_rates(point)
+            )
     return cells
+
+
+def _without_rates(point: Point) -> str:
+    """Return why a point that was tried has no median, as tables say it."""
+    return "no rates" if point.valid else "invalid" if point.done else "failed"
 
 
 # --- the figure ----------------------------------------------------------------------------------
