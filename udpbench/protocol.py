@@ -155,6 +155,8 @@ class SampleReply:
     stats: tuple[WorkerStats, ...]
     flows: tuple[FlowStats, ...]
     queued_bytes: Optional[int]
+    polling: bool = False
+    """A thread that serves the traffic's RX queues runs, or waits for a CPU."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from udpbench.agent.host import processes
 from udpbench.agent.host.processes import (
     Processes,
     ProcessTimes,
+    any_runnable,
     interface_threads,
     lineage,
     parse_process,
@@ -252,3 +253,12 @@ def test_more_clocks_than_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Processes(Host(), all_of_machine=False)
     table.begin({os.getpid(): "run"})
     assert [{}] == [one.by_cpu_ns for one in table.end({os.getpid(): "run"})]
+
+
+def test_a_thread_that_waits_for_a_cpu_is_runnable(tmp_path: Path) -> None:
+    """As one that runs; one that sleeps is not, nor one that has ended."""
+    machine = Machine(tmp_path)
+    machine.put("/proc/7/stat", "7 (napi/x) R-0) S 2 0 0 0")
+    assert not any_runnable(machine, (7, 8))
+    machine.put("/proc/9/stat", "9 (napi/receive0-5) R 2 0 0 0")
+    assert any_runnable(machine, (7, 8, 9))

@@ -89,6 +89,8 @@ class World:
     """Counters that rise by the given step at every snapshot of the receiver."""
     reading: Callable[[int], tuple[int, int]] | None = None
     """Nanoseconds since the receivers' start → packets read, bytes queued: a slow reader."""
+    polling: Callable[[int], bool] | None = None
+    """Nanoseconds since the receivers' start → whether the thread of their queue wants a CPU."""
     refusing: str = ""
     """A kind of setting that the next agent which is asked for it will not take."""
     start_takes_ns: int = 0
@@ -326,6 +328,11 @@ class FakeAgent:
             "received_packets": read,
         }, queued
 
+    def _polling(self) -> bool:
+        if self.world.polling is None or not self.phase:
+            return False
+        return self.world.polling(self.world.clock.now_ns() - self.phase["at_ns"])
+
     def _sample(self, since: int) -> SampleReply:
         name = f"{self.host}.{self.host}0"
         counts, queued = self._counts()
@@ -338,6 +345,7 @@ class FakeAgent:
             stats=(WorkerStats(name, role, None, counts),),  # type: ignore[arg-type]
             flows=(),
             queued_bytes=queued if role == "receiver" else None,
+            polling=role == "receiver" and self._polling(),
         )
 
     def _snapshot(

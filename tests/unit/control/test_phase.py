@@ -19,6 +19,7 @@ from udpbench.model import (
     Receive,
     Send,
     Traffic,
+    TrialRecord,
     WorkerSpec,
 )
 
@@ -44,6 +45,29 @@ def test_the_first_packet_of_a_path_phase_may_be_late(tmp_path: Path) -> None:
 
     record = only(tmp_path, World(reading=reading), duration="2s", warmup="0s")
     assert ("done", None) == (record.status, record.error)
+
+
+def test_a_queues_thread_without_a_cpu_is_waited_for(tmp_path: Path) -> None:
+    """What lies in a veth's ring shows in no counter; its thread comes half a second later."""
+    late_ns = SECOND_NS + SECOND_NS // 2
+
+    def reading(since_ns: int) -> tuple[int, int]:
+        return (PACKETS if since_ns >= late_ns else PACKETS - 200), 0
+
+    world = World(reading=reading, polling=lambda since_ns: since_ns < late_ns)
+    record = only(tmp_path, world, duration="1s", warmup="0s")
+    assert ("done", PACKETS) == (record.status, read_in(record))
+
+
+def test_a_queues_thread_that_never_sleeps_is_not_waited_for(tmp_path: Path) -> None:
+    """The phase ends as it does without one, a second later."""
+    world = World(reading=lambda _: (PACKETS, 0), polling=lambda _: True)
+    assert ("done", PACKETS) == ((record := only(tmp_path, world)).status, read_in(record))
+
+
+def read_in(record: TrialRecord) -> int:
+    """Return what was read in the last phase."""
+    return sum(stats.counts.get("received_packets", 0) for stats in record.phases[-1].stats)
 
 
 def test_a_queue_that_nobody_reads_is_a_deadline(tmp_path: Path) -> None:

@@ -216,6 +216,12 @@ def descendants(host: Host, pid: int) -> tuple[int, ...]:
         family |= young
 
 
+def any_runnable(host: Host, pids: Iterable[int]) -> bool:
+    """Return whether any thread runs or waits for a CPU (proc_pid_stat(5): state R)."""
+    texts = (read(host, f"/proc/{pid}/stat") or "" for pid in pids)
+    return any(text.rpartition(") ")[2].startswith("R") for text in texts)
+
+
 def interface_threads(host: Host, interfaces: Iterable[str]) -> list[int]:
     """Return the kernel threads that serve interfaces: NAPI's, and those of interrupts.
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Protocol
 
+from udpbench.agent.host.processes import any_runnable, interface_threads
 from udpbench.agent.host.system import Host
 from udpbench.agent.host.udp_sockets import udp_sockets
 from udpbench.agent.workers.attached import Attached
@@ -91,6 +92,7 @@ class Pool:
         self._samples: list[Sample] = []
         self._first = 0
         """Number of the first sample that is kept."""
+        self._queue_threads: Sequence[int] = ()
         self._reset(Series(0, None), ())
 
     def _reset(self, series: Series, pids: Sequence[int]) -> None:
@@ -132,6 +134,8 @@ class Pool:
         self._specs, self._samples, self._first = specs, [], 0
         self._reset(Series(0, None), ())
         self._receiver = self._made(specs, interface, macs or {})
+        receives = specs[0].role == "receiver"
+        self._queue_threads = interface_threads(self._host, (interface,)) if receives else []
         try:
             self._receiver.prepare()
         except HostError:
@@ -241,6 +245,7 @@ class Pool:
             stats=self._stats(receiver),
             flows=receiver.flows(),
             queued_bytes=self._queued_bytes(receiver),
+            polling=any_runnable(self._host, self._queue_threads),
         )
 
     def _stats(self, receiver: Receiver) -> tuple[WorkerStats, ...]:
