@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import struct
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 from bpf_machine import XDP_REDIRECT, Machine
 from test_frames import V4, V6
 
+from udpbench.agent.host import native
 from udpbench.agent.host.bpf import bpf, instructions
 from udpbench.agent.host.bpf.port_taker import takes
 from udpbench.agent.losses.ethernet import frame
@@ -91,3 +94,26 @@ def test_a_program_that_is_no_program_is_refused() -> None:
     """With the kernel's own reason, and never silently."""
     with pytest.raises(OSError, match=r"the program was not loaded|no bpf"):
         bpf.load(bpf.XDP, b"\0" * 8, "udpb_test")
+
+
+@pytest.mark.parametrize(("signals", "loads"), [(0, 1), (4, 5), (5, 5)])
+def test_a_load_that_a_signal_interrupts_is_tried_again(
+    signals: int, loads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five times, as libbpf does; then it is refused."""
+    answers: list[int | Exception] = [BlockingIOError(errno.EAGAIN, "again")] * signals
+    answers.append(7)
+    asked = []
+
+    def answer(command: int, attributes: bytearray) -> int:
+        asked.append(command)
+        said = answers[len(asked) - 1]
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    monkeypatch.setattr(native, "bpf", answer)
+    expected = nullcontext() if signals < loads else pytest.raises(OSError, match="not loaded")
+    with expected:
+        assert 7 == bpf.load(bpf.XDP, instructions.passes(2), "udpb_pass")
+    assert loads == len(asked)

@@ -21,6 +21,8 @@ from udpbench.agent.host.bpf.instructions import INSTRUCTION_BYTES
 ATTR_BYTES = 144
 NAME_BYTES = 16
 LOG_BYTES = 2**16
+LOAD_TRIES = 5
+"""The verifier gives up with EAGAIN when a signal is pending (do_check in kernel/bpf/verifier.c)."""
 INFO_BYTES = 128
 INFO_NAME_AT = 64
 """Where struct bpf_prog_info has the name, Linux 4.15."""
@@ -70,11 +72,18 @@ def load(kind: int, program: bytes, name: str) -> int:
     attr = struct.pack("=IIQQ", kind, len(program) // INSTRUCTION_BYTES, *pointers)
     attr += struct.pack("=IIQII", 1, LOG_BYTES, ctypes.addressof(log), 0, 0)
     try:
-        return _bpf(PROG_LOAD, attr + name.encode().ljust(NAME_BYTES, b"\0"))[0]
+        return _verified(attr + name.encode().ljust(NAME_BYTES, b"\0"))
     except OSError as error:
         lines = log.value.decode(errors="replace").strip().splitlines()
         text = f"{error.strerror}{f': {lines[-1]}' if lines else ''}"
         raise OSError(error.errno, f"the program was not loaded: {text}") from error
+
+
+def _verified(attr: bytes) -> int:
+    for _ in range(LOAD_TRIES - 1):
+        with suppress(BlockingIOError):
+            return _bpf(PROG_LOAD, attr)[0]
+    return _bpf(PROG_LOAD, attr)[0]
 
 
 def program_name(number: int) -> str:
