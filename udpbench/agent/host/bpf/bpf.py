@@ -22,7 +22,7 @@ ATTR_BYTES = 144
 NAME_BYTES = 16
 LOG_BYTES = 2**16
 LOAD_TRIES = 5
-"""The verifier gives up with EAGAIN when a signal is pending (do_check in kernel/bpf/verifier.c)."""
+"""The verifier gives up with EAGAIN where a signal is pending (do_check, kernel/bpf/verifier.c)."""
 INFO_BYTES = 128
 INFO_NAME_AT = 64
 """Where struct bpf_prog_info has the name, Linux 4.15."""
