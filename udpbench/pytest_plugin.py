@@ -234,11 +234,11 @@ class PointItem(pytest.Item):
         """Judge the point; the first item of an experiment runs it."""
         # What the fixture tmp_path_factory returns; an item that is no function has no fixtures.
         gate = _gate(self.config, self.config._tmp_path_factory)  # type: ignore[attr-defined]
-        said = _judge(self, self.file.stored(gate), self.point, gate.baseline)
-        if said.outcome == "failed":
-            pytest.fail(f"{said.why}\n{said.shown}", pytrace=False)
-        if said.outcome == "skipped":
-            pytest.skip(said.why)
+        point_answer = _judge(self, self.file.stored(gate), self.point, gate.baseline)
+        if point_answer.outcome == "failed":
+            pytest.fail(f"{point_answer.why}\n{point_answer.shown}", pytrace=False)
+        if point_answer.outcome == "skipped":
+            pytest.skip(point_answer.why)
 
     def reportinfo(self) -> tuple[Path, Optional[int], str]:
         """Return the location and the name of the item."""
@@ -276,15 +276,15 @@ class UdpbenchFixture:
         name = node.nodeid if self._calls == 1 else f"{node.nodeid}-{self._calls}"
         stored = _run(gate, self._load(experiment), name, (node.nodeid,), node.session)
         points = [trial.point for trial in stored.header.experiments[0].points]
-        said = {point: _judge(node, stored, point) for point in points}
+        answers = {point: _judge(node, stored, point) for point in points}
         # Look at all points first: a skipped one must not hide a failed one.
-        if any(answer.outcome == "failed" for answer in said.values()):
-            pytest.fail(f"{_why(said, 'failed')}\n{full_text(stored, _width())}", pytrace=False)
-        if any(answer.outcome == "skipped" for answer in said.values()):
-            pytest.skip(_why(said, "skipped"))
+        if any(answer.outcome == "failed" for answer in answers.values()):
+            pytest.fail(f"{_why(answers, 'failed')}\n{full_text(stored, _width())}", pytrace=False)
+        if any(answer.outcome == "skipped" for answer in answers.values()):
+            pytest.skip(_why(answers, "skipped"))
         # Shown if the test fails, beside the numbers that it asserts on.
         node.add_report_section("call", "udpbench", full_text(stored, _width()))
-        results = {point: answer.result for point, answer in said.items()}
+        results = {point: answer.result for point, answer in answers.items()}
         return results[points[0]] if len(points) == 1 else _mapping(results)
 
     def baseline(self, folder: Union[str, os.PathLike[str]]) -> Any:
@@ -394,15 +394,15 @@ def _judge(node: Any, stored: Run, point: str, baseline: Optional[Baseline] = No
     """Return the outcome of a point, and record it at the item."""
     from udpbench.gate import answer
 
-    said = answer(stored, point, _width(), baseline)
-    _note(node, said, stored)
-    return said
+    point_answer = answer(stored, point, _width(), baseline)
+    _note(node, point_answer, stored)
+    return point_answer
 
 
-def _why(said: dict[str, Answer], outcome: str) -> str:
+def _why(answers: dict[str, Answer], outcome: str) -> str:
     """Return the reasons of all points with an outcome; several are headed by their names."""
-    chosen = {point: answer.why for point, answer in said.items() if answer.outcome == outcome}
-    if len(said) == 1:
+    chosen = {point: answer.why for point, answer in answers.items() if answer.outcome == outcome}
+    if len(answers) == 1:
         return "\n".join(chosen.values())
     return "\n".join(f"{name}: {line}" for name, why in chosen.items() for line in why.split("\n"))
 
@@ -414,16 +414,20 @@ def _width() -> int:
     return max(80, min(shutil.get_terminal_size().columns, 140))
 
 
-def _note(node: Any, said: Answer, stored: Run) -> None:
+def _note(node: Any, point_answer: Answer, stored: Run) -> None:
     """Add the measured values to the item's properties, which JUnit files contain."""
     from udpbench.analysis.comparison.medians import numbers
 
     # The name of an item has the point; a test may have several.
-    named = "" if isinstance(node, PointItem) else f"{said.result.point or 'all'}: "
-    node.user_properties.append((SUMMARY, named + said.summary))
+    named = "" if isinstance(node, PointItem) else f"{point_answer.result.point or 'all'}: "
+    node.user_properties.append((SUMMARY, named + point_answer.summary))
     node.user_properties.append(("udpbench.run", str(stored.folder)))
-    head = "udpbench" if isinstance(node, PointItem) else f"udpbench.{said.result.point}".strip(".")
-    for name, value in numbers(said.result).items():
+    head = (
+        "udpbench"
+        if isinstance(node, PointItem)
+        else f"udpbench.{point_answer.result.point}".strip(".")
+    )
+    for name, value in numbers(point_answer.result).items():
         node.user_properties.append((f"{head}.{name}", value))
 
 

@@ -312,8 +312,8 @@ def diagnose(readings: Readings, ledger: Ledger | None) -> tuple[Bottleneck, ...
     if ledger is None or not ledger.intended_packets:
         return ()
     case = _case(readings, ledger)
-    said = [bottleneck for find in BOTTLENECKS for bottleneck in find(case)]
-    return (*(said or unexplained(case)), *power_saving(case))
+    bottlenecks = [bottleneck for find in BOTTLENECKS for bottleneck in find(case)]
+    return (*(bottlenecks or unexplained(case)), *power_saving(case))
 
 
 def _case(readings: Readings, ledger: Ledger) -> Case:
@@ -372,8 +372,8 @@ def _of_memory(case: Case, hosts: Sequence[Facts]) -> dict[str, str]:
     backlogs = [facts.limits.get("net.core.netdev_max_backlog") for facts in hosts]
     backlog = min((each for each in backlogs if each), default=None)
     if backlog is not None:
-        wanted = _with_room(case, backlog)
-        words |= {"backlog": str(wanted), "large_backlog": str(8 * wanted)}
+        backlog_packets = _with_room(case, backlog)
+        words |= {"backlog": str(backlog_packets), "large_backlog": str(8 * backlog_packets)}
     rings = [facts.rings for facts in hosts if facts.rings.get("rx-max")]
     longest = min((each["rx-max"] for each in rings), default=0)
     if any(each.get("rx", 0) < longest for each in rings):
@@ -400,8 +400,8 @@ def _udp_pages(case: Case, hosts: Sequence[Facts]) -> int | None:
         bounds += [str(each.after) for each in changes if each.setting.target == UDP_MEMORY]
     last = [words[-1] for words in map(str.split, bounds) if words]
     now = max((int(word) for word in last if word.isdecimal()), default=0)
-    wanted = max(2 * sum(sockets.values()) // PAGE_BYTES, now)
-    return 1 << (wanted - 1).bit_length() if wanted else None
+    pages = max(2 * sum(sockets.values()) // PAGE_BYTES, now)
+    return 1 << (pages - 1).bit_length() if pages else None
 
 
 def _of_cpus(case: Case, hosts: Sequence[Facts]) -> dict[str, str]:
@@ -436,8 +436,8 @@ def _buffers(workers: Iterable[WorkerStats]) -> list[int]:
 def _with_room(case: Case, held: int) -> int:
     """Return a power of two with room for twice as much as came, for what ``held`` has held."""
     received = max(case.ledger.received_packets, 1)
-    wanted = 2 * held * (received + case.packets) // received
-    return 1 << (wanted - 1).bit_length()
+    room = 2 * held * (received + case.packets) // received
+    return 1 << (room - 1).bit_length()
 
 
 # --- out of the ordinary -------------------------------------------------------------------------

@@ -396,7 +396,9 @@ def _socket_losses(
 ) -> tuple[SocketLoss, ...]:
     if earlier is not None and _nothing_new(before, now, earlier):
         return earlier.sockets
-    said = {loss.socket.cookie: loss for loss in earlier.sockets} if earlier is not None else {}
+    known_losses = (
+        {loss.socket.cookie: loss for loss in earlier.sockets} if earlier is not None else {}
+    )
     # Most sockets of most looks are those of the look before, as objects.
     lately = {
         cookie: _dropped_lately(cookie, before, now)
@@ -408,7 +410,7 @@ def _socket_losses(
     for cookie, each in now.sockets.items():
         if (now.watched is not None and cookie not in now.watched) or port not in (None, each.port):
             continue
-        before_this = said.get(cookie)
+        before_this = known_losses.get(cookie)
         if now.counts is None and before_this is not None and not lately.get(cookie):
             same = before_this.socket is each and not before_this.dropped_pps
             losses.append(before_this if same else replace(before_this, socket=each, dropped_pps=0))
@@ -416,7 +418,9 @@ def _socket_losses(
         dropped = ((each.drops or 0) - now.opened_drops.get(cookie, 0)) % 2**32
         loss = SocketLoss(each, lately.get(cookie, 0) / seconds, dropped)
         if dropped:
-            loss = _explained(loss, lately.get(cookie, 0), possible[each.family], said.get(cookie))
+            loss = _explained(
+                loss, lately.get(cookie, 0), possible[each.family], known_losses.get(cookie)
+            )
         if now.counts is not None:
             loss = _counted(loss, before, now, seconds)
         losses.append(loss)
@@ -482,13 +486,17 @@ def possible_stages(delta: Deltas, dropped: int) -> dict[int, tuple[str, ...]]:
 
 
 def _explained(
-    loss: SocketLoss, lately: int, possible: tuple[str, ...], said: SocketLoss | None
+    loss: SocketLoss, lately: int, possible: tuple[str, ...], earlier: SocketLoss | None
 ) -> SocketLoss:
     """Return a loss with its stages; what is said of it before stays unless it is contradicted."""
-    if said is not None and said.known and (not lately or set(said.stages) <= set(possible)):
-        return replace(loss, stages=said.stages, known=True)
+    if (
+        earlier is not None
+        and earlier.known
+        and (not lately or set(earlier.stages) <= set(possible))
+    ):
+        return replace(loss, stages=earlier.stages, known=True)
     if not lately:
-        return replace(loss, stages=said.stages if said is not None else ())
+        return replace(loss, stages=earlier.stages if earlier is not None else ())
     return replace(loss, stages=possible, known=len(possible) == 1)
 
 

@@ -68,7 +68,7 @@ class SearchTrial:
 
 
 @dataclass(frozen=True)
-class WantedTrial:
+class NextTrial:
     """The next trial of a search."""
 
     purpose: Purpose
@@ -80,7 +80,7 @@ class WantedTrial:
 class SearchState:
     """Where a search stands; without a wanted trial it has ended."""
 
-    wanted: WantedTrial | None
+    next_trial: NextTrial | None
     ended: Ended | None
     goals: tuple[GoalBounds, ...]
     purposes: tuple[Purpose, ...]
@@ -231,7 +231,7 @@ def _ended(
     if state.spent_ns >= search.within_ns:
         return replace(state, ended="within")
     pps = None if purpose == "sender" else round(stop.pps)
-    return replace(state, wanted=WantedTrial(purpose, pps, stop.duration_ns))
+    return replace(state, next_trial=NextTrial(purpose, pps, stop.duration_ns))
 
 
 def _confirmed(

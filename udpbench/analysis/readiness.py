@@ -607,14 +607,14 @@ def assess(hosts: Sequence[Examined], lab: Lab) -> tuple[Readiness, ...]:
     own settings will set is ready.
     """
     order = {"spoils": 0, "unknown": 1, "ready": 2}
-    said = [
+    results = [
         readiness
         for check in READINESS
         if check.scope == MACHINE or not lab.built_in
         for examined in hosts
         for readiness in _check(check, _subject(examined, hosts, lab), lab)
     ]
-    return tuple(sorted(said, key=lambda readiness: order[readiness.status]))
+    return tuple(sorted(results, key=lambda readiness: order[readiness.status]))
 
 
 def _subject(examined: Examined, hosts: Sequence[Examined], lab: Lab) -> Subject:
@@ -660,5 +660,5 @@ def worst(hosts: Iterable[Facts], lab: Lab, count: int = 3) -> tuple[Readiness, 
     facts = tuple(hosts)
     if lab.built_in:  # one machine, seen from each of its namespaces
         facts = tuple(replace(each, host=MACHINE, interface="") for each in facts[:1])
-    said = assess([Examined(each) for each in facts], lab)
-    return tuple(readiness for readiness in said if readiness.status == "spoils")[:count]
+    results = assess([Examined(each) for each in facts], lab)
+    return tuple(readiness for readiness in results if readiness.status == "spoils")[:count]

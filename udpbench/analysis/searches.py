@@ -116,15 +116,15 @@ def state_of(point: Trial, results: Sequence[Result]) -> SearchState:
 
 def next_search_trial(point: Trial, results: Sequence[Result]) -> Trial | None:
     """Return the next trial of a search; None once it has ended."""
-    wanted = state_of(point, results).wanted
-    if wanted is None:
+    next_trial = state_of(point, results).next_trial
+    if next_trial is None:
         return None
-    rate = Rate(packets_per_s=wanted.pps) if wanted.pps is not None else None
+    rate = Rate(packets_per_s=next_trial.pps) if next_trial.pps is not None else None
     return replace(
         point,
         search_trial=len(results) + 1,
         traffic=replace(point.traffic, rate=rate),
-        duration_ns=wanted.duration_ns,
+        duration_ns=next_trial.duration_ns,
     )
 
 

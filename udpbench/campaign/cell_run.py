@@ -77,11 +77,11 @@ def _place(task: Task) -> tuple[Path, bool]:
 
 def _locked(held: Folder, say: Say, unwanted: Callable[[], bool]) -> bool:
     """Wait until no other run is in the folder; False if the cell is unwanted before."""
-    said = False
+    reported = False
     while not lock_file(held.fd):
-        if not said:
+        if not reported:
             say("waiting for the run of a worker that died, which restores its hosts")
-            said = True
+            reported = True
         if unwanted():
             return False
         time.sleep(POLL_S)

@@ -128,8 +128,8 @@ class _Booking:
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
         self._complaints.seek(0)
         *_, last = self._complaints.read().decode(errors="replace").strip().split("\n")
-        said = f": {printable(last)[:SHOWN_CHARACTERS]}" if last else ""
-        return f"{self._reserve.command[0]} ended with {how}{said}"
+        detail = f": {printable(last)[:SHOWN_CHARACTERS]}" if last else ""
+        return f"{self._reserve.command[0]} ended with {how}{detail}"
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):

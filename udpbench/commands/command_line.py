@@ -225,13 +225,13 @@ def doctor(
 
     chosen_lab = load_lab(lab)
     around = Surroundings(_reach(chosen_lab, no_deploy, wheels))
-    said = assess(examine(chosen_lab, around), chosen_lab)
+    results = assess(examine(chosen_lab, around), chosen_lab)
     with _reader_may_leave():
         if as_json:
-            print(json.dumps(readiness_json(said, chosen_lab), indent=2, allow_nan=False))
+            print(json.dumps(readiness_json(results, chosen_lab), indent=2, allow_nan=False))
         else:
-            print_readiness(_console(), said)
-    raise typer.Exit(YES if is_ready(said) else NO)
+            print_readiness(_console(), results)
+    raise typer.Exit(YES if is_ready(results) else NO)
 
 
 @app.command()
@@ -459,8 +459,8 @@ def tune(
             step = "name an experiment, or resume a tune with --resume"
             raise InputError([Problem("missing", "X", None, "one", step)])
         experiments, chosen_lab = _load_definitions([name], lab or "local", sets)
-        wanted = asked(experiments, point, metric, within_ns, only or (), never or ())
-        header = new_header(tuned(experiments, wanted), chosen_lab, _command(), sets or (), seed)
+        tune = asked(experiments, point, metric, within_ns, only or (), never or ())
+        header = new_header(tuned(experiments, tune), chosen_lab, _command(), sets or (), seed)
         records = ()
         folder = out or new_folder(RESULTS, f"tune-{experiments[0].name}")
         writer = RunWriter.create(folder, header)

@@ -48,15 +48,15 @@ def rehearse(
             facts = {client.name: client.facts() for client in agents.hosts}
             try:
                 require_offers(trial, lab, facts, agents.capabilities)
-                wanted = desired(trial, lab, agents, facts)
+                by_host = desired(trial, lab, agents, facts)
             except Unavailable as why:
                 untried[_name(trial)] = str(why)
                 continue
-            known = next((i for i, (other, _) in enumerate(tried) if other == wanted), None)
+            known = next((i for i, (other, _) in enumerate(tried) if other == by_host), None)
             if known is None:
-                tried.append((wanted, _rehearse(wanted, lab, agents)))
+                tried.append((by_host, _rehearse(by_host, lab, agents)))
             with_settings = tried[-1 if known is None else known][1]
-            tried[-1 if known is None else known] = (wanted, _joined(with_settings, trial, lab))
+            tried[-1 if known is None else known] = (by_host, _joined(with_settings, trial, lab))
     rest = (Rehearsed((), {}, untried),) if untried else ()
     return (*(rehearsed for _, rehearsed in tried), *rest)
 
@@ -75,8 +75,8 @@ def _name(trial: Trial) -> str:
     return trial.name.rpartition("#")[0]
 
 
-def _rehearse(wanted: dict[str, tuple[Setting, ...]], lab: Lab, agents: Agents) -> Rehearsed:
-    planned = _try_settings(wanted, lab, agents)
+def _rehearse(by_host: dict[str, tuple[Setting, ...]], lab: Lab, agents: Agents) -> Rehearsed:
+    planned = _try_settings(by_host, lab, agents)
     facts = {client.name: client.facts() for client in agents.hosts}
     if not lab.built_in:
         facts = {name: _as_planned(own, planned[name]) for name, own in facts.items()}
@@ -100,7 +100,7 @@ def _as_planned(facts: Facts, planned: Iterable[Planned]) -> Facts:
 
 
 def _try_settings(
-    wanted: dict[str, tuple[Setting, ...]], lab: Lab, agents: Agents
+    by_host: dict[str, tuple[Setting, ...]], lab: Lab, agents: Agents
 ) -> dict[str, tuple[Planned, ...]]:
     """Ask every agent; those that make the pairs of a built-in lab first."""
     for client in agents.hanging:
@@ -108,9 +108,9 @@ def _try_settings(
             client.apply(())
     return {
         client.name: (
-            _throw_away(client, wanted[client.name])
+            _throw_away(client, by_host[client.name])
             if lab.built_in and client.name != MACHINE
-            else client.plan(wanted[client.name])
+            else client.plan(by_host[client.name])
         )
         for client in agents.setting_up
     }

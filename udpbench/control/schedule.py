@@ -93,11 +93,15 @@ def _block(
     experiment: Experiment, seed: int, repetition: int, results: Sequence[Result]
 ) -> list[Trial]:
     """Return the trials of a repetition: of compared points while the comparisons want a block."""
-    wanted = wants_block(experiment, results, repetition - 1)
+    wants_more = wants_block(experiment, results, repetition - 1)
     block = [
         replace(point, repetition=repetition)
         for point in experiment.points
-        if (wanted if point.point in experiment.compared else repetition <= experiment.repetitions)
+        if (
+            wants_more
+            if point.point in experiment.compared
+            else repetition <= experiment.repetitions
+        )
     ]
     # Seeded by experiment: its order does not depend on the others of the run.
     random.Random(f"{seed}/{experiment.name}/{repetition}").shuffle(block)  # noqa: S311

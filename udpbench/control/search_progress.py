@@ -46,7 +46,7 @@ class SearchProgress:
         results = self._results.setdefault(key, [])
         results.append(result)
         state = state_of(whole_point(trial), results)
-        ended = state.wanted is None
+        ended = state.next_trial is None
         self._left_ns[key] = 0 if ended else max(trial.search.within_ns - state.spent_ns, 0)
         left_ns = sum(self._left_ns.values())
         text = whole_point(trial).name

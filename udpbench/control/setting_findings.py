@@ -26,12 +26,12 @@ def desired(
     """Return agent → the settings of the trial on it."""
     pids = {client.name: client.pid for client in agents.hosts if client.pid is not None}
     context = LabContext(pids=pids, facts=facts)
-    wanted = {host.name: settings_for(lab, trial, host, context) for host in lab.hosts}
+    by_host = {host.name: settings_for(lab, trial, host, context) for host in lab.hosts}
     if agents.bridge is not None:
-        wanted[BRIDGE] = bridge_settings_for(lab, trial, context)
+        by_host[BRIDGE] = bridge_settings_for(lab, trial, context)
     if agents.machine is not None:
-        wanted[MACHINE] = machine_settings_for(lab, trial, context)
-    return wanted
+        by_host[MACHINE] = machine_settings_for(lab, trial, context)
+    return by_host
 
 
 def links(settings: dict[str, tuple[Setting, ...]]) -> list[Setting]:

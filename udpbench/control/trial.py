@@ -74,17 +74,17 @@ def apply_settings(attempt: Attempt) -> None:
     the other end along; so before a pair changes, whoever did not make it undoes what hangs on it.
     """
     bench, agents = attempt.bench, attempt.bench.agents
-    wanted = desired(attempt.trial, bench.lab, agents, attempt.facts)
+    settings = desired(attempt.trial, bench.lab, agents, attempt.facts)
     before, bench.in_force = bench.in_force, None
-    if before is None or links(before) != links(wanted):
+    if before is None or links(before) != links(settings):
         for client in agents.hanging:
             if before is None or before.get(client.name):
                 client.apply(())
     for client in agents.setting_up:
-        attempt.changes[client.name] = client.apply(wanted[client.name])
+        attempt.changes[client.name] = client.apply(settings[client.name])
         attempt.findings.extend(refused(client.name, attempt.changes[client.name]))
         attempt.findings.extend(rounded(client.name, attempt.changes[client.name]))
-    bench.in_force = wanted
+    bench.in_force = settings
 
 
 def verify_settings(attempt: Attempt) -> None:

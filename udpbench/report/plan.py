@@ -1,4 +1,4 @@
-"""What ``plan`` prints: the trials with their time, and the settings per host, now → wanted.
+"""What ``plan`` prints: the trials with their time, and the settings per host, now → requested.
 
 Prints what it is given and asks no host.
 """
@@ -98,12 +98,12 @@ def _seconds(time_ns: int) -> str:
 
 
 def print_rehearsal(console: Console, rehearsed: Sequence[Shared]) -> None:
-    """Print per host what would change, now → wanted, and what cannot be set there."""
+    """Print per host what would change, now → requested, and what cannot be set there."""
     for settings in rehearsed:
         console.print()
         console.print(Text(f"settings of {', '.join(settings.trials)}", style="bold"))
         table = Table(box=None)
-        for title in ("host", "setting", "now → wanted"):
+        for title in ("host", "setting", "now → requested"):
             table.add_column(title, overflow="fold")
         for host, planned in settings.hosts.items():
             for name, change in summed_up(planned):
@@ -150,14 +150,14 @@ def joined_targets(targets: Sequence[str]) -> str:
 
 
 def _change(planned: Planned) -> Text:
-    now, wanted = planned.now, planned.setting.value
+    now, requested = planned.now, planned.setting.value
     if planned.refusal is not None:
         return Text(f"cannot be set: {planned.refusal}", style="red")
     if planned.as_wanted:
-        return Text(f"{_value(now)} (as wanted)", style="dim")
-    if now is None and wanted is True:
+        return Text(f"{_value(now)} (already set)", style="dim")
+    if now is None and requested is True:
         return Text("added")
-    return Text(f"{_value(now)} → {_value(wanted)}")
+    return Text(f"{_value(now)} → {_value(requested)}")
 
 
 def _value(value: Any) -> str:

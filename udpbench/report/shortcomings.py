@@ -18,20 +18,20 @@ SCHEMA = 1
 """Of ``doctor --json``. History: 1 — the first form."""
 
 
-def is_ready(said: Iterable[Readiness]) -> bool:
+def is_ready(results: Iterable[Readiness]) -> bool:
     """Tell whether every check could be read and none fires."""
-    return all(readiness.status == "ready" for readiness in said)
+    return all(readiness.status == "ready" for readiness in results)
 
 
-def print_readiness(console: Console, said: Sequence[Readiness]) -> None:
+def print_readiness(console: Console, results: Sequence[Readiness]) -> None:
     """Print what is unknown, then the checks that fire with what to do, or that none does."""
     unknown: dict[str, list[str]] = {}
-    for readiness in said:
+    for readiness in results:
         if readiness.status == "unknown":
             unknown.setdefault(readiness.host, []).append(readiness.check)
     for host, checks in unknown.items():
         console.print(Text(f"unknown, not readable here: {host}: {', '.join(checks)}"))
-    spoiling = [readiness for readiness in said if readiness.status == "spoils"]
+    spoiling = [readiness for readiness in results if readiness.status == "spoils"]
     if spoiling:
         table = Table(box=None, show_header=False)
         table.add_column(no_wrap=True)
@@ -56,11 +56,11 @@ def print_worst(console: Console, spoiling: Sequence[Readiness], command: str) -
         console.print(Text(f"{readiness.severity}  {readiness.finding.brief}"))
 
 
-def readiness_json(said: Sequence[Readiness], lab: Lab) -> dict[str, Any]:
+def readiness_json(results: Sequence[Readiness], lab: Lab) -> dict[str, Any]:
     """Return the same as JSON data, every check of every host included."""
     return {
         "schema": SCHEMA,
         "lab": {"name": lab.name, "built_in": lab.built_in},
-        "ready": is_ready(said),
-        "checks": [asdict(readiness) for readiness in said],
+        "ready": is_ready(results),
+        "checks": [asdict(readiness) for readiness in results],
     }

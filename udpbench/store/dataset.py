@@ -85,8 +85,8 @@ def read_runs(
     from pyarrow import dataset
 
     filesystem, base = _place(path)
-    wanted = {"point": point, "campaign": campaign, "pair": pair}
-    chosen = [dataset.field(name) == value for name, value in wanted.items() if value is not None]
+    filters = {"point": point, "campaign": campaign, "pair": pair}
+    chosen = [dataset.field(name) == value for name, value in filters.items() if value is not None]
     hive = arrow.schema([(name, arrow.string()) for name in PARTITIONS])
     try:
         table = dataset.dataset(

@@ -92,10 +92,10 @@ def _sentence(tuning: Tuning) -> str:
     limits = ending.limits[0] if ending.limits else None
     if ending.steps:
         names = ", ".join(step.name for step in ending.steps)
-        said = ending.proof.text if ending.proof is not None else "it was not measured anew"
+        verdict = ending.proof.text if ending.proof is not None else "it was not measured anew"
         if tuning.proven is None:
-            return f"Not proven: {metric} with {names}, measured anew: {said}."
-        head = f"Proven: with {names} {metric} is {said}, measured anew in"
+            return f"Not proven: {metric} with {names}, measured anew: {verdict}."
+        head = f"Proven: with {names} {metric} is {verdict}, measured anew in"
         blocks = f"{tuning.proven.blocks} blocks"
         return f"{head} {blocks}. {_what_now(limits, ending.why)}"
     if limits is None:

@@ -121,10 +121,14 @@ def _of(text: str, trial: Trial, facts: Mapping[Role, Facts]) -> Iterator[Instru
 
 def _limit(path: str, trial: Trial, facts: Facts | None) -> Iterator[Instruction]:
     """Yield what a socket option needs, since the kernel cuts what exceeds its limit."""
-    wanted = trial.receive.buffer_bytes
+    requested_bytes = trial.receive.buffer_bytes
     limit = facts.limits.get("net.core.rmem_max") if facts is not None else None
-    if path == "receive.buffer" and wanted is not None and (limit is None or limit < wanted):
-        yield Instruction("shell", f"sysctl -w net.core.rmem_max={wanted}")
+    if (
+        path == "receive.buffer"
+        and requested_bytes is not None
+        and (limit is None or limit < requested_bytes)
+    ):
+        yield Instruction("shell", f"sysctl -w net.core.rmem_max={requested_bytes}")
 
 
 def _priority(value: str) -> Iterator[Instruction]:

@@ -160,14 +160,14 @@ class Tuning:
     @property
     def refuted(self) -> dict[str, tuple[Comparison, ...]]:
         """Return each diagnosis of which no remedy helps → the comparisons that say so."""
-        said: dict[str, list[Comparison]] = {}
+        by_base: dict[str, list[Comparison]] = {}
         for each in self.rounds:
             for comparison in each.comparisons if each.planned.kind == "try" else ():
                 against = each.planned.tried[comparison.b].against
-                said.setdefault(against, []).append(comparison)
+                by_base.setdefault(against, []).append(comparison)
         return {
             name: tuple(comparisons)
-            for name, comparisons in said.items()
+            for name, comparisons in by_base.items()
             if all(is_useless(comparison) for comparison in comparisons)
         }
 
@@ -338,12 +338,12 @@ def _played(
         compared = _compared(experiment, points)
         over = _is_over(planned, own, left_ns)
         there = by_block.get(first + blocks, [])
-        wanted = not over and _wants(planned, compared, own, blocks)
+        wants_more = not over and _wants(planned, compared, own, blocks)
         complete = {trial.point for trial in block} <= {result.trial.point for result in there}
-        if not wanted or not complete:
-            own += there if wanted else []
+        if not wants_more or not complete:
+            own += there if wants_more else []
             comparisons = compare_points(compared, own)
-            block = block if wanted else ()
+            block = block if wants_more else ()
             return TuningRound(planned, tuple(own), comparisons, blocks, block, over)
         own += there
         blocks += 1

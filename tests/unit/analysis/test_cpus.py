@@ -19,12 +19,12 @@ from udpbench.model import Finding, Process, TrialRecord
 
 def measured(record: TrialRecord) -> Readings:
     """Return the readings of the measured phase."""
-    found = readings_of(record)
-    assert found is not None
-    return found
+    readings = readings_of(record)
+    assert readings is not None
+    return readings
 
 
-def found(record: TrialRecord) -> list[tuple[str, str, str | None]]:
+def cpu_findings(record: TrialRecord) -> list[tuple[str, str, str | None]]:
     """Return severity, place and value of what is found of other programs and of our own."""
     return [
         (finding.severity, finding.where, finding.value)
@@ -40,8 +40,8 @@ def test_where_the_load_runs() -> None:
 
 def test_a_machine_of_its_own_is_quiet() -> None:
     """What the load needs is nobody else's, nor is softirq time."""
-    assert [] == found(shared(LOAD_MS))
-    assert [] == found(shared(LOAD_MS, softirq_ms=400))
+    assert [] == cpu_findings(shared(LOAD_MS))
+    assert [] == cpu_findings(shared(LOAD_MS, softirq_ms=400))
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ def test_a_machine_of_its_own_is_quiet() -> None:
 )
 def test_two_limits(hog_ms: int, expected: list[object]) -> None:
     """More than 1 % is told, more than 5 % strikes out."""
-    assert expected == found(shared(LOAD_MS + hog_ms, hog(hog_ms)))
+    assert expected == cpu_findings(shared(LOAD_MS + hog_ms, hog(hog_ms)))
 
 
 def test_what_is_not_the_loads_counts_wherever_it_may_have_run() -> None:
     """A process that is pinned nowhere is found by what the CPU was busy beyond the load."""
     record = shared(LOAD_MS + 400, hog(400, pinned=False))
-    assert [("struck", "machine: CPU 0", "20.00 %, most by hog (pid 77)")] == found(record)
+    assert [("struck", "machine: CPU 0", "20.00 %, most by hog (pid 77)")] == cpu_findings(record)
 
 
 def test_who_may_run_nowhere_else_is_named() -> None:
@@ -69,15 +69,15 @@ def test_who_may_run_nowhere_else_is_named() -> None:
     elsewhere = Process(78, "compiler", 1900 * MS, "other")
     away = Process(79, "away", 1900 * MS, "other", (1,))
     record = shared(LOAD_MS + 400, elsewhere, hog(400), away)
-    assert [("struck", "machine: CPU 0", "20.00 %, most by hog (pid 77)")] == found(record)
+    assert [("struck", "machine: CPU 0", "20.00 %, most by hog (pid 77)")] == cpu_findings(record)
 
 
 def test_processes_that_lived_only_meanwhile() -> None:
     """They are told by who waited for them; without one nobody is named."""
     make = hog(0, name="make", children_cpu_ns=390 * MS)
-    ((_, _, value),) = found(shared(LOAD_MS + 400, make))
+    ((_, _, value),) = cpu_findings(shared(LOAD_MS + 400, make))
     assert "20.00 %, most by children of make (pid 77)" == value
-    ((_, _, value),) = found(shared(LOAD_MS + 400))
+    ((_, _, value),) = cpu_findings(shared(LOAD_MS + 400))
     assert f"20.00 %, {cpu_checks.UNSEEN}" == value
 
 
@@ -91,7 +91,7 @@ def seen_whole(record: TrialRecord) -> TrialRecord:
 def test_time_of_no_process_is_the_kernels_where_every_process_is_seen() -> None:
     """Waking an idle CPU takes time that no process is charged; no program is blamed for it."""
     record = seen_whole(shared(LOAD_MS + 400, hog(10, pinned=False)))
-    assert [] == found(record)
+    assert [] == cpu_findings(record)
     (load, _) = cpu_use.cpu_loads(measured(record))
     assert (0.005, 0.195) == pytest.approx((load.uses["other programs"], load.uses["wake-ups"]))
 
@@ -101,14 +101,14 @@ def test_programs_are_blamed_for_all_that_they_may_have_used() -> None:
     make = hog(0, name="make", children_cpu_ns=390 * MS)
     record = seen_whole(shared(LOAD_MS + 400, make))
     expected = ("struck", "machine: CPU 0", "19.50 %, most by children of make (pid 77)")
-    assert [expected] == found(record)
+    assert [expected] == cpu_findings(record)
 
 
 def test_what_the_run_itself_takes_is_told_apart() -> None:
     """No other program is blamed for it, and nothing is struck out."""
     record = shared(LOAD_MS + 200, own(150), own(50, pid=11))
     expected = ("note", "machine: CPU 0", "up to 10.00 %, most by udpbench (pid 10)")
-    assert [expected] == found(record)
+    assert [expected] == cpu_findings(record)
     assert () == judge(record).struck
 
 
@@ -116,13 +116,13 @@ def test_where_the_run_itself_ran_is_known_to_the_cpu() -> None:
     """Then what others took is exact, and so is what the run took."""
     away = replace(own(150), by_cpu_ns={"0": 10 * MS, "1": 140 * MS})
     record = shared(LOAD_MS + 60, away, hog(50, pinned=False))
-    assert [("warning", "machine: CPU 0", "2.50 %, most by hog (pid 77)")] == found(record)
+    assert [("warning", "machine: CPU 0", "2.50 %, most by hog (pid 77)")] == cpu_findings(record)
     here = replace(own(150), by_cpu_ns={"0": 150 * MS})
     record = shared(LOAD_MS + 200, here, hog(50, pinned=False))
     assert [
         ("warning", "machine: CPU 0", "2.50 %, most by hog (pid 77)"),
         ("note", "machine: CPU 0", "up to 7.50 %, most by udpbench (pid 10)"),
-    ] == found(record)
+    ] == cpu_findings(record)
 
 
 def test_what_is_ours_to_one_agent_is_nobody_elses() -> None:
@@ -132,7 +132,7 @@ def test_what_is_ours_to_one_agent_is_nobody_elses() -> None:
     left = phase.after["left"]
     after = {**phase.after, "left": replace(left, processes=(*left.processes, own(200)))}
     record = replace(record, phases=(replace(phase, after=after),))
-    assert ["note"] == [severity for severity, *_ in found(record)]
+    assert ["note"] == [severity for severity, *_ in cpu_findings(record)]
 
 
 def test_a_worker_that_is_not_pinned_stands_for_all_cpus_it_may_use() -> None:
@@ -146,7 +146,7 @@ def test_a_worker_that_is_not_pinned_stands_for_all_cpus_it_may_use() -> None:
         for host, one in phase.after.items()
     }
     phase = replace(phase, stats=free, after=after)
-    found_ = found(replace(record, phases=(phase,), facts=facts))
+    found_ = cpu_findings(replace(record, phases=(phase,), facts=facts))
     # The NAPI thread is nobody's here: 300 ms of it and 300 ms of the other, of two times 2 s.
     assert [("struck", "machine: CPUs 0, 1", "15.00 %, most by hog (pid 77)")] == found_
 
@@ -154,23 +154,23 @@ def test_a_worker_that_is_not_pinned_stands_for_all_cpus_it_may_use() -> None:
 def test_ksoftirqd_is_among_the_interrupts() -> None:
     """Its time is softirq time, which is the load's."""
     thread = Process(14, "ksoftirqd/0", 300 * MS, "other", (0,))
-    assert [] == found(shared(LOAD_MS, thread, softirq_ms=300))
+    assert [] == cpu_findings(shared(LOAD_MS, thread, softirq_ms=300))
 
 
 def test_a_limit_finer_than_two_ticks_is_none() -> None:
     """Of a second 1 % is one tick, so that only the other limit remains; of 0.3 s neither does."""
-    assert [] == found(shared(LOAD_MS + 40, hog(40), seconds=1))
-    (struck,) = found(shared(LOAD_MS + 60, hog(60), seconds=1))
+    assert [] == cpu_findings(shared(LOAD_MS + 40, hog(40), seconds=1))
+    (struck,) = cpu_findings(shared(LOAD_MS + 60, hog(60), seconds=1))
     assert "struck" == struck[0]
     brief = shared(LOAD_MS + 400, hog(400), own(100), seconds=2)
     (phase,) = brief.phases
     after = {h: replace(o, clock_ns=build.START_NS + 300 * MS) for h, o in phase.after.items()}
-    assert [] == found(replace(brief, phases=(replace(phase, after=after),)))
+    assert [] == cpu_findings(replace(brief, phases=(replace(phase, after=after),)))
 
 
 def test_a_record_of_before_has_no_processes() -> None:
     """Nobody looked, so nothing is told."""
-    assert [] == found(build.record())
+    assert [] == cpu_findings(build.record())
 
 
 @pytest.mark.parametrize(

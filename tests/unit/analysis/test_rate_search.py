@@ -49,8 +49,8 @@ class Simulated:
 def searched(search: Search, host: Simulated) -> tuple[SearchState, list[SearchTrial]]:
     """Return where a search ends, and its trials."""
     trials: list[SearchTrial] = []
-    while (wanted := (state := search_state(search, 64, trials)).wanted) is not None:
-        trials.append(host.trial(wanted.pps, wanted.duration_ns))
+    while (next_trial := (state := search_state(search, 64, trials)).next_trial) is not None:
+        trials.append(host.trial(next_trial.pps, next_trial.duration_ns))
         assert len(trials) < 500, "the search does not end"
     return state, trials
 
@@ -155,8 +155,8 @@ def test_a_load_offered_short_once_is_asked_again() -> None:
     """The second trial counts, and the range stays."""
     host, trials = Simulated(1, 0, 0), list[SearchTrial]()
     search = Search(loss=(0.0,), rate=SearchRange(most_load=Rate(400_000)), time_ns=2 * SECOND_NS)
-    while (wanted := (state := search_state(search, 64, trials)).wanted) is not None:
-        trial = host.trial(wanted.pps, wanted.duration_ns)
+    while (next_trial := (state := search_state(search, 64, trials)).next_trial) is not None:
+        trial = host.trial(next_trial.pps, next_trial.duration_ns)
         first = not trials
         sent = trial.sent_packets // 2 if first else trial.sent_packets
         trials.append(
@@ -174,8 +174,8 @@ def test_a_receiver_that_loses_always_has_no_rate() -> None:
     """The lowest load loses more than the goal: none."""
     host = Simulated(1, 0, 0)
     trials: list[SearchTrial] = []
-    while (wanted := (state := search_state(STEADY, 64, trials)).wanted) is not None:
-        trial = host.trial(wanted.pps, wanted.duration_ns)
+    while (next_trial := (state := search_state(STEADY, 64, trials)).next_trial) is not None:
+        trial = host.trial(next_trial.pps, next_trial.duration_ns)
         sent = trial.sent_packets
         trials.append(
             SearchTrial(trial.pps, trial.duration_ns, sent, sent // 2, sent, True, trial.took_ns)
@@ -192,9 +192,9 @@ def test_a_sender_below_the_range() -> None:
 
 def invalid(trials: Sequence[SearchTrial]) -> SearchTrial:
     """Return a trial at the wanted load that is not valid."""
-    wanted = search_state(STEADY, 64, trials).wanted
-    assert wanted is not None
-    return SearchTrial(wanted.pps, wanted.duration_ns, 0, 0, 0, False, 0)
+    next_trial = search_state(STEADY, 64, trials).next_trial
+    assert next_trial is not None
+    return SearchTrial(next_trial.pps, next_trial.duration_ns, 0, 0, 0, False, 0)
 
 
 def test_a_load_offered_short_that_loses_more_is_too_high() -> None:
@@ -203,8 +203,8 @@ def test_a_load_offered_short_that_loses_more_is_too_high() -> None:
     lossy = SearchTrial(400_000, SECOND_NS, 360_000, 120_000, 400_000, True, 0)
     stalled = SearchTrial(400_000, SECOND_NS, 360_000, 40_000, 400_000, True, 0)
     assert [False, True] == [lossy.short, stalled.short]
-    wanted = [search_state(most, 64, [trial]).wanted for trial in (lossy, stalled)]
-    assert [True, False] == [each is not None and each.pps != 400_000 for each in wanted]
+    next_trial = [search_state(most, 64, [trial]).next_trial for trial in (lossy, stalled)]
+    assert [True, False] == [each is not None and each.pps != 400_000 for each in next_trial]
 
 
 def test_an_invalid_trial_is_made_again_and_five_end_the_search() -> None:
@@ -230,20 +230,20 @@ def test_a_search_is_a_function_of_its_trials() -> None:
     """Any beginning of its trials wants the trial that came next; more of another course are unused."""
     state, trials = searched(QUICK, Simulated(3))
     for number in range(len(trials)):
-        wanted = search_state(QUICK, 64, trials[:number]).wanted
+        next_trial = search_state(QUICK, 64, trials[:number]).next_trial
         assert (trials[number].pps, trials[number].duration_ns) == (
-            wanted and wanted.pps,
-            wanted and wanted.duration_ns,
+            next_trial and next_trial.pps,
+            next_trial and next_trial.duration_ns,
         )
     stale = SearchTrial(1, 1, 1, 0, 1, True, 0)
     cut = search_state(QUICK, 64, [*trials[:4], stale])
-    assert (4, trials[4].pps) == (len(cut.purposes), cut.wanted and cut.wanted.pps)
+    assert (4, trials[4].pps) == (len(cut.purposes), cut.next_trial and cut.next_trial.pps)
     assert state.goals == search_state(QUICK, 64, trials).goals
 
 
 def test_a_bit_rate_is_of_the_datagrams_size() -> None:
     """1 Mbps of 125 bytes are 1000 packets a second."""
     search = Search(rate=SearchRange(Rate(bits_per_s=10**6), Rate(bits_per_s=10**8)))
-    wanted = search_state(search, 125, []).wanted
-    assert wanted is not None
-    assert ("search", 100_000) == (wanted.purpose, wanted.pps)
+    next_trial = search_state(search, 125, []).next_trial
+    assert next_trial is not None
+    assert ("search", 100_000) == (next_trial.purpose, next_trial.pps)

@@ -194,8 +194,8 @@ def driver_facts(host: Host, interface: str) -> dict[str, Optional[str]]:
 def version(host: Host, program: str) -> Optional[str]:
     """Return a program's version; None if it is not installed. Asked once: a run reads it often."""
     try:
-        said = host.run(program, "--version").out
+        output = host.run(program, "--version").out
     except OSError:
         return None
-    match = re.search(PROGRAMS[program], said)
+    match = re.search(PROGRAMS[program], output)
     return match.group(1) if match is not None else None

@@ -63,23 +63,23 @@ def change(host: Host, option: str, interface: str, words: Iterable[str]) -> str
         raise
 
 
-def words_of(wanted: Mapping[str, int], switches: Iterable[str] = ()) -> list[str]:
+def words_of(requested: Mapping[str, int], switches: Iterable[str] = ()) -> list[str]:
     """Return ``rx 4096 tx 512``; keys that are switches are spelled ``on`` and ``off``."""
     switched = set(switches)
     return [
         word
-        for key, value in wanted.items()
+        for key, value in requested.items()
         for word in (key, ("on" if value else "off") if key in switched else str(value))
     ]
 
 
-def differing(wanted: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+def differing(requested: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
     """Return what has to change; ValueError if the device has no such parameter."""
-    unknown = [key for key in wanted if key not in now]
+    unknown = [key for key in requested if key not in now]
     if unknown:
         known = ", ".join(now) or "none"
         raise ValueError(f"the device has no {', '.join(unknown)}; it has {known}")
-    return {key: value for key, value in wanted.items() if value != now[key]}
+    return {key: value for key, value in requested.items() if value != now[key]}
 
 
 def parse_current(text: str, keys: Iterable[str]) -> dict[str, int]:

@@ -55,11 +55,11 @@ class SocketOwners:
 
     def in_unit(self, unit: str) -> list[int]:
         """Return the processes of a unit, by the folder of their cgroup."""
-        wanted = {unit, f"{unit}.service"}
+        unit_names = {unit, f"{unit}.service"}
         return [
             pid
             for pid in self._spaces
-            if wanted
+            if unit_names
             & set((read(self._host, f"/proc/{pid}/cgroup") or "").replace("\n", "/").split("/"))
         ]
 

@@ -47,12 +47,12 @@ def _split_address(host: Host, target: str) -> tuple[int, Union[IPv4Interface, I
     return host.index(interface), ip_interface(address)
 
 
-def _find(host: Host, index: int, wanted: Union[IPv4Interface, IPv6Interface]) -> Any:
+def _find(host: Host, index: int, requested: Union[IPv4Interface, IPv6Interface]) -> Any:
     """Return the RTM_NEWADDR message of an address with its prefix length; None without one."""
-    family = socket.AF_INET if wanted.version == 4 else socket.AF_INET6
+    family = socket.AF_INET if requested.version == 4 else socket.AF_INET6
     for message in host.rtnl("addr", "dump", index=index, family=family):
         address = ip_address(own_address(message))
-        if (address, message["prefixlen"]) == (wanted.ip, wanted.network.prefixlen):
+        if (address, message["prefixlen"]) == (requested.ip, requested.network.prefixlen):
             return message
     return None
 
@@ -69,14 +69,17 @@ class Address(Kind):
 
     def write(self, host: Host, target: str, value: Optional[bool]) -> None:
         """Add the address or take it away."""
-        index, wanted = _split_address(host, target)
-        fields: dict[str, Any] = {"address": str(wanted.ip), "prefixlen": wanted.network.prefixlen}
-        if value and wanted.version == 6:
+        index, requested = _split_address(host, target)
+        fields: dict[str, Any] = {
+            "address": str(requested.ip),
+            "prefixlen": requested.network.prefixlen,
+        }
+        if value and requested.version == 6:
             fields["flags"] = IFA_F_NODAD
-        if value or wanted.version == 6:
+        if value or requested.version == 6:
             host.rtnl("addr", "add" if value else "del", index=index, **fields)
             return
-        own = _find(host, index, wanted)
+        own = _find(host, index, requested)
         if own is not None and own["flags"] & IFA_F_SECONDARY:
             host.rtnl("addr", "del", index=index, **fields)  # it takes nothing along
             return
@@ -85,7 +88,7 @@ class Address(Kind):
         _restore_addresses(
             host,
             index,
-            [request for request in had if dict(request[1]).get("local") != str(wanted.ip)],
+            [request for request in had if dict(request[1]).get("local") != str(requested.ip)],
         )
 
     def by_hand(self, target: str, value: Any) -> Command:
@@ -264,9 +267,9 @@ class Neighbour(Kind):
         else:
             host.rtnl("neigh", "replace", lladdr=value, state="permanent", **entry)
 
-    def same(self, wanted: Any, got: Any) -> bool:
+    def same(self, requested: Any, got: Any) -> bool:
         """Compare MAC addresses in either case."""
-        return bool((wanted and wanted.lower()) == (got and got.lower()))
+        return bool((requested and requested.lower()) == (got and got.lower()))
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""

@@ -31,9 +31,9 @@ class Parameters(Kind):
         for step in self.steps(ethtool.differing(value, self.read(host, target))):
             ethtool.change(host, self.option, target, ethtool.words_of(step, self.switches))
 
-    def same(self, wanted: dict[str, int], got: dict[str, int]) -> bool:
+    def same(self, requested: dict[str, int], got: dict[str, int]) -> bool:
         """Compare as far as something was asked for; true and 1 are one."""
-        return all(got.get(key) == int(value) for key, value in wanted.items())
+        return all(got.get(key) == int(value) for key, value in requested.items())
 
     def by_hand(self, target: str, value: dict[str, int]) -> Command:
         """Return the commands that set it."""
@@ -60,9 +60,9 @@ class RingSizes(Parameters):
         """Return the descriptors of every ring that the device has."""
         return ethtool.parse_current(ethtool.show(host, "-g", target), ethtool.RING_KEYS)
 
-    def rounded(self, wanted: dict[str, int], got: Any) -> bool:
+    def rounded(self, requested: dict[str, int], got: Any) -> bool:
         """Say whether the driver rounded up, by less than a factor of two."""
-        return all(value <= got.get(key, -1) < 2 * value for key, value in wanted.items())
+        return all(value <= got.get(key, -1) < 2 * value for key, value in requested.items())
 
 
 class FlowControl(Parameters):
@@ -82,10 +82,10 @@ TIMER_USECS = 8
 """Coarsest timer that is taken for rounding: sfc counts in about 6 µs, i40e in 2."""
 
 
-def _close(key: str, wanted: int, got: object) -> bool:
+def _close(key: str, requested: int, got: object) -> bool:
     if not isinstance(got, int) or "usecs" not in key:
-        return got == wanted
-    return bool(wanted) == bool(got) and abs(got - wanted) <= TIMER_USECS
+        return got == requested
+    return bool(requested) == bool(got) and abs(got - requested) <= TIMER_USECS
 
 
 class Coalesce(Parameters):
@@ -116,19 +116,19 @@ class Coalesce(Parameters):
         last = {key: value[key] for key in self.switches if value.get(key)}
         return [step for step in (first, last) if step]
 
-    def same(self, wanted: dict[str, int], got: dict[str, int]) -> bool:
+    def same(self, requested: dict[str, int], got: dict[str, int]) -> bool:
         """Compare as far as something was asked for; what adapts by itself has no value."""
         adapting = {
             f"{way}-{unit}"
             for way in ("rx", "tx")
             for unit in ("usecs", "frames")
-            if wanted.get(f"adaptive-{way}") and got.get(f"adaptive-{way}")
+            if requested.get(f"adaptive-{way}") and got.get(f"adaptive-{way}")
         }
-        return all(got.get(key) == value for key, value in wanted.items() if key not in adapting)
+        return all(got.get(key) == value for key, value in requested.items() if key not in adapting)
 
-    def rounded(self, wanted: dict[str, int], got: dict[str, int]) -> bool:
+    def rounded(self, requested: dict[str, int], got: dict[str, int]) -> bool:
         """Say whether only times differ, each by the timer's grain; 0 is never rounded."""
-        return all(_close(key, value, got.get(key)) for key, value in wanted.items())
+        return all(_close(key, value, got.get(key)) for key, value in requested.items())
 
     def by_hand(self, target: str, value: dict[str, int]) -> Command:
         """Return the numbers while nothing adapts, whatever does now, and then what shall adapt."""
@@ -264,12 +264,12 @@ def _counts(value: dict[str, Any]) -> dict[str, int]:
     return {key: value[key] for key in ethtool.CHANNEL_KEYS if key in value}
 
 
-def _same_part(key: str, wanted: Any, got: Any) -> bool:
+def _same_part(key: str, requested: Any, got: Any) -> bool:
     if key == "interrupts":
-        return all(got.get(name, cpus) == cpus for name, cpus in wanted.items())
+        return all(got.get(name, cpus) == cpus for name, cpus in requested.items())
     if key == "napi_cpus":
-        return wanted is None or got is None or NapiCpus().same(wanted, got)
-    return bool(wanted == got)
+        return requested is None or got is None or NapiCpus().same(requested, got)
+    return bool(requested == got)
 
 
 class Channels(Kind):
@@ -299,8 +299,8 @@ class Channels(Kind):
     def write(self, host: Host, target: str, value: Counts) -> None:
         """Ask for the counts; a value that was read is put back with all that depends on it."""
         now = self.read(host, target)
-        wanted = counts_of(value, now)
-        missing = ethtool.differing(wanted, _counts(now))
+        requested = counts_of(value, now)
+        missing = ethtool.differing(requested, _counts(now))
         if missing and now["indirection"] is not None:
             # A driver refuses fewer queues while the table leads to those that would go.
             Indirection().write(host, target, "default")
@@ -314,17 +314,17 @@ class Channels(Kind):
         if threads and there and threads[: len(there)] != there[: len(threads)]:
             NapiCpus().write(host, target, threads[: len(there)])
 
-    def same(self, wanted: Counts, got: dict[str, Any]) -> bool:
+    def same(self, requested: Counts, got: dict[str, Any]) -> bool:
         """Compare as far as something was asked for, and of what depends on it what is there."""
-        if isinstance(wanted, int):
-            wanted = counts_of(wanted, got)
-        return all(_same_part(key, item, got.get(key)) for key, item in wanted.items())
+        if isinstance(requested, int):
+            requested = counts_of(requested, got)
+        return all(_same_part(key, item, got.get(key)) for key, item in requested.items())
 
-    def alike(self, wanted: Counts, got: dict[str, Any]) -> bool:
+    def alike(self, requested: Counts, got: dict[str, Any]) -> bool:
         """Compare without what irqbalance moves, or the kernel keeps, and NAPI that is switched."""
-        if isinstance(wanted, dict):
-            wanted = {key: item for key, item in wanted.items() if key not in RESTLESS}
-        return self.same(wanted, got)
+        if isinstance(requested, dict):
+            requested = {key: item for key, item in requested.items() if key not in RESTLESS}
+        return self.same(requested, got)
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the counts and then what depends on them, as far as it was set."""

@@ -66,11 +66,11 @@ class Governor(Kind):
             if "/" in name and host.read_text(governor_path(name)) != preference:
                 host.write_text(governor_path(name), preference)
 
-    def same(self, wanted: Governors, got: dict[str, str]) -> bool:
+    def same(self, requested: Governors, got: dict[str, str]) -> bool:
         """Compare policy by policy; of one name the governors alone."""
-        if isinstance(wanted, str):
-            return {governor for name, governor in got.items() if "/" not in name} == {wanted}
-        return wanted == got
+        if isinstance(requested, str):
+            return {governor for name, governor in got.items() if "/" not in name} == {requested}
+        return requested == got
 
     def by_hand(self, _target: str, value: Any) -> Command:
         """Return the command that sets it."""
@@ -135,9 +135,9 @@ class CpuLatency(Kind):
         _check_target(target)
         host.hold_cpu_latency(value)
 
-    def rounded(self, wanted: Optional[int], got: Optional[int]) -> bool:
+    def rounded(self, requested: Optional[int], got: Optional[int]) -> bool:
         """Accept a shorter one: another process on the machine asked for it."""
-        return wanted is not None and got is not None and got <= wanted
+        return requested is not None and got is not None and got <= requested
 
 
 KINDS: Mapping[str, Kind] = {"governor": Governor(), "turbo": Turbo(), "cpu_latency": CpuLatency()}

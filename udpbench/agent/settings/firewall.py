@@ -71,12 +71,12 @@ class FirewallRule(Kind):
                 nft.delete_from_other_chains(host, rule)
             backend.delete(host, rule, with_chain=value is None)
 
-    def same(self, wanted: Union[bool, str, None], got: Union[bool, str, None]) -> bool:
+    def same(self, requested: Union[bool, str, None], got: Union[bool, str, None]) -> bool:
         """Compare; without a rule its chain does not matter, unless it is new and empty."""
         nothing = (None, False, iptables.EMPTY)
-        if wanted in nothing and got in nothing:
-            return not (wanted is None and got == iptables.EMPTY)
-        return wanted == got
+        if requested in nothing and got in nothing:
+            return not (requested is None and got == iptables.EMPTY)
+        return requested == got
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""

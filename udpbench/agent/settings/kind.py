@@ -39,9 +39,9 @@ class Kind:
         """Set a value that was asked for, or read before."""
         raise NotImplementedError
 
-    def same(self, wanted: Any, got: Any) -> bool:
+    def same(self, requested: Any, got: Any) -> bool:
         """Say whether a value is the one that was asked for."""
-        return bool(wanted == got)
+        return bool(requested == got)
 
     def rounded(self, _wanted: Any, _got: Any) -> bool:
         """Say whether ``got`` is what the kernel or a driver makes of it."""
@@ -53,12 +53,12 @@ class Kind:
         Also if what is there belongs to another program. A dry run calls it, too.
         """
 
-    def alike(self, wanted: Any, got: Any) -> bool:
+    def alike(self, requested: Any, got: Any) -> bool:
         """Compare without what other programs or the kernel may change at any time.
 
         Used to find what another process changed, and to check what was restored.
         """
-        return self.same(wanted, got)
+        return self.same(requested, got)
 
     def by_hand(self, _target: str, _value: Any) -> Command:
         """Return the command that sets a value that was read before."""

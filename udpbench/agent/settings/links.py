@@ -179,9 +179,9 @@ class Link(Kind):
         own = {"ifname": target, "address": value["mac"], **queues}
         host.rtnl("link", "add", kind="veth", peer=peer, **own)
 
-    def same(self, wanted: Any, got: Any) -> bool:
+    def same(self, requested: Any, got: Any) -> bool:
         """Compare without ``peer_pid``."""
-        return _seen(wanted) == _seen(got)
+        return _seen(requested) == _seen(got)
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that takes it away."""

@@ -66,7 +66,7 @@ def protected_interfaces(
     return frozenset(by_index[index].name for index in indexes)
 
 
-def would_divert(peer: Any, wanted: str, interface: int, ways: Iterable[KernelRoute]) -> bool:
+def would_divert(peer: Any, requested: str, interface: int, ways: Iterable[KernelRoute]) -> bool:
     """Say whether packets to the peer would take another way, were ``wanted`` reached by interface.
 
     ``wanted`` is an address with its prefix length, a network, or a neighbour's address; ``ways``
@@ -74,12 +74,12 @@ def would_divert(peer: Any, wanted: str, interface: int, ways: Iterable[KernelRo
     says once more that the peer is on this very link changes nothing. The peer's own address is
     never ours to take, nor is what is known of the station by which it is reached.
     """
-    own = ip_interface(wanted)
+    own = ip_interface(requested)
     known = [(ip_network(route.network), route) for route in ways]
     holding = [(net.prefixlen, route) for net, route in known if peer in net]
     longest = max((length for length, _ in holding), default=-1)
     now = [route for length, route in holding if length == longest]
-    if "/" not in wanted:
+    if "/" not in requested:
         return str(own.ip) in (str(peer), *(route.gateway for route in now))
     if own.ip == peer:
         return own.ip != own.network.network_address or own.network.num_addresses == 1
@@ -92,9 +92,9 @@ def diverting(host: Host, target: str) -> bool:
 
     False if the controller did not come by SSH to this very namespace.
     """
-    interface, _, wanted = target.partition("/")
+    interface, _, requested = target.partition("/")
     peer, _ = _peer(ssh_connection(host))
-    if peer is None or peer.version != ip_interface(wanted).version:
+    if peer is None or peer.version != ip_interface(requested).version:
         return False
     try:
         host.rtnl("route", "get", dst=str(peer))
@@ -111,7 +111,7 @@ def diverting(host: Host, target: str) -> bool:
         for message in host.rtnl("route", "dump", family=family)
         if message["type"] == RTN_UNICAST and message.get_attr("RTA_OIF") is not None
     ]
-    return would_divert(peer, wanted, host.index(interface), ways)
+    return would_divert(peer, requested, host.index(interface), ways)
 
 
 def _peer(ssh_connection: Optional[str]) -> tuple[Any, str]:

@@ -101,11 +101,11 @@ class RootQdisc(Kind):
         ((kind, options),) = value.items()
         host.rtnl("tc", "add", kind=kind, index=index, parent=TC_H_ROOT, **_fields(kind, options))
 
-    def same(self, wanted: Any, got: Any) -> bool:
+    def same(self, requested: Any, got: Any) -> bool:
         """Compare; pyroute2 sends a burst as whole microseconds, so it may come back less."""
-        if not (wanted and got and "tbf" in wanted and "tbf" in got):
-            return bool(wanted == got)
-        asked, kept = wanted["tbf"], got["tbf"]
+        if not (requested and got and "tbf" in requested and "tbf" in got):
+            return bool(requested == got)
+        asked, kept = requested["tbf"], got["tbf"]
         microsecond_bytes = kept["rate_bps"] // 8 // 10**6 + 1
         return bool(
             asked["rate_bps"] // 8 == kept["rate_bps"] // 8

@@ -59,9 +59,9 @@ class Irq(Kind):
         """Let it go to these CPUs; EIO or EPERM if the kernel manages it."""
         host.write_text(_irq_path(host, target), ",".join(str(cpu) for cpu in value))
 
-    def same(self, wanted: list[int], got: list[int]) -> bool:
+    def same(self, requested: list[int], got: list[int]) -> bool:
         """Compare as sets."""
-        return set(wanted) == set(got)
+        return set(requested) == set(got)
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""
@@ -102,9 +102,9 @@ class Irqbalance(Kind):
         what = f"{IRQBALANCE} {'going on' if value else 'pausing'}"
         host.wait_for(what, lambda: bool(self.read(host, target)) == bool(value), DEADLINE_S)
 
-    def same(self, wanted: Optional[bool], got: Optional[bool]) -> bool:
+    def same(self, requested: Optional[bool], got: Optional[bool]) -> bool:
         """Compare; one that does not run does not work either."""
-        return bool(wanted) == bool(got)
+        return bool(requested) == bool(got)
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""
@@ -144,9 +144,9 @@ class NapiCpus(Kind):
         for pid, cpus in zip(threads, value):
             host.set_affinity(pid, cpus)
 
-    def same(self, wanted: Any, got: Any) -> bool:
+    def same(self, requested: Any, got: Any) -> bool:
         """Compare as far as something was asked for."""
-        return len(got) >= len(wanted) and all(set(a) == set(b) for a, b in zip(wanted, got))
+        return len(got) >= len(requested) and all(set(a) == set(b) for a, b in zip(requested, got))
 
     def by_hand_here(self, host: Host, target: str, value: Any) -> Command:
         """Return what pins the threads, by pid: other namespaces may have threads of that name."""

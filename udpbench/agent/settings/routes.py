@@ -22,14 +22,14 @@ ON_LINK = "link"
 WAY_DEADLINE_S = 3.0
 
 
-def _is_wanted(message: Any, wanted: Union[IPv4Network, IPv6Network]) -> bool:
-    any_address = "0.0.0.0" if wanted.version == 4 else "::"  # noqa: S104 - the default route
+def _is_wanted(message: Any, requested: Union[IPv4Network, IPv6Network]) -> bool:
+    any_address = "0.0.0.0" if requested.version == 4 else "::"  # noqa: S104 - the default route
     where = message.get_attr("RTA_DST") or any_address
     metric = message.get_attr("RTA_PRIORITY") or 0
     return (
         message["proto"] != RTPROT_KERNEL
-        and metric == (0 if wanted.version == 4 else IP6_RT_PRIO_USER)
-        and ip_network(f"{where}/{message['dst_len']}") == wanted
+        and metric == (0 if requested.version == 4 else IP6_RT_PRIO_USER)
+        and ip_network(f"{where}/{message['dst_len']}") == requested
     )
 
 
@@ -65,33 +65,33 @@ class Route(Kind):
 
     def read(self, host: Host, target: str) -> Optional[str]:
         """Return the gateway of the route; ``link`` where it has none."""
-        index, wanted = _split_route(host, target)
-        family = socket.AF_INET if wanted.version == 4 else socket.AF_INET6
+        index, requested = _split_route(host, target)
+        family = socket.AF_INET if requested.version == 4 else socket.AF_INET6
         for message in host.rtnl("route", "dump", family=family, table=RT_TABLE_MAIN, oif=index):
-            if _is_wanted(message, wanted):
+            if _is_wanted(message, requested):
                 return str(message.get_attr("RTA_GATEWAY") or ON_LINK)
         return None
 
     def write(self, host: Host, target: str, value: Optional[str]) -> None:
         """Add the route or take it away; another one to the same network is never replaced."""
-        index, wanted = _split_route(host, target)
+        index, requested = _split_route(host, target)
         now = self.read(host, target)
         self.check(host, target, value, now)
         gateway = value if value is not None else now
-        fields: dict[str, Any] = {"dst": str(wanted), "oif": index, "table": RT_TABLE_MAIN}
+        fields: dict[str, Any] = {"dst": str(requested), "oif": index, "table": RT_TABLE_MAIN}
         if gateway not in (None, ON_LINK):
             fields["gateway"] = gateway
             if value is not None:
                 _await_way(host, index, str(gateway))
-        elif wanted.version == 4:
+        elif requested.version == 4:
             fields["scope"] = "link"  # also to delete: a scope that differs finds no route (ESRCH)
         if value is not None:
             fields["proto"] = RTPROT_STATIC
         host.rtnl("route", "add" if value is not None else "del", **fields)
 
-    def same(self, wanted: Any, got: Any) -> bool:
+    def same(self, requested: Any, got: Any) -> bool:
         """Compare gateways; they are spelled as the kernel spells them."""
-        return bool((wanted and wanted.lower()) == got)
+        return bool((requested and requested.lower()) == got)
 
     def check(self, _host: Host, target: str, value: Optional[str], now: Optional[str]) -> None:
         """Refuse to replace a route."""

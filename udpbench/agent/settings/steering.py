@@ -39,9 +39,9 @@ class CpuMask(Kind):
         """Set the mask."""
         host.write_text(self.file_of(target), cpu_mask(value))
 
-    def same(self, wanted: list[int], got: list[int]) -> bool:
+    def same(self, requested: list[int], got: list[int]) -> bool:
         """Compare as sets."""
-        return set(wanted) == set(got)
+        return set(requested) == set(got)
 
     def by_hand(self, target: str, value: list[int]) -> Command:
         """Return the command that sets it."""
@@ -111,9 +111,9 @@ class Rfs(Kind):
         """Set the number of flows; the kernel rounds up to a power of two."""
         host.write_text(_rfs_path(target), str(value))
 
-    def rounded(self, wanted: int, got: int) -> bool:
+    def rounded(self, requested: int, got: int) -> bool:
         """Say whether ``got`` is the power of two that the kernel makes of ``wanted``."""
-        return wanted > 0 and got == 1 << (wanted - 1).bit_length()
+        return requested > 0 and got == 1 << (requested - 1).bit_length()
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""
@@ -155,9 +155,9 @@ class FlowHashFields(Kind):
         interface, flow = _split_flow(target)
         ethtool.change(host, "-N", interface, ["rx-flow-hash", flow, value])
 
-    def same(self, wanted: str, got: str) -> bool:
+    def same(self, requested: str, got: str) -> bool:
         """Compare as sets of fields."""
-        return set(wanted) == set(got)
+        return set(requested) == set(got)
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""
@@ -234,11 +234,11 @@ class Indirection(Kind):
             raise ValueError("no words of ethtool make this table")
         ethtool.change(host, "-X", target, words.split())
 
-    def same(self, wanted: Union[str, Table], got: Table) -> bool:
+    def same(self, requested: Union[str, Table], got: Table) -> bool:
         """Compare table with table."""
-        if isinstance(wanted, str):
-            return bool(table_of(wanted, got["rings"], len(got["table"])) == got["table"])
-        return bool(wanted["table"] == got["table"])
+        if isinstance(requested, str):
+            return bool(table_of(requested, got["rings"], len(got["table"])) == got["table"])
+        return bool(requested["table"] == got["table"])
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""

@@ -119,13 +119,13 @@ class Sysctl(Kind):
                     if not may_fail:
                         raise
 
-    def same(self, wanted: Value, got: Value) -> bool:
+    def same(self, requested: Value, got: Value) -> bool:
         """Compare word by word, as the kernel prints tabs; of others those there before."""
-        if not isinstance(wanted, dict):
+        if not isinstance(requested, dict):
             own: Any = next(iter(got.values())) if isinstance(got, dict) else got
-            return str(wanted).split() == str(own).split()
+            return str(requested).split() == str(own).split()
         there = got if isinstance(got, dict) else {}
-        return all(there.get(name, value) == value for name, value in wanted.items())
+        return all(there.get(name, value) == value for name, value in requested.items())
 
     def check(self, host: Host, target: str, value: Value, now: Value) -> None:
         """Refuse what no measurement needs, and what would lose what nothing restores.

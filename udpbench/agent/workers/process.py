@@ -485,26 +485,26 @@ def set_priorities(priority: str, io_priority: str) -> None:
 
 def _set_cpu_priority(text: str) -> None:
     policy, _, level = text.partition(" ")
-    thread, wanted = threading.get_native_id(), int(level)
+    thread, priority = threading.get_native_id(), int(level)
     if policy == "nice":
-        os.setpriority(os.PRIO_PROCESS, thread, wanted)
+        os.setpriority(os.PRIO_PROCESS, thread, priority)
         got = os.getpriority(os.PRIO_PROCESS, thread)
     else:
         # Threads that it starts, such as the writer of a log, are not real-time.
         alone = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
-        os.sched_setscheduler(0, alone, os.sched_param(wanted))
+        os.sched_setscheduler(0, alone, os.sched_param(priority))
         got = os.sched_getparam(0).sched_priority
-    if got != wanted:
+    if got != priority:
         raise OSError(errno.EINVAL, f"read back {got}")
 
 
 def _set_io_priority(text: str) -> None:
     """Set the I/O priority, which threads that this one starts inherit (block/ioprio.c)."""
     word, _, level = text.partition(" ")
-    wanted = IO_CLASSES[word] << IO_CLASS_SHIFT | int(level or 0)
-    native.set_io_priority(wanted)
+    priority = IO_CLASSES[word] << IO_CLASS_SHIFT | int(level or 0)
+    native.set_io_priority(priority)
     got = native.io_priority()
-    if got != wanted:
+    if got != priority:
         raise OSError(errno.EINVAL, f"read back {got:#x}")
 
 

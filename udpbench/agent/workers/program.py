@@ -142,8 +142,8 @@ class Program(CountedReader):
             select.select([self._answers], [], [], LOOK_S)
 
     def _said_ready(self) -> bool:
-        wanted = self._receive.ready
-        return wanted is None or any(wanted in line for line in self._printed().splitlines())
+        marker = self._receive.ready
+        return marker is None or any(marker in line for line in self._printed().splitlines())
 
     def _sockets(self) -> dict[int, SocketQueue]:
         """Return the UDP sockets that the program has in this namespace, by inode."""

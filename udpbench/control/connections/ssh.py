@@ -135,10 +135,10 @@ class _Login:
         if status < 0 and not self.agent.eof_received:
             return "the connection ended before the agent was there; nothing of it stays; try again"
         self.agent.settimeout(LOSS_NS / SECOND_NS)
-        said = b""
+        output = b""
         with suppress(TimeoutError):
-            said = self.errors.read(STDERR_BYTES)
-        words = said.decode(errors="replace").strip()
+            output = self.errors.read(STDERR_BYTES)
+        words = output.decode(errors="replace").strip()
         lines = " | ".join(words.splitlines()[-STDERR_LINES:])
         step = next_step(self._connect, status, words, self.python)
         return f"the agent did not start: its last words: {lines or 'none'}; {step}"
@@ -218,27 +218,27 @@ def next_step(connect: Connect, status: int | None, words: str, path: str = "") 
     ``path`` is the path of python there, if known.
     """
     python = connect.python or PYTHON
-    said = words.lower()
-    asks = "sudo:" in said and ("password is required" in said or "terminal is required" in said)
-    if asks or "is not in the sudoers file" in said or "is not allowed to" in said:
+    text = words.lower()
+    asks = "sudo:" in text and ("password is required" in text or "terminal is required" in text)
+    if asks or "is not in the sudoers file" in text or "is not allowed to" in text:
         both = ", ".join(f"{path or python} -m {module}" for module in (AGENT, f"{RETURNING} *"))
         rule = f"in sudoers, NOPASSWD: {both} (with that python root's own; this account is root)"
         if connect.python is None:
             rule = f"in sudoers, NOPASSWD: {LAUNCHER} ({LAUNCHER_NOTE})"
             rule += ", once root has deployed it (udpbench deploy with ssh: root@…, become: sudo)"
         return f"allow it{' without a password' * asks}: {rule}; or log in as root"
-    if any(f"sudo: {what}" in said for what in ("not found", "command not found")):
+    if any(f"sudo: {what}" in text for what in ("not found", "command not found")):
         return "install sudo there, or log in as root and leave become out"
     if status == 126:
         return f"let the user run {python} there, or name another: connect: {{python: …}}"
-    if "is too old" in said or "unknown option: -i" in said:
+    if "is too old" in text or "unknown option: -i" in text:
         return (
             "Python 3.9 or later is needed there; name it, if it has another path: connect: "
             "{python: …} (with udpbench installed for it)"
         )
-    if status == 127 or f"{python.lower()}: command not found" in said:
+    if status == 127 or f"{python.lower()}: command not found" in text:
         return "install Python 3.9 or later there, or name the one to use: connect: {python: …}"
-    if "no module named" in said:
+    if "no module named" in text:
         return f"install udpbench there: {shlex.quote(python)} -m pip install udpbench"
     there = shlex.join((python, "-m", AGENT))
     return f"try it: {shlex.join(('ssh', connect.ssh or '', there))} </dev/null"
@@ -310,10 +310,10 @@ def _skip_noise(
         if read_bytes > NOISE_BYTES:
             how = "prints without end"
             break
-    said = last.decode(errors="replace").strip()
-    said = f"; it printed last: {said!r}" if said else ""
+    last_line = last.decode(errors="replace").strip()
+    last_line = f"; it printed last: {last_line!r}" if last_line else ""
     step = "fix what it starts (~/.bashrc, a forced command, nologin)"
-    raise ConnectError(f"logged in, but the login shell {how}{said}; {step}", host)
+    raise ConnectError(f"logged in, but the login shell {how}{last_line}; {step}", host)
 
 
 def _await_announcement(

@@ -110,19 +110,19 @@ def _download(target: Target, folder: Path | None) -> dict[str, bytes]:
         if ended.returncode == 0:
             return {file.name: file.read_bytes() for file in sorted(Path(into).iterdir())}
     lines = [line for line in ended.stderr.splitlines() if line.strip()]
-    said = lines[-1].removeprefix("ERROR: ") if lines else f"exit status {ended.returncode}"
-    raise _not_obtained(target, folder, said)
+    reason = lines[-1].removeprefix("ERROR: ") if lines else f"exit status {ended.returncode}"
+    raise _not_obtained(target, folder, reason)
 
 
-def _not_obtained(target: Target, folder: Path | None, said: str) -> Exception:
+def _not_obtained(target: Target, folder: Path | None, reason: str) -> Exception:
     into = str(folder) if folder is not None else "wheels"
     command = shlex.join(["python3", "-m", "pip", *pip_arguments(target, into)])
     where = "" if folder is not None else f", copy that folder here, and pass --wheels {into}"
     step = f"where there is internet, type: {command}{where}"
     if folder is not None:
-        what = f"lacks a wheel for {target}: {said}"
+        what = f"lacks a wheel for {target}: {reason}"
         return InputError([Problem(what, "--wheels", into, next_step=step)])
-    return ConnectError(str(Problem(f"pip cannot download the wheels: {said}", next_step=step)))
+    return ConnectError(str(Problem(f"pip cannot download the wheels: {reason}", next_step=step)))
 
 
 def _open_kept(target: Target) -> Folder:
