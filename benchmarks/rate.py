@@ -56,21 +56,21 @@ def shown(times_ns: tuple[int | None, ...]) -> str:
 
 def misses(name: str, result: Result) -> list[str]:
     """Return what of the rate's bar a result misses: nothing lost, the rate achieved or listed."""
-    found = []
+    results = []
     intended, sent = result.intended_packets or 0, result.sent_packets or 0
     stalled = sum(stall.packets for stall in result.stalls)
     if result.lost_packets:
-        found.append(f"{name}: {result.lost_packets} packets lost")
+        results.append(f"{name}: {result.lost_packets} packets lost")
     if abs(intended - sent - stalled) > intended * ACHIEVED_ERROR:
-        found.append(f"{name}: {intended - sent - stalled} packets unsent and not listed")
+        results.append(f"{name}: {intended - sent - stalled} packets unsent and not listed")
     if result.unaccounted:
-        found.append(f"{name}: {result.unaccounted} unaccounted")
-    return found
+        results.append(f"{name}: {result.unaccounted} unaccounted")
+    return results
 
 
 def paced(duration: str) -> list[str]:
     """Hold 40 and 60 kpps by either way of pacing."""
-    found = []
+    results = []
     print(f"{'rate':<20} {'achieved':>9} {'stalls':>7} {'lost':>5}   pacing, us: p50 p99 p99.9 max")
     for rate in ("40kpps", "60kpps"):
         for pace in ("spin", "sleep"):
@@ -81,13 +81,13 @@ def paced(duration: str) -> list[str]:
             times = (one.pacing_p50_ns, one.pacing_p99_ns, one.pacing_p999_ns, one.pacing_max_ns)
             told = f"{share:>9.3%} {len(one.stalls):>7} {one.lost_packets:>5}   {shown(times)}"
             print(f"{name:<20} {told}")
-            found += misses(name, one)
-    return found
+            results += misses(name, one)
+    return results
 
 
 def logged(duration: str, folder: Path) -> list[str]:
     """Log 40 kpps of 512 B on a disk, and then on one that takes nothing more."""
-    found = []
+    results = []
     traffic = {"size": "512B", "rate": "40kpps"}
     log = {"path": str(folder / "log"), "max_file": "512MiB", "keep": 2}
     good = trial({"traffic": traffic, "duration": duration, "receive": {"log": log}})
@@ -99,7 +99,7 @@ def logged(duration: str, folder: Path) -> list[str]:
         f"{(good.receive_memory_bytes or 0) >> 20} MiB"
     )
     if lost.get("app_log") != 0:
-        found.append(f"log: app_log {lost.get('app_log')}")
+        results.append(f"log: app_log {lost.get('app_log')}")
     pipe = folder / "log.receiver.receiver0.0"
     os.mkfifo(pipe)
     reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -112,8 +112,8 @@ def logged(duration: str, folder: Path) -> list[str]:
     )
     ends.pop("unsent", None)
     if set(ends) != {"app_log"} or slow.unaccounted:
-        found.append(f"log on a full disk: {ends}, unaccounted {slow.unaccounted}")
-    return found
+        results.append(f"log on a full disk: {ends}, unaccounted {slow.unaccounted}")
+    return results
 
 
 # --- what a delay costs --------------------------------------------------------------------------

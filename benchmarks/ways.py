@@ -129,14 +129,14 @@ class Side:
         for pid in self.pids:
             send_signal(pid, number)
 
-    def turn(self, made: Stage) -> None:
+    def turn(self, stage: Stage) -> None:
         """Run for one slice."""
-        used_ns, read = self._used_ns(), delivered(made)
+        used_ns, read = self._used_ns(), delivered(stage)
         self.signal(signal.SIGCONT)
-        self.rates.append(rate(lambda: delivered(made), SETTLE_S, SLICE_S))
+        self.rates.append(rate(lambda: delivered(stage), SETTLE_S, SLICE_S))
         self.signal(signal.SIGSTOP)
         self.user_ns += self._used_ns() - used_ns
-        self.messages += delivered(made) - read
+        self.messages += delivered(stage) - read
 
     def _used_ns(self) -> int:
         return sum(int(psutil.Process(pid).cpu_times().user * 1e9) for pid in self.pids)
@@ -147,34 +147,34 @@ class Side:
         return self.user_ns / self.messages
 
 
-def duel(made: Stage, name: str, count: int) -> tuple[Side, Side]:
+def duel(stage: Stage, name: str, count: int) -> tuple[Side, Side]:
     """Return udpbench and its rival after so many rounds, in which each has a turn."""
     order = random.Random(f"{SEED}/{name}")  # noqa: S311 - an order, no secret
     own, rival = DUELS[name]
-    with playing(made, rival) as theirs:
+    with playing(stage, rival) as theirs:
         other = Side(theirs)
         other.signal(signal.SIGSTOP)
-        with running(made, name, own) as mine:
-            await_packets(made)
+        with running(stage, name, own) as mine:
+            await_packets(stage)
             sides = (Side(mine), other)
             sides[0].signal(signal.SIGSTOP)
             for _ in range(count):
                 for side in order.sample(sides, 2):
-                    side.turn(made)
+                    side.turn(stage)
     return sides
 
 
 def generated(
-    made: Stage, sides: Mapping[str, Own], counter: Callable[[Stage], int], count: int
+    stage: Stage, sides: Mapping[str, Own], counter: Callable[[Stage], int], count: int
 ) -> dict[str, list[float]]:
     """Return how fast a counter of the sender's device grew, one slice in every round."""
     order = random.Random(SEED)  # noqa: S311 - an order, no secret
     found: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(count):
         for name in order.sample(list(sides), len(sides)):
-            with running(made, name, sides[name]):
-                await_packets(made, offered)
-                found[name].append(rate(lambda: counter(made), SETTLE_S, GENERATOR_S))
+            with running(stage, name, sides[name]):
+                await_packets(stage, offered)
+                found[name].append(rate(lambda: counter(stage), SETTLE_S, GENERATOR_S))
     return found
 
 
@@ -265,11 +265,11 @@ def load_row(loads: dict[str, list[float]]) -> Row:
     return ratio_row(what, loads["af_xdp"], loads["sendmmsg"], 1.5)
 
 
-def resident_bytes(made: Stage) -> int:
+def resident_bytes(stage: Stage) -> int:
     """Return the most that a worker process has in memory, buffers of all batches in use."""
-    with running(made, "processes", Own(PROCESSES)) as pids:
-        await_packets(made)
-        rate(lambda: delivered(made), SETTLE_S, SLICE_S)
+    with running(stage, "processes", Own(PROCESSES)) as pids:
+        await_packets(stage)
+        rate(lambda: delivered(stage), SETTLE_S, SLICE_S)
         texts = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
     return max(int(re.findall(r"VmRSS:\s+(\d+) kB", text)[0]) * 1024 for text in texts)
 
@@ -284,8 +284,8 @@ def compiled(folder: Path) -> Path:
 
 def machine() -> str:
     """Return what the numbers belong to."""
-    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    model = found.group(1) if found is not None else platform.machine()
+    match = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    model = match.group(1) if match is not None else platform.machine()
     count = len(re.findall(r"^processor\s*:", Path("/proc/cpuinfo").read_text(), re.MULTILINE))
     return f"{count} CPUs, {model}, Linux {platform.release()}, {time.strftime('%Y-%m-%d')}"
 
@@ -298,15 +298,15 @@ def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     with tempfile.TemporaryDirectory() as folder:
         bare = compiled(Path(folder))
-        with stage(bare) as made:
-            duels = {name: duel(made, name, count) for name in DUELS}
-            rss = resident_bytes(made)
-        with stage(bare) as made:
-            generators = generated(made, GENERATORS, offered, min(count, GENERATOR_ROUNDS))
-        with stage(bare) as made:
-            made.attempt("sendmmsg", LOADS["sendmmsg"])
-            drop_all(made)
-            loads = generated(made, LOADS, brought, min(count, GENERATOR_ROUNDS))
+        with stage(bare) as setup:
+            duels = {name: duel(setup, name, count) for name in DUELS}
+            rss = resident_bytes(setup)
+        with stage(bare) as setup:
+            generators = generated(setup, GENERATORS, offered, min(count, GENERATOR_ROUNDS))
+        with stage(bare) as setup:
+            setup.attempt("sendmmsg", LOADS["sendmmsg"])
+            drop_all(setup)
+            loads = generated(setup, LOADS, brought, min(count, GENERATOR_ROUNDS))
     table = rows(duels, generators, loads, rss)
     print(f"{machine()}; {count} rounds of {SLICE_S} s a side, seed {SEED}\n")
     print("| what | median ratio (95 % interval) | bar | met |\n|---|---|---|---|")

@@ -143,22 +143,22 @@ def stage(bare: Path) -> Iterator[Stage]:
         yield Stage(agents, Bench(lab, agents, waiter, lambda _: None, Nowhere()), bare)
 
 
-def delivered(made: Stage) -> int:
+def delivered(stage: Stage) -> int:
     """Return the messages that sockets of the receiver's namespace have read."""
-    text = Path(f"/proc/{made.pid('receiver')}/net/snmp").read_text()
+    text = Path(f"/proc/{stage.pid('receiver')}/net/snmp").read_text()
     names, values = (line.split() for line in text.splitlines() if line.startswith("Udp:"))
     return int(values[names.index("InDatagrams")])
 
 
-def offered(made: Stage) -> int:
+def offered(stage: Stage) -> int:
     """Return the packets that the sender's device was given, taken or not."""
-    taken, dropped = _of_sending_device(made)
+    taken, dropped = _of_sending_device(stage)
     return taken + dropped
 
 
-def brought(made: Stage) -> int:
+def brought(stage: Stage) -> int:
     """Return the packets that the sender's device brought to its peer."""
-    return _of_sending_device(made)[0]
+    return _of_sending_device(stage)[0]
 
 
 DROPPING = (
@@ -170,15 +170,15 @@ DROPPING = (
 )
 
 
-def drop_all(made: Stage) -> None:
+def drop_all(stage: Stage) -> None:
     """Have the receiver's device drop the traffic as soon as it has it, for the lab's life."""
-    inside = ["nsenter", f"--target={made.pid('receiver')}", "--net"]
+    inside = ["nsenter", f"--target={stage.pid('receiver')}", "--net"]
     program = DROPPING.format(port=OWN_PORT)
     subprocess.run([*inside, sys.executable, "-c", program], check=True)
 
 
-def _of_sending_device(made: Stage) -> tuple[int, int]:
-    text = Path(f"/proc/{made.pid('sender')}/net/dev").read_text()
+def _of_sending_device(stage: Stage) -> tuple[int, int]:
+    text = Path(f"/proc/{stage.pid('sender')}/net/dev").read_text()
     columns = re.findall(r"^ *send0:(.*)$", text, re.MULTILINE)[0].split()
     return int(columns[9]), int(columns[11])
 
@@ -193,9 +193,9 @@ def rate(counter: Callable[[], int], settle_s: float, slice_s: float) -> float:
 
 
 @contextmanager
-def running(made: Stage, name: str, own: Own) -> Iterator[list[int]]:
+def running(stage: Stage, name: str, own: Own) -> Iterator[list[int]]:
     """Yield the processes of udpbench's workers, in their loops."""
-    attempt = made.attempt(name, own)
+    attempt = stage.attempt(name, own)
     pids: list[int] = []
     try:
         for remote in trial_agents(attempt).working:
@@ -214,15 +214,15 @@ def running(made: Stage, name: str, own: Own) -> Iterator[list[int]]:
 
 
 @contextmanager
-def playing(made: Stage, rival: Rival) -> Iterator[list[int]]:
+def playing(stage: Stage, rival: Rival) -> Iterator[list[int]]:
     """Yield the processes of a rival's two programs, once packets flow."""
-    receiver = spawn(made, "receiver", rival.receiver)
+    receiver = spawn(stage, "receiver", rival.receiver)
     try:
-        await_listener(made, receiver, tcp=rival.receiver.startswith("iperf3"))
-        sender = spawn(made, "sender", rival.sender)
+        await_listener(stage, receiver, tcp=rival.receiver.startswith("iperf3"))
+        sender = spawn(stage, "sender", rival.sender)
         try:
             put_first()
-            await_packets(made)
+            await_packets(stage)
             yield [receiver.pid, sender.pid]
         finally:
             end(sender)
@@ -236,20 +236,20 @@ def send_signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def spawn(made: Stage, role: str, program: str) -> subprocess.Popen[bytes]:
+def spawn(stage: Stage, role: str, program: str) -> subprocess.Popen[bytes]:
     """Start a program in a role's namespace, on the CPU of its worker."""
-    inside = ["nsenter", f"--target={made.pid(role)}", "--net"]
-    pinned = ["taskset", "--cpu-list", str(made.cpu(role))]
-    words = program.format(bare=made.bare).split()
+    inside = ["nsenter", f"--target={stage.pid(role)}", "--net"]
+    pinned = ["taskset", "--cpu-list", str(stage.cpu(role))]
+    words = program.format(bare=stage.bare).split()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     command = [*inside, *pinned, *words]
     # A session of its own has a priority of its own; that of whoever runs this is left alone.
     return subprocess.Popen(command, start_new_session=True, **quiet)  # type: ignore[call-overload,no-any-return]
 
 
-def await_listener(made: Stage, receiver: subprocess.Popen[bytes], tcp: bool) -> None:
+def await_listener(stage: Stage, receiver: subprocess.Popen[bytes], tcp: bool) -> None:
     """Wait until somebody listens on the port."""
-    file = Path(f"/proc/{made.pid('receiver')}/net/{'tcp6' if tcp else 'udp'}")
+    file = Path(f"/proc/{stage.pid('receiver')}/net/{'tcp6' if tcp else 'udp'}")
     deadline = time.monotonic() + DEADLINE_S
     while f":{RIVAL_PORT:04X} " not in file.read_text():
         assert receiver.poll() is None, f"{receiver.args!r} ended"
@@ -257,10 +257,10 @@ def await_listener(made: Stage, receiver: subprocess.Popen[bytes], tcp: bool) ->
         time.sleep(0.01)
 
 
-def await_packets(made: Stage, counter: Callable[[Stage], int] = delivered) -> None:
+def await_packets(stage: Stage, counter: Callable[[Stage], int] = delivered) -> None:
     """Wait until packets flow: rivals shake hands first."""
-    deadline, before = time.monotonic() + DEADLINE_S, counter(made)
-    while counter(made) < before + 100:
+    deadline, before = time.monotonic() + DEADLINE_S, counter(stage)
+    while counter(stage) < before + 100:
         assert time.monotonic() < deadline, "no packet arrives"
         time.sleep(0.01)
 

@@ -87,13 +87,13 @@ def test_routes_that_routers_advertise_are_not_given_up(
     tmp_path: Path, target: str, routes: list[str]
 ) -> None:
     """Those of every interface, whichever begins to forward; what keeps them is told."""
-    said = refusal(forwarder(tmp_path, routes), target)
+    message = refusal(forwarder(tmp_path, routes), target)
     name = target.replace(".", "/")
     assert (
         f"the kernel says: {name} would take the routes that routers advertise on eth1 away for "
         "good, and an SSH connection with them; keep them: "
         "sysctl -w net/ipv6/conf/eth1/accept_ra=2"
-    ) == said
+    ) == message
 
 
 @pytest.mark.parametrize(
@@ -127,14 +127,14 @@ def test_where_no_advertised_route_goes_nothing_is_refused(
 )
 def test_lro_is_not_given_up(tmp_path: Path, target: str, merging: tuple[str, ...]) -> None:
     """Of an interface and of what it stands on; what to do first is told."""
-    said = refusal(forwarder(tmp_path, [], "1", "eth1", "eth2"), target)
+    message = refusal(forwarder(tmp_path, [], "1", "eth1", "eth2"), target)
     name = target.replace(".", "/")
     steps = "; ".join(f"ethtool -K {one} lro off" for one in merging)
     expected = (
         f"the kernel says: {name} would switch LRO off for good on {', '.join(merging)}; "
         f"switch it off before the run: {steps}"
     )
-    assert (expected if merging else None) == said
+    assert (expected if merging else None) == message
 
 
 def test_lro_below_what_an_interface_stands_on_counts(tmp_path: Path, golden: Golden) -> None:

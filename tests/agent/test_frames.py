@@ -44,31 +44,34 @@ def udp_sum(made: bytes, spec: LossSpec) -> int:
 @pytest.mark.parametrize("spec", [V4, V6])
 def test_a_wrong_udp_checksum_is_the_only_flaw(spec: LossSpec) -> None:
     """Addresses, lengths and the IP header are right."""
-    made = frame(spec, "udp_checksum")
-    assert bytes.fromhex("020000000002020000000001") == made[:12]
-    assert 0 != udp_sum(made, spec)
-    header = ip_header(made, spec)
+    packet = frame(spec, "udp_checksum")
+    assert bytes.fromhex("020000000002020000000001") == packet[:12]
+    assert 0 != udp_sum(packet, spec)
+    header = ip_header(packet, spec)
     if spec.family == 4:
-        assert (0, len(made) - 14) == (ones_complement(header), struct.unpack("!H", header[2:4])[0])
+        assert (0, len(packet) - 14) == (
+            ones_complement(header),
+            struct.unpack("!H", header[2:4])[0],
+        )
     else:
-        assert len(made) - 54 == struct.unpack("!H", header[4:6])[0]
-    ports = struct.unpack("!HHH", made[14 + len(header) :][:6])
+        assert len(packet) - 54 == struct.unpack("!H", header[4:6])[0]
+    ports = struct.unpack("!HHH", packet[14 + len(header) :][:6])
     assert (spec.port, spec.port, 8 + spec.size_bytes) == ports
 
 
 def test_an_ipv4_header_is_refused_for_its_checksum_alone() -> None:
     """The datagram within is right."""
-    made = frame(V4, "ip_header")
-    assert 0 != ones_complement(ip_header(made, V4))
-    assert 0 == udp_sum(made, V4)
+    packet = frame(V4, "ip_header")
+    assert 0 != ones_complement(ip_header(packet, V4))
+    assert 0 == udp_sum(packet, V4)
 
 
 def test_an_ipv6_header_is_refused_for_its_length_alone() -> None:
     """IPv6 has no header checksum; it says there were more than there is."""
-    made = frame(V6, "ip_header")
-    assert len(made) - 54 < struct.unpack("!H", ip_header(made, V6)[4:6])[0]
-    assert 0 == udp_sum(made, V6)
-    assert socket.inet_pton(socket.AF_INET6, "fd00::30") == ip_header(made, V6)[8:24]
+    packet = frame(V6, "ip_header")
+    assert len(packet) - 54 < struct.unpack("!H", ip_header(packet, V6)[4:6])[0]
+    assert 0 == udp_sum(packet, V6)
+    assert socket.inet_pton(socket.AF_INET6, "fd00::30") == ip_header(packet, V6)[8:24]
 
 
 def test_the_internet_checksum_is_that_of_its_rfc() -> None:

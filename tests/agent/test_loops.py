@@ -59,13 +59,13 @@ def test_what_awaits_answers_leaves_if_its_loop_fails(ended: list[int]) -> None:
     traffic = Traffic(answers=Answers())
     spec = WorkerSpec("sender", "left", 0, None, (FLOW,), traffic, send=Send(), rate_pps=2**40)
     memory, phase = made(spec)
-    told: list[str] = []
+    messages: list[str] = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
         cpus = os.sched_getaffinity(0)
-        loop = loops.Sending(memory, 0, [opened], cpus, None, lambda: told.append("sent"))
+        loop = loops.Sending(memory, 0, [opened], cpus, None, lambda: messages.append("sent"))
         with pytest.raises(loops.ConfigRefused):
             loop.run(phase)
-    assert ([0], []) == (ended, told)
+    assert ([0], []) == (ended, messages)
 
 
 def test_answers_of_another_phase_are_forgotten(ended: list[int]) -> None:

@@ -109,12 +109,12 @@ def test_only_what_lies_within_the_load_counts(monkeypatch: pytest.MonkeyPatch) 
     spent = iter([1, 5, 25, 45, 95, 99])
     monkeypatch.setattr("udpbench.agent.workers.usage.cpu_ns", lambda _: next(spent))
     usage = Usage(Host(), [7])
-    found = []
+    results = []
     for packets in (0, 10, 20, 30, 40, 40):
         usage.read_cpu(packets)
-        found.append(usage.under_load(7))
+        results.append(usage.under_load(7))
     nothing = (None, None)
-    assert [nothing, nothing, nothing, (20, 100), (40, 200), (40, 200)] == found
+    assert [nothing, nothing, nothing, (20, 100), (40, 200), (40, 200)] == results
 
 
 def test_a_process_that_ended_under_its_load_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -462,16 +462,16 @@ def test_lines_come_whole_or_are_told_to_be_too_long(
     """A line beyond the limit is told once and skipped to its end; those around it are kept."""
     reading, writing = os.pipe()
     lines = Lines(reading, limit_bytes=8)
-    found = []
+    results = []
     for chunk in written:
         if chunk:
             os.write(writing, chunk)
-            found += list(lines.read())
+            results += list(lines.read())
     os.close(writing)
     assert [] == list(lines.read())
     os.close(reading)
 
-    assert expected == found
+    assert expected == results
     assert lines.ended
 
 

@@ -145,13 +145,13 @@ class Kin:
 
 def family(pid: int) -> list[Kin]:
     """Return all descendants of a process."""
-    found = []
+    results = []
     for child in psutil.Process(pid).children(recursive=True):
         try:
-            found.append(Kin(child, tuple(child.cmdline()), namespace(child.pid)))
+            results.append(Kin(child, tuple(child.cmdline()), namespace(child.pid)))
         except (psutil.NoSuchProcess, OSError):
             continue  # it has ended meanwhile
-    return found
+    return results
 
 
 class Place(Protocol):
@@ -491,13 +491,13 @@ class Scene:
 
     def held(self, way: str) -> dict[str, list[str]]:
         """Return what workers hold on each host, so that nobody else can have it."""
-        found = {}
+        by_name = {}
         for host in HELD[way]:
             probe = self.place.inside(host, sys.executable, "-c", PROBES[way])
             done = subprocess.run(probe, capture_output=True, text=True, check=False)
             assert 0 == done.returncode, done.stderr
-            found[host] = done.stdout.split()
-        return found
+            by_name[host] = done.stdout.split()
+        return by_name
 
     # --- deeds -----------------------------------------------------------------------------------
 

@@ -152,8 +152,8 @@ def _limited(
         )
         close = pps is not None and abs(pps / known_pps - 1) <= WITHIN
         right += called and close
-        told = " ".join([f"{found_text(search)}.", *breaking_lines([search])])
-        print(f"{name}-{n}: {told} (the line: {known_pps:.0f} pps)", flush=True)
+        text = " ".join([f"{found_text(search)}.", *breaking_lines([search])])
+        print(f"{name}-{n}: {text} (the line: {known_pps:.0f} pps)", flush=True)
     print(f"{name}: {right} of {times} find the line's rate, and call its end rightly")
     return right == times
 

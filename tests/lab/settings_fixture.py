@@ -264,7 +264,7 @@ class Server:
 
     def arriving(self, ports: list[int]) -> list[int]:
         """Send one packet to each port over loopback, and return the ports at which one arrived."""
-        found = []
+        results = []
         for port in ports:
             with (
                 socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
@@ -275,8 +275,8 @@ class Server:
                 sender.sendto(b"x", ("127.0.0.1", port))
                 await_taken_up(sender)
                 if select.select([receiver], [], [], 0)[0]:
-                    found.append(port)
-        return found
+                    results.append(port)
+        return results
 
     def random(self, seed: int, rounds: int) -> list[str]:
         """Apply random settings with failures injected, and return every round that left a trace."""

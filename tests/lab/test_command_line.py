@@ -121,12 +121,12 @@ def test_ctrl_c_ends_a_run_restored_and_in_words(tmp_path: Path) -> None:
     one = start(tmp_path, "run", "smoke", "--out", "run", "--set", "duration=60s")
     try:
         assert one.stdout is not None
-        said = await_line(one.stdout, "measured 1min")
+        line = await_line(one.stdout, "measured 1min")
         one.send_signal(signal.SIGINT)
         out, err = one.communicate(timeout=LIMIT_S)
     finally:
         one.kill()
-    assert (130, "the run was interrupted\n") == (one.returncode, err), said + out
+    assert (130, "the run was interrupted\n") == (one.returncode, err), line + out
     assert "no trial is stored" in out
     assert set() == own_namespaces() - spaces
     assert 130 == done(tmp_path, "show", "run")[0]
@@ -239,9 +239,9 @@ def test_an_interface_that_goes_under_way_is_told_in_words(tmp_path: Path, chang
     one = start(tmp_path, "run", "smoke", "--out", "run", "--no-report", *long)
     try:
         assert one.stdout is not None
-        said = await_line(one.stdout, "measured 3")
-        pid = re.search(r"receiver: agent (\d+) is up", said)
-        assert pid is not None, said
+        line = await_line(one.stdout, "measured 3")
+        pid = re.search(r"receiver: agent (\d+) is up", line)
+        assert pid is not None, line
         inside = ("nsenter", "-t", pid[1], "-n", "ip", "link")
         if change == "gone":
             subprocess.run((*inside, "delete", "receive0"), check=True)

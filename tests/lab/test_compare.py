@@ -102,12 +102,12 @@ def test_an_interrupted_comparison_goes_on(tmp_path: Path) -> None:
     one = start(tmp_path, "run", name, "--out", "run", "--no-report")
     try:
         assert one.stdout is not None
-        said = await_line(one.stdout, "[4/12]")
+        line = await_line(one.stdout, "[4/12]")
         one.send_signal(signal.SIGINT)
         out, err = one.communicate(timeout=LIMIT_S)
     finally:
         one.kill()
-    assert 130 == one.returncode, said + out + err
+    assert 130 == one.returncode, line + out + err
     stored = len(result(tmp_path, "run")["trials"])
     assert 0 < stored < 12
     code, out, _ = done(tmp_path, "run", "--resume", "run", "--no-report", "--quiet")

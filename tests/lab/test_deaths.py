@@ -166,7 +166,7 @@ FINISHED = {"measured": ["done"], "between": ["done"], "restore": ["done"]}
 LEASE_RAN_OUT = "udpbench agent: the lease of 2.0 s ran out; restored"
 
 
-def outcome(case: Case, said: str) -> tuple[int, list[str], str]:
+def outcome(case: Case, message: str) -> tuple[int, list[str], str]:
     """Return the exit status, the trials' states, and what is said."""
     finished = FINISHED.get(case.when, [])
     failed = finished if case.when == "restore" else [*finished, "failed"]
@@ -174,7 +174,7 @@ def outcome(case: Case, said: str) -> tuple[int, list[str], str]:
         return -signal.SIGKILL, finished, ""
     if case.who in ("guardian", "connection") or (case.who == "link" and case.when == "restore"):
         return 0, ["done"] * case.repetitions, ""
-    if case.who == "stopped" and case.when == "restore" and LEASE_RAN_OUT not in said:
+    if case.who == "stopped" and case.when == "restore" and LEASE_RAN_OUT not in message:
         return 0, finished, ""  # its last request had been sent already
     if case.who == "link" and case.when in ("warmup", "measured"):
         return 5, [*finished, "done"], "the link went down during the trial"
@@ -236,10 +236,10 @@ def test_whoever_dies_the_hosts_end_as_they_began(
             nothing: dict[str, list[str]] = {host: [] for host in HELD[case.way]}
             wait_until("nothing is held", lambda: nothing == scene.held(case.way), allowed_s)
         after = place.visible()
-        said = " ".join(run.said.split())
-        expected_code, statuses, words = outcome(case, said)
+        text = " ".join(run.said.split())
+        expected_code, statuses, words = outcome(case, text)
         assert (expected_code, statuses) == (code, shown(run.folder)), run.said
-        assert words in said, run.said
+        assert words in text, run.said
     assert [] == list(differences(before, after))
 
 

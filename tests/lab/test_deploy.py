@@ -134,21 +134,21 @@ def test_two_bare_hosts_measure_and_are_as_before_once_it_is_removed(
         new = set(tree(host).splitlines()) - set(was.splitlines())
         assert new
         assert {line for line in new if not line.startswith("/home/root/.cache")} == set()
-    told = Told()
-    assert deploy.remove(chosen, told.deployer)
-    assert ["removed /home/root/.cache/udpbench/agent"] * 2 == told.lines
+    dialog = Told()
+    assert deploy.remove(chosen, dialog.deployer)
+    assert ["removed /home/root/.cache/udpbench/agent"] * 2 == dialog.lines
     assert before == [tree(host) for host in pair.hosts]
 
 
 @pytest.mark.long
 def test_what_is_there_is_not_sent_again_and_what_is_damaged_is(pair: Pair) -> None:
     """By this controller or the next one; a build of another version stays beside it."""
-    told = Told()
-    folder = used(told)
+    dialog = Told()
+    folder = used(dialog)
     assert folder.startswith("/home/root/.cache/udpbench/agent/")
-    used(told)
+    used(dialog)
     used(again := Told())
-    assert (1, 0) == (told.sent(), again.sent())
+    assert (1, 0) == (dialog.sent(), again.sent())
     pair.left.run("rm", f"{folder}/udpbench/model.py")
     pair.left.run("mkdir", f"{folder}/../0123456789abcdef")
     used(again)
@@ -168,18 +168,18 @@ def test_by_sudo_the_build_is_roots_and_its_launcher_is_enough(pair: Pair) -> No
     connect = bench_user(pair)
     before = tree(pair.left)
     allow_sudo(pair.left, "NOPASSWD: ALL")
-    told = Told()
-    used(told, connect)
+    dialog = Told()
+    used(dialog, connect)
     new = set(tree(pair.left).splitlines()) - set(before.splitlines())
     assert {"/var/lib/udpbench"} == {"/".join(line.split()[0].split("/")[:4]) for line in new}
     assert {"root"} == {line.split()[2] for line in new}
     assert not [line for line in new if int(line.split()[1], 8) & 0o022]
     allow_sudo(pair.left, f"NOPASSWD: {LAUNCHER}")
     used(again := Told(), connect)
-    assert (1, 0) == (told.sent(), again.sent())
+    assert (1, 0) == (dialog.sent(), again.sent())
     for host in pair.hosts:
         allow_sudo(host, "NOPASSWD: ALL")
-    assert deploy.remove(lab(pair, become="sudo"), told.deployer)
+    assert deploy.remove(lab(pair, become="sudo"), dialog.deployer)
     assert before == tree(pair.left)
 
 
@@ -199,9 +199,9 @@ def test_a_sudo_that_refuses_is_told_with_the_line_for_sudoers(pair: Pair, rule:
     connect = bench_user(pair)
     before = tree(pair.left)
     allow_sudo(pair.left, rule)
-    said = refusal(Told(), connect)
-    assert f"NOPASSWD: {LAUNCHER} " in said
-    assert LAUNCHER_NOTE in said
+    message = refusal(Told(), connect)
+    assert f"NOPASSWD: {LAUNCHER} " in message
+    assert LAUNCHER_NOTE in message
     assert before == tree(pair.left)
 
 
@@ -286,13 +286,13 @@ def test_where_home_cannot_hold_it_another_folder_does(pair: Pair) -> None:
     ):
         pair.left.run("mount", "-t", "tmpfs", "-o", f"mode=700,{options}", "tmpfs", "/home/root")
         before = tree(pair.left)
-        told = Told()
-        used(told)
-        assert f"not in /home/root/.cache/udpbench/agent: {why}" == told.lines[-2]
-        assert told.lines[-1].startswith(f"the agent is in /var/tmp/{install.FALLBACK_PREFIX}")
-        used(told)
-        assert 2 == told.sent()
-        assert deploy.remove(lab(pair), told.deployer)
+        dialog = Told()
+        used(dialog)
+        assert f"not in /home/root/.cache/udpbench/agent: {why}" == dialog.lines[-2]
+        assert dialog.lines[-1].startswith(f"the agent is in /var/tmp/{install.FALLBACK_PREFIX}")
+        used(dialog)
+        assert 2 == dialog.sent()
+        assert deploy.remove(lab(pair), dialog.deployer)
         assert before == tree(pair.left)
         pair.left.run("umount", "/home/root")
 
@@ -329,24 +329,24 @@ def test_a_connection_that_drops_meanwhile_leaves_nothing(pair: Pair) -> None:
     program = pair.home / "drop.py"
     program.write_text(DROPPING)
     pair.write_home({"left": f"sh -c '{sys.executable} {program} | {{}}'"})
-    said = refusal(Told())
-    assert "the connection ended before the agent was there; nothing of it stays" in said
+    message = refusal(Told())
+    assert "the connection ended before the agent was there; nothing of it stays" in message
     pair.write_home()
     assert before == tree(pair.left)
-    told = Told()
-    used(told)
-    assert 1 == told.sent()
+    dialog = Told()
+    used(dialog)
+    assert 1 == dialog.sent()
 
 
 @pytest.mark.long
 def test_a_host_whose_clock_is_years_off_makes_no_difference(pair: Pair) -> None:
     """A build that seems to be of the future, or long past, is used as it is."""
-    told = Told()
-    folder = used(told)
+    dialog = Told()
+    folder = used(dialog)
     for year in ("1971", "2199"):
         pair.left.run("sh", "-c", f"find {folder} -exec touch -d {year}-01-01 {{}} +")
-        used(told)
-    assert 1 == told.sent()
+        used(dialog)
+    assert 1 == dialog.sent()
 
 
 @pytest.mark.long

@@ -83,13 +83,13 @@ def measured(folder: Path, text: dict[str, Any]) -> dict[str, Readings]:
     writer = RunWriter.create(folder, header)
     outcome = run([experiment], lab, writer, lambda _: None, RunOptions(seed=1))
     assert (0, None) == (outcome.exit_code, outcome.error)
-    found = {}
+    by_name = {}
     for record in read_run(folder).records:
         phase, result = readings_of(record), judge(record)
         assert phase is not None
         assert (0, True) == (result.unaccounted, result.valid), result.findings
-        found[record.trial.point] = phase
-    return found
+        by_name[record.trial.point] = phase
+    return by_name
 
 
 def moved(trial: Readings, role: Any, *names: str) -> list[int | None]:

@@ -231,12 +231,12 @@ def test_answers_by_id_have_round_trips(own: str, tmp_path: Path) -> None:
     traffic = {"payload": {"hex": "0000beef"}, "count": 200, "rate": "2kpps"}
     traffic["answers"] = {"id_at": 0, "timeout": "10s"}
     (record,) = records(tmp_path / "run", [answering(own, "ids", 5, traffic=traffic)])
-    found = judge(record)
+    result = judge(record)
     assert (200, 160, 40, 0) == (
-        found.sent_packets,
-        found.answered_packets,
-        found.lost_packets,
-        found.unaccounted,
+        result.sent_packets,
+        result.answered_packets,
+        result.lost_packets,
+        result.unaccounted,
     )
     counted = [
         (stats.counts["unmatched_packets"], size(stats.histograms["round_trip"]))
@@ -246,7 +246,7 @@ def test_answers_by_id_have_round_trips(own: str, tmp_path: Path) -> None:
     ]
     assert [(0, 80), (0, 160)] == counted
     names = ("round_trip_min_ns", "round_trip_p50_ns", "rest_round_trip_p50_ns")
-    assert None not in [found.numbers[name] for name in names]
+    assert None not in [result.numbers[name] for name in names]
 
 
 @pytest.mark.long
@@ -262,14 +262,14 @@ def test_a_flooded_dns_server_answers_or_its_stages_say_why_not(
     asked["answers"] = {"id_at": 0, "timeout": "200ms"}
     parts = {"traffic": asked, "receive": receive, "duration": "2s", "warmup": "500ms"}
     (record,) = records(tmp_path / "run", [experiment(own, "flood", **parts)])
-    found = judge(record)
-    assert found.ledger is not None
-    ended = {entry.stage: entry.packets for entry in found.ledger.entries if entry.packets}
+    result = judge(record)
+    assert result.ledger is not None
+    ended = {entry.stage: entry.packets for entry in result.ledger.entries if entry.packets}
     (sender,) = (s.counts for s in record.phases[-1].stats if s.role == "sender")
-    print(traffic, ended, {name: value for name, value in found.numbers.items() if value})
-    assert 0 == found.unaccounted
+    print(traffic, ended, {name: value for name, value in result.numbers.items() if value})
+    assert 0 == result.unaccounted
     answered = sender["answered_packets"]
-    assert found.sent_packets == answered + found.lost_packets
+    assert result.sent_packets == answered + result.lost_packets
     # The question, and 16 B: its name by a pointer, type, class, time to live, length, address.
     assert (True, answered * (29 + 16)) == (answered > 0, sender["answered_bytes"])
 

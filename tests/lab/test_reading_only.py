@@ -26,14 +26,14 @@ def state() -> dict[str, str]:
         for file in (Path("/proc/sys") / name).rglob("*")
         if file.is_file() and os.access(file, os.R_OK) and file.stat().st_mode & 0o400
     ]
-    found = {}
+    by_name = {}
     for file in files:
         try:
-            found[str(file)] = file.read_text()
+            by_name[str(file)] = file.read_text()
         except OSError:
             continue
     links = subprocess.run(["ip", "-o", "addr"], capture_output=True, text=True, check=True)
-    return {**found, "addresses": links.stdout}
+    return {**by_name, "addresses": links.stdout}
 
 
 def test_a_plan_changes_nothing(tmp_path: Path) -> None:

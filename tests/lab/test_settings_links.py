@@ -117,10 +117,10 @@ def test_the_interface_of_the_ssh_connection_is_left_alone(pair: tuple[Inside, I
     try:
         before = receiver.shell(MTUS)
         for interface in ("site0.7", "site0", "receive0"):
-            wanted = setting("mtu", interface, 1400)
+            requested = setting("mtu", interface, 1400)
             with pytest.raises(Refused, match=f"SSH connection runs over {interface} "):
-                agent.apply(wanted)
-            (planned,) = agent.call("plan", settings=[wanted])
+                agent.apply(requested)
+            (planned,) = agent.call("plan", settings=[requested])
             assert "measure over another interface" in planned["refusal"]
         assert before == receiver.shell(MTUS)
         agent.apply(setting("mtu", "receive0", 1500), setting("mtu", "spare0", 1400))
@@ -148,10 +148,10 @@ def test_nothing_leads_the_ssh_connection_elsewhere(pair: tuple[Inside, Inside])
             ("address", "receive0/10.7.0.1/16", True),
             ("neighbour", "site0/10.7.0.9", "02:00:00:00:00:09"),
         ):
-            wanted = setting(kind, target, value)
+            requested = setting(kind, target, value)
             with pytest.raises(Refused, match="lead the packets of the SSH connection elsewhere"):
-                agent.apply(wanted)
-            (planned,) = agent.call("plan", settings=[wanted])
+                agent.apply(requested)
+            (planned,) = agent.call("plan", settings=[requested])
             assert "a network without the controller's address" in planned["refusal"]
         agent.apply(
             setting("address", "receive0/10.8.0.1/24", True),
@@ -256,11 +256,11 @@ def test_an_mtu_that_others_stand_on_is_not_lowered(pair: tuple[Inside, Inside])
         "ip link set receive0 mtu 9000 && ip link add link receive0 name upper0 type macvlan"
     )
     before = receiver.call("visible")
-    wanted = setting("mtu", "receive0", 1500)
+    requested = setting("mtu", "receive0", 1500)
     said = r"upper0 (9000 B) on receive0 would stay at 1500 B afterwards; set that one lower"
     with pytest.raises(Refused, match=re.escape(said)):
-        receiver.apply(wanted)
-    assert said in receiver.call("plan", settings=[wanted])[0]["refusal"]
+        receiver.apply(requested)
+    assert said in receiver.call("plan", settings=[requested])[0]["refusal"]
     assert before == receiver.call("visible")
 
 
@@ -366,8 +366,8 @@ def test_the_latency_of_idle_cpus_is_held_by_the_agent(pair: tuple[Inside, Insid
     _, receiver = pair
     if not Path("/dev/cpu_dma_latency").exists():
         pytest.skip("this kernel has no /dev/cpu_dma_latency")
-    wanted = setting("cpu_latency", "cpus", 0, scope="namespace")
-    (change,) = receiver.apply(wanted)
+    requested = setting("cpu_latency", "cpus", 0, scope="namespace")
+    (change,) = receiver.apply(requested)
     assert (None, 0) == (change["before"], change["after"])
     (undone,) = receiver.call("restore")
     assert (0, None) == (undone["before"], undone["after"])

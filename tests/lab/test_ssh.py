@@ -100,10 +100,10 @@ def state(pair: Pair) -> list[str]:
     return [host.python(STATE) for host in pair.hosts]
 
 
-def results(one: Controller) -> list[Result]:
+def results(controller: Controller) -> list[Result]:
     """Return what a controller that ended well has measured."""
-    assert 0 == one.end(), one.log.read_text()
-    return [judge(record) for record in one.run().records]
+    assert 0 == controller.end(), controller.log.read_text()
+    return [judge(record) for record in controller.run().records]
 
 
 def shape(records: tuple[TrialRecord, ...]) -> list[dict[str, Any]]:
@@ -158,11 +158,11 @@ def counter_names(snapshots: dict[str, Any]) -> set[str]:
     return {re.sub(r"^(socket|process)\.\d+", r"\1.N", name) for name in names}
 
 
-def amiss(one: Controller) -> list[str]:
+def amiss(controller: Controller) -> list[str]:
     """Return what is wrong with a run in which all packets should have arrived."""
-    (result,) = results(one)
+    (result,) = results(controller)
     counts = (result.sent_packets, result.received_packets, result.unaccounted)
-    wrong = [str(found) for found in result.findings if found.severity == "invalid"]
+    wrong = [str(finding) for finding in result.findings if finding.severity == "invalid"]
     return [*wrong, *([] if counts == (PACKETS, PACKETS, 0) else [f"{result.status}: {counts}"])]
 
 
@@ -371,7 +371,7 @@ def test_a_loss_that_no_counter_sees_is_the_links(
     lost = {entry.stage: entry.packets for entry in result.ledger.entries if entry.packets}
     dropped = int(counted.group(1)) - path.lost_packets
     assert (True, {"link": dropped}, 0) == (result.valid, lost, result.unaccounted)
-    told = [found for found in result.findings if found.where == "link"]
+    told = [finding for finding in result.findings if finding.where == "link"]
     assert warned == bool(told)
 
 
@@ -418,7 +418,7 @@ def test_a_link_of_200_milliseconds_is_only_slow(pair: Pair, start: Start) -> No
     pair.write_home(slow(0.1))
     one = start(pair.lab())
     (result,) = results(one)
-    late = [str(found.value) for found in result.findings if "was slow" in found.what]
+    late = [str(finding.value) for finding in result.findings if "was slow" in finding.what]
     assert [] == amiss(one)
     assert [] == [value for value in late if int(value.removesuffix("us late")) >= 200_000]
 
@@ -426,12 +426,12 @@ def test_a_link_of_200_milliseconds_is_only_slow(pair: Pair, start: Start) -> No
 def shared(result: Result) -> dict[str, str | None]:
     """Return host → value of the finding that its control traffic shares the path."""
     what = "control traffic shares the path under test"
-    return {found.where: found.value for found in result.findings if found.what == what}
+    return {finding.where: finding.value for finding in result.findings if finding.what == what}
 
 
-def control_interfaces(one: Controller) -> dict[str, str | None]:
+def control_interfaces(controller: Controller) -> dict[str, str | None]:
     """Return host → the interface of its SSH connection."""
-    (record,) = one.run().records
+    (record,) = controller.run().records
     return {
         name: facts.environment.get("control_interface") for name, facts in record.facts.items()
     }

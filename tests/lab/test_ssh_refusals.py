@@ -98,9 +98,9 @@ def test_a_host_with_an_unknown_key_is_never_talked_to(pair: Pair) -> None:
     """The fingerprint is told, to be compared, and the command that accepts it."""
     known = pair.home / ".ssh" / "known_hosts"
     known.write_text("")
-    said = refusal()
-    assert said.startswith("left: root@left: its host key is unknown: ssh-ed25519 SHA256:")
-    assert said.endswith(
+    message = refusal()
+    assert message.startswith("left: root@left: its host key is unknown: ssh-ed25519 SHA256:")
+    assert message.endswith(
         f"left is in none of {known}, {known}2, /etc/ssh/ssh_known_hosts, "
         "/etc/ssh/ssh_known_hosts2; compare it with the host's own, then accept it: ssh left"
     )
@@ -109,10 +109,10 @@ def test_a_host_with_an_unknown_key_is_never_talked_to(pair: Pair) -> None:
 def test_a_host_with_another_key_is_never_talked_to(pair: Pair) -> None:
     """Both fingerprints are told; the key of another host stands in for the impostor's."""
     (pair.home / ".ssh" / "known_hosts").write_text(f"left {pair.right.public_key}\n")
-    said = refusal()
-    assert said.startswith("left: root@left: its host key has changed: known is SHA256:")
-    assert "someone may sit in between" in said
-    assert said.endswith("ssh-keygen -R left, then accept the new key: ssh left")
+    message = refusal()
+    assert message.startswith("left: root@left: its host key has changed: known is SHA256:")
+    assert "someone may sit in between" in message
+    assert message.endswith("ssh-keygen -R left, then accept the new key: ssh left")
 
 
 def test_the_key_is_looked_up_under_its_alias(pair: Pair) -> None:
@@ -151,10 +151,10 @@ def test_a_key_with_a_passphrase_is_asked_for_nothing(pair: Pair, tmp_path: Path
         check=True,
     )
     pair.write_home(IdentityFile=str(tmp_path / "locked"))
-    said = refusal()
-    assert f"{tmp_path}/locked (not used: " in said
-    assert "password" in said
-    assert "; ssh-add it)" in said
+    message = refusal()
+    assert f"{tmp_path}/locked (not used: " in message
+    assert "password" in message
+    assert "; ssh-add it)" in message
 
 
 def test_a_key_in_the_ssh_agent_gets_in(
@@ -205,16 +205,18 @@ def test_a_host_that_never_speaks_is_given_up(pair: Pair) -> None:
     """After the deadline, and not for ever."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        said = refusal(Connect("ssh", f"me@127.0.0.1:{port}"), SshLimits(connect_ns=SECOND_NS // 5))
-    assert said.startswith(f"left: me@127.0.0.1:{port}: no SSH there: ")
-    assert f"does sshd listen on port {port}?" in said
+        message = refusal(
+            Connect("ssh", f"me@127.0.0.1:{port}"), SshLimits(connect_ns=SECOND_NS // 5)
+        )
+    assert message.startswith(f"left: me@127.0.0.1:{port}: no SSH there: ")
+    assert f"does sshd listen on port {port}?" in message
 
 
 def test_a_proxy_command_that_fails_tells_its_last_words(pair: Pair) -> None:
     """Its exit status, too."""
     pair.write_home({"left": "sh -c 'echo no way >&2; exit 9'; : {}"})
-    said = refusal()
-    assert "ended with status 9 and printed: no way" in said
+    message = refusal()
+    assert "ended with status 9 and printed: no way" in message
 
 
 def test_a_configuration_that_cannot_be_read_is_told(pair: Pair) -> None:
@@ -283,8 +285,10 @@ def test_a_host_that_runs_no_command_is_told(pair: Pair) -> None:
 
 def test_a_missing_python_is_told(pair: Pair) -> None:
     """The key of the lab that names one is told."""
-    said = refusal(Connect("ssh", "left", python="/no/such/python"))
-    assert "/no/such/python: not found; install Python 3.9 or later there, or name the one" in said
+    message = refusal(Connect("ssh", "left", python="/no/such/python"))
+    assert (
+        "/no/such/python: not found; install Python 3.9 or later there, or name the one" in message
+    )
 
 
 def test_a_python_without_udpbench_is_told(pair: Pair, tmp_path: Path) -> None:
@@ -299,9 +303,9 @@ def test_another_version_there_is_told(pair: Pair, tmp_path: Path) -> None:
     with (tmp_path / "udpbench" / "agent" / "locks.py").open("a") as file:
         file.write("# another\n")
     other = script(tmp_path / "py", f'PYTHONPATH={tmp_path} exec {sys.executable} "$@"')
-    said = refusal(other)
-    assert "the controller's build is " in said
-    assert said.endswith("; install the same udpbench on both")
+    message = refusal(other)
+    assert "the controller's build is " in message
+    assert message.endswith("; install the same udpbench on both")
 
 
 def test_an_agent_that_fails_for_another_reason_tells_its_last_words(
@@ -309,9 +313,9 @@ def test_an_agent_that_fails_for_another_reason_tells_its_last_words(
 ) -> None:
     """And the command with which to look further."""
     odd = script(tmp_path / "odd", "echo out of luck >&2; exit 7")
-    said = refusal(odd)
-    assert "the agent did not start: " in said
-    assert "(exit 7); its last words: out of luck; try it: ssh left " in said
+    message = refusal(odd)
+    assert "the agent did not start: " in message
+    assert "(exit 7); its last words: out of luck; try it: ssh left " in message
 
 
 @pytest.fixture
@@ -353,5 +357,5 @@ def test_a_host_without_sudo_is_told(bench: Pair) -> None:
     """It is what the shell does not find."""
     bench.left.run("sh", "-c", "mkdir /run/bin && ln -s /bin/sh /run/bin/sh")
     with configured(bench.left, "SetEnv PATH=/run/bin"):
-        said = refusal(Connect("ssh", "left", "sudo", PYTHON))
-    assert "install sudo there, or log in as root and leave become out" in said
+        message = refusal(Connect("ssh", "left", "sudo", PYTHON))
+    assert "install sudo there, or log in as root and leave become out" in message

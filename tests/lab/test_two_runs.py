@@ -63,10 +63,10 @@ def test_who_does_not_wait_is_refused_and_told_whom_for(tmp_path: Path) -> None:
     with going(tmp_path, *LONG, "--out", "first", until="measured") as first:
         code, out, err = done(tmp_path, *BRIEF, "--no-wait", "--out", "second")
         assert 3 == code, out + err
-        found = re.search(rf"not begun until {WHOM} no longer uses this machine; omit --no-", err)
-        assert found is not None, err
-        assert found[1].endswith(f"-{first.pid}")
-        assert int(found[2]) in agents(first)
+        match = re.search(rf"not begun until {WHOM} no longer uses this machine; omit --no-", err)
+        assert match is not None, err
+        assert match[1].endswith(f"-{first.pid}")
+        assert int(match[2]) in agents(first)
         assert first.poll() is None
 
 

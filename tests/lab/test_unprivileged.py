@@ -80,9 +80,9 @@ def test_where_the_kernel_forbids_it_one_message_says_what_to_do(tmp_path: Path)
         [*UDPBENCH, "run", "smoke", "--no-report", "--out", "run"], home, changed_root=True
     )
     assert 3 == done.returncode, done.stdout
-    said = " ".join(f"{done.stdout} {done.stderr}".split())
-    assert told in said
-    assert "Traceback" not in said
+    text = " ".join(f"{done.stdout} {done.stderr}".split())
+    assert told in text
+    assert "Traceback" not in text
     (home / "one.udpbench.yaml").write_text(MACHINE)
     gate = [sys.executable, "-m", "pytest", *PLUGIN, "-rs", "-pno:cacheprovider", "--basetemp=tmp"]
     done = run_as_user(gate, home, changed_root=True)

@@ -53,17 +53,17 @@ def test_every_answer_is_counted_and_the_last_one_ends_it() -> None:
         wait_until("200 answers", lambda: listener.stats.answered_packets == 200)
         server.sendto(bytes(1400), senders[0].getsockname())
         began_ns = time.monotonic_ns()
-        told = listener.finish()
+        summary = listener.finish()
         assert time.monotonic_ns() - began_ns < 20 * SECOND_NS
         for sender in senders:
             sender.close()
     assert (201, 199 + 1400, 0) == (
-        told["answered_packets"],
-        told["answered_bytes"],
-        told["answer_errors"],
+        summary["answered_packets"],
+        summary["answered_bytes"],
+        summary["answer_errors"],
     )
-    assert 0 < told["answer_first_ns"] <= told["answer_last_ns"]
-    assert 1 <= told["answer_first_packets"] <= 64
+    assert 0 < summary["answer_first_ns"] <= summary["answer_last_ns"]
+    assert 1 <= summary["answer_first_packets"] <= 64
 
 
 def test_missing_answers_are_awaited_for_a_quiet_time() -> None:
@@ -112,8 +112,8 @@ def test_an_error_is_counted_with_its_number() -> None:
         listener.thread.start()
         sender.send(b"anybody?")
         wait_until("an error", lambda: listener.stats.answer_errors > 0)
-        told = listener.finish()
-    assert (errno.ECONNREFUSED, 0) == (told["answer_last_errno"], told["answered_packets"])
+        summary = listener.finish()
+    assert (errno.ECONNREFUSED, 0) == (summary["answer_last_errno"], summary["answered_packets"])
 
 
 NEEDED = ("control", "ended", "sockets", "socket_count", "sent")

@@ -95,10 +95,10 @@ def test_an_answer_belongs_to_its_datagram_once() -> None:
         for text, to in (*answers, *strange, (questions[4], other)):
             server.sendto(text, to)
         wait_until("8 answers", lambda: listener.stats.answered_packets == 8)
-        told = listener.finish()
+        summary = listener.finish()
         for each in senders:
             each.close()
-    assert (8, 4) == (told["answered_packets"], told["unmatched_packets"])
+    assert (8, 4) == (summary["answered_packets"], summary["unmatched_packets"])
     assert ([4], 4, 0) == (asking.awaited(), sum(trips.counts), trips.below_zero)
 
 

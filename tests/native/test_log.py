@@ -101,7 +101,7 @@ def test_every_datagram_is_written_with_its_time(tmp_path: Path, read: int) -> N
     datagrams = [datagram(number) for number in range(500)]
     began_ns = time.monotonic_ns()
     stats = received(logging, datagrams, read=read)
-    told = logging.finish()
+    summary = logging.finish()
     found = list(frames(tmp_path / "log.0"))
     assert datagrams == [each for _, each in found]
     times = [arrived_ns for arrived_ns, _ in found]
@@ -110,11 +110,11 @@ def test_every_datagram_is_written_with_its_time(tmp_path: Path, read: int) -> N
     assert (500, 0, 500) == (
         stats["received_packets"],
         stats["unlogged_packets"],
-        told["logged_packets"],
+        summary["logged_packets"],
     )
-    assert (times[0], times[-1]) == (told["log_first_ns"], told["log_last_ns"])
-    assert times.count(times[0]) == told["log_first_packets"] < 500
-    assert (tmp_path / "log.0").stat().st_size == told["logged_bytes"]
+    assert (times[0], times[-1]) == (summary["log_first_ns"], summary["log_last_ns"])
+    assert times.count(times[0]) == summary["log_first_packets"] < 500
+    assert (tmp_path / "log.0").stat().st_size == summary["logged_bytes"]
     assert [0] == logging.results
 
 
@@ -142,10 +142,10 @@ def test_files_rotate_and_the_oldest_go(tmp_path: Path) -> None:
     logging = Logging(tmp_path / "log", max_file_bytes=size, keep=3)
     logging.thread.start()
     received(logging, [datagram(number) for number in range(95)])
-    told = logging.finish()
+    summary = logging.finish()
     kept = sorted(tmp_path.iterdir())
     assert ["log.7", "log.8", "log.9"] == [file.name for file in kept]
-    assert (95, 10) == (told["logged_packets"], told["log_files"])
+    assert (95, 10) == (summary["logged_packets"], summary["log_files"])
     assert [size, size] == [file.stat().st_size for file in kept[:2]]
     assert [datagram(number) for number in range(70, 95)] == [
         each for file in kept for _, each in frames(file)
@@ -217,15 +217,15 @@ def test_a_pipe_that_nobody_empties_is_given_up(tmp_path: Path) -> None:
     logging.thread.start()
     try:
         stats = received(logging, [datagram(number) for number in range(4000)])
-        told = logging.finish()
+        summary = logging.finish()
         raw = os.read(reading, 1 << 20)
     finally:
         os.close(reading)
     whole = (len(raw) - HEAD.size) // (FRAME.size + 32)
     assert (4000, 0) == (stats["received_packets"], stats["unlogged_packets"])
-    assert (whole, 4000 - whole) == (told["logged_packets"], told["failed_packets"])
+    assert (whole, 4000 - whole) == (summary["logged_packets"], summary["failed_packets"])
     assert 0 < whole < 4000
-    assert (0, 0) == (told["log_errors"], logging.results[0])
+    assert (0, 0) == (summary["log_errors"], logging.results[0])
 
 
 def test_a_pipe_that_is_emptied_slowly_gets_all(tmp_path: Path) -> None:
@@ -262,13 +262,13 @@ def test_a_disk_that_is_full_costs_datagrams_and_tears_none(tmp_path: Path) -> N
     try:
         logging.thread.start()
         received(logging, [datagram(number) for number in range(50)])
-        told = logging.finish()
+        summary = logging.finish()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert told["logged_packets"] + told["failed_packets"] == 50
-    assert len(list(frames(tmp_path / "log.0"))) == told["logged_packets"] == 10
-    assert told["log_last_errno"] == errno.EFBIG
-    assert told["log_errors"] >= 1
+    assert summary["logged_packets"] + summary["failed_packets"] == 50
+    assert len(list(frames(tmp_path / "log.0"))) == summary["logged_packets"] == 10
+    assert summary["log_last_errno"] == errno.EFBIG
+    assert summary["log_errors"] >= 1
 
 
 def test_a_next_file_without_room_for_its_head_is_none(tmp_path: Path) -> None:
@@ -287,15 +287,19 @@ def test_a_next_file_without_room_for_its_head_is_none(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     received(logging, [datagram(number) for number in range(30, 35)])
-    told = logging.finish()
+    summary = logging.finish()
     assert ["log.0", "log.1"] == there
     assert ["log.1", "log.2"] == sorted(file.name for file in tmp_path.iterdir())
     assert [datagram(number) for number in range(30, 35)] == [
         each for _, each in frames(tmp_path / "log.2")
     ]
-    assert (25, 10, 3) == (told["logged_packets"], told["failed_packets"], told["log_files"])
-    assert told["logged_bytes"] == 3 * HEAD.size + 25 * (FRAME.size + 32)
-    assert told["log_last_errno"] == errno.EFBIG
+    assert (25, 10, 3) == (
+        summary["logged_packets"],
+        summary["failed_packets"],
+        summary["log_files"],
+    )
+    assert summary["logged_bytes"] == 3 * HEAD.size + 25 * (FRAME.size + 32)
+    assert summary["log_last_errno"] == errno.EFBIG
 
 
 def test_a_pipe_that_does_not_take_the_head_stays(tmp_path: Path) -> None:
@@ -308,11 +312,11 @@ def test_a_pipe_that_does_not_take_the_head_stays(tmp_path: Path) -> None:
     logging = Logging(tmp_path / "log", drain_ns=1)
     try:
         logging.thread.start()
-        told = logging.finish()
+        summary = logging.finish()
     finally:
         os.close(reading)
     assert [-errno.EAGAIN] == logging.results
-    assert 0 == told["log_files"]
+    assert 0 == summary["log_files"]
     assert ["log.0"] == [file.name for file in tmp_path.iterdir()]
 
 
@@ -322,9 +326,9 @@ def test_a_next_file_that_cannot_be_opened_costs_its_datagrams(tmp_path: Path) -
     logging = Logging(tmp_path / "log", max_file_bytes=HEAD.size + 10 * (FRAME.size + 32))
     logging.thread.start()
     received(logging, [datagram(number) for number in range(30)])
-    told = logging.finish()
-    assert (10, 20) == (told["logged_packets"], told["failed_packets"])
-    assert told["log_last_errno"] == errno.EISDIR
+    summary = logging.finish()
+    assert (10, 20) == (summary["logged_packets"], summary["failed_packets"])
+    assert summary["log_last_errno"] == errno.EISDIR
     assert [0] == logging.results
 
 

@@ -61,9 +61,9 @@ def test_rates_that_are_struck_out_fail_what_is_held_to_them(tmp_path: Path) -> 
     """Nobody can tell, and who took the CPU is told."""
     declared = experiment(expectation("delivered_pps", ">", "1"), points=[ONE])
     busy = replace(shared(LOAD_MS + 400, hog(400)), trial=ONE)
-    said = answer(stored(tmp_path, [busy], declared, ending=COMPLETE), "one", 80)
-    assert "failed" == said.outcome
-    assert "machine: CPU 0: other programs used CPUs of the load" in said.why
+    reply = answer(stored(tmp_path, [busy], declared, ending=COMPLETE), "one", 80)
+    assert "failed" == reply.outcome
+    assert "machine: CPU 0: other programs used CPUs of the load" in reply.why
 
 
 def test_a_run_that_ended_before_the_point_to_compare_with_fails_it(tmp_path: Path) -> None:
@@ -187,32 +187,32 @@ def test_a_point_is_compared_with_its_baseline(
 ) -> None:
     """It fails if it is proven to be worse, and passes if that is excluded."""
     baseline = Baseline((measured(tmp_path / "base"),), margin=0.03)
-    said = answer(measured(tmp_path / "run", factor, question), "", 80, baseline)
-    assert outcome == said.outcome
+    reply = answer(measured(tmp_path / "run", factor, question), "", 80, baseline)
+    assert outcome == reply.outcome
     if outcome != "passed":
-        golden.check(said.why)
+        golden.check(reply.why)
 
 
 def test_what_fails_anyway_is_not_compared(tmp_path: Path) -> None:
     """Its own fault is the reason."""
     baseline = Baseline((measured(tmp_path / "base"),), margin=0.03)
-    said = answer(stored(tmp_path / "run", [failed()], experiment()), "", 80, baseline)
-    assert ("failed", False) == (said.outcome, "against" in said.why)
+    reply = answer(stored(tmp_path / "run", [failed()], experiment()), "", 80, baseline)
+    assert ("failed", False) == (reply.outcome, "against" in reply.why)
 
 
 def test_a_baseline_on_other_hosts_is_none(tmp_path: Path) -> None:
     """The built-in lab says nothing of hardware."""
     base = measured(tmp_path / "base")
     real = replace(base, records=tuple(replace(r, built_in_lab=False) for r in base.records))
-    said = answer(measured(tmp_path / "run", 0.9), "", 80, Baseline((real,), margin=0.03))
-    assert "passed" == said.outcome
+    reply = answer(measured(tmp_path / "run", 0.9), "", 80, Baseline((real,), margin=0.03))
+    assert "passed" == reply.outcome
 
 
 def test_several_baselines_are_taken_together(tmp_path: Path) -> None:
     """What lies between them is no worse."""
     runs = measured(tmp_path / "x"), measured(tmp_path / "y", 0.9)
-    said = answer(measured(tmp_path / "run", 0.95), "", 80, Baseline(runs, margin=0.03))
-    assert "skipped" == said.outcome
+    reply = answer(measured(tmp_path / "run", 0.95), "", 80, Baseline(runs, margin=0.03))
+    assert "skipped" == reply.outcome
 
 
 @pytest.mark.parametrize(
@@ -228,9 +228,9 @@ def test_the_scatter_between_three_baselines_counts(
 ) -> None:
     """Runs that scatter by more than the change say nothing of it; of two nobody knows."""
     runs = tuple(measured(tmp_path / str(n), factor) for n, factor in enumerate(bases))
-    said = answer(measured(tmp_path / "run", 0.85), "", 80, Baseline(runs, margin=0.03))
-    assert outcome == said.outcome
-    assert scattered != ("does not include scatter between runs" in said.why)
+    reply = answer(measured(tmp_path / "run", 0.85), "", 80, Baseline(runs, margin=0.03))
+    assert outcome == reply.outcome
+    assert scattered != ("does not include scatter between runs" in reply.why)
 
 
 def test_a_baseline_that_is_named_twice_counts_once(tmp_path: Path) -> None:

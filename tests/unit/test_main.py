@@ -327,9 +327,9 @@ def test_a_bug_is_one_line_and_a_file(
     monkeypatch.setattr("tempfile.tempdir", None)
     assert 3 == run(monkeypatch, "show", str(tmp_path / "run"))
     said = capsys.readouterr().err
-    found = re.search(r"^udpbench: this is a bug: .*; traceback: (.*)\n\Z", said)
-    assert found is not None, said
-    assert "Traceback" in Path(found[1]).read_text()
+    match = re.search(r"^udpbench: this is a bug: .*; traceback: (.*)\n\Z", said)
+    assert match is not None, said
+    assert "Traceback" in Path(match[1]).read_text()
 
 
 def test_what_the_system_refuses_is_said_in_a_line(
@@ -572,9 +572,9 @@ def test_deploy_brings_the_agent_or_takes_it_away(
         assert 0 == run(monkeypatch, "deploy", "--lab", "lab.yaml", *words)
     assert ["deploy", "deploy", "remove"] == deployments.done
     assert [(None, None), (Path(), None), (None, None)] == deployments.deployers
-    said = capsys.readouterr()
-    assert ["left: the agent is in /somewhere"] * 3 == said.err.splitlines()
-    assert ["deployed: left, right"] * 2 == said.out.splitlines()
+    output = capsys.readouterr()
+    assert ["left: the agent is in /somewhere"] * 3 == output.err.splitlines()
+    assert ["deployed: left, right"] * 2 == output.out.splitlines()
 
 
 def test_deploy_says_what_it_cannot_do(
@@ -614,5 +614,5 @@ def test_every_verb_with_a_lab_may_be_kept_from_deploying(
     (freely, step), (wheels, refusal) = deployments.deployers
     assert (None, None, Path()) == (freely, step, wheels)
     golden.check(refusal)
-    said = capsys.readouterr()
-    assert 2 == (said.out + said.err).splitlines().count("left: the agent is in /somewhere")
+    output = capsys.readouterr()
+    assert 2 == (output.out + output.err).splitlines().count("left: the agent is in /somewhere")

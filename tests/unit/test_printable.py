@@ -116,11 +116,11 @@ def test_the_plan_obeys_nothing() -> None:
 def test_a_gate_obeys_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The reasons of a failed item, its tables, what it logs, and errors in words."""
     of, records = hostile()
-    said = answer(stored(tmp_path / "run", records, of), "", 400)
+    reply = answer(stored(tmp_path / "run", records, of), "", 400)
     words = pytest_plugin._in_words(ValueError(EVIL))
     with caplog.at_level(logging.INFO):
         pytest_plugin._tell(Progress("trial", EVIL, None))
-    for shown in (said.why, said.shown, said.summary, str(words), caplog.text):
+    for shown in (reply.why, reply.shown, reply.summary, str(words), caplog.text):
         assert [] == OBEYED.findall(shown)
     assert SHOWN in caplog.text
 

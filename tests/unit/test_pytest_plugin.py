@@ -337,10 +337,10 @@ def test_a_gate_waits_as_long_as_its_ini_says(project: Project, labs: tuple[str,
     project.file("gate.udpbench.yaml", ONE)
     result = project.run(*labs, "-o", "udpbench_wait=3s", "--log-cli-level=INFO")
     result.assert_outcomes(failed=1)
-    said = "\n".join(result.outlines)
+    text = "\n".join(result.outlines)
     condition = "until run 1-17 no longer uses this machine"
-    assert f"waiting {condition}\n" in said
-    assert f"timed out after 3s waiting {condition}; let it end, or raise udpbench_wait" in said
+    assert f"waiting {condition}\n" in text
+    assert f"timed out after 3s waiting {condition}; let it end, or raise udpbench_wait" in text
 
 
 @pytest.mark.parametrize("labs", [(), TWO_LABS])
@@ -400,15 +400,15 @@ def test_an_assertion_on_a_result_that_fails_is_explained(project: Project) -> N
     )
     result = project.run()
     result.assert_outcomes(failed=1)
-    told = "\n".join(lines(result, "FAILURES"))
+    text = "\n".join(lines(result, "FAILURES"))
     for part in (
         "assert 1000 == 1",
         "Captured udpbench call",
         "ledger (packets of",
         "run folder: ",
     ):
-        assert part in told, part
-    assert "Trial(" not in told
+        assert part in text, part
+    assert "Trial(" not in text
 
 
 def test_the_fixture_knows_every_number_of_a_result(project: Project) -> None:
@@ -436,9 +436,9 @@ def test_a_wrong_key_is_told_once(project: Project) -> None:
     project.pytester.makepyfile("def test_it(udpbench): udpbench({'trafic': {}})")
     result = project.run()
     result.assert_outcomes(failed=1)
-    told = lines(result, "FAILURES")
-    assert 1 == sum("trafic: unknown key; did you mean traffic?" in line for line in told)
-    assert "During handling" not in "\n".join(told)
+    text = lines(result, "FAILURES")
+    assert 1 == sum("trafic: unknown key; did you mean traffic?" in line for line in text)
+    assert "During handling" not in "\n".join(text)
 
 
 def test_the_fixture_names_several_points(project: Project) -> None:
@@ -487,11 +487,11 @@ def test_the_fixture_fails_in_words(project: Project) -> None:
     )
     result = project.run()
     result.assert_outcomes(failed=4)
-    told = lines(result, "FAILURES")
-    assert "measured: 1 000 is not > 5 000" in told
-    assert any("trafic" in line and "unknown key" in line for line in told)
-    assert any("neither a file, a folder nor a shipped experiment" in line for line in told)
-    assert "several: holds a, b; name one of them" in told
+    text = lines(result, "FAILURES")
+    assert "measured: 1 000 is not > 5 000" in text
+    assert any("trafic" in line and "unknown key" in line for line in text)
+    assert any("neither a file, a folder nor a shipped experiment" in line for line in text)
+    assert "several: holds a, b; name one of them" in text
 
 
 def test_a_skipped_point_hides_no_failure_of_another_one(project: Project) -> None:
@@ -502,11 +502,11 @@ def test_a_skipped_point_hides_no_failure_of_another_one(project: Project) -> No
     project.pytester.makepyfile("def test_it(udpbench): udpbench('two.yaml')")
     result = project.run()
     result.assert_outcomes(failed=1)
-    told = lines(result, "FAILURES")
-    assert "two: receiver: failed: it died" in told
-    assert any("results" in line for line in told)
-    told = lines(result, "udpbench")
-    assert ["one", "two"] == [line.split()[2].rstrip(":") for line in told[:2]]
+    text = lines(result, "FAILURES")
+    assert "two: receiver: failed: it died" in text
+    assert any("results" in line for line in text)
+    text = lines(result, "udpbench")
+    assert ["one", "two"] == [line.split()[2].rstrip(":") for line in text[:2]]
 
 
 def test_a_test_of_several_points_is_skipped_with_every_reason(project: Project) -> None:
@@ -545,13 +545,13 @@ def test_the_summary_has_a_line_per_point(project: Project) -> None:
         "def test_it(udpbench):\n"
         '    udpbench({"duration": "100ms", "warmup": "0s", "repetitions": 1})\n',
     )
-    told = lines(project.run(), "udpbench")
+    text = lines(project.run(), "udpbench")
     assert [
         "test_it.py::test_it  passed  all: – delivered, 0.00 % lost, 1/1 valid, built-in lab",
         "two.udpbench.yaml::one  passed  – delivered, 0.00 % lost, 2/2 valid, built-in lab",
         "two.udpbench.yaml::two  passed  – delivered, 0.00 % lost, 2/2 valid, built-in lab",
-    ] == told[:3]
-    assert 2 == sum(line.startswith("run folder: ") for line in told)
+    ] == text[:3]
+    assert 2 == sum(line.startswith("run folder: ") for line in text)
 
 
 def test_no_experiment_no_summary(project: Project) -> None:

@@ -127,11 +127,11 @@ def test_doctor_says_of_it_what_would_spoil_a_measurement(
     """With its inspection; of a load, which takes two snapshots, nothing is known."""
     inspection = inspect_host(RecordedHost(tree), tree.interface)
     examined = Examined(facts_of(tree), inspection, after=snapshot_of(tree))
-    said = assess((examined,), lab_of(tree))
+    results = assess((examined,), lab_of(tree))
     golden.check(
         "\n".join(
             f"{one.check}: {one.finding.brief}" if one.status == "spoils" else f"{one.check}: ?"
-            for one in said
+            for one in results
             if one.host == "right" and one.status != "ready"
         )
     )
@@ -144,10 +144,10 @@ def test_an_experiments_settings_are_planned_on_it(
     lab = lab_of(tree)
     (trial,) = load_experiment_data(CARD, "card").points
     context = LabContext(facts={"right": facts_of(tree)})
-    wanted = settings_for(lab, trial, lab.receivers[0], context)
+    settings = settings_for(lab, trial, lab.receivers[0], context)
     host = RecordedHost(tree, tmp_path)
     engine = Engine(host, Journal(host, "run"), ("namespace", "machine"))
-    planned = engine.plan(wanted)
+    planned = engine.plan(settings)
     golden.check(
         "\n".join(
             f"{plan.setting.kind} {plan.setting.target}: {shorten(str(plan.now), 70)}"

@@ -157,11 +157,11 @@ def test_a_run_killed_before_its_first_trial_is_readable(tmp_path: Path) -> None
 def test_every_record_is_in_the_file_before_the_next_begins(tmp_path: Path) -> None:
     """Whoever reads beside the writer sees each record as soon as write has returned."""
     writer = RunWriter.create(tmp_path, HEADER)
-    found = []
+    results = []
     for _ in range(3):
         writer.write(record())
-        found.append(len(read_run(tmp_path).records))
-    assert [1, 2, 3] == found
+        results.append(len(read_run(tmp_path).records))
+    assert [1, 2, 3] == results
 
 
 @pytest.mark.parametrize("cut", [1, 100, 2000])

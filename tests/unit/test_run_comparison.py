@@ -185,12 +185,14 @@ def test_what_else_differs_stands_above_the_numbers(tmp_path: Path) -> None:
     ]
     faster = replace(trial("a"), duration_ns=2 * 10**9)
     header = replace(runs[1].header, experiments=(experiment(points=[faster], repetitions=7),))
-    found = compare_runs([runs[0]], [replace(runs[1], header=header)], Choice())
-    assert "left: kernel: 6.18.0 → 6.19.1" in found.notes
-    assert "example: duration: 1s → 2s" in found.notes
-    assert "udpbench: 0.1.0 → 0.2.0" in found.notes
-    assert [True] == ["settings.receiver.link" in n for n in found.notes if n.startswith("lab: ")]
-    assert 6 == len(found.notes)
+    comparisons = compare_runs([runs[0]], [replace(runs[1], header=header)], Choice())
+    assert "left: kernel: 6.18.0 → 6.19.1" in comparisons.notes
+    assert "example: duration: 1s → 2s" in comparisons.notes
+    assert "udpbench: 0.1.0 → 0.2.0" in comparisons.notes
+    assert [True] == [
+        "settings.receiver.link" in n for n in comparisons.notes if n.startswith("lab: ")
+    ]
+    assert 6 == len(comparisons.notes)
 
 
 def pair(folder: Path, **changes: Any) -> tuple[Run, Run]:
@@ -294,8 +296,8 @@ def test_what_the_first_run_lacks_differs_from_the_next_that_has_it(tmp_path: Pa
     a1 = run_of(tmp_path / "a1", {"x": BASE}, trials=only_left)
     a2 = run_of(tmp_path / "a2", {"x": BASE})
     b1 = run_of(tmp_path / "b1", {"x": BASE}, trials=newer)
-    found = compare_runs([a1, a2], [b1], Choice())
-    assert f"{tmp_path / 'b1'}: right: kernel: 6.18.0 → 6.19.1" in found.notes
+    comparisons = compare_runs([a1, a2], [b1], Choice())
+    assert f"{tmp_path / 'b1'}: right: kernel: 6.18.0 → 6.19.1" in comparisons.notes
 
 
 # --- the verb -------------------------------------------------------------------------------------

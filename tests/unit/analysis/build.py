@@ -243,11 +243,11 @@ def record(
 
 def queued(path: dict[int, int], measured: dict[int, int], **changes: Any) -> TrialRecord:
     """Return a good record in which the receiver's queues moved so in the two phases."""
-    made = record(**changes)
-    (phase,) = made.phases
+    trial_record = record(**changes)
+    (phase,) = trial_record.phases
     phases = (_with(phase, "path", path), _with(phase, "measured", measured))
-    right = replace(made.facts["right"], driver="virtio_net")
-    return replace(made, phases=phases, facts={**made.facts, "right": right})
+    right = replace(trial_record.facts["right"], driver="virtio_net")
+    return replace(trial_record, phases=phases, facts={**trial_record.facts, "right": right})
 
 
 def _with(phase: Phase, name: Any, moved: dict[int, int]) -> Phase:
@@ -307,7 +307,7 @@ def shared(
 ) -> TrialRecord:
     """Return a record in which CPU 0 was busy for so long, and CPU 1 with its sender alone."""
     elapsed_ms = seconds * 1000
-    made = record(
+    trial_record = record(
         moves={
             "machine": {
                 "cpu.0.idle_ns": (elapsed_ms - busy_ms - steal_ms - softirq_ms) * MS,
@@ -322,7 +322,7 @@ def shared(
             worker("receiver", receiver_counts(1000, user_ns=200 * MS, system_ns=300 * MS)),
         ),
     )
-    (phase,) = made.phases
+    (phase,) = trial_record.phases
     sender = Process(21, "python", 100 * MS, "worker")
     told = {"left": (sender,), "right": (READER, NAPI), "machine": processes or (own(0),)}
     after = {
@@ -331,7 +331,7 @@ def shared(
         )
         for host, one in phase.after.items()
     }
-    return replace(made, phases=(replace(phase, after=after),))
+    return replace(trial_record, phases=(replace(phase, after=after),))
 
 
 def series(

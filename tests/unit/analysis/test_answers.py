@@ -45,28 +45,28 @@ def moved(record: TrialRecord) -> dict[str, LedgerEntry]:
 
 def numbers(record: TrialRecord) -> tuple[Any, ...]:
     """Return answered, lost, the ledger's received and what is unaccounted."""
-    found = judge(record)
+    result = judge(record)
     return (
-        found.answered_packets,
-        found.lost_packets,
-        found.ledger_received_packets,
-        found.unaccounted,
+        result.answered_packets,
+        result.lost_packets,
+        result.ledger_received_packets,
+        result.unaccounted,
     )
 
 
 def test_an_answer_for_each_packet_loses_none() -> None:
     """What was read remains what it was, and answers have a rate by the sender's clock."""
-    found = judge(answered(1000))
+    result = judge(answered(1000))
     assert (1000, 0, 1000, 0) == numbers(answered(1000))
-    assert (1000, 0.0, True) == (found.received_packets, found.loss_ratio, found.valid)
-    assert found.answered_pps == pytest.approx(999)
+    assert (1000, 0.0, True) == (result.received_packets, result.loss_ratio, result.valid)
+    assert result.answered_pps == pytest.approx(999)
 
 
 def test_without_answers_nothing_changes() -> None:
     """No number of theirs, and 0 at their stages."""
     record = build.record()
-    found = judge(record)
-    assert (None, None, 0) == (found.answered_packets, found.answered_pps, found.lost_packets)
+    result = judge(record)
+    assert (None, None, 0) == (result.answered_packets, result.answered_pps, result.lost_packets)
     assert {} == moved(record)
 
 

@@ -301,9 +301,9 @@ def test_more_than_a_third_of_a_run_invalid_tells_nothing(
         for point, values, lost in (("a", range(100, 107), bad[0]), ("b", range(110, 117), bad[1]))
     ]
     skipped = [result("a", n, None, status="skipped", valid=False) for n in range(8, 20)]
-    found = compare_unpaired([sides[0], skipped], [sides[1]], "delivered_pps", 0.03)
-    assert (verdict, sum(bad)) == (found.verdict, found.lost)
-    assert ("of the base" in found.why) == (verdict == "cannot tell")
+    comparison = compare_unpaired([sides[0], skipped], [sides[1]], "delivered_pps", 0.03)
+    assert (verdict, sum(bad)) == (comparison.verdict, comparison.lost)
+    assert ("of the base" in comparison.why) == (verdict == "cannot tell")
 
 
 @pytest.mark.parametrize(
@@ -321,9 +321,9 @@ def test_skipped_trials_of_runs(skipped: str, verdict: str, where: str) -> None:
         for point in "ab"
         if (trials := side(point, [100.0, 101, 102, 103]))
     ]
-    found = compare_unpaired([sides[0]], [sides[1]], "delivered_pps", 0.03)
-    assert (verdict, verdict == "skipped") == (found.verdict, found.answered)
-    assert where in found.why
+    comparison = compare_unpaired([sides[0]], [sides[1]], "delivered_pps", 0.03)
+    assert (verdict, verdict == "skipped") == (comparison.verdict, comparison.answered)
+    assert where in comparison.why
 
 
 def test_several_points_of_two_runs_are_one_family() -> None:
@@ -355,8 +355,8 @@ def test_from_three_runs_on_the_scatter_between_them_counts(
         [side(point, [factor * pps for pps in rates]) for factor in factors]
         for point, factors in (("a", a), ("b", b))
     ]
-    found = compare_unpaired(sides[0], sides[1], "delivered_pps", 0.03)
-    assert (verdict, between_runs) == (found.verdict, found.between_runs)
+    comparison = compare_unpaired(sides[0], sides[1], "delivered_pps", 0.03)
+    assert (verdict, between_runs) == (comparison.verdict, comparison.between_runs)
 
 
 def test_every_number_has_words() -> None:

@@ -176,14 +176,14 @@ def test_a_drift_counts_like_a_bound() -> None:
 def test_too_few_delays_carry_no_proof() -> None:
     """Where not even the median is known, clocks that are apart show nothing."""
     assert None is judge(measured({"delay": of([1000] * 19)}, {}, 1)).delay_max_ns
-    found = readings_of(measured({"delay": of([1000] * 19)}, {}, 1))
-    assert found is not None
-    (finding,) = clock_checks.delay_hidden(found)
+    readings = readings_of(measured({"delay": of([1000] * 19)}, {}, 1))
+    assert readings is not None
+    (finding,) = clock_checks.delay_hidden(readings)
     assert "1/10 of the median delay" == finding.limit
 
 
 def test_a_reader_without_headers_has_no_delay_and_no_finding() -> None:
     """Nothing was measured, so nothing is hidden."""
-    found = readings_of(measured({}, {}, 10**6))
-    assert found is not None
-    assert [] == list(clock_checks.delay_hidden(found))
+    readings = readings_of(measured({}, {}, 10**6))
+    assert readings is not None
+    assert [] == list(clock_checks.delay_hidden(readings))

@@ -368,10 +368,10 @@ def test_a_stream_has_rates_and_no_ledger() -> None:
 
 def test_merged_datagrams_are_fewer_skbs() -> None:
     """Messages over datagrams, as the receivers read them; without a receiver it is unknown."""
-    told = build.receiver_counts(1000, read_messages=20)
+    counts = build.receiver_counts(1000, read_messages=20)
     workers = (
         build.worker("sender", build.sender_counts(1000)),
-        build.worker("receiver", told),
+        build.worker("receiver", counts),
     )
     assert 0.02 == judge(build.record(1000, workers=workers)).skbs_per_packet
     assert judge(build.record(1000, workers=workers[:1])).skbs_per_packet is None
@@ -379,8 +379,8 @@ def test_merged_datagrams_are_fewer_skbs() -> None:
 
 def test_what_a_worker_cost_is_told_as_far_as_it_is_known() -> None:
     """Its own time, switches and calls; cycles are absent where nobody counts them."""
-    told = build.receiver_counts(1000, user_ns=5, system_ns=9, voluntary_switches=0)
-    workers = (build.worker("receiver", told),)
+    counts = build.receiver_counts(1000, user_ns=5, system_ns=9, voluntary_switches=0)
+    workers = (build.worker("receiver", counts),)
     (worker,) = judge(build.record(1000, workers=workers)).workers
     cost = {"user_ns": 5, "system_ns": 9, "voluntary_switches": 0, "receive_calls": 1000}
     assert cost == worker.cost

@@ -44,9 +44,9 @@ def watched(rcvbuf: tuple[int, ...] = (10, 10, 30)) -> TrialRecord:
 
 def measured(of: TrialRecord) -> Readings:
     """Return the readings of the measured phase."""
-    found = readings_of(of)
-    assert found is not None
-    return found
+    readings = readings_of(of)
+    assert readings is not None
+    return readings
 
 
 def test_what_moved_is_added_to_what_was_before() -> None:

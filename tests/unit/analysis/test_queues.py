@@ -58,9 +58,11 @@ def test_the_kernels_statistics_of_queues_come_before_the_drivers() -> None:
 
 def used(moves: dict[str, dict[str, int]], **changes: object) -> list[tuple[object, ...]]:
     """Return what the queues of a record did whose counters moved so."""
-    made = record(moves=moves)
-    changed = {host: replace(one, **changes.get(host, {})) for host, one in made.facts.items()}  # type: ignore[arg-type]
-    measured = readings_of(replace(made, facts=changed))
+    trial_record = record(moves=moves)
+    changed = {
+        host: replace(one, **changes.get(host, {})) for host, one in trial_record.facts.items()
+    }  # type: ignore[arg-type]
+    measured = readings_of(replace(trial_record, facts=changed))
     assert measured is not None
     uses = queue_uses(measured)
     return [(f"{u.host} {u.queue}", u.packets, u.drops, u.interrupts, u.cpus) for u in uses]
@@ -119,10 +121,10 @@ def test_a_veth_without_a_discipline_counts_as_a_device() -> None:
 def test_a_queue_that_rests_for_a_second_took_none_then() -> None:
     """Its counters move in the phase, so a second in which they do not is a 0."""
     name = "ethtool.receive0.rx_queue_0_xdp_packets"
-    made = record(moves={"right": {name: 70}})
-    measured = readings_of(made)
+    trial_record = record(moves={"right": {name: 70}})
+    measured = readings_of(trial_record)
     assert measured is not None
-    idle = between(made, measured.phase.after, measured.phase.after, within=measured)
+    idle = between(trial_record, measured.phase.after, measured.phase.after, within=measured)
     assert [("rx-0", 0)] == [(use.queue, use.packets) for use in queue_uses(idle)]
 
 

@@ -326,8 +326,8 @@ def test_the_irqbalance_of_a_built_in_lab_has_no_settings() -> None:
     """Its interfaces have no interrupts to pin."""
     machine = examined(Case("", "", environment={"irqbalance": "running"}))
     machine = replace(machine, facts=replace(machine.facts, host="machine", interface=""))
-    said = assess([machine], load_lab("local"))
-    assert [""] == [one.settings for one in said if one.status == "spoils"]
+    results = assess([machine], load_lab("local"))
+    assert [""] == [one.settings for one in results if one.status == "spoils"]
 
 
 def said_of(case: Case, lab: Lab) -> list[Readiness]:
@@ -337,10 +337,10 @@ def said_of(case: Case, lab: Lab) -> list[Readiness]:
 
 def test_hosts_on_which_no_check_fires_are_ready(lab: Lab) -> None:
     """Each check has a host on which it can be read and does not fire."""
-    said = assess([sender(), examined(Case("", ""))], lab)
-    assert [] == [one for one in said if one.status != "ready"]
+    results = assess([sender(), examined(Case("", ""))], lab)
+    assert [] == [one for one in results if one.status != "ready"]
     assert sorted((row.name, host) for row in READINESS for host in ("left", "right")) == sorted(
-        (one.check, one.host) for one in said
+        (one.check, one.host) for one in results
     )
 
 
@@ -407,8 +407,8 @@ def test_what_cannot_be_read_is_unknown(lab: Lab) -> None:
             "interface": "eth2",
         }
     )
-    said = assess([sender(), Examined(blank)], lab)
-    unknown = {one.check for one in said if one.host == "right" and one.status == "unknown"}
+    results = assess([sender(), Examined(blank)], lab)
+    unknown = {one.check for one in results if one.host == "right" and one.status == "unknown"}
     assert {row.name for row in READINESS} - NEVER_UNKNOWN == unknown
 
 
@@ -450,9 +450,11 @@ def test_a_built_in_lab_is_its_machine() -> None:
     """Its interfaces are made by a run, so that there is nothing to read before."""
     machine = examined(Case("", ""))
     machine = replace(machine, facts=replace(machine.facts, host="machine", interface=""))
-    said = assess([machine], load_lab("local"))
-    assert {row.name for row in READINESS if row.scope == "machine"} == {one.check for one in said}
-    assert {"ready"} == {one.status for one in said}
+    results = assess([machine], load_lab("local"))
+    assert {row.name for row in READINESS if row.scope == "machine"} == {
+        one.check for one in results
+    }
+    assert {"ready"} == {one.status for one in results}
 
 
 def test_a_run_tells_the_worst_of_its_facts(lab: Lab) -> None:

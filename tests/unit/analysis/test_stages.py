@@ -526,10 +526,10 @@ def test_what_a_worker_with_a_fault_left_is_what_it_told() -> None:
     """A queue is counted before its socket is closed; without a word nothing is known of it."""
     of = build.trial(receive=Receive(fault=Fault(1, 0, "exit")))
     assert {"udp_purged": None} == entries(build.record(1000, of=of))
-    told = build.receiver_counts(990, purged_packets=10, purged_messages=10)
+    counts = build.receiver_counts(990, purged_packets=10, purged_messages=10)
     workers = (
         build.worker("sender", build.sender_counts(1000)),
-        build.worker("receiver", told),
+        build.worker("receiver", counts),
     )
     moves = right(snmp__Udp__InDatagrams=1000)
     record = build.record(1000, 990, of=of, workers=workers, moves=moves)

@@ -56,8 +56,8 @@ def task(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def run(task: dict[str, Any], unwanted: bool = False) -> tuple[dict[str, Any], list[str]]:
     """Run a cell; return its result and what it said."""
-    said: list[str] = []
-    return run_cell(task, said.append, lambda: unwanted), said
+    messages: list[str] = []
+    return run_cell(task, messages.append, lambda: unwanted), messages
 
 
 def test_a_cell_is_a_run_of_the_texts_in_its_folder(task: dict[str, Any]) -> None:
@@ -115,19 +115,19 @@ def test_who_takes_a_cell_over_waits_for_the_run_before(
     task: dict[str, Any], golden: Golden
 ) -> None:
     """Until it lets the folder go, or the cell is unwanted."""
-    said: list[str] = []
+    messages: list[str] = []
     results: list[dict[str, Any]] = []
     with Folder.open(Path("out", task["folder"]), make=True) as other:
         assert lock_file(other.fd)
         assert INTERRUPTED == run(task, unwanted=True)[0]["exit_code"]
         waiting = threading.Thread(
-            target=lambda: results.append(run_cell(task, said.append, lambda: False))
+            target=lambda: results.append(run_cell(task, messages.append, lambda: False))
         )
         waiting.start()
-        wait_until("it says what it waits for", lambda: bool(said))
+        wait_until("it says what it waits for", lambda: bool(messages))
     waiting.join()
     assert [0] == [result["exit_code"] for result in results]
-    golden.check(said[0])
+    golden.check(messages[0])
 
 
 def test_a_run_ends_with_its_worker(task: dict[str, Any], tmp_path: Path) -> None:

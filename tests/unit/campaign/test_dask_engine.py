@@ -105,7 +105,7 @@ def test_a_scheduler_that_is_not_there(golden: Golden) -> None:
 
 def test_a_pair_is_served_by_what_its_workers_have(golden: Golden) -> None:
     """A worker of one pair alone serves no other; on loopback a user is warned of others."""
-    said: list[str] = []
+    messages: list[str] = []
     with LocalCluster(
         n_workers=1,
         processes=False,
@@ -113,12 +113,12 @@ def test_a_pair_is_served_by_what_its_workers_have(golden: Golden) -> None:
         dashboard_address=None,
         resources={"pair-rack1": 1},
     ) as cluster:
-        engine = DaskEngine(cluster.scheduler_address, 1, said.append)
+        engine = DaskEngine(cluster.scheduler_address, 1, messages.append)
         try:
             assert [True, False] == [engine.serves("rack1"), engine.serves("rack2")]
             port = cluster.scheduler_address.rpartition(":")[2]
             golden.check(engine.how_to_serve("rack2"), port=port)
-            golden.check(said, port=port)
+            golden.check(messages, port=port)
         finally:
             engine.close()
 

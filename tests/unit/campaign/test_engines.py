@@ -86,9 +86,9 @@ def test_the_verb_says_what_became_of_each_pair(
     words = ("campaign", "first.yaml", "second.yaml", "--labs", *labs, "--share", "--out", "out")
     monkeypatch.setattr(sys, "argv", ["udpbench", *words])
     assert 1 == run_command_line()
-    said = capsys.readouterr()
-    assert "" == said.err
-    golden.check(said.out.splitlines())
+    output = capsys.readouterr()
+    assert "" == output.err
+    golden.check(output.out.splitlines())
 
 
 def test_a_campaign_ends_in_a_store(

@@ -114,11 +114,11 @@ def test_the_archive_holds_the_files(made: Bundle) -> None:
 
 def test_wheels_are_fetched_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then kept where no other user may write."""
-    said: list[str] = []
-    fetched = wheels.obtain(HERE, None, said.append)
+    messages: list[str] = []
+    fetched = wheels.obtain(HERE, None, messages.append)
     monkeypatch.setenv("PIP_FIND_LINKS", str(cache))
-    assert fetched == wheels.obtain(HERE, None, said.append)
-    assert [f"fetching cffi>=2.0, psutil>=7.0, pyroute2>=0.9.5 for {HERE}"] == said
+    assert fetched == wheels.obtain(HERE, None, messages.append)
+    assert [f"fetching cffi>=2.0, psutil>=7.0, pyroute2>=0.9.5 for {HERE}"] == messages
     (kept,) = (cache / wheels.KEPT).iterdir()
     assert 0o700 == kept.stat().st_mode & 0o777
     assert sorted([*fetched, wheels.SUMS]) == sorted(file.name for file in kept.iterdir())
@@ -139,11 +139,11 @@ def test_a_kept_wheel_that_cannot_be_trusted_is_fetched_again(
         wheel.unlink()
     else:
         wheel.chmod(0o666)
-    said: list[str] = []
-    assert content == wheels.obtain(HERE, None, said.append)
-    assert 1 == len(said)
-    assert content == wheels.obtain(HERE, None, said.append)
-    assert 1 == len(said)
+    messages: list[str] = []
+    assert content == wheels.obtain(HERE, None, messages.append)
+    assert 1 == len(messages)
+    assert content == wheels.obtain(HERE, None, messages.append)
+    assert 1 == len(messages)
 
 
 @pytest.mark.parametrize("why", ["a file is there", "it is another user's"])
@@ -160,9 +160,9 @@ def test_without_a_cache_folder_wheels_are_fetched_each_time(
     else:
         monkeypatch.setattr(os, "fchmod", refuse)
     monkeypatch.setattr(wheels, "_download", lambda *_: {"a.whl": b"a"})
-    said: list[str] = []
-    assert {"a.whl": b"a"} == wheels.obtain(HERE, None, said.append)
-    golden.check(said)
+    messages: list[str] = []
+    assert {"a.whl": b"a"} == wheels.obtain(HERE, None, messages.append)
+    golden.check(messages)
 
 
 @pytest.mark.parametrize(

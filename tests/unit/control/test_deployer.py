@@ -57,25 +57,25 @@ def brought(teller: Deployer, folder: str | None = None) -> tuple[str, str]:
 
 def test_an_agent_is_sent_once_and_started_from_its_folder(home: Path) -> None:
     """What is sent is told; when it is there, nothing is."""
-    told: list[str] = []
-    teller = Deployer(lambda host, text: told.append(f"{host}: {text}"))
+    messages: list[str] = []
+    teller = Deployer(lambda host, text: messages.append(f"{host}: {text}"))
     folder = f"{home}/.cache/udpbench/agent/{KEY}"
     served = f"served {folder}/udpbench/agent/serve.py"
     assert (folder, served) == brought(teller)
-    assert f"left: the agent is in {folder}" == told[-1]
-    assert "left: no agent is there: sending this one, " in told[0]
-    told.clear()
+    assert f"left: the agent is in {folder}" == messages[-1]
+    assert "left: no agent is there: sending this one, " in messages[0]
+    messages.clear()
     assert (folder, served) == brought(teller, folder)
     assert (folder, served) == brought(Deployer(refusal="type this"))
-    assert [] == told
+    assert [] == messages
 
 
 def test_what_has_arrived_is_told_while_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow connection, in lines that are seconds apart."""
     monkeypatch.setattr(deployer, "PROGRESS_NS", -1)
-    told: list[str] = []
-    brought(Deployer(lambda _, text: told.append(text)))
-    assert "100 % have arrived" == told[-2]
+    messages: list[str] = []
+    brought(Deployer(lambda _, text: messages.append(text)))
+    assert "100 % have arrived" == messages[-2]
 
 
 def test_what_is_typed_suits_every_shell() -> None:
@@ -193,10 +193,10 @@ def test_a_program_that_ended_is_not_an_answer() -> None:
 
 def test_builds_are_removed_but_not_in_use(home: Path) -> None:
     """What was and was not removed is told."""
-    told: list[str] = []
-    teller = Deployer(lambda _, text: told.append(text))
+    messages: list[str] = []
+    teller = Deployer(lambda _, text: messages.append(text))
     folder, _ = brought(teller)
-    told.clear()
+    messages.clear()
     with open(f"{folder}/{install.LOCK}") as held:  # noqa: PTH123
         install.fcntl.flock(held, install.fcntl.LOCK_SH)
         with connected() as (line, _):
@@ -206,5 +206,5 @@ def test_builds_are_removed_but_not_in_use(home: Path) -> None:
     with connected() as (line, _):
         assert teller.remove(line, False)
     kept = f"kept {folder}: a running agent uses it"
-    assert [kept, f"removed {home}/.cache/udpbench/agent", "no agent is there"] == told
+    assert [kept, f"removed {home}/.cache/udpbench/agent", "no agent is there"] == messages
     assert [] == os.listdir(home)  # noqa: PTH208

@@ -62,11 +62,11 @@ def test_a_sender_knows_which_networks_may_lie_behind_a_gateway() -> None:
     """None where a receiver names its own addresses, and the lab no route; else any."""
     world, written = World(), far()
     named = tuple(replace(receiver, addresses=(), existing=True) for receiver in written.receivers)
-    found = []
+    results = []
     for one in (written, replace(written, receivers=named)):
         with started(one, world, world.open) as agents:
-            found.append(agents.senders[0].routed)
-    assert [None, ()] == found
+            results.append(agents.senders[0].routed)
+    assert [None, ()] == results
 
 
 def test_every_host_that_is_not_reached_is_told_at_once() -> None:

@@ -25,8 +25,8 @@ def listed(
 ) -> list[tuple[str, str, Any]]:
     """Return (kind, target, value) of a host's settings, 0 the sender and 1 the receiver."""
     context = LabContext({"sender": 7, "receiver": 8}, both(cpus))
-    wanted = settings_for(lab, chosen, lab.hosts[host], context)
-    return [(setting.kind, setting.target, setting.value) for setting in wanted]
+    settings = settings_for(lab, chosen, lab.hosts[host], context)
+    return [(setting.kind, setting.target, setting.value) for setting in settings]
 
 
 RECEIVER_UP_ADDRESSES_NEIGHBOUR = [

@@ -96,16 +96,16 @@ def test_a_folder_is_a_ladder() -> None:
 def unavailable(name: str, lab: Lab, known: dict[str, Facts]) -> dict[str, str]:
     """Return why points of a shipped experiment cannot run: file, or file::point → reason."""
     experiment = shipped_experiment(name)
-    found = {}
+    by_name = {}
     for point in experiment.points:
         try:
             after = known if unmet_needs(point, lab, known) else applied(point, lab, known)
             assert bind(point, lab, after).workers
         except Unavailable as reason:
-            found[f"{name}::{point.point}"] = str(reason)
-    if len(found) == len(experiment.points) and len(set(found.values())) == 1:
-        return {name: next(iter(found.values()))}
-    return found
+            by_name[f"{name}::{point.point}"] = str(reason)
+    if len(by_name) == len(experiment.points) and len(set(by_name.values())) == 1:
+        return {name: next(iter(by_name.values()))}
+    return by_name
 
 
 def applied(point: Trial, lab: Lab, known: dict[str, Facts]) -> dict[str, Facts]:
@@ -326,15 +326,15 @@ def test_the_schema_refuses_what_the_loader_refuses(
 
 def objects(part: Any) -> list[dict[str, Any]]:
     """Return every object schema that has keys of its own."""
-    found = []
+    results = []
     if isinstance(part, dict):
-        found += [part] if "properties" in part and isinstance(part["properties"], dict) else []
+        results += [part] if "properties" in part and isinstance(part["properties"], dict) else []
         for value in part.values():
-            found += objects(value)
+            results += objects(value)
     if isinstance(part, list):
         for value in part:
-            found += objects(value)
-    return found
+            results += objects(value)
+    return results
 
 
 def test_the_schema_is_json_and_closed(schema: dict[str, Any]) -> None:

@@ -198,12 +198,12 @@ def test_a_built_in_lab_has_the_addresses_of_the_traffic_alone() -> None:
         ),
     ):
         chosen = trial(traffic={"family": family})
-        found = settings_for(lab, chosen, lab.senders[0], LabContext(facts=both()))
-        assert [address] == [one.target for one in found if one.kind == "address"]
-        assert 20 == len([one for one in found if one.kind == "neighbour"])
+        settings = settings_for(lab, chosen, lab.senders[0], LabContext(facts=both()))
+        assert [address] == [one.target for one in settings if one.kind == "address"]
+        assert 20 == len([one for one in settings if one.kind == "neighbour"])
         prefix = "net/ipv6/conf/send0/"
         assert quiet == {
-            one.target.removeprefix(prefix): one.value for one in found if prefix in one.target
+            one.target.removeprefix(prefix): one.value for one in settings if prefix in one.target
         }
 
 

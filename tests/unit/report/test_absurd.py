@@ -42,8 +42,10 @@ def test_the_controllers_own_time_of_a_phase_counts_what_drains_after_the_load()
     """Half a minute of it is shown; what it cannot have lasted is not."""
     counts = {"sent_packets": 5, "first_ns": START_NS, "last_ns": START_NS + 30 * SECOND_NS}
     for spent_ns, bins in ((0, 11), (40 * SECOND_NS, 30)):
-        made = record(workers=(worker("sender", counts),), overhead_ns={"measured": spent_ns})
-        measured = readings_of(replace(made, series=(sample(),)))
+        trial_record = record(
+            workers=(worker("sender", counts),), overhead_ns={"measured": spent_ns}
+        )
+        measured = readings_of(replace(trial_record, series=(sample(),)))
         assert measured is not None
         assert bins == len(pps_by_bin(measured, "sender", SECOND_NS))
 
@@ -58,8 +60,8 @@ def test_packets_of_a_millisecond_are_of_the_phase() -> None:
 
 def test_a_worker_without_stamps_has_no_rate() -> None:
     """It counted, and does not say when."""
-    made = record(workers=(worker("sender", {"sent_packets": 5}),))
-    measured = readings_of(made)
+    trial_record = record(workers=(worker("sender", {"sent_packets": 5}),))
+    measured = readings_of(trial_record)
     assert measured is not None
     assert {} == pps_by_bin(measured, "sender", SECOND_NS)
 
@@ -92,13 +94,13 @@ def absurd() -> Any:
         for clock_ns in (START_NS + SECOND_NS, MOST)
         for host in ("left", "right", "machine")
     )
-    made = record(of=paced(), workers=workers, series=series, motion=motion)
-    (phase,) = made.phases
+    trial_record = record(of=paced(), workers=workers, series=series, motion=motion)
+    (phase,) = trial_record.phases
     after = {
         name: replace(one, clock_ns=MOST, counters=dict.fromkeys(one.counters, MOST))
         for name, one in phase.after.items()
     }
-    return replace(made, phases=(replace(phase, after=after),))
+    return replace(trial_record, phases=(replace(phase, after=after),))
 
 
 def test_every_view_shows_an_absurd_record(tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ RECORDS = [
 
 def climbed(records: Any = tuple(RECORDS)) -> Ladder:
     """Return the ladder of two experiments."""
-    (found,) = ladders(chapters_of([FIRST, SECOND], list(records)))
-    return found
+    (ladder,) = ladders(chapters_of([FIRST, SECOND], list(records)))
+    return ladder
 
 
 def test_a_single_experiment_is_no_ladder() -> None:
@@ -85,8 +85,8 @@ def test_a_relation_is_told_where_it_is_judged() -> None:
 def test_a_relation_that_blocks_do_not_decide_says_what_is_missing() -> None:
     """One block is none; its medians are shown all the same."""
     of = replace(FIRST, expect=(expectation("delivered_pps[pinned]", ">", "delivered_pps[naive]"),))
-    (found,) = ladders(chapters_of([of, SECOND], list(RECORDS)))
-    relation = found.rungs[1].relations[0]
+    (ladder,) = ladders(chapters_of([of, SECOND], list(RECORDS)))
+    relation = ladder.rungs[1].relations[0]
     assert "cannot tell" == relation.answer
     assert "1 block;" in relation.why
 
@@ -131,10 +131,10 @@ def test_studies_of_bytes_climb_in_bytes() -> None:
     plain = trial(experiment="a", source="udp-gso/commit-2018-plain")
     gso = trial(experiment="b", source="udp-gso/commit-2018-gso")
     experiments = [experiment(points=[one], name=one.experiment) for one in (plain, gso)]
-    (found,) = ladders(chapters_of(experiments, [record(2**15, of=plain), record(2**16, of=gso)]))
-    assert "mib_s" == found.metric
-    assert [1.0, 2.0] == [rung.measured.median for rung in found.rungs if rung.measured]
-    assert [876.0, 2139.0] == [rung.published.low for rung in found.rungs if rung.published]
+    (ladder,) = ladders(chapters_of(experiments, [record(2**15, of=plain), record(2**16, of=gso)]))
+    assert "mib_s" == ladder.metric
+    assert [1.0, 2.0] == [rung.measured.median for rung in ladder.rungs if rung.measured]
+    assert [876.0, 2139.0] == [rung.published.low for rung in ladder.rungs if rung.published]
 
 
 def test_what_is_shown_names_lab_and_study() -> None:
@@ -178,8 +178,8 @@ def test_a_relation_that_cannot_be_judged_says_what_is_missing() -> None:
     _, pinned, _ = climbed(RECORDS[:1]).rungs
     assert ["", ""] == [relation.why for relation in pinned.relations]
     unseen = experiment(expectation("stack_delay_p99_ns", "<", "5"), points=[NAIVE], name="01")
-    (found,) = ladders(chapters_of([unseen, SECOND], RECORDS[:1]))
-    assert "naive: stack_delay_p99_ns is not observable there" == found.rungs[0].relations[0].why
+    (ladder,) = ladders(chapters_of([unseen, SECOND], RECORDS[:1]))
+    assert "naive: stack_delay_p99_ns is not observable there" == ladder.rungs[0].relations[0].why
 
 
 def test_each_study_has_a_ladder_of_its_own() -> None:
@@ -207,14 +207,14 @@ def test_the_same_experiment_of_two_runs_is_two_steps() -> None:
     """Each is named after its run."""
     (one,) = chapters_of([FIRST], RECORDS[:2])
     runs = [replace(one, run=f"20261122T072025-{run}") for run in ("old", "new")]
-    (found,) = ladders(runs)
-    assert ["01, run 1 · naive", "01, run 2 · naive"] == [label(step[0]) for step in found.steps]
-    shown = ladder_data(found)["experiments"]
+    (ladder,) = ladders(runs)
+    assert ["01, run 1 · naive", "01, run 2 · naive"] == [label(step[0]) for step in ladder.steps]
+    shown = ladder_data(ladder)["experiments"]
     assert isinstance(shown, list)
     assert ["run 1: 20261122T072025-old", "run 2: 20261122T072025-new"] == [
         part["run"] for part in shown
     ]
-    assert 2 == len(parts([one for step in found.steps for one in step * 10]))
+    assert 2 == len(parts([one for step in ladder.steps for one in step * 10]))
     assert overview(runs)["answer"].startswith("1 experiment with 2 points in 2 runs. ")
 
 
@@ -227,8 +227,8 @@ def test_a_rung_that_is_searched_has_its_throughput(
     _, run = go(World(capacity_pps=capacity_pps), tmp_path / "run", quick)
     chapters = chapters_of(run.header.experiments, run.records)
     ((search,),) = (chapter.searches for chapter in chapters)
-    (found,) = ladders([replace(chapters[0], run=name) for name in ("a", "b")])
-    rung = found.rungs[0]
+    (ladder,) = ladders([replace(chapters[0], run=name) for name in ("a", "b")])
+    rung = ladder.rungs[0]
     if capacity_pps is None:
         assert (None, (), found_text(search)) == (rung.measured, rung.trials, rung.why_not)
     else:
@@ -259,10 +259,10 @@ def test_experiments_of_no_study_are_called_by_their_names(names: list[str], tit
         experiment(points=[trial(experiment=name)], name=name, path=f"drops/{name}.yaml")
         for name in names
     ]
-    told = chapters_of(of, [record(of=one.points[0]) for one in of])
-    (found,) = ladders([replace(one, run=run) for one in told for run in ("a", "b")])
-    assert title == found.title
-    assert False is ladder_data(found)["compared"]
+    chapters = chapters_of(of, [record(of=one.points[0]) for one in of])
+    (ladder,) = ladders([replace(one, run=run) for one in chapters for run in ("a", "b")])
+    assert title == ladder.title
+    assert False is ladder_data(ladder)["compared"]
     assert True is ladder_data(climbed())["compared"]
 
 
@@ -272,8 +272,8 @@ def test_whatever_else_was_published_stands_beside_ours() -> None:
     hours = trial("hours", experiment="01", source="udp-loss-2015/paced-60k")
     of = experiment(points=[burst, hours], name="01")
     lost = {"right": {"snmp.Udp.RcvbufErrors": 10, "snmp.Udp.InErrors": 10}}
-    told = chapters_of([of, SECOND], [record(of=burst), lossy(1000, lost, 10, of=hours)])
-    first, second = ladders(told)[0].rungs[:2]
+    chapters = chapters_of([of, SECOND], [record(of=burst), lossy(1000, lost, 10, of=hours)])
+    first, second = ladders(chapters)[0].rungs[:2]
     assert (
         Pair("216.0 kpps offered", "1.0 kpps offered"),
         Pair("900 000 – 1 000 000 packets received", "1000 packets received"),
@@ -287,8 +287,8 @@ def test_whatever_else_was_published_stands_beside_ours() -> None:
 def test_what_was_published_beside_stays_where_nothing_is_measured() -> None:
     """Ours is a dash."""
     burst = trial("burst", experiment="01", source="udp-loss-2015/burst-unlimited")
-    told = chapters_of([experiment(points=[burst], name="01"), SECOND], [])
-    assert ["–", "–"] == [pair.measured for pair in ladders(told)[0].rungs[0].pairs]
+    chapters = chapters_of([experiment(points=[burst], name="01"), SECOND], [])
+    assert ["–", "–"] == [pair.measured for pair in ladders(chapters)[0].rungs[0].pairs]
 
 
 def test_it_is_drawn_where_there_is_something(tmp_path: Path) -> None:

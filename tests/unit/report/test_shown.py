@@ -293,7 +293,7 @@ def test_a_heat_map_shows_how_packets_spread_over_workers() -> None:
 
 def over_time(*moved: dict[str, int]) -> TrialRecord:
     """Return a trial whose receiver's counters moved so far in each further second."""
-    made = record(moves={"right": moved[-1]})
+    trial_record = record(moves={"right": moved[-1]})
     motion = tuple(
         Snapshot(
             host,
@@ -303,7 +303,7 @@ def over_time(*moved: dict[str, int]) -> TrialRecord:
         for second, counters in enumerate(moved[:-1], start=1)
         for host in ("left", "right", "machine")
     )
-    return replace(made, motion=motion)
+    return replace(trial_record, motion=motion)
 
 
 def test_queues_are_shown_over_time_with_their_drops(tmp_path: Path) -> None:
