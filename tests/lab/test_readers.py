@@ -124,5 +124,5 @@ def test_a_reader_that_stood_still_is_told(tmp_path: Path) -> None:
     counts, result = reading(record).counts, judge(record)
     assert counts["standstills"] >= 1
     assert counts["standstill_ns"] > SECOND_NS // 2
-    assert "the reader stood still while packets waited" in wrong(result, "warning")
+    assert "the reader stalled while packets waited" in wrong(result, "warning")
     assert ("done", 0) == (result.status, result.unaccounted)

@@ -225,4 +225,4 @@ def test_a_confirming_trial_is_told(tmp_path: Path) -> None:
     (found,) = chapters_of(stored.header.experiments, stored.records)[0].searches
     assert 20 * SECOND_NS == stored.records[-1].trial.duration_ns
     assert ("confirm", 1) == (found.purposes[-1], found.purposes.count("confirm"))
-    assert any("confirms it" in finding.what for finding in found.result.findings)
+    assert any("confirms the rate" in finding.what for finding in found.result.findings)

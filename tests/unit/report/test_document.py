@@ -135,7 +135,7 @@ def test_a_newcomer_can_follow_a_packet(whole: Path) -> None:
     ledger, legend = text.split("How the ledger is read")
     full = "The socket's receive buffer was full: the application did not read fast enough."
     assert [1, 1] == [part.count(full) for part in (ledger, legend)]
-    assert "What helps: enlarge receive.buffer (for bursts)" in ledger
+    assert "What helps: for bursts enlarge receive.buffer" in ledger
     assert "The UDP checksum was wrong." in legend
     assert "The UDP checksum was wrong." not in ledger
 
