@@ -176,7 +176,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def test(session: nox.Session) -> None:
-    """Run every check, of the lab tests a sample; in about eight minutes on two CPUs."""
+    """Run every check, of the lab tests a sample; in about twelve minutes on two CPUs."""
     for name in CHECKS:
         session.notify(name)
 
