@@ -36,10 +36,12 @@ SEARCHED = {
 }
 
 
-def measure(folder: Path, definition: dict[str, Any]) -> tuple[TrialRecord, ...]:
-    """Return the records of a run in the built-in lab."""
-    experiment, lab = load_experiment_data(definition, "overhead"), load_lab("local")
-    command = ("benchmarks/overhead.py",)
+def measure(
+    folder: Path, definition: dict[str, Any], name: str = "overhead"
+) -> tuple[TrialRecord, ...]:
+    """Return the records of a run in the built-in lab; ``name`` is the benchmark's."""
+    experiment, lab = load_experiment_data(definition, name), load_lab("local")
+    command = (f"benchmarks/{name}.py",)
     header = RunHeader("", now_utc(), command, 1, lab.name, lab.text, (experiment,))
     writer = RunWriter.create(folder, header)
 
@@ -49,7 +51,7 @@ def measure(folder: Path, definition: dict[str, Any]) -> tuple[TrialRecord, ...]
 
     outcome = run([experiment], lab, writer, tell, RunOptions(seed=1))
     if outcome.error is not None:
-        raise SystemExit(f"overhead: {outcome.error}")
+        raise SystemExit(f"{name}: {outcome.error}")
     return read_run(folder).records
 
 

@@ -16,14 +16,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from overhead import measure
 from ways import interval, machine
 
 from udpbench.analysis.cpu_use import NAPI_THREAD
 from udpbench.analysis.judge import judge
-from udpbench.control.run import RunOptions, run
-from udpbench.definition.load import load_experiment_data, load_lab
-from udpbench.model import Progress, Result
-from udpbench.records import RunHeader, RunWriter, now_utc, read_run
+from udpbench.model import Result
 
 BLOCKS = 15
 RATES = ("1kpps", "10kpps", "100kpps", "unlimited")
@@ -80,19 +78,8 @@ def trial_of(result: Result) -> Trial | None:
 
 def measured(folder: Path, blocks: int) -> dict[str, Ways]:
     """Return rate → the trials of each way, of the blocks in which all are good."""
-    definition = {**DEFINITION, "repetitions": blocks}
-    experiment, lab = load_experiment_data(definition, "waiting"), load_lab("local")
-    header = RunHeader("", now_utc(), ("waiting.py",), 1, lab.name, lab.text, (experiment,))
-    writer = RunWriter.create(folder, header)
-
-    def tell(progress: Progress) -> None:
-        if progress.event == "trial":
-            print(f"[{progress.index}/{progress.total}] {progress.text}", file=sys.stderr)
-
-    outcome = run([experiment], lab, writer, tell, RunOptions(seed=1))
-    if outcome.error is not None:
-        raise SystemExit(f"waiting: {outcome.error}")
-    return whole_blocks(judge(record) for record in read_run(folder).records)
+    records = measure(folder, {**DEFINITION, "repetitions": blocks}, "waiting")
+    return whole_blocks(judge(record) for record in records)
 
 
 def whole_blocks(results: Iterable[Result]) -> dict[str, Ways]:

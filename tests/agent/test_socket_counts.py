@@ -172,6 +172,16 @@ def test_a_socket_is_listed_with_its_buffer_and_peer(opened: Opened) -> None:
     )
 
 
+def test_a_list_that_has_not_changed_is_the_same_object(opened: Opened) -> None:
+    """As soon as nobody opens, closes or fills a socket between two readings."""
+    sockets = udp_diag.SocketList()
+    Host().wait_for("no change", lambda: sockets.read() is sockets.read(), 5)
+    before, receiver = sockets.read(), opened()
+    inode = os.fstat(receiver.fileno()).st_ino
+    assert inode not in {each.inode for each in before.values()}
+    assert inode in {each.inode for each in sockets.read().values()}
+
+
 def test_the_end_of_an_answer_may_follow_its_sockets() -> None:
     """Kernels put it into the last datagram if there is room."""
     end = HEADER.pack(HEADER.size + 4, NLMSG_DONE, 0, 0, 0) + bytes(4)

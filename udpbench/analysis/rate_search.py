@@ -78,7 +78,7 @@ class NextTrial:
 
 @dataclass(frozen=True)
 class SearchState:
-    """Where a search stands; without a wanted trial it has ended."""
+    """Where a search stands; without a next trial it has ended."""
 
     next_trial: NextTrial | None
     ended: Ended | None

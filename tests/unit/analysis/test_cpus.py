@@ -229,3 +229,10 @@ def test_how_busy_each_cpu_of_the_load_is_and_with_what() -> None:
     assert {"right.receiver0", "NAPI thread", "other programs"} <= set(uses)
     assert pytest.approx(loads[0].busy) == sum(uses.values())
     assert 0.05 == pytest.approx(uses["other programs"])
+    assert 0.05 == pytest.approx(loads[0].taken)
+
+
+def test_what_others_and_the_hypervisor_take_of_a_cpu_adds_up() -> None:
+    """Of 2 s, 100 ms and 300 ms."""
+    (load, _) = cpu_use.cpu_loads(measured(shared(LOAD_MS + 100, hog(100), steal_ms=300)))
+    assert 0.2 == pytest.approx(load.taken)

@@ -104,6 +104,20 @@ def test_the_kernels_own_reasons_are_believed() -> None:
     assert (20.0, 5.0) == (live.sockets[0].arrived_pps, live.sockets[0].read_pps)
 
 
+def test_what_is_said_of_sockets_stays_until_one_changes() -> None:
+    """Without a change it is the same object; a rate of drops ends with the next look."""
+    looks = look(0, V4, V6), look(1), look(2)
+    quiet = watched(*looks)
+    assert (quiet.sockets, ()) == (watched(*looks, look(3)).sockets, quiet.losing)
+    full = look(3, replace(V4, drops=9), moved=counted(4, *RCVBUF))
+    assert [(53, 4.0)] == [(e.socket.port, e.dropped_pps) for e in watched(*looks, full).losing]
+    after_it = watched(*looks, full, look(4, moved=counted(4, *RCVBUF)))
+    assert ((), {53: (4, ("udp_rcvbuf",), True), 443: (0, (), False)}) == (
+        after_it.losing,
+        reasons(after_it),
+    )
+
+
 def test_sockets_come_and_go() -> None:
     """One that opens loses all that it has lost; one that closed is told, and so is its loss."""
     opened = replace(V6, drops=3)

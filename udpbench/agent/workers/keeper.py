@@ -182,13 +182,9 @@ def _start(order: dict[str, Any], output: int) -> subprocess.Popen[bytes]:
         env=order["env"],
         start_new_session=True,
         umask=0o022,
-        preexec_fn=_die_with_keeper,
+        preexec_fn=lambda: end_with_parent(signal.SIGKILL),
         **whose,
     )
-
-
-def _die_with_keeper() -> None:
-    end_with_parent(signal.SIGKILL)
 
 
 def _answer(event: dict[str, Any]) -> None:
