@@ -6,7 +6,7 @@ Owns whose CPU time is whose; ``checks.cpu_checks`` owns the limits.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from udpbench.analysis.delta import Deltas
@@ -164,11 +164,13 @@ def cpu_use(readings: Readings, group: CpuGroup) -> CpuUse | None:
     own_ns = sum(_time_here(process, group) for process in processes if process.whose == "run")
     perhaps_ns = own_ns + elsewhere_ns + napi_ns - napi_here_ns
     surely_ns = min(_process_time(group, processes, "other", within=True), rest_ns)
-    others_ns = max(surely_ns, min(rest_ns - perhaps_ns, _most_by_others(readings, group)))
+    others_ns = max(
+        surely_ns, min(rest_ns - perhaps_ns, _most_by_others(readings, group, processes))
+    )
     return CpuUse(time_ns, delta.elapsed_ns, others_ns, min(own_ns, rest_ns - others_ns))
 
 
-def _most_by_others(readings: Readings, group: CpuGroup) -> int:
+def _most_by_others(readings: Readings, group: CpuGroup, processes: Sequence[Process]) -> int:
     """Return the most that other programs may have used on a group.
 
     Without limit unless an agent sees every process. What is left is the kernel's: entering and
@@ -183,9 +185,9 @@ def _most_by_others(readings: Readings, group: CpuGroup) -> int:
     )
     if not any(seeing):
         return sys.maxsize
-    processes = [p for p in processes_of(readings, group.machine) if p.whose == "other"]
-    ended_ns = sum(process.children_cpu_ns for process in processes)
-    return _process_time(group, processes, "other", within=False) + ended_ns
+    others = [process for process in processes if process.whose == "other"]
+    ended_ns = sum(process.children_cpu_ns for process in others)
+    return _process_time(group, others, "other", within=False) + ended_ns
 
 
 def _worker_times(readings: Readings, group: CpuGroup, processes: list[Process]) -> tuple[int, int]:
@@ -224,7 +226,9 @@ def _may_run(process: Process, group: CpuGroup) -> bool:
     return bool(group.cpus & set(process.cpus))
 
 
-def _process_time(group: CpuGroup, processes: list[Process], whose: Whose, *, within: bool) -> int:
+def _process_time(
+    group: CpuGroup, processes: Sequence[Process], whose: Whose, *, within: bool
+) -> int:
     """Return the time of processes that may run on a group, or only ``within`` it."""
     return sum(
         process.cpu_ns
