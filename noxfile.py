@@ -1,11 +1,11 @@
 """Every check of the project by name, and the two commands that do everything.
 
-    python3 noxfile.py demo     set up all that is needed and run the main job in the built-in lab
-    python3 noxfile.py test     set up all that is needed and pass every test
+    python3 noxfile.py demo     set up everything and run a demonstration in the built-in lab
+    python3 noxfile.py test     set up everything and run every test
 
-Runs on a machine that has nothing but python3: nox is put into a private environment when it is
-not there (Debian's own pip refuses to install), and missing system packages are installed when
-root on an apt system, else the one line to type is printed.
+Needs only python3: nox is installed into a private environment if it is missing (Debian's pip
+refuses to install), and missing system packages are installed if root on an apt system; otherwise
+the command to type is printed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 NOX = "nox>=2025.5"
 PATH_OF_ROOT = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
-"""Where Debian has what only root uses; other users' PATH lacks it."""
+"""Debian's folders for root's programs; other users' PATH lacks them."""
 PACKAGES = {
     "gcc": lambda: shutil.which("gcc") is not None,
     "libc6-dev": lambda: Path("/usr/include/stdio.h").exists(),
@@ -32,18 +32,18 @@ PACKAGES = {
     "ethtool": lambda: shutil.which("ethtool", path=PATH_OF_ROOT) is not None,
     "iptables": lambda: shutil.which("iptables", path=PATH_OF_ROOT) is not None,
 }
-"""Debian package → whether what it brings is here already."""
+"""Debian package → whether its contents are already present."""
 LAB_PACKAGES = {
     "openssh-server": lambda: Path("/usr/sbin/sshd").exists(),
     "sudo": lambda: shutil.which("sudo") is not None,
     "nftables": lambda: shutil.which("nft") is not None,
     "sockperf": lambda: shutil.which("sockperf") is not None,
 }
-"""What the lab tests need besides, as real parts."""
+"""Further packages for the lab tests."""
 SERVER_PACKAGES = {
     "unbound": lambda: shutil.which("unbound", path=PATH_OF_ROOT) is not None,
 }
-"""Servers of others that are measured; none is started as a service."""
+"""Third-party servers that are measured; none is started as a service."""
 GUEST_PACKAGES = {
     "debootstrap": lambda: shutil.which("debootstrap", path=PATH_OF_ROOT) is not None,
     "e2fsprogs": lambda: shutil.which("mkfs.ext4", path=PATH_OF_ROOT) is not None,
@@ -51,7 +51,7 @@ GUEST_PACKAGES = {
     "nftables": lambda: shutil.which("nft", path=PATH_OF_ROOT) is not None,
     "openssh-client": lambda: shutil.which("ssh-keygen") is not None,
 }
-"""What makes guests and their switches; QEMU and the guests' own packages go to .nox/guests."""
+"""For guests and their switches; QEMU and the guests' own packages go to .nox/guests."""
 BROWSER_PACKAGES = {
     "chromium": lambda: shutil.which("chromium") is not None,
     "fonts-dejavu-core": lambda: Path("/usr/share/fonts/truetype/dejavu").exists(),
@@ -60,13 +60,13 @@ BROWSER_PACKAGES = {
 BENCH_PACKAGES = {
     name: lambda name=name: shutil.which(name) is not None for name in ("iperf3", "sockperf")
 }
-"""Rivals, and nothing that udpbench needs."""
+"""Other tools for comparison; udpbench does not need them."""
 SERVICE_POLICY = Path("/usr/sbin/policy-rc.d")
-"""Asked by Debian's packages whether to start what they install; 101 is no (invoke-rc.d(8))."""
+"""Debian packages ask this script whether to start services; 101 is no (invoke-rc.d(8))."""
 
 
 def install_system_packages(packages=PACKAGES) -> None:
-    """Install what is missing as root with apt, else print the line to type and leave with 2.
+    """Install missing packages with apt if root, else print the command to type and exit with 2.
 
     No service is started: a test that needs one starts its own.
     """
@@ -75,7 +75,7 @@ def install_system_packages(packages=PACKAGES) -> None:
         return
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *missing]
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        print(f"missing system packages; type, then run this again:\n    sudo {' '.join(command)}")
+        print(f"missing system packages; type this, then try again:\n    sudo {' '.join(command)}")
         raise SystemExit(2)
     print(f"installing system packages: {' '.join(missing)}", flush=True)
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
@@ -90,17 +90,17 @@ def install_system_packages(packages=PACKAGES) -> None:
         if not has_policy:
             SERVICE_POLICY.unlink()
     if done.returncode != 0:
-        print(f"that failed; type, then run this again:\n    {' '.join(command)}")
+        print(f"installation failed; type this, then try again:\n    {' '.join(command)}")
         raise SystemExit(2)
 
 
 def enter_private_nox() -> None:
-    """Go on inside a private environment that has nox; does not return."""
+    """Continue in a private environment that has nox; does not return."""
     install_system_packages()
     home = ROOT / ".nox" / "bootstrap"
     python = home / "bin" / "python"
-    asked = [python, "-c", "import nox"]
-    if not python.exists() or subprocess.run(asked, capture_output=True).returncode != 0:
+    command = [python, "-c", "import nox"]
+    if not python.exists() or subprocess.run(command, capture_output=True).returncode != 0:
         print("preparing nox in .nox/bootstrap", flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", home], check=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", NOX], check=True)
@@ -108,31 +108,31 @@ def enter_private_nox() -> None:
 
 
 if sys.version_info < (3, 11):
-    raise SystemExit("udpbench's controller needs Python 3.11 or later; run this with such a one")
+    raise SystemExit("udpbench's controller needs Python 3.11 or later; run noxfile.py with that")
 try:
     import nox
 except ModuleNotFoundError:
     enter_private_nox()
 
 STRICT = "-Wall -Wextra -Werror"
-"""Warnings stop us here, and never a user's install with another compiler."""
+"""Warnings are errors here, but never in a user's installation with another compiler."""
 
 HOME = ROOT / ".nox" / "udpbench"
-"""The one environment that all sessions share; nox would make one for each."""
+"""The environment shared by all sessions; nox would create one for each."""
 
 nox.options.sessions = ["test"]
 nox.options.default_venv_backend = "none"
 SAMPLE = "not long"
-"""One test of each mechanism; session ``whole`` runs all."""
+"""Marker for one test of each mechanism; session ``whole`` runs all."""
 NO_TEST = 5
-"""pytest's exit code if no test of a part is chosen."""
+"""pytest's exit code if no test is selected."""
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-"""Images of Python set it: each process would compile all that it imports, a third of the time."""
+"""Set by Python container images: each process would recompile its imports, a third of the time."""
 CHECKS = ("quick", "agent", "native", "lab", "docs")
 
 
 def prepare(session: nox.Session) -> None:
-    """Install udpbench as it stands, with all that checks it, once per change of what is built."""
+    """Install the working tree and all test tools, again whenever a built file changes."""
     install_system_packages()
     built_from = [
         ROOT / "pyproject.toml",
@@ -148,8 +148,8 @@ def prepare(session: nox.Session) -> None:
         session.run(sys.executable, "-m", "venv", "--clear", str(HOME), external=True)
     project = nox.project.load_toml(ROOT / "pyproject.toml")
     groups = nox.project.dependency_groups(project, "lint", "types", "test")
-    asked = ("install", "--quiet", "--upgrade", "--editable", ".[store]", *groups)
-    run(session, "pip", *asked, env={"CFLAGS": STRICT})
+    arguments = ("install", "--quiet", "--upgrade", "--editable", ".[store]", *groups)
+    run(session, "pip", *arguments, env={"CFLAGS": STRICT})
     stamp.write_text(digest)
 
 
@@ -160,30 +160,30 @@ def run(
     env: dict[str, str] | None = None,
     codes: tuple[int, ...] = (0,),
 ) -> None:
-    """Run a program of the shared environment; it must end with one of the exit codes."""
+    """Run a program of the shared environment; it must exit with one of the given codes."""
     path = str(HOME / "bin" / program)
     session.run(path, *args, env=env, external=True, success_codes=codes)
 
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Find how many packets a second one thread receives, then lose packets and find them again."""
+    """Measure how many packets a second one thread receives, then lose packets and locate them."""
     prepare(session)
     experiments = ("throughput/quick", "drops/small-buffer")
-    # 5: other programs use the CPUs, so that no rate can be told.
+    # 5: other programs use the CPUs, so no rate can be given.
     run(session, "udpbench", "run", *experiments, *session.posargs, codes=(0, 5))
 
 
 @nox.session
 def test(session: nox.Session) -> None:
-    """Run every check, of the lab tests a sample; in about twelve minutes on two CPUs."""
+    """Run every check, with a sample of the lab tests; about nine minutes on two CPUs."""
     for name in CHECKS:
         session.notify(name)
 
 
 @nox.session
 def quick(session: nox.Session) -> None:
-    """Run lint, types and unit, the types beside the unit tests; in about a minute."""
+    """Run lint, types and unit, the last two in parallel; about a minute."""
     lint(session)
     with subprocess.Popen([HOME / "bin" / "mypy"], text=True, stdout=subprocess.PIPE) as mypy:
         try:
@@ -196,7 +196,7 @@ def quick(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Look at the form of Python and C."""
+    """Check the style of Python and C."""
     prepare(session)
     run(session, "ruff", "check", ".")
     run(session, "ruff", "format", "--check", ".")
@@ -206,32 +206,32 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Check every type, strictly."""
+    """Check types with mypy, strictly."""
     prepare(session)
     run(session, "mypy")
 
 
 @nox.session
 def unit(session: nox.Session) -> None:
-    """Test what needs neither root nor network."""
+    """Run the tests that need neither root nor network."""
     prepare(session)
     run(session, "pytest", "--numprocesses=auto", "-m", SAMPLE, "tests/unit", *session.posargs)
 
 
 @nox.session
 def agent(session: nox.Session) -> None:
-    """Test the agent, from the wheel, on the oldest Python from 3.9 on that the machine has."""
+    """Test the agent from the wheel on the oldest installed Python, 3.9 or later."""
     test_agent(session, dict(list(interpreters().items())[:1]))
 
 
 @nox.session
 def pythons(session: nox.Session) -> None:
-    """Test the agent, from the wheel, on every Python from 3.9 on that the machine has."""
+    """Test the agent from the wheel on every installed Python, 3.9 or later."""
     test_agent(session, interpreters())
 
 
 def test_agent(session: nox.Session, pythons: dict[str, str]) -> None:
-    """Test the agent on some interpreters, each with an environment of its own."""
+    """Test the agent on several interpreters, each in its own environment."""
     prepare(session)
     wheels = Path(session.create_tmp()) / "wheels"
     for stale in (wheels, ROOT / "build"):
@@ -249,13 +249,13 @@ def test_agent(session: nox.Session, pythons: dict[str, str]) -> None:
         pip = str(home / "bin" / "pip")
         deploy = ("install", "--quiet", "--no-deps", "--force-reinstall", str(wheel))
         session.run(pip, *deploy, external=True)
-        asked = ("--numprocesses=auto", "tests/agent", *session.posargs)
-        session.run(str(home / "bin" / "pytest"), *asked, external=True)
+        arguments = ("--numprocesses=auto", "tests/agent", *session.posargs)
+        session.run(str(home / "bin" / "pytest"), *arguments, external=True)
 
 
 @nox.session
 def native(session: nox.Session) -> None:
-    """Test the C loops as they are, then again under AddressSanitizer and UBSan."""
+    """Test the C loops as built, then under AddressSanitizer and UBSan."""
     prepare(session)
     run(session, "pytest", "--numprocesses=auto", "tests/native", *session.posargs)
     build = Path(session.create_tmp()) / "sanitized"
@@ -267,7 +267,7 @@ def native(session: nox.Session) -> None:
     loaded = {
         **sanitized,
         "LD_PRELOAD": asan.stdout.strip(),
-        "ASAN_OPTIONS": "detect_leaks=0",  # CPython keeps what it allocated until it exits
+        "ASAN_OPTIONS": "detect_leaks=0",  # CPython keeps allocations until it exits
         "PYTHONPATH": str(build / "lib"),
     }
     run(session, "pytest", "--numprocesses=auto", "tests/native", *session.posargs, env=loaded)
@@ -275,13 +275,13 @@ def native(session: nox.Session) -> None:
 
 @nox.session
 def lab(session: nox.Session) -> None:
-    """Test one of each mechanism in real namespaces; skipped, with the command, without root."""
+    """Test one of each mechanism in real namespaces; needs root, else skipped."""
     run_lab_tests(session, "tests/lab", sample=f" and {SAMPLE}")
 
 
 @nox.session
 def whole(session: nox.Session) -> None:
-    """Run every lab test, every command of the documentation, long simulations; half an hour."""
+    """Run every lab test, documented command and long simulation; half an hour."""
     packages = {**LAB_PACKAGES, **SERVER_PACKAGES}
     run_lab_tests(session, "tests/lab", "tests/docs", packages=packages)
     run(session, "pytest", "--numprocesses=auto", "-m", "long", "tests/unit")
@@ -289,19 +289,19 @@ def whole(session: nox.Session) -> None:
 
 @nox.session
 def deaths(session: nox.Session) -> None:
-    """Kill each process at each moment in each place."""
+    """Kill each process at each step of a trial, in each kind of lab."""
     run_lab_tests(session, "tests/lab/test_deaths.py")
 
 
 def run_lab_tests(
     session: nox.Session, *places: str, sample: str = "", packages=LAB_PACKAGES
 ) -> None:
-    """Run lab tests: those marked apart two at a time, each in a lab of its own; then the rest."""
+    """Run lab tests: those marked apart three at a time, each in its own lab; then the rest."""
     prepare(session)
     if os.geteuid() != 0 and not os.environ.get("UDPBENCH_REQUIRE_LAB"):
         session.skip(f"the lab tests need root: sudo python3 noxfile.py {session.name}")
     install_system_packages(packages)
-    beside = ("--numprocesses=2", "--dist=loadfile")
+    beside = ("--numprocesses=3", "--dist=loadfile")
     may_be_empty = (0, NO_TEST)
     for which, workers, codes in (
         ("apart", beside, may_be_empty),
@@ -313,7 +313,7 @@ def run_lab_tests(
 
 @nox.session
 def balance(session: nox.Session) -> None:
-    """Lose packets at random in a hundred trials: every ledger closes (posargs: seed, trials)."""
+    """Lose packets at random in a hundred trials; ledgers must balance (posargs: seed, trials)."""
     prepare(session)
     if os.geteuid() != 0:
         session.skip("the lab needs root: sudo python3 noxfile.py balance")
@@ -322,7 +322,7 @@ def balance(session: nox.Session) -> None:
 
 
 def measure_in_lab(session: nox.Session) -> None:
-    """Run the program of tests/lab that is named like the session, as root."""
+    """Run the program in tests/lab with the session's name, as root."""
     prepare(session)
     if os.geteuid() != 0:
         session.skip(f"the lab needs root: sudo python3 noxfile.py {session.name}")
@@ -331,31 +331,31 @@ def measure_in_lab(session: nox.Session) -> None:
 
 @nox.session
 def verdicts(session: nox.Session) -> None:
-    """Compare equal points forty times, and points that differ (posargs: parts, --times N)."""
+    """Compare equal points forty times, and different points (posargs: parts, --times N)."""
     measure_in_lab(session)
 
 
 @nox.session
 def diagnoses(session: nox.Session) -> None:
-    """Plant bottlenecks and see that each is named first (posargs: plants, --times N, --store)."""
+    """Plant bottlenecks; each must be diagnosed first (posargs: plants, --times N, --store)."""
     measure_in_lab(session)
 
 
 @nox.session
 def tunes(session: nox.Session) -> None:
-    """Plant what a setting repairs, tune, and see that it helps (posargs: plants, --times N)."""
+    """Plant faults that a setting repairs; a tune must find it (posargs: plants, --times N)."""
     measure_in_lab(session)
 
 
 @nox.session
 def searches(session: nox.Session) -> None:
-    """Search for rates that are known by other means (posargs: parts, --times N)."""
+    """Search for rates that are known otherwise (posargs: parts, --times N)."""
     measure_in_lab(session)
 
 
 @nox.session
 def campaigns(session: nox.Session) -> None:
-    """Run campaigns over Dask workers and kill each process once (posargs: parts, --times N)."""
+    """Run campaigns on Dask workers and kill each process once (posargs: parts, --times N)."""
     prepare(session)
     if os.geteuid() != 0:
         session.skip("the lab needs root: sudo python3 noxfile.py campaigns")
@@ -368,7 +368,7 @@ def campaigns(session: nox.Session) -> None:
 
 @nox.session
 def guests(session: nox.Session) -> None:
-    """Run between two guests of QEMU with igb and virtio cards; 1 GB of Debian's, made once."""
+    """Run between two QEMU guests with igb and virtio cards; downloads 1 GB of Debian once."""
     prepare(session)
     if os.geteuid() != 0:
         session.skip("the guests need root: sudo python3 noxfile.py guests")
@@ -384,7 +384,7 @@ def guests(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Check what the documentation says, and run its first commands."""
+    """Check the documentation, and run its first commands."""
     prepare(session)
     if os.geteuid() == 0:
         install_system_packages(LAB_PACKAGES)
@@ -393,7 +393,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def browser(session: nox.Session) -> None:
-    """Open the HTML report in Debian's Chromium: what it fetches, its width, its contrast."""
+    """Open the HTML report in Debian's Chromium: checks requests, width and contrast."""
     prepare(session)
     install_system_packages(BROWSER_PACKAGES)
     project = nox.project.load_toml(ROOT / "pyproject.toml")
@@ -404,7 +404,7 @@ def browser(session: nox.Session) -> None:
 
 @nox.session
 def s3(session: nox.Session) -> None:
-    """Write runs to a store in S3, on moto's server, also where uploads are torn."""
+    """Write runs to a store in S3, on moto's server, including interrupted uploads."""
     prepare(session)
     project = nox.project.load_toml(ROOT / "pyproject.toml")
     run(session, "pip", "install", "--quiet", *nox.project.dependency_groups(project, "s3"))
@@ -423,7 +423,7 @@ def portable(session: nox.Session) -> None:
 
 @nox.session
 def messages(session: nox.Session) -> None:
-    """Rewrite the golden messages that tests compare, of all tests or those named as posargs."""
+    """Rewrite the golden messages of all tests, or of those given as posargs."""
     prepare(session)
     rooms = [f"tests/{room}" for room in ("unit", "agent", "native", "lab")]
     if os.geteuid() == 0:
@@ -442,41 +442,43 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def studies(session: nox.Session) -> None:
-    """Run the whole library of experiments in the built-in lab; about half an hour."""
+    """Run all shipped experiments in the built-in lab; about half an hour."""
     prepare(session)
     results = Path(session.create_tmp())
     for study in session.posargs or ("million", "loss", "gso"):
         folder = results / study
         shutil.rmtree(folder, ignore_errors=True)
-        # 1: an expectation was missed; 5: one could not be judged here. Both are answers.
-        told = ("run", study, "--out", str(folder))
-        session.run(str(HOME / "bin" / "udpbench"), *told, success_codes=[0, 1, 5], external=True)
+        # 1: an expectation failed; 5: one could not be judged here. Both are answers.
+        arguments = ("run", study, "--out", str(folder))
+        session.run(
+            str(HOME / "bin" / "udpbench"), *arguments, success_codes=[0, 1, 5], external=True
+        )
 
 
 @nox.session
 def soak(session: nox.Session) -> None:
-    """Hold a load for long, by default two hours: ``soak -- 20m``; memory must stay flat."""
+    """Hold a load, by default for two hours (``soak -- 20m``); memory must stay constant."""
     prepare(session)
     run(session, "python", "benchmarks/soak/hold.py", *session.posargs)
 
 
 def interpreters() -> dict[str, str]:
-    """Return minor version → interpreter, for every Python from 3.9 on that answers here."""
+    """Return minor version → interpreter, for every working Python from 3.9 on."""
     places = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep)]
     places += sorted(Path.home().glob(".pyenv/versions/*/bin"))
-    found: dict[str, str] = {}
+    python_paths: dict[str, str] = {}
     for minor in range(9, 15):
         name = f"python3.{minor}"
         for candidate in (folder / name for folder in places):
-            if name not in found and candidate.exists() and _answers(candidate):
-                found[name] = str(candidate)
-    return found
+            if name not in python_paths and candidate.exists() and _answers(candidate):
+                python_paths[name] = str(candidate)
+    return python_paths
 
 
 def _answers(python: Path) -> bool:
-    """Tell whether the interpreter runs and can make environments; pyenv's shims often do not."""
-    asked = [python, "-c", "import ensurepip, sys; sys.exit(sys.version_info < (3, 9))"]
-    return subprocess.run(asked, capture_output=True).returncode == 0
+    """Return whether the interpreter can create environments; pyenv's shims often cannot."""
+    command = [python, "-c", "import ensurepip, sys; sys.exit(sys.version_info < (3, 9))"]
+    return subprocess.run(command, capture_output=True).returncode == 0
 
 
 if __name__ == "__main__":

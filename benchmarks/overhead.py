@@ -55,7 +55,7 @@ def measure(
     return read_run(folder).records
 
 
-def asked_ns(record: TrialRecord, step: str) -> int:
+def requested_ns(record: TrialRecord, step: str) -> int:
     """Return what a step was asked to take: the phases with a duration of their own."""
     return {"warmup": record.trial.warmup_ns, "measured": record.trial.duration_ns}.get(step, 0)
 
@@ -64,11 +64,13 @@ def show(records: Sequence[TrialRecord]) -> float:
     """Print a table of steps, and return what the median trial costs."""
     print(f"{'step':<12} {'first':>9} {'median':>9}   beyond what was asked, ms")
     for step in records[0].overhead_ns:
-        beyond = [(one.overhead_ns[step] - asked_ns(one, step)) / 1e6 for one in records]
+        beyond = [
+            (record.overhead_ns[step] - requested_ns(record, step)) / 1e6 for record in records
+        ]
         print(f"{step:<12} {beyond[0]:>9.1f} {median(beyond):>9.1f}")
     totals = [
-        sum(time_ns - asked_ns(one, step) for step, time_ns in one.overhead_ns.items())
-        for one in records
+        sum(time_ns - requested_ns(record, step) for step, time_ns in record.overhead_ns.items())
+        for record in records
     ]
     print(f"{'trial':<12} {totals[0] / 1e6:>9.1f} {median(totals) / 1e6:>9.1f}\n")
     return median(totals)

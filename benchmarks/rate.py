@@ -51,7 +51,7 @@ def trial(data: dict[str, Any]) -> Result:
 
 def shown(times_ns: tuple[int | None, ...]) -> str:
     """Return times in µs."""
-    return "  ".join("-" if one is None else f"{one / 1000:.1f}" for one in times_ns)
+    return "  ".join("-" if time_ns is None else f"{time_ns / 1000:.1f}" for time_ns in times_ns)
 
 
 def misses(name: str, result: Result) -> list[str]:
@@ -76,12 +76,17 @@ def paced(duration: str) -> list[str]:
         for pace in ("spin", "sleep"):
             name = f"{rate} {pace}"
             traffic = {"size": "512B", "rate": rate}
-            one = trial({"traffic": traffic, "send": {"pace": pace}, "duration": duration})
-            share = (one.sent_packets or 0) / (one.intended_packets or 1)
-            times = (one.pacing_p50_ns, one.pacing_p99_ns, one.pacing_p999_ns, one.pacing_max_ns)
-            told = f"{share:>9.3%} {len(one.stalls):>7} {one.lost_packets:>5}   {shown(times)}"
-            print(f"{name:<20} {told}")
-            results += misses(name, one)
+            result = trial({"traffic": traffic, "send": {"pace": pace}, "duration": duration})
+            share = (result.sent_packets or 0) / (result.intended_packets or 1)
+            times = (
+                result.pacing_p50_ns,
+                result.pacing_p99_ns,
+                result.pacing_p999_ns,
+                result.pacing_max_ns,
+            )
+            row = f"{share:>9.3%} {len(result.stalls):>7} {result.lost_packets:>5}   {shown(times)}"
+            print(f"{name:<20} {row}")
+            results += misses(name, result)
     return results
 
 
@@ -181,11 +186,11 @@ def delays() -> list[str]:
 def main() -> None:
     """Print all, and leave with 1 where a bar is missed."""
     duration = format_duration(parse_duration(sys.argv[1] if len(sys.argv) > 1 else "10s"))
-    found = delays() + paced(duration)
+    missed = delays() + paced(duration)
     with tempfile.TemporaryDirectory() as folder:
-        found += logged(duration, Path(folder))
-    if found:
-        raise SystemExit("\n".join(found))
+        missed += logged(duration, Path(folder))
+    if missed:
+        raise SystemExit("\n".join(missed))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 
-from udpbench.control.host_use import Surroundings
+from udpbench.control.lab_lock import Surroundings
 from udpbench.control.watching import Watched, lab_to_watch, watch
 from udpbench.report.onlooking import onlooking_view
 

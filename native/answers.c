@@ -1,5 +1,5 @@
 /*
- * Answers of a program of the user's, as they come back to the sender.
+ * Answers of a user's program, received by the sender.
  *
  * Owns what an answer is and how it is counted. Must never send anything.
  */
@@ -37,7 +37,7 @@ static int prepare(struct answers *answers) {
     return 0;
 }
 
-/* Notes the round trip of an answer that belongs to a datagram. */
+/* Records the round trip of an answer that matches a datagram. */
 static void match(struct answers *answers, uint32_t index, uint32_t message, uint64_t now_ns) {
     const struct ub_answers_config *config = answers->config;
     uint64_t due_ns = 0;

@@ -10,7 +10,7 @@ void ub_header_write(uint8_t *to, uint32_t tag, uint16_t flow, uint64_t sequence
     ub_header_put(to, &(struct ub_header){tag, flow, sequence}, time_ns);
 }
 
-/* The high bits of the position are included, so that a block of bytes that was moved is seen. */
+/* The high bits of the position are included, so that a moved block of bytes is detected. */
 void ub_pattern_write(uint8_t *to, uint32_t bytes) {
     for (uint32_t at = 0; at < bytes; at++)
         to[at] = (uint8_t)(at ^ at >> 8);

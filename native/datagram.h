@@ -1,7 +1,7 @@
 /*
  * A datagram of a run: its header, and the pattern behind it.
  *
- * Owns how both lie in the payload. Must never look at what they mean for a count.
+ * Owns the layout of both in the payload. Must never decide what a datagram counts as.
  */
 #ifndef UB_DATAGRAM_H
 #define UB_DATAGRAM_H
@@ -46,7 +46,7 @@ static inline void ub_header_read(const uint8_t *from, struct ub_header *header)
     header->sequence = number & UB_SEQUENCE_MASK;
 }
 
-/* The time alone: most readers do not need it. */
+/* Separate, because most readers do not need the time. */
 static inline uint64_t ub_header_time_ns(const uint8_t *from) {
     uint64_t last_wire; /* two bytes of the sequence number, then the time */
     memcpy(&last_wire, from + 10, 8);

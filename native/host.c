@@ -1,7 +1,7 @@
 /*
- * System calls that the C library has no function for, by the numbers of this architecture.
+ * System calls without a function in the C library, by this architecture's numbers.
  *
- * Each returns what the kernel returned, or -errno. Must never know what it is asked for.
+ * Each returns the kernel's result, or -errno. Must never interpret its arguments.
  */
 #include "loop.h"
 

@@ -8,13 +8,13 @@
 
 _Static_assert(UB_IDS == 1 << 8 * UB_ID_BYTES, "as many as the bytes can say");
 
-/* The word of a flow's next id but so many. Both threads write it, each as a whole. */
+/* The word of a flow's id `number` after its next one. Both threads write it, always whole. */
 static uint64_t *word_of(const struct ub_send_config *config, uint32_t flow, uint64_t number) {
     struct ub_ids *ids = config->ids[flow];
     return &ids->used[(ids->next + number) % UB_IDS];
 }
 
-/* When the next id but so many may be used; 0: it never was. */
+/* When the flow's id `number` after its next one is free; 0: never used. */
 static uint64_t free_ns(const struct ub_send_config *config, uint32_t flow, uint64_t number) {
     uint64_t used = __atomic_load_n(word_of(config, flow, number), __ATOMIC_RELAXED);
     return used == 0 ? 0 : (used >> 1) + config->id_ns;

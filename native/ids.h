@@ -1,5 +1,5 @@
 /*
- * The ids by which an answer is known for that of a datagram.
+ * The ids that match an answer to its datagram.
  *
  * Owns which id a datagram has, and which of them await an answer. Must never send or read.
  */
@@ -10,14 +10,14 @@
 
 enum { UB_ID_BYTES = 2 };
 
-/* What of a config is refused; NULL: nothing. */
+/* The field of a config that is refused; NULL: none. */
 const char *ub_ids_check(const struct ub_send_config *config);
 
 /* How many of a flow's next datagrams can have an id now, of so many. */
 uint32_t ub_ids_free(const struct ub_send_config *config, uint32_t flow, uint32_t packets,
                      uint64_t now_ns);
 
-/* Sleeps until the flow's next id is free, or the end, at most one slice; the time then. */
+/* Sleeps until the flow's next id is free, or the end, at most one slice; returns the time. */
 uint64_t ub_ids_wait(const struct ub_send_config *config, uint32_t flow, uint64_t now_ns);
 
 /* Writes the id of a flow's next datagram but so many into it; it was due at a time. */

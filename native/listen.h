@@ -1,7 +1,7 @@
 /*
- * Waiting for what comes back on a sender's sockets, beside the loop that sends.
+ * Waiting for packets that return to a sender's sockets, beside the sending loop.
  *
- * Owns when a listener looks and when it leaves. Must never read a socket itself.
+ * Owns when a listener polls and when it ends. Must never read a socket itself.
  */
 #ifndef UB_LISTEN_H
 #define UB_LISTEN_H
@@ -16,9 +16,9 @@ struct ub_listener {
     uint64_t quiet_ns;                /* without anything of ours */
     uint64_t longest_ns;              /* and after this, even if more comes */
     void *subject;
-    /* Reads what a socket has, up to a limit; whether anything of ours was among it. */
+    /* Reads what is queued in a socket, up to a limit; returns whether any of it was ours. */
     int (*read)(void *subject, uint32_t index);
-    /* Whether nothing more can come; NULL: nobody knows. */
+    /* Whether nothing more can arrive; NULL: unknown. */
     int (*complete)(void *subject);
 };
 

@@ -17,7 +17,7 @@ void ub_sleep_slice(uint64_t now_ns, uint64_t until_ns) {
         until_ns = now_ns + UB_SLICE_NS;
     struct timespec at = {.tv_sec = (time_t)(until_ns / UB_SECOND_NS),
                           .tv_nsec = (long)(until_ns % UB_SECOND_NS)};
-    /* A signal ends it early, which costs one more look at stop. */
+    /* A signal ends it early, which costs one more check of stop. */
     (void)clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
 }
 
@@ -47,10 +47,9 @@ int ub_sockets_return(const int32_t *sockets, uint32_t count, int option) {
     for (uint32_t index = 0; index < count; index++) {
         struct timeval timeout;
         socklen_t bytes = sizeof timeout;
-        if (getsockopt(sockets[index], SOL_SOCKET, option, &timeout, &bytes) < 0)
-            return -errno;
-        if (timeout.tv_sec == 0 && timeout.tv_usec == 0)
-            return -EINVAL;
+        if (getsockopt(sockets[index], SOL_SOCKET, option, &timeout, &bytes) < 0 ||
+            (timeout.tv_sec == 0 && timeout.tv_usec == 0))
+            return 0;
     }
-    return 0;
+    return 1;
 }

@@ -1,5 +1,5 @@
 /*
- * What every loop rests on: the clock, stop, counters, memory, and sockets whose calls return.
+ * The basis of every loop: clock, stop, counters, memory, and sockets with timeouts.
  *
  * The only file that includes udpbench.h. Must never hold anything Python may call: that stands in
  * udpbench.h.
@@ -20,7 +20,7 @@
 #include "udpbench.h"
 
 #define UB_SECOND_NS UINT64_C(1000000000)
-#define UB_SLICE_NS UINT64_C(50000000) /* longest sleep between two looks at control->stop */
+#define UB_SLICE_NS UINT64_C(50000000) /* longest sleep between checks of control->stop */
 #define UB_SLICE_MS 50                 /* the same, for poll(2) and epoll_wait(2) */
 
 /* ---- clock and stop ------------------------------------------------------------------------- */
@@ -39,7 +39,7 @@ static inline int ub_stopped(const struct ub_control *control) {
     return __atomic_load_n(&control->stop, __ATOMIC_RELAXED) != 0;
 }
 
-/* Sleeps until a time, at most one slice, so that a caller in a loop sees stop promptly. */
+/* Sleeps until a time, at most one slice, so that a caller in a loop sees stop in time. */
 void ub_sleep_slice(uint64_t now_ns, uint64_t until_ns);
 
 /* How far CLOCK_REALTIME is ahead of CLOCK_MONOTONIC, which has just been read. CLOCK_REALTIME is
@@ -67,8 +67,8 @@ static inline size_t ub_lines_bytes(size_t bytes) {
 /* Zeroed, cache-line aligned and touched, so that its pages lie where the calling thread runs. */
 void *ub_allocate(size_t bytes);
 
-/* 0 if calls on each of these blocking sockets return by themselves: `option` is SO_RCVTIMEO or
- * SO_SNDTIMEO. Else -EINVAL, or the -errno of getsockopt. */
+/* Whether these are blocking sockets whose calls return by themselves: `option` is SO_RCVTIMEO or
+ * SO_SNDTIMEO. */
 int ub_sockets_return(const int32_t *sockets, uint32_t count, int option);
 
 #endif

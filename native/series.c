@@ -1,5 +1,5 @@
 /*
- * What a loop leaves behind besides its counts: histograms, packets per millisecond, stalls.
+ * What a loop records besides counts: histograms, packets per millisecond, stalls.
  */
 #include "series.h"
 
@@ -25,7 +25,7 @@ void ub_milliseconds_add(struct ub_milliseconds *milliseconds, uint64_t since_st
     __atomic_store_n(slot, *slot + packets, __ATOMIC_RELAXED);
 }
 
-/* Merges neighbours in pairs: the list has room again and its sum stays. */
+/* Merges neighbours in pairs, which frees space and keeps the sum. */
 static void merge_pairs(struct ub_stalls *stalls) {
     for (uint64_t pair = 0; pair < UB_STALLS_MAX / 2; pair++) {
         const struct ub_stall *first = &stalls->list[2 * pair], *second = first + 1;

@@ -1,14 +1,14 @@
 /*
- * What a loop leaves behind besides its counts: histograms, packets per millisecond, stalls.
+ * What a loop records besides counts: histograms, packets per millisecond, stalls.
  *
- * Owns how they lie in memory. Must never read a clock: a loop already has the time of its call.
+ * Owns their layout in memory. Must never read a clock: a loop already has the time of its call.
  */
 #ifndef UB_SERIES_H
 #define UB_SERIES_H
 
 #include "loop.h"
 
-/* Inline, for once per datagram: a delay is noted in the loop over them. */
+/* Inline, because it is called once per datagram. */
 static inline uint32_t ub_bucket(uint64_t value) {
     enum { STEP_BITS = 7 };
     _Static_assert(UB_HISTOGRAM_STEPS == 1 << STEP_BITS, "bits below the leading one");

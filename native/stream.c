@@ -28,8 +28,8 @@ const char *ub_stream_send_check(const struct ub_send_config *config) {
         return "rate_pps: 0 to UB_RATE_PPS_MAX";
     if (config->end_ns <= config->start_ns)
         return "end_ns: after start_ns";
-    if (ub_sockets_return(config->sockets, config->flow_count, SO_SNDTIMEO) == -EINVAL)
-        return "sockets: with SO_SNDTIMEO set";
+    if (!ub_sockets_return(config->sockets, config->flow_count, SO_SNDTIMEO))
+        return "sockets: open ones, with SO_SNDTIMEO set";
     return NULL;
 }
 
@@ -114,13 +114,10 @@ static int send_loop(struct stream_sender *sender) {
 int ub_stream_send(const struct ub_send_config *config, struct ub_send_stats *stats) {
     if (stats == NULL || ub_stream_send_check(config) != NULL)
         return -EINVAL;
-    int error = ub_sockets_return(config->sockets, config->flow_count, SO_SNDTIMEO);
-    if (error != 0)
-        return error;
     struct stream_sender sender = {.config = config, .stats = stats};
     sender.bytes = ub_allocate(config->size_bytes);
     sender.written = ub_allocate(config->flow_count * sizeof *sender.written);
-    error = -ENOMEM;
+    int error = -ENOMEM;
     if (sender.bytes != NULL && sender.written != NULL) {
         ub_pattern_write(sender.bytes, config->size_bytes);
         ub_pacer_init(&sender.pacer, config);
@@ -146,8 +143,8 @@ const char *ub_stream_receive_check(const struct ub_receive_config *config) {
         return "socket_count: 1 to UB_SOCKETS_MAX";
     if (config->size_bytes == 0 || config->size_bytes > UB_MESSAGE_BYTES_MAX)
         return "size_bytes: 1 to UB_MESSAGE_BYTES_MAX";
-    if (ub_sockets_return(config->sockets, config->socket_count, SO_RCVTIMEO) == -EINVAL)
-        return "sockets: with SO_RCVTIMEO set";
+    if (!ub_sockets_return(config->sockets, config->socket_count, SO_RCVTIMEO))
+        return "sockets: open ones, with SO_RCVTIMEO set";
     return NULL;
 }
 
@@ -193,13 +190,9 @@ static int read_ready(const struct ub_receive_config *config, struct ub_receive_
 int ub_stream_receive(const struct ub_receive_config *config, struct ub_receive_stats *stats) {
     if (stats == NULL || ub_stream_receive_check(config) != NULL)
         return -EINVAL;
-    int result = ub_sockets_return(config->sockets, config->socket_count, SO_RCVTIMEO);
-    if (result != 0)
-        return result;
     struct pollfd *streams = ub_allocate(config->socket_count * sizeof *streams);
     uint8_t *room = ub_allocate(config->room_bytes);
-    if (streams == NULL || room == NULL)
-        result = -ENOMEM;
+    int result = streams == NULL || room == NULL ? -ENOMEM : 0;
     for (uint32_t index = 0; result == 0 && index < config->socket_count; index++)
         streams[index] = (struct pollfd){.fd = config->sockets[index], .events = POLLIN};
     while (result == 0 && !ub_stopped(config->control))

@@ -53,7 +53,7 @@ struct ub_control {
 /* Log-linear: values below UB_HISTOGRAM_STEPS exactly, then UB_HISTOGRAM_STEPS buckets for each
  * doubling. */
 struct ub_histogram {
-    uint64_t below_zero; /* values that only a wrong clock offset can make */
+    uint64_t below_zero; /* values that only a wrong clock offset can produce */
     uint64_t counts[UB_HISTOGRAM_BUCKETS];
 };
 
@@ -72,7 +72,7 @@ struct ub_stall {
     uint64_t packets;
 };
 
-/* When the list is full, neighbours become one. */
+/* When the list is full, neighbours are merged. */
 struct ub_stalls {
     uint64_t count;
     struct ub_stall list[UB_STALLS_MAX];
@@ -129,7 +129,8 @@ struct ub_xsk {
     /* Of a receiver: UB_XSK_TAKEN_FRAMES frames, and what its loop still reads. */
     struct ub_xsk_ring fill;
     struct ub_xsk_ring receive;
-    uint32_t held; /* descriptors whose frames are not given back */
+    uint32_t held;      /* descriptors whose frames are not given back */
+    int32_t wake_error; /* -errno of a wake-up in a call that brought frames: for the next call */
 };
 
 /* Sets up an AF_XDP socket for a queue of an interface, with frames of frame_bytes at most, by copy
@@ -142,13 +143,13 @@ int ub_xsk_open(struct ub_xsk *xsk, int32_t socket, uint32_t interface, uint32_t
 int ub_xsk_open_receiver(struct ub_xsk *xsk, int32_t socket, uint32_t interface, uint32_t queue,
                          uint32_t frame_bytes);
 
-/* Gives the kernel every received frame back, and returns how many of them no loop has read. */
+/* Returns every received frame to the kernel; the result is how many no loop has read. */
 uint32_t ub_xsk_purge(struct ub_xsk *xsk);
 
-/* Gives the memory back; the socket is the caller's. */
+/* Frees the memory; the caller closes the socket. */
 void ub_xsk_close(struct ub_xsk *xsk);
 
-/* A datagram as the user gives it, without a header of ours; never written to. */
+/* A datagram given by the user, without our header; never written to. */
 struct ub_payload {
     uint8_t *bytes;
     uint64_t size_bytes;
@@ -182,7 +183,7 @@ struct ub_send_config {
     uint32_t *zerocopy_next; /* numbers of the sockets' next completions: in and out, 0 for a new
                                 socket; only with zerocopy */
 
-    /* What a datagram is like. */
+    /* The datagrams. */
     uint32_t size_bytes;    /* UDP payload */
     uint32_t gso_segments;  /* datagrams per message (UDP_SEGMENT); 0 or 1: no GSO */
     uint32_t tail_bytes;    /* payload of a GSO message's last datagram; 0: size_bytes */
@@ -203,7 +204,7 @@ struct ub_send_config {
     uint64_t count;       /* attempts after which the loop ends, even over flows; 0: no limit */
     uint32_t pace_sleeps; /* 0: spin to each deadline, 1: sleep */
 
-    /* What is noted besides counts; NULL: not noted. */
+    /* What is recorded besides counts; NULL: not recorded. */
     struct ub_histogram *pacing; /* each message: how long after it was due its call began; nothing
                                     with an unlimited rate */
     struct ub_stalls *stalls;
@@ -227,15 +228,15 @@ struct ub_send_stats {
     uint64_t stalled_packets; /* due and given up: beyond bucket_ns, or still owed when it left */
     uint64_t first_ns;        /* before the first call, after the last */
     uint64_t last_ns;
-    uint64_t last_cpu;          /* CPU that the latest call ran on, plus 1; 0: none yet */
+    uint64_t last_cpu;          /* CPU of the latest call, plus 1; 0: none yet */
     uint64_t sent_messages;     /* that the kernel took, each one skb until it is segmented */
     uint64_t zerocopy_messages; /* of them, completed without a copy */
-    uint64_t zerocopy_copied_messages; /* and completed with one; the rest is not completed yet */
+    uint64_t zerocopy_copied_messages; /* of them, with a copy; the rest is not yet completed */
     uint64_t first_packets; /* paced: sent by the call that first_ns is of, which opens the span to
                                last_ns; 0 with an unlimited rate, whose span has all its calls */
     uint64_t ebusy;         /* af_xdp: of sent_packets, those that the device dropped at once */
     uint64_t refused_calls; /* af_xdp: calls with an error that takes no frame, in last_errno */
-    uint64_t id_waits;      /* looks at which a flow's next id was not free */
+    uint64_t id_waits;      /* checks at which a flow's next id was not free */
 };
 
 int ub_send(const struct ub_send_config *config, struct ub_send_stats *stats);
@@ -260,7 +261,7 @@ enum ub_receive_call {
 enum ub_wait {
     UB_WAIT_BLOCK = 0, /* in the receiving call; one socket */
     UB_WAIT_EPOLL = 1, /* in epoll_wait, level-triggered, one call for each ready socket */
-    UB_WAIT_SPIN = 2,  /* not at all: calls that do not block, one socket after the other */
+    UB_WAIT_SPIN = 2,  /* not at all: non-blocking calls on the sockets in turn */
     UB_WAIT_NAP = 3,   /* the same, and nap_ns of sleep after a round in which no batch was full */
     UB_WAIT_AUTO = 4,  /* naps while each brings several messages; else in the receiving call, or by
                           epoll if that call does not wait for all sockets */
@@ -311,7 +312,7 @@ struct ub_receive_config {
     uint32_t window_words;       /* per flow, a power of two */
     struct ub_flow_state *flows; /* ub_flow_state_bytes(flow_count, window_words), zeroed */
 
-    /* What it does besides receiving. */
+    /* Actions besides receiving. */
     uint64_t work_ns;     /* CPU time spent per datagram: a slow reader; 0: none */
     uint32_t echo_every;  /* headers with a sequence number that is a multiple of it are sent back,
                              from the address they were sent to if the sockets have IP_PKTINFO or
@@ -319,7 +320,7 @@ struct ub_receive_config {
     uint32_t fault;       /* enum ub_fault */
     uint64_t fault_at_ns; /* the fault begins at the first look, between two calls, after this */
 
-    /* What is noted besides counts; NULL: not noted. */
+    /* What is recorded besides counts; NULL: not recorded. */
     uint64_t epoch_ns;          /* header times count from here, on this host's clock */
     struct ub_histogram *delay; /* each datagram of ours: from the time in its header until its call
                                    returned; nothing if no header is read */
@@ -332,7 +333,7 @@ struct ub_receive_config {
 /* One writer, the loop; readable at any time; alone on its cache lines. */
 struct ub_receive_stats {
     uint64_t read_packets;     /* datagrams that the calls returned */
-    uint64_t received_packets; /* of this run and phase, each once */
+    uint64_t received_packets; /* of this run and phase, without duplicates */
     uint64_t received_bytes;   /* UDP payload of received_packets */
     uint64_t duplicate_packets;
     uint64_t late_packets;      /* received below the highest sequence of their flow (RFC 4737) */
@@ -375,7 +376,7 @@ void ub_flow_totals_read(const struct ub_flow_state *flows, uint32_t window_word
                          struct ub_flow_totals *totals);
 
 /* For tests: one sequence number through a flow's window: 0 new, 1 new but late, 2 duplicate,
- * 3 ancient. */
+ * 3 ancient; -EINVAL for a window that its check refuses. */
 int ub_window_add(struct ub_flow_state *flows, uint32_t window_words, uint32_t flow,
                   uint64_t sequence);
 
@@ -430,7 +431,7 @@ struct ub_log_config {
 
 struct ub_log_stats {
     uint64_t logged_packets;
-    uint64_t failed_packets; /* that the disk did not take */
+    uint64_t failed_packets; /* not written to disk */
     uint64_t logged_bytes;   /* heads and frames included */
     uint64_t log_files;      /* begun */
     uint64_t log_errors;     /* calls */
@@ -473,7 +474,7 @@ int ub_echo_listen(const struct ub_echo_config *config, struct ub_echo_stats *st
  */
 struct ub_answers_config {
     const struct ub_control *control; /* stop: nothing was sent, and it leaves at once */
-    const struct ub_control *ended;   /* stop: whoever answers has read everything */
+    const struct ub_control *ended;   /* stop: the answering program has read everything */
     const int32_t *sockets;           /* socket_count sockets; a sending loop uses them, too */
     uint32_t socket_count;
     const struct ub_send_stats *sent; /* of that loop: with an answer for each datagram the listener
@@ -509,6 +510,7 @@ const char *ub_stream_receive_check(const struct ub_receive_config *config);
 const char *ub_log_write_check(const struct ub_log_config *config);
 const char *ub_echo_listen_check(const struct ub_echo_config *config);
 const char *ub_answers_listen_check(const struct ub_answers_config *config);
+const char *ub_window_check(const struct ub_flow_state *flows, uint32_t window_words);
 
 /* ---- system calls without a function in the C library -------------------------------------------
  * The kernel's result, or -errno. Attributes are those of the manual pages: bpf(2),
@@ -520,5 +522,5 @@ int ub_perf_event_open(void *attributes, int32_t thread, int32_t cpu, int32_t gr
 int ub_ioprio_get(void);
 int ub_ioprio_set(int32_t priority);
 
-/* Whether an io_uring can be had, and with buffers that the kernel fills: 0 or -errno. */
+/* Whether an io_uring, also with provided buffers, is available: 0 or -errno. */
 int ub_uring_try(uint32_t with_buffers);

@@ -1,5 +1,5 @@
 /*
- * An io_uring by system calls, and whether this user may have one. What the kernel does with
+ * An io_uring by system calls, and whether this user may create one. What the kernel does with
  * datagrams there: docs/kernel.md, io_uring and datagrams.
  */
 #include "uring.h"

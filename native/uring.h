@@ -82,10 +82,10 @@ struct ub_uring_entry *ub_uring_next(struct ub_uring *ring);
  */
 int ub_uring_enter(struct ub_uring *ring, uint32_t least, uint64_t wait_ns);
 
-/* Forgets the entries that the kernel did not take. */
+/* Drops the entries that the kernel did not take. */
 void ub_uring_withdraw(struct ub_uring *ring);
 
-/* Entries that the kernel does not know yet. */
+/* Entries not yet submitted to the kernel. */
 uint32_t ub_uring_unsubmitted(const struct ub_uring *ring);
 
 /* Whether the kernel has something to do, or completions beyond the ring, as soon as it is entered.

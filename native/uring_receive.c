@@ -18,7 +18,7 @@ static const uint64_t CANCELLATION = UINT64_MAX;
 struct hearing {
     struct ub_uring ring;
     const struct ub_receive_config *config;
-    size_t stride_bytes; /* from one buffer to the next, in the inbox's room */
+    size_t stride_bytes; /* distance of buffers in the inbox's memory */
     struct ub_uring_buffer *buffers;
     size_t buffers_bytes;
     uint32_t buffer_mask;
@@ -103,7 +103,7 @@ static void put_message(struct ub_inbox *inbox, uint32_t at,
     inbox->messages[at].msg_len = (uint32_t)completion->result;
 }
 
-/* Takes what is completed; the number of messages in the inbox. */
+/* Takes completions; returns the number of messages in the inbox. */
 static uint32_t collect(struct ub_inbox *inbox, uint32_t messages) {
     struct hearing *own = inbox->own;
     const struct ub_uring_completion *completion;
@@ -122,7 +122,7 @@ static uint32_t collect(struct ub_inbox *inbox, uint32_t messages) {
     return messages;
 }
 
-/* ---- the way --------------------------------------------------------------------------------- */
+/* ---- the way of receiving -------------------------------------------------------------------- */
 
 int ub_uring_receive_prepare(struct ub_inbox *inbox, const struct ub_receive_config *config,
                              uint32_t batch, uint32_t room_bytes) {
@@ -201,7 +201,7 @@ static void end_requests(struct ub_inbox *inbox) {
 void ub_uring_receive_release(struct ub_inbox *inbox) {
     struct hearing *own = inbox->own;
     if (own != NULL && own->buffers != NULL) {
-        /* First, so that no request can take a datagram any more. */
+        /* First, so that no request can take another datagram. */
         if (ub_uring_take_buffers(&own->ring) == 0)
             end_requests(inbox);
         ub_uring_close(&own->ring);

@@ -1,5 +1,5 @@
 /*
- * Sending and receiving by an io_uring, as the tables of ways have them.
+ * Sending and receiving by an io_uring, for the tables of ways.
  */
 #ifndef UB_URING_WAYS_H
 #define UB_URING_WAYS_H

@@ -1,14 +1,14 @@
 /*
  * Setting up an AF_XDP socket: its memory, its rings, its queue.
  *
- * Owns how the kernel is asked (Documentation/networking/af_xdp.rst). Must never send a frame, or
+ * Owns the setup calls (Documentation/networking/af_xdp.rst). Must never send a frame, or
  * look into one.
  */
 #include "xsk.h"
 
 #include <sys/mman.h>
 
-/* What a chunk may be: a frame never crosses the end of one. */
+/* Permitted chunk sizes: a frame never crosses the end of a chunk. */
 enum { CHUNK_BYTES_MIN = 2048, FRAME_BYTES_MIN = UB_CACHE_LINE_BYTES };
 
 static int set_option(const struct ub_xsk *xsk, int option, const void *value, socklen_t bytes) {
@@ -76,7 +76,7 @@ static int make_sending_rings(struct ub_xsk *xsk) {
     int error = make_rings(xsk, UB_XSK_FRAMES, XDP_TX_RING, &offsets);
     if (error != 0)
         return error;
-    /* Else a call takes 32 frames; before Linux 6.17 it does. */
+    /* Otherwise, and always before Linux 6.17, a call takes 32 frames. */
     (void)set_option(xsk, XDP_MAX_TX_SKB_BUDGET, &budget, sizeof budget);
     error = map_ring(xsk, &xsk->send, &offsets.tx, UB_XSK_FRAMES * sizeof(struct xdp_desc),
                      XDP_PGOFF_TX_RING);
@@ -86,7 +86,7 @@ static int make_sending_rings(struct ub_xsk *xsk) {
                     (off_t)XDP_UMEM_PGOFF_COMPLETION_RING);
 }
 
-/* All memory is the kernel's from the start. */
+/* The kernel gets all memory from the start. */
 static int make_receiving_rings(struct ub_xsk *xsk) {
     struct xdp_mmap_offsets offsets;
     int error = make_rings(xsk, UB_XSK_TAKEN_FRAMES, XDP_RX_RING, &offsets);

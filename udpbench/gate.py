@@ -22,7 +22,7 @@ from udpbench.analysis.comparison.comparisons import (
     compare_unpaired,
     without_replaced,
 )
-from udpbench.analysis.comparison.medians import PointResult, medians
+from udpbench.analysis.comparison.point_results import PointResult, medians
 from udpbench.analysis.points import Point
 from udpbench.analysis.verdicts import (
     Verdict,
@@ -31,7 +31,7 @@ from udpbench.analysis.verdicts import (
     exit_code,
     nothing_measured,
 )
-from udpbench.control.host_use import Surroundings, Terms, take_lab
+from udpbench.control.lab_lock import Surroundings, Terms, take_lab
 from udpbench.control.run import RunOptions, run, run_name
 from udpbench.definition.load import load_lab
 from udpbench.errors import (

@@ -143,9 +143,9 @@ METRICS: dict[str, Metric] = {
     "send_cpu_load": Metric(
         "CPUs", "rate", "CPU time of the senders' worker processes / time; missing for a burst"
     ),
-    "receive_cpu_load": Metric("CPUs", "rate", "the same of the receivers'"),
+    "receive_cpu_load": Metric("CPUs", "rate", "the same for the receivers"),
     "send_memory_bytes": Metric("B", "count", "mean resident memory of the senders' workers"),
-    "receive_memory_bytes": Metric("B", "count", "the same of the receivers'"),
+    "receive_memory_bytes": Metric("B", "count", "the same for the receivers"),
     "logged_packets": Metric("packets", "count", "written to the log"),
     "logged_pps": Metric("pps", "rate", "like delivered_pps, by the timestamps in the log"),
     "log_files": Metric("files", "count", "log files present at the end"),

@@ -681,6 +681,11 @@ class Facts:
     """Whether the interface is up and has a carrier."""
     firewall_rules: Optional[int] = None
     """Rules of nf_tables in the network namespace, iptables' among them if it is made on those."""
+    xdp_features: Optional[tuple[str, ...]] = None
+    """What the interface's driver does for XDP natively, in the kernel's words; empty: nothing.
+
+    None before Linux 6.3, which does not say (netdev-genl).
+    """
 
 
 @dataclass(frozen=True)

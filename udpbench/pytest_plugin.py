@@ -19,8 +19,8 @@ import pytest
 from udpbench.printable import printable
 
 if TYPE_CHECKING:
-    from udpbench.analysis.comparison.medians import PointResult, PointResults
-    from udpbench.control.host_use import Surroundings
+    from udpbench.analysis.comparison.point_results import PointResult, PointResults
+    from udpbench.control.lab_lock import Surroundings
     from udpbench.gate import Answer, Baseline, Gate
     from udpbench.model import Experiment, Progress
     from udpbench.records import Run
@@ -320,7 +320,7 @@ class UdpbenchFixture:
 
 
 def _mapping(results: dict[str, PointResult]) -> PointResults:
-    from udpbench.analysis.comparison.medians import PointResults
+    from udpbench.analysis.comparison.point_results import PointResults
 
     return PointResults(results)
 
@@ -416,7 +416,7 @@ def _width() -> int:
 
 def _note(node: Any, point_answer: Answer, stored: Run) -> None:
     """Add the measured values to the item's properties, which JUnit files contain."""
-    from udpbench.analysis.comparison.medians import numbers
+    from udpbench.analysis.comparison.point_results import numbers
 
     # The name of an item has the point; a test may have several.
     named = "" if isinstance(node, PointItem) else f"{point_answer.result.point or 'all'}: "

@@ -26,7 +26,8 @@ class SettingKind:
 
 
 _TABLE = """\
-rps_default | namespace | queues | [cpu, ...] | RPS of every queue made in the namespace after it
+rps_default | namespace | queues | [cpu, ...]
+  | RPS of every queue created in the namespace afterwards
 link | namespace | receive0 | {peer, peer_pid, peer_mac, mac, queues} or null
   | a veth pair, the peer in `peer_pid`'s namespace; compared without `peer_pid`
 bridge | namespace | bridge0 | true or null | a bridge of this name
@@ -76,15 +77,15 @@ irq | machine | eth3/rx-0 | [cpu, ...] | CPUs of an RX queue's interrupt
 rps | namespace | receive0/rx-0 | [cpu, ...] | CPUs that process packets of an RX queue
 xps | namespace | send0/tx-0 | [cpu, ...] | CPUs whose packets leave by a TX queue
 rfs | namespace | receive0/rx-0 | flows
-  | flows whose reader an RX queue remembers; with the sysctl net.core.rps_sock_flow_entries
+  | flows whose reading CPU an RX queue remembers; with the sysctl net.core.rps_sock_flow_entries
 qdisc | namespace | send0 | {tbf: {rate_bps, burst_bytes, limit_bytes}}, {pfifo: {limit_packets}},
   {bfifo: {limit_bytes}} or null | the root queueing discipline
 firewall | namespace | ipv4/input/accept/udp/4321 | true or null
   | a rule of the namespace: ipv4, ipv6; input, output, prerouting; accept, notrack, drop
 trap | namespace | send0 | true or null
-  | a queueing discipline that drops packets with the priority of those to be lost on purpose
+  | a qdisc that drops the packets to be lost on purpose, by their priority
 xdp | namespace | receive0 | port or null | an XDP program that drops UDP to the port
-tc_drop | namespace | receive0 | port or null | a tc filter that drops UDP to the port on receipt
+tc_drop | namespace | receive0 | port or null | a tc filter that drops UDP to the port on ingress
 explain | namespace | drops | [UDP port, ...] or null
   | counts the kernel's drop reasons, separately for these ports; held only while the agent runs
 """

@@ -8,21 +8,23 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from udpbench.agent.host.frames import headers, packed_addresses, udp_checksum
 from udpbench.control.agent_client import StartOrder
 from udpbench.control.agents import Agents
-from udpbench.control.host_use import Surroundings, Terms, take_lab
+from udpbench.control.lab_lock import Surroundings, Terms, take_lab
 from udpbench.control.run import run_name
 from udpbench.control.trial import (
     apply_settings,
@@ -43,6 +45,7 @@ LEASE_NS = 10 * SECOND_NS
 START_NS = 50 * 10**6
 DEADLINE_S = 5.0
 NICE = -20
+FRAME_PAYLOAD_BYTES = 32
 ADDRESS, OWN_PORT, RIVAL_PORT = "192.168.254.1", 4321, 4322
 PREPARING = (
     read_facts,
@@ -70,6 +73,19 @@ class Rival:
     sender: str
 
 
+@dataclass(frozen=True)
+class Half:
+    """A program in the place of one of udpbench's ends, and the other end if it is needed.
+
+    It prints ``ready``. ``{bare}`` stands for the bare loops, ``{frame}`` for a datagram in hex as
+    udpbench's sender of frames would send it, but for what is different in each.
+    """
+
+    role: str
+    program: str
+    beside: Own | None = None
+
+
 class Nowhere:
     """Where samples would go; slices run no phase of a trial."""
 
@@ -88,6 +104,8 @@ class Stage:
     agents: Agents
     bench: Bench
     bare: Path
+    first: bool
+    """Whether all of it goes before whatever else runs here."""
     attempts: dict[str, Attempt] = field(default_factory=dict)
 
     def pid(self, role: str) -> int:
@@ -115,6 +133,23 @@ class Stage:
         assert cpu is not None
         return cpu
 
+    def frame(self, size_bytes: int) -> bytes:
+        """Return a datagram of udpbench's first flow, from its Ethernet header to its payload."""
+        attempt = self.attempt("own", Own({}))
+        spec, receiver = sorted(attempt.workers, key=lambda worker: worker.role == "receiver")
+        flow, payload = spec.flows[0], bytes(size_bytes)
+        source, destination = (attempt.facts[worker.host].mac or "" for worker in (spec, receiver))
+        addresses = (flow.source, flow.destination)
+        ports = (flow.source_port, flow.destination_port)
+        front = headers((source, destination), addresses, ports, size_bytes, spec.traffic.ttl)
+        checksum = udp_checksum(packed_addresses(*addresses), ports, payload)
+        return front[:-2] + checksum.to_bytes(2) + payload
+
+    def put_first(self) -> None:
+        """Let it go before whatever else runs here, if it is to."""
+        if self.first:
+            put_first()
+
 
 def put_first() -> None:
     """Let this program, all it starts and the lab's NAPI threads go before whatever else runs here.
@@ -123,10 +158,10 @@ def put_first() -> None:
     session is a group of its own, with a priority of its own (sched(7), autogroup).
     """
     os.setpriority(os.PRIO_PROCESS, 0, NICE)
-    for one in psutil.Process().children(recursive=True):
+    for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
-            os.setpriority(os.PRIO_PROCESS, one.pid, NICE)
-            Path(f"/proc/{one.pid}/autogroup").write_text(f"{NICE}")
+            os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
+            Path(f"/proc/{process.pid}/autogroup").write_text(f"{NICE}")
     for comm in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             if comm.read_text().startswith("napi/receive0-"):
@@ -134,13 +169,14 @@ def put_first() -> None:
 
 
 @contextmanager
-def stage(bare: Path) -> Iterator[Stage]:
+def stage(bare: Path, first: bool = True) -> Iterator[Stage]:
     """Yield the built-in lab, and throw it away."""
-    put_first()
+    if first:
+        put_first()
     lab = load_lab("local")
     with take_lab([lab], run_name(), LEASE_NS, Surroundings(), Terms()) as (_, agents):
         waiter = Waiter(Clock(), Interrupt())
-        yield Stage(agents, Bench(lab, agents, waiter, lambda _: None, Nowhere()), bare)
+        yield Stage(agents, Bench(lab, agents, waiter, lambda _: None, Nowhere()), bare, first)
 
 
 def delivered(stage: Stage) -> int:
@@ -161,6 +197,12 @@ def brought(stage: Stage) -> int:
     return _of_sending_device(stage)[0]
 
 
+def taken(stage: Stage) -> int:
+    """Return the frames that AF_XDP sockets got into their rings, while a program takes all."""
+    packets, refused = _of_device(stage, "receiver", "receive0", RX_PACKETS, RX_DROPPED)
+    return packets - refused
+
+
 DROPPING = (
     "from udpbench.agent.host.bpf import bpf, instructions as code\n"
     "from udpbench.agent.host.system import Host\n"
@@ -178,9 +220,22 @@ def drop_all(stage: Stage) -> None:
 
 
 def _of_sending_device(stage: Stage) -> tuple[int, int]:
-    text = Path(f"/proc/{stage.pid('sender')}/net/dev").read_text()
-    columns = re.findall(r"^ *send0:(.*)$", text, re.MULTILINE)[0].split()
-    return int(columns[9]), int(columns[11])
+    return _of_device(stage, "sender", "send0", TX_PACKETS, TX_DROPPED)
+
+
+RX_PACKETS, RX_DROPPED, TX_PACKETS, TX_DROPPED = 1, 3, 9, 11
+"""Columns of /proc/net/dev. What a ring has no room for is dropped there (docs/kernel.md)."""
+
+
+def _of_device(stage: Stage, role: str, device: str, first: int, second: int) -> tuple[int, int]:
+    text = Path(f"/proc/{stage.pid(role)}/net/dev").read_text()
+    return device_counts(text, device, first, second)
+
+
+def device_counts(text: str, device: str, first: int, second: int) -> tuple[int, int]:
+    """Return two columns of a device in the text of /proc/net/dev."""
+    numbers = re.findall(rf"^ *{device}:(.*)$", text, re.MULTILINE)[0].split()
+    return int(numbers[first]), int(numbers[second])
 
 
 def rate(counter: Callable[[], int], settle_s: float, slice_s: float) -> float:
@@ -200,8 +255,8 @@ def running(stage: Stage, name: str, own: Own) -> Iterator[list[int]]:
     try:
         for remote in trial_agents(attempt).working:
             mine = [spec for spec in attempt.workers if spec.host == remote.name]
-            pids += {one.pid for one in remote.prepare(mine)}
-        put_first()
+            pids += {worker.pid for worker in remote.prepare(mine)}
+        stage.put_first()
         at_ns = time.monotonic_ns() + START_NS
         order = StartOrder("measured", 7, PROGRAM_S * SECOND_NS, None)
         for remote in trial_agents(attempt).working:
@@ -214,6 +269,20 @@ def running(stage: Stage, name: str, own: Own) -> Iterator[list[int]]:
 
 
 @contextmanager
+def beside(stage: Stage, name: str, half: Half) -> Iterator[None]:
+    """Have a program run in the place of one end, and then udpbench's other end."""
+    program = spawn(stage, half.role, half.program, subprocess.PIPE)
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"ready\n", f"{program.args!r} ended"
+        stage.put_first()
+        with running(stage, name, half.beside) if half.beside is not None else nullcontext():
+            yield
+    finally:
+        end(program)
+
+
+@contextmanager
 def playing(stage: Stage, rival: Rival) -> Iterator[list[int]]:
     """Yield the processes of a rival's two programs, once packets flow."""
     receiver = spawn(stage, "receiver", rival.receiver)
@@ -221,7 +290,7 @@ def playing(stage: Stage, rival: Rival) -> Iterator[list[int]]:
         await_listener(stage, receiver, tcp=rival.receiver.startswith("iperf3"))
         sender = spawn(stage, "sender", rival.sender)
         try:
-            put_first()
+            stage.put_first()
             await_packets(stage)
             yield [receiver.pid, sender.pid]
         finally:
@@ -236,15 +305,17 @@ def send_signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def spawn(stage: Stage, role: str, program: str) -> subprocess.Popen[bytes]:
+def spawn(
+    stage: Stage, role: str, program: str, out: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
     """Start a program in a role's namespace, on the CPU of its worker."""
     inside = ["nsenter", f"--target={stage.pid(role)}", "--net"]
     pinned = ["taskset", "--cpu-list", str(stage.cpu(role))]
-    words = program.format(bare=stage.bare).split()
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    frame = stage.frame(FRAME_PAYLOAD_BYTES).hex()
+    words = [word.format(bare=stage.bare, frame=frame) for word in shlex.split(program)]
     command = [*inside, *pinned, *words]
     # A session of its own has a priority of its own; that of whoever runs this is left alone.
-    return subprocess.Popen(command, start_new_session=True, **quiet)  # type: ignore[call-overload,no-any-return]
+    return subprocess.Popen(command, start_new_session=True, stdout=out, stderr=subprocess.DEVNULL)
 
 
 def await_listener(stage: Stage, receiver: subprocess.Popen[bytes], tcp: bool) -> None:
@@ -269,3 +340,5 @@ def end(program: subprocess.Popen[bytes]) -> None:
     """End a program that was started here."""
     program.kill()
     program.wait()
+    if program.stdout is not None:
+        program.stdout.close()

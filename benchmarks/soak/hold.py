@@ -32,7 +32,7 @@ class Watch:
     """The memory of this process and its children while packets flow."""
 
     def __init__(self) -> None:
-        self.seen: dict[str, list[int]] = {}
+        self.resident_bytes: dict[str, list[int]] = {}
         self._ended = threading.Event()
         self._measuring = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
@@ -63,7 +63,7 @@ class Watch:
                     memory_bytes = process.memory_info().rss
                 except (psutil.Error, IndexError):
                     continue
-                self.seen.setdefault(name, []).append(memory_bytes)
+                self.resident_bytes.setdefault(name, []).append(memory_bytes)
 
 
 def growth(looks: list[int]) -> float:
@@ -97,18 +97,22 @@ def main() -> None:
             raise SystemExit(f"soak: {outcome.error}")
         result = judge(read_run(Path(folder) / "run").records[0])
         written_bytes = sum(file.stat().st_size for file in (Path(folder) / "run").iterdir())
-    looks = max(map(len, watch.seen.values()))
+    looks = max(map(len, watch.resident_bytes.values()))
     # Whoever was there all the time; others are programs that an agent ran for a moment.
-    lasting = {name: seen for name, seen in watch.seen.items() if len(seen) >= 0.9 * looks}
-    for name, seen in lasting.items():
-        print(f"{name:<40} {median(seen) / 2**20:>8.1f} MiB {growth(seen):>+8.2%}")
+    lasting = {
+        name: sizes for name, sizes in watch.resident_bytes.items() if len(sizes) >= 0.9 * looks
+    }
+    for name, sizes in lasting.items():
+        print(f"{name:<40} {median(sizes) / 2**20:>8.1f} MiB {growth(sizes):>+8.2%}")
     print(f"record {written_bytes / 2**20:.1f} MiB; {result.received_packets} received", end="")
     print(f", {result.unaccounted} unaccounted, {len(result.stalls)} stalls")
-    found = [f"{name} grew by {growth(s):.1%}" for name, s in lasting.items() if growth(s) > GROWTH]
+    failures = [
+        f"{name} grew by {growth(s):.1%}" for name, s in lasting.items() if growth(s) > GROWTH
+    ]
     if result.status != "done" or result.unaccounted:
-        found.append(f"{result.status}, {result.unaccounted} unaccounted: {result.findings}")
-    if found:
-        raise SystemExit("\n".join(found))
+        failures.append(f"{result.status}, {result.unaccounted} unaccounted: {result.findings}")
+    if failures:
+        raise SystemExit("\n".join(failures))
 
 
 if __name__ == "__main__":

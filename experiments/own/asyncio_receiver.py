@@ -1,4 +1,4 @@
-"""A receiver as people write it at first: asyncio, one socket, and a line when it serves.
+"""A receiver as first written: asyncio, one socket, and a line once it serves.
 
 ``asyncio_receiver.py PORT``: on SIGTERM it prints how many datagrams it has read.
 """

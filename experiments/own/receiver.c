@@ -1,4 +1,4 @@
-/* A receiver as people write it at first: one socket, one recv(2) for each datagram.
+/* A receiver as first written: one socket, one recv(2) for each datagram.
  *
  * receiver PORT: on SIGTERM it prints how many datagrams it has read.
  */

@@ -1,5 +1,5 @@
 /*
- * Headers that return: the receiver's answer, and the sender's listener.
+ * Echoed headers: the receiver's reply, and the sender's listener.
  *
  * Owns what an echo is. Must never send to any address but the source of a datagram of ours, from
  * any address but the one it was sent to, nor count as a datagram of the run: echoes are not in the
@@ -79,13 +79,13 @@ static void account_echo(const struct ub_echo_config *config, struct ub_echo_sta
     ub_add(&stats->echo_strangers, 1);
 }
 
-/* What a listener reads with. */
+/* The buffers of a listener. */
 struct ear {
     const struct ub_echo_config *config;
     struct ub_echo_stats *stats;
 };
 
-/* Reads what a socket has, up to a limit; whether there was an echo. */
+/* Reads what is queued in a socket, up to a limit; returns whether there was an echo. */
 static int read_echoes(void *subject, uint32_t index) {
     const struct ear *ear = subject;
     uint8_t bytes[UB_HEADER_BYTES + 1];

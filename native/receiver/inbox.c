@@ -1,5 +1,5 @@
 /*
- * The messages that a receiver offers room for: their buffers.
+ * The buffers for messages that a receiver offers to the kernel.
  */
 #include "inbox.h"
 

@@ -1,5 +1,5 @@
 /*
- * The messages that a receiver offers room for.
+ * The messages whose buffers a receiver offers to the kernel.
  *
  * Owns their buffers. Must never call the kernel or decide what a datagram counts as.
  */

@@ -16,17 +16,17 @@
 #include <unistd.h>
 
 enum { CHUNK_BYTES = 256 << 10, PIPE_MS = 20 };
-static const uint64_t EMPTY_NS = 2000000; /* between two looks at an empty ring */
+static const uint64_t EMPTY_NS = 2000000; /* between two checks of an empty ring */
 
 struct writer {
     const struct ub_log_config *config;
     struct ub_log_stats *stats;
     int file; /* -1: none */
     uint64_t file_bytes;
-    uint64_t give_up_ns; /* 0: the loop has not left */
+    uint64_t give_up_ns; /* 0: the loop has not ended */
 };
 
-/* What one call writes: whole frames from the oldest on. */
+/* The data of one write: whole frames from the oldest on. */
 struct chunk {
     uint64_t from;
     uint64_t bytes;
@@ -78,7 +78,7 @@ static int is_pipe_of_ours(const struct ub_log_config *config, int file) {
            (status.stx_uid == geteuid() || status.stx_uid == config->pipes_of);
 }
 
-/* An existing file is somebody else's and refused; an existing pipe of ours is written to. */
+/* An existing file is refused; an existing pipe of this user is written to. */
 static int open_file(const struct ub_log_config *config, const char *name) {
     const int flags = O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
     int file = openat(config->folder, name, flags | O_CREAT | O_EXCL, 0600);
@@ -103,7 +103,7 @@ static int gave_up(const struct writer *writer) {
     return writer->give_up_ns != 0 && ub_now_ns() >= writer->give_up_ns;
 }
 
-/* Whether the loop has left; the time to give up runs from the first look after that. */
+/* Whether the loop has ended; the time limit starts at the first check after that. */
 static int loop_has_left(struct writer *writer) {
     if (!ub_stopped(writer->config->ended))
         return 0;
@@ -112,7 +112,7 @@ static int loop_has_left(struct writer *writer) {
     return 1;
 }
 
-/* Waits for room in a full pipe; whether another try is worth it. */
+/* Waits for room in a full pipe; returns whether to try again. */
 static int pipe_wait(struct writer *writer) {
     struct pollfd pipe = {.fd = writer->file, .events = POLLOUT};
     (void)poll(&pipe, 1, PIPE_MS);
@@ -143,7 +143,7 @@ static int write_all(struct writer *writer, struct iovec *pieces, int count, uin
     return 0;
 }
 
-/* Removes a file without a head; a pipe, which has no position, is not ours to remove. */
+/* Removes a file without a head; pipes, which have no position, are never removed. */
 static void remove_file(const struct writer *writer, const char *name) {
     if (lseek(writer->file, 0, SEEK_CUR) >= 0)
         (void)unlinkat(writer->config->folder, name, 0);
@@ -185,7 +185,7 @@ static int next_file(struct writer *writer) {
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* Counts the frames of a chunk: those that are written whole, and the rest. */
+/* Counts a chunk's frames: those completely written, and the rest. */
 static uint64_t account_chunk(struct writer *writer, const struct chunk *chunk) {
     struct ub_log_stats *stats = writer->stats;
     uint64_t at = 0, whole = 0;
@@ -231,15 +231,15 @@ static void write_chunk(struct writer *writer, struct chunk *chunk) {
     struct iovec pieces[2] = {{log->ring + place, first}, {log->ring, chunk->bytes - first}};
     int error = write_all(writer, pieces, 2, &chunk->written);
     uint64_t whole = account_chunk(writer, chunk);
-    if (error != 0 && error != EAGAIN) /* EAGAIN: a pipe that nobody emptied in time */
+    if (error != 0 && error != EAGAIN) /* EAGAIN: a pipe whose reader was too slow */
         note_error(writer, error);
     writer->file_bytes += whole;
-    /* A torn frame is cut off; in a pipe it stays. */
+    /* An incomplete frame is removed; in a pipe it stays. */
     if (whole != chunk->written && ftruncate(writer->file, (off_t)writer->file_bytes) == 0)
         (void)lseek(writer->file, (off_t)writer->file_bytes, SEEK_SET);
 }
 
-/* Moves frames from the ring into a file, if one can be opened. */
+/* Moves frames from the ring to a file, if one can be opened. */
 static void write_frames(struct writer *writer, uint64_t available) {
     struct chunk chunk = next_chunk(writer, available);
     if (writer->file < 0 || writer->file_bytes + chunk.bytes > writer->config->max_file_bytes) {

@@ -47,7 +47,7 @@ ALWAYS_INLINE void each_datagram(const struct ub_inbox *inbox, uint32_t messages
         uint32_t segment_bytes = segment_bytes_of(message);
         uint32_t rest = message->msg_len;
         uint32_t room = inbox->room_bytes;
-        do { /* a datagram without payload is one, too */
+        do { /* an empty datagram counts, too */
             uint32_t length = rest < segment_bytes ? rest : segment_bytes;
             uint32_t copied = length < room ? length : room;
             count(tally, bytes, length, copied);
@@ -66,7 +66,7 @@ static inline void put_into_log(struct ub_tally *tally, const uint8_t *bytes, ui
 
 /* ---- header and verify ----------------------------------------------------------------------- */
 
-/* What a datagram of ours leaves besides its count. */
+/* What is recorded of our datagrams besides their count. */
 ALWAYS_INLINE void note_own(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
                             uint64_t sequence) {
     const struct ub_receive_config *config = tally->config;
@@ -89,7 +89,7 @@ ALWAYS_INLINE void count_own(struct ub_tally *tally, const uint8_t *bytes, uint3
     struct ub_header header;
     tally->read++;
     if (copied < UB_HEADER_BYTES) {
-        /* Cut off before the end of its header it may be anyone's; that it was cut is certain. */
+        /* Truncated within its header its origin is unknown; only the truncation is certain. */
         if (copied < length)
             tally->truncated++;
         else

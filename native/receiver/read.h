@@ -39,7 +39,7 @@ struct ub_read_way {
 /* NULL: no such way. */
 const struct ub_read_way *ub_read_way_of(uint32_t read);
 
-/* ---- what a datagram leaves besides its count, if the config asks for it --------------------- */
+/* ---- what is recorded besides counts, if configured ------------------------------------------ */
 
 int ub_log_valid(const struct ub_log *log);
 /* Whether the ring had room for the frame. */

@@ -44,7 +44,7 @@ static const struct ub_receive_way ways[] = {
                          .messages_max = 1,
                          .controls = 1,
                          .waits = UB_WAITS_ALL},
-    /* It waits by itself: epoll would wait a second time. */
+    /* It waits by itself; epoll would wait twice. */
     [UB_RECEIVE_URING] = {.prepare = ub_uring_receive_prepare,
                           .receive = ub_uring_receive,
                           .release = ub_uring_receive_release,

@@ -9,7 +9,7 @@
 #include "inbox.h"
 #include "wait.h"
 
-/* For a way whose call fetches and does not wait by itself. */
+/* For ways whose call does not wait by itself. */
 #define UB_WAITS_ALL                                                                               \
     (UB_WAIT_BIT(UB_WAIT_BLOCK) | UB_WAIT_BIT(UB_WAIT_EPOLL) | UB_WAIT_BIT(UB_WAIT_SPIN) |         \
      UB_WAIT_BIT(UB_WAIT_NAP) | UB_WAIT_BIT(UB_WAIT_AUTO))

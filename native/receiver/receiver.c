@@ -1,7 +1,7 @@
 /*
  * The frame of every receiving loop: wait, receive, account, work, until stop.
  *
- * Owns which ways a config asks for, and what becomes of their counts. Must never drain the socket
+ * Owns which ways a config selects, and how their counts are recorded. Must never drain the socket
  * after stop: what is queued then, the kernel reports.
  */
 #include "read.h"
@@ -30,7 +30,7 @@ struct receiver {
     uint64_t progress_ns; /* when the loop last made progress, or will after a nap */
 };
 
-/* ---- what a config may be -------------------------------------------------------------------- */
+/* ---- permitted configs ----------------------------------------------------------------------- */
 
 static const char *check_ways(const struct ub_receive_config *config) {
     const struct ub_receive_way *call = ub_receive_way_of(config->call);
@@ -47,7 +47,7 @@ static const char *check_ways(const struct ub_receive_config *config) {
         return "batch: 1 to UB_BATCH_MAX";
     if (config->room_bytes == 0 || config->room_bytes > UB_ROOM_BYTES_MAX)
         return "room_bytes: 1 to UB_ROOM_BYTES_MAX";
-    /* A nap of 0 would be spinning by another name; a day is the longest that adds up safely. */
+    /* A nap of 0 would be spinning; a day is the maximum without overflow. */
     if ((config->wait == UB_WAIT_NAP || config->wait == UB_WAIT_AUTO) &&
         (config->nap_ns == 0 || config->nap_ns > 86400 * UB_SECOND_NS))
         return "nap_ns: 1 ns to a day";
@@ -70,14 +70,10 @@ static const char *check_datagrams(const struct ub_receive_config *config) {
         return "tail_bytes: at least UB_HEADER_BYTES if headers are read";
     if (config->flow_count == 0 || config->flow_count > UB_FLOWS_MAX)
         return "flow_count: 1 to UB_FLOWS_MAX";
-    if (ub_flow_state_bytes(config->flow_count, config->window_words) == 0)
-        return "window_words: a power of two up to UB_WINDOW_WORDS_MAX";
-    if (config->flows == NULL)
-        return "flows: not NULL";
-    return NULL;
+    return ub_window_check(config->flows, config->window_words);
 }
 
-/* What is asked for besides counts must be there to be read. */
+/* Whatever is recorded besides counts must be readable. */
 static const char *check_extras(const struct ub_receive_config *config) {
     const struct ub_read_way *read = ub_read_way_of(config->read);
     if (!ub_receive_way_of(config->call)->controls &&
@@ -99,8 +95,8 @@ static const char *check_extras(const struct ub_receive_config *config) {
         return "log: NULL if nothing is copied";
     if (config->log != NULL && !ub_log_valid(config->log))
         return "log: a ring whose bytes are a power of two up to UB_LOG_BYTES_MAX";
-    if (ub_sockets_return(config->sockets, config->socket_count, SO_RCVTIMEO) == -EINVAL)
-        return "sockets: with SO_RCVTIMEO set";
+    if (!ub_sockets_return(config->sockets, config->socket_count, SO_RCVTIMEO))
+        return "sockets: open ones, with SO_RCVTIMEO set";
     return NULL;
 }
 
@@ -187,7 +183,7 @@ static int64_t cpu_ns(void) {
     return (int64_t)ub_clock_ns(CLOCK_THREAD_CPUTIME_ID);
 }
 
-/* The least of several: others may have the CPU between two readings. */
+/* The minimum of several: the thread may lose the CPU between two readings. */
 static int64_t reading_cost_ns(void) {
     int64_t least_ns = INT64_MAX;
     for (int tries = 0; tries < 16; tries++) {
@@ -210,7 +206,7 @@ static void work(struct receiver *receiver, uint64_t packets) {
     receiver->owed_ns += (int64_t)(packets * receiver->config->work_ns);
     if (receiver->owed_ns <= 2 * receiver->reading_ns)
         return;
-    /* Half of the first reading and half of the last lie outside the time between them. */
+    /* Half of the first and half of the last reading are outside the measured time. */
     int64_t rest_ns = receiver->owed_ns - receiver->reading_ns, until_ns = cpu_ns() + rest_ns;
     do {
         uint64_t began = ub_now_ns(), now = began;
@@ -256,7 +252,7 @@ static void read_messages(struct receiver *receiver, int socket, uint32_t messag
         work(receiver, tally.read);
 }
 
-/* The messages that one call returned, or -errno. */
+/* Returns the number of messages of one call, or -errno. */
 static int receive(struct receiver *receiver, int socket) {
     const struct ub_wait_way *wait = receiver->wait;
     int messages = receiver->call->receive(&receiver->inbox, socket, receiver->wait_state.flags);
@@ -287,7 +283,7 @@ static void receive_loop(struct receiver *receiver) {
         hang(config);
 }
 
-/* Each release follows its own prepare, also one that failed, and no other. */
+/* Each prepare, even a failed one, is followed by its own release. */
 static int run_wait(struct receiver *receiver) {
     const struct ub_wait_way *wait = receiver->wait;
     int error = wait->prepare == NULL ? 0 : wait->prepare(&receiver->wait_state);
@@ -316,9 +312,6 @@ static int run_call(struct receiver *receiver) {
 int ub_receive(const struct ub_receive_config *config, struct ub_receive_stats *stats) {
     if (stats == NULL || ub_receive_check(config) != NULL)
         return -EINVAL;
-    int error = ub_sockets_return(config->sockets, config->socket_count, SO_RCVTIMEO);
-    if (error != 0)
-        return error;
     struct receiver receiver = {.config = config,
                                 .stats = stats,
                                 .call = ub_receive_way_of(config->call),
@@ -333,7 +326,7 @@ int ub_receive(const struct ub_receive_config *config, struct ub_receive_stats *
             return -ENOMEM;
         ub_pattern_write(receiver.pattern, config->size_bytes);
     }
-    error = run_call(&receiver);
+    int error = run_call(&receiver);
     free(receiver.pattern);
     return error;
 }

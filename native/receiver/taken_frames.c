@@ -10,6 +10,7 @@
 #include "xsk.h"
 
 #include <endian.h>
+#include <poll.h>
 
 enum {
     ETHERTYPE_AT = 12,
@@ -37,6 +38,7 @@ const char *ub_taken_check(const struct ub_receive_config *config) {
 int ub_taken_prepare(struct ub_inbox *inbox, const struct ub_receive_config *config, uint32_t batch,
                      uint32_t room_bytes) {
     (void)room_bytes;
+    config->xsk->wake_error = 0;
     *inbox =
         (struct ub_inbox){.own = config->xsk, .batch = batch, .room_bytes = UB_XSK_FRAME_BYTES_MAX};
     inbox->messages = ub_allocate(batch * sizeof *inbox->messages);
@@ -59,24 +61,43 @@ static void point_at(struct ub_inbox *inbox, uint32_t index, uint8_t *frame, uin
     inbox->messages[index].msg_len = length;
 }
 
-/* A driver that ran out of memory to fill waits to be told that there is some. */
-static void wake(const struct ub_xsk *xsk) {
-    if (__atomic_load_n(xsk->fill.flags, __ATOMIC_RELAXED) & XDP_RING_NEED_WAKEUP)
-        (void)recvfrom(xsk->socket, NULL, 0, MSG_DONTWAIT, NULL, NULL);
+/* A driver that ran out of memory to fill waits to be told that there is some: 0 or -errno. Frames
+ * that came before stay in the ring, whatever it says. */
+static int wake(const struct ub_xsk *xsk) {
+    if (!(__atomic_load_n(xsk->fill.flags, __ATOMIC_RELAXED) & XDP_RING_NEED_WAKEUP))
+        return 0;
+    if (recvfrom(xsk->socket, NULL, 0, MSG_DONTWAIT, NULL, NULL) >= 0)
+        return 0;
+    int error = errno;
+    /* Before Linux 5.11 only poll(2) wakes a receiver (xsk_proto_ops: sock_no_recvmsg). */
+    if (error == EOPNOTSUPP) {
+        struct pollfd queue = {.fd = xsk->socket, .events = POLLIN};
+        error = poll(&queue, 1, 0) < 0 ? errno : 0;
+    }
+    return -error;
 }
 
+/* The error of a wake-up stands alone, as any call's: beside frames it waits for the next call. */
 int ub_taken_receive(struct ub_inbox *inbox, int socket, int flags) {
     (void)socket, (void)flags;
     struct ub_xsk *xsk = inbox->own;
     const struct xdp_desc *descriptors = xsk->receive.entries;
     ub_xsk_give_back(xsk, xsk->held);
-    wake(xsk);
+    xsk->held = 0;
+    int error = xsk->wake_error;
+    xsk->wake_error = 0;
+    if (error != 0)
+        return error;
+    error = wake(xsk);
     uint32_t from = *xsk->receive.consumer, frames = ub_xsk_received(xsk);
     frames = frames < inbox->batch ? frames : inbox->batch;
     for (uint32_t index = 0; index < frames; index++) {
         const struct xdp_desc *own = &descriptors[(from + index) % UB_XSK_FRAMES];
         point_at(inbox, index, xsk->memory + own->addr, own->len);
     }
+    if (frames == 0)
+        return error != 0 ? error : -EAGAIN;
     xsk->held = frames;
-    return frames == 0 ? -EAGAIN : (int)frames;
+    xsk->wake_error = error;
+    return (int)frames;
 }

@@ -1,5 +1,5 @@
 /*
- * The ways of waiting: in the receiving call, by epoll(7), by spinning, by naps, or as it pays.
+ * The ways of waiting: in the receiving call, by epoll(7), by spinning, by naps, or adaptively.
  *
  * Owns the table of all ways, and the epoll instance of a loop. Must never receive.
  */
@@ -61,7 +61,7 @@ static int spin_next(struct ub_wait_state *wait) {
     return wait->config->sockets[wait->next++];
 }
 
-/* ---- nap: the same, and a sleep after every round that filled no batch ----------------------- */
+/* ---- nap: as spin, with a sleep after every round that filled no batch ----------------------- */
 
 static int nap_next(struct ub_wait_state *wait) {
     if (wait->until_ns != 0) {
@@ -80,7 +80,7 @@ static void nap(struct ub_wait_state *wait) {
     ub_add(&wait->stats->wait_calls, 1);
 }
 
-/* Whether this was the last call of a round in which no batch was full. */
+/* Whether this call completed a round in which no batch was full. */
 static int drained(struct ub_wait_state *wait, uint32_t messages) {
     wait->full += messages == wait->batch;
     if (wait->next != wait->config->socket_count)
@@ -95,7 +95,7 @@ static void nap_received(struct ub_wait_state *wait, uint32_t messages) {
         nap(wait);
 }
 
-/* ---- auto: naps while each brings several messages, else a wait for each --------------------- */
+/* ---- auto: naps while each yields several messages, else a wait for each --------------------- */
 
 enum {
     AUTO_PAYS = 4,    /* messages, whose wake-ups would cost more than the nap; naps go on while

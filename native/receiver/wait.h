@@ -8,7 +8,7 @@
 
 #define UB_WAIT_BIT(wait) (UINT32_C(1) << (wait))
 
-/* Where one loop stands in its round over the sockets. */
+/* The position of a loop in its round over the sockets. */
 struct ub_wait_state {
     const struct ub_receive_config *config;
     struct ub_receive_stats *stats;
@@ -28,9 +28,9 @@ struct ub_wait_state {
 struct ub_wait_way {
     /* What the wait needs besides sockets: 0 or -errno; NULL: nothing. */
     int (*prepare)(struct ub_wait_state *wait);
-    /* The socket to receive from now, or -1 if none came within a slice. */
+    /* The socket to receive from, or -1 if none became ready within a slice. */
     int (*next)(struct ub_wait_state *wait);
-    /* Takes the number of messages that came from it; NULL: not needed. */
+    /* Gets the number of messages received from it; NULL: not needed. */
     void (*received)(struct ub_wait_state *wait, uint32_t messages);
     void (*release)(struct ub_wait_state *wait);
     int flags; /* of the receiving call, at first */

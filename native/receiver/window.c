@@ -21,7 +21,7 @@ _Static_assert(__atomic_always_lock_free(sizeof(uint64_t), 0),
 
 enum { LAP_BITS_MAX = 32, SEQUENCE_BITS = 48, WORD_BITS = 5 };
 
-/* ---- where a flow lies ----------------------------------------------------------------------- */
+/* ---- layout of a flow ------------------------------------------------------------------------ */
 
 static int words_valid(uint32_t window_words) {
     return window_words != 0 && (window_words & (window_words - 1)) == 0 &&
@@ -63,7 +63,7 @@ static int64_t laps_ahead(uint32_t a, uint32_t b, unsigned lap_bits) {
 /* Puts `seen` into its word; the bits that were set already, or -1 if the word holds a newer lap.
  */
 static int64_t word_merge(uint64_t *word, uint32_t lap, unsigned lap_bits, uint32_t seen) {
-    /* Relaxed: the word alone says all about its packets and orders nothing else. */
+    /* Relaxed: the word has all information on its packets and orders nothing else. */
     uint64_t old = __atomic_load_n(word, __ATOMIC_RELAXED);
     for (;;) {
         uint32_t before = (uint32_t)old;
@@ -127,9 +127,17 @@ void ub_run_flush(struct ub_run *run, uint32_t window_words, struct ub_arrivals 
     }
 }
 
+const char *ub_window_check(const struct ub_flow_state *flows, uint32_t window_words) {
+    if (!words_valid(window_words))
+        return "window_words: a power of two up to UB_WINDOW_WORDS_MAX";
+    if (flows == NULL)
+        return "flows: not NULL";
+    return NULL;
+}
+
 int ub_window_add(struct ub_flow_state *flows, uint32_t window_words, uint32_t flow,
                   uint64_t sequence) {
-    if (flows == NULL || !words_valid(window_words))
+    if (ub_window_check(flows, window_words) != NULL)
         return -EINVAL;
     sequence &= UB_SEQUENCE_MASK;
     struct ub_run run;

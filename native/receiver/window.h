@@ -1,7 +1,7 @@
 /*
  * Which sequence numbers of a flow have arrived.
  *
- * Owns how a flow lies in memory that several workers map.
+ * Owns the layout of a flow in memory shared by several workers.
  */
 #ifndef UB_WINDOW_H
 #define UB_WINDOW_H
@@ -43,7 +43,7 @@ struct ub_flow_state *ub_flow_state_at(struct ub_flow_state *flows, uint32_t win
 void ub_run_begin(struct ub_run *run, struct ub_flow_state *state, uint32_t flow, uint64_t number);
 void ub_run_flush(struct ub_run *run, uint32_t window_words, struct ub_arrivals *arrivals);
 
-/* Notes a datagram of the run's flow and word; inline, once per datagram. */
+/* Adds a datagram of the run's flow and word; inline, once per datagram. */
 static inline void ub_run_note(struct ub_run *run, uint64_t sequence) {
     uint32_t bit = UINT32_C(1) << (sequence % UB_WINDOW_WORD_PACKETS);
     if (run->seen & bit) {
@@ -55,7 +55,7 @@ static inline void ub_run_note(struct ub_run *run, uint64_t sequence) {
         run->highest = sequence + 1;
         return;
     }
-    /* The header carries 48 bits; the signed distance to the highest counts on beyond them. */
+    /* The header has 48 bits; the signed distance to the highest one extends them. */
     int64_t ahead = ub_signed48(sequence - (run->highest - 1));
     if (ahead > 0)
         run->highest += (uint64_t)ahead;

@@ -21,7 +21,7 @@ enum {
     IPV6_HEADERS_BYTES = 14 + 40 + 8,
     UDP_HEADER_BYTES = 8,
 };
-static const uint64_t LOOK_NS = 100000; /* from one look for completions to the next */
+static const uint64_t LOOK_NS = 100000; /* between two checks for completions */
 
 /* Frames lie in banks of one batch; a bank is filled again when all its frames are completed. */
 struct frames {
@@ -31,7 +31,7 @@ struct frames {
     uint32_t header_bytes;
     uint32_t frame_bytes;
     uint32_t stride_bits;  /* a division for each completion would cost as much as the rest of it */
-    uint32_t payload_sums; /* whether payloads have a header of ours, which differs */
+    uint32_t payload_sums; /* whether payloads start with our header, which differs */
     uint64_t *sums;        /* of each flow: checksum of all that its datagrams have in common */
     uint32_t *flows;       /* whose headers are in a slot, plus 1 */
     uint32_t batch;
@@ -110,7 +110,7 @@ static uint16_t checksum_of(uint64_t sum) {
 
 /* ---- the rings ------------------------------------------------------------------------------- */
 
-/* Notes which frames the kernel is done with. */
+/* Records which frames the kernel has completed. */
 static void reap(struct frames *frames) {
     struct ub_xsk *xsk = frames->xsk;
     const uint64_t *addresses = xsk->completion.entries;
@@ -157,7 +157,7 @@ static void put_frames(struct ub_outbox *box, const struct ub_offer *offer, uint
     __atomic_store_n(xsk->send.producer, producer + count, __ATOMIC_RELEASE);
 }
 
-/* ---- the way --------------------------------------------------------------------------------- */
+/* ---- the way of sending ---------------------------------------------------------------------- */
 
 int ub_frames_prepare(struct ub_outbox *box, const struct ub_send_config *config,
                       struct ub_send_stats *stats, uint32_t slots) {
@@ -218,7 +218,7 @@ int ub_frames_offer(struct ub_outbox *box, const struct ub_send_config *config,
     switch (error) {
     case 0:
         break;
-    case EBUSY: /* the last frame it took was dropped by the device */
+    case EBUSY: /* the device dropped the last frame taken */
         ub_add(&frames->stats->ebusy, 1);
         break;
     case EAGAIN: /* the budget of a call is used up, the device's queue or the socket's is full */

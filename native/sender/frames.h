@@ -1,12 +1,12 @@
 /*
- * Sending frames by AF_XDP: whole ones, headers included, that lie in memory the kernel reads.
+ * Sending frames by AF_XDP: whole frames with headers, in memory that the kernel reads.
  */
 #ifndef UB_FRAMES_H
 #define UB_FRAMES_H
 
 #include "outbox.h"
 
-/* What `af_xdp` needs of a config that other ways do not; NULL: none is refused. */
+/* The field that `af_xdp` refuses in addition to other ways; NULL: none. */
 const char *ub_frames_check(const struct ub_send_config *config);
 
 int ub_frames_prepare(struct ub_outbox *box, const struct ub_send_config *config,

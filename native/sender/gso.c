@@ -1,5 +1,5 @@
 /*
- * How many datagrams the kernel takes in one GSO message.
+ * The maximum number of datagrams per GSO message.
  *
  * Linux has no way to ask: the limit, UDP_MAX_SEGMENTS (include/linux/udp.h), is checked when a
  * message is sent, and was raised from 64 to 128 in 6.9. Must never send anywhere but where its

@@ -1,5 +1,5 @@
 /*
- * The messages that a sender offers: their buffers, payloads, headers and control messages.
+ * The messages that a sender offers: buffers, payloads, headers and control messages.
  */
 #include "outbox.h"
 
@@ -17,7 +17,7 @@ void ub_outbox_release(struct ub_outbox *box) {
     free(box->payloads);
 }
 
-/* Payload of a message of a number of datagrams. */
+/* Payload bytes of a message with so many datagrams. */
 static size_t message_bytes(const struct ub_outbox *box, const struct ub_send_config *config,
                             uint32_t packets) {
     return (size_t)(packets - 1) * config->size_bytes + box->tail_bytes;

@@ -1,7 +1,7 @@
 /*
  * The messages that a sender offers.
  *
- * Owns what a datagram looks like. Must never call the kernel, count, or decide what comes next.
+ * Owns the contents of datagrams. Must never call the kernel, count, or decide what is next.
  */
 #ifndef UB_OUTBOX_H
 #define UB_OUTBOX_H

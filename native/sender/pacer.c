@@ -7,7 +7,7 @@
 
 #include "series.h"
 
-/* Seconds and the rest apart, so that no product leaves 64 bits. */
+/* Seconds and the rest separately, so that no product exceeds 64 bits. */
 uint64_t ub_pacer_packets(uint64_t elapsed_ns, uint64_t rate_pps) {
     return elapsed_ns / UB_SECOND_NS * rate_pps +
            elapsed_ns % UB_SECOND_NS * rate_pps / UB_SECOND_NS;

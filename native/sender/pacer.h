@@ -21,7 +21,7 @@ struct ub_pacer {
     struct ub_stalls *stalls; /* NULL: none */
 };
 
-/* When one packet after the other is due, without a division for each; the step is inline, once per
+/* Due times of successive packets without a division for each; the step is inline, once per
  * header. */
 struct ub_due {
     uint64_t since_start_ns; /* rounded up: never early */
@@ -42,7 +42,7 @@ static inline void ub_due_next(struct ub_due *due) {
     due->deficit -= due->rest;
 }
 
-/* Whole packets in a time. */
+/* Whole packets in a duration. */
 uint64_t ub_pacer_packets(uint64_t elapsed_ns, uint64_t rate_pps);
 
 /* The time after which that many packets have passed, rounded up: never early. */

@@ -18,7 +18,7 @@ struct ub_send_way {
     /* Offers messages by one call: how many the kernel took, or -errno if it took none. */
     int (*offer)(struct ub_outbox *box, const struct ub_send_config *config,
                  const struct ub_offer *offer, uint32_t messages);
-    /* Ends what is on its way; NULL: nothing is. */
+    /* Completes what is in flight; NULL: nothing can be. */
     void (*finish)(struct ub_outbox *box, const struct ub_send_config *config);
     void (*release)(struct ub_outbox *box);
     uint32_t messages_max; /* that one call can carry */

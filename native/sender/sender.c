@@ -17,7 +17,7 @@ _Static_assert(sizeof(struct ub_control) == UB_CACHE_LINE_BYTES, "stop has a lin
 _Static_assert(offsetof(struct ub_send_stats, last_cpu) == 15 * sizeof(uint64_t), "no padding");
 
 enum { FIRST_MESSAGES = 16 };
-static const uint64_t CALL_NS = 20000000; /* that a call should last at most */
+static const uint64_t CALL_NS = 20000000; /* target for the duration of a call */
 
 struct sender {
     const struct ub_send_config *config;
@@ -27,14 +27,14 @@ struct sender {
     struct ub_zerocopy zerocopy; /* only with config->zerocopy */
     struct ub_pacer pacer;
     uint32_t batch;     /* messages per call at most */
-    uint32_t limit;     /* and at present, see adapt() */
+    uint32_t limit;     /* and currently, see adapt() */
     uint64_t *attempts; /* of each flow, by this ub_send; the stats may continue an earlier one */
     uint64_t attempted; /* their sum */
 };
 
-/* ---- what a config may be -------------------------------------------------------------------- */
+/* ---- permitted configs ----------------------------------------------------------------------- */
 
-/* Headers stand in all datagrams of a message or in none, and none is empty. */
+/* All datagrams of a message have headers or none has, and none is empty. */
 static const char *check_segments(const struct ub_send_config *config) {
     uint32_t size_bytes = config->size_bytes, tail_bytes = config->tail_bytes;
     if (config->gso_segments <= 1)
@@ -72,10 +72,9 @@ static const char *check_sockets(const struct ub_send_config *config) {
         return "zerocopy_next: not NULL with zerocopy";
     if (config->zerocopy && config->size_bytes == 0)
         return "zerocopy: only with a payload: without one nothing is copied or completed";
-    int error = ub_sockets_return(config->sockets, config->flow_count, SO_SNDTIMEO);
-    if (error == -EINVAL)
-        return "sockets: with SO_SNDTIMEO set";
-    for (uint32_t flow = 0; error == 0 && config->zerocopy && flow < config->flow_count; flow++) {
+    if (!ub_sockets_return(config->sockets, config->flow_count, SO_SNDTIMEO))
+        return "sockets: open ones, with SO_SNDTIMEO set";
+    for (uint32_t flow = 0; config->zerocopy && flow < config->flow_count; flow++) {
         /* Without SO_ZEROCOPY the kernel ignores MSG_ZEROCOPY: no completion ever comes. */
         int zerocopy = 0;
         socklen_t bytes = sizeof zerocopy;
@@ -164,7 +163,7 @@ static uint32_t packets_for(struct sender *sender, uint32_t flow, uint64_t now_n
     return (uint32_t)packets;
 }
 
-/* Packets that must be due before one message of the flow can go. */
+/* Packets that must be due before a message of the flow can be sent. */
 static uint64_t message_packets(const struct sender *sender, uint32_t flow) {
     uint64_t remainder = flow_remainder(sender, flow);
     return remainder < sender->box.segments ? remainder : sender->box.segments;
@@ -316,7 +315,7 @@ static uint64_t send_to_flow(struct sender *sender, uint32_t flow, uint32_t pack
     return now_ns;
 }
 
-/* What is still owed when the loop ended by itself was given up, too. */
+/* What is still owed when the loop ends by itself is given up, too. */
 static void give_up_rest(struct sender *sender) {
     const struct ub_send_config *config = sender->config;
     uint64_t remainder = config->count == 0 ? UINT64_MAX : config->count - sender->attempted;
@@ -362,7 +361,7 @@ static void send_loop(struct sender *sender) {
         int first = stats->first_ns == 0;
         if (first)
             ub_set(&stats->first_ns, now);
-        /* The time after one call is the time before the next: one clock read a call. */
+        /* The time after a call is the time before the next: one clock read per call. */
         now = send_to_flow(sender, flow, packets, now);
         if (first && config->rate_pps != 0)
             ub_set(&stats->first_packets, stats->sent_packets);
@@ -406,15 +405,12 @@ static void release(struct sender *sender) {
 int ub_send(const struct ub_send_config *config, struct ub_send_stats *stats) {
     if (stats == NULL || ub_send_check(config) != NULL)
         return -EINVAL;
-    int error = ub_sockets_return(config->sockets, config->flow_count, SO_SNDTIMEO);
-    if (error != 0)
-        return error;
     struct sender sender = {.config = config, .stats = stats, .way = ub_send_way_of(config->call)};
     sender.batch =
         config->batch < sender.way->messages_max ? config->batch : sender.way->messages_max;
     sender.limit =
         sender.way->returns || sender.batch < FIRST_MESSAGES ? sender.batch : FIRST_MESSAGES;
-    error = prepare(&sender);
+    int error = prepare(&sender);
     if (error == 0) {
         ub_pacer_init(&sender.pacer, config);
         wait_for_start(config);

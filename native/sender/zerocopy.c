@@ -1,5 +1,5 @@
 /*
- * Sending without copying: which messages the kernel still reads, and when it is done with them.
+ * Zero-copy sending: which messages the kernel still reads, and when it has completed them.
  *
  * Owns the completions of MSG_ZEROCOPY (Documentation/networking/msg_zerocopy.rst). Must never let
  * a slot be filled again before its completion: the datagrams on their way would change.
@@ -80,7 +80,7 @@ static int read_completion(struct ub_zerocopy *zerocopy, uint32_t flow) {
     return 1;
 }
 
-/* Reads all completions that the flow's socket has; whether there were any. */
+/* Reads all completions of the flow's socket; returns whether there were any. */
 static int drain(struct ub_zerocopy *zerocopy, uint32_t flow) {
     int any = 0;
     while (read_completion(zerocopy, flow))

@@ -1,5 +1,5 @@
 /*
- * Sending without copying: which messages the kernel still reads.
+ * Zero-copy sending: which messages the kernel still reads.
  */
 #ifndef UB_ZEROCOPY_H
 #define UB_ZEROCOPY_H
@@ -32,7 +32,7 @@ void ub_zerocopy_release(struct ub_zerocopy *zerocopy);
 /* Whether the next bank may be filled; waits for a completion, at most a slice. */
 int ub_zerocopy_ready(struct ub_zerocopy *zerocopy);
 
-/* Notes the result of a call on the next bank: messages that the kernel took, or -errno. */
+/* Records the result of a call on the next bank: messages that the kernel took, or -errno. */
 void ub_zerocopy_offered(struct ub_zerocopy *zerocopy, uint32_t flow, uint32_t offered, int result);
 
 /* Waits for what is not completed yet: a second at most, and not after stop. What remains then

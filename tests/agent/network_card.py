@@ -62,7 +62,7 @@ class CardHost(Host):
         self.threaded = False
         self.managed: set[str] = set()
         """Files that cannot be written."""
-        self.said: list[str] = []
+        self.requests: list[str] = []
         """Every change that was asked for."""
         self.failing: dict[int, bool] = {}
         """Number of a change or write, counted from here → whether it happens all the same."""
@@ -178,7 +178,7 @@ class CardHost(Host):
             return Done(1, "", "netlink error: Operation not supported")
         if option in ("-l", "-g", "-c", "-a", "-x", "-n"):
             return Done(0, self._show(option, words), "")
-        self.said.append(" ".join([option, *words]))
+        self.requests.append(" ".join([option, *words]))
         with self._effect() as happens:
             if option in self.silent or not happens:
                 return Done(0, "", "")
@@ -222,25 +222,25 @@ class CardHost(Host):
             self.table = table_of(" ".join(words), self.combined, TABLE_SIZE)
             self.configured = words != ["default"]
             return Done(0, "", "")
-        wanted = {key: _number(value) for key, value in zip(words[::2], words[1::2])}
+        values = {key: _number(value) for key, value in zip(words[::2], words[1::2])}
         if option == "-L":
-            return self._channels(wanted["combined"])
+            return self._channels(values["combined"])
         if option == "-G":
-            self.rings.update({key: -(-value // 8) * 8 for key, value in wanted.items()})
+            self.rings.update({key: -(-value // 8) * 8 for key, value in values.items()})
         elif option == "-A":
-            self.pause.update(wanted)
+            self.pause.update(values)
         else:
-            return self._coalesce(wanted)
+            return self._coalesce(values)
         return Done(0, "", "")
 
-    def _coalesce(self, wanted: dict[str, int]) -> Done:
+    def _coalesce(self, values: dict[str, int]) -> Done:
         """Take no other time of RX with adaptive on, as i40e_set_coalesce() does."""
-        adaptive = wanted.pop("adaptive-rx", self.adaptive)
+        adaptive = values.pop("adaptive-rx", self.adaptive)
         now_usecs = self.coalesce["rx-usecs"]
-        if adaptive and wanted.get("rx-usecs", now_usecs) != now_usecs:
+        if adaptive and values.get("rx-usecs", now_usecs) != now_usecs:
             return Done(1, "", "netlink error: Invalid argument")
         self.adaptive = adaptive
-        self.coalesce.update({key: value // 2 * 2 + 1 for key, value in wanted.items()})
+        self.coalesce.update({key: value // 2 * 2 + 1 for key, value in values.items()})
         return Done(0, "", "")
 
     def _channels(self, combined: int) -> Done:
@@ -276,7 +276,7 @@ class CardHost(Host):
         }
         cpus = {name: self.read_text(path) for name, path in affinity_files(self, "eth3").items()}
         values = {key: value for key, value in vars(self).items() if key[0] != "_"}
-        for key in ("root", "said", "failing", "configured", "first_irq"):
+        for key in ("root", "requests", "failing", "configured", "first_irq"):
             del values[key]
         return {**{str(path): text for path, text in files.items()}, **cpus, **repr_of(values)}
 

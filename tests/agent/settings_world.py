@@ -100,9 +100,9 @@ class World(Kind):
         if (target, value) in self.half_done:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    def rounded(self, wanted: Any, got: Any) -> bool:
+    def rounded(self, requested: Any, actual: Any) -> bool:
         """Accept one more than was asked for, where the test has it so."""
-        return self.rounds_up and got == wanted + 1
+        return self.rounds_up and actual == requested + 1
 
 
 def fake(target: str, value: Any, **more: Any) -> Setting:

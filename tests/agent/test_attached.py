@@ -39,9 +39,9 @@ Start = Callable[..., Server]
 @pytest.fixture
 def pool() -> Iterator[Pool]:
     """Make a pool that counts nothing afterwards."""
-    made = Pool(Host(), "right")
-    yield made
-    made.close()
+    pool = Pool(Host(), "right")
+    yield pool
+    pool.close()
 
 
 @pytest.fixture
@@ -124,11 +124,11 @@ def test_what_cannot_be_measured_is_one_error(
 ) -> None:
     """No such process, none with a socket, nobody at the port, or somebody elsewhere."""
 
-    def refused(wanted: WorkerSpec) -> None:
+    def refused(worker: WorkerSpec) -> None:
         with pytest.raises(WorkerFailed) as caught:
-            pool.prepare([wanted], "lo")
-        said = re.sub(r"bound are .*", "bound are …", str(caught.value))
-        golden.check(said, port=port)
+            pool.prepare([worker], "lo")
+        text = re.sub(r"bound are .*", "bound are …", str(caught.value))
+        golden.check(text, port=port)
         assert frozenset() == pool.pids()
 
     refused(spec(port, pid=2**22))
@@ -212,7 +212,7 @@ def test_counts_that_are_lost_fail_the_phase(
     """A number that stands still would look like packets that were lost."""
 
     def full(_: object) -> int:
-        raise OSError("more than 65536 counts of sockets: further ones are not counted")
+        raise OSError("more than 65536 socket counters: further sockets are not counted")
 
     start(f"127.0.0.1:{port}")
     pool.prepare([spec(port, port=port)], "lo")

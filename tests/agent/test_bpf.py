@@ -42,12 +42,12 @@ def test_datagrams_to_the_port_are_dropped_and_no_others(spec: LossSpec) -> None
 @pytest.mark.parametrize("spec", [V4, V6])
 def test_what_is_no_such_datagram_passes(spec: LossSpec) -> None:
     """TCP, IP options, another protocol, or too short to tell: nothing is read beyond its end."""
-    made = bytearray(frame(spec, "ip_header"))
-    for length in range(len(made)):
-        assert verdict(PROGRAM, bytes(made[:length])) in (DROP, PASS)
+    packet = bytearray(frame(spec, "ip_header"))
+    for length in range(len(packet)):
+        assert verdict(PROGRAM, bytes(packet[:length])) in (DROP, PASS)
     protocol_at = 23 if spec.family == 4 else 20
     for at in (12, protocol_at, *([14] if spec.family == 4 else [])):
-        changed = bytearray(made)
+        changed = bytearray(packet)
         changed[at] ^= 0x07
         assert PASS == verdict(PROGRAM, bytes(changed))
 
@@ -65,27 +65,27 @@ def test_a_socket_takes_the_traffics_datagrams_and_no_others(spec: LossSpec) -> 
     """To its ports and addresses, of a queue that has one; the rest goes on to the host."""
     other = replace(spec, destination="10.0.0.2" if spec.family == 4 else "fd00::2")
     last = replace(spec, destination="10.0.0.200" if spec.family == 4 else "fd00::c8")
-    made = {name: frame(one, "ip_header") for name, one in (("", spec), ("last", last))}
-    assert [XDP_REDIRECT] * 2 == [taken(spec, one) for one in made.values()]
+    packets = {name: frame(loss, "ip_header") for name, loss in (("", spec), ("last", last))}
+    assert [XDP_REDIRECT] * 2 == [taken(spec, packet) for packet in packets.values()]
     assert XDP_REDIRECT == taken(spec, frame(replace(spec, port=64108), "ip_header"))
     assert XDP_REDIRECT == taken(spec, frame(replace(spec, size_bytes=0), "ip_header"))
     assert PASS == taken(spec, frame(replace(spec, port=64110), "ip_header"))
     assert PASS == taken(spec, frame(other, "ip_header"))
-    assert PASS == taken(spec, made[""], queue=2)
+    assert PASS == taken(spec, packets[""], queue=2)
 
 
 @pytest.mark.parametrize("spec", [V4, V6])
 def test_a_socket_takes_no_fragment_and_nothing_that_it_cannot_read(spec: LossSpec) -> None:
     """ARP, TCP, IP options, the first fragment and later ones, or frames that end too early."""
-    made = bytearray(frame(spec, "ip_header"))
-    for length in range(len(made)):
-        assert taken(spec, bytes(made[:length])) in (XDP_REDIRECT, PASS)
-    assert PASS == taken(spec, bytes(made[: 41 if spec.family == 4 else 61]))
+    packet = bytearray(frame(spec, "ip_header"))
+    for length in range(len(packet)):
+        assert taken(spec, bytes(packet[:length])) in (XDP_REDIRECT, PASS)
+    assert PASS == taken(spec, bytes(packet[: 41 if spec.family == 4 else 61]))
     flips = {12: 0x07, 23 if spec.family == 4 else 20: 0x07}
     if spec.family == 4:
         flips |= {14: 0x07, 20: 0x20, 21: 0x01}
     for at, bits in flips.items():
-        changed = bytearray(made)
+        changed = bytearray(packet)
         changed[at] ^= bits
         assert PASS == taken(spec, bytes(changed))
 
@@ -103,17 +103,17 @@ def test_a_load_that_a_signal_interrupts_is_tried_again(
     """Five times, as libbpf does; then it is refused."""
     answers: list[int | Exception] = [BlockingIOError(errno.EAGAIN, "again")] * signals
     answers.append(7)
-    asked = []
+    commands = []
 
     def answer(command: int, attributes: bytearray) -> int:
-        asked.append(command)
-        said = answers[len(asked) - 1]
-        if isinstance(said, Exception):
-            raise said
-        return said
+        commands.append(command)
+        result = answers[len(commands) - 1]
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     monkeypatch.setattr(native, "bpf", answer)
     expected = nullcontext() if signals < loads else pytest.raises(OSError, match="not loaded")
     with expected:
         assert 7 == bpf.load(bpf.XDP, instructions.passes(2), "udpb_pass")
-    assert loads == len(asked)
+    assert loads == len(commands)

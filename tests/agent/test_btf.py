@@ -11,7 +11,7 @@ from golden import Golden
 from udpbench.agent.host.bpf.btf import PATH, Types
 
 
-class Made:
+class TypesBuilder:
     """BTF in the making; types are numbered from 1 in the order in which they are added."""
 
     def __init__(self) -> None:
@@ -46,18 +46,18 @@ class Made:
 @pytest.fixture
 def types() -> Types:
     """Return an int, a structure with a nameless union in it, an enumeration and a function."""
-    made = Made()
-    made.add("int", 1, 0, 4, b"\0" * 4)
-    made.add("", 5, 2, 8, made.members(("dev", 1, 0), ("scratch", 1, 0)))
-    made.add("sk_buff", 4, 2, 24, made.members(("next", 1, 0), ("", 2, 16)))
-    made.add("alias", 8, 0, 3)
-    made.add("outer", 4, 1, 40, made.members(("inner", 4, 8)))
-    pairs = ((made.name("WHY_NOT"), 2), (made.name("MASK"), -65536))
-    made.add("reason", 6, 2, 4, b"".join(struct.pack("=Ii", *pair) for pair in pairs))
-    made.add("", 13, 3, 0, b"\0" * 24)
-    made.add("", 2, 0, 7)
-    made.add("btf_trace_kfree_skb", 8, 0, 8)
-    return Types(made.raw())
+    builder = TypesBuilder()
+    builder.add("int", 1, 0, 4, b"\0" * 4)
+    builder.add("", 5, 2, 8, builder.members(("dev", 1, 0), ("scratch", 1, 0)))
+    builder.add("sk_buff", 4, 2, 24, builder.members(("next", 1, 0), ("", 2, 16)))
+    builder.add("alias", 8, 0, 3)
+    builder.add("outer", 4, 1, 40, builder.members(("inner", 4, 8)))
+    pairs = ((builder.name("WHY_NOT"), 2), (builder.name("MASK"), -65536))
+    builder.add("reason", 6, 2, 4, b"".join(struct.pack("=Ii", *pair) for pair in pairs))
+    builder.add("", 13, 3, 0, b"\0" * 24)
+    builder.add("", 2, 0, 7)
+    builder.add("btf_trace_kfree_skb", 8, 0, 8)
+    return Types(builder.raw())
 
 
 def test_a_field_is_found_in_a_nameless_union(types: Types) -> None:

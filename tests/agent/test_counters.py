@@ -20,23 +20,23 @@ def fixture(name: str) -> str:
 
 def test_snmp_counts_by_protocol_and_name() -> None:
     """Names and values of /proc/net/snmp are paired, and settings among them are left out."""
-    found = parse.parse_snmp(fixture("snmp-6.18"), "snmp")
+    counters = parse.parse_snmp(fixture("snmp-6.18"), "snmp")
 
-    assert 50000 == found["snmp.Udp.InDatagrams"]
-    assert 7 == found["snmp.Udp.NoPorts"]
-    assert 3 == found["snmp.Udp.RcvbufErrors"]
-    assert 50010 == found["snmp.Ip.InDelivers"]
-    assert "snmp.Ip.Forwarding" not in found
-    assert [] == [name for name in found if name.startswith("snmp.Tcp.")]
+    assert 50000 == counters["snmp.Udp.InDatagrams"]
+    assert 7 == counters["snmp.Udp.NoPorts"]
+    assert 3 == counters["snmp.Udp.RcvbufErrors"]
+    assert 50010 == counters["snmp.Ip.InDelivers"]
+    assert "snmp.Ip.Forwarding" not in counters
+    assert [] == [name for name in counters if name.startswith("snmp.Tcp.")]
 
 
 def test_netstat_counts_segments_at_ip_input() -> None:
     """The ECN counters of IpExt, which count segments and not skbs, are read."""
-    found = parse.parse_snmp(fixture("netstat-6.18"), "netstat")
+    counters = parse.parse_snmp(fixture("netstat-6.18"), "netstat")
 
-    assert 50010 == found["netstat.IpExt.InNoECTPkts"]
-    assert 2 == found["netstat.TcpExt.IPReversePathFilter"]
-    assert [] == [name for name in found if name.startswith("netstat.MPTcpExt.")]
+    assert 50010 == counters["netstat.IpExt.InNoECTPkts"]
+    assert 2 == counters["netstat.TcpExt.IPReversePathFilter"]
+    assert [] == [name for name in counters if name.startswith("netstat.MPTcpExt.")]
 
 
 @pytest.mark.parametrize(
@@ -51,20 +51,20 @@ def test_softnet_is_read_by_its_number_of_columns(
     columns: int, online: tuple[int, ...], expected: dict[str, int]
 ) -> None:
     """A line's CPU is what the line says, and before Linux 5.10 its place among those online."""
-    found = parse.parse_softnet(fixture(f"softnet_stat-{columns}"), online)
+    counters = parse.parse_softnet(fixture(f"softnet_stat-{columns}"), online)
 
-    assert expected == {name: value for name, value in found.items() if "dropped" in name}
-    assert 0x1F == found["softnet.cpu0.processed"]
-    assert 4 == found["softnet.cpu0.flow_limit_count"]
-    assert 10 == len(found)
+    assert expected == {name: value for name, value in counters.items() if "dropped" in name}
+    assert 0x1F == counters["softnet.cpu0.processed"]
+    assert 4 == counters["softnet.cpu0.flow_limit_count"]
+    assert 10 == len(counters)
 
 
 def test_rt_cache_is_summed_over_cpus() -> None:
     """Hexadecimal lines are added up, and the gauge in the first column is left out."""
-    found = parse.parse_rt_cache(fixture("rt_cache"))
+    counters = parse.parse_rt_cache(fixture("rt_cache"))
 
-    assert 0x10 + 2 == found["rt_cache.in_martian_src"]
-    assert "rt_cache.entries" not in found
+    assert 0x10 + 2 == counters["rt_cache.in_martian_src"]
+    assert "rt_cache.entries" not in counters
 
 
 def test_rt_cache_of_a_kernel_without_it_is_empty() -> None:
@@ -74,21 +74,21 @@ def test_rt_cache_of_a_kernel_without_it_is_empty() -> None:
 
 def test_snmp6_counts_by_name() -> None:
     """IPv6 and its UDP are read, UDP-Lite is not."""
-    found = parse.parse_snmp6(fixture("snmp6-6.18"))
+    counters = parse.parse_snmp6(fixture("snmp6-6.18"))
 
-    assert (7, 3) == (found["snmp6.Udp6NoPorts"], found["snmp6.Udp6RcvbufErrors"])
-    assert 160482 <= found["snmp6.Ip6InNoECTPkts"]
-    assert [] == [name for name in found if "Lite" in name]
+    assert (7, 3) == (counters["snmp6.Udp6NoPorts"], counters["snmp6.Udp6RcvbufErrors"])
+    assert 160482 <= counters["snmp6.Ip6InNoECTPkts"]
+    assert [] == [name for name in counters if "Lite" in name]
 
 
 def test_conntrack_is_summed_over_cpus() -> None:
     """Its drops are added up, and the number of connections is no counter."""
-    found = parse.parse_conntrack(fixture("nf_conntrack"))
+    counters = parse.parse_conntrack(fixture("nf_conntrack"))
 
     assert (0x1A, 2, 1) == tuple(
-        found[f"conntrack.{name}"] for name in ("drop", "insert_failed", "early_drop")
+        counters[f"conntrack.{name}"] for name in ("drop", "insert_failed", "early_drop")
     )
-    assert "conntrack.entries" not in found
+    assert "conntrack.entries" not in counters
 
 
 def test_interrupts_are_those_of_the_lines_asked_for() -> None:
@@ -106,22 +106,22 @@ def test_link_statistics_are_as_many_as_the_kernel_has(fields: int) -> None:
     header = (4 + len(struct_bytes)).to_bytes(2, sys.byteorder) + (1).to_bytes(2, sys.byteorder)
     padding = (4).to_bytes(2, sys.byteorder) + (0).to_bytes(2, sys.byteorder)
 
-    found = parse.parse_link_statistics(padding + header + struct_bytes)
+    statistics = parse.parse_link_statistics(padding + header + struct_bytes)
 
-    assert fields == len(found)
-    assert (6, 15) == (found["rx_dropped"], found["rx_missed_errors"])
-    assert (24 if fields == 25 else None) == found.get("rx_otherhost_dropped")
+    assert fields == len(statistics)
+    assert (6, 15) == (statistics["rx_dropped"], statistics["rx_missed_errors"])
+    assert (24 if fields == 25 else None) == statistics.get("rx_otherhost_dropped")
     assert {} == parse.parse_link_statistics(b"")
 
 
 def test_cpu_times_are_nanoseconds_per_cpu() -> None:
     """Ticks of 10 ms become nanoseconds; the line of all CPUs together is not one of them."""
-    found = parse.parse_cpu_times(fixture("stat"), 100)
+    times = parse.parse_cpu_times(fixture("stat"), 100)
 
-    assert 110_000_000 == found["cpu.0.softirq_ns"]
-    assert 280_000_000 == found["cpu.1.steal_ns"]
-    assert found["machine.context_switches"] > 0
-    assert 17 == len(found)
+    assert 110_000_000 == times["cpu.0.softirq_ns"]
+    assert 280_000_000 == times["cpu.1.steal_ns"]
+    assert times["machine.context_switches"] > 0
+    assert 17 == len(times)
 
 
 def test_softirqs_are_the_networks_two() -> None:

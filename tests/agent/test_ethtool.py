@@ -85,11 +85,11 @@ def test_coalescing(name: str, expected: dict[str, int]) -> None:
 
 def test_coalescing_of_an_old_ethtool() -> None:
     """It prints rx-frame-low where its option is rx-frames-low, and 0 for what is not there."""
-    found = ethtool.parse_coalesce(text("bnxt-c-4.19"))
+    coalescing = ethtool.parse_coalesce(text("bnxt-c-4.19"))
     assert (14, 15, 0, 0) == tuple(
-        found[key] for key in ("rx-usecs", "rx-frames", "rx-frames-low", "adaptive-rx")
+        coalescing[key] for key in ("rx-usecs", "rx-frames", "rx-frames-low", "adaptive-rx")
     )
-    assert [] == [key for key in found if "-frame-" in key]
+    assert [] == [key for key in coalescing if "-frame-" in key]
 
 
 def test_flow_control() -> None:
@@ -152,7 +152,7 @@ def test_steering_rules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rounded", "wanted", "got", "expected"),
+    ("rounded", "requested", "actual", "expected"),
     [
         (KINDS["rings"].rounded, {"rx": 1000}, {"rx": 1024, "tx": 1}, True),
         (KINDS["rings"].rounded, {"rx": 1000}, {"rx": 2000}, False),
@@ -168,9 +168,9 @@ def test_steering_rules() -> None:
         (KINDS["rfs"].rounded, 0, 1, False),
     ],
 )
-def test_what_counts_as_rounded(rounded: Any, wanted: Any, got: Any, expected: bool) -> None:
+def test_what_counts_as_rounded(rounded: Any, requested: Any, actual: Any, expected: bool) -> None:
     """A ring up to the next power of two, a time by a timer's grain, and nothing else."""
-    assert expected == rounded(wanted, got)
+    assert expected == rounded(requested, actual)
 
 
 def test_what_adapts_by_itself_is_not_compared() -> None:

@@ -88,7 +88,7 @@ def test_a_queue_is_served_where_its_packets_reach_the_socket(
 
 
 @pytest.mark.parametrize(
-    ("effective", "asked", "expected"),
+    ("effective", "smp", "expected"),
     [
         ("5", "0-7", (5,)),
         # Written, and in effect with the next interrupt.
@@ -98,14 +98,14 @@ def test_a_queue_is_served_where_its_packets_reach_the_socket(
     ],
 )
 def test_an_interrupt_that_is_moved_is_where_it_comes_next(
-    tmp_path: Path, effective: str | None, asked: str | None, expected: tuple[int, ...]
+    tmp_path: Path, effective: str | None, smp: str | None, expected: tuple[int, ...]
 ) -> None:
     """A worker is placed relative to it before any packet has come."""
     files = {
         "sys/class/net/eth3/device/msi_irqs/40": "msix",
         "sys/kernel/irq/40/actions": "eth3-TxRx-0",
     }
-    masks = {"effective": effective, "smp": asked}
+    masks = {"effective": effective, "smp": smp}
     files |= {f"proc/irq/40/{k}_affinity_list": mask for k, mask in masks.items() if mask}
     assert {"0": expected} == facts.irq_cpus(Host(tree(tmp_path, files)), "eth3")
 
@@ -139,9 +139,9 @@ def test_an_interrupts_name_tells_its_rx_queue(
         "proc/irq/40/effective_affinity_list": "1",
     }
 
-    found = facts.irq_cpus(Host(tree(tmp_path, files)), "eth3")
+    cpus = facts.irq_cpus(Host(tree(tmp_path, files)), "eth3")
 
-    assert ({} if queue is None else {queue: (1,)}) == found
+    assert ({} if queue is None else {queue: (1,)}) == cpus
 
 
 @pytest.mark.parametrize(
@@ -227,20 +227,25 @@ def test_a_bare_host_has_no_invented_facts(tmp_path: Path) -> None:
     """What cannot be read is left out; an interface that is not there has no properties."""
     host = Host(tree(tmp_path, {"proc/sys/kernel/random/boot_id": "b"}))
 
-    found = facts.facts(host, "left", "receive0", {"net_admin": False})
+    host_facts = facts.facts(host, "left", "receive0", {"net_admin": False})
 
-    assert ("left", "receive0", "b") == (found.host, found.interface, found.boot_id)
+    assert ("left", "receive0", "b") == (host_facts.host, host_facts.interface, host_facts.boot_id)
     assert (None, None, None, None, None) == (
-        found.driver,
-        found.mac,
-        found.mtu,
-        found.rx_queues,
-        found.cpu_model,
+        host_facts.driver,
+        host_facts.mac,
+        host_facts.mtu,
+        host_facts.rx_queues,
+        host_facts.cpu_model,
     )
-    assert ((), {}, {}, {}) == (found.addresses, found.queue_cpus, found.limits, found.numa_nodes)
+    assert ((), {}, {}, {}) == (
+        host_facts.addresses,
+        host_facts.queue_cpus,
+        host_facts.limits,
+        host_facts.numa_nodes,
+    )
     build = host.kernel()[1]
-    assert {"irqbalance": "not running", "kernel_build": build} == found.environment
-    assert tuple(sorted(os.sched_getaffinity(0))) == found.cpus
+    assert {"irqbalance": "not running", "kernel_build": build} == host_facts.environment
+    assert tuple(sorted(os.sched_getaffinity(0))) == host_facts.cpus
 
 
 def test_a_devices_driver_is_the_link_in_sysfs(tmp_path: Path) -> None:
@@ -301,6 +306,27 @@ def test_firewall_rules_are_counted_where_the_kernel_counts_them(tmp_path: Path)
     assert facts.firewall_rules(host) is None
     host.rules = 0
     assert 0 == facts.firewall_rules(host)
+
+
+class XdpHost(Host):
+    """A host whose kernel says what a driver does for XDP, or is too old to."""
+
+    features: Optional[tuple[str, ...]] = None
+
+    def xdp_features(self, interface: str) -> tuple[str, ...]:  # noqa: ARG002 - Host's signature
+        """Return those given, or fail as without the family."""
+        if self.features is None:
+            raise FileNotFoundError(2, "No such file or directory")
+        return self.features
+
+
+def test_what_a_driver_does_for_xdp_is_known_where_the_kernel_says_it(tmp_path: Path) -> None:
+    """None and nothing are not the same; the loopback interface does nothing."""
+    host = XdpHost(tmp_path)
+    assert facts.xdp_features(host, "eth3") is None
+    host.features = ()
+    assert () == facts.xdp_features(host, "eth3")
+    assert facts.facts(Host(), "left", "lo", {}, False).xdp_features in (None, ())
 
 
 def test_a_host_that_is_only_watched_is_not_asked_for_its_rules() -> None:

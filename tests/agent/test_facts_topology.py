@@ -21,29 +21,29 @@ def host(monkeypatch: pytest.MonkeyPatch) -> TwoNodes:
 
 def test_the_whole_topology_is_read(host: TwoNodes) -> None:
     """Nodes, cores, caches, the card's node, its queues, interrupts, CPUs and rings."""
-    found = facts.facts(host, "right", "eth3", {})
-    assert {"0": (0, 1, 4, 5), "1": (2, 3, 6, 7)} == found.numa_nodes
-    assert {str(cpu): (cpu % 4, cpu % 4 + 4) for cpu in range(8)} == found.siblings
+    host_facts = facts.facts(host, "right", "eth3", {})
+    assert {"0": (0, 1, 4, 5), "1": (2, 3, 6, 7)} == host_facts.numa_nodes
+    assert {str(cpu): (cpu % 4, cpu % 4 + 4) for cpu in range(8)} == host_facts.siblings
     near, far = (0, 1, 4, 5), (2, 3, 6, 7)
-    assert {str(cpu): near if cpu % 4 < 2 else far for cpu in range(8)} == found.cache_siblings
+    assert {str(cpu): near if cpu % 4 < 2 else far for cpu in range(8)} == host_facts.cache_siblings
     assert (1, 9000, 4, 4) == (
-        found.interface_node,
-        found.mtu,
-        found.rx_queues,
-        found.tx_queues,
+        host_facts.interface_node,
+        host_facts.mtu,
+        host_facts.rx_queues,
+        host_facts.tx_queues,
     )
     irqs = {"0": 121, "1": 122, "2": 123, "3": 124}
-    assert (irqs, irqs) == (found.queue_irqs, found.tx_queue_irqs)
-    assert {"0": (2,), "1": (3,), "2": (6,), "3": (7,)} == found.queue_cpus
-    assert {"rx": 256, "tx": 256, "rx-max": 4096, "tx-max": 4096} == found.rings
+    assert (irqs, irqs) == (host_facts.queue_irqs, host_facts.tx_queue_irqs)
+    assert {"0": (2,), "1": (3,), "2": (6,), "3": (7,)} == host_facts.queue_cpus
+    assert {"rx": 256, "tx": 256, "rx-max": 4096, "tx-max": 4096} == host_facts.rings
     assert {
         "net.core.rmem_max": 212992,
         "net.core.optmem_max": 131072,
         "net.ipv4.udp_early_demux": 1,
         "net.ipv4.conf.all.rp_filter": 0,
-    } == found.limits
-    assert "Example CPU 8-Thread @ 2.60GHz" == found.cpu_model
-    assert tuple(range(8)) == found.cpus
+    } == host_facts.limits
+    assert "Example CPU 8-Thread @ 2.60GHz" == host_facts.cpu_model
+    assert tuple(range(8)) == host_facts.cpus
 
 
 def test_a_kernel_that_prints_null_for_no_cpus_has_none_without_a_tick() -> None:
@@ -53,8 +53,8 @@ def test_a_kernel_that_prints_null_for_no_cpus_has_none_without_a_tick() -> None
         def read_text(self, path: str) -> str:
             return "(null)" if path.endswith("/nohz_full") else super().read_text(path)
 
-    told = environment(Ticking(), "eth3", "")
-    assert "nohz_full_cpus" not in told
+    properties = environment(Ticking(), "eth3", "")
+    assert "nohz_full_cpus" not in properties
 
 
 def test_what_moves_a_number_is_recorded(host: TwoNodes) -> None:

@@ -90,8 +90,8 @@ def test_routes_that_routers_advertise_are_not_given_up(
     message = refusal(forwarder(tmp_path, routes), target)
     name = target.replace(".", "/")
     assert (
-        f"the kernel says: {name} would take the routes that routers advertise on eth1 away for "
-        "good, and an SSH connection with them; keep them: "
+        f"the kernel says: {name} would permanently remove routes advertised on eth1, "
+        "and could cut SSH; to keep them: "
         "sysctl -w net/ipv6/conf/eth1/accept_ra=2"
     ) == message
 
@@ -129,9 +129,9 @@ def test_lro_is_not_given_up(tmp_path: Path, target: str, merging: tuple[str, ..
     """Of an interface and of what it stands on; what to do first is told."""
     message = refusal(forwarder(tmp_path, [], "1", "eth1", "eth2"), target)
     name = target.replace(".", "/")
-    steps = "; ".join(f"ethtool -K {one} lro off" for one in merging)
+    steps = "; ".join(f"ethtool -K {interface} lro off" for interface in merging)
     expected = (
-        f"the kernel says: {name} would switch LRO off for good on {', '.join(merging)}; "
+        f"the kernel says: {name} would permanently switch off LRO on {', '.join(merging)}; "
         f"switch it off before the run: {steps}"
     )
     assert (expected if merging else None) == message

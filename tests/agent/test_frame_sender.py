@@ -35,9 +35,9 @@ class Driver:
 def opened(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> FrameSender:
     """Open a sender over a driver."""
     monkeypatch.setattr(frame_sender, "lib", SimpleNamespace(ub_xsk_open=driver.ub_xsk_open))
-    made = FrameSender.open(sender(send=Send(call="af_xdp")), "lo", MACS)
-    made.socket.close()
-    return made
+    af_xdp_sender = FrameSender.open(sender(send=Send(call="af_xdp")), "lo", MACS)
+    af_xdp_sender.socket.close()
+    return af_xdp_sender
 
 
 @pytest.mark.parametrize("zerocopy", [False, True])

@@ -28,15 +28,15 @@ V4 = LossSpec(
 V6 = replace(V4, family=6, source="fd00::30", destination="fd00::1")
 
 
-def ip_header(made: bytes, spec: LossSpec) -> bytes:
+def ip_header(packet: bytes, spec: LossSpec) -> bytes:
     """Return the IP header of a frame."""
-    return made[14 : 14 + (20 if spec.family == 4 else 40)]
+    return packet[14 : 14 + (20 if spec.family == 4 else 40)]
 
 
-def udp_sum(made: bytes, spec: LossSpec) -> int:
+def udp_sum(packet: bytes, spec: LossSpec) -> int:
     """Return what the receiver computes over pseudo header and datagram: 0 where it is right."""
-    header = ip_header(made, spec)
-    datagram = made[14 + len(header) :]
+    header = ip_header(packet, spec)
+    datagram = packet[14 + len(header) :]
     addresses = header[12:20] if spec.family == 4 else header[8:40]
     return ones_complement(addresses + struct.pack("!HH", 17, len(datagram)) + datagram)
 

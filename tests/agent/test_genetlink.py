@@ -11,7 +11,7 @@ import pytest
 from udpbench.agent.counters.parse import parse_mac_statistics, queue_statistics
 from udpbench.agent.counters.snapshot import mac_counters, queue_counters
 from udpbench.agent.host import genetlink
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.system import Host, xdp_feature_names
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/netlink"
 
@@ -76,6 +76,32 @@ def test_statistics_of_queues_are_named_by_way_and_number() -> None:
     assert {} == queue_counters(Host(), "none0")
 
 
+@pytest.mark.parametrize(
+    ("name", "features"),
+    [
+        ("veth-dev-6.18", ("basic", "redirect", "rx-sg")),
+        ("bridge-dev-6.18", ()),
+        ("virtio_net-dev-6.18", ("basic", "redirect", "xsk-zerocopy", "rx-sg")),
+    ],
+)
+def test_what_a_driver_does_for_xdp_has_the_kernels_names(
+    name: str, features: tuple[str, ...]
+) -> None:
+    """Nothing is an answer, too."""
+    (device,) = answer(name)
+    assert features == xdp_feature_names(device)
+
+
+def test_xdp_features_that_are_not_said_are_an_error() -> None:
+    """Before Linux 6.3; a bit of a later kernel has no name."""
+    with pytest.raises(OSError, match="not supported"):
+        xdp_feature_names(genetlink.number(1, 7))
+    later = genetlink.attribute(3, struct.pack("=Q", 1 << 40 | 1))
+    assert ("basic",) == xdp_feature_names(later)
+    with pytest.raises(OSError, match="No such device"):
+        Host().xdp_features("none0")
+
+
 def test_a_refusal_is_the_kernels_error() -> None:
     """Also one that comes after a part of the answer, and a header that lies."""
     refusal = genetlink.HEADER.pack(20, genetlink.NLMSG_ERROR, 0, 0, 0) + struct.pack("=i", -95)
@@ -86,7 +112,7 @@ def test_a_refusal_is_the_kernels_error() -> None:
     assert [] == list(genetlink.attributes(b"\1\0\1\0"))
 
 
-def test_a_family_that_the_kernel_does_not_have_is_said_to_be_missing() -> None:
+def test_a_family_that_the_kernel_does_not_have_is_reported_as_missing() -> None:
     """The real kernel is asked."""
     with pytest.raises(OSError, match="No such file or directory"):
         genetlink.ask("udpbench_none", 1)

@@ -84,8 +84,8 @@ class PrintingHost(Host):
 
     def program(self, name: str) -> Optional[Path]:
         """Find the programs that print something."""
-        found = any(command.split()[0] == name for command in self.printed)
-        return Path(name) if found else None
+        is_printed = any(command.split()[0] == name for command in self.printed)
+        return Path(name) if is_printed else None
 
     def run(self, *command: str, stdin: str = "") -> Done:
         """Print, or refuse."""
@@ -178,8 +178,8 @@ def test_a_card_and_its_slot(tmp_path: Path) -> None:
 )
 def test_pause_frames(tmp_path: Path, printed: Any, pause: Optional[set[str]]) -> None:
     """A device without flow control has none; without ethtool it is unknown."""
-    found = inspection.pause(host(tmp_path, {}, pause=printed), "eth3")
-    assert pause == (None if found is None else set(found))
+    parameters = inspection.pause(host(tmp_path, {}, pause=printed), "eth3")
+    assert pause == (None if parameters is None else set(parameters))
 
 
 @pytest.mark.parametrize(
@@ -259,9 +259,15 @@ def test_this_kernel_says_whether_its_clock_is_kept() -> None:
 
 def test_an_interface_that_is_not_there_has_nothing(tmp_path: Path) -> None:
     """What belongs to it is unknown, the rest is read."""
-    found = inspection.inspect_host(host(tmp_path, {**ARP, **PORTS}), "eth3")
-    missing = (found.pcie, found.pause, found.flow_hash, found.arp, found.stacked)
+    inspected = inspection.inspect_host(host(tmp_path, {**ARP, **PORTS}), "eth3")
+    missing = (
+        inspected.pcie,
+        inspected.pause,
+        inspected.flow_hash,
+        inspected.arp,
+        inspected.stacked,
+    )
     assert (None,) * 5 == missing
-    assert (53, 4321) == found.udp_ports
+    assert (53, 4321) == inspected.udp_ports
     there = inspection.inspect_host(host(tmp_path, CARD), "eth3")
     assert ("on eth9",) == there.stacked

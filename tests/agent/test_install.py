@@ -172,21 +172,21 @@ def test_what_is_not_of_udpbench_is_never_removed(home: Path) -> None:
     place = Path(settled()[0]).parent
     (place / "mine").mkdir()
     removed = install.remove(str(place))
-    kept = [[str(place), f"{place}/mine is not of udpbench"]]
+    kept = [[str(place), f"{place}/mine does not belong to udpbench"]]
     assert {"removed": [], "busy": [], "kept": kept} == removed
     (place / "mine").rmdir()
     place.chmod(0o777)
-    assert "can be written by others" in install.remove(str(place))["kept"][0][1]
+    assert "is writable by others" in install.remove(str(place))["kept"][0][1]
     assert (place / KEY).exists()
 
 
 def test_a_place_is_locked_until_it_is_gone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent or a controller that waited for a lock sees that it is no longer there."""
     settled()
-    real, seen = install.shutil.rmtree, []
+    real, removals = install.shutil.rmtree, []
 
     def look(path: str, **options: Any) -> None:
-        seen.append((path, os.path.exists(os.path.join(path, install.LOCK))))  # noqa: PTH110, PTH118
+        removals.append((path, os.path.exists(os.path.join(path, install.LOCK))))  # noqa: PTH110, PTH118
         real(path, **options)
 
     monkeypatch.setattr(install.shutil, "rmtree", look)
@@ -194,9 +194,12 @@ def test_a_place_is_locked_until_it_is_gone(home: Path, monkeypatch: pytest.Monk
     fd = os.open(f"{settled_place}/{install.LOCK}", os.O_RDWR)
     install.remove(settled_place)
     monkeypatch.setattr(install.os, "open", lambda *_: fd)
-    with pytest.raises(install.Refused, match="removed meanwhile"), install.exclusive("place"):
+    with (
+        pytest.raises(install.Refused, match="removed in the meantime"),
+        install.exclusive("place"),
+    ):
         pass
-    assert [False, False] == [there for _, there in seen]
+    assert [False, False] == [there for _, there in removals]
 
 
 # --- places that cannot be used -------------------------------------------------------------------
@@ -283,8 +286,8 @@ def test_a_folder_in_a_shared_one_is_made_fresh_and_never_adopted(
         paths.append(Path(settled()[0]).parent)
     assert [False, True, True, True] == [path.exists() for path in paths]
     assert None is install.find({"key": KEY, "place": "cache", "folder": None})
-    found = install.find({"key": KEY, "place": "cache", "folder": str(paths[1] / KEY)})
-    assert str(paths[1] / KEY) == found
+    folder = install.find({"key": KEY, "place": "cache", "folder": str(paths[1] / KEY)})
+    assert str(paths[1] / KEY) == folder
     removed = install.remove(install.cache_place())
     assert ({str(path) for path in paths[1:]}, []) == (set(removed["removed"]), removed["busy"])
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(home.parent / "shared2"))
@@ -316,7 +319,7 @@ def test_root_has_a_place_of_its_own_or_none(home: Path) -> None:
         launcher.write_text("another version's")
         assert None is install.find(request)
     Path(install.SYSTEM).parent.chmod(0o777)
-    with pytest.raises(install.Refused, match="can be written by others"):
+    with pytest.raises(install.Refused, match="is writable by others"):
         settled(place=install.SYSTEM)
 
 
@@ -358,7 +361,7 @@ def test_root_runs_no_python_that_others_can_change(
     monkeypatch.setattr(sys, "path", ["/nowhere", str(home / "link")])
     why = install.distrust_python("/")
     assert why is not None
-    assert why.startswith(f"{home}/modules can be written")
+    assert why.startswith(f"{home}/modules is writable")
 
 
 @pytest.mark.parametrize(
@@ -371,7 +374,7 @@ def test_root_runs_no_python_that_others_can_change(
 )
 def test_an_archive_writes_nowhere_else(home: Path, content: dict[str, bytes], kind: bytes) -> None:
     """Only plain files within the build; nothing stays of another."""
-    with pytest.raises(install.Refused, match="the archive has"):
+    with pytest.raises(install.Refused, match="unsafe archive member"):
         install.settle(KEY, archive(content, kind), install.cache_place())
     assert [] == list(home.rglob("up"))
 
@@ -404,10 +407,10 @@ def served(home: Path, *parts: Any, **environ: str) -> tuple[list[dict[str, Any]
 def sent(do: str, content: bytes, **keys: Any) -> dict[str, Any]:
     """Return a request with an archive."""
     digest = hashlib.sha256(content).hexdigest()
-    return {**asked(do), "sha256": digest, "bytes": len(content), **keys}
+    return {**request(do), "sha256": digest, "bytes": len(content), **keys}
 
 
-def asked(do: str, **keys: Any) -> dict[str, Any]:
+def request(do: str, **keys: Any) -> dict[str, Any]:
     """Return a request."""
     return {"do": do, "key": KEY, "place": "cache", "folder": None, "run": [MODULE], **keys}
 
@@ -415,13 +418,13 @@ def asked(do: str, **keys: Any) -> dict[str, Any]:
 def test_a_build_is_asked_for_received_and_started(home: Path) -> None:
     """The agent runs from its folder alone; the second time, nothing is received."""
     content = archive()
-    answers, said = served(home, asked("start"), sent("start", content), content)
+    answers, ending = served(home, request("start"), sent("start", content), content)
     folder = f"{home}/.cache/udpbench/agent/{KEY}"
     ready = {"state": "ready", "folder": folder, "notes": []}
-    assert ([{"state": "missing", "builds": 0}, ready], "served") == (answers, said)
-    assert ([ready], "served") == served(home, asked("start"))
-    assert [{"state": "missing", "builds": 1}] == served(home, asked("start", key=OTHER))[0]
-    assert [ready] == served(home, asked("deploy"))[0]
+    assert ([{"state": "missing", "builds": 0}, ready], "served") == (answers, ending)
+    assert ([ready], "served") == served(home, request("start"))
+    assert [{"state": "missing", "builds": 1}] == served(home, request("start", key=OTHER))[0]
+    assert [ready] == served(home, request("deploy"))[0]
 
 
 @pytest.mark.parametrize(
@@ -453,8 +456,8 @@ def test_remove_and_become_are_requests_too(home: Path) -> None:
     assert [f"{home}/.cache/udpbench/agent"] == answers[-1]["removed"]
     assert {} == tree(home)
     assert ([], "the rest") == served(home, {"do": "become", "words": ["cat"]}, b"the rest")
-    said = served(home, {"do": "become", "words": ["sudo"]}, PATH="/nowhere")
-    assert ([], "sudo: not found\n") == said
+    result = served(home, {"do": "become", "words": ["sudo"]}, PATH="/nowhere")
+    assert ([], "sudo: not found\n") == result
 
 
 def test_the_launcher_starts_a_build_and_nothing_else(

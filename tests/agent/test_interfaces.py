@@ -41,8 +41,8 @@ class Listed(Host):
         """Return links, the way to the SSH client, and one address of each interface."""
         if noun == "addr":
             index = fields["index"]
-            given = Message(prefixlen=24, IFA_LOCAL=f"10.0.{index}.1")
-            return [given] if fields["family"] == 2 else []
+            address = Message(prefixlen=24, IFA_LOCAL=f"10.0.{index}.1")
+            return [address] if fields["family"] == 2 else []
         return MESSAGES[noun] if (noun, verb) != ("route", "dump") else []
 
     def link(self, interface: str) -> Any:

@@ -217,7 +217,7 @@ def test_leftovers_are_those_of_any_run_here(host: Host) -> None:
     assert tuple(paths) == leftovers(host).here
 
 
-def test_a_journal_that_is_gone_is_said_so(host: Host, journal: Journal) -> None:
+def test_a_journal_that_is_gone_is_reported(host: Host, journal: Journal) -> None:
     """Nothing is pending then: the caller decides that all is well."""
     with pytest.raises(FileNotFoundError):
         Journal.open(host, journal.path)

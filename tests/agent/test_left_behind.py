@@ -14,9 +14,10 @@ from settings_world import fake_host
 
 from udpbench.agent.host.system import Host
 from udpbench.agent.locks import Locks
+from udpbench.agent.session import Session
 from udpbench.agent.settings.engine import Engine
 from udpbench.agent.settings.journal import FOLDER, Journal, abandoned
-from udpbench.agent.verbs import Session, Verbs
+from udpbench.agent.verbs import Verbs
 from udpbench.errors import HelloRefused, RestoreError, Unseen
 from udpbench.model import SECOND_NS, Scope, Setting
 from udpbench.protocol import PROTOCOL, Taken, build_id
@@ -72,7 +73,7 @@ def test_a_private_namespace_that_cannot_be_made_is_refused(
     def refuse(_host: Host) -> None:
         raise OSError(1, "unshare: Operation not permitted")
 
-    monkeypatch.setattr("udpbench.agent.verbs.enter_own", refuse)
+    monkeypatch.setattr("udpbench.agent.session.enter_own", refuse)
     with golden.raises(HelloRefused):
         Session(host).hello("left", "later", build_id(), PROTOCOL, SECOND_NS, [], private=True)
 

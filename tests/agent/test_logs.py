@@ -155,8 +155,8 @@ def test_a_receiver_tells_delays_milliseconds_and_use(pool: Pool, port: int) -> 
     reply = pool.sample(0)
     stats = reply.stats[0]
     assert {"delay": 5, "stack": 5, "application": 5} == {
-        name: sum(times for _, times in one.counts) + one.below_zero
-        for name, one in stats.histograms.items()
+        name: sum(times for _, times in histogram.counts) + histogram.below_zero
+        for name, histogram in stats.histograms.items()
     }
     assert 5 == sum(sum(sample.packets_per_ms) for sample in reply.samples)
     assert stats.process_cpu_ns is not None

@@ -37,7 +37,7 @@ def here(look: HostLook, receiver: socket.socket) -> list[tuple[str, ...]]:
     return [each.processes for each in look.sockets if each.port == port]
 
 
-def test_only_what_changed_is_told_again(receiver: socket.socket) -> None:
+def test_only_what_changed_is_reported_again(receiver: socket.socket) -> None:
     """The counters are whole each time; a closed socket is told once."""
     looks = Looks(Host(), "here")
     first, second = looks.look(None, None, exact=False), looks.look(None, None, exact=False)

@@ -22,18 +22,18 @@ ORDER = {"phase": "measured", "tag": 1, "at_ns": 0, "duration_ns": 1, "count": N
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the results of threads beside a loop that have been waited for."""
-    found: list[int] = []
+    results: list[int] = []
 
-    class Told(loops.SideThread):
+    class NotingThread(loops.SideThread):
         def result(self) -> int:
-            found.append(super().result())
-            return found[-1]
+            results.append(super().result())
+            return results[-1]
 
-    monkeypatch.setattr(loops, "SideThread", Told)
-    return found
+    monkeypatch.setattr(loops, "SideThread", NotingThread)
+    return results
 
 
-def made(spec: WorkerSpec) -> tuple[Memory, dict[str, Any]]:
+def prepared(spec: WorkerSpec) -> tuple[Memory, dict[str, Any]]:
     """Return the memory of one worker, and its phase."""
     fd = os.memfd_create("test")
     memory = Memory(fd, [spec])
@@ -45,7 +45,7 @@ def test_a_listener_is_waited_for_if_its_loop_fails(ended: list[int]) -> None:
     """It reads a config that is gone once the phase is over."""
     traffic = Traffic(echo=10)
     spec = WorkerSpec("sender", "left", 0, None, (FLOW,), traffic, send=Send(), rate_pps=2**40)
-    memory, phase = made(spec)
+    memory, phase = prepared(spec)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
         loop = loops.Sending(memory, 0, [opened], os.sched_getaffinity(0))
         text = f"^ub_send: rate_pps: {2**40}; allowed: 0 to 1000000000$"
@@ -58,7 +58,7 @@ def test_what_awaits_answers_leaves_if_its_loop_fails(ended: list[int]) -> None:
     """Nobody would stop it: nothing was sent, and nobody is told that it was."""
     traffic = Traffic(answers=Answers())
     spec = WorkerSpec("sender", "left", 0, None, (FLOW,), traffic, send=Send(), rate_pps=2**40)
-    memory, phase = made(spec)
+    memory, phase = prepared(spec)
     messages: list[str] = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
         cpus = os.sched_getaffinity(0)
@@ -80,7 +80,7 @@ def test_answers_of_another_phase_are_forgotten(ended: list[int]) -> None:
         server.sendto(b"late", opened.getsockname())
         traffic = Traffic(answers=Answers(), count_packets=3)
         spec = WorkerSpec("sender", "left", 0, None, (FLOW,), traffic, send=Send(), count_packets=3)
-        memory, phase = made(spec)
+        memory, phase = prepared(spec)
         phase |= {"at_ns": time.monotonic_ns(), "duration_ns": 60 * 10**9}
 
         def answer() -> None:
@@ -100,7 +100,7 @@ def test_a_logs_writer_is_waited_for_if_its_loop_fails(ended: list[int], tmp_pat
     """It reads a ring and a name that may be gone, too; its files are there."""
     receive = Receive(log=Log(str(tmp_path / "log")), work_ns=2**40)
     spec = WorkerSpec("receiver", "right", 0, None, (FLOW,), Traffic(), receive=receive)
-    memory, phase = made(spec)
+    memory, phase = prepared(spec)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
         loop = loops.Receiving(memory, 0, [opened], os.sched_getaffinity(0))
         text = f"^ub_receive: work_ns: {2**40}; allowed: 0 to 1000000000$"

@@ -14,7 +14,7 @@ from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.cpu_clocks import SOFTWARE, TASK_CLOCK, open_counter
 from udpbench.errors import HostError
 
-TEXT = r"udpbench's C extension cannot be used: .*; install udpbench again on this host"
+TEXT = r"udpbench's C extension cannot be used: .*; reinstall udpbench on this host"
 
 
 @pytest.fixture

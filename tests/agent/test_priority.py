@@ -17,18 +17,18 @@ ROOT = os.geteuid() == 0
 
 def in_a_thread(do: Callable[[], Any]) -> Any:
     """Return what a thread of its own returns or raises: a priority stays with it."""
-    found: list[Any] = []
+    results: list[Any] = []
 
     def run() -> None:
         try:
-            found.append(do())
+            results.append(do())
         except OSError as error:
-            found.append(error)
+            results.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    return found[0]
+    return results[0]
 
 
 def taken(cpu: str, disk: str) -> tuple[int, int, int, int]:
@@ -41,32 +41,32 @@ def taken(cpu: str, disk: str) -> tuple[int, int, int, int]:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "disk", "found"),
+    ("cpu", "disk", "expected"),
     [
         ("nice 5", "normal", (5, os.SCHED_OTHER, 0)),
         ("normal", "idle", 3 << 13),
         ("normal", "best-effort 7", 2 << 13 | 7),
     ],
 )
-def test_a_thread_has_its_own_priority(cpu: str, disk: str, found: Any) -> None:
+def test_a_thread_has_its_own_priority(cpu: str, disk: str, expected: Any) -> None:
     """Anybody may be worse than normal; whoever asks is not changed."""
     before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
     *of_cpu, of_disk = in_a_thread(lambda: taken(cpu, disk))
-    assert found == (tuple(of_cpu) if disk == "normal" else of_disk)
+    assert expected == (tuple(of_cpu) if disk == "normal" else of_disk)
     assert before == os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
-@pytest.mark.skipif(not ROOT, reason="to be better than normal needs root")
+@pytest.mark.skipif(not ROOT, reason="a priority above normal needs root")
 @pytest.mark.parametrize(
-    ("cpu", "disk", "found"),
+    ("cpu", "disk", "expected"),
     [
         ("nice -5", "realtime 1", (-5, os.SCHED_OTHER, 0, 1 << 13 | 1)),
         ("fifo 10", "realtime 0", (0, os.SCHED_FIFO, 10, 1 << 13)),
     ],
 )
-def test_root_may_be_better_than_normal(cpu: str, disk: str, found: tuple[int, ...]) -> None:
+def test_root_may_be_better_than_normal(cpu: str, disk: str, expected: tuple[int, ...]) -> None:
     """And what a real-time thread starts is not real-time."""
-    assert found == in_a_thread(lambda: taken(cpu, disk))
+    assert expected == in_a_thread(lambda: taken(cpu, disk))
 
     def child() -> int:
         taken(cpu, disk)
@@ -75,10 +75,10 @@ def test_root_may_be_better_than_normal(cpu: str, disk: str, found: tuple[int, .
     assert os.SCHED_OTHER == in_a_thread(child)
 
 
-def test_what_the_kernel_refuses_is_said() -> None:
+def test_what_the_kernel_refuses_is_reported() -> None:
     """With what was asked for."""
-    told = in_a_thread(lambda: process.set_priorities("fifo 200", "normal"))
-    assert "priority fifo 200: Invalid argument" == told.strerror
+    error = in_a_thread(lambda: process.set_priorities("fifo 200", "normal"))
+    assert "priority fifo 200: Invalid argument" == error.strerror
 
 
 def test_what_needs_root_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,11 +88,11 @@ def test_what_needs_root_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "setpriority", refuse)
-    told = in_a_thread(lambda: process.set_priorities("nice -5", "normal"))
+    error = in_a_thread(lambda: process.set_priorities("nice -5", "normal"))
     assert (
-        "priority nice -5: Permission denied; to be better than normal needs root, CAP_SYS_NICE; "
-        "or leave it out"
-    ) == told.strerror
+        "priority nice -5: Permission denied; a priority above normal needs root or CAP_SYS_NICE; "
+        "else leave it out"
+    ) == error.strerror
 
 
 def test_a_value_that_is_not_kept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,5 +103,5 @@ def test_a_value_that_is_not_kept_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         == in_a_thread(lambda: process.set_priorities("nice 5", "normal")).strerror
     )
     monkeypatch.setattr(native, "set_io_priority", lambda _: None)
-    told = in_a_thread(lambda: process.set_priorities("normal", "idle")).strerror
-    assert told.startswith("priority idle: read back 0x")
+    text = in_a_thread(lambda: process.set_priorities("normal", "idle")).strerror
+    assert text.startswith("priority idle: read back 0x")

@@ -103,7 +103,7 @@ def test_every_process_that_used_a_tick(machine: Machine) -> None:
     assert [
         Process(5, "cc", 30 * TICK_NS, "other"),
         Process(7, "new", 4 * TICK_NS, "other", (2,)),
-    ] == sorted(table.end({}), key=lambda one: one.pid)
+    ] == sorted(table.end({}), key=lambda process: process.pid)
 
 
 def test_a_number_that_is_used_again_is_another_process(machine: Machine) -> None:
@@ -115,7 +115,7 @@ def test_a_number_that_is_used_again_is_another_process(machine: Machine) -> Non
     assert [Process(5, "cc", 30 * TICK_NS, "other")] == list(table.end({}))
 
 
-def test_children_that_ended_are_told_by_who_waited(machine: Machine) -> None:
+def test_children_that_ended_are_reported_by_who_waited(machine: Machine) -> None:
     """Less what they had used before, also of those whose own parent ended with them."""
     machine.add(5, name="make", ticks=10, children=100)
     machine.add(6, parent=5, ticks=20)
@@ -135,7 +135,7 @@ def test_cpus_of_all_threads(machine: Machine) -> None:
     table = Processes(machine, all_of_machine=True)
     table.begin({})
     machine.add(5, ticks=1)
-    assert [(1, 3)] == [one.cpus for one in table.end({})]
+    assert [(1, 3)] == [process.cpus for process in table.end({})]
 
 
 def test_without_the_machine_only_what_is_known(
@@ -151,7 +151,7 @@ def test_without_the_machine_only_what_is_known(
     assert [Process(5, "cc", 250, "worker")] == list(table.end({5: "worker"}))
 
 
-def test_a_known_process_that_ended_is_not_told(
+def test_a_known_process_that_ended_is_not_reported(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is known of it any more."""
@@ -216,13 +216,17 @@ def test_a_real_busy_process_is_found_with_its_cpu() -> None:
         os.sched_setaffinity(process.pid, {cpu})
         process.stdout.readline()
         deadline = time.monotonic() + 20
-        found: list[Process] = []
-        while not found and time.monotonic() < deadline:
-            told = table.end({os.getpid(): "run"})
-            found = [one for one in told if one.pid == process.pid and one.cpu_ns > 10 * TICK_NS]
+        busy: list[Process] = []
+        while not busy and time.monotonic() < deadline:
+            listed = table.end({os.getpid(): "run"})
+            busy = [
+                entry
+                for entry in listed
+                if entry.pid == process.pid and entry.cpu_ns > 10 * TICK_NS
+            ]
         process.kill()
-    assert [("other", (cpu,))] == [(one.whose, one.cpus) for one in found]
-    assert {"run"} == {one.whose for one in told if one.pid == os.getpid()}
+    assert [("other", (cpu,))] == [(entry.whose, entry.cpus) for entry in busy]
+    assert {"run"} == {entry.whose for entry in listed if entry.pid == os.getpid()}
 
 
 def test_where_a_thread_of_the_run_ran_is_counted() -> None:
@@ -237,13 +241,13 @@ def test_where_a_thread_of_the_run_ran_is_counted() -> None:
         until_ns = time.thread_time_ns() + 50 * 10**6
         while time.thread_time_ns() < until_ns:
             pass
-        (told,) = table.end({os.getpid(): "run"})
+        (own,) = table.end({os.getpid(): "run"})
     finally:
         os.sched_setaffinity(0, here)
-    if not told.by_cpu_ns:
+    if not own.by_cpu_ns:
         pytest.skip("this kernel counts no task-clock for us (perf_event_paranoid)")
-    assert told.by_cpu_ns[f"{min(here)}"] >= 50 * 10**6
-    assert told.by_cpu_ns[f"{min(here)}"] >= 0.9 * told.cpu_ns
+    assert own.by_cpu_ns[f"{min(here)}"] >= 50 * 10**6
+    assert own.by_cpu_ns[f"{min(here)}"] >= 0.9 * own.cpu_ns
     assert open_before == len([*Path("/proc/self/fd").iterdir()])
 
 
@@ -252,7 +256,7 @@ def test_more_clocks_than_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "CLOCKS_MAX", 0)
     table = Processes(Host(), all_of_machine=False)
     table.begin({os.getpid(): "run"})
-    assert [{}] == [one.by_cpu_ns for one in table.end({os.getpid(): "run"})]
+    assert [{}] == [process.by_cpu_ns for process in table.end({os.getpid(): "run"})]
 
 
 def test_a_thread_that_waits_for_a_cpu_is_runnable(tmp_path: Path) -> None:

@@ -50,9 +50,9 @@ if os.fork() == 0:
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     """Make a pool that leaves no process behind, and is not patient."""
     monkeypatch.setattr(keeper, "GRACE_S", 0.3)
-    made = Pool(Host(), "right", Limits(prepare_ns=3 * SECOND_NS))
-    yield made
-    made.close()
+    pool = Pool(Host(), "right", Limits(prepare_ns=3 * SECOND_NS))
+    yield pool
+    pool.close()
 
 
 def spec(port: int, *command: str, **receive: Any) -> WorkerSpec:
@@ -123,8 +123,8 @@ def test_what_keeps_a_program_from_serving_is_one_error(
     port, other = free_port(), free_port()
     with pytest.raises(WorkerFailed) as caught:
         pool.prepare([WRONG[case](port, other)], "lo")
-    told = str(caught.value).replace("as nobody ", "")
-    golden.check(told, port=port, other=other, user=user())
+    message = str(caught.value).replace("as nobody ", "")
+    golden.check(message, port=port, other=other, user=user())
     assert pool.pids() == frozenset()
 
 
@@ -234,4 +234,4 @@ def test_the_beginning_and_the_end_of_an_output_are_kept() -> None:
     assert kept.startswith("line     0\nline     1\n")
     assert kept.endswith("line 29998\nline 29999\n")
     left_out = 30_000 * 11 - keeper.HEAD_BYTES - keeper.TAIL_BYTES
-    assert f"\n[{left_out} B left out]\n" in kept
+    assert f"\n[{left_out} B omitted]\n" in kept

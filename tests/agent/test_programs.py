@@ -52,8 +52,8 @@ def test_a_program_that_hangs_is_ended(
 
 def test_a_program_that_hangs_ends_without_its_agent_too(tmp_path: Path) -> None:
     """The kernel keeps the time; an agent that was killed ends nothing, and its guardian waits."""
-    asked = "import signal; print(signal.getitimer(signal.ITIMER_REAL)[0])"
-    host = install(tmp_path, "tool", f"exec {sys.executable} -c '{asked}'")
+    code = "import signal; print(signal.getitimer(signal.ITIMER_REAL)[0])"
+    host = install(tmp_path, "tool", f"exec {sys.executable} -c '{code}'")
     with Path(os.devnull).open() as lent, host.lending(lent.fileno()):
         assert 0 < float(host.run("tool").out) <= host_module.PROGRAM_TIMEOUT_S + 1
     assert 0 == float(host.run("tool").out)
@@ -94,9 +94,9 @@ def test_a_refusal_is_the_error_that_its_words_stand_for(
 def test_a_condition_that_does_not_come_true_is_named(tmp_path: Path, golden: Golden) -> None:
     """With its deadline."""
     host = Host(tmp_path)
-    seen: list[int] = []
-    host.wait_for("the third look", lambda: seen.append(1) or len(seen) == 3, 5.0)
-    assert 3 == len(seen)
+    looks: list[int] = []
+    host.wait_for("the third look", lambda: looks.append(1) or len(looks) == 3, 5.0)
+    assert 3 == len(looks)
     with golden.raises(OSError):
         host.wait_for("rain", lambda: False, 0.02)
 
@@ -132,7 +132,7 @@ def test_irqbalance_is_paused_and_goes_on(tmp_path: Path) -> None:
     assert queue_polling.Irqbalance().same(False, None)
 
 
-def test_an_irqbalance_that_goes_on_is_told(
+def test_an_irqbalance_that_goes_on_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     """The signal was sent and it is not paused."""

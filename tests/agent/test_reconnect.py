@@ -72,9 +72,9 @@ class Waiting(Agent):
 @pytest.fixture
 def agent() -> Iterator[Waiting]:
     """Start an agent that is not left behind."""
-    made = Waiting()
-    yield made
-    made.close()
+    agent = Waiting()
+    yield agent
+    agent.close()
 
 
 def test_a_number_that_was_answered_has_the_same_answer_again(agent: Waiting) -> None:
@@ -83,9 +83,9 @@ def test_a_number_that_was_answered_has_the_same_answer_again(agent: Waiting) ->
     agent.requests.close()
     agent.fetch()
     agent._number -= 1
-    said = agent.ask("take", use="alone")
-    assert said == {name: hello[name] for name in said}
-    assert "this agent serves run" in agent.greet()["message"]
+    answer = agent.ask("take", use="alone")
+    assert answer == {name: hello[name] for name in answer}
+    assert "this agent already serves run" in agent.greet()["message"]
 
 
 def test_who_comes_back_need_not_wait_for_the_end_of_the_old_pipes(agent: Waiting) -> None:
@@ -181,7 +181,7 @@ def test_who_fetches_an_agent_that_is_not_there_says_so() -> None:
         check=False,
         timeout=DEADLINE_S,
     )
-    words = b"udpbench agent: no agent of run nobody waits here: No such file or directory\n"
+    words = b"udpbench agent: no agent of run nobody is waiting: No such file or directory\n"
     assert (3, b"", words) == (done.returncode, done.stdout, done.stderr)
 
 
@@ -200,18 +200,18 @@ def host() -> Iterator[Host]:
 @pytest.fixture
 def door(host: Host) -> Iterator[Door]:
     """Yield a door."""
-    made = Door(host, "run", alone=True)
-    yield made
-    made.close(0)
+    door = Door(host, "run", alone=True)
+    yield door
+    door.close(0)
 
 
 @contextlib.contextmanager
 def guest(door: Door) -> Iterator[socket.socket]:
     """Yield a connection to a door."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
-        made.settimeout(DEADLINE_S)
-        made.connect(str(door.path))
-        yield made
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(DEADLINE_S)
+        connection.connect(str(door.path))
+        yield connection
 
 
 def test_a_door_is_for_its_owner_alone(door: Door) -> None:

@@ -36,17 +36,17 @@ def test_every_so_many_ticks_are_a_sample() -> None:
 
 def test_a_short_phase_keeps_every_millisecond() -> None:
     """Milliseconds follow each other from sample to sample, and none is told twice."""
-    asked = []
+    calls = []
 
     def milliseconds(worker: int, since: int, ended: bool) -> tuple[int, list[int]]:
-        asked.append((worker, since, ended))
+        calls.append((worker, since, ended))
         return max(since, 3), [1, 2, 3]
 
     series = Series(60 * SECOND_NS, milliseconds)
     first, second = series.sample(4, SO_FAR, False), series.sample(4, SO_FAR, True)
     assert (3, (1, 2, 3), None) == (first.first_ms, first.packets_per_ms, first.range_per_ms)
     assert 6 == second.first_ms
-    assert [(4, 0, False), (4, 6, True)] == asked
+    assert [(4, 0, False), (4, 6, True)] == calls
     assert SO_FAR.counts == first.counts
 
 
@@ -73,7 +73,7 @@ def test_spread(packets: list[int]) -> None:
     least, median, most = spread(packets)
     assert (min(packets), max(packets)) == (least, most)
     assert median in packets
-    assert sum(one <= median for one in packets) * 2 >= len(packets)
+    assert sum(count <= median for count in packets) * 2 >= len(packets)
 
 
 # --- usage ---------------------------------------------------------------------------------------

@@ -27,7 +27,8 @@ from udpbench.agent.host.namespace import INIT_USER_NS, is_own
 from udpbench.agent.host.system import Host
 from udpbench.agent.locks import Locks
 from udpbench.agent.serve import STDIN_ENDED, Lines, end, parse, unexpected
-from udpbench.agent.verbs import GREETING, Session, Verbs
+from udpbench.agent.session import GREETING, Session
+from udpbench.agent.verbs import Verbs
 from udpbench.errors import AgentError, RestoreError
 from udpbench.model import FlowSpec, Receive, Send, Traffic, WorkerSpec
 from udpbench.protocol import PROTOCOL, VERBS, build_id, encode, read_line, write_line
@@ -67,7 +68,7 @@ class Agent:
 
     def hello(self, **changed: Any) -> Any:
         """Greet the agent; it is given no scope."""
-        said = {
+        greeting = {
             "host": "left",
             "run": "test",
             "build": build_id(),
@@ -75,7 +76,7 @@ class Agent:
             "lease_ns": 60 * SECOND_NS,
             "scopes": [],
         }
-        hello = self.ask("hello", **{**said, **changed})
+        hello = self.ask("hello", **{**greeting, **changed})
         return hello if "kind" in hello else {**hello, **self.ask("take", use="alone")}
 
     def ended(self) -> tuple[int, str]:
@@ -87,13 +88,13 @@ class Agent:
 @pytest.fixture
 def agent() -> Iterator[Agent]:
     """Start an agent that is not left behind."""
-    made = Agent()
-    yield made
+    agent = Agent()
+    yield agent
     with contextlib.suppress(BrokenPipeError):
-        made.requests.close()
-    made.process.wait(DEADLINE_S)
-    made.replies.close()
-    cast("IO[bytes]", made.process.stderr).close()
+        agent.requests.close()
+    agent.process.wait(DEADLINE_S)
+    agent.replies.close()
+    cast("IO[bytes]", agent.process.stderr).close()
 
 
 def test_hello_tells_who_the_agent_is(agent: Agent) -> None:
@@ -141,11 +142,11 @@ def test_hello_refuses_another_make_with_every_difference(agent: Agent) -> None:
     assert "pid" in agent.hello()
 
 
-def test_hello_is_said_once(agent: Agent) -> None:
+def test_hello_is_sent_once(agent: Agent) -> None:
     """An agent serves one run."""
     agent.hello()
 
-    assert "this agent serves run test already" == agent.hello()["message"]
+    assert "this agent already serves run test" == agent.hello()["message"]
 
 
 def test_hello_refuses_a_run_whose_name_is_no_file_name(agent: Agent) -> None:
@@ -224,7 +225,7 @@ def test_a_bug_in_a_verb_leaves_the_agent_serving(agent: Agent) -> None:
     assert "Traceback" in stderr
 
 
-def test_an_interface_that_has_gone_is_told_in_words() -> None:
+def test_an_interface_that_has_gone_is_reported_in_words() -> None:
     """It was renamed or removed under way: where, what, while doing what, and the next step."""
     gone = OSError(errno.ENODEV, "No such device")
     error = unexpected(gone, {"verb": "snapshot", "args": {"interface": "eth3"}}, "left")
@@ -272,7 +273,7 @@ def test_a_lease_that_runs_out_ends_the_agent(agent: Agent) -> None:
     """Without a request the agent ends by itself, restored."""
     agent.hello(lease_ns=SECOND_NS // 10)
 
-    assert (0, "udpbench agent: the lease of 0.1 s ran out; restored\n") == agent.ended()
+    assert (0, "udpbench agent: the lease of 0.1 s expired; restored\n") == agent.ended()
 
 
 def test_every_request_renews_the_lease(agent: Agent) -> None:
@@ -327,7 +328,7 @@ def test_a_controller_that_reads_no_more_ends_the_agent(agent: Agent) -> None:
     agent.requests.write(b'{"id":9,"verb":"ping"}\n')
     agent.requests.flush()
 
-    assert (0, "udpbench agent: the controller no longer reads; restored\n") == agent.ended()
+    assert (0, "udpbench agent: the controller stopped reading; restored\n") == agent.ended()
 
 
 def test_a_setting_outside_the_scopes_is_refused(agent: Agent) -> None:
@@ -338,13 +339,13 @@ def test_a_setting_outside_the_scopes_is_refused(agent: Agent) -> None:
 
     assert "SettingRefused" == error["kind"]
     planned = agent.ask("apply", settings=[setting], dry_run=True)
-    assert "scope machine is not this agent's (none)" == planned[0]["refusal"]
+    assert "scope machine is outside this agent's scopes (none)" == planned[0]["refusal"]
 
 
 def spec(role: str, destination: str, port: int) -> dict[str, Any]:
     """Return a worker's specification in its plain form."""
     flow = FlowSpec(0, "127.0.0.1", 65400, destination, port)
-    made = WorkerSpec(
+    worker = WorkerSpec(
         cast("Any", role),
         "left",
         0,
@@ -355,14 +356,14 @@ def spec(role: str, destination: str, port: int) -> dict[str, Any]:
         Receive(),
         bind_ports=(port,),
     )
-    return cast("dict[str, Any]", encode(made))
+    return cast("dict[str, Any]", encode(worker))
 
 
 @pytest.mark.parametrize(
     ("destination", "reason"),
     [
-        ("127.0.0.1", "127.0.0.1 → 127.0.0.1: a local address"),
-        ("224.0.0.1", "127.0.0.1 → 224.0.0.1: a multicast address"),
+        ("127.0.0.1", "127.0.0.1 → 127.0.0.1: local address"),
+        ("224.0.0.1", "127.0.0.1 → 224.0.0.1: multicast address"),
         ("255.255.255.255", "127.0.0.1 → 255.255.255.255: "),
     ],
 )
@@ -456,7 +457,7 @@ def test_workers_end_with_the_lease(agent: Agent, port: int) -> None:
         ([b""], []),
     ],
 )
-def test_lines_come_whole_or_are_told_to_be_too_long(
+def test_lines_come_whole_or_are_reported_as_too_long(
     written: list[bytes], expected: list[Optional[bytes]]
 ) -> None:
     """A line beyond the limit is told once and skipped to its end; those around it are kept."""
@@ -562,12 +563,12 @@ def fails(error: Exception) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "text"),
     [
         (RestoreError("mtu send0"), "not restored: mtu send0"),
         (
             AttributeError("get_attr"),
-            "not known to be restored: AttributeError: get_attr; type: udpbench restore",
+            "settings may not be restored: AttributeError: get_attr; type: udpbench restore",
         ),
     ],
 )
@@ -576,12 +577,12 @@ def test_an_agent_that_could_not_restore_says_so(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     error: Exception,
-    said: str,
+    text: str,
 ) -> None:
     """Its exit status is that of a host that is not as it was, whatever went wrong."""
     session = greeted(fake_host(tmp_path), fails(error), monkeypatch)
     assert 4 == end(session, STDIN_ENDED)
-    assert f"udpbench agent: stdin ended; {said}\n" == capsys.readouterr().err
+    assert f"udpbench agent: stdin ended; {text}\n" == capsys.readouterr().err
 
 
 def test_workers_that_cannot_be_ended_keep_no_setting_in_force(

@@ -59,16 +59,16 @@ def prefix() -> str:
 @pytest.fixture(params=["files", "sockets"])
 def make(request: pytest.FixtureRequest, tmp_path: Path, prefix: str) -> Iterator[Make]:
     """Yield what makes a run's locks, of either kind."""
-    made: list[Locks] = []
+    all_locks: list[Locks] = []
 
-    def one(run: str, apart: int = 0) -> Locks:
+    def open_locks(run: str, apart: int = 0) -> Locks:
         host = Elsewhere(tmp_path)
         host.apart = apart
-        made.append(Locks(host, run, request.param == "files", prefix))
-        return made[-1]
+        all_locks.append(Locks(host, run, request.param == "files", prefix))
+        return all_locks[-1]
 
-    yield one
-    for locks in made:
+    yield open_locks
+    for locks in all_locks:
         locks.release()
 
 
@@ -111,8 +111,10 @@ def test_a_shared_machine_keeps_others_away_who_would_be_alone(make: Make) -> No
     """Who shares runs beside anybody; who does not waits for whoever is there."""
     first, second, third = make("first"), make("second"), make("third")
     assert [None, None] == [held(locks, MACHINE, "shared") for locks in (first, second)]
-    said = held(third, MACHINE)
-    assert said in [f"the machine is held by run {name} (pid {ME})" for name in ("first", "second")]
+    reason = held(third, MACHINE)
+    assert reason in [
+        f"the machine is held by run {name} (pid {ME})" for name in ("first", "second")
+    ]
 
 
 def test_one_of_those_who_share_changes_the_machine(make: Make, golden: Golden) -> None:
@@ -220,10 +222,10 @@ def test_any_death_frees(kind: str, tmp_path: Path, prefix: str) -> None:
 def forged(prefix: str, user: int, run: str = "forged\x1b[2J") -> Iterator[None]:
     """Hold by a socket of another user's what a run would."""
     note = Note("machine", Host().netns(), 1, run)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
-        made.bind(f"\0{prefix}00/{note.name}")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(f"\0{prefix}00/{note.name}")
         os.seteuid(user)  # the kernel notes who listens
-        made.listen()
+        listener.listen()
         os.seteuid(0)
         yield
 
@@ -252,9 +254,9 @@ def test_a_user_believes_root_and_its_own(
     monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
     locks = Locks(Elsewhere(tmp_path), "own", False, prefix)
     with forged(prefix, user):
-        said = held(locks, MACHINE)
-    assert believed is (said is not None)
-    assert said is None or said.endswith(f"(pid {ME})")
+        holder = held(locks, MACHINE)
+    assert believed is (holder is not None)
+    assert holder is None or holder.endswith(f"(pid {ME})")
     locks.release()
 
 

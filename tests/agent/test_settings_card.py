@@ -35,13 +35,13 @@ def engine(card: CardHost, run: str = "run") -> Engine:
 
 def change(card: CardHost, kind: str, target: str, value: Any) -> tuple[Change, Engine]:
     """Apply one setting."""
-    made = engine(card)
-    (applied,) = made.apply([Setting(kind, target, value)])
-    return applied, made
+    card_engine = engine(card)
+    (applied,) = card_engine.apply([Setting(kind, target, value)])
+    return applied, card_engine
 
 
 @pytest.mark.parametrize(
-    ("kind", "target", "value", "said", "undone"),
+    ("kind", "target", "value", "words", "undone"),
     [
         ("rings", "eth3", {"rx": 4096}, "-G rx 4096", "-G rx 256"),
         (
@@ -65,18 +65,18 @@ def change(card: CardHost, kind: str, target: str, value: Any) -> tuple[Change, 
     ],
 )
 def test_a_card_is_asked_in_ethtools_words(
-    card: CardHost, kind: str, target: str, value: Any, said: str, undone: str
+    card: CardHost, kind: str, target: str, value: Any, words: str, undone: str
 ) -> None:
     """Once for the change and once to undo it; afterwards the card is as it was."""
     before = card.state()
-    _, made = change(card, kind, target, value)
-    assert ([said], False) == (card.said, before == card.state())
-    made.restore()
-    assert ([said, undone], before) == (card.said, card.state())
+    _, engine = change(card, kind, target, value)
+    assert ([words], False) == (card.requests, before == card.state())
+    engine.restore()
+    assert ([words, undone], before) == (card.requests, card.state())
 
 
 @pytest.mark.parametrize(
-    ("before", "value", "said", "undone"),
+    ("before", "value", "requests", "undone"),
     [
         (
             1,
@@ -93,25 +93,25 @@ def test_a_card_is_asked_in_ethtools_words(
     ],
 )
 def test_times_are_set_while_nothing_adapts(
-    card: CardHost, before: int, value: Any, said: list[str], undone: list[str]
+    card: CardHost, before: int, value: Any, requests: list[str], undone: list[str]
 ) -> None:
     """Intel's drivers refuse another time while it does, and together with the switch to it."""
     card.adaptive = before
     state = card.state()
-    _, made = change(card, "coalesce", "eth3", value)
-    assert said == card.said
-    made.restore()
-    assert (said + undone, state) == (card.said, card.state())
+    _, engine = change(card, "coalesce", "eth3", value)
+    assert requests == card.requests
+    engine.restore()
+    assert (requests + undone, state) == (card.requests, card.state())
 
 
 def test_a_value_that_the_driver_rounds_is_accepted_and_shown(card: CardHost) -> None:
     """Asked for 1001, got 1008; the same for a timer that counts in twos."""
-    applied, made = change(card, "rings", "eth3", {"rx": 1001})
+    applied, engine = change(card, "rings", "eth3", {"rx": 1001})
     assert {"rx": 1008, "tx": 256} == applied.after
-    made.restore()
-    applied, made = change(card, "coalesce", "eth3", {"rx-usecs": 8})
+    engine.restore()
+    applied, engine = change(card, "coalesce", "eth3", {"rx-usecs": 8})
     assert 9 == applied.after["rx-usecs"]
-    made.restore()
+    engine.restore()
     assert ({"rx": 256, "tx": 256}, 3) == (card.rings, card.coalesce["rx-usecs"])
 
 
@@ -150,14 +150,14 @@ def test_exit_status_0_is_not_believed(
         ("-l", "channels", "eth3", 2),
     ],
 )
-def test_what_a_driver_does_not_support_is_said_with_what_would_do(
+def test_what_a_driver_does_not_support_is_reported_with_what_would_do(
     card: CardHost, option: str, kind: str, target: str, value: Any, golden: Golden
 ) -> None:
     """The kernel's text, and an alternative."""
     card.refusing.add(option)
     with golden.raises(SettingRefused):
         change(card, kind, target, value)
-    assert [] == card.said
+    assert [] == card.requests
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_what_is_no_setting_is_refused(
     card.rules[7] = (80, 3)
     with golden.raises(SettingRefused):
         change(card, kind, target, value)
-    assert [] == card.said
+    assert [] == card.requests
 
 
 def test_steering_is_not_switched_off_under_rules(card: CardHost, golden: Golden) -> None:
@@ -203,9 +203,9 @@ def test_steering_is_not_switched_off_under_rules(card: CardHost, golden: Golden
 def test_steering_without_rules_is_switched_off_and_on(card: CardHost, refusing: set[str]) -> None:
     """Also where a driver lists no rules at all."""
     card.refusing = refusing
-    applied, made = change(card, "feature", "eth3/rx-ntuple-filter", False)
+    applied, engine = change(card, "feature", "eth3/rx-ntuple-filter", False)
     assert (True, False) == (applied.before, applied.after)
-    made.restore()
+    engine.restore()
     assert {"rx-ntuple-filter": True} == card.offloads
 
 
@@ -230,7 +230,7 @@ def test_a_table_that_could_not_be_put_back_is_left_alone(card: CardHost, golden
     card.table = [3, 1, 4, 1, 5, 1, 2, 6, 5, 3, 5, 0, 7, 1, 3, 2]
     with golden.raises(SettingRefused):
         change(card, "indirection", "eth3", "equal 2")
-    assert [] == card.said
+    assert [] == card.requests
 
 
 def test_a_default_table_of_fewer_queues_is_put_back_on_more(card: CardHost) -> None:
@@ -239,7 +239,7 @@ def test_a_default_table_of_fewer_queues_is_put_back_on_more(card: CardHost) -> 
 
     steering.Indirection().write(card, "eth3", of_two)
 
-    assert (["-X equal 2"], of_two["table"]) == (card.said, card.table)
+    assert (["-X equal 2"], of_two["table"]) == (card.requests, card.table)
 
 
 def test_fewer_channels_take_the_table_and_the_cpus_of_queues_along(card: CardHost) -> None:
@@ -248,12 +248,12 @@ def test_fewer_channels_take_the_table_and_the_cpus_of_queues_along(card: CardHo
     card.write_text("/sys/class/net/eth3/queues/rx-7/rps_cpus", "c")
     card.write_text("/sys/class/net/eth3/queues/tx-0/xps_cpus", "3")
     before = card.state()
-    applied, made = change(card, "channels", "eth3", 4)
+    applied, engine = change(card, "channels", "eth3", 4)
     assert (8, 4) == (applied.before["combined"], applied.after["combined"])
-    assert ["-X default", "-L combined 4"] == card.said
+    assert ["-X default", "-L combined 4"] == card.requests
     assert "3" == card.read_text("/sys/class/net/eth3/queues/tx-0/xps_cpus")
     assert not card.exists("/sys/class/net/eth3/queues/rx-7")
-    made.restore()
+    engine.restore()
     assert before == card.state()
 
 
@@ -269,13 +269,13 @@ def test_channels_keep_the_cpus_of_interrupts_and_threads(card: CardHost) -> Non
         card.write_text(f"/proc/irq/{40 + queue}/smp_affinity_list", str(queue))
         card.set_affinity(900 + queue, [queue, queue + 8])
     before = card.state()
-    applied, made = change(card, "channels", "eth3", 4)
+    applied, engine = change(card, "channels", "eth3", 4)
     assert (["0", "1", "2", "3"], 50) == (
         [cpus_of(card, queue) for queue in range(4)],
         card.first_irq,
     )
     assert [[0, 8], [1, 9], [2, 10], [3, 11]] == applied.after["napi_cpus"]
-    made.restore()
+    engine.restore()
     assert before == card.state()
 
 
@@ -286,10 +286,10 @@ def test_more_channels_leave_what_is_new_as_it_is(card: CardHost) -> None:
     card.write_text("/proc/irq/51/smp_affinity_list", "1")
     card.set_affinity(901, [1])
     before = card.state()
-    _, made = change(card, "channels", "eth3", 8)
+    _, engine = change(card, "channels", "eth3", 8)
     assert ("1", "0,1,2,3,4,5,6,7") == (cpus_of(card, 1), cpus_of(card, 4))
     assert [[1], list(range(8))] == [card.affinity(pid) for pid in (901, 904)]
-    made.restore()
+    engine.restore()
     assert before == card.state()
 
 
@@ -297,10 +297,10 @@ def test_interrupts_that_somebody_moves_meanwhile_are_no_matter(card: CardHost) 
     """Irqbalance does it all the time; they go back all the same."""
     card.write_text("/proc/irq/41/smp_affinity_list", "1")
     before = card.state()
-    _, made = change(card, "channels", "eth3", 4)
+    _, engine = change(card, "channels", "eth3", 4)
     card.write_text("/proc/irq/51/smp_affinity_list", "6")
-    assert () == made.altered()
-    made.restore()
+    assert () == engine.altered()
+    engine.restore()
     assert before == card.state()
 
 
@@ -308,43 +308,43 @@ def test_interrupts_that_the_kernel_manages_stay_with_it(card: CardHost) -> None
     """It takes no CPUs for them; nothing is left to do about that, now or later."""
     card.write_text("/proc/irq/41/smp_affinity_list", "1")
     card.managed = {f"/proc/irq/{number}/smp_affinity_list" for number in (41, 51)}
-    _, made = change(card, "channels", "eth3", 4)
+    _, engine = change(card, "channels", "eth3", 4)
     assert "0,1,2,3,4,5,6,7" == cpus_of(card, 1)
-    made.restore()
+    engine.restore()
     assert (8, "0,1,2,3,4,5,6,7") == (card.combined, cpus_of(card, 1))
-    assert () == made._journal.pending
+    assert () == engine._journal.pending
 
 
-def test_interrupts_that_were_not_put_back_are_told(card: CardHost, golden: Golden) -> None:
+def test_interrupts_that_were_not_put_back_are_reported(card: CardHost, golden: Golden) -> None:
     """The channels are, so it is no longer what was in force: force goes on from there."""
     card.write_text("/proc/irq/41/smp_affinity_list", "1")
-    _, made = change(card, "channels", "eth3", 4)
+    _, engine = change(card, "channels", "eth3", 4)
     card.failing = {3: False}
     with golden.raises(RestoreError):
-        made.restore()
+        engine.restore()
     with golden.raises(RestoreError):
-        made.restore()
-    made.restore(force=True)
+        engine.restore()
+    engine.restore(force=True)
     assert "1" == cpus_of(card, 1)
 
 
 def test_an_interrupt_that_goes_while_it_is_looked_at_is_no_matter(card: CardHost) -> None:
     """Its file may be gone before its name."""
     card.path("/proc/irq/47/smp_affinity_list").unlink()
-    _, made = change(card, "channels", "eth3", 4)
-    made.restore()
+    _, engine = change(card, "channels", "eth3", 4)
+    engine.restore()
     assert "0,1,2,3,4,5,6,7" == cpus_of(card, 7)
 
 
 def test_an_interrupt_follows_its_queue(card: CardHost) -> None:
     """The queue is named; its interrupt's number is looked up."""
-    applied, made = change(card, "irq", "eth3/rx-2", [3])
+    applied, engine = change(card, "irq", "eth3/rx-2", [3])
     assert ("3", [0, 1, 2, 3, 4, 5, 6, 7], [3]) == (
         card.read_text("/proc/irq/42/smp_affinity_list"),
         applied.before,
         applied.after,
     )
-    made.restore()
+    engine.restore()
     assert "0,1,2,3,4,5,6,7" == card.read_text("/proc/irq/42/smp_affinity_list")
 
 
@@ -352,10 +352,10 @@ def test_the_clock_of_the_cpus_is_put_back_policy_by_policy(card: CardHost) -> N
     """They need not agree before."""
     policies = "/sys/devices/system/cpu/cpufreq/policy{}/scaling_governor"
     card.write_text(policies.format(1), "ondemand")
-    applied, made = change(card, "governor", "cpus", "performance")
+    applied, engine = change(card, "governor", "cpus", "performance")
     assert {"policy0": "powersave", "policy1": "ondemand"} == applied.before
     assert {"policy0": "performance", "policy1": "performance"} == applied.after
-    made.restore()
+    engine.restore()
     assert ["powersave", "ondemand"] == [card.read_text(policies.format(k)) for k in (0, 1)]
 
 
@@ -374,11 +374,11 @@ def test_the_energy_preference_that_goes_with_a_governor_comes_back(
             plain(preference, "performance")
 
     monkeypatch.setattr(card, "write_text", write_text)
-    applied, made = change(card, "governor", "cpus", "performance")
+    applied, engine = change(card, "governor", "cpus", "performance")
     assert ("balance_power", "performance") == tuple(
         value["policy0/energy_performance_preference"] for value in (applied.before, applied.after)
     )
-    made.restore()
+    engine.restore()
     assert ["powersave", "balance_power"] == [
         card.read_text(path) for path in (f"{policy}/scaling_governor", preference)
     ]
@@ -396,9 +396,9 @@ def test_turbo_has_two_switches(card: CardHost, there: str, file: str, on: str, 
     folder = card.root / "sys/devices/system/cpu"
     (folder / "intel_pstate/no_turbo").unlink()
     (folder / there).write_text(on)
-    applied, made = change(card, "turbo", "cpus", False)
+    applied, engine = change(card, "turbo", "cpus", False)
     assert (True, False, off) == (applied.before, applied.after, (folder / file).read_text())
-    made.restore()
+    engine.restore()
     assert on == (folder / file).read_text()
 
 
@@ -466,19 +466,19 @@ def test_the_card_is_always_restored(
         card.threaded = True
         before = card.state()
         journal = Journal(card, "run")
-        made = Engine(card, journal, ["namespace", "machine"])
+        engine = Engine(card, journal, ["namespace", "machine"])
         card.failing = dict(failing)
-        for asked in rounds:
+        for requested in rounds:
             try:
-                made.apply(asked)
+                engine.apply(requested)
             except (SettingRefused, RestoreError):
                 continue
         card.failing = {}
         if killed and journal.pending:
             journal.close()
-            made = Engine(card, Journal.open(card, journal.path), ())
+            engine = Engine(card, Journal.open(card, journal.path), ())
         # What failed half way while it was put back is not as it was left: hence force.
-        made.restore(force=True)
+        engine.restore(force=True)
         assert before == {
             name: value for name, value in card.state().items() if "udpbench" not in name
         }

@@ -108,18 +108,18 @@ def test_a_write_that_fails_half_way_is_undone(world: World, golden: Golden) -> 
     assert (START, False) == (world.values, world.journal.path.exists())
 
 
-def test_an_optional_setting_is_skipped_and_said(world: World) -> None:
+def test_an_optional_setting_is_skipped_and_reported(world: World) -> None:
     """Its change has before == after, which is not what was asked for; the rest is applied."""
     world.refused.add(("a", 10))
     world.kept.add(("b", 20))
-    asked = [
+    requested = [
         fake("a", 10, optional=True),
         fake("b", 20, optional=True),
         fake("gone", 1, optional=True),
         fake("c", 30, scope="machine", optional=True),
         fake("c", 30),
     ]
-    changes = world.engine().apply(asked)
+    changes = world.engine().apply(requested)
     assert [(1, 1), (2, 2), (None, None), (None, None), (3, 30)] == [
         (change.before, change.after) for change in changes
     ]
@@ -157,14 +157,14 @@ def test_without_a_journal_nothing_is_changed(world: World, golden: Golden) -> N
 def test_a_dry_run_changes_nothing(world: World) -> None:
     """It reads; what an earlier setting will make is not refused for being absent."""
     world.values["link"] = None
-    asked = [fake("a", 10), fake("link", "new"), fake("link/address", 1), fake("x.link.y", 1)]
-    planned = world.engine().plan(asked)
+    requested = [fake("a", 10), fake("link", "new"), fake("link/address", 1), fake("x.link.y", 1)]
+    planned = world.engine().plan(requested)
     assert (Planned(fake("a", 1), 1, as_wanted=True),) == world.engine().plan([fake("a", 1)])
     assert [
-        Planned(asked[0], 1),
-        Planned(asked[1], None),
-        Planned(asked[2], None),
-        Planned(asked[3], None),
+        Planned(requested[0], 1),
+        Planned(requested[1], None),
+        Planned(requested[2], None),
+        Planned(requested[3], None),
     ] == list(planned)
     assert ([], False) == (world.events, world.journal.path.exists())
 
@@ -174,20 +174,24 @@ def test_what_an_interface_refuses_because_it_is_down_is_not_known_in_a_dry_run(
 ) -> None:
     """It is taken up by an earlier setting; of one that is up already a refusal is one."""
     world.values.update(down=False, up=True)
-    found = world.engine().plan(
+    planned = world.engine().plan(
         [fake("down", True), fake("down/address", 1), fake("up", True), fake("up/address", 1)]
     )
-    assert [None, None, None, "the kernel says: No such device"] == [one.refusal for one in found]
+    assert [None, None, None, "the kernel says: No such device"] == [
+        entry.refusal for entry in planned
+    ]
 
 
 def test_a_dry_run_does_not_refuse_what_another_setting_may_bring(world: World) -> None:
     """A queue that channels will make is unknown; one that nothing will make is refused."""
     world.values = {"eth3": 2}
     queue = fake("eth3/rx-3", 1)
-    assert (None, None) == _told(world.engine().plan([fake("eth3", 4), queue])[1])
-    now, why = _told(world.engine().plan([fake("eth3", 2), queue])[1])
+    assert (None, None) == _now_and_refusal(world.engine().plan([fake("eth3", 4), queue])[1])
+    now, why = _now_and_refusal(world.engine().plan([fake("eth3", 2), queue])[1])
     assert (None, True) == (now, "No such device" in str(why))
-    assert _told(world.engine().plan([fake("eth3", 4), Setting("colour", "eth3/a", 1)])[1])[1]
+    assert _now_and_refusal(
+        world.engine().plan([fake("eth3", 4), Setting("colour", "eth3/a", 1)])[1]
+    )[1]
 
 
 def test_a_dry_run_does_not_refuse_what_cannot_even_be_read_before(world: World) -> None:
@@ -197,13 +201,13 @@ def test_a_dry_run_does_not_refuse_what_cannot_even_be_read_before(world: World)
     rules.needs = "fake"
     world.kinds["rule"] = rules
     rule = Setting("rule", "eth3/udp4/4321", 1)
-    found = world.engine().plan([fake("eth3", 1), rule])
-    assert [None, None] == [one.refusal for one in found]
+    planned = world.engine().plan([fake("eth3", 1), rule])
+    assert [None, None] == [entry.refusal for entry in planned]
     (alone,) = world.engine().plan([rule])
     assert "the kernel says: No such device" == alone.refusal
 
 
-def _told(planned: Any) -> tuple[Any, Any]:
+def _now_and_refusal(planned: Any) -> tuple[Any, Any]:
     return planned.now, planned.refusal
 
 
@@ -215,8 +219,8 @@ def test_what_somebody_else_changed_is_left_alone(world: World) -> None:
     with pytest.raises(RestoreError) as error:
         engine.restore()
     assert (
-        "fake b: another process changed it: it was set from 2 to 20 and is 99 now; it was left "
-        "alone (udpbench restore --force overwrites it); by hand: put fake b back to 2"
+        "fake b: another process changed it: udpbench set it from 2 to 20, now it is 99; left as is "
+        "(udpbench restore --force overwrites it); by hand: change fake b back to 2"
         == error.value.message
     )
     assert {"a": 1, "b": 99, "c": 3} == world.values
@@ -270,8 +274,8 @@ def named(world: World, monkeypatch: pytest.MonkeyPatch, names: dict[int, str]) 
     """Let the host's interfaces have these names, which a test may change."""
 
     def index(interface: str) -> int:
-        found = [number for number, name in names.items() if name == interface]
-        return found[0] if found else Host.index(world.host, interface)
+        numbers = [number for number, name in names.items() if name == interface]
+        return numbers[0] if numbers else Host.index(world.host, interface)
 
     monkeypatch.setattr(world.host, "index", index)
     monkeypatch.setattr(world.host, "name_of", names.get)
@@ -290,7 +294,7 @@ def test_an_interface_is_restored_by_its_new_name(
     assert {"b": 2, "c": 3, "new": 1} == world.values
 
 
-def test_what_remains_of_a_renamed_interface_is_told_by_its_new_name(
+def test_what_remains_of_a_renamed_interface_is_reported_by_its_new_name(
     world: World, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     """The command by hand must find it."""
@@ -387,7 +391,9 @@ def test_what_fails_and_then_goes_with_what_it_hung_on_is_restored(world: World)
     engine.apply([fake("a", 10), fake("b", 20), fake("c", 30)])
     world.refused.add(("b", 2))
     world.takes_along["a", 1] = "b"
-    assert [("c", 3), ("a", 1)] == [(one.setting.target, one.after) for one in engine.restore()]
+    assert [("c", 3), ("a", 1)] == [
+        (change.setting.target, change.after) for change in engine.restore()
+    ]
     assert ({"a": 1, "c": 3}, ()) == (world.values, world.journal.pending)
     assert not world.journal.path.exists()
 
@@ -426,7 +432,7 @@ def test_a_refusal_that_cannot_be_undone_is_both(world: World) -> None:
         world.engine().apply([fake("a", 10), fake("b", 20)])
     first, second = error.value.message.splitlines()
     assert first.startswith("fake b: asked for 20")
-    assert second.endswith("by hand: put fake a back to 1")
+    assert second.endswith("by hand: change fake a back to 1")
 
 
 def test_another_process_restores_from_the_journal_alone(world: World) -> None:
@@ -475,21 +481,21 @@ def test_the_state_is_always_restored(
         world = World(Path(folder), START)
         world.refused, world.kept, world.half_done = refused, kept, half_done
         engine = world.engine()
-        for asked in rounds:
-            _apply(world, engine, asked)
+        for requested in rounds:
+            _apply(world, engine, requested)
         if killed and world.journal.pending:
             engine = world.reopened()
         engine.restore()
         assert (START, False) == (world.values, world.journal.path.exists())
 
 
-def _apply(world: World, engine: Engine, asked: list[Setting]) -> None:
+def _apply(world: World, engine: Engine, requested: list[Setting]) -> None:
     """Apply; if it went well, every required setting that nothing later overrides holds."""
     try:
-        engine.apply(asked)
+        engine.apply(requested)
     except SettingRefused:
         return
-    last = {setting.target: setting for setting in asked}
-    assert {target: one.value for target, one in last.items() if not one.optional} == {
-        target: world.values[target] for target, one in last.items() if not one.optional
+    last = {setting.target: setting for setting in requested}
+    assert {target: setting.value for target, setting in last.items() if not setting.optional} == {
+        target: world.values[target] for target, setting in last.items() if not setting.optional
     }

@@ -40,7 +40,7 @@ def host(tmp_path: Path) -> Host:
 
 
 @pytest.mark.parametrize(
-    ("kind", "target", "before", "wanted", "written"),
+    ("kind", "target", "before", "value", "written"),
     [
         ("sysctl", "net.core.rmem_max", 212992, 4194304, "4194304"),
         ("sysctl", "net.ipv4.udp_mem", "100 200 300", "1 2 3", "1 2 3"),
@@ -52,17 +52,17 @@ def host(tmp_path: Path) -> Host:
     ],
 )
 def test_a_file_is_read_written_and_restored(
-    host: Host, kind: str, target: str, before: Any, wanted: Any, written: str
+    host: Host, kind: str, target: str, before: Any, value: Any, written: str
 ) -> None:
     """The file holds what the kernel wants to read, and afterwards what it held before."""
     engine = Engine(host, Journal(host, "run"), ["namespace"])
     files = {path: path.read_text() for path in host.root.rglob("*") if path.is_file()}
-    (change,) = engine.apply([Setting(kind, target, wanted)])
-    assert (before, wanted) == (change.before, change.after)
+    (change,) = engine.apply([Setting(kind, target, value)])
+    assert (before, value) == (change.before, change.after)
     changed = [path.read_text().strip() for path, text in files.items() if path.read_text() != text]
     assert [written] == changed
     (undone,) = engine.restore()
-    assert (wanted, before) == (undone.before, undone.after)
+    assert (value, before) == (undone.before, undone.after)
     assert before == KINDS[kind].read(host, target)
 
 
@@ -77,13 +77,13 @@ def test_a_parameter_outside_the_list_is_refused(host: Host, name: str, golden: 
     with golden.raises(SettingRefused):
         engine.apply([setting])
     (planned,) = engine.plan([setting])
-    assert "it may not be set here" in (planned.refusal or "")
+    assert "it must not be set here" in (planned.refusal or "")
     assert "core\n" == path.read_text()
 
 
 def test_what_is_written_along_may_be_set() -> None:
     """Each parameter that writes others, and these, are on the list."""
-    names = {*sysctl.ALONG, *(one for along in sysctl.ALONG.values() for one in along)}
+    names = {*sysctl.ALONG, *(parameter for along in sysctl.ALONG.values() for parameter in along)}
     assert set() == {name for name in names if sysctl_refusal(name) is not None}
 
 
@@ -124,7 +124,7 @@ def test_a_parameter_is_put_back_by_the_other_one_of_its_pair(
     assert before == KINDS["sysctl"].read(host, "vm.dirty_bytes")
 
 
-def test_a_parameter_that_cannot_be_put_back_is_told(
+def test_a_parameter_that_cannot_be_put_back_is_reported(
     host: Host, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     """Neither by itself nor by the other one of its pair."""
@@ -215,7 +215,7 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
             "taskset -cp 0,1 812; taskset -cp 0,1 813",
         ),
         ("napi_cpus", "send0", [[0], [1]], "taskset -cp 0 812; taskset -cp 1 813"),
-        ("napi_cpus", "eth3", [[0]], "put napi_cpus eth3 back to [[0]]"),
+        ("napi_cpus", "eth3", [[0]], "change napi_cpus eth3 back to [[0]]"),
         ("rps", "send0/rx-0", [0], "echo 1 > /sys/class/net/send0/queues/rx-0/rps_cpus"),
         ("xps", "send0/tx-0", [], "echo 0 > /sys/class/net/send0/queues/tx-0/xps_cpus"),
         ("rfs", "send0/rx-0", 0, "echo 0 > /sys/class/net/send0/queues/rx-0/rps_flow_cnt"),
@@ -263,7 +263,7 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
             "indirection",
             "eth3",
             {"rings": 3, "table": [2, 0, 1, 0]},
-            "put indirection eth3 back to {'rings': 3, 'table': [2, 0, 1, 0]}",
+            "change indirection eth3 back to {'rings': 3, 'table': [2, 0, 1, 0]}",
         ),
         (
             "ntuple",
@@ -305,7 +305,7 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
                 "$(grep -lxF eth3-TxRx-0 /sys/kernel/irq/*/actions | cut -d/ -f5)/smp_affinity_list; "
                 "echo 3 > /proc/irq/"
                 "$(grep -lxF comp1@pci /sys/kernel/irq/*/actions | cut -d/ -f5)/smp_affinity_list; "
-                "then put napi_cpus eth3 back to [[1], [1]]"
+                "then change napi_cpus eth3 back to [[1], [1]]"
             ),
         ),
         ("channels", "eth3", {"combined": 2, "napi_cpus": None}, "ethtool -L eth3 combined 2"),
@@ -345,9 +345,9 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
                 "else echo 1 > cpufreq/boost; fi"
             ),
         ),
-        ("cpu_latency", "cpus", None, "put cpu_latency cpus back to None"),
-        ("explain", "drops", None, "put explain drops back to None"),
-        ("unclaimed", "eth3/10.0.0.1", {}, "put unclaimed eth3/10.0.0.1 back to {}"),
+        ("cpu_latency", "cpus", None, "change cpu_latency cpus back to None"),
+        ("explain", "drops", None, "change explain drops back to None"),
+        ("unclaimed", "eth3/10.0.0.1", {}, "change unclaimed eth3/10.0.0.1 back to {}"),
         ("sysctl", "net.core.rmem_max", 1, "sysctl -w net.core.rmem_max=1"),
         ("sysctl", "net.ipv4.udp_mem", "1 2 3", "sysctl -w 'net.ipv4.udp_mem=1 2 3'"),
         (
@@ -377,7 +377,7 @@ def test_what_is_pasted_by_hand_is_quoted() -> None:
                 json.dumps(value).replace('"powersave"', '"$(x)"').replace('"0-7"', '"$(x)"')
             ),
         )
-        if "$(x)" in re.sub(r"'[^']*'", "", odd) and not re.match("put|see", odd):
+        if "$(x)" in re.sub(r"'[^']*'", "", odd) and not re.match("change|see", odd):
             unquoted.append(odd)
     assert [] == unquoted
 
@@ -400,7 +400,7 @@ def test_every_kind_is_in_the_leaf_and_every_row_of_it_has_a_kind() -> None:
         ("mtu", PermissionError(errno.EACCES, "no"), "the kernel says: no; run as root"),
         ("mtu", OSError(errno.EINVAL, "bad"), "the kernel says: bad"),
         ("mtu", OSError("odd"), "the kernel says: odd"),
-        ("link", KeyError("mac"), "the value has no 'mac'"),
+        ("link", KeyError("mac"), "the value lacks 'mac'"),
         ("mtu", ValueError("odd"), "odd"),
     ],
 )

@@ -124,7 +124,7 @@ def test_what_carries_the_connection_is_protected(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "interface", "ways", "expected"),
+    ("target", "interface", "ways", "expected"),
     [
         pytest.param("10.0.0.0/8", 3, [("10.1.0.0/16", 2)], False, id="farther"),
         pytest.param("10.1.2.0/24", 3, [("10.1.0.0/16", 2)], True, id="nearer"),
@@ -142,11 +142,11 @@ def test_what_carries_the_connection_is_protected(
     ],
 )
 def test_what_leads_the_connection_elsewhere_is_known(
-    wanted: str, interface: int, ways: list[Any], expected: bool
+    target: str, interface: int, ways: list[Any], expected: bool
 ) -> None:
     """The peer is 10.1.2.3; the nearest route wins, and of two as near one cannot be sure."""
-    known = [KernelRoute(*one) for one in ways]
-    assert expected == would_divert(ip_address("10.1.2.3"), wanted, interface, known)
+    known = [KernelRoute(*route) for route in ways]
+    assert expected == would_divert(ip_address("10.1.2.3"), target, interface, known)
 
 
 def write(root: Path, pid: int, parent: int, environ: str) -> None:

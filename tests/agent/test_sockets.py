@@ -87,10 +87,10 @@ def test_a_sender_has_what_was_asked_for(
         (False, socket_options.PMTUDISC_PROBE),
         (True, socket_options.PMTUDISC_DONT),
     ):
-        made = sending(keep, port, family, fragment=fragment, zerocopy=True)
-        wanted = {**options, discover: expected}
-        assert wanted == {option: made.getsockopt(level, option) for option in wanted}
-        assert 1 == made.getsockopt(socket.SOL_SOCKET, socket_options.SO_ZEROCOPY)
+        sock = sending(keep, port, family, fragment=fragment, zerocopy=True)
+        required = {**options, discover: expected}
+        assert required == {option: sock.getsockopt(level, option) for option in required}
+        assert 1 == sock.getsockopt(socket.SOL_SOCKET, socket_options.SO_ZEROCOPY)
 
 
 def test_a_receiver_has_what_was_asked_for(keep: ExitStack) -> None:
@@ -101,8 +101,8 @@ def test_a_receiver_has_what_was_asked_for(keep: ExitStack) -> None:
         plain.getsockopt(socket.SOL_SOCKET, socket_options.SO_BUSY_POLL),
         plain.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT),
     )
-    asked = {"gro": True, "wait": "busy-poll 1500ns", "sockets": "reuseport"}
-    full = receiving(keep, family=6, **asked)
+    keys = {"gro": True, "wait": "busy-poll 1500ns", "sockets": "reuseport"}
+    full = receiving(keep, family=6, **keys)
     assert (1, 2, 1, 1) == (
         full.getsockopt(socket_options.SOL_UDP, socket_options.UDP_GRO),
         full.getsockopt(socket.SOL_SOCKET, socket_options.SO_BUSY_POLL),
@@ -113,8 +113,8 @@ def test_a_receiver_has_what_was_asked_for(keep: ExitStack) -> None:
 
 def test_a_sender_has_room_for_answers(keep: ExitStack) -> None:
     """Twice what is asked for, as the kernel counts it, or as much as it grants an ordinary user."""
-    plain, asked = (sending(keep, 9, answers=answers) for answers in (None, Answers()))
-    sizes = [sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for sock in (plain, asked)]
+    plain, answered = (sending(keep, 9, answers=answers) for answers in (None, Answers()))
+    sizes = [sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for sock in (plain, answered)]
     assert sizes[0] < sizes[1] <= 2 * sockets.ANSWERS_BUFFER_BYTES
 
 
@@ -135,12 +135,12 @@ def test_what_waits_in_a_socket_is_forgotten(keep: ExitStack) -> None:
 @pytest.mark.parametrize("family", [4, 6])
 def test_a_receiver_that_echoes_learns_where_it_was_sent_to(keep: ExitStack, family: int) -> None:
     """Bound to every address, it could not tell from which one to answer."""
-    asked = {
+    option = {
         4: (socket.IPPROTO_IP, socket_options.IP_PKTINFO),
         6: (socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO),
     }[family]
-    made = [receiving(keep, family=family, echo=n, ttl=1) for n in (None, 10)]
-    assert [0, 1] == [one.getsockopt(*asked) for one in made]
+    receivers = [receiving(keep, family=family, echo=n, ttl=1) for n in (None, 10)]
+    assert [0, 1] == [sock.getsockopt(*option) for sock in receivers]
 
 
 def test_whatever_sends_is_bound_to_its_interface(keep: ExitStack) -> None:
@@ -155,7 +155,7 @@ def test_whatever_sends_is_bound_to_its_interface(keep: ExitStack) -> None:
         receiving(keep),
     ]
     option = (socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
-    assert [b"lo\0"] * 5 + [b""] == [one.getsockopt(*option) for one in bound]
+    assert [b"lo\0"] * 5 + [b""] == [sock.getsockopt(*option) for sock in bound]
 
 
 def test_an_interface_that_is_gone_is_named(keep: ExitStack, golden: Golden) -> None:
@@ -170,17 +170,17 @@ def test_a_kernel_that_lets_no_ordinary_user_bind_says_who_may(keep: ExitStack) 
     with ThreadPoolExecutor() as thread:
         refused = thread.submit(bound_twice_as_nobody, twice).exception()
     assert isinstance(refused, OSError)
-    text = "Operation not permitted to bind to lo; be root there, or have Linux 5.7"
+    text = "cannot bind to lo: Operation not permitted; it needs root, or Linux 5.7"
     assert (errno.EPERM, text) == (refused.errno, refused.strerror)
 
 
-def bound_twice_as_nobody(of: socket.socket) -> None:
+def bound_twice_as_nobody(sock: socket.socket) -> None:
     """Bind a socket twice in a thread that has the rights of nobody (setresuid(2), of it alone)."""
     if os.geteuid() == 0:
         libc = ctypes.CDLL(None, use_errno=True)
         assert 0 == libc.syscall(SYS_SETRESUID[os.uname().machine], 65534, 65534, 65534)
-    socket_options.bind_to_device(of, "lo")
-    socket_options.bind_to_device(of, "lo")
+    socket_options.bind_to_device(sock, "lo")
+    socket_options.bind_to_device(sock, "lo")
 
 
 def test_errors_name_addresses_of_either_family(keep: ExitStack, golden: Golden) -> None:
@@ -209,9 +209,9 @@ def test_a_program_names_the_member_for_a_cpu(
 ) -> None:
     """By a comparison each, the first of a CPU; unpinned members by a remainder."""
     load_cpu = (0x20, 0, 0, 0xFFFFF024)
-    found = sockets.cpu_program(cpus)  # type: ignore[arg-type]
-    assert sorted(program[:-1]) == sorted(found[1:-1])
-    assert (load_cpu, program[-1]) == (found[0], found[-1])
+    instructions = sockets.cpu_program(cpus)  # type: ignore[arg-type]
+    assert sorted(program[:-1]) == sorted(instructions[1:-1])
+    assert (load_cpu, program[-1]) == (instructions[0], instructions[-1])
 
 
 @pytest.fixture
@@ -265,10 +265,12 @@ def test_what_waits_is_counted_in_packets_and_messages(keep: ExitStack) -> None:
 
 
 @pytest.mark.parametrize("family", [4, 6])
-def test_what_waits_is_counted_whatever_else_is_told_with_it(keep: ExitStack, family: int) -> None:
+def test_what_waits_is_counted_whatever_else_is_reported_with_it(
+    keep: ExitStack, family: int
+) -> None:
     """A stamp and an address beside the size of merged packets leave room for it."""
-    asked = {"gro": True, "timestamps": True, "echo": 10, "ttl": 1}
-    merged = receiving(keep, family=family, **asked)
+    keys = {"gro": True, "timestamps": True, "echo": 10, "ttl": 1}
+    merged = receiving(keep, family=family, **keys)
     sender = sending(keep, merged.getsockname()[1], family)
     sender.setsockopt(socket_options.SOL_UDP, socket_options.UDP_SEGMENT, 10)
     sender.send(b"x" * 35)
@@ -298,8 +300,8 @@ def test_streams_are_taken_from_a_listener(keep: ExitStack, golden: Golden) -> N
     streams = sockets.accept_streams(listener, 2)
     for stream in streams:
         keep.enter_context(stream)
-    assert {end.getsockname() for end in ends} == {one.getpeername() for one in streams}
-    assert [True, True] == [one.getblocking() for one in streams]
+    assert {end.getsockname() for end in ends} == {stream.getpeername() for stream in streams}
+    assert [True, True] == [stream.getblocking() for stream in streams]
     with golden.raises(OSError):
         sockets.accept_streams(listener, 1)
 

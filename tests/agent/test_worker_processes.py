@@ -27,9 +27,9 @@ ALONE = Receive(workers_as="processes")
 @pytest.fixture
 def pool() -> Iterator[Pool]:
     """Make a pool that leaves no process behind, and is not patient."""
-    made = Pool(Host(), "right", Limits(answer_ns=SECOND_NS // 2, close_ns=SECOND_NS // 2))
-    yield made
-    made.close()
+    pool = Pool(Host(), "right", Limits(answer_ns=SECOND_NS // 2, close_ns=SECOND_NS // 2))
+    yield pool
+    pool.close()
 
 
 def alone(port: int, index: int = 0, **changed: Any) -> WorkerSpec:
@@ -49,19 +49,19 @@ def holders(inode: int | None, among: list[int]) -> list[int]:
 
 def opened(pid: int) -> set[str]:
     """Return what a process has open; our own list is closed before it is read."""
-    found = set()
+    names = set()
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            found.add(fd.readlink().name)
-    return found
+            names.add(fd.readlink().name)
+    return names
 
 
 def test_each_worker_is_a_process_and_all_inherit_the_ports_socket(pool: Pool, port: int) -> None:
     """One socket, held by the workers alone: neither the agent nor their parent keeps it open."""
     prepared = pool.prepare([alone(port), alone(port, 1)], "lo")
-    pids = [one.pid for one in prepared]
+    pids = [worker.pid for worker in prepared]
     (shared_parent,) = {parent(pid) for pid in pids}
-    ((inode,),) = {one.socket_inodes for one in prepared}
+    ((inode,),) = {worker.socket_inodes for worker in prepared}
     assert 2 == len(set(pids))
     assert os.getpid() == parent(shared_parent)
     assert sorted(pids) == sorted(holders(inode, [os.getpid(), shared_parent, *pids]))
@@ -79,7 +79,7 @@ def test_windows_and_counts_are_shared(pool: Pool, port: int) -> None:
         until("done", lambda: pool.sample(0).state == "done")
         assert (100, 100) == (count(pool, "received_packets"), count(pool, "duplicate_packets"))
         assert [(0, 100, 99), (1, 0, None)] == [
-            (one.flow, one.packets, one.highest_sequence) for one in pool.sample(0).flows
+            (flow.flow, flow.packets, flow.highest_sequence) for flow in pool.sample(0).flows
         ]
 
 
@@ -87,25 +87,25 @@ def test_each_process_is_pinned_to_its_own_cpu(pool: Pool, port: int) -> None:
     """The affinity read back is the one CPU asked for, and their parent stays free."""
     cpus = sorted(os.sched_getaffinity(0))
     prepared = pool.prepare([alone(port, k, cpu=cpu) for k, cpu in enumerate(cpus)], "lo")
-    assert cpus == [one.cpu for one in prepared]
+    assert cpus == [worker.cpu for worker in prepared]
     assert cpus == sorted(os.sched_getaffinity(parent(prepared[0].pid)))
 
 
-def test_the_memory_of_each_process_is_told_once_a_phase_is_over(pool: Pool, port: int) -> None:
+def test_the_memory_of_each_process_is_reported_once_a_phase_is_over(pool: Pool, port: int) -> None:
     """Its own share, so that the parts add up; threads of one process have one number."""
     pool.prepare([alone(port), alone(port, 1)], "lo")
-    assert [None, None] == [one.memory_bytes for one in pool.sample(0).stats]
+    assert [None, None] == [stats.memory_bytes for stats in pool.sample(0).stats]
     pool.start(phase())
     pool.stop()
     until("done", lambda: pool.sample(0).state == "done")
-    shares = [one.memory_bytes for one in pool.sample(0).stats]
+    shares = [stats.memory_bytes for stats in pool.sample(0).stats]
     assert [True, True] == [share is not None and 2**20 < share < 2**27 for share in shares]
 
     pool.prepare([receiver(port), receiver(port, 1)], "lo")
     pool.start(phase())
     pool.stop()
     until("done", lambda: pool.sample(0).state == "done")
-    assert 1 == len({one.memory_bytes for one in pool.sample(0).stats})
+    assert 1 == len({stats.memory_bytes for stats in pool.sample(0).stats})
 
 
 def test_memory_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_worker_process_that_dies_is_named(pool: Pool, port: int, running: boo
 
     assert {
         "kind": "WorkerFailed",
-        "message": f"right.receiver1: its process ended by itself with signal 9{WHY}",
+        "message": f"right.receiver1: the process ended unexpectedly (killed by signal 9){WHY}",
         "host": "right",
     } == pool.sample(0).error
     assert not gone(prepared[0].pid)
@@ -143,10 +143,12 @@ def test_a_worker_process_that_dies_is_named(pool: Pool, port: int, running: boo
 def test_several_that_die_at_once_are_one_failure(pool: Pool, port: int) -> None:
     """The first is told; a start then says why there is none."""
     prepared = pool.prepare([alone(port, index) for index in range(4)], "lo")
-    for one in prepared:
-        os.kill(one.pid, signal.SIGKILL)
+    for worker in prepared:
+        os.kill(worker.pid, signal.SIGKILL)
     until("failed", lambda: pool.sample(0).state == "failed")
-    with pytest.raises(WorkerFailed, match="its process ended by itself with signal 9"):
+    with pytest.raises(
+        WorkerFailed, match=r"the process ended unexpectedly \(killed by signal 9\)"
+    ):
         pool.start(phase())
 
 
@@ -162,7 +164,9 @@ def test_a_worker_that_dies_under_a_start_is_a_failure(pool: Pool, port: int) ->
     until("failed", lambda: pool.sample(0).state == "failed")
     error = pool.sample(0).error
     assert error is not None
-    assert error["message"].startswith("right.receiver0: its process ended by itself with signal 9")
+    assert error["message"].startswith(
+        "right.receiver0: the process ended unexpectedly (killed by signal 9)"
+    )
 
 
 def test_a_bug_in_one_process_comes_with_its_last_words(pool: Pool, port: int) -> None:
@@ -174,9 +178,9 @@ def test_a_bug_in_one_process_comes_with_its_last_words(pool: Pool, port: int) -
     error = pool.sample(0).error
     assert error is not None
     assert error["message"].startswith(
-        "right.receiver0: its process ended by itself with status 1: "
+        "right.receiver0: the process ended unexpectedly (exit status 1): "
     )
-    assert error["message"].endswith("KeyError: 'pigeon'; report it if it comes again")
+    assert error["message"].endswith("KeyError: 'pigeon'; report it if it happens again")
 
 
 def test_when_their_parent_dies_its_workers_die_with_it(pool: Pool, port: int) -> None:
@@ -185,10 +189,10 @@ def test_when_their_parent_dies_its_workers_die_with_it(pool: Pool, port: int) -
     pool.start(phase())
     os.kill(parent(prepared[0].pid), signal.SIGKILL)
     until("failed", lambda: pool.sample(0).state == "failed")
-    until("workers gone", lambda: all(gone(one.pid) for one in prepared))
+    until("workers gone", lambda: all(gone(worker.pid) for worker in prepared))
     error = pool.sample(0).error
     assert error is not None
-    assert f"the worker process ended by itself with signal 9{WHY}" == error["message"]
+    assert f"the worker process ended unexpectedly (killed by signal 9){WHY}" == error["message"]
 
 
 def test_a_stuck_process_is_killed_with_the_others(pool: Pool, port: int) -> None:
@@ -196,7 +200,7 @@ def test_a_stuck_process_is_killed_with_the_others(pool: Pool, port: int) -> Non
     prepared = pool.prepare([alone(port), alone(port, 1)], "lo")
     os.kill(prepared[0].pid, signal.SIGSTOP)
     pool.close()
-    until("workers gone", lambda: all(gone(one.pid) for one in prepared))
+    until("workers gone", lambda: all(gone(worker.pid) for worker in prepared))
 
 
 def test_a_process_that_does_not_get_ready_in_time_is_given_up(port: int) -> None:

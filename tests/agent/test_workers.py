@@ -27,16 +27,16 @@ from udpbench.errors import DeadlineExceeded, SafetyError, WorkerFailed
 from udpbench.model import SECOND_NS, Answers, FlowSpec, Receive, Send, Traffic, WorkerSpec
 
 DEADLINE_S = 5.0
-WHY = "; see who ended it: `dmesg` there tells where memory did"
+WHY = "; find out what ended it: `dmesg` there shows if memory ran out"
 TAG = 0xFEED0001
 
 
 @pytest.fixture
 def pool() -> Iterator[Pool]:
     """Make a pool that leaves no process behind, and is not patient."""
-    made = Pool(Host(), "right", Limits(answer_ns=SECOND_NS // 2, close_ns=SECOND_NS // 2))
-    yield made
-    made.close()
+    pool = Pool(Host(), "right", Limits(answer_ns=SECOND_NS // 2, close_ns=SECOND_NS // 2))
+    yield pool
+    pool.close()
 
 
 def receiver(port: int, index: int = 0, **changed: Any) -> WorkerSpec:
@@ -72,8 +72,8 @@ def datagram(flow: int, sequence: int, tag: int = TAG, size: int = 32) -> bytes:
 def give(port: int, datagrams: list[bytes]) -> None:
     """Send datagrams to a port of the loopback interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as giver:
-        for one in datagrams:
-            giver.sendto(one, ("127.0.0.1", port))
+        for content in datagrams:
+            giver.sendto(content, ("127.0.0.1", port))
 
 
 def until(what: str, condition: Callable[[], Any]) -> Any:
@@ -162,8 +162,8 @@ def test_workers_of_one_port_share_its_socket(pool: Pool, port: int) -> None:
     give(port, [datagram(0, sequence) for sequence in range(100)])
     until("hundred received", lambda: count(pool, "received_packets") == 100)
 
-    assert ["right.receiver0", "right.receiver1"] == [one.worker for one in prepared]
-    assert 1 == len({one.socket_inodes for one in prepared})
+    assert ["right.receiver0", "right.receiver1"] == [worker.worker for worker in prepared]
+    assert 1 == len({worker.socket_inodes for worker in prepared})
     assert 100 == pool.sample(0).flows[0].packets
 
 
@@ -265,8 +265,8 @@ def test_a_loop_that_refuses_its_config_fails_the_phase(pool: Pool) -> None:
     assert error is not None
     assert (
         (
-            "left.sender0: its loop refuses its config: "
-            "ub_send: size_bytes: 65536; allowed: 0 to 65535; report it"
+            "left.sender0: the loop refuses its config: "
+            "ub_send: size_bytes: 65536; allowed: 0 to 65535; report this bug"
         ),
         "WorkerFailed",
         "right",
@@ -281,8 +281,8 @@ def test_a_bug_in_a_worker_ends_its_process_with_its_last_words(pool: Pool, port
 
     error = pool.sample(0).error
     assert error is not None
-    assert error["message"].startswith("the worker process ended by itself with status 1: ")
-    assert error["message"].endswith("KeyError: 'pigeon'; report it if it comes again")
+    assert error["message"].startswith("the worker process ended unexpectedly (exit status 1): ")
+    assert error["message"].endswith("KeyError: 'pigeon'; report it if it happens again")
 
 
 @pytest.mark.parametrize("workers_as", ["threads", "processes"])
@@ -316,7 +316,7 @@ def test_a_killed_process_is_a_failure(pool: Pool, port: int) -> None:
 
     assert {
         "kind": "WorkerFailed",
-        "message": f"the worker process ended by itself with signal 9{WHY}",
+        "message": f"the worker process ended unexpectedly (killed by signal 9){WHY}",
         "host": "right",
     } == pool.sample(0).error
     with pytest.raises(WorkerFailed):
@@ -332,7 +332,9 @@ def test_a_process_that_dies_under_an_order_is_a_failure(pool: Pool, port: int) 
 
     with pytest.raises(WorkerFailed) as caught:
         pool.start(phase())
-    assert f"the worker process ended by itself with signal 9{WHY}" == caught.value.message
+    assert (
+        f"the worker process ended unexpectedly (killed by signal 9){WHY}" == caught.value.message
+    )
 
 
 def test_a_stuck_process_is_given_up_and_killed(pool: Pool, port: int) -> None:
@@ -342,7 +344,7 @@ def test_a_stuck_process_is_given_up_and_killed(pool: Pool, port: int) -> None:
 
     with pytest.raises(DeadlineExceeded) as caught:
         pool.start(phase())
-    assert "the worker process did not say 'started' within 0.5 s" == caught.value.message
+    assert "timed out after 0.5 s: the worker process is not started" == caught.value.message
 
     pool.close()
     assert gone(prepared[0].pid)
@@ -352,13 +354,13 @@ def test_a_start_needs_workers_at_rest(pool: Pool, port: int) -> None:
     """Neither without workers nor while they run can a phase begin."""
     with pytest.raises(WorkerFailed) as caught:
         pool.start(phase())
-    assert "start: there are no workers; prepare them first" == caught.value.message
+    assert "start: no workers; prepare them first" == caught.value.message
 
     pool.prepare([receiver(port)], "lo")
     pool.start(phase())
     with pytest.raises(WorkerFailed) as caught:
         pool.start(phase())
-    assert "start: the workers are not at rest but running" == caught.value.message
+    assert "start: the workers are not ready: running" == caught.value.message
 
 
 def test_close_frees_the_port(pool: Pool, port: int) -> None:

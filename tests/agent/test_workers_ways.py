@@ -33,9 +33,9 @@ OF_HEADERS = {f"{kind}_packets" for kind in ("duplicate", "late", "ancient", "fo
 @pytest.fixture
 def pool() -> Iterator[Pool]:
     """Make a pool that leaves no process behind, and is not patient."""
-    made = Pool(Host(), "right", Limits(close_ns=SECOND_NS // 2))
-    yield made
-    made.close()
+    pool = Pool(Host(), "right", Limits(close_ns=SECOND_NS // 2))
+    yield pool
+    pool.close()
 
 
 def reading(port: int, index: int = 0, **receive: Any) -> WorkerSpec:
@@ -81,7 +81,7 @@ def test_what_a_way_of_reading_cannot_see_is_absent(
     counts = set(reply.stats[0].counts)
     assert (set(), absent & counts, COST) == (absent & under_way, set(), COST & counts - under_way)
     assert (read in BLIND) == (reply.flows == ())
-    assert {name for one in reply.samples for name in one.counts}.isdisjoint(absent)
+    assert {name for sample in reply.samples for name in sample.counts}.isdisjoint(absent)
 
 
 def test_the_path_is_read_by_its_headers_and_without_faults() -> None:
@@ -121,13 +121,13 @@ def test_members_of_a_group_have_a_socket_each(
         reading(port, k, sockets="reuseport", wait=wait, workers_as=workers_as) for k in (0, 1)
     ]
     prepared = pool.prepare(specs, "lo")
-    assert 2 == len({one.socket_inodes for one in prepared})
+    assert 2 == len({worker.socket_inodes for worker in prepared})
     pool.start(phase())
     with ExitStack() as keep:
         give_flows(keep, port, flows=32, each=4)
         until("all read", lambda: count(pool, "received_packets") == 128)
     ended(pool)
-    shares = [one.counts["received_packets"] for one in pool.sample(0).stats]
+    shares = [stats.counts["received_packets"] for stats in pool.sample(0).stats]
     assert [True, True] == [0 < share < 128 for share in shares]
     assert 128 == pool.sample(0).flows[0].packets
 
@@ -182,7 +182,7 @@ def test_a_worker_that_exits_leaves_its_group(pool: Pool, port: int, workers_as:
         until("all read", lambda: count(pool, "received_packets") == 128)
     assert "running" == pool.sample(0).state
     ended(pool)
-    assert [128, 0] == [one.counts["received_packets"] for one in pool.sample(0).stats]
+    assert [128, 0] == [stats.counts["received_packets"] for stats in pool.sample(0).stats]
 
 
 def test_a_fault_strikes_in_the_measured_phase_alone(pool: Pool, port: int) -> None:
@@ -244,7 +244,7 @@ def test_streams_are_shared_out_and_counted_by_their_bytes(port: int) -> None:
             ended(receivers)
             assert (50, 5000) == (count(senders, "sent_packets"), count(senders, "sent_bytes"))
         assert [True, True] == [
-            one.counts["received_bytes"] > 0 for one in receivers.sample(0).stats
+            stats.counts["received_bytes"] > 0 for stats in receivers.sample(0).stats
         ]
         assert () == receivers.sample(0).flows
     finally:
@@ -260,7 +260,7 @@ def test_a_stream_that_does_not_come_fails_the_worker(pool: Pool, port: int) -> 
     error = pool.sample(0).error
     assert error is not None
     text = (
-        "right.receiver0: its loop ended with Connection timed out (errno 110); check what changed"
+        "right.receiver0: the loop ended with Connection timed out (errno 110); check what changed"
     )
     assert error["message"].startswith(text)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from analysis.build import LOAD_MS, experiment, failed, hog, lossy, record, series, shared, trial
-from report.stored import ODD, stored, swept
+from report.stored import ODD, drawn_study, stored, swept
 
 from udpbench.records import Run
 from udpbench.report import document
@@ -88,7 +88,12 @@ def study(folder: Path) -> list[Run]:
     return [stored(folder / name, records, of) for name in ("one", "two")]
 
 
-@pytest.fixture(scope="module", params=[odd, study], ids=["odd", "study"])
+def over_time(folder: Path) -> list[Run]:
+    """Return a study whose figures refer to parts of each other."""
+    return [drawn_study(folder / "drawn", 2)]
+
+
+@pytest.fixture(scope="module", params=[odd, study, over_time], ids=lambda each: each.__name__)
 def page_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the page."""
     folder = tmp_path_factory.mktemp(request.param.__name__)
@@ -103,22 +108,22 @@ def opened(
     scheme, width = request.param
     context = chromium.new_context(viewport={"width": width, "height": 1600}, color_scheme=scheme)
     page = context.new_page()
-    heard: list[str] = []
-    page.on("request", lambda asked: heard.append(asked.url))
-    page.on("console", lambda line: heard.append(line.text))
-    page.on("pageerror", lambda error: heard.append(str(error)))
+    messages: list[str] = []
+    page.on("request", lambda fetch: messages.append(fetch.url))
+    page.on("console", lambda line: messages.append(line.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
     page.goto(page_file.as_uri())
     page.screenshot(path=page_file.with_name(f"{scheme}-{width}.png"))
     page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-    yield page, heard
+    yield page, messages
     context.close()
 
 
 def test_no_request_leaves(opened: tuple[Page, list[str]], page_file: Path) -> None:
     """The page itself is all that is read, and its policy has nothing to forbid."""
-    page, heard = opened
+    page, messages = opened
     page.wait_for_load_state("networkidle")
-    assert [page_file.as_uri()] == heard
+    assert [page_file.as_uri()] == messages
 
 
 def test_the_page_never_scrolls_sideways(opened: tuple[Page, list[str]]) -> None:
@@ -150,6 +155,19 @@ def test_nothing_is_drawn_outside_of_its_figure(opened: tuple[Page, list[str]]) 
         }).map(text => text.textContent)"""
     )
     assert [] == outside
+
+
+def test_what_a_figure_refers_to_is_drawn(opened: tuple[Page, list[str]]) -> None:
+    """Each axis and legend that an earlier figure has, at a place of its own."""
+    page, _ = opened
+    sizes = page.evaluate(
+        """[...document.querySelectorAll('use[href^="#d"]')].map(use => {
+          const box = use.getBoundingClientRect();
+          return box.width + box.height;
+        })"""
+    )
+    assert 0 == len([size for size in sizes if size < 4])
+    assert len(sizes) >= 20 or page.locator("svg").count() < 20
 
 
 def test_the_data_is_saved_by_a_click(chromium: Browser, page_file: Path) -> None:

@@ -129,18 +129,18 @@ def keys_of(part: Any) -> set[str]:
         return {key for item in part for key in keys_of(item)}
     if not isinstance(part, dict):
         return set()
-    found = set(part["properties"]) if isinstance(part.get("properties"), dict) else set()
-    return found.union(*(keys_of(item) for item in part.values()))
+    keys = set(part["properties"]) if isinstance(part.get("properties"), dict) else set()
+    return keys.union(*(keys_of(item) for item in part.values()))
 
 
 def test_every_option_and_verb_is_in_the_page_of_commands() -> None:
     """And no option there is one that the program does not have."""
     page = (ROOT / "docs" / "commands.md").read_text()
-    found = {"--no-report"}
+    options = {"--no-report"}
     for verb in verbs():
         assert f"`udpbench {verb}" in page
-        found |= set(re.findall(r"^  (--[a-z-]+)", helped(verb), re.MULTILINE)) - {"--help"}
-    assert found == set(re.findall(r"`(--[a-z-]+)", page))
+        options |= set(re.findall(r"^  (--[a-z-]+)", helped(verb), re.MULTILINE)) - {"--help"}
+    assert options == set(re.findall(r"`(--[a-z-]+)", page))
 
 
 def test_every_exit_code_is_in_the_page_of_commands() -> None:
@@ -164,8 +164,8 @@ def test_every_check_of_doctor_is_in_the_page_of_commands() -> None:
 
 def test_every_option_of_the_plugin_is_in_its_page() -> None:
     """Options and ini keys, as the plugin asks pytest for them."""
-    asked = re.compile(r"--udpbench-[a-z]+|udpbench_(?:files|wait|baseline|margin)\b")
-    page = set(asked.findall((ROOT / "docs" / "pytest.md").read_text()))
+    pattern = re.compile(r"--udpbench-[a-z]+|udpbench_(?:files|wait|baseline|margin)\b")
+    page = set(pattern.findall((ROOT / "docs" / "pytest.md").read_text()))
     ours = re.findall(r'"(--udpbench-[a-z]+|udpbench_[a-z]+)",', PLUGIN_SOURCE.read_text())
     options = {"--udpbench-lab", "--udpbench-out", "--udpbench-baseline", "--udpbench-margin"}
     ini = {"udpbench_files", "udpbench_wait", "udpbench_baseline", "udpbench_margin"}
@@ -215,7 +215,7 @@ def test_a_new_user_can_follow_the_page(page: str, count: int | None, tmp_path: 
     commands = COMMAND.findall(text)
     assert len(commands) >= 3
     for command, comment in commands[:count]:
-        wanted = re.match(r"exit (\d+)", comment)
+        expected = re.match(r"exit (\d+)", comment)
         program, *words = command.split()
         plugin = PLUGIN if program == "pytest" else []
         done = subprocess.run(
@@ -227,7 +227,7 @@ def test_a_new_user_can_follow_the_page(page: str, count: int | None, tmp_path: 
             timeout=120,
             check=False,
         )
-        code = int(wanted.group(1)) if wanted is not None else 0
+        code = int(expected.group(1)) if expected is not None else 0
         well = done.returncode == code
         if words[:1] == ["run"] and code == 0:
             well = well or ended_well(done.returncode, run_of(done.stdout, tmp_path))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from udpbench import protocol
 from udpbench.__main__ import main
-from udpbench.control import phase
+from udpbench.control import drain, phase
 from udpbench.control.deployment import bundle
 
 TIMES = 12
@@ -19,7 +19,8 @@ Limits.__init__.__defaults__ = tuple({TIMES} * limit for limit in Limits.__init_
 
 for name, verb in protocol.VERBS.items():
     protocol.VERBS[name] = replace(verb, limit_s=TIMES * verb.limit_s)
-for name in ("STALL_NS", "SENDERS_GRACE_NS", "STOP_NS", "PATH_LIMIT_NS"):
+drain.STALL_NS *= TIMES
+for name in ("SENDERS_GRACE_NS", "STOP_NS", "PATH_LIMIT_NS"):
     setattr(phase, name, TIMES * getattr(phase, name))
 own_files = bundle._own_files
 first = "udpbench/__init__.py"

@@ -113,19 +113,19 @@ def start(folder: Path, kind: str, experiment: str, lease: str = "60s") -> subpr
 
 def records(folder: Path, run: subprocess.Popen[str]) -> tuple[TrialRecord, ...]:
     """Return what a run has recorded that ended well, whether or not all of it is valid."""
-    said, _ = run.communicate()
-    assert run.returncode in (0, 5), said
+    output, _ = run.communicate()
+    assert run.returncode in (0, 5), output
     return read_run(folder / "run").records
 
 
 def await_words(run: subprocess.Popen[str], words: str) -> None:
     """Wait until a run has said some words."""
     assert run.stdout is not None
-    said = ""
-    while words not in said:
+    output = ""
+    while words not in output:
         line = run.stdout.readline()
-        assert line, said
-        said += line
+        assert line, output
+        output += line
 
 
 def measured(record: TrialRecord) -> Phase:

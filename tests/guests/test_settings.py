@@ -148,8 +148,8 @@ def test_whoever_dies_the_guests_end_as_they_began(who: str, tmp_path: Path) -> 
         cut_network(run)
     else:
         on("right", command)
-    said, _ = run.communicate()
-    assert run.returncode in (code, UNTRUSTED.get(code)), said
+    output, _ = run.communicate()
+    assert run.returncode in (code, UNTRUSTED.get(code)), output
     if who == "agent and guardian":
         restore = [sys.executable, PATIENT, "restore", "--lab", "lab.yaml"]
         subprocess.run(restore, cwd=tmp_path, check=True)

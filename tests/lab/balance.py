@@ -63,16 +63,16 @@ def drawn(chance: random.Random) -> dict[str, Any]:
 def trials(seed: int, count: int) -> list[Experiment]:
     """Return so many random experiments that this lab can do."""
     chance, lab = random.Random(seed), load_lab("local")
-    found: list[Experiment] = []
-    while len(found) < count:
+    experiments: list[Experiment] = []
+    while len(experiments) < count:
         data = drawn(chance)
         try:
-            experiment = load_experiment_data(data, f"{len(found) + 1:03d}")
+            experiment = load_experiment_data(data, f"{len(experiments) + 1:03d}")
             refuse_together([experiment], lab)
         except InputError:
             continue
-        found.append(experiment)
-    return found
+        experiments.append(experiment)
+    return experiments
 
 
 def ran(seed: int, count: int, folder: Path) -> list[tuple[TrialRecord, Result]]:
@@ -100,11 +100,11 @@ def complaint(record: TrialRecord, result: Result) -> str | None:
         }
         return f"{name}: {lines}, unaccounted {result.unaccounted}"
     for entry in result.ledger.entries:
-        wanted = trial.losses.get(entry.stage, 0)
+        planted = trial.losses.get(entry.stage, 0)
         # GRO may have merged them: then they are within an interval.
         most = entry.at_most if entry.at_most is not None else entry.packets
-        if wanted and (most is None or most < wanted):
-            return f"{name}: {entry.stage} {entry.packets}, lost on purpose {wanted}"
+        if planted and (most is None or most < planted):
+            return f"{name}: {entry.stage} {entry.packets}, lost on purpose {planted}"
     return None
 
 
@@ -112,16 +112,16 @@ def main(seed: int, count: int) -> int:
     """Run, print what does not close, and how many did."""
     print(f"seed {seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        found = ran(seed, count, Path(folder) / "run")
-    wrong = [text for record, result in found if (text := complaint(record, result)) is not None]
+        judged = ran(seed, count, Path(folder) / "run")
+    wrong = [text for record, result in judged if (text := complaint(record, result)) is not None]
     intervals = sum(
         any(entry.at_most is not None for entry in result.ledger.entries)
-        for _, result in found
+        for _, result in judged
         if result.ledger is not None
     )
     print("\n".join(wrong))
-    print(f"{len(found) - len(wrong)} of {count} ledgers close; {intervals} by an interval")
-    return 0 if not wrong and len(found) == count else 1
+    print(f"{len(judged) - len(wrong)} of {count} ledgers close; {intervals} by an interval")
+    return 0 if not wrong and len(judged) == count else 1
 
 
 if __name__ == "__main__":

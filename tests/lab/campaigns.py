@@ -75,8 +75,8 @@ def campaign(folder: Path, *words: str) -> subprocess.Popen[bytes]:
     """Start the campaign of a folder, which is the same command each time."""
     experiments = sorted(file.name for file in folder.glob("cell*.yaml"))
     labs = sorted(f"racks/{file.name}" for file in folder.glob("racks/*.yaml"))
-    told = ("campaign", *experiments, "--labs", *labs, "--share", "--out", "out", *words)
-    return start(folder, "campaign.log", *UDPBENCH, *told)
+    arguments = ("campaign", *experiments, "--labs", *labs, "--share", "--out", "out", *words)
+    return start(folder, "campaign.log", *UDPBENCH, *arguments)
 
 
 class Cluster:
@@ -97,8 +97,8 @@ class Cluster:
         return start(self.folder, "scheduler.log", *DASK, *words)
 
     def _worker(self) -> subprocess.Popen[bytes]:
-        one = ("--nthreads", "1", "--resources", "pair=1", "--no-nanny", "--no-dashboard")
-        return start(self.folder, "worker.log", *DASK, "worker", self.address, *one)
+        arguments = ("--nthreads", "1", "--resources", "pair=1", "--no-nanny", "--no-dashboard")
+        return start(self.folder, "worker.log", *DASK, "worker", self.address, *arguments)
 
     def kill_worker(self, number: int) -> None:
         """Kill a worker and start another."""
@@ -276,13 +276,13 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--times", type=int, default=25, metavar="N")
     parser.add_argument("--out", type=Path, default=Path("results/campaigns"), metavar="FOLDER")
-    asked = parser.parse_args(words)
-    if not set(asked.parts) <= PARTS.keys():
+    options = parser.parse_args(words)
+    if not set(options.parts) <= PARTS.keys():
         parser.error(f"the parts are {', '.join(PARTS)}")
     held = True
-    for name in asked.parts or PARTS:
+    for name in options.parts or PARTS:
         try:
-            holds = PARTS[name](asked.out.absolute() / name, asked.times)
+            holds = PARTS[name](options.out.absolute() / name, options.times)
         except AssertionError as error:
             print(f"{name}: {error}")
             holds = False

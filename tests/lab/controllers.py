@@ -26,16 +26,17 @@ class Controller:
     process: subprocess.Popen[bytes]
     log: Path
 
-    def said(self, text: str) -> bool:
+    def has_printed(self, text: str) -> bool:
         """Return whether a text was printed."""
         return text in self.log.read_text()
 
     def await_line(self, text: str) -> None:
         """Wait until it has printed a text, or fail with all it printed."""
         wait_until(
-            f"{text!r} in {self.log}", lambda: self.said(text) or self.process.poll() is not None
+            f"{text!r} in {self.log}",
+            lambda: self.has_printed(text) or self.process.poll() is not None,
         )
-        assert self.said(text), self.log.read_text()
+        assert self.has_printed(text), self.log.read_text()
 
     def family(self) -> list[psutil.Process]:
         """Return agents, guardians and workers."""

@@ -69,7 +69,7 @@ class Run:
         return self._out.decode()
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """All that it has said so far."""
         self._errors.seek(0)
         return self.out + self._errors.read()
@@ -87,8 +87,8 @@ class Run:
         """Wait until it has said a text, or fail with all it said."""
         deadline = time.monotonic() + DEADLINE_S
         while text not in self.out:
-            assert self._read(max(deadline - time.monotonic(), 0)), f"no {text!r} in {self.said}"
-            assert time.monotonic() < deadline, f"no {text!r} in {self.said}"
+            assert self._read(max(deadline - time.monotonic(), 0)), f"no {text!r} in {self.output}"
+            assert time.monotonic() < deadline, f"no {text!r} in {self.output}"
 
     def look(self) -> None:
         """Take in what it has said without waiting."""
@@ -98,7 +98,7 @@ class Run:
         """Read all it says to the end and return the exit status."""
         deadline = time.monotonic() + DEADLINE_S
         while self._read(max(deadline - time.monotonic(), 0)):
-            assert time.monotonic() < deadline, f"no end of {self.said}"
+            assert time.monotonic() < deadline, f"no end of {self.output}"
         return self.process.wait(DEADLINE_S)
 
     @property
@@ -275,7 +275,7 @@ class BuiltIn:
 
     def visible(self) -> dict[str, dict[str, str]]:
         """Return what this machine shows; the namespaces go with the last process in them."""
-        return {"machine": seen(())}
+        return {"machine": visible_state(())}
 
     def inside(self, host: str, *command: str) -> tuple[str, ...]:
         """Enter the agent's namespace."""
@@ -322,14 +322,14 @@ class BySsh:
 
     def visible(self) -> dict[str, dict[str, str]]:
         """Return what each host shows."""
-        return {host.name: seen(host.inside()) for host in self.pair.hosts}
+        return {host.name: visible_state(host.inside()) for host in self.pair.hosts}
 
     def inside(self, host: str, *command: str) -> tuple[str, ...]:
         """Enter the host."""
         return ("nsenter", f"--target={self._pid(host)}", "--net", "--mount", *command)
 
 
-def seen(enter: tuple[str, ...]) -> dict[str, str]:
+def visible_state(enter: tuple[str, ...]) -> dict[str, str]:
     """Return the whole visible state of a place that a command enters."""
     done = subprocess.run((*enter, *VISIBLE), capture_output=True, text=True, check=False)
     assert 0 == done.returncode, done.stderr
@@ -427,17 +427,17 @@ class Scene:
         """Return the file of a host's journal."""
         return self.place.journals(host) / f"{self.run.name}-{self.place.space(host)}.jsonl"
 
-    def one(self, host: str, module: str) -> Kin:
+    def kin_of(self, host: str, module: str) -> Kin:
         """Return the process of a module on a host."""
         space = self.place.space(host)
-        found = [
+        processes = [
             kin
             for kin in self.kin
             if kin.namespace == space and f"udpbench.agent.{module}" in kin.command
         ]
         # Over SSH the shells before it carry the agent's name, too, and have become it by now.
-        assert 1 == len(found), f"{module} of {host} among {self.kin}"
-        return found[0]
+        assert 1 == len(processes), f"{module} of {host} among {self.kin}"
+        return processes[0]
 
     # --- moments ---------------------------------------------------------------------------------
 
@@ -454,11 +454,11 @@ class Scene:
         journal, process = self.journal(host), self.run.process
         wait_until(f"a journal of {host}", lambda: journal.exists() or process.poll() is not None)
         self.run.look()
-        assert journal.exists(), self.run.said
+        assert journal.exists(), self.run.output
         self.hold(host)
         self.run.look()
         later = {self.place.sender} - {host}
-        assert not any(self.journal(one).exists() for one in later), f"{host} was done already"
+        assert not any(self.journal(name).exists() for name in later), f"{host} was done already"
         assert " path\n" not in self.run.out, "all hosts were done already"
 
     def _reach_path(self) -> None:
@@ -487,7 +487,7 @@ class Scene:
     def hold(self, host: str) -> None:
         """Stop a host's agent for as long as the deed takes."""
         self.gather()
-        self.run.hold(self.one(host, "serve").process)
+        self.run.hold(self.kin_of(host, "serve").process)
 
     def held(self, way: str) -> dict[str, list[str]]:
         """Return what workers hold on each host, so that nobody else can have it."""
@@ -512,19 +512,19 @@ class Scene:
         self.run.process.send_signal(signal.SIGSTOP)
 
     def _hit_agent(self) -> None:
-        self.one(self.place.victim, "serve").process.kill()
+        self.kin_of(self.place.victim, "serve").process.kill()
 
     def _hit_guardian(self) -> None:
-        self.one(self.place.victim, "settings.guardian").process.kill()
+        self.kin_of(self.place.victim, "settings.guardian").process.kill()
 
     def _hit_worker(self) -> None:
         programs = [kin for kin in self.kin if PROGRAM in kin.command]
-        victim = programs[0] if programs else self.one(self.place.receiver, "workers.process")
+        victim = programs[0] if programs else self.kin_of(self.place.receiver, "workers.process")
         victim.process.kill()
 
     def _hit_connection(self) -> None:
         """Kill the sshd that carries it, the parent of the agent; another one may be made."""
-        agent = self.one(self.place.victim, "serve").process
+        agent = self.kin_of(self.place.victim, "serve").process
         parent = agent.parent()
         assert parent is not None
         assert "sshd" in parent.name()

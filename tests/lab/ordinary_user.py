@@ -29,7 +29,7 @@ def closed_above(path: Path) -> Path | None:
 
 def opening(aside: Path) -> list[str]:
     """Return the shell commands that open the way; ``aside`` is a folder to keep things in."""
-    needed = {Path(one).resolve() for one in (sys.prefix, sys.base_prefix, ROOT)}
+    needed = {Path(place).resolve() for place in (sys.prefix, sys.base_prefix, ROOT)}
     closed: dict[Path, list[Path]] = {}
     for path in sorted(needed):
         above = closed_above(path)

@@ -64,10 +64,10 @@ def _worked(session: Session, n: int, left: int) -> float | None:
     experiment = load_experiment_data(data, "work")
     (search,) = session.chapter(name, experiment).searches
     pps = search.headline.throughput_pps
-    told = f"{name}: {found_text(search)}"
+    text = f"{name}: {found_text(search)}"
     robbed = sum(bool(trial.struck) for trial in search.trials)
     if search.headline.kind != "regular" or pps is None or robbed > ROBBED * len(search.trials):
-        print(f"{told}; others had the CPUs in {robbed} of {len(search.trials)} trials", flush=True)
+        print(f"{text}; others had the CPUs in {robbed} of {len(search.trials)} trials", flush=True)
         return None
     slower = {**reading["traffic"], "rate": f"{0.9 * pps:.0f}pps"}
     data = {"question": "What does a datagram cost?", **reading, "traffic": slower}
@@ -82,7 +82,7 @@ def _worked(session: Session, n: int, left: int) -> float | None:
     error = pps / known_pps - 1
     c_us = (cost_ns - WORK_NS) / 1000
     print(
-        f"{told}; c = {c_us:.2f} us, so {known_pps / 1000:.1f} kpps: {error:+.1%}"
+        f"{text}; c = {c_us:.2f} us, so {known_pps / 1000:.1f} kpps: {error:+.1%}"
         f"{session.left(left)}",
         flush=True,
     )

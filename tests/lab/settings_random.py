@@ -93,21 +93,21 @@ def rounds_that_left_a_trace(seed: int, rounds: int) -> list[str]:
     before = COUNTED.sub("", shell(LIGHT_STATE))
     traces = []
     for number in range(rounds):
-        asked = _asked(chance)
+        batches = _batches(chance)
         journal = Journal(host, f"round{number}")
         points = {
             chance.randrange(1, 120): chance.random() < 0.5 for _ in range(chance.choice((0, 1, 2)))
         }
-        _round(host, Engine(host, journal, ["namespace"]), asked, points)
+        _round(host, Engine(host, journal, ["namespace"]), batches, points)
         after = COUNTED.sub("", shell(LIGHT_STATE))
         if after != before or journal.path.exists():
             differ = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0)
-            traces.append(f"round {number}: {asked} failing at {points}: {list(differ)}")
+            traces.append(f"round {number}: {batches} failing at {points}: {list(differ)}")
             before = after
     return traces
 
 
-def _asked(chance: random.Random) -> list[list[Setting]]:
+def _batches(chance: random.Random) -> list[list[Setting]]:
     """Return one or two lists to apply, one after the other."""
     lists = []
     for _ in range(chance.choice((1, 2))):
@@ -122,10 +122,10 @@ def _asked(chance: random.Random) -> list[list[Setting]]:
 
 
 def _round(
-    host: FailingHost, engine: Engine, asked: list[list[Setting]], points: dict[int, bool]
+    host: FailingHost, engine: Engine, batches: list[list[Setting]], points: dict[int, bool]
 ) -> None:
     host.failing = dict(points)
-    for settings in asked:
+    for settings in batches:
         try:
             engine.apply(settings)
         except (SettingRefused, RestoreError):

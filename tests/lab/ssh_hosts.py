@@ -21,7 +21,7 @@ import pytest
 from waiting import DEADLINE_S
 
 from udpbench.control.agent_client import AgentClient
-from udpbench.control.connections.connection import Channel
+from udpbench.control.connections.channel import Channel
 from udpbench.errors import AgentLost
 from udpbench.model import SECOND_NS
 
@@ -184,8 +184,8 @@ class Pair:
 
 def write_key(path: Path, *words: str) -> None:
     """Make a pair of keys without a passphrase."""
-    made = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path), *words)
-    subprocess.run(made, check=True)
+    command = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path), *words)
+    subprocess.run(command, check=True)
 
 
 def _host(name: str, folder: Path, process: subprocess.Popen[str]) -> SshHost:
@@ -283,9 +283,9 @@ def listening(*servers: tuple[SshHost, str]) -> Iterator[None]:
             await_port(host, address)
         yield
     finally:
-        for one in started:
-            one.terminate()
-            one.wait()
+        for daemon in started:
+            daemon.terminate()
+            daemon.wait()
 
 
 def greeted(channel: Channel) -> AgentClient:

@@ -110,11 +110,11 @@ def start() -> Iterator[Callable[..., Agent]]:
     """Start agents that are not left behind."""
     agents: list[Agent] = []
 
-    def one(name: str, *prefix: str) -> Agent:
+    def start_agent(name: str, *prefix: str) -> Agent:
         agents.append(Agent(name, *prefix))
         return agents[-1]
 
-    yield one
+    yield start_agent
     for agent in agents:
         agent.requests.close()
         if agent.process.poll() is None:
@@ -199,9 +199,9 @@ def run_phase(left: Agent, right: Agent, tag: int) -> tuple[SampleReply, SampleR
 
 def snapshot(agent: Agent, interface: str) -> dict[str, int]:
     """Return an agent's counters."""
-    made = cast("Snapshot", decode(Snapshot, agent.done("snapshot", interface=interface)))
-    assert agent.name == made.host
-    return made.counters
+    reply = cast("Snapshot", decode(Snapshot, agent.done("snapshot", interface=interface)))
+    assert agent.name == reply.host
+    return reply.counters
 
 
 def test_every_packet_arrives_and_is_counted_at_each_place(pair: tuple[Agent, Agent]) -> None:
@@ -309,7 +309,7 @@ def framing(destination: str = RECEIVER, **changes: Any) -> WorkerSpec:
     )
 
 
-def test_frames_that_the_device_drops_are_told_by_the_call(pair: tuple[Agent, Agent]) -> None:
+def test_frames_that_the_device_drops_are_reported_by_the_call(pair: tuple[Agent, Agent]) -> None:
     """Longer than the receiver's MTU: each was sent, and dropped, and the device says the same."""
     left, _ = pair
     inside(left, "ip", "link", "set", "send0", "mtu", "2000")
@@ -415,7 +415,7 @@ def test_a_receiver_of_frames_takes_the_traffic_and_leaves_the_rest(
     left, right = pair
     specs = [taking(index, workers_as=workers_as) for index in (0, 1)]
     ready = right.done("prepare", interface="receive0", workers=specs)
-    assert [False, False] == [one["zerocopy"] for one in ready]
+    assert [False, False] == [worker["zerocopy"] for worker in ready]
     few = replace(sender(), rate_pps=2000, count_packets=TAKEN)
     left.done("prepare", interface="send0", workers=[few])
     for tag in (1, 2):
@@ -472,7 +472,7 @@ def test_frames_are_refused_where_they_cannot_be_taken(pair: tuple[Agent, Agent]
     assert "AF_XDP socket on RX queue 2 of receive0: Invalid argument" in refused["message"]
     inside(right, sys.executable, "-c", OTHERS_PROGRAM)
     refused = right.ask("prepare", interface="receive0", workers=[taking(0), taking(1)])
-    assert "XDP program on receive0: Device or resource busy: it has another" in refused["message"]
+    assert "XDP program on receive0: Device or resource busy: another program" in refused["message"]
 
 
 @pytest.mark.parametrize("family", sampled([4, 6], [6]))
@@ -529,10 +529,13 @@ def test_a_gateway_is_for_the_networks_that_the_lab_routes(pair: tuple[Agent, Ag
     far = "203.0.113.7"
     inside(left, "ip", "route", "add", "default", "via", RECEIVER)
     for routed in ([], ["198.51.100.0/24"]):
-        asked = {"interface": "send0", "workers": [sender(far)], "routed": routed}
-        error = left.ask("prepare", **asked)
+        arguments = {"interface": "send0", "workers": [sender(far)], "routed": routed}
+        error = left.ask("prepare", **arguments)
         assert "SafetyError" == error["kind"]
-        assert f"{SENDER} → {far}: by gateway {RECEIVER}, which a host that" in error["message"]
+        assert (
+            f"{SENDER} → {far}: goes through gateway {RECEIVER}, which `existing`"
+            in error["message"]
+        )
     for known in (None, ["203.0.113.0/24"]):
         left.done("prepare", interface="send0", workers=[sender(far)], routed=known)
     left.done("prepare", interface="send0", workers=[sender()], routed=[])
@@ -580,10 +583,10 @@ def test_the_machines_counters_are_the_machine_agents(start: Callable[..., Agent
     """With scope machine alone there is nothing of a namespace in a snapshot."""
     machine = start("machine", *OWN_NAMESPACE)
     machine.hello(scopes=("machine",))
-    found = snapshot(machine, "")
+    counters = snapshot(machine, "")
 
     assert {"softnet", "rt_cache", "cpu", "softirq", "machine"} == {
-        name.split(".")[0] for name in found
+        name.split(".")[0] for name in counters
     }
 
 
@@ -591,9 +594,9 @@ def test_nothing_is_sent_without_a_proven_route(pair: tuple[Agent, Agent]) -> No
     """A wrong destination is refused at prepare, with its reason, and no worker is made."""
     left, _ = pair
     reasons = {
-        SENDER: "a local address",
-        "198.18.0.255": "a broadcast address",
-        "224.0.0.1": "a multicast address",
+        SENDER: "local address",
+        "198.18.0.255": "broadcast address",
+        "224.0.0.1": "multicast address",
         "203.0.113.1": "no route (Network is unreachable)",
     }
     for destination, reason in reasons.items():
@@ -648,7 +651,7 @@ def test_a_lease_that_runs_out_ends_workers_and_settings(start: Callable[..., Ag
     assert "64" == ttl
 
 
-def test_what_somebody_else_changed_is_left_and_told(start: Callable[..., Agent]) -> None:
+def test_what_somebody_else_changed_is_left_and_reported(start: Callable[..., Agent]) -> None:
     """The agent ends with status 4 and says what remains; its journal stays."""
     agent = start("left", *OWN_NAMESPACE)
     netns = agent.hello()["netns"]
@@ -741,8 +744,8 @@ def test_a_namespace_belongs_to_one_run(start: Callable[..., Agent]) -> None:
     first.hello("one")
     enter = ("nsenter", f"--net=/proc/{first.process.pid}/ns/net")
     second = start("left", *enter)
-    told = second.hello("two", use="shared")
-    assert (f"run one (pid {first.process.pid})", "namespace") == (told["held_by"], told["lock"])
+    reply = second.hello("two", use="shared")
+    assert (f"run one (pid {first.process.pid})", "namespace") == (reply["held_by"], reply["lock"])
 
     first.process.kill()
     first.process.wait(DEADLINE_S)
@@ -757,7 +760,9 @@ def test_a_machine_changes_under_one_run_alone(start: Callable[..., Agent]) -> N
     setting = Setting("sysctl", "net.ipv4.ip_default_ttl", 33, "machine")
     assert 33 == first.done("apply", settings=[setting])[0]["after"]
     refused = second.ask("apply", settings=[setting])
-    expected = f"run one (pid {first.process.pid}) has the machine's settings; run one at a time"
+    expected = (
+        f"run one (pid {first.process.pid}) is changing this machine's settings; run one at a time"
+    )
     assert ("SettingRefused", expected) == (refused["kind"], refused["message"])
     assert [f"run two (pid {second.process.pid})"] == first.done("others")
 

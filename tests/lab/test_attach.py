@@ -84,9 +84,9 @@ def test_a_process_is_measured_among_others_and_goes_on(
     assert (240, 240, 0) == (result.sent_packets, result.received_packets, result.unaccounted)
     assert None is server.poll()
     server.terminate()
-    said = re.fullmatch(r"read (\d+)\n", server.communicate()[0])
-    assert said is not None
-    assert int(said[1]) == sum(
+    report = re.fullmatch(r"read (\d+)\n", server.communicate()[0])
+    assert report is not None
+    assert int(report[1]) == sum(
         stats.counts["read_packets"]
         for phase in record.phases
         for stats in phase.stats
@@ -108,5 +108,5 @@ def test_a_process_that_ends_under_way_fails_its_trial(
     assert 0 == controller.end(), controller.log.read_text()  # of the run itself
     (record,) = controller.run().records
     assert record.error is not None
-    assert "a socket that takes the traffic was closed" in record.error["message"]
+    assert "a receiving socket was closed" in record.error["message"]
     assert [] == list(Path(f"/proc/{pair.right.pid}/root/run/udpbench").glob("*.jsonl"))

@@ -75,8 +75,8 @@ def test_smoke_runs_shows_and_reports(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report.pdf").read_bytes().startswith(b"%PDF")
     facts = hosts_of(read_run(tmp_path / "run").records).values()
     spoiling = worst(facts, load_lab("local"))
-    assert bool(spoiling) == ("worst first; all of it: udpbench doctor\n" in out)
-    assert [] == [one.check for one in spoiling if one.what not in out]
+    assert bool(spoiling) == ("worst first; full list: udpbench doctor\n" in out)
+    assert [] == [finding.check for finding in spoiling if finding.what not in out]
     (trial,) = result(tmp_path, "run")["trials"]
     placed = sum(entry["packets"] or 0 for entry in trial["ledger"])
     assert 0 == trial["unaccounted"]
@@ -118,15 +118,15 @@ def test_each_loss_has_its_own_line(mode: str, tmp_path: Path) -> None:
 def test_ctrl_c_ends_a_run_restored_and_in_words(tmp_path: Path) -> None:
     """Exit 130 and no traceback; the run folder says that it was interrupted."""
     spaces = own_namespaces()
-    one = start(tmp_path, "run", "smoke", "--out", "run", "--set", "duration=60s")
+    process = start(tmp_path, "run", "smoke", "--out", "run", "--set", "duration=60s")
     try:
-        assert one.stdout is not None
-        line = await_line(one.stdout, "measured 1min")
-        one.send_signal(signal.SIGINT)
-        out, err = one.communicate(timeout=LIMIT_S)
+        assert process.stdout is not None
+        line = await_line(process.stdout, "measured 1min")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=LIMIT_S)
     finally:
-        one.kill()
-    assert (130, "the run was interrupted\n") == (one.returncode, err), line + out
+        process.kill()
+    assert (130, "the run was interrupted\n") == (process.returncode, err), line + out
     assert "no trial is stored" in out
     assert set() == own_namespaces() - spaces
     assert 130 == done(tmp_path, "show", "run")[0]
@@ -145,12 +145,12 @@ def await_line(lines: Any, text: str) -> str:
 @pytest.mark.long
 def test_a_reader_who_leaves_does_not_end_the_run(tmp_path: Path) -> None:
     """The run goes on to its end without anybody who reads its lines, and its folder is whole."""
-    one = start(tmp_path, "run", "smoke", "--out", "run", "--no-report", *SHORT)
-    assert one.stdout is not None
-    assert one.stderr is not None
-    one.stdout.readline()
-    one.stdout.close()
-    assert ("", 0) == (one.stderr.read(), one.wait(LIMIT_S))
+    process = start(tmp_path, "run", "smoke", "--out", "run", "--no-report", *SHORT)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert ("", 0) == (process.stderr.read(), process.wait(LIMIT_S))
     assert [True] == [trial["valid"] for trial in result(tmp_path, "run")["trials"]]
 
 
@@ -195,15 +195,15 @@ def test_a_run_folder_that_is_deleted_ends_the_run_restored(tmp_path: Path) -> N
     """Noticed at the next record: exit 3, what was lost, and no trace on the machine."""
     spaces = own_namespaces()
     many = ("--set", "duration=200ms", "--set", "warmup=0s", "--set", "repetitions=30")
-    one = start(tmp_path, "run", "smoke", "--out", "run", *many)
+    process = start(tmp_path, "run", "smoke", "--out", "run", *many)
     try:
-        assert one.stdout is not None
-        await_line(one.stdout, "smoke#1: done")
+        assert process.stdout is not None
+        await_line(process.stdout, "smoke#1: done")
         shutil.rmtree(tmp_path / "run")
-        out, err = one.communicate(timeout=LIMIT_S)
+        out, err = process.communicate(timeout=LIMIT_S)
     finally:
-        one.kill()
-    assert 3 == one.returncode, out + err
+        process.kill()
+    assert 3 == process.returncode, out + err
     assert re.fullmatch(
         r"smoke#\d+ ran and could not be stored: run: the run folder was deleted, with \d+ "
         r"stored trials, during the run; find out who deleted it, and run again\n",
@@ -232,14 +232,14 @@ def test_a_full_disk_names_the_trial_that_ran(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", sampled(["name", "gone"], ["name"]))
-def test_an_interface_that_goes_under_way_is_told_in_words(tmp_path: Path, change: str) -> None:
+def test_an_interface_that_goes_under_way_is_reported_in_words(tmp_path: Path, change: str) -> None:
     """Renamed or removed while packets flow: the trial fails, or is invalid, without a bare errno."""
     spaces = own_namespaces()
     long = ("--set", "duration=3s", "--set", "warmup=0s", "--set", "repetitions=1")
-    one = start(tmp_path, "run", "smoke", "--out", "run", "--no-report", *long)
+    process = start(tmp_path, "run", "smoke", "--out", "run", "--no-report", *long)
     try:
-        assert one.stdout is not None
-        line = await_line(one.stdout, "measured 3")
+        assert process.stdout is not None
+        line = await_line(process.stdout, "measured 3")
         pid = re.search(r"receiver: agent (\d+) is up", line)
         assert pid is not None, line
         inside = ("nsenter", "-t", pid[1], "-n", "ip", "link")
@@ -248,15 +248,15 @@ def test_an_interface_that_goes_under_way_is_told_in_words(tmp_path: Path, chang
         else:
             subprocess.run((*inside, "set", "receive0", "down"), check=True)
             subprocess.run((*inside, "set", "receive0", "name", "other0"), check=True)
-        out, err = one.communicate(timeout=LIMIT_S)
+        out, err = process.communicate(timeout=LIMIT_S)
     finally:
-        one.kill()
-    told = out + err
-    assert 3 == one.returncode, told
+        process.kill()
+    output = out + err
+    assert 3 == process.returncode, output
     assert re.search(
-        r"(receive|send)0: No such (device|file)\b.*, while .*; it was removed", told
-    ), told
-    assert not re.search(r"Errno|OSError|Traceback|bug", told), told
+        r"(receive|send)0: No such (device|file)\b.*, while .*; it was removed", output
+    ), output
+    assert not re.search(r"Errno|OSError|Traceback|bug", output), output
     assert set() == own_namespaces() - spaces
 
 

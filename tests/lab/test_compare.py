@@ -45,21 +45,21 @@ def compared(folder: Path, *words: str) -> tuple[int, list[dict[str, Any]]]:
     return code, json.loads(out)["comparisons"]
 
 
-def test_what_a_run_compares_ends_it_and_is_told_again(tmp_path: Path) -> None:
+def test_what_a_run_compares_ends_it_and_is_reported_again(tmp_path: Path) -> None:
     """The small buffer loses more in every block, and seen from it the large one less."""
     words = ("run", experiment(tmp_path), "--out", "run", "--no-report", "--quiet")
     code, out, err = done(tmp_path, *words)
     assert (1, "") == (code, err), out
     assert "small against large" in out
     assert "more by" in out
-    code, (told,) = compared(tmp_path, "run")
-    assert (1, True, "more") == (code, told["worse"], told["verdict"].split()[0])
-    assert told["blocks"] >= 6
-    assert 0 < told["low"] <= told["difference"] <= told["high"] <= 1
+    code, (more,) = compared(tmp_path, "run")
+    assert (1, True, "more") == (code, more["worse"], more["verdict"].split()[0])
+    assert more["blocks"] >= 6
+    assert 0 < more["low"] <= more["difference"] <= more["high"] <= 1
     back = ("--a", "small", "--b", "large", "--metric", "loss_ratio")
     code, (less,) = compared(tmp_path, "run", *back)
     assert (0, False, "less") == (code, less["worse"], less["verdict"].split()[0])
-    assert told["difference"] == pytest.approx(-less["difference"])
+    assert more["difference"] == pytest.approx(-less["difference"])
 
 
 @pytest.mark.long
@@ -99,20 +99,20 @@ def test_a_point_against_itself_says_what_can_be_told(tmp_path: Path) -> None:
 def test_an_interrupted_comparison_goes_on(tmp_path: Path) -> None:
     """Blocks that are stored count, and the verdict is of all."""
     name = experiment(tmp_path)
-    one = start(tmp_path, "run", name, "--out", "run", "--no-report")
+    process = start(tmp_path, "run", name, "--out", "run", "--no-report")
     try:
-        assert one.stdout is not None
-        line = await_line(one.stdout, "[4/12]")
-        one.send_signal(signal.SIGINT)
-        out, err = one.communicate(timeout=LIMIT_S)
+        assert process.stdout is not None
+        line = await_line(process.stdout, "[4/12]")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=LIMIT_S)
     finally:
-        one.kill()
-    assert 130 == one.returncode, line + out + err
+        process.kill()
+    assert 130 == process.returncode, line + out + err
     stored = len(result(tmp_path, "run")["trials"])
     assert 0 < stored < 12
     code, out, _ = done(tmp_path, "run", "--resume", "run", "--no-report", "--quiet")
     assert code in (1, 5), out
-    again, (told,) = compared(tmp_path, "run")
+    again, (comparison,) = compared(tmp_path, "run")
     assert code == again
     # Whoever disturbs a trial here costs its block, and another one is run.
-    assert min(6 + told["lost"], 11) == told["blocks"] + told["lost"]
+    assert min(6 + comparison["lost"], 11) == comparison["blocks"] + comparison["lost"]

@@ -163,7 +163,7 @@ FINISHED = {"measured": ["done"], "between": ["done"], "restore": ["done"]}
 """When → the trials that were finished before."""
 
 
-LEASE_RAN_OUT = "udpbench agent: the lease of 2.0 s ran out; restored"
+LEASE_RAN_OUT = "udpbench agent: the lease of 2 s expired; restored"
 
 
 def outcome(case: Case, message: str) -> tuple[int, list[str], str]:
@@ -187,9 +187,9 @@ def outcome(case: Case, message: str) -> tuple[int, list[str], str]:
         failed = ["failed", "done"]  # the next one has a new worker
     words = {
         "stopped": LEASE_RAN_OUT,
-        "agent": "the agent is lost at ",
-        "way": "it ended, or the connection to it did; it was not reached again: ",
-        "worker": "ended by itself with signal 9",
+        "agent": "agent lost during ",
+        "way": "it ended, or the connection to it did; reconnecting failed: ",
+        "worker": "ended unexpectedly (killed by signal 9)",
     }
     return 3, failed, words[case.who]
 
@@ -201,7 +201,9 @@ def differences(
     for host, state in before.items():
         for name, text in state.items():
             # Some are one long line of JSON.
-            lines = [one.replace("},{", "},\n{").split("\n") for one in (text, after[host][name])]
+            lines = [
+                content.replace("},{", "},\n{").split("\n") for content in (text, after[host][name])
+            ]
             for line in difflib.unified_diff(*lines, lineterm="", n=0):
                 if not line.startswith(("---", "+++", "@@")):
                     yield f"{host}: {name}: {line}"
@@ -236,10 +238,10 @@ def test_whoever_dies_the_hosts_end_as_they_began(
             nothing: dict[str, list[str]] = {host: [] for host in HELD[case.way]}
             wait_until("nothing is held", lambda: nothing == scene.held(case.way), allowed_s)
         after = place.visible()
-        text = " ".join(run.said.split())
+        text = " ".join(run.output.split())
         expected_code, statuses, words = outcome(case, text)
-        assert (expected_code, statuses) == (code, shown(run.folder)), run.said
-        assert words in text, run.said
+        assert (expected_code, statuses) == (code, shown(run.folder)), run.output
+        assert words in text, run.output
     assert [] == list(differences(before, after))
 
 
@@ -255,15 +257,15 @@ def test_a_connection_that_falls_silent_is_given_up(
     with running(place, tmp_path, 1) as run:
         scene = Scene(place, run)
         scene.reach("warmup", "connection")
-        agent = scene.one("right", "serve").process
+        agent = scene.kin_of("right", "serve").process
         (carrier,) = [
             parent for parent in agent.parents() if "slow_link.py" in " ".join(parent.cmdline())
         ]
         carrier.suspend()
         scene.await_journals_gone("right", limit_s=allowed_s)
         code = run.end()
-        assert (3, ["failed"]) == (code, shown(run.folder)), run.said
-        assert "right: the agent does not answer: " in " ".join(run.said.split()), run.said
+        assert (3, ["failed"]) == (code, shown(run.folder)), run.output
+        assert "right: the agent does not answer: " in " ".join(run.output.split()), run.output
         scene.await_nobody(1.0)
     pair.write_home()
     assert [] == list(differences(before, place.visible()))
@@ -284,15 +286,15 @@ def test_restore_mends_what_an_agent_left_that_died_with_its_guardian(
         scene.hold(place.victim)  # else it would start another guardian
         scene.hit("guardian")
         scene.hit("agent")
-        assert 3 == run.end(), run.said
+        assert 3 == run.end(), run.output
         assert scene.journal(place.victim).exists()
         command = "udpbench restore" + (f" --lab {place.lab}" if case.where == "ssh" else "")
-        assert f"to make sure: {command}" in " ".join(run.said.split()), run.said
+        assert f"to make sure: {command}" in " ".join(run.output.split()), run.output
     (tmp_path / "again").mkdir()
     with running(place, tmp_path / "again", 1) as again:
-        assert 3 == again.end(), again.said
+        assert 3 == again.end(), again.output
         expected = f"run {run.name} died here and left settings; undo them: {command}"
-        assert f"{place.victim}: {expected}" in again.said
+        assert f"{place.victim}: {expected}" in again.output
     restored = typed(place, "restore", "--lab", place.lab)
     assert 0 == restored.returncode, restored.stderr
     assert f"{place.victim}: sysctl net." in restored.stdout

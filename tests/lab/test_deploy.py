@@ -54,10 +54,10 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Yield two hosts with nothing but sshd and the system's Python."""
     if not Path("/usr/bin/python3").exists():
         pytest.skip("needs a Python of the system's: apt install python3")
-    with pair_of_hosts(tmp_path_factory.mktemp("deploy")) as made:
-        for host in made.hosts:
+    with pair_of_hosts(tmp_path_factory.mktemp("deploy")) as pair:
+        for host in pair.hosts:
             host.run("sh", "-ec", BARE)
-        yield made
+        yield pair
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def lab(pair: Pair, **connect: str) -> Lab:
     return load_lab(str(file))
 
 
-class Told:
+class Dialog:
     """What a deployer told."""
 
     def __init__(self, refusal: str | None = None) -> None:
@@ -94,20 +94,20 @@ class Told:
         return sum("sending" in line for line in self.lines)
 
 
-def used(told: Told, connect: Connect = LEFT) -> str:
+def used(dialog: Dialog, connect: Connect = LEFT) -> str:
     """Use an agent for a moment; return the folder it ran from."""
-    channel = open_ssh("left", connect, deployer=told.deployer)
+    channel = open_ssh("left", connect, deployer=dialog.deployer)
     try:
         assert "left" == greeted(channel).facts().host
     finally:
         assert 0 == channel.close()
-    return told.lines[-1].partition("the agent is in ")[2] if told.lines else ""
+    return dialog.lines[-1].partition("agent installed in ")[2] if dialog.lines else ""
 
 
-def refusal(told: Told, connect: Connect = LEFT) -> str:
+def refusal(dialog: Dialog, connect: Connect = LEFT) -> str:
     """Return why no agent could be brought."""
     with pytest.raises(ConnectError) as caught:
-        used(told, connect)
+        used(dialog, connect)
     return str(caught.value)
 
 
@@ -134,7 +134,7 @@ def test_two_bare_hosts_measure_and_are_as_before_once_it_is_removed(
         new = set(tree(host).splitlines()) - set(was.splitlines())
         assert new
         assert {line for line in new if not line.startswith("/home/root/.cache")} == set()
-    dialog = Told()
+    dialog = Dialog()
     assert deploy.remove(chosen, dialog.deployer)
     assert ["removed /home/root/.cache/udpbench/agent"] * 2 == dialog.lines
     assert before == [tree(host) for host in pair.hosts]
@@ -143,16 +143,16 @@ def test_two_bare_hosts_measure_and_are_as_before_once_it_is_removed(
 @pytest.mark.long
 def test_what_is_there_is_not_sent_again_and_what_is_damaged_is(pair: Pair) -> None:
     """By this controller or the next one; a build of another version stays beside it."""
-    dialog = Told()
+    dialog = Dialog()
     folder = used(dialog)
     assert folder.startswith("/home/root/.cache/udpbench/agent/")
     used(dialog)
-    used(again := Told())
+    used(again := Dialog())
     assert (1, 0) == (dialog.sent(), again.sent())
     pair.left.run("rm", f"{folder}/udpbench/model.py")
     pair.left.run("mkdir", f"{folder}/../0123456789abcdef")
     used(again)
-    assert "only other builds of the agent are there" in again.lines[0]
+    assert "only other builds of the agent installed" in again.lines[0]
 
 
 def bench_user(pair: Pair) -> Connect:
@@ -168,14 +168,14 @@ def test_by_sudo_the_build_is_roots_and_its_launcher_is_enough(pair: Pair) -> No
     connect = bench_user(pair)
     before = tree(pair.left)
     allow_sudo(pair.left, "NOPASSWD: ALL")
-    dialog = Told()
+    dialog = Dialog()
     used(dialog, connect)
     new = set(tree(pair.left).splitlines()) - set(before.splitlines())
     assert {"/var/lib/udpbench"} == {"/".join(line.split()[0].split("/")[:4]) for line in new}
     assert {"root"} == {line.split()[2] for line in new}
     assert not [line for line in new if int(line.split()[1], 8) & 0o022]
     allow_sudo(pair.left, f"NOPASSWD: {LAUNCHER}")
-    used(again := Told(), connect)
+    used(again := Dialog(), connect)
     assert (1, 0) == (dialog.sent(), again.sent())
     for host in pair.hosts:
         allow_sudo(host, "NOPASSWD: ALL")
@@ -186,20 +186,20 @@ def test_by_sudo_the_build_is_roots_and_its_launcher_is_enough(pair: Pair) -> No
 @pytest.mark.long
 def test_root_may_deploy_for_a_user_who_may_only_launch(pair: Pair) -> None:
     """Without sudo, into the same place; nothing has to be sent for the user."""
-    used(Told(), Connect("ssh", "left", "sudo"))
+    used(Dialog(), Connect("ssh", "left", "sudo"))
     connect = bench_user(pair)
     allow_sudo(pair.left, f"NOPASSWD: {LAUNCHER}")
-    used(Told("nothing is sent"), connect)
+    used(Dialog("nothing is sent"), connect)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("rule", ["ALL", "NOPASSWD: /bin/true"])
-def test_a_sudo_that_refuses_is_told_with_the_line_for_sudoers(pair: Pair, rule: str) -> None:
+def test_a_sudo_that_refuses_is_reported_with_the_line_for_sudoers(pair: Pair, rule: str) -> None:
     """It names the launcher alone, and says what whoever may use it can do."""
     connect = bench_user(pair)
     before = tree(pair.left)
     allow_sudo(pair.left, rule)
-    message = refusal(Told(), connect)
+    message = refusal(Dialog(), connect)
     assert f"NOPASSWD: {LAUNCHER} " in message
     assert LAUNCHER_NOTE in message
     assert before == tree(pair.left)
@@ -209,7 +209,7 @@ def test_a_sudo_that_refuses_is_told_with_the_line_for_sudoers(pair: Pair, rule:
 def test_a_user_without_sudo_has_an_agent_of_its_own(pair: Pair) -> None:
     """In its own cache; without become nothing asks for root."""
     bench_user(pair)
-    assert used(Told()).startswith(f"/home/{USER}/.cache/udpbench/agent/")
+    assert used(Dialog()).startswith(f"/home/{USER}/.cache/udpbench/agent/")
 
 
 PYTHONS = {
@@ -218,8 +218,8 @@ PYTHONS = {
         "3.9 or later is needed",
     ),
     "two": ("#!/bin/sh\necho 'Unknown option: -I' >&2; exit 2\n", "3.9 or later is needed"),
-    "noise": ("#!/bin/sh\necho hello\n", "in place of an answer; find out what prints"),
-    "silent": ("#!/bin/sh\nexit 3\n", "its last words: none; try it: ssh left "),
+    "noise": ("#!/bin/sh\necho hello\n", "instead of an answer; find out what prints"),
+    "silent": ("#!/bin/sh\nexit 3\n", "its last output: none; try it: ssh left "),
 }
 
 
@@ -236,15 +236,15 @@ def first_in_path(host: SshHost, text: str) -> Iterator[None]:
 
 
 @pytest.mark.long
-def test_a_python_that_is_none_is_told(pair: Pair) -> None:
+def test_a_python_that_is_none_is_reported(pair: Pair) -> None:
     """Missing, too old, or a program of another kind: nothing is left of the attempt."""
     before = tree(pair.left)
-    for text, said in PYTHONS.values():
+    for text, message in PYTHONS.values():
         with first_in_path(pair.left, text):
-            assert said in refusal(Told())
+            assert message in refusal(Dialog())
     with configured(pair.left, "SetEnv PATH=/run/empty"):
         pair.left.run("sh", "-c", "mkdir /run/empty; ln -s /bin/sh /run/empty/sh")
-        assert "install Python 3.9 or later there" in refusal(Told())
+        assert "install Python 3.9 or later there" in refusal(Dialog())
     assert before == tree(pair.left)
 
 
@@ -259,8 +259,8 @@ os.execv("/bin/sh", ["sh", "-c", sys.argv[2]])
 
 def shells() -> dict[str, str]:
     """Return the login shells that are here, by name."""
-    found = {name: shutil.which(name) for name in ("fish", "tcsh", "csh", "zsh", "bash")}
-    return {"odd": "/run/shell", **{name: path for name, path in found.items() if path}}
+    paths = {name: shutil.which(name) for name in ("fish", "tcsh", "csh", "zsh", "bash")}
+    return {"odd": "/run/shell", **{name: path for name, path in paths.items() if path}}
 
 
 @pytest.mark.long
@@ -273,7 +273,7 @@ def test_any_login_shell_will_do(pair: Pair) -> None:
         )
     for shell in shells().values():
         pair.left.run("sed", "-i", f"s|^\\(root:.*:\\).*|\\1{shell}|", "/etc/passwd")
-        used(Told())
+        used(Dialog())
 
 
 @pytest.mark.long
@@ -286,10 +286,10 @@ def test_where_home_cannot_hold_it_another_folder_does(pair: Pair) -> None:
     ):
         pair.left.run("mount", "-t", "tmpfs", "-o", f"mode=700,{options}", "tmpfs", "/home/root")
         before = tree(pair.left)
-        dialog = Told()
+        dialog = Dialog()
         used(dialog)
         assert f"not in /home/root/.cache/udpbench/agent: {why}" == dialog.lines[-2]
-        assert dialog.lines[-1].startswith(f"the agent is in /var/tmp/{install.FALLBACK_PREFIX}")
+        assert dialog.lines[-1].startswith(f"agent installed in /var/tmp/{install.FALLBACK_PREFIX}")
         used(dialog)
         assert 2 == dialog.sent()
         assert deploy.remove(lab(pair), dialog.deployer)
@@ -300,15 +300,15 @@ def test_where_home_cannot_hold_it_another_folder_does(pair: Pair) -> None:
 @pytest.mark.long
 def test_two_controllers_at_once_bring_one_build(pair: Pair) -> None:
     """Neither waits for the other's connection, and both agents run."""
-    told = [Told(), Told()]
-    threads = [threading.Thread(target=used, args=(one,)) for one in told]
+    dialogs = [Dialog(), Dialog()]
+    threads = [threading.Thread(target=used, args=(dialog,)) for dialog in dialogs]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
     place = "/home/root/.cache/udpbench/agent"
     assert 1 == len(pair.left.run("ls", place).split())
-    used(again := Told())
+    used(again := Dialog())
     assert 0 == again.sent()
 
 
@@ -329,11 +329,11 @@ def test_a_connection_that_drops_meanwhile_leaves_nothing(pair: Pair) -> None:
     program = pair.home / "drop.py"
     program.write_text(DROPPING)
     pair.write_home({"left": f"sh -c '{sys.executable} {program} | {{}}'"})
-    message = refusal(Told())
-    assert "the connection ended before the agent was there; nothing of it stays" in message
+    message = refusal(Dialog())
+    assert "connection lost before the agent was installed; nothing was left" in message
     pair.write_home()
     assert before == tree(pair.left)
-    dialog = Told()
+    dialog = Dialog()
     used(dialog)
     assert 1 == dialog.sent()
 
@@ -341,7 +341,7 @@ def test_a_connection_that_drops_meanwhile_leaves_nothing(pair: Pair) -> None:
 @pytest.mark.long
 def test_a_host_whose_clock_is_years_off_makes_no_difference(pair: Pair) -> None:
     """A build that seems to be of the future, or long past, is used as it is."""
-    dialog = Told()
+    dialog = Dialog()
     folder = used(dialog)
     for year in ("1971", "2199"):
         pair.left.run("sh", "-c", f"find {folder} -exec touch -d {year}-01-01 {{}} +")
@@ -350,11 +350,11 @@ def test_a_host_whose_clock_is_years_off_makes_no_difference(pair: Pair) -> None
 
 
 @pytest.mark.long
-def test_without_deployment_the_line_to_type_is_told(pair: Pair) -> None:
+def test_without_deployment_the_line_to_type_is_reported(pair: Pair) -> None:
     """And nothing is sent, to a user or by sudo."""
     before = tree(pair.left)
-    assert refusal(Told("type this")).endswith("no agent is there; type this")
-    assert refusal(Told("type this"), bench_user(pair)).endswith("no agent is there; type this")
+    assert refusal(Dialog("type this")).endswith("no agent installed; type this")
+    assert refusal(Dialog("type this"), bench_user(pair)).endswith("no agent installed; type this")
     assert before == tree(pair.left)
 
 
@@ -366,15 +366,15 @@ def test_a_lost_connection_comes_back_to_a_deployed_agent(pair: Pair, become: bo
     if become:
         connect = bench_user(pair)
         allow_sudo(pair.left, "NOPASSWD: ALL")
-        used(Told(), connect)
+        used(Dialog(), connect)
         allow_sudo(pair.left, f"NOPASSWD: {LAUNCHER}")
     before = {child.pid for child in psutil.Process().children()}
-    channel = open_ssh("left", connect, deployer=Told().deployer)
+    channel = open_ssh("left", connect, deployer=Dialog().deployer)
     remote = greeted(channel)
     (proxy,) = [child for child in psutil.Process().children() if child.pid not in before]
-    for one in (*proxy.children(recursive=True), proxy):  # sshd has a process for its user, too
-        if one.name().startswith("sshd"):
-            one.kill()
+    for process in (*proxy.children(recursive=True), proxy):  # sshd has a process for its user, too
+        if process.name().startswith("sshd"):
+            process.kill()
     assert "left" == remote.facts().host
     assert 1 == len(channel.absences_ns)
     assert 0 == channel.close()

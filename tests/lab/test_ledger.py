@@ -61,7 +61,9 @@ def test_a_loss_at_every_stage_lands_on_its_own_line(tmp_path: Path) -> None:
             experiment,
             points=tuple(point for point in experiment.points if point.point in SAMPLE[name]),
             expect=tuple(
-                one for one in experiment.expect if one.left.point in (None, *SAMPLE[name])
+                expectation
+                for expectation in experiment.expect
+                if expectation.left.point in (None, *SAMPLE[name])
             ),
         )
         for name in SAMPLE

@@ -80,12 +80,12 @@ def mixtures(folder: str, seed: int, count: int) -> list[Experiment]:
         losses = {stage: chance.randint(1, 200) for stage in stages}
         way = {"receiver": {"link": {"receive": chance.choice(("napi", "rps", "inline"))}}}
         parts: dict[str, Any] = {"traffic": traffic, "losses": losses, "settings": way}
-        made = experiment(folder, f"{len(drawn) + 1:03d}", **parts, path_check="explained")
+        mixture = experiment(folder, f"{len(drawn) + 1:03d}", **parts, path_check="explained")
         try:
-            refuse_together([made], lab)
+            refuse_together([mixture], lab)
         except InputError:
             continue
-        drawn.append(made)
+        drawn.append(mixture)
     return drawn
 
 
@@ -97,15 +97,15 @@ def assert_balance(folder: Path, experiments: list[Experiment], seed: int) -> No
         result = judge(record)
         assert None is complaint(record, result)
         (file,) = folder.glob(f"{record.trial.experiment}-1-receiver.output")
-        said = re.fullmatch(r"listening\nread (\d+)\n", file.read_text())
+        report = re.fullmatch(r"listening\nread (\d+)\n", file.read_text())
         ours = sum(
             stats.counts["read_packets"]
             for phase in record.phases
             for stats in phase.stats
             if stats.role == "receiver"
         )
-        assert said is not None
-        assert ours == int(said[1])
+        assert report is not None
+        assert ours == int(report[1])
 
 
 def test_what_a_program_reads_is_what_it_says(own: str, tmp_path: Path) -> None:
@@ -138,15 +138,15 @@ def test_what_others_programs_report_is_what_the_ledger_says(name: str, tmp_path
     result = judge(record)
     text, each = REPORTS[name]
     (file,) = (tmp_path / "run").glob("*.output")
-    said = re.search(text, file.read_text())
-    assert said is not None, file.read_text()
+    report = re.search(text, file.read_text())
+    assert report is not None, file.read_text()
     read = sum(
         stats.counts["read_packets"]
         for phase in record.phases
         for stats in phase.stats
         if stats.role == "receiver"
     )
-    assert (read * each, 0) == (int(said[1]), result.unaccounted)
+    assert (read * each, 0) == (int(report[1]), result.unaccounted)
     (measured,) = (phase for phase in record.phases if phase.name == "measured")
     (inode,) = next(s.socket_inodes for s in measured.stats if s.role == "receiver")
     name = f"socket.{inode}.drops"
@@ -174,8 +174,8 @@ def test_a_program_gets_the_payloads_in_turn(own: str, tmp_path: Path) -> None:
         for stats in p.stats
         if stats.role == "sender"
     )
-    said = (tmp_path / "run" / "own-1-receiver.output").read_text()
-    assert f"00ff:{sent // 2} {b'who?'.hex()}:{sent // 2}\n" == said
+    output = (tmp_path / "run" / "own-1-receiver.output").read_text()
+    assert f"00ff:{sent // 2} {b'who?'.hex()}:{sent // 2}\n" == output
 
 
 ANSWERER = """
@@ -209,17 +209,17 @@ def test_packets_without_an_answer_are_lost_where_it_ended(own: str, tmp_path: P
         answering(own, "none", 5, **lossy, path_check="explained"),
     ]
     some, none = (judge(record) for record in records(tmp_path / "run", experiments))
-    for found, back, told in ((some, 0, 160), (none, 160, 0)):
-        assert found.ledger is not None
-        ended = {entry.stage: entry for entry in found.ledger.entries if entry.packets}
+    for result, back, answered in ((some, 0, 160), (none, 160, 0)):
+        assert result.ledger is not None
+        ended = {entry.stage: entry for entry in result.ledger.entries if entry.packets}
         lost = {"udp_no_port": 50, "app_unanswered": 40, **({"answer_lost": back} if back else {})}
         assert lost == {name: entry.packets for name, entry in ended.items()}
-        assert (200, told, 0) == (
-            found.received_packets,
-            found.answered_packets,
-            found.unaccounted,
+        assert (200, answered, 0) == (
+            result.received_packets,
+            result.answered_packets,
+            result.unaccounted,
         )
-        assert (250, 250 - told) == (found.sent_packets, found.lost_packets)
+        assert (250, 250 - answered) == (result.sent_packets, result.lost_packets)
     assert none.ledger is not None
     (lost_back,) = (e for e in none.ledger.entries if e.stage == "answer_lost")
     assert {"rx_netfilter": 160} == lost_back.parts
@@ -258,9 +258,9 @@ def test_a_flooded_dns_server_answers_or_its_stages_say_why_not(
     (dns,) = load_experiments(["own/dns"], ())[0].points
     receive = {"command": list(dns.receive.command or ()), "ready": dns.receive.ready}
     queries = [{"hex": text} for text in dns.traffic.payload or ()]
-    asked = {"payload": queries, "flows": {"from": "65400-65407"}, **traffic}
-    asked["answers"] = {"id_at": 0, "timeout": "200ms"}
-    parts = {"traffic": asked, "receive": receive, "duration": "2s", "warmup": "500ms"}
+    queried = {"payload": queries, "flows": {"from": "65400-65407"}, **traffic}
+    queried["answers"] = {"id_at": 0, "timeout": "200ms"}
+    parts = {"traffic": queried, "receive": receive, "duration": "2s", "warmup": "500ms"}
     (record,) = records(tmp_path / "run", [experiment(own, "flood", **parts)])
     result = judge(record)
     assert result.ledger is not None
@@ -300,15 +300,17 @@ def test_a_program_that_fails_leaves_a_restored_lab(own: str, tmp_path: Path) ->
     lab = load_lab("local")
     header = RunHeader("test", now_utc(), (), 1, lab.name, lab.text, tuple(experiments))
     writer = RunWriter.create(tmp_path / "run", header)
-    told: dict[str, Any] = {}
+    errors: dict[str, Any] = {}
     outcome = run(
         experiments,
         lab,
         writer,
-        lambda p: told.update({p.trial.experiment: p.record.error} if p.record and p.trial else {}),
+        lambda p: errors.update(
+            {p.trial.experiment: p.record.error} if p.record and p.trial else {}
+        ),
         RunOptions(seed=1),
     )
     assert (None, ()) == (outcome.error, outcome.restore_errors)
-    assert "WorkerFailed" == told["fails"]["kind"]
-    assert "ended by itself with status 7: no" in told["fails"]["message"]
-    assert None is told["serves"]
+    assert "WorkerFailed" == errors["fails"]["kind"]
+    assert "ended unexpectedly (exit status 7): no" in errors["fails"]["message"]
+    assert None is errors["serves"]

@@ -57,13 +57,13 @@ def test_workers_of_one_session_take_turns_in_the_lab(tmp_path: Path) -> None:
         timeout=120,
         check=False,
     )
-    said = done.stdout
-    assert 1 == done.returncode, said + done.stderr
-    assert "1 failed, 3 passed" in said
-    assert "expected: udp_rcvbuf == 0" in said
-    assert "ledger (packets of the median trial)" in said
-    assert "gates/buffer.yaml::large  passed  " in said
-    assert ".py:" not in said.partition("FAILURES")[2].partition("udpbench =")[0]
+    output = done.stdout
+    assert 1 == done.returncode, output + done.stderr
+    assert "1 failed, 3 passed" in output
+    assert "expected: udp_rcvbuf == 0" in output
+    assert "ledger (packets of the median trial)" in output
+    assert "gates/buffer.yaml::large  passed  " in output
+    assert ".py:" not in output.partition("FAILURES")[2].partition("udpbench =")[0]
     runs = [read_run(file.parent) for file in (tmp_path / "runs").glob("*/run.jsonl")]
     assert 3 == len(runs)
     # A run's first record may wait for its turn; what has begun ends before the next begins.

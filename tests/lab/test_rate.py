@@ -50,38 +50,47 @@ def result(folder: Path, keep_logs: bool = False, **changes: Any) -> Result:
     return judge(record)
 
 
-def packets(of: Result, stage: str) -> int | None:
+def packets(outcome: Result, stage: str) -> int | None:
     """Return what ended at a stage."""
-    assert of.ledger is not None
-    (found,) = [entry.packets for entry in of.ledger.entries if entry.stage == stage]
-    return found
+    assert outcome.ledger is not None
+    (count,) = [entry.packets for entry in outcome.ledger.entries if entry.stage == stage]
+    return count
 
 
 def test_delays_round_trips_and_a_log(tmp_path: Path) -> None:
     """All that is noted beside the counts is in the result, and the log's files go at the end."""
-    found = result(
+    measured = result(
         tmp_path,
         traffic={"rate": "2kpps", "echo": 10},
         receive={"timestamps": True, "log": {"path": str(tmp_path / "log")}},
     )
-    assert (2000, 0) == (found.sent_packets, found.unaccounted)
-    times = (found.delay_min_ns, found.delay_p50_ns, found.delay_p99_ns, found.delay_max_ns)
+    assert (2000, 0) == (measured.sent_packets, measured.unaccounted)
+    times = (
+        measured.delay_min_ns,
+        measured.delay_p50_ns,
+        measured.delay_p99_ns,
+        measured.delay_max_ns,
+    )
     assert list(times) == sorted(time for time in times if time is not None)
     # 2000 delays carry a p99.9 no more than 200 round trips a p99.
-    assert (None, None) == (found.delay_p999_ns, found.round_trip_p99_ns)
+    assert (None, None) == (measured.delay_p999_ns, measured.round_trip_p99_ns)
     assert None not in (
-        found.rest_delay_p90_ns,
-        found.round_trip_p90_ns,
-        found.rest_round_trip_p90_ns,
-        found.stack_delay_p99_ns,
-        found.application_delay_p99_ns,
-        found.pacing_p99_ns,
-        found.send_cpu_load,
-        found.receive_memory_bytes,
+        measured.rest_delay_p90_ns,
+        measured.round_trip_p90_ns,
+        measured.rest_round_trip_p90_ns,
+        measured.stack_delay_p99_ns,
+        measured.application_delay_p99_ns,
+        measured.pacing_p99_ns,
+        measured.send_cpu_load,
+        measured.receive_memory_bytes,
     )
-    received = found.received_packets or 0
-    assert (received, 1, 0) == (found.logged_packets, found.log_files, packets(found, "app_log"))
-    assert 24 + received * (16 + 32) == found.log_bytes
+    received = measured.received_packets or 0
+    assert (received, 1, 0) == (
+        measured.logged_packets,
+        measured.log_files,
+        packets(measured, "app_log"),
+    )
+    assert 24 + received * (16 + 32) == measured.log_bytes
     assert [] == list(tmp_path.glob("log*"))
 
 
@@ -91,10 +100,14 @@ def test_echoes_come_from_every_address_that_was_sent_to(tmp_path: Path, family:
     """A sender is connected to one address of many, and hears no other."""
     flows = {"to": "receiver.addresses[2-3]:4321"}
     traffic = {"rate": f"{PACKETS}pps", "echo": 2, "family": family, "flows": flows}
-    found = result(tmp_path, traffic=traffic)
-    assert (PACKETS, PACKETS, 0) == (found.sent_packets, found.received_packets, found.unaccounted)
-    assert found.round_trip_p90_ns is not None
-    assert [] == [finding for finding in found.findings if "echoes" in finding.what]
+    measured = result(tmp_path, traffic=traffic)
+    assert (PACKETS, PACKETS, 0) == (
+        measured.sent_packets,
+        measured.received_packets,
+        measured.unaccounted,
+    )
+    assert measured.round_trip_p90_ns is not None
+    assert [] == [finding for finding in measured.findings if "echoes" in finding.what]
 
 
 def test_a_slow_disk_is_stage_app_log_and_nothing_else(tmp_path: Path) -> None:
@@ -104,17 +117,21 @@ def test_a_slow_disk_is_stage_app_log_and_nothing_else(tmp_path: Path) -> None:
     reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     assert PIPE_BYTES == fcntl.fcntl(reading, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     try:
-        found = result(tmp_path, receive={"log": {"path": str(tmp_path / "log")}})
+        measured = result(tmp_path, receive={"log": {"path": str(tmp_path / "log")}})
     finally:
         os.close(reading)
-    assert (PACKETS, PACKETS, 0) == (found.sent_packets, found.received_packets, found.unaccounted)
-    unlogged = packets(found, "app_log")
+    assert (PACKETS, PACKETS, 0) == (
+        measured.sent_packets,
+        measured.received_packets,
+        measured.unaccounted,
+    )
+    unlogged = packets(measured, "app_log")
     assert unlogged is not None
-    assert found.logged_packets is not None
-    assert PACKETS == unlogged + found.logged_packets
+    assert measured.logged_packets is not None
+    assert PACKETS == unlogged + measured.logged_packets
     assert PACKETS - PIPE_BYTES // (16 + 32) <= unlogged < PACKETS
-    assert found.ledger is not None
-    assert {"app_log"} == {entry.stage for entry in found.ledger.entries if entry.packets}
+    assert measured.ledger is not None
+    assert {"app_log"} == {entry.stage for entry in measured.ledger.entries if entry.packets}
 
 
 def test_logs_may_stay(tmp_path: Path) -> None:

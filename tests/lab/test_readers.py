@@ -69,7 +69,7 @@ def reading(record: TrialRecord) -> WorkerStats:
     return reader
 
 
-def test_foreign_sizes_are_told_without_headers(tmp_path: Path) -> None:
+def test_foreign_sizes_are_reported_without_headers(tmp_path: Path) -> None:
     """Under `copy` strangers of another size are not ours; one of our size cannot be told."""
 
     def give(pids: dict[str, int]) -> None:
@@ -79,8 +79,8 @@ def test_foreign_sizes_are_told_without_headers(tmp_path: Path) -> None:
     keys = {"receive": {"read": "copy"}, "duration": "2s"}
     (record,) = conducted(tmp_path / "run", keys, tell=once_measured(give))
     counts, result = reading(record).counts, judge(record)
-    told = [counts[f"{kind}_packets"] for kind in ("received", "foreign_size", "truncated")]
-    assert [(result.sent_packets or 0) + 1, 3, 1] == told
+    packets = [counts[f"{kind}_packets"] for kind in ("received", "foreign_size", "truncated")]
+    assert [(result.sent_packets or 0) + 1, 3, 1] == packets
     assert {"foreign_packets", "corrupt_packets"}.isdisjoint(counts)
     assert "foreign traffic" in wrong(result)
 
@@ -95,13 +95,13 @@ def test_readers_that_share_a_cpu_do_all_their_work(tmp_path: Path) -> None:
     }
     (record,) = conducted(tmp_path / "run", keys)
     result = judge(record)
-    assert [] == [one for one in wrong(result) if one.startswith("work")]
+    assert [] == [text for text in wrong(result) if text.startswith("work")]
     assert 0 == result.unaccounted
     assert result.delivered_pps is not None
     assert 10_000 < result.delivered_pps < 51_000
 
 
-def test_a_reader_that_stood_still_is_told(tmp_path: Path) -> None:
+def test_a_reader_that_stood_still_is_reported(tmp_path: Path) -> None:
     """Stopped for a second under load: told with its time, and every packet has its entry."""
 
     def stop(agent: int, before: int) -> None:

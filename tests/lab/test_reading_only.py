@@ -54,10 +54,10 @@ def test_doctor_reads_the_machine_and_changes_nothing(tmp_path: Path) -> None:
     before = state()
     code, out, err = done(tmp_path, "doctor", "--json")
     assert "" == err
-    said = json.loads(out)
-    assert (not said["ready"]) == bool(code)
-    assert {"machine"} == {check["host"] for check in said["checks"]}
-    answers = {check["check"]: check["status"] for check in said["checks"]}
+    answer = json.loads(out)
+    assert (not answer["ready"]) == bool(code)
+    assert {"machine"} == {check["host"] for check in answer["checks"]}
+    answers = {check["check"]: check["status"] for check in answer["checks"]}
     read = {"steal", "busy", "irqbalance", "clocksource", "rights", "buffer_limit"}
     assert [] == sorted(name for name in read if answers[name] == "unknown")
     assert (before, []) == (state(), list(tmp_path.iterdir()))

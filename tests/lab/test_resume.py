@@ -40,15 +40,15 @@ def test_a_killed_run_is_resumed_and_has_each_trial_once(tmp_path: Path) -> None
     spaces = own_namespaces()
     (tmp_path / "mine.yaml").write_text(TEXT)
     options = ("--seed", "1", "--set", "traffic.size=64B", "--no-report")
-    one = start(tmp_path, "run", "mine.yaml", "--out", "run", *options)
+    process = start(tmp_path, "run", "mine.yaml", "--out", "run", *options)
     try:
-        assert one.stdout is not None
-        await_line(one.stdout, "mine#2 measured")
-        one.send_signal(signal.SIGSTOP)
+        assert process.stdout is not None
+        await_line(process.stdout, "mine#2 measured")
+        process.send_signal(signal.SIGSTOP)
         busy = done(tmp_path, "run", "--resume", "run")
     finally:
-        one.send_signal(signal.SIGKILL)
-        one.communicate(timeout=LIMIT_S)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=LIMIT_S)
     assert (2, True) == (busy[0], "in use by a run that is still going on" in busy[2])
     before, (first,) = content(tmp_path / "run"), read_run(tmp_path / "run").records
 
@@ -73,8 +73,8 @@ def test_a_killed_run_is_resumed_and_has_each_trial_once(tmp_path: Path) -> None
     assert [64] * 2 == [record.trial.traffic.size_bytes for record in run.records]
     assert [0] * 2 == [judge(record).unaccounted for record in run.records]
     assert set() == own_namespaces() - spaces
-    told = [finding.what for record in run.records for finding in record.findings]
-    assert [] == [what for what in told if "before the run was resumed" in what]
+    texts = [finding.what for record in run.records for finding in record.findings]
+    assert [] == [what for what in texts if "before the run was resumed" in what]
 
 
 @pytest.mark.long
@@ -98,20 +98,20 @@ def test_a_campaign_in_which_hosts_were_lost_goes_on(
             "--no-report",
             "--lease=3s",
         )
-        one = start(tmp_path, *words)
+        process = start(tmp_path, *words)
         try:
-            assert one.stdout is not None
-            await_line(one.stdout, "mine#2 measured")
-            one.send_signal(signal.SIGSTOP)  # it would be done before all are found
-            family = psutil.Process(one.pid).children(recursive=True)
+            assert process.stdout is not None
+            await_line(process.stdout, "mine#2 measured")
+            process.send_signal(signal.SIGSTOP)  # it would be done before all are found
+            family = psutil.Process(process.pid).children(recursive=True)
             for agent in family:
                 if "udpbench.agent.serve" in agent.cmdline():
                     agent.kill()
-            one.send_signal(signal.SIGCONT)
-            _, err = one.communicate(timeout=LIMIT_S)
+            process.send_signal(signal.SIGCONT)
+            _, err = process.communicate(timeout=LIMIT_S)
         finally:
-            one.kill()
-        assert (3, ["done", "failed"]) == (one.returncode, statuses(tmp_path)), err
+            process.kill()
+        assert (3, ["done", "failed"]) == (process.returncode, statuses(tmp_path)), err
         assert [] == psutil.wait_procs(family, LIMIT_S)[1]  # until its agents have let go
 
         code, out, err = done(tmp_path, *resume)

@@ -116,7 +116,7 @@ def test_two_runs_at_once_do_not_collide(start: Start) -> None:
     """One after the other, each with namespaces, a folder and counters of its own."""
     both = [start(), start()]
     for controller in both:  # either may be the first
-        assert 0 == controller.end(), "\n".join(it.log.read_text() for it in both)
+        assert 0 == controller.end(), "\n".join(peer.log.read_text() for peer in both)
     assert any("waiting until run" in controller.log.read_text() for controller in both)
     for controller in both:
         results = [judge(record) for record in controller.run().records]

@@ -26,11 +26,11 @@ def test_a_queue_that_holds_all_ends_the_range(tmp_path: Path) -> None:
     qdisc = {"tbf": {"rate": "30Mbps", "burst": "32KiB", "limit": "4MiB"}}
     search = {"trial": "300ms", "time": "600ms"}
     experiment = limited("queue", {"sender": {"qdisc": qdisc}}, **search)
-    (found,) = Session(tmp_path).chapter("queue", experiment).searches
-    assert ("at least", None) == (found.headline.kind, found.breaking)
-    assert found.state.sender_bound
-    pps, struck = found.headline.throughput_pps or 0, any(t.struck for t in found.trials)
+    (answer,) = Session(tmp_path).chapter("queue", experiment).searches
+    assert ("at least", None) == (answer.headline.kind, answer.breaking)
+    assert answer.state.sender_bound
+    pps, struck = answer.headline.throughput_pps or 0, any(t.struck for t in answer.trials)
     assert pps < 1.05 * LINE_BPS / 8 / FRAME_BYTES
-    assert struck or LINE_BPS == found.full_line_bps
-    warm = [trial.trial.search_trial for trial in found.trials if trial.status == "done"]
-    assert list(range(1, len(found.trials) + 1)) == warm
+    assert struck or LINE_BPS == answer.full_line_bps
+    warm = [trial.trial.search_trial for trial in answer.trials if trial.status == "done"]
+    assert list(range(1, len(answer.trials) + 1)) == warm

@@ -21,10 +21,10 @@ STATION, PORT_MAC, FAR = "02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:
 @pytest.fixture
 def spaces() -> Iterator[tuple[Inside, Inside, Inside]]:
     """Yield a sender's, a receiver's and a bridge's namespace."""
-    made = (Inside(), Inside(), Inside())
-    yield made
-    for one in made:
-        one.close()
+    namespaces = (Inside(), Inside(), Inside())
+    yield namespaces
+    for namespace in namespaces:
+        namespace.close()
 
 
 def bridge_of(sender: Inside, receiver: Inside) -> tuple[dict[str, Any], ...]:
@@ -100,8 +100,8 @@ def counted(bridge: Inside, name: str) -> tuple[int, int, int, int]:
     """Return a port's packets in, packets out, drops in, drops out."""
     files = ("rx_packets", "tx_packets", "rx_dropped", "tx_dropped")
     text = bridge.shell(f"cd /sys/class/net/{name}/statistics && cat {' '.join(files)}")
-    one, two, three, four = map(int, text.split())
-    return one, two, three, four
+    rx_packets, tx_packets, rx_drops, tx_drops = map(int, text.split())
+    return rx_packets, tx_packets, rx_drops, tx_drops
 
 
 def test_a_bridge_drops_without_counting(spaces: tuple[Inside, Inside, Inside]) -> None:

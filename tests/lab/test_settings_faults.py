@@ -54,29 +54,29 @@ def test_what_lost_packets_on_purpose_leaves_no_trace(receiver: Inside) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "command", "said"),
+    ("kind", "value", "command", "reason"),
     [
-        ("xdp", 64106, OTHERS_PROGRAM, "has the XDP program others; detach it before"),
+        ("xdp", 64106, OTHERS_PROGRAM, "has the XDP program others; detach it first"),
         (
             "tc_drop",
             64108,
             "tc qdisc add dev receive0 clsact",
-            "has an ingress discipline with 0 filters",
+            "already has an ingress qdisc with 0 filters",
         ),
         (
             "trap",
             True,
             "tc qdisc add dev receive0 root pfifo limit 7",
-            "has a pfifo as its root discipline",
+            "already has root qdisc pfifo",
         ),
     ],
 )
 def test_anothers_program_or_discipline_is_left_alone(
-    receiver: Inside, kind: str, value: object, command: str, said: str
+    receiver: Inside, kind: str, value: object, command: str, reason: str
 ) -> None:
     """It could not be put back, so that the setting is refused and names it."""
     receiver.shell(command)
     before = receiver.call("visible")
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(Refused, match=reason):
         receiver.apply(setting(kind, "receive0", value))
     assert before == receiver.call("visible")

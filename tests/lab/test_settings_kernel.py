@@ -95,16 +95,16 @@ def test_every_kind_is_applied_and_the_visible_state_restored(wired: Inside) -> 
 def test_a_lab_pair_comes_and_goes(sender: Inside, receiver: Inside) -> None:
     """The pair is made across two namespaces, and taken away with all that was on it."""
     states = [sender.call("visible"), receiver.call("visible")]
-    wanted = link(sender.pid)
+    pair = link(sender.pid)
     changes = receiver.apply(
-        wanted,
+        pair,
         setting("feature", "receive0/rx-gro", True),
         setting("up", "receive0", True),
         *(setting("address", f"receive0/192.168.254.{k}/24", True) for k in range(1, 21)),
         setting("neighbour", "receive0/192.168.254.30", "02:00:00:00:00:02"),
     )
-    seen = {key: value for key, value in wanted["value"].items() if key != "peer_pid"}
-    assert [None, seen] == [changes[0]["before"], changes[0]["after"]]
+    visible_value = {key: value for key, value in pair["value"].items() if key != "peer_pid"}
+    assert [None, visible_value] == [changes[0]["before"], changes[0]["after"]]
     assert "send0" in sender.call("visible")["links"]
     # The same pair is asked for again: nothing is done, although its peer_pid cannot be read back.
     assert changes == receiver.apply(*(change["setting"] for change in changes))
@@ -141,7 +141,7 @@ def refusing() -> Iterator[Inside]:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "parts"),
+    ("requested", "parts"),
     [
         (setting("mtu", "receive0", 10), ["asked for 10", "mtu less than device minimum"]),
         (setting("mtu", "receive0", -(2**40)), ["mtu receive0", "argument out of range"]),
@@ -150,7 +150,7 @@ def refusing() -> Iterator[Inside]:
         (setting("feature", "receive0/no-such", True), ["receive0 has no feature no-such"]),
         (setting("feature", "absent0/rx-gro", True), ["No such device"]),
         (setting("xps", "receive0/tx-9", [0]), ["No such file or directory", "more queues"]),
-        (setting("qdisc", "receive0", {"fq": {}}), ["fq is none of tbf, pfifo"]),
+        (setting("qdisc", "receive0", {"fq": {}}), ["fq is not one of tbf, pfifo"]),
         (
             setting(
                 "qdisc",
@@ -159,22 +159,25 @@ def refusing() -> Iterator[Inside]:
             ),
             ["1000000000000 bps is above 34359738360 bps"],
         ),
-        (setting("device", "receive0/threaded", 1), ["not supported", "rx-gro on, then up"]),
+        (setting("device", "receive0/threaded", 1), ["not supported", "set rx-gro on"]),
         (setting("napi_cpus", "receive0", [[0]]), ["receive0 has no NAPI threads", "threaded"]),
         (setting("address", "receive0/300.0.0.1/24", True), ["300.0.0.1/24"]),
         (setting("neighbour", "receive0/10.0.0.1", "nonsense"), ["neighbour receive0/10.0.0.1"]),
-        (setting("link", "receive0", {"peer": "send9"}), ["the value has no"]),
-        (setting("sysctl", "net.core.no_such", 1), ["No such file", "this kernel has none"]),
+        (setting("link", "receive0", {"peer": "send9"}), ["the value lacks"]),
+        (
+            setting("sysctl", "net.core.no_such", 1),
+            ["No such file", "this kernel has no such parameter"],
+        ),
     ],
     ids=lambda value: f"{value['kind']} {value['value']}" if isinstance(value, dict) else "",
 )
-def test_what_the_kernel_refuses_is_said_and_undone(
-    refusing: Inside, wanted: dict[str, Any], parts: list[str]
+def test_what_the_kernel_refuses_is_reported_and_undone(
+    refusing: Inside, requested: dict[str, Any], parts: list[str]
 ) -> None:
     """A refusal names the setting and the kernel's reason; what came before it is undone."""
     before = refusing.shell(LINK)
     with pytest.raises(Refused) as refused:
-        refusing.apply(setting("txqueuelen", "receive0", 77), wanted)
+        refusing.apply(setting("txqueuelen", "receive0", 77), requested)
     assert "SettingRefused" == refused.value.kind
     assert [] == [part for part in parts if part not in str(refused.value)]
     assert before == refusing.shell(LINK)
@@ -210,9 +213,9 @@ def test_a_foreign_qdisc_is_neither_replaced_nor_removed(wired: Inside) -> None:
     wired.shell("ip link set receive0 up && tc qdisc add dev receive0 root htb")
     wired.call("settled", interface="receive0")
     before = wired.call("visible")
-    with pytest.raises(Refused, match="receive0 has a htb already; remove"):
+    with pytest.raises(Refused, match="receive0 already has a htb; remove"):
         wired.apply(setting("qdisc", "receive0", {"pfifo": {"limit_packets": 5}}))
-    with pytest.raises(Refused, match="receive0 has a htb that is not of udpbench"):
+    with pytest.raises(Refused, match="receive0 has a htb not set by udpbench"):
         wired.apply(setting("qdisc", "receive0", None))
     assert before == wired.call("visible")
 

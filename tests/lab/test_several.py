@@ -158,11 +158,13 @@ def test_a_closed_port_behind_a_bridge_is_explained(tmp_path: Path) -> None:
 def test_a_plan_tries_every_setting_on_a_bridge_of_its_own(lab: str) -> None:
     """Nothing is refused, and what the bridge's agent makes is listed under its name."""
     (rehearsed,) = rehearse([load_experiment_data(TINY, "tiny")], load_lab(lab))
-    refusals = [one.refusal for planned in rehearsed.hosts.values() for one in planned]
+    refusals = [entry.refusal for planned in rehearsed.hosts.values() for entry in planned]
     assert {None} == set(refusals)
-    made = [planned.setting.target for planned in rehearsed.hosts["bridge"] if planned.now is None]
+    targets = [
+        planned.setting.target for planned in rehearsed.hosts["bridge"] if planned.now is None
+    ]
     links = ["port1", "port2", "port3"]
-    assert [*links, "bridge0", *links] == made
+    assert [*links, "bridge0", *links] == targets
 
 
 def test_a_bridge_that_dies_ends_the_run(tmp_path: Path) -> None:

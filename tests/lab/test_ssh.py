@@ -128,8 +128,14 @@ def shape(records: tuple[TrialRecord, ...]) -> list[dict[str, Any]]:
                 for name in counter_names(snapshots)
             },
             "facts": {
-                name: (one.interface, one.driver, one.mtu, one.addresses, one.rx_queues)
-                for name, one in record.facts.items()
+                name: (
+                    host_facts.interface,
+                    host_facts.driver,
+                    host_facts.mtu,
+                    host_facts.addresses,
+                    host_facts.rx_queues,
+                )
+                for name, host_facts in record.facts.items()
             },
             "addresses and links": sorted(
                 (host, change.setting.kind, change.setting.target, change.after)
@@ -172,14 +178,14 @@ def test_a_run_over_ssh_measures_and_leaves_the_hosts_as_they_were(
     """Every packet has an entry, addresses are gone again, and there is no machine agent."""
     before = state(pair)
     # Long enough to look at both hosts under way.
-    one = start(pair.lab(), duration="4s", traffic={"rate": "60pps"})
-    one.await_line("measured")
+    controller = start(pair.lab(), duration="4s", traffic={"rate": "60pps"})
+    controller.await_line("measured")
     during = state(pair)
-    assert [] == amiss(one)
+    assert [] == amiss(controller)
     assert f"{NETWORK}.30" in during[0]
     assert f"{NETWORK}.2" in during[1]
     assert before == state(pair)
-    (record,) = one.run().records
+    (record,) = controller.run().records
     assert (False, {"left", "right"}) == (record.built_in_lab, set(record.facts))
 
 
@@ -197,9 +203,9 @@ def test_the_same_experiment_has_the_same_record_in_the_lab_and_over_ssh(
     near = start(re.sub(r"\{ssh.*?\}", "namespace", pair.lab()), **keys)
     near_results = results(near)
     for here, there in zip(shape(near.run().records), shape(far.run().records), strict=True):
-        assert [] == [one for one in {**here, **there} if here.get(one) != there.get(one)]
-    for near_one, far_one in zip(near_results, far_results, strict=True):
-        here, there = stages(near_one), stages(far_one)
+        assert [] == [key for key in {**here, **there} if here.get(key) != there.get(key)]
+    for near_result, far_result in zip(near_results, far_results, strict=True):
+        here, there = stages(near_result), stages(far_result)
         # What lies between two real hosts nobody can look into.
         assert (0, None) == (here.pop("link")[0], there.pop("link")[0])
         assert here == there
@@ -209,13 +215,13 @@ def test_the_same_experiment_has_the_same_record_in_the_lab_and_over_ssh(
 @pytest.mark.long
 def test_a_lossy_experiment_closes_over_ssh(pair: Pair, start: Start) -> None:
     """What a slow reader loses is found at the socket, packet by packet."""
-    one = start(
+    controller = start(
         pair.lab(),
         traffic={"rate": "20kpps"},
         receive={"work": "200us", "buffer": "4KiB"},
         expect=["udp_rcvbuf > 0", "unaccounted == 0"],
     )
-    (result,) = results(one)
+    (result,) = results(controller)
     assert result.ledger is not None
     lost = {entry.stage: entry.packets for entry in result.ledger.entries if entry.packets}
     assert (["udp_rcvbuf"], 0) == (list(lost), result.unaccounted)
@@ -234,9 +240,9 @@ def settled(pair: Pair) -> Iterator[Pair]:
 def test_addresses_that_exist_are_used_and_stay(settled: Pair, start: Start) -> None:
     """The sender takes the one that is in the receiver's network."""
     before = state(settled)
-    one = start(re.sub(r"addresses: \[.*?\]", "addresses: existing", settled.lab()))
-    assert [] == amiss(one)
-    (record,) = one.run().records
+    controller = start(re.sub(r"addresses: \[.*?\]", "addresses: existing", settled.lab()))
+    assert [] == amiss(controller)
+    (record,) = controller.run().records
     assert {("10.8.8.1", "10.8.8.2")} == {
         (flow.source, flow.destination) for spec in record.workers for flow in spec.flows
     }
@@ -279,9 +285,9 @@ def others_sending(host: SshHost) -> Iterator[None]:
 def test_others_packets_on_a_host_make_no_trial_invalid(pair: Pair, start: Start) -> None:
     """50 datagrams a second to a closed port and as many to another program's full socket."""
     with others_sending(pair.right):
-        one = start(pair.lab())
-        assert [] == amiss(one)
-    (result,) = results(one)
+        controller = start(pair.lab())
+        assert [] == amiss(controller)
+    (result,) = results(controller)
     assert result.valid
     assert result.ledger is not None
     moved = {entry.stage for entry in result.ledger.entries if entry.others_packets}
@@ -320,12 +326,12 @@ def test_drop_reasons_tell_our_packets_from_others(pair: Pair, start: Start) -> 
     with others_sending(pair.right), ExitStack() as dropping:
         pair.right.run("nft", DROPPING)
         dropping.callback(pair.right.run, "nft", "delete", "table", "inet", "drops")
-        one = start(pair.lab(), explain=True, path_check="explained", warmup="0s")
-        (result,) = results(one)
+        controller = start(pair.lab(), explain=True, path_check="explained", warmup="0s")
+        (result,) = results(controller)
         counted = re.search(
             r"packets (\d+)", pair.right.run("nft", "list", "table", "inet", "drops")
         )
-    (record,) = one.run().records
+    (record,) = controller.run().records
     path, phase = path_ledger(record), readings_of(record)
     assert None not in (counted, path, phase, result.ledger)
     assert counted and path and phase and result.ledger  # noqa: PT018
@@ -359,20 +365,20 @@ def test_a_loss_that_no_counter_sees_is_the_links(
     add = f"add table netdev cable; add chain netdev cable drops {chain}"
     host.run("nft", f"{add}; add rule netdev cable drops {rule}")
     try:
-        one = start(pair.lab(), warmup="0s")
-        (result,) = results(one)
+        controller = start(pair.lab(), warmup="0s")
+        (result,) = results(controller)
         counted = re.search(r"packets (\d+)", host.run("nft", "list", "table", "netdev", "cable"))
     finally:
         host.run("nft", "delete", "table", "netdev", "cable")
-    path = path_ledger(one.run().records[0])
+    path = path_ledger(controller.run().records[0])
     assert counted is not None
     assert path is not None
     assert result.ledger is not None
     lost = {entry.stage: entry.packets for entry in result.ledger.entries if entry.packets}
     dropped = int(counted.group(1)) - path.lost_packets
     assert (True, {"link": dropped}, 0) == (result.valid, lost, result.unaccounted)
-    told = [finding for finding in result.findings if finding.where == "link"]
-    assert warned == bool(told)
+    warnings = [finding for finding in result.findings if finding.where == "link"]
+    assert warned == bool(warnings)
 
 
 FLUSH = """
@@ -389,8 +395,8 @@ def test_one_of_the_hosts_may_be_the_controllers_own(pair: Pair, start: Start) -
     """Its agent is a child of the controller, the other one is reached by SSH."""
     before = state(pair)
     lab = re.sub(r"\{ssh: left.*?\}", "local", pair.lab())
-    one = start(lab, within=pair.left.inside())
-    assert [] == amiss(one)
+    controller = start(lab, within=pair.left.inside())
+    assert [] == amiss(controller)
     assert before == state(pair)
 
 
@@ -416,10 +422,10 @@ def slow(seconds: float) -> dict[str, str]:
 def test_a_link_of_200_milliseconds_is_only_slow(pair: Pair, start: Start) -> None:
     """The trial is as valid as on a fast one, and no loop was started a round trip late."""
     pair.write_home(slow(0.1))
-    one = start(pair.lab())
-    (result,) = results(one)
+    controller = start(pair.lab())
+    (result,) = results(controller)
     late = [str(finding.value) for finding in result.findings if "was slow" in finding.what]
-    assert [] == amiss(one)
+    assert [] == amiss(controller)
     assert [] == [value for value in late if int(value.removesuffix("us late")) >= 200_000]
 
 
@@ -444,10 +450,10 @@ def test_over_tcp_by_another_interface_all_is_well(pair: Pair, start: Start) -> 
         addresses = {host.name: f"10.7.{n}.2" for n, host in enumerate(pair.hosts)}
         pair.write_home_tcp(addresses)
         with listening(*((host, addresses[host.name]) for host in pair.hosts)):
-            one = start(pair.lab(), within=control.inside())
-            (result,) = results(one)
-    assert ([], {}) == (amiss(one), shared(result))
-    assert {"left": "control0", "right": "control0"} == control_interfaces(one)
+            controller = start(pair.lab(), within=control.inside())
+            (result,) = results(controller)
+    assert ([], {}) == (amiss(controller), shared(result))
+    assert {"left": "control0", "right": "control0"} == control_interfaces(controller)
 
 
 @pytest.mark.long
@@ -465,14 +471,14 @@ def test_control_traffic_on_the_path_under_test_is_a_finding(pair: Pair, start: 
         known.write(f"{NETWORK}.200 {pair.right.public_key}\n")
     try:
         with listening((pair.right, f"{NETWORK}.200")):
-            one = start(pair.lab())
-            (result,) = results(one)
+            controller = start(pair.lab())
+            (result,) = results(controller)
     finally:
         for host in pair.hosts:
             host.python(FLUSH)
     assert {"right": "SSH by test0"} == shared(result)
-    assert {"left": None, "right": "test0"} == control_interfaces(one)
-    assert [] == amiss(one)
+    assert {"left": None, "right": "test0"} == control_interfaces(controller)
+    assert [] == amiss(controller)
 
 
 # --- interrupts ----------------------------------------------------------------------------------
@@ -485,16 +491,19 @@ def test_a_second_interrupt_over_ssh_is_told_what_is_being_restored(
     """And abandons nothing: the hosts are as they were, finished trials are readable, exit 130."""
     pair.write_home(slow(0.05))
     before = state(pair)
-    one = start(pair.lab(), duration="5s")
-    one.await_line("phase 1 tiny#1 measured")
-    one.process.send_signal(signal.SIGINT)
-    one.await_line("restore 0 restoring left, right")
-    one.process.send_signal(signal.SIGINT)
-    one.await_line("still restoring left, right; please wait")
-    assert 130 == one.end(), one.log.read_text()
+    controller = start(pair.lab(), duration="5s")
+    controller.await_line("phase 1 tiny#1 measured")
+    controller.process.send_signal(signal.SIGINT)
+    controller.await_line("restore 0 restoring left, right")
+    controller.process.send_signal(signal.SIGINT)
+    controller.await_line("still restoring left, right; please wait")
+    assert 130 == controller.end(), controller.log.read_text()
     assert before == state(pair)
-    ending = one.run().ending
-    assert ("interrupted", ()) == (ending.status if ending is not None else None, one.run().records)
+    ending = controller.run().ending
+    assert ("interrupted", ()) == (
+        ending.status if ending is not None else None,
+        controller.run().records,
+    )
 
 
 def await_packets(pid: int, more: int) -> None:
@@ -511,21 +520,21 @@ def await_packets(pid: int, more: int) -> None:
 
 def test_a_second_interrupt_in_the_lab_is_told_what_is_being_restored(start: Start) -> None:
     """The machine's agent is held up meanwhile; nobody is left behind."""
-    one = start(None, duration="5s")
-    one.await_line("phase 1 tiny#1 measured")
-    family = psutil.Process(one.process.pid).children(recursive=True)
-    machine, sender, *_ = psutil.Process(one.process.pid).children()
+    controller = start(None, duration="5s")
+    controller.await_line("phase 1 tiny#1 measured")
+    family = psutil.Process(controller.process.pid).children(recursive=True)
+    machine, sender, *_ = psutil.Process(controller.process.pid).children()
     await_packets(sender.pid, 1000)
     machine.suspend()
     try:
-        one.process.send_signal(signal.SIGINT)
-        one.await_line("restore 0 restoring sender, receiver, machine")
-        one.process.send_signal(signal.SIGINT)
-        one.await_line("still restoring sender, receiver, machine; please wait")
+        controller.process.send_signal(signal.SIGINT)
+        controller.await_line("restore 0 restoring sender, receiver, machine")
+        controller.process.send_signal(signal.SIGINT)
+        controller.await_line("still restoring sender, receiver, machine; please wait")
         assert machine.is_running()
     finally:
         machine.resume()
-    assert 130 == one.end(), one.log.read_text()
+    assert 130 == controller.end(), controller.log.read_text()
     assert [] == psutil.wait_procs(family, 5)[1]
 
 
@@ -536,22 +545,24 @@ def test_a_silent_connection_that_goes_on_within_the_lease_costs_nothing(
     """Three silent seconds in the middle: every packet is there, and every sample of them as well."""
     pair.write_home(slow(0))
     rate = {"rate": "40pps"}
-    one = start(pair.lab(), lease_ns=15 * SECOND_NS, duration="5s", traffic=rate)
-    one.await_line("phase 1 tiny#1 measured")
-    children = psutil.Process(one.process.pid).children(recursive=True)
+    controller = start(pair.lab(), lease_ns=15 * SECOND_NS, duration="5s", traffic=rate)
+    controller.await_line("phase 1 tiny#1 measured")
+    children = psutil.Process(controller.process.pid).children(recursive=True)
     links = [child for child in children if "slow_link.py" in " ".join(child.cmdline())]
     assert 2 == len(links)
     for link in links:
         link.suspend()
     silent_until = time.monotonic() + SILENT_S
     while time.monotonic() < silent_until:
-        assert one.process.poll() is None, one.log.read_text()
+        assert controller.process.poll() is None, controller.log.read_text()
         time.sleep(0.01)
     for link in links:
         link.resume()
-    (result,) = results(one)
+    (result,) = results(controller)
     assert (200, 200, 0) == (result.sent_packets, result.received_packets, result.unaccounted)
-    clocks = [s.clock_ns for s in one.run().records[0].series if s.worker == "right.receiver0"]
+    clocks = [
+        s.clock_ns for s in controller.run().records[0].series if s.worker == "right.receiver0"
+    ]
     assert 50 <= len(clocks)
     assert 10**9 > max(later - sooner for sooner, later in pairwise(clocks))
 
@@ -591,16 +602,18 @@ def test_a_connection_that_is_killed_is_made_anew(pair: Pair, start: Start, way:
             stack.enter_context(listening(*((host, addresses[host.name]) for host in pair.hosts)))
             within = control.inside()
         lab = pair.lab(**connect)
-        one = start(lab, within=within, duration="2s", traffic={"rate": "100pps"})
-        one.await_line("phase 1 tiny#1 measured")
-        for one_carrier in [carrier(host) for host in pair.hosts]:
-            one_carrier.kill()
-        (result,) = results(one)
+        controller = start(lab, within=within, duration="2s", traffic={"rate": "100pps"})
+        controller.await_line("phase 1 tiny#1 measured")
+        for sshd in [carrier(host) for host in pair.hosts]:
+            sshd.kill()
+        (result,) = results(controller)
         after = state(pair)
-    lost = [f.where for f in result.findings if f.what == "the connection was lost and came back"]
+    lost = [f.where for f in result.findings if f.what == "the connection was lost and restored"]
     assert (["left", "right"], before) == (sorted(lost), after)
     assert (200, 200, 0) == (result.sent_packets, result.received_packets, result.unaccounted)
-    clocks = [s.clock_ns for s in one.run().records[0].series if s.worker == "right.receiver0"]
+    clocks = [
+        s.clock_ns for s in controller.run().records[0].series if s.worker == "right.receiver0"
+    ]
     assert 20 <= len(clocks)
     gaps_ns = [later - sooner for sooner, later in pairwise(clocks)]
     assert 0 < min(gaps_ns)

@@ -28,7 +28,7 @@ from ssh_hosts import (
 
 import udpbench
 from udpbench.control.connections.ssh import SshLimits, open_ssh
-from udpbench.control.host_use import Surroundings, Terms, take_lab
+from udpbench.control.lab_lock import Surroundings, Terms, take_lab
 from udpbench.definition.load import load_lab
 from udpbench.errors import ConnectError, HelloRefused
 from udpbench.model import SECOND_NS, Connect
@@ -44,8 +44,8 @@ NOISY = "ForceCommand sh -c 'echo Welcome to left; printf $; eval \"$SSH_ORIGINA
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Yield two hosts with sshd."""
-    with pair_of_hosts(tmp_path_factory.mktemp("ssh")) as made:
-        yield made
+    with pair_of_hosts(tmp_path_factory.mktemp("ssh")) as pair:
+        yield pair
 
 
 @pytest.fixture
@@ -110,8 +110,8 @@ def test_a_host_with_another_key_is_never_talked_to(pair: Pair) -> None:
     """Both fingerprints are told; the key of another host stands in for the impostor's."""
     (pair.home / ".ssh" / "known_hosts").write_text(f"left {pair.right.public_key}\n")
     message = refusal()
-    assert message.startswith("left: root@left: its host key has changed: known is SHA256:")
-    assert "someone may sit in between" in message
+    assert message.startswith("left: root@left: its host key has changed: expected SHA256:")
+    assert "this may be an attack" in message
     assert message.endswith("ssh-keygen -R left, then accept the new key: ssh left")
 
 
@@ -132,7 +132,7 @@ def test_a_key_that_the_host_does_not_know_is_refused(pair: Pair, tmp_path: Path
     write_key(tmp_path / "other")
     pair.write_home(IdentityFile=str(tmp_path / "other"), IdentitiesOnly="yes")
     expected = (
-        f"left: root@left: refused to let root in; tried {tmp_path}/other; make `ssh left true` "
+        f"left: root@left: login as root refused; tried {tmp_path}/other; make `ssh left true` "
         "work without a password (ssh-copy-id, ssh-add)"
     )
     assert refusal().startswith(expected)
@@ -178,7 +178,7 @@ def test_a_key_in_the_ssh_agent_gets_in(
         agent.wait()
 
 
-def test_a_server_that_wants_more_than_a_key_is_told(pair: Pair) -> None:
+def test_a_server_that_wants_more_than_a_key_is_reported(pair: Pair) -> None:
     """A second factor cannot be given."""
     with configured(pair.left, "AuthenticationMethods publickey,publickey"):
         assert "requires more than a key; allow root to log in by key alone" in refusal()
@@ -187,7 +187,7 @@ def test_a_server_that_wants_more_than_a_key_is_told(pair: Pair) -> None:
 # --- reaching it ---------------------------------------------------------------------------------
 
 
-def test_a_host_on_which_nobody_listens_is_told(pair: Pair) -> None:
+def test_a_host_on_which_nobody_listens_is_reported(pair: Pair) -> None:
     """The port is named."""
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
@@ -219,7 +219,7 @@ def test_a_proxy_command_that_fails_tells_its_last_words(pair: Pair) -> None:
     assert "ended with status 9 and printed: no way" in message
 
 
-def test_a_configuration_that_cannot_be_read_is_told(pair: Pair) -> None:
+def test_a_configuration_that_cannot_be_read_is_reported(pair: Pair) -> None:
     """It is named, and nothing is connected to."""
     (pair.home / ".ssh" / "config").write_text("Host left\n  Port many\n")
     assert refusal().startswith("left: left: ~/.ssh/config cannot be used: ")
@@ -233,7 +233,7 @@ def test_jumps_that_go_in_a_circle_end(pair: Pair) -> None:
     assert "more than 8 jumps; see ProxyJump" in refusal()
 
 
-def test_what_is_wrong_with_both_hosts_is_said_at_once(pair: Pair, tmp_path: Path) -> None:
+def test_what_is_wrong_with_both_hosts_is_reported_at_once(pair: Pair, tmp_path: Path) -> None:
     """One error, a line for each."""
     (pair.home / ".ssh" / "known_hosts").write_text(f"right {pair.left.public_key}\n")
     file = tmp_path / "lab.yaml"
@@ -260,21 +260,21 @@ def test_a_noisy_login_shell_is_read_past(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    ("forced", "said"),
+    ("forced", "message"),
     [
         ("sh -c 'echo not available; exit 1'", "ended before it started our command; it printed"),
         ("sleep 30", "did not start our command within 500ms; fix what it starts"),
         ("sh -c 'exec yes'", "prints without end; it printed last: 'y"),
     ],
 )
-def test_a_login_that_leads_nowhere_is_told(pair: Pair, forced: str, said: str) -> None:
+def test_a_login_that_leads_nowhere_is_reported(pair: Pair, forced: str, message: str) -> None:
     """It says how far it came, and what it printed last."""
     limits = SshLimits(start_ns=SECOND_NS // 2) if "sleep" in forced else PATIENT
     with configured(pair.left, f"ForceCommand {forced}"):
-        assert f"left: logged in, but the login shell {said}" in refusal(limits=limits)
+        assert f"left: logged in, but the login shell {message}" in refusal(limits=limits)
 
 
-def test_a_host_that_runs_no_command_is_told(pair: Pair) -> None:
+def test_a_host_that_runs_no_command_is_reported(pair: Pair) -> None:
     """MaxSessions 0 lets one in, and no further."""
     with configured(pair.left, "MaxSessions 0"):
         assert "left: logged in, but the host runs no command: " in refusal()
@@ -283,7 +283,7 @@ def test_a_host_that_runs_no_command_is_told(pair: Pair) -> None:
 # --- the agent -----------------------------------------------------------------------------------
 
 
-def test_a_missing_python_is_told(pair: Pair) -> None:
+def test_a_missing_python_is_reported(pair: Pair) -> None:
     """The key of the lab that names one is told."""
     message = refusal(Connect("ssh", "left", python="/no/such/python"))
     assert (
@@ -291,13 +291,13 @@ def test_a_missing_python_is_told(pair: Pair) -> None:
     )
 
 
-def test_a_python_without_udpbench_is_told(pair: Pair, tmp_path: Path) -> None:
+def test_a_python_without_udpbench_is_reported(pair: Pair, tmp_path: Path) -> None:
     """With the command that installs it for this very Python."""
     bare = script(tmp_path / "bare", f'exec {sys.executable} -I -S "$@"')
     assert f"install udpbench there: {bare.python} -m pip install udpbench" in refusal(bare)
 
 
-def test_another_version_there_is_told(pair: Pair, tmp_path: Path) -> None:
+def test_another_version_there_is_reported(pair: Pair, tmp_path: Path) -> None:
     """Both builds are named; one line of the agent's code is enough."""
     shutil.copytree(Path(udpbench.__file__).parent, tmp_path / "udpbench")
     with (tmp_path / "udpbench" / "agent" / "locks.py").open("a") as file:
@@ -315,7 +315,7 @@ def test_an_agent_that_fails_for_another_reason_tells_its_last_words(
     odd = script(tmp_path / "odd", "echo out of luck >&2; exit 7")
     message = refusal(odd)
     assert "the agent did not start: " in message
-    assert "(exit 7); its last words: out of luck; try it: ssh left " in message
+    assert "(exit 7); its last output: out of luck; try it: ssh left " in message
 
 
 @pytest.fixture
@@ -336,7 +336,7 @@ def test_a_user_who_is_not_root_becomes_root_by_sudo(bench: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "message"),
     [
         ("ALL", f"a password is required; allow it without a password: in sudoers, {SUDO_RULE} ("),
         (
@@ -345,15 +345,15 @@ def test_a_user_who_is_not_root_becomes_root_by_sudo(bench: Pair) -> None:
         ),
     ],
 )
-def test_a_sudo_that_asks_or_refuses_is_told(bench: Pair, rule: str, said: str) -> None:
+def test_a_sudo_that_asks_or_refuses_is_reported(bench: Pair, rule: str, message: str) -> None:
     """Nobody is prompted, and the line for sudoers is told: it is enough."""
     allow_sudo(bench.left, rule)
-    assert said in refusal(Connect("ssh", "left", "sudo", PYTHON))
+    assert message in refusal(Connect("ssh", "left", "sudo", PYTHON))
     allow_sudo(bench.left, SUDO_RULE)
     assert 0 == open_ssh("left", Connect("ssh", "left", "sudo", PYTHON)).close()
 
 
-def test_a_host_without_sudo_is_told(bench: Pair) -> None:
+def test_a_host_without_sudo_is_reported(bench: Pair) -> None:
     """It is what the shell does not find."""
     bench.left.run("sh", "-c", "mkdir /run/bin && ln -s /bin/sh /run/bin/sh")
     with configured(bench.left, "SetEnv PATH=/run/bin"):

@@ -43,10 +43,10 @@ def conducted(folder: Path, *experiments: Experiment) -> dict[str, dict[str, Res
     options = RunOptions(seed=1, lease_ns=5 * SECOND_NS)
     outcome = run(list(experiments), lab, writer, lambda _: None, options)
     assert outcome.error is None, outcome
-    found: dict[str, dict[str, Result]] = {}
+    results: dict[str, dict[str, Result]] = {}
     for record in read_run(folder).records:
-        found.setdefault(record.trial.experiment, {})[record.trial.point] = judge(record)
-    return found
+        results.setdefault(record.trial.experiment, {})[record.trial.point] = judge(record)
+    return results
 
 
 def not_balanced(results: dict[str, dict[str, Result]]) -> list[str]:

@@ -34,11 +34,11 @@ def going(folder: Path, *words: str, until: str) -> Iterator[subprocess.Popen[st
     process = start(folder, *words)
     try:
         assert process.stdout is not None
-        said = ""
-        while until not in said:
+        output = ""
+        while until not in output:
             line = process.stdout.readline()
-            assert line, f"no {until!r} in {said}"
-            said += line
+            assert line, f"no {until!r} in {output}"
+            output += line
         yield process
     finally:
         process.kill()
@@ -63,7 +63,7 @@ def test_who_does_not_wait_is_refused_and_told_whom_for(tmp_path: Path) -> None:
     with going(tmp_path, *LONG, "--out", "first", until="measured") as first:
         code, out, err = done(tmp_path, *BRIEF, "--no-wait", "--out", "second")
         assert 3 == code, out + err
-        match = re.search(rf"not begun until {WHOM} no longer uses this machine; omit --no-", err)
+        match = re.search(rf"not started until {WHOM} no longer uses this machine; omit --no-", err)
         assert match is not None, err
         assert match[1].endswith(f"-{first.pid}")
         assert int(match[2]) in agents(first)
@@ -124,15 +124,15 @@ def test_both_who_share_have_it_in_every_trial(tmp_path: Path) -> None:
         assert code in (0, 5), out + err
         first.send_signal(signal.SIGINT)
         first.communicate(timeout=LIMIT_S)
-    told = {
+    findings = {
         run: [
-            [one["value"] for one in trial["findings"] if "another run" in one["what"]]
+            [finding["value"] for finding in trial["findings"] if "another run" in finding["what"]]
             for trial in result(tmp_path, run)["trials"]
         ]
         for run in ("first", "second")
     }
-    ((second,),) = told["second"]
+    ((second,),) = findings["second"]
     assert f"-{first.pid} (pid " in second
-    (met,) = {tuple(others) for others in told["first"]} - {()}
+    (met,) = {tuple(others) for others in findings["first"]} - {()}
     assert 1 == len(met)
     assert [] == [*Path("/run/udpbench").glob("*.lock")]

@@ -75,20 +75,20 @@ def test_an_ordinary_user_may_not_change_the_machine(tmp_path: Path) -> None:
 def test_where_the_kernel_forbids_it_one_message_says_what_to_do(tmp_path: Path) -> None:
     """Exit 3 with the reason and the remedy; a pytest gate is skipped with the same words."""
     home = tmp_path / "home"
-    told = "unshare failed: Operation not permitted); run udpbench as root"
+    reason = "unshare failed: Operation not permitted); run udpbench as root"
     done = run_as_user(
         [*UDPBENCH, "run", "smoke", "--no-report", "--out", "run"], home, changed_root=True
     )
     assert 3 == done.returncode, done.stdout
     text = " ".join(f"{done.stdout} {done.stderr}".split())
-    assert told in text
+    assert reason in text
     assert "Traceback" not in text
     (home / "one.udpbench.yaml").write_text(MACHINE)
     gate = [sys.executable, "-m", "pytest", *PLUGIN, "-rs", "-pno:cacheprovider", "--basetemp=tmp"]
     done = run_as_user(gate, home, changed_root=True)
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "1 skipped" in done.stdout
-    assert told in done.stdout
+    assert reason in done.stdout
 
 
 def test_an_ordinary_user_who_left_nothing_has_nothing_to_restore(tmp_path: Path) -> None:
@@ -96,5 +96,5 @@ def test_an_ordinary_user_who_left_nothing_has_nothing_to_restore(tmp_path: Path
     Path("/run/udpbench").mkdir(mode=0o700, exist_ok=True)
     done = run_as_user([*UDPBENCH, "restore"], tmp_path / "home")
     assert 0 == done.returncode, done.stdout + done.stderr
-    assert "what root's runs have left behind is not for this user to see" in done.stdout
+    assert "this user cannot read what root's runs left behind" in done.stdout
     assert "nothing of this user was left behind" in done.stdout

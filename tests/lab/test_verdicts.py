@@ -24,12 +24,12 @@ def test_a_point_is_compared_with_itself(tmp_path: Path) -> None:
     What is stored is not run again, and nothing is begun once the time is over.
     """
     experiment = same_smoke((FEWEST_BLOCKS,), SHORT)
-    found = Session(tmp_path).compared("run", experiment)
-    assert FEWEST_BLOCKS == found.blocks
-    assert found.low is not None
-    assert found.ratio is not None
-    assert 0.5 < found.ratio < 2
+    comparison = Session(tmp_path).compared("run", experiment)
+    assert FEWEST_BLOCKS == comparison.blocks
+    assert comparison.low is not None
+    assert comparison.ratio is not None
+    assert 0.5 < comparison.ratio < 2
     late = Session(tmp_path, until_s=0)
-    assert found == late.compared("run", experiment)
+    assert comparison == late.compared("run", experiment)
     with pytest.raises(OutOfTime):
         late.compared("another", experiment)

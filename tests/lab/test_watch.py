@@ -62,7 +62,7 @@ for command in sys.stdin:
             pass
     print("done", flush=True)
 """
-Told = dict[str, Any]
+Look = dict[str, Any]
 
 
 class Holder:
@@ -75,7 +75,7 @@ class Holder:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._said("bound")
+        self._await_word("bound")
 
     @property
     def pid(self) -> str:
@@ -87,9 +87,9 @@ class Holder:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{command}\n")
         self.process.stdin.flush()
-        self._said("done")
+        self._await_word("done")
 
-    def _said(self, word: str) -> None:
+    def _await_word(self, word: str) -> None:
         assert self.process.stdout is not None
         assert f"{word}\n" == self.process.stdout.readline()
 
@@ -109,8 +109,8 @@ def watching(*arguments: str) -> tuple[str, ...]:
 
 
 def watch_until(
-    arguments: tuple[str, ...], act: Callable[[], None], enough: Callable[[Told], bool]
-) -> tuple[Told, int]:
+    arguments: tuple[str, ...], act: Callable[[], None], enough: Callable[[Look], bool]
+) -> tuple[Look, int]:
     """Return the first look that is enough, and the exit code after Ctrl-C."""
     with subprocess.Popen(
         watching("--json", "--for", f"{LIMIT_S}s", *arguments), stdout=subprocess.PIPE, text=True
@@ -125,7 +125,7 @@ def watch_until(
         return look, process.wait(LIMIT_S)
 
 
-def losing(look: Told) -> dict[int, tuple[int, list[str]]]:
+def losing(look: Look) -> dict[int, tuple[int, list[str]]]:
     """Return port → packets and stages of the sockets that lost any."""
     return {
         each["port"]: (each["dropped"], each["stages"])
@@ -205,7 +205,7 @@ def test_an_iperf3_server_is_watched_under_its_own_client(
     if shutil.which("iperf3") is None:
         pytest.skip("needs iperf3: apt install iperf3")
     inside = ("nsenter", f"--target={holder.pid}", "--net", "iperf3")
-    said: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     with subprocess.Popen(
         (*inside, "--server", "--one-off", "--forceflush"), stdout=subprocess.PIPE, text=True
     ) as server:
@@ -218,19 +218,19 @@ def test_an_iperf3_server_is_watched_under_its_own_client(
         def load() -> None:
             client = (*inside, "--client", "127.0.0.1", "--udp", "--bitrate", "20M", "--json")
             done = subprocess.run((*client, "--time", "4"), capture_output=True, check=True)
-            said.update(json.loads(done.stdout))
+            report.update(json.loads(done.stdout))
 
-        seen: set[int] = set()
+        ports: set[int] = set()
 
-        def enough(look: Told) -> bool:
-            seen.update(each["port"] for each in look["sockets"] if each["read_pps"])
+        def enough(look: Look) -> bool:
+            ports.update(each["port"] for each in look["sockets"] if each["read_pps"])
             return bool(look["sockets_ended"])
 
         watch_until(("--exact", "--unit", unit.name, "--out", str(tmp_path / "kept")), load, enough)
         assert 0 == server.wait(LIMIT_S)
-    assert {5201} == seen
+    assert {5201} == ports
     (trial,) = udpbench.read_run(tmp_path / "kept").trials.to_dict("records")
-    summed = said["end"]["sum"]
+    summed = report["end"]["sum"]
     greetings = 2  # of the client, and of the server
     assert summed["packets"] - summed["lost_packets"] + greetings == trial["received_packets"]
 

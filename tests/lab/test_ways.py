@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 from sampled import sampled
+from settings_fixture import Inside
 
+from udpbench.agent.host.system import Host
 from udpbench.analysis.judge import judge
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiment_data, load_lab
@@ -94,10 +96,10 @@ def refused(chosen: dict[str, str]) -> bool:
 def all_pairs() -> Iterator[dict[str, str]]:
     """Yield combinations until every two choices of different kinds have stood together once."""
     every = [dict(zip(WAYS, values)) for values in itertools.product(*WAYS.values())]  # noqa: B905
-    every = [one for one in every if not refused(one)]
+    every = [combination for combination in every if not refused(combination)]
     missing = set().union(*map(pairs_of, every))
     while missing:
-        best = max(every, key=lambda one: len(pairs_of(one) & missing))
+        best = max(every, key=lambda combination: len(pairs_of(combination) & missing))
         missing -= pairs_of(best)
         yield best
 
@@ -118,7 +120,7 @@ def conducted(
     return read_run(folder).records
 
 
-def told(result: Result) -> dict[str, Any]:
+def summary(result: Result) -> dict[str, Any]:
     """Return what a result says of its packets, and why it is not to be trusted."""
     wrong = [str(finding) for finding in result.findings if finding.severity == "invalid"]
     return {
@@ -148,14 +150,18 @@ def test_every_way_accounts_for_every_packet(
     }
     # The pair of the lab is made anew for each family; so it is for each once.
     families = [
-        {"variants": {name: way for name, way in variants.items() if way["traffic.family"] == one}}
-        for one in (4, 6)
+        {
+            "variants": {
+                name: way for name, way in variants.items() if way["traffic.family"] == family
+            }
+        }
+        for family in (4, 6)
     ]
-    results = [judge(one) for one in conducted(tmp_path / "run", *families)]
+    results = [judge(record) for record in conducted(tmp_path / "run", *families)]
     good = {"status": "done", "sent": PACKETS, "unaccounted": 0, "wrong": []}
-    found = {str(result.trial.variant): told(result) for result in results}
-    assert {} == {name: one for name, one in found.items() if one != good}
-    assert set(variants) == set(found)
+    summaries = {str(result.trial.variant): summary(result) for result in results}
+    assert {} == {name: entry for name, entry in summaries.items() if entry != good}
+    assert set(variants) == set(summaries)
 
 
 def test_frames_of_every_queue_are_accounted_for(tmp_path: Path) -> None:
@@ -166,10 +172,59 @@ def test_frames_of_every_queue_are_accounted_for(tmp_path: Path) -> None:
         "both": {**link, **take, "send.call": "af_xdp", "send.workers": 2},
         "taken": {**link, **take, "traffic.family": 6, "receive.read": "verify"},
     }
-    results = [judge(one) for one in conducted(tmp_path / "run", {"variants": ways})]
+    results = [judge(record) for record in conducted(tmp_path / "run", {"variants": ways})]
     good = {"status": "done", "sent": PACKETS, "unaccounted": 0, "wrong": []}
-    assert [good, good] == [told(result) for result in results]
+    assert [good, good] == [summary(result) for result in results]
     assert [PACKETS, PACKETS] == [result.received_packets for result in results]
+
+
+def xdp_features(host: Host, interface: str) -> tuple[str, ...]:
+    """Return what the kernel says of a driver; the test is skipped where it says nothing."""
+    try:
+        return host.xdp_features(interface)
+    except FileNotFoundError:
+        pytest.skip("Linux 6.3 says it first")
+
+
+def test_a_driver_says_what_it_does_for_xdp() -> None:
+    """A bridge nothing; a veth as much as its peer's TX queues leave it."""
+    assert () == xdp_features(Host(), "lo")
+    program = "from udpbench.agent.host.system import Host; print(Host().xdp_features('{}'))"
+    inside = Inside()
+    try:
+        inside.shell("ip link add bridge0 type bridge")
+        inside.shell(
+            "ip link add less numtxqueues 1 numrxqueues 1 type veth "
+            "peer name more numtxqueues 2 numrxqueues 2"
+        )
+        features = {
+            name: inside.shell(f'{sys.executable} -c "{program.format(name)}"').strip()
+            for name in ("bridge0", "less", "more")
+        }
+    finally:
+        inside.close()
+    nothing, native = "()", "('basic', 'redirect', 'rx-sg')"
+    assert {"bridge0": nothing, "less": nothing, "more": native} == features
+
+
+def test_frames_are_not_taken_without_native_xdp(tmp_path: Path) -> None:
+    """The trial is skipped with the reason; with no more queues of the peer it is done."""
+    xdp_features(Host(), "lo")
+    take = {
+        "receive.call": "af_xdp",
+        "receive.wait": "epoll",
+        "receive.workers": 1,
+        "settings.receiver": {"link": {"queues": 2}, "ethtool": {"channels": 1}},
+    }
+    ways = {"skipped": take, "taken": {**take, "settings.sender.ethtool.channels": 1}}
+    skipped, taken = conducted(tmp_path / "run", {"variants": ways})
+    assert "skipped" == skipped.status
+    assert skipped.error is not None
+    assert (
+        "receive.call: af_xdp: receive0 of receiver has no native XDP" in skipped.error["message"]
+    )
+    good = {"status": "done", "sent": PACKETS, "unaccounted": 0, "wrong": []}
+    assert good == summary(judge(taken))
 
 
 def test_streams_and_members_that_fail_are_accounted_for(tmp_path: Path) -> None:
@@ -192,7 +247,7 @@ def test_streams_and_members_that_fail_are_accounted_for(tmp_path: Path) -> None
     assert {"hang", "exit"} == set(lines)
     good = {"status": "done", "sent": PACKETS, "unaccounted": 0, "wrong": []}
     assert {"tcp": {**good, "unaccounted": None}, "hang": good, "exit": good} == {
-        name: told(result) for name, result in results.items()
+        name: summary(result) for name, result in results.items()
     }
     assert PACKETS == results["tcp"].received_packets
     received = results["hang"].received_packets
@@ -233,7 +288,9 @@ def test_a_pinned_program_steers_the_flows(tmp_path: Path) -> None:
     )
     (record,) = read_run(tmp_path / "run").records
     (measured,) = [phase for phase in record.phases if phase.name == "measured"]
-    read = [one.counts["received_packets"] for one in measured.stats if one.role == "receiver"]
+    read = [
+        stats.counts["received_packets"] for stats in measured.stats if stats.role == "receiver"
+    ]
     assert ([PACKETS // 2] * 2, "done") == (read, record.status), ended.stdout + ended.stderr
 
 
@@ -256,9 +313,9 @@ def test_a_rivals_packets_are_counted_foreign(tmp_path: Path) -> None:
     keys = {"traffic": {"rate": "5kpps"}, "duration": "3s"}
     (record,) = conducted(tmp_path / "run", keys, tell=tell)
     (rival,) = rivals
-    said = rival.communicate(timeout=10)[0]
-    sent = re.search(r"Total of (\d+) messages sent", said)
-    assert sent is not None, said
+    output = rival.communicate(timeout=10)[0]
+    sent = re.search(r"Total of (\d+) messages sent", output)
+    assert sent is not None, output
     (measured,) = [phase for phase in record.phases if phase.name == "measured"]
     counts = [stats.counts for stats in measured.stats if stats.role == "receiver"]
     result = judge(record)

@@ -84,11 +84,11 @@ def tuned_often(
         chapter = tune(name, seed, folder / f"{name}-{seed}", metric)
         took_s = time.monotonic() - begun_s
         right.append(is_right(name, chapter) and took_s <= LIMIT_S)
-        said = tuning_answer(chapter)
-        assert said is not None
+        answer = tuning_answer(chapter)
+        assert answer is not None
         word = "right" if right[-1] else "WRONG"
-        print(f"{name} {seed}: {word} in {took_s:.0f} s: {said.sentence}")
-        lines = (*(" | ".join(rung) for rung in said.rungs), *said.notes)
+        print(f"{name} {seed}: {word} in {took_s:.0f} s: {answer.sentence}")
+        lines = (*(" | ".join(rung) for rung in answer.rungs), *answer.notes)
         print("\n".join(f"    {line}" for line in lines), flush=True)
     return right
 
@@ -99,17 +99,17 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--for", metavar="METRIC", dest="metric", help="lost_packets, if others run"
     )
-    given, chance, until_s = chosen(parser, PLANTS, words)
+    options, chance, until_s = chosen(parser, PLANTS, words)
     right: dict[str, list[bool]] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        for name in given.plants or (*REPAIRS, "healthy"):
-            seeds = [chance.randrange(2**32) for _ in range(given.times)]
+        for name in options.plants or (*REPAIRS, "healthy"):
+            seeds = [chance.randrange(2**32) for _ in range(options.times)]
             right[name] = tuned_often(
-                name, seeds, given.out or Path(scratch), until_s, given.metric
+                name, seeds, options.out or Path(scratch), until_s, options.metric
             )
     for name, answers in right.items():
         print(f"{name}: {sum(answers)} of {len(answers)}")
-    if any(len(answers) < given.times for answers in right.values()):
+    if any(len(answers) < options.times for answers in right.values()):
         return 5
     shares = {name: EACH if name in REPAIRS else LEFT_ALONE for name in right}
     return int(any(sum(each) < shares[name] * len(each) for name, each in right.items()))

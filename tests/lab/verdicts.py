@@ -41,7 +41,7 @@ from udpbench.report.summary import Chapter, chapters_of
 NO_DIFFERENCE = (SAME, CANNOT_TELL, CANNOT_COMPARE)
 FALSE_ALARMS = 5 / 40
 """Of 40 at 4.9 % there are more than 5 in 1.3 % of all cases."""
-FOUND = 8 / 10
+CALLED_SHARE = 8 / 10
 LONGER = 0.05
 QUIET = 0.03
 """The most that blocks of equal readers may scatter for an attempt to count."""
@@ -94,9 +94,11 @@ class Session:
 
     def compared(self, name: str, experiment: Experiment, left: int = 0) -> Comparison:
         """Return the one comparison of an experiment, printed; ``left`` follow that are alike."""
-        (found,) = self.chapter(name, experiment).comparisons
-        print(f"{name}: {found.text} ({found.blocks} blocks{self.left(left)})", flush=True)
-        return found
+        (comparison,) = self.chapter(name, experiment).comparisons
+        print(
+            f"{name}: {comparison.text} ({comparison.blocks} blocks{self.left(left)})", flush=True
+        )
+        return comparison
 
     def left(self, number: int) -> str:
         """Return how long the latest measurement took, and so many more like it will."""
@@ -137,20 +139,23 @@ def measure(experiment: Experiment, folder: Path, program: str) -> None:
 
 def same_smoke(blocks: tuple[int, ...] = tuple(LOOKS), sets: Sequence[str] = ()) -> Experiment:
     """Return ``smoke`` compared with itself."""
-    (found,) = against_itself(load_experiments(["smoke"], sets), "all")
-    pairs = tuple(replace(pair, blocks=blocks) for pair in found.compare)
-    return replace(found, compare=pairs)
+    (experiment,) = against_itself(load_experiments(["smoke"], sets), "all")
+    pairs = tuple(replace(pair, blocks=blocks) for pair in experiment.compare)
+    return replace(experiment, compare=pairs)
 
 
 def equal(session: Session, times: int = 40) -> bool | None:
     """Compare ``smoke`` with itself."""
-    found = [
+    comparisons = [
         session.compared(f"equal-{n:02}", same_smoke(), times - n) for n in range(1, times + 1)
     ]
-    alarms = sum(one.verdict not in NO_DIFFERENCE for one in found)
-    untold = sum(not one.answered for one in found)
-    apart = sum(one.low is not None and not one.low <= 1 <= (one.high or 1) for one in found)
-    spoilt = sum(one.low is None for one in found)
+    alarms = sum(comparison.verdict not in NO_DIFFERENCE for comparison in comparisons)
+    untold = sum(not comparison.answered for comparison in comparisons)
+    apart = sum(
+        comparison.low is not None and not comparison.low <= 1 <= (comparison.high or 1)
+        for comparison in comparisons
+    )
+    spoilt = sum(comparison.low is None for comparison in comparisons)
     print(
         f"equal: {alarms} of {times} comparisons of smoke with itself call a difference (at most "
         f"{FALSE_ALARMS * times:.0f}), {times - alarms - untold} the same, {untold} cannot tell; "
@@ -173,12 +178,14 @@ def waits(session: Session, times: int = 1) -> bool | None:
 def _called(
     session: Session, name: str, experiment: Experiment, word: str, times: int
 ) -> bool | None:
-    found = [session.compared(f"{name}-{n}", experiment, times - n) for n in range(1, times + 1)]
-    wrong = [one for one in found if one.verdict != word]
+    comparisons = [
+        session.compared(f"{name}-{n}", experiment, times - n) for n in range(1, times + 1)
+    ]
+    wrong = [comparison for comparison in comparisons if comparison.verdict != word]
     right = times - len(wrong)
-    metric, b, a = found[0].metric, found[0].b, found[0].a
+    metric, b, a = comparisons[0].metric, comparisons[0].b, comparisons[0].a
     print(f"{name}: {right} of {times} call {metric} of {b} against {a} {word}")
-    return not wrong or (None if all(one.low is None for one in wrong) else False)
+    return not wrong or (None if all(comparison.low is None for comparison in wrong) else False)
 
 
 def reader(session: Session, times: int = 10) -> bool | None:
@@ -193,15 +200,15 @@ def reader(session: Session, times: int = 10) -> bool | None:
     whole_ns = SECOND_NS / median(rates)
     longer_ns = round(WORK_NS + LONGER * whole_ns)
     print(f"reader: {whole_ns / 1000:.2f} us a datagram, {longer_ns - WORK_NS} ns more for longer")
-    found = list(_attempts(session, longer_ns, times))
-    quiet = [verdict for verdict, scatter in found if scatter is not None and scatter <= QUIET]
+    attempts = list(_attempts(session, longer_ns, times))
+    quiet = [verdict for verdict, scatter in attempts if scatter is not None and scatter <= QUIET]
     called = quiet.count("slower")
     print(
         f"reader: {called} of {len(quiet)} attempts call the longer reader slower (at least "
-        f"{FOUND:.0%}); in {times - len(quiet)} of {times} equal readers scatter by more than "
+        f"{CALLED_SHARE:.0%}); in {times - len(quiet)} of {times} equal readers scatter by more than "
         f"{QUIET:.0%}"
     )
-    return called >= FOUND * len(quiet) if quiet else None
+    return called >= CALLED_SHARE * len(quiet) if quiet else None
 
 
 def _attempts(session: Session, longer_ns: int, times: int) -> Iterator[tuple[str, float | None]]:
@@ -239,13 +246,13 @@ def main(program: str, about: str | None, parts: Mapping[str, Part]) -> int:
     parser.add_argument("--out", type=Path, default=out, metavar="FOLDER")
     parser.add_argument("--times", type=int, metavar="N", help="measurements of each part")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin none after these")
-    asked = parser.parse_args()
-    if not set(asked.parts) <= parts.keys():
+    options = parser.parse_args()
+    if not set(options.parts) <= parts.keys():
         parser.error(f"the parts are {', '.join(parts)}")
-    session = Session(asked.out, time.monotonic() + 60 * asked.minutes, program)
-    repeated = {} if asked.times is None else {"times": asked.times}
+    session = Session(options.out, time.monotonic() + 60 * options.minutes, program)
+    repeated = {} if options.times is None else {"times": options.times}
     met: list[bool | None] = []
-    for name in asked.parts or parts:
+    for name in options.parts or parts:
         try:
             met.append(parts[name](session, **repeated))
         except OutOfTime:

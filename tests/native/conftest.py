@@ -25,6 +25,8 @@ uint32_t fake_completions_left(void);
 void fake_script(const struct fake_step *script, uint32_t count, int repeat_last);
 uint32_t fake_calls(struct fake_call *to);
 void fake_kick(int (*kick)(void));
+void fake_wake(int (*wake)(void), int (*look)(void));
+void fake_receive_failures(const int32_t *list, uint32_t count);
 void fake_memory(uint32_t allocations);
 void fake_way(int32_t error);
 uint32_t fake_way_prepared(void);
@@ -71,6 +73,7 @@ def scripted(
     library = tmp_path_factory.mktemp("scripted") / "scripted.so"
     sanitizers = os.environ.get("UDPBENCH_SANITIZE")
     wrapped = ("send", "sendto", "sendmsg", "sendmmsg", "recvmsg", "aligned_alloc")
+    wrapped += ("recv", "recvmmsg", "recvfrom", "poll")
     wrapped += ("clock_gettime", "setsockopt", "getsockopt", "bind", "mmap")
     wrapped += ("ub_receive_way_of",)
     wrapped += tuple(f"ub_uring_{name}" for name in RINGS)

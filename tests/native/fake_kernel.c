@@ -2,12 +2,14 @@
  * A kernel that does as it is told: linked in by -Wl,--wrap for the calls that send, for reading
  * completions, for aligned_alloc, and for clock_gettime.
  *
- * A call that sends frames is the test's own. Any other that sends plays a script, a step a call, and logs what was offered; when the script is
- * over it takes all. Completions of zero copy come as the test lists them, each after a number of
- * calls and of reads that find none. aligned_alloc fails after a number of allocations. A number of
- * readings of CLOCK_REALTIME come late. Three ways of receiving more count how often they are
- * prepared and released: the first one calls and waits in one, the second goes with every wait; so
- * does the third, which plays the script: messages, or -errno, a call.
+ * A call that sends frames, or wakes a driver to receive them, is the test's own. Any other that
+ * sends plays a script, a step a call, and logs what was offered; when the script is over it takes
+ * all. Calls that receive fail as listed, and then are the kernel's. Completions of zero copy come
+ * as the test lists them, each after a number of calls and of reads that find none. aligned_alloc
+ * fails after a number of allocations. A number of readings of CLOCK_REALTIME come late. Three ways
+ * of receiving more count how often they are prepared and released: the first one calls and waits
+ * in one, the second goes with every wait; so does the third, which plays the script: messages, or
+ * -errno, a call.
  */
 #define _GNU_SOURCE
 #include <time.h> /* before errqueue.h, which needs it */
@@ -15,13 +17,14 @@
 #include <errno.h>
 #include <linux/errqueue.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
-#include "sender/pacer.h"
 #include "receiver/receive.h"
+#include "sender/pacer.h"
 
 enum { STEPS_MAX = 64, LOG_MAX = 4096, COMPLETIONS_MAX = 64 };
 
@@ -142,6 +145,63 @@ ssize_t __wrap_sendto(int socket, const void *bytes, size_t length, int flags,
     (void)socket, (void)to, (void)to_bytes;
     return bytes != NULL || length != 0 || flags != MSG_DONTWAIT ? result_of(-EOPNOTSUPP)
                                                                  : result_of(kicked());
+}
+
+static int (*woken)(void);
+static int (*polled)(void);
+
+/* What recvfrom(2) of a socket for frames does, and poll(2), unless it is NULL: 0 or -errno. */
+void fake_wake(int (*wake)(void), int (*look)(void)) {
+    woken = wake;
+    polled = look;
+}
+
+ssize_t __wrap_recvfrom(int socket, void *bytes, size_t length, int flags, struct sockaddr *from,
+                        socklen_t *from_bytes);
+ssize_t __wrap_recvfrom(int socket, void *bytes, size_t length, int flags, struct sockaddr *from,
+                        socklen_t *from_bytes) {
+    (void)socket, (void)from, (void)from_bytes;
+    return bytes != NULL || length != 0 || flags != MSG_DONTWAIT ? result_of(-EOPNOTSUPP)
+                                                                 : result_of(woken());
+}
+
+int __real_poll(struct pollfd *files, nfds_t count, int timeout_ms);
+int __wrap_poll(struct pollfd *files, nfds_t count, int timeout_ms);
+int __wrap_poll(struct pollfd *files, nfds_t count, int timeout_ms) {
+    return polled == NULL ? __real_poll(files, count, timeout_ms) : result_of(polled());
+}
+
+static const int32_t *failures;
+static uint32_t failure_count;
+
+/* The errno of each of the next calls, 0 where it is the kernel's; the list stays the caller's. */
+void fake_receive_failures(const int32_t *list, uint32_t count) {
+    failures = list;
+    failure_count = count;
+}
+
+static int receive_failure(void) {
+    if (failure_count == 0)
+        return 0;
+    failure_count--;
+    return *failures++;
+}
+
+ssize_t __real_recv(int socket, void *bytes, size_t length, int flags);
+ssize_t __wrap_recv(int socket, void *bytes, size_t length, int flags);
+ssize_t __wrap_recv(int socket, void *bytes, size_t length, int flags) {
+    int error = receive_failure();
+    return error != 0 ? result_of(-error) : __real_recv(socket, bytes, length, flags);
+}
+
+int __real_recvmmsg(int socket, struct mmsghdr *messages, unsigned int count, int flags,
+                    struct timespec *limit);
+int __wrap_recvmmsg(int socket, struct mmsghdr *messages, unsigned int count, int flags,
+                    struct timespec *limit);
+int __wrap_recvmmsg(int socket, struct mmsghdr *messages, unsigned int count, int flags,
+                    struct timespec *limit) {
+    int error = receive_failure();
+    return error != 0 ? result_of(-error) : __real_recvmmsg(socket, messages, count, flags, limit);
 }
 
 static struct fake_completion completions[COMPLETIONS_MAX];

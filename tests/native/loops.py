@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
 import struct
@@ -26,6 +27,52 @@ SO_ZEROCOPY = 60
 UDP_GRO = 104
 HAS_URING = extension.ub_uring_try(1) == 0
 NATIVE = Path(__file__).parents[2] / "native"
+ICMP = "net/ipv4/icmp.c, icmp_err_convert: pending"
+SEND_RETRIED = {
+    errno.EAGAIN: "net/core/sock.c, sock_alloc_send_pskb: the socket's buffer is full",
+    errno.ENOBUFS: "net/ipv4/ip_output.c, ip_send_skb: the device's queue dropped it",
+    errno.EINTR: "net/core/sock.c, sock_wait_for_wmem: a signal",
+}
+"""errno → where Linux returns it for a datagram."""
+SEND_ERRORS = {
+    errno.EPERM: "net/netfilter/core.c, nf_hook_slow: a rule drops it",
+    errno.ECONNREFUSED: "net/ipv4/udp.c, __udp4_lib_err: an ICMP error is pending",
+    errno.EMSGSIZE: "net/ipv4/ip_output.c, __ip_append_data: larger than the MTU",
+    errno.EACCES: "net/ipv4/udp.c, udp_sendmsg: a broadcast; security/security.c",
+    errno.EADDRNOTAVAIL: "net/ipv6/ip6_output.c, ip6_dst_lookup_tail: the source has gone",
+    errno.EDESTADDRREQ: "net/ipv4/udp.c, udp_sendmsg: not connected",
+    errno.EFAULT: "net/ipv4/ip_output.c, ip_generic_getfrag: no such memory",
+    errno.EHOSTDOWN: ICMP,
+    errno.EHOSTUNREACH: "net/ipv4/route.c, ip_error: no neighbour",
+    errno.EINVAL: "net/ipv4/udp.c, udp_send_skb: a GSO message of too many segments",
+    errno.EIO: "net/ipv4/udp.c, udp_send_skb: GSO without a checksum",
+    errno.ENETDOWN: "net/ipv4/route.c, ip_route_output_key_hash_rcu: the device is down",
+    errno.ENETUNREACH: "net/ipv4/fib_semantics.c: no route",
+    errno.ENODEV: "net/ipv4/route.c, ip_route_output_key_hash_rcu: the device has gone",
+    errno.ENOMEM: "net/ipv4/ip_output.c, __ip_append_data: no page",
+    errno.ENONET: ICMP,
+    errno.ENOPROTOOPT: ICMP,
+    errno.ENOTCONN: "net/socket.c: not connected",
+    errno.EOPNOTSUPP: "net/ipv4/udp.c, udp_sendmsg: MSG_OOB",
+    errno.EPIPE: "net/core/sock.c, sock_alloc_send_pskb: the socket is shut down",
+    errno.EPROTO: "net/ipv4/udp.c, __udp4_lib_err: ICMP_PARAMETERPROB is pending",
+}
+RECEIVE_ERRORS = {
+    errno.EACCES: "net/ipv6/icmp.c, icmpv6_err_convert: pending; security/security.c",
+    errno.EAGAIN: "net/ipv4/udp.c, __skb_recv_udp: nothing came in time",
+    errno.ECONNREFUSED: "net/ipv4/udp.c, __udp4_lib_err: an ICMP error is pending",
+    errno.EFAULT: "net/ipv4/udp.c, udp_recvmsg: no such memory",
+    errno.EHOSTDOWN: ICMP,
+    errno.EHOSTUNREACH: ICMP,
+    errno.EINTR: "net/core/datagram.c, __skb_wait_for_more_packets: a signal",
+    errno.EMSGSIZE: "net/ipv4/udp.c, __udp4_lib_err: the path's MTU is smaller",
+    errno.ENETUNREACH: ICMP,
+    errno.ENONET: ICMP,
+    errno.ENOPROTOOPT: ICMP,
+    errno.EOPNOTSUPP: ICMP,
+    errno.EPROTO: "net/ipv4/udp.c, __udp4_lib_err: ICMP_PARAMETERPROB is pending",
+}
+"""The same for a call that receives."""
 LOOPBACK = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 
 

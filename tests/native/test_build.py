@@ -19,8 +19,8 @@ NATIVE = Path(__file__).parents[2] / "native"
 
 def test_the_extension_is_built_as_asked() -> None:
     """A run that names the address sanitizer tests an extension that has it, and no other does."""
-    asked = "address" in os.environ.get("UDPBENCH_SANITIZE", "")
-    assert asked == (b"__asan_init" in Path(_native.__file__).read_bytes())
+    sanitized = "address" in os.environ.get("UDPBENCH_SANITIZE", "")
+    assert sanitized == (b"__asan_init" in Path(_native.__file__).read_bytes())
 
 
 def test_one_extension_serves_every_python() -> None:

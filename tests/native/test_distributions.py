@@ -25,7 +25,7 @@ def filled(histogram: Any) -> dict[int, int]:
 
 def stalls(of: Any) -> list[tuple[int, int, int]]:
     """Return (from, until, packets) of every stall."""
-    return [(one.from_ns, one.until_ns, one.packets) for one in of.list[0 : of.count]]
+    return [(stall.from_ns, stall.until_ns, stall.packets) for stall in of.list[0 : of.count]]
 
 
 def header_time_ns(datagram: bytes) -> int:
@@ -88,8 +88,8 @@ def test_stepping_is_exact(
     fake_lib = scripted[1]
     if (first + steps) // rate_pps >= 2**33:
         return
-    found = fake_lib.ub_due_after(first, rate_pps, steps)
-    assert -(-(first + steps) * SECOND_NS // rate_pps) == found
+    due_ns = fake_lib.ub_due_after(first, rate_pps, steps)
+    assert -(-(first + steps) * SECOND_NS // rate_pps) == due_ns
 
 
 # --- the pacing error ----------------------------------------------------------------------------
@@ -178,11 +178,11 @@ def test_a_full_list_merges_neighbours(scripted: tuple[Any, Any], each: list[int
         fake_lib.ub_stalls_add(
             listed, {"from_ns": number, "until_ns": number + 1, "packets": packets}
         )
-    found = stalls(listed)
-    assert sum(each) == sum(packets for _, _, packets in found)
-    assert len(found) <= lib.UB_STALLS_MAX
+    merged = stalls(listed)
+    assert sum(each) == sum(packets for _, _, packets in merged)
+    assert len(merged) <= lib.UB_STALLS_MAX
     if each:
-        assert (0, len(each)) == (found[0][0], found[-1][1])
+        assert (0, len(each)) == (merged[0][0], merged[-1][1])
 
 
 # --- packets per millisecond ---------------------------------------------------------------------
@@ -202,9 +202,9 @@ def test_packets_per_millisecond(scripted: tuple[Any, Any], steps: list[tuple[in
         fake_lib.ub_milliseconds_add(ring, at_ms * 10**6 + 999_999, packets)
     assert ring.begun == at_ms + 1
     kept = range(max(0, ring.begun - lib.UB_MILLISECONDS), ring.begun)
-    found = ring.packets[0 : lib.UB_MILLISECONDS]
+    counts = ring.packets[0 : lib.UB_MILLISECONDS]
     assert {ms: count for ms, count in expected.items() if ms in kept and count} == {
-        ms: found[ms % lib.UB_MILLISECONDS] for ms in kept if found[ms % lib.UB_MILLISECONDS]
+        ms: counts[ms % lib.UB_MILLISECONDS] for ms in kept if counts[ms % lib.UB_MILLISECONDS]
     }
 
 

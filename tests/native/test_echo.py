@@ -72,9 +72,13 @@ def test_every_nth_header_returns(call: int) -> None:
         receiver.start(echo_every=10, call=call, epoch_ns=sender.config.epoch_ns)
         sender.run(count=1000, rate_pps=20_000, bucket_ns=SECOND_NS)
         wait_until("all read", lambda: receiver.read() == 1000)
-        stats, told = receiver.stop(), ear.finish()
+        stats, echo_stats = receiver.stop(), ear.finish()
     assert (100, 0) == (stats["echoed_packets"], stats["unechoed_packets"])
-    assert (100, 0, 0) == (told["echo_packets"], told["echo_strangers"], told["echo_errors"])
+    assert (100, 0, 0) == (
+        echo_stats["echo_packets"],
+        echo_stats["echo_strangers"],
+        echo_stats["echo_errors"],
+    )
     assert (100, 0) == (sum(ear.round_trip.counts), ear.round_trip.below_zero)
 
 
@@ -108,13 +112,13 @@ def test_an_echo_leaves_from_the_address_that_was_sent_to(family: int, call: int
         receiver.start(echo_every=1, call=call)
         addresses = ["127.0.0.2", "127.0.0.3", "127.0.0.1"]
         addresses += ["::1"] if family == socket.AF_INET6 else []
-        heard = []
+        echoes = []
         for number, address in enumerate(addresses):
             with sending_socket((address, sock.getsockname()[1])) as to:
                 to.send(datagram(number))
-                heard += [one.recv(64) for one in select.select([to], [], [], 2)[0]]
+                echoes += [readable.recv(64) for readable in select.select([to], [], [], 2)[0]]
         stats = receiver.stop()
-    assert [datagram(number)[:18] for number in range(len(addresses))] == heard
+    assert [datagram(number)[:18] for number in range(len(addresses))] == echoes
     assert (len(addresses), 0) == (stats["echoed_packets"], stats["unechoed_packets"])
 
 
@@ -266,9 +270,9 @@ def test_stamps_split_the_delay(call: int) -> None:
         wait_until("read", lambda: receiver.read() == 5)
         receiver.stop()
     half = lib.ub_histogram_bucket(SECOND_NS // 25)
-    each = [list(one.counts) for one in (delay, stack, application)]
-    found = [[sum(counted[:half]), sum(counted[half:])] for counted in each]
-    assert [[0, 5], [5, 0], [0, 5]] == found
+    each = [list(histogram.counts) for histogram in (delay, stack, application)]
+    halves = [[sum(counted[:half]), sum(counted[half:])] for counted in each]
+    assert [[0, 5], [5, 0], [0, 5]] == halves
 
 
 @pytest.mark.parametrize(("late", "left"), [(0, 0), (1, 0), (4, 0), (9, 4)])

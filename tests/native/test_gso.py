@@ -228,8 +228,8 @@ def test_a_truncated_message_loses_no_datagram(
 ) -> None:
     """Of a merged read that is cut off, whole datagrams are received and all others truncated."""
     expected = {"received": 3 * whole, "truncated": 3 * (10 - whole)}
-    got = received(room_bytes, read=read, call=call)
-    assert {name: count for name, count in expected.items() if count} == got
+    counts = received(room_bytes, read=read, call=call)
+    assert {name: count for name, count in expected.items() if count} == counts
 
 
 @pytest.mark.parametrize("call", [lib.UB_RECEIVE_RECV, lib.UB_RECEIVE_RECVMMSG])

@@ -63,11 +63,11 @@ def test_each_payload_gets_the_next_id_of_its_flow() -> None:
         senders = [sending_socket(server.getsockname()) for _ in range(2)]
         sender = Sending(ffi, lib, senders, [0, 1])
         sender.run(count=8, batch=3, **asking.fields)
-        found: dict[Any, list[bytes]] = {}
+        payloads: dict[Any, list[bytes]] = {}
         for _ in range(8):
             text, source = server.recvfrom(100)
-            found.setdefault(source, []).append(text)
-        by_flow = [found[each.getsockname()] for each in senders]
+            payloads.setdefault(source, []).append(text)
+        by_flow = [payloads[each.getsockname()] for each in senders]
         for each in senders:
             each.close()
     turns = [TEXTS[number % 2] for number in range(4)]
@@ -106,9 +106,9 @@ def test_a_round_trip_counts_from_when_the_datagram_was_due() -> None:
     """Until the answer is read."""
     asking, trips = Asking(ffi), ffi.new("struct ub_histogram *")
     with receiving_socket() as server, sending_socket(server.getsockname()) as sender:
-        asked = Sending(ffi, lib, [sender])
-        asked.run(count=1, rate_pps=10, **asking.fields)
-        due_ns = asked.config.start_ns
+        sending = Sending(ffi, lib, [sender])
+        sending.run(count=1, rate_pps=10, **asking.fields)
+        due_ns = sending.config.start_ns
         assert due_ns == asking.each[0].used[0] >> 1
         wait_until("50 ms", lambda: time.monotonic_ns() > due_ns + SECOND_NS // 20)
         server.sendto(server.recv(100), sender.getsockname())
@@ -180,7 +180,7 @@ def test_every_guard_names_its_field() -> None:
     assert guards("ids.c") == refused
 
 
-def test_memory_that_is_short_is_told(scripted: tuple[Any, Any]) -> None:
+def test_memory_that_is_short_is_reported(scripted: tuple[Any, Any]) -> None:
     """Room for ids, when listening."""
     fake_ffi, fake_lib = scripted
     asking = Asking(fake_ffi)

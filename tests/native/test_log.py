@@ -102,9 +102,9 @@ def test_every_datagram_is_written_with_its_time(tmp_path: Path, read: int) -> N
     began_ns = time.monotonic_ns()
     stats = received(logging, datagrams, read=read)
     summary = logging.finish()
-    found = list(frames(tmp_path / "log.0"))
-    assert datagrams == [each for _, each in found]
-    times = [arrived_ns for arrived_ns, _ in found]
+    logged = list(frames(tmp_path / "log.0"))
+    assert datagrams == [each for _, each in logged]
+    times = [arrived_ns for arrived_ns, _ in logged]
     assert sorted(times) == times
     assert began_ns <= times[0]
     assert (500, 0, 500) == (
@@ -205,7 +205,7 @@ def test_files_stay_in_the_folder_that_was_opened(tmp_path: Path) -> None:
     logging.thread.start()
     logging.finish()
     assert (["log.0"], []) == tuple(
-        [one.name for one in (tmp_path / name).iterdir()] for name in ("b", "a")
+        [file.name for file in (tmp_path / name).iterdir()] for name in ("b", "a")
     )
 
 

@@ -48,10 +48,10 @@ class Card:
 @pytest.fixture
 def card(scripted: tuple[Any, Any]) -> Iterator[Card]:
     """Play a card, and give its memory back."""
-    one = Card(scripted)
-    yield one
-    one.lib.ub_xsk_close(one.xsk)
-    one.lib.fake_card(-1, 0, 0, 0)
+    fake = Card(scripted)
+    yield fake
+    fake.lib.ub_xsk_close(fake.xsk)
+    fake.lib.fake_card(-1, 0, 0, 0)
 
 
 @pytest.mark.parametrize("zerocopy", [False, True])

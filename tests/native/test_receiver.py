@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from loops import (
+    RECEIVE_ERRORS,
     SECOND_NS,
     TAG,
     Receiving,
@@ -33,7 +34,7 @@ NAMES = ("received", "duplicate", "late", "ancient", "foreign", "foreign_size", 
 NAMES += ("corrupt",)
 
 
-def told_apart(stats: dict[str, int]) -> dict[str, int]:
+def by_kind(stats: dict[str, int]) -> dict[str, int]:
     """Return the counts of datagrams by kind that are not 0."""
     return {name: stats[f"{name}_packets"] for name in NAMES if stats[f"{name}_packets"]}
 
@@ -82,14 +83,14 @@ def test_every_datagram_is_told_apart(
 ) -> None:
     """Every datagram counts as one kind, the same in one batch as one by one."""
     stats = receive(datagrams, batch=batch)
-    assert expected == told_apart(stats)
+    assert expected == by_kind(stats)
     assert stats["read_packets"] == len(datagrams)
     assert stats["received_bytes"] == 32 * expected.get("received", 0)
 
 
 def test_a_room_below_the_header_truncates_all() -> None:
     """Where not even the header fits, a datagram is truncated; whose it was cannot be told."""
-    assert told_apart(receive([datagram(0), datagram(1)], room_bytes=8)) == {"truncated": 2}
+    assert by_kind(receive([datagram(0), datagram(1)], room_bytes=8)) == {"truncated": 2}
 
 
 def test_flows_have_windows_of_their_own() -> None:
@@ -98,7 +99,7 @@ def test_flows_have_windows_of_their_own() -> None:
     with receiving_socket() as sock:
         receiver = Receiving(ffi, lib, sock, flow_count=3)
         stats = receiver.receive(datagrams)
-    assert told_apart(stats) == {"received": 120}
+    assert by_kind(stats) == {"received": 120}
     assert [receiver.totals(flow) for flow in range(3)] == [(40, 40)] * 3
 
 
@@ -120,7 +121,7 @@ def test_stamps_are_of_our_datagrams_alone() -> None:
     assert ours["last_cpu"] >= 1
 
 
-def test_what_came_with_the_first_stamp_is_told() -> None:
+def test_what_came_with_the_first_stamp_is_reported() -> None:
     """Calls of four: the first one's packets and bytes are known, strangers and all not."""
     strange = [datagram(9, tag=1)]
     ours = receive(strange * 4 + strange + [datagram(n) for n in range(10)], batch=4)
@@ -144,7 +145,7 @@ def test_conservation_with_a_small_buffer() -> None:
         lost = drops(sock)
     assert sent_packets == 40_000
     assert lost > 0
-    assert told_apart(stats) == {"received": sent_packets - lost}
+    assert by_kind(stats) == {"received": sent_packets - lost}
     assert receiver.totals()[0] == sent_packets - lost
 
 
@@ -239,7 +240,7 @@ def test_stop_ends_work_and_counts_what_was_read() -> None:
         began = time.monotonic()
         stats = receiver.stop()
         assert time.monotonic() - began < 1
-        assert told_apart(stats) == {"received": 20}
+        assert by_kind(stats) == {"received": 20}
         wait_for_loopback()
         left = [sock.recv(2048) for _ in range(10)]
     assert [datagram(n) for n in range(20, 30)] == left
@@ -273,7 +274,27 @@ def test_an_error_is_counted_and_the_loop_goes_on() -> None:
             wait_until("the datagram", lambda: receiver.read() == 1)
         stats = receiver.stop()
     assert stats["last_errno"] == errno.ECONNREFUSED
-    assert told_apart(stats) == {"received": 1}
+    assert by_kind(stats) == {"received": 1}
+
+
+@pytest.mark.parametrize(
+    "call", [lib.UB_RECEIVE_RECV, lib.UB_RECEIVE_RECVMMSG], ids=["one", "batch"]
+)
+@pytest.mark.parametrize("number", RECEIVE_ERRORS, ids=errno.errorcode.get)
+def test_every_errno_of_a_socket_is_counted(
+    scripted: tuple[Any, Any], number: int, call: int
+) -> None:
+    """Before and between calls that bring datagrams, each of which comes once all the same."""
+    fake_ffi, fake_lib = scripted
+    failures = fake_ffi.new("int32_t[]", [number, 0, number, number])
+    with receiving_socket() as sock:
+        receiver = Receiving(*scripted, sock)
+        fake_lib.fake_receive_failures(failures, len(failures))
+        stats = receiver.receive([datagram(n) for n in range(20)], call=call, batch=7)
+    assert by_kind(stats) == {"received": 20}
+    silent = number in (errno.EAGAIN, errno.EINTR)
+    assert (stats["errors"], stats["last_errno"]) == ((0, 0) if silent else (3, number))
+    assert stats["empty_calls"] >= (3 if number == errno.EAGAIN else 0)
 
 
 def test_a_signal_is_neither_an_error_nor_silence() -> None:
@@ -366,7 +387,7 @@ def test_every_guard_names_its_field(scripted: tuple[Any, Any]) -> None:
         changes = {"call": FAKE_WAY, "wait": lib.UB_WAIT_EPOLL}
         refused |= {refusal(fake_ffi, fake_lib.ub_receive_check, waiting.config, changes)}
         assert "" == refusal(ffi, check, receiver.config, {})
-    assert guards("receiver.c") == refused
+    assert guards("receiver.c") | guards("window.c") == refused
     fields = {name for name, _ in ffi.typeof("struct ub_receive_config").fields}
     assert {"config"} == {text.partition(":")[0] for text in refused} - fields
 
@@ -443,11 +464,13 @@ def test_a_socket_that_could_hang_is_refused() -> None:
         receiver = Receiving(ffi, lib, forever)
         assert lib.ub_receive(receiver.config, receiver.stats[0]) == -errno.EINVAL
     receiver.sockets[0] = -1
-    assert lib.ub_receive(receiver.config, receiver.stats[0]) == -errno.EBADF
+    assert lib.ub_receive(receiver.config, receiver.stats[0]) == -errno.EINVAL
+    refused = refusal(ffi, lib.ub_receive_check, receiver.config, {})
+    assert "sockets: open ones, with SO_RCVTIMEO set" == refused
 
 
 NEEDS = {"plain": ({}, 3), "everything": ({"gro": 1, "read": lib.UB_READ_VERIFY, "wait": 1}, 6)}
-SHORT = [(more, had) for more, needed in NEEDS.values() for had in range(needed)]
+SHORT = [(more, allocated) for more, needed in NEEDS.values() for allocated in range(needed)]
 
 
 @pytest.mark.parametrize(("more", "allocations"), SHORT)

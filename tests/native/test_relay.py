@@ -103,21 +103,23 @@ def arrived(
 
 @pytest.mark.parametrize("send", SENDS.values(), ids=SENDS.keys())
 @pytest.mark.parametrize(("harm", "expected"), HARMS.values(), ids=HARMS.keys())
-def test_harm_is_told_exactly(harm: Harm, expected: dict[str, int], send: dict[str, int]) -> None:
+def test_harm_is_counted_exactly(
+    harm: Harm, expected: dict[str, int], send: dict[str, int]
+) -> None:
     """Who verifies tells every kind of harm apart and counts each datagram once."""
     assert expected == arrived(harm(sent_through(send)), read=lib.UB_READ_VERIFY)
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 @pytest.mark.parametrize(("harm", "expected"), HARMS.values(), ids=HARMS.keys())
-def test_harm_is_told_by_several_workers_over_either_family(
+def test_harm_is_counted_by_several_workers_over_either_family(
     harm: Harm, expected: dict[str, int], family: int
 ) -> None:
     """One flow lands in three workers, one datagram a call; only which were late is by chance."""
     ways = {"read": lib.UB_READ_VERIFY, "call": lib.UB_RECEIVE_RECV}
-    got = arrived(harm(sent_through({}, family)), workers=3, family=family, **ways)
-    told = {name: count for name, count in got.items() if name != "late"}
-    assert {name: count for name, count in expected.items() if name != "late"} == told
+    arrivals = arrived(harm(sent_through({}, family)), workers=3, family=family, **ways)
+    counts = {name: count for name, count in arrivals.items() if name != "late"}
+    assert {name: count for name, count in expected.items() if name != "late"} == counts
 
 
 @pytest.mark.parametrize("call", RECEIVES)
@@ -126,11 +128,11 @@ def test_headers_tell_all_but_payloads(name: str, call: int) -> None:
     """Who reads headers takes a changed payload for a whole one, and sees everything else."""
     harm, expected = HARMS[name]
     unseen = UNSEEN_BY_HEADER.get(name, 0)
-    seen = dict(expected)
-    seen["received"] += unseen
-    seen["corrupt"] = seen.get("corrupt", 0) - unseen
-    got = arrived(harm(sent_through({})), read=lib.UB_READ_HEADER, call=call)
-    assert {key: value for key, value in seen.items() if value} == got
+    expected_counts = dict(expected)
+    expected_counts["received"] += unseen
+    expected_counts["corrupt"] = expected_counts.get("corrupt", 0) - unseen
+    counts = arrived(harm(sent_through({})), read=lib.UB_READ_HEADER, call=call)
+    assert {key: value for key, value in expected_counts.items() if value} == counts
 
 
 @pytest.mark.parametrize("read", [lib.UB_READ_COPY, lib.UB_READ_NONE], ids=["copy", "none"])
@@ -157,5 +159,5 @@ def test_a_short_room_truncates_all_that_is_copied(
     read: int, expected: dict[str, int], call: int
 ) -> None:
     """A room one byte short cuts every datagram; who copies nothing needs no room."""
-    got = arrived(sent_through({}), read=read, call=call, room_bytes=SIZE_BYTES - 1)
-    assert expected == got
+    counts = arrived(sent_through({}), read=read, call=call, room_bytes=SIZE_BYTES - 1)
+    assert expected == counts

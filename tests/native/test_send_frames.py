@@ -169,9 +169,9 @@ def test_every_frame_is_whole(scripted: tuple[Any, Any], family: int, size_bytes
         pseudo = packed_addresses(*ADDRESSES[family]) + struct.pack("!HH", 17, len(udp))
         assert (0, True) == (ones_complement(pseudo + udp), udp[6:8] != bytes(2))
         pattern = bytes((at ^ at >> 8) & 0xFF for at in range(size_bytes))
-        told = 18 if size_bytes >= 18 else 0
-        assert pattern[told:] == udp[8 + told :]
-        if told:
+        header_bytes = 18 if size_bytes >= 18 else 0
+        assert pattern[header_bytes:] == udp[8 + header_bytes :]
+        if header_bytes:
             assert (TAG, flow) == struct.unpack("!IH", udp[8:14])
     if size_bytes >= 18:
         expected_numbers = [list(range(34)), list(range(33)), list(range(33))]
@@ -201,6 +201,7 @@ ERRORS = {
     errno.EFAULT: "a frame that cannot be copied",
     errno.EINVAL: "a driver's ndo_xsk_wakeup",
     errno.EOPNOTSUPP: "a call that would block",
+    errno.EACCES: "security_socket_sendmsg",
 }
 TAKEN = (errno.EAGAIN, errno.EBUSY)
 """Errors of calls that may have taken frames."""
@@ -295,7 +296,7 @@ def test_a_driver_that_wants_no_calls_gets_none(scripted: tuple[Any, Any]) -> No
 
 
 @pytest.mark.parametrize(("harm", "expected"), HARMS.values(), ids=HARMS.keys())
-def test_harm_to_frames_is_told_exactly(
+def test_harm_to_frames_is_counted_exactly(
     scripted: tuple[Any, Any], harm: Harm, expected: dict[str, int]
 ) -> None:
     """Loss, duplicates, reordering and foreign datagrams are counted as those of other ways are."""

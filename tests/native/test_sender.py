@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loops import (
     SECOND_NS,
+    SEND_ERRORS,
+    SEND_RETRIED,
     SO_ZEROCOPY,
     TAG,
     Receiving,
@@ -125,7 +127,7 @@ def test_count_is_sent_exactly_and_evenly() -> None:
 
 
 @pytest.mark.parametrize(("rate_pps", "first"), [(0, 0), (20, 1)])
-def test_what_the_first_call_of_a_paced_sender_sent_is_told(rate_pps: int, first: int) -> None:
+def test_what_the_first_call_of_a_paced_sender_sent_is_reported(rate_pps: int, first: int) -> None:
     """It opens the time that rates are over; without a rate the call is part of that time."""
     with receiving_socket() as receiver:
         sender = sending(receiver.getsockname())
@@ -290,11 +292,25 @@ def test_errors_that_use_up_an_attempt(
     assert sender.next[0] == 6
 
 
-def test_any_other_error_is_counted_with_its_number(scripted: tuple[Any, Any]) -> None:
-    """An errno we have no counter for is kept, and uses up its attempt."""
-    stats = fake(scripted, [-errno.ENETUNREACH]).run(count=4)
-    assert (stats["other_errors"], stats["last_errno"]) == (1, errno.ENETUNREACH)
-    assert (stats["attempted_packets"], stats["sent_packets"]) == (4, 3)
+@pytest.mark.parametrize("call", [lib.UB_SEND_SEND, lib.UB_SEND_SENDMMSG], ids=["one", "batch"])
+@pytest.mark.parametrize("number", {**SEND_RETRIED, **SEND_ERRORS}, ids=errno.errorcode.get)
+def test_every_errno_of_a_socket_is_conserved(
+    scripted: tuple[Any, Any], number: int, call: int
+) -> None:
+    """Each attempt is sent or has its error; one without a counter of its own keeps its number."""
+    sender = fake(scripted, [-number, 1, -number])
+    stats = sender.run(count=8, batch=4, call=call)
+    sent = 8 if number in SEND_RETRIED else 6
+    assert (8, sent, sent) == (
+        stats["attempted_packets"],
+        stats["sent_packets"],
+        sender.next[0],
+    )
+    named = {**RETRIED, **USED_UP}
+    counter = named.get(number, "other_errors")
+    counted = {name: stats[name] for name in ERRORS if stats[name]}
+    assert counted == ({counter: 2} if counter else {})
+    assert stats["last_errno"] == (0 if number in named else number)
 
 
 @pytest.mark.parametrize("number", [errno.ENETUNREACH, errno.ENOBUFS, errno.EAGAIN, errno.EINTR])
@@ -461,11 +477,13 @@ def test_a_socket_that_could_hang_is_refused() -> None:
     # Without SO_ZEROCOPY completions would be awaited that never come.
     assert sender.result(count=1, zerocopy=1) == -errno.EINVAL
     sender.keep[0][0] = -1
-    assert sender.result(count=1) == -errno.EBADF
+    assert sender.result(count=1, zerocopy=0) == -errno.EINVAL
+    refused = refusal(ffi, lib.ub_send_check, sender.config, {})
+    assert "sockets: open ones, with SO_SNDTIMEO set" == refused
 
 
 NEEDS = {"plain": ({}, 4), "everything": ({"gso_segments": 2, "zerocopy": 1}, 6)}
-SHORT = [(more, had) for more, needed in NEEDS.values() for had in range(needed)]
+SHORT = [(more, allocated) for more, needed in NEEDS.values() for allocated in range(needed)]
 
 
 @pytest.mark.parametrize(("more", "allocations"), SHORT)

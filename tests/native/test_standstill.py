@@ -86,7 +86,7 @@ def reading(**changes: int) -> Iterator[tuple[Apart, Any]]:
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
-def test_a_stopped_reader_is_told(wait: dict[str, int]) -> None:
+def test_a_stopped_reader_is_reported(wait: dict[str, int]) -> None:
     """Wherever it was, also in a blocking call: once, and for how long."""
     with reading(**wait) as (reader, giver):
         with reader.stopped():
@@ -96,7 +96,7 @@ def test_a_stopped_reader_is_told(wait: dict[str, int]) -> None:
         assert reader.stats.standstill_ns >= STOP_NS - wait.get("nap_ns", 0) - WAIT_NS
 
 
-def test_a_reader_stopped_in_its_work_is_told() -> None:
+def test_a_reader_stopped_in_its_work_is_reported() -> None:
     """A pause within the work is told like one in a call."""
     with reading(work_ns=30 * 10**6, batch=1) as (reader, giver):
         for n in range(10):
@@ -128,7 +128,7 @@ def test_any_of_its_sockets_may_hold_what_waits(wait: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
-def test_a_reader_stopped_on_an_idle_link_is_not_told(wait: dict[str, int]) -> None:
+def test_a_reader_stopped_on_an_idle_link_is_not_reported(wait: dict[str, int]) -> None:
     """Nothing waited for it: what comes once it goes on again is read at once."""
     with reading(**wait) as (reader, giver):
         with reader.stopped():
@@ -139,19 +139,19 @@ def test_a_reader_stopped_on_an_idle_link_is_not_told(wait: dict[str, int]) -> N
         assert reader.stats.standstills == 0
 
 
-ASKED = {
+PAUSES = {
     "work": {"work_ns": 150 * 10**6, "batch": 1},
     "nap": {"wait": lib.UB_WAIT_NAP, "nap_ns": 150 * 10**6},
     "fault": {"fault": lib.UB_FAULT_HANG, "fault_at_ns": 1},
 }
 
 
-@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED.keys())
-def test_what_was_asked_for_is_no_standstill(asked: dict[str, int]) -> None:
+@pytest.mark.parametrize("pause", PAUSES.values(), ids=PAUSES.keys())
+def test_what_was_asked_for_is_no_standstill(pause: dict[str, int]) -> None:
     """Work and naps of 150 ms, and a reader that hangs on purpose, let packets wait."""
     with receiving_socket() as sock, sending_socket(sock.getsockname()) as giver:
         receiver = Receiving(ffi, lib, sock)
-        receiver.start(**asked)
+        receiver.start(**pause)
         until_ns = time.monotonic_ns() + 2 * STOP_NS
         while time.monotonic_ns() < until_ns:
             giver.send(datagram(0))

@@ -81,15 +81,15 @@ def test_a_full_stream_is_written_on_where_it_stopped() -> None:
         thread = threading.Thread(target=lib.ub_stream_send, args=arguments)
         thread.start()
         wait_until("a write cut off", lambda: sender.stats.partial_calls > 0)
-        got = bytearray()
-        while len(got) < 300 * 65535:
+        stream = bytearray()
+        while len(stream) < 300 * 65535:
             part = read_when_there(far[0])
             assert part
-            got.extend(part)
+            stream.extend(part)
         thread.join(20)
     assert (sender.stats.sent_packets, sender.stats.sent_bytes) == (300, 300 * 65535)
     pattern = bytes((at ^ at >> 8) & 255 for at in range(65535))
-    assert bytes(got) == pattern * 300
+    assert bytes(stream) == pattern * 300
 
 
 def test_nobody_reads() -> None:
@@ -251,6 +251,9 @@ def test_a_stream_that_could_hang_is_refused() -> None:
         assert writing(near)[0] == -errno.EINVAL
         reader = Reading(far)
         assert lib.ub_stream_receive(reader.config, reader.stats[0]) == -errno.EINVAL
+    # Closed by now.
+    check, config = lib.ub_stream_receive_check, reader.config
+    assert "sockets: open ones, with SO_RCVTIMEO set" == refusal(ffi, check, config, {})
 
 
 @pytest.mark.parametrize("allocations", range(2))

@@ -31,7 +31,8 @@ def framed(payload: bytes, family: int = 4) -> bytes:
 class Queue:
     """An RX queue as ``__xsk_rcv`` serves it (net/xdp/xsk.c)."""
 
-    def __init__(self, sock: socket.socket, start: int = 0) -> None:
+    def __init__(self, sock: socket.socket, start: int = 0, ffi: Any = ffi) -> None:
+        self._move = ffi.memmove
         self.memory = ffi.new("uint8_t[]", FRAMES * CHUNK_BYTES)
         self.fill = [ffi.new("uint32_t[1]") for _ in range(3)]
         self.receive = [ffi.new("uint32_t[1]", [start]) for _ in range(3)]
@@ -62,7 +63,7 @@ class Queue:
         chunk = self.free[self.fill[1][0] % FRAMES] & ~(CHUNK_BYTES - 1)
         self.fill[1][0] = (self.fill[1][0] + 1) % 2**32
         at = chunk + lib.UB_XSK_ROOM_BYTES
-        ffi.memmove(ffi.addressof(self.memory, at), frame, len(frame))
+        self._move(self.memory + at, frame, len(frame))
         place = self.receive[0][0] % RING
         self.descriptors[2 * place], self.descriptors[2 * place + 1] = at, len(frame)
         self.receive[0][0] = (self.receive[0][0] + 1) % 2**32
@@ -77,8 +78,8 @@ class Queue:
 @pytest.fixture
 def sock() -> Iterator[socket.socket]:
     """Stand for the socket of the queue, which nothing is received from."""
-    with receiving_socket() as one:
-        yield one
+    with receiving_socket() as receiving:
+        yield receiving
 
 
 def arrived(sock: socket.socket, frames: Sequence[bytes], **changes: Any) -> dict[str, int]:
@@ -94,7 +95,7 @@ def arrived(sock: socket.socket, frames: Sequence[bytes], **changes: Any) -> dic
 
 @pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize(("harm", "expected"), HARMS.values(), ids=HARMS.keys())
-def test_harm_to_received_frames_is_told_exactly(
+def test_harm_to_received_frames_is_counted_exactly(
     sock: socket.socket, harm: Harm, expected: dict[str, int], family: int
 ) -> None:
     """Loss, duplicates, reordering and foreign datagrams count as by other ways, padding never."""
@@ -111,11 +112,13 @@ def test_lengths_are_those_of_the_datagrams(sock: socket.socket, read: int, wait
     assert expected == arrived(sock, frames, read=read, wait=wait, nap_ns=1000)
 
 
-@pytest.mark.parametrize("told", [0, 7, 8 + SIZE_BYTES + 1, 65535])
-def test_a_length_that_the_frame_contradicts_is_the_frames(sock: socket.socket, told: int) -> None:
+@pytest.mark.parametrize("length", [0, 7, 8 + SIZE_BYTES + 1, 65535])
+def test_a_length_that_the_frame_contradicts_is_the_frames(
+    sock: socket.socket, length: int
+) -> None:
     """Nothing is read beyond the frame, whatever its header says."""
     whole = framed(datagram(0, size_bytes=SIZE_BYTES))
-    frame = whole[:38] + told.to_bytes(2, "big") + whole[40:]
+    frame = whole[:38] + length.to_bytes(2, "big") + whole[40:]
     assert {"received": 1} == arrived(sock, [frame])
 
 
@@ -163,6 +166,95 @@ def test_a_driver_without_buffers_is_woken(sock: socket.socket) -> None:
     wait_until("calls", lambda: receiver.stats[0].empty_calls > 0)
     stats = receiver.stop()
     assert (0, 0) == (stats["errors"], stats["read_packets"])
+
+
+WAKE_ERRORS = {
+    errno.EACCES: "security/security.c, security_socket_recvmsg",
+    errno.EAGAIN: "drivers/net/ethernet/intel/i40e/i40e_xsk.c: the card is being set up",
+    errno.EINVAL: "drivers/net/ethernet/intel/ice/ice_xsk.c: its queue has no program or no socket",
+    errno.ENETDOWN: "net/xdp/xsk.c, xsk_check_common: the interface is down; drivers: no carrier",
+    errno.ENOBUFS: "net/xdp/xsk.c, __xsk_recvmsg: no RX ring",
+    errno.ENXIO: "net/xdp/xsk.c, xsk_check_common: bound no more, as its device has gone",
+}
+"""errno → where Linux returns it for a driver that is woken, besides EOPNOTSUPP."""
+
+
+class Driver:
+    """A driver without memory: it hands over frames when a call to wake it succeeds."""
+
+    def __init__(self, scripted: tuple[Any, Any], sock: socket.socket, answers: list[int]) -> None:
+        fake_ffi, self.lib = scripted
+        self.none, self.look_error = fake_ffi.NULL, 0
+        self.queue = Queue(sock, ffi=fake_ffi)
+        self.queue.fill[2][0] = 1
+        self.answers, self.calls, self.sent = answers, 0, 0
+        self.calls_back = [fake_ffi.callback("int(void)", each) for each in (self.wake, self.look)]
+        self.receiver = Receiving(fake_ffi, self.lib, sock)
+
+    def wake(self) -> int:
+        """Answer recvfrom(2); the queue may have a frame all the same."""
+        error = self.answers[self.calls] if self.calls < len(self.answers) else 0
+        self.calls += 1
+        if error == 0 or self.calls % 2:
+            self._bring(1 if error else 5)
+        return -error
+
+    def look(self) -> int:
+        """Answer poll(2), which wakes it, too."""
+        error, self.look_error = self.look_error, 0
+        self._bring(0 if error else 5)
+        return -error
+
+    def _bring(self, frames: int) -> None:
+        for _ in range(frames if self.sent < 100 else 0):
+            self.queue.put(framed(datagram(self.sent, size_bytes=SIZE_BYTES)))
+            self.sent += 1
+
+    def run(self) -> dict[str, int]:
+        """Return the counts once all frames were read and all errors met."""
+        self.lib.fake_wake(*self.calls_back)
+        self.receiver.start(**{"size_bytes": SIZE_BYTES, "batch": 3, **self.queue.ways})
+        try:
+            wait_until(
+                "all answered and read",
+                lambda: self.calls > len(self.answers) and self.receiver.read() == self.sent >= 100,
+            )
+        finally:
+            stats = self.receiver.stop()
+            self.lib.fake_wake(self.calls_back[0], self.none)
+        assert (self.sent, 0) == (stats["received_packets"], stats["late_packets"])
+        return stats
+
+
+@pytest.mark.parametrize("number", WAKE_ERRORS, ids=errno.errorcode.get)
+def test_every_errno_of_a_wake_up_is_counted(
+    scripted: tuple[Any, Any], sock: socket.socket, number: int
+) -> None:
+    """Alone and beside frames, once each; every frame is read once, and the next call tries again."""
+    stats = Driver(scripted, sock, [0, number, number, 0, number, 0, 0, number]).run()
+    silent = number == errno.EAGAIN
+    assert (stats["errors"], stats["last_errno"]) == ((0, 0) if silent else (4, number))
+
+
+@pytest.mark.parametrize("refused", [0, errno.ENOMEM])
+def test_before_linux_5_11_poll_wakes_a_driver(
+    scripted: tuple[Any, Any], sock: socket.socket, refused: int
+) -> None:
+    """Its sockets have no recvmsg, which is no error; what poll(2) says is one."""
+    driver = Driver(scripted, sock, [errno.EOPNOTSUPP] * 30)
+    driver.look_error = refused
+    stats = driver.run()
+    assert (stats["errors"], stats["last_errno"]) == (refused != 0, refused)
+
+
+def test_an_error_of_the_phase_before_is_forgotten(sock: socket.socket) -> None:
+    """The next loop begins without it."""
+    queue = Queue(sock)
+    queue.xsk.wake_error = -errno.ENXIO
+    receiver = Receiving(ffi, lib, sock)
+    receiver.start(**queue.ways)
+    wait_until("calls", lambda: receiver.stats[0].empty_calls > 0)
+    assert 0 == receiver.stop()["errors"]
 
 
 def test_every_guard_of_taken_frames_names_its_field(sock: socket.socket) -> None:

@@ -155,8 +155,8 @@ def test_every_way_of_reading_conserves(
         sent, received = transfer(sender, receiver, send, receive | {"read": read})
     assert received["received_packets"] == sent["sent_packets"] == COUNT
     assert received["received_bytes"] == payload_bytes(send)
-    seen = read in (lib.UB_READ_HEADER, lib.UB_READ_VERIFY)
-    assert receiver.totals() == ((COUNT, COUNT) if seen else (0, 0))
+    numbered = read in (lib.UB_READ_HEADER, lib.UB_READ_VERIFY)
+    assert receiver.totals() == ((COUNT, COUNT) if numbered else (0, 0))
 
 
 @pytest.mark.parametrize("receive", SOME_RECEIVES.values(), ids=SOME_RECEIVES.keys())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loops import TAG, Receiving, datagram, receiving_socket
+from loops import TAG, Receiving, datagram, guards, receiving_socket
 
 from udpbench._native import ffi, lib
 
@@ -169,10 +169,13 @@ def test_memory_of_the_flows(flows: int, words: int, expected: int) -> None:
 
 
 def test_a_bad_window_is_refused() -> None:
-    """No memory, or words that are no power of two, are refused."""
+    """No memory, or words that are no power of two, are refused, and the field is named."""
     window = Window(2)
-    assert lib.ub_window_add(ffi.NULL, 2, 0, 0) == -errno.EINVAL
-    assert lib.ub_window_add(window.flows, 3, 0, 0) == -errno.EINVAL
+    bad = [(ffi.NULL, 2), *((window.flows, words) for words in (0, 3, 2**25))]
+    assert [-errno.EINVAL] * 4 == [lib.ub_window_add(*each, 0, 0) for each in bad]
+    refused = {ffi.string(lib.ub_window_check(*each)).decode() for each in bad}
+    assert guards("window.c") == refused
+    assert ffi.NULL == lib.ub_window_check(window.flows, 2)
 
 
 def test_threads_share_a_window_without_a_race(

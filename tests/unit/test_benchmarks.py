@@ -10,6 +10,9 @@ from types import ModuleType
 
 import pytest
 
+from udpbench.definition.load import load_experiment_data
+from udpbench.model import SECOND_NS, CpuLoad
+
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -23,6 +26,12 @@ def ways() -> Iterator[ModuleType]:
 def waiting() -> Iterator[ModuleType]:
     """Yield benchmarks/waiting.py as a module."""
     yield from benchmark("waiting")
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[ModuleType]:
+    """Yield benchmarks/trials.py as a module."""
+    yield from benchmark("trials")
 
 
 def benchmark(name: str) -> Iterator[ModuleType]:
@@ -53,7 +62,160 @@ def test_a_bar_is_reached_by_the_lower_bound(ways: ModuleType) -> None:
     own, other = [1800.0, 2000.0, 2200.0], [2000.0] * 3
     rows = [ways.ratio_row("x", own, other, bar, 2) for bar in (0.9, 0.95)]
     assert [True, False] == [row.met for row in rows]
-    assert "1.00 (0.90–1.10); 4 against 4 kpps" == rows[0].found
+    assert "1.00 (0.90–1.10); 4 against 4 kpps" == rows[0].value
+
+
+def test_a_ratio_without_a_bar_is_shown(ways: ModuleType) -> None:
+    """However small it is."""
+    row = ways.ratio_row("x", [1000.0], [4000.0], None)
+    assert ("0.25 (0.25–0.25); 1 against 4 kpps", "shown", True) == (row.value, row.bar, row.met)
+
+
+def test_every_ratio_is_of_sides_that_run(ways: ModuleType) -> None:
+    """Each side has a name of its own, and is compared."""
+    sides = [name for group in ways.GROUPS for name in group.sides]
+    sides += [name for duel in ways.DUELS for name in (duel, f"{duel} rival")]
+    assert sorted(set(sides)) == sorted(sides)
+    compared = {name for ratio in ways.RATIOS for name in (ratio.own, ratio.other)}
+    assert set(sides) == compared
+
+
+def test_every_side_is_an_experiment(ways: ModuleType) -> None:
+    """Its keys are those of a file, and it has one point."""
+    sides = [side for group in ways.GROUPS for side in group.sides.values()]
+    sides += [own for own, _ in ways.DUELS.values()]
+    for side in sides:
+        own = getattr(side, "beside", side)
+        if own is not None:
+            experiment = load_experiment_data({"question": "Which?", **own.keys}, "ways")
+            assert 1 == len(experiment.points)
+
+
+def test_the_table_has_a_line_for_each_ratio(ways: ModuleType) -> None:
+    """With the cost of accounting behind the first, and memory last."""
+    names = {name for ratio in ways.RATIOS for name in (ratio.own, ratio.other)}
+    side = ways.Side([], user_ns=600, messages=20)
+    rows = list(ways.rows({name: [1000.0] for name in names}, (side, side), 2**26))
+    assert len(ways.RATIOS) + 2 == len(rows)
+    assert ["1.00 (1.00–1.00); 1 against 1 kpps", "30 against 30 ns"] == [
+        row.value for row in rows[:2]
+    ]
+    assert [True, "64 MiB"] == [rows[-1].met, rows[-1].value]
+    assert [ratio.bar is None or ratio.bar <= 1 for ratio in ways.RATIOS] == [
+        rows[0].met,
+        *(row.met for row in rows[2:-1]),
+    ]
+
+
+def test_a_table_with_a_missed_bar_ends_the_program(
+    ways: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After all its lines are printed."""
+    ways.show([ways.Row("x", "1.00", "≥ 1", True)])
+    with pytest.raises(SystemExit) as ended:
+        ways.show([ways.Row("x", "0.90", "≥ 1", False), ways.Row("y", "1.00", "≥ 1", True)])
+    assert 1 == ended.value.code
+    lines = [line for line in capsys.readouterr().out.splitlines() if "≥" in line]
+    assert [
+        "| x | 1.00 | ≥ 1 | yes |",
+        "| x | 0.90 | ≥ 1 | **no** |",
+        "| y | 1.00 | ≥ 1 | yes |",
+    ] == lines
+
+
+def test_a_device_is_read_from_the_kernels_table(ways: ModuleType) -> None:
+    """By its whole name: receive0 is not receive01."""
+    from duels.stage import RX_DROPPED, RX_PACKETS, device_counts
+
+    text = "Inter-|\nreceive01: 0 1 2 3\n  receive0: 90 1000 0 200 0\n"
+    assert (1000, 200) == device_counts(text, "receive0", RX_PACKETS, RX_DROPPED)
+
+
+# --- whole trials --------------------------------------------------------------------------------
+
+
+def test_a_trial_is_judged_by_the_median_of_its_pairs(whole: ModuleType) -> None:
+    """One slow round is none; beside it stands what udpbench took of the receiver's CPU."""
+    pair = whole.Pair
+    good = [pair(2000.0, 2000.0, 0.01), pair(1000.0, 2000.0, 0.03), pair(2200.0, 2000.0, 0.02)]
+    bad = [pair(1800.0, 2000.0, 0.02)] * 2 + [pair(2400.0, 2000.0, 0.02)]
+    pairs = {(kind.what, name): good for kind in whole.KINDS for name in whole.MANNERS}
+    pairs[whole.KINDS[0].what, "live view"] = bad
+    rows = list(whole.rows(pairs))
+    assert [False, True, True, True, True, True] == [row.met for row in rows]
+    assert "1.00 (0.50–1.10); 2 against 2 kpps; 2.0%" == rows[1].value
+
+
+def test_only_what_udpbench_takes_beside_its_workers_counts(whole: ModuleType) -> None:
+    """Of the CPUs that receive."""
+    uses = {"udpbench": 0.02, "NAPI thread": 0.5, "receiver.0": 0.4}
+    cpus = (CpuLoad("here", 0, 1.0, False, uses), CpuLoad("here", 1, 1.0, True, uses))
+    assert 0.02 == whole.share_of(cpus)
+
+
+@pytest.mark.parametrize(
+    ("own_first", "expected"), [(True, ["own", "own", "bare"]), (False, ["bare", "own"] * 2)]
+)
+def test_a_spoilt_trial_is_repeated_with_its_pair(
+    whole: ModuleType, monkeypatch: pytest.MonkeyPatch, own_first: bool, expected: list[str]
+) -> None:
+    """Both in the order of the pair; the bare loops are not measured beside a spoilt one."""
+    sides, trials = [], [None, (3000.0, 0.01)]
+
+    def trial_of(*_: object) -> tuple[float, float] | None:
+        sides.append("own")
+        return trials.pop(0)
+
+    def bare_pps(*_: object) -> float:
+        sides.append("bare")
+        return 1000.0
+
+    monkeypatch.setattr(whole, "trial_of", trial_of)
+    monkeypatch.setattr(whole, "bare_pps", bare_pps)
+    assert whole.Pair(3000.0, 1000.0, 0.01) == whole.pair_of(None, None, None, own_first)
+    assert expected == sides
+
+
+def test_trials_that_are_all_spoilt_end_the_program(
+    whole: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Instead of waiting for a quiet machine."""
+    monkeypatch.setattr(whole, "trial_of", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        whole.pair_of(None, None, None, True)
+    assert "trials: 3 trials in a row were spoilt by other programs" == ended.value.code
+
+
+def test_a_run_without_its_trial_ends_the_program(whole: ModuleType, tmp_path: Path) -> None:
+    """With what the run has printed."""
+    manner = ((), lambda command: f"refused: {command[4]}")
+    with pytest.raises(SystemExit) as ended:
+        whole.trial_of(tmp_path, whole.KINDS[0], manner)
+    assert f"trials: no trial:\nrefused: {tmp_path}/trials.yaml" == ended.value.code
+
+
+def test_the_trials_are_experiments(whole: ModuleType) -> None:
+    """Of one trial each, as long as the bare loops run beside it."""
+    for kind in whole.KINDS:
+        data = {**whole.DEFINITION, **kind.own.keys}
+        (trial,) = load_experiment_data(data, "trials").points
+        assert whole.MEASURED_S * SECOND_NS == trial.duration_ns
+
+
+SEEN = "import os, sys; print(os.isatty(1) and os.get_terminal_size(), os.environ.get('TERM'))"
+
+
+def test_the_live_view_has_a_terminal_and_lines_have_none(whole: ModuleType) -> None:
+    """What is written is read until the program ends, more than a terminal holds, too."""
+    command = [sys.executable, "-c", f"{SEEN}; print('x' * 10**5)"]
+    screen, lines = (start(command) for start in (whole.on_terminal, whole.in_lines))
+    first, rest = screen.split("\r\n", 1)
+    assert "os.terminal_size(columns=120, lines=40) xterm-256color" == first
+    assert "x" * 10**5 == rest.strip()
+    assert lines.startswith("False ")
+
+
+# --- ways of waiting -----------------------------------------------------------------------------
 
 
 def trials(module: ModuleType, *numbers: tuple[float, float, float]) -> list[object]:
@@ -84,6 +246,9 @@ def test_auto_is_held_against_the_best_that_keeps_up(
         "auto": trials(waiting, *[own] * 6),
         "again": trials(waiting, *[(*own[:2], again)] * 6),
     }
-    rows = list(waiting.rows(ways))
+    rows = list(waiting.rows("overload", ways))
     assert ["block", "nap", "spin"] == [row.best for row in rows]
     assert expected == [row.met for row in rows]
+    delivered = next(waiting.rows("unlimited", ways))
+    assert (delivered.bar, delivered.met) == ("sender's limit", True)
+    assert waiting.shown("unlimited", delivered).endswith("| sender's limit | – |")

@@ -13,8 +13,8 @@ BASES = (ROOT, ROOT / "udpbench")
 
 def named(token: str) -> Path | None:
     """Return the file or folder that a token of the text is, of the repository or the package."""
-    found = [base / name for base in BASES for name in (token, f"{token}.py")]
-    return next((path for path in found if path.exists()), None)
+    candidates = [base / name for base in BASES for name in (token, f"{token}.py")]
+    return next((path for path in candidates if path.exists()), None)
 
 
 def missing(text: str) -> list[str]:
@@ -26,12 +26,12 @@ def missing(text: str) -> list[str]:
         for token in tokens:
             is_path = re.fullmatch(r"[\w/]+(/[\w.]*|\.(py|md|c|h|yaml))", token)
             is_word = line.startswith("|") and re.fullmatch(r"\w+", token)
-            if named(token) is None and (is_path or (is_word and not said(token, paths))):
+            if named(token) is None and (is_path or (is_word and not mentioned(token, paths))):
                 wrong.append(token)
     return wrong
 
 
-def said(word: str, paths: list[Path]) -> bool:
+def mentioned(word: str, paths: list[Path]) -> bool:
     """Tell whether a word stands in any of the files, or in a file of the folders."""
     files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))]
     return any(re.search(rf"\b{word}\b", file.read_text()) for file in files)

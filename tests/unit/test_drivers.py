@@ -55,7 +55,7 @@ NUMBERS: dict[str, object] = {
 )
 def test_what_a_program_dropped_is_counted_once(name: str) -> None:
     """Every driver's patterns are read on every card."""
-    assert 1 == sum(fnmatchcase(f"ethtool.{{interface}}.{name}", one) for one in XDP_DROPS)
+    assert 1 == sum(fnmatchcase(f"ethtool.{{interface}}.{name}", pattern) for pattern in XDP_DROPS)
 
 
 def test_a_driver_that_is_not_known_may_name_its_queues_as_any_card_does() -> None:
@@ -79,12 +79,12 @@ def test_a_drivers_own_statistics_are_read_by_its_names(driver: str) -> None:
     pairs = [(name[5:], int(value)) for name, _, value in named]
     cards = {"left": "send0", "right": "receive0"}
     moves = {host: device_statistics(card, pairs) for host, card in cards.items()}
-    made = build.lossy(1000, moves, 7)
+    lossy = build.lossy(1000, moves, 7)
     of_cards = {
-        host: replace(one, driver=driver, rx_queues=2, tx_queues=2)
-        for host, one in made.facts.items()
+        host: replace(host_facts, driver=driver, rx_queues=2, tx_queues=2)
+        for host, host_facts in lossy.facts.items()
     }
-    readings = readings_of(replace(made, facts=of_cards))
+    readings = readings_of(replace(lossy, facts=of_cards))
     assert readings is not None
     uses = queue_uses(readings)
     received = [use for use in uses if use.queue.startswith("rx")]

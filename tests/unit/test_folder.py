@@ -24,9 +24,9 @@ def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     fstat = os.fstat
 
     def owned(fd: int) -> os.stat_result:
-        found = fstat(fd)
+        status = fstat(fd)
         strange = "strange" in Path(os.readlink(f"/proc/self/fd/{fd}")).name  # noqa: PTH115
-        return os.stat_result((*found[:4], STRANGER if strange else found[4], *found[5:]))
+        return os.stat_result((*status[:4], STRANGER if strange else status[4], *status[5:]))
 
     monkeypatch.setenv("SUDO_UID", str(os.geteuid()))
     monkeypatch.setattr(folder.os, "geteuid", lambda: 0)
@@ -48,8 +48,8 @@ def test_a_folder_is_made_with_its_parents(tmp_path: Path) -> None:
     """Also where some are there, and where the path goes by a link of one's own."""
     (tmp_path / "a").mkdir()
     (tmp_path / "link").symlink_to("a")
-    with Folder.open(tmp_path / "link" / ".." / "a" / "b" / "c", make=True) as made:
-        made.write("x", b"1")
+    with Folder.open(tmp_path / "link" / ".." / "a" / "b" / "c", make=True) as nested:
+        nested.write("x", b"1")
     assert {"x": "1"} == content(tmp_path / "a" / "b" / "c")
 
 
@@ -75,15 +75,15 @@ def test_what_is_mounted_on_demand_is_mounted(
 @pytest.mark.parametrize(
     ("name", "code"), [("gone", errno.ENOENT), ("file", errno.ENOTDIR), ("loop", errno.ELOOP)]
 )
-def test_what_leads_to_no_folder_is_told(
+def test_what_leads_to_no_folder_is_reported(
     tmp_path: Path, name: str, code: int, golden: Golden
 ) -> None:
     """With the path as it was given."""
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
-    with golden.raises(OSError) as told:
+    with golden.raises(OSError) as caught:
         Folder.open(tmp_path / name)
-    assert (code, str(tmp_path / name)) == (told.value.errno, told.value.filename)
+    assert (code, str(tmp_path / name)) == (caught.value.errno, caught.value.filename)
 
 
 def test_a_file_replaces_a_link_and_not_what_it_leads_to(tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_a_folder_is_held_wherever_its_path_leads_later(tmp_path: Path) -> None:
 def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path, golden: Golden) -> None:
     """And the error names the file that was meant."""
     (tmp_path / "x").mkdir()
-    with Folder.open(tmp_path) as held, golden.raises(OSError) as told:
+    with Folder.open(tmp_path) as held, golden.raises(OSError) as caught:
         held.write("x", b"1")
-    assert (str(tmp_path / "x"), ["x"]) == (told.value.filename, names(tmp_path))
+    assert (str(tmp_path / "x"), ["x"]) == (caught.value.filename, names(tmp_path))
 
 
 def test_removing_takes_the_name_alone(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ HELD = expectation("received_packets[two]", ">=", "received_packets[one]")
 ALL = expectation("unaccounted", "==", "0")
 
 
-def of(
+def answer_for(
     folder: Path,
     first: Sequence[TrialRecord],
     second: Sequence[TrialRecord] = (record(of=TWO),),
@@ -37,24 +37,24 @@ def of(
 
 def test_a_point_passes_where_all_that_it_is_compared_with_is_sound(tmp_path: Path) -> None:
     """Nothing is told then."""
-    said = of(tmp_path, [record(of=ONE)])
-    assert ("passed", "", "") == (said.outcome, said.why, said.shown)
+    reply = answer_for(tmp_path, [record(of=ONE)])
+    assert ("passed", "", "") == (reply.outcome, reply.why, reply.shown)
 
 
 def test_a_failed_trial_of_a_point_that_it_is_compared_with_fails_it(tmp_path: Path) -> None:
     """As the whole run fails; a median of fewer trials is not what was asked for."""
-    said = of(tmp_path, [record(of=ONE), failed(of=replace(ONE, repetition=2))])
-    assert "failed" == said.outcome
-    assert "compared with one: right: failed: it died" == said.why
-    assert "results" in said.shown
+    reply = answer_for(tmp_path, [record(of=ONE), failed(of=replace(ONE, repetition=2))])
+    assert "failed" == reply.outcome
+    assert "compared with one: right: failed: it died" == reply.why
+    assert "results" in reply.shown
 
 
 def test_an_invalid_trial_of_a_point_that_it_is_compared_with_fails_it(tmp_path: Path) -> None:
     """The comparison holds over what is left, and is not to be believed."""
     invalid = record(1000, 990, of=replace(ONE, repetition=2))
-    said = of(tmp_path, [record(of=ONE), invalid])
-    assert "failed" == said.outcome
-    assert said.why.startswith("compared with one: ")
+    reply = answer_for(tmp_path, [record(of=ONE), invalid])
+    assert "failed" == reply.outcome
+    assert reply.why.startswith("compared with one: ")
 
 
 def test_rates_that_are_struck_out_fail_what_is_held_to_them(tmp_path: Path) -> None:
@@ -68,52 +68,54 @@ def test_rates_that_are_struck_out_fail_what_is_held_to_them(tmp_path: Path) -> 
 
 def test_a_run_that_ended_before_the_point_to_compare_with_fails_it(tmp_path: Path) -> None:
     """Its own trials alone do not answer."""
-    said = of(tmp_path, [], ending=Ending("then", "failed", LOST))
-    assert ("failed", "the run ended early: right: gone") == (said.outcome, said.why)
+    reply = answer_for(tmp_path, [], ending=Ending("then", "failed", LOST))
+    assert ("failed", "the run ended early: right: gone") == (reply.outcome, reply.why)
 
 
 def test_a_comparison_with_a_skipped_point_is_not_a_pass(tmp_path: Path) -> None:
     """Another expectation that holds does not answer it."""
-    said = of(tmp_path, [failed("skipped", "needs 8 CPUs", of=ONE)])
-    assert "skipped" == said.outcome
-    assert "cannot be compared with one: skipped: needs 8 CPUs" == said.why
+    reply = answer_for(tmp_path, [failed("skipped", "needs 8 CPUs", of=ONE)])
+    assert "skipped" == reply.outcome
+    assert "cannot be compared with one: skipped: needs 8 CPUs" == reply.why
 
 
 def test_a_skipped_point_to_compare_with_hides_no_failure(tmp_path: Path) -> None:
     """What the point itself misses is told."""
     skipped = failed("skipped", "needs 8 CPUs", of=ONE)
-    said = of(tmp_path, [skipped], [record(1000, 990, of=TWO)])
-    assert "failed" == said.outcome
-    assert "expected: unaccounted == 0" in said.why
+    reply = answer_for(tmp_path, [skipped], [record(1000, 990, of=TWO)])
+    assert "failed" == reply.outcome
+    assert "expected: unaccounted == 0" in reply.why
 
 
 def test_a_point_that_cannot_be_tried_is_skipped_whatever_it_is_compared_with(
     tmp_path: Path,
 ) -> None:
     """It is not this host's answer to it that the other one failed."""
-    said = of(tmp_path, [failed(of=ONE)], [failed("skipped", "needs 8 CPUs", of=TWO)])
-    assert ("skipped", "right: skipped: needs 8 CPUs") == (said.outcome, said.why)
+    reply = answer_for(tmp_path, [failed(of=ONE)], [failed("skipped", "needs 8 CPUs", of=TWO)])
+    assert ("skipped", "right: skipped: needs 8 CPUs") == (reply.outcome, reply.why)
 
 
 def test_a_gate_of_which_nothing_was_measured_fails(tmp_path: Path) -> None:
     """Neither point could be tried, and no need of theirs says so."""
-    said = of(
+    reply = answer_for(
         tmp_path,
         [failed("unavailable", "no such CPU", of=ONE)],
         [failed("unavailable", "no CPU 7", of=TWO)],
     )
-    assert "failed" == said.outcome
-    assert ["nothing was measured", "right: skipped: no CPU 7"] == said.why.splitlines()
-    assert "nothing was measured: all trials were skipped: no such CPU" in said.shown
+    assert "failed" == reply.outcome
+    assert ["nothing was measured", "right: skipped: no CPU 7"] == reply.why.splitlines()
+    assert "nothing was measured: all trials were skipped: no such CPU" in reply.shown
 
 
 def test_a_point_that_lacks_something_beside_others_is_skipped(tmp_path: Path) -> None:
     """So is one whose need is not met where the others lack something."""
-    said = of(tmp_path / "a", [record(of=ONE)], [failed("unavailable", "no CPU 7", of=TWO)])
-    assert ("skipped", "right: skipped: no CPU 7") == (said.outcome, said.why)
+    reply = answer_for(
+        tmp_path / "a", [record(of=ONE)], [failed("unavailable", "no CPU 7", of=TWO)]
+    )
+    assert ("skipped", "right: skipped: no CPU 7") == (reply.outcome, reply.why)
     unmet = failed("skipped", "needs 8 CPUs", of=TWO)
-    said = of(tmp_path / "b", [failed("unavailable", "no CPU 7", of=ONE)], [unmet])
-    assert ("skipped", "right: skipped: needs 8 CPUs") == (said.outcome, said.why)
+    reply = answer_for(tmp_path / "b", [failed("unavailable", "no CPU 7", of=ONE)], [unmet])
+    assert ("skipped", "right: skipped: needs 8 CPUs") == (reply.outcome, reply.why)
 
 
 def test_a_gate_whose_folder_cannot_be_made_says_so(tmp_path: Path, golden: Golden) -> None:
@@ -143,10 +145,10 @@ def test_a_run_of_a_gate_has_the_header_of_any_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lab and working folder are there, as `udpbench run` stores them; each has a seed of its own."""
-    asked: list[RunOptions] = []
+    all_options: list[RunOptions] = []
 
-    def ran(*given: object, **_: object) -> Outcome:
-        asked.extend(one for one in given if isinstance(one, RunOptions))
+    def ran(*arguments: object, **_: object) -> Outcome:
+        all_options.extend(argument for argument in arguments if isinstance(argument, RunOptions))
         return Outcome(0)
 
     monkeypatch.setattr("udpbench.gate.run", ran)
@@ -154,7 +156,7 @@ def test_a_run_of_a_gate_has_the_header_of_any_run(
     first, second = (
         gate.run(experiment(), name, ("pytest",), lambda _: None).header for name in "ab"
     )
-    assert [options.seed for options in asked] == [first.seed, second.seed]
+    assert [options.seed for options in all_options] == [first.seed, second.seed]
     assert first.seed != second.seed
     assert str(Path.cwd()) == first.working_folder
     assert gate.labs[0].path == first.lab_path
@@ -300,11 +302,11 @@ def test_points_of_one_run_are_compared_by_block(tmp_path: Path) -> None:
         for point, factor in zip(points, (1.0, 0.9), strict=True)
     ]
     stored(tmp_path, records, experiment(points=points, repetitions=6))
-    one, two = stored_results(tmp_path).values()
-    assert two.worse_than(one, margin="3%")
-    assert not one.worse_than(two, margin="3%")
+    base, two = stored_results(tmp_path).values()
+    assert two.worse_than(base, margin="3%")
+    assert not base.worse_than(two, margin="3%")
     with pytest.raises(CannotTell):
-        replace(two, run="another").worse_than(one, margin="3%")
+        replace(two, run="another").worse_than(base, margin="3%")
 
 
 def test_a_run_of_two_experiments_is_no_result(tmp_path: Path, golden: Golden) -> None:
@@ -330,10 +332,10 @@ COMPARED = PointPair("one", "two", "delivered_pps", 0.03)
 def by_blocks(folder: Path, factor: float, point: str, bad: int = 0, skip: bool = False) -> Answer:
     """Return the answer of a point of two that are compared, the base with invalid trials."""
     records = [
-        record(round(pps * by), *[round(pps * by) - 900] * spoilt, of=replace(of, repetition=n))
+        record(round(pps * by), *[round(pps * by) - 900] * spoilt, of=replace(own, repetition=n))
         for n, pps in enumerate(RATES + RATES[:bad], 1)
-        for of, by in ((ONE, 1.0), (TWO, factor))
-        for spoilt in [of is ONE and n <= bad]
+        for own, by in ((ONE, 1.0), (TWO, factor))
+        for spoilt in [own is ONE and n <= bad]
     ]
     if skip:
         lacking = [failed("skipped", "needs", of=replace(ONE, repetition=n)) for n in range(1, 8)]
@@ -350,8 +352,8 @@ def test_a_point_that_is_worse_than_its_base_fails(
     factor: float, point: str, outcome: str, tmp_path: Path
 ) -> None:
     """The base does not; the reason has the verdict."""
-    said = by_blocks(tmp_path, factor, point)
-    assert (outcome, outcome == "failed") == (said.outcome, "slower by" in said.why)
+    reply = by_blocks(tmp_path, factor, point)
+    assert (outcome, outcome == "failed") == (reply.outcome, "slower by" in reply.why)
 
 
 def test_a_point_whose_base_is_skipped_is_skipped(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_names(golden, name):
 def test_silent():
     pass
 """
-SAID = f"""{fixture.HEAD}test_it.py::test_names[a]
+MESSAGES = f"""{fixture.HEAD}test_it.py::test_names[a]
   - a
 test_it.py::test_names[b]
   - b
@@ -57,7 +57,7 @@ def folder(pytester: pytest.Pytester) -> Path:
 
 def test_messages_are_written_and_compared(pytester: pytest.Pytester, folder: Path) -> None:
     """Without what changes from run to run."""
-    assert SAID == (folder / "messages.txt").read_text()
+    assert MESSAGES == (folder / "messages.txt").read_text()
     run(pytester).assert_outcomes(passed=4)
 
 
@@ -72,24 +72,24 @@ def test_messages_are_written_and_compared(pytester: pytest.Pytester, folder: Pa
 )
 def test_another_message_fails(pytester: pytest.Pytester, folder: Path, old: str, new: str) -> None:
     """And so do one that is missing and one too many; a rewrite puts them right."""
-    (folder / "messages.txt").write_text(SAID.replace(old, new))
+    (folder / "messages.txt").write_text(MESSAGES.replace(old, new))
     ran = run(pytester)
     ran.assert_outcomes(passed=3, failed=1)
     ran.stdout.fnmatch_lines(["*python3 noxfile.py messages*"])
     run(pytester, fixture.REWRITE)
-    assert SAID == (folder / "messages.txt").read_text()
+    assert MESSAGES == (folder / "messages.txt").read_text()
 
 
 def test_another_kind_fails_and_is_not_written(pytester: pytest.Pytester, folder: Path) -> None:
     """A sentence is only rewritten if the rest of its test holds."""
     pytester.makepyfile(test_it=SPEAKING.replace("raise ValueError", "raise KeyError"))
     run(pytester, fixture.REWRITE).assert_outcomes(passed=2, failed=1, deselected=1)
-    assert SAID == (folder / "messages.txt").read_text()
+    assert MESSAGES == (folder / "messages.txt").read_text()
 
 
 def test_a_rewrite_removes_what_is_gone(pytester: pytest.Pytester, folder: Path) -> None:
     """A test file, a test, its parameters; what did not run keeps its messages."""
-    (folder / "messages.txt").write_text(SAID + "test_gone.py::test_x\n  - x\n")
+    (folder / "messages.txt").write_text(MESSAGES + "test_gone.py::test_x\n  - x\n")
     run(pytester, fixture.REWRITE, "test_it.py::test_silent")
     assert "test_gone.py" in (folder / "messages.txt").read_text()
     pytester.makepyfile(
@@ -97,7 +97,7 @@ def test_a_rewrite_removes_what_is_gone(pytester: pytest.Pytester, folder: Path)
         test_other="def test_mute(): pass",
     )
     run(pytester, fixture.REWRITE, "test_other.py")
-    assert SAID == (folder / "messages.txt").read_text()
+    assert MESSAGES == (folder / "messages.txt").read_text()
     run(pytester, fixture.REWRITE)
     kept = ["test_it.py::test_names[b]", "test_it.py::test_talks"]
     assert kept == list(fixture.read(folder / "messages.txt"))

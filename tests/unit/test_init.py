@@ -19,7 +19,7 @@ from udpbench.commands.command_line import _Prompts
 from udpbench.commands.init import InitOptions, write_experiment, write_lab
 from udpbench.control.agents import Reach
 from udpbench.control.dry_run import rehearse
-from udpbench.control.host_use import Surroundings
+from udpbench.control.lab_lock import Surroundings
 from udpbench.definition.load import load_experiments, load_lab
 from udpbench.errors import (
     AgentError,
@@ -63,11 +63,11 @@ class PaperHost:
         self.absences_ns: list[int] = []
         self.notice: Callable[[str], None] = lambda _: None
         self.pid: int | None = None
-        self.asked: list[str] = []
+        self.verbs: list[str] = []
 
     def request(self, verb: str, deadline_ns: int, **args: Any) -> Any:  # noqa: ARG002
         """Answer as an agent does."""
-        self.asked.append(verb)
+        self.verbs.append(verb)
         return encode(getattr(self, f"_{verb}", lambda **_: None)(**args))
 
     def _hello(self, build: str, **_: Any) -> Hello:
@@ -81,21 +81,21 @@ class PaperHost:
         return self.known
 
     def _hear_arp(self, interfaces: list[str]) -> list[HeardArp]:
-        heard = [one for one in self.wire.arriving if one.interface in interfaces]
+        frames = [arp for arp in self.wire.arriving if arp.interface in interfaces]
         self.wire.arriving.clear()
-        return heard
+        return frames
 
     def _send_arp(self, interface: str) -> None:
         if self.wire.refusal is not None:
             raise self.wire.refusal
         self.wire.sent.append(interface)
-        macs = {one.name: one.mac or "" for one in self.known.listed}
+        macs = {card.name: card.mac or "" for card in self.known.listed}
         if interface in self.wire.cables:
             self.wire.arriving.append(HeardArp(self.wire.cables[interface], macs[interface]))
         self.wire.arriving.append(HeardArp("eth1", "02:00:00:00:00:99"))
 
     def _facts(self, interface: str) -> Facts:
-        named = {one.name: one for one in self.known.listed}[interface]
+        named = {card.name: card for card in self.known.listed}[interface]
         return replace(
             host_facts(self.host, interface, named.addresses),
             boot_id=f"boot {self.netns}",
@@ -135,7 +135,7 @@ class World:
         self.interfaces = [Interfaces(left, "10.7.0.1"), Interfaces(right, "10.7.0.1")]
         self.channels: list[PaperHost] = []
         self.wire = Wire()
-        self.said: list[str] = []
+        self.lines: list[str] = []
 
     def _open(self, host: str, _: Connect | None = None) -> PaperHost:
         place = len(self.channels) % 2
@@ -150,7 +150,7 @@ class World:
 
     def init(self, options: InitOptions, dialog: Answers | None = None) -> Path:
         """Write a lab file."""
-        return write_lab(options, dialog, self.said.append, self.around())
+        return write_lab(options, dialog, self.lines.append, self.around())
 
 
 class Answers:
@@ -159,21 +159,21 @@ class Answers:
     def __init__(self, *answers: str | None, agrees: bool = True) -> None:
         self.answers = list(answers)
         self.agrees = agrees
-        self.asked: list[str] = []
+        self.prompts: list[str] = []
 
     def ask(self, text: str, default: str | None, parse: Callable[[str], str]) -> str:
         """Answer, again if the answer is refused."""
         while True:
-            self.asked.append(f"{text} [{default}]")
+            self.prompts.append(f"{text} [{default}]")
             answer = self.answers.pop(0)
             try:
                 return parse(answer if answer is not None else default or "")
             except ValueError as error:
-                self.asked.append(str(error))
+                self.prompts.append(str(error))
 
     def confirm(self, text: str) -> bool:
         """Agree, or not."""
-        self.asked.append(text)
+        self.prompts.append(text)
         return self.agrees
 
 
@@ -198,7 +198,7 @@ def test_the_only_pair_in_one_network_needs_no_option(golden: Golden) -> None:
     """The file loads, says why, and plan takes it."""
     world = joined()
     path = world.init(BOTH)
-    golden.check([*world.said, path.read_text()])
+    golden.check([*world.lines, path.read_text()])
     lab = load_lab(str(path))
     assert [
         ("left", "sender", "eth1", True, (2, 3, 0, 1)),
@@ -252,7 +252,7 @@ def test_a_single_interface_is_never_taken_silently(golden: Golden) -> None:
         world.init(BOTH)
     world = World((SSH,), (addressed(SSH, "10.7.0.3/24"),))
     world.init(replace(BOTH, interfaces=("eth0", "eth0")))
-    golden.check(world.said)
+    golden.check(world.lines)
     assert load_lab("lab.yaml").senders[0].existing
 
 
@@ -268,7 +268,7 @@ def test_a_terminal_is_asked_for_every_choice(golden: Golden) -> None:
     """With what is proposed; a wrong answer is asked for again."""
     user = Answers("eth9", "eth2", None, "10.1.0.0/30", "10.1.0.0/24", "9", "0-1", None)
     path = joined().init(BOTH, user)
-    golden.check(user.asked)
+    golden.check(user.prompts)
     lab = load_lab(str(path))
     assert ("eth2", (0, 1)) == (lab.senders[0].interface, lab.senders[0].cpus)
 
@@ -302,7 +302,7 @@ def test_hosts_whose_agents_may_change_nothing_are_named(golden: Golden) -> None
     world = joined()
     world.wire.is_root = False
     world.init(replace(BOTH, right="local"))
-    golden.check(world.said[-2:])
+    golden.check(world.lines[-2:])
 
 
 def test_an_address_that_is_none_is_a_malformed_reply(golden: Golden) -> None:
@@ -341,14 +341,14 @@ def test_a_link_that_is_not_proven_is_not_guessed() -> None:
 
 @pytest.mark.parametrize(
     "refusal",
-    [AgentError("raw frames need CAP_NET_RAW", "left"), SafetyError("eth1 has no link", "left")],
+    [AgentError("ARP probes need CAP_NET_RAW", "left"), SafetyError("eth1 has no link", "left")],
 )
 def test_without_the_right_to_send_it_says_so(refusal: HostError, golden: Golden) -> None:
     """And goes on with what is known besides."""
     world = World((SSH, ETH1), (SSH, ETH1))
     world.wire.refusal = refusal
     world.init(replace(BOTH, probe=True, interfaces=("eth1", "eth1")))
-    golden.check(world.said[-1])
+    golden.check(world.lines[-1])
     assert "# eth1 – eth1: link not proven" in Path("lab.yaml").read_text()
 
 
@@ -358,7 +358,7 @@ def test_a_link_that_is_down_cannot_be_proven(right: tuple[Interface, ...], gold
     world = World((SSH, ETH1), right)
     with pytest.raises(InputError):
         world.init(replace(BOTH, probe=True))
-    golden.check(world.said[-1])
+    golden.check(world.lines[-1])
     assert [] == world.wire.sent
 
 
@@ -414,7 +414,7 @@ def test_the_local_interface_by_which_the_other_host_is_controlled_carries_ssh()
     mine = (Interface("eth5", "igb", None, "up", ("10.7.0.1/24",)), addressed(ETH1, "10.0.0.1/24"))
     world.interfaces[0] = Interfaces(mine)
     world.init(replace(BOTH, left="local"))
-    assert any("eth5" in line and "carries SSH" in line for line in world.said)
+    assert any("eth5" in line and "carries SSH" in line for line in world.lines)
     lab = load_lab("lab.yaml")
     assert [("local", Connect("local"))] == [(h.name, h.connect) for h in lab.senders]
 
@@ -478,6 +478,6 @@ def test_it_waits_for_no_other_run_and_takes_no_host() -> None:
     world = joined()
     world.init(BOTH)
     assert {"hello", "ping", "take", "interfaces", "facts"} == {
-        verb for channel in world.channels for verb in channel.asked
+        verb for channel in world.channels for verb in channel.verbs
     }
     assert ["lab.yaml"] == [file.name for file in Path().iterdir()]

@@ -94,9 +94,9 @@ def test_doctor_ends_with_0_only_if_all_is_ready(
     monkeypatch: pytest.MonkeyPatch, ready: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is unknown is not ready."""
-    said = Readiness("xdp", "left", ready, "warning", "an XDP program")  # type: ignore[arg-type]
+    readiness = Readiness("xdp", "left", ready, "warning", "an XDP program")  # type: ignore[arg-type]
     monkeypatch.setattr("udpbench.control.examine.examine", lambda *_: ())
-    monkeypatch.setattr("udpbench.analysis.readiness.assess", lambda *_: (said,))
+    monkeypatch.setattr("udpbench.analysis.readiness.assess", lambda *_: (readiness,))
     assert code == run(monkeypatch, "doctor", "--json")
     assert (code == 0) == json.loads(capsys.readouterr().out)["ready"]
 
@@ -117,7 +117,7 @@ def test_selftest_ends_with_0_where_the_ledger_may_be_believed(
     assert code == run(monkeypatch, "selftest", "--json")
     assert (code == 0) == json.loads(capsys.readouterr().out)["believable"]
     assert code == run(monkeypatch, "selftest")
-    assert "believed on this kernel" in capsys.readouterr().out
+    assert "reliable on this kernel" in capsys.readouterr().out
     assert [proven] * 2 == kept
 
 
@@ -125,22 +125,22 @@ def test_facts_are_written_where_they_are_to_be(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And the user is told to look through them."""
-    asked: list[Path] = []
+    paths: list[Path] = []
 
     def write(_lab: object, out: Path, *_: object) -> Path:
-        asked.append(out)
+        paths.append(out)
         return out
 
     monkeypatch.setattr("udpbench.commands.recorded_hosts.write_recorded", write)
     monkeypatch.setattr(sys, "argv", ["udpbench", "facts", "--out", str(tmp_path / "x")])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert (0, [tmp_path / "x"]) == (ended.value.code or 0, asked)
+    assert (0, [tmp_path / "x"]) == (ended.value.code or 0, paths)
     assert "read it before you send it" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("code", "records", "of", "end"),
+    ("code", "records", "definition", "end"),
     [
         (0, [record()], experiment(), ending("complete")),
         (0, [failed("skipped", "no such CPU")], experiment(), ending("complete")),
@@ -171,14 +171,14 @@ def test_facts_are_written_where_they_are_to_be(
 def test_the_exit_code_of_a_stored_run(
     code: int,
     records: list[TrialRecord],
-    of: Experiment,
+    definition: Experiment,
     end: Ending | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """0 yes, 1 no, 3 failed, 4 not restored, 5 cannot tell, 130 interrupted; JSON says the same."""
-    stored(tmp_path / "run", records, of, ending=end)
+    stored(tmp_path / "run", records, definition, ending=end)
     assert code == run(monkeypatch, "show", str(tmp_path / "run"))
     assert code == run(monkeypatch, "show", "--json", str(tmp_path / "run"))
     assert "Traceback" not in capsys.readouterr().err
@@ -199,14 +199,14 @@ def test_the_exit_code_of_a_campaign_is_that_of_its_worst_trial(
 ) -> None:
     """Whichever of its experiments that is of."""
     named = ("first", "second")
-    of = [
+    definitions = [
         replace(experiment(points=[replace(trial(), experiment=name)]), name=name) for name in named
     ]
-    told = [
-        replace(one, trial=replace(one.trial, experiment=name))
-        for one, name in zip(records, named, strict=True)
+    renamed = [
+        replace(record, trial=replace(record.trial, experiment=name))
+        for record, name in zip(records, named, strict=True)
     ]
-    stored(tmp_path / "run", told, *of)
+    stored(tmp_path / "run", renamed, *definitions)
     assert code == run(monkeypatch, "show", str(tmp_path / "run"))
 
 
@@ -225,7 +225,7 @@ def test_show_all_shows_every_stage(
 
 
 @pytest.mark.parametrize(
-    ("end", "said"),
+    ("end", "line"),
     [
         (None, "the run did not end: it was killed, or is still running"),
         (ending("interrupted"), "the run was interrupted"),
@@ -238,7 +238,7 @@ def test_show_all_shows_every_stage(
 )
 def test_show_says_how_a_run_ended(
     end: Ending | None,
-    said: str,
+    line: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -246,11 +246,11 @@ def test_show_says_how_a_run_ended(
     """Whoever reads half a run knows that it is half."""
     stored(tmp_path / "run", [record()], ending=end)
     run(monkeypatch, "show", str(tmp_path / "run"))
-    assert said == capsys.readouterr().out.splitlines()[0]
+    assert line == capsys.readouterr().out.splitlines()[0]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["show", "nowhere"], "nowhere/run.jsonl: no such file; is this a run folder?"),
         (["report", "nowhere"], "nowhere/run.jsonl: no such file; is this a run folder?"),
@@ -271,9 +271,9 @@ def test_show_says_how_a_run_ended(
         (["restore", "--lab", "atlantis"], "atlantis: neither a file nor a shipped lab"),
     ],
 )
-def test_bad_input_is_said_in_a_line(
+def test_bad_input_is_reported_in_a_line(
     words: list[str],
-    said: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -281,10 +281,10 @@ def test_bad_input_is_said_in_a_line(
     """Exit 2, and what is wrong with which word."""
     monkeypatch.chdir(tmp_path)
     assert 2 == run(monkeypatch, *words)
-    assert capsys.readouterr().err.startswith(said)
+    assert capsys.readouterr().err.startswith(message)
 
 
-def test_everything_wrong_is_said_at_once(
+def test_everything_wrong_is_reported_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A bad file and a bad lab are two lines, with file, line and key."""
@@ -296,7 +296,7 @@ def test_everything_wrong_is_said_at_once(
     assert second.startswith("atlantis: ")
 
 
-def test_the_version_is_told(
+def test_the_version_is_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both ends of a lab need the same."""
@@ -326,13 +326,13 @@ def test_a_bug_is_one_line_and_a_file(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     assert 3 == run(monkeypatch, "show", str(tmp_path / "run"))
-    said = capsys.readouterr().err
-    match = re.search(r"^udpbench: this is a bug: .*; traceback: (.*)\n\Z", said)
-    assert match is not None, said
+    output = capsys.readouterr().err
+    match = re.search(r"^udpbench: this is a bug: .*; traceback: (.*)\n\Z", output)
+    assert match is not None, output
     assert "Traceback" in Path(match[1]).read_text()
 
 
-def test_what_the_system_refuses_is_said_in_a_line(
+def test_what_the_system_refuses_is_reported_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A file that can't be written exits with 3 and is named."""
@@ -340,8 +340,8 @@ def test_what_the_system_refuses_is_said_in_a_line(
     (tmp_path / "run" / "trials.csv").mkdir()
     assert 3 == run(monkeypatch, "report", str(tmp_path / "run"), "--format", "csv")
     where = tmp_path / "run" / "trials.csv"
-    said = f"udpbench: {where}: Is a directory; it is a folder: choose another path\n"
-    assert said == capsys.readouterr().err
+    message = f"udpbench: {where}: Is a directory; it is a folder: choose another path\n"
+    assert message == capsys.readouterr().err
 
 
 def test_a_report_into_the_place_of_a_file_is_refused(
@@ -352,8 +352,8 @@ def test_a_report_into_the_place_of_a_file_is_refused(
     (tmp_path / "file").touch()
     words = ("report", str(tmp_path / "run"), "--out", str(tmp_path / "file"))
     assert 2 == run(monkeypatch, *words)
-    told = "cannot make the folder: Not a directory; name another with --out"
-    assert f"--out: {tmp_path / 'file'}: {told}\n" == capsys.readouterr().err
+    reason = "cannot create the folder: Not a directory; name another with --out"
+    assert f"--out: {tmp_path / 'file'}: {reason}\n" == capsys.readouterr().err
 
 
 def test_ctrl_c_that_nobody_could_take_comes_again() -> None:
@@ -389,7 +389,7 @@ def test_ctrl_c_within_code_that_is_made_of_text_ends_with_130(tmp_path: Path) -
     assert ("", "", 130) == (done.stdout, done.stderr, done.returncode)
 
 
-def test_what_else_python_must_ignore_is_still_said() -> None:
+def test_what_else_python_must_ignore_is_still_shown() -> None:
     """Only Ctrl-C is ours."""
     code = (
         "from udpbench.__main__ import CtrlC\n"
@@ -445,31 +445,31 @@ def test_a_reader_who_leaves_is_no_failure(how: list[str], tmp_path: Path) -> No
     # More than a pipe holds (64 KiB), so that it is noticed.
     findings = tuple(Finding("note", f"{n} " + "x" * 200, "left") for n in range(400))
     stored(tmp_path / "run", [record(findings=findings)], NO)
-    one = process("show", *how, str(tmp_path / "run"))
-    assert one.stdout is not None
-    assert one.stderr is not None
-    one.stdout.readline()
-    one.stdout.close()
-    assert ("", 1) == (one.stderr.read(), one.wait())
+    program = process("show", *how, str(tmp_path / "run"))
+    assert program.stdout is not None
+    assert program.stderr is not None
+    program.stdout.readline()
+    program.stdout.close()
+    assert ("", 1) == (program.stderr.read(), program.wait())
 
 
 def test_ctrl_c_prints_no_traceback(tmp_path: Path) -> None:
     """Whenever it comes, be it while modules are loaded, the program ends with 130 and no word."""
     pipe = tmp_path / "experiment.yaml"
     os.mkfifo(pipe)
-    one = process("plan", str(pipe))
+    program = process("plan", str(pipe))
     try:
         # It opens the pipe once it reads the experiment, and then waits for us.
         deadline = time.monotonic() + 20
         while (fd := _opened(pipe)) is None:
             assert time.monotonic() < deadline, "udpbench never read the experiment"
             time.sleep(0.01)
-        one.send_signal(signal.SIGINT)
+        program.send_signal(signal.SIGINT)
         os.close(fd)  # a signal just before it read would be seen only once it has read
-        out, err = one.communicate(timeout=20)
+        out, err = program.communicate(timeout=20)
     finally:
-        one.kill()
-    assert ("", "", 130) == (out, err, one.returncode)
+        program.kill()
+    assert ("", "", 130) == (out, err, program.returncode)
 
 
 def test_ctrl_c_during_the_report_prints_no_traceback(tmp_path: Path) -> None:
@@ -479,17 +479,17 @@ def test_ctrl_c_during_the_report_prints_no_traceback(tmp_path: Path) -> None:
     stored(tmp_path / "run", records, experiment(points=points))
     scraps = tmp_path / "scraps"
     scraps.mkdir()
-    one = process("report", str(tmp_path / "run"), env={**os.environ, "TMPDIR": str(scraps)})
+    program = process("report", str(tmp_path / "run"), env={**os.environ, "TMPDIR": str(scraps)})
     try:
         deadline = time.monotonic() + 20
         while not list(scraps.glob("udpbench-report-*/*/*")):
             assert time.monotonic() < deadline, "udpbench never drew a figure"
             time.sleep(0.01)
-        one.send_signal(signal.SIGINT)
-        out, err = one.communicate(timeout=20)
+        program.send_signal(signal.SIGINT)
+        out, err = program.communicate(timeout=20)
     finally:
-        one.kill()
-    assert ("", "", 130, []) == (out, err, one.returncode, list(scraps.iterdir()))
+        program.kill()
+    assert ("", "", 130, []) == (out, err, program.returncode, list(scraps.iterdir()))
 
 
 def _opened(fifo: Path) -> int | None:
@@ -519,8 +519,10 @@ def test_a_run_whose_folder_is_gone_says_what_is_graver_first(
     with pytest.raises(typer.Exit) as ended:
         _read_back(tmp_path / "run", outcome)
     assert 4 == ended.value.exit_code
-    said = "not restored: right: sysctl stays\nsmoke#1 ran and could not be stored: run: deleted\n"
-    assert said == capsys.readouterr().err
+    expected = (
+        "not restored: right: sysctl stays\nsmoke#1 ran and could not be stored: run: deleted\n"
+    )
+    assert expected == capsys.readouterr().err
     with golden.raises(RecordError):
         _read_back(tmp_path / "run", Outcome(1))
 
@@ -549,7 +551,7 @@ class Deployments:
         self, say: Callable[[str, str], None], wheels: Path | None, refusal: str | None = None
     ) -> None:
         """Note what one is made with."""
-        say("left", "the agent is in /somewhere")
+        say("left", "agent installed in /somewhere")
         self.deployers.append((wheels, refusal))
 
     def remove(self, *_: object) -> bool:
@@ -573,7 +575,7 @@ def test_deploy_brings_the_agent_or_takes_it_away(
     assert ["deploy", "deploy", "remove"] == deployments.done
     assert [(None, None), (Path(), None), (None, None)] == deployments.deployers
     output = capsys.readouterr()
-    assert ["left: the agent is in /somewhere"] * 3 == output.err.splitlines()
+    assert ["left: agent installed in /somewhere"] * 3 == output.err.splitlines()
     assert ["deployed: left, right"] * 2 == output.out.splitlines()
 
 
@@ -615,4 +617,4 @@ def test_every_verb_with_a_lab_may_be_kept_from_deploying(
     assert (None, None, Path()) == (freely, step, wheels)
     golden.check(refusal)
     output = capsys.readouterr()
-    assert 2 == (output.out + output.err).splitlines().count("left: the agent is in /somewhere")
+    assert 2 == (output.out + output.err).splitlines().count("left: agent installed in /somewhere")

@@ -26,7 +26,7 @@ from udpbench.printable import all_printable, printable
 from udpbench.records import Ending
 from udpbench.report.document import write
 from udpbench.report.live import LiveLines
-from udpbench.report.live_state import Watch
+from udpbench.report.live_rates import Watch
 from udpbench.report.plan import print_rehearsal
 from udpbench.report.screen import Screen
 from udpbench.report.terminal import Terminal
@@ -41,14 +41,14 @@ UTF_8 = EVIL.removesuffix("\udc80")
 
 def hostile() -> tuple[Experiment, list[TrialRecord]]:
     """Return an experiment and trials of somebody else, each text as bad as it can be."""
-    of = experiment(
+    definition = experiment(
         expectation("received_packets", ">", "5000"), points=[paced()], question=f"{UTF_8}{ODD}"
     )
     lossy_facts = {"right": facts("right", "receive0", "10.0.0.1", kernel=UTF_8, hostname=UTF_8)}
-    good = record(900, of=of.points[0], series=series([900]))
+    good = record(900, of=definition.points[0], series=series([900]))
     good = replace(good, facts={**good.facts, **lossy_facts})
     bad = failed("WorkerFailed", f"last words: {UTF_8}{ODD}", of=replace(paced(), repetition=2))
-    return of, [good, bad]
+    return definition, [good, bad]
 
 
 def test_what_a_terminal_obeys_becomes_its_escape() -> None:
@@ -65,9 +65,9 @@ def test_a_stored_run_of_somebody_else_is_shown_and_not_obeyed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Question, findings and errors, and what rich would take for its markup."""
-    of, records = hostile()
+    definition, records = hostile()
     error = {"kind": "HostError", "message": UTF_8, "host": "right"}
-    run = stored(tmp_path / "run", records, of, ending=Ending("then", "failed", error))
+    run = stored(tmp_path / "run", records, definition, ending=Ending("then", "failed", error))
     monkeypatch.setattr(sys, "argv", ["udpbench", "show", str(run.folder)])
     monkeypatch.setenv("COLUMNS", "400")
     with pytest.raises(SystemExit):
@@ -79,7 +79,7 @@ def test_a_stored_run_of_somebody_else_is_shown_and_not_obeyed(
     assert "delivered [interval]" in shown
 
 
-def test_an_error_is_said_and_not_obeyed(
+def test_an_error_is_shown_and_not_obeyed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What an error quotes is of whoever made it."""
@@ -115,8 +115,8 @@ def test_the_plan_obeys_nothing() -> None:
 
 def test_a_gate_obeys_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The reasons of a failed item, its tables, what it logs, and errors in words."""
-    of, records = hostile()
-    reply = answer(stored(tmp_path / "run", records, of), "", 400)
+    definition, records = hostile()
+    reply = answer(stored(tmp_path / "run", records, definition), "", 400)
     words = pytest_plugin._in_words(ValueError(EVIL))
     with caplog.at_level(logging.INFO):
         pytest_plugin._tell(Progress("trial", EVIL, None))
@@ -127,8 +127,8 @@ def test_a_gate_obeys_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
 
 def test_the_document_obeys_nothing(tmp_path: Path) -> None:
     """A reader sees what is there, in its order."""
-    of, records = hostile()
-    (pdf,) = write([stored(tmp_path / "run", records, of)], tmp_path, ["pdf"])
+    definition, records = hostile()
+    (pdf,) = write([stored(tmp_path / "run", records, definition)], tmp_path, ["pdf"])
     text = "".join(page.extract_text() for page in pypdf.PdfReader(pdf).pages).replace("\0", "")
     assert [] == OBEYED.findall(text)
     assert r"\u202egnp" in text
@@ -148,12 +148,12 @@ def test_a_process_of_any_name_costs_no_record(tmp_path: Path) -> None:
     last = good.phases[-1]
     names = (f"{UTF_8}\nrestored: all", "\udc80")
     busy = tuple(Process(pid, name, 10**9, "other") for pid, name in enumerate(names, start=2))
-    after = {host: replace(one, processes=busy) for host, one in last.after.items()}
+    after = {host: replace(snapshot, processes=busy) for host, snapshot in last.after.items()}
     good = replace(good, phases=(*good.phases[:-1], replace(last, after=after)))
     run = stored(tmp_path / "run", [good], working_folder="/caf\udce9")
-    found = next(iter(run.records[0].phases[-1].after.values())).processes
+    processes = next(iter(run.records[0].phases[-1].after.values())).processes
     shown = SHOWN.removesuffix(r"\udc80")
-    assert [rf"{shown}\nrestored: all", "?"] == [one.name for one in found]
+    assert [rf"{shown}\nrestored: all", "?"] == [process.name for process in processes]
     assert "/caf?" == run.header.working_folder
 
 
@@ -170,5 +170,7 @@ def test_every_door_is_the_one_that_shows() -> None:
                 prints += [f"{module}: {text}"] if "printable" not in text else []
     assert [] == consoles
     assert [] == [
-        one for one in prints if not re.search("json.dumps|_version|nothing|{message}|{what}", one)
+        line
+        for line in prints
+        if not re.search("json.dumps|_version|nothing|{message}|{what}", line)
     ]

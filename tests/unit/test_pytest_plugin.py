@@ -87,9 +87,9 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
 
 def lines(result: pytest.RunResult, start: str) -> list[str]:
     """Return what was written from a section's title to the next."""
-    found = result.outlines
-    begin = next(i for i, line in enumerate(found) if line.strip("= ") == start)
-    rest = found[begin + 1 :]
+    output = result.outlines
+    begin = next(i for i, line in enumerate(output) if line.strip("= ") == start)
+    rest = output[begin + 1 :]
     end = next((i for i, line in enumerate(rest) if line.startswith("==")), len(rest))
     return rest[:end]
 
@@ -145,7 +145,7 @@ def test_a_glob_matches_part_by_part(glob: str, path: str, expected: bool) -> No
     assert expected == matches(tuple(path.split("/")), tuple(glob.split("/")))
 
 
-def test_a_wrong_file_is_said_with_every_problem(project: Project) -> None:
+def test_a_wrong_file_is_reported_with_every_problem(project: Project) -> None:
     """What the file says wrong is a collection error of words, without a traceback."""
     project.file("bad.udpbench.yaml", "question: What?\ntraffic: {size: 64, ttl: 300}\n")
     result = project.run()
@@ -161,11 +161,11 @@ def test_where_only_the_agent_is_installed_other_tests_run(project: Project) -> 
     project.file("conftest.py", "import sys\nsys.modules['pydantic'] = None\n")
     project.file("one.udpbench.yaml", ONE)
     project.file("test_it.py", "def test_a(udpbench): udpbench('smoke')\ndef test_b(): pass\n")
-    told = project.pytester.runpytest_subprocess(*PLUGIN, "--continue-on-collection-errors")
-    told.assert_outcomes(passed=1, failed=1, errors=1)
-    text = "\n".join(told.outlines)
+    result = project.pytester.runpytest_subprocess(*PLUGIN, "--continue-on-collection-errors")
+    result.assert_outcomes(passed=1, failed=1, errors=1)
+    text = "\n".join(result.outlines)
     why = "udpbench's controller is not installed here: import of pydantic"
-    assert 2 == sum(line.startswith(why) for line in told.outlines)
+    assert 2 == sum(line.startswith(why) for line in result.outlines)
     assert "Traceback" not in text
     assert "pytest_plugin.py" not in text
 
@@ -225,10 +225,10 @@ def test_a_missed_expectation_explains_itself(project: Project) -> None:
     project.file("gate.udpbench.yaml", ONE.replace("unaccounted == 0", "udp_rcvbuf == 0"))
     result = project.run()
     result.assert_outcomes(failed=1)
-    told = lines(result, "FAILURES")
-    assert "expected: udp_rcvbuf == 0" in told
-    assert "measured: 5 is not == 0" in told
-    text = "\n".join(told)
+    output = lines(result, "FAILURES")
+    assert "expected: udp_rcvbuf == 0" in output
+    assert "measured: 5 is not == 0" in output
+    text = "\n".join(output)
     for part in ("results", "ledger (packets of", "udp_rcvbuf", "built-in lab", "run folder: "):
         assert part in text, part
     assert "pytest_plugin.py" not in text
@@ -359,14 +359,14 @@ def test_an_interrupted_wait_interrupts_pytest(project: Project, labs: tuple[str
         (["-o", "udpbench_wait=1"], "missing"),
     ],
 )
-def test_a_wrong_option_is_said_in_words(project: Project, args: list[str], text: str) -> None:
+def test_a_wrong_option_is_reported_in_words(project: Project, args: list[str], text: str) -> None:
     """No traceback for what the user wrote."""
     project.file("gate.udpbench.yaml", ONE)
     result = project.run(*args)
     result.assert_outcomes(failed=1)
-    told = "\n".join(lines(result, "FAILURES"))
-    assert text in told
-    assert "pytest_plugin.py" not in told
+    output = "\n".join(lines(result, "FAILURES"))
+    assert text in output
+    assert "pytest_plugin.py" not in output
 
 
 # --- the fixture ---------------------------------------------------------------------------------
@@ -431,7 +431,7 @@ def test_the_fixture_knows_every_number_of_a_result(project: Project) -> None:
     project.run().assert_outcomes(passed=1)
 
 
-def test_a_wrong_key_is_told_once(project: Project) -> None:
+def test_a_wrong_key_is_reported_once(project: Project) -> None:
     """In words, without the exception that it came from."""
     project.pytester.makepyfile("def test_it(udpbench): udpbench({'trafic': {}})")
     result = project.run()
@@ -572,14 +572,14 @@ def test_junit_has_the_numbers(project: Project) -> None:
     )
     project.run("--junit-xml", "junit.xml")
     root = ElementTree.fromstring((project.path / "junit.xml").read_text())  # noqa: S314 - our own
-    found = {
+    properties = {
         case.get("name"): {p.get("name"): p.get("value") for p in case.iter("property")}
         for case in root.iter("testcase")
     }
-    assert {"one", "two", "test_it"} == set(found)
-    assert "1000.0" == found["two"]["udpbench.received_packets"]
-    assert "0.0" == found["two"]["udpbench.ledger.udp_rcvbuf"]
-    assert "1000.0" == found["test_it"]["udpbench.one.received_packets"]
+    assert {"one", "two", "test_it"} == set(properties)
+    assert "1000.0" == properties["two"]["udpbench.received_packets"]
+    assert "0.0" == properties["two"]["udpbench.ledger.udp_rcvbuf"]
+    assert "1000.0" == properties["test_it"]["udpbench.one.received_packets"]
 
 
 def test_what_runs_an_experiment_has_the_marker(project: Project) -> None:
@@ -605,14 +605,14 @@ def test_a_baseline_is_compared_with_every_point(project: Project) -> None:
     project.file("one.udpbench.yaml", ONE)
     project.run("--udpbench-out", "first")
     (folder,) = (project.path / "first").glob("*-one-*/")
-    found = project.run("--udpbench-baseline", str(folder), "--udpbench-margin", "3%")
-    found.assert_outcomes(skipped=1)
+    result = project.run("--udpbench-baseline", str(folder), "--udpbench-margin", "3%")
+    result.assert_outcomes(skipped=1)
     project.file(
         "pytest.ini", f"[pytest]\nudpbench_baseline = {folder.relative_to(project.path)}\n"
     )
-    found = project.run()
-    found.assert_outcomes(failed=1)
-    found.stdout.fnmatch_lines(["*--udpbench-margin: missing*"])
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*--udpbench-margin: missing*"])
 
 
 def test_a_test_may_ask_whether_a_result_is_worse(project: Project) -> None:
@@ -627,6 +627,6 @@ def test_a_test_may_ask_whether_a_result_is_worse(project: Project) -> None:
     )
     project.run().assert_outcomes(skipped=1)
     project.file("test_it.py", "def test_it(udpbench):\n    udpbench.baseline('none')\n")
-    found = project.run()
-    found.assert_outcomes(failed=1)
-    found.stdout.fnmatch_lines(["*run.jsonl: no such file*"])
+    result = project.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*run.jsonl: no such file*"])

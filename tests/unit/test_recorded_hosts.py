@@ -26,7 +26,7 @@ from udpbench.agent.settings.journal import Journal
 from udpbench.analysis.readiness import assess
 from udpbench.commands.recorded_hosts import write_recorded
 from udpbench.control.agents import Reach
-from udpbench.control.host_use import Surroundings
+from udpbench.control.lab_lock import Surroundings
 from udpbench.definition.binding.host_block import LabContext
 from udpbench.definition.binding.setting_order import settings_for
 from udpbench.definition.load import load_experiment_data, load_lab
@@ -114,14 +114,14 @@ def test_its_full_ring_is_counted_where_its_driver_counts_it(
 ) -> None:
     """By the names that the host has, and what the interrupts did."""
     counters, row = snapshot_of(tree).counters, driver_of(facts_of(tree))
-    named = [one.replace("{interface}", tree.interface) for one in row.full_ring]
-    found = {name: counters[name] for name in counters if any(Path(name).match(n) for n in named)}
-    golden.check(json.dumps(found))
+    named = [pattern.replace("{interface}", tree.interface) for pattern in row.full_ring]
+    counts = {name: counters[name] for name in counters if any(Path(name).match(n) for n in named)}
+    golden.check(json.dumps(counts))
     interrupts = {name: counters[name] for name in counters if name.startswith("interrupt.")}
     golden.check(f"{len(interrupts)} counters of interrupts, {sum(interrupts.values())} in all")
 
 
-def test_doctor_says_of_it_what_would_spoil_a_measurement(
+def test_doctor_says_of_it_what_would_distort_a_measurement(
     tree: RecordedTree, golden: Golden
 ) -> None:
     """With its inspection; of a load, which takes two snapshots, nothing is known."""
@@ -130,9 +130,11 @@ def test_doctor_says_of_it_what_would_spoil_a_measurement(
     results = assess((examined,), lab_of(tree))
     golden.check(
         "\n".join(
-            f"{one.check}: {one.finding.brief}" if one.status == "spoils" else f"{one.check}: ?"
-            for one in results
-            if one.host == "right" and one.status != "ready"
+            f"{result.check}: {result.finding.brief}"
+            if result.status == "spoils"
+            else f"{result.check}: ?"
+            for result in results
+            if result.host == "right" and result.status != "ready"
         )
     )
 

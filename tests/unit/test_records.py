@@ -133,9 +133,11 @@ def test_settings_are_stored_as_they_were_set(tmp_path: Path) -> None:
     """In the header and in a record; what was left out is not there."""
     link, rule = VethPair(queues="auto", rate_bps=10**9), Ntuple(port=4321, queue=0)
     block = Settings(link=link, sysctl={"a.b": 1, "c": "1\t2"}, ethtool=Ethtool(ntuple=[rule]))
-    one = record()
-    one = replace(one, trial=replace(one.trial, settings={"receiver": block}))
-    folder = written(tmp_path / "r", one)
+    trial_record = record()
+    trial_record = replace(
+        trial_record, trial=replace(trial_record.trial, settings={"receiver": block})
+    )
+    folder = written(tmp_path / "r", trial_record)
     header, line = [json.loads(line) for line in (folder / RUN_FILE).read_text().splitlines()][:2]
     assert {
         "receiver": {
@@ -145,7 +147,7 @@ def test_settings_are_stored_as_they_were_set(tmp_path: Path) -> None:
         }
     } == line["record"]["trial"]["settings"]
     assert [{}, {}] == [point["settings"] for point in header["experiments"][1]["points"]]
-    assert one.trial.settings == read_run(folder).records[0].trial.settings
+    assert trial_record.trial.settings == read_run(folder).records[0].trial.settings
 
 
 def test_a_run_killed_before_its_first_trial_is_readable(tmp_path: Path) -> None:
@@ -175,7 +177,7 @@ def test_a_kill_in_the_middle_of_a_write_costs_that_line_alone(tmp_path: Path, c
     assert "the last line is torn" in str(run.findings[0])
 
 
-def test_a_torn_series_is_told_and_its_record_is_read(tmp_path: Path) -> None:
+def test_a_torn_series_is_reported_and_its_record_is_read(tmp_path: Path) -> None:
     """A kill while a series was written leaves no record of that trial."""
     written(tmp_path, record(), ending=None)
     with (tmp_path / SERIES_FILE).open("a") as file:
@@ -243,7 +245,7 @@ def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path: Path, golden: G
         b'{"kind":"header","schema":1}\n',
     ],
 )
-def test_what_is_no_run_is_told(tmp_path: Path, content: bytes, golden: Golden) -> None:
+def test_what_is_no_run_is_reported(tmp_path: Path, content: bytes, golden: Golden) -> None:
     """Each message names the file and the line."""
     (tmp_path / RUN_FILE).write_bytes(content)
     (tmp_path / SERIES_FILE).write_bytes(b"")
@@ -260,7 +262,9 @@ def test_what_is_no_run_is_told(tmp_path: Path, content: bytes, golden: Golden) 
         {"kind": "ending", "status": "happy"},
     ],
 )
-def test_a_damaged_line_is_told(tmp_path: Path, line: dict[str, object], golden: Golden) -> None:
+def test_a_damaged_line_is_reported(
+    tmp_path: Path, line: dict[str, object], golden: Golden
+) -> None:
     """Damage in the middle of a file is no torn line and not tolerated."""
     file = written(tmp_path, ending=None) / RUN_FILE
     file.write_bytes(file.read_bytes() + json.dumps(line).encode() + b"\n")
@@ -282,7 +286,7 @@ def test_a_damaged_line_is_told(tmp_path: Path, line: dict[str, object], golden:
         ('"sequence":0', f'"sequence":{2**70}'),
     ],
 )
-def test_a_number_that_can_not_be_is_told(
+def test_a_number_that_can_not_be_is_reported(
     tmp_path: Path, old: str, new: str, golden: Golden
 ) -> None:
     """Somebody else's folder is no reason for work without end."""
@@ -295,14 +299,14 @@ def test_a_number_that_can_not_be_is_told(
 
 
 @pytest.mark.parametrize("name", ["nothing-here", "run.jsonl"])
-def test_a_folder_without_a_run_is_told(tmp_path: Path, name: str, golden: Golden) -> None:
+def test_a_folder_without_a_run_is_reported(tmp_path: Path, name: str, golden: Golden) -> None:
     """A folder that is missing and a file in its place give a message, not a traceback."""
     (tmp_path / "run.jsonl").write_text("")
     with golden.raises(RecordError):
         read_run(tmp_path / name)
 
 
-def test_a_disk_that_is_full_is_told(tmp_path: Path, golden: Golden) -> None:
+def test_a_disk_that_is_full_is_reported(tmp_path: Path, golden: Golden) -> None:
     """The message names the trial that is lost, the folder, the reason and what to do."""
     writer = RunWriter.create(tmp_path, HEADER)
     full = os.open("/dev/full", os.O_WRONLY)
@@ -330,7 +334,7 @@ def test_a_folder_that_is_deleted_under_way_is_noticed(tmp_path: Path, golden: G
         writer.finish(ENDING)
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path, golden: Golden) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path, golden: Golden) -> None:
     """A file in the way is named with the reason."""
     (tmp_path / "file").write_text("")
     with golden.raises(RecordError):
@@ -368,7 +372,7 @@ def test_what_might_never_end_is_not_read(tmp_path: Path, name: str, golden: Gol
     assert folder == last_run(tmp_path)
 
 
-def test_no_run_at_all_is_told(tmp_path: Path, golden: Golden) -> None:
+def test_no_run_at_all_is_reported(tmp_path: Path, golden: Golden) -> None:
     """The message says where was looked."""
     with golden.raises(RecordError):
         last_run(tmp_path)

@@ -47,10 +47,12 @@ def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]
 
     def left(records: int = 1, ending: Ending | None = None, sets: tuple[str, ...] = ()) -> Run:
         experiments, lab = load_experiments(["mine.yaml"], sets), load_lab("lab.yaml")
-        made = [of_trial(n, experiments[0].points[0].experiment) for n in range(1, records + 1)]
+        trial_records = [
+            of_trial(n, experiments[0].points[0].experiment) for n in range(1, records + 1)
+        ]
         return stored(
             tmp_path / "run",
-            made,
+            trial_records,
             *experiments,
             ending=ending,
             sets=sets,
@@ -70,25 +72,25 @@ def of_trial(repetition: int, experiment: str = "mine", status: str = "done") ->
     return replace(plain, trial=trial)
 
 
-def refusal(asked: ResumeOptions | None = None) -> list[str]:
+def refusal(options: ResumeOptions | None = None) -> list[str]:
     """Return what is said of a run that may not go on; nothing of it was touched, nobody holds it."""
     files = [Path("run") / name for name in (RUN_FILE, SERIES_FILE)]
     before = [file.read_bytes() for file in files]
     with pytest.raises(InputError) as refused:
-        reopen_run(Path("run"), asked or ResumeOptions())
+        reopen_run(Path("run"), options or ResumeOptions())
     assert before == [file.read_bytes() for file in files]
     RunWriter.reopen(Path("run")).close()
     return str(refused.value).splitlines()
 
 
-def going_on(asked: ResumeOptions | None = None) -> ResumedRun:
+def going_on(options: ResumeOptions | None = None) -> ResumedRun:
     """Return a run that may go on, its folder let go again."""
-    found = reopen_run(Path("run"), asked or ResumeOptions())
-    found.writer.close()
-    return found
+    resumed = reopen_run(Path("run"), options or ResumeOptions())
+    resumed.writer.close()
+    return resumed
 
 
-def said(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+def exit_code(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     """Return the exit code of a command line."""
     monkeypatch.setattr(sys, "argv", ["udpbench", *words])
     with pytest.raises(SystemExit) as ended:
@@ -100,11 +102,11 @@ def said(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 def test_what_is_left_comes_from_the_folder(begun: Callable[..., Run]) -> None:
     """Experiments, lab and --set need not be given again."""
     run = begun(sets=("send.batch=8",))
-    found = going_on()
-    assert [("mine#2", 8)] == [(trial.name, trial.send.batch) for trial in found.left]
-    assert (run.header.lab_text, "lab") == (found.lab.text, found.lab.name)
-    assert ("run: 1 of 2 trials are stored", ()) == (found.summary("0.1.0"), found.notes)
-    assert "run: 1 of 2 trials are stored, started by udpbench 0.1.0" == found.summary("0.2.0")
+    resumed = going_on()
+    assert [("mine#2", 8)] == [(trial.name, trial.send.batch) for trial in resumed.left]
+    assert (run.header.lab_text, "lab") == (resumed.lab.text, resumed.lab.name)
+    assert ("run: 1 of 2 trials are stored", ()) == (resumed.summary("0.1.0"), resumed.notes)
+    assert "run: 1 of 2 trials are stored, started by udpbench 0.1.0" == resumed.summary("0.2.0")
 
 
 def test_a_stored_lab_is_checked_like_a_file(
@@ -131,9 +133,9 @@ def test_another_working_folder_finds_the_same_files(
     """Paths are those of where the run began."""
     begun()
     monkeypatch.chdir("/")
-    found = reopen_run(tmp_path / "run", ResumeOptions())
-    found.writer.close()
-    assert () == found.notes
+    resumed = reopen_run(tmp_path / "run", ResumeOptions())
+    resumed.writer.close()
+    assert () == resumed.notes
 
 
 def test_a_comment_changes_nothing(begun: Callable[..., Run]) -> None:
@@ -156,8 +158,8 @@ def test_an_experiment_that_changed_is_refused(
     """File, key, was → is, and what to do."""
     begun()
     Path("mine.yaml").write_text(TEXT.replace(old, new))
-    told = f"mine.yaml: {change}: changed since the run began; {STEP}"
-    assert [told] == refusal()
+    line = f"mine.yaml: {change}: changed since the run began; {STEP}"
+    assert [line] == refusal()
 
 
 def test_what_an_experiment_extends_is_looked_at_too(begun: Callable[..., Run]) -> None:
@@ -166,11 +168,11 @@ def test_what_an_experiment_extends_is_looked_at_too(begun: Callable[..., Run]) 
     Path("mine.yaml").write_text(TEXT + "extends: base.yaml\n")
     begun()
     Path("base.yaml").write_text("question: Base?\ntraffic: {size: 64B}\n")
-    told = "traffic.size: 32B → 64B: changed since the run began"
-    assert [f"mine.yaml: {told}; {STEP}"] == refusal()
+    line = "traffic.size: 32B → 64B: changed since the run began"
+    assert [f"mine.yaml: {line}; {STEP}"] == refusal()
 
 
-def test_everything_that_changed_is_said_at_once(begun: Callable[..., Run]) -> None:
+def test_everything_that_changed_is_reported_at_once(begun: Callable[..., Run]) -> None:
     """Seed, --set, experiment and lab."""
     begun()
     Path("mine.yaml").write_text(TEXT.replace("batch: 4", "batch: 5"))
@@ -196,7 +198,7 @@ def test_a_file_that_is_no_definition_any_more_is_refused(begun: Callable[..., R
     assert any(line.startswith("lab.yaml") for line in lines)
 
 
-def test_a_file_that_is_gone_is_told_and_not_needed(begun: Callable[..., Run]) -> None:
+def test_a_file_that_is_gone_is_reported_and_not_needed(begun: Callable[..., Run]) -> None:
     """The run folder has all that it says."""
     begun()
     Path("mine.yaml").unlink()
@@ -264,7 +266,7 @@ def test_a_complete_run_is_shown_and_not_touched(
     """The exit code is that of its trials."""
     begun(2, COMPLETE)
     before = {file: file.read_bytes() for file in Path("run").iterdir()}
-    assert 0 == said(monkeypatch, "run", "--resume", "run")
+    assert 0 == exit_code(monkeypatch, "run", "--resume", "run")
     out = capsys.readouterr().out.splitlines()
     assert "run: complete: all 2 trials are stored, nothing to run" == out[0]
     assert "What?" in out
@@ -288,7 +290,7 @@ def test_a_complete_run_is_shown_and_not_touched(
         ),
     ],
 )
-def test_what_cannot_be_resumed_is_said_in_a_line(
+def test_what_cannot_be_resumed_is_reported_in_a_line(
     words: list[str],
     line: str,
     begun: Callable[..., Run],
@@ -297,12 +299,12 @@ def test_what_cannot_be_resumed_is_said_in_a_line(
 ) -> None:
     """Exit 2, and what to do."""
     begun()
-    assert 2 == said(monkeypatch, *words)
+    assert 2 == exit_code(monkeypatch, *words)
     assert f"{line}\n" == capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("records", "said_last"),
+    ("records", "hint"),
     [
         (0, "to run the 2 trials that failed or are missing: udpbench run --resume run"),
         (1, "to run the 1 trial that failed or is missing: udpbench run --resume run"),
@@ -311,16 +313,16 @@ def test_what_cannot_be_resumed_is_said_in_a_line(
 )
 def test_show_says_how_to_go_on(
     records: int,
-    said_last: str | None,
+    hint: str | None,
     begun: Callable[..., Run],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Whoever finds half a run has the command for the other half; a whole one says nothing."""
     begun(records, COMPLETE)
-    said(monkeypatch, "show", "run")
-    found = [line for line in capsys.readouterr().out.splitlines() if "--resume" in line]
-    assert ([said_last] if said_last is not None else []) == found
+    exit_code(monkeypatch, "show", "run")
+    hints = [line for line in capsys.readouterr().out.splitlines() if "--resume" in line]
+    assert ([hint] if hint is not None else []) == hints
 
 
 def test_a_run_in_use_is_refused(
@@ -329,7 +331,7 @@ def test_a_run_in_use_is_refused(
     """A living run and one that goes on would write into one file."""
     begun()
     writer = RunWriter.reopen(Path("run"))
-    assert 2 == said(monkeypatch, "run", "--resume", "run")
+    assert 2 == exit_code(monkeypatch, "run", "--resume", "run")
     writer.close()
     assert capsys.readouterr().err.startswith("run: in use by a run that is still going on; wait")
 

@@ -58,14 +58,14 @@ def trials(rates: dict[str, Sequence[int]], **changes: Any) -> list[TrialRecord]
 
 def run_of(folder: Path, rates: dict[str, Sequence[int]], **changes: Any) -> Run:
     """Return a run of points with these rates, stored in a folder."""
-    of = {key: changes.pop(key) for key in ("compare", "question", "name") if key in changes}
-    made = changes.pop("trials", {})
+    keys = {key: changes.pop(key) for key in ("compare", "question", "name") if key in changes}
+    trial_changes = changes.pop("trials", {})
     points = [trial(point) for point in rates]
-    declared = replace(experiment(points=points, repetitions=7), **of)
-    return stored(folder, trials(rates, **made), declared, **changes)
+    declared = replace(experiment(points=points, repetitions=7), **keys)
+    return stored(folder, trials(rates, **trial_changes), declared, **changes)
 
 
-def said(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+def exit_code(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
     """Return the exit code of a command line."""
     monkeypatch.setattr(sys, "argv", ["udpbench", *map(str, words)])
     with pytest.raises(SystemExit) as ended:
@@ -85,11 +85,11 @@ def test_what_a_run_declares_is_compared(
     b: Sequence[int], verdict: str, code: int, tmp_path: Path
 ) -> None:
     """By blocks, and nothing stands above the numbers."""
-    found = compare_within(run_of(tmp_path, {"a": BASE, "b": b}, compare=(PAIR,)), Choice())
+    result = compare_within(run_of(tmp_path, {"a": BASE, "b": b}, compare=(PAIR,)), Choice())
     assert [(verdict, 7)] == [
-        (comparison.verdict, comparison.blocks) for comparison in found.comparisons
+        (comparison.verdict, comparison.blocks) for comparison in result.comparisons
     ]
-    assert (code, (), ()) == (found.exit_code, found.notes, found.runs)
+    assert (code, (), ()) == (result.exit_code, result.notes, result.runs)
 
 
 def test_two_points_of_a_run_are_compared_that_declares_nothing(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_two_points_of_a_run_are_compared_that_declares_nothing(tmp_path: Path) 
     run = run_of(tmp_path, {"a": BASE, "b": FAST})
     answers = [compare_within(run, Choice(*names)) for names in (("a", "b"), ("b", "a"))]
     assert [("faster", 0), ("slower", 1)] == [
-        (found.comparisons[0].verdict, found.exit_code) for found in answers
+        (result.comparisons[0].verdict, result.exit_code) for result in answers
     ]
 
 
@@ -113,15 +113,17 @@ def test_metric_and_margin_replace_those_of_the_experiment(tmp_path: Path) -> No
 def test_points_of_several_experiments_are_told_apart(tmp_path: Path) -> None:
     """By the name of theirs."""
     points = [trial("a"), trial("b")]
-    of = [replace(experiment(points=points), name=name, compare=(PAIR,)) for name in ("x", "y")]
+    experiments = [
+        replace(experiment(points=points), name=name, compare=(PAIR,)) for name in ("x", "y")
+    ]
     records = [
         replace(trial, trial=replace(trial.trial, experiment=each.name))
-        for each in of
+        for each in experiments
         for trial in trials({"a": BASE, "b": FAST})
     ]
-    found = compare_within(stored(tmp_path, records, *of), Choice())
+    result = compare_within(stored(tmp_path, records, *experiments), Choice())
     assert [("x::a", "x::b"), ("y::a", "y::b")] == [
-        (comparison.a, comparison.b) for comparison in found.comparisons
+        (comparison.a, comparison.b) for comparison in result.comparisons
     ]
 
 
@@ -147,12 +149,12 @@ def test_what_a_run_does_not_have_cannot_be_compared(
 
 def test_points_of_two_experiments_are_not_compared(tmp_path: Path, golden: Golden) -> None:
     """They share no blocks."""
-    of = [
+    experiments = [
         replace(experiment(points=[replace(trial(point), experiment=name)]), name=name)
         for name, point in (("x", "a"), ("y", "b"))
     ]
     with golden.raises(InputError):
-        compare_within(stored(tmp_path, [], *of), Choice("a", "b"))
+        compare_within(stored(tmp_path, [], *experiments), Choice("a", "b"))
 
 
 # --- two runs -------------------------------------------------------------------------------------
@@ -166,12 +168,12 @@ def test_two_runs_are_compared_point_by_point(
 ) -> None:
     """Marked as not interleaved."""
     runs = run_of(tmp_path / "x", {"a": BASE}), run_of(tmp_path / "y", {"a": b, "more": BASE})
-    found = compare_runs([runs[0]], [runs[1]], Choice())
+    result = compare_runs([runs[0]], [runs[1]], Choice())
     assert [(verdict, False)] == [
-        (comparison.verdict, comparison.paired) for comparison in found.comparisons
+        (comparison.verdict, comparison.paired) for comparison in result.comparisons
     ]
-    assert (code, str(tmp_path / "x")) == (found.exit_code, found.runs[0])
-    assert found.notes[1].startswith("not interleaved: ")
+    assert (code, str(tmp_path / "x")) == (result.exit_code, result.runs[0])
+    assert result.notes[1].startswith("not interleaved: ")
 
 
 def test_what_else_differs_stands_above_the_numbers(tmp_path: Path) -> None:
@@ -206,7 +208,7 @@ def other_points(folder: Path) -> tuple[Run, Run]:
 
 
 @pytest.mark.parametrize(
-    "made",
+    "make_runs",
     [
         lambda folder: pair(folder, question="Is it late?"),
         lambda folder: pair(folder, trials={"built_in_lab": False}),
@@ -217,14 +219,14 @@ def other_points(folder: Path) -> tuple[Run, Run]:
     ids=["question", "lab", "metric", "points", "itself"],
 )
 def test_a_comparison_that_would_be_nonsense_is_refused(
-    made: Callable[[Path], tuple[Run, Run]],
+    make_runs: Callable[[Path], tuple[Run, Run]],
     tmp_path: Path,
     golden: Golden,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another question, lab, metric or point answers nothing."""
     monkeypatch.chdir(tmp_path)
-    a, b = made(Path())
+    a, b = make_runs(Path())
     with golden.raises(InputError):
         compare_runs([a], [b], Choice())
 
@@ -232,8 +234,8 @@ def test_a_comparison_that_would_be_nonsense_is_refused(
 def test_a_metric_that_is_named_settles_which(tmp_path: Path) -> None:
     """Also where the two experiments compare different ones."""
     runs = pair(tmp_path, compare=(PointPair("a", "a", "loss_ratio", 0.01),))
-    found = compare_runs([runs[0]], [runs[1]], Choice(metric="delivered_pps"))
-    assert ["delivered_pps"] == [comparison.metric for comparison in found.comparisons]
+    result = compare_runs([runs[0]], [runs[1]], Choice(metric="delivered_pps"))
+    assert ["delivered_pps"] == [comparison.metric for comparison in result.comparisons]
 
 
 def times(factor: float) -> list[int]:
@@ -259,11 +261,11 @@ def test_several_runs_of_a_side(
         [run_of(tmp_path / f"{name}{n}", {"x": times(each)}) for n, each in enumerate(factors)]
         for name, factors in (("a", a), ("b", b))
     ]
-    found = compare_runs(sides[0], sides[1], Choice())
+    result = compare_runs(sides[0], sides[1], Choice())
     assert [(verdict, 7 * min(len(a), len(b)))] == [
-        (comparison.verdict, comparison.blocks) for comparison in found.comparisons
+        (comparison.verdict, comparison.blocks) for comparison in result.comparisons
     ]
-    assert (BETWEEN_RUNS if scatter else NOT_INTERLEAVED) == found.notes[1]
+    assert (BETWEEN_RUNS if scatter else NOT_INTERLEAVED) == result.notes[1]
 
 
 def test_of_several_runs_each_difference_stands_under_its_folder(tmp_path: Path) -> None:
@@ -271,21 +273,21 @@ def test_of_several_runs_each_difference_stands_under_its_folder(tmp_path: Path)
     newer = {"facts": {"left": replace(facts("left", "send0", "10.0.0.30/24"), kernel="6.19.1")}}
     a = [run_of(tmp_path / "a1", {"x": BASE, "y": BASE}), run_of(tmp_path / "a2", {"x": BASE})]
     b = [run_of(tmp_path / "b1", {"x": BASE, "y": BASE}, trials=newer)]
-    found = compare_runs(a, b, Choice())
+    result = compare_runs(a, b, Choice())
     assert [("x", 7), ("y", 7)] == [
-        (comparison.a, comparison.blocks) for comparison in found.comparisons
+        (comparison.a, comparison.blocks) for comparison in result.comparisons
     ]
-    assert f"{tmp_path / 'b1'}: left: kernel: 6.18.0 → 6.19.1" in found.notes
-    assert f"{tmp_path / 'b1'} against {tmp_path / 'a1'}, {tmp_path / 'a2'}" == found.notes[0]
+    assert f"{tmp_path / 'b1'}: left: kernel: 6.18.0 → 6.19.1" in result.notes
+    assert f"{tmp_path / 'b1'} against {tmp_path / 'a1'}, {tmp_path / 'a2'}" == result.notes[0]
 
 
 def test_a_point_or_question_that_the_first_run_lacks_is_compared(tmp_path: Path) -> None:
     """Whichever run of a side ended early: it may be the first that is named."""
     a = [run_of(tmp_path / "a1", {"x": BASE}), run_of(tmp_path / "a2", {"x": BASE, "y": BASE})]
     b = [run_of(tmp_path / "b1", {"x": BASE, "y": BASE})]
-    found = compare_runs(a, b, Choice())
+    result = compare_runs(a, b, Choice())
     assert [("x", 7), ("y", 7)] == [
-        (comparison.a, comparison.blocks) for comparison in found.comparisons
+        (comparison.a, comparison.blocks) for comparison in result.comparisons
     ]
 
 
@@ -312,7 +314,7 @@ def test_the_verb_prints_a_table_and_what_the_lab_tells(
     """With the exit code of the worst."""
     slower = {"a": BASE, "b": [round(pps * (0.9 + n / 300)) for n, pps in enumerate(BASE)]}
     run_of(tmp_path / "run", slower, compare=(PAIR,))
-    assert 1 == said(monkeypatch, "compare", tmp_path / "run")
+    assert 1 == exit_code(monkeypatch, "compare", tmp_path / "run")
     golden.check(capsys.readouterr().out)
 
 
@@ -323,24 +325,26 @@ def test_json_has_each_comparison(
     monkeypatch.chdir(tmp_path)
     run_of(Path("x"), {"a": BASE, "b": FAST}, compare=(PAIR,))
     run_of(Path("y"), {"a": FAST, "b": FAST}, compare=(PAIR,))
-    assert 0 == said(monkeypatch, "compare", "x", "--json")
+    assert 0 == exit_code(monkeypatch, "compare", "x", "--json")
     data = json.loads(capsys.readouterr().out)
     assert ("comparisons", "notes", []) == (*data, data["notes"])
-    (one,) = data["comparisons"]
-    assert ("a", "b", "delivered_pps", 7) == tuple(one[k] for k in ("a", "b", "metric", "blocks"))
-    assert one["verdict"].startswith("faster by 10")
-    assert (0, "") == (one["lost"], one["why"])
-    assert one["low"] <= one["ratio"] <= one["high"]
-    assert [str(n) for n in range(1, 8)] == list(one["effects"])
-    assert {"7", "15"} == set(one["resolution"])
-    said(monkeypatch, "compare", "x", "y", "--json")
-    told = json.loads(capsys.readouterr().out)
-    two = told["comparisons"]
-    assert ["y against x", NOT_INTERLEAVED] == told["notes"][:2]
+    (comparison,) = data["comparisons"]
+    assert ("a", "b", "delivered_pps", 7) == tuple(
+        comparison[k] for k in ("a", "b", "metric", "blocks")
+    )
+    assert comparison["verdict"].startswith("faster by 10")
+    assert (0, "") == (comparison["lost"], comparison["why"])
+    assert comparison["low"] <= comparison["ratio"] <= comparison["high"]
+    assert [str(n) for n in range(1, 8)] == list(comparison["effects"])
+    assert {"7", "15"} == set(comparison["resolution"])
+    exit_code(monkeypatch, "compare", "x", "y", "--json")
+    output = json.loads(capsys.readouterr().out)
+    two = output["comparisons"]
+    assert ["y against x", NOT_INTERLEAVED] == output["notes"][:2]
     assert [("x::a", "y::a", False), ("x::b", "y::b", False)] == [
         (each["a"], each["b"], each["interleaved"]) for each in two
     ]
-    said(monkeypatch, "show", "x", "--json")
+    exit_code(monkeypatch, "show", "x", "--json")
     (shown,) = json.loads(capsys.readouterr().out)["experiments"]
     assert data["comparisons"] == shown["comparisons"]
 
@@ -368,7 +372,7 @@ def test_options_that_contradict_each_other_are_refused(
     """Before anything is read out of a run."""
     monkeypatch.chdir(tmp_path)
     run_of(Path("run"), {"a": BASE, "b": FAST})
-    assert 2 == said(monkeypatch, "compare", *options)
+    assert 2 == exit_code(monkeypatch, "compare", *options)
     golden.check(capsys.readouterr().err)
 
 
@@ -380,7 +384,7 @@ def test_a_comparison_reads_a_run_once(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(
         "udpbench.records.read_run", lambda folder: (read.append(folder), read_run(folder))[1]
     )
-    said(monkeypatch, "compare", tmp_path / "x", tmp_path / "y")
+    exit_code(monkeypatch, "compare", tmp_path / "x", tmp_path / "y")
     assert [tmp_path / "x", tmp_path / "y"] == read
 
 
@@ -392,13 +396,17 @@ def test_any_number_of_runs_are_compared_with_any_number(
     for name, factor in (("a1", 1), ("a2", 1.001), ("a3", 0.999), ("b1", 0.8), ("b2", 0.801)):
         run_of(Path(name), {"x": times(factor)})
     base = [word for name in ("a1", "a2", "a3") for word in ("--against", name)]
-    assert 1 == said(monkeypatch, "compare", "b1", "b2", "b1", *base, "--json")
+    assert 1 == exit_code(monkeypatch, "compare", "b1", "b2", "b1", *base, "--json")
     data = json.loads(capsys.readouterr().out)
-    (one,) = data["comparisons"]
-    assert ("a1, a2, a3::x", "b1, b2::x", 14) == (one["a"], one["b"], one["blocks"])
-    assert (True, False) == (one["between_runs"], one["interleaved"])
+    (comparison,) = data["comparisons"]
+    assert ("a1, a2, a3::x", "b1, b2::x", 14) == (
+        comparison["a"],
+        comparison["b"],
+        comparison["blocks"],
+    )
+    assert (True, False) == (comparison["between_runs"], comparison["interleaved"])
     assert ["b1, b2 against a1, a2, a3", BETWEEN_RUNS] == data["notes"]
-    said(monkeypatch, "compare", "b1", *base[:4], "--json")
+    exit_code(monkeypatch, "compare", "b1", *base[:4], "--json")
     assert not json.loads(capsys.readouterr().out)["comparisons"][0]["between_runs"]
 
 
@@ -409,7 +417,7 @@ def test_the_last_run_is_compared_with_a_base(
     monkeypatch.chdir(tmp_path)
     run_of(Path("base"), {"x": BASE})
     run_of(Path("results") / "new", {"x": FAST})
-    assert 0 == said(monkeypatch, "compare", "--against", "base")
+    assert 0 == exit_code(monkeypatch, "compare", "--against", "base")
     assert "results/new against base" in capsys.readouterr().out
 
 
@@ -427,7 +435,7 @@ def test_a_base_that_cannot_be_compared_is_refused_before_the_run(
     run_of(Path("base"), {"a": BASE})
     run_of(Path("other"), {"": BASE}, question=load_experiments(["smoke"])[0].question)
     against = ("--against", "other", "--against", "base")
-    assert 2 == said(monkeypatch, "run", "smoke", *against, "--out", "run")
+    assert 2 == exit_code(monkeypatch, "run", "smoke", *against, "--out", "run")
     assert not Path("run").exists()
     golden.check(capsys.readouterr().err)
 

@@ -52,12 +52,16 @@ def test_a_ledger_is_tried_by_a_run_of_its_own() -> None:
     """Fake agents lose nothing, so no stage counts what was lost there."""
     world = World()
     selftest = try_ledger(load_lab("local"), world.progress.append, world.surroundings())
-    told = {proof.stage for proof in selftest.proofs}
-    assert set(LEDGER_STAGES) == told
-    begun = [one.text for one in world.progress if one.event == "run" and "trials" in one.text]
+    stages = {proof.stage for proof in selftest.proofs}
+    assert set(LEDGER_STAGES) == stages
+    begun = [
+        progress.text
+        for progress in world.progress
+        if progress.event == "run" and "trials" in progress.text
+    ]
     assert 2 == len(begun), "what does not hold is tried once more"
     silent = [proof for proof in selftest.proofs if proof.packets is not None and not proof.holds]
-    assert {"udp_no_port", "rx_netfilter"} <= {one.stage for one in silent}
+    assert {"udp_no_port", "rx_netfilter"} <= {proof.stage for proof in silent}
 
 
 def test_what_ends_the_run_is_raised(golden: Golden) -> None:

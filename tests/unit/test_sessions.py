@@ -65,7 +65,7 @@ def test_the_newer_record_of_a_trial_wins(tmp_path: Path) -> None:
     assert ((TWO, ONE), (bad,)) == (run.records, run.replaced)
 
 
-def test_a_torn_line_is_cut_off_and_told(tmp_path: Path) -> None:
+def test_a_torn_line_is_cut_off_and_reported(tmp_path: Path) -> None:
     """The next line begins where the last whole one ended, in both files."""
     stored(tmp_path, [ONE], ending=None)
     for name in (RUN_FILE, SERIES_FILE):
@@ -132,7 +132,7 @@ def test_a_folder_without_a_run_cannot_be_taken_over(tmp_path: Path, golden: Gol
     assert [] == list(tmp_path.iterdir())
 
 
-def test_a_file_that_may_not_be_written_is_told(tmp_path: Path, golden: Golden) -> None:
+def test_a_file_that_may_not_be_written_is_reported(tmp_path: Path, golden: Golden) -> None:
     """The message names folder, reason and next step."""
     (tmp_path / RUN_FILE).mkdir()
     with golden.raises(RecordError):

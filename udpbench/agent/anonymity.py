@@ -1,6 +1,6 @@
-"""Names and addresses of a recorded host, each replaced by the same stand-in wherever it occurs.
+"""Replaces the names and addresses of a recorded host, each by the same stand-in everywhere.
 
-What lies in one network stays in one network, and what was equal stays equal. Pure.
+Addresses of one network stay in one network, and equal values stay equal. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 PLAIN_INTERFACE = re.compile(r"lo|eth\d+|en[ops]\d\w*|(send|receive)\d+")
-"""Names that the kernel or systemd gives by place, which tell nothing; enx… has a MAC address."""
+"""Kernel and systemd names that identify nobody; an enx… name contains a MAC address."""
 MAC = re.compile(r"\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b", re.IGNORECASE)
 IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")
 IPV6 = re.compile(r"(?<![0-9a-fA-F:.])[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}(?![0-9a-fA-F:.])")
@@ -21,12 +21,12 @@ UUID = re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNOREC
 SOCKET_ADDRESS = re.compile(r"\b(?:[0-9A-F]{8}|[0-9A-F]{32})(?=:[0-9A-F]{4}\b)")
 """In /proc/net/udp and udp6."""
 HASH_KEY = re.compile(r"(?<=hash key:\n)[0-9a-f:]{11,}")
-"""Of ``ethtool -x``: whoever knows it can send all packets to one queue."""
+"""Of ``ethtool -x``: a sender who knows it can direct all packets to one queue."""
 SERIAL = re.compile(r"^Serial\s*:.*\n?", re.MULTILINE)
-"""Of an ARM board."""
+"""Of an ARM board's device tree."""
 SOCKET_FILES = re.compile(r"/net/udp(lite)?6?\Z")
 NLA_HEADER_BYTES = 4
-"""Of a netlink attribute: its length and its type, 16 bits each (netlink(7))."""
+"""Header of a netlink attribute: length and type, 16 bits each (netlink(7))."""
 BROADCAST_MAC = "ff:ff:ff:ff:ff:ff"
 
 
@@ -57,7 +57,7 @@ class Names:
         return IPV6.sub(lambda match: self._ipv6(match.group()), text)
 
     def file(self, path: str, text: str) -> str:
-        """Return a file's text likewise."""
+        """Return a file's text with every name and address replaced."""
         if path == "/proc/cpuinfo":
             text = SERIAL.sub("", text)
         if SOCKET_FILES.search(path):
@@ -65,7 +65,7 @@ class Names:
         return self.text(text)
 
     def data(self, data: Any) -> Any:
-        """Return JSON data with every text in it replaced, keys too."""
+        """Return JSON data with names and addresses replaced in every string, including keys."""
         if isinstance(data, str):
             return self.text(data)
         if isinstance(data, list):
@@ -77,7 +77,7 @@ class Names:
         return data
 
     def _bytes(self, raw: bytes) -> bytes:
-        """Return a netlink answer with the names in its attributes replaced; no byte moves."""
+        """Return a netlink answer with names in attributes replaced; offsets do not change."""
         for name, word in self._words.items():
             own = name.encode()
             length = struct.pack("=H", NLA_HEADER_BYTES + len(own) + 1)
@@ -100,7 +100,7 @@ class Names:
         except ValueError:
             return text
         first = address.packed[0]
-        if first in (0, 127) or first >= 224:  # of this host, groups, masks
+        if first in (0, 127) or first >= 224:  # this host, multicast, netmasks
             return text
         network, _, last = text.rpartition(".")
         number = self._networks.setdefault(network, len(self._networks))
@@ -122,7 +122,7 @@ class Names:
 
 
 def bare_ruleset(text: str) -> str:
-    """Return ``nft -j list ruleset`` with its base chains and how many rules each has, no more."""
+    """Return ``nft -j list ruleset`` reduced to base chains and their number of rules."""
     try:
         items = json.loads(text)["nftables"]
     except (ValueError, KeyError, TypeError):
@@ -147,7 +147,7 @@ def _bare(part: dict[str, Any], kind: str, names: dict[str, str]) -> dict[str, A
 
 
 def bare_iptables(text: str) -> str:
-    """Return ``iptables-save`` with its chains and how many rules each has, no more."""
+    """Return ``iptables-save`` output reduced to chains and their number of rules."""
     names: dict[str, str] = {}
     lines = []
     for line in text.splitlines():

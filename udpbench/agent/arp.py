@@ -1,7 +1,7 @@
-"""The proof that interfaces of two hosts share a link: a request sent by one is heard at the other.
+"""Proves that interfaces of two hosts share a link: one sends an ARP request, the other hears it.
 
-Sends one ARP request when asked to, only by an interface that is up and carries neither SSH nor a
-default route. It is a probe, so that no host learns an address from it (RFC 5227), for an address
+Sends one ARP request on demand, only on an interface that is up and carries neither SSH nor a
+default route. It is an ARP probe, so no host learns an address from it (RFC 5227), for an address
 that no host has (RFC 5737).
 """
 
@@ -25,14 +25,14 @@ FRAME_BYTES = 128
 
 
 class ArpListener:
-    """Hears the probes that arrive at some interfaces."""
+    """Listens for ARP probes on a set of interfaces."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._links: dict[str, socket.socket] = {}
 
     def hear(self, interfaces: Sequence[str]) -> tuple[HeardArp, ...]:
-        """Return the probes heard since the last call; begin at new interfaces, end at others."""
+        """Return the probes heard since the last call; from now on listen on these interfaces."""
         for name in set(self._links) - set(interfaces):
             self._links.pop(name).close()
         heard: dict[HeardArp, None] = {}
@@ -45,7 +45,7 @@ class ArpListener:
 
 
 def _read(interface: str, link: socket.socket) -> Iterator[HeardArp]:
-    """Yield the probes that a socket holds; none of an interface that has gone down."""
+    """Yield the probes queued in a socket; none if the interface has gone down."""
     with suppress(OSError):
         while True:
             packet, sender = link.recvfrom(FRAME_BYTES, socket.MSG_DONTWAIT)
@@ -55,7 +55,7 @@ def _read(interface: str, link: socket.socket) -> Iterator[HeardArp]:
 
 
 def send_arp(host: Host, interface: str) -> None:
-    """Send one probe; raises SafetyError where none may be sent, AgentError without the right."""
+    """Send one probe; SafetyError if that is unsafe, AgentError without CAP_NET_RAW."""
     if interface in protected(host):
         raise SafetyError(f"{interface} carries SSH or a default route; no ARP request was sent")
     if link(host, interface) != "up":
@@ -67,8 +67,8 @@ def send_arp(host: Host, interface: str) -> None:
 
 @contextmanager
 def _permitted() -> Iterator[None]:
-    """Raise AgentError where the agent may not use raw frames."""
+    """Raise AgentError if the agent may not open packet sockets."""
     try:
         yield
     except PermissionError as error:
-        raise AgentError("raw frames need CAP_NET_RAW; become root there") from error
+        raise AgentError("ARP probes need CAP_NET_RAW; run the agent there as root") from error

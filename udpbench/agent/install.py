@@ -1,15 +1,15 @@
-"""The program that brings an agent to a host: sent as text, run there by ``python3 -I -S``.
+"""The program that installs an agent on a host: sent as text, run there by ``python3 -I -S``.
 
-Stands alone: imports no other file of udpbench. Owns the folder of builds and writes nothing else.
-One JSON object a line on descriptors 0 and 1, the report first; then each request has one answer,
-after lines that say how much of an archive has arrived:
+Self-contained: imports no other file of udpbench. Owns the folder of builds and writes nothing
+else. Speaks one JSON object per line on descriptors 0 and 1, the report first; then each request
+gets one answer, preceded by progress lines while an archive arrives:
 
     start, deploy   {"do": …, "key": …, "place": "cache" or "system", "folder": …, "run": […]}
     archive         {"do": …, "sha256": …, "bytes": …, …}, followed by that many bytes
     remove, become  {"do": "remove", "place": …}, {"do": "become", "words": […]}
 
-A build is ``<place>/<key>``; one that is started is verified first, file by file, so a folder that
-a crash or a full disk left damaged is replaced. After ``ready``, ``start`` becomes the agent.
+A build is ``<place>/<key>``. Its files are verified one by one before it is started, so a folder
+damaged by a crash or a full disk is replaced. After ``ready``, ``start`` becomes the agent.
 """
 
 from __future__ import annotations
@@ -35,43 +35,43 @@ from contextlib import contextmanager, suppress
 from typing import Any, Optional
 
 SYSTEM = "/var/lib/udpbench/agent"
-"""Root's builds, for agents that sudo starts."""
+"""Root's builds, for agents started by sudo."""
 LAUNCHER = "launch"
-"""In SYSTEM: starts one of its builds, and can do nothing else."""
-FALLBACKS = ("/var/tmp", "/dev/shm", "/tmp")  # noqa: S108 - only fresh folders in them are used
+"""In SYSTEM: starts one of its builds and does nothing else."""
+FALLBACKS = ("/var/tmp", "/dev/shm", "/tmp")  # noqa: S108 - only new folders in them are used
 FALLBACK_PREFIX = "udpbench-agent-"
 FRESH_S = 3600
-"""A fallback folder that another controller may be filling."""
+"""A fallback folder younger than this may be in use by another controller."""
 KEEP_S = 14 * 86400
 UNFINISHED = ".new-"
 LOCK = ".lock"
 CALLER = ("SUDO_UID", "SUDO_GID", "SUDO_USER")
-"""All that root's agent takes from the environment of who starts it."""
+"""The only environment variables that root's agent takes from the user who starts it."""
 HELD = "UDPBENCH_BUILD_LOCK"
-"""Environment variable of an agent: the descriptor by which it holds the lock of its build."""
+"""Environment variable of an agent: the descriptor that holds the lock of its build."""
 MADE = ".made"
-"""The folders that were made for a place, which go with it."""
+"""Lists the folders that were created for a place and are removed with it."""
 MANIFEST = "files.sha256"
-"""As sha256sum(1) has it, with the number of files last."""
+"""In the format of sha256sum(1), with the number of files in the last line."""
 KEY = re.compile(r"[0-9a-f]{8,64}")
 MODULE = re.compile(r"udpbench\.agent\.\w+")
 WORD = re.compile(r"[\w.:+-]+", re.ASCII)
 NETWORK = re.compile(r"nfs|cifs|smb|9p|afs|ceph|lustre|gpfs|beegfs|sshfs|glusterfs")
-"""File systems of other hosts: several hosts would share one folder and its locks."""
+"""Network file systems: several hosts would share one folder and its locks."""
 RUN = (
     "import runpy,sys;sys.path[:0]=sys.argv.pop(1).split(':');"
     "runpy.run_module(sys.argv.pop(1),run_name='__main__',alter_sys=True)"
 )
-"""Runs a module, named after the folders to import from."""
+"""Runs a module; its arguments are the folders to import from, then the module's name."""
 READ_BYTES = 2**16
 
 
 class Refused(Exception):
-    """A request that cannot be met; the text says why."""
+    """A request that cannot be served; the text gives the reason."""
 
 
 def hear() -> Optional[dict[str, Any]]:
-    """Return the next request; None at the end of stdin. Reads not a byte beyond its line."""
+    """Return the next request, None at the end of stdin; reads no byte beyond its line."""
     line = b"".join(iter(lambda: os.read(0, 1).strip(b"\n"), b""))
     return json.loads(line) if line else None
 
@@ -82,7 +82,7 @@ def say(**answer: Any) -> None:
 
 
 def report() -> dict[str, Any]:
-    """Return what the controller needs to choose a build, and what it shows about the host."""
+    """Return what the controller needs to choose a build and to describe the host."""
     user = pwd.getpwuid(os.getuid()).pw_name if _has_name() else str(os.getuid())
     executable = os.path.realpath(sys.executable)
     libc, version = libc_version()
@@ -101,7 +101,7 @@ def report() -> dict[str, Any]:
 
 
 def distrust_python(executable: str) -> Optional[str]:
-    """Return why root must not run this Python: another user could change it or its modules."""
+    """Return why root must not run this Python (another user could change it); None if it may."""
     for path in (executable, *sys.path):
         if os.path.exists(path):
             why = distrust(os.path.realpath(path), 0)
@@ -117,14 +117,14 @@ def _has_name() -> bool:
 
 
 def home() -> str:
-    """Return the user's home folder, if the host names one."""
+    """Return the user's home folder; empty if the host has none for this user."""
     if os.environ.get("HOME", "").startswith("/"):
         return os.environ["HOME"]
     return pwd.getpwuid(os.getuid()).pw_dir if _has_name() else "/"
 
 
 def libc_version() -> tuple[str, str]:
-    """Return ``glibc`` or ``musl`` and its version; an empty one if it cannot be read."""
+    """Return ``glibc`` or ``musl`` and its version; the version is empty if it cannot be read."""
     with suppress(ValueError, OSError):
         return "glibc", (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")[2]
     loader = f"/lib/ld-musl-{platform.machine()}.so.1"
@@ -148,7 +148,7 @@ def cache_place() -> str:
 def distrust(path: str, uid: int) -> Optional[str]:
     """Return why another user could change a path; None if only ``uid`` and root can.
 
-    The path itself may be no link; a folder above it may be one, of root or the user.
+    The path itself must not be a symbolic link; a parent may be one, owned by root or the user.
     """
     path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     part = path
@@ -157,17 +157,17 @@ def distrust(path: str, uid: int) -> Optional[str]:
         if state.st_uid not in (0, uid):
             return f"{part} belongs to user {state.st_uid}"
         if stat.S_ISLNK(state.st_mode):
-            return f"{part} is a link"
+            return f"{part} is a symbolic link"
         shared = part != path and state.st_mode & stat.S_ISVTX
         if state.st_mode & 0o022 and not shared:
-            return f"{part} can be written by others (mode {stat.S_IMODE(state.st_mode):o})"
+            return f"{part} is writable by others (mode {stat.S_IMODE(state.st_mode):o})"
         if part == "/":
             return None
         part = os.path.dirname(part)
 
 
 def file_system(path: str) -> str:
-    """Return the type of the file system that holds a path; empty if it is not listed."""
+    """Return the file system type of a path; empty if /proc does not list it."""
     device = os.stat(path).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     with open("/proc/self/mountinfo", errors="replace") as mounts:
@@ -178,7 +178,7 @@ def file_system(path: str) -> str:
 
 
 def make_place(place: str) -> None:
-    """Make a folder for builds, and its path; Refused or OSError if it cannot be used."""
+    """Create a folder for builds with its parents; Refused or OSError if it cannot be used."""
     missing = []
     part = place
     while not os.path.lexists(part):
@@ -186,9 +186,9 @@ def make_place(place: str) -> None:
         part = os.path.dirname(part)
     try:
         for part in reversed(missing):
-            with suppress(FileExistsError):  # another controller's program makes it, too
+            with suppress(FileExistsError):  # another controller may create it at the same time
                 os.mkdir(part, 0o700)
-                os.chmod(part, 0o755 if place == SYSTEM else 0o700)  # whatever the umask is
+                os.chmod(part, 0o755 if place == SYSTEM else 0o700)  # regardless of umask
         _refuse_shared(os.path.dirname(place))
         _prove(place)
         if missing:
@@ -206,11 +206,11 @@ def _refuse_shared(folder: str) -> None:
     if why is not None:
         raise Refused(why)
     if not os.path.isdir(folder):
-        raise Refused(f"{folder} is no folder")
+        raise Refused(f"{folder} is not a folder")
 
 
 def _prove(place: str) -> None:
-    """Raise Refused or OSError unless a place is this user's own and can hold a program."""
+    """Raise Refused or OSError unless a place is safe for this user and allows executables."""
     _refuse_shared(place)
     if NETWORK.search(file_system(place)):
         raise Refused(f"on a network file system ({file_system(place)})")
@@ -229,13 +229,13 @@ def _prove(place: str) -> None:
 
 @contextmanager
 def exclusive(place: str) -> Iterator[None]:
-    """Hold a place for this process; root's lock can be opened by root alone."""
+    """Hold the lock of a place; only root can open root's lock."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(os.path.join(place, LOCK), flags, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         if os.fstat(fd).st_nlink == 0:
-            raise Refused(f"{place} was removed meanwhile; try again")
+            raise Refused(f"{place} was removed in the meantime; try again")
         yield
     finally:
         os.close(fd)
@@ -245,7 +245,7 @@ def exclusive(place: str) -> Iterator[None]:
 
 
 def is_whole(folder: str, uid: int) -> bool:
-    """Say whether a build is there, its owner's alone, with every file as it was sent."""
+    """Return whether a build exists, belongs to its owner alone and has every file as sent."""
     try:
         if distrust(folder, uid) is not None:
             return False
@@ -274,14 +274,14 @@ def _write(folder: str, name: str, content: bytes, mode: int = 0o644) -> None:
 
 
 def install(place: str, key: str, archive: bytes) -> str:
-    """Put a build into a place under a temporary name, rename it, and return its folder.
+    """Install a build in a place (temporary name, then rename) and return its folder.
 
-    Whoever installs it first wins; a damaged one is replaced. Removes what interrupted ones left.
+    The first installation wins; a damaged build is replaced. Removes unfinished ones.
     """
     folder = os.path.join(place, key)
     with exclusive(place):
         clean(place, key)
-        if place == SYSTEM:  # before the build, which is of no use without it
+        if place == SYSTEM:  # before the build, which needs it
             write_launcher(place)
         if not is_whole(folder, os.getuid()):
             fresh = tempfile.mkdtemp(prefix=UNFINISHED, dir=place)
@@ -298,13 +298,13 @@ def install(place: str, key: str, archive: bytes) -> str:
 
 
 def unpack(archive: bytes, folder: str) -> None:
-    """Write the files of an archive and their manifest; Refused if one would lie elsewhere."""
+    """Unpack an archive and write its manifest; Refused if a member is outside the folder."""
     lines = []
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
         for member in tar:
             parts = member.name.split("/")
             if not member.isfile() or not {"", ".", ".."}.isdisjoint(parts):
-                raise Refused(f"the archive has {member.name!r}, which is no file within it")
+                raise Refused(f"unsafe archive member {member.name!r}: not a file inside the build")
             content = tar.extractfile(member)
             data = content.read() if content is not None else b""
             _write(folder, member.name, data)
@@ -312,11 +312,11 @@ def unpack(archive: bytes, folder: str) -> None:
     _write(folder, LOCK, b"", 0o600)
     _write(folder, MANIFEST, "".join([*lines, f"# {len(lines)} files\n"]).encode())
     for path, _, _ in os.walk(folder):
-        os.chmod(path, 0o755)  # noqa: S103 - the build's own folder, above it, keeps others out
+        os.chmod(path, 0o755)  # noqa: S103 - the build's own folder above keeps others out
 
 
 def clean(place: str, key: str = "") -> None:
-    """Remove unfinished builds, and those of other keys that nobody has started for long."""
+    """Remove unfinished builds, and builds of other keys that have not been started recently."""
     for name in os.listdir(place):
         path = os.path.join(place, name)
         if name.startswith(UNFINISHED):
@@ -328,7 +328,7 @@ def clean(place: str, key: str = "") -> None:
 
 
 def _discard(path: str) -> None:
-    """Remove a folder with all in it, its lock first, or a file or link, if it is there."""
+    """Remove a folder with its contents (its lock first), a file or a link, if it exists."""
     if os.path.isdir(path) and not os.path.islink(path):
         with suppress(OSError):
             os.unlink(os.path.join(path, LOCK))
@@ -339,7 +339,7 @@ def _discard(path: str) -> None:
 
 
 def _age_s(folder: str) -> float:
-    """Return the time since a build was last started; a clock that was set back counts as well."""
+    """Return seconds since a build was last started, also if the clock was set back since."""
     with suppress(OSError):
         return abs(time.time() - os.lstat(os.path.join(folder, MANIFEST)).st_mtime)
     return float("inf")
@@ -347,7 +347,7 @@ def _age_s(folder: str) -> float:
 
 @contextmanager
 def held(folders: list[str]) -> Iterator[list[str]]:
-    """Keep agents from starting from builds; yield those from which one runs already."""
+    """Keep agents from starting from builds; yield the builds that are already in use."""
     fds, used = [], []
     try:
         for folder in folders:
@@ -365,7 +365,7 @@ def held(folders: list[str]) -> Iterator[list[str]]:
 
 
 def settle(key: str, archive: bytes, place: str) -> tuple[str, list[str]]:
-    """Install a build where it can be; return its folder and why not in the places before."""
+    """Install a build in the first usable place; return its folder and why others were refused."""
     notes: list[str] = []
     try:
         make_place(place)
@@ -389,7 +389,7 @@ def _words(error: Exception) -> str:
 
 
 def _fallbacks() -> list[str]:
-    """Return the folders for a fresh one, without what earlier controllers left in them."""
+    """Return parents for a new fallback folder, after removing those of earlier controllers."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     parents = [runtime] if runtime.startswith("/") else []
     parents += FALLBACKS
@@ -402,7 +402,7 @@ def _fallbacks() -> list[str]:
 
 
 def own_fallbacks(parent: str) -> list[str]:
-    """Return the fallback folders that this user made in a shared folder."""
+    """Return the fallback folders that this user created in a shared folder."""
     fallbacks = []
     with suppress(OSError):
         for name in os.listdir(parent):
@@ -421,7 +421,7 @@ def _builds(place: str) -> list[str]:
 
 
 def strange(place: str) -> Optional[str]:
-    """Return what is in a place and not of udpbench; None if all of it may be removed."""
+    """Return a name in a place that is not from udpbench; None if all of it may be removed."""
     files = {LOCK, MADE, *((LAUNCHER, LAUNCHER + UNFINISHED) if place == SYSTEM else ())}
     for name in sorted(os.listdir(place)):
         path = os.path.join(place, name)
@@ -432,9 +432,9 @@ def strange(place: str) -> Optional[str]:
 
 
 def remove(place: str) -> dict[str, list[Any]]:
-    """Remove every build of this user but those in use, and the folders made for them.
+    """Remove every build of this user that is not in use, and the folders created for them.
 
-    ``kept`` has place and reason of those with something that is not of udpbench or not safe.
+    ``kept`` lists [place, reason] where a place is unsafe or has files of something else.
     """
     answer: dict[str, list[Any]] = {"removed": [], "busy": [], "kept": []}
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -446,7 +446,7 @@ def remove(place: str) -> dict[str, list[Any]]:
         why = distrust(path, os.getuid())
         alien = strange(path) if why is None else None
         if alien is not None:
-            why = f"{alien} is not of udpbench"
+            why = f"{alien} does not belong to udpbench"
         if why is not None:
             answer["kept"].append([path, why])
             continue
@@ -459,19 +459,19 @@ def remove(place: str) -> dict[str, list[Any]]:
 
 
 def _remove_place(place: str) -> None:
-    """Remove a place whose locks are held, and the folders above it that were made for it."""
+    """Remove a place whose locks are held, and the parents that were created for it."""
     parents = _made(place)
     for build in _builds(place):
         _discard(build)
     os.unlink(os.path.join(place, LOCK))
     shutil.rmtree(place)
     for part in parents:
-        with suppress(OSError):  # another program uses it by now
+        with suppress(OSError):  # another program may use it by now
             os.rmdir(part)
 
 
 def _made(place: str) -> list[str]:
-    """Return the folders above a place that were made for it, the innermost first."""
+    """Return the parents that were created for a place, innermost first."""
     with suppress(OSError, ValueError):
         parents = json.loads(_read(place, MADE))
         return [part for part in parents if place.startswith(part + "/")]
@@ -482,18 +482,18 @@ def _made(place: str) -> list[str]:
 
 
 def agent_words(run: list[str]) -> list[str]:
-    """Return a module of the agent and its arguments; Refused if it is anything else."""
+    """Return an agent module and its arguments; Refused for any other module."""
     if not run or not MODULE.fullmatch(run[0]) or not all(map(WORD.fullmatch, run[1:])):
         raise Refused("not a module of the agent: {}".format(" ".join(run)))
     return run
 
 
 def start(folder: str, run: list[str]) -> None:
-    """Become a module of a build; its lock is held by this process, and so by the agent."""
+    """Replace this process by a module of a build; the agent inherits the build's lock."""
     fd = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_NOFOLLOW)
     fcntl.flock(fd, fcntl.LOCK_SH)
     if os.fstat(fd).st_nlink == 0:
-        raise Refused(f"{folder} was removed meanwhile; try again")
+        raise Refused(f"{folder} was removed in the meantime; try again")
     os.utime(os.path.join(folder, MANIFEST))
     os.set_inheritable(fd, True)
     os.environ[HELD] = str(fd)
@@ -501,7 +501,7 @@ def start(folder: str, run: list[str]) -> None:
 
 
 def write_launcher(place: str) -> None:
-    """Write root's launcher: this program's own text, which then does nothing but ``launch``."""
+    """Write root's launcher: this program's own source, which only calls ``launch``."""
     path = os.path.join(place, LAUNCHER)
     fresh = path + UNFINISHED
     with suppress(FileNotFoundError):
@@ -516,13 +516,13 @@ def write_launcher(place: str) -> None:
 
 
 def launcher_text() -> bytes:
-    """Return what this program writes as launcher; it names this program's Python."""
+    """Return the source of root's launcher; it runs under this program's Python."""
     source: str = globals()["SOURCE"]
     return f"#!{os.path.realpath(sys.executable)} -IS\n{source}\nlaunch()\n".encode()
 
 
 def launch() -> None:
-    """Start a build of root's by ``launch KEY MODULE [RUN]``, as sudo lets a user."""
+    """Start one of root's builds: ``launch KEY MODULE [RUN]``, as permitted by sudoers."""
     os.chdir("/")
     caller = {name: os.environ[name] for name in CALLER if name in os.environ}
     os.environ.clear()
@@ -538,7 +538,7 @@ def launch() -> None:
 
 
 def find(request: dict[str, Any]) -> Optional[str]:
-    """Return the folder of a build that is there and whole."""
+    """Return the folder of a complete build; None if there is none."""
     key = request["key"]
     if request["place"] == "system":
         folder = os.path.join(SYSTEM, key)
@@ -557,14 +557,14 @@ def _launches() -> bool:
 
 
 def builds(place: str) -> int:
-    """Return how many builds are in a place."""
+    """Return the number of builds in a place."""
     with suppress(OSError):
         return sum(KEY.fullmatch(name) is not None for name in os.listdir(place))
     return 0
 
 
 def bring(request: dict[str, Any], place: str) -> tuple[Optional[str], list[str]]:
-    """Return a build's folder, None if it is missing, and notes; receive one that is sent."""
+    """Return (folder or None if missing, notes); receives the build first if it is being sent."""
     if "bytes" not in request:
         return find(request), []
     archive = bytearray()
@@ -580,7 +580,7 @@ def bring(request: dict[str, Any], place: str) -> tuple[Optional[str], list[str]
 
 
 def become(words: list[str]) -> None:
-    """Become another program; end as a shell does if it is not there."""
+    """Replace this process by another program; exit as a shell does if it is missing."""
     try:
         os.execvp(words[0], words)
     except OSError as error:
@@ -590,7 +590,7 @@ def become(words: list[str]) -> None:
 
 
 def answer(request: dict[str, Any]) -> None:
-    """Do what one request asks for; ``start`` and ``become`` do not return."""
+    """Serve one request; ``start`` and ``become`` do not return."""
     if request["do"] == "become":
         become(request["words"])
     system = request["place"] == "system"

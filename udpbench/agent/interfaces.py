@@ -1,4 +1,4 @@
-"""The interfaces of this host, for the user to choose from: read, and nothing changed."""
+"""The interfaces of this host, for the user to choose from; read-only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOPBACK = "lo"
 
 
 def interfaces(host: Host) -> Interfaces:
-    """Return every interface but the loopback one."""
+    """Return every interface except loopback."""
     carrying = protected(host)
     listed = tuple(
         Interface(
@@ -25,7 +25,7 @@ def interfaces(host: Host) -> Interfaces:
             protected=name in carrying,
         )
         for name in names(host, "/sys/class/net")
-        # Files such as bonding_masters lie there, too.
+        # The folder also has files such as bonding_masters.
         if name != LOOPBACK and host.exists(f"/sys/class/net/{name}/address")
     )
     connection = ssh_connection(host)

@@ -1,13 +1,13 @@
-"""Who uses a network namespace and who a machine, so that no two runs measure each other.
+"""Locks on network namespaces and machines, so that two runs never measure each other.
 
-A user of either has a note, which ends with its process, however that ends. Notes of root are
-files in /run/udpbench under flock(2), and root trusts no others: any user can bind an abstract
-socket of any name. Notes of other users are such sockets, trusted if the kernel says (SO_PEERCRED)
-that the process is root's or their own; for them root has sockets as well as files.
+Each lock is a note that disappears with its process, however that ends. Root's notes are files in
+/run/udpbench under flock(2), and root trusts no others, because any user can bind an abstract
+socket of any name. Other users' notes are such sockets, trusted only if SO_PEERCRED shows that the
+process belongs to root or to the same user; for these users root keeps sockets as well as files.
 
-    namespace   its run alone is in this network namespace
-    machine     its run uses this machine, in whichever namespace
-    changes     its run alone may change what the machine shares
+    namespace   this run is the only one in the network namespace
+    machine     this run uses the machine, in any namespace
+    changes     this run alone may change settings that the machine shares
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from udpbench.model import Scope
 from udpbench.protocol import Lock, Use
 
 RESTORES_S = 10.0
-"""Half of what a controller gives to hello; most settings take milliseconds, a link seconds."""
+"""Half of the controller's limit for hello; most settings take milliseconds, a link seconds."""
 PREFIX = "udpbench/"
 SUFFIX = ".lock"
 UNIX_SOCKETS = "/proc/thread-self/net/unix"
 RUN_NAME_BYTES = 40
-"""Longer run names are cut: an abstract name has 107 bytes."""
+"""Longer run names are truncated: an abstract name has at most 107 bytes."""
 QUEUE = 4096
-"""Connections that wait until ``watch`` accepts them; somaxconn caps it."""
+"""Backlog until ``watch`` accepts connections; capped by somaxconn."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """One note, parsed from its name; a socket's pid is from the kernel."""
+    """One note, parsed from its name; for a socket the pid comes from the kernel."""
 
     lock: str
     netns: int
@@ -54,12 +54,12 @@ class Note:
 
     @property
     def name(self) -> str:
-        """The name of its file, and the end of its socket's name."""
+        """Name of its file, and suffix of its socket's name."""
         return f"{self.lock}-{self.netns}-{self.pid}-{self.run}"
 
 
 def _read(name: str) -> Optional[Note]:
-    """Return the note of a name; None if it is not one of udpbench."""
+    """Return the note with a name; None if the name is not from udpbench."""
     parts = name.split("-", 3)
     if len(parts) != 4 or not (parts[1].isdecimal() and parts[2].isdecimal()):
         return None
@@ -89,12 +89,12 @@ class Locks:
         self._files: dict[Note, int] = {}
         self._sockets: dict[Note, socket.socket] = {}
         self._seen: dict[tuple[int, str], str] = {}
-        """User and run → its description, reported once however many agents it has here."""
+        """(user, run) → description; reported once, however many agents the run has here."""
 
     def take(self, scopes: Collection[Scope], use: Use) -> None:
-        """Take all locks that this run needs, or none: Held names the run that has one.
+        """Take all locks that this run needs, or none; raises Held with the run that has one.
 
-        A namespace always belongs to one run, however the machine is used. OSError if root cannot
+        A namespace always belongs to one run, even on a shared machine. OSError if root cannot
         write notes.
         """
         if not scopes:
@@ -109,14 +109,14 @@ class Locks:
             try:
                 for lock in locks:
                     self._write(lock)
-                # Again: of two users' processes that cross, at least one sees the other.
+                # Check again: if two users' processes race, at least one sees the other.
                 self._refuse(locks, use)
             except Held:
                 self._remove()
                 raise
 
     def change_machine(self) -> None:
-        """Become the only run that may change what the machine shares; Held names another."""
+        """Become the only run that may change machine settings; raises Held if another one is."""
         with self._gate():
             self._refuse(["changes"], "shared")
             try:
@@ -132,7 +132,7 @@ class Locks:
             self._remove()
 
     def watch(self) -> None:
-        """Note which other runs use the machine; accept and close connections to our sockets."""
+        """Record other runs on this machine; accept and close connections to our sockets."""
         for listener in self._sockets.values():
             with suppress(OSError):
                 while True:
@@ -141,11 +141,11 @@ class Locks:
             with self._gate():
                 for note in self._others("machine"):
                     self._seen.setdefault((0, note.run), str(note))
-            # Runs of other users are not waited for but reported, by the kernel's word alone.
+            # Other users' runs are reported, not waited for; only SO_PEERCRED is trusted.
             for note, user in self._in_sockets():
                 if note.lock == "machine" and user not in (0, os.geteuid()):
                     text = f"a run of user {user} (pid {note.pid})"
-                    # Once per user: there may be thousands of names.
+                    # Once per user: a user could bind thousands of names.
                     self._seen.setdefault((user, ""), text)
 
     def others(self) -> tuple[str, ...]:
@@ -155,29 +155,29 @@ class Locks:
         return tuple(sorted(seen.values()))
 
     def runs(self) -> frozenset[str]:
-        """Return the runs that have an agent in this namespace, by what ``short`` makes of them."""
+        """Return the runs that have an agent in this namespace, as ``short`` names."""
         with self._gate():
             return frozenset(note.run for note in self._notes() if note.netns == self._netns)
 
     def await_restores(self) -> tuple[str, ...]:
-        """Wait until what dead runs changed is restored, by their guardians or ``restore``.
+        """Wait until guardians or ``udpbench restore`` have restored the settings of dead runs.
 
-        Return the runs that are still being restored at the deadline.
+        Returns the runs that are still being restored at the deadline.
         """
         with suppress(TimeoutError):
             self._host.wait_for("restoring", lambda: not self._restored(), RESTORES_S)
         return self._restored()
 
     def _restored(self) -> tuple[str, ...]:
-        """Return the runs whose journal is held by a process that is not one of their agents."""
-        # In this order: a run that dies in between then counts as dead.
+        """Return the runs whose journal is held by a process other than their agents."""
+        # In this order, a run that dies in between counts as dead.
         runs = [run_of(path) for path in in_use(self._host)]
         living = self.runs() if runs else ()
         return tuple(run for run in runs if self.short(run) not in living)
 
     @staticmethod
     def short(run: str) -> str:
-        """Return a run's name as in its agents' notes."""
+        """Return a run's name as it appears in notes."""
         return run.encode()[:RUN_NAME_BYTES].decode(errors="ignore")
 
     def _refuse(self, locks: Collection[Lock], use: Use) -> None:
@@ -189,7 +189,7 @@ class Locks:
                     raise Held(lock, str(note))
 
     def _others(self, lock: Lock) -> Iterator[Note]:
-        """Yield the notes of other runs: agents of this one may share a machine."""
+        """Yield the notes of other runs; agents of the same run may share a machine."""
         return (note for note in self._notes() if note.lock == lock and note.run != self._run)
 
     def _write(self, lock: Lock) -> None:
@@ -199,19 +199,19 @@ class Locks:
         if self._as_root:
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             file = os.open(self._path(note), flags, 0o600)
-            if not lock_file(file):  # of another PID namespace: elsewhere the name is ours alone
+            if not lock_file(file):  # held from another PID namespace
                 os.close(file)
                 raise Held(lock, str(note))
             self._files[note] = file
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._sockets[note] = listener
-        # A random name, which no other process can take first.
+        # A random name, which no other process can bind first.
         listener.bind(f"\0{self._prefix}{secrets.token_hex(4)}/{note.name}")
         listener.listen(QUEUE)
         listener.setblocking(False)
 
     def _remove(self, *locks: Lock) -> None:
-        """Remove these notes, or all."""
+        """Remove these notes; all if none are given."""
         for note in [note for note in self._sockets if not locks or note.lock in locks]:
             self._sockets.pop(note).close()
             if note in self._files:
@@ -222,7 +222,7 @@ class Locks:
         return self._host.path(FOLDER) / f"{note.name}{SUFFIX}"
 
     def _gate(self) -> AbstractContextManager[None]:
-        """Have one process of root at a time read and change the files."""
+        """Let one root process at a time read and change the files."""
         return self._folder_locked() if self._as_root else nullcontext()
 
     @contextmanager
@@ -234,7 +234,7 @@ class Locks:
             status = os.fstat(folder)
             if status.st_uid != os.geteuid() or status.st_mode & 0o077:
                 raise PermissionError(
-                    errno.EPERM, f"it must be this user's alone: chmod 700 {path}", str(path)
+                    errno.EPERM, f"other users can access it: chmod 700 {path}", str(path)
                 )
             lock_file(folder, wait=True)
             yield
@@ -250,7 +250,7 @@ class Locks:
         yield from (note for note, user in self._in_sockets() if user in (0, os.geteuid()))
 
     def _in_files(self) -> Iterator[Note]:
-        """Yield the notes of living processes, and remove those of dead ones."""
+        """Yield the notes of living processes and remove those of dead ones."""
         for path in sorted(self._host.path(FOLDER).glob(f"*{SUFFIX}")):
             note = _read(path.name[: -len(SUFFIX)])
             if note is None:
@@ -265,9 +265,9 @@ class Locks:
                 os.close(file)
 
     def _in_sockets(self) -> Iterator[tuple[Note, int]]:
-        """Yield each other note of this namespace, with its user according to the kernel.
+        """Yield each other note of this namespace with its user id from the kernel.
 
-        The kernel prints an abstract name's NUL as ``@``, and a line for each that asks, too.
+        The kernel prints the NUL of an abstract name as ``@``, and lists connected clients too.
         """
         mark = f"@{self._prefix}"
         lines = self._host.read_text(UNIX_SOCKETS).splitlines()
@@ -281,7 +281,7 @@ class Locks:
 
 
 def _owner(name: str) -> Optional[tuple[int, int]]:
-    """Return pid and user of the process that listens at an abstract name; None without one."""
+    """Return (pid, uid) of the process that listens on an abstract name; None if there is none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.setblocking(False)
         try:

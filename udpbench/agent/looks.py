@@ -1,7 +1,7 @@
-"""A live host as one who looks on sees it: counters, every UDP socket, and what changed of them.
+"""Readings of a live host for ``udpbench watch``: counters, UDP sockets, and what changed.
 
-Owns what the look before knew, and for a process of another network namespace the move there. Sends
-no packet, changes no setting, and takes the host from nobody.
+Owns the state of the previous look, and moves into the network namespace of a watched process.
+Sends no packet, changes no setting, takes no lock.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from udpbench.model import HostLook, Snapshot, SocketCount, UdpSocket
 
 LOOPBACK = "lo"
 MOST_INTERFACES = 8
-"""Beyond it only those of a device: a host of containers has a virtual one for each."""
+"""Above this number only interfaces of devices: a container host has a veth per container."""
 RARELY = 10
-"""Looks from one question to the next for what few hosts have."""
+"""Looks between two queries for something that few hosts have."""
 
 
 class Looks:
-    """The looks at one host, one after the other."""
+    """Successive looks at one host."""
 
     def __init__(self, host: Host, name: str) -> None:
         self._host = host
@@ -50,19 +50,19 @@ class Looks:
         self._list = SocketList()
         self._listed: dict[int, UdpSocket] = {}
         self._sockets: dict[int, UdpSocket] = {}
-        """By cookie, with their processes."""
+        """By cookie, with the processes that hold them."""
         self._counting: Optional[SocketCounts] = None
         self._counts: dict[int, SocketCount] = {}
         self._closed: set[int] = set()
-        """Sockets that were counted and not listed in the look before: nothing more comes."""
+        """Counted but not listed in the previous look: closed, so their counts are final."""
         self._filtering: set[str] = set()
-        """Counters of the interfaces with filters."""
+        """Counters of interfaces that have an ingress qdisc."""
         self._irqs: set[int] = set()
         self._number = 0
         self._begun = False
 
     def look(self, pid: Optional[int], unit: Optional[str], exact: bool) -> HostLook:
-        """Return what is here, and what changed since the look before; raises NothingToWatch."""
+        """Return the host's state and what changed since the last look; raises NothingToWatch."""
         if not self._begun:
             self._begin(pid, unit, exact)
         interfaces = self.interfaces()
@@ -70,7 +70,7 @@ class Looks:
             self._irqs = {irq for name in interfaces for irq in card_interrupts(self._host, name)}
         counters = machine_counters(self._host, self._irqs)
         clock_ns = self._host.clock_ns()
-        # Before the sockets: one that is counted and not listed has been closed.
+        # Before the sockets are listed: a socket counted but not listed has been closed.
         counts = self._counting.counts() if self._counting is not None else None
         listed = self._list.read()
         self._number += 1
@@ -95,7 +95,7 @@ class Looks:
         )
 
     def _changed_sockets(self, listed: dict[int, UdpSocket], unit: str) -> dict[int, UdpSocket]:
-        """Return the sockets that are new or have changed, or whose owner is known only now."""
+        """Return the sockets that are new, have changed, or whose owner has just become known."""
         before = self._listed
         new = listed.items() if listed is not before else ()
         changed = {cookie: each for cookie, each in new if each is not before.get(cookie)}
@@ -111,7 +111,7 @@ class Looks:
         }
 
     def _begin(self, pid: Optional[int], unit: Optional[str], exact: bool) -> None:
-        """Move into the namespace of what is to be watched, and prove that it has a socket."""
+        """Move into the target's network namespace and check that the target has a UDP socket."""
         if unit is not None:
             self._owners.learn((), unit)
             pids = self._owners.in_unit(unit)
@@ -129,7 +129,7 @@ class Looks:
                 raise NothingToWatch(f"{what}; {root}", self._name) from error
         if (pid, unit) != (None, None) and not self._watched(pid, unit, self._list.read().values()):
             whose = f"unit {unit}" if unit is not None else f"process {pid}"
-            text = f"{whose} has no UDP socket; ss -uap lists what has"
+            text = f"{whose} has no UDP socket; ss -uap lists the processes that do"
             raise NothingToWatch(text, self._name)
         self._begun = True
 
@@ -143,7 +143,7 @@ class Looks:
     def _watched(
         self, pid: Optional[int], unit: Optional[str], sockets: Iterable[UdpSocket]
     ) -> Optional[tuple[int, ...]]:
-        """Return the cookies of the sockets of a process or unit; None if all are watched."""
+        """Return the socket cookies of a process or unit; None if all sockets are watched."""
         if (pid, unit) == (None, None):
             return None
         pids = self._owners.in_unit(unit) if unit is not None else [pid or 0]
@@ -151,7 +151,7 @@ class Looks:
         return tuple(each.cookie for each in sockets if each.inode in inodes)
 
     def _changed(self, counts: dict[int, SocketCount]) -> dict[str, SocketCount]:
-        """Return the counts that changed, and forget those of sockets that were closed before."""
+        """Return the counts that changed; drop those of sockets that closed earlier."""
         changed = {
             str(cookie): count
             for cookie, count in counts.items()
@@ -164,7 +164,7 @@ class Looks:
         return changed
 
     def interfaces(self) -> list[str]:
-        """Return the interfaces that are up, of many only those of devices."""
+        """Return the interfaces that are up; only those of devices if there are many."""
         up = [
             name
             for name in names(self._host, "/sys/class/net")
@@ -176,7 +176,7 @@ class Looks:
         return up
 
     def _device(self, interface: str) -> dict[str, int]:
-        """Return an interface's counters; none if it has just been removed."""
+        """Return an interface's counters; empty if it has just been removed."""
         try:
             statistics = parse.parse_link_statistics(self._host.link_statistics(interface))
             counters = {f"link.{interface}.{name}": value for name, value in statistics.items()}
@@ -190,9 +190,9 @@ class Looks:
         return counters
 
     def _ingress(self, interface: str) -> dict[str, int]:
-        """Return the drops of filters before the IP layer.
+        """Return the drops of the ingress qdisc.
 
-        To ask takes 2 ms, so where there are none it is asked again only now and then.
+        A query takes 2 ms, so interfaces without one are queried only occasionally.
         """
         name = f"qdisc.{interface}.ingress.drops"
         if name not in self._filtering and self._number % RARELY != 1:

@@ -1,6 +1,6 @@
-"""The MAC addresses that frames need, which go to a device by no socket of the IP layer.
+"""MAC addresses for AF_XDP frames, which bypass the IP layer.
 
-Has the kernel resolve them as it does for its own packets; sends and changes nothing else.
+Has the kernel resolve them as for its own packets; sends and changes nothing else.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from udpbench.errors import AgentError
 from udpbench.model import WorkerSpec
 
 NTF_USE = 1
-"""As if a packet went there: the kernel asks who has the address."""
+"""As if a packet were sent: the kernel resolves the address."""
 KNOWN = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80
 """NUD_* of include/uapi/linux/neighbour.h with a valid address."""
 RESOLVE_S = 3.0
-"""As long as the kernel asks: three times, a second apart (neigh/*/mcast_solicit)."""
+"""As long as the kernel tries: three times, one second apart (neigh/*/mcast_solicit)."""
 LOOK_S = 0.01
 
 
 def frame_addresses(host: Host, interface: str, workers: Iterable[WorkerSpec]) -> dict[str, str]:
-    """Return address → MAC for both ends of all flows that are sent as frames; else nothing.
+    """Return address → MAC for both ends of all flows sent as frames; empty without such flows.
 
-    A destination behind a gateway has the gateway's. Raises AgentError with all that have none.
+    A destination behind a gateway gets the gateway's MAC. AgentError lists unresolved addresses.
     """
     senders = [s for s in workers if s.send is not None and s.send.call == "af_xdp"]
     pairs = {(flow.source, flow.destination) for spec in senders for flow in spec.flows}
@@ -41,17 +41,17 @@ def frame_addresses(host: Host, interface: str, workers: Iterable[WorkerSpec]) -
     if unknown:
         raise AgentError(
             f"send.call: af_xdp: no neighbour entry on {interface} for {', '.join(unknown)}; "
-            f"check that it answers: ip neigh show dev {interface}"
+            f"check that the hosts answer: ip neigh show dev {interface}"
         )
     return {source: own for source, _ in pairs} | {to: str(macs[hop]) for to, hop in hops.items()}
 
 
 def _neighbour(host: Host, index: int, address: str) -> Optional[str]:
-    """Return a neighbour's MAC, resolved if need be; None if nobody answers."""
+    """Return a neighbour's MAC, resolving it if necessary; None if nothing answers."""
     deadline = time.monotonic() + RESOLVE_S
     mac = _known(host, index, address)
     while mac is None and time.monotonic() < deadline:
-        with suppress(PermissionError):  # without CAP_NET_ADMIN it must be known already
+        with suppress(PermissionError):  # without CAP_NET_ADMIN the entry must already exist
             host.rtnl("neigh", "replace", dst=address, ifindex=index, state=0, flags=NTF_USE)
         time.sleep(LOOK_S)
         mac = _known(host, index, address)

@@ -1,10 +1,10 @@
-"""How a controller returns to its agent after its connection was lost.
+"""How a controller reconnects to its agent after losing the connection.
 
-The agent listens at its door, a socket beside its journal, for its own user only. Over the new
-connection ``python -m udpbench.agent.reconnect RUN`` is started in place of an agent: it passes its
-stdin, stdout and stderr to the agent by SCM_RIGHTS, writes one line to say so, and stays until the
-agent has ended, because the connection lasts as long as that process. How long to wait is not
-decided here.
+The agent listens on its door, a socket beside its journal, for its own user only. Over the new
+connection ``python -m udpbench.agent.reconnect RUN`` is started instead of an agent: it passes its
+stdin, stdout and stderr to the agent by SCM_RIGHTS, confirms with one line, and stays until the
+agent has ended, because the connection lasts only as long as that process. Time limits are set
+elsewhere.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from udpbench.errors import HostError
 from udpbench.protocol import write_line
 
 HAND_OVER_S = 1.0
-"""From connecting to passing the pipes, which the next line does."""
+"""From connecting to passing the pipes."""
 CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 FOUND = write_line({"id": 0})
-"""A reply to no request: number 0."""
+"""Has request number 0, because it answers no request."""
 
 
 def door_of(host: Host, run: str) -> Path:
-    """Return the path of an agent's door, by run and network namespace, as its journal's."""
+    """Return the path of an agent's door, named by run and network namespace like its journal."""
     return host.path(FOLDER) / f"{run}-{host.netns()}{DOOR_SUFFIX}"
 
 
 class Door:
-    """A listening socket for the agent's own user alone."""
+    """A listening socket that accepts only the agent's own user."""
 
     def __init__(self, host: Host, run: str, alone: bool) -> None:
-        """Open it; OSError if that user cannot have journals either.
+        """Open it; OSError if the folder of journals cannot be used.
 
-        An agent that is alone in its namespace removes other doors, which killed agents left.
+        An agent that is alone in its namespace removes doors left by killed agents.
         """
         self.path = door_of(host, run)
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -59,11 +59,11 @@ class Door:
             raise
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when a client connects."""
+        """Return the descriptor that becomes readable when a client connects."""
         return self._listener.fileno()
 
     def accept(self) -> tuple[int, ...]:
-        """Return a client's stdin, stdout and stderr; () if it is another user's, or has gone."""
+        """Return a client's stdin, stdout and stderr; () if it is another user's or has gone."""
         try:
             client, _ = self._listener.accept()
         except OSError:
@@ -84,7 +84,7 @@ class Door:
         return tuple(pipes)
 
     def close(self, status: int) -> None:
-        """Remove the door; the latest client ends with the agent's exit status."""
+        """Remove the door; the latest client exits with the agent's exit status."""
         self._dismiss(status)
         self._listener.close()
         self.path.unlink(missing_ok=True)
@@ -98,13 +98,13 @@ class Door:
 
 
 def hand_over(host: Host, run: str) -> int:
-    """Pass 0, 1 and 2 to the agent of a run, and return its exit status once it has ended."""
+    """Pass descriptors 0, 1 and 2 to a run's agent; return its exit status once it has ended."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         try:
             door.connect(str(door_of(host, run)))
             socket.send_fds(door, [b"\0"], [0, 1, 2])
         except OSError as error:
-            text = f"udpbench agent: no agent of run {run} waits here: {error.strerror or error}"
+            text = f"udpbench agent: no agent of run {run} is waiting: {error.strerror or error}"
             print(text, file=sys.stderr)
             return HostError.exit_code
         try:

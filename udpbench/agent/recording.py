@@ -1,8 +1,8 @@
-"""A host as a tree that can be read again: what it answers to the agent, without whose it is.
+"""Records what a host answers to the agent as a tree that tests can replay, anonymised.
 
-Reads only, through the one seam to the system, so that a test meets what this host says. What names
-a host, its networks or its users is replaced (``anonymity``); environments of processes, contents
-of firewall rules and other processes are never taken.
+Reads only, through the same interface to the system as the agent. Names and addresses of the host,
+its networks and its users are replaced (``anonymity``); process environments, firewall rules and
+other processes are never recorded.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from udpbench.agent.host.system import Host
 from udpbench.protocol import RecordedTree
 
 FILES = ("exists", "listdir", "read_text", "link_target")
-"""Answers about files, which have fields of their own in a tree."""
+"""Methods for files, which have their own fields in a tree."""
 UNTAKEN: tuple[str, ...] = (
     *("boot_id", "cached_dumps", "clock_ns", "close", "environ", "held_cpu_latency"),
     *("hold_cpu_latency", "lending", "netlink", "netns", "netns_cookie", "packet_socket"),
     *("parent", "path", "set_affinity", "set_feature", "signal", "wait_for", "wall_ns"),
     "write_text",
 )
-"""They change something, are of this moment alone, or tell of users."""
+"""Methods that change something, hold only for the moment, or reveal users."""
 TAKEN = tuple(
     name
     for name, method in vars(Host).items()
     if callable(method) and name[0] != "_" and name not in (*FILES, *UNTAKEN)
 )
-"""All other methods of ``Host``: they read, and each answer is kept by its arguments."""
+"""All other methods of ``Host``: they read, and each answer is recorded by its arguments."""
 SHOWN = (
     ("-i",),
     ("-g",),
@@ -51,7 +51,7 @@ SHOWN = (
     ("-n", "rx-flow-hash", "udp4"),
     ("-n", "rx-flow-hash", "udp6"),
 )
-"""What ``ethtool`` shows, for settings that an experiment may ask for."""
+"""``ethtool`` output for settings that an experiment may request."""
 FOLDERS = (
     "/proc/irq",
     "/proc/sys/net/core",
@@ -60,20 +60,20 @@ FOLDERS = (
 )
 DEPTH = 4
 FILES_MAX = 5000
-"""Beyond what the agent itself reads."""
+"""Read in addition to what the agent reads."""
 WITHHELD: tuple[str, ...] = (
     *("IFLA_ALT_IFNAME", "IFLA_IFALIAS", "IFLA_PHYS_PORT_ID", "IFLA_PHYS_SWITCH_ID"),
     "IFLA_PROP_LIST",
 )
-"""Attributes of a link that name it, its place or its owner."""
+"""Link attributes that identify the link, its location or its owner."""
 FILE_BYTES = 2**18
 ABSENT = (errno.ENOENT, errno.ENOTDIR)
-"""A file that is not in the tree is not there."""
+"""A file that is not in the tree does not exist."""
 PLAIN = (bool, int, float, str, type(None))
 
 
 class RecordingHost(Host):
-    """A host that keeps what it answers."""
+    """A host that records its answers."""
 
     def __init__(self, host: Host) -> None:
         super().__init__(host.root)
@@ -84,27 +84,27 @@ class RecordingHost(Host):
         self._host = host
 
     def read_text(self, path: str) -> str:
-        """Read and keep a file."""
+        """Read and record a file."""
         text: str = self._noted("read_text", path)
         self.answers.pop(call_key("read_text", path))
         self.files[path] = text[:FILE_BYTES]
         return text
 
     def listdir(self, path: str) -> list[str]:
-        """List and keep a folder."""
+        """List and record a folder."""
         names: list[str] = self._host.listdir(path)
         self.folders[path] = tuple(names)
         return names
 
     def exists(self, path: str) -> bool:
-        """Keep that a path is there, if it is."""
+        """Return whether a path exists, and record it if so."""
         there = self._host.exists(path)
         if there and path not in self.files:
             self.folders.setdefault(path, ())
         return there
 
     def link_target(self, path: str) -> Any:
-        """Read and keep a symbolic link."""
+        """Read and record a symbolic link."""
         target = self._host.link_target(path)
         if target is not None:
             self.links[path] = target
@@ -134,7 +134,7 @@ for _name in TAKEN:
 
 
 def call_key(name: str, *args: Any, **kwargs: Any) -> str:
-    """Return the name of a call by its arguments, without defaults: ``run ethtool -g eth3``."""
+    """Return the key of a call, without default arguments: ``run ethtool -g eth3``."""
     bound = inspect.signature(getattr(Host, name)).bind(None, *args, **kwargs)
     words = [name]
     for parameter in list(bound.signature.parameters.values())[1:]:
@@ -149,12 +149,12 @@ def call_key(name: str, *args: Any, **kwargs: Any) -> str:
 
 
 def _number(value: Any) -> Any:
-    """Return what prints the same on every Python: an address family is a number."""
+    """Return a value that prints the same on every Python; an address family is a number."""
     return int(value) if isinstance(value, int) else value
 
 
 def plain(answer: Any) -> Any:
-    """Return an answer as JSON data; what JSON lacks is an object with the key ``is``."""
+    """Return an answer as JSON data; types that JSON lacks are objects with the key ``is``."""
     if isinstance(answer, PLAIN):
         return answer
     if isinstance(answer, (bytes, bytearray)):
@@ -186,7 +186,7 @@ def _message(message: Any) -> dict[str, Any]:
 
 
 def record_tree(host: Host, name: str, interface: str) -> RecordedTree:
-    """Return what a host answers about itself and an interface, anonymous."""
+    """Return the anonymised answers of a host about itself and an interface."""
     seen = RecordingHost(host)
     with suppress(OSError):
         facts(seen, name, interface, {})
@@ -194,7 +194,7 @@ def record_tree(host: Host, name: str, interface: str) -> RecordedTree:
     with suppress(OSError):
         snapshot(seen, name, interface, ("namespace", "machine"), (), lambda _: {})
     with suppress(OSError):
-        seen.link(interface)  # Settings read it; facts do only where /sys has no driver.
+        seen.link(interface)  # Settings read it; facts only if /sys has no driver.
     for option, *words in SHOWN:
         with suppress(OSError):
             seen.run("ethtool", option, interface, *words)
@@ -205,7 +205,7 @@ def record_tree(host: Host, name: str, interface: str) -> RecordedTree:
 
 
 def _files(host: Host, interface: str) -> Iterator[str]:
-    """Yield further files by which a later version may tell more, as many as are sensible."""
+    """Yield further files that a later version may use, within reason."""
     device = f"/sys/class/net/{interface}"
     folders = (*FOLDERS, f"{device}/queues", f"{device}/statistics", "/proc/sys/net/ipv4/conf/all")
     paths = (path for folder in folders for path in _below(host, folder, DEPTH))
@@ -216,7 +216,7 @@ def _files(host: Host, interface: str) -> Iterator[str]:
 
 
 def _below(host: Host, folder: str, depth: int) -> Iterator[str]:
-    """Yield the files below a folder; links are not followed."""
+    """Yield the files below a folder without following links."""
     with suppress(OSError):
         for name in host.listdir(folder):
             path = f"{folder}/{name}"
@@ -229,7 +229,7 @@ def _below(host: Host, folder: str, depth: int) -> Iterator[str]:
 
 
 def _anonymous(seen: RecordingHost, host: Host, interface: str) -> RecordedTree:
-    """Return the tree with names and addresses replaced, and without what tells of users."""
+    """Return the tree with names and addresses replaced and without anything about users."""
     _withhold(seen)
     names = Names(_host_names(host), (*_names(host, "/sys/class/net"), interface))
     return RecordedTree(
@@ -245,13 +245,13 @@ def _anonymous(seen: RecordingHost, host: Host, interface: str) -> RecordedTree:
 
 
 def _host_names(host: Host) -> tuple[str, ...]:
-    """Return the host's name, and its first label."""
+    """Return the host's name and its first label."""
     name = host.hostname()
     return (name, name.partition(".")[0])
 
 
 def _withhold(seen: RecordingHost) -> None:
-    """Take other processes, and what firewall rules say, out of the answers."""
+    """Remove other processes and the contents of firewall rules from the answers."""
     for key, answer in seen.answers.items():
         if "value" not in answer:
             continue

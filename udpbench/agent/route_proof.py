@@ -1,4 +1,4 @@
-"""The proof that packets leave by the intended interface; nothing is sent or changed here."""
+"""Proves that packets would leave by the intended interface; sends and changes nothing."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ def prove(
 ) -> None:
     """Prove that every flow's route is unicast and leaves by ``interface``.
 
-    ``routed`` are the networks that may lie behind a gateway; None: any may.
-
-    The lookup has the flow's own source address, so that policy routing counts and an address that
-    is not the host's is found. Raises SafetyError with everything wrong at once.
+    ``routed`` are the networks that may be behind a gateway; None: any. The lookup uses the flow's
+    own source address, so policy routing applies and an address that the host lacks is detected.
+    Raises SafetyError that lists every problem.
     """
     pairs = {(flow.source, flow.destination) for spec in workers for flow in spec.flows}
     wrong = [
@@ -44,9 +43,9 @@ def prove(
     ]
     if wrong:
         raise SafetyError(
-            "nothing was sent, because packets might leave the lab: "
+            "nothing was sent, as packets might leave the lab: "
             + "; ".join(wrong)
-            + f"; every route must be unicast by {interface}: see `ip route get`"
+            + f"; every route must be unicast and leave by {interface}: check `ip route get`"
         )
 
 
@@ -54,7 +53,7 @@ def _objections(
     host: Host, interface: str, source: str, destination: str, routed: Optional[Sequence[str]]
 ) -> list[str]:
     if ipaddress.ip_address(destination).is_multicast:
-        return ["a multicast address"]
+        return ["multicast address"]
     try:
         index = host.index(interface)
         route = host.rtnl("route", "get", dst=destination, src=source)[0]
@@ -63,26 +62,26 @@ def _objections(
     objections = []
     route_type = ROUTE_TYPES.get(route["type"], f"type {route['type']}")
     if route_type != "unicast":
-        objections.append(f"a {route_type} address")
+        objections.append(f"{route_type} address")
     leaves_by = route.get_attr("RTA_OIF")
     if leaves_by != index:
-        objections.append(f"it leaves by interface {leaves_by}, not by {interface} ({index})")
+        objections.append(f"leaves by interface {leaves_by}, not by {interface} ({index})")
     if routed is not None and _gateway(route) and not _within(destination, routed):
         objections.append(
-            f"by gateway {_gateway(route)}, which a host that names its own addresses may not ask "
-            "for; write the receiver's addresses, or the network in the sender's `routes`"
+            f"goes through gateway {_gateway(route)}, which `existing` addresses do not permit; "
+            "list the receiver's addresses, or the network in the sender's `routes`"
         )
     return objections
 
 
 def next_hop(host: Host, source: str, destination: str) -> str:
-    """Return the address that a packet goes to on its link; OSError if there is no route."""
+    """Return the next hop's address; the destination if on link. OSError if there is no route."""
     route = host.rtnl("route", "get", dst=destination, src=source)[0]
     return _gateway(route) or destination
 
 
 def _gateway(route: Any) -> Optional[str]:
-    """Return the next hop, of either family: IPv4 may use one of IPv6 (RTA_VIA)."""
+    """Return the gateway's address; an IPv4 route may have an IPv6 gateway (RTA_VIA)."""
     via = route.get_attr("RTA_VIA")
     return route.get_attr("RTA_GATEWAY") or (via["addr"] if via else None)
 

@@ -1,9 +1,9 @@
 """The agent: ``python -m udpbench.agent.serve`` speaks ``protocol`` on stdin and stdout.
 
-One thread, one loop over requests, workers, signals and time. Whatever ends it (end of stdin, the
-lease, SIGTERM, SIGHUP), it ends its workers and undoes its settings; the exit status is 0 if
+One thread, one loop over requests, workers, signals and timers. Whatever ends it (end of stdin,
+the lease, SIGTERM, SIGHUP), it ends its workers and restores settings; the exit status is 0 if
 everything was restored, else 4. Stray prints go to stderr. An agent with a door treats the end of
-stdin as a lost connection, and runs until its controller returns or its lease expires.
+stdin as a lost connection and runs until its controller reconnects or its lease expires.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Any, Optional
 
 from udpbench.agent.host.namespace import settle
 from udpbench.agent.host.system import Host
-from udpbench.agent.verbs import Session
+from udpbench.agent.session import Session
 from udpbench.agent.workers.samples import TICK_NS
 from udpbench.errors import AgentError, HostError, RestoreError, in_words, to_wire
 from udpbench.model import SECOND_NS
 from udpbench.protocol import MAX_LINE_BYTES, VERBS, encode, read_line, write_line
 
 WATCH_NS = SECOND_NS
-"""From one check of the guardian to the next."""
+"""Interval between checks of the guardian."""
 READ_BYTES = 2**16
 STDIN_ENDED = "stdin ended"
 
 
 class Lines:
-    """Complete lines from a pipe; one that is too long is reported once and skipped to its end."""
+    """Complete lines from a pipe; a line that is too long is reported once and skipped."""
 
     def __init__(self, fd: int, limit_bytes: int = MAX_LINE_BYTES) -> None:
         self.fd = fd
@@ -43,7 +43,7 @@ class Lines:
         self._skipping = False
 
     def read(self) -> Iterator[Optional[bytes]]:
-        """Yield the lines that one read completes; None for a line beyond the limit."""
+        """Yield the lines completed by one read; None for a line beyond the limit."""
         chunk = os.read(self.fd, READ_BYTES)
         self.ended = not chunk
         self._buffer += chunk
@@ -65,28 +65,28 @@ class Lines:
 
 
 class Loop:
-    """The agent's loop; ``requests`` and ``replies`` are descriptors of pipes."""
+    """The agent's loop; ``requests`` and ``replies`` are pipe descriptors."""
 
     def __init__(self, session: Session, requests: int, replies: int) -> None:
         self._session = session
         self._lines = Lines(requests)
         self._replies = replies
         self._away = False
-        """The controller is disconnected, and may return by the door."""
+        """The controller is disconnected and may reconnect through the door."""
         self._latest_reply: dict[str, Any] = {}
-        """To a numbered request: a controller that returns repeats what was not answered."""
+        """Reply to a numbered request: a reconnecting controller repeats unanswered requests."""
         self._signals = catch_signals()
         self._deadline_ns = 0
         self._tick_ns = 0
         self._watch_ns = 0
 
     def run(self) -> str:
-        """Serve until something ends the loop; return why."""
+        """Serve until something ends the loop; return the reason."""
         self._renew()
         while True:
             now_ns = time.monotonic_ns()
             if now_ns >= self._deadline_ns:
-                return f"the lease of {self._session.lease_ns / SECOND_NS} s ran out"
+                return f"the lease of {self._session.lease_ns / SECOND_NS:g} s expired"
             self._do_what_is_due(now_ns)
             ready = self._wait(now_ns)
             if self._signals in ready:
@@ -104,7 +104,7 @@ class Loop:
                     return ended
 
     def _wait(self, now_ns: int) -> list[int]:
-        """Wait until a descriptor is ready or something is due; return those that are ready."""
+        """Wait until a descriptor is ready or a timer is due; return the ready descriptors."""
         due_ns = min(self._deadline_ns, self._watch_ns)
         watched = [self._signals, *self._door_fd()]
         if not self._away:
@@ -129,21 +129,21 @@ class Loop:
                 verbs.watch()
 
     def _serve_lines(self) -> Optional[str]:
-        """Serve every complete request; return why the loop ends, or None."""
+        """Serve every complete request; return why the loop ends, None if it continues."""
         for line in self._lines.read():
             reply = self._answer(line)
             self._renew()
             if not self._write_reply(write_line({**reply, "clock_ns": time.monotonic_ns()})):
-                return self._disconnect("the controller no longer reads")
+                return self._disconnect("the controller stopped reading")
             self._renew()
         return self._disconnect(STDIN_ENDED) if self._lines.ended else None
 
     def _door_fd(self) -> list[int]:
-        """Return the descriptor of the door, if there is one."""
+        """Return the door's descriptor, if there is a door."""
         return [] if self._session.door is None else [self._session.door.fileno()]
 
     def _disconnect(self, why: str) -> Optional[str]:
-        """Return why the loop ends, or None if the controller may return."""
+        """Return why the loop ends; None if the controller may reconnect."""
         if self._session.door is None or self._session.leaving:
             return why
         self._away = True
@@ -152,7 +152,7 @@ class Loop:
         return None
 
     def _use_pipes(self, pipes: tuple[int, ...], away: bool = False) -> None:
-        """Use other pipes from now on; the other ends of the old ones see them close."""
+        """Switch to other pipes and close the old ones."""
         if not pipes:
             return
         requests, replies, errors = pipes
@@ -169,11 +169,11 @@ class Loop:
             self._renew()
 
     def _renew(self) -> None:
-        """Restart the lease, at both ends of a request: it does not run while one is served."""
+        """Restart the lease, before and after each request: it does not run while one is served."""
         self._deadline_ns = time.monotonic_ns() + self._session.lease_ns
 
     def _answer(self, line: Optional[bytes]) -> dict[str, Any]:
-        """Return the reply to a line; a repeated request gets the reply it had."""
+        """Return the reply to a line; a repeated request gets the same reply."""
         number, request = None, {}
         try:
             request = parse(line)
@@ -185,7 +185,7 @@ class Loop:
         except HostError as error:
             reply = {"id": number, "error": to_wire(error, self._session.name)}
         except Exception as error:  # noqa: BLE001 - a bug in one verb must not end the agent
-            with contextlib.suppress(OSError):  # who reads stderr may be gone
+            with contextlib.suppress(OSError):  # the reader of stderr may be gone
                 traceback.print_exc()
             reply = {"id": number, "error": unexpected(error, request, self._session.name)}
         if number:
@@ -193,7 +193,7 @@ class Loop:
         return reply
 
     def _write_reply(self, reply: bytes) -> bool:
-        """Write a whole reply; False if it stays unread for the lease or the controller returns."""
+        """Write a whole reply; False if unread for the lease or if the controller reconnects."""
         rest = memoryview(reply)
         while rest:
             left_s = max(self._deadline_ns - time.monotonic_ns(), 0) / SECOND_NS
@@ -209,7 +209,7 @@ class Loop:
 
 
 def unexpected(error: Exception, request: dict[str, Any], host: str) -> dict[str, str]:
-    """Return the error of a request that failed unexpectedly: an interface may vanish any time."""
+    """Return the error of a request that failed unexpectedly, e.g. as an interface disappeared."""
     verb, args = str(request.get("verb")), request.get("args", {})
     interface = str(args.get("interface", "")) if isinstance(args, dict) else ""
     doing = VERBS[verb].doing if verb in VERBS else f"serving {verb}"
@@ -217,19 +217,19 @@ def unexpected(error: Exception, request: dict[str, Any], host: str) -> dict[str
 
 
 def parse(line: Optional[bytes]) -> dict[str, Any]:
-    """Return the request of a line; AgentError if there is none in it."""
+    """Return the request in a line; AgentError if it is not a request."""
     if line is None:
         raise AgentError(f"a line is longer than {MAX_LINE_BYTES} B; split the request")
     try:
         return read_line(line)
     except ValueError as error:
-        raise AgentError(f"not a request: {error}; a line is one JSON object") from error
+        raise AgentError(f"not a request: {error}; each line must be a JSON object") from error
 
 
 def catch_signals() -> int:
-    """Return a descriptor to read the numbers of SIGTERM and SIGHUP from; ignore SIGINT.
+    """Return a descriptor that yields the numbers of SIGTERM and SIGHUP; ignore SIGINT.
 
-    Ctrl-C is for the controller, which then decides what happens here.
+    Ctrl-C is handled by the controller alone.
     """
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writing)
@@ -240,9 +240,9 @@ def catch_signals() -> int:
 
 
 def end(session: Session, why: str) -> int:
-    """End the workers, undo the settings, print why, and return the exit status.
+    """End the workers, restore settings, print the reason and return the exit status.
 
-    The end of stdin, by which every run ends, is not printed.
+    The end of stdin is not printed, because every run ends that way.
     """
     status, result = 0, "restored"
     try:
@@ -250,12 +250,12 @@ def end(session: Session, why: str) -> int:
             session.verbs.end()
     except RestoreError as error:
         status, result = RestoreError.exit_code, f"not restored: {error}"
-    except Exception as error:  # noqa: BLE001 - a bug, after which something may still be in force
+    except Exception as error:  # noqa: BLE001 - after a bug, settings may still be in force
         what = f"{type(error).__name__}: {error}"
-        result = f"not known to be restored: {what}; type: udpbench restore"
+        result = f"settings may not be restored: {what}; type: udpbench restore"
         status = RestoreError.exit_code
     if why != STDIN_ENDED or status != 0:
-        # A controller that died has closed the other end of stderr as well.
+        # If the controller died, nobody reads stderr.
         with contextlib.suppress(OSError):
             print(f"udpbench agent: {why}; {result}", file=sys.stderr, flush=True)
     return status

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 
 from udpbench.analysis.cpu_use import (
     TICK_NS,
@@ -47,7 +48,7 @@ UNSENT = 0.005
 """Part of the intended load that a sender may leave out (RFC 2285 3.5)."""
 RULE_NS = 5
 """A firewall rule that does not match takes so long at least (measured: 7 ns, nf_tables, 6.18)."""
-UDP_MEMORY = "net.ipv4.udp_mem"
+UDP_MEMORY, BACKLOG = "net.ipv4.udp_mem", "net.core.netdev_max_backlog"
 PAGE_BYTES = 4096
 """The smallest page of any CPU; larger ones make of a number of pages more memory."""
 MEANS = {stage.name: stage.means for stage in STAGES}
@@ -157,6 +158,15 @@ class Case:
         by_peer = ("tx_device", "link") if self.readings.record.built_in_lab else ()
         return self.stage in ("rx_ring", "rx_backlog", *by_peer)
 
+    @property
+    def overrun(self) -> bool:
+        """Whether a backlog overflowed though its CPU receives little, whatever programs run there.
+
+        Soft interrupts come before them.
+        """
+        cpu = self.polling
+        return self.stage == "rx_backlog" and cpu is not None and cpu.receiving < MUCH
+
     @cached_property
     def load_ns(self) -> int:
         """The time from the first packet to the last, of either role."""
@@ -195,7 +205,7 @@ class Case:
         if self.limited_by_sender:
             return self.sending
         if self.in_ring:
-            return self.polling
+            return None if self.overrun else self.polling
         slow = self.stage in ("udp_rcvbuf", "xsk_ring") or self.falls_behind
         return self.reading if slow else None
 
@@ -369,10 +379,9 @@ def _of_memory(case: Case, hosts: Sequence[Facts]) -> dict[str, str]:
         wanted_bytes = _with_room(case, min(sizes))
         words["buffer"] = format_bytes(wanted_bytes)
         words["large_buffer"] = format_bytes(4 * wanted_bytes)
-    backlogs = [facts.limits.get("net.core.netdev_max_backlog") for facts in hosts]
-    backlog = min((each for each in backlogs if each), default=None)
-    if backlog is not None:
-        backlog_packets = _with_room(case, backlog)
+    backlogs = [int(text) for text in _in_force(case, hosts, BACKLOG)]
+    if any(backlogs):
+        backlog_packets = _with_room(case, min(filter(None, backlogs)))
         words |= {"backlog": str(backlog_packets), "large_backlog": str(8 * backlog_packets)}
     rings = [facts.rings for facts in hosts if facts.rings.get("rx-max")]
     longest = min((each["rx-max"] for each in rings), default=0)
@@ -389,19 +398,26 @@ def _udp_pages(case: Case, hosts: Sequence[Facts]) -> int | None:
 
     None if neither is known; a network namespace of its own does not show what UDP may take.
     """
-    record = case.readings.record
     sockets = {
         inode: stats.buffer_bytes or 0
         for stats in case.readings.workers("receiver")
         for inode in stats.socket_inodes
     }
-    bounds = [facts.environment.get(UDP_MEMORY, "") for facts in hosts]
-    for changes in record.changes.values():
-        bounds += [str(each.after) for each in changes if each.setting.target == UDP_MEMORY]
-    last = [words[-1] for words in map(str.split, bounds) if words]
-    now = max((int(word) for word in last if word.isdecimal()), default=0)
+    bounds = _in_force(case, hosts, UDP_MEMORY)
+    now = max((int(text.split()[-1]) for text in bounds), default=0)
     pages = max(2 * sum(sockets.values()) // PAGE_BYTES, now)
     return 1 << (pages - 1).bit_length() if pages else None
+
+
+def _in_force(case: Case, hosts: Sequence[Facts], sysctl: str) -> list[str]:
+    """Return a sysctl of the machines as the trial set it, else as hosts show it; may be empty.
+
+    A network namespace of its own shows none that its machine shares.
+    """
+    changes = chain.from_iterable(case.readings.record.changes.values())
+    texts = [str(each.after) for each in changes if each.setting.target == sysctl]
+    shown = (each.environment.get(sysctl, each.limits.get(sysctl, "")) for each in hosts)
+    return [text for text in texts or map(str, shown) if "".join(text.split()).isdecimal()]
 
 
 def _of_cpus(case: Case, hosts: Sequence[Facts]) -> dict[str, str]:
@@ -508,7 +524,8 @@ def small_backlog(case: Case) -> Iterator[Bottleneck]:
     cpu = case.polling
     if case.stage == "rx_backlog" and cpu is not None and case.behind is None:
         what = "the CPU's backlog is too small for the bursts"
-        yield _bottleneck(case, "small_backlog", CERTAIN, what, cpu, remedy="rx_backlog")
+        sure = LIKELY if cpu.full else CERTAIN
+        yield _bottleneck(case, "small_backlog", sure, what, cpu, remedy="rx_backlog")
 
 
 def short_ring(case: Case) -> Iterator[Bottleneck]:

@@ -19,9 +19,9 @@ from udpbench.analysis.ledger.intended_load import (
     sent_packets,
 )
 from udpbench.analysis.ledger.ledger import is_explained, make_ledger, occupied_stages
-from udpbench.analysis.live_host import watched_ledger
 from udpbench.analysis.queue_counters import carrying, queue_packets, sent_flows
 from udpbench.analysis.readings import Readings, readings_of
+from udpbench.analysis.watched_host import watched_ledger
 from udpbench.metrics import TIMED
 from udpbench.model import PACKETS_FIELD, Finding, Ledger, Result, Stall, TrialRecord, WorkerResult
 

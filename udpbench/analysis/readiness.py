@@ -1,4 +1,4 @@
-"""What would spoil a measurement on a host: one table of checks, from what was read to findings.
+"""What would distort a measurement on a host: one table of checks, from what was read to findings.
 
 Pure. ``doctor`` has everything read for it, ``run`` only facts; a check of what was not read is
 unknown, never ready. Limits and texts that a trial's findings share are those of ``checks``.
@@ -632,15 +632,15 @@ def _check(check: ReadinessCheck, subject: Subject, lab: Lab) -> Iterator[Readin
         return
     hosts = lab.hosts if subject.host is None else (subject.host,)
     blocks = [merged(lab.settings.get(host.role, Settings()), host.settings) for host in hosts]
-    spoiling = []
+    distorting = []
     for excess in excesses:
         words = {"interface": subject.facts.interface, **excess}
         line = _filled(check.settings, words)
         if not any(_is_set(line, block) for block in blocks):
             limit, remedy = _filled(check.limit, words), _filled(check.remedy, words)
             readiness = replace(plain, status="spoils", value=str(excess["value"]), limit=limit)
-            spoiling.append(replace(readiness, remedy=remedy, settings=line))
-    yield from spoiling or [plain]
+            distorting.append(replace(readiness, remedy=remedy, settings=line))
+    yield from distorting or [plain]
 
 
 def _is_set(line: str, settings: Settings) -> bool:

@@ -413,7 +413,7 @@ def _unconfirmed(whole: PointSearch) -> list[Finding]:
 
 
 def _low_loss(whole: PointSearch) -> list[Finding]:
-    """Return loss at loads that the headline's goal allows: it spoils figures of zero loss."""
+    """Return loss at loads that the headline's goal allows: it distorts zero-loss figures."""
     lower = whole.headline.lower_pps
     if lower is None:
         return []

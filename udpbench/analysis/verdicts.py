@@ -21,7 +21,8 @@ from udpbench.analysis.comparison.comparisons import (
     more_text,
     without_replaced,
 )
-from udpbench.analysis.points import Point, bounds, estimate, is_count, points, trials_with
+from udpbench.analysis.medians import estimate
+from udpbench.analysis.points import Point, bounds, is_count, points, trials_with
 from udpbench.errors import CANNOT_TELL, FAILED, NO, worst
 from udpbench.model import Expectation, Experiment, Result, Side
 from udpbench.units import show_count

@@ -1,6 +1,6 @@
-"""``udpbench`` as a child that ends, hosts restored, when the process that started it dies.
+"""Runs ``udpbench`` as a child that ends, with hosts restored, when its parent dies.
 
-Named by ``cell_run``: ``python -m udpbench.campaign.bound_run PARENT WORD…``.
+Started by ``cell_run``: ``python -m udpbench.campaign.bound_run PARENT WORD…``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from udpbench.parent_death import end_with_parent
 
 
 def main() -> None:
-    """Run udpbench, unless its parent died before it could be bound to it."""
+    """Run udpbench, unless its parent has already died."""
     end_with_parent(signal.SIGTERM)
     parent = int(sys.argv[1])
     if os.getppid() != parent:

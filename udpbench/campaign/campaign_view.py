@@ -25,7 +25,7 @@ DRAW_S = 0.5
 
 @contextmanager
 def campaign_view(out: TextIO, now_s: Callable[[], float] = time.monotonic) -> Iterator[Tell]:
-    """Yield the callback that fits where the output goes."""
+    """Yield the callback for the type of output."""
     console = Terminal(file=out)
     if not console.is_terminal or console.is_dumb_terminal:
         yield lambda _, text: _write(out, text)
@@ -51,7 +51,7 @@ def _write(out: TextIO, text: str) -> None:
 
 
 def pair_table(pairs: Sequence[PairState]) -> Table:
-    """Return a row for each pair: how far it is, and what it does."""
+    """Return a row per pair: its progress and current activity."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for justify in ("left", "right", "left"):
         table.add_column(justify=justify, no_wrap=True, overflow="ellipsis")
@@ -61,20 +61,20 @@ def pair_table(pairs: Sequence[PairState]) -> Table:
 
 
 def doing(pair: PairState) -> str:
-    """Return in words what a pair does now."""
+    """Return a pair's current activity as text."""
     if pair.aside:
         return f"set aside: {pair.aside}"
     if pair.under_way is None:
         return "done" if not pair.left else "next"
-    return f"{pair.under_way.experiment.name}: {pair.line or 'waits for a worker'}"
+    return f"{pair.under_way.experiment.name}: {pair.line or 'waiting for a worker'}"
 
 
 def summary(pairs: Sequence[PairState]) -> list[str]:
-    """Return a line for each pair about all its cells, and what is left to type."""
+    """Return a line per pair about its cells, and what to type next."""
     width = max((len(pair.pair) for pair in pairs), default=0)
     lines = [f"{pair.pair:<{width}}  {_ended(pair)}" for pair in pairs]
     if any(pair.aside for pair in pairs):
-        lines.append("type the same command to try again what was set aside")
+        lines.append("type the same command to retry the pairs that were set aside")
     return lines
 
 
@@ -83,5 +83,5 @@ def _ended(pair: PairState) -> str:
     answers[ANSWER[YES]] -= len(pair.passed_over)
     parts = [f"{pair.done} of {pair.total} cells"]
     parts += [f"{number} {answer}" for answer, number in answers.items() if number > 0]
-    parts += [f"{name} is not for it: {why}" for name, why in pair.passed_over.items()]
+    parts += [f"{name} skipped: {why}" for name, why in pair.passed_over.items()]
     return "; ".join([*parts, *([f"set aside: {pair.aside}"] if pair.aside else [])])

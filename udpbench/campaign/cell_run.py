@@ -1,7 +1,7 @@
-"""A cell on the worker: ``udpbench run`` in a process of its own, begun or resumed in its folder.
+"""A cell on the worker: starts or resumes ``udpbench run`` as a process in the cell's folder.
 
-Owns that process, its folder and nothing else; hosts are the run's. Whoever has the folder's lock
-runs it: the lock is inherited by the run, so that it outlives a worker until hosts are restored.
+Owns that process and its folder; the run owns the hosts. The holder of the folder's lock runs it:
+the run inherits the lock, so that it outlives a dead worker until hosts are restored.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from udpbench.protocol import build_id
 from udpbench.records import RUN_FILE, SERIES_FILE, read_run
 
 POLL_S = 0.1
-"""Between two looks at whether the cell is still wanted."""
+"""Interval of checks whether the cell is still wanted."""
 SAID_EVERY_S = 1.0
 COMPLAINT_LINES = 3
 COMPLAINT_CHARACTERS = 600
 PROGRAM = (sys.executable, "-m", "udpbench.campaign.bound_run")
 Task = Mapping[str, Any]
-"""What ``cells.task_of`` returns."""
+"""As returned by ``cells.task_of``."""
 Say = Callable[[str], None]
 
 
@@ -40,7 +40,7 @@ def run_cell(task: Task, say: Say, unwanted: Callable[[], bool]) -> dict[str, An
     """Run a cell to its end, or until it is unwanted.
 
     Returns ``exit_code``, ``reason`` and ``chosen``, and the run's ``files`` if the campaign's
-    folder is not seen from here. ``say`` gets what the run says, at most a line a second.
+    folder is not accessible here. ``say`` gets the run's output, at most one line per second.
     """
     if task["build"] != build_id():
         step = "install the same udpbench there"
@@ -67,7 +67,7 @@ def _plain(result: CellResult, files: Mapping[str, bytes] | None = None) -> dict
 
 
 def _place(task: Task) -> tuple[Path, bool]:
-    """Return the cell's folder, and whether it is that of the campaign itself."""
+    """Return the cell's folder, and whether it is in the campaign's own folder."""
     campaign = Path(task["out"])
     if identity_of(campaign) == task["campaign"]:
         return campaign / task["folder"], True
@@ -76,11 +76,11 @@ def _place(task: Task) -> tuple[Path, bool]:
 
 
 def _locked(held: Folder, say: Say, unwanted: Callable[[], bool]) -> bool:
-    """Wait until no other run is in the folder; False if the cell is unwanted before."""
+    """Wait until no other run uses the folder; False if the cell becomes unwanted first."""
     reported = False
     while not lock_file(held.fd):
         if not reported:
-            say("waiting for the run of a worker that died, which restores its hosts")
+            say("waiting until the run of a dead worker has restored its hosts")
             reported = True
         if unwanted():
             return False
@@ -89,7 +89,7 @@ def _locked(held: Folder, say: Say, unwanted: Callable[[], bool]) -> bool:
 
 
 def _run(task: Task, held: Folder, say: Say, unwanted: Callable[[], bool]) -> CellResult:
-    """Begin or resume the run in a folder that is locked, and store how it ended."""
+    """Start or resume the run in a locked folder, and store its result."""
     words = [*_words(task, held), "--no-report", *(["--share"] if task["share"] else [])]
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
@@ -107,14 +107,14 @@ def _run(task: Task, held: Folder, say: Say, unwanted: Callable[[], bool]) -> Ce
     reason = printable("; ".join(lines[-COMPLAINT_LINES:]), keep="")[-COMPLAINT_CHARACTERS:]
     code = process.returncode if process.returncode >= 0 else FAILED
     if code not in ANSWERS:
-        return CellResult(code, reason or f"udpbench run ended with {process.returncode}")
+        return CellResult(code, reason or f"udpbench run exited with {process.returncode}")
     result = _chosen(held.path, code)
     store_result(held, result)
     return result
 
 
 def _words(task: Task, held: Folder) -> list[str]:
-    """Return what to run in the folder; what a run left is gone on with."""
+    """Return the command to run in the folder; an unfinished run is resumed."""
     experiment, lab = f"{task['experiment']}.yaml", f"{task['lab']}.yaml"
     held.write(experiment, task["experiment_text"].encode())
     with Folder.open(held.path / "lab", make=True) as labs:
@@ -133,7 +133,7 @@ def _words(task: Task, held: Folder) -> list[str]:
 
 
 def _follow(process: subprocess.Popen[bytes], say: Say, unwanted: Callable[[], bool]) -> None:
-    """Pass on what the run says until it ends; interrupt it once it is unwanted."""
+    """Forward the run's output until it ends; interrupt it once it is unwanted."""
     assert process.stdout is not None  # noqa: S101 - as asked for above
     rest, said_s, interrupted = b"", 0.0, False
     with process.stdout as out:
@@ -155,7 +155,7 @@ def _follow(process: subprocess.Popen[bytes], say: Say, unwanted: Callable[[], b
 
 
 def _chosen(folder: Path, code: int) -> CellResult:
-    """Return how a complete run ended; where no point's needs are met, another pair is meant."""
+    """Return the result of a complete run; not chosen if no point's needs are met."""
     try:
         records = read_run(folder).records if code == YES else ()
     except RecordError as error:

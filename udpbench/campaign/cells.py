@@ -1,7 +1,7 @@
-"""The cells of a campaign: each experiment on each pair, its key, its folder, and what is done.
+"""The cells of a campaign: each experiment on each pair, with key, folder and result.
 
-A pair is a lab by its name. A cell's key is a digest of what would be measured: the definition as
-resolved, the lab, and the build. Owns the campaign's folder, and starts nothing.
+A pair is a lab by name. A cell's key is a digest of what would be measured: the resolved
+definition, the lab, and the build. Owns the campaign's folder; starts nothing.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from udpbench.protocol import build_id
 CAMPAIGN_FILE = "campaign.json"
 CELL_FILE = "cell.json"
 SCHEMA = 1
-"""Of both files. History: 1 — the first form."""
+"""Schema of both files. History: 1 — the first form."""
 KEY_CHARACTERS = 16
 ANSWERS = (YES, NO, CANNOT_TELL)
-"""Exit codes of a run that measured all that it could: its cell is done."""
+"""Exit codes of a run that measured everything possible: its cell is done."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}\Z")
 
 
@@ -55,7 +55,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellResult:
-    """How a cell ended; stored beside its run once that is complete."""
+    """Result of a cell; stored beside its run once that is complete."""
 
     exit_code: int
     reason: str = ""
@@ -64,14 +64,14 @@ class CellResult:
 
     @property
     def done(self) -> bool:
-        """Return whether it need not be run again."""
+        """Return whether the cell need not be run again."""
         return self.exit_code in ANSWERS
 
 
 def load_labs(names: Sequence[str]) -> list[Lab]:
     """Return the labs of files, shipped names and patterns, each file once.
 
-    Raises InputError with all that is wrong in them.
+    Raises InputError that lists every problem.
     """
     problems: list[Problem] = []
     labs: dict[str, Lab] = {}
@@ -83,15 +83,15 @@ def load_labs(names: Sequence[str]) -> list[Lab]:
             continue
         same = labs.setdefault(lab.name, lab)
         if same is not lab and Path(same.path).resolve() != Path(lab.path).resolve():
-            step = "a pair is known by the name of its file: rename one"
-            problems.append(Problem(f"{same.path} has this name, too", lab.path, next_step=step))
+            step = "pairs are named after their files: rename one"
+            problems.append(Problem(f"{same.path} has the same name", lab.path, next_step=step))
     if problems:
         raise InputError(problems)
     return list(labs.values())
 
 
 def _expanded(names: Sequence[str], problems: list[Problem]) -> Iterator[str]:
-    """Yield each name, of a pattern the files that match; a shell may have left it to us."""
+    """Yield each name, with patterns expanded that the shell did not expand."""
     for name in names:
         if not set(name) & set("*?[") or Path(name).exists():
             yield name
@@ -105,10 +105,10 @@ def _expanded(names: Sequence[str], problems: list[Problem]) -> Iterator[str]:
 def cells_of(experiments: Sequence[Experiment], labs: Sequence[Lab]) -> list[Cell]:
     """Return every cell, pair by pair, in the order of the experiments.
 
-    Raises InputError with all that contradicts a lab, and names that cannot be those of folders.
+    Raises InputError with every contradiction to a lab, and names that cannot be folder names.
     """
     problems = [
-        Problem("not a name for a folder", path, name, "letters, digits and . _ + -", "rename it")
+        Problem("not a folder name", path, name, "letters, digits and . _ + -", "rename it")
         for name, path in [
             *((e.name, e.path) for e in experiments),
             *((x.name, x.path) for x in labs),
@@ -130,14 +130,14 @@ def cells_of(experiments: Sequence[Experiment], labs: Sequence[Lab]) -> list[Cel
 
 
 def cell_key(experiment: Experiment, lab: Lab) -> str:
-    """Return what no other measurement has: a digest of definition, lab and build."""
+    """Return the unique key of a measurement: a digest of definition, lab and build."""
     plain = [meaning(experiment, lab), version("udpbench"), build_id()]
     text = json.dumps(plain, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_CHARACTERS]
 
 
 def task_of(cell: Cell, campaign: CampaignFolder, share: bool) -> dict[str, Any]:
-    """Return all that a worker needs to run a cell: names and texts of files."""
+    """Return everything that a worker needs to run a cell: names and contents of files."""
     folder = str(Path(cell.experiment.path).resolve().parent)
     programs = {t.receive.folder for t in cell.experiment.points if t.receive.command is not None}
     return {
@@ -150,7 +150,7 @@ def task_of(cell: Cell, campaign: CampaignFolder, share: bool) -> dict[str, Any]
         "experiment_text": cell.experiment.text,
         "lab": cell.lab.name,
         "lab_text": cell.lab.text,
-        # A program starts beside the experiment's file, which is elsewhere on the worker.
+        # A program starts in the folder of the experiment's file, which differs on the worker.
         "sets": [f"receive.folder={folder}"] if programs == {folder} else [],
     }
 
@@ -161,12 +161,12 @@ class CampaignFolder:
     def __init__(self, path: Path, identity: str, fd: int) -> None:
         self.path = path.absolute()
         self.identity = identity
-        """By which a worker recognises the folder on a disk that both see."""
+        """Identifies the folder for a worker that shares the disk."""
         self._fd = fd
 
     @classmethod
     def open(cls, path: Path) -> CampaignFolder:
-        """Return the folder, made if it is not there; RecordError if another controller has it."""
+        """Return the folder, created if missing; RecordError if another controller has it."""
         try:
             with Folder.open(path, make=True) as held:
                 if CAMPAIGN_FILE not in held.names():
@@ -175,20 +175,20 @@ class CampaignFolder:
                 fd = held.file(CAMPAIGN_FILE, os.O_RDWR)
             locked = lock_file(fd)
         except OSError as error:
-            what = f"{path}: cannot be the folder of a campaign: {error.strerror}"
+            what = f"{path}: cannot be used as a campaign folder: {error.strerror}"
             raise RecordError(f"{what}; name another with --out") from error
         if not locked:
             os.close(fd)
-            why = "in use by a campaign that is still going on; wait until it ends, or interrupt it"
+            why = "in use by a running campaign; wait until it ends, or interrupt it"
             raise RecordError(f"{path}: {why}")
         return cls(path, identity_of(path) or "", fd)
 
     def result_of(self, cell: Cell) -> CellResult | None:
-        """Return how a cell ended; None if it is to be run, or to go on."""
+        """Return a cell's result; None if it has to be run or resumed."""
         return stored_result(self.path / cell.folder)
 
     def keep(self, cell: Cell, files: Mapping[str, bytes]) -> None:
-        """Store the files of a run that a worker brought; RecordError if they cannot be."""
+        """Store the files of a run sent by a worker; RecordError if that fails."""
         folder = self.path / cell.folder
         last_comes_done = sorted(files, key=lambda name: name == CELL_FILE)
         try:
@@ -202,18 +202,18 @@ class CampaignFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let another controller have it."""
+        """Release the folder."""
         os.close(self._fd)
 
 
 def identity_of(folder: Path) -> str | None:
-    """Return which campaign a folder is of; None if it is of none."""
+    """Return the identity of the campaign in a folder; None if there is none."""
     data = _read_json(folder / CAMPAIGN_FILE)
     return None if data is None else str(data.get("campaign"))
 
 
 def stored_result(folder: Path) -> CellResult | None:
-    """Return how the run in a folder ended, if it is complete."""
+    """Return the result of the run in a folder; None if it is not complete."""
     data = _read_json(folder / CELL_FILE)
     if data is None or not (folder / "run.jsonl").is_file():
         return None
@@ -224,7 +224,7 @@ def stored_result(folder: Path) -> CellResult | None:
 
 
 def store_result(folder: Folder, result: CellResult) -> None:
-    """Store how a cell ended, from when on it is done; OSError if it cannot be."""
+    """Store a cell's result, which marks it as done; OSError if that fails."""
     folder.write(CELL_FILE, json.dumps({"schema": SCHEMA, **asdict(result)}).encode() + b"\n")
 
 

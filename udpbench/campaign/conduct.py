@@ -1,7 +1,7 @@
-"""The door of this room: ``conduct`` runs the cells of a campaign, one at a time on each pair.
+"""Entry point of this room: ``conduct`` runs the cells of a campaign, one at a time on each pair.
 
-Owns the order and what becomes of each pair. An engine only places a cell and passes on what it
-says; what is done stands in the run folders, so that an engine may lose all its state.
+Owns the order and the state of each pair. An engine only places cells and forwards their output;
+results are in the run folders, so that an engine may lose all its state.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ from udpbench.model import SECOND_NS
 
 NEWS_S = 0.2
 UNSERVED_NS = 60 * SECOND_NS
-"""A pair is set aside after this long without a worker: one that died is started again sooner."""
+"""A pair is set aside after this time without a worker, enough to restart a dead worker."""
 ANSWER = {YES: "yes", NO: "no", CANNOT_TELL: "cannot tell"}
 
 
 @dataclass(frozen=True)
 class News:
-    """What an engine has heard of a cell: a line that its run printed, or how it ended."""
+    """News of a cell from an engine: a line of its run's output, or its result."""
 
     cell: str
-    """Its folder, which no other cell of the campaign has."""
+    """Its folder, unique in the campaign."""
     line: str = ""
     result: Mapping[str, Any] | None = None
-    """What ``cell_run.run_cell`` returned."""
+    """As returned by ``cell_run.run_cell``."""
     lost: str = ""
-    """Why there will be no result."""
+    """Reason for which there will be no result."""
 
 
 class CellEngine(Protocol):
-    """What places cells on workers; tests replace it."""
+    """Places cells on workers; tests replace it."""
 
     def serves(self, pair: str) -> bool:
         """Return whether any worker would run the cells of a pair."""
 
     def how_to_serve(self, pair: str) -> str:
-        """Return the line to type for a worker of that pair."""
+        """Return the command that starts a worker for that pair."""
 
     def place(self, pair: str, task: Mapping[str, Any]) -> None:
-        """Have a cell run by a worker that serves its pair, as soon as one is free."""
+        """Run a cell on a worker that serves its pair, as soon as one is free."""
 
     def news(self, wait_s: float) -> Sequence[News]:
-        """Return what happened, having waited for the first of it; ConnectError if it is lost."""
+        """Wait for news and return it; ConnectError if the engine is lost."""
 
     def forget(self, cell: str) -> None:
-        """Have a cell that no worker has begun run by nobody any more."""
+        """Withdraw a cell that no worker has started."""
 
     def withdraw(self) -> None:
-        """Interrupt every cell under way, and wait until its hosts are restored."""
+        """Interrupt every running cell, and wait until its hosts are restored."""
 
 
 @dataclass
 class PairState:
-    """What became of a pair so far."""
+    """State of a pair."""
 
     pair: str
     left: deque[Cell]
@@ -70,15 +70,15 @@ class PairState:
     """Experiment that did not choose this pair → its unmet needs."""
     under_way: Cell | None = None
     line: str = ""
-    """The last that its run printed."""
+    """Last line of its run's output."""
     aside: str = ""
-    """Why the rest of its cells is not run."""
+    """Why its remaining cells are not run."""
     code_aside: int = FAILED
     unserved_since_ns: int | None = None
 
     @property
     def over(self) -> bool:
-        """Return whether nothing of it is left to be done."""
+        """Return whether nothing is left to be done."""
         return self.under_way is None and (not self.left or bool(self.aside))
 
     @property
@@ -88,7 +88,7 @@ class PairState:
 
 
 Tell = Callable[[Sequence[PairState], str], None]
-"""Gets all pairs, and a line about what has just happened, empty if nothing worth a line has."""
+"""Gets all pairs and a line about the latest event, which may be empty."""
 
 
 def conduct(
@@ -100,10 +100,10 @@ def conduct(
     share: bool = False,
     clock: Clock | None = None,
 ) -> Sequence[PairState]:
-    """Run every cell that is not done, and return what became of each pair.
+    """Run every cell that is not done, and return the state of each pair.
 
     Raises Interrupted, ConnectError if the engine is lost, RecordError if results cannot be
-    stored; whatever ends it, cells under way are interrupted and their hosts restored.
+    stored; in any case running cells are interrupted and their hosts restored.
     """
     return _Conductor(cells, campaign, engine, tell, share, clock or Clock()).conduct(interrupt)
 
@@ -141,7 +141,7 @@ class _Conductor:
                     self._take(news)
                 self.tell()
         finally:
-            interrupt.doing = "restoring the hosts of the cells under way"
+            interrupt.doing = "restoring the hosts of the running cells"
             self.engine.withdraw()
         return list(self.pairs.values())
 
@@ -149,7 +149,7 @@ class _Conductor:
         self._tell(list(self.pairs.values()), text)
 
     def _skip_done(self) -> None:
-        """Leave out what an earlier campaign in this folder has done."""
+        """Skip cells that an earlier campaign in this folder has done."""
         for pair in self.pairs.values():
             cells, pair.left = pair.left, deque()
             for cell in cells:
@@ -160,7 +160,7 @@ class _Conductor:
                     self._count(pair, cell, result)
         total = sum(pair.total for pair in self.pairs.values())
         done = sum(pair.done for pair in self.pairs.values())
-        before = f", {done} of them done before" if done else ""
+        before = f", {done} already done" if done else ""
         self.tell(f"{total} cells on {len(self.pairs)} pairs{before}")
 
     def _place_next(self, pair: PairState) -> None:
@@ -169,7 +169,7 @@ class _Conductor:
             self.engine.place(pair.pair, task_of(pair.under_way, self.campaign, self.share))
 
     def _look_for_workers(self, pair: PairState) -> None:
-        """Say at once if nobody serves a pair, and set it aside if that stays so."""
+        """Report at once if no worker serves a pair, and set it aside if none appears."""
         if pair.under_way is None or self.engine.serves(pair.pair):
             pair.unserved_since_ns = None
             return
@@ -199,7 +199,7 @@ class _Conductor:
         if result.done:
             self._count(pair, cell, result)
             name = f"{pair.pair}: {cell.experiment.name}: {pair.done} of {pair.total}"
-            answer = ANSWER[result.exit_code] if result.chosen else f"not for it: {result.reason}"
+            answer = ANSWER[result.exit_code] if result.chosen else f"skipped: {result.reason}"
             self.tell(f"{name}: {answer}")
         elif result.exit_code == INTERRUPTED:
             self._set_aside(pair, f"{cell.experiment.name} was interrupted", INTERRUPTED)
@@ -208,7 +208,7 @@ class _Conductor:
             self._set_aside(pair, f"{cell.experiment.name}: {result.reason}", code)
 
     def _pair_of(self, news: News) -> PairState | None:
-        """Return the pair on which a cell is under way; None of one that was given up."""
+        """Return the pair on which a cell is running; None if it was withdrawn."""
         pair = self.pairs.get(news.cell.partition("/")[0])
         cell = None if pair is None else pair.under_way
         return pair if cell is not None and cell.folder == news.cell else None

@@ -35,7 +35,7 @@ UNWANTED = ("cancelled", "resumed", "released", "forgotten")
 
 
 def run_placed(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a cell in a worker's thread; what it says goes to the campaign that placed it."""
+    """Run a cell in a worker's thread; its output goes to the campaign that placed it."""
     worker = get_worker()
     key = worker.get_current_task()
 
@@ -58,7 +58,7 @@ class DaskEngine:
     """One client of one scheduler."""
 
     def __init__(self, address: str | None, pairs: int, warn: Callable[[str], None]) -> None:
-        # Dask tells of lost connections as tracebacks; we say them in words.
+        # Dask reports lost connections as tracebacks; we report them as messages.
         for name in [*logging.root.manager.loggerDict]:
             if name.partition(".")[0] == "distributed":
                 logging.getLogger(name).setLevel(logging.CRITICAL + 1)
@@ -73,19 +73,19 @@ class DaskEngine:
         self._client = self._connected(address)
         self._client.subscribe_topic(self._topic, self._hear)
         if address is not None and address.startswith("tcp:"):
-            warn(f"{address} takes orders of every user of this machine; with others here use TLS")
+            warn(f"{address} accepts commands from every user of this machine; if unsafe, use TLS")
 
     def serves(self, pair: str) -> bool:
         """Return whether any worker would run the cells of a pair."""
         return bool({RESOURCE, f"{RESOURCE}-{pair}"} & self._resources())
 
     def how_to_serve(self, pair: str) -> str:
-        """Return the line to type for a worker of any pair, under a name that says why."""
+        """Return the command that starts a worker for any pair, named after this pair."""
         words = f'--nthreads 1 --resources "{RESOURCE}=1"'
         return f"dask worker {self.address} --name {pair} {words}"
 
     def place(self, pair: str, task: Mapping[str, Any]) -> None:
-        """Have a cell run by a worker that serves its pair; one of that pair alone comes first."""
+        """Run a cell on a worker that serves its pair, preferably a worker of that pair only."""
         own = f"{RESOURCE}-{pair}"
         resource = own if own in self._resources() else RESOURCE
         cell = task["folder"]
@@ -100,7 +100,7 @@ class DaskEngine:
         future.add_done_callback(lambda done: self._heard.put((cell, done)))
 
     def news(self, wait_s: float) -> Sequence[News]:
-        """Return what happened; ConnectError if the scheduler is lost."""
+        """Return news of cells; ConnectError if the scheduler is lost."""
         news = []
         try:
             cell, heard = self._heard.get(timeout=wait_s)
@@ -114,13 +114,13 @@ class DaskEngine:
         return news
 
     def forget(self, cell: str) -> None:
-        """Have a cell run by nobody any more."""
+        """Withdraw a cell."""
         future = self._placed.pop(cell, None)
         if future is not None:
             self._client.cancel([future])
 
     def withdraw(self) -> None:
-        """Interrupt every cell under way, and wait until its hosts are restored."""
+        """Interrupt every running cell, and wait until its hosts are restored."""
         if self._client.status != "running":
             return
         self._client.cancel(list(self._placed.values()))
@@ -133,7 +133,7 @@ class DaskEngine:
                 continue
 
     def close(self) -> None:
-        """Leave the scheduler; the own one ends."""
+        """Disconnect from the scheduler; end our own."""
         self._client.close(timeout=2)
         if self._cluster is not None:
             self._cluster.close(timeout=2)
@@ -176,11 +176,11 @@ class DaskEngine:
         return [News(cell, lost=f"its worker failed: {type(error).__name__}: {error}")]
 
     def _lost(self) -> ConnectError:
-        what = f"the scheduler {self.address} is lost; cells under way end, and restore their hosts"
-        return ConnectError(f"{what}; type the same command to go on")
+        what = f"scheduler {self.address} lost; running cells end and restore their hosts"
+        return ConnectError(f"{what}; type the same command to continue")
 
     def _resources(self) -> frozenset[str]:
-        """Return the names of what the workers have, as of a moment ago."""
+        """Return the names of the workers' resources, as of the latest update."""
         now = time.monotonic()
         if self._served is None or now - self._served[0] > LOOK_S:
             workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
@@ -192,8 +192,8 @@ class DaskEngine:
 def _own_cluster(pairs: int) -> LocalCluster:
     """Return a scheduler and a worker with a thread for each pair, in this process.
 
-    They talk by memory alone: any user of this machine could give orders to a port. Their HTTP
-    servers cannot be left out, so they have no page, and loopback alone.
+    They communicate in memory only: any user of this machine could send commands to a port. Their
+    HTTP servers cannot be disabled, so they have no page and listen on loopback only.
     """
     nothing: dict[str, list[str]] = {f"distributed.{who}.http.routes": [] for who in HTTP_SERVERS}
     with dask.config.set(nothing):

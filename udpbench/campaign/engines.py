@@ -1,7 +1,6 @@
-"""Which engine places the cells: Dask, in this process or by a scheduler, which may be refused.
+"""Selects the engine that places cells: Dask in this process, or a scheduler.
 
-Owns the address of a scheduler, and says what to install and what to type. Imports Dask late, since
-only campaigns need it.
+Validates the address of a scheduler. Imports Dask late, since only campaigns need it.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ _ADDRESS = re.compile(
 
 
 def scheduler_address(text: str) -> str:
-    """Return the whole address of a scheduler; InputError for one that anybody could pose as.
+    """Return the complete address of a scheduler; InputError if it is remote without TLS.
 
-    Whoever reaches a scheduler can run anything as the users of its workers, so beyond this machine
-    both ends prove who they are (TLS).
+    Anyone who reaches a scheduler can run anything as its workers' users, so beyond this machine
+    both ends authenticate (TLS).
     """
     parts = _ADDRESS.match(text)
     if parts is None:
         step = "write for example tls://control.example:8786"
-        raise InputError([Problem("not the address of a scheduler", "--scheduler", text, "", step)])
+        raise InputError([Problem("not a scheduler address", "--scheduler", text, "", step)])
     host, port = parts["bracketed"] or parts["host"], parts["port"] or PORT
     shown = f"[{host}]" if parts["bracketed"] else host
     scheme = parts["scheme"] or "tcp"
     if scheme == "tls" or (scheme == "tcp" and _is_loopback(host)):
         return f"{scheme}://{shown}:{port}"
-    what = "a scheduler on another machine is used with TLS alone"
+    what = "a scheduler on another machine requires TLS"
     if scheme != "tcp":
         what = f"{scheme} is neither tls nor tcp"
     step = f"start it with certificates (docs/campaigns.md), then type --scheduler {quote(f'tls://{shown}:{port}')}"
@@ -61,7 +60,7 @@ def open_engine(
 ) -> Iterator[CellEngine]:
     """Yield the engine: workers in this process, one for each pair, or those of a scheduler.
 
-    Raises InputError where Dask is not installed, and ConnectError where no scheduler answers.
+    Raises InputError if Dask is not installed, and ConnectError if no scheduler answers.
     """
     address = None if scheduler is None else scheduler_address(scheduler)
     try:

@@ -1,7 +1,7 @@
-"""The reservation of a lab that a site lends: held by a command, from its first line to its end.
+"""The reservation of a shared lab: held by a command from its first line of output to its end.
 
-Owns the command's process and nothing of the lab. It runs on the machine of the controller, in a
-session of its own, so that Ctrl-C in the terminal does not release hosts before they are restored.
+Owns the command's process and nothing of the lab. It runs on the controller's machine, in its own
+session, so that Ctrl-C in the terminal does not release hosts before they are restored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from udpbench.printable import printable
 from udpbench.units import format_duration
 
 ENDS_S = 10.0
-"""From SIGTERM to SIGKILL: what releases a booking may have to ask a server."""
+"""From SIGTERM to SIGKILL: releasing a booking may involve a server."""
 SHOWN_CHARACTERS = 300
 
 
@@ -31,10 +31,10 @@ SHOWN_CHARACTERS = 300
 def reserved(
     lab: Lab, tell: Callable[[Progress], None], interrupt: Interrupt, clock: Clock
 ) -> Iterator[None]:
-    """Hold the reservation of a lab, if it has one, during the block.
+    """Hold the reservation of a lab, if it needs one, during the block.
 
-    If the command ends within the block, ``interrupt`` is set. Raises NotReserved for that and for
-    a refusal, DeadlineExceeded after ``within``, Interrupted.
+    If the command ends within the block, ``interrupt`` is set. Raises NotReserved in that case and
+    for a refusal, DeadlineExceeded after ``within``, Interrupted.
     """
     if lab.reserve is None:
         yield
@@ -77,7 +77,7 @@ class _Booking:
         threading.Thread(target=self._follow, name="reservation", daemon=True).start()
 
     def wait(self, waiter: Waiter) -> None:
-        """Wait for the first line."""
+        """Wait for the first line of output."""
         within_ns = self._reserve.within_ns
         begun_ns = waiter.clock.now_ns()
         while not self._granted.is_set():
@@ -95,7 +95,7 @@ class _Booking:
             raise NotReserved(f"{what}; finished trials are in the run folder", self._name)
 
     def release(self) -> None:
-        """End the command and all that it started, and wait for that."""
+        """End the command and everything that it started, and wait for it."""
         self._releasing = True
         for stream in (self._process.stdin, self._complaints):
             with suppress(OSError):
@@ -109,7 +109,7 @@ class _Booking:
             self._process.wait()
 
     def _follow(self) -> None:
-        """Read what the command says until it ends; its output goes nowhere after the first."""
+        """Read the command's output until it ends; lines after the first are discarded."""
         assert self._process.stdout is not None  # noqa: S101 - as asked for above
         with self._process.stdout as out:
             self.first_line = out.readline().decode(errors="replace").strip()
@@ -123,7 +123,7 @@ class _Booking:
             self._interrupt.requested = True
 
     def _how_it_ended(self) -> str:
-        """Return the command's exit code, and the last line of its complaints."""
+        """Return the command's exit code, and the last line of its stderr."""
         code = self._process.returncode
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
         self._complaints.seek(0)
@@ -137,5 +137,5 @@ class _Booking:
 
 
 def _end_with_run() -> None:
-    """Have the kernel end the command when this process dies (prctl(2))."""
+    """Let the kernel end the command when this process dies (prctl(2))."""
     end_with_parent(signal.SIGTERM)

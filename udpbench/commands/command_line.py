@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from udpbench.analysis.live_host import LiveHost
+    from udpbench.analysis.watched_host import LiveHost
     from udpbench.campaign.cells import CampaignFolder, Cell
     from udpbench.commands.resume import ResumedRun, ResumeOptions
     from udpbench.commands.run_comparison import Choice, RunComparison
@@ -130,7 +130,7 @@ def init(
     from udpbench.commands import init as files
     from udpbench.control.agents import real
     from udpbench.control.deployment.deployer import Deployer
-    from udpbench.control.host_use import Surroundings
+    from udpbench.control.lab_lock import Surroundings
 
     if experiment is not None:
         _say(f"experiment: {files.write_experiment(experiment)}")
@@ -219,7 +219,7 @@ def doctor(
 
     from udpbench.analysis.readiness import assess
     from udpbench.control.examine import examine
-    from udpbench.control.host_use import Surroundings
+    from udpbench.control.lab_lock import Surroundings
     from udpbench.definition.load import load_lab
     from udpbench.report.shortcomings import is_ready, print_readiness, readiness_json
 
@@ -243,7 +243,7 @@ def facts(
 ) -> None:
     """Write what the hosts report about themselves to an anonymized file, for a bug report."""
     from udpbench.commands.recorded_hosts import write_recorded
-    from udpbench.control.host_use import Surroundings
+    from udpbench.control.lab_lock import Surroundings
     from udpbench.definition.load import load_lab
 
     chosen_lab = load_lab(lab)
@@ -358,7 +358,7 @@ def run(
         header = new_header(experiments, chosen_lab, _command(), sets or (), seed, same)
         records = ()
         writer = RunWriter.create(out or new_folder(RESULTS, experiments[0].name), header)
-    from udpbench.control.host_use import Terms
+    from udpbench.control.lab_lock import Terms
     from udpbench.control.run import RunOptions
     from udpbench.proven_kernels import kept
 
@@ -380,7 +380,7 @@ def _measure(
 ) -> tuple[Run, Outcome]:
     """Run the remaining trials of a run with a live view; return the run as stored."""
     from udpbench.campaign.reservation import reserved
-    from udpbench.control.host_use import Surroundings
+    from udpbench.control.lab_lock import Surroundings
     from udpbench.control.run import run as run_trials
     from udpbench.control.schedule import remaining
     from udpbench.model import Progress
@@ -436,7 +436,7 @@ def tune(
 ) -> None:
     """Try what the diagnosis recommends; keep, and print, what is proven to help."""
     from udpbench.commands.resume import ResumeOptions
-    from udpbench.control.host_use import Terms
+    from udpbench.control.lab_lock import Terms
     from udpbench.control.run import RunOptions
     from udpbench.proven_kernels import kept
     from udpbench.records import RunWriter, new_folder, new_header
@@ -814,7 +814,7 @@ def restore(
     wheels: Wheels = None,
 ) -> None:
     """Undo the changes that a killed run left on the hosts."""
-    from udpbench.control.host_use import Surroundings
+    from udpbench.control.lab_lock import Surroundings
     from udpbench.control.run import restore_lab
     from udpbench.definition.load import load_lab
     from udpbench.report.live import tell_wait
@@ -864,7 +864,7 @@ def watch(
     wheels: Wheels = None,
 ) -> None:
     """Watch a live host: which socket drops packets, and why? Sends and changes nothing."""
-    from udpbench.control.host_use import Surroundings
+    from udpbench.control.lab_lock import Surroundings
     from udpbench.control.watching import KeptLooks, Watched, lab_to_watch
     from udpbench.control.watching import watch as look_on
     from udpbench.definition.load import load_lab

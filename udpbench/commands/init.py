@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from udpbench.control.host_use import Surroundings
+from udpbench.control.lab_lock import Surroundings
 from udpbench.control.survey import Survey, surveyed
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.definition.endpoints import parse_cpus

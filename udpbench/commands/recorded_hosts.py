@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from udpbench.control.examine import record_hosts
-from udpbench.control.host_use import Surroundings
+from udpbench.control.lab_lock import Surroundings
 from udpbench.errors import InputError, Problem
 from udpbench.folder import Folder
 from udpbench.model import Lab

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from udpbench.analysis.ledger.stage_proofs import is_believable, selftest_of
 from udpbench.control.agents import elsewhere
-from udpbench.control.host_use import Surroundings
+from udpbench.control.lab_lock import Surroundings
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiments, load_lab
 from udpbench.errors import Interrupted

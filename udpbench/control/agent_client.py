@@ -48,8 +48,8 @@ from udpbench.protocol import (
 )
 
 LEASED = ("sample", "snapshot", "ping")
-"""Verbs of a phase, which continues by itself: on a silent connection they wait as long as the
-agent does, because nothing is lost if it comes back within the lease."""
+"""Verbs of a phase: on a lost connection they wait as long as the agent does, because the phase
+continues and nothing is lost if the connection returns within the lease."""
 ROUND_TRIPS = 10
 """Added to each limit, in whole seconds: TCP's slow start spreads a long reply over several, and
 lost segments are sent again."""
@@ -83,7 +83,7 @@ class Requests(Protocol):
         """End the agent; return its exit status."""
 
     def lose(self, why: str) -> None:
-        """Give up the agent: it is sent no more requests."""
+        """Give up the agent and send it no more requests."""
 
     def not_started(self, loss: AgentLost) -> ConnectError:
         """Return the error of an agent that was lost before its first reply."""
@@ -101,7 +101,7 @@ class StartOrder:
     flows: Sequence[int] | None = None
     """Numbers of the flows to send; None: all that were prepared."""
     rate_pps: int | None = None
-    """Of each worker; None leaves it to the worker's own rate."""
+    """Rate of each worker; None: the worker's own."""
 
 
 class AgentClient:
@@ -125,7 +125,7 @@ class AgentClient:
         self.pid: int | None = None
         """The agent's process id on its machine, once it was greeted."""
         self._private = channel.pid is None and scopes == ("namespace",)
-        """Of a built-in lab on another machine, where it makes a namespace of its own."""
+        """In a built-in lab on another machine, where the agent creates its own namespace."""
         self._run = ""
         self._lease_ns = 0
         self._controller: int | None = None
@@ -164,7 +164,7 @@ class AgentClient:
 
     @property
     def _returns(self) -> bool:
-        """Whether a lost connection may be made anew; not into a private namespace."""
+        """Whether a lost connection may be re-established; not into a private namespace."""
         return self.channel.pid is None and not self._private
 
     def take(self, use: Use) -> Taken:
@@ -175,7 +175,7 @@ class AgentClient:
         return taken
 
     def release(self) -> None:
-        """Release the host, to which nothing was done yet, for other runs."""
+        """Release the host for other runs, before anything was changed."""
         self._ask("release")
 
     def others(self) -> tuple[str, ...]:
@@ -225,7 +225,7 @@ class AgentClient:
         return known
 
     def hear_arp(self, interfaces: Sequence[str]) -> tuple[HeardArp, ...]:
-        """Return the ARP probes that arrived there since the last request; none ends listening."""
+        """Return the ARP probes heard since the last request; an empty list ends listening."""
         heard: tuple[HeardArp, ...] = self._ask("hear_arp", interfaces=list(interfaces))
         return heard
 
@@ -234,12 +234,12 @@ class AgentClient:
         self._ask("send_arp", interface=interface)
 
     def record(self) -> RecordedTree:
-        """Return what the host answers about itself, anonymous."""
+        """Return the anonymised answers of the host about itself."""
         tree: RecordedTree = self._ask("record", interface=self.interface)
         return tree
 
     def inspect(self) -> Inspection:
-        """Return what the host is besides its facts; takes up to a second."""
+        """Return what ``udpbench doctor`` reads besides the facts; takes up to a second."""
         inspection: Inspection = self._ask("inspect", interface=self.interface)
         try:
             for address in chain(*(inspection.other_addresses or {}).values()):
@@ -297,7 +297,7 @@ class AgentClient:
         return snapshot
 
     def look(self, pid: int | None, unit: str | None, exact: bool) -> HostLook:
-        """Return what is on the host, and what changed since the look before."""
+        """Return the host's state and what changed since the previous look."""
         look: HostLook = self._ask("look", pid=pid, unit=unit, exact=exact)
         return look
 
@@ -307,28 +307,28 @@ class AgentClient:
         return facts
 
     def expect_losses(self, losses: Sequence[LossSpec]) -> None:
-        """Open what waits for the packets that are to be lost, or fill what must be full."""
+        """Open the sockets for packets lost on purpose; fill those that must be full."""
         ready = {"interface": self.interface, "role": self.role, "losses": list(losses)}
         self._ask("expect_losses", **ready)
 
     def send_losses(self, stage: str) -> WorkerStats:
-        """Send one stage's packets to be lost; return what was sent."""
+        """Send one stage's packets that are lost on purpose; return what was sent."""
         stats: WorkerStats = self._ask("send_losses", stage=stage)
         return stats
 
     def take_losses(self) -> tuple[WorkerStats, ...]:
-        """Return what arrived of the packets that were to be lost."""
+        """Return which of the packets lost on purpose arrived after all."""
         stats: tuple[WorkerStats, ...] = self._ask("take_losses")
         return stats
 
     def stop(self) -> None:
-        """Tell every loop to end; later samples say when they have."""
+        """Stop every loop; later samples show when they have ended."""
         self._ask("stop")
 
     def close(self, keep_logs: str | None = None) -> str | None:
         """End the workers, close their sockets, and remove their logs, or keep them by a label.
 
-        Return what a program of the user's printed.
+        Returns the output of a user's program.
         """
         printed: str | None = self._ask("close", keep_logs=keep_logs)
         return printed

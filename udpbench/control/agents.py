@@ -1,7 +1,7 @@
 """The agents of a lab: which ones there are, in which order they start, and how they end.
 
 Owns everything from a Lab to taken hosts, and back to restored ones. Knows nothing of trials, nor
-of waiting for a lab (``host_use``).
+of waiting for a lab (``lab_lock``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from udpbench.control.agent_client import AgentClient, Requests
-from udpbench.control.connections.connection import Channel, open_machine
+from udpbench.control.connections.channel import Channel
+from udpbench.control.connections.local_agent import open_machine
 from udpbench.control.connections.namespaces import Namespaces
 from udpbench.control.lease import keep_leases
 from udpbench.definition.binding.bind import (
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from udpbench.control.deployment.deployer import Deployer
 
 MACHINE = "machine"
-"""Name of the agent that has the machine scope of a built-in lab; it plays no role in a trial."""
+"""Name of the agent with the machine scope of a built-in lab; it takes no part in trials."""
 
 Open = Callable[[str, Connect], Requests]
 
@@ -80,7 +81,7 @@ def real(deployer: Deployer | None = None) -> Reach:
 
 
 def elsewhere(connect: Connect, deployer: Deployer | None = None) -> Reach:
-    """Return how a built-in lab is reached on the other machine that ``connect`` leads to."""
+    """Return how a built-in lab on another machine, given by ``connect``, is reached."""
 
     def machine(agent: str) -> Requests:
         return _open_ssh(deployer, agent, connect)
@@ -121,7 +122,7 @@ class Agents:
 
     @property
     def setting_up(self) -> tuple[AgentClient, ...]:
-        """Every agent in the order in which settings are applied; pairs before what hangs on them.
+        """Every agent in the order in which settings are applied; pairs before their far ends.
 
         The bridge makes all pairs, and without one the receiver makes the only one.
         """
@@ -165,7 +166,7 @@ class LabAgents:
         self._greet()
 
     def onlookers(self) -> tuple[AgentClient, ...]:
-        """Return the greeted agents of a lab that is not taken: it may be looked at, no more."""
+        """Return the greeted agents of a lab that is not taken and may only be read."""
         return tuple(self._opened)
 
     def take(self, use: Use) -> tuple[AgentClient, Taken] | None:
@@ -306,7 +307,7 @@ def refuse_lacking(trials: Iterable[Trial], lab: Lab, agents: Agents) -> None:
         except Unavailable as why:
             missing.update(dict.fromkeys(str(why).split("; ")))
     if missing:
-        raise HostLacks(f"no trial can be tried here: {'; '.join(missing)}")
+        raise HostLacks(f"no trial can run here: {'; '.join(missing)}")
 
 
 def refuse_left_behind(agents: Agents, lab: Lab) -> None:

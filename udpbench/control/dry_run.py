@@ -1,7 +1,7 @@
-"""What a run would change on each host, found out without changing a host.
+"""What a run would change on each host, determined without changing a host.
 
-A built-in lab's namespaces are thrown away afterwards, so there every setting is really tried; on
-the machine, as on any real host, the agent only reads.
+A built-in lab's namespaces are discarded afterwards, so every setting is tried in them; on the
+machine, as on any real host, the agent only reads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import MACHINE, Agents, Reach, real
-from udpbench.control.host_use import Surroundings, Terms, take_lab
+from udpbench.control.lab_lock import Surroundings, Terms, take_lab
 from udpbench.control.run import RunOptions, run_name
 from udpbench.control.setting_findings import desired
 from udpbench.definition import lab_rules
@@ -84,7 +84,7 @@ def _rehearse(by_host: dict[str, tuple[Setting, ...]], lab: Lab, agents: Agents)
 
 
 def _as_planned(facts: Facts, planned: Iterable[Planned]) -> Facts:
-    """Return what a host would be with settings that were only looked at."""
+    """Return a host's facts as they would be with planned settings."""
     for change in planned:
         setting = change.setting
         interface, _, rest = setting.target.partition("/")
@@ -117,7 +117,7 @@ def _try_settings(
 
 
 def _throw_away(client: AgentClient, settings: tuple[Setting, ...]) -> tuple[Planned, ...]:
-    """Apply in a namespace that nobody keeps, and find every refusal: there each one may be."""
+    """Apply in a namespace that is then discarded, to find every refusal."""
     changes = client.apply([replace(setting, optional=True) for setting in settings])
     return tuple(
         Planned(setting, change.before, change.refusal, change.before == change.after)

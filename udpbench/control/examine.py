@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from udpbench.control.agent_client import AgentClient
-from udpbench.control.host_use import Surroundings, Terms, take_lab
+from udpbench.control.lab_lock import Surroundings, Terms, take_lab
 from udpbench.control.run import RunOptions, run_name
 from udpbench.model import SECOND_NS, Examined, Lab
 from udpbench.protocol import RecordedTree

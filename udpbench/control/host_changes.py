@@ -17,7 +17,7 @@ from udpbench.errors import HostChanged
 from udpbench.model import Facts, Finding, TrialRecord
 
 IDENTITY = ("kernel", "cpu_model", "cpus", "numa_nodes", "siblings", "driver", "mac")
-"""Facts that no setting of ours moves; None, as of an interface not yet made, is not compared."""
+"""Facts that no setting changes; None, as for an interface not yet created, is not compared."""
 SINCE_BOOT = (
     "mitigations",
     "smt",
@@ -29,15 +29,15 @@ SINCE_BOOT = (
     "driver_version",
     "firmware",
 )
-"""Likewise of the environment."""
+"""The same for the environment."""
 IN_FORCE = ("governor", "turbo", "irqbalance", "transparent_hugepages", "offloads", "link")
-"""What settings or other processes may move, of the environment."""
+"""Parts of the environment that settings or other processes may change."""
 NUMBERS = ("mtu", "rx_queues", "tx_queues")
-"""Likewise of the facts."""
+"""The same for the facts."""
 
 
 def refuse_changed(agents: Agents, stored: Sequence[TrialRecord]) -> None:
-    """Raise HostChanged with every way in which hosts differ from what they were."""
+    """Raise HostChanged that lists every difference from the hosts of earlier sessions."""
     if not stored:
         return
     changed = []
@@ -49,12 +49,12 @@ def refuse_changed(agents: Agents, stored: Sequence[TrialRecord]) -> None:
             changed += [f"{client.name}: {changes}"] if changes else []
     if changed:
         text = "; ".join(changed)
-        step = "undo the change, or begin a new run"
-        raise HostChanged(f"not the host that this run began on: {text}; {step}")
+        step = "undo the change, or start a new run"
+        raise HostChanged(f"the host has changed since this run began: {text}; {step}")
 
 
 def _identity(facts: Facts) -> dict[str, Any]:
-    """Return by name what no setting of ours moves."""
+    """Return name → facts that no setting changes."""
     values: dict[str, Any] = {name: getattr(facts, name) for name in IDENTITY}
     values |= {name: facts.environment.get(name) for name in SINCE_BOOT}
     return {**values, **facts.capabilities}
@@ -85,7 +85,7 @@ def compared(record: TrialRecord, stored: Sequence[TrialRecord]) -> TrialRecord:
             host,
             change,
             f"as in {earlier.trial.name}",
-            "restore it, or begin a new run",
+            "restore it, or start a new run",
         )
         for host, facts in record.facts.items()
         if host in earlier.facts
@@ -95,7 +95,7 @@ def compared(record: TrialRecord, stored: Sequence[TrialRecord]) -> TrialRecord:
 
 
 def _in_force(facts: Facts) -> dict[str, Any]:
-    """Return by name what settings may move, sysctls too."""
+    """Return name → facts that settings may change, including sysctls."""
     values: dict[str, Any] = {name: facts.environment.get(name) for name in IN_FORCE}
     values |= {name: getattr(facts, name) for name in NUMBERS}
     values |= {f"rings {name}": count for name, count in facts.rings.items()}

@@ -37,7 +37,7 @@ class Losses:
             client.expect_losses(self.specs)
 
     def _prove(self, setting: Setting) -> None:
-        why: str | None = "no agent may change settings of the whole machine"
+        why: str | None = "no agent may change machine-wide settings"
         if self.machine is not None:
             (planned,) = self.machine.plan([setting])
             why = planned.refusal

@@ -1,6 +1,6 @@
 """The path phase: whether anything arrives, on which RX queues, and what follows from that.
 
-Which flows and CPUs follow is decided by the definition; here packets are sent to find out.
+The definition decides which flows and CPUs follow; packets are sent here to find out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def path_phase(attempt: Attempt) -> None:
         ledger = path_ledger(attempt.record("done", None))
         if ledger is not None and ledger.intended_packets > 0 and is_explained(ledger):
             return
-        text = f"no packet of the path check arrived{where}, and the ledger does not say why"
+        text = f"no packet of the path check arrived{where}, and the ledger does not show why"
         raise PathError(text)
     raise PathError(
         f"no packet of the path check arrived{where}; fix the path, or write "
@@ -89,7 +89,7 @@ def place_workers(attempt: Attempt) -> None:
             return
         prepared = moved
     raise Unavailable(
-        f"send.cpus: in {PLACING_TRIES} tries a new socket has led to another RX queue each time; "
+        f"send.cpus: each of {PLACING_TRIES} new sockets used another RX queue; "
         "write settings.receiver.link: {queues: 1}, or name CPUs"
     )
 
@@ -142,8 +142,8 @@ def _packets(facts: Facts, phase: Phase) -> dict[int, int]:
     packets = queue_packets(facts, deltas(phase.before[facts.host], phase.after[facts.host]))
     if packets is None:
         raise Unavailable(
-            f"{facts.interface} of {facts.host} counts no packets by RX queue, so that a placement "
-            "by queue cannot be proven; in a built-in lab write link: {receive: napi}"
+            f"{facts.interface} of {facts.host} counts no packets by RX queue, so placement by "
+            "queue cannot be verified; in a built-in lab write link: {receive: napi}"
         )
     return packets
 
@@ -153,10 +153,10 @@ def queues_moved(before: Facts, now: Facts) -> list[Finding]:
     return [
         Finding(
             "invalid",
-            f"placement lost: other CPUs serve RX queue {queue} of {now.interface} now",
+            f"placement lost: other CPUs now serve RX queue {queue} of {now.interface}",
             now.host,
             f"CPU {_listed(cpus)} → {_listed(now.queue_cpus.get(queue, ()))}",
-            "none changes under way",
+            "none changes during a trial",
             "pin them (settings.receiver.irq pauses irqbalance), or stop what moves them",
         )
         for queue, cpus in before.queue_cpus.items()
@@ -179,7 +179,7 @@ def kept_flows(
     total = sum(len(spec.flows) for spec in senders)
     if total > MAX_FLOWS:
         raise Unavailable(
-            f"traffic.flows.queues looks at each flow by itself: {total} flows are too many; at "
+            f"traffic.flows.queues probes each flow separately: {total} flows are too many; at "
             f"most {MAX_FLOWS}; narrow traffic.flows.from or to"
         )
     receivers = {

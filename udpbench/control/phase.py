@@ -1,6 +1,6 @@
 """One phase of a trial: snapshot, start at a common time, senders done, receivers quiet, snapshot.
 
-Owns when packets flow and when the last of them has arrived. Judges no count.
+Owns when packets flow; ``drain`` says when the last of them has arrived. Judges no count.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from udpbench.control.agent_client import AgentClient, StartOrder
+from udpbench.control.drain import PROBE_QUIET_NS, QUIET_NS, Drain
 from udpbench.control.losses import Losses
 from udpbench.control.wait import Waiter
 from udpbench.errors import AgentError, AgentLost, DeadlineExceeded, HostError, from_wire
@@ -25,48 +26,35 @@ from udpbench.model import (
     Snapshot,
     WorkerSpec,
     WorkerStats,
-    total_arrived,
 )
 from udpbench.protocol import SampleReply
 from udpbench.units import format_duration
 
 LATE_NS = 10**6
-"""How late a loop's start may be acknowledged without a finding: a thousandth of a second's rate,
-and no longer than an answer takes on a slow link."""
+"""How late a loop's start may be acknowledged without a finding: a thousandth of one second of
+load, and not more than a reply takes on a slow link."""
 LEAD_NS = 20 * 10**6
-"""Per agent, for its start to be answered before the common time; measured: 3 ms."""
+"""Time per agent to acknowledge its start before the common time; measured: 3 ms."""
 SAMPLE_NS = 200 * 10**6
-"""From one request to the next while senders run: each costs an agent about 1 ms of CPU time, which
-on a small machine is the workers', so a phase is not polled at the usual interval."""
+"""Interval of requests while senders run: each costs an agent about 1 ms of CPU time, which small
+machines need for the workers, so a phase is polled less often than usual."""
 WATCHES_MAX = 600
 """Per phase; one of more than ten minutes is read less often."""
 WATCH_NS = SECOND_NS
-"""From one reading of all counters in a measured phase to the next: each costs an agent 2.5 ms of
-CPU time, a quarter of what the samples cost; taken whether or not a live view shows them."""
-QUIET_NS = 200 * 10**6
-POLLING_NS = SECOND_NS
-"""How long a queue's thread that wants a CPU is waited for, beyond the last packet. Until it has
-one, up to 256 packets lie in a veth's ring, where no counter shows them; a thread that never sleeps
-looks the same."""
-PROBE_QUIET_NS = 20 * 10**6
-"""If a straggler costs no more than the probe of one flow."""
-FIRST_PACKET_FACTOR = 10
-"""How much longer a path phase waits for its first packet: a queue whose CPU others use may hold it
-for longer than a quiet time, and no socket shows that."""
+"""Interval of counter readings in a measured phase: each costs an agent 2.5 ms of CPU time, a
+quarter of the samples' cost; read with or without a live view."""
 CARD_NS = 2 * SECOND_NS
 """For a card to update its counters: some do once a second (docs/kernel.md, Update periods)."""
 NUMBERS_PER_WORKER, NUMBERS_PER_HOST = 10**6, 10**7
-"""That a host may send in a phase: more than 3600 samples of a worker, and 600 readings of 100
-interrupts on 100 CPUs that all changed."""
+"""Numbers that a host may send in a phase: more than 3600 samples of a worker, and 600 readings of
+100 interrupts on 100 CPUs that all changed."""
 CARD_COUNTERS = ("link.", "ethtool.", "eth-mac.", "rmon.", "qstats.")
-STALL_NS = 5 * SECOND_NS
-"""How long a queue that holds packets may stand still, beyond the work on one batch."""
 SENDERS_GRACE_NS = 3 * SECOND_NS
 """For senders to end after a phase: a send may block 50 ms (SO_SNDTIMEO)."""
 STOP_NS = 5 * SECOND_NS
 """For receivers to end their loops: a receive may block 50 ms (SO_RCVTIMEO)."""
 SENT = ("listening", "done")
-"""States of senders that send nothing more; those that listen end when they are stopped."""
+"""States of senders that have sent everything; listening ones end when stopped."""
 
 
 Moved = Callable[[tuple[Sample, ...], tuple[Snapshot, ...]], None]
@@ -81,13 +69,13 @@ class Plan:
     count: int | None = None
     """Packets per sending worker; None leaves it to the workers' own count."""
     flows: tuple[int, ...] | None = None
-    """Numbers of the flows that are sent; None: all that were prepared."""
+    """Numbers of the flows to send; None: all that were prepared."""
     quiet_ns: int = QUIET_NS
-    """How long counts must stand still and queues be empty before all has arrived."""
+    """How long counts must not change, with empty queues, until all packets count as arrived."""
     rate_pps: int | None = None
-    """Of each sending worker; None leaves it to its own rate."""
+    """Rate of each sending worker; None: its own."""
     card_ns: int = CARD_NS
-    """How long to wait at most for cards that count late."""
+    """Maximum wait for cards that update their counters late."""
 
 
 @dataclass
@@ -99,7 +87,7 @@ class TrialAgents:
     everyone: Sequence[AgentClient]
     workers: Sequence[WorkerSpec]
     cards: Mapping[AgentClient, int] = field(default_factory=dict)
-    """Those whose interface is a card → nanoseconds by which its counters may be late."""
+    """Agents whose interface is a card → maximum delay of its counters in ns."""
 
     @property
     def working(self) -> tuple[AgentClient, ...]:
@@ -108,7 +96,7 @@ class TrialAgents:
 
     @property
     def batch_work_ns(self) -> int:
-        """How long slow readers that share a CPU may work on what one call of each returned."""
+        """Maximum time that slow readers on one CPU work on what one call of each returned."""
         readers = [spec.receive for spec in self.workers if spec.receive is not None]
         return sum(receive.work_ns * receive.messages for receive in readers)
 
@@ -130,15 +118,15 @@ class PhaseRun:
     """For the live view."""
     keep: Moved
     """For the record: samples, and each host's counters that changed since the last reading.
-    Called at once, because a phase may take hours."""
+    Called immediately, because a phase may take hours."""
     tag: int = field(default_factory=lambda: secrets.randbelow(2**32 - 1) + 1)
-    """New in each phase, so that stragglers of another one are recognised; never 0."""
+    """New in each phase, so that stragglers of another phase are recognised; never 0."""
     late_ns: int | None = None
-    """How long after the common time the last loop started; None within LATE_NS of it."""
+    """How long after the common time the last loop started; None if within LATE_NS."""
     _latest: dict[str, Snapshot] = field(default_factory=dict)
     _watch_ns: int = 0
     losses: Losses | None = None
-    """Packets to be lost on purpose, before the traffic begins."""
+    """Packets lost on purpose, sent before the traffic begins."""
     _loss_stats: tuple[WorkerStats, ...] = ()
     _clocks: dict[str, list[ClockReading]] = field(default_factory=dict)
     _start_ns: dict[str, int] = field(default_factory=dict)
@@ -183,7 +171,7 @@ class PhaseRun:
         return self._phase()
 
     def _snapshots(self, edge: Edge | None = None) -> dict[str, Snapshot]:
-        """Read every host; CPU use of processes is worth its cost in a measured phase only."""
+        """Read every host; CPU use of processes only in a measured phase, due to its cost."""
         edge = edge if self.plan.name == "measured" else None
         return {client.name: client.snapshot(edge) for client in self.agents.everyone}
 
@@ -203,7 +191,7 @@ class PhaseRun:
         self.show((), moved)
 
     def _read_clocks(self) -> None:
-        """Note each host's clock offset; measured anew for a measured phase only."""
+        """Record each host's clock offset; remeasured for a measured phase only."""
         for client in self.agents.working:
             if self.plan.name == "measured":
                 client.learn_clock()
@@ -254,45 +242,34 @@ class PhaseRun:
         self.waiter.until(what, names, done, left_ns, self._due_ns)
 
     def _await_quiet(self) -> None:
-        """Poll until counts stand still and queues are empty for long enough.
-
-        A slow reader with a long queue may take any time, as long as its counts grow.
-        """
-        clock = self.waiter.clock
-        stall_ns = STALL_NS + self.agents.batch_work_ns
-        read_packets: int | None = None
-        moved_ns = busy_ns = clock.now_ns()
+        """Poll until the receivers have drained."""
+        agents, clock = self.agents, self.waiter.clock
+        reads = any(spec.role == "receiver" for spec in agents.workers)
+        drain = Drain(
+            self.plan.quiet_ns,
+            agents.batch_work_ns,
+            needs_first=reads and self.plan.name == "path",
+            now_ns=clock.now_ns(),
+        )
         while True:
-            replies = [self._sample(client) for client in self.agents.receivers]
-            queued = sum(reply.queued_bytes or 0 for reply in replies)
-            latest = total_arrived(stats for reply in replies for stats in reply.stats).read_packets
+            replies = [self._sample(client) for client in agents.receivers]
             now_ns = clock.now_ns()
-            if latest != read_packets:
-                read_packets, moved_ns, busy_ns = latest, now_ns, now_ns
-            polling = any(reply.polling for reply in replies)
-            if queued > 0 or (polling and now_ns - moved_ns < POLLING_NS):
-                busy_ns = now_ns
-            if now_ns - busy_ns >= self._quiet_ns(latest):
+            drain.update(replies, now_ns)
+            if now_ns >= drain.quiet_at_ns:
                 return
-            if now_ns - moved_ns >= stall_ns:
-                names = ", ".join(client.name for client in self.agents.receivers)
+            if now_ns >= drain.stalled_at_ns:
+                names = ", ".join(client.name for client in agents.receivers)
                 text = (
-                    f"timed out after {format_duration(stall_ns)}: receivers not quiet after "
-                    f"phase {self.plan.name}: {queued}B still queued and unread"
+                    f"timed out after {format_duration(drain.stall_ns)}: receivers not quiet after "
+                    f"phase {self.plan.name}: {drain.queued_bytes}B still queued and unread"
                 )
                 raise DeadlineExceeded(text, names)
-            if queued > 0:
+            if drain.queued_bytes > 0:
                 self._watch()
-            self.waiter.pause(busy_ns + self._quiet_ns(latest))
-
-    def _quiet_ns(self, read_packets: int) -> int:
-        """Return how long counts must stand still before receivers are quiet."""
-        reads = any(spec.role == "receiver" for spec in self.agents.workers)
-        awaited = reads and self.plan.name == "path" and read_packets == 0
-        return self.plan.quiet_ns * (FIRST_PACKET_FACTOR if awaited else 1)
+            self.waiter.pause(drain.quiet_at_ns)
 
     def _stop(self) -> None:
-        """End the loops of receivers, then what awaits answers; take everyone's final counts."""
+        """Stop receivers, then senders that await answers; read all final counts."""
         for client in self.agents.working:
             if client in self.agents.receivers or self._replies[client.name].state == "listening":
                 client.stop()
@@ -329,7 +306,7 @@ class PhaseRun:
         return reply.next if reply is not None else 0
 
     def _sample(self, client: AgentClient) -> SampleReply:
-        """Take one reply, pass on its new samples, and raise a worker's failure."""
+        """Request one sample, pass on new samples, and raise a worker's failure."""
         reply = client.sample(self._since(client))
         self._replies[client.name] = reply
         if reply.samples and self.plan.name == "measured":
@@ -342,12 +319,12 @@ class PhaseRun:
         return reply
 
     def _limit_numbers(self, host: str, numbers: int) -> None:
-        """Refuse more than a phase can have, because all of it is kept."""
+        """Refuse more numbers than a phase can have, because all are kept."""
         self._numbers[host] += numbers
         most = NUMBERS_PER_WORKER * len(self.agents.workers) + NUMBERS_PER_HOST
         if self._numbers[host] > most:
             text = f"its agent sent {self._numbers[host]} numbers in one phase, at most {most}"
-            raise AgentError(f"{text}; see what runs there instead of udpbench's agent", host)
+            raise AgentError(f"{text}; find out what runs there instead of udpbench's agent", host)
 
     def _phase(self) -> Phase:
         stats: list[WorkerStats] = []
@@ -385,7 +362,7 @@ PATH_PACKETS_MIN = 100
 """Per worker: enough delays for a 90th percentile (analysis/delay.py)."""
 PATH_PACKETS_MAX = 1000
 REST_NS = SECOND_NS // 20
-"""Packets are spread over this time, so that each finds everything at rest."""
+"""Packets are spread over this time, so that each one meets an idle system."""
 PATH_LIMIT_NS = 2 * SECOND_NS
 
 
@@ -400,7 +377,7 @@ def path_plan(workers: Sequence[WorkerSpec]) -> Plan:
     count = min(max(count, PATH_PACKETS_MIN), PATH_PACKETS_MAX)
     own = [spec.rate_pps for spec in senders if spec.rate_pps is not None]
     readable = readable_packets(workers, SECOND_NS)
-    # A reader that is busy half of its time is near enough to rest.
+    # A reader that is busy half of the time is close enough to idle.
     rates = [*own, *([] if readable is None else [readable // 2])]
     count = max(1, min([count, *(rate * PATH_NS // SECOND_NS for rate in rates)]))
     merged = any(spec.send is not None and spec.send.gso != "off" for spec in senders)

@@ -1,4 +1,4 @@
-"""The door of control: ``run`` runs experiments in a lab and restores the hosts.
+"""Entry point of control: ``run`` runs experiments in a lab and restores the hosts.
 
 Owns what surrounds the trials: signals, agents, lease, record, restore. Derives no number; the
 results that the schedule needs come from ``judge``.
@@ -25,7 +25,7 @@ from udpbench.control.agents import (
     restore_left_behind,
 )
 from udpbench.control.host_changes import compared, refuse_changed
-from udpbench.control.host_use import Surroundings, Terms, take_lab
+from udpbench.control.lab_lock import Surroundings, Terms, take_lab
 from udpbench.control.refusals import refuse_foreseen
 from udpbench.control.schedule import Total, lasting, next_trial, stored_as, trial_order
 from udpbench.control.search_progress import SearchProgress
@@ -54,15 +54,15 @@ class RunOptions:
     """The options of a run."""
 
     seed: int
-    """Of the trial order; stored in the header."""
+    """Seed of the trial order; stored in the header."""
     lease_ns: int = 10 * SECOND_NS
     """An agent restores its host after this long without contact."""
     keep_logs: bool = False
-    """Leave the files of ``receive.log`` on the hosts, under names of their own."""
+    """Keep the files of ``receive.log`` on the hosts, renamed per trial."""
     terms: Terms = field(default_factory=partial(Terms, wait_ns=None))
     """What to do while other runs use a host."""
     proven: Callable[[Facts], SelfTest | None] = lambda _: None
-    """What ``selftest`` has proven of a host's kernel, to be copied into each record."""
+    """Results of ``selftest`` by kernel, to be copied into each record."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def restore_lab(
 ) -> RestoredLeftovers:
     """Undo, and return, what dead runs left changed on a lab's machines.
 
-    Leaves alone what another process has changed since, unless ``force``. Waits twice the default
+    Keeps what another process has changed since, unless ``force``. Waits twice the default
     lease for hosts in use. Raises RestoreError naming what remains, ConnectError, HelloRefused,
     DeadlineExceeded.
     """
@@ -172,7 +172,7 @@ class _Run:
     def _with_agents(self) -> None:
         lab_rules.refuse_together(self.experiments, self.lab)
         name, lease_ns = run_name(), self.options.lease_ns
-        before = f", {len(self.lasting)} of them done before" if self.stored else ""
+        before = f", {len(self.lasting)} already done" if self.stored else ""
         total = show_range(self.total.fewest, self.total.most)
         self._tell("run", f"run {name}: {total} trials{before}, lab {self.lab.name}")
         terms, labs = self.options.terms, [self.lab]

@@ -1,7 +1,7 @@
 """The order of trials: a generator that yields each trial and is sent its Result.
 
-Points that are compared take blocks until their comparisons are decided, and a tune makes points
-from what was measured; the others ignore results.
+Compared points get blocks until their comparisons are decided, and a tune derives points from
+results; other experiments ignore results.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from udpbench.tuning.derived_points import derivation
 from udpbench.tuning.tuner import AFTER, BASE, BEFORE, tuning_of
 
 TURN_NS = 10 * SECOND_NS
-"""Of trials, before another point of a search has its turn: to change costs some seconds."""
+"""Duration of a point's turn in a search; a change of point costs some seconds."""
 Schedule = Generator[Trial, Result | None, None]
-"""Is sent None first, then the Result of each trial; None if there is no result yet."""
+"""Is sent None first, then the Result of each trial, None if there is none yet."""
 
 
 def trial_order(experiments: Sequence[Experiment], seed: int) -> Schedule:
@@ -121,7 +121,7 @@ def lasting(
 ) -> dict[str, TrialRecord]:
     """Return trial → record of the trials that need not be run again: all that did not fail.
 
-    That a step of a tune fails is an answer, on which what followed depends.
+    A failed step of a tune is an answer on which later steps depend.
     """
     tunes = {experiment.name for experiment in experiments if experiment.tune is not None}
     return {
@@ -133,7 +133,7 @@ def lasting(
 
 
 def stored_as(known: Mapping[str, TrialRecord], trial: Trial) -> TrialRecord | None:
-    """Return the record of a trial; None if there is none, or a search now wants another load."""
+    """Return the record of a trial; None if there is none, or if the search needs another load."""
     record = known.get(trial.name)
     if record is None or not trial.search_trial:
         return record
@@ -164,7 +164,7 @@ def _planned(
 
 
 class Total:
-    """How many trials a run has, as far as it is certain."""
+    """The number of trials of a run, as far as known."""
 
     def __init__(self, experiments: Sequence[Experiment]) -> None:
         self._blocks = {e.name: e.looks[0] for e in experiments if e.compare}
@@ -173,7 +173,7 @@ class Total:
         self._of_tune = 0
 
     def take(self, trial: Trial) -> None:
-        """Learn that a trial is run, and with it its block."""
+        """Count a trial that is run, and its block."""
         experiment = self._experiments[trial.experiment]
         if experiment.tune is not None:
             self._of_tune += 1

@@ -1,6 +1,6 @@
-"""How far the searches of a run are: their bounds so far, and the time they may still take.
+"""Progress of the searches of a run: current bounds, and maximum remaining time.
 
-Knows results only as they come; decides nothing.
+Sees results only as they arrive; decides nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENDINGS: Mapping[str | None, str] = {
     "invalid": "given up",
     "sender": "the sender offers too little",
 }
-"""How a search stands, in words."""
+"""Text for the state of a search."""
 
 
 class SearchProgress:
@@ -38,7 +38,7 @@ class SearchProgress:
         }
 
     def take(self, result: Result) -> Progress | None:
-        """Learn a result; return what is known of its search now, None outside of one."""
+        """Take a result; return the progress of its search, None if it belongs to none."""
         trial = result.trial
         if trial.search is None:
             return None

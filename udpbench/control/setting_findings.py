@@ -1,4 +1,4 @@
-"""The settings of a trial on every agent, and the findings about those that were applied.
+"""The settings of a trial on every agent, and the findings about applied settings.
 
 Contacts no host and changes nothing.
 """
@@ -69,7 +69,7 @@ def rounded(host: str, changes: tuple[Change, ...]) -> list[Finding]:
             "note",
             f"{change.setting.path or change.setting.kind} was rounded",
             host,
-            f"{change.setting.target}: asked {change.setting.value!r} → got {got(change)!r}",
+            f"{change.setting.target}: asked for {change.setting.value!r} → got {got(change)!r}",
         )
         for change in changes
         if change.rounded
@@ -93,8 +93,8 @@ def altered(host: str, changes: tuple[Change, ...]) -> list[Finding]:
             host,
             f"{change.setting.kind} {change.setting.target}: "
             f"{got(replace(change, after=change.before))!r} → {got(change)!r}",
-            "settings stay as udpbench has set them",
-            "find out who else configures that host, a service or an administrator",
+            "settings stay as udpbench set them",
+            "find out which service or administrator configures that host",
         )
         for change in changes
     ]

@@ -1,7 +1,6 @@
-"""Two hosts as ``udpbench init`` finds them: their interfaces, and the facts of those chosen.
+"""The two hosts for ``udpbench init``: their interfaces, and the facts of the selected ones.
 
-Changes no setting and takes no host from another run. Sends nothing but, if asked to, one ARP
-request at a time.
+Changes no setting and takes no lock. Sends nothing except, on demand, one ARP request at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import replace
 from ipaddress import ip_interface
 
 from udpbench.control.agent_client import AgentClient
-from udpbench.control.host_use import Surroundings, Terms, take_lab
+from udpbench.control.lab_lock import Surroundings, Terms, take_lab
 from udpbench.control.run import RunOptions, run_name
 from udpbench.control.wait import Waiter
 from udpbench.definition.lab_proposal import HostSurvey
@@ -21,11 +20,11 @@ from udpbench.model import SECOND_NS, Connect, Facts, Lab, LabHost
 from udpbench.protocol import Interface, Interfaces
 
 HEARD_NS = SECOND_NS
-"""A request that has not arrived by then is not waited for."""
+"""Time limit for the arrival of a request."""
 
 
 class Survey:
-    """The agents of two hosts, and what they have said so far."""
+    """The agents of two hosts, and their answers so far."""
 
     def __init__(
         self, lab: Lab, left: AgentClient, right: AgentClient, around: Surroundings
@@ -39,9 +38,9 @@ class Survey:
     def prove_links(
         self, senders: Sequence[Interface], listeners: Sequence[Interface]
     ) -> Iterator[tuple[str, str]]:
-        """Send one ARP request by each left interface in turn; yield the pairs it crossed.
+        """Send one ARP request on each left interface in turn; yield the connected pairs.
 
-        Raises SafetyError where none may be sent, AgentError without the right to.
+        Raises SafetyError if an interface may not be used, AgentError without permission.
         """
         left, right = self._agents
         names = [listener.name for listener in listeners]

@@ -1,7 +1,7 @@
-"""The way of one trial, as a visible list of steps, and what a failure at each of them means.
+"""The steps of one trial as an explicit list, and what a failure at each of them means.
 
-Owns the order of the steps and the record they fill. Whatever happens, the workers are closed and
-the record says why; a failure that ends the run is handed on beside the record.
+Owns the order of the steps and the record they fill. In any case the workers are closed and the
+record has the reason; a failure that ends the run is returned with the record.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from udpbench.errors import (
 from udpbench.model import SECOND_NS, Finding, TrialRecord, WorkerSpec
 
 WARM_QUIET_NS = 70 * 10**6
-"""How long receivers must be quiet after a trial of a search. They read on until a call without a
-packet ends, which takes 50 ms: told to stop after 70 ms, they end 100 ms after their last packet;
-told after 100 ms, 150 ms after it. A straggler is foreign to the next trial: it is made again."""
+"""How long receivers must be quiet after a trial of a search. A receive call without a packet ends
+after 50 ms: stopped after 70 ms, receivers end 100 ms after their last packet; stopped after
+100 ms, 150 ms after it. A straggler is foreign to the next trial, which is then repeated."""
 VERIFY_NS = 5 * SECOND_NS
-"""Between two looks in a search: all of them take 60 ms at every host."""
+"""Interval of verification in a search: it takes 60 ms on every host."""
 LINK_NS = 10 * SECOND_NS
-"""For a link to come up: autonegotiation takes up to four seconds, a switch's port some more."""
+"""Time limit for a link: autonegotiation takes up to 4 s, a switch port longer."""
 
 
 @dataclass(frozen=True)
 class TrialEnd:
-    """A trial's record, and what must end the run, if anything must."""
+    """A trial's record, and an error that must end the run, if any."""
 
     record: TrialRecord
     fatal: UdpbenchError | None = None
@@ -56,13 +56,13 @@ class TrialEnd:
 
 
 def read_facts(attempt: Attempt) -> None:
-    """Ask every host of the lab what it is."""
+    """Read the facts of every host of the lab."""
     for client in attempt.bench.agents.hosts:
         attempt.facts[client.name] = client.facts()
 
 
 def compare_offers(attempt: Attempt) -> None:
-    """Skip a trial that lab, machines or kernels are not for; nothing was changed."""
+    """Skip a trial that the lab, the machines or the kernels do not support, before any change."""
     bench = attempt.bench
     require_offers(attempt.trial, bench.lab, attempt.facts, bench.agents.capabilities)
 
@@ -70,8 +70,8 @@ def compare_offers(attempt: Attempt) -> None:
 def apply_settings(attempt: Attempt) -> None:
     """Put the trial's settings in force: machine, bridge, receivers, senders.
 
-    A receiver makes the pair of a built-in lab, the bridge all of them, and a pair's removal takes
-    the other end along; so before a pair changes, whoever did not make it undoes what hangs on it.
+    The receiver creates the pair of a built-in lab, the bridge creates all pairs, and removing a
+    pair removes both ends; so before a pair changes, the other agent undoes its settings on it.
     """
     bench, agents = attempt.bench, attempt.bench.agents
     settings = desired(attempt.trial, bench.lab, agents, attempt.facts)
@@ -88,9 +88,9 @@ def apply_settings(attempt: Attempt) -> None:
 
 
 def verify_settings(attempt: Attempt) -> None:
-    """Look whether what was put in force still is, and who else was there.
+    """Check that settings are still in force, and which other runs used the machines.
 
-    In a search this is due only every ``VERIFY_NS``, since it costs as much as a short trial does.
+    In a search only every ``VERIFY_NS``, since it takes as long as a short trial.
     """
     now_ns, due = attempt.bench.waiter.clock.now_ns(), True
     if attempt.search is not None:
@@ -110,10 +110,10 @@ def verify_settings(attempt: Attempt) -> None:
 
 
 def await_links(attempt: Attempt) -> None:
-    """Wait until every link is up: a real one takes seconds after its interface was taken up."""
+    """Wait until every link is up; a real link takes seconds after its interface is taken up."""
     for name, facts in attempt.facts.items():
         if facts.link == "down":
-            text = f"{facts.interface} is down, although it was taken up: see who took it down"
+            text = f"{facts.interface} is down, although it was taken up: find out what did it"
             raise HostError(text, name)
     dark = {name for name, facts in attempt.facts.items() if facts.link == "no carrier"}
     if not dark:
@@ -125,7 +125,7 @@ def await_links(attempt: Attempt) -> None:
         return all(attempt.facts[name].link != "no carrier" for name in dark)
 
     interfaces = ", ".join(client.interface for client in waiting)
-    what = f"{interfaces} still without a carrier (see the cable)"
+    what = f"{interfaces} still without a carrier (check the cable)"
     attempt.bench.waiter.until(what, ", ".join(sorted(dark)), lit, LINK_NS)
 
 
@@ -156,7 +156,7 @@ def prove_destinations(attempt: Attempt) -> None:
 
 
 def prepare_workers(attempt: Attempt) -> None:
-    """Make the workers, receivers before senders: whoever sends must find an open port."""
+    """Prepare the workers, receivers before senders, which need open ports."""
     agents = trial_agents(attempt)
     workers = by_host(attempt.workers)
     for client in agents.working:
@@ -164,14 +164,14 @@ def prepare_workers(attempt: Attempt) -> None:
 
 
 def warmup_phase(attempt: Attempt) -> None:
-    """Let caches, queues and clocks of the CPUs settle; without a warm-up nothing is sent."""
+    """Let caches, queues and CPU frequencies settle; sends nothing without a warm-up."""
     note_standing(attempt)
     if attempt.trial.warmup_ns > 0:
         run_phase(attempt, warmup_plan(attempt.workers, attempt.trial.warmup_ns))
 
 
 def measured_phase(attempt: Attempt) -> None:
-    """Measure; what is to be lost on purpose is waited for from here on."""
+    """Run the measured phase, with the packets lost on purpose."""
     bench = attempt.bench
     if attempt.search is not None:
         plan = Plan("measured", attempt.trial.duration_ns, quiet_ns=WARM_QUIET_NS)
@@ -185,7 +185,7 @@ def measured_phase(attempt: Attempt) -> None:
 
 
 def close_workers(attempt: Attempt) -> None:
-    """End the workers and their sockets; those of a search stay for its next trial."""
+    """Close the workers and their sockets; those of a search stay for its next trial."""
     if attempt.search is not None:
         attempt.bench.warm = Warm(
             attempt.search,
@@ -202,7 +202,7 @@ def close_workers(attempt: Attempt) -> None:
 
 
 def take_over(attempt: Attempt) -> None:
-    """Take over the workers of the search's trial before, at the rate of this one."""
+    """Take over the workers of the search's previous trial, at this trial's rate."""
     warm = attempt.bench.warm
     if warm is None:
         raise HostError("a search's workers are gone", "controller")
@@ -213,7 +213,7 @@ def take_over(attempt: Attempt) -> None:
 
 
 def pace_workers(attempt: Attempt, workers: tuple[WorkerSpec, ...]) -> None:
-    """Give all senders one rate, which an order to start can carry; less than 1 pps each is lost.
+    """Set one rate for all senders, which ``start`` carries; rounded down to whole pps per sender.
 
     Without a rate they keep their own.
     """
@@ -228,14 +228,14 @@ def pace_workers(attempt: Attempt, workers: tuple[WorkerSpec, ...]) -> None:
 
 
 def note_standing(attempt: Attempt) -> None:
-    """Note what was found before any load: it holds as long as these workers do."""
+    """Keep the findings from before any load, which are valid as long as these workers."""
     attempt.standing = tuple(attempt.findings)
     if attempt.search is not None:
         pace_workers(attempt, attempt.workers)
 
 
 def release_warm(bench: Bench) -> None:
-    """End the workers that a search has left at rest, if there are any."""
+    """Close workers that a search left idle, if there are any."""
     warm, bench.warm = bench.warm, None
     hosts = {spec.host for spec in warm.workers} if warm is not None else set()
     for client in bench.agents.hosts:
@@ -244,9 +244,9 @@ def release_warm(bench: Bench) -> None:
 
 
 def is_warm(attempt: Attempt) -> bool:
-    """Return whether the workers at rest are those of this trial's search.
+    """Return whether the idle workers belong to this trial's search.
 
-    Workers that were made with a rate cannot send without one.
+    Workers prepared with a rate cannot send without one.
     """
     warm = attempt.bench.warm
     if warm is None or warm.search != attempt.search:
@@ -270,8 +270,8 @@ STEPS: tuple[tuple[str, Callable[[Attempt], None]], ...] = (
     ("verify", verify_settings),
     ("close", close_workers),
 )
-"""The way of one trial. Needs come after apply: in a built-in lab interface, queues and addresses
-exist only then. Recording is the run's, because it belongs to failed trials, too."""
+"""The steps of one trial. Needs come after apply, because interface, queues and addresses of a
+built-in lab exist only then. Recording is done by the run, because failed trials need it, too."""
 
 
 WARM_STEPS: tuple[tuple[str, Callable[[Attempt], None]], ...] = (
@@ -280,14 +280,14 @@ WARM_STEPS: tuple[tuple[str, Callable[[Attempt], None]], ...] = (
     ("verify", verify_settings),
     ("close", close_workers),
 )
-"""The way of a further trial of a search, on workers and settings that are in force already."""
+"""The steps of a further trial of a search, with existing workers and settings."""
 
 
 # --- the way -------------------------------------------------------------------------------------
 
 
 def run_trial(attempt: Attempt) -> TrialEnd:
-    """Take every step and return the record; raises Interrupted, with the workers closed."""
+    """Run every step and return the record; raises Interrupted with the workers closed."""
     try:
         steps = WARM_STEPS if is_warm(attempt) else STEPS
         if steps is STEPS:
@@ -319,13 +319,13 @@ def run_trial(attempt: Attempt) -> TrialEnd:
 
 
 def clean_up(attempt: Attempt) -> AgentLost | None:
-    """Close all workers after a trial that did not end by itself; return a loss found thereby.
+    """Close all workers after a trial that failed; return an agent lost while doing so.
 
-    An agent that does not answer this within its deadline answers nothing: it counts as lost.
+    An agent that does not answer within the deadline counts as lost.
     """
     lost: AgentLost | None = None
     attempt.bench.warm = None
-    with suppress(HostError):  # why it failed is told already
+    with suppress(HostError):  # the trial's own failure is reported
         attempt.findings.extend(others(attempt.bench.agents))
     for client in attempt.bench.agents.hosts:
         try:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import Agents
-from udpbench.control.connections.connection import shown
+from udpbench.control.connections.channel import shown
 from udpbench.control.losses import Losses
 from udpbench.control.phase import PhaseRun, Plan, TrialAgents, by_host
 from udpbench.control.wait import Waiter
@@ -43,7 +43,7 @@ KEPT_MAX = 500
 
 
 class Spool(Protocol):
-    """Keeps the samples of a long phase until its record is written."""
+    """Stores the samples of a long phase until its record is written."""
 
     def stream(self, samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> None:
         """Store a part."""
@@ -52,12 +52,12 @@ class Spool(Protocol):
         """Return all parts since the last record."""
 
     def keep_output(self, name: str, text: str) -> None:
-        """Store what a program of the user's printed."""
+        """Store the output of a user's program."""
 
 
 @dataclass(frozen=True)
 class Warm:
-    """What a trial of a search leaves for the next one of that search: its workers, at rest."""
+    """What a trial of a search leaves for the next one: its idle workers."""
 
     search: tuple[str, str, int]
     """Experiment, point and repetition."""
@@ -66,7 +66,7 @@ class Warm:
     workers: tuple[WorkerSpec, ...]
     flows: tuple[int, ...] | None
     findings: tuple[Finding, ...]
-    """Of settings, binding and path, which hold for every trial on these workers."""
+    """Findings on settings, binding and path, valid for every trial on these workers."""
 
 
 @dataclass
@@ -79,18 +79,18 @@ class Bench:
     tell: Tell
     spool: Spool
     keep_logs: str = ""
-    """Run name in the names of log files that are kept; empty: logs are removed."""
+    """Run name in the names of kept log files; empty: logs are removed."""
     proven: Callable[[Facts], SelfTest | None] = lambda _: None
-    """What ``selftest`` has proven of a host's kernel."""
+    """Results of ``selftest`` by kernel."""
     in_force: dict[str, tuple[Setting, ...]] | None = field(default_factory=dict)
     """Agent → its settings; None if a failure left them unknown."""
     warm: Warm | None = None
-    """Workers that a search has left at rest."""
+    """Idle workers left by a search."""
     verified_ns: int | None = None
     """When settings were verified last; None: not yet."""
 
     def close(self, client: AgentClient, name: str, keep_logs: str | None = None) -> None:
-        """End an agent's workers; keep what a program printed in a trial of that name."""
+        """End an agent's workers; store a program's output under the trial's name."""
         printed = client.close(keep_logs)
         if printed is not None:
             self.spool.keep_output(f"{name}-{client.name}", printed)
@@ -114,15 +114,15 @@ class Attempt:
     """Numbers of the flows to send; None: all that were prepared."""
     phases: list[Phase] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
-    """Of the measured phase; earlier ones may be in the run folder already."""
+    """Samples of the measured phase; earlier ones may already be in the run folder."""
     motion: list[Snapshot] = field(default_factory=list)
-    """Its counters over time, likewise."""
+    """Counters over time, likewise."""
     findings: list[Finding] = field(default_factory=list)
     overhead_ns: dict[str, int] = field(default_factory=dict)
     standing: tuple[Finding, ...] = ()
     """The findings before the first load of these workers."""
     rate_pps: int | None = None
-    """Of each sending worker in place of its own; None: its own."""
+    """Rate of each sending worker; None: its own."""
 
     @property
     def search(self) -> tuple[str, str, int] | None:
@@ -181,7 +181,7 @@ class Attempt:
         )
 
     def _selftests(self) -> dict[str, SelfTest]:
-        """Return what was proven of the kernels of the hosts that were tried at any time."""
+        """Return the selftest results for the hosts' kernels, if any."""
         proven = {name: self.bench.proven(facts) for name, facts in self.facts.items()}
         return {name: selftest for name, selftest in proven.items() if selftest is not None}
 
@@ -215,7 +215,7 @@ def _length(trial: Trial, plan: Plan) -> str:
 
 
 def run_phase(attempt: Attempt, plan: Plan, losses: Losses | None = None) -> None:
-    """Run one phase and keep it; of a failed one, keep what can be saved."""
+    """Run one phase and keep it; keep what can be read of a failed one."""
 
     def show(samples: tuple[Sample, ...], snapshots: tuple[Snapshot, ...]) -> None:
         attempt.say("sample", plan.name, samples=samples, snapshots=snapshots)
@@ -240,16 +240,16 @@ def run_phase(attempt: Attempt, plan: Plan, losses: Losses | None = None) -> Non
 
 
 def absences(agents: Agents) -> Iterator[Finding]:
-    """Yield, and forget, a finding for each time that a connection was lost and came back.
+    """Yield, once, a finding for each time that a connection was lost and restored.
 
-    Only a note: workers, counts and samples are on the hosts, and control traffic is not on the
-    path under test, or another finding says so.
+    Severity note: workers, counts and samples are on the hosts, and control traffic is not on the
+    path under test, or another finding reports it.
     """
     for client in agents.everyone:
         while client.channel.absences_ns:
             yield Finding(
                 "note",
-                "the connection was lost and came back",
+                "the connection was lost and restored",
                 client.name,
                 shown(client.channel.absences_ns.pop(0)),
                 "its workers continued, and no sample is missing",
@@ -268,8 +268,8 @@ def others(agents: Agents) -> Iterator[Finding]:
                 "another run used this machine",
                 client.name,
                 other,
-                "the numbers are those of both runs",
-                "let one run end before the other, without --share",
+                "the results include the load of both runs",
+                "run one after the other, without --share",
             )
 
 
@@ -277,7 +277,7 @@ def late(plan: Plan, late_ns: int) -> Finding:
     """Return the finding of a phase whose last loop started after the common time."""
     return Finding(
         "warning",
-        "the controller was slow: a loop was started after the common start",
+        "the controller was slow: a loop started after the common start",
         f"phase {plan.name}",
         f"{late_ns // 1000}us late",
         next_step="leave the controller a CPU that no worker uses",

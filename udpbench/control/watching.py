@@ -1,7 +1,7 @@
-"""Looking at live hosts: their agents without a run, and a look a second until the end.
+"""``udpbench watch``: reads live hosts once a second, without a run.
 
-Takes no host and sends nothing to any, so a watch neither waits for a run nor delays one. What is
-kept of it has the form of a trial, so that report, frames and figures need no other.
+Takes no lock and sends no traffic, so a watch neither waits for a run nor delays one. It is stored
+in the form of a trial, so that report, frames and figures need no other.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
-from udpbench.analysis.live_host import HostState, LiveHost, after, live_host, onlooking_trial
+from udpbench.analysis.watched_host import HostState, LiveHost, after, live_host, onlooking_trial
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import LabAgents
-from udpbench.control.host_use import Surroundings
+from udpbench.control.lab_lock import Surroundings
 from udpbench.control.phase import moved_since
 from udpbench.control.run import RunOptions, run_name
 from udpbench.control.trial import described
@@ -50,7 +50,7 @@ LOOPBACK = "lo"
 
 @dataclass(frozen=True)
 class Watched:
-    """What is to be watched of a host; nothing named: every UDP socket of its namespace."""
+    """What to watch on a host; by default every UDP socket of its namespace."""
 
     pid: int | None = None
     port: int | None = None
@@ -59,14 +59,14 @@ class Watched:
 
 
 def lab_to_watch(destination: str | None, lab: Lab | None) -> Lab:
-    """Return the hosts to look at: a destination, this machine, or the receivers of a lab.
+    """Return the hosts to watch: a destination, this machine, or the receivers of a lab.
 
     Raises InputError.
     """
     if lab is not None and destination is not None:
         raise InputError([Problem("both are named", "HOST, --lab", next_step="omit one")])
     if lab is not None and lab.built_in:
-        what = "a built-in lab has no process before a run makes it"
+        what = "a built-in lab exists only during a run"
         step = "omit --lab to watch this machine"
         raise InputError([Problem(what, "--lab", lab.name, "", step)])
     if lab is not None:
@@ -107,7 +107,7 @@ def watch(
 
 
 def _seconds(duration_ns: int | None, around: Surroundings) -> Iterator[int]:
-    """Yield at each second on a fixed grid, and at the end, whoever made it."""
+    """Yield at each second on a fixed grid, and at the end."""
     begun_ns = around.clock.now_ns()
     end_ns = begun_ns + duration_ns if duration_ns is not None else None
     due_ns = begun_ns + SECOND_NS
@@ -124,7 +124,7 @@ def _seconds(duration_ns: int | None, around: Surroundings) -> Iterator[int]:
 
 
 class _Onlooker:
-    """One host from the first look on."""
+    """One watched host."""
 
     def __init__(self, client: AgentClient, watched: Watched, kept: KeptLooks | None) -> None:
         self._client = client
@@ -137,7 +137,7 @@ class _Onlooker:
             _refuse_free(watched.port, self._first, client.name)
 
     def look(self) -> LiveHost:
-        """Return the host between the latest look and this one."""
+        """Return the host's activity between the previous look and this one."""
         now = self._look(self._latest)
         self._said = live_host(
             self._first, self._latest, now, self._facts, self._said, self._watched.port
@@ -157,7 +157,7 @@ class _Onlooker:
 
 
 class KeptLooks:
-    """The looks of a watch as the one trial of a run: its readings, and no workers of ours."""
+    """The looks of a watch, stored as the only trial of a run, without workers."""
 
     def __init__(self, writer: RunWriter) -> None:
         self.folder = writer.folder
@@ -179,7 +179,7 @@ class KeptLooks:
         return cls(RunWriter.create(folder, new_header([watch_alone], lab, command, seed=0)))
 
     def take(self, snapshot: Snapshot, facts: Mapping[str, Facts]) -> None:
-        """Keep one look: of its counters those that moved, on disk once there are many."""
+        """Keep one look with the counters that changed; written to disk once there are many."""
         host, before = snapshot.host, self._latest.get(snapshot.host)
         self._latest[host], self._facts[host] = snapshot, facts
         self._first.setdefault(host, snapshot)
@@ -193,12 +193,12 @@ class KeptLooks:
             self._motion.clear()
 
     def finish(self, findings: Sequence[Finding]) -> None:
-        """Write what was seen, with what was lost, as a trial that ended well."""
+        """Write the looks, with losses as findings, as a completed trial."""
         self._writer.write(self._record(findings))
         self._writer.finish(Ending(now_utc(), "complete"))
 
     def fail(self, error: UdpbenchError) -> None:
-        """Write why nothing could be seen any more."""
+        """Write the looks as a failed trial with the error."""
         self._writer.finish(Ending(now_utc(), "failed", described(error)))
 
     def _record(self, findings: Sequence[Finding]) -> TrialRecord:
@@ -252,7 +252,7 @@ class KeptLooks:
         return 6 if six > sum(self._moved(host, "snmp.Ip.InReceives") for host in hosts) else 4
 
     def _named_facts(self, host: str) -> Iterator[tuple[str, Facts]]:
-        """Yield a host's facts by interface; its busiest, whose queues are shown, by its name."""
+        """Yield a host's facts by interface; the busiest, whose queues are shown, as the host's."""
         facts = self._facts[host]
         came = {name: self._moved(host, f"link.{name}.rx_packets") for name in facts}
         busiest_first = sorted(facts, key=lambda name: (-came[name], name == LOOPBACK))

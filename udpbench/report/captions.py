@@ -1,6 +1,6 @@
-"""The headings and captions of the document: every form of it shows these and no others.
+"""The headings and captions of the document, the same in every format.
 
-Texts that a run has no part in; what depends on the run is in ``pages``.
+Only text that does not depend on the run; the rest is in ``pages``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ HEADINGS = {
     "struck": "Struck out",
     "environment": "Measured on",
     "sweeps": "Along one quantity",
-    "matrices": "Each against each",
     "results": "Results",
     "verdicts": "Expectations",
     "ways": "Where the packets went",
@@ -60,43 +59,43 @@ NOTES = {
     "missing": "Why rungs were not measured is listed below.",
     "shapes": SHAPES,
     "no_host": "No host was asked before the run ended.",
-    "differs": "≠ marks what differs between the hosts.",
-    "way": "A packet meets the stages from top to bottom; what ends at none of them is received.",
-    "trials": "With its ledger, without the stages that lost nothing, and its findings: those of "
+    "differs": "≠ marks differences between the hosts.",
+    "way": "Packets pass the stages from top to bottom; those that end at none are received.",
+    "trials": "Each with its ledger, without stages that lost nothing, and its findings: those of "
     "several trials by their number above, with the trial's value.",
     "data": "The data of this page, as udpbench show --json prints it",
     "read": 'In Python: udpbench.read_run("report.html"). Raw records are in the run folder.',
     "none_ended": "No packet ended at",
-    "helps": "docs/ledger.md says what helps at each stage, and where a counter needs a word.",
+    "helps": "docs/ledger.md has remedies for each stage, and explains the counters.",
 }
 _CAPTIONS = {
-    "comparisons": "Each dot is a block: one trial of both points. The interval is of the level at "
-    "which the verdict was reached.",
+    "comparisons": "Each dot is a block: one trial of each point. The interval has the confidence "
+    "level of the verdict.",
     "dots": "Every trial is a dot. The bar is the median over valid trials, the line its 95 % "
-    "interval, below six trials smallest to largest.",
-    "sweeps": "Lines join the medians over valid trials, each dot is a trial, the upright line the "
-    "interval of the median.",
-    "matrices": "In each cell the median over valid trials, and below it its 95 % interval, below "
-    "six trials smallest to largest. Why a cell was skipped is among the findings.",
-    "results": "Medians over valid trials; in brackets the 95 % interval of the median, below six "
-    "trials smallest to largest. A trial that is struck out is invalid and in no median; its "
-    "reason is among the findings.",
-    "searches": "Throughput is what arrived of the load at the lower bound. Between: the highest "
+    "interval, minimum to maximum below six trials.",
+    "sweeps": "Lines join the medians over valid trials, each dot is a trial, the vertical line "
+    "the interval of the median.",
+    "matrices": "Each cell has the median over valid trials, and below it the 95 % interval, "
+    "minimum to maximum below six trials. The findings say why a cell was skipped.",
+    "results": "Medians over valid trials; in brackets the 95 % interval of the median, minimum to "
+    "maximum below six trials. A struck-out trial is invalid and in no median; the findings give "
+    "the reason.",
+    "searches": "Throughput is the delivered rate at the lower bound. Between: the highest "
     "load that met the goal, and the lowest that did not. In the figure every trial is a dot, "
     "coloured by the stage that lost most.",
-    "radars": "Once around is a second: of each trial that with its busiest millisecond, or all of "
-    "a shorter load. Of a load beyond a minute all is shown, its medians as a line and least to "
-    "most as a band. Below it are the least, the median and the largest number of packets that "
-    "were sent in a millisecond of it. Even pacing is a circle.",
-    "times": "Of the trial of median delivery. A line ends where fewer than ten of its times are "
-    "left above it.",
-    "queues": "Packets a second of each RX and TX queue, from one reading of the counters to the "
-    "next; a cross where it dropped some.",
+    "radars": "One turn is one second: the one with the trial's busiest millisecond, or all of "
+    "a shorter load. A load of more than a minute is shown whole, medians as a line, minimum to "
+    "maximum as a band. Below: the minimum, median and maximum number of packets "
+    "sent in a millisecond. Even pacing is a circle.",
+    "times": "The trial with median delivery. A line ends where fewer than ten values lie beyond "
+    "it.",
+    "queues": "Packets per second of each RX and TX queue, between readings of the counters; "
+    "a cross marks drops.",
 }
 
 
 def captions(chapter: Chapter, published: bool, over_time: str) -> dict[str, str]:
-    """Return what stands below each kind of figure or table of a chapter.
+    """Return the caption of each kind of figure or table of a chapter.
 
     ``over_time`` says which points are shown over time.
     """

@@ -1,7 +1,7 @@
 """Runs as tidy pandas frames, and the frames as CSV and Parquet; docs/records.md has every column.
 
-One row is one observation; what could not be known is missing, never 0. Derives nothing that
-``judge`` and the readings do not.
+One row is one observation; unknown values are missing, never 0. Derives nothing beyond ``judge``
+and the readings.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KEYS = {
     "repetition": "Int64",
     "search_trial": "Int64",
 }
-"""What every frame but ``definitions`` begins with: together they name a trial."""
+"""First columns of every frame except ``definitions``; together they identify a trial."""
 COLUMNS: dict[str, dict[str, str]] = {
     "trials": {
         **KEYS,
@@ -151,7 +151,7 @@ COLUMNS: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Frames:
-    """One or more runs as tidy frames; docs/records.md says what each column is, and its unit."""
+    """One or more runs as tidy frames; docs/records.md has each column's meaning and unit."""
 
     trials: pd.DataFrame
     """A row per trial: its validity and its numbers."""
@@ -164,22 +164,22 @@ class Frames:
     series: pd.DataFrame
     """A row per sample of a worker in the measured phase: totals since it began."""
     counters: pd.DataFrame
-    """A row per counter that moved in a second of the measured phase."""
+    """A row per counter that changed in a second of the measured phase."""
     queues: pd.DataFrame
     """A row per queue of a card in a second of the measured phase."""
     findings: pd.DataFrame
     """A row per finding of each trial."""
     definitions: pd.DataFrame
-    """A row per experiment: what was asked, as YAML, and the lab."""
+    """A row per experiment: its definition as YAML, and the lab."""
     settings: pd.DataFrame
     """A row per setting that was in force in each trial."""
 
 
 def read_run(*folders: str | Path) -> Frames:
-    """Return the runs in some folders, or in files ``report.html``, as frames.
+    """Return runs, given by folder or ``report.html``, as frames.
 
-    A report has no raw records: its settings, series and counters stay empty, with a warning that
-    names the run folder. Raises RecordError where a run cannot be read.
+    A report has no raw records: its settings, series and counters are empty, with a warning that
+    names the run folder. Raises RecordError if a run cannot be read.
     """
     sources: list[Run | Plain] = []
     for path in map(Path, folders):
@@ -196,13 +196,13 @@ def read_run(*folders: str | Path) -> Frames:
         raise RecordError(f"{', '.join(map(str, folders))}: {what}") from error
     for source in sources:
         if not isinstance(source, Run):
-            missing = "a report has no settings, series and counters"
-            warnings.warn(f"{missing}: read its run folder, {source['run']}", stacklevel=2)
+            missing = "a report has no settings, series or counters"
+            warnings.warn(f"{missing}; read its run folder: {source['run']}", stacklevel=2)
     return whole
 
 
 def frames(sources: Sequence[Run | Plain]) -> Frames:
-    """Return runs, or what ``show --json`` printed of them, as frames."""
+    """Return runs, or output of ``show --json``, as frames."""
     import pandas as pd
 
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in COLUMNS}
@@ -259,9 +259,9 @@ def _definitions(data: Plain) -> Rows:
 
 
 def held(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row without the integers that a column of 64 bits with a sign cannot hold.
+    """Return a row without integers that do not fit into a signed 64-bit column.
 
-    Counters have no sign: a driver's that says -1 is the largest of them.
+    Counters are unsigned: a driver's -1 becomes the largest value.
     """
     return {
         key: None if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
@@ -270,7 +270,7 @@ def held(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_frames(runs: Sequence[Run], folder: Folder, form: Data) -> list[Path]:
-    """Write each frame of some runs into a folder as a file of its own; return the files."""
+    """Write each frame of some runs into a file in a folder; return the files."""
     whole = frames(runs)
     files = []
     for name in (field.name for field in fields(Frames)):

@@ -1,6 +1,6 @@
-"""The door of the report: ``write`` makes one document of runs, as PDF and pages, and their data.
+"""Entry point of the report: ``write`` makes one document of runs, and exports their data.
 
-Lays out what ``pages`` and ``figures`` return and lets typst place it; report.typ computes nothing.
+Lays out what ``pages`` and ``figures`` return for typst; report.typ computes nothing.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ PNG_PPI = 110
 """An A4 page of 909 × 1286 pixels: readable on a screen, some 100 KiB."""
 TEMPLATE = Path(__file__).with_name("templates") / "report.typ"
 FIGURES = "report-figures"
-"""Folder of single figures, beside the pages."""
+"""Folder of single figures, next to the pages."""
 
 
 def write(runs: Sequence[Run], folder: Path, formats: Sequence[str] = DOCUMENTS) -> list[Path]:
     """Write one document of some runs, or their data, into a folder; return the files.
 
-    ``html`` is one file that needs no other and holds the data, too;
-    ``png`` are the pages, and every figure by itself as PNG and SVG; ``csv`` and ``parquet`` are
-    the frames. Raises InputError for a format that does not exist, a folder that can't be made or
-    runs that must not be shown together, and OSError where the folder can't be written.
+    ``html`` is one self-contained file that includes the data; ``png`` are the pages, and every
+    figure as PNG and SVG; ``csv`` and ``parquet`` are the frames. Raises InputError for an unknown
+    format, a folder that cannot be created or runs that must not be combined, and OSError if the
+    folder cannot be written.
     """
     _refuse(runs, formats)
     try:
         out = Folder.open(folder, make=True)
     except OSError as error:
-        what = f"cannot make the folder: {error.strerror}"
+        what = f"cannot create the folder: {error.strerror}"
         step = "name another with --out"
         raise InputError([Problem(what, "--out", str(folder), next_step=step)]) from error
     with out:
@@ -81,13 +81,13 @@ def _refuse(runs: Sequence[Run], formats: Sequence[str]) -> None:
     """Raise InputError with every reason against a document."""
     limit = f"known: {', '.join(FORMATS)}"
     problems = [
-        Problem("no such format", "--format", name, limit)
+        Problem("unknown format", "--format", name, limit)
         for name in formats
         if name not in FORMATS
     ]
     if "parquet" in formats and find_spec("pyarrow") is None:
         step = "pip install 'udpbench[store]'"
-        problems.append(Problem("it needs pyarrow", "--format", "parquet", next_step=step))
+        problems.append(Problem("needs pyarrow", "--format", "parquet", next_step=step))
     in_lab = {any(record.built_in_lab for record in run.records) for run in runs if run.records}
     if len(in_lab) > 1:
         problems.append(
@@ -102,7 +102,7 @@ def _refuse(runs: Sequence[Run], formats: Sequence[str]) -> None:
 
 
 def _prepare(runs: Sequence[Run], room: Path, suffixes: Sequence[str]) -> dict[str, Any]:
-    """Lay out what the templates read: their data, which is returned, and the figures."""
+    """Lay out the figures and return the data for the templates."""
     shutil.copy(TEMPLATE, room / TEMPLATE.name)
     (room / FIGURES).mkdir()
     numbered = [
@@ -149,7 +149,7 @@ def _chapters(run: Run, runs: Sequence[Run]) -> list[Chapter]:
 
 
 def _plain(name: str) -> str:
-    """Return an experiment's name as a file's: without what a path or a shell would read."""
+    """Return an experiment's name without characters that are special in paths or shells."""
     return "".join(c if (c.isalnum() and c.isascii()) or c in "-_." else "-" for c in name)[:60]
 
 
@@ -166,8 +166,8 @@ def _ladder_section(
 def _compile(room: Path, folder: Folder, form: Pages) -> list[Path]:
     import typst
 
-    # Only the fonts that come with typst: the same page on every machine.
-    # One page comes as bytes, several PNG pages as a list, whatever its annotation says.
+    # Only typst's own fonts: the same page on every machine.
+    # One page is bytes, several PNG pages are a list, contrary to the annotation.
     compiled: Any = typst.compile(
         str(room / TEMPLATE.name),
         root=str(room),
@@ -186,7 +186,7 @@ def _compile(room: Path, folder: Folder, form: Pages) -> list[Path]:
 
 
 def _hand_out(drawn: Path, folder: Folder) -> Path:
-    """Copy a folder of single figures into the one that the pages are in."""
+    """Copy a folder of single figures next to the pages."""
     with folder.make(drawn.name) as copy:
         for file in drawn.iterdir():
             if file.is_dir():

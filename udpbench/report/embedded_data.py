@@ -1,7 +1,7 @@
-"""The data of a report inside its page: what ``show --json`` prints of each run, compressed.
+"""The data of a report inside its page: the output of ``show --json`` of each run, compressed.
 
-It stands in a link that saves it, so that a reader without udpbench has it, too. Reading it back
-believes nothing: a page may have been sent by anybody.
+It is in a download link, for readers without udpbench. Reading it back trusts nothing: a page may
+come from anybody.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ LINK = "udpbench-data"
 """The id of the link."""
 HEAD = "data:application/gzip;base64,"
 MOST_BYTES = 2**30
-"""Of data without its compression."""
+"""Limit of the uncompressed data."""
 
 
 def packed(runs: Sequence[Run]) -> str:
-    """Return the data of some runs as an address (RFC 2397)."""
+    """Return the data of some runs as a data URL (RFC 2397)."""
     plain = json.dumps([as_json(run) for run in runs], allow_nan=False, separators=(",", ":"))
     return HEAD + base64.b64encode(gzip.compress(plain.encode(), mtime=0)).decode()
 
 
 def read_report(path: Path) -> list[dict[str, Any]]:
-    """Return the data of each run in a page; RecordError if it has none that can be read."""
+    """Return the data of each run in a page; RecordError if it cannot be read."""
     try:
         with open_regular(path) as file:
             text = file.read().decode(errors="replace")
@@ -44,7 +44,7 @@ def read_report(path: Path) -> list[dict[str, Any]]:
     link = _Link()
     link.feed(text)
     if not link.address.startswith(HEAD):
-        raise RecordError(f"{path}: no report of udpbench; name its report.html, or the run folder")
+        raise RecordError(f"{path}: not a udpbench report; give its report.html or the run folder")
     try:
         plain = base64.b64decode(link.address.removeprefix(HEAD), validate=True)
         runs = json.loads(_unpacked(plain))
@@ -61,17 +61,17 @@ def _unpacked(data: bytes) -> bytes:
     unpacking = zlib.decompressobj(wbits=31)
     plain = unpacking.decompress(data, MOST_BYTES)
     if not unpacking.eof:
-        raise ValueError("longer than a report, or cut off")
+        raise ValueError("longer than a report, or truncated")
     return plain
 
 
 class _Link(HTMLParser):
-    """Finds the address of the link."""
+    """Finds the URL of the link."""
 
     address = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep the address if this is the link."""
+        """Keep the URL if this is the link."""
         values = dict(attrs)
         if tag == "a" and values.get("id") == LINK:
             self.address = values.get("href") or ""

@@ -1,4 +1,4 @@
-"""What the figures show, as numbers: computed here, asserted by tests, only placed by ``figures``.
+"""The numbers in the figures: computed here, asserted by tests, placed by ``figures``.
 
 Every number comes from a ``Result``, an ``Estimate`` or the readings of a record.
 """
@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from udpbench.analysis.ledger.stages import BEFORE_SENT
+from udpbench.analysis.medians import estimate
 from udpbench.analysis.motion import Interval, intervals, stage_packets
-from udpbench.analysis.points import Point, estimate
+from udpbench.analysis.points import Point
 from udpbench.analysis.queue_counters import by_receiver, queue_uses
 from udpbench.analysis.rates import (
     BUSY_TIMES,
@@ -31,7 +32,7 @@ from udpbench.report.summary import Chapter, name_of, representative, timed
 BIN_NS = 100 * 10**6
 """Width of a rate's bin over time: the interval at which workers are sampled."""
 MOST_TIMELINES = 4
-"""Points that are shown over time; of more points the extreme ones."""
+"""Maximum points shown over time; beyond it only the extreme ones."""
 RECEIVED, UNACCOUNTED = "received", "unaccounted"
 UNCERTAIN = "one of those stages"
 """Packets of merged skbs, beyond the minimum that each stage must have dropped."""
@@ -60,7 +61,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Step:
-    """A value that held from one moment to another, since the common start."""
+    """A value and its interval of time, since the common start."""
 
     from_s: float
     to_s: float
@@ -76,7 +77,7 @@ class Timeline:
     offered: tuple[Step, ...]
     delivered: tuple[Step, ...]
     drops: Mapping[str, tuple[Step, ...]]
-    """Stage → packets a second that its counters saw end there."""
+    """Stage → packets per second that ended there, by its counters."""
     cpus: Mapping[str, tuple[Step, ...]]
     """``sender, CPU 1`` → busy share."""
 
@@ -100,7 +101,7 @@ class QueueTimes:
     repetition: int
     queues: tuple[str, ...]
     edges_s: tuple[float, ...]
-    """Of the intervals, since the common start: one more than there are."""
+    """Edges of the intervals, since the common start: one more than intervals."""
     pps: tuple[tuple[float | None, ...], ...]
     """Queue by queue, in each interval; None where nothing counted it."""
     dropping: tuple[tuple[bool, ...], ...]
@@ -155,7 +156,7 @@ def ways(chapter: Chapter) -> tuple[Way, ...]:
 
 
 def shown_over_time(chapter: Chapter) -> tuple[Point, ...]:
-    """Return the points that are shown over time: all where they are few, else the extreme ones.
+    """Return the points shown over time: all if they are few, else the extreme ones.
 
     Those are the first and the last, and those that delivered most and least.
     """
@@ -186,7 +187,7 @@ def _timeline(point: Point, result: Result, record: TrialRecord) -> Timeline | N
         return None
     watched = intervals(measured)
     offered, delivered = (_rates(measured, role) for role in ROLES)
-    # Of a load shorter than a bin there is one interval, which says what the ledger says.
+    # A load shorter than a bin has one interval, with the numbers of the ledger.
     if not (offered or delivered or len(watched) > 1):
         return None
     return Timeline(
@@ -216,8 +217,8 @@ def _drops(
 ) -> Iterator[tuple[str, tuple[Step, ...]]]:
     """Yield every stage that dropped packets during the load, in the packet's order.
 
-    The ledger says which: its counters were at rest. In motion a stage that is a difference of
-    counters may seem to drop what arrived between two reads.
+    The ledger decides which, since its counters were at rest. Under load, a stage computed as a
+    difference of counters may seem to drop packets that arrived between two reads.
     """
     entries = result.ledger.entries if result.ledger is not None else ()
     taking = [entry.stage for entry in entries if entry.packets]
@@ -238,7 +239,7 @@ def _drops(
 def _within(interval: Interval, load: tuple[int, int] | None) -> tuple[float, float]:
     """Return the part of an interval in which packets were sent; all of it if none were.
 
-    At least a bin of it: counters are not read at one moment.
+    At least one bin, because counters are not read simultaneously.
     """
     first_ns, last_ns = load if load is not None else (interval.from_ns, interval.to_ns)
     begin_ns = max(interval.from_ns, first_ns)

@@ -1,7 +1,7 @@
 """The document as one HTML file: places what ``pages`` and ``figures`` computed, computes nothing.
 
-It has no script and fetches nothing, which its own policy forbids, too. The template escapes every
-text; only the figures and the style sheets, which are ours, are markup.
+It has no script and fetches nothing, and its content security policy forbids both. The template
+escapes all text; only our own figures and style sheets are markup.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ LABELS = {
     "comparisons": "Change of each compared pair, block by block",
     "searches": "Loss over load, a dot for each trial",
     "dots": "Delivered rate, a dot for each trial",
+    "matrices": "Each against each",
 }
-"""What a figure without a heading shows."""
+"""Descriptions of figures without a heading."""
 
 
 def html_page(data: Mapping[str, Any], room: Path, runs: Sequence[Run]) -> str:
@@ -57,4 +58,4 @@ def filled(template: str, figures: InlineFigures, data: Mapping[str, Any]) -> st
         lstrip_blocks=True,
     )
     style = Markup(style + figures.rules())  # noqa: S704 – ours
-    return environment.get_template(template).render(**data, style=style)
+    return figures.named(environment.get_template(template).render(**data, style=style))

@@ -104,7 +104,7 @@ def _experiment(chapter: Chapter) -> dict[str, Any]:
 
 
 def _tune(chapter: Chapter) -> dict[str, Any] | None:
-    """Return what a tune was asked and what it says; None of an experiment that is none."""
+    """Return the request and answer of a tune; None if the experiment is not a tune."""
     answer = tuning_answer(chapter)
     if answer is None or chapter.experiment.tune is None:
         return None
@@ -120,13 +120,13 @@ def _tune(chapter: Chapter) -> dict[str, Any] | None:
 def comparisons_json(
     comparisons: Sequence[Comparison], runs: Sequence[str] = (), notes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return what ``compare --json`` prints; ``runs`` are the folders where a and b are of two."""
+    """Return the data of ``compare --json``; ``runs`` are the folders if a and b are of two."""
     listed = [comparison_json(comparison, runs) for comparison in comparisons]
     return {"comparisons": listed, "notes": list(notes)}
 
 
 def comparison_json(comparison: Comparison, runs: Sequence[str] = ()) -> dict[str, Any]:
-    """Return one comparison as JSON data; a and b are points, of two runs behind their folders."""
+    """Return one comparison as JSON data; a and b are points, of two runs prefixed by folder."""
     names = [point or "all" for point in (comparison.a, comparison.b)]
     a, b = [f"{run}::{name}" for run, name in zip(runs, names, strict=True)] if runs else names
     return {
@@ -185,7 +185,7 @@ def trial_json(result: Result, record: TrialRecord) -> dict[str, Any]:
 
 
 def queues_over_time(measured: Readings) -> list[dict[str, Any]]:
-    """Return what each queue did from one reading of the counters to the next, a row each."""
+    """Return a row per queue and interval between counter readings."""
     return [
         dict(row)
         for interval in intervals(measured)

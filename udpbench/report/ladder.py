@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from udpbench.analysis.points import Point, estimate, metric, trials_with
+from udpbench.analysis.medians import estimate
+from udpbench.analysis.points import Point, metric, trials_with
 from udpbench.analysis.verdicts import Verdict, evaluate_at, expected_at
 from udpbench.definition.published import Bar, Published, published
 from udpbench.metrics import SEARCHED
@@ -22,7 +23,7 @@ from udpbench.report.summary import LAB_LABEL, Chapter, name_of, reason, show_nu
 from udpbench.units import show_count, show_pps, show_ratio
 
 MEASURED_AS = {"pps": "delivered_pps", "mib_s": "delivered_mib_s"}
-"""Published metric → ours that means the same; a ladder has one of them on its axis."""
+"""Published metric → our equivalent; a ladder has one of them on its axis."""
 BESIDE = {
     "pps": ("delivered", "delivered_pps"),
     "mib_s": ("delivered", "delivered_mib_s"),
@@ -31,9 +32,9 @@ BESIDE = {
 }
 """Published metric → our word and metric; counts compare only for loads of the same length."""
 FEW_NAMES = 3
-"""Up to here the experiments' names are the title."""
+"""Maximum experiments whose names form the title."""
 LEAST_HEAD = 8
-"""Letters that an experiment's name keeps beside a long point's."""
+"""Minimum length of an experiment's name next to a long point name."""
 WORDS = {
     "yes": "holds",
     "no": "does not hold",
@@ -44,7 +45,7 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Relation:
-    """One relation that is judged at a rung: the answer, and the numbers or the lack behind it."""
+    """One relation judged at a rung: the answer, with its numbers or what is missing."""
 
     expected: str
     answer: str
@@ -53,7 +54,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class Pair:
-    """What was published and what was measured of the same thing, as texts with units."""
+    """A published and a measured value of the same metric, as text with units."""
 
     published: str
     measured: str
@@ -159,7 +160,7 @@ def _rungs(chapter: Chapter, name: str, run: str) -> Iterator[Rung]:
         figure = published(trial.source or "")
         ours = SEARCHED[0] if trial.search is not None else MEASURED_AS[name]
         values = [(metric(result, ours), result.valid) for result in point.results]
-        # A search may have ended with a least rate only, which is no number.
+        # A search may have ended with a lower limit only, which is not a number.
         exact = all(ours not in result.spans for result in point.valid)
         measured = estimate(point, ours) if exact else None
         yield Rung(
@@ -204,7 +205,7 @@ def _relations(chapter: Chapter, point: Point) -> Iterator[Relation]:
 def _why(expectation: Expectation, verdict: Verdict, at: Point, chapter: Chapter) -> str:
     """Return the compared numbers; if there are none, what is missing."""
     if verdict.answer in ("yes", "no"):
-        # That what should be 0 is 0 needs no numbers.
+        # A confirmed 0 needs no numbers.
         return "" if verdict.answer == "yes" and expectation.op == "==" else verdict.measured
     points = {point.name: point for point in chapter.points}
     missing = []
@@ -228,7 +229,7 @@ def _missing(name: str, point: Point, at: Point) -> str:
 
 
 def _searched(chapter: Chapter, point: Point) -> str:
-    """Return what the searches of a point answer; empty where none of them was to be trusted."""
+    """Return the answers of a point's searches; empty if none is valid."""
     searches = (search for search in chapter.searches if search.result in point.valid)
     return "; ".join(map(found_text, searches))
 
@@ -297,7 +298,7 @@ def missing(rungs: Sequence[Rung]) -> Iterator[dict[str, str]]:
 def label(rung: Rung, most: int = 1000) -> str:
     """Return a rung's name: experiment and, if there are several, run and point.
 
-    If it is too long the experiment's name is shortened, since its rungs stand together.
+    If it is too long, the experiment's name is shortened, since its rungs are adjacent.
     """
     tail = "".join((f", {rung.run}" if rung.run else "", f" · {rung.name}" if rung.name else ""))
     head = short_name(rung.experiment, max(most - len(tail), LEAST_HEAD))

@@ -1,7 +1,7 @@
 """Progress of a run: a live view on a terminal, plain lines elsewhere.
 
-Draws ``Progress`` and decides nothing. The line of a second is that of the tools whose experiments
-udpbench reproduces: packets, MiB of payload, Mbit of payload.
+Draws ``Progress`` and decides nothing. The line per second has the format of the tools whose
+experiments udpbench reproduces: packets, MiB of payload, Mbit of payload.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import TextIO
 
 from udpbench.model import Progress, Trial
 from udpbench.printable import printable
-from udpbench.report.live_state import Drops, Seconds, Watch
+from udpbench.report.live_rates import Drops, Seconds, Watch
 from udpbench.report.summary import event_line
 from udpbench.report.terminal import Terminal
 from udpbench.units import show_pps
 
 SHOWN_EVENTS = ("wait", "run", "host", "phase", "trial", "search", "restore")
 NEARLY_S = 0.95
-"""From here on the last interval of a phase counts as a whole second."""
+"""Minimum duration for which the last interval of a phase counts as a full second."""
 Tell = Callable[[Progress], None]
 
 
 @contextmanager
 def live_view(out: TextIO, trials: Sequence[Trial], quiet: bool) -> Iterator[Tell]:
-    """Yield the progress callback that fits where the output goes; ``trials`` are to be run."""
+    """Yield the progress callback for the type of output; ``trials`` are to be run."""
     console = Terminal(file=out)
     if quiet:
         yield tell_wait
@@ -40,15 +40,15 @@ def live_view(out: TextIO, trials: Sequence[Trial], quiet: bool) -> Iterator[Tel
 
 
 def tell_wait(progress: Progress) -> None:
-    """Print on stderr which run is waited for: without it a wait would look like work."""
+    """Print on stderr which run is being waited for."""
     if progress.event == "wait":
         print(printable(progress.text), file=sys.stderr, flush=True)
 
 
 class LiveLines:
-    """A progress callback that writes a line per event, and one a second while packets flow.
+    """A progress callback that writes a line per event, and one per second while packets flow.
 
-    If the reader closes the pipe, the run goes on; its folder has the results.
+    If the reader closes the pipe, the run continues; its folder has the results.
     """
 
     def __init__(self, out: TextIO) -> None:
@@ -85,11 +85,11 @@ class LiveLines:
 
 
 def second_line(pps: float, bytes_per_s: float) -> str:
-    """Return for example ``0.352M pps 10.730MiB / 90.010Mb``, each per second of payload."""
+    """Return payload rates per second, such as ``0.352M pps 10.730MiB / 90.010Mb``."""
     return f"{pps / 1e6:.3f}M pps {bytes_per_s / 2**20:.3f}MiB / {bytes_per_s * 8 / 1e6:.3f}Mb"
 
 
 def drops_text(drops: Sequence[Drops]) -> str:
-    """Return the stages that drop packets now: ``; drops: udp_rcvbuf 1.2 kpps``."""
+    """Return the stages that currently drop packets: ``; drops: udp_rcvbuf 1.2 kpps``."""
     now = [f"{drop.stage} {show_pps(drop.pps)}" for drop in drops if drop.pps > 0]
     return f"; drops: {', '.join(now)}" if now else ""

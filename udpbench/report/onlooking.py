@@ -1,4 +1,4 @@
-"""A watched host for a person or a program: a view, plain lines, JSON lines.
+"""Output of ``udpbench watch``: a live view, plain lines, or JSON lines.
 
 Draws ``LiveHost`` and decides nothing.
 """
@@ -16,10 +16,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from udpbench.analysis.live_host import SOCKET_STAGES, LiveHost, SocketLoss
+from udpbench.analysis.watched_host import SOCKET_STAGES, LiveHost, SocketLoss
 from udpbench.model import SECOND_NS, Finding
 from udpbench.printable import all_printable, printable
-from udpbench.report.live_state import queue_rate
+from udpbench.report.live_rates import queue_rate
 from udpbench.report.screen import MOST_ROWS, busiest_first, queue_row
 from udpbench.report.terminal import Terminal
 from udpbench.units import format_bytes, show_count, show_pps
@@ -27,13 +27,13 @@ from udpbench.units import format_bytes, show_count, show_pps
 SCHEMA = 1
 """Of ``watch --json``. History: 1 — the first form."""
 LOSING_IN_LINE = 3
-"""Sockets that a plain line names."""
+"""Maximum sockets in a plain line."""
 Tell = Callable[[LiveHost], None]
 
 
 @contextmanager
 def onlooking_view(out: TextIO, as_json: bool) -> Iterator[Tell]:
-    """Yield the callback that fits where the output goes."""
+    """Yield the callback for the type of output."""
     console = Terminal(file=out)
     if as_json:
         yield lambda live: _write(out, json.dumps(live_json(live), allow_nan=False))
@@ -64,7 +64,7 @@ def print_watched(hosts: Sequence[LiveHost]) -> None:
 
 
 def losses(hosts: Sequence[LiveHost]) -> list[Finding]:
-    """Return what was lost of what is watched, as findings: before the sockets, and by socket."""
+    """Return losses as findings: before the sockets, and per socket."""
     return [
         Finding("warning", what, f"{live.host}: {where}", f"{show_count(n)} packets", "", step)
         for live in hosts
@@ -85,11 +85,11 @@ def _lost(live: LiveHost) -> Iterator[tuple[str, str, int, str]]:
             yield f"{owner(each)} {address(each)}", f"dropped: {why(each)}", each.dropped, step
     ended = live.ended_dropped + live.unlisted
     if ended:
-        yield "sockets that have ended", "dropped", ended, ""
+        yield "closed sockets", "dropped", ended, ""
 
 
 def line(live: LiveHost) -> str:
-    """Return one look as a line: what came, what was read, what was lost where."""
+    """Return one look as a line: received, read and lost packets."""
     seconds = live.elapsed_ns / SECOND_NS
     parts = [f"{live.host}: {seconds:.0f} s", f"in {show_pps(live.received_pps)}"]
     parts.append(f"read {show_pps(live.read_pps)}")
@@ -121,14 +121,14 @@ def view(live: LiveHost, rows: int) -> RenderableType:
     if live.sockets:
         parts.append(_sockets(live, rows))
     if not live.lost:
-        parts.append(Text("nothing was lost that is watched"))
+        parts.append(Text("nothing lost"))
     for stage, helps in live.helps().items():
         parts.append(Text(f"{stage}: {helps}"))
     if live.ended:
-        dropped = f", which had dropped {show_count(live.ended_dropped)}" * bool(live.ended_dropped)
-        parts.append(Text(f"sockets that have ended: {live.ended}{dropped}"))
+        dropped = f", which dropped {show_count(live.ended_dropped)}" * bool(live.ended_dropped)
+        parts.append(Text(f"closed sockets: {live.ended}{dropped}"))
     if live.unlisted:
-        lost = f"sockets that lived between two looks dropped {show_count(live.unlisted)}"
+        lost = f"sockets open only between two looks dropped {show_count(live.unlisted)}"
         parts.append(Text(lost + "; --exact counts them" * (not live.exact)))
     parts += [Text(row, no_wrap=True, overflow="ellipsis") for row in _load(live)]
     parts += [
@@ -192,7 +192,7 @@ def socket_cells(loss: SocketLoss, exact: bool) -> list[str]:
 
 
 def owner(loss: SocketLoss) -> str:
-    """Return who has a socket; an ordinary user sees only the user of another's."""
+    """Return a socket's process; without root only the user for other users' sockets."""
     processes = loss.socket.processes
     if not processes:
         return f"of user {loss.socket.uid}"
@@ -213,12 +213,12 @@ def _endpoint(address: str, port: int) -> str:
 
 
 def why(loss: SocketLoss) -> str:
-    """Return the stages at which a socket's packets ended; doubt is said."""
+    """Return the stages at which a socket's packets ended, marked if not certain."""
     if not loss.dropped:
         return ""
     if loss.known:
         return ", ".join(loss.stages)
-    return f"{' or '.join(loss.stages)}: --exact tells" if loss.stages else "not known"
+    return f"{' or '.join(loss.stages)}: --exact shows which" if loss.stages else "unknown"
 
 
 def _placed(stage: str, where: str) -> str:
@@ -226,7 +226,7 @@ def _placed(stage: str, where: str) -> str:
 
 
 def _load(live: LiveHost) -> Iterator[str]:
-    """Yield queues and CPUs, the busiest."""
+    """Yield the busiest queues and CPUs."""
     rates = [queue_rate(use, live.seconds) for use in live.queues]
     fastest = sorted(rates, key=lambda rate: -(rate.pps or 0))
     for rate in fastest[:MOST_ROWS]:
@@ -237,7 +237,7 @@ def _load(live: LiveHost) -> Iterator[str]:
 
 
 def live_json(live: LiveHost) -> dict[str, Any]:
-    """Return a look as JSON data; of the sockets those with anything to tell."""
+    """Return a look as JSON data, with the sockets that have anything to report."""
     telling = [
         loss
         for loss in live.sockets

@@ -1,6 +1,6 @@
 """The pages of the document as plain data for the template: experiments, and the run.
 
-Text stays text: nothing a user wrote is read as markup. Draws nothing.
+Text stays text: user input is never interpreted as markup. Draws nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from udpbench.analysis.points import Point, estimate
+from udpbench.analysis.medians import estimate
+from udpbench.analysis.points import Point
 from udpbench.definition.published import Bar, published
 from udpbench.metrics import METRICS
 from udpbench.model import Change, Estimate, Facts, Finding, Planned, Result
@@ -56,7 +57,7 @@ from udpbench.report.tables import (
 from udpbench.units import format_bytes, show_count
 
 LEDGER_COLUMNS = 4
-"""Points side by side in one ledger table; an A4 page has no room for more."""
+"""Maximum points side by side in a ledger table on an A4 page."""
 SHOWN_ELSEWHERE = (
     *("intended_packets", "sent_packets", "received_packets", "lost_packets"),
     *("offered_pps", "delivered_pps", "delivered_pps_spread", "loss_ratio"),
@@ -64,15 +65,15 @@ SHOWN_ELSEWHERE = (
 )
 """Metrics that the results and the ledger already show."""
 MOST_TOGETHER = 12
-"""Lines up to which a ledger is kept on one page."""
+"""Maximum lines of a ledger that is kept on one page."""
 RESTLESS = ("peer_pid", "interrupts", "napi_cpus")
 """Parts of a setting's value that differ each time, or that irqbalance or a switch changes."""
 FEW_HOSTS = 4
-"""Hosts side by side in one table of the environment."""
+"""Hosts side by side in a table of the environment."""
 
 
 def overview(chapters: Sequence[Chapter]) -> dict[str, Any]:
-    """Return the summary of a ladder's experiments that the template puts first."""
+    """Return the summary of a ladder's experiments, which comes first."""
     once = {chapter.experiment.name: chapter.experiment for chapter in chapters}
     points = sum(len(experiment.points) for experiment in once.values())
     runs = len({chapter.run for chapter in chapters})
@@ -126,14 +127,14 @@ def chapter_data(chapter: Chapter) -> dict[str, Any]:
 
 
 def limits(chapter: Chapter) -> list[str]:
-    """Return what limits the points and what helps, a sentence each; empty if nothing does."""
+    """Return a sentence for each bottleneck with its remedy; empty without one."""
     if chapter.tuning is not None:
         return []
     return breaking_lines(chapter.searches) if chapter.searches else diagnosed(chapter)
 
 
 def _tuning(chapter: Chapter) -> dict[str, Any] | None:
-    """Return the ladder of a tune, its recipe, and what else it says; None without one."""
+    """Return ladder, recipe and notes of a tune; None without one."""
     tuned = tuning_answer(chapter)
     if tuned is None:
         return None
@@ -184,7 +185,7 @@ def _rows(chapter: Chapter) -> Iterator[dict[str, Any]]:
 def _ledger(chapter: Chapter) -> Iterator[dict[str, Any]]:
     """Yield the ledgers of the points' representative trials, a few points to a table.
 
-    A stage is explained below the first table in which packets ended there or may have.
+    A stage is explained below the first table in which packets ended there, or may have.
     """
     explained: set[str] = set()
     for group in in_groups(accounted(chapter), LEDGER_COLUMNS):
@@ -241,7 +242,7 @@ def _trials_of(chapter: Chapter) -> Sequence[Result]:
 
 
 def _shared_findings(chapter: Chapter) -> dict[Finding, int]:
-    """Return each finding that several trials have, without its value → its place in the list."""
+    """Return finding of several trials, without its value → its position in the list."""
     listed: dict[Finding, int] = {}
     for number, (finding, _) in enumerate(findings_of(chapter), start=1):
         listed.setdefault(replace(finding, value=None), number)
@@ -256,7 +257,7 @@ def _shared_findings(chapter: Chapter) -> dict[Finding, int]:
 def _findings_of_trial(
     result: Result, numbers: Mapping[Finding, int]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return what stands only in this trial as a text, and by number what others have, too."""
+    """Return the trial's own findings as text, and shared ones by number."""
     own: list[dict[str, Any]] = []
     shared: list[dict[str, Any]] = []
     for finding in result.findings:
@@ -269,7 +270,7 @@ def _findings_of_trial(
 
 
 def _stage_advice(stage: str) -> dict[str, str]:
-    """Return what a loss at a stage means and what helps, as sentences."""
+    """Return the meaning of a loss at a stage and its remedy, as sentences."""
     helps = MEANT[stage].helps
     return {"stage": stage, "means": MEANT[stage].means, "helps": f"What helps: {helps}."}
 
@@ -332,7 +333,7 @@ def _over_time(chapter: Chapter) -> str:
         return ""
     return (
         f"Shown are the first and the last of {measured} points and those that delivered "
-        f"most and least, at most {MOST_TIMELINES}; the data has all of them."
+        f"most and least, at most {MOST_TIMELINES}; the data has all points."
     )
 
 
@@ -370,7 +371,7 @@ def _bar_text(bar: Bar) -> str:
 
 
 def _settings(chapter: Chapter) -> Iterator[dict[str, Any]]:
-    """Yield the settings of all points, and what each set of points has besides, host by host."""
+    """Yield the settings of all points, then additional ones of sets of points, by host."""
     seen: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
     for record in chapter.records:
         rows = tuple(
@@ -415,7 +416,7 @@ def _lines(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without what differs from run to run."""
+    """Return a value without parts that differ between runs."""
     if isinstance(value, dict):
         return {key: part for key, part in value.items() if key not in RESTLESS}
     return value
@@ -449,13 +450,13 @@ def run_data(run: Run) -> dict[str, Any]:
 
 
 def _host_rows(hosts: Sequence[Facts]) -> Iterator[dict[str, Any]]:
-    """Yield a fact per row, host by host, and whether the hosts differ in it."""
+    """Yield a row per fact, with a cell per host and whether the hosts differ."""
     for name, cells in _facts(hosts):
         yield {"name": name, "cells": cells, "differs": len(set(cells)) > 1 and name not in OWN}
 
 
 LISTED = "offloads"
-"""A fact of many words: if hosts differ, the words they share are listed once."""
+"""Facts of many words: if hosts differ, common words are listed once."""
 OWN = ("interface", "addresses", "MAC address", "hostname")
 """Facts that always differ between hosts."""
 

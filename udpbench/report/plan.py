@@ -1,6 +1,6 @@
-"""What ``plan`` prints: the trials with their time, and the settings per host, now → requested.
+"""Output of ``udpbench plan``: the trials with their time, and settings per host, now → requested.
 
-Prints what it is given and asks no host.
+Contacts no host.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from udpbench.model import Experiment, Planned, trial_ns
 from udpbench.units import format_duration, show_range
 
 FEW_PAIRS = 4
-"""Up to here every comparison is named."""
+"""Maximum comparisons that are listed."""
 
 
 class Shared(Protocol):
@@ -62,7 +62,7 @@ def print_trials(
 
 
 def compared_pairs(experiment: Experiment) -> Iterator[str]:
-    """Yield what would be compared; of many pairs the first ones, and how many more there are."""
+    """Yield what would be compared; the first pairs and the number of others if many."""
     for pair in experiment.compare[:FEW_PAIRS]:
         unit = "percentage points" if words_of(pair.metric).share else "%"
         margin = f"margin {pair.margin * 100:.3g} {unit}"
@@ -73,7 +73,7 @@ def compared_pairs(experiment: Experiment) -> Iterator[str]:
 
 
 def too_few_blocks(experiment: Experiment) -> str:
-    """Return where blocks or repetitions cannot decide one claim of several; empty if they can."""
+    """Return where blocks or repetitions cannot decide one of several claims; empty if they can."""
     claims = {frozenset((claim.left, claim.right)) for claim in claims_of(experiment)}
     compared = sum(any(side.point in experiment.compared for side in claim) for claim in claims)
     short = [
@@ -84,7 +84,7 @@ def too_few_blocks(experiment: Experiment) -> str:
 
 
 def _short(claims: int, looks: Sequence[int], unit: str) -> Iterator[str]:
-    """Yield the looks at which one of so many claims cannot be decided alone."""
+    """Yield the looks at which a single one of several claims cannot be decided."""
     levels = levels_of(looks)
     for look in looks if claims else ():
         fewest = blocks_needed(claims, levels[look].differs)
@@ -98,7 +98,7 @@ def _seconds(time_ns: int) -> str:
 
 
 def print_rehearsal(console: Console, rehearsed: Sequence[Shared]) -> None:
-    """Print per host what would change, now → requested, and what cannot be set there."""
+    """Print per host what would change, now → requested, and what cannot be set."""
     for settings in rehearsed:
         console.print()
         console.print(Text(f"settings of {', '.join(settings.trials)}", style="bold"))
@@ -112,7 +112,7 @@ def print_rehearsal(console: Console, rehearsed: Sequence[Shared]) -> None:
 
 
 def print_skips(console: Console, skipped: Mapping[str, str]) -> None:
-    """Print why trials would be skipped, point by point; nothing where none would be."""
+    """Print why trials would be skipped, by point; nothing if none would be."""
     if not skipped:
         return
     console.print()
@@ -126,7 +126,7 @@ def print_skips(console: Console, skipped: Mapping[str, str]) -> None:
 
 
 def summed_up(planned: Sequence[Planned]) -> Iterator[tuple[str, Text]]:
-    """Yield a name and a change per line; consecutive settings of one kind and change share one."""
+    """Yield (name, change) per line; consecutive settings of equal kind and change share a line."""
     for (kind, change), group in groupby(planned, lambda item: (item.setting.kind, _change(item))):
         yield f"{kind} {joined_targets([item.setting.target for item in group])}", change
 
@@ -135,7 +135,7 @@ def joined_targets(targets: Sequence[str]) -> str:
     """Return targets as one text: ``receive0/192.168.254.1-20/24``, ``send0/tso, gso``."""
     if len(targets) == 1:
         return targets[0]
-    # Text and numbers take turns, so a place that is odd holds a number.
+    # Text and numbers alternate, so odd positions are numbers.
     columns = list(zip_longest(*(re.split(r"(\d+)", target) for target in targets), fillvalue=""))
     differing = [place for place, column in enumerate(columns) if len(set(column)) > 1]
     if len(differing) == 1 and differing[0] % 2 and all(columns[differing[0]]):

@@ -1,4 +1,4 @@
-"""What ``selftest`` prints: each stage with what was lost and counted, and what follows from it."""
+"""Output of ``udpbench selftest``: lost and counted packets per stage, and conclusions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from udpbench.model import SelfTest, StageProof, TrialRecord
 
 SCHEMA = 1
 """Of ``selftest --json``. History: 1 — the first form."""
-COLUMNS = ("stage", "IP", "lost", "counted", "counters that moved by as many", "explain")
+COLUMNS = ("stage", "IP", "lost", "counted", "counters that changed by as many", "explain")
 
 
 def print_selftest(console: Console, selftest: SelfTest, host: str = "") -> None:
-    """Print the proofs of a host's kernel, worst first, and whether its ledger may be believed."""
+    """Print the proofs of a host's kernel, worst first, and whether its ledger is reliable."""
     where = f"{host}: " if host else ""
     console.print(Text(f"{where}Linux {selftest.kernel} ({selftest.build})"))
     table = Table(*COLUMNS[:4], box=None, header_style="dim")
@@ -46,27 +46,27 @@ def _row(proof: StageProof) -> tuple[str, ...]:
 
 
 def conclusions(selftest: SelfTest) -> Iterator[str]:
-    """Yield what the proofs say, a line each."""
+    """Yield the conclusions, a line each."""
     for proof in selftest.proofs:
         if proof.packets is None:
             yield f"not tried: {_place(proof)}: {proof.why}"
     for proof in selftest.proofs:
         if proof.packets is not None and not proof.counted:
-            yield f"not observable on this kernel, and shown so from now on: {_place(proof)}"
+            yield f"not observable on this kernel, and from now on shown as such: {_place(proof)}"
         elif not proof.holds and proof.packets is not None:
             unaccounted = f"{proof.unaccounted or 0:+d}"
             counts = f"{proof.counted} of {proof.packets} counted, unaccounted {unaccounted}"
             yield f"counted wrongly: {_place(proof)}: {counts}"
     if selftest.unexplained is not None:
-        yield f"explain: true says nothing here: {selftest.unexplained}"
+        yield f"explain: true does not work here: {selftest.unexplained}"
     elif silent := _unexplained(selftest):
-        yield f"explain: true gives no reason of its own for: {', '.join(silent)}"
+        yield f"explain: true has no distinct drop reason for: {', '.join(silent)}"
     believable = is_believable(selftest)
-    yield f"the ledger may {'' if believable else 'not '}be believed on this kernel"
+    yield f"the ledger is {'' if believable else 'not '}reliable on this kernel"
 
 
 def _unexplained(selftest: SelfTest) -> list[str]:
-    """Return the stages of whose lost packets no drop reason counted as many."""
+    """Return the stages whose losses no drop reason counted completely."""
     tried = [proof for proof in selftest.proofs if proof.packets is not None]
     return list(dict.fromkeys(proof.stage for proof in tried if not reasons(proof)))
 
@@ -81,9 +81,9 @@ def selftest_json(selftest: SelfTest) -> dict[str, Any]:
 
 
 def untried(records: Sequence[TrialRecord], lab: str) -> str | None:
-    """Return what to type where the ledger was never tried on a host's kernel; else None.
+    """Return what to type if the ledger was never verified on a host's kernel; else None.
 
-    ``lab`` is what names the records' lab on the command line.
+    ``lab`` names the records' lab on the command line.
     """
     kernels = {
         facts.kernel: None
@@ -95,6 +95,6 @@ def untried(records: Sequence[TrialRecord], lab: str) -> str | None:
         return None
     where = "" if all(record.built_in_lab for record in records) else f" --lab {lab}"
     return (
-        f"the ledger was never tried on Linux {', '.join(kernels)}: udpbench selftest{where} loses "
-        "packets at each stage on purpose, and sees whether they are counted"
+        f"the ledger was never verified on Linux {', '.join(kernels)}: udpbench selftest{where} "
+        "loses packets at each stage on purpose and checks that they are counted"
     )

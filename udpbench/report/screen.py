@@ -1,7 +1,7 @@
-"""The live view on a terminal: what is being measured, what it does, and what it loses, now.
+"""The live view on a terminal: the current measurement with its rates and losses.
 
-Draws ``Watch`` and decides nothing. Redrawn on progress, at most twice a second, in the thread
-that reports it: on a small machine drawing takes CPU time from the workers.
+Draws ``Watch`` and decides nothing. Redrawn on progress, at most twice per second, in the reporting
+thread: on a small machine drawing takes CPU time from the workers.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from rich.text import Text
 from udpbench.analysis.motion import CpuShare
 from udpbench.model import SECOND_NS, Progress, Trial
 from udpbench.printable import printable
-from udpbench.report.live_state import Moving, QueueRate, Watch, WorkerRate
+from udpbench.report.live_rates import Moving, QueueRate, Watch, WorkerRate
 from udpbench.report.search_words import search_line
 from udpbench.report.summary import event_line
 from udpbench.units import format_duration, show_count, show_pps
 
 DRAW_NS = SECOND_NS // 2
-"""Between two drawings while packets flow: one costs 3 ms of CPU time at 80 columns, 6 at 200."""
+"""Interval of redrawing while packets flow: it costs 3 ms of CPU time at 80 columns, 6 at 200."""
 WIDE_COLUMNS = 120
-"""From here on the counters stand beside the rest, below it on a narrower terminal."""
+"""Minimum columns for counters beside the rest; on a narrower terminal they are below."""
 NARROW_COLUMNS = 64
-"""From here on a row has room for all that belongs to it."""
+"""Minimum columns for complete rows."""
 KEPT_LINES = 12
-"""Lines that are written again after a resize: what a terminal does to older ones is its own."""
+"""Lines that are reprinted after a resize; older ones are left to the terminal."""
 MOST_ROWS = 8
-"""Workers, queues or CPUs that are listed one by one."""
+"""Maximum workers, queues or CPUs that are listed individually."""
 SAID_EVENTS = ("wait", "run", "host", "trial", "restore")
-"""And a search that has ended; while it goes on, its line is part of the view."""
+"""Events printed as lines, and a search that has ended; a running search is in the view."""
 
 
 class Screen:
@@ -56,16 +56,16 @@ class Screen:
         return Live(console=self._console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> Self:
-        """Begin to draw."""
+        """Start drawing."""
         self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the lines that were said, and take the rest away."""
+        """Keep the printed lines and remove the view."""
         self._live.stop()
 
     def __call__(self, progress: Progress) -> None:
-        """Take what happened and draw."""
+        """Process progress and draw."""
         now_ns = self._now_ns()
         self._watch.take(progress, now_ns)
         if self._console.width != self._width:
@@ -107,7 +107,7 @@ def view(watch: Watch, now_ns: int, width: int, height: int) -> RenderableType:
     rows = list(body(watch))
     table = Table.grid(padding=(0, 2, 0, 0))
     columns: tuple[JustifyMethod, ...] = ("left", "left", "right", "left")
-    # On a very narrow terminal the rate keeps its unit, and what belongs to it gives way.
+    # On a very narrow terminal the rate keeps its unit, and details are cut.
     columns = columns if width >= NARROW_COLUMNS else columns[:-1]
     for justify in columns:
         table.add_column(justify=justify, no_wrap=True)
@@ -188,7 +188,7 @@ Row = tuple[str, str, str]
 def titled(
     title: str, rows: Sequence[Row], summary: Sequence[Row] = ()
 ) -> Iterator[tuple[str, str, str, str]]:
-    """Yield rows below a title, at most MOST_ROWS of them, and a sum where there are several."""
+    """Yield rows below a title, at most MOST_ROWS, and a sum if there are several."""
     shown = [*rows[:MOST_ROWS], *(summary if len(rows) > 1 else ())]
     more = len(rows) - MOST_ROWS
     if more > 0:
@@ -198,7 +198,7 @@ def titled(
 
 
 def queue_row(queue: QueueRate) -> Row:
-    """Return a queue's packets, and what it dropped, its interrupts and its CPUs where known."""
+    """Return a queue's packets, with its drops, interrupts and CPUs if known."""
     details = []
     if queue.drops_per_s:
         details.append(f"{show_count(queue.drops_per_s)}/s dropped")
@@ -226,7 +226,7 @@ def _mib(bytes_per_s: float | None) -> str:
 
 
 def counters(moving: Sequence[Moving], height: int) -> Table:
-    """Return the counters that move fastest, as many as there are lines for."""
+    """Return the fastest counters, as many as fit."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, overflow="ellipsis")
     table.add_column(justify="right", no_wrap=True)

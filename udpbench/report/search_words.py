@@ -1,4 +1,4 @@
-"""Searches in words: the rate that was found, between which loads it lies, and what breaks first.
+"""Searches as text: the rate, its bounds, and what breaks first.
 
 Owns the wording that terminal, document, JSON and live view share; every number comes from
 ``searches``.
@@ -16,12 +16,12 @@ from udpbench.units import format_duration, rate_scale, show_pps, show_share
 
 FALLS_BEHIND = "the receiver falls behind before anything is lost"
 CELLS = 30
-"""Of the bar on which a bracket closes: one is 3 % of the range."""
+"""Cells of the bar of a search: one is 3 % of the range."""
 COLUMNS = ("point", "goal", "throughput", "between", "trials", "took")
 
 
 def search_rows(searches: Sequence[PointSearch]) -> list[list[str]]:
-    """Return a row per goal of each search, the largest goal first, by COLUMNS."""
+    """Return a row per goal of each search, largest goal first, by COLUMNS."""
     rows = []
     for search in searches:
         several = sum(other.point.point == search.point.point for other in searches) > 1
@@ -72,7 +72,7 @@ def found_text(search: PointSearch) -> str:
 
 
 def search_line(progress: Progress) -> str:
-    """Return how far a search is: ``one#1 |------=---| 0.1% lost: 396.0 – 412.3 kpps; …``."""
+    """Return the progress of a search: ``one#1 |------=---| 0.1% lost: 396.0 – 412.3 kpps; …``."""
     name, _, rest = progress.text.partition(": ")
     goals = [f"{show_share(g.loss)} lost: {bounds_text(g)}" for g in reversed(progress.bounds)]
     bracket = bracket_text(progress.bounds[-1], progress.range_pps) if progress.bounds else ""
@@ -82,7 +82,7 @@ def search_line(progress: Progress) -> str:
 def bracket_text(goal: GoalBounds, range_pps: tuple[float, float] | None) -> str:
     """Return the range of a search as a bar: ``=`` where the rate may still lie.
 
-    Empty while the range, or where in it the rate lies, is unknown.
+    Empty while the range, or the rate's position in it, is unknown.
     """
     if range_pps is None or range_pps[0] >= range_pps[1] or goal.kind == "none":
         return ""
@@ -100,7 +100,7 @@ def bracket_text(goal: GoalBounds, range_pps: tuple[float, float] | None) -> str
 
 
 def breaking_text(search: PointSearch) -> str:
-    """Return what breaks first, as a sentence; empty if nothing did."""
+    """Return what breaks first, as a sentence; empty if nothing does."""
     breaking = search.breaking
     if breaking is None:
         return ""
@@ -113,7 +113,7 @@ def breaking_text(search: PointSearch) -> str:
 
 
 def helps_text(search: PointSearch) -> str:
-    """Return what helps against what breaks first; empty if nothing did."""
+    """Return the remedy for what breaks first; empty if nothing does."""
     breaking = search.breaking
     if breaking is None:
         return ""
@@ -123,7 +123,7 @@ def helps_text(search: PointSearch) -> str:
 
 
 def breaking_lines(searches: Sequence[PointSearch]) -> list[str]:
-    """Return for each point what breaks first and what helps; the same remedy once."""
+    """Return for each point what breaks first and the remedy; equal remedies once."""
     lines: list[str] = []
     latest = {search.point.point: search for search in searches if search.breaking is not None}
     for point, search in latest.items():

@@ -10,7 +10,7 @@ from udpbench.errors import AgentLost
 from udpbench.records import Run, RunHeader, RunSession
 from udpbench.report.summary import message
 
-RESTORED = "All of it was restored at the end of the run, in reverse order, and read back."
+RESTORED = "All settings were restored at the end of the run, in reverse order, and read back."
 FOUND_CLEAN = "An earlier session did not confirm this; the next one found nothing left to restore."
 
 
@@ -33,12 +33,12 @@ def to_type(run: Run) -> Iterator[tuple[str, str]]:
     watched = run.header.watched
     yield "repeat it" if watched else "repeat it in the same order", command(run.header)
     if not watched and (run.ending is None or run.ending.status != "complete"):
-        yield "go on where it stopped", shlex.join(["udpbench", "run", "--resume", folder])
+        yield "continue where it stopped", shlex.join(["udpbench", "run", "--resume", folder])
     yield "its tables and ledgers", shlex.join(["udpbench", "show", "--all", folder])
     if watched:
         return
     doctor = shlex.join(["udpbench", "doctor", *_lab_option(run)])
-    yield "what would spoil a measurement on its hosts", doctor
+    yield "what would distort a measurement on its hosts", doctor
 
 
 def versions(run: Run) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def resumptions(run: Run) -> Iterator[str]:
     for before, session in pairwise(run.sessions):
         trials = "1 trial" if session.trials == 1 else f"{session.trials} trials"
         cut = (
-            f", a torn line of {session.begin.cut_bytes}B was cut off"
+            f", an incomplete line of {session.begin.cut_bytes}B was removed"
             if session.begin.cut_bytes
             else ""
         )
@@ -84,8 +84,8 @@ def _stopped(session: RunSession) -> str:
 def restored(run: Run) -> str:
     """Return in sentences whether the hosts were restored.
 
-    A session begins only on hosts without leftovers, so a session that began clears its
-    predecessors of doubt.
+    A session begins only on hosts without leftovers, so it confirms that its predecessors were
+    restored.
     """
     doubts: list[str] = []
     statements = [RESTORED]

@@ -1,4 +1,4 @@
-"""What ``doctor`` prints: each check that fires, worst first, and those that cannot be read."""
+"""Output of ``udpbench doctor``: each check that fires, worst first, and unreadable ones."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ SCHEMA = 1
 
 
 def is_ready(results: Iterable[Readiness]) -> bool:
-    """Tell whether every check could be read and none fires."""
+    """Return whether every check could be read and none fires."""
     return all(readiness.status == "ready" for readiness in results)
 
 
 def print_readiness(console: Console, results: Sequence[Readiness]) -> None:
-    """Print what is unknown, then the checks that fire with what to do, or that none does."""
+    """Print what is unknown, then the checks that fire with their remedies, or that none does."""
     unknown: dict[str, list[str]] = {}
     for readiness in results:
         if readiness.status == "unknown":
             unknown.setdefault(readiness.host, []).append(readiness.check)
     for host, checks in unknown.items():
         console.print(Text(f"unknown, not readable here: {host}: {', '.join(checks)}"))
-    spoiling = [readiness for readiness in results if readiness.status == "spoils"]
-    if spoiling:
+    distorting = [readiness for readiness in results if readiness.status == "spoils"]
+    if distorting:
         table = Table(box=None, show_header=False)
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
-        for readiness in spoiling:
+        for readiness in distorting:
             table.add_row(readiness.severity, Text(_text(readiness)))
         console.print(table)
     else:
@@ -48,11 +48,11 @@ def _text(readiness: Readiness) -> str:
     return printable(f"{readiness.finding}{line}")
 
 
-def print_worst(console: Console, spoiling: Sequence[Readiness], command: str) -> None:
-    """Print the worst below a result, each on a line; nothing without any."""
-    if spoiling:
-        console.print(Text(f"hosts: what may spoil it, worst first; all of it: {command}"))
-    for readiness in spoiling:
+def print_worst(console: Console, distorting: Sequence[Readiness], command: str) -> None:
+    """Print the worst checks below a result, a line each; nothing if there are none."""
+    if distorting:
+        console.print(Text(f"hosts: what may distort it, worst first; full list: {command}"))
+    for readiness in distorting:
         console.print(Text(f"{readiness.severity}  {readiness.finding.brief}"))
 
 

@@ -15,7 +15,8 @@ from udpbench.analysis.comparison.comparisons import Comparison, compare_points
 from udpbench.analysis.comparison.resolution import RESOLVED, resolution
 from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger.stages import STAGES
-from udpbench.analysis.points import Point, estimate, metric, points, trials_with
+from udpbench.analysis.medians import estimate
+from udpbench.analysis.points import Point, metric, points, trials_with
 from udpbench.analysis.searches import PointSearch, folded, searches_of
 from udpbench.analysis.verdicts import Verdict, evaluate, nothing_measured
 from udpbench.errors import CANNOT_TELL, INTERRUPTED, NOT_RESTORED, YES, HostLacks, code_of, worst
@@ -42,13 +43,13 @@ SCALES = {
     "B": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")),
 }
 LOGGING = "app_log"
-"""The one stage whose packets were received: those that no log could take."""
+"""The only stage whose packets were received: those that could not be logged."""
 FEW_POINTS = 3
-"""Up to here each point is described; beyond, only the extreme ones."""
+"""Maximum points that are described one by one; beyond it only the extreme ones."""
 FEW_TRIALS = 3
-"""Up to here trials are named; beyond, counted."""
+"""Maximum trials that are named; beyond it they are counted."""
 MEANT = {stage.name: stage for stage in STAGES}
-"""Stage by name; records of another udpbench may have others."""
+"""Stage by name; records of another version may have others."""
 QUANTITY = re.compile(r"[+-]?\d+(\.\d+)?")
 BEFORE_QUANTITY = ("", "by", "of", "to", "in", "dropped", "packets,")
 Names = tuple[str, ...]
@@ -71,16 +72,16 @@ class Chapter:
     searches: tuple[PointSearch, ...] = ()
     """In the order of the points, and of each point's repetitions."""
     tuning: Tuning | None = None
-    """How far its tune is, if it has one."""
+    """State of its tune, if it has one."""
 
     @property
     def results(self) -> tuple[Result, ...]:
-        """Return what stands for the points, in their order: trials, or whole searches."""
+        """Return the results of the points, in order: trials, or whole searches."""
         return tuple(result for point in self.points for result in point.results)
 
     @property
     def built_in_lab(self) -> bool:
-        """Return whether any trial ran in the built-in lab, so that it is labelled as such."""
+        """Return whether any trial ran in the built-in lab, which is then labelled."""
         return any(record.built_in_lab for record in self.records)
 
 
@@ -121,7 +122,7 @@ def chapters_of(
 
 
 def _tuning(experiment: Experiment, results: Sequence[Result]) -> Tuning | None:
-    """Return how far the tune of an experiment is, its points as they are stored; None without."""
+    """Return the state of an experiment's tune from stored points; None without a tune."""
     if experiment.tune is None:
         return None
     stored = {result.trial.point: replace(result.trial, repetition=1) for result in results}
@@ -129,7 +130,7 @@ def _tuning(experiment: Experiment, results: Sequence[Result]) -> Tuning | None:
 
 
 def _every(tuning: Tuning, results: Sequence[Result]) -> tuple[Trial, ...]:
-    """Return the points of a tune, and those that only the udpbench that ran it would try."""
+    """Return the points of a tune, including those that only the recording version would try."""
     known = {trial.point: trial for trial in tuning.points}
     for result in results:
         known.setdefault(result.trial.point, replace(result.trial, repetition=1))
@@ -137,7 +138,7 @@ def _every(tuning: Tuning, results: Sequence[Result]) -> tuple[Trial, ...]:
 
 
 def tuning_answer(chapter: Chapter) -> TuningAnswer | None:
-    """Return what a tune says; None of an experiment that is none."""
+    """Return the answer of a tune; None if the experiment is not a tune."""
     if chapter.tuning is None:
         return None
     roles: dict[Role, Facts] = {}
@@ -182,7 +183,7 @@ def _kind(ending: Ending) -> str:
 
 
 def hosts_of(records: Sequence[TrialRecord]) -> dict[str, Facts]:
-    """Return every host with its facts as the latest trial found them."""
+    """Return every host with its facts from the latest trial."""
     return {host: facts for record in records for host, facts in record.facts.items()}
 
 
@@ -198,7 +199,7 @@ def representative(point: Point) -> Result | None:
 
 
 def timed(point: Point) -> Result | None:
-    """Return the representative trial of those whose rates and times are not struck out."""
+    """Return the representative of the trials whose rates and times are not struck out."""
     return representative(replace(point, results=tuple(r for r in point.results if not r.struck)))
 
 
@@ -316,7 +317,7 @@ def name_of(point: Point) -> str:
 
 
 def answer(chapter: Chapter) -> str:
-    """Return the experiment's answer in two sentences: what arrived, and what to believe of it."""
+    """Return the experiment's answer: verdicts, what arrived, and how valid that is."""
     if not chapter.points:
         return "No trial is stored."
     tuned = tuning_answer(chapter)
@@ -335,7 +336,23 @@ def answer(chapter: Chapter) -> str:
             f"Of {len(chapter.points)} points {name_of(most)} delivered most "
             f"({_of_point(most, False)}) and {name_of(least)} least ({_of_point(least, False)})"
         )
-    return f"{text}. {trust([chapter])}"
+    verdicts = _of_comparisons(chapter.comparisons)
+    return " ".join(filter(None, [verdicts, f"{text}.", trust([chapter])]))
+
+
+def _of_comparisons(comparisons: Sequence[Comparison]) -> str:
+    """Return the verdicts with their intervals as one sentence; of many the first ones."""
+    shown = comparisons[:FEW_POINTS]
+    texts = [f"{compared_name(each)}, {each.metric}: {each.text}" for each in shown]
+    more = len(comparisons) - len(shown)
+    texts += [f"{more} more below"] if more else []
+    return f"{'; '.join(texts)}." if texts else ""
+
+
+def compared_name(comparison: Comparison) -> str:
+    """Return what is compared with what."""
+    a, b = (point or "all" for point in (comparison.a, comparison.b))
+    return b if a == b else f"{b} against {a}"
 
 
 def _of_searches(chapter: Chapter) -> str:
@@ -348,9 +365,15 @@ def _of_searches(chapter: Chapter) -> str:
             pick(known, key=lambda each: each.headline.throughput_pps or 0) for pick in (max, min)
         )
         shown = (most, least)
-    texts = [f"{f.point.point or 'all'}: " * named + found_text(f) for f in shown]
+    texts = [f"{f.point.point or 'all'}: " * named + found_text(f) + _why_unknown(f) for f in shown]
     breaking = breaking_text(shown[0]) if len(shown) == 1 else ""
     return " ".join(filter(None, [f"{'; '.join(texts)}.", breaking]))
+
+
+def _why_unknown(search: PointSearch) -> str:
+    """Return why an invalid search has no rate; empty if it has one."""
+    why = reasons(search.result)
+    return f": {why[0].what}" if why and search.headline.throughput_pps is None else ""
 
 
 def _of_point(point: Point, named: bool) -> str:
@@ -382,14 +405,14 @@ def _delivered(point: Point) -> str:
 
 
 def _watched_losses(result: Result) -> Iterator[str]:
-    """Yield how many packets of all traffic are known to be lost at watched hosts, and where."""
+    """Yield how many packets were lost at watched hosts, and where."""
     lost = result.ledger.lost_packets if result.ledger is not None else 0
     yield f"{show_count(lost)} packets lost"
     yield from _where(result)
 
 
 def _where(result: Result) -> Iterator[str]:
-    """Yield where a trial lost most, and which share of what arrived was not logged."""
+    """Yield where a trial lost most, and the share of received packets that was not logged."""
     worst = worst_stage(result)
     if worst:
         yield f"most of it at {worst}"
@@ -399,19 +422,19 @@ def _where(result: Result) -> Iterator[str]:
 
 
 def trust(chapters: Sequence[Chapter]) -> str:
-    """Return how many trials are valid and how the expectations stand, as one sentence."""
+    """Return how many trials are valid, and the state of the expectations, as one sentence."""
     every = [result for chapter in chapters for result in chapter.results]
     results = [result for result in every if result.status != "skipped"]
     valid = sum(result.valid for result in results)
     parts = []
+    kind = "search" if all(chapter.searches for chapter in chapters) else "trial"
+    plural = "searches" if kind == "search" else "trials"
     if results and valid == len(results):
-        kind = "search" if all(chapter.searches for chapter in chapters) else "trial"
-        plural = "searches" if kind == "search" else "trials"
         alone, both = f"the one {kind} is", f"both {plural} are"
         all_ = {1: alone, 2: both}.get(valid, f"all {valid} {plural} are")
         parts.append(f"{all_} valid")
     elif results:
-        parts.append(f"{valid} of {len(results)} trials are valid")
+        parts.append(f"{valid} of {len(results)} {plural} are valid")
     struck = sum(result.valid and bool(result.struck) for result in results)
     if struck:
         parts.append(f"the rates of {struck} are struck out")
@@ -438,9 +461,9 @@ def worst_stage(result: Result) -> str:
 
 
 def diagnosed(chapter: Chapter) -> list[str]:
-    """Return what limits the points, a sentence for each bottleneck that comes first at any.
+    """Return a sentence for each bottleneck that ranks first at any point.
 
-    It has the numbers of the representative trial that lost most by it, or else of the first.
+    With the numbers of the representative trial that lost most by it, else of the first one.
     """
     limited: dict[str, list[tuple[Point, Bottleneck]]] = {}
     for point in chapter.points:
@@ -468,7 +491,7 @@ def reasons(result: Result) -> tuple[Finding, ...]:
 
 
 def reason(point: Point) -> str:
-    """Return why a point has no number: the first reason of any trial."""
+    """Return why a point has no value: the first reason of any trial."""
     texts = [finding.what for result in point.results for finding in reasons(result)]
     return texts[0] if texts else "no reason known"
 
@@ -550,9 +573,9 @@ def _joined(values: Mapping[str | None, Mapping[str, None]]) -> list[tuple[str |
 
 
 def _range_of_shares(texts: Sequence[str]) -> str | None:
-    """Return shares of which each says whose most of it is as one, with the greatest one's most.
+    """Return shares with their largest contributor as one range, with that of the largest share.
 
-    Of ``4 %, most by mypy`` and ``9 %, most by pytest`` that is ``4 – 9 %, most by pytest``.
+    ``4 %, most by mypy`` and ``9 %, most by pytest`` become ``4 – 9 %, most by pytest``.
     """
     shares, most, whose = zip(*(text.partition(", most by ") for text in texts), strict=True)
     if "" in most:
@@ -562,12 +585,12 @@ def _range_of_shares(texts: Sequence[str]) -> str | None:
 
 
 def _range(texts: Sequence[str]) -> str | None:
-    """Return texts that differ only in quantities as one: ``4.76 – 14.24 %``; None of others."""
+    """Return texts that differ only in quantities as a range, ``4.76 – 14.24 %``; else None."""
     columns = list(zip_longest(*(text.split(" ") for text in texts), fillvalue=""))
     words, before = [], ""
     for column in columns:
         if len(set(column)) > 1:
-            # A number behind another word says which, not how many: CPU 3, errno 22.
+            # A number after another word is an identifier, not a quantity: CPU 3, errno 22.
             if before not in BEFORE_QUANTITY or not all(map(QUANTITY.fullmatch, column)):
                 return None
             words.append(" – ".join(pick(column, key=float) for pick in (min, max)))

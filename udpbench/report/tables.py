@@ -16,7 +16,8 @@ from rich.text import Text
 from udpbench.analysis.comparison.comparisons import Comparison
 from udpbench.analysis.ledger.ledger import lost_at_any, unobserved
 from udpbench.analysis.ledger.skbs import exactly
-from udpbench.analysis.points import Point, bounds, estimate, metric
+from udpbench.analysis.medians import estimate
+from udpbench.analysis.points import Point, bounds, metric
 from udpbench.analysis.searches import PointSearch
 from udpbench.model import LEDGER_STAGES, Result
 from udpbench.report.search_words import COLUMNS as SEARCH_COLUMNS
@@ -25,6 +26,7 @@ from udpbench.report.summary import (
     LAB_LABEL,
     Chapter,
     accounted,
+    compared_name,
     diagnosed,
     findings_of,
     in_groups,
@@ -51,12 +53,12 @@ WIDE_COLUMNS = {
     "round_trip_p99_ns": "trip p99",
     "pacing_p99_ns": "pacing p99",
 }
-"""Metrics that a wide terminal shows as well, if any point has them."""
+"""Metrics shown on a wide terminal only, if any point has them."""
 NARROW, WIDE_WIDTH = 80, 12
-"""Terminal columns that the usual table needs, and each further metric."""
+"""Terminal columns needed by the standard table, and by each further metric."""
 LEAST_NAME = 10
-"""Terminal columns that points' names keep at least, gaps included."""
-LEFT_OUT = "Stages that lost nothing are left out: udpbench show --all"
+"""Minimum terminal columns of points' names, gaps included."""
+LEFT_OUT = "Stages that lost nothing are omitted: udpbench show --all"
 STAGE_WIDTH, POINT_WIDTH, SOURCE_WIDTH = 17, 14, 24
 """Columns of a ledger on a terminal, gaps included; a point's holds 999 999 999 packets."""
 
@@ -72,7 +74,7 @@ def print_chapter(console: Console, chapter: Chapter, every_stage: bool = False)
 
 
 def parts(chapter: Chapter, width: int, every_stage: bool = False) -> Iterator[RenderableType]:
-    """Yield what is printed of an experiment, in order, for a terminal of ``width`` columns."""
+    """Yield the parts of an experiment's output, in order, for a terminal of ``width`` columns."""
     for line in filter(None, (not_run(chapter), not_measured(chapter))):
         yield Text(line)
     if not chapter.points:
@@ -94,7 +96,7 @@ def parts(chapter: Chapter, width: int, every_stage: bool = False) -> Iterator[R
 
 
 def tuning_parts(chapter: Chapter) -> Iterator[Table | Text]:
-    """Yield what a tune says: answer, ladder, recipe, what to type, and what did not help."""
+    """Yield the output of a tune: answer, ladder, recipe, what to type, and what did not help."""
     answer = tuning_answer(chapter)
     if answer is None:
         return
@@ -126,8 +128,8 @@ def search_table(searches: Sequence[PointSearch]) -> Table:
 def points_tables(chapter: Chapter, width: int = NARROW) -> Iterator[Table]:
     """Yield a row per point, and one for each trial that is not valid, or has no rates.
 
-    A wide terminal shows times as well. On a narrow one first the points' names fold, then columns
-    move to a further table; no number is ever cut.
+    A wide terminal also shows times. On a narrow one first the points' names wrap, then columns
+    move to a further table; numbers are never truncated.
     """
     known = [
         name for name in WIDE_COLUMNS if any(estimate(point, name) for point in chapter.points)
@@ -214,9 +216,9 @@ def ledger_tables(
 ) -> Iterator[Table | Text]:
     """Yield where the packets of each point went: a column per point, as many as fit side by side.
 
-    A column is the point's representative trial, marked if it is invalid. Stages without losses
-    are left out unless ``every_stage``, and a last line says so. Sources are shown for stages in
-    which packets ended; docs/ledger.md has all of them.
+    A column is the point's representative trial, marked if invalid. Stages without losses are
+    omitted unless ``every_stage``, with a note. Sources are shown for stages at which packets
+    ended; docs/ledger.md has all of them.
     """
     title = "ledger (packets of the median trial)"
     if any(search.breaking is not None for search in chapter.searches):
@@ -230,7 +232,7 @@ def ledger_tables(
     for group in in_groups(shown, fit):
         table = Table(title=title, title_justify="left", title_style="bold", box=None)
         table.add_column("", no_wrap=True)
-        # Names fold first, so that sources keep their words whole.
+        # Names wrap first, so that words of sources stay whole.
         rows = [
             row for row in ledger_rows([result for _, result in group]) if row.name not in left_out
         ]
@@ -263,7 +265,7 @@ class LedgerRow:
     weighty: bool
     """Received packets, and the unaccounted if not 0."""
     moved: bool
-    """Packets ended there, or it is not observable."""
+    """Packets ended there, or the stage is not observable."""
 
 
 def ledger_rows(results: Sequence[Result]) -> list[LedgerRow]:
@@ -301,7 +303,7 @@ def ledger_rows(results: Sequence[Result]) -> list[LedgerRow]:
 
 
 def unobserved_together(results: Sequence[Result]) -> tuple[str, ...]:
-    """Return stages without a counter whose packets only their sum is known of, in order."""
+    """Return stages without a counter for which only the sum is known, in order."""
     hidden = [unobserved(result.ledger) for result in results if result.ledger is not None]
     named = {stage for stages in hidden if len(stages) > 1 for stage in stages}
     return tuple(stage for stage in LEDGER_STAGES if stage in named)
@@ -361,9 +363,8 @@ def comparison_parts(comparisons: Sequence[Comparison]) -> Iterator[Table | Text
 
 def comparison_cells(comparison: Comparison) -> list[str]:
     """Return a comparison's row."""
-    a, b = (point or "all" for point in (comparison.a, comparison.b))
     return [
-        b if a == b else f"{b} against {a}",
+        compared_name(comparison),
         comparison.metric,
         comparison.text,
         str(comparison.blocks),

@@ -1,8 +1,8 @@
-"""The store of many runs: a Parquet dataset by campaign, pair and day, on a disk or in S3.
+"""The store of many runs: a Parquet dataset by campaign, pair and day, on disk or in S3.
 
-Owns its form: a file for each run, a row for each trial. A file appears whole or not at all, and a
-run's file has the same name each time, so that a run written again replaces itself. pyarrow, which
-only the extra ``store`` brings, is imported when a store is used.
+Owns its format: one file per run, one row per trial. Files are written atomically, and a run's file
+always has the same name, so that a run written again replaces itself. pyarrow, part of the extra
+``store``, is imported on first use.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PARTITIONS = ("campaign", "pair", "day")
-"""Of the hive: ``campaign=…/pair=…/day=2026-11-22/``; the day is that of the run's start, UTC."""
+"""Hive partitions ``campaign=…/pair=…/day=2026-11-22/``; the day is the run's start in UTC."""
 SEARCHED = "throughput_pps"
-"""What a search found, in the row of each of its trials."""
+"""Columns of a search, repeated in the row of each of its trials."""
 TRIAL = {**COLUMNS["trials"], SEARCHED: "Float64"}
 RUN = {"question": "string", "lab": "string", "udpbench": "string", "hosts": "string"}
-"""The same in each row of a run; ``hosts`` as JSON, as ``show --json`` prints them."""
+"""Columns of the run, repeated in each row; ``hosts`` is JSON as in ``show --json``."""
 MAPS = {"values": "string", "ledger": "Int64"}
 """Swept key → value, stage → packets."""
 IDENTITY = 12
-"""Hexadecimal digits of a run's identity in the name of its file."""
+"""Hexadecimal digits of a run's identity in its file name."""
 
 
 def write_runs(
     folders: Iterable[str | Path], path: str | Path, *, campaign: str, pair: str
 ) -> list[str]:
-    """Put runs into a store, each in place of what was there of it; return the names of the files.
+    """Write runs to a store, replacing earlier versions of them; return the file names.
 
-    ``path`` is a folder, made if it is missing, or an address such as ``s3://bucket/store``. What
-    cannot be read is left out. Raises InputError where nothing can be written, and RecordError once
-    all others were written if one could not be.
+    ``path`` is a folder, created if missing, or an address such as ``s3://bucket/store``.
+    Unreadable runs are skipped. Raises InputError if nothing can be written; if some runs fail,
+    RecordError after all others were written.
     """
     arrow = _pyarrow()
     _refuse_empty({"campaign": campaign, "pair": pair})
@@ -74,10 +74,10 @@ def read_runs(
     campaign: str | None = None,
     pair: str | None = None,
 ) -> pd.DataFrame:
-    """Return the trials in a store, of all runs or of those named, by the time of their start.
+    """Return the trials in a store, of all or some runs, ordered by start time.
 
-    docs/records.md says what each column is. InputError or RecordError where there is no store, or
-    where a file in it cannot be read.
+    docs/records.md describes each column. InputError or RecordError if there is no store, or if a
+    file in it cannot be read.
     """
     import pandas as pd
 
@@ -121,7 +121,7 @@ def is_store(path: str | Path) -> bool:
 def _file_of(run: Run, campaign: str, pair: str) -> str:
     """Return the name of a run's file below the store.
 
-    The run's first line says what it is: copied, moved or resumed it is still the same run.
+    The first line identifies a run, even if it was copied, moved or resumed.
     """
     with open_regular(run.folder / RUN_FILE) as file:
         identity = sha256(file.readline()).hexdigest()[:IDENTITY]
@@ -186,7 +186,7 @@ def _pyarrow() -> Any:
         import pyarrow
     except ImportError as error:
         step = "pip install 'udpbench[store]'"
-        raise InputError([Problem("it needs pyarrow", "store", next_step=step)]) from error
+        raise InputError([Problem("needs pyarrow", "store", next_step=step)]) from error
     return pyarrow
 
 
@@ -216,13 +216,13 @@ def _place(path: str | Path) -> tuple[Any, str]:
 
 
 def _put(filesystem: Any, base: str, name: str, content: bytes) -> None:
-    """Put a file where readers see it whole or not at all; OSError if it cannot be written."""
+    """Write a file atomically; OSError if it cannot be written."""
     if filesystem.type_name == "local":
         path = Path(base, name)
         with Folder.open(path.parent, make=True) as folder:
             folder.write(path.name, content)
         return
-    # An object is there once its upload ends. ``with`` would end that of a failed write, too.
+    # An object appears when its upload ends; ``with`` would also complete a failed write.
     stream = filesystem.open_output_stream(f"{base}/{name}")
     stream.write(content)
     stream.close()
@@ -252,5 +252,5 @@ def _all(conditions: list[Any]) -> Any:
 
 
 def _said(error: BaseException) -> str:
-    """Return an error's own words on one line."""
+    """Return an error's text on one line."""
     return " ".join(str(error).split())

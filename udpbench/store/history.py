@@ -1,7 +1,7 @@
-"""How the points of a store changed over time: medians by day, and where their level changed.
+"""How the points of a store changed over time: medians by day, and level changes.
 
-Pure. The days of a point are grouped by jumpavg, FD.io's search for changes in series of trials,
-which takes as many levels as shorten the description of all trials the most.
+Pure. A point's days are grouped by jumpavg, FD.io's change detection for series of trials, which
+selects the number of levels with the shortest description of all trials.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from udpbench.analysis.points import interval
+from udpbench.analysis.medians import interval
 from udpbench.metrics import unit_of
 from udpbench.model import Estimate
 from udpbench.store.dataset import SEARCHED
@@ -33,7 +33,7 @@ class DayMedian:
 
 @dataclass(frozen=True)
 class LevelChange:
-    """A day from which on a point's trials are at another level than before; both are means."""
+    """The first day of a new level of a point; both levels are means."""
 
     day: str
     before: float
@@ -60,8 +60,7 @@ class PointHistory:
 def histories(trials: pd.DataFrame, metric: str | None = None) -> tuple[PointHistory, ...]:
     """Return the history of each point on each pair, in the order of their first trials.
 
-    Without a metric it is that of what answers an experiment: the throughput where it searched,
-    else the delivered rate.
+    The default metric is the throughput for a search, else the delivered rate.
     """
     return tuple(
         _history((str(pair), str(experiment), str(point)), mine, metric)
@@ -84,7 +83,7 @@ def answering(mine: pd.DataFrame) -> str:
 
 
 def values_of(mine: pd.DataFrame, metric: str) -> list[float]:
-    """Return a metric of a point's valid trials that know it; of a search once."""
+    """Return the known values of a metric in a point's valid trials; once per search."""
     if metric == SEARCHED:
         mine = mine.drop_duplicates(ONE_SEARCH)
     else:
@@ -93,7 +92,7 @@ def values_of(mine: pd.DataFrame, metric: str) -> list[float]:
 
 
 def days_of(mine: pd.DataFrame, metric: str) -> Iterator[tuple[str, list[float]]]:
-    """Yield each day on which trials know a metric, with their values."""
+    """Yield each day with known values of a metric, and the values."""
     for day, of_day in mine.groupby("day", sort=True):
         values = values_of(of_day, metric)
         if values:
@@ -107,7 +106,7 @@ def estimate_of(values: Sequence[float], metric: str) -> Estimate:
 
 
 def level_changes(days: Sequence[tuple[str, Sequence[float]]]) -> Iterator[LevelChange]:
-    """Yield each day that begins another level; a day's trials are never divided."""
+    """Yield each day on which a new level begins; trials of one day are never split."""
     if len(days) < 2 or not any(value > 0 for _, values in days for value in values):
         return
     from jumpavg import classify

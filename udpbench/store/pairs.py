@@ -1,7 +1,7 @@
-"""Pairs of hosts beside each other: each point's numbers by pair, and what the hosts differ in.
+"""Pairs of hosts side by side: each point's numbers by pair, and differences between the hosts.
 
-Pure. A pair is a factor of each point: whether its trials tell pairs apart is asked by the test of
-Kruskal and Wallis, by Holm's over all points.
+Pure. The pair is a factor of each point: the Kruskal-Wallis test decides whether it matters, with
+Holm's correction over all points.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ALPHA = 0.05
 FEWEST_TRIALS = 3
-"""Of each pair; with fewer, nothing tells pairs apart."""
+"""Minimum trials per pair for a test."""
 OF_ITS_OWN = ("host", "hostname", "boot_id", "mac", "addresses", "queue_irqs", "tx_queue_irqs")
 """Facts that differ between any two hosts."""
 
@@ -34,9 +34,9 @@ class PointPairs:
     metric: str
     pairs: Mapping[str, Estimate]
     p: float | None
-    """Of the hypothesis that the pair makes no difference; None if too few trials can tell."""
+    """p-value of the hypothesis that the pair makes no difference; None with too few trials."""
     differ: bool | None
-    """Whether it does, at 5 % for all points together."""
+    """Whether the pair makes a difference, at 5 % for all points together."""
 
     @property
     def span(self) -> tuple[str, str, float | None]:
@@ -49,14 +49,14 @@ class PointPairs:
 
 @dataclass(frozen=True)
 class FactRow:
-    """One fact in which pairs differ: pair → its value, written."""
+    """One fact in which pairs differ: pair → its value as text."""
 
     name: str
     values: Mapping[str, str]
 
 
 def beside(trials: pd.DataFrame, metric: str | None = None) -> tuple[PointPairs, ...]:
-    """Return each point that any pair measured, in the order of their first trials."""
+    """Return every measured point, in the order of their first trials."""
     known = []
     for (experiment, point), mine in trials.groupby(["experiment", "point"], sort=False):
         name = metric if metric is not None else answering(mine)
@@ -81,7 +81,7 @@ def beside(trials: pd.DataFrame, metric: str | None = None) -> tuple[PointPairs,
 
 
 def _chance(groups: Sequence[Sequence[float]]) -> float | None:
-    """Return the chance of such groups if they were alike; None if too few trials can tell."""
+    """Return the p-value of equal groups; None with too few trials."""
     large = [group for group in groups if len(group) >= FEWEST_TRIALS]
     if len(large) < 2:
         return None
@@ -93,7 +93,7 @@ def _chance(groups: Sequence[Sequence[float]]) -> float | None:
 
 
 def holm(chances: Sequence[float | None]) -> list[bool | None]:
-    """Return which hypotheses fall, at ALPHA for all together; None stays None."""
+    """Return which hypotheses are rejected at ALPHA for all together; None stays None."""
     ranked = sorted((p, place) for place, p in enumerate(chances) if p is not None)
     falls: list[bool | None] = [None if p is None else False for p in chances]
     for rank, (p, place) in enumerate(ranked):
@@ -104,7 +104,7 @@ def holm(chances: Sequence[float | None]) -> list[bool | None]:
 
 
 def differing_facts(trials: pd.DataFrame) -> tuple[FactRow, ...]:
-    """Return what the hosts of the pairs differ in, by the newest run of each pair."""
+    """Return differences between the pairs' hosts, by the newest run of each pair."""
     hosts = {str(pair): json.loads(each.hosts.iloc[-1]) for pair, each in trials.groupby("pair")}
     alike = len({tuple(each) for each in hosts.values()}) == 1
     facts = {pair: dict(_facts(each, alike)) for pair, each in hosts.items()}
@@ -117,7 +117,7 @@ def differing_facts(trials: pd.DataFrame) -> tuple[FactRow, ...]:
 
 
 def _facts(hosts: Mapping[str, Mapping[str, Any]], alike: bool) -> Iterator[tuple[str, Any]]:
-    """Yield the facts of a pair's hosts, each by its name if pairs name theirs ``alike``."""
+    """Yield the facts of a pair's hosts, by host name if the pairs' names are ``alike``."""
     for place, (name, facts) in enumerate(hosts.items(), start=1):
         for path, value in flat(facts, into_lists=False):
             if path.split(".")[0] not in OF_ITS_OWN:

@@ -1,6 +1,6 @@
-"""From an experiment's file to the points of a tune: its base, and what steps make of it.
+"""The points of a tune from an experiment's file: its base, and the base with steps applied.
 
-Each is an ordinary trial, checked as if its keys stood in the file. Owns what a user may ask for.
+Each is an ordinary trial, checked as if its keys were in the file. Validates the user's request.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def asked(
     only: Sequence[str] = (),
     never: Sequence[str] = (),
 ) -> Tune:
-    """Return what is to be tuned; InputError with all that is wrong in it.
+    """Return what is to be tuned; InputError lists every problem.
 
-    Without a metric it is what the experiment asks for; of a burst, whose rate does not last, loss.
+    The default metric is the experiment's own; for a burst, which has no sustained rate, loss.
     """
     problems = list(_of_points(experiments, point))
     problems += [
@@ -60,7 +60,7 @@ def asked(
 
 
 def tuned(experiments: Sequence[Experiment], tune: Tune) -> list[Experiment]:
-    """Return the experiment that is to be tuned, with one point: its base."""
+    """Return the experiment to be tuned, reduced to one point: its base."""
     experiment = experiments[0]
     base = replace(_named(experiment, tune.point), point=BASE, variant=BASE, values={})
     return [
@@ -76,17 +76,17 @@ def tuned(experiments: Sequence[Experiment], tune: Tune) -> list[Experiment]:
 
 
 def derivation(experiment: Experiment) -> Derive:
-    """Return what makes the point of some steps from an experiment that is tuned."""
+    """Return the function that derives the point for some steps of a tuned experiment."""
     base, tune = experiment.points[0], experiment.tune
 
     @cache
     def derive(name: str, sets: tuple[str, ...]) -> Trial | None:
-        """Return the trial; None if it contradicts itself or the rest of the experiment."""
+        """Return the trial; None if it contradicts itself or the experiment."""
         try:
             trial = derived_trial(experiment, tune.point if tune is not None else "", name, sets)
         except InputError:
             return None
-        # The folder of a program is relative to where the run began, unlike a resumed one.
+        # A program's folder is relative to where the run began, not to where it is resumed.
         receive = replace(trial.receive, folder=base.receive.folder)
         return replace(trial, receive=receive, expects_unsent=base.expects_unsent)
 
@@ -104,7 +104,7 @@ def _metric_of(trial: Trial) -> str:
 
 
 def _of_points(experiments: Sequence[Experiment], point: str | None) -> Iterator[Problem]:
-    """Yield why it is not clear which one point is meant."""
+    """Yield a problem if the point is ambiguous."""
     names = [trial.point or "all" for each in experiments for trial in each.points]
     if len(experiments) != 1:
         value = ", ".join(each.name for each in experiments)
@@ -117,19 +117,19 @@ def _of_points(experiments: Sequence[Experiment], point: str | None) -> Iterator
 
 
 def _of_metric(metric: str, trial: Trial) -> Iterator[Problem]:
-    """Yield why a number of a point cannot be made better."""
+    """Yield a problem if a point's metric cannot be optimised."""
     where, plain = "--for", goal_of(metric)[0]
     if not is_metric(metric) and metric not in LEDGER_STAGES:
         yield Problem("unknown metric", where, metric, next_step=did_you_mean(metric, KNOWN))
     elif words_of(metric).worse is None:
-        yield Problem("neither less nor more of it is better", where, metric)
+        yield Problem("neither less nor more is better", where, metric)
     elif (plain == "throughput_pps") != (trial.search is not None):
         step = "name another metric" if trial.search is None else "name throughput_pps"
         what = "what a `search` finds" if trial.search is None else "the point is searched"
         yield Problem(what, where, metric, next_step=step)
     elif words_of(metric).share and trial.traffic.rate is None and not trial.traffic.count_packets:
         limit = "traffic.rate or traffic.count"
-        yield Problem("an unlimited sender always loses some", where, metric, limit)
+        yield Problem("an unlimited sender always loses packets", where, metric, limit)
 
 
 def _is_known(key: str) -> bool:

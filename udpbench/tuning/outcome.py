@@ -1,4 +1,4 @@
-"""A tune in words: what it proves, the ladder to it, the recipe, and what did not help.
+"""The outcome of a tune as text: what it proves, the ladder, the recipe, what did not help.
 
 Owns the wording that terminal, report and exit code share. Pure.
 """
@@ -16,9 +16,9 @@ from udpbench.errors import CANNOT_TELL, YES
 from udpbench.model import Bottleneck, Facts, Role, Trial
 from udpbench.tuning.recipe import Form, Instruction, as_yaml, instructions
 from udpbench.tuning.steps import TuningStep, sets_of
-from udpbench.tuning.tuner import BASE, ENDINGS, Tuning, is_useless, limiting
+from udpbench.tuning.tuner import BASE, ENDINGS, Tuning, is_useless, limiting, refused
 
-A_CABLE = "Proven in the built-in lab: between hosts a cable, a card and its driver change it."
+A_CABLE = "Proven in the built-in lab: with real hosts, cable, card and driver may change it."
 
 FORMS: dict[Form, str] = {
     "shell": "# as root",
@@ -26,7 +26,7 @@ FORMS: dict[Form, str] = {
     "C": "/* in the program, before bind(2) */",
     "program": "# the program",
 }
-"""Form of an instruction → what stands above those of its form."""
+"""Form of an instruction → heading of its group."""
 
 
 class TuningRung(NamedTuple):
@@ -34,14 +34,14 @@ class TuningRung(NamedTuple):
 
     point: str
     changed: str
-    """What its step sets, and for whom; of the base what limits it."""
+    """What its step sets, and in which scope; for the base its bottleneck."""
     gain: str
-    """Against the rung below."""
+    """Compared with the rung below."""
 
 
 @dataclass(frozen=True)
 class TuningAnswer:
-    """What a tune says."""
+    """The answer of a tune."""
 
     sentence: str
     rungs: tuple[TuningRung, ...]
@@ -49,11 +49,11 @@ class TuningAnswer:
     """As YAML; empty without one."""
     instructions: tuple[Instruction, ...]
     notes: tuple[str, ...]
-    """What did not help, which diagnoses are refuted, and what the recipe replaces."""
+    """What did not help, refuted diagnoses, and what the recipe replaces."""
 
     @property
     def commands(self) -> str:
-        """Return what to type, behind a line that says where; empty without a recipe."""
+        """Return what to type, below a line that says where; empty without a recipe."""
         parts = (
             (head, [line.text for line in self.instructions if line.form == form])
             for form, head in FORMS.items()
@@ -69,7 +69,7 @@ def exit_code(tuning: Tuning) -> int:
 
 
 def answer_of(tuning: Tuning, facts: Mapping[Role, Facts], built_in_lab: bool) -> TuningAnswer:
-    """Return what a tune says so far; ``facts`` are those of a host of each role."""
+    """Return the current answer of a tune; ``facts`` are of one host per role."""
     ending = tuning.ending
     steps = ending.steps if ending is not None else ()
     after = next((trial for trial in reversed(tuning.points)), tuning.base)
@@ -85,17 +85,17 @@ def answer_of(tuning: Tuning, facts: Mapping[Role, Facts], built_in_lab: bool) -
 
 
 def _sentence(tuning: Tuning) -> str:
-    """Return the answer, in words."""
+    """Return the answer as a sentence."""
     ending, metric = tuning.ending, tuning.tune.metric
     if ending is None:
-        return "The tune has not ended: some of its trials are missing."
+        return "The tune is not complete: some of its trials are missing."
     limits = ending.limits[0] if ending.limits else None
     if ending.steps:
         names = ", ".join(step.name for step in ending.steps)
-        verdict = ending.proof.text if ending.proof is not None else "it was not measured anew"
+        verdict = ending.proof.text if ending.proof is not None else "it was not remeasured"
         if tuning.proven is None:
-            return f"Not proven: {metric} with {names}, measured anew: {verdict}."
-        head = f"Proven: with {names} {metric} is {verdict}, measured anew in"
+            return f"Not proven: {metric} with {names}, remeasured: {verdict}."
+        head = f"Proven: with {names} {metric} is {verdict}, remeasured in"
         blocks = f"{tuning.proven.blocks} blocks"
         return f"{head} {blocks}. {_what_now(limits, ending.why)}"
     if limits is None:
@@ -112,32 +112,32 @@ def _sentence(tuning: Tuning) -> str:
         return f"Cannot tell whether {names} would help{why}. {_limit(limits)}"
     names = ", ".join(comparison.b for comparison in compared)
     if names and limits.name not in BEYOND_SETTINGS:
-        return f"Nothing that was tried helps: {names}. {_limit(limits)}"
+        return f"No tried step helps: {names}. {_limit(limits)}"
     beyond = BEYOND_SETTINGS.get(limits.name, limits.remedy)
-    return f"No setting helps{f', {names} neither' if names else ''}: {beyond}. {_limit(limits)}"
+    return f"No setting helps{f' (tried: {names})' if names else ''}: {beyond}. {_limit(limits)}"
 
 
 def _unmeasured(tuning: Tuning) -> str:
-    """Return why trials of the base have no number that could be compared."""
+    """Return why trials of the base have no comparable value."""
     findings = chain.from_iterable(result.findings for result in tuning.rounds[0].results)
     grave = (each.brief for each in findings if each.severity in ("invalid", "struck"))
     return next(grave, f"trials of the base have no {tuning.tune.metric}")
 
 
 def _limit(limits: Bottleneck) -> str:
-    """Return what limits a point, without what helps."""
+    """Return what limits a point, without the remedy."""
     return f"{limits.place}{limits.why}"
 
 
 def _what_now(limits: Bottleneck | None, why: str) -> str:
-    """Return what limits the recipe, and why nothing more was tried."""
+    """Return what limits the recipe, and why no further step was tried."""
     now = f"Now: {_limit(limits)}" if limits is not None else ""
-    ended = f"No more was tried: {ENDINGS[why]}." if why != "nothing limits" else ""
+    ended = f"No further step was tried: {ENDINGS[why]}." if why != "nothing limits" else ""
     return " ".join(filter(None, (now, ended)))
 
 
 def _rungs(tuning: Tuning) -> Iterator[TuningRung]:
-    """Yield the base, each step that was kept, what was taken away, and the proof."""
+    """Yield the base, each kept step, removed steps, and the proof."""
     limits = tuning.first_limits
     yield TuningRung(BASE, _limit(limits[0]) if limits else "", "")
     kept = {step.name for step in tuning.ending.steps} if tuning.ending is not None else set()
@@ -149,7 +149,7 @@ def _rungs(tuning: Tuning) -> Iterator[TuningRung]:
         if each.planned.kind == "prove" and each.comparisons:
             (proof,) = each.comparisons
             names = ", ".join(step.name for step in each.planned.steps[proof.b])
-            yield TuningRung(f"{proof.b} against {proof.a}", f"{names}, measured anew", proof.text)
+            yield TuningRung(f"{proof.b} against {proof.a}", f"{names}, remeasured", proof.text)
 
 
 def _changed(step: TuningStep) -> str:
@@ -157,7 +157,7 @@ def _changed(step: TuningStep) -> str:
 
 
 def _replaced(base: Trial, after: Trial) -> Iterator[str]:
-    """Yield each value that the recipe changes, as it was and as it is."""
+    """Yield each value that the recipe changes, before and after."""
     plain = replace(after, point=base.point, variant=base.variant)
     before, now = (
         dict(flat({"send": t.send, "receive": t.receive, "settings": t.settings}))
@@ -173,10 +173,9 @@ def _notes(tuning: Tuning) -> Iterator[str]:
         yield f"did not help: {comparison.b} against {comparison.a}: {comparison.text}"
     for name, comparisons in tuning.refuted.items():
         steps = "; ".join(f"{each.b}: {each.text}" for each in comparisons)
-        yield f"refuted: {name} does not limit it: {steps}"
+        yield f"refuted: {name} is not the bottleneck: {steps}"
     for each in tuning.rounds:
-        refused = {r.trial.point: r for r in each.results if r.status != "done"}
-        for name, result in refused.items():
+        for name, result in refused(each.results).items():
             why = next((finding.brief for finding in reversed(result.findings)), result.status)
             yield f"not tried: {name}: {why}"
         if not limiting(each.results):

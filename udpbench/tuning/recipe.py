@@ -1,7 +1,6 @@
-"""What a tune recommends, to be typed: keys of an experiment, commands, a drop-in, socket options.
+"""The recipe of a tune: keys of an experiment, commands, a systemd drop-in, socket options.
 
-A step's effect on a host is what its key does there; here it stands as who owns the program or the
-host would write it. Pure.
+Translates keys into what the owner of the program or the host would write. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from udpbench.definition.overrides import split
 from udpbench.model import Facts, Role, Trial
 
 Form = Literal["shell", "systemd", "C", "program"]
-"""A command as root; a line below ``[Service]`` of a unit; a line of C; what a program must do."""
+"""Root's command; a line below ``[Service]``; a line of C; a requirement on the program."""
 
 
 class Instruction(NamedTuple):
@@ -49,12 +48,12 @@ settings.receiver.rps.cpus | shell | for queue in /sys/class/net/{receiver}/queu
 settings.receiver.cpu.governor | shell | cpupower frequency-set -g {value}
 settings.sender.qdisc | shell | tc qdisc replace dev {sender} root pfifo limit 1000
 """
-"""Key | form | text; ``{…}`` is of the trial, or the interface of a role."""
+"""Key | form | text; ``{…}`` is a value of the trial, or the interface of a role."""
 _LINK = {
     "napi": "ethtool -K {receiver} gro on; echo 1 > /sys/class/net/{receiver}/threaded",
     "rps": "for queue in /sys/class/net/{receiver}/queues/rx-*; do echo ff > $queue/rps_cpus; done",
 }
-"""``link.receive`` of a veth pair → what does the same to one of the user's."""
+"""``link.receive`` of a veth pair → equivalent commands for the user's own interface."""
 
 
 def _read(text: str) -> dict[str, tuple[str, str]]:
@@ -81,7 +80,7 @@ def as_yaml(sets: Sequence[str]) -> str:
 def instructions(
     sets: Sequence[str], trial: Trial, facts: Mapping[Role, Facts]
 ) -> tuple[Instruction, ...]:
-    """Return what does the same as some ``path=value`` pairs of a trial, each thing once."""
+    """Return the instructions equivalent to ``path=value`` pairs of a trial, without duplicates."""
     return tuple(dict.fromkeys(line for each in sets for line in _of(each, trial, facts)))
 
 
@@ -120,7 +119,7 @@ def _of(text: str, trial: Trial, facts: Mapping[Role, Facts]) -> Iterator[Instru
 
 
 def _limit(path: str, trial: Trial, facts: Facts | None) -> Iterator[Instruction]:
-    """Yield what a socket option needs, since the kernel cuts what exceeds its limit."""
+    """Yield the sysctl that a socket option needs, since the kernel clamps it to its limit."""
     requested_bytes = trial.receive.buffer_bytes
     limit = facts.limits.get("net.core.rmem_max") if facts is not None else None
     if (
@@ -141,5 +140,5 @@ def _priority(value: str) -> Iterator[Instruction]:
 
 
 def _mask(cpus: str) -> str:
-    """Return a list of CPU numbers as the hexadecimal mask that sysfs takes."""
+    """Return a list of CPU numbers as sysfs's hexadecimal mask."""
     return f"{sum(1 << int(cpu) for cpu in cpus.split(',')):x}"

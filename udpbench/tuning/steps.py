@@ -1,6 +1,6 @@
-"""The steps that may be tried against what limits a trial: remedies with their words filled in.
+"""The steps that may be tried against a bottleneck: remedies with their placeholders filled in.
 
-Owns which steps a user allows, and which exclude each other. Pure.
+Owns which steps the user allows, and which exclude each other. Pure.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class TuningStep:
     """One change of a point."""
 
     against: str
-    """The bottleneck by whose remedy it is tried."""
+    """The bottleneck that it is a remedy for."""
     scope: str
     name: str
-    """As in the name of a point: ``buffer=4MiB``."""
+    """Name, as in the name of a point: ``buffer=4MiB``."""
     sets: tuple[str, ...]
-    """``path=value`` each, as of ``--set``."""
+    """``path=value`` pairs as for ``--set``."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -36,9 +36,9 @@ class TuningStep:
 def steps_against(
     limits: Sequence[Bottleneck], tune: Tune, left_out: Sequence[TuningStep]
 ) -> Iterator[TuningStep]:
-    """Yield the allowed steps against bottlenecks, in their order, each once.
+    """Yield the allowed steps against bottlenecks, in order, without duplicates.
 
-    A step that lacks a word is none: nothing here is known to be larger, or free.
+    A step with an unknown placeholder is omitted: no larger or free resource is known.
     """
     known = {step.sets for step in left_out}
     for bottleneck in limits:
@@ -50,7 +50,7 @@ def steps_against(
 
 
 def is_allowed(step: TuningStep, tune: Tune) -> bool:
-    """Return whether a user allows a step: by its scope, and by all the keys that it sets."""
+    """Return whether the user allows a step, by its scope and by every key that it sets."""
     in_scope = not tune.only or step.scope in tune.only
     return in_scope and not any(is_part(key, path) for key in tune.never for path in step.paths)
 
@@ -61,19 +61,19 @@ def is_part(key: str, path: str) -> bool:
 
 
 def with_step(steps: Sequence[TuningStep], step: TuningStep) -> tuple[TuningStep, ...]:
-    """Return steps with a further one, which replaces those that set the same keys."""
+    """Return steps plus a further one, which replaces those that set the same keys."""
     paths = step.paths
     others = (each for each in steps if not any(_overlap(a, b) for a in each.paths for b in paths))
     return (*others, step)
 
 
 def point_name(steps: Sequence[TuningStep]) -> str:
-    """Return the name of the point that has some steps: ``buffer=4MiB+gro``."""
+    """Return the name of the point with some steps: ``buffer=4MiB+gro``."""
     return "+".join(step.name for step in steps)
 
 
 def sets_of(steps: Sequence[TuningStep]) -> tuple[str, ...]:
-    """Return all that some steps set."""
+    """Return all ``path=value`` pairs of some steps."""
     return tuple(each for step in steps for each in step.sets)
 
 

@@ -1,9 +1,9 @@
-"""The way from a point to its recipe, replayed from results at any time: which trials come next.
+"""The rounds of a tune, replayed from results at any time: which trials come next.
 
-Each round compares its first point with the others in blocks of their own, numbered through, with
-the comparison's own statistics and all points of a round as one family. Rounds: the base alone;
+Each round compares its first point with the others in its own blocks, numbered consecutively, with
+the comparison's statistics and all points of a round as one family. Rounds: the base alone;
 candidates by its diagnosis, the best of which is kept and diagnosed again; the recipe without each
-of its steps; the base and the recipe anew, which alone proves the gain. Pure.
+of its steps; base and recipe remeasured, which alone proves the gain. Pure.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from udpbench.tuning.steps import TuningStep, point_name, sets_of, steps_against
 
 Kind = Literal["look", "try", "minimise", "prove"]
 Derive = Callable[[str, tuple[str, ...]], Trial | None]
-"""Name of a point and what its steps set → its trial; None if there can be no such point."""
+"""Name of a point and its ``path=value`` pairs → its trial; None if it is impossible."""
 BASE, BEFORE, AFTER = "base", "before", "after"
-"""Points: what the experiment says; and base and recipe as they are measured last."""
+"""Points: the experiment's own; and base and recipe as remeasured at the end."""
 LOOK_BLOCKS = 3
-"""Trials of the base before its diagnosis is believed: what most of them say."""
+"""Trials of the base before it is diagnosed by majority."""
 MOST_AT_ONCE = 5
-"""Candidates of a round: each further one makes a lone difference harder to tell."""
+"""Maximum candidates per round: each further one makes a single difference harder to prove."""
 NOTHING = "nothing"
 
 
@@ -55,28 +55,28 @@ class PlannedRound:
 
     kind: Kind
     points: tuple[Trial, ...]
-    """The first is what the others are compared with."""
+    """The first point is the baseline of the others."""
     steps: Mapping[str, tuple[TuningStep, ...]] = field(default_factory=dict)
-    """Point → the steps of it."""
+    """Point → its steps."""
     tried: Mapping[str, TuningStep] = field(default_factory=dict)
     """Point → the step by which it differs from the first."""
 
 
 @dataclass(frozen=True)
 class TuningRound:
-    """A round with what was measured in it so far."""
+    """A round with its results so far."""
 
     planned: PlannedRound
     results: tuple[Result, ...]
     comparisons: tuple[Comparison, ...]
     blocks: int
     block: tuple[Trial, ...]
-    """The trials that come next; empty if the round is over."""
+    """The next trials; empty if the round is over."""
     out_of_time: bool = False
 
     @property
     def took_ns(self) -> int:
-        """Return how long its trials took."""
+        """Return the total duration of its trials."""
         return sum(result.took_ns or 0 for result in self.results)
 
     @property
@@ -86,10 +86,8 @@ class TuningRound:
 
     @property
     def broken(self) -> bool:
-        """Return whether a trial of the first point did not run, so that nothing is compared."""
-        return any(
-            result.status != "done" for result in self.of_point(self.planned.points[0].point)
-        )
+        """Return whether no trial of the first point ran, so nothing can be compared."""
+        return self.planned.points[0].point in refused(self.results)
 
     def of_point(self, name: str) -> tuple[Result, ...]:
         """Return the results of a point."""
@@ -98,12 +96,12 @@ class TuningRound:
 
 @dataclass(frozen=True)
 class TuningEnd:
-    """What is known after the last round."""
+    """The outcome after the last round."""
 
     why: str
-    """Why nothing more is tried: a key of ``ENDINGS``."""
+    """Why no further step is tried: a key of ``ENDINGS``."""
     limits: tuple[Bottleneck, ...] = ()
-    """What limits the last point that was kept."""
+    """What limits the last kept point."""
     steps: tuple[TuningStep, ...] = ()
     """The recipe; empty if nothing was kept."""
     proof: Comparison | None = None
@@ -112,17 +110,17 @@ class TuningEnd:
 ENDINGS = {
     "nothing limits": "nothing limits it",
     "nothing left": "no step is left to try",
-    "nothing helps": "no step that was tried helps",
-    "time": "the time is over",
-    "broken": "a trial of what was kept failed",
+    "nothing helps": "no tried step helps",
+    "time": "the time limit was reached",
+    "broken": "a trial of the kept steps failed",
     "undiagnosed": "no trial could be diagnosed",
-    "unmeasured": "trials of the base have no such number",
+    "unmeasured": "trials of the base lack this metric",
 }
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """All of a tune so far."""
+    """State of a tune."""
 
     tune: Tune
     base: Trial
@@ -132,12 +130,12 @@ class Tuning:
 
     @property
     def block(self) -> tuple[Trial, ...]:
-        """Return the trials that come next; empty after the last."""
+        """Return the next trials; empty after the last."""
         return self.rounds[-1].block if self.ending is None else ()
 
     @property
     def points(self) -> tuple[Trial, ...]:
-        """Return every point once, in the order in which they came up."""
+        """Return every point once, in order of appearance."""
         points = chain.from_iterable(each.planned.points for each in self.rounds)
         return tuple({trial.point: trial for trial in points}.values())
 
@@ -159,7 +157,7 @@ class Tuning:
 
     @property
     def refuted(self) -> dict[str, tuple[Comparison, ...]]:
-        """Return each diagnosis of which no remedy helps → the comparisons that say so."""
+        """Return diagnosis without an effective remedy → the comparisons that show it."""
         by_base: dict[str, list[Comparison]] = {}
         for each in self.rounds:
             for comparison in each.comparisons if each.planned.kind == "try" else ():
@@ -173,18 +171,18 @@ class Tuning:
 
     @property
     def without_help(self) -> tuple[Comparison, ...]:
-        """Return the comparisons of steps that were tried and do not help."""
+        """Return the comparisons of tried steps that do not help."""
         tries = (each for each in self.rounds if each.planned.kind == "try" and not each.block)
         return tuple(c for each in tries for c in each.comparisons if not helps(c))
 
 
 def tuning_of(experiment: Experiment, results: Sequence[Result], derive: Derive) -> Tuning:
-    """Return how far the tune of an experiment is after some results, those of searches folded.
+    """Return the state of an experiment's tune after some results, with searches folded.
 
-    The same results give the same rounds; ValueError of an experiment that is not to be tuned.
+    Equal results give equal rounds; ValueError if the experiment is not a tune.
     """
     if experiment.tune is None:
-        raise ValueError(f"{experiment.name} is not to be tuned")
+        raise ValueError(f"{experiment.name} is not a tune")
     way = _way(experiment, experiment.tune, derive)
     rounds: list[TuningRound] = []
     ending: TuningEnd | None = None
@@ -216,7 +214,7 @@ _Way = Generator[PlannedRound, TuningRound, TuningEnd]
 
 
 def _way(experiment: Experiment, tune: Tune, derive: Derive) -> _Way:
-    """Yield each round as planned, and be sent it as measured; return what is known at the end."""
+    """Yield each planned round, receive it with results; return the outcome."""
     base = experiment.points[0]
     look = yield PlannedRound("look", (base,))
     limits, kept = limiting(look.results), _Best(base, ())
@@ -245,7 +243,7 @@ def _way(experiment: Experiment, tune: Tune, derive: Derive) -> _Way:
 
 
 def _unusable(look: TuningRound, metric: str, limits: Sequence[Bottleneck]) -> str:
-    """Return why nothing can be compared with a base; empty if something can, or need not be."""
+    """Return why nothing can be compared with a base; empty if it can, or need not be."""
     if not limits:
         return "undiagnosed"
     side = Side(1.0, metric)
@@ -255,7 +253,7 @@ def _unusable(look: TuningRound, metric: str, limits: Sequence[Bottleneck]) -> s
 
 
 def _why(tried: TuningRound, limits: Sequence[Bottleneck]) -> str:
-    """Return why nothing is tried after a round; empty if something may be."""
+    """Return why no step is tried after a round; empty if one may be."""
     if tried.broken or limits[0].name == NOTHING:
         return "broken" if tried.broken else "nothing limits"
     if tried.out_of_time:
@@ -270,7 +268,7 @@ def _candidates(
     derive: Derive,
     useless: Sequence[TuningStep],
 ) -> PlannedRound | None:
-    """Return a round of steps on top of what is kept; None if there is none to try."""
+    """Return a round of steps on top of the kept ones; None if there is none to try."""
     points, steps, tried = [kept.trial], {kept.trial.point: kept.steps}, {}
     for step in steps_against(limits, tune, (*useless, *kept.steps)):
         both = with_step(kept.steps, step)
@@ -285,7 +283,7 @@ def _candidates(
 
 
 def _minimised(kept: _Best, derive: Derive) -> Generator[PlannedRound, TuningRound, _Best]:
-    """Take each step away once, and the most useless one for good; again while one went."""
+    """Remove each step once, and the least useful one permanently; repeat while one is removed."""
     while len(kept.steps) > 1:
         points, steps, taken = [kept.trial], {kept.trial.point: kept.steps}, {}
         for step in kept.steps:
@@ -312,7 +310,7 @@ def _point(planned: PlannedRound, name: str) -> _Best:
 
 
 def _is_alike(trial: Trial, other: Trial) -> bool:
-    """Return whether two points differ in their names alone."""
+    """Return whether two points differ only in their names."""
     return replace(trial, point="", variant=None) == replace(other, point="", variant=None)
 
 
@@ -326,7 +324,7 @@ def _played(
     first: int,
     left_ns: int,
 ) -> TuningRound:
-    """Return a round with its results, which have the repetitions from ``first`` on."""
+    """Return a round with its results, which have repetitions from ``first`` on."""
     by_block: dict[int, list[Result]] = {}
     for result in results:
         by_block.setdefault(result.trial.repetition, []).append(result)
@@ -350,15 +348,21 @@ def _played(
 
 
 def _usable(planned: PlannedRound, results: Sequence[Result]) -> tuple[Trial, ...]:
-    """Return the points of which each trial ran: a host may refuse what a step sets."""
-    if planned.kind == "look":
+    """Return the points that no host refused; those of look and proof have run before."""
+    if planned.kind in ("look", "prove"):
         return planned.points
-    refused = {result.trial.point for result in results if result.status != "done"}
-    return tuple(point for point in planned.points if point.point not in refused)
+    without = refused(results)
+    return tuple(point for point in planned.points if point.point not in without)
+
+
+def refused(results: Sequence[Result]) -> dict[str, Result]:
+    """Return each point of which no trial ran → its result: a host may refuse what a step sets."""
+    ran = {result.trial.point for result in results if result.status == "done"}
+    return {result.trial.point: result for result in results if result.trial.point not in ran}
 
 
 def _compared(experiment: Experiment, points: Sequence[Trial]) -> Experiment:
-    """Return an experiment that compares the first of some points with each of the others."""
+    """Return an experiment that compares the first point with each of the others."""
     metric = experiment.tune.metric if experiment.tune is not None else experiment.headline
     pairs = tuple(
         PointPair(points[0].point, other.point, metric, margin_of(metric), LOOKS)
@@ -372,7 +376,7 @@ def _compared(experiment: Experiment, points: Sequence[Trial]) -> Experiment:
 def _wants(
     planned: PlannedRound, compared: Experiment, results: Sequence[Result], blocks: int
 ) -> bool:
-    """Return whether a round wants another block after so many."""
+    """Return whether a round needs another block after so many."""
     if planned.kind == "look":
         return blocks < LOOK_BLOCKS
     names = [point.point for point in compared.points]
@@ -385,7 +389,7 @@ def _wants(
 def _is_chosen(
     planned: PlannedRound, compared: Experiment, results: Sequence[Result], blocks: int
 ) -> bool:
-    """Return whether the best candidate is known, whatever the others are: it is proven later."""
+    """Return whether the best candidate is known, whatever the others do; it is proven later."""
     if planned.kind != "try" or blocks not in LOOKS:
         return False
     comparisons = compare_points(compared, results)
@@ -394,7 +398,7 @@ def _is_chosen(
 
 
 def _is_over(planned: PlannedRound, results: Sequence[Result], left_ns: int) -> bool:
-    """Return whether another block would not fit into the time; the proof is always measured."""
+    """Return whether another block would exceed the time limit; the proof is always measured."""
     if planned.kind in ("look", "prove"):
         return False
     spent_ns = sum(result.took_ns or 0 for result in results)
@@ -406,7 +410,7 @@ def _is_over(planned: PlannedRound, results: Sequence[Result], left_ns: int) -> 
 
 
 def helps(comparison: Comparison) -> bool:
-    """Return whether a point is better than the one it is compared with."""
+    """Return whether a point is better than its baseline."""
     answered = comparison.answered and comparison.verdict not in (SAME, SKIPPED)
     return answered and not comparison.worse
 
@@ -417,7 +421,7 @@ def is_useless(comparison: Comparison) -> bool:
 
 
 def is_useless_without(comparison: Comparison) -> bool:
-    """Return whether a recipe is as good without the step that was taken away."""
+    """Return whether a recipe is as good without the removed step."""
     return comparison.verdict == SAME or helps(comparison)
 
 
@@ -429,10 +433,10 @@ def gain(comparison: Comparison) -> float:
 
 
 def limiting(results: Sequence[Result]) -> tuple[Bottleneck, ...]:
-    """Return what limits a point: what most of its trials say first, then what others do.
+    """Return what limits a point: the diagnosis of most of its trials first, then others.
 
-    In the words of the trial that lost most by it. That nothing limits is believed of valid trials
-    alone: of others the ledger may not know where packets ended.
+    With the sentence of the trial that lost most by it. "Nothing limits" counts for valid trials
+    only: for others the ledger may not know where packets ended.
     """
     diagnosed = [
         result.diagnosis

@@ -215,17 +215,19 @@ def record(
     **changes: Any,
 ) -> TrialRecord:
     """Return a trial that ran to its end; without ``moves`` its receiver read what it received."""
-    got = sent if received is None else received
+    received_packets = sent if received is None else received
     of = of if of is not None else trial()
-    moved: dict[str, Moves] = {"right": {"snmp.Udp.InDatagrams": got}, **(moves or {})}
+    moved: dict[str, Moves] = {"right": {"snmp.Udp.InDatagrams": received_packets}, **(moves or {})}
     before, after = snapshots(moved)
     if workers is None:
         workers = (
             worker("sender", sender_counts(sent)),
-            worker("receiver", receiver_counts(got)),
+            worker("receiver", receiver_counts(received_packets)),
         )
     closed = all(stats.role == "sender" for stats in workers)
-    made = Phase(phase, 1, {"left": START_NS, "right": START_NS}, before, after, tuple(workers), {})
+    phase_record = Phase(
+        phase, 1, {"left": START_NS, "right": START_NS}, before, after, tuple(workers), {}
+    )
     plain = TrialRecord(
         trial=of,
         status="done",
@@ -236,7 +238,7 @@ def record(
             "right": facts("right", "receive0", "10.0.0.1/24"),
         },
         workers=specs(of, closed=closed),
-        phases=(made,),
+        phases=(phase_record,),
     )
     return replace(plain, **changes)
 
@@ -265,9 +267,12 @@ def lossy(sent: int, stage_moves: Mapping[str, Moves], lost: int, **changes: Any
     return record(sent, sent - lost, moves={**stage_moves, "right": right}, **changes)
 
 
-def driven(driver: str | None, made: TrialRecord) -> TrialRecord:
+def driven(driver: str | None, trial_record: TrialRecord) -> TrialRecord:
     """Return the same trial on a receiver whose interface has another driver."""
-    return replace(made, facts={**made.facts, "right": replace(made.facts["right"], driver=driver)})
+    return replace(
+        trial_record,
+        facts={**trial_record.facts, "right": replace(trial_record.facts["right"], driver=driver)},
+    )
 
 
 def unlogged(packets: int, **changes: Any) -> TrialRecord:
@@ -324,12 +329,14 @@ def shared(
     )
     (phase,) = trial_record.phases
     sender = Process(21, "python", 100 * MS, "worker")
-    told = {"left": (sender,), "right": (READER, NAPI), "machine": processes or (own(0),)}
+    by_host = {"left": (sender,), "right": (READER, NAPI), "machine": processes or (own(0),)}
     after = {
         host: replace(
-            one, processes=told[host], clock_ns=phase.before[host].clock_ns + seconds * SECOND_NS
+            snapshot,
+            processes=by_host[host],
+            clock_ns=phase.before[host].clock_ns + seconds * SECOND_NS,
         )
-        for host, one in phase.after.items()
+        for host, snapshot in phase.after.items()
     }
     return replace(trial_record, phases=(replace(phase, after=after),))
 

@@ -15,7 +15,7 @@ from udpbench.analysis.readings import readings_of
 from udpbench.model import Answers, LedgerEntry, Receive, Traffic, TrialRecord
 
 PROGRAM = Receive(command=("./server",))
-ASKED = Traffic(answers=Answers())
+WITH_ANSWERS = Traffic(answers=Answers())
 
 
 def answered(
@@ -32,7 +32,7 @@ def answered(
     )
     right = {"snmp.Udp.InDatagrams": read, **out, **moves.pop("right", {})}
     all_moves = {"right": right, **moves}
-    of = build.trial(traffic=ASKED, receive=PROGRAM)
+    of = build.trial(traffic=WITH_ANSWERS, receive=PROGRAM)
     return build.record(sent, read, of=of, workers=workers, moves=all_moves)
 
 
@@ -126,6 +126,6 @@ def test_on_hosts_that_others_use_both_are_intervals() -> None:
     measured = readings_of(record)
     assert measured is not None
     entries = {e.stage: e for e in make_ledger(measured).entries}
-    found = [entries[name] for name in ("app_unanswered", "answer_lost")]
-    assert [40, 40] == [entry.at_most for entry in found]
+    unanswered = [entries[name] for name in ("app_unanswered", "answer_lost")]
+    assert [40, 40] == [entry.at_most for entry in unanswered]
     assert (960, 40, 960, 0) == numbers(record)

@@ -95,8 +95,11 @@ def cut_off(phase: PhaseName, name: str) -> TrialRecord:
     measured = build.record().phases[0]
     still = {name: earlier.after["right"].counters[name]}
     before, after = (
-        {**one, "right": replace(one["right"], counters={**one["right"].counters, **still})}
-        for one in (measured.before, measured.after)
+        {
+            **snapshots,
+            "right": replace(snapshots["right"], counters={**snapshots["right"].counters, **still}),
+        }
+        for snapshots in (measured.before, measured.after)
     )
     return build.record(phases=(earlier, replace(measured, before=before, after=after)))
 
@@ -129,7 +132,9 @@ def without(*capabilities: str) -> TrialRecord:
     """Return a good record of a lab whose hosts may not do everything."""
     good = build.record(1000)
     lacking = dict.fromkeys(capabilities, False)
-    facts = {name: replace(one, capabilities=lacking) for name, one in good.facts.items()}
+    facts = {
+        name: replace(host_facts, capabilities=lacking) for name, host_facts in good.facts.items()
+    }
     return replace(good, facts=facts)
 
 
@@ -756,7 +761,7 @@ def test_without_a_second_counter_nothing_can_disagree() -> None:
     assert [] == findings(ledger_checks.counters_disagree, record)
 
 
-def asked_for(queues: int, record: TrialRecord) -> TrialRecord:
+def with_flow_queues(queues: int, record: TrialRecord) -> TrialRecord:
     """Return the trial as one that asked for flows on so many queues."""
     traffic = replace(record.trial.traffic, flows=Flows(queues=queues))
     return replace(record, trial=replace(record.trial, traffic=traffic))
@@ -765,8 +770,8 @@ def asked_for(queues: int, record: TrialRecord) -> TrialRecord:
 def test_queues_that_a_trial_leaves_idle_on_purpose_are_no_finding() -> None:
     """It asks for fewer than there are, or its tables and rules lead past some."""
     idle = queues(1000, 0)
-    assert [] == findings(placement.idle_queues, asked_for(1, idle))
-    assert 1 == len(findings(placement.idle_queues, asked_for(2, idle)))
+    assert [] == findings(placement.idle_queues, with_flow_queues(1, idle))
+    assert 1 == len(findings(placement.idle_queues, with_flow_queues(2, idle)))
     steered = replace(idle, changes={"right": (TO_QUEUE_0,)})
     assert [] == findings(placement.idle_queues, steered)
     refused = replace(TO_QUEUE_0, refusal="not supported")

@@ -214,7 +214,7 @@ def test_several_comparisons_share_one_chance_of_a_false_alarm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratios", "lost", "wanted"),
+    ("ratios", "lost", "expected"),
     [
         (SEVEN[:6], 0, True),
         (SEVEN, 0, False),
@@ -232,14 +232,14 @@ def test_several_comparisons_share_one_chance_of_a_false_alarm() -> None:
     ],
 )
 def test_the_run_stops_at_the_look_that_decides(
-    ratios: Sequence[float], lost: int, wanted: bool
+    ratios: Sequence[float], lost: int, expected: bool
 ) -> None:
     """At 7, 11 and 15 blocks, and as many more as count nowhere, but 5."""
     results = [
         replace(each, valid=each.trial.repetition > lost)
         for each in paired([1.0] * lost + [*ratios])
     ]
-    assert wanted == wants_block(AB, results, lost + len(ratios))
+    assert expected == wants_block(AB, results, lost + len(ratios))
 
 
 def test_where_a_result_is_missing_no_look_is_taken() -> None:
@@ -430,5 +430,5 @@ def test_worse_by_more_than_the_margin(
     metric: str, low: float | None, high: float | None, beyond: bool | None
 ) -> None:
     """In the direction that is worse; either, if none is."""
-    found = Comparison("a", "b", metric, 0.03, "", low=low, high=high)
-    assert beyond is found.beyond_margin
+    comparison = Comparison("a", "b", metric, 0.03, "", low=low, high=high)
+    assert beyond is comparison.beyond_margin

@@ -11,7 +11,8 @@ from analysis.build import LOAD_MS, MS, NAPI, hog, own, shared
 from udpbench.analysis import cpu_use
 from udpbench.analysis.checks import cpu_checks
 from udpbench.analysis.judge import judge
-from udpbench.analysis.points import estimate, points
+from udpbench.analysis.medians import estimate
+from udpbench.analysis.points import points
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.metrics import TIMED
 from udpbench.model import Finding, Process, TrialRecord
@@ -140,15 +141,15 @@ def test_a_worker_that_is_not_pinned_stands_for_all_cpus_it_may_use() -> None:
     record = shared(LOAD_MS + 300, hog(300, pinned=False))
     (phase,) = record.phases
     free = tuple(replace(stats, cpu=None) for stats in phase.stats)
-    facts = {name: replace(one, queue_cpus={}) for name, one in record.facts.items()}
+    facts = {name: replace(host_facts, queue_cpus={}) for name, host_facts in record.facts.items()}
     after = {
-        host: replace(one, processes=tuple(p for p in one.processes if p is not NAPI))
-        for host, one in phase.after.items()
+        host: replace(snapshot, processes=tuple(p for p in snapshot.processes if p is not NAPI))
+        for host, snapshot in phase.after.items()
     }
     phase = replace(phase, stats=free, after=after)
-    found_ = cpu_findings(replace(record, phases=(phase,), facts=facts))
+    findings = cpu_findings(replace(record, phases=(phase,), facts=facts))
     # The NAPI thread is nobody's here: 300 ms of it and 300 ms of the other, of two times 2 s.
-    assert [("struck", "machine: CPUs 0, 1", "15.00 %, most by hog (pid 77)")] == found_
+    assert [("struck", "machine: CPUs 0, 1", "15.00 %, most by hog (pid 77)")] == findings
 
 
 def test_ksoftirqd_is_among_the_interrupts() -> None:
@@ -178,9 +179,9 @@ def test_a_record_of_before_has_no_processes() -> None:
 )
 def test_steal_has_the_same_limits(steal_ms: int, severity: str | None) -> None:
     """Of each CPU of the load, of the time between the snapshots."""
-    told = list(cpu_checks.hypervisor(measured(shared(LOAD_MS, steal_ms=steal_ms))))
-    assert ([severity] if severity else []) == [one.severity for one in told]
-    assert all("machine: CPU 0" == one.where for one in told)
+    findings = list(cpu_checks.hypervisor(measured(shared(LOAD_MS, steal_ms=steal_ms))))
+    assert ([severity] if severity else []) == [finding.severity for finding in findings]
+    assert all("machine: CPU 0" == finding.where for finding in findings)
 
 
 # --- what is struck out ----------------------------------------------------------------------------

@@ -55,9 +55,9 @@ def test_histograms_add_up(some: list[int], others: list[int]) -> None:
 def test_the_median(times_ns: list[int]) -> None:
     """It is the time in the middle, rounded up by at most 1/128."""
     exact = sorted(times_ns)[(len(times_ns) - 1) // 2]
-    found = delay.percentile_ns(of(times_ns), "50")
-    assert found is not None
-    assert exact <= found <= exact + exact // 128
+    median_ns = delay.percentile_ns(of(times_ns), "50")
+    assert median_ns is not None
+    assert exact <= median_ns <= exact + exact // 128
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from udpbench.model import Snapshot
 
 def difference(before: dict[str, int], after: dict[str, int]) -> tuple[dict[str, int], tuple]:
     """Return the values and what went backwards."""
-    made = deltas(Snapshot("h", 10, before), Snapshot("h", 30, after))
-    return made.values, made.backwards
+    delta = deltas(Snapshot("h", 10, before), Snapshot("h", 30, after))
+    return delta.values, delta.backwards
 
 
 def test_a_counter_that_grew_has_its_difference() -> None:
@@ -40,18 +40,18 @@ def test_a_counter_that_only_one_snapshot_holds_has_no_difference() -> None:
 
 def test_totals_add_up_what_matches_and_know_when_nothing_does() -> None:
     """A pattern without a match is None; a match of 0 is 0."""
-    made = deltas(
+    delta = deltas(
         Snapshot("h", 10, {"softnet.cpu0.dropped": 1, "softnet.cpu1.dropped": 1, "x.y": 0}),
         Snapshot("h", 30, {"softnet.cpu0.dropped": 3, "softnet.cpu1.dropped": 4, "x.y": 0}),
     )
-    assert 5 == made.total("softnet.*.dropped")
-    assert 0 == made.total("x.y")
-    assert made.total("x.*.z") is None
-    assert made.total("x.z") is None
-    assert 20 == made.elapsed_ns
+    assert 5 == delta.total("softnet.*.dropped")
+    assert 0 == delta.total("x.y")
+    assert delta.total("x.*.z") is None
+    assert delta.total("x.z") is None
+    assert 20 == delta.elapsed_ns
 
 
 def test_what_went_backwards_is_found_by_pattern() -> None:
     """A stage asks only for its own counters."""
-    made = deltas(Snapshot("h", 0, {"a.b": 2, "c.d": 2}), Snapshot("h", 1, {"a.b": 1, "c.d": 1}))
-    assert ("a.b: 2 > 1",) == made.went_backwards("a.*")
+    delta = deltas(Snapshot("h", 0, {"a.b": 2, "c.d": 2}), Snapshot("h", 1, {"a.b": 1, "c.d": 1}))
+    assert ("a.b: 2 > 1",) == delta.went_backwards("a.*")

@@ -117,9 +117,9 @@ def idle(cpu: int, idle_ns: int) -> dict[str, dict[str, int]]:
 @pytest.mark.parametrize("plant", PLANTED)
 def test_a_planted_bottleneck_is_named_first(plant: str, golden: Golden) -> None:
     """In a sentence with place, reason, evidence and remedy."""
-    told = judge(stored()[plant]).diagnosis
-    golden.check([bottleneck.sentence for bottleneck in told])
-    assert PLANTED[plant] == told[0].name
+    bottlenecks = judge(stored()[plant]).diagnosis
+    golden.check([bottleneck.sentence for bottleneck in bottlenecks])
+    assert PLANTED[plant] == bottlenecks[0].name
 
 
 def test_all_plants_are_stored() -> None:
@@ -190,8 +190,10 @@ def test_one_flow_over_four_queues() -> None:
     queues = {f"ethtool.receive0.rx_queue_{queue}_xdp_packets": 0 for queue in range(4)}
     queues["ethtool.receive0.rx_queue_0_xdp_packets"] = 60_000
     cpus = {str(queue): (queue if queue < 2 else queue + 1,) for queue in range(4)}
-    one = elsewhere(counters={"receiver": queues}, facts={"queue_cpus": cpus, "rx_queues": 4})
-    assert ["one_queue", "receive_cpu"] == names(one)
+    trial_record = elsewhere(
+        counters={"receiver": queues}, facts={"queue_cpus": cpus, "rx_queues": 4}
+    )
+    assert ["one_queue", "receive_cpu"] == names(trial_record)
     queues |= {f"ethtool.receive0.rx_queue_{queue}_xdp_packets": 60_000 for queue in range(4)}
     assert ["receive_cpu"] == names(
         elsewhere(counters={"receiver": queues}, facts={"queue_cpus": cpus})
@@ -205,6 +207,25 @@ def test_a_reader_on_another_node() -> None:
     assert ("remote_node", "to be tested") == first(far)
     assert "To test it: receive.cpus: same-node." in judge(far).diagnosis[0].sentence
     assert "remote_node" not in names(changed("slow-work", facts={**nodes, "interface_node": 0}))
+
+
+def test_a_backlog_overflows_before_programs_matter() -> None:
+    """Soft interrupts come first, unless they have much to do themselves."""
+    full = idle(0, 0)
+    assert ("small_backlog", "certain") == first(changed("backlog"))
+    assert ("small_backlog", "likely") == first(changed("backlog", counters=full))
+    full["machine"]["cpu.0.softirq_ns"] = 9 * 10**8
+    assert "small_backlog" not in names(changed("backlog", counters=full))
+
+
+def test_memory_is_raised_from_what_is_in_force() -> None:
+    """As the trial set it; a network namespace of its own does not show what its machine has."""
+    words = judge(stored()["backlog"]).diagnosis[0].words
+    assert ("128", "1024") == (words["backlog"], words["large_backlog"])
+    assert "32768 32768 65536" == judge(stored()["udp-mem"]).diagnosis[0].words["udp_mem"]
+    assert "backlog" not in judge(stored()["burst"]).diagnosis[0].words
+    shown = {"limits": {"net.core.netdev_max_backlog": 1000}}
+    assert "8192" == judge(changed("burst", facts=shown)).diagnosis[0].words["backlog"]
 
 
 def test_few_rules_are_not_the_reason() -> None:
@@ -277,9 +298,9 @@ def test_a_sender_that_offers_no_more() -> None:
 def test_calls_that_fail_are_no_lack_of_cpu() -> None:
     """Not sent, since the kernel refused."""
     refused = changed("healthy", senders={"sent_packets": 10, "econnrefused": 10**4})
-    told = judge(refused).diagnosis[0]
-    assert ("failing_calls", "Not offered") == (told.name, told.place)
-    assert "most by econnrefused (10 000)" in told.what
+    bottleneck = judge(refused).diagnosis[0]
+    assert ("failing_calls", "Not offered") == (bottleneck.name, bottleneck.place)
+    assert "most by econnrefused (10 000)" in bottleneck.what
 
 
 def test_a_receiver_that_falls_behind_limits_though_nothing_is_lost() -> None:
@@ -288,9 +309,10 @@ def test_a_receiver_that_falls_behind_limits_though_nothing_is_lost() -> None:
     (reader,) = (each for each in phase.stats if each.role == "receiver")
     late = {"last_ns": reader.counts["last_ns"] + 10**8, "user_ns": 2 * SECOND_NS}
     behind = changed("healthy", readers=late, counters={"machine": {"cpu.0.idle_ns": 0}}, napi_ns=0)
-    told = judge(behind).diagnosis
+    bottlenecks = judge(behind).diagnosis
     assert any(
-        each.what.startswith("the receiver falls behind: the reader's CPU 0") for each in told
+        each.what.startswith("the receiver falls behind: the reader's CPU 0")
+        for each in bottlenecks
     )
     assert ["nothing"] == names(changed("healthy", readers=late))
 

@@ -123,8 +123,8 @@ def test_zeros_and_ties_never_part_word_and_interval(data: st.DataObject) -> Non
     """A difference has 0 outside its interval, and its estimate inside, with the word's sign."""
     blocks = data.draw(st.sampled_from(list(LOOKS)))
     few = st.sampled_from([-0.2, -0.1, 0.0, 0.0, 0.1, 0.2, 0.3])
-    one = st.lists(few, min_size=blocks, max_size=blocks)
-    family = data.draw(st.lists(one, min_size=1, max_size=5))
+    comparison = st.lists(few, min_size=blocks, max_size=blocks)
+    family = data.draw(st.lists(comparison, min_size=1, max_size=5))
     margins = [data.draw(st.sampled_from([None, Margin(-0.15, 0.15)])) for _ in family]
     for effect in decide(family, margins, LOOKS[blocks]):
         if effect.low is None or effect.high is None:
@@ -176,19 +176,19 @@ def test_the_scatter_between_runs_widens_the_interval(
 ) -> None:
     """And takes an answer back that it does not bear out; more runs of either side narrow it."""
     plain = Effect(answer, estimate, estimate - 0.01, estimate + 0.01, 7, None)
-    found = widened(plain, THREE_PERCENT, sides)
-    assert expected == found.answer
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low <= estimate - 0.01 < estimate + 0.01 <= found.high
+    effect = widened(plain, THREE_PERCENT, sides)
+    assert expected == effect.answer
+    assert effect.low is not None
+    assert effect.high is not None
+    assert effect.low <= estimate - 0.01 < estimate + 0.01 <= effect.high
 
 
 def test_the_scatter_between_runs_is_pooled() -> None:
     """Student's t of 4 degrees of freedom, of the mean of three runs less that of three."""
     plain = Effect("more", 0.1, 0.1, 0.1, 7, None)
-    found = widened(plain, None, ([0.0, 0.01, -0.01], [0.1, 0.12, 0.08]))
+    effect = widened(plain, None, ([0.0, 0.01, -0.01], [0.1, 0.12, 0.08]))
     scatter = 2.776 * math.sqrt((0.01**2 + 0.02**2) / 2 * (1 / 3 + 1 / 3))
-    assert pytest.approx((0.1 - scatter, 0.1 + scatter)) == (found.low, found.high)
+    assert pytest.approx((0.1 - scatter, 0.1 + scatter)) == (effect.low, effect.high)
 
 
 @pytest.mark.parametrize(("low", "few"), [(None, 3), (0.0, 2)])
@@ -333,24 +333,24 @@ def spoilt(random: np.random.Generator, change: float, scatter: float) -> list[f
 
 def stopped(effects: list[float]) -> Effect:
     """Return the effect at the first look that decides."""
-    found = [lone(effects[:blocks], THREE_PERCENT, look) for blocks, look in LOOKS.items()]
-    return next((each for each in found if each.answer != "cannot tell"), found[-1])
+    looks = [lone(effects[:blocks], THREE_PERCENT, look) for blocks, look in LOOKS.items()]
+    return next((each for each in looks if each.answer != "cannot tell"), looks[-1])
 
 
 @pytest.mark.parametrize(("change", "scatter"), [(0.0, 0.01), (0.0, 0.05), (0.05, 0.03)])
 def test_spoilt_runs_are_judged_no_worse(change: float, scatter: float) -> None:
     """The interval at which a run stops covers what is true, and equal points are called equal."""
     random = np.random.default_rng(11)
-    found = [stopped(spoilt(random, change, scatter)) for _ in range(1000)]
+    effects = [stopped(spoilt(random, change, scatter)) for _ in range(1000)]
     covered = [
         each.low is not None and each.high is not None and each.low <= true <= each.high
         for true in [math.log1p(change)]
-        for each in found
+        for each in effects
     ]
-    assert sum(covered) / len(found) >= 0.94
-    answers = [each.answer for each in found]
+    assert sum(covered) / len(effects) >= 0.94
+    answers = [each.answer for each in effects]
     false = answers.count("less") + (answers.count("more") if change == 0 else 0)
-    assert false / len(found) <= 0.055
+    assert false / len(effects) <= 0.055
 
 
 @pytest.mark.parametrize("outliers", [False, True])

@@ -126,11 +126,11 @@ def test_an_expectation_is_answered(
     assert (Verdict(text, answer, measured),) == evaluate(experiment, results)  # type: ignore[arg-type]
 
 
-def blocks(one: Sequence[int], two: Sequence[int]) -> list[Result]:
+def blocks(first: Sequence[int], second: Sequence[int]) -> list[Result]:
     """Return a trial of each point in each block, by what was received."""
     return [
         result(point, received, n)
-        for point, values in (("one", one), ("two", two))
+        for point, values in (("one", first), ("two", second))
         for n, received in enumerate(values, 1)
     ]
 

@@ -51,9 +51,9 @@ def test_an_invalid_finding_makes_the_trial_invalid_and_keeps_its_numbers() -> N
 
 def test_what_control_found_comes_first() -> None:
     """A finding of the run counts like one of the analysis."""
-    found = Finding("invalid", "the clock stepped")
-    result = judge(build.lossy(1000, {}, 0, findings=(found,)))
-    assert (False, found) == (result.valid, result.findings[0])
+    finding = Finding("invalid", "the clock stepped")
+    result = judge(build.lossy(1000, {}, 0, findings=(finding,)))
+    assert (False, finding) == (result.valid, result.findings[0])
 
 
 @pytest.mark.parametrize("received", [0, 1])
@@ -171,12 +171,12 @@ def test_a_line_is_full_by_what_left_the_sender(
     """In the time of the load; a card's frames are 24 bytes longer on the line."""
     left = {"tx_bytes": sent_bytes, "tx_packets": 1000}
     moves = {f"link.send0.{name}": value for name, value in left.items()}
-    made = build.record(moves={"left": {**moves, "qdisc.send0.drops": drops}})
+    record = build.record(moves={"left": {**moves, "qdisc.send0.drops": drops}})
     speed = {"link": "10 Mb/s, full duplex"}
-    sender = replace(made.facts["left"], driver=driver, environment=speed)
+    sender = replace(record.facts["left"], driver=driver, environment=speed)
     bucket = {"left": (BUCKET,)} if sent_bytes < 10**6 else {}
-    made = replace(made, facts={**made.facts, "left": sender}, changes=bucket)
-    assert full_bps == judge(made).full_line_bps
+    record = replace(record, facts={**record.facts, "left": sender}, changes=bucket)
+    assert full_bps == judge(record).full_line_bps
 
 
 def test_the_spread_is_that_of_whole_seconds() -> None:
@@ -329,9 +329,9 @@ def test_a_failed_path_check_says_where_the_packets_ended() -> None:
         status="failed",
         error={"kind": "PathError", "message": "nothing arrived", "host": ""},
     )
-    made = path_ledger(record)
-    assert made is not None
-    assert 8 == made.intended_packets
+    ledger = path_ledger(record)
+    assert ledger is not None
+    assert 8 == ledger.intended_packets
     assert [
         "failed: nothing arrived",
         (
@@ -377,7 +377,7 @@ def test_merged_datagrams_are_fewer_skbs() -> None:
     assert judge(build.record(1000, workers=workers[:1])).skbs_per_packet is None
 
 
-def test_what_a_worker_cost_is_told_as_far_as_it_is_known() -> None:
+def test_what_a_worker_cost_is_reported_as_far_as_it_is_known() -> None:
     """Its own time, switches and calls; cycles are absent where nobody counts them."""
     counts = build.receiver_counts(1000, user_ns=5, system_ns=9, voluntary_switches=0)
     workers = (build.worker("receiver", counts),)

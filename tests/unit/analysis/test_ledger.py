@@ -25,11 +25,11 @@ def entries(record: TrialRecord) -> dict[str, int | None]:
     """Return the stages that are not 0, and the remainder if there is one."""
     measured = readings_of(record)
     assert measured is not None
-    made = make_ledger(measured)
-    found = {entry.stage: entry.packets for entry in made.entries if entry.packets != 0}
-    if made.unaccounted:
-        found["unaccounted"] = made.unaccounted
-    return found
+    ledger = make_ledger(measured)
+    packets = {entry.stage: entry.packets for entry in ledger.entries if entry.packets != 0}
+    if ledger.unaccounted:
+        packets["unaccounted"] = ledger.unaccounted
+    return packets
 
 
 def test_nothing_lost_is_an_empty_ledger() -> None:
@@ -260,10 +260,10 @@ def test_the_ledger_closes_by_definition(sent: int, drops: list[int], received: 
     }
     measured = readings_of(build.record(sent, received, moves=moves))
     assert measured is not None
-    made = make_ledger(measured)
-    explained = sum(entry.packets or 0 for entry in made.entries)
-    assert made.unaccounted is not None
-    assert made.intended_packets == explained + made.received_packets + made.unaccounted
+    ledger = make_ledger(measured)
+    explained = sum(entry.packets or 0 for entry in ledger.entries)
+    assert ledger.unaccounted is not None
+    assert ledger.intended_packets == explained + ledger.received_packets + ledger.unaccounted
 
 
 def test_stages_stand_in_the_packets_order() -> None:

@@ -38,8 +38,8 @@ def link(record: TrialRecord) -> tuple[int | None, int | None, int | None]:
     measured = readings_of(record)
     assert measured is not None
     ledger = make_ledger(measured)
-    found = {entry.stage: entry.packets for entry in ledger.entries}
-    return found["tx_device"], found["link"], ledger.unaccounted
+    packets = {entry.stage: entry.packets for entry in ledger.entries}
+    return packets["tx_device"], packets["link"], ledger.unaccounted
 
 
 NAPI = {"right": {"ethtool.receive0.rx_queue_0_xdp_packets": 956}}

@@ -58,29 +58,31 @@ def test_what_moved_is_added_to_what_was_before() -> None:
 def test_rounds_begin_before_the_phase_and_end_after_it() -> None:
     """Two rounds in between make four, each with every counter of every host."""
     of = watched()
-    found = rounds_of(of.phases[0], of.motion)
-    assert 4 == len(found)
+    rounds = rounds_of(of.phases[0], of.motion)
+    assert 4 == len(rounds)
     assert [BASE, BASE + 10, BASE + 10, BASE + 30] == [
-        one["right"].counters[RCVBUF] for one in found
+        snapshots["right"].counters[RCVBUF] for snapshots in rounds
     ]
-    assert {"left", "right", "machine"} == set(found[1])
+    assert {"left", "right", "machine"} == set(rounds[1])
 
 
 def test_a_round_that_a_failure_cut_short_is_left_out() -> None:
     """Counters of one host alone are no round."""
     of = watched()
-    found = rounds_of(of.phases[0], (*of.motion, Snapshot("left", START_NS + 2 * SECOND_NS, {})))
-    assert 4 == len(found)
+    rounds = rounds_of(of.phases[0], (*of.motion, Snapshot("left", START_NS + 2 * SECOND_NS, {})))
+    assert 4 == len(rounds)
 
 
 def test_each_interval_has_its_own_drops() -> None:
     """Ten were lost in the first half, none in the next, twenty after it; the sum is the ledger."""
-    found = intervals(measured(watched()))
+    by_interval = intervals(measured(watched()))
     assert [(0, 500), (500, 1000), (1000, 2000)] == [
-        (one.from_ns // 10**6, one.to_ns // 10**6) for one in found
+        (interval.from_ns // 10**6, interval.to_ns // 10**6) for interval in by_interval
     ]
-    assert [10, 0, 20] == [stage_packets(one.readings)["udp_rcvbuf"] for one in found]
-    assert [0.5, 0.5, 1.0] == [one.seconds for one in found]
+    assert [10, 0, 20] == [
+        stage_packets(interval.readings)["udp_rcvbuf"] for interval in by_interval
+    ]
+    assert [0.5, 0.5, 1.0] == [interval.seconds for interval in by_interval]
 
 
 def merged(moved: str, first: int, last: int, **left: int) -> list[int]:
@@ -95,8 +97,8 @@ def merged(moved: str, first: int, last: int, **left: int) -> list[int]:
     at_ns = START_NS + SECOND_NS
     motion = tuple(Snapshot(host, at_ns, moves) for host, moves in changed.items())
     stage = "tx_qdisc" if moved.startswith("qdisc") else "tx_device"
-    found = intervals(measured(replace(plain, motion=motion)))
-    return [stage_packets(one.readings)[stage] for one in found]
+    by_interval = intervals(measured(replace(plain, motion=motion)))
+    return [stage_packets(interval.readings)[stage] for interval in by_interval]
 
 
 def test_drops_of_an_interval_are_packets_and_not_skbs() -> None:

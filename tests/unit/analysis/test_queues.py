@@ -16,7 +16,7 @@ from udpbench.model import Change, Flows, Setting, Snapshot, Traffic, TrialRecor
 
 
 @pytest.mark.parametrize(
-    ("driver", "counters", "found"),
+    ("driver", "counters", "packets"),
     [
         ("igb", {"rx_queue_0_packets": 7, "rx_queue_11_packets": 0}, {0: 7, 11: 0}),
         ("igb", {"tx_queue_0_packets": 7, "rx_queue_0_bytes": 7}, None),
@@ -36,14 +36,14 @@ from udpbench.model import Change, Flows, Setting, Snapshot, Traffic, TrialRecor
     ],
 )
 def test_each_drivers_names_are_known(
-    driver: str | None, counters: dict[str, int], found: dict[int, int] | None
+    driver: str | None, counters: dict[str, int], packets: dict[int, int] | None
 ) -> None:
     """What XDP saw is only on a veth what its NAPI took in; a card that counts nothing is None."""
     here = facts("right", "receive0", "10.0.0.1/24", driver=driver)
     names = {f"ethtool.receive0.{name}": value for name, value in counters.items()}
     before = Snapshot("right", 0, {**dict.fromkeys(names, 100), "link.receive0.rx_packets": 5})
     after = Snapshot("right", 1, {name: 100 + value for name, value in names.items()})
-    assert found == queue_packets(here, deltas(before, after))
+    assert packets == queue_packets(here, deltas(before, after))
 
 
 def test_the_kernels_statistics_of_queues_come_before_the_drivers() -> None:
@@ -60,7 +60,8 @@ def used(moves: dict[str, dict[str, int]], **changes: object) -> list[tuple[obje
     """Return what the queues of a record did whose counters moved so."""
     trial_record = record(moves=moves)
     changed = {
-        host: replace(one, **changes.get(host, {})) for host, one in trial_record.facts.items()
+        host: replace(host_facts, **changes.get(host, {}))
+        for host, host_facts in trial_record.facts.items()
     }  # type: ignore[arg-type]
     measured = readings_of(replace(trial_record, facts=changed))
     assert measured is not None
@@ -90,12 +91,12 @@ def test_a_queue_has_packets_drops_interrupts_and_the_cpu_that_took_them() -> No
         "interrupt.36.cpu0": 0,
         "interrupt.99.cpu0": 77,
     }
-    found = used({"right": moves, "machine": interrupts}, right=card)
+    uses = used({"right": moves, "machine": interrupts}, right=card)
     assert [
         ("right rx-0", 900, 4, 55, (1, 0)),
         ("right rx-1", 100, 0, 0, (1,)),
         ("right tx-0", 3, None, 2, (0,)),
-    ] == found
+    ] == uses
 
 
 def test_a_veth_sends_by_its_queueing_disciplines_and_polls_on_its_threads_cpu() -> None:
@@ -134,7 +135,7 @@ def test_what_nothing_counts_by_queue_has_no_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("packets", "flows", "found"),
+    ("packets", "flows", "queues"),
     [
         ({0: 500, 1: 5, 2: 495}, 2, (0, 2)),
         ({0: 0}, 1, ()),
@@ -154,10 +155,10 @@ def test_what_nothing_counts_by_queue_has_no_row() -> None:
     ],
 )
 def test_a_queue_carries_a_whole_flow_in_the_path_phase(
-    packets: dict[int, int], flows: int, found: tuple[int, ...]
+    packets: dict[int, int], flows: int, queues: tuple[int, ...]
 ) -> None:
     """Fewer packets are what others send, and no worker is placed by them."""
-    assert found == carrying(packets, flows)
+    assert queues == carrying(packets, flows)
 
 
 def test_fragments_of_one_flow_may_take_several_queues() -> None:
@@ -169,22 +170,22 @@ def test_fragments_of_one_flow_may_take_several_queues() -> None:
     assert 1 == sent_flows(specs(trial()))
 
 
-def told(made: TrialRecord) -> list[str]:
+def queue_findings(trial_record: TrialRecord) -> list[str]:
     """Return what is said of queues."""
     return [
         f"{finding.value}; {finding.limit}"
-        for finding in judge(made).findings
+        for finding in judge(trial_record).findings
         if finding.what.startswith(("placement lost", "the card ignores"))
     ]
 
 
 def test_queues_are_looked_at_only_where_something_follows_from_them() -> None:
     """Any queue will do where nobody asked."""
-    assert [] == told(queued({0: 4, 1: 0}, {0: 0, 1: 1000}))
+    assert [] == queue_findings(queued({0: 4, 1: 0}, {0: 0, 1: 1000}))
 
 
 @pytest.mark.parametrize(
-    ("measured", "said"),
+    ("measured", "expected"),
     [
         ({0: 1000, 1: 0}, []),
         ({0: 995, 1: 5}, []),
@@ -193,16 +194,16 @@ def test_queues_are_looked_at_only_where_something_follows_from_them() -> None:
     ],
 )
 def test_packets_by_other_queues_than_in_the_path_phase_are_found(
-    measured: dict[int, int], said: list[str]
+    measured: dict[int, int], expected: list[str]
 ) -> None:
     """The CPU was chosen for the queue, so the trial is of something else."""
     chosen = trial()
     chosen = replace(chosen, receive=replace(chosen.receive, cpus="same-cpu"))
-    assert said == told(queued({0: 4, 1: 0}, measured, trial=chosen))
+    assert expected == queue_findings(queued({0: 4, 1: 0}, measured, trial=chosen))
 
 
 @pytest.mark.parametrize(
-    ("path", "measured", "said"),
+    ("path", "measured", "expected"),
     [
         ({0: 100, 1: 2}, {0: 10**6, 1: 9}, []),
         ({0: 100, 1: 30}, {0: 10**6, 1: 9}, []),
@@ -216,30 +217,32 @@ def test_packets_by_other_queues_than_in_the_path_phase_are_found(
     ],
 )
 def test_what_others_send_in_the_path_phase_moves_no_queue(
-    path: dict[int, int], measured: dict[int, int], said: list[str]
+    path: dict[int, int], measured: dict[int, int], expected: list[str]
 ) -> None:
     """A few packets of theirs are much of a path phase, and nothing under load."""
     chosen = trial()
     chosen = replace(chosen, receive=replace(chosen.receive, cpus="same-cpu"))
-    assert said == told(queued(path, measured, trial=chosen))
+    assert expected == queue_findings(queued(path, measured, trial=chosen))
 
 
 def test_a_queue_of_many_that_falls_silent_is_found() -> None:
     """Also where its flows went to queues that carried others before."""
     chosen = trial()
     chosen = replace(chosen, receive=replace(chosen.receive, cpus="same-cpu"))
-    made = queued(dict.fromkeys(range(16), 8), dict.fromkeys(range(8), 10**6), trial=chosen)
-    sender, receiver = made.workers
-    made = replace(made, workers=(replace(sender, flows=sender.flows * 32), receiver))
+    trial_record = queued(dict.fromkeys(range(16), 8), dict.fromkeys(range(8), 10**6), trial=chosen)
+    sender, receiver = trial_record.workers
+    trial_record = replace(
+        trial_record, workers=(replace(sender, flows=sender.flows * 32), receiver)
+    )
     listed = ", ".join(map(str, range(16)))
-    assert [f"RX queue {listed[:22]}; RX queue {listed}"] == told(made)
+    assert [f"RX queue {listed[:22]}; RX queue {listed}"] == queue_findings(trial_record)
 
 
 UNEVEN = "packets by RX queue 0: {}, 1: {}; 2 queues, evenly within 2.00 %"
 
 
 @pytest.mark.parametrize(
-    ("packets", "said"),
+    ("packets", "expected"),
     [
         ((500_000, 500_000), []),
         ((509_900, 490_100), []),
@@ -249,16 +252,18 @@ UNEVEN = "packets by RX queue 0: {}, 1: {}; 2 queues, evenly within 2.00 %"
     ],
 )
 def test_queues_are_filled_by_the_rule_of_the_flows_that_were_kept(
-    packets: tuple[int, int], said: list[str]
+    packets: tuple[int, int], expected: list[str]
 ) -> None:
     """Each carries its share within 2 %."""
     chosen = trial(traffic=Traffic(flows=Flows(queues=2)))
     measured = dict(enumerate(packets))
-    assert said == told(queued({0: 4, 1: 4}, measured, sent=10**6, received=10**6, of=chosen))
+    assert expected == queue_findings(
+        queued({0: 4, 1: 4}, measured, sent=10**6, received=10**6, of=chosen)
+    )
 
 
 @pytest.mark.parametrize(
-    ("packets", "moves", "said"),
+    ("packets", "moves", "expected"),
     [
         # What was lost on the way may have been meant for the queue that is short of it.
         ((400_000, 500_000), {"left": {"link.send0.tx_dropped": 100_000}}, []),
@@ -272,14 +277,14 @@ def test_queues_are_filled_by_the_rule_of_the_flows_that_were_kept(
     ],
 )
 def test_what_no_queue_counted_may_have_been_of_any(
-    packets: tuple[int, int], moves: dict[str, dict[str, int]], said: list[str]
+    packets: tuple[int, int], moves: dict[str, dict[str, int]], expected: list[str]
 ) -> None:
     """Only what is uneven wherever those packets were is said to be."""
     chosen = trial(traffic=Traffic(flows=Flows(queues=2)))
-    made = queued(
+    trial_record = queued(
         {0: 4, 1: 4}, dict(enumerate(packets)), sent=10**6, received=900_000, moves=moves, of=chosen
     )
-    assert [text.format(*packets) for text in said] == told(made)
+    assert [text.format(*packets) for text in expected] == queue_findings(trial_record)
 
 
 INDIRECTION = Change(
@@ -292,7 +297,7 @@ OTHER_PORT = Change(Setting("ntuple", "receive0/udp4/9", 1), None, 1)
 
 
 @pytest.mark.parametrize(
-    ("change", "measured", "said"),
+    ("change", "measured", "expected"),
     [
         (INDIRECTION, {0: 1000, 1: 0}, []),
         (
@@ -309,8 +314,8 @@ OTHER_PORT = Change(Setting("ntuple", "receive0/udp4/9", 1), None, 1)
     ],
 )
 def test_a_card_that_reads_back_and_does_not_act_is_found(
-    change: Change, measured: dict[int, int], said: list[str]
+    change: Change, measured: dict[int, int], expected: list[str]
 ) -> None:
     """A table or a rule that was taken and not refused shows in the packets of each queue."""
-    made = queued({0: 4}, measured)
-    assert said == told(replace(made, changes={"right": (change,)}))
+    trial_record = queued({0: 4}, measured)
+    assert expected == queue_findings(replace(trial_record, changes={"right": (change,)}))

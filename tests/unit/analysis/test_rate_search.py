@@ -57,10 +57,10 @@ def searched(search: Search, host: Simulated) -> tuple[SearchState, list[SearchT
 
 def spread(search: Search, searches: int) -> tuple[float, float]:
     """Return the median of the headline over so many searches, and its coefficient of variation."""
-    found = [
+    throughputs = [
         searched(search, Simulated(seed))[0].goals[-1].throughput_pps for seed in range(searches)
     ]
-    rates = [rate for rate in found if rate is not None]
+    rates = [rate for rate in throughputs if rate is not None]
     assert searches == len(rates)
     return statistics.median(rates), statistics.pstdev(rates) / statistics.mean(rates)
 
@@ -211,11 +211,11 @@ def test_an_invalid_trial_is_made_again_and_five_end_the_search() -> None:
     """One after the other at the same load."""
     host = Simulated(1)
     trials = [host.trial(None, SECOND_NS)]
-    asked = []
+    loads_pps = []
     for _ in range(5):
         trials.append(invalid(trials))
-        asked.append(trials[-1].pps)
-    assert 1 == len(set(asked))
+        loads_pps.append(trials[-1].pps)
+    assert 1 == len(set(loads_pps))
     assert "invalid" == search_state(STEADY, 64, trials).ended
 
 

@@ -134,8 +134,10 @@ def sender() -> Examined:
     assert right.after is not None
     assert right.before is not None
     renamed = [
-        replace(one, counters={n.replace("eth2", "eth3"): v for n, v in one.counters.items()})
-        for one in (right.before, right.after)
+        replace(
+            snapshot, counters={n.replace("eth2", "eth3"): v for n, v in snapshot.counters.items()}
+        )
+        for snapshot in (right.before, right.after)
     ]
     return replace(right, facts=left, before=renamed[0], after=renamed[1])
 
@@ -319,7 +321,9 @@ MANY = {
 )
 def test_many_of_a_kind_are_one_line(check: str, value: str, lab: Lab) -> None:
     """A machine of a hundred CPUs has no hundred lines."""
-    assert [value] == [one.value for one in said_of(MANY[check], lab) if one.check == check]
+    assert [value] == [
+        result.value for result in not_ready(MANY[check], lab) if result.check == check
+    ]
 
 
 def test_the_irqbalance_of_a_built_in_lab_has_no_settings() -> None:
@@ -327,20 +331,22 @@ def test_the_irqbalance_of_a_built_in_lab_has_no_settings() -> None:
     machine = examined(Case("", "", environment={"irqbalance": "running"}))
     machine = replace(machine, facts=replace(machine.facts, host="machine", interface=""))
     results = assess([machine], load_lab("local"))
-    assert [""] == [one.settings for one in results if one.status == "spoils"]
+    assert [""] == [result.settings for result in results if result.status == "spoils"]
 
 
-def said_of(case: Case, lab: Lab) -> list[Readiness]:
+def not_ready(case: Case, lab: Lab) -> list[Readiness]:
     """Return what is not ready."""
-    return [one for one in assess([sender(), examined(case)], lab) if one.status != "ready"]
+    return [
+        result for result in assess([sender(), examined(case)], lab) if result.status != "ready"
+    ]
 
 
 def test_hosts_on_which_no_check_fires_are_ready(lab: Lab) -> None:
     """Each check has a host on which it can be read and does not fire."""
     results = assess([sender(), examined(Case("", ""))], lab)
-    assert [] == [one for one in results if one.status != "ready"]
+    assert [] == [result for result in results if result.status != "ready"]
     assert sorted((row.name, host) for row in READINESS for host in ("left", "right")) == sorted(
-        (one.check, one.host) for one in results
+        (result.check, result.host) for result in results
     )
 
 
@@ -348,10 +354,13 @@ def test_hosts_on_which_no_check_fires_are_ready(lab: Lab) -> None:
 def test_each_check_fires_alone(case: Case, tmp_path: Path, golden: Golden) -> None:
     """With the value, and the settings that would mend it, on the host where it is so."""
     lab = lab_of(tmp_path, cpus=case.lab_cpus)
-    said = [one for one in said_of(case, lab) if one.check not in case.others]
+    results = [result for result in not_ready(case, lab) if result.check not in case.others]
     expected = (case.check, "right", "spoils", case.value, case.settings)
-    assert [expected] == [(o.check, o.host, o.status, o.value, o.settings) for o in said]
-    golden.check(said[0].finding)
+    assert [expected] == [
+        (result.check, result.host, result.status, result.value, result.settings)
+        for result in results
+    ]
+    golden.check(results[0].finding)
 
 
 def test_every_check_has_a_function_and_a_case() -> None:
@@ -367,13 +376,13 @@ def test_every_check_has_a_function_and_a_case() -> None:
 def test_the_settings_that_a_check_names_mend_it(case: Case, tmp_path: Path) -> None:
     """A lab takes the line as it is printed, and is ready with it, for then a run sets it."""
     settings = yaml.safe_load(f"{{{case.settings}}}")
-    said = said_of(
+    results = not_ready(
         case,
         lab_of(
             tmp_path, f", settings: {yaml.safe_dump(settings, default_flow_style=True).strip()}"
         ),
     )
-    assert [] == [one.check for one in said if one.check not in case.others]
+    assert [] == [result.check for result in results if result.check not in case.others]
 
 
 def test_the_worst_comes_first_and_the_unknown_last(lab: Lab) -> None:
@@ -381,10 +390,10 @@ def test_the_worst_comes_first_and_the_unknown_last(lab: Lab) -> None:
     case = Case(
         "", "", {"link": "no carrier"}, {"turbo": "on", "governor": "powersave"}, {"pause": None}
     )
-    said = said_of(case, lab)
-    assert ["link", "governor", "turbo", "pause"] == [one.check for one in said]
-    assert ["invalid", "warning", "note"] == [one.severity for one in said[:3]]
-    assert "unknown" == said[3].status
+    results = not_ready(case, lab)
+    assert ["link", "governor", "turbo", "pause"] == [result.check for result in results]
+    assert ["invalid", "warning", "note"] == [result.severity for result in results[:3]]
+    assert "unknown" == results[3].status
 
 
 NEVER_UNKNOWN = {"control_path"}
@@ -408,7 +417,9 @@ def test_what_cannot_be_read_is_unknown(lab: Lab) -> None:
         }
     )
     results = assess([sender(), Examined(blank)], lab)
-    unknown = {one.check for one in results if one.host == "right" and one.status == "unknown"}
+    unknown = {
+        result.check for result in results if result.host == "right" and result.status == "unknown"
+    }
     assert {row.name for row in READINESS} - NEVER_UNKNOWN == unknown
 
 
@@ -428,7 +439,7 @@ def test_what_cannot_be_read_is_unknown(lab: Lab) -> None:
 )
 def test_what_a_host_does_not_have_spoils_nothing(check: str, case: Case, lab: Lab) -> None:
     """A virtual interface has no ring, one queue needs no hash, one node is near."""
-    assert [] == [one for one in said_of(case, lab) if one.check == check]
+    assert [] == [result for result in not_ready(case, lab) if result.check == check]
 
 
 @pytest.mark.parametrize(
@@ -443,7 +454,9 @@ def test_what_a_host_does_not_have_spoils_nothing(check: str, case: Case, lab: L
 )
 def test_what_is_not_counted_is_unknown(check: str, case: Case, lab: Lab) -> None:
     """A CPU or an interface without counters, queues without a known CPU."""
-    assert ["unknown"] == [one.status for one in said_of(case, lab) if one.check == check]
+    assert ["unknown"] == [
+        result.status for result in not_ready(case, lab) if result.check == check
+    ]
 
 
 def test_a_built_in_lab_is_its_machine() -> None:
@@ -452,9 +465,9 @@ def test_a_built_in_lab_is_its_machine() -> None:
     machine = replace(machine, facts=replace(machine.facts, host="machine", interface=""))
     results = assess([machine], load_lab("local"))
     assert {row.name for row in READINESS if row.scope == "machine"} == {
-        one.check for one in results
+        result.check for result in results
     }
-    assert {"ready"} == {one.status for one in results}
+    assert {"ready"} == {result.status for result in results}
 
 
 def test_a_run_tells_the_worst_of_its_facts(lab: Lab) -> None:
@@ -463,9 +476,9 @@ def test_a_run_tells_the_worst_of_its_facts(lab: Lab) -> None:
         "", "", {"link": "no carrier"}, {"turbo": "on", "governor": "powersave", "xdp": "1"}
     )
     hosts = [sender().facts, examined(case).facts]
-    assert ["link", "xdp", "governor"] == [one.check for one in worst(hosts, lab)]
-    said = worst(hosts[::-1], load_lab("local"))
+    assert ["link", "xdp", "governor"] == [result.check for result in worst(hosts, lab)]
+    results = worst(hosts[::-1], load_lab("local"))
     assert [("governor", "machine"), ("turbo", "machine")] == [
-        (one.check, one.host) for one in said
+        (result.check, result.host) for result in results
     ]
     assert () == worst([], lab)

@@ -23,16 +23,16 @@ def comparison(*values: float, metric: str = "delivered_pps", paired: bool = Tru
 def called(effect: float, blocks: int) -> float:
     """Return how often the looks up to so many blocks call a normal effect, in its deviations."""
     draws = np.random.default_rng(7).normal(effect, 1, (20_000, blocks))
-    found = np.zeros(len(draws), dtype=bool)
-    for seen, look in LOOKS.items():
-        own = draws[:, :seen]
+    decided = np.zeros(len(draws), dtype=bool)
+    for count, look in LOOKS.items():
+        own = draws[:, :count]
         ranks = np.argsort(np.argsort(np.abs(own), axis=1), axis=1) + 1
         statistic = (ranks * (own > 0)).sum(axis=1)
-        outside = _rank(_signed_ranks(seen), look.differs)
+        outside = _rank(_signed_ranks(count), look.differs)
         assert outside is not None
-        if seen <= blocks:
-            found |= np.minimum(statistic, seen * (seen + 1) // 2 - statistic) <= outside
-    return float(found.mean())
+        if count <= blocks:
+            decided |= np.minimum(statistic, count * (count + 1) // 2 - statistic) <= outside
+    return float(decided.mean())
 
 
 @pytest.mark.parametrize("blocks", RESOLVED)
@@ -52,9 +52,9 @@ def test_more_blocks_resolve_a_smaller_change() -> None:
 def test_shares_are_resolved_by_their_difference() -> None:
     """Which may be 0 in a block, or negative."""
     blocks = (0.0, 0.01, -0.01, 0.02, 0.0, 0.01, 0.0)
-    found = resolution(comparison(*blocks, metric="loss_ratio"))
+    resolvable = resolution(comparison(*blocks, metric="loss_ratio"))
     deviation = float(np.std(blocks, ddof=1))
-    assert found == {n: pytest.approx(factor * deviation) for n, factor in RESOLVED.items()}
+    assert resolvable == {n: pytest.approx(factor * deviation) for n, factor in RESOLVED.items()}
 
 
 def test_few_blocks_and_two_runs_say_nothing() -> None:

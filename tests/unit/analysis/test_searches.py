@@ -90,22 +90,22 @@ def results_of(
 
 def only(results: list[Result]) -> PointSearch:
     """Return the one search that results belong to."""
-    (found,) = searches_of(results)
-    return found
+    (search,) = searches_of(results)
+    return search
 
 
-def told(found: PointSearch) -> str:
+def answer_of(search: PointSearch) -> str:
     """Return the answer of a search with its findings."""
-    return "\n".join([found_text(found), *map(str, found.result.findings)])
+    return "\n".join([found_text(search), *map(str, search.result.findings)])
 
 
 def test_what_breaks_first_is_the_stage_and_what_limits_it(golden: Golden) -> None:
     """As the first diagnosis of the trial just above says; its CPU is the fullest that receives."""
-    found = only(results_of(experiment()))
-    assert found.breaking is not None
-    assert ("udp_rcvbuf", NAPI) == (found.breaking.stage, found.breaking.cpu)
-    assert (FULL, (FULL,)) == (found.breaking.bottleneck, found.result.diagnosis)
-    golden.check(breaking_lines([found]))
+    search = only(results_of(experiment()))
+    assert search.breaking is not None
+    assert ("udp_rcvbuf", NAPI) == (search.breaking.stage, search.breaking.cpu)
+    assert (FULL, (FULL,)) == (search.breaking.bottleneck, search.result.diagnosis)
+    golden.check(breaking_lines([search]))
 
 
 def test_a_stage_without_a_diagnosis_is_told(golden: Golden) -> None:
@@ -130,11 +130,11 @@ def test_each_end_of_a_search_is_told(golden: Golden) -> None:
         only(results_of(whole, most=4)),
         only(results_of(whole, most=1)),
     ]
-    golden.check([told(found) for found in ends])
+    golden.check([answer_of(search) for search in ends])
     kinds = ["regular", "none", "at least", "at least", *["unfinished"] * 5]
-    assert kinds == [found.headline.kind for found in ends]
+    assert kinds == [search.headline.kind for search in ends]
     valid = [True, True, True, True, True, False, False, False, False]
-    assert valid == [found.result.valid for found in ends]
+    assert valid == [search.result.valid for search in ends]
 
 
 def test_a_confirming_trial_that_loses_is_told(golden: Golden) -> None:
@@ -144,9 +144,9 @@ def test_a_confirming_trial_that_loses_is_told(golden: Golden) -> None:
     def capacity_pps(trial: Trial) -> int:
         return 250_000 if trial.duration_ns == 10 * SECOND_NS else CAPACITY_PPS
 
-    found = only(results_of(whole, capacity_pps))
-    assert (found.confirmed is not None, True) == (True, found.result.valid)
-    golden.check(told(found))
+    search = only(results_of(whole, capacity_pps))
+    assert (search.confirmed is not None, True) == (True, search.result.valid)
+    golden.check(answer_of(search))
 
 
 CONFIRMED = {"loss": "0.1%", "precision": "2%", "time": "3s", "confirm": "10s"}
@@ -178,10 +178,10 @@ def test_a_trial_that_confirms_nothing_is_told(golden: Golden) -> None:
         only(results_of(whole, change=spoil)),
         only(results_of(hurried)),
     ]
-    assert ["done", "done", "within"] == [found.state.ended for found in ends]
-    assert ["regular"] * 3 == [found.headline.kind for found in ends]
-    assert [None] * 3 == [search_json(found)["confirm_loss_ratio"] for found in ends]
-    golden.check([told(found) for found in ends])
+    assert ["done", "done", "within"] == [search.state.ended for search in ends]
+    assert ["regular"] * 3 == [search.headline.kind for search in ends]
+    assert [None] * 3 == [search_json(search)["confirm_loss_ratio"] for search in ends]
+    golden.check([answer_of(search) for search in ends])
 
 
 def test_what_waits_until_the_load_is_over_is_not_received(golden: Golden) -> None:
@@ -194,10 +194,10 @@ def test_what_waits_until_the_load_is_over_is_not_received(golden: Golden) -> No
         ledger = Ledger(int(sent), int(sent), (LedgerEntry("udp_rcvbuf", 0, "Δ x"),), 0)
         return replace(result, numbers=kept, ledger=ledger, lag=lag)
 
-    found = only(results_of(experiment(), change=keep))
-    assert 0.98 * CAPACITY_PPS < (found.headline.throughput_pps or 0) < 1.03 * CAPACITY_PPS
-    assert ("regular", None) == (found.headline.kind, found.breaking and found.breaking.stage)
-    golden.check([told(found), *breaking_lines([found])])
+    search = only(results_of(experiment(), change=keep))
+    assert 0.98 * CAPACITY_PPS < (search.headline.throughput_pps or 0) < 1.03 * CAPACITY_PPS
+    assert ("regular", None) == (search.headline.kind, search.breaking and search.breaking.stage)
+    golden.check([answer_of(search), *breaking_lines([search])])
 
 
 def test_a_full_line_ends_the_range(golden: Golden) -> None:
@@ -211,10 +211,10 @@ def test_a_full_line_ends_the_range(golden: Golden) -> None:
             return result
         return replace(result, lag=lag, full_line_bps=10**9)
 
-    found = only(results_of(experiment(), lambda _: 10**7, fill))
-    assert ("at least", 10**9) == (found.headline.kind, found.full_line_bps)
-    assert 0.97 * line_pps < (found.headline.throughput_pps or 0) < 1.01 * line_pps
-    golden.check(told(found))
+    search = only(results_of(experiment(), lambda _: 10**7, fill))
+    assert ("at least", 10**9) == (search.headline.kind, search.full_line_bps)
+    assert 0.97 * line_pps < (search.headline.throughput_pps or 0) < 1.01 * line_pps
+    golden.check(answer_of(search))
 
 
 def test_a_load_that_was_not_offered_breaks_nothing() -> None:
@@ -230,10 +230,10 @@ def test_a_load_that_was_not_offered_breaks_nothing() -> None:
         ledger = Ledger(sent, sent - lost, entries, 0)
         return replace(result, numbers={**result.numbers, **numbers}, ledger=ledger)
 
-    found = only(results_of(experiment(), lambda _: 10**7, stall))
-    assert ("at least", None) == (found.headline.kind, found.breaking)
-    assert found.result.ledger is not None
-    assert [0] == [entry.packets for entry in found.result.ledger.entries]
+    search = only(results_of(experiment(), lambda _: 10**7, stall))
+    assert ("at least", None) == (search.headline.kind, search.breaking)
+    assert search.result.ledger is not None
+    assert [0] == [entry.packets for entry in search.result.ledger.entries]
 
 
 def test_a_trial_with_several_findings_alike_is_counted_once(golden: Golden) -> None:
@@ -243,8 +243,8 @@ def test_a_trial_with_several_findings_alike_is_counted_once(golden: Golden) -> 
         struck = (STRUCK, replace(STRUCK, value="8.00 %"))
         return replace(result, findings=struck) if result.trial.search_trial > 5 else result
 
-    found = only(results_of(experiment(), change=change))
-    golden.check([str(finding) for finding in found.result.findings])
+    search = only(results_of(experiment(), change=change))
+    golden.check([str(finding) for finding in search.result.findings])
 
 
 def test_loss_at_low_load_is_told_with_its_stage(golden: Golden) -> None:
@@ -260,10 +260,10 @@ def test_loss_at_low_load_is_told_with_its_stage(golden: Golden) -> None:
         numbers = {**result.numbers, "lost_packets": 3, "loss_ratio": 3 / sent}
         return replace(result, ledger=ledger, numbers=numbers)
 
-    found = only(results_of(whole, change=hiccup))
-    (low,) = (finding for finding in found.result.findings if "loads below" in finding.what)
+    search = only(results_of(whole, change=hiccup))
+    (low,) = (finding for finding in search.result.findings if "loads below" in finding.what)
     golden.check(str(low))
-    assert (found.headline.throughput_pps or 0) > 0.95 * CAPACITY_PPS
+    assert (search.headline.throughput_pps or 0) > 0.95 * CAPACITY_PPS
 
 
 def test_findings_of_trials_are_told_once_and_strike_nothing(golden: Golden) -> None:
@@ -275,9 +275,9 @@ def test_findings_of_trials_are_told_once_and_strike_nothing(golden: Golden) -> 
             return replace(result, valid=False, findings=(bad,))
         return replace(result, findings=(STRUCK,)) if result.trial.search_trial > 5 else result
 
-    found = only(results_of(experiment(), change=change))
-    assert (True, "regular") == (found.result.valid, found.headline.kind)
-    golden.check([str(finding) for finding in found.result.findings])
+    search = only(results_of(experiment(), change=change))
+    assert (True, "regular") == (search.result.valid, search.headline.kind)
+    golden.check([str(finding) for finding in search.result.findings])
 
 
 def test_a_load_that_others_kept_the_sender_from_is_made_again() -> None:
@@ -289,8 +289,8 @@ def test_a_load_that_others_kept_the_sender_from_is_made_again() -> None:
         numbers = {**result.numbers, "sent_packets": 1000, "lost_packets": 0}
         return replace(result, numbers=numbers, findings=(STRUCK,))
 
-    found = only(results_of(experiment(), change=rob))
-    assert ("invalid", 6) == (found.state.ended, len(found.trials))
+    search = only(results_of(experiment(), change=rob))
+    assert ("invalid", 6) == (search.state.ended, len(search.trials))
 
 
 def test_what_a_robbed_receiver_lost_is_asked_again_and_then_counts() -> None:
@@ -313,8 +313,8 @@ def test_a_receiver_that_was_mostly_robbed_is_asked_until_the_time_is_used_up() 
         searching = result.trial.search_trial > 1
         return replace(result, findings=(STRUCK,), cpus=(quarter,)) if searching else result
 
-    found = only(results_of(experiment(), change=rob))
-    assert ("within", None) == (found.state.ended, found.headline.upper_pps)
+    search = only(results_of(experiment(), change=rob))
+    assert ("within", None) == (search.state.ended, search.headline.upper_pps)
 
 
 def test_what_breaks_first_is_seen_in_quiet_trials_where_there_are_any() -> None:
@@ -328,10 +328,10 @@ def test_what_breaks_first_is_seen_in_quiet_trials_where_there_are_any() -> None
         ledger = replace(result.ledger, entries=elsewhere) if result.ledger is not None else None
         return replace(result, findings=(STRUCK,), ledger=ledger)
 
-    found = only(results_of(experiment(), change=rob))
-    assert any(trial.struck for trial in found.trials)
-    assert found.breaking is not None
-    assert "udp_rcvbuf" == found.breaking.stage
+    search = only(results_of(experiment(), change=rob))
+    assert any(trial.struck for trial in search.trials)
+    assert search.breaking is not None
+    assert "udp_rcvbuf" == search.breaking.stage
 
 
 def test_a_span_is_no_number_to_compare(golden: Golden) -> None:
@@ -377,6 +377,6 @@ def test_a_search_is_told_while_it_goes_on(golden: Golden) -> None:
         GoalBounds(0.001, "at least", 784e3, 784e3, None),
         GoalBounds(0.001, "none", None, None, 1e3),
     ]
-    told = Progress("search", "one#1: at most 95s left", range_pps=(1e3, 784e3))
-    of = [replace(told, bounds=(GoalBounds(0.0), goal)) for goal in bounds]
+    progress = Progress("search", "one#1: at most 95s left", range_pps=(1e3, 784e3))
+    of = [replace(progress, bounds=(GoalBounds(0.0), goal)) for goal in bounds]
     golden.check([*map(search_line, of), search_line(replace(of[0], range_pps=None))])

@@ -174,18 +174,20 @@ class Mixture:
             traffic=Traffic(size_bytes=self.size_bytes),
             send=Send(gso=self.segments if self.segments > 1 else "off"),
         )
-        made = build.record(9000, received, of=of, moves=moves, workers=workers, built_in_lab=False)
+        trial_record = build.record(
+            9000, received, of=of, moves=moves, workers=workers, built_in_lab=False
+        )
         machine = {"virtual_machine": self.virtual_machine}
         facts = {
             host: replace(
-                one,
+                host_facts,
                 driver=self.driver,
                 rings=self.rings,
-                environment={**one.environment, **machine},
+                environment={**host_facts.environment, **machine},
             )
-            for host, one in made.facts.items()
+            for host, host_facts in trial_record.facts.items()
         }
-        return replace(made, facts=facts)
+        return replace(trial_record, facts=facts)
 
     def result(self) -> Result:
         """Return what is derived of it."""
@@ -198,17 +200,17 @@ def ledger_of(result: Result) -> Ledger:
     return result.ledger
 
 
-def spans(given: Result | Ledger) -> dict[str, tuple[int, int]]:
+def spans(of: Result | Ledger) -> dict[str, tuple[int, int]]:
     """Return stage → the least and the most that ended there, where that is not 0."""
-    ledger = given if isinstance(given, Ledger) else ledger_of(given)
-    found = {
+    ledger = of if isinstance(of, Ledger) else ledger_of(of)
+    by_stage = {
         entry.stage: (
             entry.packets or 0,
             entry.packets or 0 if entry.at_most is None else entry.at_most,
         )
         for entry in ledger.entries
     }
-    return {stage: span for stage, span in found.items() if span != (0, 0)}
+    return {stage: span for stage, span in by_stage.items() if span != (0, 0)}
 
 
 def others(result: Result) -> dict[str, int]:
@@ -226,9 +228,9 @@ def wrong(mixture: Mixture) -> list[str]:
     amiss = [str(finding) for check in checks for finding in check(measured)]
     if (ledger.unaccounted, ledger.received_packets) != (0, 9000 - sum(mixture.ours.values())):
         amiss.append(f"{ledger.unaccounted} unaccounted, {ledger.received_packets} received")
-    found = spans(ledger)
+    by_stage = spans(ledger)
     for entry in ledger.entries:
-        low, high = found.get(entry.stage, (0, 0))
+        low, high = by_stage.get(entry.stage, (0, 0))
         if not low <= mixture.ours[entry.stage] <= high:
             amiss.append(f"{entry.stage} {mixture.ours[entry.stage]}: {low} to {high}")
     return amiss

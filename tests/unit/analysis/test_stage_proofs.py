@@ -95,9 +95,11 @@ def test_a_kernel_that_counts_nothing_or_elsewhere_is_not_believed() -> None:
     silent = prove(losing("udp_no_port", {}))
     half = prove(losing("udp_no_port", {"right": {"snmp.Udp.NoPorts": 48}}))
     elsewhere = prove(losing("udp_no_port", {"left": {"qdisc.send0.drops": 97}}))
-    found = [proof(one, "udp_no_port") for one in (silent, half, elsewhere)]
-    assert [(0, 97), (48, 49), (0, 0)] == [(one.counted, one.unaccounted) for one in found]
-    assert [False] * 3 == [is_believable(one) for one in (silent, half, elsewhere)]
+    proofs = [proof(selftest, "udp_no_port") for selftest in (silent, half, elsewhere)]
+    assert [(0, 97), (48, 49), (0, 0)] == [
+        (stage_proof.counted, stage_proof.unaccounted) for stage_proof in proofs
+    ]
+    assert [False] * 3 == [is_believable(selftest) for selftest in (silent, half, elsewhere)]
 
 
 def test_a_trial_that_was_skipped_proves_nothing() -> None:

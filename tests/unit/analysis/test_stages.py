@@ -112,9 +112,9 @@ def test_what_a_socket_of_frames_refused_is_no_other_stage_as_well(
     workers = (sender, replace(receiver, zerocopy=zerocopy))
     moves = {f"ethtool.receive0.{name}": count for name, count in drops.items()}
     moved = build.record(1000, 976, of=FRAMES, workers=workers, moves={"right": moves})
-    found = entries(build.driven(driver, moved))
+    packets = entries(build.driven(driver, moved))
     expected = {"xsk_ring": 12, "xsk_fill": 4, "rx_xdp": 5, "rx_ring": 3}
-    assert expected == {name: found[name] for name in expected}
+    assert expected == {name: packets[name] for name in expected}
 
 
 def test_of_frames_nobody_verifies_the_checksum() -> None:
@@ -143,9 +143,9 @@ def test_a_late_checksum_is_the_sockets_drop_as_well(size_bytes: int, stage: str
     """Long datagrams are verified when they are read: then the socket counts them, too."""
     moves = right(snmp__Udp__InCsumErrors=7, snmp__Udp__InErrors=7, socket__77__drops=7)
     of = build.trial(traffic=Traffic(size_bytes=size_bytes))
-    found = entries(build.lossy(1000, moves, 7, of=of))
-    assert 7 == found["udp_checksum"]
-    assert (stage == "udp_memory") == ("udp_memory" in found)
+    packets = entries(build.lossy(1000, moves, 7, of=of))
+    assert 7 == packets["udp_checksum"]
+    assert (stage == "udp_memory") == ("udp_memory" in packets)
 
 
 def test_all_sockets_stages_at_once_are_told_apart() -> None:
@@ -282,8 +282,8 @@ def entry(record: TrialRecord, stage: str) -> LedgerEntry:
     """Return one line of a record's ledger."""
     measured = readings_of(record)
     assert measured is not None
-    (found,) = [entry for entry in make_ledger(measured).entries if entry.stage == stage]
-    return found
+    (matching,) = [entry for entry in make_ledger(measured).entries if entry.stage == stage]
+    return matching
 
 
 def test_skbs_of_unequal_size_are_an_interval_and_said_so() -> None:
@@ -311,18 +311,18 @@ def test_what_gro_merged_is_an_interval_and_said_so() -> None:
     """A lost skb was at least one packet and at most what GRO merges."""
     moves = two_of_hundred_dropped(1000)
     record = build.lossy(1000, moves, 31, of=build.trial(receive=Receive(gro=True)))
-    found = entry(record, "udp_rcvbuf")
-    assert (2, 128) == (found.packets, found.at_most)
+    drops = entry(record, "udp_rcvbuf")
+    assert (2, 128) == (drops.packets, drops.at_most)
     assert "unaccounted" not in entries(record)
 
 
 def test_what_gro_merged_is_bounded_by_what_all_skbs_held() -> None:
     """Of 100 skbs with 130 packets 98 held one at least: two were no more than 32."""
     moves = two_of_hundred_dropped(130)
-    found = entry(
+    drops = entry(
         build.lossy(130, moves, 31, of=build.trial(receive=Receive(gro=True))), "udp_rcvbuf"
     )
-    assert (2, 32) == (found.packets, found.at_most)
+    assert (2, 32) == (drops.packets, drops.at_most)
 
 
 def test_packets_lost_on_purpose_that_gro_merged_are_not_known_one_by_one() -> None:
@@ -335,8 +335,8 @@ def test_packets_lost_on_purpose_that_gro_merged_are_not_known_one_by_one() -> N
         worker="left.loss_udp_rcvbuf",
     )
     record = build.replace(record, phases=(build.replace(record.phases[0], losses=(loss,)),))
-    found = entry(record, "udp_rcvbuf")
-    assert (2, 128) == (found.packets, found.at_most)
+    drops = entry(record, "udp_rcvbuf")
+    assert (2, 128) == (drops.packets, drops.at_most)
 
 
 def test_a_message_that_the_queue_dropped_whole_is_its_packets() -> None:
@@ -354,22 +354,23 @@ def test_a_message_that_the_queue_segmented_is_counted_by_its_segments() -> None
 def test_without_the_queues_packets_its_drops_are_an_interval() -> None:
     """Two skbs dropped are at least two packets."""
     record = gso(1000, 20, {"left": {"qdisc.send0.drops": 2}}, 60)
-    found = entry(record, "tx_qdisc")
-    assert (2, 100) == (found.packets, found.at_most)
+    drops = entry(record, "tx_qdisc")
+    assert (2, 100) == (drops.packets, drops.at_most)
 
 
 def test_without_a_hook_nothing_is_lost_there_and_unknown_is_not_none() -> None:
     """That an interface has no XDP program is a fact; where it is not known, the stage is not."""
     record = build.record()
     bare = {
-        name: build.replace(one, environment={}, driver="ice") for name, one in record.facts.items()
+        name: build.replace(host_facts, environment={}, driver="ice")
+        for name, host_facts in record.facts.items()
     }
     phase = record.phases[0]
     before = {
         host: build.replace(
-            one, counters={k: v for k, v in one.counters.items() if "xdp_drops" not in k}
+            snapshot, counters={k: v for k, v in snapshot.counters.items() if "xdp_drops" not in k}
         )
-        for host, one in phase.before.items()
+        for host, snapshot in phase.before.items()
     }
     unknown = build.replace(record, facts=bare, phases=(build.replace(phase, before=before),))
     assert (0, 0) == (entry(record, "rx_xdp").packets, entry(record, "rx_tc").packets)
@@ -446,18 +447,18 @@ def test_every_drivers_ring_is_tried() -> None:
 @pytest.mark.parametrize("driver", ["mlx4_core", "r8169", "macb", None])
 def test_a_ring_whose_driver_is_not_known_is_not_observable(driver: str | None) -> None:
     """That rx_missed_errors stood still proves nothing there, and what was lost has no stage."""
-    found = entries(
+    packets = entries(
         build.driven(driver, build.lossy(1000, right(link__receive0__rx_missed_errors=0), 7))
     )
-    assert {"rx_ring": None, "unaccounted": 7} == found
+    assert {"rx_ring": None, "unaccounted": 7} == packets
 
 
 def test_a_ring_is_not_read_from_a_counter_that_an_xdp_program_shares() -> None:
     """Ena drops for both reasons in one counter."""
     record = build.lossy(1000, right(link__receive0__rx_dropped=7), 7)
     nic = build.facts("right", "receive0", "10.0.0.1/24", driver="ena", environment={"xdp": "xdp"})
-    found = entries(build.replace(record, facts={**record.facts, "right": nic}))
-    assert (None, 7) == (found["rx_ring"], found["unaccounted"])
+    packets = entries(build.replace(record, facts={**record.facts, "right": nic}))
+    assert (None, 7) == (packets["rx_ring"], packets["unaccounted"])
 
 
 def test_a_ring_that_shares_its_counter_with_the_backlog_is_told_apart() -> None:

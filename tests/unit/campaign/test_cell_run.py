@@ -63,10 +63,10 @@ def run(task: dict[str, Any], unwanted: bool = False) -> tuple[dict[str, Any], l
 def test_a_cell_is_a_run_of_the_texts_in_its_folder(task: dict[str, Any]) -> None:
     """Once: a cell that is done is not run again."""
     folder = Path("out", task["folder"])
-    result, said = run({**task, "share": True, "sets": ["a=1"]})
+    result, messages = run({**task, "share": True, "sets": ["a=1"]})
     assert ({"exit_code": 0, "reason": "", "chosen": True, "files": {}}, ["trial 1 of 1"]) == (
         result,
-        said,
+        messages,
     )
     assert task["lab_text"] == (folder / "lab" / "rack1.yaml").read_text()
     assert task["experiment_text"] == (folder / "first.yaml").read_text()

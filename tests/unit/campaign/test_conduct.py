@@ -34,7 +34,7 @@ class Campaign:
     """A campaign in folder ``out``, with all that it said."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.shown: list[str] = []
         self.interrupt = Interrupt()
 
@@ -45,7 +45,7 @@ class Campaign:
 
     def tell(self, pairs: Sequence[PairState], text: str) -> None:
         """Note it, and draw the table."""
-        self.said += [text] if text else []
+        self.messages += [text] if text else []
         console = Terminal(width=80)
         with console.capture() as drawn:
             console.print(pair_table(pairs))
@@ -70,7 +70,7 @@ def test_pairs_go_side_by_side_and_their_cells_in_order(golden: Golden) -> None:
     assert ["rack1/first", "rack2/first", "rack1/second", "rack2/second"] == names
     assert [(2, 0), (2, 0)] == [(state.done, state.exit_code) for state in states]
     assert engine.withdrawn
-    golden.check([*campaign.said, *summary(states)])
+    golden.check([*campaign.messages, *summary(states)])
 
 
 def test_what_is_done_is_left_out(golden: Golden) -> None:
@@ -84,7 +84,7 @@ def test_what_is_done_is_left_out(golden: Golden) -> None:
     states = campaign.run(engine)
     assert ["rack1/second", "rack2/first"] == [cell.rpartition("-")[0] for cell in engine.placed]
     assert [2, 2] == [state.done for state in states]
-    golden.check(campaign.said)
+    golden.check(campaign.messages)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_pair_that_fails_is_set_aside(news: News, code: int, golden: Golden) -
         cell.rpartition("-")[0] for cell in engine.placed
     ]
     assert [code, 0] == [state.exit_code for state in states]
-    golden.check([campaign.said[1], *summary(states), campaign.shown[-1]])
+    golden.check([campaign.messages[1], *summary(states), campaign.shown[-1]])
 
 
 def test_an_answer_is_no_failure_and_needs_choose(golden: Golden) -> None:
@@ -120,10 +120,10 @@ def test_an_answer_is_no_failure_and_needs_choose(golden: Golden) -> None:
     engine = ListEngine(lambda cell: News(cell, result=results[cell.rpartition("-")[0]]))
     states = campaign.run(engine)
     assert ([1, 0], 4) == ([state.exit_code for state in states], len(engine.placed))
-    golden.check([*campaign.said, *summary(states)])
+    golden.check([*campaign.messages, *summary(states)])
 
 
-def test_a_pair_that_nobody_serves_is_said_at_once_and_set_aside(golden: Golden) -> None:
+def test_a_pair_that_nobody_serves_is_reported_at_once_and_set_aside(golden: Golden) -> None:
     """After a minute; the other pair is not delayed."""
     engine = ListEngine(served=lambda pair: pair != "rack1")
     engine.ends = lambda cell: None if "rack1" in cell else News(cell, result=answered())
@@ -131,7 +131,7 @@ def test_a_pair_that_nobody_serves_is_said_at_once_and_set_aside(golden: Golden)
     states = campaign.run(engine)
     assert [(0, 3), (2, 0)] == [(state.done, state.exit_code) for state in states]
     assert [cell.folder for cell in cells()][:1] == engine.forgotten
-    golden.check(campaign.said)
+    golden.check(campaign.messages)
 
 
 def test_a_worker_that_comes_in_time_is_waited_for() -> None:

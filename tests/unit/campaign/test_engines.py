@@ -21,7 +21,7 @@ from udpbench.store import dataset
 
 
 @pytest.mark.parametrize(
-    ("given", "address"),
+    ("scheduler", "address"),
     [
         ("127.0.0.1", "tcp://127.0.0.1:8786"),
         ("tcp://localhost:1", "tcp://localhost:1"),
@@ -30,19 +30,19 @@ from udpbench.store import dataset
         ("tls://[2001:db8::1]:9000", "tls://[2001:db8::1]:9000"),
     ],
 )
-def test_a_scheduler_is_used_on_loopback_or_by_tls(given: str, address: str) -> None:
+def test_a_scheduler_is_used_on_loopback_or_by_tls(scheduler: str, address: str) -> None:
     """Its port is Dask's own where none is named."""
-    assert address == scheduler_address(given)
+    assert address == scheduler_address(scheduler)
 
 
 @pytest.mark.parametrize(
-    "given",
+    "scheduler",
     ["tcp://10.0.0.1:8786", "control.example", "tcp://127.0.0.1.example", "ws://[::1]", "a b"],
 )
-def test_any_other_is_refused_with_the_line_to_type(given: str, golden: Golden) -> None:
+def test_any_other_is_refused_with_the_line_to_type(scheduler: str, golden: Golden) -> None:
     """Before anything is sent to it."""
     with golden.raises(InputError):
-        scheduler_address(given)
+        scheduler_address(scheduler)
 
 
 def test_the_base_install_says_what_campaigns_need(

@@ -50,12 +50,12 @@ def running(pid: int) -> bool:
 
 def test_a_lab_is_ours_from_the_first_line_to_the_end_of_the_block(golden: Golden) -> None:
     """The end of the run ends the command."""
-    said: list[Progress] = []
-    with reserved(lab(HOLD), said.append, Interrupt(), Clock()):
+    events: list[Progress] = []
+    with reserved(lab(HOLD), events.append, Interrupt(), Clock()):
         pid = int(Path("pid").read_text())
         assert running(pid)
     assert not running(pid)
-    golden.check([progress.text for progress in said])
+    golden.check([progress.text for progress in events])
 
 
 def test_a_lab_without_one_needs_none() -> None:

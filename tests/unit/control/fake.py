@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from udpbench.control.agents import Reach
-from udpbench.control.host_use import Surroundings
+from udpbench.control.lab_lock import Surroundings
 from udpbench.control.run import Outcome, RunOptions, run
 from udpbench.control.wait import Clock, Interrupt
 from udpbench.definition.load import load_experiment_data, load_lab
@@ -225,12 +225,12 @@ class FakeAgent:
         self.round_trip_ns = 100_000
 
     def _facts(self, interface: str) -> Facts:
-        there = any(one["kind"] == "link" for one in self.world.agents["receiver"].in_force)
+        there = any(setting["kind"] == "link" for setting in self.world.agents["receiver"].in_force)
         mine = self.world.addresses if self.host == "receiver" else ("192.168.254.30/24",)
-        found = facts(self.host, interface, mine if there else ())
+        host_facts = facts(self.host, interface, mine if there else ())
         links = self.world.links.get(self.host, []) if there else []
         link = links.pop(0) if len(links) > 1 else next(iter(links), None)
-        return replace(found, link=link, environment=self.world.environment)
+        return replace(host_facts, link=link, environment=self.world.environment)
 
     def _inspect(self, interface: str) -> Inspection:
         assert interface is not None

@@ -58,7 +58,7 @@ def offered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(offered: Path) -> Bundle:
+def agent_bundle(offered: Path) -> Bundle:
     """Return a bundle with those."""
     return make_bundle(HERE, offered, print)
 
@@ -72,44 +72,46 @@ def cache(tmp_path: Path, offered: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path / "cache"
 
 
-def test_a_bundle_holds_what_an_agent_imports_and_no_more(made: Bundle) -> None:
+def test_a_bundle_holds_what_an_agent_imports_and_no_more(agent_bundle: Bundle) -> None:
     """The agent, the leaves, the extension, and of the wheels what Linux needs."""
-    own = {name for name in made.files if name.startswith("udpbench/")}
-    assert SENT == set(made.files) - own
-    assert (PACKAGE / "_native.abi3.so").read_bytes() == made.files["udpbench/_native.abi3.so"]
+    own = {name for name in agent_bundle.files if name.startswith("udpbench/")}
+    assert SENT == set(agent_bundle.files) - own
+    assert (PACKAGE / "_native.abi3.so").read_bytes() == agent_bundle.files[
+        "udpbench/_native.abi3.so"
+    ]
     assert {"udpbench/__init__.py", "udpbench/protocol.py", "udpbench/agent/serve.py"} <= own
     assert not any(name.startswith(("udpbench/control", "udpbench/report")) for name in own)
 
 
 def test_the_same_content_has_the_same_key_and_bytes(
-    made: Bundle, offered: Path, monkeypatch: pytest.MonkeyPatch
+    agent_bundle: Bundle, offered: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In whatever order it comes: a host that has it needs nothing."""
     reverse = {file.name: file.read_bytes() for file in sorted(offered.iterdir(), reverse=True)}
     monkeypatch.setattr(bundle, "obtain", lambda *_: reverse)
     again = make_bundle(HERE, None, print)
-    assert (made.key, made.archive()) == (again.key, again.archive())
+    assert (agent_bundle.key, agent_bundle.archive()) == (again.key, again.archive())
 
 
-def test_one_byte_makes_another_key(made: Bundle) -> None:
+def test_one_byte_makes_another_key(agent_bundle: Bundle) -> None:
     """Of any content, or of any path."""
-    files = made.files
+    files = agent_bundle.files
     keys = {key_of({**files, name: files[name] + b"\n"}) for name in files}
-    keys |= {key_of({**files, "more.py": b""}), key_of({**files, "mor.py": b"e"}), made.key}
+    keys |= {key_of({**files, "more.py": b""}), key_of({**files, "mor.py": b"e"}), agent_bundle.key}
     assert len(files) + 3 == len(keys)
-    assert made.key == key_of(dict(reversed(files.items())))
+    assert agent_bundle.key == key_of(dict(reversed(files.items())))
 
 
-def test_the_archive_holds_the_files(made: Bundle) -> None:
+def test_the_archive_holds_the_files(agent_bundle: Bundle) -> None:
     """And nothing else: no owner, no time, no folder."""
-    with tarfile.open(fileobj=io.BytesIO(made.archive())) as tar:
+    with tarfile.open(fileobj=io.BytesIO(agent_bundle.archive())) as tar:
         files = {}
         for member in tar:
             content = tar.extractfile(member)
             assert content is not None
             files[member.name] = content.read()
             assert (0o644, 0, 0) == (member.mode, member.uid, member.mtime)
-    assert made.files == files
+    assert agent_bundle.files == files
 
 
 def test_wheels_are_fetched_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

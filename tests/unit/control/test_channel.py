@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from golden import Golden
 
-from udpbench.control.connections import connection
-from udpbench.control.connections.connection import Channel, open_local
+from udpbench.control.connections import channel as channel_module
+from udpbench.control.connections.channel import Channel
+from udpbench.control.connections.local_agent import open_local
 from udpbench.control.lease import keep_leases
 from udpbench.errors import AgentError, AgentLost, ConnectError, DeadlineExceeded, SettingRefused
 from udpbench.model import SECOND_NS
@@ -75,13 +76,13 @@ def test_a_failure_is_raised_as_the_same_class(opened: Opened, golden: Golden) -
 
 def test_an_agent_that_ends_is_lost_with_its_last_words(opened: Opened, golden: Golden) -> None:
     """The error tells at which verb, how it ended, and what it said last."""
-    one = opened(ECHO)
+    channel = opened(ECHO)
     with pytest.raises(AgentLost) as caught:
-        one.request("die", SECOND_NS * 10)
-    expected = "the agent is lost at die: it ended (exit 1); its last words: spoken last"
+        channel.request("die", SECOND_NS * 10)
+    expected = "agent lost during die: it ended (exit 1); its last output: spoken last"
     assert expected == caught.value.message
     with golden.raises(AgentLost):
-        one.request("echo", SECOND_NS * 10)
+        channel.request("echo", SECOND_NS * 10)
 
 
 def test_an_agent_that_is_killed_is_lost(opened: Opened) -> None:
@@ -103,7 +104,7 @@ def test_a_line_without_end_is_no_reply(
     opened: Opened, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     """No more of it is read than a line may have."""
-    monkeypatch.setattr(connection, "MAX_LINE_BYTES", 2**20)
+    monkeypatch.setattr(channel_module, "MAX_LINE_BYTES", 2**20)
     channel = opened(ECHO)
     with golden.raises(AgentLost):
         channel.request("endless", SECOND_NS * 10)
@@ -133,79 +134,81 @@ def test_a_late_reply_is_dropped_and_the_channel_stays_usable(
     opened: Opened, golden: Golden
 ) -> None:
     """After a deadline the next request gets its own reply, not the late one."""
-    one = opened(ECHO)
-    one.request("echo", SECOND_NS * 10)
+    channel = opened(ECHO)
+    channel.request("echo", SECOND_NS * 10)
     with golden.raises(DeadlineExceeded):
-        one.request("later", 10**6)
-    assert {"b": 2} == one.request("now", SECOND_NS * 10, b=2)
+        channel.request("later", 10**6)
+    assert {"b": 2} == channel.request("now", SECOND_NS * 10, b=2)
 
 
 def test_the_clock_offset_is_that_of_the_least_round_trip(opened: Opened) -> None:
     """An agent whose clock is an hour ahead is found to be, to within half the round trip."""
-    one = opened(ECHO)
+    channel = opened(ECHO)
     for _ in range(5):
-        one.request("echo", SECOND_NS * 10)
-    assert one.round_trip_ns is not None
-    assert abs(one.offset_ns - 3600 * SECOND_NS) <= one.round_trip_ns / 2
+        channel.request("echo", SECOND_NS * 10)
+    assert channel.round_trip_ns is not None
+    assert abs(channel.offset_ns - 3600 * SECOND_NS) <= channel.round_trip_ns / 2
 
 
 def test_two_threads_share_a_channel(opened: Opened) -> None:
     """Each gets its own replies."""
-    one = opened(ECHO)
-    found: dict[int, list[int]] = {}
+    channel = opened(ECHO)
+    replies: dict[int, list[int]] = {}
 
     def ask(base: int) -> None:
-        found[base] = [one.request("echo", SECOND_NS * 10, n=base + n)["n"] for n in range(50)]
+        replies[base] = [
+            channel.request("echo", SECOND_NS * 10, n=base + n)["n"] for n in range(50)
+        ]
 
     threads = [threading.Thread(target=ask, args=(base,)) for base in (0, 100)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {0: list(range(50)), 100: list(range(100, 150))} == found
+    assert {0: list(range(50)), 100: list(range(100, 150))} == replies
 
 
 def test_a_ping_waits_for_nothing(opened: Opened) -> None:
     """Its reply is dropped; also a lost agent can be pinged."""
-    one = opened(ECHO)
-    one.ping()
-    assert {} == one.request("echo", SECOND_NS * 10)
+    channel = opened(ECHO)
+    channel.ping()
+    assert {} == channel.request("echo", SECOND_NS * 10)
     with pytest.raises(AgentLost):
-        one.request("die", SECOND_NS * 10)
-    one.ping()
+        channel.request("die", SECOND_NS * 10)
+    channel.ping()
 
 
 def test_closing_ends_the_agent(opened: Opened) -> None:
     """End of stdin is the sign to end, and the exit status comes back."""
-    one = opened("import sys\nsys.stdin.read()\nsys.exit(4)")
-    assert 4 == one.close()
+    channel = opened("import sys\nsys.stdin.read()\nsys.exit(4)")
+    assert 4 == channel.close()
 
 
 def test_an_agent_that_does_not_end_is_killed(opened: Opened) -> None:
     """After the deadline comes SIGKILL; its guardian restores."""
-    one = opened("import signal\nwhile True: signal.pause()")
-    assert -signal.SIGKILL == one.close(SECOND_NS // 20)
+    channel = opened("import signal\nwhile True: signal.pause()")
+    assert -signal.SIGKILL == channel.close(SECOND_NS // 20)
 
 
 def test_an_agent_has_a_session_of_its_own(opened: Opened) -> None:
     """Ctrl-C in the terminal reaches the controller alone."""
-    one = opened(ECHO)
-    assert one.pid is not None
-    assert one.pid == os.getsid(one.pid)
+    channel = opened(ECHO)
+    assert channel.pid is not None
+    assert channel.pid == os.getsid(channel.pid)
 
 
-def test_an_agent_that_did_not_start_is_told_with_what_to_do(opened: Opened) -> None:
+def test_an_agent_that_did_not_start_is_reported_with_what_to_do(opened: Opened) -> None:
     """A loss before the first reply is no loss but a failed start."""
-    one = opened("import sys\nsys.exit('no pyroute2')")
+    channel = opened("import sys\nsys.exit('no pyroute2')")
     with pytest.raises(AgentLost) as caught:
-        one.request("hello", SECOND_NS * 10)
-    error = one.not_started(caught.value)
+        channel.request("hello", SECOND_NS * 10)
+    error = channel.not_started(caught.value)
     assert isinstance(error, ConnectError)
     assert error.message.startswith("the agent did not start: it ")
-    assert error.message.endswith("its last words: no pyroute2; run udpbench as root")
+    assert error.message.endswith("its last output: no pyroute2; run udpbench as root")
 
 
-def test_a_program_that_is_not_there_is_told(golden: Golden) -> None:
+def test_a_program_that_is_not_there_is_reported(golden: Golden) -> None:
     """The error names it and what to do."""
     with golden.raises(ConnectError):
         open_local("left", ("no-such-program",))

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from control.fake import World, only
-from udpbench.control.connections import connection as channel_module
-from udpbench.control.connections.connection import Channel, Pipes
+from udpbench.control.connections import channel as channel_module
+from udpbench.control.connections.channel import Channel, Pipes
 from udpbench.errors import AgentLost, ConnectError, DeadlineExceeded
 from udpbench.model import SECOND_NS
 from udpbench.protocol import read_line, write_line
@@ -31,7 +31,7 @@ class Line:
     """At the end of its replies: not the agent ended."""
     killed: bool = False
     released: bool = False
-    heard: list[tuple[int, str]] = field(default_factory=list)
+    received: list[tuple[int, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         theirs, ours = os.pipe()
@@ -42,7 +42,7 @@ class Line:
     def hear(self) -> int:
         """Take one request and return its number."""
         request = read_line(self._in.readline())
-        self.heard.append((request["id"], request["verb"]))
+        self.received.append((request["id"], request["verb"]))
         return int(request["id"])
 
     def say(self, number: int, result: object = None) -> None:
@@ -88,15 +88,15 @@ class Way:
     attempts: list[Line | ConnectError | AgentLost | Callable[[], Line]] = field(
         default_factory=list
     )
-    asked: list[str] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
 
     def again(self, run: str, _limit_ns: int) -> Pipes:
         """Take the next one."""
-        self.asked.append(run)
-        one = self.attempts.pop(0)
-        if isinstance(one, Exception):
-            raise one
-        line = one if isinstance(one, Line) else one()
+        self.runs.append(run)
+        attempt = self.attempts.pop(0)
+        if isinstance(attempt, Exception):
+            raise attempt
+        line = attempt if isinstance(attempt, Line) else attempt()
         return line.pipes(self.again)
 
 
@@ -111,17 +111,17 @@ class Scene:
 
     def ask(self, verb: str = "echo", limit_ns: int = LIMIT_NS) -> tuple[threading.Thread, list]:
         """Ask in a thread of its own; what comes of it is put into the list."""
-        found: list = []
+        outcomes: list = []
 
         def asking() -> None:
             try:
-                found.append(self.channel.request(verb, limit_ns))
+                outcomes.append(self.channel.request(verb, limit_ns))
             except (AgentLost, DeadlineExceeded) as error:
-                found.append(error.message)
+                outcomes.append(error.message)
 
         thread = threading.Thread(target=asking, daemon=True)
         thread.start()
-        return thread, found
+        return thread, outcomes
 
 
 @pytest.fixture
@@ -129,41 +129,41 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     """Yield a channel whose connection is to be made anew, without pauses."""
     monkeypatch.setattr(channel_module, "FIRST_PAUSE_NS", 1)
     way, first = Way(), Line()
-    made = Scene(way, first, Channel("left", first.pipes(way.again)))
-    made.channel.notice = made.notices.append
-    made.channel.outlast("run", LEASE_NS)
-    yield made
-    made.channel.close(SECOND_NS // 100)
+    scene = Scene(way, first, Channel("left", first.pipes(way.again)))
+    scene.channel.notice = scene.notices.append
+    scene.channel.outlast("run", LEASE_NS)
+    yield scene
+    scene.channel.close(SECOND_NS // 100)
 
 
 def test_what_was_not_answered_is_asked_again_by_its_number(scene: Scene) -> None:
     """The agent that knows the number already will say what it said; all is told."""
     second = Line()
     scene.way.attempts = [second]
-    thread, found = scene.ask()
+    thread, outcomes = scene.ask()
     number = scene.first.hear()
     scene.first.cut()
     assert number == second.hear()
     second.say(number, "once")
     thread.join()
-    assert (["once"], ["run"], True) == (found, scene.way.asked, scene.first.released)
+    assert (["once"], ["run"], True) == (outcomes, scene.way.runs, scene.first.released)
     (absence_ns,) = scene.channel.absences_ns
     assert [
         "connection lost; reconnecting for up to 1min",
-        f"the connection is back after {absence_ns / SECOND_NS:.1f}s",
+        f"connection restored after {absence_ns / SECOND_NS:.1f}s",
     ] == scene.notices
-    thread, found = scene.ask("more")
+    thread, outcomes = scene.ask("more")
     second.say(second.hear(), "twice")
     thread.join()
-    assert (["twice"], [(1, "echo"), (2, "more")]) == (found, second.heard)
+    assert (["twice"], [(1, "echo"), (2, "more")]) == (outcomes, second.received)
 
 
 def test_who_asks_while_the_connection_is_lost_waits_for_it(scene: Scene) -> None:
     """Longer than its deadline, which begins anew with the connection."""
-    second, asked = Line(), threading.Event()
+    second, reconnecting = Line(), threading.Event()
 
     def late() -> Line:
-        assert asked.wait(LIMIT_NS / SECOND_NS)
+        assert reconnecting.wait(LIMIT_NS / SECOND_NS)
         begun_ns = time.monotonic_ns()
         while time.monotonic_ns() < begun_ns + 2 * limit_ns:
             threading.Event().wait(limit_ns / SECOND_NS)
@@ -171,39 +171,39 @@ def test_who_asks_while_the_connection_is_lost_waits_for_it(scene: Scene) -> Non
 
     limit_ns = SECOND_NS // 20
     scene.way.attempts = [late]
-    scene.channel.notice = lambda text: (scene.notices.append(text), asked.set())[0]
+    scene.channel.notice = lambda text: (scene.notices.append(text), reconnecting.set())[0]
     scene.first.cut()
-    thread, found = scene.ask(limit_ns=limit_ns)
+    thread, outcomes = scene.ask(limit_ns=limit_ns)
     second.say(second.hear(), "late")
     thread.join()
-    assert ["late"] == found
+    assert ["late"] == outcomes
 
 
 def test_a_way_that_is_closed_is_tried_again(scene: Scene) -> None:
     """Until it is open."""
     second = Line()
     scene.way.attempts = [ConnectError("no route"), ConnectError("no route"), second]
-    thread, found = scene.ask()
+    thread, outcomes = scene.ask()
     scene.first.hear()
     scene.first.cut()
     second.say(second.hear(), "back")
     thread.join()
-    assert (["back"], 3) == (found, len(scene.way.asked))
+    assert (["back"], 3) == (outcomes, len(scene.way.runs))
 
 
 def test_an_agent_that_does_not_wait_there_is_lost(scene: Scene) -> None:
     """No further attempt is made."""
-    scene.way.attempts = [ConnectError("no route"), AgentLost("it does not wait there any more")]
-    thread, found = scene.ask()
+    scene.way.attempts = [ConnectError("no route"), AgentLost("it is no longer waiting there")]
+    thread, outcomes = scene.ask()
     scene.first.hear()
     scene.first.cut()
     thread.join()
     assert [
         (
-            "the agent is lost at echo: it ended, or the connection to it did; "
-            "it does not wait there any more"
+            "agent lost during echo: it ended, or the connection to it did; "
+            "it is no longer waiting there"
         )
-    ] == found
+    ] == outcomes
     assert [] == scene.channel.absences_ns
 
 
@@ -211,16 +211,16 @@ def test_the_lease_is_the_limit(scene: Scene) -> None:
     """The loss says what the last attempt met."""
     scene.channel.outlast("run", SECOND_NS // 20)
     scene.way.attempts = [ConnectError("no route")] * 10_000
-    thread, found = scene.ask()
+    thread, outcomes = scene.ask()
     scene.first.hear()
     scene.first.cut()
     thread.join()
     assert [
         (
-            "the agent is lost at echo: it ended, or the connection to it did; "
-            "it was not reached again: no route"
+            "agent lost during echo: it ended, or the connection to it did; "
+            "reconnecting failed: no route"
         )
-    ] == found
+    ] == outcomes
 
 
 def test_an_attempt_that_does_not_end_is_not_waited_for(
@@ -236,59 +236,59 @@ def test_an_attempt_that_does_not_end_is_not_waited_for(
         return second
 
     scene.way.attempts = [stuck]
-    thread, found = scene.ask(limit_ns=LIMIT_NS * 100)
+    thread, outcomes = scene.ask(limit_ns=LIMIT_NS * 100)
     scene.first.hear()
     scene.first.cut()
     thread.join(LIMIT_NS / SECOND_NS)
-    assert ["the agent is lost at echo: it could not be reached again within 100ms"] == found
+    assert ["agent lost during echo: it could not be reached again within 100ms"] == outcomes
     over.set()
     scene.channel._threads[0].join()
     assert (True, True) == (second.killed, second.released)
 
 
-def test_an_error_that_nobody_foresaw_is_told(scene: Scene) -> None:
+def test_an_error_that_nobody_foresaw_is_reported(scene: Scene) -> None:
     """Whoever waits would else wait for ever."""
 
     def odd() -> Line:
         raise KeyError("odd")
 
     scene.way.attempts = [odd]
-    thread, found = scene.ask()
+    thread, outcomes = scene.ask()
     scene.first.hear()
     scene.first.cut()
     thread.join(LIMIT_NS / SECOND_NS)
-    assert ["the agent is lost at echo: its replies ended with KeyError: 'odd'"] == found
+    assert ["agent lost during echo: its replies ended with KeyError: 'odd'"] == outcomes
 
 
 def test_an_agent_that_ended_is_not_looked_for(scene: Scene) -> None:
     """Its end was told over a connection that lives."""
     scene.first.broken = False
-    thread, found = scene.ask()
+    thread, outcomes = scene.ask()
     scene.first.hear()
     scene.first.cut()
     thread.join()
-    assert (1, []) == (len(found), scene.way.asked)
+    assert (1, []) == (len(outcomes), scene.way.runs)
 
 
 @pytest.mark.parametrize("way", [None, Way()])
 def test_a_connection_that_is_not_to_be_outlasted_is_lost_at_once(way: Way | None) -> None:
     """Before the greeting, and where there is no way back."""
     first = Line()
-    made = Scene(Way(), first, Channel("left", first.pipes(way.again if way else None)))
+    scene = Scene(Way(), first, Channel("left", first.pipes(way.again if way else None)))
     if way is None:
-        made.channel.outlast("run", LEASE_NS)
+        scene.channel.outlast("run", LEASE_NS)
     first.cut()
-    thread, found = made.ask()
+    thread, outcomes = scene.ask()
     thread.join()
-    assert 1 == len(found)
-    made.channel.close(SECOND_NS // 100)
+    assert 1 == len(outcomes)
+    scene.channel.close(SECOND_NS // 100)
 
 
 def test_a_channel_that_closes_says_farewell(scene: Scene) -> None:
     """Else the agent would wait for as long as its lease."""
     scene.channel.close(SECOND_NS // 100)
     scene.first.hear()
-    assert [(0, "leave")] == scene.first.heard
+    assert [(0, "leave")] == scene.first.received
 
 
 def test_a_channel_that_closes_while_the_connection_is_lost_takes_none(scene: Scene) -> None:
@@ -320,7 +320,7 @@ def test_a_trial_notes_that_a_connection_was_lost(tmp_path: Path) -> None:
         (
             "note",
             (
-                "receiver: the connection was lost and came back (2.1s); "
+                "receiver: the connection was lost and restored (2.1s); "
                 "its workers continued, and no sample is missing"
             ),
         )
@@ -333,5 +333,7 @@ def test_a_run_shows_what_becomes_of_a_connection(tmp_path: Path) -> None:
     world.hooks["start sender measured"] = lambda: world.agents["receiver"].notice("it is lost")
     only(tmp_path, world)
     assert ["receiver: it is lost"] == [
-        one.text for one in world.progress if one.event == "host" and "lost" in one.text
+        progress.text
+        for progress in world.progress
+        if progress.event == "host" and "lost" in progress.text
     ]

@@ -75,13 +75,13 @@ def target(home: Path, spec: str, config: str = "") -> Destination:
 )
 def test_a_name_may_carry_user_and_port(home: Path, spec: str, shown: str, typed: str) -> None:
     """Without them it is the local user and port 22; the words for ssh are those it takes."""
-    found = target(home, spec)
-    assert (shown, typed) == (str(found), found.typed)
+    destination = target(home, spec)
+    assert (shown, typed) == (str(destination), destination.typed)
 
 
 def test_the_configuration_says_the_rest(home: Path) -> None:
     """HostName, User, Port, IdentityFile and HostKeyAlias of the first section that matches."""
-    found = target(
+    destination = target(
         home,
         "left",
         "Host left\n  HostName 192.0.2.1\n  User bench\n  Port 2022\n  IdentityFile ~/key\n"
@@ -101,7 +101,7 @@ def test_the_configuration_says_the_rest(home: Path) -> None:
         proxy_command=None,
         proxy_jump="gate",
     )
-    assert (expected, "[192.0.2.1]:2022") == (found, found.known_name)
+    assert (expected, "[192.0.2.1]:2022") == (destination, destination.known_name)
 
 
 def include(home: Path, **files: str) -> None:
@@ -118,12 +118,12 @@ def test_included_files_stand_where_they_are_included(home: Path) -> None:
         part2="Include deeper\nUser two\nPort 2",
         deeper='Host right\n  User wrong\nMatch host "192.0.2.*"\n  Port 2022\n',
     )
-    found = target(
+    destination = target(
         home,
         "left",
         "Include part[12] ~/.ssh/missing\nPort 3\nHost *\n  HostKeyAlias shelf\n",
     )
-    assert ("one@192.0.2.1:2022", "shelf") == (str(found), found.key_name)
+    assert ("one@192.0.2.1:2022", "shelf") == (str(destination), destination.key_name)
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,13 @@ def test_what_a_block_includes_counts_for_its_hosts_alone(
     assert shown == str(target(home, name, config))
 
 
-def test_an_include_of_itself_is_told(home: Path, golden: Golden) -> None:
+def test_an_include_of_itself_is_reported(home: Path, golden: Golden) -> None:
     """After as many levels as OpenSSH has."""
     with golden.raises(ConnectError):
         target(home, "left", "Include config\n")
 
 
-def test_an_included_file_that_cannot_be_read_is_told(home: Path, golden: Golden) -> None:
+def test_an_included_file_that_cannot_be_read_is_reported(home: Path, golden: Golden) -> None:
     """It is not passed over: a host would be taken for another."""
     (home / ".ssh" / "folder").mkdir()
     with golden.raises(ConnectError):
@@ -153,8 +153,8 @@ def test_an_included_file_that_cannot_be_read_is_told(home: Path, golden: Golden
 
 def test_what_the_lab_says_wins(home: Path) -> None:
     """User and port of the name come before those of the configuration."""
-    found = target(home, "you@left:22", "Host left\n  User bench\n  Port 2022\n")
-    assert ("you", 22) == (found.user, found.port)
+    destination = target(home, "you@left:22", "Host left\n  User bench\n  Port 2022\n")
+    assert ("you", 22) == (destination.user, destination.port)
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_of_two_proxies_the_first_counts(
     home: Path, config: str, way: tuple[str | None, str | None]
 ) -> None:
     """As ssh_config(5) has it, and ``none`` is one, too."""
-    found = target(home, "left", config)
-    assert way == (found.proxy_command, found.proxy_jump)
+    destination = target(home, "left", config)
+    assert way == (destination.proxy_command, destination.proxy_jump)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,9 @@ def test_of_two_proxies_the_first_counts(
         (b"l\xe9ft ssh-ed25519 AAAA", ""),
     ],
 )
-def test_a_line_of_known_hosts_that_is_no_key_is_told(home: Path, line: bytes, where: str) -> None:
+def test_a_line_of_known_hosts_that_is_no_key_is_reported(
+    home: Path, line: bytes, where: str
+) -> None:
     """By file and line: paramiko has neither. Comments and what it passes over do no harm."""
     file = home / ".ssh" / "known_hosts"
     file.write_bytes(b"# of the left host\nleft ssh-odd AAAA\n" + line + b"\n")
@@ -312,20 +314,20 @@ def test_a_command_to_paste_is_quoted() -> None:
     [
         (
             socket.gaierror(-2, "Name or service not known"),
-            "left is not a known name; fix HostName in ~/.ssh/config, or the DNS",
+            "left does not resolve; fix HostName in ~/.ssh/config, or DNS",
         ),
-        (UnicodeError("label too long"), "left is not a known name; fix HostName in ~/.ssh/conf"),
+        (UnicodeError("label too long"), "left does not resolve; fix HostName in ~/.ssh/conf"),
         (TimeoutError("timed out"), "no answer in time; is the host up, and the port open in"),
         (OSError(113, "No route to host"), "No route to host; is the host up, and does sshd"),
         (paramiko.SSHException("odd"), "no SSH there: odd; does sshd listen on port 22?"),
-        (EOFError(), "no SSH there: it hung up; does sshd listen on port 22?"),
+        (EOFError(), "no SSH there: connection closed; does sshd listen on port 22?"),
         (
             paramiko.AuthenticationException(),
-            "refused to let me in; tried a, b; make `ssh left true",
+            "login as me refused; tried a, b; make `ssh left true",
         ),
     ],
 )
-def test_every_failure_on_the_way_is_told_as_what_it_is(
+def test_every_failure_on_the_way_is_reported_as_what_it_is(
     home: Path, error: Exception, text: str
 ) -> None:
     """With what to do about it."""
@@ -341,10 +343,10 @@ def test_a_proxy_command_carries_bytes_and_ends() -> None:
         stream.write(b"there and back\n")
         stream.flush()
         assert b"there and back\n" == stream.readline()
-    said = proxy.last_words()
+    last_words = proxy.last_words()
     proxy.close()
     assert session != os.getsid(0)
-    assert f"ProxyCommand {sys.executable} is running and printed: words" == said
+    assert f"ProxyCommand {sys.executable} is running and printed: words" == last_words
 
 
 def test_a_proxy_command_that_does_not_end_is_killed() -> None:
@@ -413,11 +415,11 @@ def test_a_host_that_does_not_answer_a_command_is_given_up() -> None:
         deaf.over.set()
     assert (
         "logged in, but the host runs no command: no answer within 200ms; "
-        "see the forced command and MaxSessions there"
+        "check ForceCommand and MaxSessions there"
     ) == caught.value.message
 
 
-def test_a_proxy_command_that_cannot_be_started_is_told(
+def test_a_proxy_command_that_cannot_be_started_is_reported(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As what this machine lacks, not the host."""
@@ -456,12 +458,12 @@ def test_a_key_that_cannot_be_used_is_passed_over(home: Path) -> None:
     security_key(file)
     keys = _Keys(target(home, "left", "IdentityFile ~/.ssh/id_ed25519\nIdentitiesOnly yes\n"))
     assert [] == list(keys._keys())
-    (said,) = keys.tried
-    assert said.startswith(f"{file} (not used: ")
-    assert said.endswith("; ssh-add it)")
+    (attempt,) = keys.tried
+    assert attempt.startswith(f"{file} (not used: ")
+    assert attempt.endswith("; ssh-add it)")
 
 
-class Said:
+class BareChannel:
     """What is left of a paramiko channel where only its replies matter."""
 
     def __init__(self, eof_received: bool) -> None:
@@ -494,12 +496,12 @@ def test_an_agent_that_is_not_fetched_is_told_apart(
 ) -> None:
     """Gone for good, or worth another attempt."""
     with golden.raises(kind):
-        _await_announcement(cast("Any", Said(eof)), replies, "left", SshLimits())
+        _await_announcement(cast("Any", BareChannel(eof)), replies, "left", SshLimits())
 
 
 def test_an_agent_that_is_fetched_is_waited_for_no_longer() -> None:
     """Its line is taken, and what follows may take its time."""
-    agent, replies = Said(False), io.BytesIO(FOUND + b"more")
+    agent, replies = BareChannel(False), io.BytesIO(FOUND + b"more")
     _await_announcement(cast("Any", agent), replies, "left", SshLimits())
     assert ([30.0, None], b"more") == (agent.timeouts, replies.read())
 

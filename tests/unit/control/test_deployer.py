@@ -17,7 +17,7 @@ import pytest
 from golden import Golden
 
 from udpbench.agent import install
-from udpbench.control.connections.connection import AGENT
+from udpbench.control.connections.channel import AGENT
 from udpbench.control.deployment import deployer
 from udpbench.control.deployment.bundle import Bundle, Target
 from udpbench.control.deployment.deployer import BOOT, END, PROGRAM, Conversation, Deployer
@@ -62,20 +62,20 @@ def test_an_agent_is_sent_once_and_started_from_its_folder(home: Path) -> None:
     folder = f"{home}/.cache/udpbench/agent/{KEY}"
     served = f"served {folder}/udpbench/agent/serve.py"
     assert (folder, served) == brought(teller)
-    assert f"left: the agent is in {folder}" == messages[-1]
-    assert "left: no agent is there: sending this one, " in messages[0]
+    assert f"left: agent installed in {folder}" == messages[-1]
+    assert "left: no agent installed; sending it " in messages[0]
     messages.clear()
     assert (folder, served) == brought(teller, folder)
     assert (folder, served) == brought(Deployer(refusal="type this"))
     assert [] == messages
 
 
-def test_what_has_arrived_is_told_while_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_arrived_is_reported_while_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow connection, in lines that are seconds apart."""
     monkeypatch.setattr(deployer, "PROGRESS_NS", -1)
     messages: list[str] = []
     brought(Deployer(lambda _, text: messages.append(text)))
-    assert "100 % have arrived" == messages[-2]
+    assert "100 % transferred" == messages[-2]
 
 
 def test_what_is_typed_suits_every_shell() -> None:
@@ -127,8 +127,8 @@ MISSING = {"state": "missing", "builds": 0}
         (reported(distrusted="/opt/python3 belongs to user 7", uid=0),),
     ],
 )
-def test_what_a_host_cannot_do_is_told(answers: tuple[object, ...], golden: Golden) -> None:
-    """Noise in place of an answer, no place, and a Python that root must not run."""
+def test_what_a_host_cannot_do_is_reported(answers: tuple[object, ...], golden: Golden) -> None:
+    """Noise instead of an answer, no place, and a Python that root must not run."""
     with golden.raises(ConnectError):
         Deployer().bring(saying(*answers), True, "start", (AGENT,), None)
 
@@ -162,7 +162,7 @@ def test_an_answer_that_is_not_the_programs_is_refused(answers: tuple[object, ..
 
 def test_an_answer_too_deep_to_be_read_is_noise() -> None:
     """It ends no controller."""
-    with pytest.raises(ConnectError, match="in place of an answer"):
+    with pytest.raises(ConnectError, match="instead of an answer"):
         Deployer().bring(saying(b"[" * 10**5), False, "start", (AGENT,), None)
 
 
@@ -206,5 +206,5 @@ def test_builds_are_removed_but_not_in_use(home: Path) -> None:
     with connected() as (line, _):
         assert teller.remove(line, False)
     kept = f"kept {folder}: a running agent uses it"
-    assert [kept, f"removed {home}/.cache/udpbench/agent", "no agent is there"] == messages
+    assert [kept, f"removed {home}/.cache/udpbench/agent", "no agent installed"] == messages
     assert [] == os.listdir(home)  # noqa: PTH208

@@ -12,7 +12,7 @@ from golden import Golden
 from control.fake import WALL_NS, FakeAgent, World, lab
 from udpbench.control.agents import Reach
 from udpbench.control.examine import examine
-from udpbench.control.host_use import Surroundings
+from udpbench.control.lab_lock import Surroundings
 from udpbench.definition.load import load_lab
 from udpbench.errors import AgentError, ConnectError, HelloRefused
 from udpbench.model import SECOND_NS, Connect, Inspection, Snapshot
@@ -71,7 +71,7 @@ def test_of_other_labs_every_host_is_read(tmp_path: Path) -> None:
     (tmp_path / "far.yaml").write_text(FAR)
     left, right = examine(load_lab(str(tmp_path / "far.yaml")), FarWorld().surroundings())
     assert [("left", "eth3"), ("right", "eth2")] == [
-        (one.facts.host, one.facts.interface) for one in (left, right)
+        (examined.facts.host, examined.facts.interface) for examined in (left, right)
     ]
     assert (WALL_NS + 7, 50_000) == (left.wall_offset_ns, left.wall_bound_ns)
 

@@ -9,7 +9,7 @@ import pytest
 
 from control.fake import World, experiment, header
 from udpbench.control.agents import Reach
-from udpbench.control.host_use import Surroundings
+from udpbench.control.lab_lock import Surroundings
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_lab
 from udpbench.errors import SettingRefused

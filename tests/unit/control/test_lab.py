@@ -14,7 +14,7 @@ from golden import Golden
 from control.fake import FakeAgent, World, lab
 from udpbench.control.agent_client import AgentClient
 from udpbench.control.agents import Agents, Reach
-from udpbench.control.host_use import Surroundings, Terms, take_lab
+from udpbench.control.lab_lock import Surroundings, Terms, take_lab
 from udpbench.errors import AgentError, ConnectError, HelloRefused, NotPermitted, SafetyError
 from udpbench.model import Connect, Lab
 from udpbench.protocol import encode
@@ -52,10 +52,10 @@ def test_hosts_of_their_own_have_both_scopes_and_no_machine_agent() -> None:
         return world.open(host)
 
     with started(far(sender="bench@left"), world, by_ssh) as all_:
-        scopes = {one.name: one.scopes for one in all_.everyone}
+        scopes = {agent.name: agent.scopes for agent in all_.everyone}
     both = ("namespace", "machine")
     assert {"sender": both, "receiver": both} == scopes
-    assert ["bench@left", "receiver"] == [one.ssh for one in reached]
+    assert ["bench@left", "receiver"] == [connect.ssh for connect in reached]
 
 
 def test_a_sender_knows_which_networks_may_lie_behind_a_gateway() -> None:
@@ -63,13 +63,13 @@ def test_a_sender_knows_which_networks_may_lie_behind_a_gateway() -> None:
     world, written = World(), far()
     named = tuple(replace(receiver, addresses=(), existing=True) for receiver in written.receivers)
     results = []
-    for one in (written, replace(written, receivers=named)):
-        with started(one, world, world.open) as agents:
+    for definition in (written, replace(written, receivers=named)):
+        with started(definition, world, world.open) as agents:
             results.append(agents.senders[0].routed)
     assert [None, ()] == results
 
 
-def test_every_host_that_is_not_reached_is_told_at_once() -> None:
+def test_every_host_that_is_not_reached_is_reported_at_once() -> None:
     """One error, a line for each host, of the first one's class; nothing is greeted."""
     world = World()
     world.raises("open sender", ConnectError("no answer", "sender"))
@@ -95,7 +95,7 @@ def test_who_may_make_no_lab_is_told_once(golden: Golden) -> None:
     assert ["open sender", "end machine"] == world.words[3:]
 
 
-def test_every_agent_that_refuses_is_told_at_once(golden: Golden) -> None:
+def test_every_agent_that_refuses_is_reported_at_once(golden: Golden) -> None:
     """Both builds are named, and both agents are ended."""
     world = World()
     world.raises("hello sender", HelloRefused("build 1", "sender"))
@@ -138,7 +138,7 @@ def test_facts_that_are_no_addresses_or_numbers_are_an_agent_error(
     """All that is planned is worked out from them."""
     world = World()
     agent = world.open("left")
-    told = encode(replace(facts("left", "send0", "10.0.0.1"), **odd))
-    agent._facts = lambda **_: told  # type: ignore[method-assign,assignment,return-value]
+    answer = encode(replace(facts("left", "send0", "10.0.0.1"), **odd))
+    agent._facts = lambda **_: answer  # type: ignore[method-assign,assignment,return-value]
     with golden.raises(AgentError):
         AgentClient(agent, "sender", "send0", ("namespace",)).facts()

@@ -11,7 +11,7 @@ from udpbench.errors import AgentError
 LOSSES = {"udp_no_port": 3, "udp_memory": 2}
 
 
-def said(world: World) -> list[str]:
+def loss_words(world: World) -> list[str]:
     """Return what was said from the first word of losses on, but for what is of no concern."""
     first = next(n for n, word in enumerate(world.words) if "losses" in word)
     aside = ("snapshot", "verify", "restore", "end", "hello", "others", "facts")
@@ -36,7 +36,7 @@ def test_losses_are_sent_before_the_traffic_and_read_after_it(tmp_path: Path) ->
         "take_losses receiver",
         "close receiver",
         "close sender",
-    ] == said(world)
+    ] == loss_words(world)
     assert ["sender.loss_udp_no_port", "sender.loss_udp_memory"] == [
         loss.worker for loss in record.phases[-1].losses if loss.role == "sender"
     ]

@@ -10,9 +10,9 @@ from golden import Golden
 from udpbench.control.connections.namespaces import SWITCHES, available_means, forbidden
 from udpbench.errors import ConnectError, NotPermitted
 
-WANTED = (
-    "a built-in lab needs network namespaces, and this user may not make any "
-    "({why}); run udpbench as root, {remedy}"
+REFUSAL = (
+    "a built-in lab needs network namespaces, which this user may not create "
+    "({why}); run udpbench as root{remedy}"
 )
 
 
@@ -28,21 +28,25 @@ def test_a_switch_that_forbids_it_is_named_with_its_remedy(path: str) -> None:
     """The message names the sysctl as it is and the command that changes it."""
     value, remedy = SWITCHES[path]
     name = remedy.split()[-1].partition("=")[0]
-    told = forbidden("unshare: failed", {path: value}.get)
-    assert WANTED.format(why=f"{name} is {value}", remedy=f"or once as root: {remedy}") == told
+    refusal = forbidden("unshare: failed", {path: value}.get)
+    assert (
+        REFUSAL.format(why=f"{name} is {value}", remedy=f", or once as root: {remedy}") == refusal
+    )
 
 
 def test_every_switch_that_forbids_it_is_named() -> None:
     """Whoever turns one knows that there is another."""
-    told = forbidden("unshare: failed", {path: value for path, (value, _) in SWITCHES.items()}.get)
-    assert [] == [remedy for _, remedy in SWITCHES.values() if remedy not in told]
+    refusal = forbidden(
+        "unshare: failed", {path: value for path, (value, _) in SWITCHES.items()}.get
+    )
+    assert [] == [remedy for _, remedy in SWITCHES.values() if remedy not in refusal]
 
 
 def test_without_a_switch_the_programs_own_words_are_the_reason() -> None:
     """A container's filter says nothing that could be read."""
-    remedy = "in a container a privileged one"
-    wanted = WANTED.format(why="unshare: no", remedy=remedy)
-    assert wanted == forbidden("unshare: no", lambda _: None)
+    remedy = " (in a container, a privileged one)"
+    expected = REFUSAL.format(why="unshare: no", remedy=remedy)
+    assert expected == forbidden("unshare: no", lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +73,7 @@ def test_who_may_not_make_any_is_told_so(
     assert 3 == raised.value.exit_code
 
 
-def test_a_missing_unshare_is_told_with_what_to_install(
+def test_a_missing_unshare_is_reported_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     """It is another thing than a refusal."""

@@ -22,10 +22,10 @@ class Card(FakeAgent):
     world: Queues
 
     def _facts(self, interface: str) -> Facts:
-        found: Facts = super()._facts(interface)
+        host_facts: Facts = super()._facts(interface)
         cpus = self.world.queue_cpus if self.host == "receiver" else {}
         nodes = {"0": CPUS}
-        return replace(found, cpus=CPUS, numa_nodes=nodes, siblings={}, queue_cpus=cpus)
+        return replace(host_facts, cpus=CPUS, numa_nodes=nodes, siblings={}, queue_cpus=cpus)
 
     def _prepare(
         self, interface: str, workers: list[dict[str, Any]], routed: list[str] | None
@@ -43,10 +43,10 @@ class Card(FakeAgent):
             )
 
     def _snapshot(self, interface: str, **args: Any) -> Snapshot:
-        found: Snapshot = super()._snapshot(interface, **args)
+        snapshot: Snapshot = super()._snapshot(interface, **args)
         counted = self.world.counted if self.host == "receiver" else {}
         names = {f"ethtool.receive0.rx_queue_{q}_xdp_packets": n for q, n in counted.items()}
-        return replace(found, counters={**found.counters, **names})
+        return replace(snapshot, counters={**snapshot.counters, **names})
 
 
 @dataclass
@@ -173,8 +173,8 @@ def test_a_queue_that_other_cpus_serve_after_the_trial_makes_it_invalid(tmp_path
     world.hooks["verify receiver"] = lambda: setattr(world, "queue_cpus", {"0": (3,), "1": (1,)})
     record = only(tmp_path, world, receive={"cpus": "same-cpu"})
     assert (
-        "receiver: placement lost: other CPUs serve RX queue 0 of receive0 now (CPU 0 → 3); none "
-        "changes under way; pin them (settings.receiver.irq pauses irqbalance), or stop what moves "
+        "receiver: placement lost: other CPUs now serve RX queue 0 of receive0 (CPU 0 → 3); none "
+        "changes during a trial; pin them (settings.receiver.irq pauses irqbalance), or stop what moves "
         "them"
     ) == str(record.findings[-1])
     assert not judge(record).valid
@@ -183,6 +183,6 @@ def test_a_queue_that_other_cpus_serve_after_the_trial_makes_it_invalid(tmp_path
 def test_a_queue_that_nobody_serves_any_more_is_unknown() -> None:
     """A NAPI thread that ended has no CPU."""
     before = replace(facts("receiver", "receive0", ()), queue_cpus={"0": (1,)})
-    (told,) = queues_moved(before, replace(before, queue_cpus={}))
-    assert "CPU 1 → unknown" == told.value
+    (finding,) = queues_moved(before, replace(before, queue_cpus={}))
+    assert "CPU 1 → unknown" == finding.value
     assert [] == queues_moved(before, before)

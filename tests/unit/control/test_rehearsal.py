@@ -39,7 +39,7 @@ def test_points_with_other_settings_are_rehearsed_apart() -> None:
     world = World()
     swept = experiment(sweep={"settings.receiver.mtu": [1400, 9000]})
     first, second = rehearse([swept], lab(), world.surroundings().reach)
-    wanted = [
+    mtus = [
         [
             planned.setting.value
             for planned in each.hosts["receiver"]
@@ -47,13 +47,13 @@ def test_points_with_other_settings_are_rehearsed_apart() -> None:
         ]
         for each in (first, second)
     ]
-    assert [[1400], [9000]] == wanted
+    assert [[1400], [9000]] == mtus
 
 
-def test_each_skip_is_foreseen_with_its_reason() -> None:
+def test_each_skip_is_predicted_with_its_reason() -> None:
     """What a kernel lacks, a need, and what the hosts have not once settings are in force."""
     world = World(capabilities={"udp_zerocopy": False})
-    asked = experiment(
+    definition = experiment(
         variants={
             "plain": {},
             "other-kernel": {"send.zerocopy": True},
@@ -62,7 +62,7 @@ def test_each_skip_is_foreseen_with_its_reason() -> None:
             "more-cpus": {"needs": {"receiver": {"cpus": 64}}},
         }
     )
-    tried, untried = rehearse([asked], lab(), world.surroundings().reach)
+    tried, untried = rehearse([definition], lab(), world.surroundings().reach)
     assert ("one::plain", "one::other-cpus") == tried.trials
     assert ["one::other-cpus"] == list(tried.skipped)
     assert tried.skipped["one::other-cpus"].startswith("receiver has no CPU 77; its agent may use")
@@ -117,9 +117,9 @@ def test_real_hosts_are_bound_as_they_would_be(
     """Nothing is set there, so what would be is reckoned with."""
     world = TwoHosts()
     (tmp_path / "far.yaml").write_text(FAR)
-    asked = experiment(settings={"receiver": receiver}, **keys)
+    definition = experiment(settings={"receiver": receiver}, **keys)
     reach = Reach({"ssh": world.open}, world.open)
-    (only,) = rehearse([asked], load_lab(str(tmp_path / "far.yaml")), reach)
+    (only,) = rehearse([definition], load_lab(str(tmp_path / "far.yaml")), reach)
     assert (reason is not None) == bool(only.skipped)
     assert reason is None or reason in only.skipped["one"]
 
@@ -127,21 +127,22 @@ def test_real_hosts_are_bound_as_they_would_be(
 def test_the_machine_is_only_read() -> None:
     """What all share is never applied in a rehearsal; what is thrown away is really tried."""
     world = World()
-    wanted = experiment(settings={"receiver": {"sysctl": {SYSCTL: 1_000_000}}})
-    (only,) = rehearse([wanted], lab(), world.surroundings().reach)
+    definition = experiment(settings={"receiver": {"sysctl": {SYSCTL: 1_000_000}}})
+    (only,) = rehearse([definition], lab(), world.surroundings().reach)
     assert [] == world.agents["machine"].in_force
     assert ["as it was"] == [planned.now for planned in only.hosts["machine"]]
     assert [] != world.agents["receiver"].in_force
 
 
-def test_a_refusal_is_told_beside_what_was_asked() -> None:
+def test_a_refusal_is_reported_beside_what_was_asked() -> None:
     """The setting that a namespace would not take stands in the plan with the reason."""
     world = World(refusing="mtu")
-    wanted = experiment(settings={"receiver": {"mtu": 9000}})
-    (only,) = rehearse([wanted], lab(), world.surroundings().reach)
-    told = [planned for planned in only.hosts["receiver"] if planned.refusal is not None]
+    definition = experiment(settings={"receiver": {"mtu": 9000}})
+    (only,) = rehearse([definition], lab(), world.surroundings().reach)
+    refused = [planned for planned in only.hosts["receiver"] if planned.refusal is not None]
     assert [("mtu", 9000, 1, "not here")] == [
-        (one.setting.kind, one.setting.value, one.now, one.refusal) for one in told
+        (planned.setting.kind, planned.setting.value, planned.now, planned.refusal)
+        for planned in refused
     ]
 
 

@@ -33,7 +33,7 @@ class Noting:
         self.offset_ns = 0
         self.round_trip_ns: int | None = None
         self.limits: dict[str, int] = {}
-        self.said: dict[str, dict[str, Any]] = {}
+        self.requests: dict[str, dict[str, Any]] = {}
         self.absences_ns: list[int] = []
         self.notice: Callable[[str], None] = lambda _: None
         self.outlasting: tuple[str, int] | None = None
@@ -45,7 +45,7 @@ class Noting:
     def request(self, verb: str, deadline_ns: int, **args: Any) -> Any:
         """Answer."""
         self.limits[verb] = deadline_ns
-        self.said[verb] = args
+        self.requests[verb] = args
         return {"hello": HELLO, "take": {}, "snapshot": SNAPSHOT}.get(verb)
 
     def ping(self) -> None:
@@ -83,15 +83,17 @@ def test_a_silent_connection_is_waited_for_as_long_as_the_lease(
 
 def test_an_agent_of_this_machine_is_told_who_controls_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its boot id: over SSH it cannot see whose process asked for it."""
-    told = []
+    snapshots = []
     for boot_id in ("another", HELLO["boot_id"]):
         monkeypatch.setattr("udpbench.control.agent_client._boot_id", lambda known=boot_id: known)
         channel = Noting(None)
         remote = AgentClient(channel, "sender", "eth3", ("namespace",))
         remote.hello("run", SECOND_NS)
         remote.snapshot("begin")
-        told.append((channel.said["snapshot"]["edge"], channel.said["snapshot"]["controller"]))
-    assert [("begin", None), ("begin", os.getpid())] == told
+        snapshots.append(
+            (channel.requests["snapshot"]["edge"], channel.requests["snapshot"]["controller"])
+        )
+    assert [("begin", None), ("begin", os.getpid())] == snapshots
 
 
 @pytest.mark.parametrize(("pid", "expected"), [(None, ("run", SECOND_NS)), (5, None)])
@@ -104,8 +106,12 @@ def test_an_agent_behind_a_connection_outlasts_it(
     remote.hello("run", SECOND_NS)
     assert channel.outlasting is None
     remote.take("alone")
-    said = channel.said["hello"]
-    assert (expected, pid is None, False) == (channel.outlasting, said["returns"], said["private"])
+    hello = channel.requests["hello"]
+    assert (expected, pid is None, False) == (
+        channel.outlasting,
+        hello["returns"],
+        hello["private"],
+    )
 
 
 def test_an_agent_of_a_built_in_lab_elsewhere_makes_its_own_namespace() -> None:
@@ -114,5 +120,5 @@ def test_an_agent_of_a_built_in_lab_elsewhere_makes_its_own_namespace() -> None:
     remote = AgentClient(channel, "sender", "eth3", ("namespace",))
     remote.hello("run", SECOND_NS)
     remote.take("alone")
-    said = channel.said["hello"]
-    assert (None, False, True) == (channel.outlasting, said["returns"], said["private"])
+    hello = channel.requests["hello"]
+    assert (None, False, True) == (channel.outlasting, hello["returns"], hello["private"])

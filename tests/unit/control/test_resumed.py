@@ -51,11 +51,11 @@ def measured(world: World) -> int:
 
 def test_what_is_stored_is_not_run_again(tmp_path: Path) -> None:
     """Of three trials the one that is stored stays as it is, and the two others follow it."""
-    of = experiment(**THREE)
-    _, first = go(World(), tmp_path / "first", of)
-    killed(tmp_path / "run", first.records[:1], of)
+    definition = experiment(**THREE)
+    _, first = go(World(), tmp_path / "first", definition)
+    killed(tmp_path / "run", first.records[:1], definition)
     world = World()
-    outcome, now = again(world, tmp_path / "run", of)
+    outcome, now = again(world, tmp_path / "run", definition)
     assert (0, 2, 2) == (outcome.exit_code, measured(world), outcome.records)
     assert [("one#1", "done"), ("one#2", "done"), ("one#3", "done")] == names(now)
     assert first.records[0] == now.records[0]
@@ -63,47 +63,51 @@ def test_what_is_stored_is_not_run_again(tmp_path: Path) -> None:
 
 def test_progress_counts_what_is_done_already(tmp_path: Path) -> None:
     """The first trial that is run is the second of three, and the run says so."""
-    of = experiment(**THREE)
-    _, first = go(World(), tmp_path / "first", of)
-    killed(tmp_path / "run", first.records[:1], of)
+    definition = experiment(**THREE)
+    _, first = go(World(), tmp_path / "first", definition)
+    killed(tmp_path / "run", first.records[:1], definition)
     world = World()
-    again(world, tmp_path / "run", of)
-    steps = [one for one in world.progress if one.event == "trial"]
+    again(world, tmp_path / "run", definition)
+    steps = [progress for progress in world.progress if progress.event == "trial"]
     assert [(2, 3), (3, 3)] == [(step.index, step.total) for step in steps]
-    assert "3 trials, 1 of them done before, lab local" in world.progress[0].text
+    assert "3 trials, 1 already done, lab local" in world.progress[0].text
 
 
 def test_the_order_is_the_one_that_the_run_began_with(tmp_path: Path) -> None:
     """Over both sessions the trials came in the order of the seed."""
-    of = experiment(sweep={"send.batch": [1, 2, 3, 4]}, repetitions=2)
-    whole = [trial.name for trial in trial_order([of], 1)]
-    _, first = go(World(), tmp_path / "first", of)
-    killed(tmp_path / "run", first.records[:3], of)
-    _, now = again(World(), tmp_path / "run", of)
+    definition = experiment(sweep={"send.batch": [1, 2, 3, 4]}, repetitions=2)
+    whole = [trial.name for trial in trial_order([definition], 1)]
+    _, first = go(World(), tmp_path / "first", definition)
+    killed(tmp_path / "run", first.records[:3], definition)
+    _, now = again(World(), tmp_path / "run", definition)
     assert whole == [record.trial.name for record in now.records]
 
 
 def test_a_failed_trial_is_run_again_and_the_newer_record_wins(tmp_path: Path) -> None:
     """A run that was complete but for it goes on, and has every trial once."""
-    of = experiment(**THREE)
+    definition = experiment(**THREE)
     world = World()
     world.raises("prepare sender", WorkerFailed("signal 9", "sender"))
-    outcome, first = go(world, tmp_path, of)
+    outcome, first = go(world, tmp_path, definition)
     assert ("one#1", "failed") == names(first)[0]
     world = World()
-    outcome, now = again(world, tmp_path, of)
+    outcome, now = again(world, tmp_path, definition)
     assert (0, 1) == (outcome.exit_code, measured(world))
     assert [("one#2", "done"), ("one#3", "done"), ("one#1", "done")] == names(now)
-    assert [("one#1", "failed")] == [(one.trial.name, one.status) for one in now.replaced]
+    assert [("one#1", "failed")] == [(record.trial.name, record.status) for record in now.replaced]
 
 
 def test_invalid_and_skipped_trials_stay(tmp_path: Path) -> None:
     """They are results: only what failed, or never ran, is left."""
-    of = experiment(**THREE)
-    _, first = go(World(), tmp_path, of)
-    one, two, three = first.records
-    changed = [replace(one, status="skipped"), replace(two, status="failed"), three]
-    assert ["one#2"] == [trial.name for trial in remaining([of], 1, changed)]
+    definition = experiment(**THREE)
+    _, first = go(World(), tmp_path, definition)
+    first_trial, second_trial, third_trial = first.records
+    changed = [
+        replace(first_trial, status="skipped"),
+        replace(second_trial, status="failed"),
+        third_trial,
+    ]
+    assert ["one#2"] == [trial.name for trial in remaining([definition], 1, changed)]
 
 
 def test_a_host_that_died_ends_a_campaign_that_can_go_on(tmp_path: Path) -> None:
@@ -157,11 +161,11 @@ def test_a_campaign_goes_on_after_a_failed_and_an_invalid_trial(tmp_path: Path) 
 
 def test_a_run_that_died_after_its_last_trial_only_looks_at_its_hosts(tmp_path: Path) -> None:
     """Nothing is measured; the agents come up, find nothing left behind, and the run has an end."""
-    of = experiment()
-    _, first = go(World(), tmp_path / "first", of)
-    killed(tmp_path / "run", first.records, of)
+    definition = experiment()
+    _, first = go(World(), tmp_path / "first", definition)
+    killed(tmp_path / "run", first.records, definition)
     world = World()
-    outcome, now = again(world, tmp_path / "run", of)
+    outcome, now = again(world, tmp_path / "run", definition)
     assert (0, 0, "complete") == (
         outcome.exit_code,
         measured(world),
@@ -187,7 +191,7 @@ def facts_as(world: World, **changes: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("was", "now", "said"),
+    ("was", "now", "change"),
     [
         ({}, {"kernel": "6.19"}, "kernel: 6.18 → 6.19"),
         ({}, {"cpus": (0,)}, "cpus: 0, 1 → 0"),
@@ -207,20 +211,20 @@ def facts_as(world: World, **changes: object) -> None:
     ],
 )
 def test_another_host_is_refused_before_anything_is_changed(
-    was: dict[str, object], now: dict[str, object], said: str, tmp_path: Path
+    was: dict[str, object], now: dict[str, object], change: str, tmp_path: Path
 ) -> None:
     """It is told host by host as was → is; nothing was applied, and the trials stay as they were."""
     world = World()
     facts_as(world, **was)
-    of = experiment(**THREE)
-    _, first = go(world, tmp_path / "first", of)
-    killed(tmp_path / "run", first.records[:1], of)
+    definition = experiment(**THREE)
+    _, first = go(world, tmp_path / "first", definition)
+    killed(tmp_path / "run", first.records[:1], definition)
     world = World()
     facts_as(world, **now)
-    outcome, after = again(world, tmp_path / "run", of)
+    outcome, after = again(world, tmp_path / "run", definition)
     assert (3, "HostChanged") == (outcome.exit_code, type(outcome.error).__name__)
-    text = f"sender: {said}; receiver: {said}; undo the change, or begin a new run"
-    assert f"not the host that this run began on: {text}" == str(outcome.error)
+    text = f"sender: {change}; receiver: {change}; undo the change, or start a new run"
+    assert f"the host has changed since this run began: {text}" == str(outcome.error)
     assert not any(word.startswith("apply") for word in world.words)
     assert first.records[:1] == after.records
 
@@ -229,32 +233,32 @@ def test_a_reboot_of_the_same_host_is_no_change(tmp_path: Path) -> None:
     """Another boot id, and a fact that is not known yet, refuse nothing."""
     world = World()
     facts_as(world, driver="veth")
-    of = experiment(**THREE)
-    _, first = go(world, tmp_path / "first", of)
-    killed(tmp_path / "run", first.records[:1], of)
+    definition = experiment(**THREE)
+    _, first = go(world, tmp_path / "first", definition)
+    killed(tmp_path / "run", first.records[:1], definition)
     world = World()
     facts_as(world, boot_id="another", driver=None)
-    assert 0 == again(world, tmp_path / "run", of)[0].exit_code
+    assert 0 == again(world, tmp_path / "run", definition)[0].exit_code
 
 
 def test_an_environment_that_is_another_for_the_same_point_is_a_finding(tmp_path: Path) -> None:
     """A governor is moved by settings, too, so it is compared where it was in force."""
     world = World()
     facts_as(world, environment={"governor": "performance", "turbo": "on"})
-    of = experiment(**THREE)
-    _, first = go(world, tmp_path / "first", of)
-    killed(tmp_path / "run", first.records[:1], of)
+    definition = experiment(**THREE)
+    _, first = go(world, tmp_path / "first", definition)
+    killed(tmp_path / "run", first.records[:1], definition)
     world = World()
     facts_as(world, environment={"governor": "powersave", "turbo": "on"})
-    _, now = again(world, tmp_path / "run", of)
-    told = (
+    _, now = again(world, tmp_path / "run", definition)
+    text = (
         "the environment differs from before the run was resumed "
-        "(governor: performance → powersave); as in one#1; restore it, or begin a new run"
+        "(governor: performance → powersave); as in one#1; restore it, or start a new run"
     )
     assert [
         [],
-        [f"sender: {told}", f"receiver: {told}"],
-        [f"sender: {told}", f"receiver: {told}"],
+        [f"sender: {text}", f"receiver: {text}"],
+        [f"sender: {text}", f"receiver: {text}"],
     ] == [
         [str(finding) for finding in record.findings if "environment" in finding.what]
         for record in now.records
@@ -295,25 +299,25 @@ def test_a_point_that_was_not_run_before_is_compared_with_nothing(tmp_path: Path
 def test_an_invalid_trial_stays_and_a_block_is_added(tmp_path: Path) -> None:
     """Seven blocks are stored and one is invalid: the eighth is run, and no other."""
     pair = {"a": "batch=1", "b": "batch=2", "metric": "received_packets"}
-    of = experiment(sweep={"send.batch": [1, 2]}, compare=pair)
-    _, first = go(World(), tmp_path / "first", of)
+    definition = experiment(sweep={"send.batch": [1, 2]}, compare=pair)
+    _, first = go(World(), tmp_path / "first", definition)
     assert 14 == len(first.records)
     spoilt = replace(first.records[3], findings=(Finding("invalid", "too slow"),))
     records = [*first.records[:3], spoilt, *first.records[4:]]
-    left = remaining([of], 1, records)
+    left = remaining([definition], 1, records)
     assert [8, 8] == [trial.repetition for trial in left]
-    killed(tmp_path / "run", records, of)
+    killed(tmp_path / "run", records, definition)
     world = World()
-    _, now = again(world, tmp_path / "run", of)
+    _, now = again(world, tmp_path / "run", definition)
     assert (2, 16) == (measured(world), len(now.records))
     assert spoilt == now.records[3]
-    assert [] == remaining([of], 1, now.records)
-    steps = [one for one in world.progress if one.event == "trial"]
+    assert [] == remaining([definition], 1, now.records)
+    steps = [progress for progress in world.progress if progress.event == "trial"]
     assert [(15, 16), (16, 16)] == [(step.index, step.total) for step in steps]
 
 
 def test_a_killed_run_has_at_least_the_first_look_before_it(tmp_path: Path) -> None:
     """Of three blocks the four to seven are missing; what follows depends on them."""
-    of = experiment(sweep={"send.batch": [1, 2]}, compare={"a": "batch=1", "b": "batch=2"})
-    _, first = go(World(), tmp_path / "first", of)
-    assert 8 == len(remaining([of], 1, first.records[:6]))
+    definition = experiment(sweep={"send.batch": [1, 2]}, compare={"a": "batch=1", "b": "batch=2"})
+    _, first = go(World(), tmp_path / "first", definition)
+    assert 8 == len(remaining([definition], 1, first.records[:6]))

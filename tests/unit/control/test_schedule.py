@@ -20,9 +20,9 @@ def order(seed: int) -> list[tuple[int, str]]:
 def test_every_repetition_is_a_block_of_all_points() -> None:
     """Three blocks, and in each every point once."""
     points = sorted(point.point for point in SWEPT.points)
-    found = order(1)
-    assert [1] * 4 + [2] * 4 + [3] * 4 == [repetition for repetition, _ in found]
-    assert [points] * 3 == [sorted(point for _, point in found[n : n + 4]) for n in (0, 4, 8)]
+    trials = order(1)
+    assert [1] * 4 + [2] * 4 + [3] * 4 == [repetition for repetition, _ in trials]
+    assert [points] * 3 == [sorted(point for _, point in trials[n : n + 4]) for n in (0, 4, 8)]
 
 
 def test_the_order_is_the_seeds() -> None:

@@ -42,30 +42,30 @@ def test_a_search_finds_what_the_receiver_takes(tmp_path: Path) -> None:
     """The bounds lie around the capacity, as near as the precision."""
     outcome, stored = go(world(), tmp_path / "run", searched())
     (chapter,) = chapters_of(stored.header.experiments, stored.records)
-    (found,) = chapter.searches
-    headline = found.headline
+    (search,) = chapter.searches
+    headline = search.headline
     assert None is outcome.error
-    assert ("done", "regular") == (found.state.ended, headline.kind)
+    assert ("done", "regular") == (search.state.ended, headline.kind)
     assert headline.lower_pps is not None
     assert headline.upper_pps is not None
     assert headline.lower_pps <= CAPACITY_PPS * 1.001
     assert headline.upper_pps > CAPACITY_PPS
     assert headline.upper_pps - headline.lower_pps <= 0.02 * headline.upper_pps
-    assert found.breaking is not None
-    assert ("udp_rcvbuf", 1.0) == (found.breaking.stage, found.breaking.share)
-    assert "sender" == found.purposes[0]
+    assert search.breaking is not None
+    assert ("udp_rcvbuf", 1.0) == (search.breaking.stage, search.breaking.share)
+    assert "sender" == search.purposes[0]
 
 
 def test_bounds_are_reported_while_a_search_goes_on(tmp_path: Path) -> None:
     """After each trial; at the end nothing of its time is left."""
     around = world()
     _, stored = go(around, tmp_path / "run", searched())
-    told = [progress for progress in around.progress if progress.event == "search"]
-    assert len(stored.records) == len(told)
-    assert "regular" == told[-1].bounds[-1].kind
-    assert told[0].text.startswith("one#1: at most ")
-    assert "one#1: done" == told[-1].text
-    left_ns = [progress.left_ns or 0 for progress in told]
+    reports = [progress for progress in around.progress if progress.event == "search"]
+    assert len(stored.records) == len(reports)
+    assert "regular" == reports[-1].bounds[-1].kind
+    assert reports[0].text.startswith("one#1: at most ")
+    assert "one#1: done" == reports[-1].text
+    left_ns = [progress.left_ns or 0 for progress in reports]
     assert 0 == left_ns[-1]
     assert sorted(left_ns, reverse=True) == left_ns
 
@@ -168,7 +168,7 @@ def test_a_search_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     assert [] == remaining([chosen], 1, again.records)
 
 
-def told(chapter: Chapter) -> str:
+def terminal_text(chapter: Chapter) -> str:
     """Return what the terminal shows of an experiment, of the ledger only its title."""
     out = io.StringIO()
     print_chapter(Terminal(file=out, width=100, color_system=None), chapter)
@@ -177,12 +177,12 @@ def told(chapter: Chapter) -> str:
     return before + title + ledger.partition("\n")[0] + ledger.partition("udpbench show --all")[2]
 
 
-def test_what_is_told(tmp_path: Path, golden: Golden) -> None:
+def test_what_is_reported(tmp_path: Path, golden: Golden) -> None:
     """The rate by goal, the loads around it, what breaks first and what helps; also as JSON."""
     expected = ["throughput_pps[loss=0.1%] > 250kpps", "throughput_pps > 400kpps"]
     _, stored = go(world(), tmp_path / "run", searched(expect=expected))
     (chapter,) = chapters_of(stored.header.experiments, stored.records)
-    golden.check([told(chapter), answer(chapter)])
+    golden.check([terminal_text(chapter), answer(chapter)])
     assert ["yes", "no"] == [verdict.answer for verdict in chapter.verdicts]
     plain = json.loads(json.dumps(as_json(stored), allow_nan=False))
     assert ["regular"] == [goal["kind"] for goal in plain["searches"][0]["goals"]]
@@ -202,27 +202,27 @@ def test_a_sender_that_offers_no_more(tmp_path: Path, golden: Golden) -> None:
         chapter.searches[0].headline.kind,
         chapter.searches[0].headline.upper_pps,
     )
-    golden.check(told(chapter))
+    golden.check(terminal_text(chapter))
     assert ["yes", "cannot tell"] == [verdict.answer for verdict in chapter.verdicts]
 
 
 def test_a_search_that_takes_too_long(tmp_path: Path) -> None:
     """It ends with the bounds that it knows, and says so."""
-    search = {"loss": "0.1%", "precision": "2%", "time": "5s", "within": "9s"}
-    _, stored = go(world(), tmp_path / "run", searched(search=search))
-    (found,) = chapters_of(stored.header.experiments, stored.records)[0].searches
-    assert ("within", "unfinished") == (found.state.ended, found.headline.kind)
-    assert 9 * SECOND_NS <= found.state.spent_ns < 12 * SECOND_NS
+    keys = {"loss": "0.1%", "precision": "2%", "time": "5s", "within": "9s"}
+    _, stored = go(world(), tmp_path / "run", searched(search=keys))
+    (search,) = chapters_of(stored.header.experiments, stored.records)[0].searches
+    assert ("within", "unfinished") == (search.state.ended, search.headline.kind)
+    assert 9 * SECOND_NS <= search.state.spent_ns < 12 * SECOND_NS
     assert ["search took longer"] == [
-        finding.what[4:22] for finding in found.result.findings if finding.severity == "warning"
+        finding.what[4:22] for finding in search.result.findings if finding.severity == "warning"
     ]
 
 
-def test_a_confirming_trial_is_told(tmp_path: Path) -> None:
+def test_a_confirming_trial_is_reported(tmp_path: Path) -> None:
     """One long trial at the lower bound, the last of the search."""
-    search = {"loss": "0.1%", "precision": "2%", "time": "3s", "confirm": "20s"}
-    _, stored = go(world(), tmp_path / "run", searched(search=search))
-    (found,) = chapters_of(stored.header.experiments, stored.records)[0].searches
+    keys = {"loss": "0.1%", "precision": "2%", "time": "3s", "confirm": "20s"}
+    _, stored = go(world(), tmp_path / "run", searched(search=keys))
+    (search,) = chapters_of(stored.header.experiments, stored.records)[0].searches
     assert 20 * SECOND_NS == stored.records[-1].trial.duration_ns
-    assert ("confirm", 1) == (found.purposes[-1], found.purposes.count("confirm"))
-    assert any("confirms the rate" in finding.what for finding in found.result.findings)
+    assert ("confirm", 1) == (search.purposes[-1], search.purposes.count("confirm"))
+    assert any("confirms the rate" in finding.what for finding in search.result.findings)

@@ -30,10 +30,10 @@ class Member(FakeAgent):
     """
 
     def _facts(self, interface: str) -> Facts:
-        made = bool(self.world.agents["bridge"].in_force)
-        mine = [one["target"] for one in self.in_force if one["kind"] == "address"]
-        found = tuple(target.partition("/")[2] for target in mine)
-        return replace(facts(self.host, interface, found), mtu=1500 if made else None)
+        bridged = bool(self.world.agents["bridge"].in_force)
+        mine = [setting["target"] for setting in self.in_force if setting["kind"] == "address"]
+        addresses = tuple(target.partition("/")[2] for target in mine)
+        return replace(facts(self.host, interface, addresses), mtu=1500 if bridged else None)
 
     @property
     def sends(self) -> bool:
@@ -50,8 +50,11 @@ class Member(FakeAgent):
             return dict.fromkeys(SENDING, 0) | {"attempted_packets": sent, "sent_packets": sent}, 0
         receivers = [name for name in self.world.agents if name.startswith("r")]
         silent = isinstance(self.world, Bridged) and self.host in self.world.silent
-        got = 0 if silent or not self.phase else self._sent() // len(receivers)
-        return dict.fromkeys(RECEIVING, 0) | {"read_packets": got, "received_packets": got}, 0
+        packets = 0 if silent or not self.phase else self._sent() // len(receivers)
+        return dict.fromkeys(RECEIVING, 0) | {
+            "read_packets": packets,
+            "received_packets": packets,
+        }, 0
 
     def _over(self) -> bool:
         """End a sender's loop when its time has come, and tell whether it has."""
@@ -182,7 +185,7 @@ def test_a_receiver_that_no_packet_reaches_is_named(tmp_path: Path) -> None:
     } == record.error
 
 
-def test_what_the_ledger_cannot_explain_is_told_with_the_receiver(tmp_path: Path) -> None:
+def test_what_the_ledger_cannot_explain_is_reported_with_the_receiver(tmp_path: Path) -> None:
     """``path_check: explained`` asks for an explanation of every receiver's packets."""
     world = Bridged()
     world.silent = ("r1",)
@@ -190,5 +193,5 @@ def test_what_the_ledger_cannot_explain_is_told_with_the_receiver(tmp_path: Path
     record = go(world, tmp_path, "two-receivers", **keys)[1].records[0]
     assert record.error is not None
     assert (
-        "no packet of the path check arrived at r1, and the ledger does not say why"
+        "no packet of the path check arrived at r1, and the ledger does not show why"
     ) == record.error["message"]

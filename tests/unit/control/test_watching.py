@@ -13,12 +13,12 @@ from golden import Golden
 
 from control.fake import FakeAgent, World, facts, lab
 from udpbench.analysis.judge import judge
-from udpbench.analysis.live_host import LiveHost
 from udpbench.analysis.verdicts import exit_code
+from udpbench.analysis.watched_host import LiveHost
 from udpbench.commands.resume import ResumeOptions, reopen_run
 from udpbench.control import watching
 from udpbench.control.agents import Reach
-from udpbench.control.host_use import Surroundings
+from udpbench.control.lab_lock import Surroundings
 from udpbench.control.watching import KeptLooks, Watched, lab_to_watch, watch
 from udpbench.definition.load import load_lab
 from udpbench.errors import InputError, NothingToWatch
@@ -37,8 +37,8 @@ class Seen(FakeAgent):
 
     looks = 0
 
-    def _look(self, **asked: Any) -> HostLook:
-        self.world.say(f"asked {asked}")
+    def _look(self, **args: Any) -> HostLook:
+        self.world.say(f"asked {args}")
         self.looks += 1
         counters = {"snmp.Udp.RcvbufErrors": self.looks, "snmp.Udp.InErrors": self.looks}
         counters["snmp.Udp.InDatagrams"] = 10 * self.looks
@@ -62,7 +62,7 @@ class Watchable(World):
         return Surroundings(Reach({"local": self.open}, self.open), self.clock, self.interrupt)
 
 
-def seen(
+def watch_machine(
     world: World, watched: Watched, duration_ns: int | None, tell: Callable[[LiveHost], None]
 ) -> list[LiveHost]:
     """Watch this machine."""
@@ -72,7 +72,7 @@ def seen(
 def test_a_look_a_second_and_one_at_the_end() -> None:
     """Each is told; nothing but looking is asked of the host, which nobody takes."""
     world, states = Watchable(), []
-    (last,) = seen(world, Watched(), 5 * SECOND_NS // 2, states.append)
+    (last,) = watch_machine(world, Watched(), 5 * SECOND_NS // 2, states.append)
     assert [SECOND_NS, 2 * SECOND_NS, 5 * SECOND_NS // 2] == [each.elapsed_ns for each in states]
     assert last is states[-1]
     assert [("udp_rcvbuf", 3)] == [(loss.stage, loss.packets) for loss in last.stages]
@@ -132,15 +132,15 @@ def test_ctrl_c_ends_a_watch_with_a_last_look() -> None:
         states.append(live.elapsed_ns)
         world.interrupt.requested = True
 
-    seen(world, Watched(), None, interrupt)
+    watch_machine(world, Watched(), None, interrupt)
     assert 2 == len(states)
 
 
 def test_a_port_that_nobody_has_is_an_error(golden: Golden) -> None:
     """It names those that are bound."""
     with golden.raises(NothingToWatch, host=socket.gethostname()):
-        seen(Watchable(), Watched(port=54), None, lambda _: None)
-    seen(Watchable(), Watched(port=53), SECOND_NS, lambda _: None)
+        watch_machine(Watchable(), Watched(port=54), None, lambda _: None)
+    watch_machine(Watchable(), Watched(port=53), SECOND_NS, lambda _: None)
 
 
 def test_a_destination_or_a_labs_receivers_are_watched(tmp_path: Any) -> None:

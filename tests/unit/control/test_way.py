@@ -172,8 +172,8 @@ def test_a_link_that_comes_up_late_is_waited_for(tmp_path: Path) -> None:
     world = World(links={"sender": ["no carrier", "no carrier", "up"], "receiver": ["up"]})
     outcome, run = go(world, tmp_path)
     again = TRIAL.index("facts receiver", TRIAL.index("apply sender")) + 1
-    asked = ["facts sender", "facts sender"]
-    assert [*BEGIN, *TRIAL[:again], *asked, *TRIAL[again:], *RESTORE, *END] == world.words
+    retries = ["facts sender", "facts sender"]
+    assert [*BEGIN, *TRIAL[:again], *retries, *TRIAL[again:], *RESTORE, *END] == world.words
     assert (0, "up") == (outcome.exit_code, run.records[0].facts["sender"].link)
 
 
@@ -183,9 +183,9 @@ def test_a_link_that_comes_up_late_is_waited_for(tmp_path: Path) -> None:
         (
             "no carrier",
             "DeadlineExceeded",
-            "timed out after 10s: receive0 still without a carrier (see the cable)",
+            "timed out after 10s: receive0 still without a carrier (check the cable)",
         ),
-        ("down", "HostError", "receive0 is down, although it was taken up: see who took it down"),
+        ("down", "HostError", "receive0 is down, although it was taken up: find out what did it"),
     ],
 )
 def test_a_trial_without_a_link_fails_before_a_worker_is_made(
@@ -218,12 +218,16 @@ def test_a_warm_up_of_nothing_is_skipped(tmp_path: Path) -> None:
     assert [*BEGIN, *SET_UP, *PATH, *MEASURED, *VERIFY, *CLOSE, *RESTORE, *END] == world.words
 
 
-def test_a_count_is_told_with_its_deadline(tmp_path: Path) -> None:
+def test_a_count_is_reported_with_its_deadline(tmp_path: Path) -> None:
     """Nobody shall believe that a burst takes a minute."""
     world = World()
     go(world, tmp_path, experiment(warmup="0s", traffic={"count": 200}))
-    told = [one.text for one in world.progress if one.phase == "measured" and one.event == "phase"]
-    assert ["one#1 measured 200 packets, at most 1s"] == told
+    lines = [
+        progress.text
+        for progress in world.progress
+        if progress.phase == "measured" and progress.event == "phase"
+    ]
+    assert ["one#1 measured 200 packets, at most 1s"] == lines
 
 
 def test_between_trials_settings_stay(tmp_path: Path) -> None:
@@ -318,7 +322,7 @@ def test_an_agent_that_is_lost_at_restore_keeps_no_other_from_it(tmp_path: Path)
     )
     assert run.ending is not None
     assert (["done"], "failed") == ([record.status for record in run.records], run.ending.status)
-    assert ["sender"] == [one["host"] for one in run.ending.lost]
+    assert ["sender"] == [error["host"] for error in run.ending.lost]
 
 
 def test_an_agent_that_is_lost_after_an_interrupt_is_recorded(tmp_path: Path) -> None:
@@ -335,7 +339,7 @@ def test_an_agent_that_is_lost_after_an_interrupt_is_recorded(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "error", [RestoreError("eth3 mtu stays 9000", "receiver"), DeadlineExceeded("x", "receiver")]
 )
-def test_a_failed_restore_is_told_and_ends_with_4(tmp_path: Path, error: HostError) -> None:
+def test_a_failed_restore_is_reported_and_ends_with_4(tmp_path: Path, error: HostError) -> None:
     """Every other agent is restored all the same."""
     world = World()
     world.raises("restore receiver", error)
@@ -479,7 +483,7 @@ def test_a_run_of_which_kernels_leave_nothing_ends_before_its_first_trial(tmp_pa
         world, tmp_path, experiment(send={"gso": 8}, receive={"gro": True}), elsewhere
     )
     assert (
-        "no trial can be tried here: sender: send.gso: this kernel has no segmentation of UDP messages (UDP_SEGMENT); "
+        "no trial can run here: sender: send.gso: this kernel has no segmentation of UDP messages (UDP_SEGMENT); "
         "available since Linux 4.18; receiver: receive.gro: this kernel has no merged datagrams "
         "(UDP_GRO); available since Linux 5.0"
     ) == str(outcome.error)
@@ -492,8 +496,8 @@ def test_a_need_that_is_not_met_comes_before_what_a_kernel_lacks(tmp_path: Path)
     """It is the experiment's own word that it is not for this machine, so it is no answer of 5."""
     world = World(capabilities={"udp_gso": False})
     unmet = {"send.gso": 8, "needs": {"receiver": {"cpus": 64}}}
-    asked = experiment(variants={"with": unmet, "out": {"needs": {"sender": {"cpus": 64}}}})
-    outcome, run = go(world, tmp_path, asked)
+    definition = experiment(variants={"with": unmet, "out": {"needs": {"sender": {"cpus": 64}}}})
+    outcome, run = go(world, tmp_path, definition)
     assert ["skipped", "skipped"] == [(record.error or {})["kind"] for record in run.records]
     assert (0, 0) == (outcome.exit_code, ending_code(run))
     outcome, run = go(
@@ -507,11 +511,13 @@ def test_a_need_that_is_not_met_comes_before_what_a_kernel_lacks(tmp_path: Path)
 def test_what_a_kernel_lacks_skips_the_points_that_need_it(tmp_path: Path) -> None:
     """The others run; nothing is set for those."""
     world = World(capabilities={"udp_gso": False})
-    asked = experiment(variants={"with": {"send.gso": 8, "settings.receiver.mtu": 9000}, "out": {}})
-    outcome, run = go(world, tmp_path, asked)
-    told = {record.trial.point: (record.status, record.error) for record in run.records}
-    assert ("done", None) == told["out"]
-    status, error = told["with"]
+    definition = experiment(
+        variants={"with": {"send.gso": 8, "settings.receiver.mtu": 9000}, "out": {}}
+    )
+    outcome, run = go(world, tmp_path, definition)
+    by_point = {record.trial.point: (record.status, record.error) for record in run.records}
+    assert ("done", None) == by_point["out"]
+    status, error = by_point["with"]
     assert ("skipped", "unavailable") == (status, (error or {})["kind"])
     assert "send.gso: this kernel has no segmentation" in (error or {})["message"]
     assert 0 == outcome.exit_code
@@ -545,7 +551,7 @@ def test_mending_does_not_fail_for_what_a_user_cannot_see() -> None:
         ["sender: /run/udpbench: not for this user to see"],
     ) == (
         restored.undone,
-        [str(one) for one in restored.unseen],
+        [str(error) for error in restored.unseen],
     )
 
 
@@ -645,7 +651,7 @@ def test_a_path_on_which_nothing_arrives_fails_before_load(tmp_path: Path) -> No
 def test_an_explained_path_needs_a_ledger_that_explains_it(tmp_path: Path) -> None:
     """Packets that nobody can place fail the trial although drops were expected."""
     error = only(tmp_path, World(arriving=0), path_check="explained").error or {}
-    expected = "no packet of the path check arrived, and the ledger does not say why"
+    expected = "no packet of the path check arrived, and the ledger does not show why"
     assert expected == error["message"]
 
 
@@ -657,14 +663,14 @@ def test_an_explained_path_goes_on_where_the_ledger_places_every_packet(tmp_path
 
 def test_an_optional_setting_that_is_refused_becomes_a_finding() -> None:
     """An optional change that left the value as it was is told with what was asked for."""
-    wanted = Setting("feature", "eth0/rx-gro", True, path="ethtool.features.gro", optional=True)
-    assert [] == refused("right", (Change(wanted, False, True),))
-    assert [] == refused("right", (Change(wanted, True, True),))
-    (told,) = refused("right", (Change(wanted, False, False, "Operation not supported"),))
+    setting = Setting("feature", "eth0/rx-gro", True, path="ethtool.features.gro", optional=True)
+    assert [] == refused("right", (Change(setting, False, True),))
+    assert [] == refused("right", (Change(setting, True, True),))
+    (finding,) = refused("right", (Change(setting, False, False, "Operation not supported"),))
     assert (
         "right: optional setting ethtool.features.gro was refused (eth0/rx-gro stays False); "
         "Operation not supported; compare only with trials that also ran without it"
-    ) == str(told)
+    ) == str(finding)
 
 
 def test_facts_of_the_fake_are_none_before_its_link(tmp_path: Path) -> None:
@@ -672,17 +678,17 @@ def test_facts_of_the_fake_are_none_before_its_link(tmp_path: Path) -> None:
     assert (None, None) == (facts("a", "send0", ()).mtu, facts("a", "send0", ()).rx_queues)
 
 
-def test_a_value_that_was_rounded_is_told_as_asked_and_got() -> None:
+def test_a_value_that_was_rounded_is_reported_as_asked_and_got() -> None:
     """Of a group of values those that were asked for."""
-    wanted = Setting("rings", "eth3", {"rx": 4000}, path="settings.receiver.ethtool.rings")
+    setting = Setting("rings", "eth3", {"rx": 4000}, path="settings.receiver.ethtool.rings")
     before, after = {"rx": 512, "tx": 512}, {"rx": 4096, "tx": 512}
-    (told,) = rounded("right", (Change(wanted, before, after, rounded=True),))
+    (finding,) = rounded("right", (Change(setting, before, after, rounded=True),))
     assert (
         "right: settings.receiver.ethtool.rings was rounded "
-        "(eth3: asked {'rx': 4000} → got {'rx': 4096})"
-    ) == str(told)
-    assert "note" == told.severity
-    assert [] == rounded("right", (Change(wanted, before, after),))
+        "(eth3: asked for {'rx': 4000} → got {'rx': 4096})"
+    ) == str(finding)
+    assert "note" == finding.severity
+    assert [] == rounded("right", (Change(setting, before, after),))
 
 
 def test_a_setting_that_somebody_changed_under_way_makes_the_trial_invalid(tmp_path: Path) -> None:
@@ -693,8 +699,8 @@ def test_a_setting_that_somebody_changed_under_way_makes_the_trial_invalid(tmp_p
     _, run = go(world, tmp_path)
     assert (
         "receiver: a setting was changed by another process during the trial (mtu receive0: 9000 → 1500); "
-        "settings stay as udpbench has set them; find out who else configures that host, a "
-        "service or an administrator"
+        "settings stay as udpbench set them; find out which service or "
+        "administrator configures that host"
     ) == str(run.records[0].findings[-1])
     assert ("done", "invalid") == (run.records[0].status, run.records[0].findings[-1].severity)
     assert altered("receiver", (change,)) == [run.records[0].findings[-1]]

@@ -53,31 +53,31 @@ def takes(experiment: Experiment) -> str:
 
 def needs(experiment: Experiment) -> str:
     """Return what every point needs, else each variant's needs behind its name."""
-    told = {point.variant or point.point: _needs(point.needs) for point in experiment.points}
-    if len(set(told.values())) == 1:
-        return next(iter(told.values()))
-    return "; ".join(f"{name}: {text}" for name, text in told.items() if text)
+    texts = {point.variant or point.point: _needs(point.needs) for point in experiment.points}
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{name}: {text}" for name, text in texts.items() if text)
 
 
-def _needs(wanted: Needs) -> str:
-    parts = [] if wanted.lab is None else ["a built-in lab" if wanted.lab else "real hosts"]
-    for role, host in (("sender", wanted.sender), ("receiver", wanted.receiver)):
-        one = ", ".join(_host(host))
-        parts += [f"{role} with {one}"] if one else []
+def _needs(needed: Needs) -> str:
+    parts = [] if needed.lab is None else ["a built-in lab" if needed.lab else "real hosts"]
+    for role, host in (("sender", needed.sender), ("receiver", needed.receiver)):
+        text = ", ".join(_host(host))
+        parts += [f"{role} with {text}"] if text else []
     return "; ".join(parts)
 
 
-def _host(wanted: HostNeeds) -> list[str]:
+def _host(needed: HostNeeds) -> list[str]:
     counted = (
-        (wanted.cpus, "CPU"),
-        (wanted.rx_queues, "RX queue"),
-        (wanted.nodes, "NUMA node"),
+        (needed.cpus, "CPU"),
+        (needed.rx_queues, "RX queue"),
+        (needed.nodes, "NUMA node"),
     )
     parts = [f"{n} {what}{'s' if n > 1 else ''}" for n, what in counted if n is not None]
-    if wanted.smt is not None:
-        parts.append("SMT" if wanted.smt else "no SMT")
-    if wanted.rings is not None:
-        parts.append("rings to set" if wanted.rings else "no rings to set")
+    if needed.smt is not None:
+        parts.append("SMT" if needed.smt else "no SMT")
+    if needed.rings is not None:
+        parts.append("rings to set" if needed.rings else "no rings to set")
     return parts
 
 

@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def told(lab: str, *texts: str) -> list[str]:
+def refusals(lab: str, *texts: str) -> list[str]:
     """Return the messages by which a lab of this text, or of this name, refuses an experiment."""
     place = load_lab(write_lab(lab) if "\n" in lab else lab)
     try:
@@ -117,10 +117,10 @@ def test_what_a_lab_file_contradicts_is_an_error_of_the_experiment(
     lab: str, texts: list[str], messages: list[str]
 ) -> None:
     """All of it at once; what only a host can tell is not."""
-    assert messages == told(lab, *texts)
+    assert messages == refusals(lab, *texts)
 
 
-def test_a_line_is_told_only_of_a_file_that_has_it(golden: Golden) -> None:
+def test_a_line_is_reported_only_of_a_file_that_has_it(golden: Golden) -> None:
     """With --set, or from a dict, the text has lines of its own."""
     local = load_lab("local")
     loaded()

@@ -30,7 +30,7 @@ def test_a_definition_is_what_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "changes"),
     [
         ({"question": "Why?"}, ["question: What? → Why?"]),
         ({"repetitions": 2}, ["repetitions: 7 → 2"]),
@@ -61,28 +61,30 @@ def test_a_definition_is_what_it_is() -> None:
         ),
     ],
 )
-def test_each_key_that_changed_is_named_once(keys: dict[str, Any], said: list[str]) -> None:
+def test_each_key_that_changed_is_named_once(keys: dict[str, Any], changes: list[str]) -> None:
     """With the point where it is not all of them, and the values in words of the file."""
-    found = [str(change) for change in experiment_changes(experiment(), experiment(**keys))]
-    assert [f"mine.yaml: {one}: changed since the run began{STEP}" for one in said] == found
+    messages = [str(change) for change in experiment_changes(experiment(), experiment(**keys))]
+    assert [
+        f"mine.yaml: {change}: changed since the run began{STEP}" for change in changes
+    ] == messages
 
 
 def test_points_that_changed_are_named_while_they_are_few(golden: Golden) -> None:
     """A key that changed at one variant alone says so."""
 
     def varied(batches: list[int]) -> Experiment:
-        made = {f"v{n}": {"send.batch": batch} for n, batch in enumerate(batches)}
-        return load_experiment_data({"question": "What?", "variants": made}, "mine.yaml")
+        variants = {f"v{n}": {"send.batch": batch} for n, batch in enumerate(batches)}
+        return load_experiment_data({"question": "What?", "variants": variants}, "mine.yaml")
 
-    one = [str(found) for found in experiment_changes(varied([1, 2]), varied([1, 3]))]
-    golden.check(one)
+    messages = [str(change) for change in experiment_changes(varied([1, 2]), varied([1, 3]))]
+    golden.check(messages)
     (many,) = experiment_changes(varied([1, 1, 1, 1, 1, 9]), varied([2, 2, 2, 2, 2, 9]))
     golden.check(many.where)
 
 
-def test_a_lab_that_changed_is_told_by_its_keys(golden: Golden) -> None:
+def test_a_lab_that_changed_is_reported_by_its_keys(golden: Golden) -> None:
     """Each host by its place."""
     was = load_lab("local")
     now = lab_of(was.text.replace("192.168.254.30", "192.168.254.31"), Path("mine.yaml"))
-    (found,) = lab_changes(was, now)
-    golden.check(str(found))
+    (change,) = lab_changes(was, now)
+    golden.check(str(change))

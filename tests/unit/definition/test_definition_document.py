@@ -74,7 +74,7 @@ def test_a_value_beyond_the_limit_is_refused() -> None:
     assert message.endswith("…: a value is too long; at most 4096 characters")
 
 
-def test_every_problem_of_a_document_is_said_at_once() -> None:
+def test_every_problem_of_a_document_is_reported_at_once() -> None:
     """Two duplicates and an empty value are three lines."""
     assert 3 == len(refusal("a: 1\na: 2\nb:\nc: 1\nc: 2\n").splitlines())
 

@@ -216,7 +216,7 @@ def test_an_unknown_lab_is_refused_with_the_nearest_name() -> None:
     assert expected == str(caught.value)
 
 
-def test_a_lab_in_two_networks_is_told_once_for_a_host(golden: Golden) -> None:
+def test_a_lab_in_two_networks_is_reported_once_for_a_host(golden: Golden) -> None:
     """However many addresses it has there."""
     text = LAB.replace("10.0.0.1-2/24", "10.0.1.1-20/24").replace("10.0.0.1/24", "10.0.1.1-20/24")
     write(Path.cwd(), text, "lab.yaml")

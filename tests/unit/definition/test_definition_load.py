@@ -169,8 +169,8 @@ def test_a_name_is_a_path_a_folder_or_a_shipped_name() -> None:
     write(Path.cwd(), "question: b", "some/b.yaml")
     write(Path.cwd(), "question: a", "some/a.yml")
     write(Path.cwd(), "hosts: []", "some/other.yaml")
-    found = load.load_experiments(["smoke", "some/b.yaml", "some"])
-    assert ["smoke", "b", "a"] == [experiment.name for experiment in found]
+    experiments = load.load_experiments(["smoke", "some/b.yaml", "some"])
+    assert ["smoke", "b", "a"] == [experiment.name for experiment in experiments]
 
 
 def test_files_without_a_question_are_left_alone_in_a_folder() -> None:
@@ -267,12 +267,10 @@ def test_a_shipped_experiment_can_be_extended_from_anywhere(tmp_path: Path) -> N
     """Also by a file that is named from another folder, and one that itself is extended."""
     write(tmp_path, "question: Mine?\nextends: drops/small-buffer\n", "base.yaml")
     write(tmp_path, "question: Yours?\nextends: base.yaml\nrepetitions: 4\n", "mine.yaml")
-    (shipped_one,) = load.load_experiments(["drops/small-buffer"])
+    (shipped,) = load.load_experiments(["drops/small-buffer"])
     (mine,) = load.load_experiments([str(tmp_path / "mine.yaml")])
     assert ("Yours?", 4) == (mine.question, mine.repetitions)
-    assert [trial.receive for trial in shipped_one.points] == [
-        point.receive for point in mine.points
-    ]
+    assert [trial.receive for trial in shipped.points] == [point.receive for point in mine.points]
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ def settings(lab: Lab, **keys: Any) -> dict[str, list[tuple[str, str, Any]]]:
     (trial,) = experiment(**keys).points
     return {
         host.role: [
-            (one.kind, one.target, one.value)
-            for one in settings_for(lab, trial, host, LabContext({"sender": 1}, both()))
-            if one.path.startswith("losses.")
+            (setting.kind, setting.target, setting.value)
+            for setting in settings_for(lab, trial, host, LabContext({"sender": 1}, both()))
+            if setting.path.startswith("losses.")
         ]
         for host in lab.hosts
     }
@@ -39,7 +39,9 @@ def settings(lab: Lab, **keys: Any) -> dict[str, list[tuple[str, str, Any]]]:
 
 def test_something_waits_for_each_loss(lab: Lab) -> None:
     """A rule, a program, a trap or a larger MTU, each on the host where packets are to die."""
-    found = settings(lab, losses={stage: 1 for stage in losses.LOSS_PORTS if stage != "rx_backlog"})
+    by_role = settings(
+        lab, losses={stage: 1 for stage in losses.LOSS_PORTS if stage != "rx_backlog"}
+    )
     assert {
         "sender": [
             ("firewall", "ipv4/output/drop/udp/64101", True),
@@ -51,13 +53,13 @@ def test_something_waits_for_each_loss(lab: Lab) -> None:
             ("tc_drop", "receive0", 64108),
             ("firewall", "ipv4/input/drop/udp/64110", True),
         ],
-    } == found
+    } == by_role
 
 
 def test_packets_are_oversized_for_the_receivers_own_mtu(lab: Lab) -> None:
     """The sender's is as much above it as the packets are."""
-    found = settings(lab, losses={"tx_device": 1}, settings={"receiver": {"mtu": 4000}})
-    assert [("mtu", "send0", 4100)] == found["sender"]
+    by_role = settings(lab, losses={"tx_device": 1}, settings={"receiver": {"mtu": 4000}})
+    assert [("mtu", "send0", 4100)] == by_role["sender"]
 
 
 def test_a_loss_is_sent_along_the_first_flow() -> None:
@@ -138,16 +140,16 @@ def test_a_trial_without_losses_is_possible_anywhere() -> None:
 def test_a_user_who_may_not_load_programs_is_told_before_the_run(lab: Lab) -> None:
     """By the receiver, and only where a loss takes one."""
     may = {"sender": {"bpf": False}, "receiver": {"bpf": False}}
-    said = "receiver: losses: rx_xdp, rx_tc: this kernel has no BPF program for this user"
-    (told,) = lacking(experiment(losses={"rx_tc": 1}).points[0], lab, may)
-    assert told.startswith(said)
+    reason = "receiver: losses: rx_xdp, rx_tc: this kernel has no BPF program for this user"
+    (message,) = lacking(experiment(losses={"rx_tc": 1}).points[0], lab, may)
+    assert message.startswith(reason)
     assert [] == list(lacking(experiment(losses={"rx_ip": 1}).points[0], lab, may))
 
 
 def test_the_machine_is_changed_for_two_stages_alone() -> None:
     """For a moment each; all others leave it as it is."""
-    found = {stage: losses.momentary_setting(stage) for stage in losses.LOSS_PORTS}
-    changed = {stage: one.target for stage, one in found.items() if one is not None}
+    momentary = {stage: losses.momentary_setting(stage) for stage in losses.LOSS_PORTS}
+    changed = {stage: setting.target for stage, setting in momentary.items() if setting is not None}
     assert {
         "rx_backlog": "net.core.netdev_max_backlog",
         "udp_memory": "net.ipv4.udp_mem",
@@ -156,4 +158,6 @@ def test_the_machine_is_changed_for_two_stages_alone() -> None:
 
 def test_ports_of_losses_follow_the_packets_order() -> None:
     """Every stage with a loss is a stage."""
-    assert list(losses.LOSS_PORTS) == [one for one in LEDGER_STAGES if one in losses.LOSS_PORTS]
+    assert list(losses.LOSS_PORTS) == [
+        stage for stage in LEDGER_STAGES if stage in losses.LOSS_PORTS
+    ]

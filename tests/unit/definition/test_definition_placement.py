@@ -163,7 +163,7 @@ def test_many_flows_are_chosen_from(count: int, queues: int, random: Random) -> 
         ({}, [[0]], 1),
     ],
 )
-def test_flows_that_cannot_fill_them_evenly_are_told_where_they_are(
+def test_flows_that_cannot_fill_them_evenly_are_reported_where_they_are(
     landing: dict[int, int], flows: list[list[int]], queues: int, golden: Golden
 ) -> None:
     """The trial is skipped; more flows would help."""
@@ -211,7 +211,7 @@ def test_a_cpu_of_the_other_role_is_never_taken(
 
 
 @pytest.mark.parametrize("relation", ["smt-sibling", "same-node", "other-node"])
-def test_what_a_machine_has_not_is_said(relation: str, golden: Golden) -> None:
+def test_what_a_machine_has_not_is_reported(relation: str, golden: Golden) -> None:
     """One CPU has neither sibling nor company."""
     with golden.raises(Unavailable):
         related(relation, [0], 1, facts("right", (0,), numa_nodes={"0": (0,)}), ())
@@ -235,7 +235,9 @@ def test_until_it_is_known_where_flows_land_a_related_worker_is_not_pinned(lab: 
     landed = Landed({"receiver": (1,)}, frozenset([0, 2]))
     sender, receiver = bind(chosen, lab, known, landed).workers
     assert (2, 0) == (sender.cpu, receiver.cpu)
-    assert [[0, 2], [0, 2]] == [[flow.flow for flow in one.flows] for one in (sender, receiver)]
+    assert [[0, 2], [0, 2]] == [
+        [flow.flow for flow in worker.flows] for worker in (sender, receiver)
+    ]
 
 
 def test_two_relations_give_the_receivers_the_first_choice(lab: Lab) -> None:
@@ -247,7 +249,7 @@ def test_two_relations_give_the_receivers_the_first_choice(lab: Lab) -> None:
     assert [2, 1] == [worker.cpu for worker in bound.workers]
 
 
-def test_workers_that_share_the_queues_cpu_are_told(lab: Lab, golden: Golden) -> None:
+def test_workers_that_share_the_queues_cpu_are_reported(lab: Lab, golden: Golden) -> None:
     """As with any other list of CPUs."""
     known = both((0, 1, 2, 3))
     known["receiver"] = replace(known["receiver"], queue_cpus={"0": (0,)})

@@ -153,9 +153,9 @@ def test_below_sysctl_the_rest_of_a_path_is_one_key() -> None:
 )
 def test_a_sweep_or_variant_that_cannot_be_is_refused_on_its_line(text: str, message: str) -> None:
     """What a point gets wrong is reported where the sweep or the variant says it."""
-    found = refused(text)
-    assert found[0].startswith(message)
-    assert 1 == len(found)
+    messages = refused(text)
+    assert messages[0].startswith(message)
+    assert 1 == len(messages)
 
 
 def test_set_changes_the_base() -> None:
@@ -165,7 +165,7 @@ def test_set_changes_the_base() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("override", "message"),
     [
         ("send.batch", "--set: send.batch: not path=value; write for example send.batch=64"),
         ("send.batch=", "--set: send.batch=: not path=value; write for example send.batch=64"),
@@ -196,11 +196,11 @@ def test_set_changes_the_base() -> None:
         ),
     ],
 )
-def test_a_set_that_cannot_work_is_refused(given: str, message: str) -> None:
+def test_a_set_that_cannot_work_is_refused(override: str, message: str) -> None:
     """A bad path, a bad value and a path that a sweep or variant sets are errors."""
     text = ("sweep: {traffic.size: [32B]}", "variants: {a: {receive.work: 2us}}")
-    found = refused(*text, sets=(given,))[0]
-    assert found.startswith(message) or ("invalid YAML" in message and "invalid YAML" in found)
+    refusal = refused(*text, sets=(override,))[0]
+    assert refusal.startswith(message) or ("invalid YAML" in message and "invalid YAML" in refusal)
 
 
 @pytest.mark.parametrize(
@@ -264,9 +264,9 @@ def test_expectations_are_read(text: str, left: Side | None, op: str, right: Sid
 )
 def test_an_expectation_that_cannot_be_judged_is_refused(text: str, message: str) -> None:
     """Nothing is evaluated; what is not understood says why."""
-    found = refused("variants: {one: {}, two: {}}", "expect:", f'  - "{text}"')
+    messages = refused("variants: {one: {}, two: {}}", "expect:", f'  - "{text}"')
     shown = text if len(text) <= 60 else text[:59] + "…"
-    assert found[0].startswith(f"x.yaml:4: expect[1]: {shown}: {message}")
+    assert messages[0].startswith(f"x.yaml:4: expect[1]: {shown}: {message}")
 
 
 BOTH = ("sweep: {traffic.size: [32B, 64B]}", "variants: {one: {}, two: {}}")

@@ -49,11 +49,11 @@ def test_a_program_starts_in_the_folder_of_its_experiment(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("cpus", "one", "several"),
+    ("cpus", "cpu", "several"),
     [("lab", None, (0, 1)), ("1", 1, (1,)), ("any", None, ()), ("2-3", None, (2, 3))],
 )
 def test_a_program_is_one_worker_on_all_its_cpus(
-    lab: Lab, cpus: str, one: int | None, several: tuple[int, ...]
+    lab: Lab, cpus: str, cpu: int | None, several: tuple[int, ...]
 ) -> None:
     """It reads every port, with the flows of its host, and runs wherever it may."""
     known = both((0, 1, 2, 3))
@@ -62,10 +62,10 @@ def test_a_program_is_one_worker_on_all_its_cpus(
         "receive": {"command": COMMAND, "cpus": cpus, "priority": "nice 5"},
     }
     (spec,) = (s for s in bind(trial(**data), lab, known).workers if s.role == "receiver")
-    assert (one, several) == (spec.cpu, spec.cpus)
+    assert (cpu, several) == (spec.cpu, spec.cpus)
     assert several == spec.own_cpus
     assert ((4321, 4322, 4323, 4324), 8) == (spec.bind_ports, len(spec.flows))
-    assert several == replace(spec, cpus=(), cpu=one).own_cpus or one is None
+    assert several == replace(spec, cpus=(), cpu=cpu).own_cpus or cpu is None
 
 
 def test_what_describes_our_loops_is_refused_beside_a_program(golden: Golden) -> None:
@@ -74,8 +74,8 @@ def test_what_describes_our_loops_is_refused_beside_a_program(golden: Golden) ->
     ours = [key for key in keys_at(ExperimentFile, ("receive",)) if key not in known]
     values = {"workers": "1", "cpus": "lab", "batch": "1", "gro": "true", "timestamps": "true"}
     lines = [f"  {key}: {({**WRITTEN, **values}).get(key, 'true')}" for key in ours]
-    told = refused("receive:", "  command: [./server]", *lines)
-    of_loops = [line for line in told if "describes udpbench's own receiver" in line]
+    messages = refused("receive:", "  command: [./server]", *lines)
+    of_loops = [line for line in messages if "describes udpbench's own receiver" in line]
     assert sorted(ours) == sorted(line.split(": ")[1].partition(".")[2] for line in of_loops)
     golden.check(of_loops[0])
 
@@ -104,8 +104,8 @@ def test_what_is_no_program_is_refused(receive: str, golden: Golden) -> None:
 
 def test_a_program_receives_datagrams_without_echo(golden: Golden) -> None:
     """Neither a stream nor our own echoes."""
-    told = refused("traffic: {protocol: tcp}", "receive: {command: [./server]}")
-    golden.check([line for line in told if "of a program" in line])
+    messages = refused("traffic: {protocol: tcp}", "receive: {command: [./server]}")
+    golden.check([line for line in messages if "of a program" in line])
     golden.check("\n".join(refused("traffic: {echo: 1}", "receive: {command: [./server]}")))
 
 
@@ -153,12 +153,12 @@ def test_a_program_answers() -> None:
     beside = {"receive": {"command": COMMAND}}
     assert Answers() == trial(traffic={"answers": "count"}, **beside).traffic.answers
     payload = {"hex": "00000000"}
-    for written, meant in (
+    for written, answers in (
         ({"id_at": 2}, Answers(2)),
         ({"id_at": 0, "timeout": "200ms"}, Answers(0, 200 * 10**6)),
     ):
         traffic = {"answers": written, "payload": payload, "rate": "65536pps"}
-        assert meant == trial(traffic=traffic, **beside).traffic.answers
+        assert answers == trial(traffic=traffic, **beside).traffic.answers
     assert None is trial(traffic={"answers": "off"}, **beside).traffic.answers
 
 

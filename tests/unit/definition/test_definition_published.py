@@ -23,26 +23,26 @@ def all_shipped() -> list[str]:
 
 def test_a_published_figure_comes_with_its_conditions() -> None:
     """Study, figure and range in one."""
-    found = published("cloudflare-2015/naive")
-    assert found is not None
-    assert ("cloudflare-2015", "naive") == (found.study, found.figure)
-    assert "How to receive a million packets per second" == found.title
-    assert (Bar("pps", "pps", 195000, 352000, (), None),) == found.bars
-    assert all((found.source, found.conditions, found.note))
-    assert found.correction is None
+    figure = published("cloudflare-2015/naive")
+    assert figure is not None
+    assert ("cloudflare-2015", "naive") == (figure.study, figure.figure)
+    assert "How to receive a million packets per second" == figure.title
+    assert (Bar("pps", "pps", 195000, 352000, (), None),) == figure.bars
+    assert all((figure.source, figure.conditions, figure.note))
+    assert figure.correction is None
 
 
 def test_every_run_of_a_figure_is_kept() -> None:
     """Where the source gives each, the bar says how many there were."""
-    found = published("udp-loss-2015/burst-unlimited")
-    assert found is not None
+    figure = published("udp-loss-2015/burst-unlimited")
+    assert figure is not None
     runs = (900000, 1000000, 1000000, 970000, 1000000)
-    assert Bar("received_packets", "packets", 900000, 1000000, runs, 5) == found.bar(
+    assert Bar("received_packets", "packets", 900000, 1000000, runs, 5) == figure.bar(
         "received_packets"
     )
-    assert Bar("offered_pps", "pps", 216000, 216000, (), 1) == found.bar("offered_pps")
-    assert found.bar("cycles") is None
-    assert found.correction is not None
+    assert Bar("offered_pps", "pps", 216000, 216000, (), 1) == figure.bar("offered_pps")
+    assert figure.bar("cycles") is None
+    assert figure.correction is not None
 
 
 def test_the_corrections_follow_from_the_figures() -> None:
@@ -112,12 +112,12 @@ def test_an_unknown_source_names_near_ones(source: str, step: str) -> None:
 
 def test_an_unknown_source_of_a_variant_is_on_its_line(golden: Golden) -> None:
     """That of the base is said too, though every variant replaces it."""
-    said = refused(
+    messages = refused(
         "source: cloudflare-2015/naif",
         "variants:",
         "  one: {source: cloudflare-2015/pined}",
     )
-    golden.check(said)
+    golden.check(messages)
 
 
 @pytest.mark.parametrize(

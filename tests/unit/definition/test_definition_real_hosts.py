@@ -22,7 +22,7 @@ from udpbench.errors import InputError
 from udpbench.host_settings import Settings
 from udpbench.model import Experiment, Facts, Lab
 
-FOUND = {
+FACTS = {
     "left": facts("left", addresses=("172.16.0.9/16", "10.0.0.9/24")),
     "right": facts("right", addresses=("10.0.0.1/24", "10.0.0.2/24")),
 }
@@ -38,17 +38,19 @@ def far() -> Lab:
 def settled(far: Lab) -> Lab:
     """Return it with hosts that have their addresses already."""
     hosts = (far.senders, far.receivers)
-    own = (tuple(replace(one, addresses=(), existing=True) for one in role) for role in hosts)
+    own = (tuple(replace(host, addresses=(), existing=True) for host in role) for role in hosts)
     senders, receivers = own
     return replace(far, senders=senders, receivers=receivers)
 
 
-def kinds(lab: Lab, found: dict[str, Facts], **settings: object) -> dict[str, list[str]]:
+def kinds(lab: Lab, known: dict[str, Facts], **settings: object) -> dict[str, list[str]]:
     """Return host → the kinds of its settings, each once, in order."""
     chosen = trial(settings={"receiver": settings} if settings else {})
-    context = LabContext(facts=found)
+    context = LabContext(facts=known)
     return {
-        host.name: list(dict.fromkeys(one.kind for one in settings_for(lab, chosen, host, context)))
+        host.name: list(
+            dict.fromkeys(setting.kind for setting in settings_for(lab, chosen, host, context))
+        )
         for host in lab.hosts
     }
 
@@ -56,8 +58,8 @@ def kinds(lab: Lab, found: dict[str, Facts], **settings: object) -> dict[str, li
 def test_real_hosts_get_addresses_and_come_up_and_nothing_else(far: Lab, settled: Lab) -> None:
     """No pair, no neighbours, no features of a built-in lab; existing addresses are left alone."""
     added = ["up", "unclaimed", "address"]
-    assert {"left": added, "right": added} == kinds(far, FOUND)
-    assert {"left": ["up"], "right": ["up"]} == kinds(settled, FOUND)
+    assert {"left": added, "right": added} == kinds(far, FACTS)
+    assert {"left": ["up"], "right": ["up"]} == kinds(settled, FACTS)
 
 
 def asking(**keys: object) -> Experiment:
@@ -92,9 +94,9 @@ def test_gateways_are_for_networks_of_the_labs_routes(far: Lab, settled: Lab) ->
 def test_a_real_host_sets_what_its_machine_shares_itself(far: Lab) -> None:
     """There is no machine agent that would."""
     chosen = trial(settings={"receiver": {"sysctl": {"net.core.rmem_max": 9}}})
-    found = settings_for(far, chosen, far.receivers[0], LabContext(facts=FOUND))
+    settings = settings_for(far, chosen, far.receivers[0], LabContext(facts=FACTS))
     assert [("net.core.rmem_max", "machine")] == [
-        (one.target, one.scope) for one in found if one.kind == "sysctl"
+        (setting.target, setting.scope) for setting in settings if setting.kind == "sysctl"
     ]
     assert () == machine_settings_for(far, chosen, LabContext())
 
@@ -102,7 +104,7 @@ def test_a_real_host_sets_what_its_machine_shares_itself(far: Lab) -> None:
 def test_a_link_is_not_made_between_real_hosts(far: Lab) -> None:
     """The trial is skipped with the reason, instead of measuring something else."""
     with pytest.raises(Unavailable) as caught:
-        kinds(far, FOUND, link={"queues": 2})
+        kinds(far, FACTS, link={"queues": 2})
     expected = (
         "settings.receiver.link: only a built-in lab creates its link; --lab is two-hosts; write "
         "needs: {lab: true}, or leave it out"
@@ -112,7 +114,7 @@ def test_a_link_is_not_made_between_real_hosts(far: Lab) -> None:
 
 def test_existing_addresses_are_those_found_there(settled: Lab) -> None:
     """The sender takes the one in the destination's network, not simply its first."""
-    bound = bind(trial(traffic={"flows": {"to": "receiver.addresses[2]:7"}}), settled, FOUND)
+    bound = bind(trial(traffic={"flows": {"to": "receiver.addresses[2]:7"}}), settled, FACTS)
     assert {("10.0.0.9", "10.0.0.2", 7)} == {
         (flow.source, flow.destination, flow.destination_port)
         for spec in bound.workers
@@ -122,12 +124,12 @@ def test_existing_addresses_are_those_found_there(settled: Lab) -> None:
 
 def test_an_existing_address_elsewhere_is_reached_from_the_first(settled: Lab) -> None:
     """Whether there is a route, and by which interface, the agent proves."""
-    found = {**FOUND, "right": facts("right", addresses=("192.0.2.1/24",))}
-    assert "172.16.0.9" == bind(trial(), settled, found).workers[0].flows[0].source
+    known = {**FACTS, "right": facts("right", addresses=("192.0.2.1/24",))}
+    assert "172.16.0.9" == bind(trial(), settled, known).workers[0].flows[0].source
 
 
-def test_a_host_without_an_existing_address_is_told(settled: Lab, golden: Golden) -> None:
+def test_a_host_without_an_existing_address_is_reported(settled: Lab, golden: Golden) -> None:
     """The index that was asked for is named, and how many there are."""
-    found = {**FOUND, "right": facts("right")}
+    known = {**FACTS, "right": facts("right")}
     with golden.raises(Unavailable):
-        bind(trial(), settled, found)
+        bind(trial(), settled, known)

@@ -268,9 +268,9 @@ def test_a_bad_key_or_value_is_named_with_its_limit(text: str, message: str) -> 
 )
 def test_a_bad_setting_is_named_with_its_limit(block: str, golden: Golden) -> None:
     """The settings block is as strict as the rest."""
-    found = refused(f"settings:\n  receiver:\n    {block}")
-    assert 1 == len(found)
-    golden.check(found[0])
+    messages = refused(f"settings:\n  receiver:\n    {block}")
+    assert 1 == len(messages)
+    golden.check(messages[0])
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_ways_that_contradict_each_other_are_refused(text: str, golden: Golden) 
     golden.check(refused(text))
 
 
-def test_everything_wrong_is_said_at_once_over_all_files() -> None:
+def test_everything_wrong_is_reported_at_once_over_all_files() -> None:
     """Two files with two problems each are four lines."""
     bad = "question: x\nsend: {batch: 0}\nduration: 1\n"
     write(Path.cwd(), bad, "a.yaml")
@@ -384,15 +384,15 @@ def test_a_text_that_a_terminal_would_obey_is_refused(tmp_path: Path, golden: Go
     file = write(tmp_path, text)
     with pytest.raises(InputError) as caught:
         load.load_experiments([file], ["receive.cpus=\u2066any"])
-    said = str(caught.value)
-    golden.check(said)
+    message = str(caught.value)
+    golden.check(message)
     with pytest.raises(InputError) as caught:
         load.load_experiments([file])
-    said = str(caught.value)
+    message = str(caught.value)
     for line, what in enumerate(["question: a\x1b[2J", "x\x1b: the key", "send.cpus: any\a"], 1):
-        assert f"x.yaml:{line}: {what}" in said
-    golden.check(said)
-    assert 4 == said.count("contains a control character")
+        assert f"x.yaml:{line}: {what}" in message
+    golden.check(message)
+    assert 4 == message.count("contains a control character")
 
 
 def test_an_interface_of_control_characters_is_refused(tmp_path: Path, golden: Golden) -> None:

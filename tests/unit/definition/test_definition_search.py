@@ -27,7 +27,7 @@ def test_the_defaults_and_what_may_be_set(tmp_path: Path) -> None:
     text = "search: {loss: 0.5%, rate: {from: 2kpps, to: 1Mpps}, precision: 2%, trial: 2s,"
     text += " time: 10s, exceed: 0%, within: 2min, confirm: 30s}\nrepetitions: 3\n"
     (full,) = load_experiments([write(tmp_path, text)])
-    wanted = Search(
+    expected = Search(
         (0.005,),
         SearchRange(Rate(2000), Rate(1_000_000)),
         0.02,
@@ -37,7 +37,7 @@ def test_the_defaults_and_what_may_be_set(tmp_path: Path) -> None:
         120 * SECOND_NS,
         30 * SECOND_NS,
     )
-    assert (wanted, 3) == (full.points[0].search, full.repetitions)
+    assert (expected, 3) == (full.points[0].search, full.repetitions)
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,10 @@ def test_a_word_stands_for_a_search(
 ) -> None:
     """In the file, or by --set."""
     (written,) = load_experiments([write(tmp_path, f"search: {preset}\n")])
-    (given,) = load_experiments([write(tmp_path, "search: {}\n")], [f"search={preset}"])
+    (overridden,) = load_experiments([write(tmp_path, "search: {}\n")], [f"search={preset}"])
     search = written.points[0].search
     assert search is not None
-    assert search == given.points[0].search
+    assert search == overridden.points[0].search
     assert (goals, trial_s * 1e9, time_s * 1e9, exceed) == (
         search.goals,
         search.trial_ns,
@@ -106,12 +106,12 @@ REFUSED = {
 
 def test_what_contradicts_a_search_is_refused_with_its_line(tmp_path: Path, golden: Golden) -> None:
     """Each before any host is asked."""
-    said = []
+    messages = []
     for text in REFUSED.values():
         with pytest.raises(InputError) as caught:
             load_experiments([write(tmp_path, text)])
-        said.append(str(caught.value).replace(str(tmp_path), "FOLDER"))
-    golden.check(said)
+        messages.append(str(caught.value).replace(str(tmp_path), "FOLDER"))
+    golden.check(messages)
 
 
 def test_a_goal_is_named_in_the_brackets_of_its_metric(tmp_path: Path) -> None:
@@ -119,18 +119,18 @@ def test_a_goal_is_named_in_the_brackets_of_its_metric(tmp_path: Path) -> None:
     text = "search: {loss: [0, 0.1%]}\nsweep: {receive.batch: [1, 64]}\nrepetitions: 6\nexpect:\n"
     text += "  - throughput_pps[loss=0.1%,batch=64] > 1.1 * throughput_pps[batch=1]\n"
     text += "  - throughput_pps[loss=0] > 1kpps\ncompare: {a: batch=1, b: batch=64}\n"
-    (found,) = load_experiments([write(tmp_path, text)])
-    first, second = found.expect
+    (experiment,) = load_experiments([write(tmp_path, text)])
+    first, second = experiment.expect
     assert Side(1.0, "throughput_pps[loss=0.1%]", "batch=64") == first.left
     assert Side(1.1, "throughput_pps", "batch=1") == first.right
     assert Side(1.0, "throughput_pps[loss=0%]", None) == second.left
-    assert (PointPair("batch=1", "batch=64", "throughput_pps", 0.03),) == found.compare
+    assert (PointPair("batch=1", "batch=64", "throughput_pps", 0.03),) == experiment.compare
 
 
 def test_keys_other_than_the_goals_may_be_swept(tmp_path: Path) -> None:
     """Each point is searched in its own way."""
-    (found,) = load_experiments(
+    (experiment,) = load_experiments(
         [write(tmp_path, "search: {}\nsweep: {search.trial: [1s, 2s], send.batch: [1, 2]}\n")]
     )
-    lengths = [trial.search.trial_ns for trial in found.points if trial.search is not None]
+    lengths = [trial.search.trial_ns for trial in experiment.points if trial.search is not None]
     assert [SECOND_NS] * 2 + [2 * SECOND_NS] * 2 == lengths

@@ -112,7 +112,7 @@ def test_without_root_what_is_named_is_asked_for(lab: Lab) -> None:
     """``receive: napi`` is not exchanged for something else: the agent refuses it, with a reason."""
     context = LabContext(pids={"sender": 7}, facts=WITHOUT_ROOT)
     chosen = trial(settings={"receiver": {"link": {"receive": "napi"}}})
-    kinds = [one.kind for one in settings_for(lab, chosen, lab.receivers[0], context)]
+    kinds = [setting.kind for setting in settings_for(lab, chosen, lab.receivers[0], context)]
     assert "napi_cpus" in kinds
     assert "rps_default" not in kinds
 
@@ -203,7 +203,7 @@ def test_none_takes_a_rate_of_the_lab_away(lab: Lab) -> None:
     kept = trial(settings={"receiver": {"link": {"queues": 1}}})
     gone = trial(settings={"receiver": {"link": {"rate": "none"}}})
     assert [1, 0] == [
-        sum(kind == "qdisc" for kind, _, _ in listed(lab, 0, one)) for one in (kept, gone)
+        sum(kind == "qdisc" for kind, _, _ in listed(lab, 0, variant)) for variant in (kept, gone)
     ]
 
 
@@ -228,7 +228,7 @@ def test_an_optional_path_marks_its_setting_and_says_where_it_came_from(lab: Lab
         }
     )
     context = LabContext({}, both())
-    found = settings_for(lab, chosen, lab.receivers[0], context)
+    settings = settings_for(lab, chosen, lab.receivers[0], context)
     assert [
         Setting(
             "feature",
@@ -238,7 +238,7 @@ def test_an_optional_path_marks_its_setting_and_says_where_it_came_from(lab: Lab
             optional=True,
         ),
         Setting("mtu", "receive0", 9000, path="settings.receiver.mtu"),
-    ] == [setting for setting in found if setting.kind in ("mtu", "feature")]
+    ] == [setting for setting in settings if setting.kind in ("mtu", "feature")]
 
 
 def test_what_the_machine_shares_goes_to_the_machine(lab: Lab) -> None:

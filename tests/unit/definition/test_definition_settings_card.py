@@ -65,7 +65,7 @@ def far() -> Lab:
 def test_every_key_of_a_real_host_takes_effect_in_its_place(far: Lab) -> None:
     """What takes the link down, or makes the driver forget, comes before what would be lost."""
     chosen = trial(settings={"receiver": EVERYTHING})
-    found = {"left": facts("left"), "right": facts("right", rx_queues=4)}
+    known = {"left": facts("left"), "right": facts("right", rx_queues=4)}
     assert [
         ("sysctl", "net.core.rmem_max", 64 * 2**20),
         ("sysctl", "net.core.rps_sock_flow_entries", 8192),
@@ -105,7 +105,7 @@ def test_every_key_of_a_real_host_takes_effect_in_its_place(far: Lab) -> None:
         ("firewall", "ipv4/input/accept/udp/4321", True),
         ("firewall", "ipv4/prerouting/notrack/udp/4321", True),
         ("firewall", "ipv4/input/drop/udp/4321", True),
-    ] == plain(settings_for(far, chosen, far.receivers[0], LabContext(facts=found)))
+    ] == plain(settings_for(far, chosen, far.receivers[0], LabContext(facts=known)))
 
 
 def test_in_a_built_in_lab_the_machine_has_its_part(lab: Lab) -> None:
@@ -114,7 +114,9 @@ def test_in_a_built_in_lab_the_machine_has_its_part(lab: Lab) -> None:
     context = LabContext(facts=both())
     kinds = ("irqbalance", "governor", "turbo", "cpu_latency", "irq")
     assert [] == [
-        one for one in settings_for(lab, chosen, lab.receivers[0], context) if one.kind in kinds
+        setting
+        for setting in settings_for(lab, chosen, lab.receivers[0], context)
+        if setting.kind in kinds
     ]
     assert [
         ("sysctl", "net.core.rmem_max", 64 * 2**20),
@@ -132,19 +134,19 @@ def test_a_sender_is_not_tracked_where_its_packets_leave(lab: Lab) -> None:
     """Prerouting is for what arrives; an answer to an own packet would pass it, too."""
     rules = {"udp": 9, "accept": True, "notrack": True, "drop": "none"}
     chosen = trial(settings={"sender": {"firewall": rules}})
-    found = settings_for(lab, chosen, lab.senders[0], LabContext(facts=both()))
+    settings = settings_for(lab, chosen, lab.senders[0], LabContext(facts=both()))
     assert [
         ("firewall", "ipv4/output/accept/udp/9", True),
         ("firewall", "ipv4/output/notrack/udp/9", True),
-    ] == plain(tuple(one for one in found if one.kind == "firewall"))
+    ] == plain(tuple(setting for setting in settings if setting.kind == "firewall"))
 
 
 def test_a_rule_that_is_switched_off_is_none(lab: Lab) -> None:
     """A variant may take one rule out of a block."""
     rules = {"udp": 9, "accept": False, "notrack": False}
     chosen = trial(settings={"receiver": {"firewall": rules}})
-    found = settings_for(lab, chosen, lab.receivers[0], LabContext(facts=both()))
-    assert [] == [one for one in found if one.kind == "firewall"]
+    settings = settings_for(lab, chosen, lab.receivers[0], LabContext(facts=both()))
+    assert [] == [setting for setting in settings if setting.kind == "firewall"]
 
 
 def test_a_table_that_the_user_sizes_is_left_to_him(lab: Lab) -> None:
@@ -154,8 +156,10 @@ def test_a_table_that_the_user_sizes_is_left_to_him(lab: Lab) -> None:
     assert [("sysctl", "net.core.rps_sock_flow_entries", 64)] == plain(
         machine_settings_for(lab, chosen, LabContext(facts=both()))
     )
-    found = settings_for(lab, chosen, lab.receivers[0], LabContext(facts=both()))
-    assert [("rfs", "receive0/rx-0", 0)] == plain(tuple(one for one in found if one.kind == "rfs"))
+    settings = settings_for(lab, chosen, lab.receivers[0], LabContext(facts=both()))
+    assert [("rfs", "receive0/rx-0", 0)] == plain(
+        tuple(setting for setting in settings if setting.kind == "rfs")
+    )
 
 
 @pytest.mark.parametrize(("optional", "queues"), [([], 8), (["ethtool.channels"], 4)])
@@ -164,9 +168,9 @@ def test_channels_that_may_be_refused_are_not_counted_on(
 ) -> None:
     """What comes after them names the queues that will be there."""
     block = {"ethtool": {"channels": 8}, "rps": {"cpus": "0"}, "optional": optional}
-    found = {"left": facts("left"), "right": facts("right", rx_queues=4)}
+    known = {"left": facts("left"), "right": facts("right", rx_queues=4)}
     chosen = trial(settings={"receiver": block})
-    settings = settings_for(far, chosen, far.receivers[0], LabContext(facts=found))
+    settings = settings_for(far, chosen, far.receivers[0], LabContext(facts=known))
     assert queues == sum(setting.kind == "rps" for setting in settings)
 
 

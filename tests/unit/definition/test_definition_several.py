@@ -49,8 +49,8 @@ def test_flow_numbers_are_unique_over_all_senders(senders: Lab) -> None:
         ("middle.sender0", [(2, "192.168.254.31", "192.168.254.1")]),
         ("middle.sender1", [(3, "192.168.254.31", "192.168.254.2")]),
     ] == [
-        (one.name, [(flow.flow, flow.source, flow.destination) for flow in one.flows])
-        for one in (left0, left1, middle0, middle1)
+        (worker.name, [(flow.flow, flow.source, flow.destination) for flow in worker.flows])
+        for worker in (left0, left1, middle0, middle1)
     ]
     assert [0, 1, 2, 3] == [flow.flow for flow in right.flows]
 
@@ -90,7 +90,7 @@ def test_hosts_of_a_role_split_its_cpus(
     assert (placed, ()) == ({worker.host: worker.cpu for worker in bound.workers}, bound.findings)
 
 
-def test_hosts_that_share_a_cpu_are_told(receivers: Lab, golden: Golden) -> None:
+def test_hosts_that_share_a_cpu_are_reported(receivers: Lab, golden: Golden) -> None:
     """Two receivers on the lower half of two CPUs wrap round, with a finding."""
     bound = bind(trial(), receivers, machine(receivers, (0, 1)))
     assert {"left": 1, "middle": 0, "right": 0} == {
@@ -123,8 +123,8 @@ def test_flows_are_counted_before_any_is_made(senders: Lab, golden: Golden) -> N
 def bridge(lab: Lab, cpus: tuple[int, ...] = (0, 1), **parts: Any) -> list[tuple[str, str, Any]]:
     """Return (kind, target, value) of every setting of the bridge's agent."""
     pids = {host.name: 1001 + n for n, host in enumerate(lab.hosts)}
-    found = bridge_settings_for(lab, trial(**parts), LabContext(pids, machine(lab, cpus)))
-    return [(one.kind, one.target, one.value) for one in found]
+    settings = bridge_settings_for(lab, trial(**parts), LabContext(pids, machine(lab, cpus)))
+    return [(setting.kind, setting.target, setting.value) for setting in settings]
 
 
 def pair(n: int, interface: str, peer_mac: str, queues: int = 1) -> tuple[str, str, Any]:
@@ -186,7 +186,8 @@ def test_hosts_of_a_bridge_make_no_pair_and_know_each_other(senders: Lab) -> Non
     context = LabContext({}, machine(senders, (0, 1)))
     listed = {
         host.name: [
-            (one.kind, one.target, one.value) for one in settings_for(senders, None, host, context)
+            (setting.kind, setting.target, setting.value)
+            for setting in settings_for(senders, None, host, context)
         ]
         for host in senders.hosts
     }
@@ -200,7 +201,7 @@ def test_hosts_of_a_bridge_make_no_pair_and_know_each_other(senders: Lab) -> Non
     assert [
         ("neighbour", "receive0/192.168.254.30", LEFT),
         ("neighbour", "receive0/192.168.254.31", MIDDLE),
-    ] == [one for one in listed["right"] if one[0] == "neighbour"]
+    ] == [entry for entry in listed["right"] if entry[0] == "neighbour"]
     assert "link" not in {kind for kind, *_ in listed["right"]}
 
 

@@ -126,10 +126,10 @@ def test_every_shipped_experiment_plans_in_the_default_lab(name: str) -> None:
     lab = load.load_lab("local")
     limits = {GSO_SEGMENTS: 128}
     known = {host.name: facts(host.name, limits=limits) for host in lab.hosts}
-    wanted = {
+    expected = {
         key: why for key, why in SKIPPED_WITH_TWO_CPUS.items() if key.partition("::")[0] == name
     }
-    assert wanted == unavailable(name, lab, known)
+    assert expected == unavailable(name, lab, known)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -137,8 +137,8 @@ def test_every_shipped_experiment_plans_on_large_hosts(name: str) -> None:
     """On two hosts with two nodes, SMT and eight queues only what is of a lab is skipped."""
     lab = load.load_lab("two-hosts")
     known = {host.name: large_host(host.name) for host in lab.hosts}
-    wanted = {key: why for key, why in SKIPPED_ON_HOSTS.items() if key.partition("::")[0] == name}
-    assert wanted == unavailable(name, lab, known)
+    expected = {key: why for key, why in SKIPPED_ON_HOSTS.items() if key.partition("::")[0] == name}
+    assert expected == unavailable(name, lab, known)
 
 
 def large_host(name: str) -> Facts:
@@ -173,19 +173,19 @@ def test_a_shipped_experiment_takes_minutes_not_hours(name: str) -> None:
 
 def test_the_labs_give_queues_and_threads_cpus_of_their_own() -> None:
     """As far as there are CPUs: lab → its queues' CPUs, its receiver's and its sender's list."""
-    seen = {}
+    cpus_by_lab = {}
     for name in ("two-cpus", "four-cpus", "eight-cpus"):
         lab = load.load_lab(name)
         sender, receiver = lab.hosts
         link = lab.settings["receiver"].link
         assert link is not None
         assert lab.built_in
-        seen[name] = (link.queues, link.cpus, receiver.cpus, sender.cpus)
+        cpus_by_lab[name] = (link.queues, link.cpus, receiver.cpus, sender.cpus)
     assert {
         "two-cpus": (2, "0", (0,), (1,)),
         "four-cpus": (2, "0-1", (2, 0, 1), (3,)),
         "eight-cpus": (3, "0-2", (3, 4, 5, 0, 1, 2), (6, 7)),
-    } == seen
+    } == cpus_by_lab
 
 
 def test_the_smoke_experiment_stays_small_and_plain() -> None:
@@ -253,9 +253,9 @@ def accepts(schema: dict[str, Any], value: Any, root: dict[str, Any]) -> bool:
         "integer": int,
         "number": (int, float),
     }
-    wanted = tuple(types[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds))
-    if wanted and (
-        not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)
+    accepted = tuple(types[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds))
+    if accepted and (
+        not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted)
     ):
         return False
     if "enum" in schema and value not in schema["enum"]:
@@ -362,7 +362,7 @@ def test_every_key_is_documented(schema: dict[str, Any]) -> None:
     """Each key of the schema stands as code in docs/experiments.md."""
     page = (ROOT / "docs" / "experiments.md").read_text()
     code = set(re.findall(r"[\w-]+", " ".join(re.findall(r"`([^`\n]+)`", page))))
-    keys = {key for found in objects(schema) for key in found["properties"]}
+    keys = {key for definition in objects(schema) for key in definition["properties"]}
     assert set() == keys - code
 
 
@@ -377,8 +377,8 @@ def test_every_default_is_documented(schema: dict[str, Any]) -> None:
     definitions = schema["$defs"]
     wrong = []
     for name in ("Traffic", "Flows", "Send", "Receive", "ExperimentFile"):
-        for key, found in definitions[name]["properties"].items():
-            default = found.get("default")
+        for key, key_schema in definitions[name]["properties"].items():
+            default = key_schema.get("default")
             shown = json.dumps(default) if isinstance(default, bool) else str(default)
             if default is not None and not any(f"`{shown}`" in cell for cell in rows.get(key, [])):
                 wrong.append((name, key, shown))

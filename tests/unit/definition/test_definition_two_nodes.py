@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from definition_fixture import facts as made_up
+from definition_fixture import facts as plain_facts
 from definition_fixture import trial
 from golden import Golden
 from two_nodes import FIXTURES, TwoNodes
@@ -44,7 +44,7 @@ def known(host: TwoNodes) -> Facts:
 
 def cpus(host: TwoNodes, relation: str, workers: int, queues: tuple[int, ...]) -> list[int | None]:
     """Return the CPUs of the receiver's workers where these queues carry the traffic."""
-    both = {"left": made_up("left", boot_id="another"), "right": known(host)}
+    both = {"left": plain_facts("left", boot_id="another"), "right": known(host)}
     chosen = trial(
         receive={"cpus": relation, "workers": workers},
         traffic={"flows": {"from": "1-4"}},

@@ -30,20 +30,22 @@ NEEDING = {
 
 
 @pytest.mark.parametrize("name", list(requirements.REQUIREMENTS))
-def test_what_a_kernel_lacks_is_said_with_since_when_it_exists(
+def test_what_a_kernel_lacks_is_reported_with_since_when_it_exists(
     lab: Lab, name: str, golden: Golden
 ) -> None:
     """Only where it is asked for, and only of hosts of that role; unknown counts as there."""
     of_role = requirements.REQUIREMENTS[name].role
-    asked = trial(**NEEDING[name])
+    needing = trial(**NEEDING[name])
     without = {host.name: {**ALL, name: False} for host in lab.hosts}
-    (told,) = requirements.lacking(asked, lab, without)
-    assert told.startswith(f"{of_role}: {requirements.REQUIREMENTS[name].key}: this kernel has no ")
-    golden.check(told)
+    (message,) = requirements.lacking(needing, lab, without)
+    assert message.startswith(
+        f"{of_role}: {requirements.REQUIREMENTS[name].key}: this kernel has no "
+    )
+    golden.check(message)
     assert [] == list(requirements.lacking(trial(), lab, without))
     other = {host.name: {**ALL, name: host.role == of_role} for host in lab.hosts}
-    assert [] == list(requirements.lacking(asked, lab, other))
-    assert [] == list(requirements.lacking(asked, lab, {host.name: {} for host in lab.hosts}))
+    assert [] == list(requirements.lacking(needing, lab, other))
+    assert [] == list(requirements.lacking(needing, lab, {host.name: {} for host in lab.hosts}))
 
 
 def test_a_closed_port_needs_nothing_of_a_receiver(lab: Lab) -> None:
@@ -118,6 +120,22 @@ def test_frames_are_taken_of_queues_with_a_worker_each(
 
 
 @pytest.mark.parametrize(
+    ("driver", "features"),
+    [("r8169", ()), ("veth", ()), ("nfp", ("basic", "hw-offload")), (None, ("redirect",))],
+)
+def test_frames_are_taken_where_the_driver_has_native_xdp(
+    lab: Lab, golden: Golden, driver: str | None, features: tuple[str, ...]
+) -> None:
+    """Where the kernel says that it has none, the trial is skipped; where it says nothing, not."""
+    chosen = trial(receive={"call": "af_xdp", "wait": "spin"})
+    with golden.raises(Unavailable):
+        bind(chosen, lab, both(driver=driver, xdp_features=features))
+    for known in (None, ("basic", "redirect", "ndo-xmit")):
+        assert 2 == len(bind(chosen, lab, both(driver=driver, xdp_features=known)).workers)
+    assert 2 == len(bind(trial(), lab, both(driver=driver, xdp_features=())).workers)
+
+
+@pytest.mark.parametrize(
     ("send", "messages"),
     [
         (Send(), 1024),
@@ -136,8 +154,8 @@ def test_a_send_batch_is_as_many_datagrams_with_segments_as_without(
 
 def test_a_receive_batch_is_smaller_where_messages_are_merged() -> None:
     """Each then has room for 64 KiB."""
-    made = (Receive(), Receive(gro=True), Receive(gro=True, batch=3))
-    assert [512, 16, 3] == [one.messages for one in made]
+    blocks = (Receive(), Receive(gro=True), Receive(gro=True, batch=3))
+    assert [512, 16, 3] == [block.messages for block in blocks]
 
 
 def test_only_fragments_and_streams_may_exceed_the_mtu(lab: Lab, golden: Golden) -> None:
@@ -174,7 +192,7 @@ def test_flows_have_addresses_of_the_traffics_family() -> None:
         assert ends == (flow.source, flow.destination)
 
 
-def test_a_host_without_an_address_of_the_family_is_told(lab: Lab, golden: Golden) -> None:
+def test_a_host_without_an_address_of_the_family_is_reported(lab: Lab, golden: Golden) -> None:
     """The trial is skipped, with the reason."""
     with pytest.raises(Unavailable) as caught:
         bind(trial(traffic={"family": 6}), lab, both())
@@ -199,11 +217,13 @@ def test_a_built_in_lab_has_the_addresses_of_the_traffic_alone() -> None:
     ):
         chosen = trial(traffic={"family": family})
         settings = settings_for(lab, chosen, lab.senders[0], LabContext(facts=both()))
-        assert [address] == [one.target for one in settings if one.kind == "address"]
-        assert 20 == len([one for one in settings if one.kind == "neighbour"])
+        assert [address] == [setting.target for setting in settings if setting.kind == "address"]
+        assert 20 == len([setting for setting in settings if setting.kind == "neighbour"])
         prefix = "net/ipv6/conf/send0/"
         assert quiet == {
-            one.target.removeprefix(prefix): one.value for one in settings if prefix in one.target
+            setting.target.removeprefix(prefix): setting.value
+            for setting in settings
+            if prefix in setting.target
         }
 
 

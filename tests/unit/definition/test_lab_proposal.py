@@ -118,7 +118,7 @@ def test_cpus_are_those_of_the_interfaces_node(role: Role, cpus: tuple[int, ...]
 
 def test_hosts_on_one_machine_split_its_cpus() -> None:
     """The receiver has the lower half; a single CPU is shared, and an unknown node is no node."""
-    one, single = facts("left", (0, 1, 2)), facts("left", (0,), numa_nodes={})
-    assert (0, 1) == proposed_cpus(one, "receiver", one)
-    assert (2,) == proposed_cpus(one, "sender", one)
+    triple, single = facts("left", (0, 1, 2)), facts("left", (0,), numa_nodes={})
+    assert (0, 1) == proposed_cpus(triple, "receiver", triple)
+    assert (2,) == proposed_cpus(triple, "sender", triple)
     assert (0,) == proposed_cpus(single, "sender", single)

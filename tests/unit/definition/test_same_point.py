@@ -30,19 +30,22 @@ def experiments(tmp_path: Path) -> list[Experiment]:
 
 def test_a_point_is_compared_with_a_copy_of_itself(experiments: list[Experiment]) -> None:
     """Only the name differs; what is expected of named points is left out."""
-    (found,) = against_itself(experiments, "batch=64")
-    first, again = found.points
+    (experiment,) = against_itself(experiments, "batch=64")
+    first, again = experiment.points
     assert ("batch=64", "batch=64 again") == (first.point, again.point)
     assert first == replace(again, point=first.point)
     assert 64 == first.send.batch
-    assert [(first.point, again.point)] == [(pair.a, pair.b) for pair in found.compare]
-    assert ["unaccounted == 0"] == [expectation.text for expectation in found.expect]
+    assert [(first.point, again.point)] == [(pair.a, pair.b) for pair in experiment.compare]
+    assert ["unaccounted == 0"] == [expectation.text for expectation in experiment.expect]
 
 
 def test_the_one_point_of_an_experiment_is_called_all(experiments: list[Experiment]) -> None:
     """As in tables."""
-    (found,) = against_itself(experiments, "all")
-    assert ("one", ["all", "all again"]) == (found.name, [trial.point for trial in found.points])
+    (experiment,) = against_itself(experiments, "all")
+    assert ("one", ["all", "all again"]) == (
+        experiment.name,
+        [trial.point for trial in experiment.points],
+    )
 
 
 def test_without_a_point_nothing_changes(experiments: list[Experiment]) -> None:

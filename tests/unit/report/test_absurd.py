@@ -97,8 +97,8 @@ def absurd() -> Any:
     trial_record = record(of=paced(), workers=workers, series=series, motion=motion)
     (phase,) = trial_record.phases
     after = {
-        name: replace(one, clock_ns=MOST, counters=dict.fromkeys(one.counters, MOST))
-        for name, one in phase.after.items()
+        name: replace(snapshot, clock_ns=MOST, counters=dict.fromkeys(snapshot.counters, MOST))
+        for name, snapshot in phase.after.items()
     }
     return replace(trial_record, phases=(replace(phase, after=after),))
 

@@ -41,8 +41,8 @@ def test_a_run_has_its_documented_keys(tmp_path: Path) -> None:
     lab = {"name": "local", "text": "sender: []\nreceiver: []\n", "built_in": True}
     assert lab == data["lab"]
     assert ["left", "right"] == list(data["hosts"])
-    (one,) = data["experiments"]
-    assert set(one) == {
+    (experiment_,) = data["experiments"]
+    assert set(experiment_) == {
         *(
             "name",
             "question",
@@ -69,8 +69,8 @@ def test_a_run_has_its_documented_keys(tmp_path: Path) -> None:
 def test_queues_are_rows_over_time(tmp_path: Path) -> None:
     """As in the frame of queues."""
     moved = {"right": {"ethtool.receive0.rx_queue_0_xdp_packets": 750}}
-    (one,) = as_json(stored(tmp_path, [lossy(1000, moved, 250)]))["trials"]
-    (row,) = one["queues"]
+    (trial_,) = as_json(stored(tmp_path, [lossy(1000, moved, 250)]))["trials"]
+    (row,) = trial_["queues"]
     assert {
         "host": "right",
         "from_ns": 0,
@@ -86,28 +86,28 @@ def test_queues_are_rows_over_time(tmp_path: Path) -> None:
 
 def test_what_could_not_be_known_is_null(tmp_path: Path) -> None:
     """A failed trial has no numbers and no ledger, and says why."""
-    (one,) = as_json(stored(tmp_path, [failed()]))["trials"]
+    (trial_,) = as_json(stored(tmp_path, [failed()]))["trials"]
     assert ("failed", False, None, None, None) == (
-        one["status"],
-        one["valid"],
-        one["sent_packets"],
-        one["ledger"],
-        one["unaccounted"],
+        trial_["status"],
+        trial_["valid"],
+        trial_["sent_packets"],
+        trial_["ledger"],
+        trial_["unaccounted"],
     )
-    assert ["failed: it died"] == [finding["what"] for finding in one["findings"]]
+    assert ["failed: it died"] == [finding["what"] for finding in trial_["findings"]]
 
 
 def test_rates_that_are_struck_out_are_null_with_their_reason(tmp_path: Path) -> None:
     """The trial is valid, and its counts are there."""
-    (one,) = as_json(stored(tmp_path, [shared(LOAD_MS + 400, hog(400))]))["trials"]
+    (trial_,) = as_json(stored(tmp_path, [shared(LOAD_MS + 400, hog(400))]))["trials"]
     assert (True, True, 1000, None, None) == (
-        one["valid"],
-        one["struck"],
-        one["received_packets"],
-        one["delivered_pps"],
-        one["send_cpu_load"],
+        trial_["valid"],
+        trial_["struck"],
+        trial_["received_packets"],
+        trial_["delivered_pps"],
+        trial_["send_cpu_load"],
     )
-    assert "struck" in {finding["severity"] for finding in one["findings"]}
+    assert "struck" in {finding["severity"] for finding in trial_["findings"]}
 
 
 def test_it_is_json(tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ def test_a_panel_has_a_dot_per_block_margin_and_interval(
     """In percent; a block that counts nowhere leaves its place empty."""
     (axes,) = draw_comparisons([comparison]).axes
     assert np.allclose(dots, axes.collections[0].get_offsets())
-    found = [(p.get_y(), p.get_y() + p.get_height()) for p in axes.patches]
-    assert bands == [pytest.approx(band, abs=1e-3) for band in found]
+    spans = [(p.get_y(), p.get_y() + p.get_height()) for p in axes.patches]
+    assert bands == [pytest.approx(band, abs=1e-3) for band in spans]
     assert axes.get_title(loc="left").startswith(f"b against a: {comparison.verdict} by ")
 
 
@@ -74,5 +74,5 @@ def test_what_the_lab_tells_is_a_span_over_several_comparisons(golden: Golden) -
     blocks = tuple(enumerate((1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.01), start=1))
     wide = tuple((n, value**3) for n, value in blocks)
     shares = tuple((n, value - 1) for n, value in blocks)
-    found = [replace(FASTER, effects=blocks), replace(FASTER, effects=wide)]
-    golden.check(resolved([*found, replace(MORE, effects=shares)]))
+    comparisons = [replace(FASTER, effects=blocks), replace(FASTER, effects=wide)]
+    golden.check(resolved([*comparisons, replace(MORE, effects=shares)]))

@@ -153,7 +153,7 @@ def test_settings_and_how_to_repeat_it_are_there(whole: Path) -> None:
     text = " ".join(texts(whole))
     assert "mtu receive0 1500 → 9000" in text
     assert "refused: no $x$" in text
-    assert "All of it was restored at the end of the run" in text
+    assert "All settings were restored at the end of the run" in text
     assert "--seed 7" in text
 
 
@@ -191,8 +191,8 @@ def test_each_figure_is_there_by_itself(whole: Path) -> None:
 def test_several_runs_are_one_document(tmp_path: Path) -> None:
     """Each has its chapter, named after it, and its own environment."""
     runs = [stored(tmp_path / name, [record(of=trial(source=None))]) for name in ("one", "two")]
-    made = document.write(runs, tmp_path / "out", ["pdf"])
-    assert [tmp_path / "out" / "report.pdf"] == made
+    files = document.write(runs, tmp_path / "out", ["pdf"])
+    assert [tmp_path / "out" / "report.pdf"] == files
     text = " ".join(texts(tmp_path / "out"))
     assert "example · one" in text
     assert "example · two" in text
@@ -217,7 +217,7 @@ def test_a_format_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         document.write([stored(tmp_path / "run")], tmp_path / "out", ["docx"])
     known = "known: html, pdf, png, csv, parquet"
-    assert f"--format: docx: no such format; {known}" == str(refused.value)
+    assert f"--format: docx: unknown format; {known}" == str(refused.value)
 
 
 def test_a_run_without_a_trial_is_a_document(tmp_path: Path) -> None:
@@ -245,12 +245,14 @@ def test_pages_of_an_earlier_report_are_replaced(tmp_path: Path) -> None:
 
 def test_a_median_of_fewer_trials_says_of_how_many(tmp_path: Path) -> None:
     """A percentile that only one of two trials can carry is not read as that of both."""
-    (one,) = chapters_of([experiment(repetitions=2)], [record(), record(of=trial(repetition=2))])
-    (point,) = one.points
+    (chapter,) = chapters_of(
+        [experiment(repetitions=2)], [record(), record(of=trial(repetition=2))]
+    )
+    (point,) = chapter.points
     first = point.results[0]
     some = replace(first, numbers={**first.numbers, "delay_p99_ns": 1500})
-    told = replace(one, points=(replace(point, results=(some, point.results[1])),))
-    (part,) = chapter_data(told)["numbers"]
+    mixed = replace(chapter, points=(replace(point, results=(some, point.results[1])),))
+    (part,) = chapter_data(mixed)["numbers"]
     assert {"name": "delay p99", "cells": ["1.5 µs (n = 1)"]} in part["rows"]
     assert {"name": "send calls per packet", "cells": ["0.1 calls"]} in part["rows"]
 
@@ -277,13 +279,15 @@ def test_the_command_repeats_the_run(words: tuple[str, ...], repeated: str) -> N
 
 def test_what_differs_between_the_hosts_is_marked(tmp_path: Path) -> None:
     """The governor differs; that each has an interface of its own is no difference."""
-    one = record()
+    trial_record = record()
     right = replace(
-        one.facts["right"],
+        trial_record.facts["right"],
         environment={"governor": "powersave", "offloads": "rx-gro tx-gso"},
     )
-    left = replace(one.facts["left"], environment={"governor": "performance", "offloads": "tx-gso"})
-    run = stored(tmp_path, [replace(one, facts={"left": left, "right": right})])
+    left = replace(
+        trial_record.facts["left"], environment={"governor": "performance", "offloads": "tx-gso"}
+    )
+    run = stored(tmp_path, [replace(trial_record, facts={"left": left, "right": right})])
     (environment,) = run_data(run)["environments"]
     rows = {row["name"]: row for row in environment["rows"]}
     assert ["governor", "offloads, only here"] == [n for n, row in rows.items() if row["differs"]]

@@ -69,12 +69,12 @@ def test_a_ledgers_rows_add_up(tmp_path: Path) -> None:
 
 def test_what_could_not_be_known_is_missing(tmp_path: Path) -> None:
     """A failed trial has its row and its reason, and no number is 0."""
-    found = frames([stored(tmp_path / "one", [failed()])])
-    row = found.trials.iloc[0]
+    tables = frames([stored(tmp_path / "one", [failed()])])
+    row = tables.trials.iloc[0]
     assert pd.isna(row.sent_packets)
     assert (False, "right: failed: it died") == (row.valid, row.reason)
-    assert 0 == len(found.ledger)
-    assert ["invalid"] == list(found.findings.severity)
+    assert 0 == len(tables.ledger)
+    assert ["invalid"] == list(tables.findings.severity)
 
 
 def test_rates_that_are_struck_out_are_missing_with_their_reason(tmp_path: Path) -> None:
@@ -88,12 +88,12 @@ def test_rates_that_are_struck_out_are_missing_with_their_reason(tmp_path: Path)
 
 def test_a_series_is_on_the_axis_of_the_common_start(tmp_path: Path) -> None:
     """Totals of each worker, its packets and bytes."""
-    found = frames([stored(tmp_path / "one", [record(series=series([1000]))])]).series
-    assert [0, SECOND_NS] == [found.since_start_ns.iloc[0], found.since_start_ns.iloc[-1]]
+    samples = frames([stored(tmp_path / "one", [record(series=series([1000]))])]).series
+    assert [0, SECOND_NS] == [samples.since_start_ns.iloc[0], samples.since_start_ns.iloc[-1]]
     assert {("right.receiver0", "right", "receiver")} == {
-        (row.worker, row.host, row.role) for row in found.itertuples()
+        (row.worker, row.host, row.role) for row in samples.itertuples()
     }
-    assert 1000 == found.packets.max()
+    assert 1000 == samples.packets.max()
 
 
 def test_counters_are_what_moved_in_each_second(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_counters_are_what_moved_in_each_second(tmp_path: Path) -> None:
         for host in ("left", "right", "machine")
     )
     run = stored(tmp_path / "one", [replace(lossy(1000, LOST, 250), motion=motion)])
-    found = frames([run]).counters
-    mine = found[found.counter == name]
+    counters = frames([run]).counters
+    mine = counters[counters.counter == name]
     assert [(0, SECOND_NS, 10), (SECOND_NS, 2 * SECOND_NS, 240)] == [
         (row.from_ns, row.to_ns, row.difference) for row in mine.itertuples()
     ]
@@ -117,11 +117,11 @@ def test_workers_and_settings_have_rows(tmp_path: Path) -> None:
     run = stored(
         tmp_path / "one", [replace(record(), changes={"right": (Change(setting, 1500, 9000),)})]
     )
-    found = frames([run])
+    tables = frames([run])
     assert [("sender", 1, 1000), ("receiver", 0, 1000)] == [
-        (row.role, row.cpu, row.packets) for row in found.workers.itertuples()
+        (row.role, row.cpu, row.packets) for row in tables.workers.itertuples()
     ]
-    (row,) = found.settings.to_dict("records")
+    (row,) = tables.settings.to_dict("records")
     assert ("right", "mtu", "1500", "9000", "settings.receiver.mtu") == (
         row["host"],
         row["kind"],
@@ -135,9 +135,9 @@ def test_several_runs_are_read_into_the_same_frames(tmp_path: Path) -> None:
     """Told apart by the first column; the public name is the same function."""
     for name in ("one", "two"):
         stored(tmp_path / name, [record(of=paced())])
-    found = udpbench.read_run(tmp_path / "one", str(tmp_path / "two"))
-    assert isinstance(found, udpbench.Frames)
-    assert ["one", "two"] == list(found.trials.run)
+    tables = udpbench.read_run(tmp_path / "one", str(tmp_path / "two"))
+    assert isinstance(tables, udpbench.Frames)
+    assert ["one", "two"] == list(tables.trials.run)
 
 
 def test_a_folder_that_holds_no_run_is_said_so(tmp_path: Path, golden: Golden) -> None:
@@ -158,10 +158,10 @@ def test_files_are_the_frames(form: str, tmp_path: Path) -> None:
     run = stored(tmp_path / "one", [record(series=series([1000]))])
     with Folder.open(tmp_path) as held:
         files = write_frames([run], held, form)  # type: ignore[arg-type]
-    found = frames([run])
+    tables = frames([run])
     assert [f"{field.name}.{form}" for field in fields(Frames)] == [file.name for file in files]
     for file in files:
-        frame = getattr(found, file.stem)
+        frame = getattr(tables, file.stem)
         back = pd.read_csv(file) if form == "csv" else pd.read_parquet(file)
         assert (list(frame.columns), len(frame)) == (list(back.columns), len(back))
 
@@ -182,5 +182,5 @@ def test_every_column_is_documented() -> None:
 
 def test_a_run_without_a_trial_has_empty_frames(tmp_path: Path) -> None:
     """With their columns, each of its type."""
-    found = frames([stored(tmp_path / "one", [])])
-    assert COLUMNS["trials"] == {name: str(kind) for name, kind in found.trials.dtypes.items()}
+    tables = frames([stored(tmp_path / "one", [])])
+    assert COLUMNS["trials"] == {name: str(kind) for name, kind in tables.trials.dtypes.items()}

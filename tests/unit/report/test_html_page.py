@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from dataclasses import fields, replace
 from html.parser import HTMLParser
+from math import cos, pi, sin
 from pathlib import Path
 from random import Random
 from xml.etree.ElementTree import fromstring as parsed
@@ -33,7 +34,7 @@ from analysis.build import (
 from golden import Golden
 from sampled import sampled
 
-from report.stored import ODD, stored, swept
+from report.stored import ODD, drawn_study, stored, swept
 from udpbench import Frames, read_run
 from udpbench.errors import RecordError
 from udpbench.model import SECOND_NS, Change, Sample, Setting, Trial, TrialRecord
@@ -238,8 +239,8 @@ def test_every_number_is_that_of_the_data(study: tuple[Path, Run, Page]) -> None
     assert len(trials) == len(ledgers)
     for line, ledger in zip(lines, ledgers, strict=True):
         mine = trials["#".join(line.split(" #")).split(" ")[0]]
-        told = f"{show_pps(mine['delivered_pps'])} delivered, {show_ratio(mine['loss_ratio'])} lost"
-        assert told in line
+        text = f"{show_pps(mine['delivered_pps'])} delivered, {show_ratio(mine['loss_ratio'])} lost"
+        assert text in line
         packets = {row[0]: row[1] for row in ledger}
         assert {
             "intended": show_count(mine["intended_packets"]),
@@ -263,10 +264,12 @@ def busy(number: int, of: Trial) -> TrialRecord:
     But for the last of two points of four, whose rates and times hold, so that they are drawn.
     """
     random = Random(number)
-    made = shared(LOAD_MS + 700 + number, hog(500 + number), hog(200), steal_ms=200 + number)
+    trial_record = shared(
+        LOAD_MS + 700 + number, hog(500 + number), hog(200), steal_ms=200 + number
+    )
     if of.repetition == BUSY_REPETITIONS and of.point < "buffer=4KiB":
-        made = shared(LOAD_MS)
-    (phase,) = made.phases
+        trial_record = shared(LOAD_MS)
+    (phase,) = trial_record.phases
     moved = {
         "snmp.Udp.InDatagrams": 700,
         "snmp.Udp.RcvbufErrors": 280 - number,
@@ -288,7 +291,7 @@ def busy(number: int, of: Trial) -> TrialRecord:
         Sample("left.sender0", START_NS + SECOND_NS, {}, first_ms=0, packets_per_ms=per_ms),
     )
     phases = (replace(phase, after=after, stats=workers),)
-    return replace(made, trial=of, phases=phases, series=samples)
+    return replace(trial_record, trial=of, phases=phases, series=samples)
 
 
 @pytest.mark.parametrize("experiments", sampled([2, 5], [2]))
@@ -319,6 +322,29 @@ def test_a_busy_study_of_a_hundred_trials_is_small(experiments: int, tmp_path: P
     assert [] == [value for value in values if value not in page.text]
 
 
+@pytest.mark.parametrize("experiments", sampled([2, 5], [2]))
+def test_a_study_with_everything_over_time_is_small(experiments: int, tmp_path: Path) -> None:
+    """A time line and a radar of each point, two kinds of times, and a hundred trials in 300 kB."""
+    run = drawn_study(tmp_path / "study", experiments)
+    text, page = page_of(run, out=tmp_path)
+    trials = as_json(run)["trials"]
+    assert 20 * experiments == sum(each["valid"] for each in trials)
+    dots = Counter(re.findall(r"<title>(buffer=[^<]* pps|buffer=[^<]* kpps)</title>", text))
+    rates = [f"{each['point']}: {show_pps(each['delivered_pps'])}" for each in trials]
+    assert Counter(rates) == dots
+    labels = [each["aria-label"].partition(":")[0] for tag, each in page.elements if tag == "svg"]
+    figures = {"timelines": 4, "radars": 1, "times": 2, "ways": 1}
+    assert {kind: n * experiments for kind, n in figures.items()} == {
+        kind: labels.count(HEADINGS[kind]) for kind in figures
+    }
+    assert len(text.encode()) <= STUDY_BYTES * (1 + experiments) // 6
+    ids = Counter(each["id"] for _, each in page.elements if "id" in each)
+    used = {each["href"][1:] for tag, each in page.elements if tag == "use"}
+    assert used <= set(ids)
+    assert {1} == set(ids.values())
+    assert "<!--" not in text
+
+
 # --- the data in it ------------------------------------------------------------------------------
 
 
@@ -329,7 +355,7 @@ def test_the_page_has_the_data_and_reads_back(study: tuple[Path, Run, Page]) -> 
     assert "study.json.gz" == link["download"]
     unpacked = gzip.decompress(base64.b64decode(link["href"].removeprefix(HEAD)))
     assert json.loads(json.dumps([as_json(run)])) == json.loads(unpacked)
-    with pytest.warns(UserWarning, match="no settings, series and counters: read its run folder"):
+    with pytest.warns(UserWarning, match="no settings, series or counters; read its run folder"):
         back = read_run(file)
     whole = read_run(run.folder)
     for name in (field.name for field in fields(Frames)):
@@ -365,7 +391,7 @@ def test_a_failed_run_says_how_it_ended(tmp_path: Path) -> None:
     ending = Ending("2026-11-21T08:00:09+00:00", "failed", error)
     _, page = page_of(stored(tmp_path / "run", [record()], ending=ending), out=tmp_path)
     assert "the run failed: left: gone <b>" in page.text
-    assert "go on where it stopped" in page.text
+    assert "continue where it stopped" in page.text
 
 
 def spoiled(data: object) -> bytes:
@@ -427,16 +453,55 @@ def test_a_path_is_relative_and_rounded() -> None:
     )
 
 
+def circle(corners: int, radius: float = 20.0) -> str:
+    """Return a path around 50, 50 of so many curves, as matplotlib draws it."""
+    ends = [
+        (50 + radius * cos(2 * pi * n / corners), 50 + radius * sin(2 * pi * n / corners))
+        for n in range(corners + 1)
+    ]
+    curves = "".join(f"C {x} {y} {x} {y} {x} {y} " for x, y in ends[1:])
+    return f"M {ends[0][0]} {ends[0][1]} {curves}"
+
+
+def test_a_circle_of_curves_is_two_arcs() -> None:
+    """Few curves may be anything, and so may what does not close or is not round."""
+    assert "M70 50a20 20 0 1 1-40 0a20 20 0 1 1 40 0z" == path(f"{circle(16)}z")
+    assert "M70 50a20 20 0 1 1-40 0a20 20 0 1 1 40 0M50 50z" == path(
+        f"{circle(16)} M 50 50 {'C 50 50 50 50 50 50 ' * 16}z"
+    )
+    for other in (circle(4), circle(16).rpartition("C")[0], f"{circle(16)}C 1 2 3 4 70 50 "):
+        assert "a" not in path(other)
+        assert other.count("C") == path(other).count("c")
+
+
+def test_what_a_later_figure_repeats_is_there_once(tmp_path: Path) -> None:
+    """An axis and a legend; what nothing refers to has no name."""
+    run = stored(tmp_path / "run", [lossy(1000, LOST, 250, series=series([1000]))])
+    document.write([run], tmp_path, ["png"])
+    (file,) = (tmp_path / document.FIGURES).rglob("ways-1.svg")
+    figures = InlineFigures()
+    first, second = (figures.inline(file, "label") for _ in range(2))
+    page = parsed(f"<p>{figures.named(first + second)}</p>")  # noqa: S314 – our own
+    names = {each.attrib["id"] for each in page.iter("g") if "id" in each.attrib}
+    assert names == {
+        each.attrib["href"][1:] for each in page.iter("use") if each.attrib["href"][1] == "d"
+    }
+    assert len(names) >= 3
+    assert len(second) < 0.6 * len(first)
+    alone = InlineFigures()
+    assert 'id="d' not in alone.named(alone.inline(file, "label"))
+
+
 def test_steps_do_not_add_up_to_an_error() -> None:
     """Each is from where the last one was drawn; where they run together, in whole points."""
     crowd = "M 0 0 " + "".join(f"L {n * 0.93} {n % 2 * 9} " for n in range(1000))
     assert "." not in path(crowd)
-    corners = [(n * 0.93, n % 2 * 0.67) for n in range(300)]
+    corners = [(n * 0.93, n % 2 * 0.67) for n in range(100)]
     data = "M 0 0 " + "".join(f"L {x} {y} " for x, y in corners[1:])
     numbers = re.findall(r"-?\d*\.?\d+", path(data).removeprefix("M0 0"))
     steps = [*map(float, numbers)]
-    assert 2 * 299 == len(steps)
-    assert abs(sum(steps[::2]) - 299 * 0.93) < 0.06
+    assert 2 * 99 == len(steps)
+    assert abs(sum(steps[::2]) - 99 * 0.93) < 0.06
     assert abs(sum(steps[1::2]) - 0.67) < 0.06
 
 

@@ -73,7 +73,7 @@ def test_a_rung_has_its_own_published_bar_and_its_trials() -> None:
     assert ((1000.0, True),) == rung.trials
 
 
-def test_a_relation_is_told_where_it_is_judged() -> None:
+def test_a_relation_is_reported_where_it_is_judged() -> None:
     """One between two points belongs to the later; one of every point to each."""
     naive, pinned, _ = climbed().rungs
     assert (Relation("unaccounted == 0", "yes", ""),) == naive.relations
@@ -105,8 +105,8 @@ def test_a_rung_that_cannot_be_tried_says_why() -> None:
 def test_a_skipped_rung_tells_what_skipped_it_and_not_what_was_refused_before() -> None:
     """A refusal that was optional is a warning of its own, and no reason."""
     refusal = Finding("warning", "optional setting was refused")
-    one = failed("skipped", "right has one NUMA node", trial=OTHER, findings=(refusal,))
-    assert "skipped: right has one NUMA node" == climbed([*RECORDS[:2], one]).rungs[2].why_not
+    skipped = failed("skipped", "right has one NUMA node", trial=OTHER, findings=(refusal,))
+    assert "skipped: right has one NUMA node" == climbed([*RECORDS[:2], skipped]).rungs[2].why_not
 
 
 def test_a_rung_without_a_valid_trial_or_any_says_so() -> None:
@@ -130,7 +130,7 @@ def test_studies_of_bytes_climb_in_bytes() -> None:
     """Where most published figures are in MiB/s, so is the axis."""
     plain = trial(experiment="a", source="udp-gso/commit-2018-plain")
     gso = trial(experiment="b", source="udp-gso/commit-2018-gso")
-    experiments = [experiment(points=[one], name=one.experiment) for one in (plain, gso)]
+    experiments = [experiment(points=[point], name=point.experiment) for point in (plain, gso)]
     (ladder,) = ladders(chapters_of(experiments, [record(2**15, of=plain), record(2**16, of=gso)]))
     assert "mib_s" == ladder.metric
     assert [1.0, 2.0] == [rung.measured.median for rung in ladder.rungs if rung.measured]
@@ -143,14 +143,14 @@ def test_what_is_shown_names_lab_and_study() -> None:
     assert LAB_LABEL == shown["lab"]
     assert "How to receive a million packets per second" == shown["title"]
     assert shown["conditions"].startswith("Two hosts")
-    naive, pinned, other = (one for part in shown["experiments"] for one in part["rungs"])
+    naive, pinned, other = (rung for part in shown["experiments"] for rung in part["rungs"])
     assert (["195.0 kpps – 352.0 kpps"], ["1.0 kpps (n = 1)"]) == (
         naive["published"],
         naive["measured"],
     )
     assert ["3.0 kpps (n = 1)"] == pinned["measured"]
     assert (["330.0 kpps"], ["not measured"]) == (other["published"], other["measured"])
-    assert ["holds", "holds"] == [one["word"] for one in pinned["relations"]]
+    assert ["holds", "holds"] == [relation["word"] for relation in pinned["relations"]]
 
 
 def test_what_is_not_measured_is_listed_with_its_reason() -> None:
@@ -194,19 +194,21 @@ def test_each_study_has_a_ladder_of_its_own() -> None:
         experiment(points=[trial(experiment=name, source=source)], name=name, path=f"{name}.yaml")
         for name, source in points.items()
     ]
-    found = ladders(chapters_of(of, [record(of=one.points[0]) for one in of]))
+    study_ladders = ladders(
+        chapters_of(of, [record(of=experiment_.points[0]) for experiment_ in of])
+    )
     assert [("mib_s", ["gso/01"]), ("pps", ["million/00", "million/01"]), ("pps", ["mine/1"])] == [
-        (one.metric, [label(rung) for rung in one.rungs]) for one in found
+        (ladder.metric, [label(rung) for rung in ladder.rungs]) for ladder in study_ladders
     ]
     assert ["How to receive a million packets per second", "Does it arrive?"] == [
-        one.title for one in found[1:]
+        ladder.title for ladder in study_ladders[1:]
     ]
 
 
 def test_the_same_experiment_of_two_runs_is_two_steps() -> None:
     """Each is named after its run."""
-    (one,) = chapters_of([FIRST], RECORDS[:2])
-    runs = [replace(one, run=f"20261122T072025-{run}") for run in ("old", "new")]
+    (chapter,) = chapters_of([FIRST], RECORDS[:2])
+    runs = [replace(chapter, run=f"20261122T072025-{run}") for run in ("old", "new")]
     (ladder,) = ladders(runs)
     assert ["01, run 1 · naive", "01, run 2 · naive"] == [label(step[0]) for step in ladder.steps]
     shown = ladder_data(ladder)["experiments"]
@@ -214,7 +216,7 @@ def test_the_same_experiment_of_two_runs_is_two_steps() -> None:
     assert ["run 1: 20261122T072025-old", "run 2: 20261122T072025-new"] == [
         part["run"] for part in shown
     ]
-    assert 2 == len(parts([one for step in ladder.steps for one in step * 10]))
+    assert 2 == len(parts([rung for step in ladder.steps for rung in step * 10]))
     assert overview(runs)["answer"].startswith("1 experiment with 2 points in 2 runs. ")
 
 
@@ -259,8 +261,8 @@ def test_experiments_of_no_study_are_called_by_their_names(names: list[str], tit
         experiment(points=[trial(experiment=name)], name=name, path=f"drops/{name}.yaml")
         for name in names
     ]
-    chapters = chapters_of(of, [record(of=one.points[0]) for one in of])
-    (ladder,) = ladders([replace(one, run=run) for one in chapters for run in ("a", "b")])
+    chapters = chapters_of(of, [record(of=experiment_.points[0]) for experiment_ in of])
+    (ladder,) = ladders([replace(chapter, run=run) for chapter in chapters for run in ("a", "b")])
     assert title == ladder.title
     assert False is ladder_data(ladder)["compared"]
     assert True is ladder_data(climbed())["compared"]
@@ -316,14 +318,14 @@ def test_it_is_drawn_where_there_is_something(tmp_path: Path) -> None:
 def test_a_long_ladder_has_several_figures(experiments: str, figures: list[int]) -> None:
     """About as many rungs in each; an experiment is divided only where it is too long."""
     rung = climbed().rungs[0]
-    found = parts([replace(rung, experiment=name) for name in experiments])
-    assert figures == [len(part) for part in found]
+    ladder_parts = parts([replace(rung, experiment=name) for name in experiments])
+    assert figures == [len(part) for part in ladder_parts]
 
 
 def test_the_document_opens_with_it(tmp_path: Path) -> None:
     """One page more than the experiments alone have."""
-    points = [replace(one, repetition=1) for one in (NAIVE, PINNED)]
+    points = [replace(point, repetition=1) for point in (NAIVE, PINNED)]
     records = [record(1000, of=point) for point in points]
-    one = write([stored(tmp_path / "one", records, FIRST)], tmp_path / "a", ["png"])
+    alone = write([stored(tmp_path / "one", records, FIRST)], tmp_path / "a", ["png"])
     both = write([stored(tmp_path / "two", records, FIRST, SECOND)], tmp_path / "b", ["png"])
-    assert len(one) + 2 == len(both)
+    assert len(alone) + 2 == len(both)

@@ -84,7 +84,7 @@ def test_quiet_says_nothing(quiet: bool) -> None:
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_a_wait_is_told_also_if_quiet(quiet: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wait_is_reported_also_if_quiet(quiet: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """On stderr then, for stdout is the result's: hours of silence would look like work."""
     out = StringIO()
     with live_view(out, [], quiet) as tell:
@@ -132,8 +132,8 @@ def test_two_workers_are_one_line() -> None:
     tell = LiveLines(out)
     tell(measuring(workers=both))
     more = series([1000], of_worker="right.receiver1")
-    for one, other in zip(series([1000]), more, strict=True):
-        tell(Progress("sample", "measured", of, 1, 2, samples=(one, other)))
+    for sample, other in zip(series([1000]), more, strict=True):
+        tell(Progress("sample", "measured", of, 1, 2, samples=(sample, other)))
     tell(STEP)
     assert "  0.002M pps 0.000MiB / 0.000Mb" == out.getvalue().splitlines()[1]
 
@@ -146,8 +146,8 @@ def load(seconds: float, pps: int, wait_s: float = 0.35) -> Iterator[Progress]:
         packets = max(min(clock, end) - begin, 0) * pps // SECOND_NS
         counts = {"received_packets": packets, "received_bytes": 32 * packets}
         times = {"first_ns": begin if packets else 0, "last_ns": min(clock, end) if packets else 0}
-        one = Sample("right.receiver0", clock, {**counts, **times})
-        yield Progress("sample", "measured", trial(), 1, 2, samples=(one,))
+        sample = Sample("right.receiver0", clock, {**counts, **times})
+        yield Progress("sample", "measured", trial(), 1, 2, samples=(sample,))
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.05, 0.35, 1.25])

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pypdf
 import pytest
 from analysis.build import LOAD_MS, experiment, failed, hog, lossy, record, shared, trial
 
+from report.stored import stored
 from udpbench.model import Estimate, Receive, Send, Traffic, Trial, TrialRecord
+from udpbench.report import document
 from udpbench.report.figures.experiment_figures import draw
 from udpbench.report.figures.matrix import Matrix, MatrixCell, draw_matrix, matrix
 from udpbench.report.summary import chapters_of
@@ -52,11 +57,11 @@ def medians(shown: Matrix) -> list[list[float | None]]:
 def drawn(shown: Matrix) -> dict[tuple[float, float], list[str]]:
     """Return the texts of each cell by its column and row, from top to bottom."""
     (axes,) = draw_matrix(shown).axes
-    found: dict[tuple[float, float], list[tuple[float, str]]] = {}
+    cells: dict[tuple[float, float], list[tuple[float, str]]] = {}
     for text in axes.texts:
         x, y = text.get_position()
-        found.setdefault((int(x), int(y)), []).append((y, text.get_text()))
-    return {place: [text for _, text in sorted(texts)] for place, texts in found.items()}
+        cells.setdefault((int(x), int(y)), []).append((y, text.get_text()))
+    return {place: [text for _, text in sorted(texts)] for place, texts in cells.items()}
 
 
 def test_two_blocks_that_points_differ_in_are_rows_and_columns() -> None:
@@ -138,6 +143,20 @@ def test_a_figure_draws_every_number_in_one_unit() -> None:
     assert [*shown.columns] == [label.get_text() for label in axes.get_xticklabels()]
     assert [*shown.rows] == [label.get_text() for label in axes.get_yticklabels()]
     assert "receive; delivered (kpps), n = 11 valid trials" == axes.get_xlabel()
+
+
+def test_the_matrix_is_the_answer_and_stands_first(tmp_path: Path) -> None:
+    """On page one of the PDF and above all of HTML, and the figure of all trials below."""
+    records = [record(1000 * (n + 1), of=point) for n, point in enumerate(POINTS)]
+    run = stored(tmp_path / "run", records, experiment(points=POINTS))
+    pdf, html = sorted(document.write([run], tmp_path / "out", ["html", "pdf"]), reverse=True)
+    pages = [re.sub(r"\s+", " ", page.extract_text()) for page in pypdf.PdfReader(pdf).pages]
+    cells, dots = "Each cell has the median over valid trials", "Every trial is a dot."
+    assert cells in pages[0]
+    assert "call=sendmmsg" in pages[0]
+    for text, measured_on in ((" ".join(pages), "Measured on"), (html.read_text(), ">Measured on")):
+        assert [1, 1] == [text.count(each) for each in (cells, dots)]
+        assert text.index(cells) < text.index(measured_on) < text.index(dots)
 
 
 def test_nothing_is_drawn_where_nothing_was_measured(tmp_path: Any) -> None:

@@ -74,8 +74,8 @@ INTEGERS = {name for name in NUMBERS if name.endswith("_packets")}
 
 def logged() -> TrialRecord:
     """Return a trial of 1000 packets, all answered, of which its log could not take 400."""
-    made = unlogged(400, traffic=Traffic(answers=Answers()))
-    (phase,) = made.phases
+    trial_record = unlogged(400, traffic=Traffic(answers=Answers()))
+    (phase,) = trial_record.phases
     files = LogFiles("/var/log/udp.right.receiver0", 2, 4096)
     answered = {"answered_packets": 1000, "answer_first_ns": 1, "answer_last_ns": 2}
     stats = tuple(
@@ -84,7 +84,7 @@ def logged() -> TrialRecord:
         else replace(stats, counts={**stats.counts, **answered})
         for stats in phase.stats
     )
-    return replace(made, phases=(replace(phase, stats=stats),))
+    return replace(trial_record, phases=(replace(phase, stats=stats),))
 
 
 def test_a_trials_keys_in_json_stay(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_trials_keys_in_json_stay(tmp_path: Path) -> None:
     ]
     after = ["stalls", "ledger_received_packets", "ledger", "unaccounted", "workers", "queues"]
     run = stored(tmp_path, [unlogged(400), failed()])
-    assert [[*before, *NUMBERS, *after]] * 2 == [list(one) for one in as_json(run)["trials"]]
+    assert [[*before, *NUMBERS, *after]] * 2 == [list(trial_) for trial_ in as_json(run)["trials"]]
 
 
 def test_a_trials_columns_stay() -> None:
@@ -158,5 +158,5 @@ def test_a_stage_is_in_packets() -> None:
 
 def test_the_document_has_the_table() -> None:
     """docs/records.md says of each metric what the table says, in its order."""
-    rows = [f"| `{name}` | {one.unit} | {one.meaning} |" for name, one in METRICS.items()]
+    rows = [f"| `{name}` | {metric.unit} | {metric.meaning} |" for name, metric in METRICS.items()]
     assert "\n".join(rows) in DOCUMENT.read_text()

@@ -12,9 +12,9 @@ from control.fake import facts
 from golden import Golden
 from rich.console import Console
 
-from udpbench.analysis.live_host import LiveHost, SocketLoss, StageLoss
 from udpbench.analysis.motion import CpuShare
 from udpbench.analysis.queue_counters import QueueUse
+from udpbench.analysis.watched_host import LiveHost, SocketLoss, StageLoss
 from udpbench.control.watching import KeptLooks
 from udpbench.model import SECOND_NS, Lab, OtherNamespace, Snapshot, UdpSocket
 from udpbench.records import read_run
@@ -117,8 +117,8 @@ def test_json_has_the_same_numbers() -> None:
 
 def test_what_was_lost_is_a_finding_each(golden: Golden) -> None:
     """Of a stage before the sockets, of each socket, and of those that have ended."""
-    found = losses([LIVE, replace(LIVE, stages=(), sockets=(), ended_dropped=0, unlisted=0)])
-    golden.check(found)
+    findings = losses([LIVE, replace(LIVE, stages=(), sockets=(), ended_dropped=0, unlisted=0)])
+    golden.check(findings)
     golden.check(losses([replace(LIVE, unwatched=("rx_ring",), sockets=())]))
 
 

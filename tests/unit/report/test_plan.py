@@ -31,9 +31,9 @@ class Rehearsed:
     hosts: dict[str, tuple[Planned, ...]]
 
 
-def planned(kind: str, target: str, now: Any, wanted: Any, refusal: str | None = None) -> Planned:
+def planned(kind: str, target: str, now: Any, value: Any, refusal: str | None = None) -> Planned:
     """Return what a dry run found of one setting."""
-    return Planned(Setting(kind, target, wanted), now, refusal, as_wanted=now == wanted)
+    return Planned(Setting(kind, target, value), now, refusal, as_wanted=now == value)
 
 
 def lines(*settings: Planned) -> list[str]:
@@ -71,10 +71,10 @@ def test_compared_points_have_blocks() -> None:
 def test_of_many_pairs_the_first_are_named() -> None:
     """And the others are counted; shares have a margin in percentage points."""
     pairs = [PointPair("a", f"b{n}", "loss_ratio", 0.001) for n in range(6)]
-    told = {n: list(compared_pairs(experiment(compare=tuple(pairs[:n])))) for n in (0, 1, 4, 5, 6)}
-    assert [0, 1, 4, 5, 5] == [len(lines) for lines in told.values()]
-    assert ["example: compares b0 against a: loss_ratio, margin 0.1 percentage points"] == told[1]
-    assert ["example: and 1 more pair", "example: and 2 more pairs"] == [told[5][4], told[6][4]]
+    rows = {n: list(compared_pairs(experiment(compare=tuple(pairs[:n])))) for n in (0, 1, 4, 5, 6)}
+    assert [0, 1, 4, 5, 5] == [len(lines) for lines in rows.values()]
+    assert ["example: compares b0 against a: loss_ratio, margin 0.1 percentage points"] == rows[1]
+    assert ["example: and 1 more pair", "example: and 2 more pairs"] == [rows[5][4], rows[6][4]]
 
 
 def test_too_few_blocks_are_foretold() -> None:
@@ -150,16 +150,16 @@ def test_settings_that_differ_in_value_or_kind_have_lines_of_their_own() -> None
         (["net.a", "net.b"], "net.a, net.b"),
     ],
 )
-def test_targets_are_told_together(targets: list[str], text: str) -> None:
+def test_targets_are_reported_together(targets: list[str], text: str) -> None:
     """Numbers in a row become a range, everything else a list."""
     assert text == joined_targets(targets)
 
 
-def test_a_refusal_is_told_with_its_reason() -> None:
+def test_a_refusal_is_reported_with_its_reason() -> None:
     """What cannot be set stands in the plan, before anything ran; brackets are no markup."""
     out = StringIO()
-    found = {"right": (planned("mtu", ODD, 1500, 9000, "[driver] says no"),)}
-    print_rehearsal(Terminal(file=out, width=200), [Rehearsed(("x",), found)])
+    settings = {"right": (planned("mtu", ODD, 1500, 9000, "[driver] says no"),)}
+    print_rehearsal(Terminal(file=out, width=200), [Rehearsed(("x",), settings)])
     text = out.getvalue()
     assert "settings of x" in text
     assert f"right  mtu {ODD}  cannot be set: [driver] says no" in text
@@ -173,7 +173,7 @@ def test_a_plan_has_room_on_80_columns() -> None:
     assert "neighbour receive0/192.168.254.30  none → 02:75:62:01:00:01" in out.getvalue()
 
 
-def test_each_skip_is_told_with_its_reason() -> None:
+def test_each_skip_is_reported_with_its_reason() -> None:
     """And nothing where none is foreseen."""
     out = StringIO()
     print_skips(Terminal(file=out, width=80), {})

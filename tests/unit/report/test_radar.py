@@ -64,8 +64,8 @@ def test_paced_and_unpaced_are_side_by_side() -> None:
     """As soon as one of the points is paced all are shown."""
     points = [paced(point="even"), trial("burst")]
     records = [record(of=point, series=(sent([n]),)) for n, point in enumerate(points, start=1)]
-    found = turns(chapter(*records, of=experiment(points=points)))
-    assert [("even", (1,)), ("burst", (2,))] == [(one.point, one.packets) for one in found]
+    drawn = turns(chapter(*records, of=experiment(points=points)))
+    assert [("even", (1,)), ("burst", (2,))] == [(turn.point, turn.packets) for turn in drawn]
 
 
 @pytest.mark.parametrize(
@@ -88,14 +88,14 @@ def test_of_several_seconds_the_one_with_the_busiest_millisecond_is_shown(
 def test_of_a_long_load_the_ranges_are_a_turn() -> None:
     """Its milliseconds are not kept one by one; what several senders sent together is not known."""
     point = paced(duration_ns=120 * SECOND_NS)
-    ranges = [replace(sent([]), range_per_ms=one) for one in ((0, 4, 9), (2, 5, 5))]
+    ranges = [replace(sent([]), range_per_ms=extremes) for extremes in ((0, 4, 9), (2, 5, 5))]
     of = experiment(points=[point])
     long = record(of=point, series=tuple(ranges))
     (turn,) = turns(chapter(long, of=of))
     assert Turn("all", 1, 0, (4, 5), ((0, 9), (2, 5)), 120_000) == turn
     assert (0, 4.5, 9) == turn.spread
     figure = draw_turns([turn])
-    assert ("all #1, the whole load", "0 – 4.5 – 9 per ms") == told(figure.axes[0])
+    assert ("all #1, the whole load", "0 – 4.5 – 9 per ms") == labels(figure.axes[0])
     second = replace(long.workers[0], index=1)
     assert () == turns(chapter(replace(long, workers=(*long.workers, second)), of=of))
 
@@ -128,7 +128,7 @@ def test_rings_are_round_numbers(most: int, log: bool, marked: list[int]) -> Non
     assert marked == rings(most, log)
 
 
-def told(axes: Axes) -> tuple[str, str]:
+def labels(axes: Axes) -> tuple[str, str]:
     """Return what stands above a turn and below it."""
     return axes.get_title(), axes.get_xlabel()
 
@@ -141,5 +141,5 @@ def test_all_turns_share_the_radial_axis() -> None:
     apart = draw_turns([even, burst])
     largest = 1.05 * radius(2000, True)
     assert [largest, largest] == [axes.get_ylim()[1] for axes in apart.axes]
-    assert ("even #1, from the start", "40 – 40 – 40 per ms") == told(apart.axes[0])
-    assert ("burst #1, from 1 s", "0 – 1000 – 2000 per ms") == told(apart.axes[1])
+    assert ("even #1, from the start", "40 – 40 – 40 per ms") == labels(apart.axes[0])
+    assert ("burst #1, from 1 s", "0 – 1000 – 2000 per ms") == labels(apart.axes[1])

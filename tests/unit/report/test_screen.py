@@ -15,7 +15,7 @@ from report.stored import printed
 from udpbench.analysis.motion import CpuShare
 from udpbench.model import SECOND_NS, GoalBounds, Progress, Search, Traffic, Trial, trial_ns
 from udpbench.report.live import live_view
-from udpbench.report.live_state import Moving, QueueRate, Watch
+from udpbench.report.live_rates import Moving, QueueRate, Watch
 from udpbench.report.screen import (
     Screen,
     busiest_first,
@@ -46,10 +46,10 @@ def busy(of: Trial | None = None) -> Watch:
         *sampled(series([40_000], of_worker="left.sender0", field="sent_packets")),
         *sampled(series([27_655])),
     ]
-    for one in both:
-        watch.take(one, 0)
-    for one in (counters(0), counters(1, **MOVED)):
-        watch.take(Progress("sample", "", trial(), 1, 2, snapshots=one), 0)
+    for event in both:
+        watch.take(event, 0)
+    for snapshots in (counters(0), counters(1, **MOVED)):
+        watch.take(Progress("sample", "", trial(), 1, 2, snapshots=snapshots), 0)
     return watch
 
 
@@ -114,9 +114,9 @@ def test_the_view_never_leaves_the_terminal(width: int, height: int) -> None:
 def test_of_many_rows_some_are_shown_and_the_sum() -> None:
     """Twenty workers: eight of them, how many more, and all together."""
     rows = [(f"right.receiver{n}", "1 pps", "") for n in range(20)]
-    found = list(titled("receive", rows, [("all 20", "20 pps", "")]))
-    assert ("receive", "right.receiver0", "1 pps", "") == found[0]
-    assert [("", "and 12 more", "", ""), ("", "all 20", "20 pps", "")] == found[8:]
+    titled_rows = list(titled("receive", rows, [("all 20", "20 pps", "")]))
+    assert ("receive", "right.receiver0", "1 pps", "") == titled_rows[0]
+    assert [("", "and 12 more", "", ""), ("", "all 20", "20 pps", "")] == titled_rows[8:]
 
 
 def test_one_worker_has_no_sum() -> None:
@@ -135,38 +135,38 @@ def test_time_reads_as_on_a_clock(time_ns: int, text: str) -> None:
 
 def test_a_resumed_run_counts_what_is_done_already() -> None:
     """The number of the trial is that of the whole run, the time left that of what is to be run."""
-    one = trial()
-    watch = Watch([one, one])
-    step = Progress("step", "facts", trial=one, index=3, total=4)
+    of = trial()
+    watch = Watch([of, of])
+    step = Progress("step", "facts", trial=of, index=3, total=4)
     watch.take(step, 0)
-    line = headline(watch, one, 0, 80)
-    left = clock(2 * trial_ns(one))
+    line = headline(watch, of, 0, 80)
+    left = clock(2 * trial_ns(of))
     assert (True, True) == (line.startswith("[3/4] "), line.endswith(f"{left} left"))
     assert 2 == done(watch)
 
 
 def test_where_comparisons_decide_totals_are_a_range() -> None:
     """What is certain, and what there is at most; a further block adds its time."""
-    one = trial()
-    watch = Watch([one, one])
-    watch.take(Progress("step", "facts", trial=one, index=1, total=2, total_at_most=6), 0)
-    line = headline(watch, one, 0, 90)
-    left = clock(2 * trial_ns(one))
+    of = trial()
+    watch = Watch([of, of])
+    watch.take(Progress("step", "facts", trial=of, index=1, total=2, total_at_most=6), 0)
+    line = headline(watch, of, 0, 90)
+    left = clock(2 * trial_ns(of))
     assert (True, True) == (line.startswith("[1/2–6] "), line.endswith(f"at least {left} left"))
-    watch.take(Progress("step", "facts", trial=one, index=2, total=6, total_at_most=6), 0)
-    line = headline(watch, one, 0, 90)
+    watch.take(Progress("step", "facts", trial=of, index=2, total=6, total_at_most=6), 0)
+    line = headline(watch, of, 0, 90)
     assert line.startswith("[2/6] ")
-    assert clock(6 * trial_ns(one)) in line
+    assert clock(6 * trial_ns(of)) in line
     assert "at least" not in line
 
 
 def test_a_search_shows_its_bracket_in_place_of_the_trials_done() -> None:
     """On one line, until another search has its turn; only what has ended is said for good."""
-    one = trial(search=Search(), search_trial=2)
-    watch = Watch([one])
-    watch.take(Progress("step", "facts", trial=one, index=2, total=2), 0)
+    of = trial(search=Search(), search_trial=2)
+    watch = Watch([of])
+    watch.take(Progress("step", "facts", trial=of, index=2, total=2), 0)
     bounds = (GoalBounds(0.001, "unfinished", 4e5, 4e5, 5e5),)
-    known = Progress("search", "x#1: at most 9s left", one, bounds=bounds, left_ns=9 * SECOND_NS)
+    known = Progress("search", "x#1: at most 9s left", of, bounds=bounds, left_ns=9 * SECOND_NS)
     known = replace(known, range_pps=(1e3, 1e6))
     watch.take(known, 0)
     bar = "x#1 |-----------====---------------| 0.1% lost: 400.0 – 500.0 kpps; at most 9s left"
@@ -176,7 +176,7 @@ def test_a_search_shows_its_bracket_in_place_of_the_trials_done() -> None:
     watch.take(Progress("step", "facts", trial=other, index=3, total=3), 0)
     assert "lost:" not in "\n".join(shown(watch, 90))
     terminal = Terminal(90)
-    with Screen(terminal, Watch([one])) as screen:
+    with Screen(terminal, Watch([of])) as screen:
         tell(screen, known, replace(known, text="x#1: done", ended=True))
     assert 1 == terminal.out.getvalue().count("0.1% lost: 400.0 – 500.0 kpps; done\n")
     assert "9s left\n" not in terminal.out.getvalue()
@@ -210,10 +210,10 @@ class Terminal(Console):
         )
 
 
-def tell(screen: Screen, *all_: Progress) -> None:
+def tell(screen: Screen, *events: Progress) -> None:
     """Let a screen hear progress."""
-    for one in all_:
-        screen(one)
+    for event in events:
+        screen(event)
 
 
 def test_what_was_said_stays_and_the_view_goes() -> None:
@@ -276,8 +276,8 @@ def test_workers_of_paper_need_no_cpu() -> None:
     """A worker that may run anywhere says so."""
     watch = Watch()
     watch.take(measuring(workers=[replace(spec, cpu=None) for spec in specs(trial())]), 0)
-    for one in sampled(series([1])):
-        watch.take(one, 0)
+    for event in sampled(series([1])):
+        watch.take(event, 0)
     assert "any CPU" in shown(watch, 80)[2]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,21 +14,21 @@ from udpbench.report.document import write
 from udpbench.report.figures.experiment_figures import draw
 from udpbench.report.figures.search_figure import dots_of, draw_searches
 from udpbench.report.pages import chapter_data
-from udpbench.report.summary import chapters_of
+from udpbench.report.summary import answer, chapters_of
 
 
 def test_a_panel_has_a_dot_per_trial_the_goals_and_the_bounds() -> None:
     """Coloured by the stage that lost most; the sender alone is no dot."""
-    found = only(results_of(experiment({"loss": [0, "0.1%"], "precision": "2%", "time": "3s"})))
-    dots = dots_of(found)
-    assert len(found.trials) - 1 == len(dots)
+    search = only(results_of(experiment({"loss": [0, "0.1%"], "precision": "2%", "time": "3s"})))
+    dots = dots_of(search)
+    assert len(search.trials) - 1 == len(dots)
     assert {"nothing lost", "udp_rcvbuf"} == {stage for _, _, stage in dots}
-    (axes,) = draw_searches([found], {"udp_rcvbuf": "#D55E00"}).axes
+    (axes,) = draw_searches([search], {"udp_rcvbuf": "#D55E00"}).axes
     placed = np.concatenate([each.get_offsets() for each in axes.collections])
     assert sorted(loss for _, loss, _ in dots) == sorted(placed[:, 1])
     assert [0, 0.1] == [line.get_ydata()[0] for line in axes.lines]  # type: ignore[index]
     (band,) = axes.patches
-    lower, upper = found.headline.lower_pps or 0, found.headline.upper_pps or 0
+    lower, upper = search.headline.lower_pps or 0, search.headline.upper_pps or 0
     assert np.allclose([lower / 1e3, upper / 1e3], [band.get_x(), band.get_x() + band.get_width()])
 
 
@@ -44,3 +45,16 @@ def test_the_report_of_a_search(tmp_path: Path) -> None:
     assert data["limits"][0].startswith("Above 297.6 kpps packets are lost at udp_rcvbuf")
     names = {path.name for path in write([run], tmp_path / "report", ["pdf"])}
     assert {"report.pdf"} == names
+
+
+def test_an_invalid_search_says_why_its_rate_is_unknown(tmp_path: Path) -> None:
+    """In its first sentence, and in the second that it is a search that is not valid."""
+    whole = load_experiment_data({"question": "?", "search": "quick", "warmup": "0s"}, "found")
+    _, run = go(World(capacity_pps=300_000), tmp_path / "run", whole)
+    (chapter,) = chapters_of(run.header.experiments, run.records)
+    search = only(results_of(whole, change=lambda result: replace(result, valid=False)))
+    points = (replace(chapter.points[0], results=(search.result,)),)
+    assert (
+        "unknown with at most 0.1% lost: the search gave up: trials at one load were invalid again "
+        "and again. 0 of 1 searches are valid."
+    ) == answer(replace(chapter, searches=(search,), points=points))

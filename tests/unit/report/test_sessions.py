@@ -36,8 +36,8 @@ def twice(
         file.write(torn)
     writer = RunWriter.reopen(folder)
     writer.resume(read_run(folder), begin)
-    for one in second:
-        writer.write(one)
+    for trial_record in second:
+        writer.write(trial_record)
     if end_again is not None:
         writer.finish(end_again)
     else:
@@ -57,7 +57,7 @@ def test_a_run_that_was_not_resumed_says_nothing_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "said"),
+    ("end", "expected"),
     [
         (None, "after its process died: 0 trials"),
         (Ending("then", "interrupted"), "after an interrupt: 0 trials"),
@@ -66,22 +66,22 @@ def test_a_run_that_was_not_resumed_says_nothing_of_it(tmp_path: Path) -> None:
         (replace(COMPLETE, restore_errors=(LOST,)), "after hosts were not restored: 0 trials"),
     ],
 )
-def test_a_resumption_is_told_with_what_it_came_after(
-    end: Ending | None, said: str, tmp_path: Path
+def test_a_resumption_is_reported_with_what_it_came_after(
+    end: Ending | None, expected: str, tmp_path: Path
 ) -> None:
     """When, why, and how many trials it ran."""
-    assert f"{AGAIN.started_at}, {said}" == rows(twice(tmp_path, end))["resumed"]
+    assert f"{AGAIN.started_at}, {expected}" == rows(twice(tmp_path, end))["resumed"]
 
 
-def test_what_else_a_session_did_is_told(tmp_path: Path) -> None:
+def test_what_else_a_session_did_is_reported(tmp_path: Path) -> None:
     """A torn line, another udpbench, and trials that were run again."""
     begin = replace(AGAIN, udpbench="0.2.0")
-    told = rows(twice(tmp_path, None, record(), begin=begin, torn=b'{"kind'))
+    session_rows = rows(twice(tmp_path, None, record(), begin=begin, torn=b'{"kind'))
     assert (
-        f"{AGAIN.started_at}, after its process died, a torn line of 6B was cut off: "
+        f"{AGAIN.started_at}, after its process died, an incomplete line of 6B was removed: "
         "1 trial, by udpbench 0.2.0"
-    ) == told["resumed"]
-    assert "1, and 1 that failed and were run again" == told["trials"]
+    ) == session_rows["resumed"]
+    assert "1, and 1 that failed and were run again" == session_rows["trials"]
 
 
 def test_a_run_of_two_versions_names_both(tmp_path: Path) -> None:

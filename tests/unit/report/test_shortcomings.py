@@ -27,28 +27,28 @@ SPOILS = Readiness(
 )
 
 
-def printed(*said: Readiness) -> str:
+def printed(*results: Readiness) -> str:
     """Return what is printed on a wide terminal."""
     out = StringIO()
-    print_readiness(Terminal(file=out, width=200), said)
+    print_readiness(Terminal(file=out, width=200), results)
     return out.getvalue()
 
 
-def test_what_spoils_a_measurement_is_printed_with_what_mends_it(golden: Golden) -> None:
+def test_what_distorts_a_measurement_is_printed_with_what_mends_it(golden: Golden) -> None:
     """What a host says is shown as it is and obeyed never; ready checks are not listed."""
     golden.check(printed(SPOILS, UNKNOWN, READY))
 
 
 @pytest.mark.parametrize(
-    ("said", "ready"),
+    ("results", "ready"),
     [((READY,), True), ((READY, UNKNOWN), False), ((READY, SPOILS), False), ((), True)],
 )
 def test_only_hosts_of_which_all_was_read_are_ready(
-    said: tuple[Readiness, ...], ready: bool
+    results: tuple[Readiness, ...], ready: bool
 ) -> None:
     """The unknown is never ready."""
-    assert ready == is_ready(said) == readiness_json(said, load_lab("local"))["ready"]
-    assert ready == ("ready\n" == printed(*said))
+    assert ready == is_ready(results) == readiness_json(results, load_lab("local"))["ready"]
+    assert ready == ("ready\n" == printed(*results))
 
 
 def test_as_json_every_check_is_there() -> None:

@@ -259,8 +259,8 @@ def test_a_failed_trial_has_no_line() -> None:
 def test_of_many_points_the_extreme_ones_are_shown(sizes: list[int], shown: list[str]) -> None:
     """First and last, most and least delivered; of few all."""
     of, records = swept(sizes, repetitions=1)
-    found = shown_over_time(chapter(*records, of=of))
-    assert shown == [point.name for point in found]
+    points = shown_over_time(chapter(*records, of=of))
+    assert shown == [point.name for point in points]
 
 
 def test_every_stage_that_loses_packets_has_a_colour_and_hatch_of_its_own() -> None:
@@ -312,15 +312,15 @@ def test_queues_are_shown_over_time_with_their_drops(tmp_path: Path) -> None:
         f"ethtool.receive0.rx_queue_{name}"
         for name in ("0_xdp_packets", "1_xdp_packets", "1_drops", "2_xdp_packets")
     )
-    made = over_time(
+    trial_record = over_time(
         {first: 100, second: 0, drops: 0, still: 0},
         {first: 400, second: 600, drops: 5, still: 0},
     )
-    (shown,) = queue_times(chapter(made))
+    (shown,) = queue_times(chapter(trial_record))
     assert ("all", 1, ("right rx-0", "right rx-1")) == (shown.point, shown.repetition, shown.queues)
     assert ((0.0, 1.0, 2.0), ((100.0, 300.0), (0.0, 600.0))) == (shown.edges_s, shown.pps)
     assert ((False, False), (False, True)) == shown.dropping
-    assert ["queues-1"] == draw(chapter(made), tmp_path, ["svg"])["queues"]
+    assert ["queues-1"] == draw(chapter(trial_record), tmp_path, ["svg"])["queues"]
     assert () == queue_times(chapter(record()))
 
 

@@ -23,9 +23,10 @@ from analysis.build import (
     unlogged,
     worker,
 )
+from golden import Golden
 
 from report.stored import swept
-from udpbench.model import Estimate, Experiment, Finding, Traffic, TrialRecord
+from udpbench.model import Estimate, Experiment, Finding, PointPair, Traffic, TrialRecord
 from udpbench.report.summary import (
     Chapter,
     answer,
@@ -67,10 +68,10 @@ def test_one_point_is_answered_without_its_name() -> None:
 def test_a_few_points_are_answered_one_by_one() -> None:
     """In the order in which the experiment declares them."""
     of = experiment(points=[trial("b"), trial("a")])
-    told = answer(chapter(record(2000, of=trial("a")), record(of=trial("b")), of=of))
+    text = answer(chapter(record(2000, of=trial("a")), record(of=trial("b")), of=of))
     assert (
         "b: 1.0 kpps delivered, 0.00 % lost; a: 2.0 kpps delivered, 0.00 % lost. "
-        "Both trials are valid." == told
+        "Both trials are valid." == text
     )
 
 
@@ -79,7 +80,7 @@ BUSY = shared(LOAD_MS + 400, hog(400))
 
 
 @pytest.mark.parametrize(
-    ("trials", "told"),
+    ("trials", "expected"),
     [
         # A stream has no loss to tell.
         ([record(of=trial(traffic=Traffic(protocol="tcp")))], "1.0 kpps delivered"),
@@ -95,19 +96,34 @@ BUSY = shared(LOAD_MS + 400, hog(400))
         ([shared(LOAD_MS), BUSY], "1.0 kpps (n = 1) delivered, 0.00 % lost"),
     ],
 )
-def test_what_a_point_delivered(trials: list[TrialRecord], told: str) -> None:
+def test_what_a_point_delivered(trials: list[TrialRecord], expected: str) -> None:
     """No number is told that there is not, and none is kept back that there is."""
     numbered = [
-        replace(one, trial=replace(one.trial, repetition=n)) for n, one in enumerate(trials)
+        replace(trial_record, trial=replace(trial_record.trial, repetition=n))
+        for n, trial_record in enumerate(trials)
     ]
-    assert told in answer(chapter(*numbered, of=experiment(repetitions=len(trials))))
+    assert expected in answer(chapter(*numbered, of=experiment(repetitions=len(trials))))
 
 
-def test_of_many_points_the_extreme_ones_are_told() -> None:
+@pytest.mark.parametrize("pairs", ["b c", "b c b c b"])
+def test_what_is_compared_is_answered_first(pairs: str, golden: Golden) -> None:
+    """By its verdict with the interval, be it a change or none; of many pairs by the first."""
+    points = [trial("a"), trial("b"), trial("c")]
+    compare = tuple(PointPair("a", b, "delivered_pps", 0.03, (7,)) for b in pairs.split())
+    records = [
+        record(packets, of=replace(point, repetition=n))
+        for n in range(1, 8)
+        for point, packets in zip(points, (10_000, 9_000 + 10 * n, 9_960 + 10 * n), strict=True)
+    ]
+    of = experiment(points=points, repetitions=7, compare=compare)
+    golden.check(answer(chapter(*records, of=of)))
+
+
+def test_of_many_points_the_extreme_ones_are_reported() -> None:
     """Whoever wants them all has the table."""
     of, records = swept([100, 900, 500, 300], repetitions=1)
-    told = answer(chapter(*records, of=of))
-    assert told.startswith(
+    text = answer(chapter(*records, of=of))
+    assert text.startswith(
         "Of 4 points size=900 delivered most (1.9 kpps delivered, 0.00 % lost) and "
         "size=100 least (1.1 kpps delivered, 0.00 % lost). All 4 trials are valid."
     )
@@ -133,7 +149,7 @@ def test_what_is_not_to_be_believed_is_in_the_second_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("records", "told"),
+    ("records", "expected"),
     [
         ((), "No trial is stored."),
         ((failed(),), "no valid trial, failed: it died. 0 of 1 trials are valid."),
@@ -141,19 +157,19 @@ def test_what_is_not_to_be_believed_is_in_the_second_sentence() -> None:
     ],
 )
 def test_without_a_valid_trial_the_reason_is_the_answer(
-    records: tuple[TrialRecord, ...], told: str
+    records: tuple[TrialRecord, ...], expected: str
 ) -> None:
     """Nothing is said to be measured that was not."""
-    assert told == answer(chapter(*records))
+    assert expected == answer(chapter(*records))
 
 
 def test_a_skipped_trial_is_skipped_for_the_reason_that_was_given() -> None:
     """Not for what else was found before."""
     other = Finding("warning", "optional setting mtu was refused", "right")
     skipped = failed("skipped", "needs 8 CPUs", findings=(other,))
-    told = chapter(skipped)
-    assert "skipped: needs 8 CPUs" == reason(told.points[0])
-    assert "right: skipped: needs 8 CPUs" == one_line(told.results[0])
+    chapter_ = chapter(skipped)
+    assert "skipped: needs 8 CPUs" == reason(chapter_.points[0])
+    assert "right: skipped: needs 8 CPUs" == one_line(chapter_.results[0])
 
 
 def test_the_representative_is_the_valid_trial_of_median_delivery() -> None:
@@ -202,18 +218,18 @@ def test_a_number_reads_well_in_its_unit(value: float | None, unit: str, text: s
 def with_findings(*findings: Sequence[Finding]) -> Chapter:
     """Return a chapter whose trials have these findings and no other."""
     records = [record(of=paced(repetition=n)) for n, _ in enumerate(findings, 1)]
-    told = chapter(*records, of=experiment(points=[paced()], repetitions=len(findings)))
-    (point,) = told.points
+    plain = chapter(*records, of=experiment(points=[paced()], repetitions=len(findings)))
+    (point,) = plain.points
     pairs = zip(point.results, findings, strict=True)
-    results = tuple(replace(one, findings=tuple(own)) for one, own in pairs)
-    return replace(told, points=(replace(point, results=results),))
+    results = tuple(replace(result, findings=tuple(own)) for result, own in pairs)
+    return replace(plain, points=(replace(point, results=results),))
 
 
 SHORT = Finding("warning", "short", "a", "4.76 %")
 
 
 @pytest.mark.parametrize(
-    ("findings", "told"),
+    ("findings", "expected"),
     [
         ([[SHORT], [SHORT]], [("4.76 %", 2)]),
         ([[SHORT], [replace(SHORT, value="14.24 %")]], [("4.76 – 14.24 %", 2)]),
@@ -242,19 +258,19 @@ SHORT = Finding("warning", "short", "a", "4.76 %")
     ],
 )
 def test_findings_are_merged_where_that_hides_nothing(
-    findings: Sequence[Sequence[Finding]], told: Sequence[tuple[str | None, int]]
+    findings: Sequence[Sequence[Finding]], expected: Sequence[tuple[str | None, int]]
 ) -> None:
     """What is equal is told once, what differs in a quantity with its range, the rest one by one."""
     merged = findings_of(with_findings(*findings))
-    assert told == [(finding.value, len(names)) for finding, names in merged]
+    assert expected == [(finding.value, len(names)) for finding, names in merged]
 
 
-def test_equal_findings_are_told_once() -> None:
+def test_equal_findings_are_reported_once() -> None:
     """With the trials that have them, what invalidates first."""
     records = [record(900, of=paced(repetition=n)) for n in (1, 2)]
-    found = findings_of(chapter(*records, of=experiment(points=[paced()], repetitions=2)))
-    assert "invalid" == found[0][0].severity
-    assert ("example#1", "example#2") == found[0][1]
+    merged = findings_of(chapter(*records, of=experiment(points=[paced()], repetitions=2)))
+    assert "invalid" == merged[0][0].severity
+    assert ("example#1", "example#2") == merged[0][1]
 
 
 @pytest.mark.parametrize(
@@ -281,16 +297,16 @@ def test_a_run_that_was_cut_short_says_so() -> None:
 def test_points_stand_in_the_order_declared() -> None:
     """Not in that in which they ran."""
     of = experiment(points=[trial("b"), trial("a")])
-    told = chapter(record(of=trial("a")), record(of=trial("b")), of=of)
-    assert ["b", "a"] == [point.name for point in told.points]
-    assert replace(told, run="x").run == "x"
+    chapter_ = chapter(record(of=trial("a")), record(of=trial("b")), of=of)
+    assert ["b", "a"] == [point.name for point in chapter_.points]
+    assert replace(chapter_, run="x").run == "x"
 
 
-def test_struck_out_rates_are_told_with_their_reason() -> None:
+def test_struck_out_rates_are_reported_with_their_reason() -> None:
     """In the line of the trial, among what to believe, and nowhere drawn over time."""
-    one = chapter(BUSY)
-    assert "The one trial is valid; the rates of 1 are struck out." in answer(one)
-    (result,) = one.results
+    chapter_ = chapter(BUSY)
+    assert "The one trial is valid; the rates of 1 are struck out." in answer(chapter_)
+    (result,) = chapter_.results
     assert one_line(result).startswith("no rates: machine: CPU 0: other programs used CPUs")
-    assert result == representative(one.points[0])
-    assert None is timed(one.points[0])
+    assert result == representative(chapter_.points[0])
+    assert None is timed(chapter_.points[0])

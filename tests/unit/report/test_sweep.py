@@ -25,7 +25,7 @@ def at(**values: Any) -> Trial:
     return trial(",".join(f"{key}={value}" for key, value in swept.items()), values=swept)
 
 
-def found(points: Sequence[Trial]) -> Sweep | None:
+def sweep_of(points: Sequence[Trial]) -> Sweep | None:
     """Return the sweep of an experiment whose points delivered 1000, 1001 and so on."""
     records = [record(1000 + n, of=point) for n, point in enumerate(points)]
     (chapter,) = chapters_of([experiment(points=points)], records)
@@ -67,7 +67,7 @@ def test_points_stand_along_what_is_swept() -> None:
     """In order of the number, not of the declaration."""
     points = [at(receive__buffer=text) for text in ("4MiB", "64KiB", "1MiB")]
     places = [(2.0**16, "64KiB"), (2.0**20, "1MiB"), (2.0**22, "4MiB")]
-    assert ("receive.buffer", {"": places}) == shape(found(points))
+    assert ("receive.buffer", {"": places}) == shape(sweep_of(points))
 
 
 def test_of_two_swept_keys_the_one_with_more_values_is_the_axis() -> None:
@@ -78,7 +78,7 @@ def test_of_two_swept_keys_the_one_with_more_values_is_the_axis() -> None:
         for gro in (True, False)
         for size in ("32B", "64B", "128B")
     ]
-    key, lines = shape(found(points))
+    key, lines = shape(sweep_of(points))
     assert "traffic.size" == key
     assert ["gso=1, gro=True", "gso=1, gro=False", "gso=2, gro=True", "gso=2, gro=False"] == [
         *lines
@@ -92,14 +92,14 @@ def test_each_variant_of_a_sweep_is_a_line() -> None:
         for name in ("plain", "gro")
         for n in (1, 8, 64)
     ]
-    assert ["plain", "gro"] == [*shape(found(points))[1]]
+    assert ["plain", "gro"] == [*shape(sweep_of(points))[1]]
 
 
 def test_words_stand_before_the_numbers() -> None:
     """`off` is not a number, and still one of the values."""
     points = [at(send__gso=value) for value in (2, "off", 4, 8)]
     places = [(None, "off"), (2.0, "2"), (4.0, "4"), (8.0, "8")]
-    assert ("send.gso", {"": places}) == shape(found(points))
+    assert ("send.gso", {"": places}) == shape(sweep_of(points))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_words_stand_before_the_numbers() -> None:
 )
 def test_without_one_quantity_there_is_no_axis(points: list[Trial]) -> None:
     """Two values are read off the figure of all trials."""
-    assert found(points) is None
+    assert sweep_of(points) is None
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ def test_variants_that_differ_in_one_number_stand_along_it(
     points: list[Any], key: str, texts: list[str]
 ) -> None:
     """Without a sweep the models tell what differs, as YAML would have it written."""
-    made = [
+    trials = [
         trial(str(n), expects_unsent=True, **{type(block).__name__.lower(): block})
         for n, block in enumerate(points)
     ]
-    told, lines = shape(found(made))
-    assert (key, texts) == (told, [text for _, text in lines[""]])
+    axis, lines = shape(sweep_of(trials))
+    assert (key, texts) == (axis, [text for _, text in lines[""]])
 
 
 def test_settings_count_as_well() -> None:
@@ -158,7 +158,7 @@ def test_settings_count_as_well() -> None:
         trial(str(n), settings={"receiver": Settings(sysctl={"net.core.netdev_max_backlog": n})})
         for n in (100, 1000, 20000)
     ]
-    assert "settings.receiver.sysctl.net.core.netdev_max_backlog" == shape(found(points))[0]
+    assert "settings.receiver.sysctl.net.core.netdev_max_backlog" == shape(sweep_of(points))[0]
 
 
 # --- what is drawn -------------------------------------------------------------------------------
@@ -187,13 +187,13 @@ def test_loss_and_bytes_have_a_panel_where_they_tell_something() -> None:
     sizes = [at(traffic__size=text) for text in ("32B", "64B", "128B")]
     batches = [at(send__batch=n) for n in (1, 8, 64)]
     assert [("delivered_pps", "delivered_mib_s"), ("delivered_pps",)] == [
-        of.metrics for of in (found(sizes), found(batches)) if of is not None
+        of.metrics for of in (sweep_of(sizes), sweep_of(batches)) if of is not None
     ]
 
 
 def test_a_figure_draws_every_trial_and_its_median() -> None:
     """Offered is a line of its own, the axis is logarithmic where values span decades."""
-    of = found([at(send__batch=n) for n in (1, 10, 100)])
+    of = sweep_of([at(send__batch=n) for n in (1, 10, 100)])
     assert of is not None
     (figure,) = draw_sweeps(of)
     (axes,) = figure.axes
@@ -208,7 +208,7 @@ def test_a_figure_draws_every_trial_and_its_median() -> None:
 def test_many_lines_go_on_in_a_further_figure() -> None:
     """As many to a figure as can be told apart."""
     points = [at(send__batch=n, send__call=c) for c in "abcdefg" for n in (1, 2, 3)]
-    of = found(points)
+    of = sweep_of(points)
     assert of is not None
     assert [6, 1] == [len(figure.legends[0].get_texts()) // 2 for figure in draw_sweeps(of)]
 

@@ -50,10 +50,10 @@ def chapter(*records: TrialRecord, of: Experiment | None = None) -> Chapter:
     return only
 
 
-def shown(one: Chapter, width: int = 80, every_stage: bool = False) -> str:
+def shown(chapter_: Chapter, width: int = 80, every_stage: bool = False) -> str:
     """Return a whole chapter as printed."""
     out = StringIO()
-    print_chapter(Terminal(file=out, width=width), one, every_stage)
+    print_chapter(Terminal(file=out, width=width), chapter_, every_stage)
     return out.getvalue()
 
 
@@ -62,9 +62,9 @@ def rows(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
-def table(one: Chapter, width: int = 80) -> Table:
+def table(chapter_: Chapter, width: int = 80) -> Table:
     """Return the results where all of their columns fit."""
-    (only,) = points_tables(one, width)
+    (only,) = points_tables(chapter_, width)
     return only
 
 
@@ -77,17 +77,17 @@ def test_a_narrow_terminal_has_every_name_and_every_number() -> None:
         for point in points
         for n in (1, 2, 3)
     ]
-    one = chapter(*records, of=of)
-    whole = printed(*points_tables(one, 120), width=120)
+    chapter_ = chapter(*records, of=of)
+    whole = printed(*points_tables(chapter_, 120), width=120)
     for width in (40, 50, 60, 70, 80):
-        text = printed(*points_tables(one, width), width=width)
+        text = printed(*points_tables(chapter_, width), width=width)
         assert "…" not in text
         assert max(map(len, text.splitlines())) <= width
         assert [] == [word for word in whole.split() if "=" not in word and word not in text]
         for name in ("buffer=8KiB", "buffer=200KiB"):
             assert name in re.sub(r"\s", "", text) if width < 60 else name in text
-    assert 2 == printed(*points_tables(one, 60), width=60).count("results")
-    assert 1 == printed(*points_tables(one, 80), width=80).count("results")
+    assert 2 == printed(*points_tables(chapter_, 60), width=60).count("results")
+    assert 1 == printed(*points_tables(chapter_, 80), width=80).count("results")
 
 
 def test_the_diagnosis_speaks_first() -> None:
@@ -105,8 +105,8 @@ def test_the_diagnosis_speaks_first() -> None:
 
 def test_a_points_row_has_the_medians_of_its_valid_trials() -> None:
     """Offered and delivered rate, loss and spread are those of the judge."""
-    one = chapter(lossy(1000, LOST, 250, series=series([600, 150, 150])))
-    row = rows(printed(*points_tables(one)))[2]
+    chapter_ = chapter(lossy(1000, LOST, 250, series=series([600, 150, 150])))
+    row = rows(printed(*points_tables(chapter_)))[2]
     assert ["all", "1/1", "1.0", "kpps", "750", "pps", "25.00", "%", "–"] == row
 
 
@@ -120,24 +120,26 @@ def test_three_trials_have_an_interval() -> None:
 def test_an_invalid_trial_is_struck_out_and_in_no_median() -> None:
     """Its row says so in a word, its cells are struck, its reason is the first finding."""
     short = record(900, of=paced(repetition=2))
-    one = chapter(record(1000, of=paced()), short, of=experiment(repetitions=2))
-    styles = {cell.style for column in table(one).columns for cell in [*column.cells][1:]}
-    text = rows(printed(*points_tables(one)))
+    chapter_ = chapter(record(1000, of=paced()), short, of=experiment(repetitions=2))
+    styles = {cell.style for column in table(chapter_).columns for cell in [*column.cells][1:]}
+    text = rows(printed(*points_tables(chapter_)))
     assert {"strike"} == styles
     assert ["all", "1/2"] == text[2][:2]
     assert ["#2", "invalid"] == text[3][:2]
-    assert printed(findings_table(one)).startswith("invalid  ")
+    assert printed(findings_table(chapter_)).startswith("invalid  ")
 
 
 def test_rates_that_are_struck_out_are_in_no_median_and_loss_is() -> None:
     """The trial is valid, says so in its own row, and its reason stands among the findings."""
     busy = shared(LOAD_MS + 400, hog(400))
     busy = replace(busy, trial=trial(repetition=2))
-    one = chapter(shared(LOAD_MS), busy, of=experiment(repetitions=2))
-    text = rows(printed(*points_tables(one, 120), width=120))
+    chapter_ = chapter(shared(LOAD_MS), busy, of=experiment(repetitions=2))
+    text = rows(printed(*points_tables(chapter_, 120), width=120))
     assert ["all", "2/2", "1.0", "kpps", "1.0", "kpps", "(n", "=", "1)"] == text[2][:9]
     assert ["#2", "no", "rates", "–", "–", "0.00", "%", "–"] == text[3]
-    assert printed(findings_table(one)).startswith("struck  machine: CPU 0: other programs used")
+    assert printed(findings_table(chapter_)).startswith(
+        "struck  machine: CPU 0: other programs used"
+    )
 
 
 def test_a_wide_terminal_shows_times() -> None:
@@ -154,10 +156,10 @@ def test_a_wide_terminal_shows_times() -> None:
     of = experiment(points=[paced()], repetitions=2)
     records = [record(of=paced(), workers=full)]
     records += [record(900, of=paced(repetition=2), workers=workers)]
-    one = chapter(*records, of=of)
+    chapter_ = chapter(*records, of=of)
     for width, heads in ((80, []), (91, []), (92, ["pacing p99"]), (140, ["pacing p99"])):
-        assert heads == [str(column.header) for column in table(one, width).columns][6:]
-    text = rows(printed(*points_tables(one, 92), width=92))
+        assert heads == [str(column.header) for column in table(chapter_, width).columns][6:]
+    text = rows(printed(*points_tables(chapter_, 92), width=92))
     assert [["127", "ns"], ["127", "ns"]] == [text[2][-2:], text[3][-2:]]
 
 
@@ -170,18 +172,18 @@ def test_a_failed_trial_shows_its_error() -> None:
 
 def test_a_skipped_trial_shows_its_reason() -> None:
     """A host that lacks something is a note, and the row is not struck out."""
-    one = chapter(failed("skipped", "needs 8 CPUs, there are 2"))
-    styles = {cell.style for column in table(one).columns for cell in [*column.cells][1:]}
+    chapter_ = chapter(failed("skipped", "needs 8 CPUs, there are 2"))
+    styles = {cell.style for column in table(chapter_).columns for cell in [*column.cells][1:]}
     assert {"dim"} == styles
-    assert "note  right: skipped: needs 8 CPUs, there are 2 [#1]" in shown(one)
+    assert "note  right: skipped: needs 8 CPUs, there are 2 [#1]" in shown(chapter_)
 
 
 def test_where_nothing_was_measured_it_says_so() -> None:
     """Also where a need is not met of the other trials."""
     skipped = failed("skipped", "needs 8 CPUs", of=trial(repetition=2))
-    one = chapter(failed("unavailable", "no CPU 7"), skipped, of=experiment(repetitions=2))
+    chapter_ = chapter(failed("unavailable", "no CPU 7"), skipped, of=experiment(repetitions=2))
     first = "nothing was measured: all trials were skipped: no CPU 7"
-    assert first in shown(one).splitlines()
+    assert first in shown(chapter_).splitlines()
     assert "nothing was measured" not in shown(chapter(skipped, of=experiment(repetitions=1)))
 
 
@@ -208,8 +210,8 @@ def test_no_number_is_lost_on_a_narrow_terminal(width: int) -> None:
     """Twelve long-named points: every rate and every count of every ledger is there whole."""
     points = [trial(f"a-rather-long-variant,size={size}B") for size in range(12)]
     records = [record(10**9 + n, of=point) for n, point in enumerate(points)]
-    one = chapter(*records, of=experiment(points=points))
-    text = shown(one, width)
+    chapter_ = chapter(*records, of=experiment(points=points))
+    text = shown(chapter_, width)
     assert 24 == text.count("1000.000 Mpps")
     missing = [n for n in range(12) if text.count(f"1 000 000 {n:03d}") != 3]
     assert [] == missing
@@ -227,7 +229,7 @@ def test_the_ledger_shows_stages_that_lost_packets_or_could_not_be_observed() ->
     assert 2 * ["udp_rcvbuf"] == [word for word in words if word in LEDGER_STAGES]
     for name in ("intended", "sent", "received", "unaccounted"):
         assert 2 == words.count(name)
-    assert "Stages that lost nothing are left out: udpbench show --all" == str(note)
+    assert "Stages that lost nothing are omitted: udpbench show --all" == str(note)
     cable = shown(chapter(record(1000, built_in_lab=False)))
     assert ["link", "not", "observable"] in [row[:3] for row in rows(cable)]
     assert "tx_qdisc" not in cable
@@ -284,8 +286,8 @@ def test_what_a_line_was_read_from_is_not_broken_within_a_name() -> None:
     """Of a narrow terminal the heads of the columns give way."""
     points = [paced(10_000, point=f"a-long-variant,buffer={size}") for size in ("32KiB", "1MiB")]
     records = [replace(lossy(1000, LOST, 250), trial=point) for point in points]
-    one = chapter(*records, of=experiment(points=points))
-    for table in ledger_tables(one, 80, every_stage=True):
+    chapter_ = chapter(*records, of=experiment(points=points))
+    for table in ledger_tables(chapter_, 80, every_stage=True):
         assert "Δ snmp.Udp.RcvbufErrors" in printed(table, width=80)
 
 
@@ -317,11 +319,11 @@ def test_a_long_finding_is_indented() -> None:
     """Its later lines stand below its first word, and a finding of many trials counts them."""
     finding = Finding("note", "a word " * 20, "left")
     records = [record(of=trial(repetition=n), findings=(finding,)) for n in range(1, 6)]
-    one = chapter(*records, of=experiment(repetitions=5))
-    first, *later = printed(findings_table(one)).splitlines()
+    chapter_ = chapter(*records, of=experiment(repetitions=5))
+    first, *later = printed(findings_table(chapter_)).splitlines()
     assert first.startswith("note  left: a word")
     assert later[0].startswith("      word a word")
-    assert "[5 trials]" in printed(findings_table(one), width=400)
+    assert "[5 trials]" in printed(findings_table(chapter_), width=400)
 
 
 def test_an_expectation_shows_its_answer_and_its_numbers() -> None:
@@ -336,8 +338,8 @@ def test_an_expectation_shows_its_answer_and_its_numbers() -> None:
 def test_odd_texts_are_shown_as_they_are() -> None:
     """No bracket of a user is taken for markup."""
     of = experiment(points=[trial(ODD)], question=ODD)
-    one = chapter(record(of=replace(trial(ODD))), of=of)
-    text = shown(one, 300)
+    chapter_ = chapter(record(of=replace(trial(ODD))), of=of)
+    text = shown(chapter_, 300)
     assert text.count(ODD) >= 2
 
 
@@ -358,8 +360,8 @@ def test_what_cannot_be_observed_is_one_line_and_others_packets_another() -> Non
     right = replace(lost.facts["right"], driver="virtio_net")
     quiet = record(1000, of=trial("quiet"), built_in_lab=False)
     of = experiment(points=[trial(), trial("quiet")])
-    one = chapter(replace(lost, facts={**lost.facts, "right": right}), quiet, of=of)
-    (table, _) = ledger_tables(one, 200)
+    chapter_ = chapter(replace(lost, facts={**lost.facts, "right": right}), quiet, of=of)
+    (table, _) = ledger_tables(chapter_, 200)
     text = rows(printed(table, width=200))
     assert ["udp_no_port", "0", "to", "10", "0"] == next(r for r in text if "udp_no_port" in r)[:5]
     hidden = next(row for row in text if "rx_ring" in row)

@@ -28,8 +28,8 @@ def chapter(*records: TrialRecord) -> Chapter:
 
 def timed(**histograms: Histogram) -> TrialRecord:
     """Return a good trial whose workers kept these histograms."""
-    sender = {name: one for name, one in histograms.items() if name != "delay"}
-    receiver = {name: one for name, one in histograms.items() if name == "delay"}
+    sender = {name: histogram for name, histogram in histograms.items() if name != "delay"}
+    receiver = {name: histogram for name, histogram in histograms.items() if name == "delay"}
     return record(
         workers=[
             worker("sender", sender_counts(1000), histograms=sender),
@@ -63,10 +63,10 @@ def test_a_time_beyond_the_range_has_no_edge() -> None:
 
 def test_each_kind_of_time_has_its_curves() -> None:
     """One for each point, of its representative trial; what nobody measured is not there."""
-    one = Histogram(((5, 50), (7, 50)))
-    found = times(chapter(timed(delay=one, pacing=one)))
+    histogram = Histogram(((5, 50), (7, 50)))
+    curves = times(chapter(timed(delay=histogram, pacing=histogram)))
     curve = Curve("all", 1, 100, ((5, 0.5), (7, 0.1)))
-    assert (Times("delay", (curve,)), Times("pacing", (curve,))) == found
+    assert (Times("delay", (curve,)), Times("pacing", (curve,))) == curves
 
 
 def test_too_few_times_have_no_curve() -> None:

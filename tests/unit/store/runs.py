@@ -34,8 +34,8 @@ def run_of(folder: Path, pps: int, day: str = "2026-11-21", **facts: object) -> 
         replace(each, facts={**each.facts, "right": replace(each.facts["right"], **facts)})  # type: ignore[arg-type]
         for each in records
     ]
-    of = experiment(points=[trial(name) for name in POINTS], repetitions=3)
-    return stored(folder, changed, of, started_at=f"{day}T08:00:00.000+00:00")
+    declared = experiment(points=[trial(name) for name in POINTS], repetitions=3)
+    return stored(folder, changed, declared, started_at=f"{day}T08:00:00.000+00:00")
 
 
 def fill(store: Path, folder: Path, pair: str, rates: Sequence[int], **facts: object) -> None:

@@ -131,7 +131,7 @@ def test_a_torn_write_leaves_the_file_as_it_was(
     assert 6 == len(read_runs(store))  # the two differ in their folder alone
 
 
-def test_what_cannot_be_read_is_left_out_and_said(tmp_path: Path, golden: Golden) -> None:
+def test_what_cannot_be_read_is_left_out_and_reported(tmp_path: Path, golden: Golden) -> None:
     """All of it at once, after the others were written."""
     run = run_of(tmp_path / "run", 1000)
     (tmp_path / "empty").mkdir()

@@ -139,8 +139,8 @@ def test_the_verb(
 
 def test_nothing_is_printed_as_markup(tmp_path: Path) -> None:
     """A pair may be called anything."""
-    made = run_of(tmp_path / "run", 1000)
-    write_runs([made.folder], tmp_path / "store", campaign="c", pair="[bold]x[/bold]")
+    stored_run = run_of(tmp_path / "run", 1000)
+    write_runs([stored_run.folder], tmp_path / "store", campaign="c", pair="[bold]x[/bold]")
     from udpbench.report.campaign.history_output import print_histories
     from udpbench.report.terminal import Terminal
 

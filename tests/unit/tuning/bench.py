@@ -41,7 +41,7 @@ def limit(name: str, **words: str) -> Bottleneck:
 NOTHING = (limit("nothing"),)
 
 
-def asked_of(
+def to_tune(
     metric: str | None = None,
     within_ns: int = WITHIN_NS,
     only: tuple[str, ...] = (),
@@ -62,7 +62,7 @@ def play(
 ) -> tuple[Tuning, list[Result]]:
     """Return a tune to its end, and the results in their order.
 
-    A point whose name has ``refused`` in it fails.
+    A trial whose name has ``refused`` in it fails.
     """
     chance, derive = random.Random(7), derivation(experiment)
     results: list[Result] = []
@@ -70,7 +70,7 @@ def play(
         for trial in block:
             pps, limits = model(trial)
             numbers = {"delivered_pps": pps * (1 + chance.uniform(-scatter, scatter))}
-            if refused and refused in trial.point:
+            if refused and refused in trial.name:
                 results.append(Result(trial, "failed", False, (), took_ns=SECOND_NS))
             else:
                 results.append(

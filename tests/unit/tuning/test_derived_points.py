@@ -10,7 +10,7 @@ import yaml
 from analysis.build import facts as host
 from golden import Golden
 
-from tuning.bench import WORDS, asked_of, limit
+from tuning.bench import WORDS, limit, to_tune
 from udpbench.analysis.remedies import BEYOND_SETTINGS, REMEDIES, REMEDY_STEPS, SCOPES
 from udpbench.definition.load import derived_trial, load_experiment_data
 from udpbench.errors import InputError
@@ -59,7 +59,7 @@ def test_each_step_makes_a_point_and_a_recipe(step: TuningStep, golden: Golden) 
     traffic = {"rate": "10kpps", "flows": {"from": "65400-65401"}}
     single = {"call": {"recvmmsg": "recv"}.get(step.name, "recvmmsg"), "workers": 3}
     calls = {"call": {"sendmmsg": "send"}.get(step.name, "sendmmsg")}
-    experiment = asked_of(traffic=traffic, receive=single, send=calls)
+    experiment = to_tune(traffic=traffic, receive=single, send=calls)
     trial = derived_trial(experiment, "", step.name, step.sets)
     assert trial != replace(experiment.points[0], point=step.name, variant=step.name)
     nested = yaml.safe_load(as_yaml(step.sets))
@@ -94,7 +94,7 @@ def facts() -> dict[Role, Facts]:
 
 def test_a_step_that_contradicts_the_experiment_is_none() -> None:
     """As if it stood in the file: a single message a call has no batch."""
-    derive = derivation(asked_of(receive={"call": "recv"}))
+    derive = derivation(to_tune(receive={"call": "recv"}))
     assert None is derive("batch", ("receive.batch=8",))
     trial = derive("gro", ("receive.gro=true", "receive.call=recvmmsg"))
     assert trial is not None
@@ -130,7 +130,7 @@ def test_what_is_made_better_if_nothing_is_named(keys: dict[str, Any], metric: s
 
 
 @pytest.mark.parametrize(
-    ("keys", "given"),
+    ("keys", "options"),
     [
         ({}, {"metric": "delivered_ps"}),
         ({}, {"metric": "log_bytes"}),
@@ -144,11 +144,11 @@ def test_what_is_made_better_if_nothing_is_named(keys: dict[str, Any], metric: s
     ],
 )
 def test_what_cannot_be_tuned_is_refused(
-    keys: dict[str, Any], given: dict[str, Any], golden: Golden
+    keys: dict[str, Any], options: dict[str, Any], golden: Golden
 ) -> None:
     """Before any host is asked."""
     with golden.raises(InputError):
-        asked([plain(**keys)], given.pop("point", None), given.pop("metric", None), **given)
+        asked([plain(**keys)], options.pop("point", None), options.pop("metric", None), **options)
 
 
 def test_two_experiments_are_one_too_many(golden: Golden) -> None:

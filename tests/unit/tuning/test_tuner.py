@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from golden import Golden
 
-from tuning.bench import NOTHING, asked_of, limit, play
+from tuning.bench import NOTHING, limit, play, to_tune
 from udpbench.errors import CANNOT_TELL, YES
 from udpbench.model import SECOND_NS, Bottleneck, Finding, Result, Trial
 from udpbench.tuning.derived_points import derivation
@@ -17,7 +17,7 @@ MIB = 2**20
 SMALL, UNMERGED, SLOW = (limit(name) for name in ("small_buffer", "unmerged", "reader_work"))
 
 
-def said(tuning: Tuning) -> TuningAnswer:
+def plain_answer(tuning: Tuning) -> TuningAnswer:
     """Return what a tune says, of hosts of which nothing is known."""
     return answer_of(tuning, {}, built_in_lab=True)
 
@@ -40,20 +40,20 @@ def buffer_alone(trial: Trial) -> tuple[float, tuple[Bottleneck, ...]]:
 
 def test_what_needs_no_help_is_left_alone(golden: Golden) -> None:
     """Three trials of the base, and an answer in words."""
-    tuning, results = play(asked_of(), lambda _: (10_000.0, NOTHING))
+    tuning, results = play(to_tune(), lambda _: (10_000.0, NOTHING))
     assert (["look"], 3, YES) == (kinds(tuning), len(results), exit_code(tuning))
-    golden.check(said(tuning).sentence)
+    golden.check(plain_answer(tuning).sentence)
 
 
 def test_one_disturbed_trial_decides_nothing() -> None:
     """What most trials of the base say is believed."""
-    tuning, _ = play(asked_of(), lambda t: (1e4, (SMALL,) if t.repetition == 2 else NOTHING))
+    tuning, _ = play(to_tune(), lambda t: (1e4, (SMALL,) if t.repetition == 2 else NOTHING))
     assert ["look"] == kinds(tuning)
 
 
 def test_a_buffer_that_helps_is_kept_and_proven(golden: Golden) -> None:
     """By blocks of the base and its candidates, then anew of base and recipe alone."""
-    tuning, results = play(asked_of(), buffer_alone)
+    tuning, results = play(to_tune(), buffer_alone)
     assert ["look", "try", "prove"] == kinds(tuning)
     assert ["base", "buffer=8MiB", "buffer=32MiB"] == names(tuning, 1)
     assert ["before", "after"] == names(tuning, 2)
@@ -61,7 +61,7 @@ def test_a_buffer_that_helps_is_kept_and_proven(golden: Golden) -> None:
     assert tuning.proven is not None
     assert ("before", "after") == (tuning.proven.a, tuning.proven.b)
     assert 1.9 < (tuning.proven.low or 0) < 2 < (tuning.proven.high or 0) < 2.1
-    answer = said(tuning)
+    answer = plain_answer(tuning)
     golden.check([answer.sentence, answer.recipe, answer.commands, *answer.notes])
     golden.check(["; ".join(rung) for rung in answer.rungs])
     blocks = {result.trial.repetition for result in results}
@@ -76,7 +76,7 @@ def test_it_goes_on_with_the_diagnosis_of_what_was_kept() -> None:
         pps = 5_000.0 * (1.5 if large else 1) * (1.5 if trial.receive.gro else 1)
         return pps, NOTHING if large and trial.receive.gro else (UNMERGED,) if large else (SMALL,)
 
-    tuning, _ = play(asked_of(), model)
+    tuning, _ = play(to_tune(), model)
     assert ["look", "try", "try", "minimise", "prove"] == kinds(tuning)
     assert tuning.ending is not None
     assert ["small_buffer", "unmerged"] == [step.against for step in tuning.ending.steps]
@@ -94,46 +94,60 @@ def test_a_step_that_is_not_needed_in_the_end_is_taken_away(golden: Golden) -> N
             return 10_000.0, NOTHING
         return (7_000.0, (UNMERGED,)) if large else (5_000.0, (SMALL,))
 
-    tuning, _ = play(asked_of(), model)
+    tuning, _ = play(to_tune(), model)
     assert tuning.ending is not None
     assert ["gro"] == [step.name for step in tuning.ending.steps]
-    golden.check(["; ".join(rung) for rung in said(tuning).rungs])
+    golden.check(["; ".join(rung) for rung in plain_answer(tuning).rungs])
 
 
 def test_where_only_a_forbidden_key_would_help(golden: Golden) -> None:
     """It says so, and cannot tell."""
     slow = limit("reader_work", port="4321")
-    tuning, _ = play(asked_of(), lambda _: (5_000.0, (slow,)))
+    tuning, _ = play(to_tune(), lambda _: (5_000.0, (slow,)))
     assert (["look"], CANNOT_TELL) == (kinds(tuning), exit_code(tuning))
-    golden.check(said(tuning).sentence)
+    golden.check(plain_answer(tuning).sentence)
 
 
 def test_a_diagnosis_that_its_own_remedy_refutes(golden: Golden) -> None:
     """All steps against it change nothing, each within its margin."""
-    tuning, _ = play(asked_of(), lambda _: (5_000.0, (UNMERGED,)))
+    tuning, _ = play(to_tune(), lambda _: (5_000.0, (UNMERGED,)))
     assert ["unmerged"] == list(tuning.refuted)
     assert CANNOT_TELL == exit_code(tuning)
-    golden.check([said(tuning).sentence, *said(tuning).notes])
+    golden.check([plain_answer(tuning).sentence, *plain_answer(tuning).notes])
 
 
 def test_a_step_that_a_host_refuses_is_left_out(golden: Golden) -> None:
     """After its first trial; the others go on, and it is said."""
-    tuning, results = play(asked_of(), buffer_alone, refused="32MiB")
+    tuning, results = play(to_tune(), buffer_alone, refused="32MiB")
     assert 1 == sum("32MiB" in result.trial.point for result in results)
     assert (YES, "buffer=8MiB") == (exit_code(tuning), tuning.rounds[1].comparisons[0].b)
-    golden.check(said(tuning).notes)
+    golden.check(plain_answer(tuning).notes)
 
 
 def test_a_trial_of_the_base_that_fails_ends_it(golden: Golden) -> None:
     """Nothing can be compared with it."""
-    tuning, results = play(asked_of(), buffer_alone, refused="base")
+    tuning, results = play(to_tune(), buffer_alone, refused="base")
     assert (3, CANNOT_TELL) == (len(results), exit_code(tuning))
-    golden.check(said(tuning).sentence)
+    golden.check(plain_answer(tuning).sentence)
+
+
+def test_a_trial_that_fails_once_loses_its_block() -> None:
+    """Of base, candidate or proof; another is measured in its place if it is still needed."""
+    undisturbed, _ = play(to_tune(), buffer_alone)
+    for name, blocks in (("base#6", 8), ("32MiB#6", 7), ("before#12", 8), ("after#12", 8)):
+        tuning, results = play(to_tune(), buffer_alone, refused=name)
+        assert (1, YES) == (sum(r.status == "failed" for r in results), exit_code(tuning))
+        assert tuning.ending is not None
+        assert undisturbed.ending is not None
+        assert undisturbed.ending.steps == tuning.ending.steps
+        (lost,) = (each for each in tuning.rounds if any(c.lost for c in each.comparisons))
+        assert blocks == lost.blocks
+        assert not any(note.startswith("not tried") for note in plain_answer(tuning).notes)
 
 
 def test_a_base_without_the_number_ends_it(golden: Golden) -> None:
     """Nothing could be compared with it, as where other programs use its CPUs."""
-    experiment = asked_of()
+    experiment = to_tune()
     robbed = Finding("struck", "other programs used CPUs of the load", "cpu", "90 %")
     results = [
         Result(trial, "done", True, (robbed,), diagnosis=(SMALL,))
@@ -142,16 +156,16 @@ def test_a_base_without_the_number_ends_it(golden: Golden) -> None:
     ]
     tuning = tuning_of(experiment, results, derivation(experiment))
     assert ((), CANNOT_TELL) == (tuning.block, exit_code(tuning))
-    golden.check(said(tuning).sentence)
+    golden.check(plain_answer(tuning).sentence)
 
 
 def test_the_time_ends_it(golden: Golden) -> None:
     """Between blocks; what was not decided is not kept, and nothing is proven."""
-    tuning, results = play(asked_of(within_ns=20 * SECOND_NS), buffer_alone)
+    tuning, results = play(to_tune(within_ns=20 * SECOND_NS), buffer_alone)
     assert 20 * SECOND_NS >= sum(result.took_ns or 0 for result in results)
     assert tuning.ending is not None
     assert ("time", CANNOT_TELL) == (tuning.ending.why, exit_code(tuning))
-    golden.check(said(tuning).sentence)
+    golden.check(plain_answer(tuning).sentence)
 
 
 def test_what_is_kept_when_the_time_ends_is_proven() -> None:
@@ -161,7 +175,7 @@ def test_what_is_kept_when_the_time_ends_is_proven() -> None:
         pps, _ = buffer_alone(trial)
         return pps, (SMALL, UNMERGED)
 
-    tuning, _ = play(asked_of(within_ns=75 * SECOND_NS), model)
+    tuning, _ = play(to_tune(within_ns=75 * SECOND_NS), model)
     assert tuning.ending is not None
     assert ("time", "prove", YES) == (tuning.ending.why, kinds(tuning)[-1], exit_code(tuning))
 
@@ -174,7 +188,7 @@ def test_the_best_of_several_is_kept_as_soon_as_it_is_known() -> None:
         pps = 9_000.0 if size >= 32 * MIB else 5_050.0 if size >= 8 * MIB else 5_000.0
         return pps, NOTHING if size >= 32 * MIB else (SMALL,)
 
-    tuning, _ = play(asked_of(), model, scatter=0.03)
+    tuning, _ = play(to_tune(), model, scatter=0.03)
     assert tuning.ending is not None
     assert ["buffer=32MiB"] == [step.name for step in tuning.ending.steps]
     assert 7 <= tuning.rounds[1].blocks <= 11
@@ -185,7 +199,7 @@ def test_only_and_never() -> None:
     limits = tuple(limit(name) for name in ("small_buffer", "udp_memory", "governor"))
 
     def tried(only: tuple[str, ...], never: tuple[str, ...]) -> list[str]:
-        tuning, _ = play(asked_of(only=only, never=never), lambda _: (5_000.0, limits))
+        tuning, _ = play(to_tune(only=only, never=never), lambda _: (5_000.0, limits))
         return names(tuning, 1)[1:] if len(tuning.rounds) > 1 else []
 
     buffers, machine = ["buffer=8MiB", "buffer=32MiB"], ["udp_mem=65536", "governor"]
@@ -198,21 +212,21 @@ def test_only_and_never() -> None:
 
 def test_a_step_that_changes_nothing_is_not_tried() -> None:
     """The point has what it would set."""
-    tuning, _ = play(asked_of(receive={"gro": True}), lambda _: (5_000.0, (UNMERGED,)))
+    tuning, _ = play(to_tune(receive={"gro": True}), lambda _: (5_000.0, (UNMERGED,)))
     assert ["look"] == kinds(tuning)
 
 
 def test_at_most_five_at_once() -> None:
     """In the order of the diagnosis."""
     every = ("small_buffer", "udp_memory", "small_backlog", "unmerged", "governor")
-    tuning, _ = play(asked_of(), lambda _: (5_000.0, tuple(map(limit, every))))
+    tuning, _ = play(to_tune(), lambda _: (5_000.0, tuple(map(limit, every))))
     assert 6 == len(names(tuning, 1))
     assert "backlog=32768" == names(tuning, 1)[-1]
 
 
 def test_it_is_replayed_from_its_results() -> None:
     """At any block the same trials come next, in whatever order those of a block are stored."""
-    experiment = asked_of()
+    experiment = to_tune()
     tuning, results = play(experiment, buffer_alone)
     derive = derivation(experiment)
     for blocks in range(max(result.trial.repetition for result in results)):
@@ -226,7 +240,7 @@ def test_it_is_replayed_from_its_results() -> None:
 
 def test_half_a_block_is_asked_for_again() -> None:
     """Its comparisons count what is there."""
-    experiment = asked_of()
+    experiment = to_tune()
     _, results = play(experiment, buffer_alone)
     cut = tuning_of(experiment, results[:8], derivation(experiment))
     assert {5} == {trial.repetition for trial in cut.block}

@@ -1,7 +1,7 @@
-"""Parsers of the kernel's counters: text in, counters by dotted name out.
+"""Parsers for kernel counters: text in, counters by dotted name out.
 
 Owns the layout of every counter file and the names in ``model.Snapshot``; opens no file. Returns
-only what grows, not queue lengths or configured values.
+only monotonic counters, not queue lengths or configured values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from udpbench.agent.host.genetlink import attributes as netlink_attributes
 from udpbench.agent.host.genetlink import numbers
 
 SNMP_PROTOCOLS = ("Ip", "Icmp", "Udp", "TcpExt", "IpExt")
-"""Of /proc/net/snmp the first three, of /proc/net/netstat the others."""
+"""The first three are in /proc/net/snmp, the others in /proc/net/netstat."""
 NOT_COUNTERS = ("Ip.Forwarding", "Ip.DefaultTTL")
 SOFTNET_COLUMNS = {
     "processed": 0,
@@ -23,7 +23,7 @@ SOFTNET_COLUMNS = {
     "flow_limit_count": 10,
 }
 SOFTNET_CPU_COLUMN = 12
-"""Since Linux 5.10; older lines do not name their CPU."""
+"""Since Linux 5.10; older kernels do not print the CPU."""
 CPU_TIMES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 """Columns of /proc/stat; guest and guest_nice follow and are part of user and nice."""
 SOFTIRQS = ("NET_TX", "NET_RX")
@@ -98,10 +98,10 @@ MAC_STATISTICS = {
         ),
     ),
 }
-"""Group's number → what it and its statistics are called, by their numbers
+"""Group number → name and {statistic number: name}
 (include/uapi/linux/ethtool_netlink.h: ETHTOOL_A_STATS_ETH_MAC_*, ETHTOOL_A_STATS_RMON_*; names as
-``ethtool --groups`` prints them). Of rmon only errors and sizes, because its packets and octets are
-counted with errors among them."""
+printed by ``ethtool --groups``). Of rmon only errors and sizes, because its packets and octets
+include errors."""
 QUEUE_STATISTICS = {
     8: "packets",
     9: "bytes",
@@ -137,7 +137,7 @@ def parse_snmp(text: str, prefix: str) -> dict[str, int]:
 
 
 def parse_snmp6(text: str) -> dict[str, int]:
-    """Return ``snmp6.Udp6NoPorts`` and the like of /proc/net/snmp6: a name and a value a line."""
+    """Return ``snmp6.Udp6NoPorts`` and the like of /proc/net/snmp6: a name and a value per line."""
     counters = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")
@@ -149,8 +149,8 @@ def parse_snmp6(text: str) -> dict[str, int]:
 def parse_softnet(text: str, online: Sequence[int]) -> dict[str, int]:
     """Return ``softnet.cpu0.dropped`` and the like of /proc/net/softnet_stat.
 
-    There is a line of hexadecimal columns for each online CPU, 11, 13 or 15 of them by kernel
-    (net/core/net-procfs.c); ``online`` names the CPUs where the lines do not.
+    Each online CPU has a line of 11, 13 or 15 hexadecimal columns, depending on the kernel
+    (net/core/net-procfs.c); ``online`` lists the CPUs for kernels that do not print them.
     """
     counters = {}
     for position, line in enumerate(text.splitlines()):
@@ -166,7 +166,7 @@ def parse_softnet(text: str, online: Sequence[int]) -> dict[str, int]:
 def parse_rt_cache(text: str) -> dict[str, int]:
     """Return ``rt_cache.in_martian_src`` and the like, summed over the CPUs' hexadecimal lines.
 
-    ``entries`` is a gauge, the same in every line, and left out (net/ipv4/route.c).
+    ``entries`` is a gauge, equal in every line, and omitted (net/ipv4/route.c).
     """
     return _per_cpu_lines(text, "rt_cache")
 
@@ -174,7 +174,7 @@ def parse_rt_cache(text: str) -> dict[str, int]:
 def parse_conntrack(text: str) -> dict[str, int]:
     """Return ``conntrack.drop`` and the like of /proc/net/stat/nf_conntrack, over all CPUs.
 
-    Of the network namespace; ``entries`` is how many connections there are now.
+    Per network namespace; ``entries``, the current number of connections, is omitted.
     """
     return _per_cpu_lines(text, "conntrack")
 
@@ -209,7 +209,7 @@ def parse_cpu_times(text: str, ticks_per_s: int) -> dict[str, int]:
 
 
 def parse_interrupts(text: str, irqs: Collection[int]) -> dict[str, int]:
-    """Return ``interrupt.34.cpu1`` of /proc/interrupts: how often each CPU served these lines."""
+    """Return ``interrupt.34.cpu1`` of /proc/interrupts: how often each CPU served these IRQs."""
     lines = text.splitlines()
     cpus = [label.lower() for label in lines[0].split()] if lines else []
     counters = {}
@@ -236,7 +236,7 @@ def parse_link_statistics(attributes: bytes) -> dict[str, int]:
 def parse_mac_statistics(interface: str, attributes: bytes) -> dict[str, int]:
     """Return ``eth-mac.eth3.FramesReceivedOK`` and the like of an ETHTOOL_MSG_STATS_GET answer.
 
-    What a driver does not count is not in it.
+    Statistics that the driver does not count are missing.
     """
     counters = {}
     for kind, group in netlink_attributes(attributes):
@@ -263,7 +263,7 @@ def queue_statistics(interface: str, queues: Iterable[Mapping[int, int]]) -> dic
 
 
 def parse_softirqs(text: str) -> dict[str, int]:
-    """Return ``softirq.cpu0.NET_RX`` and ``NET_TX`` of /proc/softirqs: how often each ran."""
+    """Return ``softirq.cpu0.NET_RX`` and ``NET_TX`` of /proc/softirqs: number of runs."""
     lines = text.splitlines()
     cpus = [label.lower() for label in lines[0].split()] if lines else []
     counters = {}
@@ -278,7 +278,7 @@ def parse_softirqs(text: str) -> dict[str, int]:
 def device_statistics(interface: str, pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
     """Return ``ethtool.receive0.rx_queue_0_drops`` and the like of a driver's own statistics.
 
-    vmxnet3 indents its names, and those that differ in nothing else are added.
+    vmxnet3 indents its names and repeats them; statistics of the same name are added.
     """
     counters: dict[str, int] = {}
     for name, value in pairs:

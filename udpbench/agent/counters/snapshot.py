@@ -1,7 +1,7 @@
-"""One reading of every counter within the agent's scopes; reads only, judges nothing.
+"""One reading of every counter in the agent's scopes; read-only.
 
-Files of the network namespace are read below /proc/thread-self: /proc/net follows the process's
-main thread, and the two differ if a thread has changed its namespace.
+Files of the network namespace are read below /proc/thread-self: /proc/net follows the main thread,
+which may be in another namespace than this thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NET = "/proc/thread-self/net"
 TC_ROOT = 0xFFFFFFFF
 """TC_H_ROOT: the parent of an interface's primary qdisc (include/uapi/linux/pkt_sched.h)."""
 TC_INGRESS = 0xFFFFFFF1
-"""TC_H_INGRESS, also TC_H_CLSACT: the parent of filters before the IP layer."""
+"""TC_H_INGRESS, also TC_H_CLSACT: the parent of ingress filters."""
 QDISC_COUNTERS = ("drops", "requeues", "overlimits")
 
 
@@ -36,12 +36,12 @@ def snapshot(
 ) -> Snapshot:
     """Return the counters of the agent's scopes.
 
-    ``name`` is the host's in the lab; ``inodes`` are those of the agent's own sockets;
-    ``rule_packets`` returns what each of its own firewall rules counted. OSError if there is no
+    ``name`` is the host's name in the lab; ``inodes`` belong to the agent's own sockets;
+    ``rule_packets`` returns the packets of each of its own firewall rules. OSError if there is no
     such interface.
     """
     clock_ns = host.clock_ns()
-    # CPU times first: they are compared with that clock.
+    # CPU times first: they are compared with this clock reading.
     counters = (
         machine_counters(host, card_interrupts(host, interface)) if "machine" in scopes else {}
     )
@@ -67,12 +67,12 @@ def namespace_counters(host: Host) -> dict[str, int]:
 
 
 def card_interrupts(host: Host, interface: str) -> set[int]:
-    """Return the numbers of the interrupts of an interface's queues."""
+    """Return the IRQ numbers of an interface's queues."""
     return {irq for way in queue_interrupts(host, interface).values() for irq in way.values()}
 
 
 def machine_counters(host: Host, irqs: Collection[int]) -> dict[str, int]:
-    """Return the counters that all namespaces of the machine share; of interrupts these."""
+    """Return the counters shared by all namespaces of the machine; interrupts only for ``irqs``."""
     cpu_times = host.read_text("/proc/stat")
     online = parse_cpu_list(host.read_text("/sys/devices/system/cpu/online"))
     softnet = host.read_text(f"{NET}/softnet_stat")
@@ -88,13 +88,13 @@ def machine_counters(host: Host, irqs: Collection[int]) -> dict[str, int]:
 
 
 def bridge_ports(host: Host, interface: str) -> list[str]:
-    """Return a bridge's ports; none of any other interface."""
+    """Return a bridge's ports; empty for any other interface."""
     ports = f"/sys/class/net/{interface}/brif"
     return host.listdir(ports) if host.exists(ports) else []
 
 
 def device_counters(host: Host, interface: str) -> dict[str, int]:
-    """Return an interface's stats64, its qdiscs', MAC's and queues' counters, and its driver's."""
+    """Return an interface's stats64 and its qdisc, MAC, queue and driver counters."""
     statistics = parse.parse_link_statistics(host.link_statistics(interface))
     counters = {f"link.{interface}.{name}": value for name, value in statistics.items()}
     qdiscs = host.rtnl("tc", "dump", index=host.index(interface))
@@ -107,7 +107,7 @@ def device_counters(host: Host, interface: str) -> dict[str, int]:
 
 
 def mac_counters(host: Host, interface: str) -> dict[str, int]:
-    """Return the kernel's standard statistics; nothing of a kernel or a driver without them."""
+    """Return the kernel's standard MAC statistics; empty if kernel or driver has none."""
     try:
         return parse.parse_mac_statistics(interface, host.mac_statistics(interface))
     except OSError:
@@ -115,7 +115,7 @@ def mac_counters(host: Host, interface: str) -> dict[str, int]:
 
 
 def queue_counters(host: Host, interface: str) -> dict[str, int]:
-    """Return the kernel's statistics of each queue; nothing of a kernel or a driver without."""
+    """Return the kernel's per-queue statistics; empty if kernel or driver has none."""
     try:
         return parse.queue_statistics(interface, host.queue_statistics(interface))
     except OSError:
@@ -123,7 +123,7 @@ def queue_counters(host: Host, interface: str) -> dict[str, int]:
 
 
 def carrier_counters(host: Host, interface: str) -> dict[str, int]:
-    """Return how often an interface lost its carrier; nothing before Linux 4.16."""
+    """Return how often an interface lost its carrier; empty before Linux 4.16."""
     path = f"/sys/class/net/{interface}/carrier_down_count"
     if not host.exists(path):
         return {}
@@ -131,11 +131,11 @@ def carrier_counters(host: Host, interface: str) -> dict[str, int]:
 
 
 def qdisc_counters(interface: str, messages: Iterable[Any]) -> dict[str, int]:
-    """Return ``qdisc.send0.drops`` of the root, and of ``ingress`` and each ``tx_queue_1`` of mq.
+    """Return ``qdisc.send0.drops`` of the root qdisc, of ``ingress`` and of each queue of mq.
 
-    A root includes its leaves, ``mq`` its queues as well (net/sched/sch_mq.c: mq_dump), so adding
-    leaves would count twice. ``packets`` are those that left it; of a GSO skb each segment
-    (bstats_update).
+    The root includes its leaves, and ``mq`` its queues (net/sched/sch_mq.c: mq_dump), so adding
+    leaves would count them twice. ``packets`` are dequeued packets; each segment of a GSO skb
+    counts (bstats_update).
     """
     counters: dict[str, int] = {}
     for message in messages:
@@ -154,12 +154,12 @@ def qdisc_counters(interface: str, messages: Iterable[Any]) -> dict[str, int]:
 
 
 def _qdisc_name(interface: str, parent: int) -> Optional[str]:
-    """Return the prefix of a qdisc's counters by its parent; None for one that is not counted."""
+    """Return the prefix of a qdisc's counters by its parent; None if it is not counted."""
     if parent == TC_ROOT:
         return f"qdisc.{interface}"
     if parent == TC_INGRESS:
         return f"qdisc.{interface}.ingress"
-    # Below mq, whose handle is 0 if the kernel made it, the minor number is the TX queue.
+    # Below mq (handle 0 if created by the kernel) the minor number is the TX queue.
     major, queue = parent >> 16, parent & 0xFFFF
     return f"qdisc.{interface}.tx_queue_{queue - 1}" if major == 0 and queue else None
 

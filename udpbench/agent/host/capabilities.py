@@ -1,4 +1,4 @@
-"""What the agent may do, each tried for real and left as it was; never guessed from a user id."""
+"""The agent's capabilities, each determined by trying, without lasting effect."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ SIOCGIFFLAGS = 0x8913
 SIOCSIFFLAGS = 0x8914
 XDP_LINK_RELEASE = (5, 9)
 INCOMING_CPU_RELEASE = (6, 2)
-"""Before it the option can be set and chooses nothing (net/core/sock_reuseport.c): not tried."""
+"""Before it the option can be set but has no effect (net/core/sock_reuseport.c): not tried."""
 MACHINE_SYSCTL = "/proc/sys/net/core/netdev_max_backlog"
-"""Not there at all in any but the machine's own network namespace."""
+"""Exists only in the initial network namespace."""
 
 KTHREADD = 2
 
 
 def try_capabilities(host: Host) -> dict[str, bool]:
-    """Return capability → whether trying it worked."""
+    """Return capability → whether it works."""
     return {
         "net_admin": _net_admin(),
         "rcvbuf_force": _option(socket.SOL_SOCKET, SO_RCVBUFFORCE, 2**16),
@@ -56,13 +56,13 @@ def try_capabilities(host: Host) -> dict[str, bool]:
         "machine_sysctl": _machine_sysctl(host),
         "kernel_threads": _kernel_threads(host),
         "real_time": _real_time(),
-        # A program that lets every packet pass, attached nowhere.
+        # A program that passes every packet, not attached anywhere.
         "bpf": _opens(lambda: bpf.load(bpf.XDP, instructions.passes(2), "udpb_pass")),
     }
 
 
 def _net_admin() -> bool:
-    """Give the loopback interface the flags it has, which needs the right in this namespace."""
+    """Set lo's flags to their current value, which needs CAP_NET_ADMIN in this namespace."""
     request = struct.pack("16sh22x", b"lo", 0)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -74,7 +74,7 @@ def _net_admin() -> bool:
 
 
 def _opens(make: Callable[[], int]) -> bool:
-    """Make something that has a descriptor, and close it."""
+    """Open a descriptor and close it; return whether that worked."""
     try:
         os.close(make())
     except OSError:
@@ -83,7 +83,7 @@ def _opens(make: Callable[[], int]) -> bool:
 
 
 def _af_xdp() -> bool:
-    """Open a socket for frames, and bind it to nothing."""
+    """Open an AF_XDP socket without binding it."""
     try:
         socket.socket(AF_XDP, socket.SOCK_RAW, 0).close()
     except OSError:
@@ -92,9 +92,9 @@ def _af_xdp() -> bool:
 
 
 def _sockets_of_queues() -> bool:
-    """Load a program that takes frames, which is attached nowhere, and its map of sockets.
+    """Load, without attaching it, a program that redirects frames, and its map of sockets.
 
-    Its link and its counts of a full ring are of Linux 5.9.
+    Its link, and the counter of a full ring, need Linux 5.9.
     """
     if _release(os.uname().release) < XDP_LINK_RELEASE:
         return False
@@ -120,9 +120,9 @@ def _io_uring(with_buffers: bool) -> bool:
 
 
 def _kernel_threads(host: Host) -> bool:
-    """Pin kthreadd to the CPUs it has; pinning NAPI threads takes the same right.
+    """Pin kthreadd to its current CPUs, which needs the same permission as pinning NAPI threads.
 
-    In a PID namespace of its own, as in a container, there is none to pin.
+    In a separate PID namespace, such as a container, there is no kthreadd.
     """
     try:
         if host.read_text(f"/proc/{KTHREADD}/comm").strip() != "kthreadd":
@@ -134,7 +134,7 @@ def _kernel_threads(host: Host) -> bool:
 
 
 def _real_time() -> bool:
-    """Be scheduled first in, first out for a moment, which needs the right over the machine."""
+    """Switch to SCHED_FIFO briefly, which needs CAP_SYS_NICE on the machine."""
     now, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
@@ -145,7 +145,7 @@ def _real_time() -> bool:
 
 
 def _option(level: int, option: int, value: int) -> bool:
-    """Set an option of a UDP socket that is thrown away."""
+    """Set an option on a temporary UDP socket."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.setsockopt(level, option, value)
@@ -167,13 +167,13 @@ def _reuseport_program() -> bool:
 
 
 def _release(text: str) -> tuple[int, int]:
-    """Return major and minor number of a kernel's release, as in ``6.1.0-18-amd64``."""
+    """Return major and minor version of a kernel release such as ``6.1.0-18-amd64``."""
     match = re.match(r"(\d+)\.(\d+)", text)
     return (int(match.group(1)), int(match.group(2))) if match is not None else (0, 0)
 
 
 def _machine_sysctl(host: Host) -> bool:
-    """Open a host-wide sysctl for writing, and write nothing."""
+    """Open a host-wide sysctl for writing without writing."""
     try:
         os.close(os.open(host.path(MACHINE_SYSCTL), os.O_WRONLY))
     except OSError:

@@ -1,4 +1,4 @@
-"""The interface by which the controller talks to this agent: a flood there must be seen."""
+"""The interface that carries the controller's connection, where test traffic must be detected."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from udpbench.agent.host.system import Host
 def control_interface(host: Host) -> Optional[str]:
     """Return the interface by which replies leave for the controller; None if not over SSH.
 
-    The client's address stands first in SSH_CONNECTION (sshd(8)), UNKNOWN if sshd serves no
-    socket of the network: then control comes by a proxy on this very host.
+    SSH_CONNECTION starts with the client's address (sshd(8)), or UNKNOWN if sshd does not serve a
+    network socket: then the controller connects through a proxy on this host.
     """
     client = (ssh_connection(host) or "").partition(" ")[0].partition("%")[0]
     try:
@@ -27,7 +27,7 @@ def control_interface(host: Host) -> Optional[str]:
 
 
 def ssh_connection(host: Host) -> Optional[str]:
-    """Return SSH_CONNECTION of this process or of an ancestor: sudo drops it from its own child."""
+    """Return SSH_CONNECTION of this process or an ancestor, since sudo removes it for its child."""
     for pid in lineage(host, os.getpid()):
         with suppress(OSError):
             if (connection := host.environ(pid).get("SSH_CONNECTION")) is not None:

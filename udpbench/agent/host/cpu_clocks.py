@@ -1,4 +1,4 @@
-"""CPU time and perf counters of processes and threads, to the nanosecond.
+"""CPU time and perf counters of processes and threads in nanoseconds.
 
 psutil and /proc count in ticks.
 """
@@ -13,33 +13,33 @@ from typing import Optional
 from udpbench.agent.host import native
 
 _SCHEDULER_CLOCK = 2
-"""CPUCLOCK_SCHED: to the nanosecond; include/linux/posix-timers_types.h."""
+"""CPUCLOCK_SCHED: nanosecond resolution; include/linux/posix-timers_types.h."""
 HARDWARE = 0
 SOFTWARE = 1
 TASK_CLOCK = 1
-"""PERF_COUNT_SW_TASK_CLOCK: the time that a thread runs, in nanoseconds."""
+"""PERF_COUNT_SW_TASK_CLOCK: a thread's running time in nanoseconds."""
 EVENTS = {"cycles": 0, "instructions": 1}
-"""Name → PERF_COUNT_HW_*; include/uapi/linux/perf_event.h, as all numbers here."""
+"""Name → PERF_COUNT_HW_*; all numbers here are from include/uapi/linux/perf_event.h."""
 TIMES = 1 | 2
-"""PERF_FORMAT_TOTAL_TIME_ENABLED and _RUNNING: they differ if events took turns."""
+"""PERF_FORMAT_TOTAL_TIME_ENABLED and _RUNNING: they differ if events were multiplexed."""
 ATTRIBUTES_BYTES = 64
 """PERF_ATTR_SIZE_VER0."""
 
 
 def cpu_ns(pid: int) -> Optional[int]:
-    """Return user and system time of all threads of a process; None if it is gone."""
+    """Return user and system time of all threads of a process in ns; None if it has ended."""
     try:
-        # The clock of another process: clock_getcpuclockid(3) makes its number like this.
+        # Clock id of another process, as computed by clock_getcpuclockid(3).
         return time.clock_gettime_ns((~pid << 3) | _SCHEDULER_CLOCK)
     except OSError:
         return None
 
 
 def open_counter(kind: int, event: int, thread: int = 0, cpu: int = -1) -> Optional[int]:
-    """Return a counter of a thread, which counts from now on; None if not available.
+    """Return a perf counter that is counting; None if not available.
 
-    By default of the calling thread on any CPU. A virtual machine often has no
-    hardware events, and perf_event_paranoid may forbid them.
+    By default for the calling thread on any CPU. Virtual machines often have no hardware events,
+    and perf_event_paranoid may forbid them.
     """
     attributes = struct.pack("=IIQQQQ", kind, ATTRIBUTES_BYTES, event, 0, 0, TIMES)
     try:
@@ -50,7 +50,7 @@ def open_counter(kind: int, event: int, thread: int = 0, cpu: int = -1) -> Optio
 
 
 def close_counter(counter: int) -> Optional[int]:
-    """Close a counter and return its count; None if it did not count all the time."""
+    """Close a counter and return its count; None if it was multiplexed."""
     count, enabled_ns, running_ns = struct.unpack("=QQQ", os.read(counter, 24))
     os.close(counter)
     return int(count) if enabled_ns == running_ns > 0 else None

@@ -1,4 +1,4 @@
-"""What affects a measurement and must not change during it, as text by name, as far as known."""
+"""Properties that affect a measurement and must not change during it, as text by name."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TRANSPARENT_HUGEPAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 DRIVER_KEYS = {"version": "driver_version", "firmware-version": "firmware"}
 PROGRAMS = {"ethtool": r"version (\S+)", "iptables": r"v(\S+ \(\w+\)|\S+)", "nft": r"v(\S+)"}
 SYSCTLS = ("net.ipv4.udp_mem", "net.core.default_qdisc")
-"""Texts; those that are one number are among the limits."""
+"""Sysctls that are text; single numbers are among the limits."""
 UNAFFECTED = "Not affected"
 NOTHING_ATTACHED = "none"
-"""Of ``xdp`` and ``tcx``; the ledger reads it: if nothing is attached, nothing is dropped."""
+"""Value of ``xdp`` and ``tcx`` without a program; the ledger then knows that none dropped."""
 
 
 def environment(host: Host, interface: Optional[str], cpuinfo: str) -> dict[str, str]:
-    """Return everything; an interface of None is one that is not there yet."""
+    """Return all known properties; ``interface`` is None if it does not exist yet."""
     facts = {
         **_machine(host, cpuinfo),
         **(_device(host, interface) if interface is not None else {}),
@@ -69,13 +69,13 @@ def _device(host: Host, interface: str) -> dict[str, Optional[str]]:
 
 
 def _nohz_full_cpus(host: Host) -> Optional[str]:
-    """Return the CPUs without a tick; kernels that could have some print ``(null)`` for none."""
+    """Return the nohz_full CPUs; the kernel prints ``(null)`` if there are none."""
     cpus = read(host, f"{CPU}/nohz_full")
     return None if cpus == "(null)" else cpus
 
 
 def mitigations(host: Host) -> Optional[str]:
-    """Return the CPU vulnerabilities that concern this machine and what is done about each."""
+    """Return the CPU vulnerabilities of this machine and their mitigations."""
     folder = f"{CPU}/vulnerabilities"
     states = {name: read(host, f"{folder}/{name}") for name in names(host, folder)}
     return (
@@ -94,7 +94,7 @@ def turbo_state(host: Host) -> Optional[str]:
 
 
 def caches(host: Host) -> Optional[str]:
-    """Return the caches of the first CPU with their sizes: ``L1d 32K, L1i 32K, L2 1024K``."""
+    """Return the caches of the first CPU: ``L1d 32K, L1i 32K, L2 1024K``."""
     folder = f"{CPU}/cpu0/cache"
     listed = []
     for index in sorted(names(host, folder)):
@@ -107,20 +107,20 @@ def caches(host: Host) -> Optional[str]:
 
 
 def sysctl(host: Host, name: str) -> Optional[str]:
-    """Return a sysctl with single blanks; None if this namespace has none."""
+    """Return a sysctl with single spaces; None if this namespace does not have it."""
     text = read(host, "/proc/sys/" + name.replace(".", "/"))
     return " ".join(text.split()) if text is not None else None
 
 
 def reverse_path_filter(host: Host, interface: str) -> Optional[str]:
-    """Return the mode in force: the larger of all's and the interface's (ip-sysctl.rst)."""
+    """Return the mode in force: the maximum of ``all`` and the interface (ip-sysctl.rst)."""
     folder = "/proc/sys/net/ipv4/conf"
     modes = [read(host, f"{folder}/{name}/rp_filter") for name in ("all", interface)]
     return max((text for text in modes if text is not None), default=None)
 
 
 def _chosen(text: Optional[str]) -> Optional[str]:
-    """Return the word in brackets of ``always [madvise] never``."""
+    """Return the bracketed word of ``always [madvise] never``."""
     match = re.search(r"\[(\w+)\]", text or "")
     return match.group(1) if match is not None else None
 
@@ -141,7 +141,7 @@ def _system(host: Host) -> Optional[str]:
 
 
 def offloads(host: Host, interface: str) -> Optional[str]:
-    """Return the offload features that are on, by the kernel's names."""
+    """Return the enabled offload features by kernel name."""
     try:
         features = host.features(interface)
     except OSError:
@@ -150,7 +150,7 @@ def offloads(host: Host, interface: str) -> Optional[str]:
 
 
 def xdp_program(host: Host, interface: str) -> Optional[str]:
-    """Return the id of the XDP program on an interface, or none; None if it is not known."""
+    """Return the id of an interface's XDP program, or NOTHING_ATTACHED; None if unknown."""
     try:
         attached = host.xdp_program(interface)
     except OSError:
@@ -159,7 +159,7 @@ def xdp_program(host: Host, interface: str) -> Optional[str]:
 
 
 def tcx_programs(host: Host, interface: str) -> Optional[str]:
-    """Return how many programs see packets before the IP layer and are counted by no qdisc."""
+    """Return the number of tcx ingress programs, whose drops no qdisc counts."""
     try:
         count = host.tcx_programs(interface)
     except OSError:
@@ -168,7 +168,7 @@ def tcx_programs(host: Host, interface: str) -> Optional[str]:
 
 
 def link_state(host: Host, interface: str) -> Optional[str]:
-    """Return for example ``10000 Mb/s, full duplex``; None if the link has no speed."""
+    """Return speed and duplex, ``10000 Mb/s, full duplex``; None if the link has no speed."""
     speed = read(host, f"/sys/class/net/{interface}/speed")
     duplex = read(host, f"/sys/class/net/{interface}/duplex")
     if speed is None or not speed.isdigit():
@@ -177,7 +177,7 @@ def link_state(host: Host, interface: str) -> Optional[str]:
 
 
 def driver_facts(host: Host, interface: str) -> dict[str, Optional[str]]:
-    """Return the driver's version and the device's firmware, if ethtool -i knows them."""
+    """Return driver and firmware version from ethtool -i, if known."""
     try:
         done = host.run("ethtool", "-i", interface)
     except OSError:
@@ -192,7 +192,7 @@ def driver_facts(host: Host, interface: str) -> dict[str, Optional[str]]:
 
 @lru_cache(maxsize=len(PROGRAMS))
 def version(host: Host, program: str) -> Optional[str]:
-    """Return a program's version; None if it is not installed. Asked once: a run reads it often."""
+    """Return a program's version, None if not installed; cached, because a run reads it often."""
     try:
         output = host.run(program, "--version").out
     except OSError:

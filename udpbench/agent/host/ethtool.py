@@ -1,7 +1,7 @@
-"""The ``ethtool`` program: what it prints as data, and its words for a change; nothing is decided.
+"""The ``ethtool`` program: parses its output and builds its arguments.
 
-Read from its text and not from ``--json``: the text has kept its form since ethtool 2.6, while JSON
-came option by option (6.1 has it for -a, not for -l -g -c -x -n), so both would have to be read.
+Parses text instead of ``--json``: the text has been stable since ethtool 2.6, while JSON was added
+option by option (6.1 has it for -a, not for -l -g -c -x -n), so both would have to be parsed.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ _NOTHING_TO_DO = re.compile(r"no .* (?:parameters|settings)? ?(?:changed|specifi
 
 @dataclass(frozen=True)
 class NtupleRule:
-    """One steering rule that looks at a destination port alone, or at ``more``."""
+    """One ntuple rule that matches a destination port only, or ``more``."""
 
     location: int
     flow: str
     port: Optional[int]
     queue: Optional[int]
     more: bool
-    """It looks at further fields, so it is not one that udpbench writes."""
+    """It matches further fields, so udpbench did not write it."""
 
 
 def show(host: Host, option: str, interface: str, *words: str) -> str:
-    """Return what ``ethtool <option> <interface>`` prints; OSError as the kernel refused."""
+    """Return the output of ``ethtool <option> <interface>``; OSError with the kernel's errno."""
     return programs.output(host, "ethtool", option, interface, *words)
 
 
 def change(host: Host, option: str, interface: str, words: Iterable[str]) -> str:
-    """Ask for a change and return what was printed; read it back, for status 0 proves nothing.
+    """Request a change and return the output; exit status 0 does not prove it, so read it back.
 
-    igb, e1000e and vmxnet3 do so (docs/kernel.md, Refused changes that report success).
+    igb, e1000e and vmxnet3 are known cases (docs/kernel.md, Refused changes that report success).
     """
     try:
         return programs.output(host, "ethtool", option, interface, *words)
@@ -64,7 +64,7 @@ def change(host: Host, option: str, interface: str, words: Iterable[str]) -> str
 
 
 def words_of(requested: Mapping[str, int], switches: Iterable[str] = ()) -> list[str]:
-    """Return ``rx 4096 tx 512``; keys that are switches are spelled ``on`` and ``off``."""
+    """Return ``rx 4096 tx 512``; ``switches`` are written as ``on`` and ``off``."""
     switched = set(switches)
     return [
         word
@@ -74,7 +74,7 @@ def words_of(requested: Mapping[str, int], switches: Iterable[str] = ()) -> list
 
 
 def differing(requested: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
-    """Return what has to change; ValueError if the device has no such parameter."""
+    """Return the parameters to change; ValueError if the device lacks one."""
     unknown = [key for key in requested if key not in now]
     if unknown:
         known = ", ".join(now) or "none"
@@ -83,7 +83,7 @@ def differing(requested: Mapping[str, int], now: Mapping[str, int]) -> dict[str,
 
 
 def parse_current(text: str, keys: Iterable[str]) -> dict[str, int]:
-    """Return the current values of ``-g`` or ``-l``; what the device has not (n/a) is left out."""
+    """Return the current values of ``-g`` or ``-l``, without those that are n/a."""
     return _numbers(text.partition(_CURRENT)[2], keys)
 
 
@@ -122,7 +122,7 @@ def parse_coalesce(text: str) -> dict[str, int]:
 
 
 def parse_pause(text: str) -> dict[str, int]:
-    """Return flow control as it is set (-a): autoneg, rx, tx, each 0 or 1."""
+    """Return the flow control settings (-a): autoneg, rx, tx, each 0 or 1."""
     return {
         PAUSE_KEYS[name]: int(value == "on")
         for name, value in _pairs(text)
@@ -167,7 +167,7 @@ def _rule(block: str) -> NtupleRule:
 
 
 def _is_any(mask: str) -> bool:
-    """Say whether a mask, in which a 1 bit means do not look, is all ones."""
+    """Return whether a mask is all ones; a 1 bit means ignore."""
     if ":" in mask:
         return set(mask.lower().replace(":", "")) == {"f"}
     return mask in ("255.255.255.255", "0xff", "0xffff", "0xffffffff", "0xffffffffffffffff")

@@ -1,6 +1,6 @@
-"""What this host is, at one moment: read from /proc, /sys and netlink, never guessed.
+"""Facts about this host at a point in time, read from /proc, /sys and netlink.
 
-A fact that cannot be read is None or left out. Nothing is changed, and nothing judged.
+A fact that cannot be read is None or missing. Changes and judges nothing.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ LIMITS = (
 def facts(
     host: Host, name: str, interface: str, capabilities: dict[str, bool], taken: bool = True
 ) -> Facts:
-    """Return the facts; an interface that is not there yet has None for what belongs to it.
+    """Return the facts; those of an interface that does not exist yet are None.
 
-    ``name`` is the host's in the lab, ``capabilities`` what hello found by trying. Only of a host
-    that is ``taken`` is known what leaves a trace: GSO's limit is tried out with datagrams to the
-    host's own address, and to ask for firewall rules may load nf_tables (nfnetlink.c).
+    ``name`` is the host's name in the lab, ``capabilities`` come from hello. Only on a ``taken``
+    host are facts read that have side effects: the GSO limit is determined by sending datagrams to
+    the host's own address, and listing firewall rules may load nf_tables (nfnetlink.c).
     """
     cpuinfo = read(host, "/proc/cpuinfo") or ""
     there = bool(interface) and host.exists(f"/sys/class/net/{interface}")
@@ -89,11 +89,20 @@ def facts(
         rings=rings(host, interface) if there else {},
         cache_siblings=cache_siblings(host),
         firewall_rules=firewall_rules(host) if taken else None,
+        xdp_features=xdp_features(host, interface) if there else None,
     )
 
 
+def xdp_features(host: Host, interface: str) -> Optional[tuple[str, ...]]:
+    """Return what a driver does for XDP natively; None if the kernel does not say."""
+    try:
+        return tuple(host.xdp_features(interface))
+    except OSError:
+        return None
+
+
 def firewall_rules(host: Host) -> Optional[int]:
-    """Return how many rules packets may pass; None if nobody says."""
+    """Return the number of firewall rules that packets may pass; None if unknown."""
     try:
         return host.firewall_rules()
     except OSError:
@@ -110,7 +119,7 @@ def numa_nodes(host: Host) -> dict[str, tuple[int, ...]]:
 
 
 def siblings(host: Host) -> dict[str, tuple[int, ...]]:
-    """Return CPU → the CPUs of its core, itself included."""
+    """Return CPU → the CPUs of its core, including itself."""
     cpus = {}
     for name in names(host, CPU):
         text = read(host, f"{CPU}/{name}/topology/thread_siblings_list")
@@ -120,7 +129,7 @@ def siblings(host: Host) -> dict[str, tuple[int, ...]]:
 
 
 def cache_siblings(host: Host) -> dict[str, tuple[int, ...]]:
-    """Return CPU → the CPUs that share its last level of cache, itself included."""
+    """Return CPU → the CPUs that share its last-level cache, including itself."""
     cpus = {}
     for cpu in names(host, CPU):
         levels = {
@@ -135,7 +144,7 @@ def cache_siblings(host: Host) -> dict[str, tuple[int, ...]]:
 
 
 def link(host: Host, interface: str) -> Optional[Literal["up", "no carrier", "down"]]:
-    """Return how an interface's link is; None if the kernel does not say."""
+    """Return the state of an interface's link; None if unknown."""
     try:
         carrier = host.read_text(f"/sys/class/net/{interface}/carrier").strip()
     except OSError as error:
@@ -144,19 +153,19 @@ def link(host: Host, interface: str) -> Optional[Literal["up", "no carrier", "do
 
 
 def interface_node(host: Host, interface: str) -> Optional[int]:
-    """Return the NUMA node of a device; None if it has none. virtio keeps it one folder up."""
+    """Return a device's NUMA node; None if it has none. For virtio it is one folder up."""
     device = f"/sys/class/net/{interface}/device"
     node = read(host, f"{device}/numa_node") or read(host, f"{device}/../numa_node")
     return int(node) if node is not None and int(node) >= 0 else None
 
 
 def queue_irqs(host: Host, interface: str, way: str) -> dict[str, int]:
-    """Return RX or TX queue → number of its interrupt, if known."""
+    """Return RX or TX queue → its IRQ number, if known."""
     return {str(queue): irq for queue, irq in queue_interrupts(host, interface)[way].items()}
 
 
 def rings(host: Host, interface: str) -> dict[str, int]:
-    """Return descriptors per ring, rx and tx, and rx-max and tx-max; empty if there are none."""
+    """Return descriptors per ring: rx, tx, rx-max and tx-max; empty if unknown."""
     try:
         text = ethtool.show(host, "-g", interface)
     except OSError:
@@ -169,7 +178,7 @@ def rings(host: Host, interface: str) -> dict[str, int]:
 
 
 def limits(host: Host, known: Sequence[str]) -> dict[str, int]:
-    """Return what bounds a run: sysctls that this namespace shows, and GSO's limit."""
+    """Return limits: sysctls visible in this namespace, and the GSO limit."""
     segments = gso_segments(known[0].partition("/")[0]) if known else None
     values = {GSO_SEGMENTS: segments} if segments is not None else {}
     for name in LIMITS:
@@ -186,7 +195,7 @@ def driver(host: Host, interface: str) -> Optional[str]:
 
 
 def addresses(host: Host, interface: str) -> tuple[str, ...]:
-    """Return an interface's addresses, each with its prefix length; of IPv6 no link-local one."""
+    """Return an interface's addresses with prefix length, without IPv6 link-local ones."""
     index = host.index(interface)
     prefixes = [
         (own_address(message), message["prefixlen"])
@@ -197,10 +206,10 @@ def addresses(host: Host, interface: str) -> tuple[str, ...]:
 
 
 def gso_segments(address: str) -> Optional[int]:
-    """Return the most datagrams that the kernel takes in one GSO message; None if it takes none.
+    """Return the maximum datagrams per GSO message; None if GSO is not supported.
 
-    Tried at an address of this host, by a socket that is connected to itself: no packet leaves, and
-    the loopback interface may be down.
+    Tried with an address of this host, by a socket connected to itself: no packet leaves the host,
+    and lo may be down.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
@@ -215,7 +224,7 @@ def gso_segments(address: str) -> Optional[int]:
 
 
 def queue_count(host: Host, interface: str, way: str) -> Optional[int]:
-    """Return how many RX or TX queues are in use; None if sysfs does not show the interface."""
+    """Return the number of RX or TX queues in use; None if sysfs does not show them."""
     queues = [q for q in names(host, f"/sys/class/net/{interface}/queues") if q.startswith(way)]
     return len(queues) or None
 
@@ -223,8 +232,8 @@ def queue_count(host: Host, interface: str, way: str) -> Optional[int]:
 def queue_cpus(host: Host, interface: str) -> dict[str, tuple[int, ...]]:
     """Return RX queue → the CPUs on which its packets reach the socket, if known.
 
-    Receive packet steering moves them after NAPI, so its mask wins; then the affinity of a
-    threaded NAPI's thread; then that of the queue's interrupt.
+    RPS acts after NAPI, so its mask wins; then the affinity of a NAPI thread; then that of the
+    queue's interrupt.
     """
     cpus = irq_cpus(host, interface)
     cpus.update(napi_cpus(host, interface))
@@ -236,7 +245,7 @@ def queue_cpus(host: Host, interface: str) -> dict[str, tuple[int, ...]]:
 
 
 def napi_cpus(host: Host, interface: str) -> dict[str, tuple[int, ...]]:
-    """Return RX queue → CPUs of its NAPI thread; none if NAPI is not threaded or unknown."""
+    """Return RX queue → CPUs of its NAPI thread; empty if not threaded or unknown."""
     try:
         napis = host.queue_napis(interface)
         return {
@@ -249,10 +258,10 @@ def napi_cpus(host: Host, interface: str) -> dict[str, tuple[int, ...]]:
 
 
 def irq_cpus(host: Host, interface: str) -> dict[str, tuple[int, ...]]:
-    """Return RX queue → CPUs of its interrupt: those in effect, or those that the next one brings.
+    """Return RX queue → CPUs of its interrupt: the effective ones, or those of a pending mask.
 
-    A changed mask may wait for the next interrupt (kernel/irq/manage.c: irq_set_affinity_locked);
-    until then it does not hold the CPU in effect. A kernel without
+    A changed mask may take effect only with the next interrupt (kernel/irq/manage.c:
+    irq_set_affinity_locked); until then it does not contain the effective CPU. A kernel without
     CONFIG_GENERIC_IRQ_EFFECTIVE_AFF_MASK shows only the mask.
     """
     by_queue = {}

@@ -1,4 +1,4 @@
-"""Files of /proc and /sys that may not be there: their text, or None; nothing raises."""
+"""Reads files in /proc and /sys that may not exist; never raises."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from udpbench.agent.host.system import Host
 
 
 def read(host: Host, path: str) -> Optional[str]:
-    """Return a file's text; None if there is none or it cannot be read."""
+    """Return a file's text; None if it cannot be read."""
     try:
         return host.read_text(path)
     except OSError:
@@ -16,7 +16,7 @@ def read(host: Host, path: str) -> Optional[str]:
 
 
 def names(host: Host, path: str) -> list[str]:
-    """Return the names in a folder; none if there is no such folder."""
+    """Return the names in a folder; empty if there is no such folder."""
     try:
         return host.listdir(path)
     except OSError:

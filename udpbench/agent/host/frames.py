@@ -1,4 +1,4 @@
-"""Ethernet, IP and UDP headers as bytes; pure, nothing is sent here."""
+"""Ethernet, IP and UDP headers as bytes; pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADERS_BYTES = {
     4: ETHERNET_BYTES + 20 + UDP_HEADER_BYTES,
     6: ETHERNET_BYTES + 40 + UDP_HEADER_BYTES,
 }
-"""Of a frame by IP version, without options and extensions."""
+"""Header bytes of a frame by IP version, without options and extension headers."""
 DONT_FRAGMENT = 0x4000
 
 
@@ -25,7 +25,7 @@ def headers(
     payload_bytes: int,
     hops: int,
 ) -> bytes:
-    """Return the headers of a datagram, without its UDP checksum; each pair is source, destination.
+    """Return the headers of a datagram without UDP checksum; each pair is source, destination.
 
     A datagram that is never fragmented needs no identification (RFC 6864).
     """
@@ -45,7 +45,7 @@ def headers(
 
 
 def packed_addresses(source: str, destination: str) -> bytes:
-    """Return both addresses as they lie in a header."""
+    """Return both addresses as in a header."""
     family = socket.AF_INET6 if ":" in source else socket.AF_INET
     return socket.inet_pton(family, source) + socket.inet_pton(family, destination)
 

@@ -1,7 +1,7 @@
-"""Generic netlink on a socket of its own: ask one family, and read its attributes.
+"""Generic netlink on its own socket: queries one family and parses its attributes.
 
-Each question opens a socket, in the namespace of the thread that asks, and takes 0.1 ms, where
-pyroute2 takes several. Knows no family's attributes. Reads only.
+Each query opens a socket in the calling thread's namespace and takes 0.1 ms, while pyroute2 takes
+several. Knows no family's attributes. Read-only.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def attribute(kind: int, payload: bytes) -> bytes:
 
 
 def number(kind: int, value: int) -> bytes:
-    """Return an attribute of 32 bits."""
+    """Return a 32-bit attribute."""
     return attribute(kind, struct.pack("=I", value))
 
 
 def nest(kind: int, *attributes: bytes) -> bytes:
-    """Return an attribute that holds others."""
+    """Return a nested attribute."""
     return attribute(kind | NESTED, b"".join(attributes))
 
 
 def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield kind and payload of each attribute, those of one level."""
+    """Yield (kind, payload) of each attribute at one level."""
     at = 0
     while at + ATTRIBUTE.size <= len(data):
         size_bytes, kind = ATTRIBUTE.unpack_from(data, at)
@@ -59,12 +59,12 @@ def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def unsigned(payload: bytes) -> int:
-    """Return a number; the kernel sends one of 64 bits in 32 if it fits (nla_put_uint)."""
+    """Return a number; the kernel sends 64-bit numbers in 32 bits if they fit (nla_put_uint)."""
     return int(struct.unpack(_NUMBERS[len(payload)], payload)[0])
 
 
 def numbers(data: bytes) -> dict[int, int]:
-    """Return kind → value of the attributes of one level that are numbers."""
+    """Return kind → value of the numeric attributes at one level."""
     return {
         kind: unsigned(payload) for kind, payload in attributes(data) if len(payload) in _NUMBERS
     }
@@ -73,24 +73,24 @@ def numbers(data: bytes) -> dict[int, int]:
 def ask(family: str, command: int, *asked: bytes, dump: bool = False) -> list[bytes]:
     """Return the attributes of each message of the answer.
 
-    Raises OSError if the kernel has no such family (ENOENT) or refuses.
+    OSError if the kernel lacks the family (ENOENT) or refuses.
     """
     flags = REQUEST | (DUMP if dump else ACKNOWLEDGE)
     return _exchange(_family_id(family), command, flags, b"".join(asked))
 
 
 def count_rules() -> int:
-    """Return how many rules nf_tables has in this namespace.
+    """Return the number of nf_tables rules in this namespace.
 
-    Its messages have a header as long as generic netlink's (linux/netfilter/nfnetlink.h). OSError
-    if the kernel has no nf_tables, or refuses.
+    Its message header has the same length as generic netlink's (linux/netfilter/nfnetlink.h).
+    OSError if the kernel has no nf_tables, or refuses.
     """
     return len(_exchange(NFT_GETRULE, 0, REQUEST | DUMP, b"", NETLINK_NETFILTER))
 
 
 @cache
 def _family_id(name: str) -> int:
-    """Return a family's number, which it keeps for as long as it is loaded."""
+    """Return a family's id, which is constant while it is loaded."""
     text = attribute(CTRL_ATTR_FAMILY_NAME, name.encode() + b"\0")
     answer = _exchange(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, REQUEST | ACKNOWLEDGE, text)
     return unsigned(dict(attributes(answer[0]))[CTRL_ATTR_FAMILY_ID])
@@ -112,9 +112,9 @@ def _exchange(
 
 
 def read_messages(datagram: bytes) -> tuple[list[bytes], bool]:
-    """Return the attributes of each message of a datagram, and whether the answer ends there.
+    """Return the attributes of each message in a datagram, and whether the answer ends there.
 
-    Raises OSError with the kernel's number if it refused.
+    OSError with the kernel's errno if it refused.
     """
     messages: list[bytes] = []
     at = 0

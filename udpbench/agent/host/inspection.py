@@ -1,6 +1,6 @@
-"""What a host is besides its facts, read for ``doctor`` alone: too costly for every trial.
+"""Further facts read only by ``udpbench doctor``, because they are too costly for every trial.
 
-What cannot be read is None. Nothing is changed, and nothing judged.
+What cannot be read is None. Changes and judges nothing.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ NET = "/sys/class/net"
 TRACKED = "/proc/sys/net/netfilter/nf_conntrack_count"
 PCIE = tuple(f"{which}_link_{what}" for which in ("current", "max") for what in ("speed", "width"))
 HOOKS = ("ingress", "prerouting", "input", "output", "postrouting")
-"""Where packets of this host pass; forwarded ones do not count."""
+"""Hooks on the path of this host's packets; forwarding does not count."""
 
 
 def inspect_host(host: Host, interface: str) -> Inspection:
-    """Return everything; an interface that is not there has None for what belongs to it."""
+    """Return everything; values of a missing interface are None."""
     there = bool(interface) and host.exists(f"{NET}/{interface}")
     return Inspection(
         clock_ns=host.clock_ns(),
@@ -45,7 +45,7 @@ def inspect_host(host: Host, interface: str) -> Inspection:
 
 
 def wall_synchronised(host: Host) -> Optional[bool]:
-    """Return whether CLOCK_REALTIME is kept; None if the kernel does not say."""
+    """Return whether CLOCK_REALTIME is synchronised; None if unknown."""
     try:
         return host.is_wall_synchronised()
     except OSError:
@@ -53,7 +53,7 @@ def wall_synchronised(host: Host) -> Optional[bool]:
 
 
 def idle_states(host: Host) -> Optional[dict[str, int]]:
-    """Return each C-state that is enabled on any CPU → its wake-up time in µs."""
+    """Return C-state → wake-up latency in µs, of those enabled on any CPU."""
     if read(host, f"{CPU}/cpuidle/current_driver") == "none":
         return {}
     states: dict[str, int] = {}
@@ -69,14 +69,14 @@ def idle_states(host: Host) -> Optional[dict[str, int]]:
 
 
 def pcie(host: Host, interface: str) -> dict[str, str]:
-    """Return speed and width of a card's link, now and at most; empty for another bus."""
+    """Return current and maximum PCIe speed and width of a card; empty for other buses."""
     device = f"{NET}/{interface}/device"
     values = {name: read(host, f"{device}/{name}") for name in PCIE}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def pause(host: Host, interface: str) -> Optional[dict[str, int]]:
-    """Return flow control as it is set; empty if the device has none."""
+    """Return the flow control settings; empty if the device has none."""
     try:
         return ethtool.parse_pause(ethtool.show(host, "-a", interface))
     except OSError as error:
@@ -84,7 +84,7 @@ def pause(host: Host, interface: str) -> Optional[dict[str, int]]:
 
 
 def flow_hash(host: Host, interface: str) -> Optional[str]:
-    """Return the letters of the fields by which IPv4 UDP is hashed."""
+    """Return ethtool's letters of the fields hashed for UDP over IPv4."""
     try:
         text = ethtool.show(host, "-n", interface, "rx-flow-hash", "udp4")
     except OSError:
@@ -93,7 +93,7 @@ def flow_hash(host: Host, interface: str) -> Optional[str]:
 
 
 def tracked_connections(host: Host) -> Optional[int]:
-    """Return how many connections are tracked; 0 without the kernel's module."""
+    """Return the number of tracked connections; 0 without the kernel module."""
     text = read(host, TRACKED)
     if text is None:
         return None if host.exists(TRACKED) else 0
@@ -101,7 +101,7 @@ def tracked_connections(host: Host) -> Optional[int]:
 
 
 def firewall(host: Host) -> Optional[tuple[str, ...]]:
-    """Return each base chain with rules, or with a policy other than accept, as text."""
+    """Return each base chain with rules, or a policy other than accept, as text."""
     try:
         if host.program("nft") is not None:
             return chains_of_nft(programs.output(host, "nft", "-j", "list", "ruleset"))
@@ -155,7 +155,7 @@ def udp_ports(host: Host) -> Optional[tuple[int, ...]]:
 
 
 def arp(host: Host, interface: str) -> Optional[dict[str, int]]:
-    """Return what is in force of an interface: the larger of all's and its own (ip-sysctl.rst)."""
+    """Return the ARP sysctls in force: the maximum of ``all`` and the interface (ip-sysctl.rst)."""
     values = {}
     for name in ("arp_ignore", "arp_filter"):
         texts = [read(host, f"/proc/sys/net/ipv4/conf/{who}/{name}") for who in ("all", interface)]
@@ -166,7 +166,7 @@ def arp(host: Host, interface: str) -> Optional[dict[str, int]]:
 
 
 def other_addresses(host: Host, interface: str) -> Optional[dict[str, tuple[str, ...]]]:
-    """Return each other interface that has IPv4 addresses → these with their prefix length."""
+    """Return other interface → its IPv4 addresses with prefix length."""
     addresses: dict[str, tuple[str, ...]] = {}
     try:
         for message in host.rtnl("addr", "dump", family=socket.AF_INET):
@@ -180,7 +180,7 @@ def other_addresses(host: Host, interface: str) -> Optional[dict[str, tuple[str,
 
 
 def stacked(host: Host, interface: str) -> tuple[str, ...]:
-    """Return the interfaces below an interface, and the bond or bridge that it is a part of."""
+    """Return the lower interfaces of an interface, and the bond or bridge that it belongs to."""
     lower = [name[6:] for name in names(host, f"{NET}/{interface}") if name.startswith("lower_")]
     master = host.link_target(f"{NET}/{interface}/master")
     parts = [f"part of {master}"] if master is not None else []

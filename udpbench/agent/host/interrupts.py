@@ -1,7 +1,6 @@
-"""Which interrupt serves which queue of an interface: from netlink, else by its name in /sys.
+"""Which interrupt serves which queue of an interface: from netlink, else by name in /sys.
 
-Reads only. Drivers name interrupts each in their own way (``drivers``; docs/kernel.md,
-Interrupt names).
+Read-only. Interrupt names depend on the driver (``drivers``; docs/kernel.md, Interrupt names).
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ IRQ_NOT = {
     "rx": re.compile(rf"output|-tx-\d+\Z|{_NOT_A_QUEUE}", re.IGNORECASE),
     "tx": re.compile(rf"input|(?<!-tx)-rx-\d+\Z|{_NOT_A_QUEUE}", re.IGNORECASE),
 }
-"""Some end like a queue's: i40e-0000:04:00.0:fdir-TxRx-0, ice's :ctrl, irdma's -CEQ-1.
-ena's -Tx-Rx-0 is of both."""
+"""Some other interrupts end like a queue's: i40e-0000:04:00.0:fdir-TxRx-0, ice's :ctrl, irdma's
+-CEQ-1. ena's -Tx-Rx-0 serves both directions."""
 
 
 def rx_interrupts(host: Host, interface: str) -> dict[int, int]:
-    """Return RX queue → number of its interrupt; empty if none is known."""
+    """Return RX queue → IRQ number; empty if unknown."""
     return queue_interrupts(host, interface)["rx"]
 
 
 def queue_interrupts(host: Host, interface: str) -> dict[str, dict[int, int]]:
-    """Return rx and tx → queue → number of its interrupt, where it is known.
+    """Return rx and tx → queue → IRQ number, where known.
 
-    The kernel's own answer (Linux 6.8) wins if the driver gives it; virtio gives none.
+    The kernel's own answer (Linux 6.8) wins if the driver supports it; virtio does not.
     """
     actions = tuple(_actions(host, interface))
     irqs = {way: _by_name(actions, interface, way) for way in IRQ_NOT}
@@ -52,9 +51,9 @@ def queue_interrupts(host: Host, interface: str) -> dict[str, dict[int, int]]:
 
 
 def _by_name(actions: Iterable[tuple[int, str]], interface: str, way: str) -> dict[int, int]:
-    """Return queue → interrupt by name.
+    """Return queue → IRQ number, by interrupt name.
 
-    One that is named after the interface wins: others of its device may look like a queue's.
+    A name with the interface's name wins: other interrupts of the device may look like a queue's.
     """
     own_name = re.compile(rf"\b{re.escape(interface)}\b")
     irqs: dict[int, int] = {}
@@ -73,14 +72,14 @@ def _by_name(actions: Iterable[tuple[int, str]], interface: str, way: str) -> di
 
 
 def affinity_files(host: Host, interface: str) -> dict[str, str]:
-    """Return interrupt's name → the file of its CPUs, of all that an interface's device has."""
+    """Return interrupt name → affinity file, for all interrupts of an interface's device."""
     return {
         action: f"/proc/irq/{irq}/smp_affinity_list" for irq, action in _actions(host, interface)
     }
 
 
 def _actions(host: Host, interface: str) -> Iterator[tuple[int, str]]:
-    """Yield number and name of each interrupt in use; virtio keeps its list one folder up."""
+    """Yield (IRQ number, name) of each interrupt in use; virtio's list is one folder up."""
     device = f"/sys/class/net/{interface}/device"
     for irq in _names(host, f"{device}/msi_irqs") or _names(host, f"{device}/../msi_irqs"):
         try:
@@ -99,11 +98,11 @@ def _names(host: Host, folder: str) -> list[str]:
 
 
 def irqbalance_pids(host: Host) -> list[int]:
-    """Return the daemon's processes."""
+    """Return irqbalance's processes."""
     return [pid for pid, name in host.process_names().items() if name == IRQBALANCE]
 
 
 def is_irqbalance_running(host: Host) -> Optional[bool]:
-    """Return whether the daemon moves interrupts; False while it is paused, None without one."""
+    """Return whether irqbalance is active; False while paused, None if not running."""
     pids = irqbalance_pids(host)
     return any(not host.is_stopped(pid) for pid in pids) if pids else None

@@ -1,7 +1,7 @@
-"""The agent's own view of a namespace it was started in: its sysfs, and a place for its journal.
+"""Sets up the agent's namespace: its sysfs, and a folder for its journal.
 
-Mounts only where the process that started the agent is in another network and another mount
-namespace, so that nothing is ever mounted over what anybody else sees.
+Mounts only if the agent's parent is in another network and another mount namespace, so that no
+other process sees the mounts.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MOUNT_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
 
 
 def is_own(host: Host) -> bool:
-    """Say whether ``unshare --net --mount`` made the namespaces for this process.
+    """Return whether ``unshare --net --mount`` created the namespaces for this process.
 
-    Compared with the parent, because unshare and nsenter replace themselves by the agent. A process
-    in a user namespace of its own may not look at a parent outside it: then the namespaces are its
-    own if they belong to that user namespace. Without one, as a user who came by SSH, none is.
+    Compares with the parent, because unshare and nsenter replace themselves by the agent. In a user
+    namespace the parent outside it is not visible: then the namespaces are the agent's own if they
+    belong to that user namespace. In the initial user namespace, as over SSH without root, none is.
     """
     try:
         return all(
@@ -51,7 +51,7 @@ def _inode(host: Host, path: str) -> int:
 
 
 def _owner(host: Host, path: str) -> Optional[int]:
-    """Return the inode of the user namespace that a namespace belongs to; None if out of sight."""
+    """Return the inode of the user namespace that owns a namespace; None if not visible."""
     with host.path(path).open("rb") as namespace:
         try:
             owner = fcntl.ioctl(namespace, NS_GET_USERNS)
@@ -64,10 +64,10 @@ def _owner(host: Host, path: str) -> Optional[int]:
 
 
 def settle(host: Host) -> None:
-    """Mount this namespace's sysfs on /sys, and a tmpfs on /run where it cannot be written.
+    """Mount this namespace's sysfs on /sys, and a tmpfs on /run if it is not writable.
 
-    Without the first, /sys/class/net shows the interfaces of the namespace in which /sys was
-    mounted. The second hides the machine's /run from this agent alone. Raises OSError.
+    Otherwise /sys/class/net would show the interfaces of the namespace in which /sys was mounted.
+    The tmpfs hides the machine's /run from this agent only. OSError if a mount fails.
     """
     if not is_own(host):
         return
@@ -82,10 +82,10 @@ def settle(host: Host) -> None:
 
 
 def enter(host: Host, pid: int) -> None:
-    """Move this process into another's network namespace, with that one's sysfs.
+    """Move this process into another process's network namespace, with its sysfs.
 
-    Before anything else was asked of the host, since netlink sockets stay where they were opened.
-    What is mounted is seen by this process alone. Raises OSError.
+    Must come before any other use of the host, since netlink sockets stay in the namespace where
+    they were opened. Mounts are visible to this process only. OSError if it fails.
     """
     if _inode(host, f"/proc/{pid}/ns/net") == host.netns():
         return
@@ -98,9 +98,9 @@ def enter(host: Host, pid: int) -> None:
 
 
 def enter_own(host: Host) -> None:
-    """Make a network and a mount namespace for this process, as unshare(1) does, and settle there.
+    """Create a network and a mount namespace for this process, like unshare(1), and set them up.
 
-    Raises OSError: EPERM without root.
+    OSError if it fails: EPERM without root.
     """
     host.close()
     _call("unshare", CLONE_NEWNS | CLONE_NEWNET)
@@ -109,12 +109,12 @@ def enter_own(host: Host) -> None:
 
 
 def _mount_sysfs(host: Host) -> None:
-    """Mount this namespace's sysfs on /sys, and on it what is pinned in a BPF file system there."""
+    """Mount this namespace's sysfs on /sys, and the BPF file system on top of it."""
     pinned = os.open(host.path(PINNED), os.O_PATH) if os.path.ismount(host.path(PINNED)) else None
     _mount("sysfs", "/sys")
     if pinned is None:
         return
-    # Refused in a user namespace, which may not use what is pinned either.
+    # Refused in a user namespace, which may not use pinned objects anyway.
     with suppress(OSError):
         source = f"/proc/self/fd/{pinned}".encode()
         _call("mount", source, PINNED.encode(), None, MS_BIND, None)

@@ -1,7 +1,7 @@
-"""What the C extension tells and does outside of a loop: its system calls, and the GSO limit.
+"""The C extension outside of loops: system calls and the GSO limit.
 
 With ``workers/loops`` and ``workers/memory`` the only importer of ``udpbench._native``, on first
-use: an agent starts without it. OSError with the kernel's reason if it refuses.
+use: an agent starts without it. OSError with the kernel's reason.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CLOSE_ON_EXEC = 8  # PERF_FLAG_FD_CLOEXEC, include/uapi/linux/perf_event.h
 
 
 class ExtensionError(OSError):
-    """The extension is missing, or not of this version."""
+    """The extension is missing or of another version."""
 
 
 def _extension() -> tuple[Any, Any]:
@@ -27,7 +27,7 @@ def _extension() -> tuple[Any, Any]:
 
 
 def _unusable(error: Exception) -> ExtensionError:
-    text = f"udpbench's C extension cannot be used: {error}; install udpbench again on this host"
+    text = f"udpbench's C extension cannot be used: {error}; reinstall udpbench on this host"
     return ExtensionError(errno.ENOSYS, text)
 
 
@@ -47,17 +47,17 @@ def _call(name: str, *arguments: Union[int, bytearray]) -> int:
 
 
 def bpf(command: int, attributes: bytearray) -> int:
-    """Return the kernel's answer to a command; it may write into the attributes (bpf(2))."""
+    """Return the result of a command, which may modify the attributes (bpf(2))."""
     return _call("ub_bpf", command, attributes, len(attributes))
 
 
 def perf_event_open(attributes: bytearray, thread: int, cpu: int) -> int:
-    """Return the descriptor of a counter that is in no group (perf_event_open(2))."""
+    """Return the descriptor of a counter without a group (perf_event_open(2))."""
     return _call("ub_perf_event_open", attributes, thread, cpu, -1, CLOSE_ON_EXEC)
 
 
 def io_priority() -> int:
-    """Return the calling thread's I/O class and level in one number (ioprio_get(2))."""
+    """Return the calling thread's I/O class and level as one number (ioprio_get(2))."""
     return _call("ub_ioprio_get")
 
 
@@ -67,10 +67,10 @@ def set_io_priority(priority: int) -> None:
 
 
 def try_io_uring(with_buffers: bool) -> None:
-    """Make an io_uring and close it again, with or without buffers for the kernel to fill."""
+    """Create and close an io_uring, with or without provided buffers."""
     _call("ub_uring_try", with_buffers)
 
 
 def gso_max(fd: int) -> int:
-    """Return the most datagrams the kernel takes in one GSO message, sent on a connected socket."""
+    """Return the maximum datagrams per GSO message, sent on a connected socket."""
     return _call("ub_gso_max", fd)

@@ -1,6 +1,6 @@
-"""The command of another process of this agent: its own Python, with its own modules.
+"""Commands for further processes of this agent: the same Python, with the same modules.
 
-Isolated, so that neither the current folder nor the environment adds a module: it may be root's.
+Isolated, so that neither the current folder nor the environment adds modules: it may be root.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def own_command(module: str, *arguments: str) -> list[str]:
 
 
 def build_lock() -> tuple[int, ...]:
-    """Return the descriptor that keeps this agent's build from being removed, if it was deployed.
+    """Return the descriptor that keeps a deployed agent's build from being removed; else ().
 
-    A process that outlives the agent needs it.
+    A process that outlives the agent inherits it.
     """
     held = os.environ.get(HELD, "")
     return (int(held),) if held.isdigit() else ()

@@ -1,7 +1,7 @@
-"""CPU time that processes used between the edges of a phase: those of the run, and all others.
+"""CPU time of processes between the edges of a phase: those of the run, and all others.
 
-Reads every process of the machine at the two edges only, some 20 µs each, outside the interval
-between the two readings of the CPUs' times. Judges nothing.
+Reads every process of the machine only at the two edges, about 20 µs each, outside the interval
+between the two readings of CPU times. Judges nothing.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ TICK_NS = SECOND_NS // os.sysconf("SC_CLK_TCK")
 COUNT_BYTES = 24
 """A count and two times (PERF_FORMAT_TOTAL_TIME_*)."""
 NAME_BYTES = 15
-"""Of a kernel thread's name, as the kernel keeps it (TASK_COMM_LEN)."""
+"""Maximum length of a kernel thread's name (TASK_COMM_LEN)."""
 
 CLOCKS_MAX = 256
-"""Descriptors, one per thread and CPU; of further ones only the process's whole time is known."""
+"""Limit of descriptors, one per thread and CPU; beyond it only process totals are known."""
 
 
 @dataclass(frozen=True)
 class ProcessTimes:
-    """One process as /proc/PID/stat shows it."""
+    """One process from /proc/PID/stat."""
 
     pid: int
     name: str
     parent: int
     started: int
-    """In ticks after the boot: with the pid it names a process for ever."""
+    """In ticks after boot; unique together with the pid."""
     cpu_ns: int
     """User and system time of all its threads."""
     children_ns: int
-    """The same of those of its children that have ended."""
+    """User and system time of its children that have ended."""
 
 
 class Clocks:
-    """CPU time of the run's threads on each CPU, if the kernel lets this agent count it."""
+    """CPU time of the run's threads on each CPU, if the kernel permits counting it."""
 
     def __init__(self, host: Host, pids: Iterable[int], online: Sequence[int]) -> None:
         threads = [(pid, int(name)) for pid in pids for name in names(host, f"/proc/{pid}/task")]
@@ -56,7 +56,7 @@ class Clocks:
         ]
 
     def end(self) -> dict[int, dict[str, int]]:
-        """Return process → CPU as text → its time there, and close everything."""
+        """Return process → CPU (text) → time in ns, and close everything."""
         times_ns: dict[int, dict[str, int]] = {}
         for pid, cpu, file in self._files:
             if file is not None:
@@ -69,11 +69,11 @@ class Clocks:
 
 
 class Processes:
-    """What processes use between two edges; without ``all_of_machine`` only the known ones.
+    """CPU use of processes between two edges; without ``all_of_machine`` only the known ones.
 
-    Not by psutil: it reads each process's file four to six times for what one read tells, so all
-    would be asked over a longer time than the CPUs' times are of; and it has neither the nanosecond
-    clocks of the run's own processes nor a thread's time by CPU.
+    Not by psutil: it reads each process's file four to six times, so a scan would take longer than
+    the interval of CPU times allows; and it offers neither nanosecond clocks nor a thread's time by
+    CPU.
     """
 
     def __init__(self, host: Host, all_of_machine: bool) -> None:
@@ -84,7 +84,7 @@ class Processes:
         self._clocks = Clocks(host, (), ())
 
     def begin(self, known: Mapping[int, Whose]) -> None:
-        """Note the state of every process; ``known``: those of the run and of its interfaces."""
+        """Record every process; ``known`` are those of the run and of its interfaces."""
         self._clocks.end()
         self._before = self._scan()
         ours = [pid for pid, whose in known.items() if whose == "run"]
@@ -92,7 +92,7 @@ class Processes:
         self._known_ns = {pid: cpu_ns(pid) for pid in known}
 
     def end(self, known: Mapping[int, Whose]) -> tuple[Process, ...]:
-        """Return what the known ones used since, and every other one that used a tick or more."""
+        """Return the use by known processes, and by every other one that used a tick or more."""
         spent = [(pid, _since(self._known_ns.get(pid, 0), cpu_ns(pid))) for pid in known]
         by_cpu, online = self._clocks.end(), set(self._online())
         used = [
@@ -146,7 +146,7 @@ class Processes:
             return []
 
     def _scan(self) -> dict[int, ProcessTimes]:
-        """Return every process of the machine that can be seen from here."""
+        """Return every visible process of the machine."""
         if not self._all_of_machine:
             return {}
         paths = [f"/proc/{name}/stat" for name in names(self._host, "/proc") if name.isdigit()]
@@ -162,9 +162,9 @@ def _since(before_ns: Optional[int], now_ns: Optional[int]) -> Optional[int]:
 def _ended_ns(
     before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessTimes]
 ) -> dict[int, int]:
-    """Return living ancestor → what its descendants that ended had used before the first edge.
+    """Return living ancestor → time used before the first edge by descendants that have ended.
 
-    The kernel adds all of it to the ancestor's children's time when they end.
+    The kernel adds their total to the ancestor's children time when they end.
     """
     used_ns: dict[int, int] = {}
     for process in before.values():
@@ -178,7 +178,7 @@ def _ended_ns(
 
 
 def parse_process(text: str, tick_ns: int) -> ProcessTimes:
-    """Return the times of /proc/PID/stat; the name in its brackets may hold brackets and blanks."""
+    """Return the times in /proc/PID/stat; the name may contain parentheses and spaces."""
     pid, _, rest = text.partition(" (")
     name, _, columns = rest.rpartition(") ")
     fields = columns.split()
@@ -194,7 +194,7 @@ def parse_process(text: str, tick_ns: int) -> ProcessTimes:
 
 
 def lineage(host: Host, pid: int) -> Iterator[int]:
-    """Yield a process and its ancestors, without process 1."""
+    """Yield a process and its ancestors, except process 1."""
     while pid > 1:
         yield pid
         try:
@@ -204,7 +204,7 @@ def lineage(host: Host, pid: int) -> Iterator[int]:
 
 
 def descendants(host: Host, pid: int) -> tuple[int, ...]:
-    """Return the living children of a process, theirs, and so on."""
+    """Return all living descendants of a process."""
     paths = [f"/proc/{name}/stat" for name in names(host, "/proc") if name.isdigit()]
     texts = (read(host, path) for path in paths)
     parents = {known.pid: known.parent for known in (parse_process(t, 0) for t in texts if t)}
@@ -223,7 +223,7 @@ def any_runnable(host: Host, pids: Iterable[int]) -> bool:
 
 
 def interface_threads(host: Host, interfaces: Iterable[str]) -> list[int]:
-    """Return the kernel threads that serve interfaces: NAPI's, and those of interrupts.
+    """Return the kernel threads that serve interfaces: of NAPI and of interrupts.
 
     By name if the kernel has no netdev family (before Linux 6.8).
     """

@@ -1,4 +1,4 @@
-"""What a program of the host prints, or its refusal as the OSError that its words stand for."""
+"""Output of host programs, with failures as OSError."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _BY_TEXT = {os.strerror(code): code for code in errno.errorcode}
 
 
 def output(host: Host, *command: str, stdin: str = "") -> str:
-    """Return what a program prints; OSError with its own words where it fails.
+    """Return a program's output; OSError with its error text if it fails.
 
-    The errno is that of the kernel's text in those words, which tells a missing device
+    The errno is derived from the kernel's text in the output, which distinguishes a missing device
     from a refusal; EIO if there is none.
     """
     done = host.run(*command, stdin=stdin)
@@ -24,7 +24,7 @@ def output(host: Host, *command: str, stdin: str = "") -> str:
 
 
 def code_of(words: str) -> int:
-    """Return the errno whose text is in a program's words; EIO where none is."""
+    """Return the errno whose text is in a program's output; EIO if none is."""
     texts = [text for text in _BY_TEXT if text in words]
-    # "Operation not supported" must not be taken for a shorter text within another.
+    # Longest first: one text may be part of another ("Operation not supported").
     return _BY_TEXT[max(texts, key=len)] if texts else errno.EIO

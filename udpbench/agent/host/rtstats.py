@@ -1,7 +1,7 @@
-"""An interface's statistics by RTM_GETSTATS alone (Linux 4.7), on a socket of its own.
+"""An interface's statistics by RTM_GETSTATS (Linux 4.7), on its own socket.
 
-It takes 30 µs where a whole link by pyroute2 takes 1 ms, and what pyroute2 0.9.7 knows of the
-struct ends before rx_otherhost_dropped. Reads only.
+Takes 30 µs, while a link dump by pyroute2 takes 1 ms, and pyroute2 0.9.7 does not know the field
+rx_otherhost_dropped. Read-only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MESSAGE = struct.Struct("=B3xII")
 
 
 def request(index: int) -> bytes:
-    """Return the attributes of the answer; OSError if there is no such interface."""
+    """Return the answer's attributes; OSError if there is no such interface."""
     size_bytes = HEADER.size + MESSAGE.size
     asked = HEADER.pack(size_bytes, RTM_GETSTATS, NLM_F_REQUEST, 0, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as link:

@@ -1,6 +1,6 @@
-"""Socket options by the kernel's numbers, where Python's socket has none, and classic BPF filters.
+"""Socket options that Python's socket module lacks, and classic BPF filters.
 
-OSError with the kernel's reason if it refuses.
+OSError with the kernel's reason.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ BPF_LOAD_CPU = (0x20, 0, 0, 0xFFFFF000 + 36)
 """BPF_LD|BPF_W|BPF_ABS at SKF_AD_OFF + SKF_AD_CPU: the CPU that runs UDP's receive."""
 BPF_EQUAL, BPF_MODULO, BPF_RETURN, BPF_RETURN_LOADED = 0x15, 0x94, 0x06, 0x16
 NO_MEMBER = 0xFFFFFFFF
-"""No index of a member: the kernel falls back on its hash (net/core/sock_reuseport.c)."""
+"""Not a member's index: the kernel falls back to its hash (net/core/sock_reuseport.c)."""
 TRAP_PRIORITY = 0x75620002
-"""Socket priority of what the setting ``trap`` drops: the class of its htb, ``ub`` in ASCII."""
+"""Socket priority dropped by the setting ``trap``: its htb class, ``ub`` in ASCII."""
 
 Instruction = tuple[int, int, int, int]
-"""Of classic BPF: code, jump if true, jump if false, value (struct sock_filter)."""
+"""A classic BPF instruction: code, jump if true, jump if false, value (struct sock_filter)."""
 
 
 def bind_to_device(sock: socket.socket, interface: str) -> None:
-    """Have a socket send by one interface or fail: routes may change during a run.
+    """Bind a socket to an interface, so that sends fail if routes change during a run.
 
-    Once per socket, which then receives from that interface alone. OSError if there is no such
-    interface, and for an ordinary user before Linux 5.7.
+    Only once per socket, which then also receives only from that interface. OSError if there is no
+    such interface, and without root before Linux 5.7.
     """
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
     except PermissionError as error:
-        text = f"{error.strerror} to bind to {interface}; be root there, or have Linux 5.7"
+        text = f"cannot bind to {interface}: {error.strerror}; it needs root, or Linux 5.7"
         raise OSError(error.errno, text) from error
     except OSError as error:
-        raise OSError(error.errno, f"cannot be bound to {interface}: {error.strerror}") from error
+        raise OSError(error.errno, f"cannot bind to {interface}: {error.strerror}") from error
 
 
 def force_buffer(sock: socket.socket, forced: int, plain: int, size_bytes: int) -> None:
-    """Set a buffer beyond the sysctl's limit, or up to it without the right to force it."""
+    """Set a buffer beyond the sysctl's limit if permitted, else up to the limit."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, forced, size_bytes)
     except OSError as error:
@@ -71,7 +71,7 @@ def force_buffer(sock: socket.socket, forced: int, plain: int, size_bytes: int) 
 
 
 def attach_filter(sock: socket.socket, option: int, instructions: Iterable[Instruction]) -> None:
-    """Attach a program of classic BPF to a socket or to its reuseport group."""
+    """Attach a classic BPF program to a socket or its reuseport group."""
     program = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
     buffer = ctypes.create_string_buffer(program, len(program))
     value = struct.pack("HP", len(program) // 8, ctypes.addressof(buffer))
@@ -79,10 +79,10 @@ def attach_filter(sock: socket.socket, option: int, instructions: Iterable[Instr
 
 
 def refuse_all(sock: socket.socket) -> None:
-    """Drop every further datagram of a socket, by a filter; the kernel counts them."""
+    """Drop every further datagram of a socket by a filter; the kernel counts the drops."""
     attach_filter(sock, SO_ATTACH_FILTER, [(BPF_RETURN, 0, 0, 0)])
 
 
 def inode(sock: socket.socket) -> int:
-    """Return the inode number by which /proc/net/udp lists the socket."""
+    """Return the socket's inode number as listed in /proc/net/udp."""
     return os.fstat(sock.fileno()).st_ino

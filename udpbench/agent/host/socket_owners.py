@@ -1,7 +1,7 @@
-"""Whose sockets are whose: processes by the descriptors that they hold, here and elsewhere.
+"""Which processes hold which sockets, in this and other network namespaces.
 
-A search reads every descriptor of every process, so it is made only for sockets without a known
-owner, and never for more than a small share of the time. Reads only.
+A search reads every descriptor of every process, so it runs only if a socket's owner is unknown,
+and for a small share of the time at most. Read-only.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from udpbench.errors import next_step
 from udpbench.model import SECOND_NS, OtherNamespace
 
 PAUSE = 500
-"""Times as long as a search took, until the next may begin: 0.2 % of a CPU at most."""
+"""Minimum pause between searches, as a multiple of a search's duration: at most 0.2 % of a CPU."""
 NEWS_NS = 60 * SECOND_NS
-"""Between two searches if no owner is missing: for namespaces that came since."""
+"""Interval of searches if no owner is missing, to detect new namespaces."""
 
 
 class SocketOwners:
@@ -28,14 +28,14 @@ class SocketOwners:
         self._host = host
         self._owners: dict[int, tuple[int, ...]] = {}
         self._spaces: dict[int, int] = {}
-        """Process → its network namespace, if it may be seen."""
+        """Process → its network namespace, if visible."""
         self._labels: dict[int, str] = {}
         self._due_ns = self._news_ns = 0
         self.namespaces: tuple[OtherNamespace, ...] = ()
-        """The others that hold UDP sockets."""
+        """Other namespaces with UDP sockets."""
 
     def learn(self, inodes: Collection[int], unit: str) -> None:
-        """Search again if an owner is missing and it is time to."""
+        """Search again if an owner is missing and the pause is over."""
         now_ns = self._host.clock_ns()
         missing = unit or any(inode not in self._owners for inode in inodes)
         if now_ns < (self._due_ns if missing else self._news_ns):
@@ -46,15 +46,15 @@ class SocketOwners:
         self._news_ns = max(self._due_ns, ended_ns + NEWS_NS)
 
     def holders(self, inode: int) -> tuple[int, ...]:
-        """Return each process that holds a socket, as far as they may be seen."""
+        """Return each visible process that holds a socket."""
         return self._owners.get(inode, ())
 
     def processes(self, inode: int) -> tuple[str, ...]:
-        """Return ``unbound 1234`` of each process that holds a socket."""
+        """Return name and pid, ``unbound 1234``, of each process that holds a socket."""
         return tuple(self.label(pid) for pid in self.holders(inode))
 
     def in_unit(self, unit: str) -> list[int]:
-        """Return the processes of a unit, by the folder of their cgroup."""
+        """Return the processes of a systemd unit, by cgroup path."""
         unit_names = {unit, f"{unit}.service"}
         return [
             pid
@@ -86,7 +86,7 @@ class SocketOwners:
         return int(target[5:-1]) if target.startswith("net:[") else 0
 
     def _others(self) -> Iterator[OtherNamespace]:
-        """Yield the other namespaces with sockets; a process of each leads to its files."""
+        """Yield the other namespaces with UDP sockets, read through one process of each."""
         own = self._host.netns()
         doors = {space: pid for pid, space in sorted(self._spaces.items(), reverse=True) if space}
         for space, door in sorted(doors.items(), key=lambda item: item[1]):
@@ -102,22 +102,22 @@ class SocketOwners:
 
 
 def no_process_of(unit: str) -> str:
-    """Return that a unit has none, with the next step."""
-    step = "systemctl status names units; as root those of others can be seen, too"
+    """Return the message for a unit without a process."""
+    step = "systemctl status lists units; root also sees other users' processes"
     return f"no process belongs to unit {unit}; {step}"
 
 
 def why_unseen(pid: int, error: OSError) -> str:
-    """Return why a process cannot be looked at, with the next step."""
+    """Return why a process cannot be read, with the next step."""
     if error.errno in (errno.ENOENT, errno.ESRCH):
-        return f"there is no process {pid}; ps -e lists those that run"
+        return f"there is no process {pid}; ps -e lists running processes"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"process {pid} is another user's or another namespace's; run as root"
+        return f"process {pid} belongs to another user or namespace; run as root"
     return f"process {pid}: {error.strerror}; {next_step(error.errno)}"
 
 
 def held_sockets(host: Host, pid: int) -> list[int]:
-    """Return the inodes of a process's sockets; none if they may not be seen."""
+    """Return the inodes of a process's sockets; empty if not visible."""
     folder = f"/proc/{pid}/fd"
     targets = (host.link_target(f"{folder}/{name}") for name in names(host, folder))
     return [int(text[8:-1]) for text in targets if text is not None and text[:8] == "socket:["]

@@ -1,7 +1,7 @@
-"""Packets lost on purpose: the sockets that wait for them, and the calls that send them.
+"""Packets lost on purpose: the sockets that receive them, and the calls that send them.
 
-Sends to addresses that were proven for the trial's own workers, and counts what it sent and what
-arrived nevertheless, as workers do. Packets are lost to a setting, or to a socket opened here.
+Sends only to addresses proven for the trial's own workers, and counts like a worker what it sent
+and what arrived after all. A setting, or a socket opened here, causes the loss.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ SINKS = (
     "udp_purged",
     "app_truncated",
 )
-"""Stages that need an open socket, or come after one."""
+"""Stages that need an open socket, or come after one on the path."""
 RAW = {"rx_ip": "ip_header", "udp_checksum": "udp_checksum"}
-"""Stage → the flaw of its frames, which no UDP socket would send."""
+"""Stage → the flaw of its frames, which a UDP socket cannot send."""
 SO_PEEK_OFF = 42
 SIOCOUTQ = 0x5411
 BUFFER_BYTES = 4 * 2**20
 BURST = 32
-"""Messages from one wait for the kernel to the next: fewer than a veth's ring holds."""
+"""Messages between two waits for the kernel: fewer than a veth's ring holds."""
 FILLING = 64
-"""Datagrams that certainly fill the smallest receive buffer the kernel allows (2304 B)."""
+"""Datagrams sufficient to fill the smallest receive buffer the kernel allows (2304 B)."""
 BACKLOG_SEGMENTS = 64
-"""At most, in one message; the first goes to the backlog, all others find it full."""
+"""Maximum per message; the first goes to the backlog, which is full for all others."""
 TAKEN_UP_S = 5.0
 GONE = (errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENODEV, errno.ENXIO)
-"""Errors of a call once the interface is down, has lost its routes, or is gone."""
+"""Errors of a send once the interface is down, has lost its routes, or is gone."""
 
 
 class LossInjector:
@@ -68,7 +68,7 @@ class LossInjector:
         self._specs: dict[str, LossSpec] = {}
 
     def prepare(self, specs: Sequence[LossSpec], role: str, interface: str) -> None:
-        """Open what waits for the packets; a sender fills what must be full before."""
+        """Open the sockets that receive the packets; a sender fills those that must be full."""
         self.close()
         self._specs = {spec.stage: spec for spec in specs}
         self._interface = interface
@@ -81,14 +81,14 @@ class LossInjector:
             Source(self._host, spec, interface).send([1] * FILLING)
 
     def send(self, stage: str) -> WorkerStats:
-        """Send a stage's packets, and return once none is in transit."""
+        """Send a stage's packets and return once none is in transit."""
         spec = self._specs[stage]
         source = Source(self._host, spec, self._interface)
         counts = source.send(messages(spec))
         return WorkerStats(f"{self._name}.loss_{stage}", "sender", None, counts)
 
     def take(self) -> tuple[WorkerStats, ...]:
-        """Return what arrived nevertheless, and what was discarded with a closed socket."""
+        """Return what arrived after all, and what was discarded with a closed socket."""
         return tuple(
             WorkerStats(
                 f"{self._name}.loss_{stage}",
@@ -112,7 +112,7 @@ class LossInjector:
 
 
 def messages(spec: LossSpec) -> list[int]:
-    """Return the number of packets of each message that is sent for a loss."""
+    """Return the number of packets in each message that is sent for a loss."""
     if spec.stage == "rx_backlog":
         each = min(BACKLOG_SEGMENTS, MAX_PAYLOAD_BYTES // max(spec.size_bytes, 1)) - 1
         sizes = [each] * (spec.packets // each)
@@ -131,7 +131,7 @@ class Source:
         self._interface = interface
 
     def send(self, sizes: Sequence[int]) -> dict[str, int]:
-        """Send messages of so many packets each; AgentError if the kernel does not take them."""
+        """Send one message per size, in packets; AgentError if the kernel refuses one."""
         counts = dict.fromkeys(("attempted_packets", "sent_packets", "sent_messages"), 0)
         counts.update(send_calls=0, eperm=0)
         try:
@@ -139,7 +139,7 @@ class Source:
         except OSError as error:
             what = f"losses.{self._spec.stage}: no socket on {self._interface}: {error.strerror}"
             raise AgentError(
-                f"{what}; see whether it is still there and has its address"
+                f"{what}; check that the interface exists and has its address"
             ) from error
         with sock:
             for number, size in enumerate(sizes, start=1):
@@ -172,7 +172,7 @@ class Source:
             return
         payload = bytes(spec.size_bytes * size)
         segment = [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", spec.size_bytes))] if size > 1 else []
-        # Not connected: an ICMP answer from a closed port would be the next call's error.
+        # Not connected: an ICMP error from a closed port would fail the next call.
         sock.sendmsg([payload], segment, 0, (spec.destination, spec.port))
 
     def _open(self) -> socket.socket:
@@ -193,9 +193,9 @@ class Source:
         return sock
 
     def _await_taken_up(self, sock: socket.socket) -> None:
-        """Wait until the kernel has let go of every packet: dropped it, or queued it for a reader.
+        """Wait until the kernel has dropped every packet or queued it for a reader.
 
-        Until then it is charged to the socket that sent it.
+        Until then it is charged to the sending socket.
         """
 
         def taken_up() -> bool:
@@ -203,12 +203,12 @@ class Source:
             fcntl.ioctl(sock, SIOCOUTQ, waiting)
             return waiting.value == 0
 
-        what = f"that the packets of losses.{self._spec.stage} were taken up"
+        what = f"packets of losses.{self._spec.stage} are still in transit"
         self._host.wait_for(what, taken_up, TAKEN_UP_S)
 
 
 class Sink:
-    """The socket at which a loss's packets are dropped, or that reads those which are not."""
+    """The socket that drops a loss's packets, or reads those that arrive after all."""
 
     def __init__(self, spec: LossSpec) -> None:
         self._spec = spec
@@ -225,11 +225,11 @@ class Sink:
         sock.bind(("" if spec.family == 4 else "::", spec.port))
 
     def take(self) -> dict[str, int]:
-        """Read what waits, or discard it, and return what happened to it."""
+        """Read or discard the queued packets, and return what happened to them."""
         sock, stage = self.sock, self._spec.stage
         if sock is None or stage == "udp_rcvbuf":
-            return {}  # it was filled before anything was counted
-        if stage == "udp_purged":  # closed only once its drops were read, too
+            return {}  # filled before counting began
+        if stage == "udp_purged":  # closed only after its drops were read
             return {"purged_packets": queued(sock)}
         truncated = list(_read(sock, 1 if stage == "app_truncated" else self._spec.size_bytes))
         cut = sum(truncated)
@@ -237,7 +237,7 @@ class Sink:
         return {**read, "truncated_packets": cut, "received_packets": len(truncated) - cut}
 
     def close(self) -> None:
-        """Close the socket, and discard what waits in it."""
+        """Close the socket and discard its queue."""
         if self.sock is not None:
             self.sock.close()
             self.sock = None
@@ -250,16 +250,16 @@ def udp_socket(spec: LossSpec) -> socket.socket:
 
 
 def queued(sock: socket.socket) -> int:
-    """Return how many datagrams wait in a socket, without reading any: by peeking at each.
+    """Return how many datagrams are queued in a socket, by peeking at each.
 
-    With SO_PEEK_OFF every peek begins where the one before ended (net/core/datagram.c).
+    With SO_PEEK_OFF every peek starts where the previous one ended (net/core/datagram.c).
     """
     sock.setsockopt(socket.SOL_SOCKET, SO_PEEK_OFF, 0)
     return sum(1 for _ in _read(sock, 2**16, socket.MSG_PEEK))
 
 
 def _read(sock: socket.socket, room_bytes: int, flags: int = 0) -> Iterator[bool]:
-    """Read until nothing waits, and yield for each datagram whether it was truncated."""
+    """Read until the queue is empty; yield for each datagram whether it was truncated."""
     while True:
         try:
             _, _, flags_read, _ = sock.recvmsg(room_bytes, 0, flags)

@@ -1,4 +1,4 @@
-"""Kinds of who is who on a link: ``address``, ``unclaimed``, ``neighbour``."""
+"""Kinds for addresses on a link: ``address``, ``unclaimed``, ``neighbour``."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from udpbench.agent.host.system import Host, own_address
 from udpbench.agent.settings import link_flap
 from udpbench.agent.settings.kind import Command, Kind
 
-# Without duplicate address detection an IPv6 address can be used at once, not a second later.
+# Without duplicate address detection an IPv6 address is usable at once, not a second later.
 IFA_F_NODAD = 2  # include/uapi/linux/if_addr.h
 IFA_F_SECONDARY = 1
-"""Of an IPv4 address that is not the first of its network."""
+"""IFA_F_SECONDARY: an IPv4 address that is not the first of its network."""
 
 
 def _restore_addresses(host: Host, index: int, had: list[link_flap.Request]) -> None:
-    """Make again what went with a first IPv4 address: later ones of its network, and routes.
+    """Recreate what the kernel removed with a primary IPv4 address: secondary ones, and routes.
 
-    Those were added by another process meanwhile. A route that led by our own address alone leads
-    nowhere any more, and stays away.
+    Another process added them during the run. A route that depended on our own address has no use
+    any more and is not recreated.
     """
     have = link_flap.attached(host, index)
     for request in had:
@@ -64,11 +64,11 @@ class Address(Kind):
     instead: Mapping[int, str] = {errno.EADDRINUSE: "choose an unused address"}
 
     def read(self, host: Host, target: str) -> Optional[bool]:
-        """Return true if the interface has the address with this very prefix length."""
+        """Return true if the interface has the address with this prefix length."""
         return True if _find(host, *_split_address(host, target)) is not None else None
 
     def write(self, host: Host, target: str, value: Optional[bool]) -> None:
-        """Add the address or take it away."""
+        """Add or remove the address."""
         index, requested = _split_address(host, target)
         fields: dict[str, Any] = {
             "address": str(requested.ip),
@@ -81,7 +81,7 @@ class Address(Kind):
             return
         own = _find(host, index, requested)
         if own is not None and own["flags"] & IFA_F_SECONDARY:
-            host.rtnl("addr", "del", index=index, **fields)  # it takes nothing along
+            host.rtnl("addr", "del", index=index, **fields)  # removes nothing else
             return
         had = link_flap.attached(host, index)
         host.rtnl("addr", "del", index=index, **fields)
@@ -97,11 +97,11 @@ class Address(Kind):
         return ["ip", "address", "add" if value else "del", address, "dev", interface]
 
 
-# Packets that ask a link who uses an address, and what the answers claim; pure.
+# Packets that ask who uses an address on a link, and the parsing of answers; pure.
 #
-# Neither claims the address for who asks: an ARP probe comes from 0.0.0.0 (RFC 5227), a neighbour
-# solicitation of duplicate address detection from :: (RFC 4862). Both are without their link
-# header, and take the address as its bytes.
+# Neither claims the address: an ARP probe comes from 0.0.0.0 (RFC 5227), a neighbour solicitation
+# of duplicate address detection from :: (RFC 4862). Both are without link header; addresses are
+# bytes.
 
 BROADCAST = b"\xff" * 6
 _ARP = struct.Struct("!HHBBH6s4s6s4s")
@@ -109,13 +109,13 @@ _IPV4_OVER_ETHERNET = (1, 0x0800, 6, 4)
 
 
 def arp_probe(mac: bytes, address: bytes) -> tuple[bytes, bytes]:
-    """Return the MAC to send to, and an ARP request."""
+    """Return the destination MAC and an ARP request."""
     asked = _ARP.pack(*_IPV4_OVER_ETHERNET, 1, mac, bytes(4), bytes(6), address)
     return BROADCAST, asked
 
 
 def arp_claim(packet: bytes) -> Optional[tuple[IPv4Address, str]]:
-    """Return the address and MAC that an ARP packet claims; None if it claims none."""
+    """Return the (address, MAC) claimed by an ARP packet; None if it claims none."""
     if len(packet) < _ARP.size:
         return None
     *kind, _, mac, sender, _, _ = _ARP.unpack_from(packet)
@@ -135,7 +135,7 @@ _SOLICITED_NODE = IPv6Address("ff02::1:ff00:0").packed[:13]
 
 
 def nd_probe(_mac: bytes, address: bytes) -> tuple[bytes, bytes]:
-    """Return the MAC to send to, and a neighbour solicitation."""
+    """Return the destination MAC and a neighbour solicitation."""
     group = _SOLICITED_NODE + address[13:]
     asked = _ND.pack(_SOLICITATION, 0, 0, 0, address)
     head = _IPV6.pack(_VERSION_6, len(asked), _ICMPV6, _HOP_LIMIT, bytes(16), group)
@@ -145,7 +145,7 @@ def nd_probe(_mac: bytes, address: bytes) -> tuple[bytes, bytes]:
 
 
 def nd_claim(packet: bytes) -> Optional[tuple[IPv6Address, str]]:
-    """Return the address and MAC that a neighbour advertisement claims; None for all else."""
+    """Return the (address, MAC) claimed by a neighbour advertisement; None for other packets."""
     begin = _IPV6.size + _ND.size
     if len(packet) < begin:
         return None
@@ -195,18 +195,18 @@ def _listen(
 
 
 class Unclaimed(Kind):
-    """That no host on the link uses these addresses; always {}.
+    """Proof that no host on the link uses these addresses; the value is always {}.
 
-    Target: ``receive0/10.0.0.1,fd00::1``; read as {address: MAC of who answered}. Nothing is ever
-    changed: writing is refused, so an address in use on the link ends the run before it is taken.
-    The interface must be up. IPv4 is asked by ARP, IPv6 by neighbour discovery.
+    Target: ``receive0/10.0.0.1,fd00::1``; reads as {address: MAC that answered}. Changes nothing:
+    writing is refused, so an address in use ends the run before it is assigned. The interface must
+    be up. Queries by ARP for IPv4, by neighbour discovery for IPv6.
     """
 
     stays = False
     instead: Mapping[int, str] = {errno.EADDRINUSE: "choose unused addresses, or `existing`"}
 
     def read(self, host: Host, target: str) -> dict[str, str]:
-        """Return who claims which address."""
+        """Return {address: MAC} of the claimed addresses."""
         interface, _, listed = target.partition("/")
         asked = {ip_address(text) for text in listed.split(",")} - _own(host, interface)
         claims: dict[str, str] = {}
@@ -227,11 +227,11 @@ class Unclaimed(Kind):
         return claims
 
     def write(self, host: Host, target: str, value: dict[str, str]) -> None:
-        """Refuse: an address in use is not ours to take."""
+        """Refuse: an address in use must not be assigned."""
         self.check(host, target, value, self.read(host, target))
 
     def check(self, _host: Host, _target: str, _value: dict[str, str], now: dict[str, str]) -> None:
-        """Refuse, naming who claims what."""
+        """Refuse, listing address and MAC of each claim."""
         claims = ", ".join(f"{ip} by {mac}" for ip, mac in now.items())
         raise OSError(errno.EADDRINUSE, f"in use on the link: {claims or 'an address'}")
 
@@ -242,7 +242,7 @@ NUD_PERMANENT = 0x80  # include/uapi/linux/neighbour.h
 class Neighbour(Kind):
     """A permanent neighbour entry, ``send0/10.0.0.1``; its MAC address, or null.
 
-    An entry that the kernel learnt by itself counts as not there: it comes back by itself, too.
+    Entries learnt by the kernel are ignored: the kernel learns them again.
     """
 
     diverts = True
@@ -259,7 +259,7 @@ class Neighbour(Kind):
         return entry.get_attr("NDA_LLADDR") if entry["state"] & NUD_PERMANENT else None
 
     def write(self, host: Host, target: str, value: Optional[str]) -> None:
-        """Set the entry, whatever was learnt before, or take it away."""
+        """Set the entry, replacing a learnt one, or remove it."""
         interface, _, address = target.partition("/")
         entry = {"ifindex": host.index(interface), "dst": address}
         if value is None:

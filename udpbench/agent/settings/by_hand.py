@@ -1,4 +1,4 @@
-"""The command that sets a value by hand, for a restore that failed."""
+"""The command that restores a value by hand after a failed restore."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from udpbench.model import Setting
 
 
 def command(host: Host, setting: Setting, value: Any) -> str:
-    """Return a shell command that sets ``value`` at the target of ``setting``, else plain words."""
+    """Return a shell command that sets ``value`` at the setting's target, or a description."""
     words = None
     try:
         words = KINDS[setting.kind].by_hand_here(host, setting.target, value)
-    except Exception:  # noqa: BLE001 - it is asked for while restoring, which has to go on
+    except Exception:  # noqa: BLE001 - called while restoring, which must continue
         words = None
     if words is None:
-        return f"put {setting.kind} {setting.target} back to {value}"
+        return f"change {setting.kind} {setting.target} back to {value}"
     return words if isinstance(words, str) else shlex.join(words)

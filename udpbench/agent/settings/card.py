@@ -1,4 +1,4 @@
-"""Kinds that ethtool sets: ``rings``, ``pause``, ``coalesce``, ``feature``, ``channels``."""
+"""Kinds set by ethtool: ``rings``, ``pause``, ``coalesce``, ``feature``, ``channels``."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from udpbench.agent.settings.steering import Indirection, words_for
 
 
 class Parameters(Kind):
-    """Numbers by name that one option of ethtool sets, in part."""
+    """Named numbers that one ethtool option sets, all or some of them."""
 
     option = ""
     switches: tuple[str, ...] = ()
-    """Those that are on or off, 1 or 0 in a value."""
+    """Names of on/off parameters, which are 1 or 0 in a value."""
 
     def steps(self, value: dict[str, int]) -> list[dict[str, int]]:
-        """Return what each command asks for."""
+        """Return the values that each command sets."""
         return [value] if value else []
 
     def write(self, host: Host, target: str, value: dict[str, int]) -> None:
-        """Ask for what is named and differs; the link may flap."""
+        """Set the values that differ; the link may flap."""
         for step in self.steps(ethtool.differing(value, self.read(host, target))):
             ethtool.change(host, self.option, target, ethtool.words_of(step, self.switches))
 
     def same(self, requested: dict[str, int], got: dict[str, int]) -> bool:
-        """Compare as far as something was asked for; true and 1 are one."""
+        """Compare the requested keys only; true equals 1."""
         return all(got.get(key) == int(value) for key, value in requested.items())
 
     def by_hand(self, target: str, value: dict[str, int]) -> Command:
@@ -52,16 +52,16 @@ class RingSizes(Parameters):
     option = "-G"
     disruptive = flaps = True
     instead: Mapping[int, str] = {
-        errno.EOPNOTSUPP: "the device has fixed rings; see ethtool -g",
-        0: "the driver has other sizes; see ethtool -g",
+        errno.EOPNOTSUPP: "the device's ring sizes are fixed; see ethtool -g",
+        0: "the driver chose other sizes; see ethtool -g",
     }
 
     def read(self, host: Host, target: str) -> dict[str, int]:
-        """Return the descriptors of every ring that the device has."""
+        """Return descriptors per ring of the device."""
         return ethtool.parse_current(ethtool.show(host, "-g", target), ethtool.RING_KEYS)
 
     def rounded(self, requested: dict[str, int], got: Any) -> bool:
-        """Say whether the driver rounded up, by less than a factor of two."""
+        """Return whether the driver rounded up by less than a factor of two."""
         return all(value <= got.get(key, -1) < 2 * value for key, value in requested.items())
 
 
@@ -74,12 +74,12 @@ class FlowControl(Parameters):
     instead: Mapping[int, str] = {errno.EOPNOTSUPP: "the device has no flow control; leave it out"}
 
     def read(self, host: Host, target: str) -> dict[str, int]:
-        """Return what is set, not what was negotiated with the other end."""
+        """Return the configured values, not the result of autonegotiation."""
         return ethtool.parse_pause(ethtool.show(host, "-a", target))
 
 
 TIMER_USECS = 8
-"""Coarsest timer that is taken for rounding: sfc counts in about 6 µs, i40e in 2."""
+"""Coarsest timer accepted as rounding: sfc counts in steps of about 6 µs, i40e of 2 µs."""
 
 
 def _close(key: str, requested: int, got: object) -> bool:
@@ -89,27 +89,27 @@ def _close(key: str, requested: int, got: object) -> bool:
 
 
 class Coalesce(Parameters):
-    """When an interface interrupts, {rx-usecs, rx-frames, adaptive-rx, ...}.
+    """Interrupt coalescing of an interface, {rx-usecs, rx-frames, adaptive-rx, ...}.
 
-    Names and units are those of ethtool -C (µs, packets); adaptive-rx and adaptive-tx are 0 or 1. A
-    driver may round times to what its timer counts in.
+    Names and units as in ethtool -C (µs, packets); adaptive-rx and adaptive-tx are 0 or 1. A
+    driver may round times to the resolution of its timer.
     """
 
     option = "-C"
     switches = ("adaptive-rx", "adaptive-tx")
     instead: Mapping[int, str] = {
         errno.EOPNOTSUPP: "use napi: {defer-hard-irqs, gro-flush-timeout}",
-        0: "the driver has other values; see ethtool -c",
+        0: "the driver chose other values; see ethtool -c",
     }
 
     def read(self, host: Host, target: str) -> dict[str, int]:
-        """Return every parameter that the driver has."""
+        """Return every parameter that the driver supports."""
         return ethtool.parse_coalesce(ethtool.show(host, "-c", target))
 
     def steps(self, value: dict[str, int]) -> list[dict[str, int]]:
-        """Return adaptive ones that go off with the numbers, and then those that go on.
+        """Return two steps: numbers with adaptive off, then adaptive on.
 
-        i40e, ice, iavf and idpf refuse (EINVAL) another number while adaptive is on, or goes on.
+        i40e, ice, iavf and idpf refuse (EINVAL) to change a number while adaptive is or goes on.
         """
         first = {key: value[key] for key in self.switches if value.get(key) == 0}
         first.update((key, number) for key, number in value.items() if key not in self.switches)
@@ -117,7 +117,7 @@ class Coalesce(Parameters):
         return [step for step in (first, last) if step]
 
     def same(self, requested: dict[str, int], got: dict[str, int]) -> bool:
-        """Compare as far as something was asked for; what adapts by itself has no value."""
+        """Compare the requested keys only, without values that adaptive mode controls."""
         adapting = {
             f"{way}-{unit}"
             for way in ("rx", "tx")
@@ -127,11 +127,11 @@ class Coalesce(Parameters):
         return all(got.get(key) == value for key, value in requested.items() if key not in adapting)
 
     def rounded(self, requested: dict[str, int], got: dict[str, int]) -> bool:
-        """Say whether only times differ, each by the timer's grain; 0 is never rounded."""
+        """Return whether only times differ, by the timer's resolution; 0 is never rounded."""
         return all(_close(key, value, got.get(key)) for key, value in requested.items())
 
     def by_hand(self, target: str, value: dict[str, int]) -> Command:
-        """Return the numbers while nothing adapts, whatever does now, and then what shall adapt."""
+        """Return the commands that set the numbers with adaptive off, then adaptive."""
         adapting = {key: 1 for key in self.switches if value.get(key)}
         still = super().by_hand(target, {**value, **dict.fromkeys(adapting, 0)})
         return f"{still}; {super().by_hand(target, adapting)}" if adapting else still
@@ -143,17 +143,17 @@ NTUPLE = "rx-ntuple-filter"
 class Feature(Kind):
     """An offload feature of an interface, ``send0/rx-gro``; the kernel's names.
 
-    A fixed feature is refused, or quietly kept as it is: only reading back tells.
+    The kernel refuses a fixed feature or silently keeps it; only reading back shows which.
     """
 
     disruptive = flaps = True
     instead: Mapping[int, str] = {
-        errno.EOPNOTSUPP: "the driver fixes it ([fixed] in ethtool -k); leave it out",
+        errno.EOPNOTSUPP: "the feature is fixed ([fixed] in ethtool -k); leave it out",
         errno.EEXIST: "delete them (ethtool -N ... delete), or leave it out",
     }
 
     def read(self, host: Host, target: str) -> bool:
-        """Say whether the feature is active."""
+        """Return whether the feature is active."""
         interface, _, name = target.partition("/")
         features = host.features(interface)
         if name not in features:
@@ -161,12 +161,12 @@ class Feature(Kind):
         return features[name]
 
     def write(self, host: Host, target: str, value: bool) -> None:
-        """Ask for the feature to be on or off."""
+        """Switch the feature on or off."""
         interface, _, name = target.partition("/")
         host.set_feature(interface, name, value)
 
     def check(self, host: Host, target: str, value: bool, now: bool) -> None:
-        """Refuse to switch steering off under rules: drivers forget them (i40e, ice, bnxt)."""
+        """Refuse to switch off steering while rules exist: i40e, ice and bnxt delete them."""
         del now
         interface, _, name = target.partition("/")
         if name != NTUPLE or value:
@@ -174,12 +174,12 @@ class Feature(Kind):
         try:
             rules = ethtool.parse_ntuple(ethtool.show(host, "-n", interface))
         except OSError as error:
-            if error.errno == errno.EOPNOTSUPP:  # it has no rules to list
+            if error.errno == errno.EOPNOTSUPP:  # no rules to list
                 return
             raise
         if rules:
             listed = ", ".join(str(rule.location) for rule in rules)
-            raise OSError(errno.EEXIST, f"{interface} would forget its steering rules: {listed}")
+            raise OSError(errno.EEXIST, f"{interface} would lose its steering rules: {listed}")
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""
@@ -189,7 +189,7 @@ class Feature(Kind):
 
 QUEUE_FILES = {"rx": ("rps_cpus", "rps_flow_cnt"), "tx": ("xps_cpus",)}
 MANAGED = (errno.EIO, errno.EPERM)
-"""Of an interrupt whose CPUs are the kernel's own choice: no -L has moved it either."""
+"""Errors for interrupts managed by the kernel, which ethtool -L does not move either."""
 RESTLESS = ("interrupts", "napi_cpus")
 Counts = Union[int, dict[str, Any]]
 
@@ -201,7 +201,7 @@ def _queues(host: Host, interface: str) -> dict[str, str]:
         for name in QUEUE_FILES.get(queue[:2], ()):
             try:
                 texts[f"{queue}/{name}"] = host.read_text(f"{folder}/{queue}/{name}")
-            except OSError:  # a device with one TX queue has no XPS to read
+            except OSError:  # a device with one TX queue has no XPS
                 continue
     return texts
 
@@ -209,17 +209,17 @@ def _queues(host: Host, interface: str) -> dict[str, str]:
 def _indirection(host: Host, interface: str) -> Any:
     try:
         return Indirection().read(host, interface)
-    except OSError:  # no RSS, nothing to keep
+    except OSError:  # no RSS
         return None
 
 
 def _interrupts(host: Host, interface: str) -> dict[str, str]:
-    """Return interrupt's name → its CPUs; its number may change with the channels."""
+    """Return interrupt name → CPUs; its number may change with the channels."""
     cpus = {}
     for name, path in affinity_files(host, interface).items():
         try:
             cpus[name] = host.read_text(path)
-        except OSError:  # it went in between
+        except OSError:  # removed in the meantime
             continue
     return cpus
 
@@ -227,12 +227,12 @@ def _interrupts(host: Host, interface: str) -> dict[str, str]:
 def _napi_cpus(host: Host, interface: str) -> Optional[list[list[int]]]:
     try:
         return NapiCpus().read(host, interface)
-    except OSError:  # none, or a kernel that does not tell
+    except OSError:  # none, or a kernel that does not report them
         return None
 
 
 def _pin(host: Host, interface: str, interrupts: dict[str, str]) -> None:
-    """Give interrupts their CPUs back, as far as they are there and the kernel lets us."""
+    """Restore the CPUs of interrupts that exist and that the kernel does not manage."""
     there = _interrupts(host, interface)
     for name, path in affinity_files(host, interface).items():
         if name in interrupts and interrupts[name] != there.get(name):
@@ -253,7 +253,7 @@ def _put_back(host: Host, interface: str, table: Any, queues: dict[str, str]) ->
 
 
 def counts_of(value: Counts, now: dict[str, Any]) -> dict[str, int]:
-    """Return the counts that a value means on a device that now has these."""
+    """Return the counts that a value means on a device with these current counts."""
     if isinstance(value, int):
         combined = now.get("combined") or "rx" not in now
         return {"combined": value} if combined else {"rx": value, "tx": value}
@@ -273,11 +273,11 @@ def _same_part(key: str, requested: Any, got: Any) -> bool:
 
 
 class Channels(Kind):
-    """Queues of an interface; a number, or {combined} or {rx, tx}.
+    """Channels of an interface; a number, or {combined} or {rx, tx}.
 
-    A number is that of combined queues, or of RX and TX each if the device has them apart.
-    Changing it makes the driver forget CPUs of queues, of interrupts and of NAPI threads, and the
-    indirection table, so all of them are part of what is read, and of what is put back.
+    A number means combined channels, or RX and TX each if the device has them separate. A change
+    makes the driver drop the CPUs of queues, interrupts and NAPI threads and the indirection
+    table, so all of these are read and restored as well.
     """
 
     disruptive = flaps = True
@@ -286,7 +286,7 @@ class Channels(Kind):
     }
 
     def read(self, host: Host, target: str) -> dict[str, Any]:
-        """Return the counts, and by further keys what depends on them."""
+        """Return the counts and, under further keys, the values that depend on them."""
         counts = ethtool.parse_current(ethtool.show(host, "-l", target), ethtool.CHANNEL_KEYS)
         return {
             **counts,
@@ -297,12 +297,12 @@ class Channels(Kind):
         }
 
     def write(self, host: Host, target: str, value: Counts) -> None:
-        """Ask for the counts; a value that was read is put back with all that depends on it."""
+        """Set the counts; a value from ``read`` is restored with all that depends on it."""
         now = self.read(host, target)
         requested = counts_of(value, now)
         missing = ethtool.differing(requested, _counts(now))
         if missing and now["indirection"] is not None:
-            # A driver refuses fewer queues while the table leads to those that would go.
+            # A driver refuses to remove queues that the table refers to.
             Indirection().write(host, target, "default")
         if missing:
             ethtool.change(host, "-L", target, ethtool.words_of(missing))
@@ -315,19 +315,19 @@ class Channels(Kind):
             NapiCpus().write(host, target, threads[: len(there)])
 
     def same(self, requested: Counts, got: dict[str, Any]) -> bool:
-        """Compare as far as something was asked for, and of what depends on it what is there."""
+        """Compare the requested keys, and of dependent values those that exist."""
         if isinstance(requested, int):
             requested = counts_of(requested, got)
         return all(_same_part(key, item, got.get(key)) for key, item in requested.items())
 
     def alike(self, requested: Counts, got: dict[str, Any]) -> bool:
-        """Compare without what irqbalance moves, or the kernel keeps, and NAPI that is switched."""
+        """Compare without interrupts that irqbalance or the kernel move, and NAPI modes."""
         if isinstance(requested, dict):
             requested = {key: item for key, item in requested.items() if key not in RESTLESS}
         return self.same(requested, got)
 
     def by_hand(self, target: str, value: Any) -> Command:
-        """Return the counts and then what depends on them, as far as it was set."""
+        """Return the commands that set the counts, then the dependent values."""
         counts = ethtool.words_of(counts_of(value, value))
         commands = [shlex.join(["ethtool", "-L", target, *counts])]
         table = value.get("indirection")
@@ -341,9 +341,9 @@ class Channels(Kind):
             number = f"$(grep -lxF {shlex.quote(name)} /sys/kernel/irq/*/actions | cut -d/ -f5)"
             commands.append(f"echo {shlex.quote(cpus)} > /proc/irq/{number}/smp_affinity_list")
         if value.get("napi_cpus"):
-            # Other threads by then, whose pids nobody knows yet.
+            # The threads will be new ones with unknown pids.
             threads = shlex.quote(target)
-            commands.append(f"then put napi_cpus {threads} back to {value['napi_cpus']}")
+            commands.append(f"then change napi_cpus {threads} back to {value['napi_cpus']}")
         return "; ".join(commands)
 
 

@@ -1,4 +1,4 @@
-"""Kinds of the CPUs' power, target ``cpus``: ``governor``, ``turbo``, ``cpu_latency``."""
+"""Kinds of CPU power management, target ``cpus``: ``governor``, ``turbo``, ``cpu_latency``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _policies(host: Host, target: str) -> list[str]:
     names = host.listdir(FOLDER) if host.exists(FOLDER) else []
     policies = [name for name in names if re.fullmatch(r"policy\d+", name)]
     if not policies:
-        raise OSError(errno.EOPNOTSUPP, "this machine's CPUs have no cpufreq")
+        raise OSError(errno.EOPNOTSUPP, "this machine has no cpufreq")
     return policies
 
 
@@ -32,10 +32,10 @@ def governor_path(name: str) -> str:
 
 
 class Governor(Kind):
-    """How the CPUs choose their clock, target ``cpus``; "performance".
+    """The cpufreq governor, target ``cpus``; "performance".
 
-    Read as {policy: governor}, because CPUs need not agree before; one name is for all of them.
-    Some drivers change the energy preference with it, so that is read, and put back, as well.
+    Reads as {policy: governor}, because policies may differ; one name applies to all. Some drivers
+    change the energy preference with it, so that is read and restored as well.
     """
 
     instead: Mapping[int, str] = {
@@ -44,7 +44,7 @@ class Governor(Kind):
     }
 
     def read(self, host: Host, target: str) -> dict[str, str]:
-        """Return each policy's governor and preference; EOPNOTSUPP if there is no cpufreq."""
+        """Return each policy's governor and preference; EOPNOTSUPP without cpufreq."""
         policies = _policies(host, target)
         governors = {policy: host.read_text(governor_path(policy)) for policy in policies}
         preferences = [f"{policy}/{PREFERENCE}" for policy in policies]
@@ -55,19 +55,19 @@ class Governor(Kind):
         }
 
     def write(self, host: Host, target: str, value: Governors) -> None:
-        """Set every policy's governor, then the preference that it had with it before."""
+        """Set every policy's governor, then the preference that belonged to it."""
         for policy in _policies(host, target):
             governor = value if isinstance(value, str) else value.get(policy)
             if governor is not None:
                 host.write_text(governor_path(policy), governor)
         preferences = {} if isinstance(value, str) else value
         for name, preference in preferences.items():
-            # While the governor is performance a driver may refuse any (intel_pstate: EBUSY).
+            # With governor performance a driver may refuse any preference (intel_pstate: EBUSY).
             if "/" in name and host.read_text(governor_path(name)) != preference:
                 host.write_text(governor_path(name), preference)
 
     def same(self, requested: Governors, got: dict[str, str]) -> bool:
-        """Compare policy by policy; of one name the governors alone."""
+        """Compare policy by policy; for a single name the governors only."""
         if isinstance(requested, str):
             return {governor for name, governor in got.items() if "/" not in name} == {requested}
         return requested == got
@@ -86,16 +86,16 @@ def _turbo_path(host: Host, target: str) -> str:
     for path in (NO_TURBO, BOOST):
         if host.exists(path):
             return path
-    raise OSError(errno.EOPNOTSUPP, "this machine shows no switch for turbo")
+    raise OSError(errno.EOPNOTSUPP, "this machine has no turbo switch")
 
 
 class Turbo(Kind):
-    """Whether CPUs may clock above their nominal frequency, target ``cpus``; a bool."""
+    """Whether CPUs may exceed their nominal frequency, target ``cpus``; a bool."""
 
     instead: Mapping[int, str] = {errno.EOPNOTSUPP: _ON_ITS_HOST}
 
     def read(self, host: Host, target: str) -> bool:
-        """Say whether they may; OSError EOPNOTSUPP if neither file of the kernel is there."""
+        """Return whether they may; OSError EOPNOTSUPP if the kernel has neither file."""
         path = _turbo_path(host, target)
         return (host.read_text(path) == "1") != (path == NO_TURBO)
 
@@ -115,28 +115,28 @@ class Turbo(Kind):
 
 def _check_target(target: str) -> None:
     if target != "cpus":
-        raise ValueError(f"{target} is not cpus")
+        raise ValueError(f"{target}: the only target is cpus")
 
 
 class CpuLatency(Kind):
-    """The longest wake-up of an idle CPU, target ``cpus``; µs, or null.
+    """The maximum wake-up latency of idle CPUs, target ``cpus``; µs, or null.
 
-    A promise of /dev/cpu_dma_latency lasts as long as the file is open in this agent, so it ends
-    with the agent, however that ends; to any other process there is nothing to undo.
+    A request in /dev/cpu_dma_latency lasts while the file is open, so it ends with the agent,
+    however that ends; nothing is left to undo.
     """
 
     def read(self, host: Host, target: str) -> Optional[int]:
-        """Return the latency in force, in µs, while this agent asks for one."""
+        """Return the latency in force in µs while this agent requests one; else None."""
         _check_target(target)
         return host.held_cpu_latency()
 
     def write(self, host: Host, target: str, value: Optional[int]) -> None:
-        """Ask for a latency in µs, or no longer."""
+        """Request a latency in µs, or drop the request."""
         _check_target(target)
         host.hold_cpu_latency(value)
 
     def rounded(self, requested: Optional[int], got: Optional[int]) -> bool:
-        """Accept a shorter one: another process on the machine asked for it."""
+        """Accept a shorter latency: another process requested it."""
         return requested is not None and got is not None and got <= requested
 
 

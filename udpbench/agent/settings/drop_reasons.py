@@ -1,4 +1,4 @@
-"""Kind ``explain``: count the kernel's reasons for what it drops here."""
+"""Kind ``explain``: count the kernel's drop reasons in this namespace."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ def _check(target: str) -> None:
 
 
 class Explain(Kind):
-    """Count the kernel's reasons for what it drops here, target ``drops``; or null.
+    """Count the kernel's drop reasons in this namespace, target ``drops``; UDP ports, or null.
 
-    The value are UDP ports; datagrams to them are counted apart. The program hangs on its
-    tracepoint while this agent holds it, so it ends with the agent, however that ends; to any other
-    process there is nothing to undo.
+    Datagrams to the ports are counted separately. The program stays attached while this agent
+    holds it, so it ends with the agent, however that ends; nothing is left to undo.
     """
 
     def read(self, host: Host, target: str) -> Optional[list[int]]:
-        """Return the ports while this agent counts reasons."""
+        """Return the ports while this agent counts drop reasons; else None."""
         _check(target)
         return host.drops.ports if host.drops is not None else None
 
     def write(self, host: Host, target: str, value: Optional[list[int]]) -> None:
-        """Begin to count, or end it; OSError if the kernel does not let us."""
+        """Start or stop counting; OSError if the kernel refuses."""
         _check(target)
         if host.drops is not None:
             host.drops.close()
@@ -40,7 +39,7 @@ class Explain(Kind):
             try:
                 host.drops = DropReasons(host, value)
             except (KeyError, ValueError) as error:
-                raise OSError(f"this kernel does not say why it drops: {error}") from error
+                raise OSError(f"this kernel does not report drop reasons: {error}") from error
 
 
 KINDS: Mapping[str, Kind] = {"explain": Explain()}

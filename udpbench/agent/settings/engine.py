@@ -1,7 +1,7 @@
-"""Apply and restore settings: what to change, in which order, and never without a journal.
+"""Applies and restores settings in order, always with a journal.
 
-Undo is derived: whatever was read before a change is written back, newest first. Nothing here
-knows a kind of setting by name.
+Undo is derived: the value read before a change is written back, newest change first. No kind of
+setting is known by name here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _interface(setting: Setting) -> str:
 class Engine:
     """The settings in force in one namespace.
 
-    ``scopes`` are those the controller gave this agent: what is outside them is refused.
+    ``scopes`` were assigned by the controller; settings outside them are refused.
     """
 
     def __init__(
@@ -48,20 +48,19 @@ class Engine:
         self._in_force: list[Change] = []
         self._protected: Optional[frozenset[str]] = None
         self._last_seq: list[int] = []
-        """For each setting in force, the journal's last number once it was."""
+        """For each setting in force, the journal's last number after it was applied."""
 
     @property
     def in_force(self) -> tuple[Change, ...]:
-        """What was applied and not undone, in its order."""
+        """Changes applied and not undone, in order."""
         return tuple(self._in_force)
 
     def apply(self, settings: Sequence[Setting]) -> tuple[Change, ...]:
-        """Make these settings, in this order, the ones in force, and return them all.
+        """Make these settings, in this order, the only ones in force, and return all changes.
 
-        Keeps the longest common prefix of old and new. An optional setting that is refused is in
-        force as it was: its ``after`` equals its ``before`` and not the value asked for. Raises
-        SettingRefused, with what this call had applied undone again; RestoreError if something
-        could not be undone.
+        Keeps the longest common prefix of old and new settings. A refused optional setting has
+        ``after`` equal to ``before``. Raises SettingRefused after undoing what this call applied;
+        RestoreError if something could not be undone.
         """
         kept = self._kept_count(settings)
         self._undo_beyond(kept)
@@ -80,14 +79,14 @@ class Engine:
         return tuple(self._in_force)
 
     def plan(self, settings: Sequence[Setting]) -> tuple[Planned, ...]:
-        """Read, and change nothing; a value that an earlier setting makes possible is None."""
+        """Read only; a value that exists only after an earlier setting is None."""
         planned: list[Planned] = []
         coming: set[str] = set()
         changing: set[tuple[str, str]] = set()
         for setting in settings:
             look = self._look(setting)
             if look.refusal is None and (look.now is None or look.now is False):
-                coming.add(setting.target)  # an interface that is down, too: it is taken up first
+                coming.add(setting.target)  # also an interface that is down: it is taken up first
             elif look.refusal and coming & set(re.split(r"[./]", setting.target)):
                 look = Planned(setting, None, self._not_allowed(setting))
             elif look.refusal and self._may_appear(setting, changing):
@@ -98,7 +97,7 @@ class Engine:
         return tuple(planned)
 
     def _may_appear(self, setting: Setting, changing: Collection[tuple[str, str]]) -> bool:
-        """Say whether what a setting needs may appear with other changes on its interface."""
+        """Return whether other changes on its interface may create what a setting needs."""
         interface = _interface(setting)
         kind = self._kinds.get(setting.kind)
         if kind is not None and (interface, kind.needs) in changing:
@@ -106,7 +105,7 @@ class Engine:
         return any(other == interface for other, _ in changing) and self._is_absent(setting)
 
     def _is_absent(self, setting: Setting) -> bool:
-        """Say whether a queue or a thread is missing, which another setting may create."""
+        """Return whether a queue or thread is missing that another setting may create."""
         try:
             self._kind(setting).read(self._host, setting.target)
         except (refusal.Unrestored, *refusal.FAILURES) as error:
@@ -114,10 +113,10 @@ class Engine:
         return False
 
     def altered(self) -> tuple[Change, ...]:
-        """Return what another process changed: the value that was in force, and the one now.
+        """Return settings changed by another process: the value in force and the current one.
 
-        Compares with the value asked for, because a later setting may change the rest of what an
-        earlier one has read; for a rounded one, with the value it got. A value that can no longer
+        Compares with the requested value, because a later setting may change other parts of what
+        an earlier one reads; for a rounded value with the rounded one. A value that can no longer
         be read is None.
         """
         last = {(change.setting.kind, change.setting.target): change for change in self._in_force}
@@ -141,8 +140,8 @@ class Engine:
     def restore(self, force: bool = False) -> tuple[Change, ...]:
         """Undo everything in the journal, newest first; return each value before and after.
 
-        Goes on after a failure and raises RestoreError at the end. What another process changed
-        meanwhile is left alone and counts as a failure, unless ``force``.
+        Continues after a failure and raises RestoreError at the end. A value changed by another
+        process is left as it is and counts as a failure, unless ``force``.
         """
         self._in_force.clear()
         self._last_seq.clear()
@@ -163,23 +162,23 @@ class Engine:
     # --- applying ------------------------------------------------------------------------------
 
     def _not_allowed(self, setting: Setting) -> Optional[str]:
-        """Return why the agent may not even read a setting; None if it may."""
+        """Return why the agent must not read a setting; None if it may."""
         if setting.kind not in self._kinds:
-            return f"this agent knows no kind {setting.kind}"
+            return f"this agent does not know kind {setting.kind}"
         if setting.scope not in self._scopes:
             given = ", ".join(self._scopes) or "none"
-            return f"scope {setting.scope} is not this agent's ({given})"
+            return f"scope {setting.scope} is outside this agent's scopes ({given})"
         return None
 
     def _look(self, setting: Setting) -> Planned:
-        """Return the value now, or why it cannot be known or may not be changed."""
+        """Return the current value, or why it cannot be read or must not be changed."""
         reason = self._not_allowed(setting)
         if reason is not None:
             return Planned(setting, None, reason)
         try:
             kind = self._kinds[setting.kind]
             now = kind.read(self._host, setting.target)
-            # Comparing comes first for every kind: it fails for an invalid value.
+            # Comparing first, for every kind, fails for an invalid value.
             as_wanted = kind.same(setting.value, now)
             danger = None if as_wanted else self._danger(kind, setting)
             if not as_wanted and danger is None:
@@ -189,10 +188,10 @@ class Engine:
         return Planned(setting, now, danger, as_wanted)
 
     def _danger(self, kind: Kind, setting: Setting) -> Optional[str]:
-        """Return why a change might cut off the controller; None if it cannot."""
+        """Return how a change could disconnect the controller; None if it cannot."""
         if kind.diverts and diverting(self._host, setting.target):
             return (
-                "it would lead the packets of the SSH connection elsewhere; choose a network "
+                "it would divert the packets of the SSH connection; choose a network "
                 "without the controller's address, or set it by hand before the run"
             )
         if not kind.disruptive:
@@ -204,12 +203,12 @@ class Engine:
             return None
         carrying = ", ".join(sorted(self._protected))
         return (
-            f"the SSH connection runs over {interface} ({carrying} carry it), and this might cut "
+            f"the SSH connection uses {interface} (carried by {carrying}), and this could cut "
             "it; measure over another interface, or set it by hand before the run"
         )
 
     def _apply_one(self, setting: Setting) -> Change:
-        """Apply one setting; a refused optional one changes nothing."""
+        """Apply one setting; a refused optional setting changes nothing."""
         look = self._look(setting)
         why = look.refusal
         if why is None:
@@ -225,11 +224,11 @@ class Engine:
         raise SettingRefused(refusal.sentence(setting, why))
 
     def _write(self, kind: Kind, setting: Setting, before: Any) -> tuple[Any, Optional[str]]:
-        """Journal, write, read back; return the value now, or undo and say why."""
+        """Journal, write, read back; return the new value, or undo and return the reason."""
         try:
             entry = self._journal.begin(setting, before, self._index(setting))
         except OSError as error:
-            what = f"the journal {self._journal.path} cannot be written: {error.strerror}"
+            what = f"cannot write the journal {self._journal.path}: {error.strerror}"
             return None, f"{what}; {next_step(error.errno)}"
         try:
             with self._during_write(kind, entry):
@@ -254,7 +253,7 @@ class Engine:
 
     @contextmanager
     def _during_write(self, kind: Kind, entry: Entry) -> Iterator[None]:
-        """Restore a flapping link; a program that outlives this agent locks the journal."""
+        """Restore a link that flaps; programs that outlive this agent hold the journal's lock."""
         flapping: AbstractContextManager[None] = nullcontext()
         if kind.flaps:
             note = partial(self._journal.record_along, entry)
@@ -283,11 +282,11 @@ class Engine:
             change = self._undo(entry, force, failures)
             if change is not None:
                 undone.append(change)
-            # Older than one that failed, it may be changed by that one's later undoing: it stays
-            # in the journal, to be looked at again after that.
+            # Older than a failed change, whose later undoing may change it again: it stays in
+            # the journal, to be checked after that.
             if not failures:
                 self._journal.undone(entry)
-        # What failed at first may have gone with what was undone after it: with its interface.
+        # What failed may have disappeared with something undone later, such as its interface.
         left = [entry for entry in entries if entry.seq in failures and not self._is_gone(entry)]
         if left:
             raise RestoreError("\n".join(failures[entry.seq] for entry in left))
@@ -297,9 +296,9 @@ class Engine:
         return tuple(undone)
 
     def _undo(self, entry: Entry, force: bool, failures: dict[int, str]) -> Optional[Change]:
-        """Write back what was read before; what is gone needs nothing more.
+        """Write back the previous value; targets that no longer exist need nothing.
 
-        The interface is the one that was changed, whatever its name is now.
+        The interface is found by index, in case it was renamed.
         """
         entry, there = self._by_present_name(entry)
         setting = entry.setting
@@ -313,7 +312,7 @@ class Engine:
                 self._restore_link(entry, force)
             finally:
                 put_back = self._write_back(kind, entry, now, force)
-        except Exception as error:  # noqa: BLE001 - no fault of one kind may keep others in force
+        except Exception as error:  # noqa: BLE001 - one kind's fault must not keep others in force
             if not refusal.is_gone(error) or not self._is_gone(entry):
                 command = by_hand.command(self._host, setting, entry.before)
                 why = refusal.explain(setting, error)
@@ -331,12 +330,11 @@ class Engine:
         except OSError as error:
             if not force:
                 raise refusal.Unrestored(
-                    f"what went with its link {error.strerror} (udpbench restore --force does "
-                    "without)"
+                    f"what its link lost {error.strerror} (udpbench restore --force skips this)"
                 ) from error
 
     def _by_present_name(self, entry: Entry) -> tuple[Entry, bool]:
-        """Return a change under its interface's present name, and whether that is still there."""
+        """Return a change under its interface's current name, and whether that still exists."""
         if entry.index is None:
             return entry, True
         name = self._host.name_of(entry.index)
@@ -346,7 +344,7 @@ class Engine:
         return replace(entry, setting=replace(entry.setting, target=name + rest)), True
 
     def _is_gone(self, entry: Entry) -> bool:
-        """Say whether nothing is left to undo; a write's ENODEV alone does not prove it."""
+        """Return whether nothing is left to undo; ENODEV from a write does not prove it."""
         entry, there = self._by_present_name(entry)
         if not there:
             return True
@@ -355,13 +353,13 @@ class Engine:
             now = kind.read(self._host, entry.setting.target)
             return not entry.along and kind.same(entry.before, now)
         except Exception as error:  # noqa: BLE001 - as in _undo: it counts as not gone
-            # A driver may say ENODEV of a card that sleeps: the interface is known to be there.
+            # A driver may return ENODEV for a card in runtime suspend: the interface exists.
             asleep = entry.index is not None and getattr(error, "errno", None) == errno.ENODEV
             return refusal.is_gone(error) and not asleep
 
     def _kind(self, setting: Setting) -> Kind:
         if setting.kind not in self._kinds:
-            raise refusal.Unrestored(f"this agent knows no kind {setting.kind}")
+            raise refusal.Unrestored(f"this agent does not know kind {setting.kind}")
         return self._kinds[setting.kind]
 
     def _write_back(self, kind: Kind, entry: Entry, now: Any, force: bool) -> Any:
@@ -369,12 +367,13 @@ class Engine:
             return now
         if entry.applied and not force and not kind.alike(entry.after, now):
             raise refusal.Unrestored(
-                f"another process changed it: it was set from {entry.before!r} to {entry.after!r} "
-                f"and is {now!r} now; it was left alone (udpbench restore --force overwrites it)"
+                f"another process changed it: udpbench set it from {entry.before!r} to "
+                f"{entry.after!r}, now it is {now!r}; left as is (udpbench restore --force "
+                "overwrites it)"
             )
         with self._during_write(kind, entry):
             kind.write(self._host, entry.setting.target, entry.before)
         put_back = kind.read(self._host, entry.setting.target)
         if not kind.alike(entry.before, put_back):
-            raise refusal.Unrestored(f"set back to {entry.before!r}, it is {put_back!r}")
+            raise refusal.Unrestored(f"set back to {entry.before!r}, read back {put_back!r}")
         return put_back

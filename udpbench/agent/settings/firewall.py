@@ -11,13 +11,13 @@ from udpbench.agent.settings import iptables, nft
 from udpbench.agent.settings.kind import Command, Kind
 from udpbench.agent.settings.rules import parse
 
-PARTLY = "in chains of nft, and not of iptables"
+PARTLY = "in nft chains, not in iptables"
 
 
 def rule_packets(host: Host) -> dict[str, int]:
-    """Return the packets that each rule of udpbench in this namespace has counted, by target.
+    """Return the packets counted by each udpbench rule in this namespace, by target.
 
-    Empty where there is none, or no program to ask.
+    Empty if there is no rule, or neither iptables nor nft.
     """
     counts: dict[str, int] = {}
     for family in ("ipv4", "ipv6"):
@@ -41,15 +41,14 @@ def _by_iptables(host: Host, family: str) -> bool:
 class FirewallRule(Kind):
     """One rule for one UDP port, ``ipv4/input/accept/udp/4321``; true, or null.
 
-    Chains: input, output, prerouting. Verdicts: accept, notrack, drop. A rule carries its target as
-    a comment, so that only rules of udpbench are ever read, counted or deleted. By iptables and
-    ip6tables where they are installed (nf_tables or legacy), else by nft. What iptables accepts is
-    still dropped by another base chain of the same hook, so an accept rule goes to each of those by
-    nft as well.
+    Chains: input, output, prerouting. Verdicts: accept, notrack, drop. A rule has its target as a
+    comment, so that only udpbench's rules are read, counted or deleted. Uses iptables and
+    ip6tables if installed (nf_tables or legacy), else nft. Other base chains of the same hook may
+    still drop what iptables accepts, so nft adds accept rules to each of them.
     """
 
     def read(self, host: Host, target: str) -> Union[bool, str, None]:
-        """Return true, the rule's text if it was altered, or the state of its chain."""
+        """Return true, the rule's text if it was modified, or the state of its chain."""
         rule = parse(target)
         if not _by_iptables(host, rule.family):
             return nft.read(host, rule)
@@ -57,11 +56,10 @@ class FirewallRule(Kind):
         return PARTLY if value is not True and nft.is_in_other_chains(host, rule) else value
 
     def write(self, host: Host, target: str, value: Union[bool, str, None]) -> None:
-        """Insert the rule at the head of its chain, or delete it; null: its empty chain, too."""
+        """Insert the rule at the head of its chain, or delete it; null: and its empty chain."""
         rule = parse(target)
         backend = iptables if _by_iptables(host, rule.family) else nft
-        # Chains that nft has beside those of iptables come first, so that a death between
-        # leaves something that reads as neither of both.
+        # nft chains first, so that a crash in between leaves a state that reads as neither.
         if value is True:
             if backend is iptables:
                 nft.insert_in_other_chains(host, rule)
@@ -72,7 +70,7 @@ class FirewallRule(Kind):
             backend.delete(host, rule, with_chain=value is None)
 
     def same(self, requested: Union[bool, str, None], got: Union[bool, str, None]) -> bool:
-        """Compare; without a rule its chain does not matter, unless it is new and empty."""
+        """Compare; without a rule the chain is ignored, unless it is new and empty."""
         nothing = (None, False, iptables.EMPTY)
         if requested in nothing and got in nothing:
             return not (requested is None and got == iptables.EMPTY)

@@ -1,8 +1,8 @@
-"""A child that restores this host when the agent that started it is killed.
+"""A child process that restores this host when its agent is killed.
 
 It holds the read end of a pipe whose write end only the agent has: end of file means that the agent
-is gone. It does nothing while the agent lives, and ends as soon as it has nothing left to do, for
-it keeps the network namespace alive meanwhile.
+has ended. It does nothing while the agent lives, and ends when nothing is left to do, because it
+keeps the network namespace alive.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the child waits with the standard library alone: it starts in 20 ms, not 300
+if TYPE_CHECKING:  # with the standard library alone the child starts in 20 ms, not 300
     import subprocess
 
     from udpbench.agent.host.system import Host
@@ -27,7 +27,7 @@ _RELEASE = b"q"
 
 
 class Guardian:
-    """The agent's end: the child, and the pipe that tells it that the agent lives."""
+    """The agent's end: the child process, and the pipe that shows it that the agent lives."""
 
     def __init__(self, process: subprocess.Popen[bytes], pipe: int) -> None:
         self.process = process
@@ -35,9 +35,9 @@ class Guardian:
 
     @classmethod
     def start(cls, host: Host, journal: Journal) -> Guardian:
-        """Start a guardian of this journal, whether its file is there yet or not; takes 30 ms.
+        """Start a guardian of this journal, whose file need not exist yet; takes 30 ms.
 
-        Raises AgentError if the child does not come up: then nothing may be changed.
+        AgentError if the child does not start: then nothing may be changed.
         """
         import subprocess
 
@@ -68,19 +68,19 @@ class Guardian:
         return guardian
 
     def check(self) -> bool:
-        """Say whether the guardian still watches; a dead one must be replaced before any change."""
+        """Return whether the guardian is alive; a dead one must be replaced before any change."""
         alive = self.process.poll() is None
         if not alive:
             self._hang_up()
         return alive
 
     def release(self) -> None:
-        """Let the guardian go without restoring anything, and wait until it is gone."""
+        """Dismiss the guardian without restoring anything, and wait for its end."""
         import subprocess
 
         if self._pipe < 0:
             return
-        with suppress(BrokenPipeError):  # it is dead already
+        with suppress(BrokenPipeError):  # already dead
             os.write(self._pipe, _RELEASE)
         self._hang_up()
         try:
@@ -114,7 +114,7 @@ class Guardian:
 
 
 def watch(root: Path, path: Path) -> int:
-    """Wait for the pipe on stdin to end; then restore from the journal, if there is one."""
+    """Wait for end of file on stdin; then restore from the journal, if it exists."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.write(1, _READY)
@@ -136,7 +136,7 @@ def _replay(root: Path, path: Path) -> int:
 
     host = Host(root)
     try:
-        # The lock is free once the agent is gone, also if its pipe was closed before that.
+        # The lock is free once the agent has ended, even if its pipe closed earlier.
         journal = Journal.open(host, path, wait=True)
     except FileNotFoundError:
         return 0
@@ -144,7 +144,7 @@ def _replay(root: Path, path: Path) -> int:
         Engine(host, journal, scopes=()).restore()
         journal.discard()
     except RestoreError:
-        return RestoreError.exit_code  # the journal stays, and the next restore tells
+        return RestoreError.exit_code  # the journal stays, and the next restore reports it
     return 0
 
 

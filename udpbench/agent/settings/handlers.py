@@ -1,4 +1,4 @@
-"""Every kind of setting by name, collected from the modules that hold them."""
+"""Every kind of setting by name, collected from the modules that define them."""
 
 from __future__ import annotations
 

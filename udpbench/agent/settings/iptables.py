@@ -1,7 +1,7 @@
-"""Rules of udpbench by iptables and ip6tables, whichever backend they have.
+"""udpbench's rules in iptables and ip6tables, with either backend.
 
-Read by iptables-save without a table's name: asking the legacy backend for a table by name makes
-it, and with it hooks on every packet's way. Other rules are never touched, nor a policy.
+Read by iptables-save without a table name: naming a table makes the legacy backend create it, with
+hooks that every packet passes. Other rules and policies are never changed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from udpbench.agent.settings.rules import MARK, Rule
 
 EMPTY = "an empty chain"
 LOCK_WAIT_S = 5
-"""For another program that is changing rules (iptables -w)."""
+"""Wait for another program that is changing rules (iptables -w)."""
 PROGRAMS = {"ipv4": "iptables", "ipv6": "ip6tables"}
 NFT_FAMILIES = {"ipv4": "ip", "ipv6": "ip6"}
 JUMPS = {"accept": ["-j", "ACCEPT"], "drop": ["-j", "DROP"], "notrack": ["-j", "CT", "--notrack"]}
@@ -28,7 +28,7 @@ _FLAGS = ("--notrack",)
 
 @dataclass(frozen=True)
 class Saved:
-    """One rule that iptables-save listed."""
+    """One rule listed by iptables-save."""
 
     table: str
     words: tuple[str, ...]
@@ -36,20 +36,20 @@ class Saved:
 
     @property
     def comment(self) -> str:
-        """Its comment; empty if it has none."""
+        """Its comment; empty if none."""
         words = self.words
         return words[words.index("--comment") + 1] if "--comment" in words else ""
 
 
 def program(family: str) -> str:
-    """Return the program of a family, ipv4 or ipv6."""
+    """Return the program for a family, ipv4 or ipv6."""
     return PROGRAMS[family]
 
 
 def read(host: Host, rule: Rule) -> Union[bool, str, None]:
-    """Return true if the rule is there, its text if it was altered, else the state of its chain.
+    """Return true if the rule exists, its text if it was modified, else the state of its chain.
 
-    None: not there. EMPTY: there without a rule. False: there with other rules.
+    None: no chain. EMPTY: a chain without rules. False: a chain with other rules.
     """
     text = _save(host, rule.family)
     own = _own(text, rule)
@@ -62,14 +62,14 @@ def read(host: Host, rule: Rule) -> Union[bool, str, None]:
 
 
 def _can_forget(host: Host, rule: Rule) -> bool:
-    """Say whether chains come and go, as with nf_tables; legacy tables have theirs for good."""
+    """Return whether chains can be removed (nf_tables); legacy tables keep theirs."""
     if host.program("nft") is None:
         return False
     return "(nf_tables)" in programs.output(host, program(rule.family), "--version")
 
 
 def _chain(host: Host, text: str, rule: Rule) -> Union[bool, str, None]:
-    """Ask nft for the chain: iptables-save lists those, too, that nf_tables has not."""
+    """Look up the chain with nft: iptables-save also lists chains that nf_tables lacks."""
     if _is_listed(host, rule):
         return EMPTY if _is_empty(text, rule) else False
     return EMPTY if _has_empty_table(host, text, rule) else None
@@ -80,7 +80,7 @@ def _is_listed(host: Host, rule: Rule) -> bool:
 
 
 def _has_empty_table(host: Host, text: str, rule: Rule) -> bool:
-    """Say whether the rule's table is there and holds nothing at all."""
+    """Return whether the rule's table exists and is empty."""
     if f"*{_table(rule)}" not in text.splitlines():
         return False
     listed = programs.output(host, "nft", "list", "table", *_place(rule))
@@ -98,7 +98,7 @@ def insert(host: Host, rule: Rule) -> None:
 
 
 def delete(host: Host, rule: Rule, with_chain: bool) -> None:
-    """Delete the rule as it is listed, and a chain that was not there and is empty again."""
+    """Delete the rule as listed; ``with_chain`` also deletes a chain that is empty again."""
     for saved in _own(_save(host, rule.family), rule):
         _change(host, rule, ["-D", *saved.words[1:]])
     if with_chain:
@@ -106,7 +106,7 @@ def delete(host: Host, rule: Rule, with_chain: bool) -> None:
 
 
 def packets(host: Host, family: str) -> dict[str, int]:
-    """Return what each rule of udpbench has counted, by target."""
+    """Return the packets counted by each udpbench rule, by target."""
     counts: dict[str, int] = {}
     for saved in _saved(_save(host, family)):
         if saved.comment.startswith(MARK):
@@ -116,7 +116,7 @@ def packets(host: Host, family: str) -> dict[str, int]:
 
 
 def by_hand(rule: Rule, there: bool) -> list[str]:
-    """Return the command that puts the rule in place or takes it away."""
+    """Return the command that inserts or deletes the rule."""
     spec = _spec(rule)
     words = ["-I", spec[1], "1", *spec[2:]] if there else ["-D", *spec[1:]]
     return [program(rule.family), "-t", _table(rule), *words]
@@ -157,7 +157,7 @@ def _own(text: str, rule: Rule) -> list[Saved]:
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
-    """Return a rule's options, spelled in one way; a negation stays and so differs."""
+    """Return a rule's options in normal form; a negation is kept and therefore differs."""
     listed = list(words)
     if listed[-2:] == ["-j", "NOTRACK"]:  # how 1.4 lists it
         listed[-1:] = ["CT", "--notrack"]
@@ -171,10 +171,10 @@ def _options(words: Sequence[str]) -> dict[str, str]:
 
 
 def _delete_empty_chain(host: Host, rule: Rule) -> None:
-    """Forget a chain, and its table if it was the last; then the ruleset looks as before.
+    """Delete a chain, and its table if it was the last, so that the ruleset is as before.
 
-    Only nf_tables can; -X deletes a chain only while it has no rule. What cannot be forgotten is a
-    chain that lets everything pass.
+    Only with nf_tables; -X deletes a chain only if it has no rules. A chain that cannot be deleted
+    accepts everything.
     """
     if not _can_forget(host, rule):
         return
@@ -186,7 +186,7 @@ def _delete_empty_chain(host: Host, rule: Rule) -> None:
 
 
 def _is_empty(text: str, rule: Rule) -> bool:
-    """Say whether a chain has no rules and accepts by default."""
+    """Return whether a chain has no rules and accepts by default."""
     table = text.partition(f"*{_table(rule)}\n")[2].partition("COMMIT")[0].splitlines()
     chain = rule.chain.upper()
     policy = any(line.startswith(f":{chain} ACCEPT ") for line in table)

@@ -1,7 +1,7 @@
-"""What was changed on this host and is not yet undone, on disk before the change is made.
+"""Journal of changes on this host that are not yet undone, on disk before each change is made.
 
-One file per run and network namespace, /run/udpbench/<run>-<netns>.jsonl, gone after a reboot like
-the settings it describes. Whoever has it open holds its lock. It never touches a setting.
+One file per run and network namespace, /run/udpbench/<run>-<netns>.jsonl, which a reboot removes
+along with the settings. The process that has it open holds its lock. Never touches a setting.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RUN = re.compile(r"[\w.:+-]+", re.ASCII)
 
 @dataclass(frozen=True)
 class Entry:
-    """One change; ``after`` means something only if the change is known to be ``applied``."""
+    """One change; ``after`` is valid only if ``applied``."""
 
     seq: int
     setting: Setting
@@ -39,24 +39,24 @@ class Entry:
     after: Any = None
     applied: bool = False
     index: Optional[int] = None
-    """Of the interface that the target names: a name may change, or become another one's."""
+    """Index of the target's interface, because a name may change or be reused."""
     along: tuple[Any, ...] = ()
-    """While its link may be down for the change or the undoing: requests for what it had before."""
+    """While the change or its undoing may take the link down: requests that recreate its state."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Where a journal belongs; ``netns_cookie`` is never used twice in a boot, the inode may be."""
+    """Where a journal belongs; ``netns_cookie`` is unique per boot, the inode may be reused."""
 
     run: str
     boot_id: str
     netns: int
     netns_cookie: Optional[int]
     ends_with_run: bool = field(default=False, compare=False)
-    """The namespace was made for this run's agent; nobody can enter it once that is dead."""
+    """The namespace was made for this run's agent and ends with it."""
 
     def same_place(self, other: Identity) -> bool:
-        """Say whether both are of the same boot and network namespace, whatever the run."""
+        """Return whether both are of the same boot and network namespace, of any run."""
         return replace(self, run="") == replace(other, run="")
 
 
@@ -66,16 +66,16 @@ def identify(host: Host, run: str, ends_with_run: bool = False) -> Identity:
 
 
 class Journal:
-    """The journal of one run in one namespace; the file appears with the first change.
+    """The journal of one run in one namespace; the file is created with the first change.
 
-    Its lock is flock(2) on the file, so it ends with the process. Files are made 0600, in a folder
-    0700. What is about to change is on disk before ``begin`` returns; the rest is only written,
-    which outlives the process: a replay can do without it, and fsync(2) takes 3 ms on ext4.
+    Its lock is flock(2) on the file, so it ends with the process. File mode 0600, folder 0700. A
+    planned change is on disk before ``begin`` returns; other lines are written without fsync(2),
+    which takes 3 ms on ext4: they survive the process, and a replay does not need them.
     """
 
     def __init__(self, host: Host, run: str, ends_with_run: bool = False) -> None:
         if not _RUN.fullmatch(run):
-            raise ValueError(f"run {run!r}: a name holds only letters, digits and ._:+-")
+            raise ValueError(f"run {run!r}: a name may contain only letters, digits and ._:+-")
         self.identity = identify(host, run, ends_with_run)
         self.path = host.path(FOLDER) / f"{run}-{self.identity.netns}.jsonl"
         self._file: Optional[int] = None
@@ -84,11 +84,11 @@ class Journal:
 
     @classmethod
     def open(cls, host: Host, path: Path, wait: bool = False) -> Journal:
-        """Return the journal in a file that another process left, and take its lock.
+        """Return the journal in a file left by another process, and take its lock.
 
-        Raises RestoreError if it is of another boot or namespace, or damaged; where it is
-        locked, waits for the lock or raises as well. A last line without its end is cut off. One
-        without any whole line is removed: FileNotFoundError.
+        RestoreError if it belongs to another boot or namespace, is damaged, or is locked (unless
+        ``wait``). An incomplete last line is cut off. A file without any complete line is removed:
+        FileNotFoundError.
         """
         file = _lock(path, wait)
         try:
@@ -111,7 +111,7 @@ class Journal:
 
     @property
     def pending(self) -> tuple[Entry, ...]:
-        """What is not undone yet, in the order of the changes."""
+        """Changes that are not undone, in order."""
         return tuple(self._entries.values())
 
     @property
@@ -120,7 +120,7 @@ class Journal:
         return self._file
 
     def begin(self, setting: Setting, before: Any, index: Optional[int] = None) -> Entry:
-        """Record what is about to be changed and what was read; OSError if that fails."""
+        """Record a planned change and the value read before; OSError if that fails."""
         entry = Entry(self._last + 1, setting, before, index=index)
         line = {"seq": entry.seq, "setting": asdict(setting), "before": before, "index": index}
         try:
@@ -128,7 +128,7 @@ class Journal:
                 self._create()
             self._append(line, durable=True)
         except BaseException:
-            # A file without its first line, as of a full disk, would make the next lines useless.
+            # Without its first line, e.g. on a full disk, the next lines would be useless.
             if self._file is not None:
                 self.discard()
             raise
@@ -137,16 +137,16 @@ class Journal:
         return entry
 
     def applied(self, entry: Entry, after: Any) -> Entry:
-        """Record what was read back after the change."""
+        """Record the value read back after the change."""
         self._append({"seq": entry.seq, "after": after})
         entry = replace(self._entries[entry.seq], after=after, applied=True)
         self._entries[entry.seq] = entry
         return entry
 
     def record_along(self, entry: Entry, along: Sequence[Any]) -> None:
-        """Record what a write may take along with a link, or with nothing, that all of it is back.
+        """Record what a write may remove from a link; an empty list once it has been restored.
 
-        A failure to record it is harmless as long as this process lives.
+        A failure to record it is harmless while this process lives.
         """
         self._entries[entry.seq] = replace(self._entries[entry.seq], along=tuple(along))
         with suppress(OSError):
@@ -155,7 +155,7 @@ class Journal:
     def undone(self, entry: Entry) -> None:
         """Record that a change is undone; the file goes with the last one.
 
-        A failure to record it is harmless: a replay finds the value as it was before.
+        A failure to record it is harmless: a replay finds the original value.
         """
         del self._entries[entry.seq]
         with suppress(OSError):
@@ -167,13 +167,13 @@ class Journal:
             self.close()
 
     def discard(self) -> None:
-        """Remove a file in which nothing is pending: who made it came to no change."""
+        """Remove a file without pending changes."""
         if not self._entries:
             self.path.unlink(missing_ok=True)
             self.close()
 
     def close(self) -> None:
-        """Let go of the file and its lock; what is pending stays on disk."""
+        """Close the file and release its lock; pending changes stay on disk."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -217,7 +217,7 @@ def _lock(path: Path, wait: bool) -> int:
 
 
 def _remove_unbegun(path: Path) -> None:
-    """Remove a file without a whole line: who made it died before its first change."""
+    """Remove a file without a complete line: its process died before its first change."""
     if b"\n" not in path.read_bytes():
         path.unlink()
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
@@ -226,13 +226,13 @@ def _remove_unbegun(path: Path) -> None:
 def _check_place(path: Path, written: Identity, own: Identity) -> None:
     if not written.same_place(own):
         raise RestoreError(
-            f"{path}: the journal is of another boot or network namespace; "
-            f"what it describes is not here; remove it: rm {path}"
+            f"{path}: the journal belongs to another boot or network namespace; "
+            f"there is nothing to restore here; remove it: rm {path}"
         )
 
 
 def _load(path: Path) -> tuple[Identity, dict[int, Entry], int, int]:
-    """Return identity, pending entries, last number and the bytes of whole lines."""
+    """Return identity, pending entries, last number and size in bytes of complete lines."""
     data = path.read_bytes()
     entries: dict[int, Entry] = {}
     last = 0
@@ -247,7 +247,7 @@ def _load(path: Path) -> tuple[Identity, dict[int, Entry], int, int]:
         where = error.number if isinstance(error, DamagedLine) else number
         raise RestoreError(
             f"{path}:{where}: the journal is damaged ({error}); "
-            f"undo by hand what it describes, then remove it: rm {path}"
+            f"undo its changes by hand, then remove it: rm {path}"
         ) from error
     return identity, entries, last, len(data) - torn_bytes
 
@@ -274,20 +274,20 @@ def _replay(entries: dict[int, Entry], plain: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """Journals on this host: of this namespace, to be restored; of what is gone, to be removed.
+    """Journals on this host: those of this namespace to restore, and stale ones to remove.
 
-    Gone is another boot, and a namespace made for a run whose agent and guardian are dead. Those of
-    this boot's other namespaces are in neither: they are not ours to judge.
+    Stale are journals of another boot, and of a namespace made for a run whose agent and guardian
+    are dead. Journals of this boot's other namespaces are in neither list.
     """
 
     here: tuple[Path, ...]
     stale: tuple[Path, ...]
     hidden: bool = False
-    """Root keeps journals here, which another user can neither read nor replay."""
+    """Root has journals here, which this user can neither read nor replay."""
 
 
 def leftovers(host: Host) -> Leftovers:
-    """Return what runs have left here; a journal too damaged to be placed counts as here."""
+    """Return the journals left by runs; an unreadable one counts as one of this namespace."""
     here: list[Path] = []
     stale: list[Path] = []
     own = identify(host, "")
@@ -312,28 +312,28 @@ def leftovers(host: Host) -> Leftovers:
 
 
 def remove_stale(host: Host) -> None:
-    """Remove the journals of what is gone."""
+    """Remove stale journals."""
     for path in leftovers(host).stale:
         path.unlink(missing_ok=True)
 
 
 def run_of(path: Path) -> str:
-    """Return the name of the run that a journal's file is of."""
+    """Return the run name in a journal's file name."""
     return path.stem.rpartition("-")[0]
 
 
 def abandoned(host: Host) -> tuple[Path, ...]:
-    """Return the journals of this place that no living process holds."""
+    """Return the journals of this namespace that no running process holds."""
     return tuple(path for path in leftovers(host).here if _is_held(path) is False)
 
 
 def in_use(host: Host) -> tuple[Path, ...]:
-    """Return the journals of this place that a process holds: a run, its guardian or a restore."""
+    """Return the journals of this namespace held by a run, a guardian or a restore."""
     return tuple(path for path in leftovers(host).here if _is_held(path))
 
 
 def _is_held(path: Path) -> Optional[bool]:
-    """Say whether a process holds a journal's lock; None if the file is gone."""
+    """Return whether a process holds a journal's lock; None if the file no longer exists."""
     try:
         os.close(_lock(path, wait=False))
     except RestoreError:

@@ -1,7 +1,7 @@
-"""What a flapping link loses: wait until it is up again, and restore what is missing.
+"""Restores what a flapping link loses, after waiting until it is up again.
 
-A driver that sets its rings or channels takes the link down; the kernel then forgets IPv6
-addresses, neighbours and routes of the interface, those of the host as well as those of udpbench.
+A driver that changes rings or channels takes the link down; the kernel then drops IPv6 addresses,
+neighbours and routes of the interface, whether set by the host or by udpbench.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional
 from udpbench.agent.host.system import Host
 
 CARRIER_DEADLINE_S = 15.0
-"""Negotiating 10 Gbit/s over copper takes up to 6 s, with spanning tree on the switch longer."""
+"""10GBASE-T autonegotiation takes up to 6 s; longer with spanning tree on the switch."""
 IFF_LOWER_UP = 0x10000  # include/uapi/linux/if.h
 RTPROT_KERNEL = 2  # include/uapi/linux/rtnetlink.h
 IFA_F_NODAD = 2  # include/uapi/linux/if_addr.h
@@ -46,10 +46,10 @@ Request = tuple[str, tuple[tuple[str, Any], ...]]
 def restored_link(
     host: Host, interface: str, note: Callable[[Sequence[Request]], None] = lambda _: None
 ) -> Iterator[None]:
-    """Run a change that may take the link down; afterwards it is up again, with all it had.
+    """Run a change that may take the link down; afterwards the link and its state are restored.
 
-    Calls ``note`` with what it had before, and with nothing once all of it is back. OSError
-    ETIMEDOUT if the carrier does not come back.
+    Calls ``note`` with the state before, and with an empty list once it is restored. OSError
+    ETIMEDOUT if the carrier does not return.
     """
     index = host.index(interface)
     carrier = has_carrier(host, interface)
@@ -60,7 +60,7 @@ def restored_link(
     finally:
         try:
             if carrier:
-                what = f"{interface}: the carrier coming back"
+                what = f"{interface} has no carrier"
                 host.wait_for(what, lambda: has_carrier(host, interface), CARRIER_DEADLINE_S)
         finally:
             restore_missing(host, had, attached(host, index))
@@ -68,19 +68,19 @@ def restored_link(
 
 
 def has_carrier(host: Host, interface: str) -> bool:
-    """Say whether an interface has a carrier."""
+    """Return whether an interface has a carrier."""
     return bool(host.link(interface)["flags"] & IFF_LOWER_UP)
 
 
 def assigned_ipv6(host: Host, index: int) -> list[Request]:
-    """Return the requests for an interface's permanent IPv6 addresses but link-local ones."""
+    """Return requests that recreate permanent IPv6 addresses, except link-local ones."""
     messages = host.rtnl("addr", "dump", index=index, family=socket.AF_INET6)
     requests = [_address(item, 0) for item in messages if item["flags"] & IFA_F_PERMANENT]
     return [item for item in requests if not _is_link_local(dict(item[1]))]
 
 
 def attached(host: Host, index: int) -> list[Request]:
-    """Return the requests that recreate an interface's addresses, neighbours, routes."""
+    """Return requests that recreate an interface's addresses, neighbours and routes."""
     requests: list[Request] = []
     requests += [_address(message) for message in host.rtnl("addr", "dump", index=index)]
     for message in host.rtnl("neigh", "dump", ifindex=index):
@@ -99,13 +99,13 @@ def _address(message: Any, hurry: int = IFA_F_NODAD) -> Request:
     ]
     flags = (message.get_attr("IFA_FLAGS") or message["flags"]) & _FLAGS
     if message["family"] == socket.AF_INET6:
-        flags |= hurry  # to be of use at once, not a second later
+        flags |= hurry  # usable at once, not a second later
     else:
         more.append(("scope", message["scope"]))
     if flags:
         more.append(("flags", flags))
-    # One that was leased must not become a lasting one. Seconds pass, so equal requests may
-    # differ in this alone: the kernel then says EEXIST.
+    # A leased address must not become permanent. Equal requests may differ in the remaining
+    # seconds; the kernel then returns EEXIST.
     times = message.get_attr("IFA_CACHEINFO") or {}
     limited = times.get("ifa_valid", FOREVER_S) != FOREVER_S
     lasting = (
@@ -138,9 +138,9 @@ def _routes(host: Host, index: int) -> list[Request]:
 
 
 def restore_missing(host: Host, had: Sequence[Request], have: Sequence[Request]) -> None:
-    """Recreate what is missing; what others have added meanwhile stays.
+    """Recreate what is missing; additions by other processes stay.
 
-    Goes on after a refusal, and raises OSError at the end with the words of each.
+    Continues after a refusal; OSError at the end lists every refusal.
     """
     missing = [request for request in had if request not in have]
     while missing:
@@ -151,8 +151,8 @@ def restore_missing(host: Host, had: Sequence[Request], have: Sequence[Request])
         ]
         if len(refusals) == len(missing):
             words = "; ".join(f"{_named(request)}: {error.strerror}" for request, error in refusals)
-            raise OSError(refusals[0][1].errno, f"could not be made again: {words}")
-        # One may have needed what came after it: a default route its gateway's network.
+            raise OSError(refusals[0][1].errno, f"could not be recreated: {words}")
+        # A request may depend on a later one: a default route on its gateway's network.
         missing = [request for request, _ in refusals]
 
 
@@ -160,7 +160,7 @@ def _refusal(host: Host, noun: str, fields: tuple[tuple[str, Any], ...]) -> Opti
     try:
         host.rtnl(noun, "add", **dict(fields))
     except OSError as error:
-        # A link-local address is the kernel's to make again.
+        # The kernel recreates link-local addresses.
         if error.errno != errno.EEXIST and not _is_link_local(dict(fields)):
             return error
     return None

@@ -24,11 +24,11 @@ class Up(Kind):
     }
 
     def read(self, host: Host, target: str) -> bool:
-        """Say whether the interface is up."""
+        """Return whether the interface is up."""
         return bool(host.link(target)["flags"] & IFF_UP)
 
     def write(self, host: Host, target: str, value: bool) -> None:
-        """Take the interface up or down; down it keeps the IPv6 addresses that it was given."""
+        """Take the interface up or down; it keeps its configured IPv6 addresses while down."""
         index = host.index(target)
         had = [] if value else link_flap.assigned_ipv6(host, index)
         host.rtnl("link", "set", index=index, state="up" if value else "down")
@@ -41,11 +41,11 @@ class Up(Kind):
 
 IPV6_MIN_MTU_BYTES = 1280  # RFC 8200, section 5
 FOLLOWERS = ("vlan", "macvlan", "macvtap")
-"""Kinds of interface that are lowered with the one they stand on (NETDEV_CHANGEMTU)."""
+"""Kinds of upper interface whose MTU is lowered with the lower one's (NETDEV_CHANGEMTU)."""
 
 
 def ipv6_addresses(host: Host, index: Optional[int] = None) -> list[str]:
-    """Return an interface's IPv6 addresses, or all, but for those that the kernel makes itself."""
+    """Return IPv6 addresses of one or all interfaces, without those created by the kernel."""
     fields = {} if index is None else {"index": index}
     messages = host.rtnl("addr", "dump", family=socket.AF_INET6, **fields)
     addresses = [ip_address(message.get_attr("IFA_ADDRESS")) for message in messages]
@@ -55,11 +55,10 @@ def ipv6_addresses(host: Host, index: Optional[int] = None) -> list[str]:
 
 
 class Mtu(Kind):
-    """An interface's largest packet, in bytes of IP.
+    """An interface's MTU in bytes.
 
-    Below 1280 the kernel takes IPv6 from an interface, with addresses that nothing would give back;
-    and a VLAN or macvlan on an interface goes down with its MTU, but not up again. Both are
-    refused.
+    Below 1280 the kernel removes IPv6 addresses, which nothing would restore; and it lowers, but
+    does not raise, the MTU of a VLAN or macvlan on the interface. Both are refused.
     """
 
     disruptive = flaps = True
@@ -74,7 +73,7 @@ class Mtu(Kind):
         host.rtnl("link", "set", index=host.index(target), mtu=value)
 
     def check(self, host: Host, target: str, value: int, now: int) -> None:
-        """Refuse to take IPv6 addresses, or the MTU of an interface that stands on this one."""
+        """Refuse a change that would remove IPv6 addresses or lower an upper interface's MTU."""
         index = host.index(target)
         lost = ipv6_addresses(host, index)
         if value < IPV6_MIN_MTU_BYTES <= now and lost:
@@ -90,7 +89,7 @@ class Mtu(Kind):
         ]
         if lowered:
             what = f"{', '.join(lowered)} on {target} would stay at {value} B afterwards"
-            raise OSError(errno.EBUSY, f"{what}; set that one lower first, by hand")
+            raise OSError(errno.EBUSY, f"{what}; lower it by hand first")
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""
@@ -124,7 +123,7 @@ def _existing(host: Host, interface: str) -> Any:
 
 
 def _peer(host: Host, message: Any) -> Any:
-    """Return the other end's message, asked for by its namespace's number (Linux 5.0)."""
+    """Return the peer's message, queried in its namespace by netnsid (Linux 5.0)."""
     index, namespace = message.get_attr("IFLA_LINK"), message.get_attr("IFLA_LINK_NETNSID")
     if index is None or namespace is None:
         return None
@@ -147,16 +146,16 @@ def _seen(value: Optional[dict[str, Any]]) -> Optional[dict[str, Any]]:
 
 
 class Link(Kind):
-    """A veth pair, this end named by the target, the other in another namespace.
+    """A veth pair: the target names this end, the other end is in another namespace.
 
-    Value: {peer, peer_pid, peer_mac, mac, queues}, or None if there is no such interface. Never
-    changes a pair that is there: the kernel refuses a second one of the same name.
+    Value: {peer, peer_pid, peer_mac, mac, queues}, or None without such an interface. An existing
+    pair is never changed: the kernel refuses a second one of the same name.
     """
 
     instead: Mapping[int, str] = {errno.EEXIST: "remove that interface, or choose another name"}
 
     def read(self, host: Host, target: str) -> Optional[dict[str, Any]]:
-        """Return the pair without ``peer_pid``, which the kernel forgets; a hidden peer is None."""
+        """Return the pair without ``peer_pid``, which cannot be read; an invisible peer is None."""
         message = _existing(host, target)
         if message is None:
             return None
@@ -169,7 +168,7 @@ class Link(Kind):
         }
 
     def write(self, host: Host, target: str, value: Optional[dict[str, Any]]) -> None:
-        """Make the pair with as many queues on both ends, or take it away."""
+        """Create the pair with equal queues on both ends, or delete it."""
         if value is None:
             host.rtnl("link", "del", index=host.index(target))
             return
@@ -184,50 +183,49 @@ class Link(Kind):
         return _seen(requested) == _seen(got)
 
     def by_hand(self, target: str, value: Any) -> Command:
-        """Return the command that takes it away."""
+        """Return the command that deletes it."""
         return ["ip", "link", "del", target] if value is None else None
 
 
 class Bridge(Kind):
-    """A bridge of this name; true, or null if there is none.
+    """A bridge with the target's name; true, or null if there is none.
 
-    Plain forwarding: no spanning tree, no snooping, so that it never sends a frame of its own.
+    Plain forwarding without spanning tree and snooping, so that it sends no frames of its own.
     """
 
     def read(self, host: Host, target: str) -> Optional[bool]:
-        """Return true if the interface is there and is a bridge."""
+        """Return true if the interface exists and is a bridge."""
         message = _existing(host, target)
         return True if message is not None and link_kind(message) == "bridge" else None
 
     def write(self, host: Host, target: str, value: Optional[bool]) -> None:
-        """Make the bridge, or take it away."""
+        """Create or delete the bridge."""
         if value is None:
             host.rtnl("link", "del", index=host.index(target))
             return
         host.rtnl("link", "add", kind="bridge", ifname=target, br_stp_state=0, br_mcast_snooping=0)
 
     def by_hand(self, target: str, value: Any) -> Command:
-        """Return the command that takes it away."""
+        """Return the command that deletes it."""
         return ["ip", "link", "del", target] if value is None else None
 
 
-# include/uapi/linux/neighbour.h. Both together make an entry static: neither aged nor the bridge's
-# own; it is listed with the first alone (net/bridge/br_fdb.c: fdb_to_nud).
+# include/uapi/linux/neighbour.h. Both together make an entry static: neither aged nor local; it is
+# listed with the first flag only (net/bridge/br_fdb.c: fdb_to_nud).
 NUD_NOARP = 0x40
 NUD_REACHABLE = 0x02
 NTF_MASTER = 0x04
 
 
 class Port(Kind):
-    """An interface as a port of a bridge, with the one station that is behind it.
+    """An interface as a bridge port, with the single station behind it.
 
-    Value: {bridge, station}, or null if it is in no bridge. Nothing is learnt or flooded: a
-    station that only receives would never be learnt, and every frame to it would be copied to every
-    other port.
+    Value: {bridge, station}, or null if it is in no bridge. Learning and flooding are off: a
+    station that only receives would never be learnt, and every frame to it would be flooded.
     """
 
     def read(self, host: Host, target: str) -> Optional[dict[str, Any]]:
-        """Return the bridge's name and the station's MAC; None if there is no station."""
+        """Return the bridge's name and the station's MAC; None without a station."""
         message = host.link(target)
         master = message.get_attr("IFLA_MASTER")
         if master is None:
@@ -244,7 +242,7 @@ class Port(Kind):
         }
 
     def write(self, host: Host, target: str, value: Optional[dict[str, Any]]) -> None:
-        """Put the interface into the bridge, or take it out of any; the kernel forgets the rest."""
+        """Add the interface to the bridge, or remove it; the kernel then drops its entries."""
         index = host.index(target)
         if value is None:
             host.rtnl("link", "set", index=index, master=0)
@@ -256,7 +254,7 @@ class Port(Kind):
         host.rtnl("fdb", "append", ifindex=index, lladdr=value["station"], **static)
 
     def by_hand(self, target: str, value: Any) -> Command:
-        """Return the command that takes it away."""
+        """Return the command that deletes it."""
         return ["ip", "link", "set", target, "nomaster"] if value is None else None
 
 

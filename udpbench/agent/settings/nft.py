@@ -1,8 +1,8 @@
-"""Rules of udpbench by nft, for hosts without iptables: in a table of its own if that suffices.
+"""udpbench's rules in nft, for hosts without iptables: in a table of its own where possible.
 
-In nf_tables an accept ends one base chain alone, and every other base chain of the hook still
-decides. So an accept rule goes to the head of each of them, marked by its comment; all else goes to
-the table ``inet udpbench``, which is deleted with its last rule.
+In nf_tables an accept ends only one base chain, and every other base chain of the hook still
+decides. So an accept rule goes to the head of each of them, marked by its comment; other rules go
+to the table ``inet udpbench``, which is deleted with its last rule.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Chain:
 def read(host: Host, rule: Rule) -> Optional[bool]:
     """Return true if any chain has the rule, else None.
 
-    A chain that another process adds meanwhile lacks it, and must not keep it from being deleted.
+    A chain added later by another process lacks the rule, which must not prevent its deletion.
     """
     return True if _own(_ruleset(host), rule) else None
 
 
 def insert(host: Host, rule: Rule) -> None:
-    """Put the rule at the head of every chain that needs and lacks it."""
+    """Insert the rule at the head of every chain that needs and lacks it."""
     ruleset = _ruleset(host)
     there = {_place(own) for own in _own(ruleset, rule)}
     missing = [place for place in _wanted(ruleset, rule) if place not in there]
@@ -51,7 +51,7 @@ def insert(host: Host, rule: Rule) -> None:
 
 
 def delete(host: Host, rule: Rule, with_chain: bool) -> None:
-    """Delete the rule by its handles, and the table of udpbench with the last rule in it."""
+    """Delete the rule by its handles, and udpbench's table with its last rule."""
     del with_chain
     _change(host, _deletions(_own(_ruleset(host), rule)))
     ruleset = _ruleset(host)
@@ -60,7 +60,7 @@ def delete(host: Host, rule: Rule, with_chain: bool) -> None:
 
 
 def insert_in_other_chains(host: Host, rule: Rule) -> None:
-    """Put an accept rule at the head of every base chain that iptables does not manage."""
+    """Insert an accept rule at the head of every base chain not managed by iptables."""
     if _other_chains_matter(host, rule):
         ruleset = _ruleset(host)
         places = [place for place in _others(ruleset, rule) if not _of_iptables(place)]
@@ -76,14 +76,14 @@ def delete_from_other_chains(host: Host, rule: Rule) -> None:
 
 
 def is_in_other_chains(host: Host, rule: Rule) -> bool:
-    """Say whether a chain that iptables does not manage has the rule."""
+    """Return whether a chain not managed by iptables has the rule."""
     return _other_chains_matter(host, rule) and any(
         map(_in_other_chain, _own(_ruleset(host), rule))
     )
 
 
 def _other_chains_matter(host: Host, rule: Rule) -> bool:
-    """Say whether such chains decide, too: for an accept rule, on a kernel with nf_tables."""
+    """Return whether such chains matter: for an accept rule on a kernel with nf_tables."""
     if rule.verdict != "accept" or host.program("nft") is None:
         return False
     return host.run("nft", "-j", "list", "ruleset").status == 0
@@ -94,12 +94,12 @@ def _in_other_chain(own: dict[str, Any]) -> bool:
 
 
 def _of_iptables(place: Chain) -> bool:
-    """Say whether a chain is one that iptables-nft has made."""
+    """Return whether a chain was created by iptables-nft."""
     return place.family in ("ip", "ip6") and place.chain == place.chain.upper()
 
 
 def packets(host: Host) -> dict[str, int]:
-    """Return what each rule of udpbench has counted, by target."""
+    """Return the packets counted by each udpbench rule, by target."""
     counts: dict[str, int] = {}
     for rule in _of(_ruleset(host), "rule"):
         comment = rule.get("comment", "")
@@ -117,7 +117,7 @@ def _ruleset(host: Host) -> list[dict[str, Any]]:
 
 
 def _change(host: Host, commands: list[dict[str, Any]]) -> None:
-    """Make all changes or none of them: nft sends them as one transaction."""
+    """Make all changes or none: nft sends them as one transaction."""
     if commands:
         text = json.dumps({"nftables": commands})
         programs.output(host, "nft", "-j", "-f", "-", stdin=text)
@@ -152,7 +152,7 @@ def _deletions(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _wanted(ruleset: list[dict[str, Any]], rule: Rule) -> list[Chain]:
-    """Return the chains that need the rule; our own if no other chain decides."""
+    """Return the chains that need the rule; our own if there is no other."""
     own = Chain(TABLE["family"], TABLE["table"], f"{rule.chain}_{'raw' if rule.raw else 'filter'}")
     if rule.verdict != "accept":
         return [own]
@@ -160,7 +160,7 @@ def _wanted(ruleset: list[dict[str, Any]], rule: Rule) -> list[Chain]:
 
 
 def _others(ruleset: list[dict[str, Any]], rule: Rule) -> list[Chain]:
-    """Return the base chains of others that decide on the same packets."""
+    """Return other base chains that the same packets pass."""
     return [
         Chain(chain["family"], chain["table"], chain["name"])
         for chain in _of(ruleset, "chain")
@@ -172,7 +172,7 @@ def _others(ruleset: list[dict[str, Any]], rule: Rule) -> list[Chain]:
 
 
 def _chain_of_ours(place: Chain, rule: Rule) -> list[dict[str, Any]]:
-    """Return what makes our table and chain, if the rule goes there; existing ones stay."""
+    """Return commands that create our table and chain if the rule goes there."""
     if (place.family, place.table) != (TABLE["family"], TABLE["table"]):
         return []
     table = {"family": place.family, "name": place.table}

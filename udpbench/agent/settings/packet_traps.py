@@ -15,31 +15,31 @@ from udpbench.agent.settings.kind import Command, Kind
 from udpbench.agent.settings.qdisc import root_discipline, teach_bfifo
 
 TRAP_HANDLE = TRAP_PRIORITY & 0xFFFF0000
-"""Major number of the class, which htb chooses by the socket's priority (htb_classify)."""
+"""Major number of the class, which htb selects by socket priority (htb_classify)."""
 TRAP_LEAF = 0x75630000
 
 
 class Trap(Kind):
-    """A root queueing discipline that drops whatever has its priority; true, or null.
+    """A root qdisc that drops packets of one socket priority; true, or null.
 
-    An htb lets all traffic pass but that of socket priority TRAP_PRIORITY, whose queue holds one
-    byte. It refuses to replace a discipline that was set.
+    An htb passes all traffic except that of priority TRAP_PRIORITY, whose queue holds one byte. An
+    existing qdisc is not replaced.
     """
 
     disruptive = True
 
     def read(self, host: Host, target: str) -> Union[bool, str, None]:
-        """Return true if it is, the kind of another that was set, or null."""
+        """Return true if it is set, the kind of another qdisc, or null."""
         message = root_discipline(host, target)
         if message is None:
             return None
         return True if message["handle"] == TRAP_HANDLE else str(message.get_attr("TCA_KIND"))
 
     def write(self, host: Host, target: str, value: Union[bool, None]) -> None:
-        """Make it, or take it away; EBUSY if another is set."""
+        """Create or delete it; EBUSY if another qdisc is set."""
         index, there = host.index(target), self.read(host, target)
         if isinstance(there, str):
-            raise OSError(errno.EBUSY, f"{target} has a {there} as its root discipline")
+            raise OSError(errno.EBUSY, f"{target} already has root qdisc {there}")
         if value is None:
             host.rtnl("tc", "del", kind="htb", index=index)
             return
@@ -64,7 +64,7 @@ XDP_VERDICTS = (1, 2)
 
 
 def named_port(name: str) -> Optional[int]:
-    """Return the port of a program of udpbench by its name; None for any other's."""
+    """Return the port of a udpbench program by its name; None for other programs."""
     match = re.fullmatch(PROGRAM_NAME.format(r"(\d+)"), name)
     return int(match.group(1)) if match is not None else None
 
@@ -77,14 +77,14 @@ def _attach(host: Host, interface: str, loaded: int) -> None:
 class Xdp(Kind):
     """An XDP program that drops UDP to one port, ``receive0`` = 64001; null: no program.
 
-    A program that another program attached is read as its name, and refused, because it could not
-    be put back.
+    Another program's XDP program reads as its name and is refused, because it could not be
+    restored.
     """
 
     disruptive = True
 
     def read(self, host: Host, target: str) -> Union[int, str, None]:
-        """Return the port, the name of another's program, or null."""
+        """Return the port, another program's name, or null."""
         number = host.xdp_program(target)
         if number is None:
             return None
@@ -93,10 +93,10 @@ class Xdp(Kind):
         return port if port is not None else name or f"program {number}"
 
     def write(self, host: Host, target: str, value: Optional[int]) -> None:
-        """Attach the program, or detach it; EBUSY if another's is attached."""
+        """Attach or detach the program; EBUSY if another one is attached."""
         there = self.read(host, target)
         if isinstance(there, str):
-            raise OSError(errno.EBUSY, f"{target} has the XDP program {there}; detach it before")
+            raise OSError(errno.EBUSY, f"{target} has the XDP program {there}; detach it first")
         if value is None:
             _attach(host, target, -1)
             return
@@ -124,14 +124,14 @@ TC_VERDICTS = (2, -1)
 
 
 class TcDrop(Kind):
-    """A tc filter that drops UDP to one port on receipt; null: no clsact discipline.
+    """A tc ingress filter that drops UDP to one port; null: no clsact qdisc.
 
-    It hangs on a clsact discipline of its own, which counts what it drops. One that another program
-    made is read as text, and refused, because its filters could not be put back.
+    It is attached to its own clsact qdisc, which counts the drops. Another program's qdisc reads as
+    text and is refused, because its filters could not be restored.
     """
 
     def read(self, host: Host, target: str) -> Union[int, str, None]:
-        """Return the port, text if another program has a discipline there, or null."""
+        """Return the port, text for another program's qdisc, or null."""
         index = host.index(target)
         listed = host.rtnl("tc", "dump", index=index)
         if not any(message["parent"] == TC_H_CLSACT for message in listed):
@@ -148,10 +148,10 @@ class TcDrop(Kind):
         return f"{len(filters)} filters"
 
     def write(self, host: Host, target: str, value: Optional[int]) -> None:
-        """Make discipline and filter, or take both away; EBUSY if there are another's."""
+        """Create or delete qdisc and filter; EBUSY if another program has a qdisc there."""
         index, there = host.index(target), self.read(host, target)
         if isinstance(there, str):
-            raise OSError(errno.EBUSY, f"{target} has an ingress discipline with {there}")
+            raise OSError(errno.EBUSY, f"{target} already has an ingress qdisc with {there}")
         if there is not None:
             host.rtnl("tc", "del", kind="clsact", index=index)
         if value is None:

@@ -1,7 +1,6 @@
-"""Which interfaces carry the SSH connection of the controller, and what would lead it elsewhere.
+"""Which interfaces carry the controller's SSH connection, and which changes would divert it.
 
-``protected_interfaces`` and ``would_divert`` are pure; the rest reads this host. Nothing is
-changed.
+``protected_interfaces`` and ``would_divert`` are pure; the rest reads this host. Read-only.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ RTN_UNICAST = 1  # include/uapi/linux/rtnetlink.h
 
 @dataclass(frozen=True)
 class KernelLink:
-    """One interface and what it stands on."""
+    """One interface and its lower interface."""
 
     index: int
     name: str
@@ -29,17 +28,17 @@ class KernelLink:
     """vlan, bond, bridge ...; None for a physical device."""
     master: Optional[int] = None
     lower: Optional[int] = None
-    """The interface below it, if that is in the same namespace."""
+    """Index of the lower interface, if it is in the same namespace."""
 
 
 @dataclass(frozen=True)
 class KernelRoute:
-    """Where packets to a network leave."""
+    """The route to a network."""
 
     network: str
     interface: int
     gateway: Optional[str] = None
-    """The station to which packets go first."""
+    """The next hop."""
 
 
 def protected_interfaces(
@@ -47,9 +46,9 @@ def protected_interfaces(
 ) -> frozenset[str]:
     """Return the names of the interfaces that must not be disturbed.
 
-    Those by which the SSH peer is reached and those of default routes, with all they stand on:
-    ports of a bond or bridge, the device below a VLAN, one of the same MAC (netvsc and its VF).
-    ``ssh_connection`` is sshd's SSH_CONNECTION; without an address in it nothing is protected.
+    These are the interfaces of the route to the SSH peer and of default routes, and their lower
+    interfaces: ports of a bond or bridge, the device below a VLAN, one with the same MAC (netvsc
+    and its VF). ``ssh_connection`` is sshd's SSH_CONNECTION; without an address none is protected.
     """
     peer, zone = _peer(ssh_connection)
     if peer is None:
@@ -67,12 +66,12 @@ def protected_interfaces(
 
 
 def would_divert(peer: Any, requested: str, interface: int, ways: Iterable[KernelRoute]) -> bool:
-    """Say whether packets to the peer would take another way, were ``wanted`` reached by interface.
+    """Return whether a route to ``requested`` over ``interface`` would divert packets to the peer.
 
-    ``wanted`` is an address with its prefix length, a network, or a neighbour's address; ``ways``
-    are the routes there are. What is at least as near as the way now wins, or may win; what only
-    says once more that the peer is on this very link changes nothing. The peer's own address is
-    never ours to take, nor is what is known of the station by which it is reached.
+    ``requested`` is an address with prefix length, a network, or a neighbour's address; ``ways``
+    are the current routes. A prefix at least as long as the current one wins, or may win; one that
+    only confirms that the peer is on this link changes nothing. The peer's own address, and the
+    neighbour entry of its next hop, always count as diverting.
     """
     own = ip_interface(requested)
     known = [(ip_network(route.network), route) for route in ways]
@@ -88,9 +87,9 @@ def would_divert(peer: Any, requested: str, interface: int, ways: Iterable[Kerne
 
 
 def diverting(host: Host, target: str) -> bool:
-    """Say whether a target such as ``eth3/10.1.0.0/16`` would lead the controller's packets away.
+    """Return whether a target such as ``eth3/10.1.0.0/16`` would divert the controller's packets.
 
-    False if the controller did not come by SSH to this very namespace.
+    False if the controller is not connected by SSH to this namespace.
     """
     interface, _, requested = target.partition("/")
     peer, _ = _peer(ssh_connection(host))
@@ -115,16 +114,16 @@ def diverting(host: Host, target: str) -> bool:
 
 
 def _peer(ssh_connection: Optional[str]) -> tuple[Any, str]:
-    """Return the peer's address and, of a link-local one, its interface's name."""
+    """Return the peer's address and, if link-local, its interface."""
     text, _, zone = (ssh_connection or "").partition(" ")[0].partition("%")
     try:
         return ip_address(text), zone
-    except ValueError:  # sshd -i on a pipe says UNKNOWN
+    except ValueError:  # sshd -i on a pipe sets UNKNOWN
         return None, ""
 
 
 def _ways(routes: Iterable[KernelRoute], peer: Any) -> set[int]:
-    """Return the interfaces of the longest prefix that holds the peer, and of default routes."""
+    """Return the interfaces of the longest prefix match for the peer, and of default routes."""
     known = [(ip_network(route.network), route.interface) for route in routes]
     holding = [(net.prefixlen, index) for net, index in known if peer in net]
     longest = max((length for length, _ in holding), default=None)
@@ -133,7 +132,7 @@ def _ways(routes: Iterable[KernelRoute], peer: Any) -> set[int]:
 
 
 def _below(links: dict[int, KernelLink], upper: KernelLink) -> set[int]:
-    """Return what an interface directly stands on."""
+    """Return the lower interfaces of an interface."""
     indexes = {link.index for link in links.values() if link.master == upper.index}
     if upper.lower in links:
         indexes.add(links[upper.lower].index)
@@ -169,7 +168,7 @@ def _link(message: Any) -> KernelLink:
 
 
 def _routes(host: Host, peer: Any) -> list[KernelRoute]:
-    """Return every default route, and the kernel's own way to the peer, policy routing included."""
+    """Return every default route, and the kernel's route to the peer with policy routing."""
     known = []
     for message in host.rtnl("route", "dump"):
         index = message.get_attr("RTA_OIF")
@@ -177,6 +176,6 @@ def _routes(host: Host, peer: Any) -> list[KernelRoute]:
             known.append(KernelRoute("0.0.0.0/0" if peer.version == 4 else "::/0", index))
     try:
         way = host.rtnl("route", "get", dst=str(peer))
-    except OSError:  # a namespace of its own, started from a shell that came by SSH
+    except OSError:  # a separate namespace, started from an SSH session's shell
         return known
     return known + [KernelRoute(str(peer), message.get_attr("RTA_OIF")) for message in way]

@@ -1,4 +1,4 @@
-"""Kind ``qdisc``: an interface's root queueing discipline."""
+"""Kind ``qdisc``: an interface's root qdisc."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def _options(kind: str, options: Any) -> dict[str, int]:
 
 
 def root_discipline(host: Host, interface: str) -> Any:
-    """Return the message of the root discipline that was set; None if none was."""
+    """Return the message of a configured root qdisc; None if there is only the default."""
     for message in host.rtnl("tc", "dump", index=host.index(interface)):
-        # The kernel's default (noqueue, mq, pfifo_fast) has no handle; one that was set has.
+        # The kernel's default (noqueue, mq, pfifo_fast) has no handle; a configured qdisc has.
         if message["parent"] == TC_H_ROOT and message["handle"] != 0:
             return message
     return None
 
 
 def teach_bfifo() -> None:
-    """Let pyroute2 0.9.7 know a bfifo, whose one option is laid out as a pfifo's (sch_fifo.c)."""
+    """Teach pyroute2 0.9.7 bfifo, whose option has the layout of pfifo's (sch_fifo.c)."""
     from pyroute2.netlink.rtnl.tcmsg import plugins
 
     plugins.setdefault("bfifo", plugins["pfifo"])
@@ -48,7 +48,7 @@ def teach_bfifo() -> None:
 
 def _refuse(target: str, there: Any) -> None:
     if there:
-        raise OSError(errno.EEXIST, f"{target} has a {next(iter(there))} already")
+        raise OSError(errno.EEXIST, f"{target} already has a {next(iter(there))}")
 
 
 def _fields(kind: str, options: dict[str, int]) -> dict[str, int]:
@@ -60,25 +60,24 @@ def _fields(kind: str, options: dict[str, int]) -> dict[str, int]:
             raise ValueError(f"{options['rate_bps']} bps is above {MAX_RATE_BYTES * 8} bps")
         limits = {"burst": options["burst_bytes"], "limit": options["limit_bytes"]}
         return {"rate": rate_bytes, **limits}
-    raise ValueError(f"{kind} is none of {', '.join(KNOWN)}")
+    raise ValueError(f"{kind} is not one of {', '.join(KNOWN)}")
 
 
 class RootQdisc(Kind):
-    """An interface's root queueing discipline; null is the kernel's own default.
+    """An interface's root qdisc; null is the kernel's default.
 
     Values: {tbf: {rate_bps, burst_bytes, limit_bytes}}, {pfifo: {limit_packets}}, {bfifo:
-    {limit_bytes}}. A discipline that another program set is refused, because it could not be put
-    back as it was.
+    {limit_bytes}}. Another program's qdisc is not replaced, because it could not be restored.
     """
 
     disruptive = True
     instead: Mapping[int, str] = {
-        errno.EEXIST: "remove the discipline that is there, or leave it out",
-        errno.ENOENT: "tbf and pfifo need the kernel's sch_tbf; see modprobe sch_tbf",
+        errno.EEXIST: "remove the existing qdisc, or leave it out",
+        errno.ENOENT: "tbf and pfifo need the kernel module sch_tbf: modprobe sch_tbf",
     }
 
     def read(self, host: Host, target: str) -> Optional[dict[str, Any]]:
-        """Return the root discipline; a rate is whole bytes per second, so eight bits at a time."""
+        """Return the root qdisc; the kernel keeps rates in bytes/s, so in steps of 8 bit/s."""
         teach_bfifo()
         message = root_discipline(host, target)
         if message is None:
@@ -87,22 +86,22 @@ class RootQdisc(Kind):
         return {kind: _options(kind, message.get_attr("TCA_OPTIONS"))}
 
     def write(self, host: Host, target: str, value: Optional[dict[str, Any]]) -> None:
-        """Add the discipline at the root, or take away one of the kinds known here."""
+        """Add a root qdisc, or delete one of the known kinds."""
         index = host.index(target)
         teach_bfifo()
         there = set(self.read(host, target) or {})
         if value is None:
             if there - set(KNOWN):
-                raise OSError(errno.EBUSY, f"{target} has a {there.pop()} that is not of udpbench")
+                raise OSError(errno.EBUSY, f"{target} has a {there.pop()} not set by udpbench")
             host.rtnl("tc", "del", index=index, parent=TC_H_ROOT)
             return
-        # The kernel would replace it: pyroute2's "add" is without NLM_F_EXCL.
+        # The kernel would replace it: pyroute2's "add" lacks NLM_F_EXCL.
         _refuse(target, there)
         ((kind, options),) = value.items()
         host.rtnl("tc", "add", kind=kind, index=index, parent=TC_H_ROOT, **_fields(kind, options))
 
     def same(self, requested: Any, got: Any) -> bool:
-        """Compare; pyroute2 sends a burst as whole microseconds, so it may come back less."""
+        """Compare; pyroute2 sends bursts in whole microseconds, so one may read back smaller."""
         if not (requested and got and "tbf" in requested and "tbf" in got):
             return bool(requested == got)
         asked, kept = requested["tbf"], got["tbf"]
@@ -114,7 +113,7 @@ class RootQdisc(Kind):
         )
 
     def check(self, _host: Host, target: str, value: Any, now: Any) -> None:
-        """Refuse to replace a discipline that is there."""
+        """Refuse to replace an existing qdisc."""
         if value is not None:
             _refuse(target, now)
 

@@ -1,4 +1,4 @@
-"""Kinds of who polls a queue, and when: ``irq``, ``irqbalance``, ``napi_cpus``, ``device``."""
+"""Kinds for interrupts and NAPI: ``irq``, ``irqbalance``, ``napi_cpus``, ``device``."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def _irq_path(host: Host, target: str) -> str:
     interrupts = rx_interrupts(host, interface)
     if queue not in interrupts:
         known = ", ".join(f"rx-{number}" for number in sorted(interrupts)) or "none"
-        what = f"{interface} shows no interrupt of rx-{queue}; those that it shows: {known}"
+        what = f"{interface} has no known interrupt for rx-{queue}; known queues: {known}"
         raise OSError(errno.ENXIO, what)
     return f"/proc/irq/{interrupts[queue]}/smp_affinity_list"
 
 
 class Irq(Kind):
-    """The CPUs that may serve an RX queue's interrupt, ``eth3/rx-0``.
+    """The affinity of an RX queue's interrupt, ``eth3/rx-0``.
 
-    The queue is named and not the interrupt, whose number changes with the channels. What takes
-    effect follows only with the next interrupt, so the mask that was asked for is what is compared.
+    Named by queue, because interrupt numbers change with the channels. The effective affinity
+    changes only with the next interrupt, so the requested mask is compared.
     """
 
     disruptive = True
@@ -52,11 +52,11 @@ class Irq(Kind):
     }
 
     def read(self, host: Host, target: str) -> list[int]:
-        """Return the CPUs that the interrupt may go to."""
+        """Return the CPUs in the affinity mask."""
         return list(parse_cpu_list(host.read_text(_irq_path(host, target))))
 
     def write(self, host: Host, target: str, value: list[int]) -> None:
-        """Let it go to these CPUs; EIO or EPERM if the kernel manages it."""
+        """Set the affinity; EIO or EPERM if the kernel manages the interrupt."""
         host.write_text(_irq_path(host, target), ",".join(str(cpu) for cpu in value))
 
     def same(self, requested: list[int], got: list[int]) -> bool:
@@ -75,35 +75,34 @@ DEADLINE_S = 2.0
 
 def _check(target: str) -> None:
     if target != IRQBALANCE:
-        raise ValueError(f"{target} is not {IRQBALANCE}")
+        raise ValueError(f"{target}: the only target is {IRQBALANCE}")
 
 
 class Irqbalance(Kind):
-    """Whether the daemon that moves interrupts may work, target ``irqbalance``.
+    """Whether the irqbalance daemon is active, target ``irqbalance``; null if it is not running.
 
-    It is paused by SIGSTOP and goes on by SIGCONT, under systemd or not: the same process keeps its
-    options and its state, which stopping and starting its unit would not give back. Null: none
-    runs.
+    Paused by SIGSTOP and resumed by SIGCONT, with or without systemd: the process keeps its
+    options and state, which restarting its unit would lose.
     """
 
     def read(self, host: Host, target: str) -> Optional[bool]:
-        """Say whether it works; false while it is paused."""
+        """Return whether it is active; false while paused."""
         _check(target)
         return is_irqbalance_running(host)
 
     def write(self, host: Host, target: str, value: Optional[bool]) -> None:
-        """Pause it or let it go on, and wait until it has stopped or not."""
+        """Pause or resume it, and wait for the effect."""
         _check(target)
         pids = irqbalance_pids(host)
         if not pids:
-            raise OSError(errno.ESRCH, f"no process is called {IRQBALANCE}")
+            raise OSError(errno.ESRCH, f"{IRQBALANCE} is not running")
         for pid in pids:
             host.signal(pid, signal.SIGCONT if value else signal.SIGSTOP)
-        what = f"{IRQBALANCE} {'going on' if value else 'pausing'}"
+        what = f"{IRQBALANCE} is {'still' if value else 'not'} paused"
         host.wait_for(what, lambda: bool(self.read(host, target)) == bool(value), DEADLINE_S)
 
     def same(self, requested: Optional[bool], got: Optional[bool]) -> bool:
-        """Compare; one that does not run does not work either."""
+        """Compare; a daemon that is not running equals a paused one."""
         return bool(requested) == bool(got)
 
     def by_hand(self, target: str, value: Any) -> Command:
@@ -124,16 +123,16 @@ def _napi_threads(host: Host, interface: str) -> list[int]:
 
 
 class NapiCpus(Kind):
-    """Where an interface's NAPI threads run; the k-th list is RX queue k's.
+    """Affinity of an interface's NAPI threads; the k-th list is for RX queue k.
 
-    The threads are there while the interface is up, with NAPI and ``threaded``; a list shorter than
-    the queues leaves the others as they are.
+    The threads exist while the interface is up with NAPI and ``threaded``; queues beyond the list
+    stay as they are.
     """
 
     instead: Mapping[int, str] = {errno.EPERM: "without root, use link: {receive: rps}"}
 
     def read(self, host: Host, target: str) -> list[list[int]]:
-        """Return each thread's CPUs; OSError ESRCH if there are no threads."""
+        """Return each thread's CPUs; OSError ESRCH without threads."""
         return [host.affinity(pid) for pid in _napi_threads(host, target)]
 
     def write(self, host: Host, target: str, value: list[list[int]]) -> None:
@@ -145,11 +144,11 @@ class NapiCpus(Kind):
             host.set_affinity(pid, cpus)
 
     def same(self, requested: Any, got: Any) -> bool:
-        """Compare as far as something was asked for."""
+        """Compare the requested queues only."""
         return len(got) >= len(requested) and all(set(a) == set(b) for a, b in zip(requested, got))
 
     def by_hand_here(self, host: Host, target: str, value: Any) -> Command:
-        """Return what pins the threads, by pid: other namespaces may have threads of that name."""
+        """Return taskset commands by pid, since other namespaces may have threads of that name."""
         return "; ".join(
             f"taskset -cp {','.join(map(str, cpus))} {pid}"
             for pid, cpus in zip(_napi_threads(host, target), value)
@@ -167,10 +166,10 @@ def _device_path(target: str) -> str:
 
 
 class Device(Kind):
-    """An integer among an interface's attributes in /sys/class/net."""
+    """An integer attribute of an interface in /sys/class/net."""
 
     instead: Mapping[int, str] = {
-        errno.EOPNOTSUPP: "threaded needs NAPI: on veth rx-gro on, then up, before it"
+        errno.EOPNOTSUPP: "threaded needs NAPI: on veth, set rx-gro on and the link up first"
     }
 
     def read(self, host: Host, target: str) -> int:
@@ -180,9 +179,8 @@ class Device(Kind):
     def write(self, host: Host, target: str, value: int) -> None:
         """Set the attribute.
 
-        A veth that is down has no NAPI, and Linux 6.18 refuses even to clear ``threaded`` there,
-        which would be left behind if another process took the link down: it is up while the
-        write takes.
+        A veth that is down has no NAPI, and Linux 6.18 then refuses even to clear ``threaded``. So
+        if another process took the link down, it is taken up for the write.
         """
         path = _device_path(target)
         interface = target.partition("/")[0]

@@ -1,4 +1,4 @@
-"""Kind ``route``, and what goes for good when an interface begins to forward."""
+"""Kind ``route``, and what is lost permanently when forwarding is switched on."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def _is_wanted(message: Any, requested: Union[IPv4Network, IPv6Network]) -> bool
 
 
 def _await_way(host: Host, index: int, gateway: str) -> None:
-    """Wait until the gateway is on the link: IPv6 has no route to it before the carrier is known.
+    """Wait until the gateway is reachable: IPv6 has no route to it until the carrier is known.
 
-    The kernel learns of a carrier up to a second after the interface is up (linkwatch).
+    The kernel notices a carrier up to a second after the interface is up (linkwatch).
     """
 
     def is_there() -> bool:
@@ -45,7 +45,7 @@ def _await_way(host: Host, index: int, gateway: str) -> None:
         except OSError:
             return False
 
-    host.wait_for(f"a way to the gateway {gateway}", is_there, WAY_DEADLINE_S)
+    host.wait_for(f"no route to the gateway {gateway}", is_there, WAY_DEADLINE_S)
 
 
 def _split_route(host: Host, target: str) -> tuple[int, Union[IPv4Network, IPv6Network]]:
@@ -54,17 +54,17 @@ def _split_route(host: Host, target: str) -> tuple[int, Union[IPv4Network, IPv6N
 
 
 class Route(Kind):
-    """A route by an interface, ``receive0/10.1.0.0/16``; its gateway, "link", or null.
+    """A route over an interface, ``receive0/10.1.0.0/16``; its gateway, "link", or null.
 
-    Only routes of the main table with the default metric that people or programs have set; what the
-    kernel adds with an address is not among them.
+    Only routes in the main table with the default metric, without those that the kernel adds with
+    an address.
     """
 
     diverts = True
     instead: Mapping[int, str] = {errno.EEXIST: "remove that route, or leave it out"}
 
     def read(self, host: Host, target: str) -> Optional[str]:
-        """Return the gateway of the route; ``link`` where it has none."""
+        """Return the route's gateway; ``link`` if it has none."""
         index, requested = _split_route(host, target)
         family = socket.AF_INET if requested.version == 4 else socket.AF_INET6
         for message in host.rtnl("route", "dump", family=family, table=RT_TABLE_MAIN, oif=index):
@@ -73,7 +73,7 @@ class Route(Kind):
         return None
 
     def write(self, host: Host, target: str, value: Optional[str]) -> None:
-        """Add the route or take it away; another one to the same network is never replaced."""
+        """Add or delete the route; another route to the same network is never replaced."""
         index, requested = _split_route(host, target)
         now = self.read(host, target)
         self.check(host, target, value, now)
@@ -84,20 +84,20 @@ class Route(Kind):
             if value is not None:
                 _await_way(host, index, str(gateway))
         elif requested.version == 4:
-            fields["scope"] = "link"  # also to delete: a scope that differs finds no route (ESRCH)
+            fields["scope"] = "link"  # also to delete: ESRCH with another scope
         if value is not None:
             fields["proto"] = RTPROT_STATIC
         host.rtnl("route", "add" if value is not None else "del", **fields)
 
     def same(self, requested: Any, got: Any) -> bool:
-        """Compare gateways; they are spelled as the kernel spells them."""
+        """Compare gateways, which are in the kernel's notation."""
         return bool((requested and requested.lower()) == got)
 
     def check(self, _host: Host, target: str, value: Optional[str], now: Optional[str]) -> None:
         """Refuse to replace a route."""
         if value is not None and now is not None:
             network = target.partition("/")[2]
-            raise OSError(errno.EEXIST, f"a route to {network} by {now} is there already")
+            raise OSError(errno.EEXIST, f"a route to {network} via {now} already exists")
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""
@@ -107,21 +107,21 @@ class Route(Kind):
         return ["ip", "route", verb, network, *gateway, "dev", interface]
 
 
-# What goes for good when an interface begins to forward: advertised IPv6 routes, and LRO.
+# Lost permanently when forwarding is switched on: advertised IPv6 routes, and LRO.
 #
-# Switching forwarding off again brings neither back, so switching it on is refused.
+# Switching forwarding off restores neither, so switching it on is refused.
 
 ADVERTISED_ROUTES = "/proc/net/ipv6_route"
 RTF_DEFAULT = 0x00010000  # include/uapi/linux/ipv6_route.h
 RTF_ADDRCONF = 0x00040000
 ACCEPTED_ALL_THE_SAME = "2"
-"""Of accept_ra: routes are learnt, and kept, while an interface forwards."""
+"""Value of accept_ra that learns and keeps routes while forwarding."""
 LRO = "rx-lro"
 _FORWARDING = re.compile(r"net/(?:ipv4/ip_forward|(ipv[46])/conf/([^/]+)/forwarding)")
 
 
 def check_forwarding(host: Host, name: str) -> None:
-    """Refuse to switch a parameter on; OSError EBUSY if something would go for good.
+    """Raise OSError EBUSY if switching a parameter on would lose something permanently.
 
     net/ipv6/addrconf.c: addrconf_fixup_forwarding(); net/ipv4/devinet.c: inet_forward_change().
     """
@@ -134,18 +134,18 @@ def check_forwarding(host: Host, name: str) -> None:
         step = shlex.join(f"net/ipv6/conf/{interface}/accept_ra=2" for interface in learnt)
         raise OSError(
             errno.EBUSY,
-            f"{name} would take the routes that routers advertise on {', '.join(learnt)} away "
-            f"for good, and an SSH connection with them; keep them: sysctl -w {step}",
+            f"{name} would permanently remove routes advertised on {', '.join(learnt)}, "
+            f"and could cut SSH; to keep them: sysctl -w {step}",
         )
     merging = [interface for interface in _affected(host, where) if _merges(host, interface)]
     if merging:
         step = "; ".join(f"ethtool -K {shlex.quote(interface)} lro off" for interface in merging)
-        what = f"{name} would switch LRO off for good on {', '.join(merging)}"
+        what = f"{name} would permanently switch off LRO on {', '.join(merging)}"
         raise OSError(errno.EBUSY, f"{what}; switch it off before the run: {step}")
 
 
 def _learnt(host: Host) -> Iterator[str]:
-    """Yield the interfaces whose advertised routes the kernel purges, of the whole namespace."""
+    """Yield the interfaces of the namespace whose advertised routes the kernel would purge."""
     for line in (files.read(host, ADVERTISED_ROUTES) or "").splitlines():
         *_, flags, interface = line.split()
         if int(flags, 16) & (RTF_DEFAULT | RTF_ADDRCONF):
@@ -155,11 +155,11 @@ def _learnt(host: Host) -> Iterator[str]:
 
 
 def _affected(host: Host, where: str) -> list[str]:
-    """Return an interface and all that it stands on, or all interfaces."""
+    """Return an interface and its lower interfaces, or all interfaces."""
     if where == "all":
         return files.names(host, "/sys/class/net")
     affected = [where]
-    for interface in affected:  # it grows
+    for interface in affected:  # grows during iteration
         names = files.names(host, f"/sys/class/net/{interface}")
         lower = [name[len("lower_") :] for name in names if name.startswith("lower_")]
         affected += [name for name in lower if name not in affected]
@@ -169,7 +169,7 @@ def _affected(host: Host, where: str) -> list[str]:
 def _merges(host: Host, interface: str) -> bool:
     try:
         return host.features(interface).get(LRO, False)
-    except OSError:  # /sys/class/net/bonding_masters is none, and some have no ethtool
+    except OSError:  # /sys/class/net/bonding_masters, or an interface without ethtool
         return False
 
 

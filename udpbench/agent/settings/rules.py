@@ -1,4 +1,4 @@
-"""A firewall rule of udpbench as data, whatever program puts it in place; pure."""
+"""A firewall rule of udpbench as data, independent of the program that sets it; pure."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import re
 from dataclasses import dataclass
 
 MARK = "udpbench:"
-"""Every comment of a rule of udpbench begins so; the rule's target follows."""
+"""Prefix of the comment of every udpbench rule; the rule's target follows."""
 VERDICTS = {
     "input": ("accept", "drop"),
     "output": ("accept", "notrack", "drop"),
     "prerouting": ("notrack", "drop"),
 }
-"""Tracking begins in prerouting and in output; accepting in prerouting would decide nothing."""
+"""Connection tracking starts in prerouting and output; accept in prerouting has no effect."""
 _TARGET = re.compile(r"(ipv4|ipv6)/(input|output|prerouting)/(accept|notrack|drop)/udp/(\d{1,5})")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """UDP packets to one port, at one place of the packet's way."""
+    """UDP packets to one port, at one hook."""
 
     target: str
     family: str
@@ -28,7 +28,7 @@ class Rule:
 
     @property
     def comment(self) -> str:
-        """What marks it as a rule of udpbench, and which one."""
+        """Identifies the rule as udpbench's, with its target."""
         return MARK + self.target
 
     @property
@@ -38,7 +38,7 @@ class Rule:
 
 
 def parse(target: str) -> Rule:
-    """Return the rule that a setting's target names; ValueError if it names none."""
+    """Return the rule named by a setting's target; ValueError if invalid."""
     match = _TARGET.fullmatch(target)
     if match is None or match.group(3) not in VERDICTS[match.group(2)]:
         places = "; ".join(f"{chain}: {', '.join(known)}" for chain, known in VERDICTS.items())

@@ -1,4 +1,4 @@
-"""Kinds that choose a packet's queue or CPU: RPS, RFS, XPS, hash, table and rules."""
+"""Kinds that select a packet's queue or CPU: RPS, RFS, XPS, hash, table and rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QUEUE = re.compile(r"([^/]+)/((?:rx|tx)-\d+)")
 
 
 def queue_file(target: str, file: str) -> str:
-    """Return the path of a queue's file; ValueError if the target names no queue."""
+    """Return the path of a queue's file; ValueError if the target is not a queue."""
     match = _QUEUE.fullmatch(target)
     if match is None or match.group(1) in (".", ".."):
         raise ValueError(f"{target} is not a queue; write for example send0/tx-0")
@@ -25,10 +25,10 @@ def queue_file(target: str, file: str) -> str:
 
 
 class CpuMask(Kind):
-    """A list of CPUs, as the mask in a target's file; [] is off."""
+    """A list of CPUs, stored as a mask in a file; [] is off."""
 
     def file_of(self, target: str) -> str:
-        """Return the file; ValueError if the target has none."""
+        """Return the target's file; ValueError if it has none."""
         raise NotImplementedError
 
     def read(self, host: Host, target: str) -> list[int]:
@@ -49,7 +49,7 @@ class CpuMask(Kind):
 
 
 class Rps(CpuMask):
-    """The CPUs that work on what an RX queue received, ``receive0/rx-0``."""
+    """The RPS CPUs of an RX queue, ``receive0/rx-0``."""
 
     instead: Mapping[int, str] = dict.fromkeys(
         (errno.EPERM, errno.EACCES), "without root, link: {receive: inline} needs no RPS"
@@ -61,10 +61,9 @@ class Rps(CpuMask):
 
 
 class RpsDefault(CpuMask):
-    """The CPUs that every RX queue made after it gets for RPS.
+    """The default RPS CPUs of RX queues created afterwards, per namespace (Linux 6.3).
 
-    Of the namespace (Linux 6.3), and all the RPS there is without root: the files of the queues
-    themselves want CAP_NET_ADMIN over the machine.
+    The only way to set RPS without root: a queue's own file needs CAP_NET_ADMIN on the machine.
     """
 
     def file_of(self, target: str) -> str:
@@ -75,10 +74,10 @@ class RpsDefault(CpuMask):
 
 
 class Xps(CpuMask):
-    """The CPUs whose packets leave by a TX queue, ``send0/tx-0``."""
+    """The XPS CPUs of a TX queue, ``send0/tx-0``."""
 
     instead: Mapping[int, str] = {
-        errno.ENOENT: "an interface with one TX queue has no XPS; make it with more queues"
+        errno.ENOENT: "an interface with one TX queue has no XPS; create it with more queues"
     }
 
     def file_of(self, target: str) -> str:
@@ -94,25 +93,25 @@ def _rfs_path(target: str) -> str:
 
 
 class Rfs(Kind):
-    """Flows that an RX queue remembers the reading CPU of, ``receive0/rx-0``; 0 is off.
+    """Entries in an RX queue's RFS flow table, ``receive0/rx-0``; 0 is off.
 
-    Works only together with the machine's sysctl net.core.rps_sock_flow_entries.
+    Effective only with the machine's sysctl net.core.rps_sock_flow_entries.
     """
 
     instead: Mapping[int, str] = {
-        errno.EPERM: "flow steering needs root of the machine; leave it out"
+        errno.EPERM: "flow steering needs root on the machine; leave it out"
     }
 
     def read(self, host: Host, target: str) -> int:
-        """Return the number of flows."""
+        """Return the number of entries."""
         return int(host.read_text(_rfs_path(target)))
 
     def write(self, host: Host, target: str, value: int) -> None:
-        """Set the number of flows; the kernel rounds up to a power of two."""
+        """Set the number of entries; the kernel rounds up to a power of two."""
         host.write_text(_rfs_path(target), str(value))
 
     def rounded(self, requested: int, got: int) -> bool:
-        """Say whether ``got`` is the power of two that the kernel makes of ``wanted``."""
+        """Return whether ``got`` is ``requested`` rounded up to a power of two."""
         return requested > 0 and got == 1 << (requested - 1).bit_length()
 
     def by_hand(self, target: str, value: Any) -> Command:
@@ -127,16 +126,16 @@ def _split_flow(target: str) -> tuple[str, str]:
     interface, _, flow = target.partition("/")
     if flow not in HASHED_FLOWS:
         raise ValueError(
-            f"{target} names none of {', '.join(HASHED_FLOWS)}; write for example eth0/udp4"
+            f"{target} is not one of {', '.join(HASHED_FLOWS)}; write for example eth0/udp4"
         )
     return interface, flow
 
 
 class FlowHashFields(Kind):
-    """Header fields that choose the RX queue, ``receive0/udp4``; "sdfn", "sd".
+    """Header fields hashed to select the RX queue, ``receive0/udp4``; "sdfn", "sd".
 
-    The letters are those of ethtool -N rx-flow-hash. Some drivers refuse with exit status 0: only
-    reading back tells.
+    Letters as in ethtool -N rx-flow-hash. Some drivers refuse with exit status 0: only reading back
+    shows it.
     """
 
     instead: Mapping[int, str] = {
@@ -151,7 +150,7 @@ class FlowHashFields(Kind):
         return ethtool.parse_flow_hash(text)
 
     def write(self, host: Host, target: str, value: str) -> None:
-        """Ask for these fields."""
+        """Set the fields."""
         interface, flow = _split_flow(target)
         ethtool.change(host, "-N", interface, ["rx-flow-hash", flow, value])
 
@@ -169,7 +168,7 @@ Table = dict[str, Any]
 
 
 def words_for(value: Table) -> Optional[str]:
-    """Return what sets a table; None if nothing does. ``default`` frees it from the user's."""
+    """Return the ethtool words for a table, None if there are none; ``default`` resets it."""
     size = len(value["table"])
     runs = [value["table"].count(queue) for queue in range(max(value["table"]) + 1)]
     weights = " ".join(str(run) for run in runs)
@@ -180,9 +179,9 @@ def words_for(value: Table) -> Optional[str]:
 
 
 def table_of(words: str, rings: int, size: int) -> list[int]:
-    """Return the table that words of ethtool make; ValueError if they make none.
+    """Return the table for ethtool words; ValueError if invalid.
 
-    ``default`` is the kernel's ethtool_rxfh_indir_default(), which nearly every driver takes;
+    ``default`` is the kernel's ethtool_rxfh_indir_default(), used by nearly every driver;
     ``weight`` as in ethtool.c: fill_indir_table().
     """
     kind, *numbers = words.split()
@@ -193,7 +192,7 @@ def table_of(words: str, rings: int, size: int) -> list[int]:
         return [entry % values[0] for entry in range(size)]
     if kind == "weight" and sum(values) > 0:
         return _weighted(values, size)
-    raise ValueError(f"{words!r} is none of default, equal N, weight N N ...")
+    raise ValueError(f"{words!r} is not one of default, equal N, weight N N ...")
 
 
 def _weighted(weights: list[int], size: int) -> list[int]:
@@ -207,10 +206,10 @@ def _weighted(weights: list[int], size: int) -> list[int]:
 
 
 class Indirection(Kind):
-    """Which RX queue each hash value goes to; "equal 2", "weight 6 2", "default".
+    """The RX indirection table (hash value to queue); "equal 2", "weight 6 2", "default".
 
-    What is read is {rings, table}. A table that ethtool has no words for is never changed, because
-    it could not be put back.
+    Reads as {rings, table}. A table that ethtool cannot express is never changed, because it could
+    not be restored.
     """
 
     instead: Mapping[int, str] = {
@@ -219,23 +218,23 @@ class Indirection(Kind):
     }
 
     def read(self, host: Host, target: str) -> Table:
-        """Return the number of RX rings and the table of queues."""
+        """Return the number of RX rings and the table."""
         rings, table = ethtool.parse_indirection(ethtool.show(host, "-x", target))
         return {"rings": rings, "table": table}
 
     def write(self, host: Host, target: str, value: Union[str, Table]) -> None:
-        """Set the table; OSError EBUSY if the one that is there could not be put back."""
+        """Set the table; OSError EBUSY if the current one could not be restored."""
         now = self.read(host, target)
         if words_for(now) is None:
-            raise OSError(errno.EBUSY, f"{target} has a table that ethtool could not set again")
-        # Read with other rings than now, a table that was the default may need other words.
+            raise OSError(errno.EBUSY, f"{target} has a table that ethtool could not restore")
+        # Read with a different number of rings, a default table may need other words.
         words = value if isinstance(value, str) else words_for({**value, "rings": now["rings"]})
         if words is None:
-            raise ValueError("no words of ethtool make this table")
+            raise ValueError("ethtool cannot express this table")
         ethtool.change(host, "-X", target, words.split())
 
     def same(self, requested: Union[str, Table], got: Table) -> bool:
-        """Compare table with table."""
+        """Compare tables."""
         if isinstance(requested, str):
             return bool(table_of(requested, got["rings"], len(got["table"])) == got["table"])
         return bool(requested["table"] == got["table"])
@@ -266,27 +265,26 @@ def _split_rule(target: str) -> tuple[str, str, int]:
 
 
 class SteeringRule(Kind):
-    """The RX queue of one UDP port, ``receive0/udp4/4321``; null if there is no rule.
+    """An ntuple rule: the RX queue of one UDP port, ``receive0/udp4/4321``; null without a rule.
 
-    Only rules that look at a destination port and at nothing else are read or written; the driver
-    numbers them, and the number is read back from its list. The feature rx-ntuple-filter must be
-    on.
+    Only rules that match nothing but a destination port are read or written. The driver numbers
+    them; the number is read from its list. The feature rx-ntuple-filter must be on.
     """
 
     needs = "feature"
     instead: Mapping[int, str] = {
         errno.EOPNOTSUPP: "the feature rx-ntuple-filter must be on; else use rx-flow-hash",
         errno.EEXIST: "delete that rule (ethtool -N ... delete), or leave it out",
-        0: "the driver did not take the rule; use rx-flow-hash or rps",
+        0: "the driver ignored the rule; use rx-flow-hash or rps",
     }
 
     def read(self, host: Host, target: str) -> Optional[int]:
-        """Return the queue of the rule for this port."""
+        """Return the queue of this port's rule."""
         rule = _find_rule(host, target)
         return rule.queue if rule is not None else None
 
     def write(self, host: Host, target: str, value: Optional[int]) -> None:
-        """Add the rule, or delete it by the number that the driver gave it."""
+        """Add the rule, or delete it by the driver's number."""
         interface, flow, port = _split_rule(target)
         rule = _find_rule(host, target)
         if value is None:
@@ -303,7 +301,7 @@ class SteeringRule(Kind):
             _, flow, port = _split_rule(target)
             rule = _find_rule(host, target)
             number = rule.location if rule is not None else "of that number"
-            raise OSError(errno.EEXIST, f"rule {number} steers {flow} port {port} already")
+            raise OSError(errno.EEXIST, f"rule {number} already steers {flow} port {port}")
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""

@@ -13,7 +13,7 @@ from udpbench.agent.settings.links import ipv6_addresses
 from udpbench.agent.settings.routes import check_forwarding
 from udpbench.model import sysctl_refusal
 
-_READ_ONLY = "it may only be read here; set it for the machine, as its root"
+_READ_ONLY = "it is read-only here; set it on the machine as root"
 
 Plain = Union[int, str]
 Value = Union[Plain, dict[str, Plain]]
@@ -49,7 +49,7 @@ ALONG: Mapping[str, tuple[str, ...]] = {
         for name, other in (pair, pair[::-1])
     },
 }
-"""Parameter → those that it writes along; a star is whatever name is there."""
+"""Parameter → others that the kernel changes with it; a star matches any name."""
 
 
 def _read(host: Host, name: str) -> Plain:
@@ -81,21 +81,21 @@ class Sysctl(Kind):
     """A kernel parameter, ``net.core.rmem_max``; an integer, or text as printed.
 
     As in sysctl(8), a name whose first separator is a slash keeps its dots:
-    ``net/ipv4/conf/eth0.100/rp_filter``. Some parameters write others along: those are read with
-    them, as {name: value} with the parameter itself first, and so put back with them.
+    ``net/ipv4/conf/eth0.100/rp_filter``. If the kernel changes others with it, all are read as
+    {name: value}, the parameter itself first, and restored together.
     """
 
     instead: Mapping[int, str] = {
-        errno.ENOENT: "this kernel has none of that name, or none in a namespace of its own (see "
-        "sysctl -a); a name that holds dots is written with slashes: "
+        errno.ENOENT: "this kernel has no such parameter, or not in a network namespace (see "
+        "sysctl -a); write a name that contains dots with slashes: "
         "net/ipv4/conf/eth0.100/rp_filter",
         errno.EACCES: _READ_ONLY,
         errno.EPERM: _READ_ONLY,
-        0: "the kernel limits it; ask for what it kept",
+        0: "the kernel limits it; use the value it kept",
     }
 
     def read(self, host: Host, target: str) -> Value:
-        """Return the value, with those that it writes along; several numbers are one text."""
+        """Return the value, or {name: value} with those changed along; several numbers are text."""
         own = _name(target)
         along = _along(host, own)
         if not along:
@@ -103,11 +103,11 @@ class Sysctl(Kind):
         return {name: _read(host, name) for name in (own, *along)}
 
     def write(self, host: Host, target: str, value: Value) -> None:
-        """Set the value; what was read with others is put back with them."""
+        """Set the value; a value read with others is restored with them."""
         if not isinstance(value, dict):
             host.write_text(f"/proc/sys/{_name(target)}", f"{value}\n")
             return
-        # A first round may be refused, if setting the other one of a pair does it
+        # The first round may be refused if only the other one of a pair sets it
         # (vm.dirty_bytes).
         for may_fail in (True, False):
             for name, before in value.items():
@@ -120,7 +120,7 @@ class Sysctl(Kind):
                         raise
 
     def same(self, requested: Value, got: Value) -> bool:
-        """Compare word by word, as the kernel prints tabs; of others those there before."""
+        """Compare word by word, as the kernel prints tabs; others only if they existed before."""
         if not isinstance(requested, dict):
             own: Any = next(iter(got.values())) if isinstance(got, dict) else got
             return str(requested).split() == str(own).split()
@@ -128,14 +128,14 @@ class Sysctl(Kind):
         return all(there.get(name, value) == value for name, value in requested.items())
 
     def check(self, host: Host, target: str, value: Value, now: Value) -> None:
-        """Refuse what no measurement needs, and what would lose what nothing restores.
+        """Refuse parameters that no measurement needs, and changes that cannot be undone.
 
-        That is addresses, advertised routes, LRO.
+        Such changes lose addresses, advertised routes or LRO.
         """
         del now
         allowed = sysctl_refusal(_name(target))
         if allowed is not None:
-            raise ValueError(f"it may not be set here; {allowed}; leave it out")
+            raise ValueError(f"it must not be set here; {allowed}; leave it out")
         if str(value) == "0":
             return
         check_forwarding(host, _name(target))
@@ -145,10 +145,8 @@ class Sysctl(Kind):
         interface = match.group(1)
         lost = ipv6_addresses(host, None if interface == "all" else host.index(interface))
         if lost:
-            what = f"{target} would take {', '.join(lost)} away for good"
-            raise OSError(
-                errno.EBUSY, f"{what}; take those away first, or choose another interface"
-            )
+            what = f"{target} would permanently remove {', '.join(lost)}"
+            raise OSError(errno.EBUSY, f"{what}; remove them first, or choose another interface")
 
     def by_hand(self, target: str, value: Any) -> Command:
         """Return the command that sets it."""

@@ -1,7 +1,7 @@
-"""A process that runs already as the receiver: chosen, counted at its sockets, and left as it is.
+"""A running process as the receiver: selected, counted at its sockets, otherwise left alone.
 
-Nothing of it is opened, changed or ended. It is known by the sockets that take the traffic: once
-one of them is closed, it has ended or was restarted, and what it reads is not what was measured.
+Nothing of it is opened, changed or ended. It is identified by the sockets that receive the traffic:
+once one of them closes, the process has ended or was restarted, and the measurement is void.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ AS_ROOT = "log in as root, or write become: sudo in the lab file"
 
 
 class Attached(CountedReader):
-    """The receiver that ``pool`` knows, by a process that runs already."""
+    """A ``Receiver`` for ``pool``: a process that is already running."""
 
     fileno = None
-    """There is nothing to wait for but time."""
+    """None: this receiver is only polled."""
 
     def __init__(self, host: Host, name: str, specs: Sequence[WorkerSpec]) -> None:
         named = cast("Attach", cast("Receive", specs[0].receive).attach)
@@ -43,7 +43,7 @@ class Attached(CountedReader):
         self._holders: frozenset[int] = frozenset()
 
     def prepare(self) -> None:
-        """Find the process and the sockets of the traffic; WorkerFailed says what is missing."""
+        """Find the process and the sockets of the traffic; WorkerFailed names what is missing."""
         listed = [each for each in self._list.read().values() if each.peer is None]
         self._owners.learn([each.inode for each in listed], self._named.unit or "")
         taking = self._taking(listed)
@@ -64,7 +64,7 @@ class Attached(CountedReader):
     def _chosen(
         self, listed: Sequence[UdpSocket], taking: dict[tuple[str, int], list[UdpSocket]]
     ) -> list[int]:
-        """Return the processes that are named, each of which may be seen."""
+        """Return the selected processes; WorkerFailed if one is not visible."""
         if self._named.port is not None:
             return self._at_port(self._named.port, listed, taking)
         if self._named.unit is not None:
@@ -90,26 +90,26 @@ class Attached(CountedReader):
         listed: Sequence[UdpSocket],
         taking: dict[tuple[str, int], list[UdpSocket]],
     ) -> list[int]:
-        """Return the processes whose sockets take what is sent to a port."""
+        """Return the processes whose sockets receive what is sent to a port."""
         if all(each.port != port for each in listed):
             raise self._failure(
-                f"no UDP socket is bound to port {port}; bound are {_ports(listed)}"
+                f"no UDP socket is bound to port {port}; bound ports: {_ports(listed)}"
             )
         at_port = [
             each for (_, its_port), own in taking.items() if its_port == port for each in own
         ]
         for each in at_port:
             if not self._owners.holders(each.inode):
-                whose = f"user {each.uid}, whose processes this user may not see; {AS_ROOT}"
+                whose = f"user {each.uid}, whose processes this user cannot see; {AS_ROOT}"
                 if os.geteuid() == 0:
-                    whose = "the kernel itself, or of a process out of sight; name another port"
-                raise self._failure(f"the socket at port {port} is of {whose}")
+                    whose = "the kernel or a process that is not visible; name another port"
+                raise self._failure(f"the socket on port {port} belongs to {whose}")
         return sorted({pid for each in at_port for pid in self._owners.holders(each.inode)})
 
     def _refuse_elsewhere(
         self, own: Sequence[UdpSocket], taking: dict[tuple[str, int], list[UdpSocket]]
     ) -> None:
-        """Refuse a process without a socket that takes the traffic."""
+        """Refuse a process without a socket that receives the traffic."""
         missing = [where for where, sockets in taking.items() if not sockets]
         if not missing:
             return
@@ -120,16 +120,16 @@ class Attached(CountedReader):
         has = (
             f"it is bound to {', '.join(bound[:PORTS_NAMED])}" if bound else "it has no UDP socket"
         )
-        step = "bind it to that address or to every one, or change traffic.flows.to"
+        step = "bind it to that address or to all addresses, or change traffic.flows.to"
         raise self._failure(f"not bound to {address} port {port}; {has}; {step}")
 
     def _refuse_shared(self, others: Iterable[int]) -> None:
-        """Refuse to measure one of several processes that take the traffic together."""
+        """Refuse to measure one of several processes that share the traffic."""
         labels = sorted({label for inode in others for label in self._owners.processes(inode)})
         if others:
-            whose = ", ".join(printable(label, keep="") for label in labels) or "another user's"
-            step = "name the port instead, to measure all of them"
-            raise self._failure(f"other processes take the traffic, too: {whose}; {step}")
+            whose = ", ".join(printable(label, keep="") for label in labels) or "of another user"
+            step = "name the port instead to measure all of them"
+            raise self._failure(f"other processes receive the traffic, too: {whose}; {step}")
 
     def _failure(self, text: str) -> WorkerFailed:
         return WorkerFailed(f"{self._label}: {text}", self._name)
@@ -137,23 +137,23 @@ class Attached(CountedReader):
     # --- whether it is still there ---------------------------------------------------------------
 
     def read(self) -> None:
-        """Fail if a socket that takes the traffic was closed."""
+        """Fail if a socket that receives the traffic was closed."""
         open_inodes = udp_sockets(self._host).keys()
         if self.state in ("ready", "running", "done") and not (
             set(self.prepared[0].socket_inodes) <= open_inodes
         ):
-            what = "a socket that takes the traffic was closed: it ended, or was restarted"
-            self._fail(f"{what}; see its own log, and run again")
+            what = "a receiving socket was closed: the process ended or was restarted"
+            self._fail(f"{what}; check its log and run again")
 
     def start(self, phase: dict[str, object]) -> None:
-        """Begin a phase, with all counts at zero; WorkerFailed if it is not there any more."""
+        """Begin a phase with all counts at zero; WorkerFailed if the process has gone."""
         self.read()
         if self.error is not None:
             raise self.error
         super().start(phase)
 
     def close(self, _keep_logs: Optional[str] = None) -> Optional[str]:
-        """Stop counting; the process goes on."""
+        """Stop counting; the process continues."""
         self._stop_counting()
         return None
 
@@ -163,7 +163,7 @@ class Attached(CountedReader):
 
 
 def _ports(listed: Iterable[UdpSocket]) -> str:
-    """Return the ports that are bound, in words."""
+    """Return the bound ports as text."""
     ports = sorted({each.port for each in listed})
     more = f" and {len(ports) - PORTS_NAMED} more" if len(ports) > PORTS_NAMED else ""
     return (", ".join(map(str, ports[:PORTS_NAMED])) or "none") + more

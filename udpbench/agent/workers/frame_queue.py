@@ -11,14 +11,14 @@ from typing import Callable
 from udpbench.agent.host.socket_options import AF_XDP
 
 RELEASED_S = 2.0
-"""A queue is free some time after its last socket was closed (xp_release_deferred)."""
+"""A queue becomes free shortly after its last socket is closed (xp_release_deferred)."""
 LOOK_S = 0.01
 
 
 def bound_to_queue(queue: str, bind: Callable[[socket.socket], int]) -> socket.socket:
-    """Return a socket that ``bind`` has set up, which returns 0 or an errno.
+    """Return a socket set up by ``bind``, which returns 0 or an errno.
 
-    OSError with the queue's name if that is refused.
+    OSError with the queue's name if it is refused.
     """
     deadline = time.monotonic() + RELEASED_S
     while True:

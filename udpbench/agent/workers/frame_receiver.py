@@ -1,6 +1,6 @@
-"""What workers need to receive frames by AF_XDP: a socket for each RX queue, and one program.
+"""What workers need to receive frames by AF_XDP: one socket per RX queue, and one program.
 
-The kernel detaches the program when the process ends that holds its link, however it ends.
+The kernel detaches the program when the process that holds its link ends, however it ends.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from udpbench.model import WorkerSpec
 PROGRAM_NAME = "udpb_take"
 SOL_XDP, XDP_STATISTICS = 283, 7  # include/uapi/linux/if_xdp.h
 STATISTICS = struct.Struct("=6Q")
-"""rx_dropped, rx_invalid_descs, tx_invalid_descs, rx_ring_full, and two more, Linux 5.9."""
+"""rx_dropped, rx_invalid_descs, tx_invalid_descs, rx_ring_full and two more (Linux 5.9)."""
 
 
 class Taker:
-    """The program that takes the traffic's ports, and the sockets that get their frames."""
+    """The XDP program that redirects the traffic's ports, and the sockets that get the frames."""
 
     def __init__(self, queues: int) -> None:
         self.sockets = bpf.create_sockets(queues)
 
     def attach(self, interface: str, specs: Iterable[WorkerSpec]) -> None:
-        """Attach the program until this process ends; OSError says why the kernel refuses it."""
+        """Attach the program until this process ends; OSError if the kernel refuses it."""
         flows = [flow for spec in specs for flow in spec.flows]
         ports = {flow.destination_port for flow in flows}
         addresses = {flow.destination for flow in flows}
@@ -41,7 +41,7 @@ class Taker:
         code = takes(self.sockets, family, ports, addresses)
         program = bpf.load(bpf.XDP, code, PROGRAM_NAME)
         try:
-            # Of this process alone, and open until it ends: its end is the undo.
+            # Held by this process alone, so its end undoes it.
             self.link = bpf.link_xdp(program, socket.if_nametoindex(interface))
         except OSError as error:
             raise OSError(error.errno, f"XDP program on {interface}: {_why(error)}") from error
@@ -52,14 +52,14 @@ class Taker:
 def _why(error: OSError) -> str:
     text = os.strerror(error.errno or 0)
     if error.errno in (errno.EBUSY, errno.EEXIST):
-        return f"{text}: it has another program, which ip link show names; detach that"
+        return f"{text}: another program is attached; detach it (ip link show names it)"
     if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
-        return f"{text}: its driver takes no XDP program, or not with this MTU; call recvmmsg"
+        return f"{text}: the driver takes no XDP program, or none at this MTU; use recvmmsg"
     return text
 
 
 class FrameReceiver:
-    """An AF_XDP socket bound to the RX queue of a worker's number."""
+    """An AF_XDP socket bound to the RX queue with the worker's number."""
 
     def __init__(self, own: socket.socket, shared: Any) -> None:
         self.socket = own
@@ -83,9 +83,9 @@ class FrameReceiver:
         return cls(own, shared)
 
     def left(self) -> dict[str, int]:
-        """Return what of a phase was never read: in the ring, and refused by the kernel.
+        """Return a phase's frames that were never read: left in the ring, refused by the kernel.
 
-        Since the end of the phase before: frames may come before a loop that begins late.
+        Counted from the end of the previous phase: frames may arrive before a loop starts late.
         """
         unread, now = int(lib.ub_xsk_purge(self.shared)), self._statistics()
         counts = {name: after - before for name, before, after in zip(REFUSED, self._before, now)}
@@ -93,9 +93,9 @@ class FrameReceiver:
         return {"purged_messages": unread, "purged_packets": unread, **counts}
 
     def _statistics(self) -> tuple[int, int]:
-        """Return what the kernel refused so far: for lack of a buffer, and of a place in the ring.
+        """Return frames refused so far: no buffer, and no space in the ring.
 
-        They are gone with the socket.
+        The kernel drops these counters with the socket.
         """
         raw = self.socket.getsockopt(SOL_XDP, XDP_STATISTICS, STATISTICS.size)
         dropped, _, _, ring_full, *_ = STATISTICS.unpack(raw)

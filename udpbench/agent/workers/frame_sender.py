@@ -1,6 +1,6 @@
-"""What a worker needs to send frames by AF_XDP: its queue's socket, and the headers of its flows.
+"""What a worker needs to send frames by AF_XDP: its queue's socket and its flows' headers.
 
-Opened in the thread or process that sends; takes no decisions.
+Opened in the thread or process that sends; makes no decisions.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from udpbench.agent.workers.sockets import set_send_buffer
 from udpbench.model import Send, WorkerSpec
 
 WANT_PROGRAM = (errno.EINVAL, errno.ENXIO)
-"""What drivers answer that send without a copy only beside an XDP program."""
+"""Errors of drivers that need an attached XDP program for zero-copy sending."""
 
 
 class FrameSender:
-    """An AF_XDP socket bound to the TX queue of a worker's number."""
+    """An AF_XDP socket bound to the TX queue with the worker's number."""
 
     def __init__(self, own: socket.socket, shared: Any, flows: Sequence[bytes]) -> None:
         self.socket = own
@@ -62,7 +62,7 @@ class FrameSender:
         return cls(own, shared, flows)
 
     def config(self, chosen: Sequence[int]) -> dict[str, Any]:
-        """Return the fields of ub_send_config, for flows by their places in the worker's list."""
+        """Return the fields of ub_send_config for flows, given by index in the worker's list."""
         flows = [self._headers[place] for place in chosen]
         return {
             "xsk": self._shared,

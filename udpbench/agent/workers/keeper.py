@@ -1,12 +1,11 @@
-"""The parent of a user's program: starts it, keeps what it prints, and ends all that it began.
+"""The parent of a user's program: starts it, keeps its output, and ends all its processes.
 
-It lives as long as the pipe from the agent. When that ends, whoever closed it, it ends the program
-by SIGTERM and after ``GRACE_S`` by SIGKILL, and every process that the program has started: those
-become its own children, wherever they went (PR_SET_CHILD_SUBREAPER). If it dies itself, the kernel
-kills the program.
+It lives as long as the pipe from the agent. When the pipe closes, it ends the program by SIGTERM
+and after ``GRACE_S`` by SIGKILL, and every process that the program started: these become its own
+children (PR_SET_CHILD_SUBREAPER). If the keeper itself dies, the kernel kills the program.
 
 First line: {command, folder, env, user: [uid, gid, name] or null, cpus, priority}.
-Answers, a line each: {event: started, pid} | {event: failed, problem} | {event: ended, status,
+Answers, one per line: {event: started, pid} | {event: failed, problem} | {event: ended, status,
 left: pids}.
 """
 
@@ -28,16 +27,16 @@ from udpbench.printable import printable
 
 GRACE_S = 2.0
 KILL_S = 2.0
-"""For killed processes to be gone; one in a system call that cannot be interrupted may stay."""
+"""Limit for killed processes to end; a process in uninterruptible sleep may remain."""
 PAUSE_S = 0.02
 HEAD_BYTES = TAIL_BYTES = 2**16
-"""What is kept of the output: its beginning and its end."""
+"""Limits of the output that is kept: its beginning and its end."""
 PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
 CHUNK_BYTES = 2**16
 
 
 class Output:
-    """What the program prints, in a file of bounded size."""
+    """The program's output, in a file of bounded size."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -46,7 +45,7 @@ class Output:
         self._left_out_bytes = 0
 
     def take(self, chunk: bytes) -> None:
-        """Keep a chunk, or its end."""
+        """Append a chunk to the beginning, or else to the end that is kept."""
         os.write(self._fd, chunk[: self._room_bytes])
         self._tail += chunk[self._room_bytes :]
         self._room_bytes = max(self._room_bytes - len(chunk), 0)
@@ -55,15 +54,15 @@ class Output:
         self._tail = self._tail[extra:]
 
     def finish(self) -> None:
-        """Write the end that was kept."""
+        """Write the end of the output to the file."""
         if self._left_out_bytes:
-            os.write(self._fd, f"\n[{self._left_out_bytes} B left out]\n".encode())
+            os.write(self._fd, f"\n[{self._left_out_bytes} B omitted]\n".encode())
         os.write(self._fd, self._tail)
         self._tail, self._left_out_bytes = b"", 0
 
 
 class Keeper:
-    """The program, from its start to the end of the last process of it."""
+    """The program, from its start to the end of its last process."""
 
     def __init__(self, order: dict[str, Any], output: Output) -> None:
         self._output = output
@@ -72,13 +71,13 @@ class Keeper:
         os.set_blocking(self._pipe, False)
         try:
             _take_place(order["cpus"], order["priority"])
-            self._program = _start(order, theirs)  # kept, since what is dropped is waited for
+            self._program = _start(order, theirs)  # kept, since a dropped Popen is waited for
         finally:
             os.close(theirs)
         _answer({"event": "started", "pid": self._program.pid})
 
     def serve(self) -> None:
-        """Keep the output and tell of the program's end, until the agent closes its pipe."""
+        """Keep the output and report the program's end, until the agent closes its pipe."""
         _family()  # imported while the program starts
         while True:
             ready = self._wait(None)
@@ -144,7 +143,7 @@ def _family() -> list[int]:
 
 
 def _child_signals() -> int:
-    """Return a descriptor that becomes readable when a child ends; ignore what ends others."""
+    """Return a descriptor that becomes readable when a child ends; ignore SIGINT and the like."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writing)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -154,7 +153,7 @@ def _child_signals() -> int:
 
 
 def _take_place(cpus: list[int], priority: str) -> None:
-    """Take the CPUs and the priority of the program, which inherits them."""
+    """Set this process's CPUs and priority, which the program inherits."""
     if cpus:
         os.sched_setaffinity(0, cpus)
     policy, _, level = priority.partition(" ")
@@ -168,7 +167,7 @@ def _take_place(cpus: list[int], priority: str) -> None:
 
 
 def _start(order: dict[str, Any], output: int) -> subprocess.Popen[bytes]:
-    """Start the program in a session of its own; OSError says why not."""
+    """Start the program in a new session; OSError if it cannot be started."""
     whose: dict[str, Any] = {}
     if order["user"] is not None:
         uid, gid, name = order["user"]
@@ -192,7 +191,7 @@ def _answer(event: dict[str, Any]) -> None:
 
 
 def main(output_fd: int) -> int:
-    """Keep a program until stdin ends; 1 if it could not be started."""
+    """Run a program until stdin ends; return 1 if it could not be started."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     order = json.loads(sys.stdin.buffer.readline())
     try:

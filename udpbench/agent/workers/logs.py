@@ -1,7 +1,7 @@
 """The files of a receiver's log: names, sizes, removal.
 
-Owns files whose name is a log's path, a worker and a number; touches no other, and never a pipe,
-which a reader made. The loop's writer fills them (native/receiver/log.c).
+Owns files named by a log's path, a worker and a number; touches no others, and never a pipe, which
+belongs to its reader. The loop's writer fills them (native/receiver/log.c).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from udpbench.model import Log, LogFiles
 
 
 def path_of(log: Log, worker: str) -> str:
-    """Return the path of a worker's files, without the number at its end."""
+    """Return the path of a worker's files without the trailing number."""
     return f"{log.path}.{worker}"
 
 
 def files(path: str) -> list[tuple[str, int]]:
-    """Return name and size of the regular files of a log, in the order of writing."""
+    """Return name and size in bytes of a log's regular files, in the order of writing."""
     try:
         folder = Folder.open(Path(path).parent)
     except FileNotFoundError:
@@ -49,21 +49,21 @@ def _entries(folder: Folder, name: str) -> Iterator[tuple[int, str, os.stat_resu
     for file in folder.names():
         match = pattern.fullmatch(file)
         if match is not None:
-            with suppress(FileNotFoundError):  # removed meanwhile
+            with suppress(FileNotFoundError):  # removed in the meantime
                 yield int(match.group(1)), file, folder.status(file)
 
 
 def refuse_existing(path: str) -> None:
-    """Raise OSError if no log can be written, or a file is there already.
+    """Raise OSError if no log can be written or a file already exists.
 
-    As root also if the folder, or a pipe in it, is another user's.
+    As root also if the folder, or a pipe in it, belongs to another user.
     """
     base = Path(path)
     step = "or name another path"
     try:
         folder = Folder.open(base.parent)
     except FileNotFoundError as error:
-        text = f"receive.log: no folder {base.parent}; make it, {step}"
+        text = f"receive.log: no folder {base.parent}; create it, {step}"
         raise OSError(errno.ENOENT, text) from error
     except OSError as error:
         text = f"receive.log: {base.parent}: {error.strerror}; fix that, {step}"
@@ -72,14 +72,14 @@ def refuse_existing(path: str) -> None:
         for _, file, status in _entries(folder, base.name):
             where = f"receive.log: {base.parent / file}"
             if stat.S_ISREG(status.st_mode):
-                raise OSError(errno.EEXIST, f"{where} is there already; remove it, {step}")
+                raise OSError(errno.EEXIST, f"{where} already exists; remove it, {step}")
             if status.st_uid not in (os.geteuid(), calling_user()):
-                what = f"is of user {status.st_uid}, and only a pipe of one's own is written to"
+                what = f"is a pipe of user {status.st_uid}, not of the user who runs udpbench"
                 raise OSError(errno.EPERM, f"{where} {what}; remove it, {step}")
 
 
 def total(path: str) -> LogFiles:
-    """Return number and size of a log's files."""
+    """Return the number and total size of a log's files."""
     sizes = [size_bytes for _, size_bytes in files(path)]
     return LogFiles(path, len(sizes), sum(sizes))
 
@@ -91,7 +91,7 @@ def clear(folder: Folder, name: str) -> None:
 
 
 def settle(path: str, label: Optional[str]) -> None:
-    """Remove every file of a log, or label it, so that the next trial finds none."""
+    """Remove or rename every file of a log, so that the next trial can write it."""
     base = Path(path)
     try:
         folder = Folder.open(base.parent)

@@ -1,7 +1,7 @@
-"""The C loops as Python calls them: their configs, and the threads that run alongside.
+"""The C loops as called from Python: their configs, and the threads that run alongside.
 
 With ``memory``, ``frame_sender`` and ``host/native`` the only importer of ``udpbench._native``.
-Opens no socket and takes no decision: a worker's specification is complete.
+Opens no socket and makes no decision: a worker's specification is complete.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ SEE_HEADERS = (lib.UB_READ_HEADER, lib.UB_READ_VERIFY)
 FAULTS = {"hang": lib.UB_FAULT_HANG, "exit": lib.UB_FAULT_EXIT}
 ROOM_MIN_BYTES = 64
 MESSAGE_BYTES = 65535
-"""Room for any datagram, and for any number of them that UDP_GRO merged."""
+"""Room for any datagram, or any number of datagrams merged by UDP_GRO."""
 LOG_RING_BYTES = 32 * 2**20
-"""All memory that a worker's log may take: 1.5 s of 40,000 datagrams of 512 B a second."""
+"""Memory of a worker's log: 1.5 s of 40,000 datagrams of 512 B per second."""
 LOG_DRAIN_NS = 2 * 10**9
-"""What is in the ring when the loop has left must be written within this time."""
+"""Limit for writing what is left in the ring when the loop ends."""
 AUTO_NAP_NS = 50_000
-"""With a thread's usual timer slack of 50 µs it lasts 100 µs."""
+"""With a thread's default timer slack of 50 µs it takes 100 µs."""
 ECHO_QUIET_NS = 200 * 10**6
-"""How long a sender waits for one more echo after its last packet."""
+"""How long a sender waits for each further echo after its last packet."""
 ECHO_LONGEST_NS = 2 * 10**9
-"""And for all of them: control waits 3 s for senders (``control/phase.py``)."""
+"""Total for all late echoes: control waits 3 s for senders (``control/phase.py``)."""
 ANSWERS_LONGEST_NS = 2 * 10**9
-"""How long answers may go on beyond their time-out, once the program has read everything."""
+"""How long answers may arrive after their time-out, once the program has read everything."""
 
 
 class Sending:
-    """One sending worker's loop on the sockets of its flows, one phase after another."""
+    """One sending worker's loop on the sockets of its flows, phase after phase."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Sending:
         frames: Optional[FrameSender] = None,
         sent: Callable[[], object] = lambda: None,
     ) -> None:
-        """``sent`` is called when all is sent, and answers are awaited until stop."""
+        """``sent`` is called once everything is sent and only answers are awaited."""
         self._memory = memory
         self._index = index
         self._cpus = cpus
@@ -90,7 +90,7 @@ class Sending:
         self._spec = memory.specs[index]
         self._send = cast("Send", self._spec.send)
         self._opened = opened
-        # Completions are numbered for the life of a socket, whatever is set back between phases.
+        # Completions are numbered over the life of a socket, across phases.
         self._completions = ffi.new("uint32_t[]", len(opened))
         payload = [bytes.fromhex(text) for text in self._spec.traffic.payload or ()]
         self._payload_bytes = [ffi.from_buffer("uint8_t[]", content) for content in payload]
@@ -98,18 +98,18 @@ class Sending:
         self._payloads = ffi.new("struct ub_payload[]", fields)
         answers = self._spec.traffic.answers
         matched = answers is not None and answers.id_at is not None
-        # For the life of the sockets: no id comes again in the next phase before its time.
+        # For the life of the sockets, so that the next phase does not reuse an id too early.
         self._ids = [ffi.new("struct ub_ids *") for _ in opened] if matched else []
 
     def run(self, phase: dict[str, Any]) -> int:
-        """Send until the phase is over; 0 or a negative errno.
+        """Send until the phase is over; return 0 or a negative errno.
 
-        A worker that has none of the phase's flows has nothing to do.
+        A worker without any of the phase's flows returns at once.
         """
         chosen = flow_indices(self._spec, phase["flows"])
         if not chosen:
             return 0
-        values = self._values(phase, chosen)  # keeps alive what the config points to
+        values = self._values(phase, chosen)  # keeps the config's pointers alive
         config = ffi.new("struct ub_send_config *", values)
         offset = self._memory.layout.stats[self._index]
         stats = self._memory.at("struct ub_send_stats *", offset)
@@ -118,7 +118,7 @@ class Sending:
         elif phase["echo_every"]:
             result = self._run_with_listener(config, stats)
         elif self._spec.traffic.answers is not None:
-            for flow in chosen:  # answers of another phase
+            for flow in chosen:  # answers of a previous phase
                 discard(self._opened[flow])
             result = self._run_with_answers(self._spec.traffic.answers, config, stats)
         else:
@@ -143,7 +143,7 @@ class Sending:
             "payloads": self._payloads,
             **self._id_values(chosen),
             "pace_sleeps": send.pace == "sleep",
-            # 0 stands for unlimited and for no count.
+            # 0 means unlimited, and no count.
             "rate_pps": phase.get("rate_pps") or spec.rate_pps or 0,
             "bucket_ns": send.bucket_ns,
             "count": counted if counted is not None else spec.count_packets or 0,
@@ -162,7 +162,7 @@ class Sending:
         }
 
     def _id_values(self, chosen: list[int]) -> dict[str, Any]:
-        """Return where ids are, for sending as for listening."""
+        """Return the position of ids in packets, for sending and for listening."""
         answers = self._spec.traffic.answers
         if answers is None or answers.id_at is None:
             return {}
@@ -170,7 +170,7 @@ class Sending:
         return {"ids": ids, "id_at": answers.id_at, "id_ns": answers.timeout_ns}
 
     def _run_with_listener(self, config: Any, stats: Any) -> int:
-        """Send while another thread listens for echoes; 0 or a negative errno of either."""
+        """Send while another thread listens for echoes; return 0 or a negative errno of either."""
         ended = ffi.new("struct ub_control *")
         values = {
             "sockets": config.sockets,
@@ -188,13 +188,13 @@ class Sending:
         listener = SideThread(lambda: run_loop("ub_echo_listen", listening, echoes), self._cpus)
         try:
             result = run_loop("ub_send", config, stats)
-        finally:  # it reads what goes with this call
+        finally:  # it uses memory that is freed after this call
             ended.stop = 1
             listened = listener.result()
         return result or listened
 
     def _run_with_answers(self, answers: Answers, config: Any, stats: Any) -> int:
-        """Send while another thread counts answers, until stop; 0 or a negative errno of either."""
+        """Send while another thread counts answers until stop; return 0 or a negative errno."""
         failed = ffi.new("struct ub_control *")
         values = {
             "sockets": config.sockets,
@@ -214,7 +214,7 @@ class Sending:
         result = -errno.EINVAL
         try:
             result = run_loop("ub_send", config, stats)
-        finally:  # it reads what goes with this call
+        finally:  # it uses memory that is freed after this call
             if result == 0:
                 self._sent()
             failed.stop = result != 0
@@ -223,7 +223,7 @@ class Sending:
 
 
 class Receiving:
-    """One receiving worker's loop on its sockets, one phase after another."""
+    """One receiving worker's loop on its sockets, phase after phase."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class Receiving:
         self._log = LogRing(log) if log is not None else None
 
     def run(self, phase: dict[str, Any]) -> int:
-        """Receive until stop; 0 or a negative errno."""
+        """Receive until stop; return 0 or a negative errno."""
         memory, spec, receive = self._memory, self._spec, self._receive
         wait, wait_ns = parse_wait(receive)
         values = {
@@ -279,7 +279,7 @@ class Receiving:
         return run_loop("ub_receive", config, stats)
 
     def _notes(self, phase: dict[str, Any]) -> dict[str, Any]:
-        """Return what the loop notes besides its counts."""
+        """Return what the loop records besides its counts."""
         blocks = ("delay", "stack", "application", "milliseconds")
         return {
             "epoch_ns": phase["at_ns"],
@@ -289,24 +289,24 @@ class Receiving:
         }
 
     def _run_with_log(self, log: LogRing, config: Any, stats: Any) -> int:
-        """Receive while another thread writes the log; 0 or a negative errno of either."""
+        """Receive while another thread writes the log; return 0 or a negative errno of either."""
         path = Path(logs.path_of(log.options, self._spec.name))
         try:
             folder = Folder.open(path.parent)
-        except OSError as error:  # it was there when the worker was prepared
+        except OSError as error:  # the folder existed when the worker was prepared
             return -(error.errno or errno.ENOENT)
         with folder:
-            # The files hold what is measured alone, without the phase before.
+            # The files hold the measured phase only.
             logs.clear(folder, path.name)
             ended = ffi.new("struct ub_control *")
-            # Each name keeps what a struct points to.
+            # Each name keeps a struct's pointers alive.
             writing, _name = log.begin(folder.fd, path.name, ended)
             logged = self._memory.block(self._index, "log")
             writer = SideThread(lambda: run_loop("ub_log_write", writing, logged), self._cpus)
             config.log = log.log
             try:
                 result = run_loop("ub_receive", config, stats)
-            finally:  # it reads a ring and a name that go with this call
+            finally:  # it uses a ring and a name that are freed after this call
                 ended.stop = 1
                 written = writer.result()
         return result or written
@@ -319,13 +319,13 @@ class Receiving:
 
 
 class ConfigRefused(ValueError):
-    """A loop does not run with this config: a bug, since definitions are checked before."""
+    """A loop refused its config: a bug, since definitions are checked earlier."""
 
 
 def run_loop(name: str, config: Any, stats: Any) -> int:
-    """Run a C loop by its name; 0 or a negative errno.
+    """Run a C loop by name; return 0 or a negative errno.
 
-    ConfigRefused names the field that C refuses, its value and what it may be.
+    ConfigRefused names the field that C refuses, its value and the permitted values.
     """
     result = int(getattr(lib, name)(config, stats))
     refused = getattr(lib, f"{name}_check")(config) if result == -errno.EINVAL else ffi.NULL
@@ -337,10 +337,10 @@ def run_loop(name: str, config: Any, stats: Any) -> int:
 
 
 def room_bytes(traffic: Traffic, receive: Receive) -> int:
-    """Return the room offered to each message, of a stream to each read.
+    """Return the buffer size for each message, for a stream for each read.
 
-    ``auto`` offers the run's own size, at least 64 B: longer datagrams are not of this run and
-    appear as truncated; more room would only spread the batch over more cache lines.
+    ``auto`` is the run's datagram size, at least 64 B: longer datagrams are not from this run and
+    show up as truncated; larger buffers would only spread the batch over more cache lines.
     """
     if receive.room != "auto":
         return receive.room
@@ -350,7 +350,7 @@ def room_bytes(traffic: Traffic, receive: Receive) -> int:
 
 
 class LogRing:
-    """The memory between a receiving loop and the writer of its log."""
+    """The ring between a receiving loop and the writer of its log."""
 
     def __init__(self, options: Log) -> None:
         self.options = options
@@ -358,7 +358,7 @@ class LogRing:
         self.log = ffi.new("struct ub_log *", {"ring": self._bytes, "ring_bytes": LOG_RING_BYTES})
 
     def begin(self, folder: int, name: str, ended: Any) -> tuple[Any, Any]:
-        """Empty the ring; return a writer's config with what it points to. Only between phases."""
+        """Empty the ring between phases; return a writer's config and the name it points to."""
         self.log.put_bytes = self.log.taken_bytes = 0
         file_name = ffi.new("char[]", os.fsencode(name))
         values = {
@@ -375,7 +375,7 @@ class LogRing:
 
 
 class SideThread:
-    """A thread alongside a worker's loop, on any CPU of the process, not the loop's own alone."""
+    """A thread alongside a worker's loop, which may run on any CPU of the process."""
 
     def __init__(self, work: Callable[[], int], cpus: Iterable[int]) -> None:
         self._work = work
@@ -385,11 +385,11 @@ class SideThread:
         self._thread.start()
 
     def _run(self) -> None:
-        # A thread starts on the CPUs of its creator.
+        # A thread inherits the affinity of its creator.
         os.sched_setaffinity(0, self._cpus)
         self._result = self._work()
 
     def result(self) -> int:
-        """Wait for its end; 0 or a negative errno."""
+        """Wait for the thread to end; return 0 or a negative errno."""
         self._thread.join()
         return self._result

@@ -1,4 +1,4 @@
-"""The memory that loops and agent share: where things lie in it, and how they are read.
+"""Memory shared by loops and agent: its layout, and how it is read.
 
 With ``loops`` and ``host/native`` the only importer of ``udpbench._native``. Both sides compute the
 same layout from the same specifications; reading is safe at any time.
@@ -21,7 +21,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     role: tuple(name for name, _ in ffi.typeof(name_in_c).fields)
     for role, name_in_c in STRUCTS.items()
 }
-"""Role → names of its statistics, in the order in which they lie in memory."""
+"""Role → names of its statistics, in memory order."""
 BLOCKS = {
     "sender": {
         "pacing": "struct ub_histogram",
@@ -39,7 +39,7 @@ BLOCKS = {
         "log": "struct ub_log_stats",
     },
 }
-"""Role → name → C type of the blocks that each worker has besides its statistics."""
+"""Role → name → C type of each worker's further blocks."""
 HISTOGRAMS = {
     role: tuple(name for name, kind in blocks.items() if kind == "struct ub_histogram")
     for role, blocks in BLOCKS.items()
@@ -49,13 +49,13 @@ WINDOW_WORD_BYTES = 8
 WINDOW_WORDS_MIN = 64
 WINDOW_WORDS_MAX = 4096
 WINDOW_BUDGET_BYTES = 16 * 2**20
-"""For the windows of all flows together: some tens of flows still have the longest window."""
+"""Memory for the windows of all flows; up to some tens of flows get the longest window."""
 
 
 def window_words(flow_count: int) -> int:
-    """Return words of a flow's window: the largest power of two within the budget.
+    """Return the words of a flow's window: the largest power of two within the budget.
 
-    A word stands for 32 packets, so 4096 words cover packets that are up to 131,072 out of order.
+    A word covers 32 packets, so 4096 words cover packets that are up to 131,072 out of order.
     """
     share = WINDOW_BUDGET_BYTES // (WINDOW_WORD_BYTES * flow_count)
     words = 1 << max(share.bit_length() - 1, 0)
@@ -64,34 +64,34 @@ def window_words(flow_count: int) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things lie in the memory that workers and agent share; offsets in bytes."""
+    """Layout of the memory shared by workers and agent; offsets in bytes."""
 
     role: str
     flows: tuple[int, ...]
-    """The numbers of all flows, in order."""
+    """Numbers of all flows, ascending."""
     stats: tuple[int, ...]
-    """One block of statistics for each worker; the control word lies at 0."""
+    """One block of statistics per worker; the control word is at offset 0."""
     sequences: tuple[int, ...]
-    """A sender's next sequence numbers, one u64 for each flow of each worker."""
+    """A sender's next sequence numbers, one u64 per flow and worker."""
     blocks: tuple[dict[str, int], ...]
     """Each worker's blocks of BLOCKS."""
     windows: int
-    """A receiver's flow windows, shared by all its workers."""
+    """A receiver's flow windows, shared by its workers."""
     total: int
 
     @property
     def flow_count(self) -> int:
-        """Flows that the windows are for: one for each number up to the highest."""
+        """Number of windows: one for each flow number up to the highest."""
         return self.flows[-1] + 1
 
     @property
     def window_words(self) -> int:
-        """Words of each flow's window."""
+        """Words per flow window."""
         return window_words(self.flow_count)
 
 
 def layout(specs: Sequence[WorkerSpec]) -> Layout:
-    """Return the layout for workers of one role; the same on both sides of the memory."""
+    """Return the layout for workers of one role; equal on both sides."""
     role = specs[0].role
     flows = tuple(sorted({flow.flow for spec in specs for flow in spec.flows}))
     at = _aligned(ffi.sizeof("struct ub_control"))
@@ -118,29 +118,29 @@ def _aligned(size_bytes: int) -> int:
 
 
 def flow_indices(spec: WorkerSpec, flows: Optional[Collection[int]]) -> list[int]:
-    """Return the indices in a sending worker's flows of those that a phase sends; None: all."""
+    """Return the indices of a sending worker's flows that a phase sends; ``flows`` None: all."""
     return [index for index, flow in enumerate(spec.flows) if flows is None or flow.flow in flows]
 
 
 class Memory:
-    """The shared memory as both sides use it: read at any time, one writer for each word."""
+    """The shared memory: readable at any time, one writer per word."""
 
     def __init__(self, fd: int, specs: Sequence[WorkerSpec]) -> None:
-        """Map the memory of a descriptor, which is made as large as both sides need it."""
+        """Map the memory of a descriptor, after resizing it to the layout."""
         self.specs = specs
         self.layout = layout(specs)
         os.ftruncate(fd, self.layout.total)
         self._map = mmap.mmap(fd, self.layout.total)
         self.base = ffi.from_buffer(self._map, require_writable=True)
         self.flows_sent: Optional[Collection[int]] = None
-        """Numbers of the flows that the phase sends; None: all. Sequences are counted for these."""
+        """Numbers of the flows that the phase sends; None: all."""
 
     def at(self, c_type: str, offset: int) -> Any:
-        """Return a C pointer of a type into the memory."""
+        """Return a pointer of a C type into the memory."""
         return ffi.cast(c_type, self.base + offset)
 
     def stop(self) -> None:
-        """Have every loop leave; each sees it within 50 ms."""
+        """Stop every loop; each ends within 50 ms."""
         self.at("struct ub_control *", 0).stop = 1
 
     @property
@@ -149,16 +149,16 @@ class Memory:
         return bool(self.at("struct ub_control *", 0).stop)
 
     def reset(self) -> None:
-        """Count from zero again; only while no loop runs."""
+        """Reset all counts to zero; only while no loop runs."""
         ffi.memmove(self.base, bytes(self.layout.total), self.layout.total)
 
     def block(self, worker: int, name: str) -> Any:
-        """Return a worker's block by its name in BLOCKS."""
+        """Return a worker's block by name (BLOCKS)."""
         kind = BLOCKS[self.layout.role][name]
         return self.at(kind + " *", self.layout.blocks[worker][name])
 
     def counts(self, worker: int) -> dict[str, int]:
-        """Return a worker's statistics by their names in C, with those of its log or listener."""
+        """Return a worker's statistics by C name, including those of its log or listener."""
         stats = self.at(STRUCTS[self.layout.role] + " *", self.layout.stats[worker])
         counts = {name: getattr(stats, name) for name in FIELDS[self.layout.role]}
         for name in self._in_use(self.specs[worker]):
@@ -167,7 +167,7 @@ class Memory:
         return counts
 
     def _in_use(self, spec: WorkerSpec) -> tuple[str, ...]:
-        """Return the names of a worker's blocks with counts of their own."""
+        """Return the names of a worker's blocks that have counts of their own."""
         if self.layout.role == "sender":
             traffic = spec.traffic
             listens = {"echo": traffic.echo, "answers": traffic.answers}
@@ -175,7 +175,7 @@ class Memory:
         return ("log",) if spec.log is not None else ()
 
     def histograms(self, worker: int) -> dict[str, tuple[list[tuple[int, int]], int]]:
-        """Return name → (bucket, count) of the buckets that hold any, and the count below zero."""
+        """Return name → ((bucket, count) of non-empty buckets, count below zero)."""
         histograms = {}
         for name in HISTOGRAMS[self.layout.role]:
             block = self.block(worker, name)
@@ -186,26 +186,26 @@ class Memory:
         return histograms
 
     def stalls(self, worker: int) -> list[tuple[int, int, int]]:
-        """Return a sender's stalls as (from, until, packets); only once its loop has ended."""
+        """Return a sender's stalls as (from, until, packets); only after its loop has ended."""
         block = self.block(worker, "stalls")
         return [
             (stall.from_ns, stall.until_ns, stall.packets) for stall in block.list[0 : block.count]
         ]
 
     def milliseconds(self, worker: int, since: int, ended: bool) -> tuple[int, list[int]]:
-        """Return the first millisecond from ``since`` on that is there, and packets from it on.
+        """Return the first available millisecond from ``since`` on, and packets per ms from there.
 
-        The millisecond being counted is included only once the loop has ``ended``.
+        The current millisecond is included only once the loop has ``ended``.
         """
         block = self.block(worker, "milliseconds")
         begun = block.begun
         until = begun if ended else max(begun - 1, 0)
-        # One slot is being written while this reads.
+        # The loop may be writing one slot during the read.
         first = max(since, until - MILLISECONDS + 1, 0)
         return first, [block.packets[at % MILLISECONDS] for at in range(first, until)]
 
     def flows(self) -> list[tuple[int, int, int]]:
-        """Return (flow, packets, highest sequence plus 1) of every flow."""
+        """Return (flow, packets, highest sequence + 1) of every flow."""
         if self.layout.role == "receiver":
             return self._received_flows()
         totals = []

@@ -1,6 +1,6 @@
-"""The workers of one agent: their state and samples, whatever it is that sends or receives.
+"""The workers of one agent: their state and samples, independent of what sends or receives.
 
-Holds no socket, and knows no C loop: what counts packets is a ``Receiver``.
+Holds no socket and knows no C loop: a ``Receiver`` counts the packets.
 """
 
 from __future__ import annotations
@@ -22,66 +22,66 @@ from udpbench.model import PACKETS_FIELD, SECOND_NS, FlowStats, Sample, WorkerSp
 from udpbench.protocol import Prepared, SampleReply, WorkersState
 
 USAGE_TICKS = SECOND_NS // TICK_NS
-"""From one reading of the workers' memory to the next."""
+"""Interval between readings of the workers' memory."""
 
 
 class Receiver(Protocol):
-    """What receives on this host, or sends: ``prepare`` → for each phase ``counts`` → ``stop``.
+    """What receives, or sends, on this host: ``prepare``, then per phase ``counts`` and ``stop``.
 
-    The C loops (``WorkerProcess``), or a program of the user's: started (``Program``), or found
+    The C loops (``WorkerProcess``), or a user's program, either started (``Program``) or already
     running (``Attached``).
     """
 
     prepared: tuple[Prepared, ...]
-    """Its workers with the inodes of their sockets, once prepared."""
+    """Its workers with their sockets' inodes, once prepared."""
     error: Optional[WorkerFailed]
     final_counts: dict[str, dict[str, int]]
-    """Worker → what its thread used and left unread, once its loop has ended."""
+    """Worker → what its thread used and left unread; filled when its loop ends."""
 
     @property
     def state(self) -> WorkersState:
-        """``done`` once all loops have ended, some time after ``stop``.
+        """State; ``done`` once all loops have ended, shortly after ``stop``.
 
         Senders end by themselves; those that await answers are ``listening`` until ``stop``.
         """
 
     @property
     def fileno(self) -> Optional[int]:
-        """The descriptor that is readable when ``read`` has something to do."""
+        """Descriptor that becomes readable when ``read`` has something to do."""
 
     def prepare(self) -> None:
-        """Open the sockets; WorkerFailed names everything that went wrong."""
+        """Open the sockets; WorkerFailed lists every problem."""
 
     def start(self, phase: dict[str, Any]) -> None:
-        """Begin a phase, with all counts at zero."""
+        """Begin a phase with all counts at zero."""
 
     def read(self) -> object:
-        """Learn what has changed since."""
+        """Process pending events."""
 
     def counts(self, worker: int) -> dict[str, int]:
-        """Return what a worker has counted so far; at any time."""
+        """Return a worker's current counts; callable at any time."""
 
     def milliseconds(self, worker: int, since: int, ended: bool) -> tuple[int, Sequence[int]]:
-        """Return the first millisecond from ``since`` on, and the packets of each from it on."""
+        """Return the first available millisecond from ``since`` on, and packets in each."""
 
     def details(self, worker: int) -> dict[str, Any]:
-        """Return further fields of a worker's ``WorkerStats``, once done."""
+        """Return further fields of a worker's ``WorkerStats``; only once done."""
 
     def flows(self) -> tuple[FlowStats, ...]:
-        """Return every flow's counts, if it tells flows apart."""
+        """Return every flow's counts; empty if flows are not distinguished."""
 
     def pids(self) -> frozenset[int]:
         """Return its processes."""
 
     def stop(self) -> None:
-        """Tell it to end the phase."""
+        """End the phase."""
 
     def close(self, keep_logs: Optional[str] = None) -> Optional[str]:
-        """End it, and with it its sockets; return what a program of the user's printed."""
+        """End it and close its sockets; return the output of a user's program."""
 
 
 class Pool:
-    """The workers of one agent: none, or those of one role."""
+    """The workers of one agent: none, or workers of one role."""
 
     def __init__(self, host: Host, name: str, limits: Optional[Limits] = None) -> None:
         self._host = host
@@ -91,12 +91,12 @@ class Pool:
         self._specs: Sequence[WorkerSpec] = ()
         self._samples: list[Sample] = []
         self._first = 0
-        """Number of the first sample that is kept."""
+        """Number of the first sample still kept."""
         self._queue_threads: Sequence[int] = ()
         self._reset(Series(0, None), ())
 
     def _reset(self, series: Series, pids: Sequence[int]) -> None:
-        """Forget what the phase before left."""
+        """Discard the state of the previous phase."""
         self._series = series
         self._usage = Usage(self._host, pids)
         self._cpus_seen: dict[str, set[int]] = {spec.name: set() for spec in self._specs}
@@ -109,7 +109,7 @@ class Pool:
 
     @property
     def fileno(self) -> Optional[int]:
-        """The descriptor to select on: readable when ``read`` has something to do."""
+        """Descriptor that becomes readable when ``read`` has something to do."""
         return self._receiver.fileno if self._receiver is not None else None
 
     def prepare(
@@ -118,17 +118,17 @@ class Pool:
         interface: str,
         macs: Optional[Mapping[str, str]] = None,
     ) -> tuple[Prepared, ...]:
-        """Replace all workers by these; WorkerFailed names everything that went wrong.
+        """Replace all workers; WorkerFailed lists every problem.
 
-        What they send leaves by ``interface`` or not at all; ``macs`` are those of their frames.
+        Packets leave by ``interface`` or not at all; ``macs`` are for AF_XDP frames.
         """
         self.close()
         if not specs:
             return ()
         if len({spec.role for spec in specs}) > 1:
             raise SafetyError(
-                "senders and receivers in one namespace: the kernel would send by lo; "
-                "give each role a host of its own",
+                "senders and receivers share a network namespace, so packets would go over lo; "
+                "give each role its own host",
                 self._name,
             )
         self._specs, self._samples, self._first = specs, [], 0
@@ -157,10 +157,10 @@ class Pool:
         """Start a phase: {phase, tag, at_ns, duration_ns, count}; WorkerFailed unless at rest."""
         receiver = self._receiver
         if receiver is None:
-            raise WorkerFailed("start: there are no workers; prepare them first", self._name)
+            raise WorkerFailed("start: no workers; prepare them first", self._name)
         if receiver.state not in ("ready", "done"):
             state = receiver.error.message if receiver.error is not None else receiver.state
-            raise WorkerFailed(f"start: the workers are not at rest but {state}", self._name)
+            raise WorkerFailed(f"start: the workers are not ready: {state}", self._name)
         self._samples, self._first = [], self._first + len(self._samples)
         milliseconds = receiver.milliseconds if phase["phase"] == "measured" else None
         pids = [worker.pid for worker in receiver.prepared]
@@ -170,7 +170,7 @@ class Pool:
         self.read()
 
     def read(self) -> None:
-        """Learn what the workers did since; at their end, note what is known only then."""
+        """Process the workers' events; when they have ended, collect their final statistics."""
         receiver = self._receiver
         if receiver is None:
             return
@@ -181,7 +181,7 @@ class Pool:
             self._final = self._final_stats(receiver)
 
     def tick(self) -> None:
-        """Take one sample of every worker, if they run."""
+        """Sample every worker, if they are running."""
         if self._receiver is not None and self.running:
             self._tick(self._receiver)
 
@@ -203,15 +203,15 @@ class Pool:
             self._samples.append(self._series.sample(index, so_far, ended))
 
     def _counts(self, receiver: Receiver, index: int) -> dict[str, int]:
-        """Return a worker's counts, and note on which CPU it was last."""
+        """Return a worker's counts and record its last CPU."""
         counts = receiver.counts(index)
-        last_cpu = counts.get("last_cpu", 0)  # 0: not yet known; else the CPU plus 1
+        last_cpu = counts.get("last_cpu", 0)  # 0: unknown; else CPU + 1
         if last_cpu != 0:
             self._cpus_seen[self._specs[index].name].add(last_cpu - 1)
         return counts
 
     def _final_stats(self, receiver: Receiver) -> dict[str, dict[str, Any]]:
-        """Return worker → the fields of its ``WorkerStats`` that only the end of a phase fills."""
+        """Return worker → those fields of its ``WorkerStats`` that only the end of a phase has."""
         pids = [worker.pid for worker in receiver.prepared]
         memory_bytes = {pid: shared_bytes(self._host, pid) for pid in set(pids)}
         stats = {}
@@ -227,9 +227,9 @@ class Pool:
         return stats
 
     def sample(self, since: int) -> SampleReply:
-        """Return the state, the samples from number ``since`` on, and the counts as they are.
+        """Return the state, the samples from number ``since`` on, and the current counts.
 
-        Samples below ``since`` have arrived, and are dropped.
+        Samples below ``since`` have been delivered and are dropped.
         """
         receiver = self._receiver
         if receiver is None:
@@ -264,7 +264,7 @@ class Pool:
         return tuple(stats)
 
     def _queued_bytes(self, receiver: Receiver) -> Optional[int]:
-        """Return what waits in sockets, but those of a worker with a fault, which leaves them."""
+        """Return bytes queued in sockets, except those of workers with a planned fault."""
         if self._specs[0].role == "sender":
             return None
         queues = udp_sockets(self._host)
@@ -273,7 +273,7 @@ class Pool:
         return sum(queues[inode].queued_bytes for inode in inodes if inode in queues)
 
     def inodes(self) -> tuple[int, ...]:
-        """Return the inode numbers of the workers' sockets, each once."""
+        """Return the inodes of the workers' sockets, without duplicates."""
         workers = self._receiver.prepared if self._receiver is not None else ()
         return tuple(sorted({inode for worker in workers for inode in worker.socket_inodes}))
 
@@ -282,15 +282,15 @@ class Pool:
         return self._receiver.pids() if self._receiver is not None else frozenset()
 
     def stop(self) -> None:
-        """Tell every loop to end; the state says when they have."""
+        """Stop every loop; ``state`` shows when they have ended."""
         if self._receiver is not None:
             self._receiver.stop()
 
     def close(self, keep_logs: Optional[str] = None) -> Optional[str]:
-        """End the workers and with them the sockets; killed if they do not end by themselves.
+        """End the workers and close their sockets; kill workers that do not end by themselves.
 
-        Files of logs are removed, or get the label ``keep_logs`` into their names. Return what a
-        program of the user's printed.
+        Log files are removed, or renamed with the label ``keep_logs``. Returns the output of a
+        user's program.
         """
         if self._receiver is None:
             return None

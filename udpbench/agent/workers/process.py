@@ -1,11 +1,11 @@
 """The worker process: a thread or a process for each worker, in a C loop without the GIL.
 
-The workers' specifications are the first line of stdin, then each line is a phase; end of file
-closes the sockets and ends the process. It takes no decisions: what it gets is complete.
+The first line of stdin is the workers' specifications, each further line is a phase; end of file
+closes the sockets and ends the process. It makes no decisions: what it gets is complete.
 
-First line: {agent_pid, memory_fd, interface, macs: {address: MAC}, flows: [FlowSpec] if all workers
-have the same, workers: [WorkerSpec]}; workers of one role.
-Answers, a line each: {event: ready | started | sent | ended | died | failed, ...}.
+First line: {agent_pid, memory_fd, interface, macs: {address: MAC}, flows: [FlowSpec] if equal for
+all workers, workers: [WorkerSpec]}; workers of one role.
+Answers, one per line: {event: ready | started | sent | ended | died | failed, ...}.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from udpbench.protocol import decode
 
 IO_CLASSES = {"realtime": 1, "best-effort": 2, "idle": 3}
 IO_CLASS_SHIFT = 13  # include/uapi/linux/ioprio.h
-_NEEDS = "to be better than normal needs root, CAP_SYS_NICE; or leave it out"
+_NEEDS = "a priority above normal needs root or CAP_SYS_NICE; else leave it out"
 
 Report = Callable[[dict[str, Any]], None]
 """Takes {ready: …} or {problem: …}, once."""
 WorkerMain = Callable[[Iterable[Any], Report], None]
-"""Runs a worker, given its phases as they come, and by what to report how preparing went."""
+"""Runs a worker, given an iterator of phases and a function that reports on preparing."""
 
 
 class Worker:
@@ -60,7 +60,7 @@ class Worker:
         self._loop: Optional[Union[Sending, Receiving]] = None
 
     def run(self, phases: Iterable[dict[str, Any]], report: Report) -> None:
-        """Prepare, report how that went, and run one phase after another."""
+        """Prepare, report the result, and run phase after phase."""
         spec, workers = self.spec, self.workers
         try:
             # Pinned before anything is allocated or opened, so that memory is local to the CPU.
@@ -84,7 +84,7 @@ class Worker:
             workers.write_event({"event": "ended", "worker": spec.name, **self._run_phase(phase)})
 
     def _run_phase(self, phase: dict[str, Any]) -> dict[str, Any]:
-        """Run a phase; return the loop's errno, what it cost and what it left unread."""
+        """Run a phase; return the loop's errno, its cost and what it left unread."""
         try:
             loop = self._loop = self._loop or self._new_loop()
         except OSError as error:
@@ -100,7 +100,7 @@ class Worker:
         return {"errno": -result, "counts": {**spent, **unread}}
 
     def _new_loop(self) -> Union[Sending, Receiving]:
-        """Return the loop on the sockets; streams exist only once the senders are prepared."""
+        """Return the loop for the sockets; streams exist only after the senders are prepared."""
         if self.workers.role == "sender":
             event = {"event": "sent", "worker": self.spec.name}
             memory, cpus = self.workers.memory, self.workers.cpus
@@ -123,15 +123,15 @@ class Worker:
         )
 
     def _stream_count(self, port: int) -> int:
-        """Return the TCP connections of a port that this worker takes: an even share of them."""
+        """Return how many TCP connections of a port this worker accepts: an even share."""
         readers = self.workers.readers(port)
         flow_count = sum(flow.destination_port == port for flow in self.spec.flows)
         return len(range(readers.index(self.spec), flow_count, len(readers)))
 
     def _drain(self, phase: dict[str, Any]) -> dict[str, int]:
-        """Return what a worker with a fault left unread; one that exits closes its sockets.
+        """Return what a worker with a planned fault left unread; close its sockets if it exits.
 
-        A socket that others read as well keeps its packets for them. Empty without a fault.
+        A shared socket keeps its packets for the other readers. Empty without a fault.
         """
         fault = self.spec.fault
         if fault is None or not phase["faulty"]:
@@ -170,9 +170,9 @@ class Worker:
 
 
 class Workers:
-    """All workers of one host: what they share, and the conversation with the agent.
+    """All workers of one host: what they share, and their communication with the agent.
 
-    Workers that are processes are forked from this one, which then has a single thread.
+    Worker processes are forked from this process, which then has a single thread.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Workers:
         self.work = cast(
             "Union[Send, Receive]", specs[0].send if self.role == "sender" else specs[0].receive
         )
-        """How all workers send or receive."""
+        """Send or receive options, equal for all workers."""
         self.cpus = os.sched_getaffinity(0)
         self.memory = Memory(memory_fd, specs)
         self._interface = interface
@@ -202,7 +202,7 @@ class Workers:
 
     @property
     def shares(self) -> bool:
-        """True if workers that read one port share a socket."""
+        """True if workers of one port share a socket."""
         work = self.work
         return isinstance(work, Receive) and work.sockets == "shared" and not self.takes_frames
 
@@ -212,11 +212,11 @@ class Workers:
         return isinstance(self.work, Receive) and self.work.call == "af_xdp"
 
     def readers(self, port: int) -> list[WorkerSpec]:
-        """Return the workers that read a port, in the order in which they are bound to it."""
+        """Return the workers that read a port, in bind order."""
         return [spec for spec in self.specs if port in spec.bind_ports]
 
     def open(self, spec: WorkerSpec) -> list[socket.socket]:
-        """Return a worker's sockets: one for each flow it sends, or for each port it reads."""
+        """Return a worker's sockets: one per flow that it sends, or per port that it reads."""
         if isinstance(self.work, Send):
             return [
                 sockets.sending_socket(spec.traffic, self.work, flow, self._interface)
@@ -227,7 +227,7 @@ class Workers:
         return [self._own_socket(spec, port) for port in spec.bind_ports]
 
     def open_frames(self, spec: WorkerSpec) -> Union[FrameSender, FrameReceiver, None]:
-        """Return what a worker sends or receives frames by, if it does: a queue of its own."""
+        """Return a worker's AF_XDP sender or receiver, which has its own queue; None without."""
         if self._taker is not None:
             return FrameReceiver.open(spec, self._interface, self._taker)
         if spec.send is None or spec.role == "receiver" or spec.send.call != "af_xdp":
@@ -239,8 +239,8 @@ class Workers:
         group, readers = cast("Receive", self.work).sockets, self.readers(port)
         if group == "incoming-cpu":
             sockets.prefer_cpu(sock, spec.cpu)
-        # The program that steers by CPU returns members' numbers, which are the order in which
-        # they are bound, so the last one attaches it.
+        # The steering program returns members' numbers, which follow bind order, so the last
+        # member attaches it.
         if group == "reuseport-cpu" and readers[-1] is spec:
             sockets.steer_by_cpu(sock, [reader.cpu for reader in readers])
         steering = cast("Receive", self.work).steering
@@ -261,15 +261,15 @@ class Workers:
     def write_event(self, event: dict[str, Any]) -> None:
         """Write one answer to the agent.
 
-        Workers write at the same time: a pipe takes a line up to PIPE_BUF whole (pipe(7)), and only
-        ``ready`` is longer, when no worker writes.
+        Workers write concurrently: writes up to PIPE_BUF are atomic (pipe(7)), and only ``ready``
+        is longer, when no worker writes.
         """
         line = memoryview(json.dumps(event).encode() + b"\n")
         while line:
             line = line[os.write(1, line) :]
 
     def prepare(self) -> bool:
-        """Start every worker and tell the agent what each opened, or all that failed."""
+        """Start every worker; report what each one opened, or every failure."""
         problems = self._open_to_inherit() if self._forked and self.shares else []
         problems = problems or self._refusals(self._share_taker)
         answers = self._start_workers() if not problems else []
@@ -278,7 +278,7 @@ class Workers:
         if problems:
             self.write_event({"event": "failed", "problems": problems})
             return False
-        # Only the workers keep them, so that a socket ends with the last of these.
+        # Only the workers keep them, so that a socket closes with its last worker.
         for shared in self._shared.values() if self._forked else ():
             shared.close()
         self.write_event({"event": "ready", "workers": [answer["ready"] for answer in answers]})
@@ -286,9 +286,9 @@ class Workers:
         return True
 
     def _start_workers(self) -> list[dict[str, Any]]:
-        """Start one worker after the other, and return what each answered.
+        """Start the workers one by one and return their answers.
 
-        The order in which sockets of a port are bound is their number in its group.
+        Bind order on a port is the socket's number in its reuseport group.
         """
         answers = []
         for number, worker in enumerate(self._workers):
@@ -301,12 +301,12 @@ class Workers:
             self._taker = Taker(len(self.specs))
 
     def _take_frames(self) -> None:
-        """Let frames come, now that all sockets are there; no forked worker keeps the program."""
+        """Attach the XDP program once all sockets exist; no forked worker inherits it."""
         if self._taker is not None:
             self._taker.attach(self._interface, self.specs)
 
     def _refusals(self, step: Callable[[], None]) -> list[str]:
-        """Return why the kernel refused a step that all workers share; none if it did not."""
+        """Return why the kernel refused a step shared by all workers; empty if it did not."""
         try:
             step()
         except OSError as error:
@@ -314,7 +314,7 @@ class Workers:
         return []
 
     def _open_to_inherit(self) -> list[str]:
-        """Open what forked workers share, and return what went wrong."""
+        """Open what forked workers share; return the failures."""
         problems = []
         for spec in self.specs:
             try:
@@ -334,7 +334,7 @@ class Workers:
                 self.write_event({"event": "died", "worker": worker.name, "status": status})
 
     def start(self, phase: dict[str, Any]) -> None:
-        """Start every worker on a phase, with all counts at zero."""
+        """Start every worker on a phase with all counts at zero."""
         self.memory.reset()
         # First, so that it precedes what a worker writes at its end.
         self.write_event({"event": "started"})
@@ -342,7 +342,7 @@ class Workers:
             worker.order(phase)
 
     def close(self) -> None:
-        """End every loop and worker; the end of their process closes the sockets."""
+        """End every loop and worker; their sockets close with the process."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.memory.stop()
         for worker in self._workers:
@@ -367,11 +367,11 @@ class ThreadWorker:
         self._thread.start()
 
     def prepared(self) -> dict[str, Any]:
-        """Wait for the worker's report of how preparing went."""
+        """Wait for the worker's report on preparing."""
         return self._reports.get()
 
     def order(self, phase: dict[str, Any]) -> None:
-        """Have the worker run a phase."""
+        """Order the worker to run a phase."""
         self._phases.put(phase)
 
     def exit_status(self) -> Optional[int]:
@@ -385,7 +385,7 @@ class ThreadWorker:
 
 
 class ForkedWorker:
-    """A worker as a process of its own, forked: it inherits memory and open sockets."""
+    """A worker as a forked process, which inherits memory and open sockets."""
 
     def __init__(self, name: str, main: WorkerMain) -> None:
         self.name = name
@@ -395,7 +395,7 @@ class ForkedWorker:
         self._ended = False
 
     def start(self, others: Sequence[ForkedWorker]) -> None:
-        """Fork; ``others`` were started before, and their pipes are closed in this one."""
+        """Fork; close the pipes of ``others``, which were started earlier, in the child."""
         phases_fd, self._phases_fd = os.pipe()
         self._reports_fd, reports_fd = os.pipe()
         parent = os.getpid()
@@ -409,7 +409,7 @@ class ForkedWorker:
         os.close(reports_fd)
 
     def _run_and_exit(self, parent: int, phases_fd: int, reports_fd: int) -> NoReturn:
-        """Run the worker, and exit without flushing what the parent had open."""
+        """Run the worker and exit without flushing the parent's buffers."""
         status = 1
         try:
             end_with_parent(signal.SIGKILL)
@@ -424,35 +424,35 @@ class ForkedWorker:
             os._exit(status)
 
     def prepared(self) -> dict[str, Any]:
-        """Wait for the worker's report of how preparing went, or for its end."""
+        """Wait for the worker's report on preparing, or for its end."""
         with os.fdopen(self._reports_fd, "rb", closefd=False) as reports:
             line = reports.readline()
         if line:
             answer: dict[str, Any] = json.loads(line)
             return answer
-        return {"problem": f"{self.name}: its process ended before it was ready"}
+        return {"problem": f"{self.name}: the process ended before it was ready"}
 
     def order(self, phase: dict[str, Any]) -> None:
-        """Have the worker run a phase; of a dead one ``exit_status`` says so."""
+        """Order the worker to run a phase; if it has died, ``exit_status`` shows it."""
         try:
             _write_line(self._phases_fd, phase)
         except BrokenPipeError:
             return
 
     def exit_status(self) -> Optional[int]:
-        """Return the exit status of a process that has ended, once; a signal is negative."""
+        """Return the exit status of an ended process, once; negative for a signal."""
         if self._ended:
             return None
         try:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
         except ChildProcessError:
-            # The signal handler interrupted itself just here; the outer call returns it.
+            # The signal handler was interrupted by itself here; the outer call returns it.
             return None
         self._ended = pid != 0
         return os.waitstatus_to_exitcode(status) if self._ended else None
 
     def end(self) -> None:
-        """Let the worker end after its last phase, and wait for it."""
+        """Let the worker end after its last phase and wait for it."""
         os.close(self._phases_fd)
         os.close(self._reports_fd)
         if not self._ended:
@@ -468,10 +468,10 @@ def _write_line(fd: int, message: dict[str, Any]) -> None:
 
 
 def set_priorities(priority: str, io_priority: str) -> None:
-    """Give the calling thread its priorities, ``normal``, ``nice -5``, ``fifo 10`` and the like.
+    """Set the calling thread's priorities, such as ``normal``, ``nice -5`` or ``fifo 10``.
 
-    On Linux they belong to the thread, even if POSIX means the process (sched(7),
-    ioprio_set(2)). OSError with both in words if the kernel refuses.
+    On Linux they are per thread, although POSIX says per process (sched(7), ioprio_set(2)).
+    OSError names the priority that the kernel refuses.
     """
     for text, set_priority in ((priority, _set_cpu_priority), (io_priority, _set_io_priority)):
         if text == "normal":
@@ -490,7 +490,7 @@ def _set_cpu_priority(text: str) -> None:
         os.setpriority(os.PRIO_PROCESS, thread, priority)
         got = os.getpriority(os.PRIO_PROCESS, thread)
     else:
-        # Threads that it starts, such as the writer of a log, are not real-time.
+        # Threads that it starts, such as the log writer, must not be real-time.
         alone = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
         os.sched_setscheduler(0, alone, os.sched_param(priority))
         got = os.sched_getparam(0).sched_priority
@@ -499,7 +499,7 @@ def _set_cpu_priority(text: str) -> None:
 
 
 def _set_io_priority(text: str) -> None:
-    """Set the I/O priority, which threads that this one starts inherit (block/ioprio.c)."""
+    """Set the I/O priority, which new threads inherit (block/ioprio.c)."""
     word, _, level = text.partition(" ")
     priority = IO_CLASSES[word] << IO_CLASS_SHIFT | int(level or 0)
     native.set_io_priority(priority)
@@ -512,16 +512,16 @@ def _set_io_priority(text: str) -> None:
 
 
 def _exit_on_bug(bug: threading.ExceptHookArgs) -> None:
-    """End the whole process if a thread fails unexpectedly: the agent reads why from stderr."""
+    """End the process if a thread fails unexpectedly; the agent reads the reason from stderr."""
     sys.excepthook(bug.exc_type, bug.exc_value or bug.exc_type(), bug.exc_traceback)
     sys.stderr.flush()
     os._exit(1)
 
 
 def main() -> int:
-    """Run the worker process until stdin ends; 1 if it could not be prepared."""
+    """Run the worker process until stdin ends; return 1 if it could not be prepared."""
     threading.excepthook = _exit_on_bug
-    # The signal comes when the agent's thread that started this process ends: its main thread.
+    # The signal is sent when the thread that started this process ends: the agent's main thread.
     end_with_parent(signal.SIGKILL)
     first = json.loads(sys.stdin.buffer.readline())
     if os.getppid() != first["agent_pid"]:

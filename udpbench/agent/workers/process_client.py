@@ -1,7 +1,7 @@
-"""The agent's end of the worker process: starts it, gives it orders, reads what its loops counted.
+"""The agent's end of the worker process: starts it, sends orders, reads its loops' counts.
 
-Runs in the agent's main thread, because a worker process must not outlive the thread that started
-it (PR_SET_PDEATHSIG).
+Runs in the agent's main thread, because a worker process ends with the thread that started it
+(PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from udpbench.model import HEADER_BYTES, SECOND_NS, FlowStats, Histogram, Stall,
 from udpbench.protocol import Prepared, WorkersState, decode, encode, write_line
 
 BLIND = ("copy", "none")
-"""Ways of reading that see no header."""
+"""Ways of reading that do not parse headers."""
 HEADER_COUNTS = frozenset(
     f"{kind}_packets" for kind in ("duplicate", "late", "ancient", "foreign", "corrupt")
 )
 TRUNCATED = frozenset(("truncated_packets",))
 STANDSTILLS = frozenset(("standstills", "standstill_ns"))
 FOREIGN_SIZE = frozenset(("foreign_size_packets",))
-"""Of a blind reader only: one that reads headers has foreign datagrams of any size."""
+"""Only if headers are not read: otherwise foreign datagrams may have any size."""
 STDERR_LINES = 5
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a worker process may take before it counts as stuck."""
+    """Time limits of a worker process."""
 
     prepare_ns: int = 10 * SECOND_NS
     """To start and open its sockets; measured: 0.1 s."""
     answer_ns: int = 2 * SECOND_NS
     """To clear the shared memory and start its threads; measured: 0.5 ms."""
     close_ns: int = 2 * SECOND_NS
-    """To see its stop (50 ms) and end; then it is killed."""
+    """To see stop (50 ms) and end; then it is killed."""
 
 
 class WorkerProcess:
-    """The workers of one role in one process; with ``workers_as: processes`` it forks one for each.
+    """A ``Receiver`` for ``pool`` that runs the C loops: the workers of one role.
 
-    The receiver that ``pool`` knows, by C loops.
+    One process; with ``workers_as: processes`` it forks one per worker.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class WorkerProcess:
         self._launch()
 
     def _launch(self) -> None:
-        # Late, because only an agent that has workers needs the loops.
+        # Late import: only an agent with workers needs the loops.
         from udpbench.agent.workers.memory import Memory
 
         fd = self._memory_fd = os.memfd_create("udpbench-workers")
@@ -103,12 +103,12 @@ class WorkerProcess:
 
     @property
     def fileno(self) -> Optional[int]:
-        """The descriptor that is readable when ``read`` has something to do; None after the end."""
+        """Descriptor that is readable when ``read`` has something to do; None after the end."""
         return None if self._gone else self._answers.fileno()
 
     def prepare(self) -> None:
         """Send the specifications and wait until every worker has its sockets."""
-        # Receivers have the flows of their whole host: once is enough for tens of thousands.
+        # All receivers of a host have the same flows, up to tens of thousands: sent once.
         flows = self._specs[0].flows
         shared = all(spec.flows == flows for spec in self._specs)
         specs = [replace(spec, flows=()) for spec in self._specs] if shared else self._specs
@@ -125,7 +125,7 @@ class WorkerProcess:
         self._await("ready", self._limits.prepare_ns)
 
     def start(self, phase: dict[str, Any]) -> None:
-        """Start every loop on a phase; counts begin at zero."""
+        """Start every loop on a phase with all counts at zero."""
         order = phase_order(self._specs[0], phase)
         self._ended.clear()
         self._sent.clear()
@@ -144,19 +144,20 @@ class WorkerProcess:
             raise cast("WorkerFailed", self.error) from None
 
     def _await(self, event: str, limit_ns: int) -> None:
-        """Read answers until the event comes; raises if the process failed or is too slow."""
+        """Read answers until the event arrives; raises if the process failed or is too slow."""
         deadline_ns = time.monotonic_ns() + limit_ns
         while event not in self.read():
             if self.error is not None:
                 raise self.error
             left_s = (deadline_ns - time.monotonic_ns()) / SECOND_NS
             if left_s <= 0:
-                text = f"the worker process did not say {event!r} within {limit_ns / SECOND_NS} s"
+                limit_s = limit_ns / SECOND_NS
+                text = f"timed out after {limit_s:g} s: the worker process is not {event}"
                 raise DeadlineExceeded(text, self._name)
             select.select([self._answers], [], [], left_s)
 
     def read(self) -> list[str]:
-        """Act on what the process said since, and return the names of these events."""
+        """Process the worker process's events and return their names."""
         ended = self._gone
         try:
             while not ended:
@@ -188,34 +189,34 @@ class WorkerProcess:
             self.final_counts[event["worker"]] = event["counts"]
             self._note_loop_end(event["worker"], event["errno"], event.get("refused"))
         elif event["event"] == "died":
-            self._fail(f"{event['worker']}: its process {self._exit_text(event['status'])}")
+            self._fail(f"{event['worker']}: the process {self._exit_text(event['status'])}")
 
     def _note_loop_end(self, worker: str, errno: int, refused: Optional[str]) -> None:
         self._ended.add(worker)
         if refused is not None:
-            self._fail(f"{worker}: its loop refuses its config: {refused}; report it")
+            self._fail(f"{worker}: the loop refuses its config: {refused}; report this bug")
         elif errno != 0:
             reason = f"{os.strerror(errno)} (errno {errno}); {next_step(errno)}"
-            self._fail(f"{worker}: its loop ended with {reason}")
+            self._fail(f"{worker}: the loop ended with {reason}")
         elif len(self._ended) == len(self._specs) and self.state in ("running", "listening"):
             self.state = "done"
         else:
             self._note_sent()
 
     def _note_sent(self) -> None:
-        """Note whether all is sent, and answers alone are awaited."""
+        """Record when everything is sent and only answers are awaited."""
         sent = len(self._sent | self._ended) == len(self._specs)
         if self._sent and sent and self.state == "running":
             self.state = "listening"
 
     def _fail(self, text: str) -> None:
-        """Keep the first failure: what follows is its consequence."""
+        """Keep the first failure; later ones are consequences."""
         self.state = "failed"
         if self.error is None:
             self.error = WorkerFailed(text, self._name)
 
     def _note_end(self) -> None:
-        """Note that the process has ended, with its status and last words."""
+        """Record the end of the process with its status and last output."""
         self._gone = True
         self._fail(f"the worker process {self._exit_text(self._process.wait())}")
 
@@ -223,7 +224,7 @@ class WorkerProcess:
         return exit_text(self._stderr.fileno(), status)
 
     def counts(self, worker: int) -> dict[str, int]:
-        """Return what a worker, by its place in the list, has counted and can see."""
+        """Return the counts that a worker, given by index, can see."""
         counts = self._memory.counts(worker)
         return {name: count for name, count in counts.items() if name not in self._unseen}
 
@@ -246,7 +247,7 @@ class WorkerProcess:
         }
 
     def flows(self) -> tuple[FlowStats, ...]:
-        """Return every flow's counts; none if no worker reads headers."""
+        """Return every flow's counts; empty if no worker reads headers."""
         if self._unseen >= HEADER_COUNTS:
             return ()
         return tuple(
@@ -255,17 +256,17 @@ class WorkerProcess:
         )
 
     def pids(self) -> frozenset[int]:
-        """Return the process that the agent started, and those of its workers."""
+        """Return the worker process and the processes of its workers."""
         return frozenset({self._process.pid, *(worker.pid for worker in self.prepared)})
 
     def stop(self) -> None:
-        """Tell every loop to end; each sees it within 50 ms."""
+        """Stop every loop; each ends within 50 ms."""
         self._memory.stop()
 
     def close(self, keep_logs: Optional[str] = None) -> Optional[str]:
-        """End the process: stop, end of file, and SIGKILL after a deadline; then settle its logs.
+        """End the process: stop, end of file, SIGKILL after a deadline; then settle its logs.
 
-        Logs of workers that were never ready may be another process's, and stay.
+        Logs of workers that were never ready may belong to another process, and stay.
         """
         self._end_process()
         for spec in self._specs if self.prepared else ():
@@ -280,7 +281,7 @@ class WorkerProcess:
         try:
             self._process.wait(timeout=self._limits.close_ns / SECOND_NS)
         except subprocess.TimeoutExpired:
-            # The group: processes of workers go at once, not after this one.
+            # The process group, so that worker processes end at the same time.
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self._answers.close()
@@ -288,7 +289,7 @@ class WorkerProcess:
 
 
 def refuse_impossible(specs: Sequence[WorkerSpec]) -> None:
-    """Raise WorkerFailed if a worker has nothing to do, or no instructions."""
+    """Raise WorkerFailed if a worker has no flow or no instructions."""
     idle = [spec.name for spec in specs if not spec.flows]
     if idle:
         raise WorkerFailed(f"{', '.join(idle)}: no flow to send or receive; lower `workers`")
@@ -302,11 +303,11 @@ def refuse_impossible(specs: Sequence[WorkerSpec]) -> None:
 
 
 def phase_order(spec: WorkerSpec, phase: dict[str, Any]) -> dict[str, Any]:
-    """Return a phase with what is read and echoed in it, and whether faults happen.
+    """Return a phase with what is read and echoed in it, and whether planned faults occur.
 
-    The path check reads headers whatever the trial does, because it tells flows apart; datagrams
-    that are too small for one are counted. Faults belong to the measured phase. The path check has
-    each of its few packets echoed: that is the round trip at rest.
+    The path check always reads headers, to distinguish flows; datagrams too small for a header are
+    only counted. Faults occur in the measured phase only. In the path check every packet is
+    echoed: that is the round-trip time at rest.
     """
     name, traffic = phase["phase"], spec.traffic
     read = spec.receive.read if spec.receive is not None else "header"
@@ -325,7 +326,7 @@ def phase_order(spec: WorkerSpec, phase: dict[str, Any]) -> dict[str, Any]:
 
 
 def unseen(spec: WorkerSpec, read: str) -> frozenset[str]:
-    """Return the counts of a receiver that its way of reading leaves unknown, not 0."""
+    """Return the counts that a receiver's way of reading cannot know, which are not 0."""
     if spec.role == "sender":
         return frozenset()
     tcp = spec.traffic.protocol == "tcp"
@@ -336,11 +337,12 @@ def unseen(spec: WorkerSpec, read: str) -> frozenset[str]:
 
 
 def exit_text(stderr: int, status: int) -> str:
-    """Return how a process ended, with the last lines of all that share its stderr, a file."""
-    # Read at an offset of its own: workers that still live write at the file's.
+    """Return how a process ended, with the last lines of the stderr file that workers share."""
+    # pread: running workers still write at the file's own offset.
     text = os.pread(stderr, os.fstat(stderr).st_size, 0).decode(errors="replace")
     lines = text.splitlines()[-STDERR_LINES:]
-    how = f"signal {-status}" if status < 0 else f"status {status}"
+    how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+    text = f"ended unexpectedly ({how})"
     if not lines:
-        return f"ended by itself with {how}; see who ended it: `dmesg` there tells where memory did"
-    return f"ended by itself with {how}: {' | '.join(lines)}; report it if it comes again"
+        return f"{text}; find out what ended it: `dmesg` there shows if memory ran out"
+    return f"{text}: {' | '.join(lines)}; report it if it happens again"

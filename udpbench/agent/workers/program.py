@@ -1,6 +1,6 @@
-"""A program of the user's in place of the loops: started, waited for until it is bound, ended.
+"""A user's program as the receiver, in place of the loops: starts it, awaits its bind, ends it.
 
-What it has read ``reads`` counts; what it does with that, nobody here knows. Its parent,
+``reads`` counts what it has read; what it does with that is not known here. Its parent,
 ``keeper``, ends it with this agent.
 """
 
@@ -34,13 +34,13 @@ from udpbench.protocol import Prepared
 
 NOBODY = "nobody"
 SHOWN = 60
-"""Characters of the command in a message."""
+"""Maximum characters of the command in a message."""
 LOOK_S = 0.02
-"""From one look for its sockets to the next."""
+"""Interval between looks for its sockets."""
 
 
 class Program(CountedReader):
-    """The receiver that ``pool`` knows, by a program of the user's."""
+    """A ``Receiver`` for ``pool`` that runs a user's program."""
 
     def __init__(self, host: Host, name: str, specs: Sequence[WorkerSpec], limits: Limits) -> None:
         receive = cast("Receive", specs[0].receive)
@@ -73,11 +73,11 @@ class Program(CountedReader):
 
     @property
     def fileno(self) -> Optional[int]:
-        """The descriptor that is readable when ``read`` has something to do; None after the end."""
+        """Descriptor that is readable when ``read`` has something to do; None after the end."""
         return None if self._gone else self._answers.fileno()
 
     def prepare(self) -> None:
-        """Start the program and wait until it is bound; WorkerFailed says what is missing."""
+        """Start the program and wait until it is bound; WorkerFailed names what is missing."""
         user = self._user()
         order = {
             "command": list(self._receive.command or ()),
@@ -87,7 +87,7 @@ class Program(CountedReader):
             "cpus": self._spec.own_cpus,
             "priority": self._receive.priority,
         }
-        with suppress(BrokenPipeError):  # how it ended is read below
+        with suppress(BrokenPipeError):  # its exit status is read below
             self._orders.write(json.dumps(order).encode() + b"\n")
             self._orders.flush()
         inodes = self._await_bound()
@@ -97,11 +97,11 @@ class Program(CountedReader):
         self.state = "ready"
 
     def _user(self) -> Optional[pwd.struct_passwd]:
-        """Return who runs the program; None: whoever runs this agent, who is not root."""
+        """Return the user who runs the program; None: the agent's user, who is not root."""
         named = self._receive.user
         if os.geteuid() != 0 or not _can_change_user(self._host):
             if named is not None:
-                text = "the agent is not root, so the program cannot be another user's"
+                text = "only an agent that runs as root can start a program as another user"
                 raise WorkerFailed(f"receive.user: {named}: {text}; leave it out", self._name)
             return None
         caller = calling_user()
@@ -114,7 +114,7 @@ class Program(CountedReader):
             text = f"receive.user: this host has no user {who}; name another"
             raise WorkerFailed(text, self._name) from None
         if user.pw_uid == 0:
-            text = f"receive.user: {user.pw_name} is root, and a program is never run as root"
+            text = f"receive.user: {user.pw_name} is root, but programs are never run as root"
             raise WorkerFailed(f"{text}; name an ordinary user", self._name)
         return user
 
@@ -124,7 +124,7 @@ class Program(CountedReader):
         return next((folder for folder in folders if os.path.isdir(folder)), "/")  # noqa: PTH112
 
     def _await_bound(self) -> tuple[int, ...]:
-        """Return its sockets' inodes once it is bound to all ports of the traffic."""
+        """Return its sockets' inodes once it is bound to every port of the traffic."""
         deadline_ns = time.monotonic_ns() + self._limits.prepare_ns
         missing = ""
         while True:
@@ -146,25 +146,26 @@ class Program(CountedReader):
         return marker is None or any(marker in line for line in self._printed().splitlines())
 
     def _sockets(self) -> dict[int, SocketQueue]:
-        """Return the UDP sockets that the program has in this namespace, by inode."""
+        """Return the program's UDP sockets in this namespace, by inode."""
         own = {inode for pid in self._family() for inode in held_sockets(self._host, pid)}
         return {i: known for i, known in udp_sockets(self._host).items() if i in own}
 
     def _unbound(self, sockets: Sequence[SocketQueue]) -> str:
-        """Return a destination that none of the sockets is bound to; empty if there is none."""
+        """Return a destination that no socket is bound to; empty if all are covered."""
         missing = [where for where, taking in self._taking(sockets).items() if not taking]
         return "{} port {}".format(*missing[0]) if missing else ""
 
     def _late(self, missing: str) -> str:
         seconds = f"{self._limits.prepare_ns / SECOND_NS:g} s"
         if not missing:
-            text = f"has not printed {self._receive.ready!r} within {seconds}"
-            step = "check receive.ready; output to a pipe may wait in a buffer until it is flushed"
+            text = f"timed out after {seconds}: it has not printed {self._receive.ready!r}"
+            step = "check receive.ready; output to a pipe is buffered until the program flushes it"
             return f"{self._label}: {text}: {self._last_words()}; {step}"
         bound = sorted({f"{s.address} port {s.port}" for s in self._sockets().values()})
         has = f"it is bound to {', '.join(bound)}" if bound else "it has no UDP socket"
-        step = "give it that port on every address (0.0.0.0 or ::), or change traffic.flows.to"
-        return f"{self._label}: not bound to {missing} within {seconds}; {has}; {step}"
+        step = "bind it to that port on all addresses (0.0.0.0 or ::), or change traffic.flows.to"
+        text = f"timed out after {seconds}: not bound to {missing}"
+        return f"{self._label}: {text}; {has}; {step}"
 
     def _printed(self) -> str:
         size_bytes = os.fstat(self._output).st_size
@@ -175,7 +176,7 @@ class Program(CountedReader):
         return printable(" | ".join(lines[-STDERR_LINES:]), keep="") or "it printed nothing"
 
     def read(self) -> None:
-        """Act on what the keeper said since."""
+        """Process the keeper's events."""
         try:
             while not self._gone:
                 chunk = os.read(self._answers.fileno(), 65536)
@@ -187,7 +188,7 @@ class Program(CountedReader):
         for event in map(json.loads, lines):
             self._act(event)
         if self._gone:
-            self._fail(f"its keeper ended by itself with status {self._keeper.wait()}")
+            self._fail(f"its keeper exited with status {self._keeper.wait()}")
 
     def _act(self, event: dict[str, Any]) -> None:
         if event["event"] == "started":
@@ -198,15 +199,15 @@ class Program(CountedReader):
             text = f"cannot be started {who}in {self._folder(user)}: {event['problem']}"
             self._fail(f"{text}; name a program that this user can run there")
         elif event["left"]:
-            text = "it left, and processes that it started go on without it"
-            self._fail(f"{text}; have it stay in the foreground")
+            text = "it exited, but processes that it started are still running"
+            self._fail(f"{text}; run it in the foreground")
         else:
             status = event["status"]
-            how = f"signal {-status}" if status < 0 else f"status {status}"
-            self._fail(f"it ended by itself with {how}: {self._last_words()}")
+            how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+            self._fail(f"it ended unexpectedly ({how}): {self._last_words()}")
 
     def close(self, _keep_logs: Optional[str] = None) -> Optional[str]:
-        """End the program with all that it started; return what it printed."""
+        """End the program and everything that it started; return its output."""
         self._stop_counting()
         with suppress(OSError):
             self._orders.close()
@@ -222,7 +223,7 @@ class Program(CountedReader):
         return printed
 
     def pids(self) -> frozenset[int]:
-        """Return the keeper, the program and all that it started."""
+        """Return the keeper, the program and everything that it started."""
         return frozenset(self._family())
 
     def _family(self) -> Iterator[int]:
@@ -231,7 +232,7 @@ class Program(CountedReader):
 
 
 def environment(user: Optional[pwd.struct_passwd]) -> dict[str, str]:
-    """Return the program's environment: this process's, of another user a small one."""
+    """Return the program's environment: this process's, or a minimal one for another user."""
     if user is None:
         return dict(os.environ)
     return {
@@ -244,6 +245,6 @@ def environment(user: Optional[pwd.struct_passwd]) -> dict[str, str]:
 
 
 def _can_change_user(host: Host) -> bool:
-    """Return whether root here is root of more than one user: without root's lab it is not."""
+    """Return whether this root can switch users: in a user namespace of one user it cannot."""
     rows = (read(host, "/proc/self/uid_map") or "").splitlines()
     return sum(int(row.split()[2]) for row in rows) != 1

@@ -1,8 +1,8 @@
-"""What the sockets of somebody's program have read, as the kernel counts it at the read.
+"""What a user's program has read, as counted by the kernel when its sockets are read.
 
-``InDatagrams`` of the network namespace, where only the traffic's own sockets are. Beside others
-each socket is counted by itself, as ``udpbench watch --exact`` does; where that cannot be, the
-number of others' sockets is among the counts, for a finding. Starts, changes and ends nothing.
+``InDatagrams`` of the network namespace, if only the traffic's own sockets are in it. With other
+sockets, each socket is counted separately as in ``udpbench watch --exact``; where that is not
+possible, the counts include the number of other sockets, for a finding. Changes nothing.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from udpbench.model import FlowStats, Receive, WorkerSpec
 from udpbench.protocol import Prepared, WorkersState
 
 ANY_ADDRESS = {4: ("0.0.0.0", "::"), 6: ("::",)}  # noqa: S104 - names them, binds nothing
-"""In the order in which the kernel prefers them for a packet of an IP version."""
+"""In the kernel's order of preference for a packet of an IP version."""
 
 
 class _Bound(Protocol):
-    """A socket with the address and the port to which it is bound."""
+    """A socket with its bound address and port."""
 
     @property
     def address(self) -> str:
-        """As text, of the kernel's form."""
+        """As text in the kernel's form."""
 
     @property
     def port(self) -> int:
-        """Its number."""
+        """Port number."""
 
 
 AnyBound = TypeVar("AnyBound", bound=_Bound)
@@ -42,14 +42,14 @@ AnyBound = TypeVar("AnyBound", bound=_Bound)
 
 @dataclass(frozen=True)
 class Reading:
-    """What had been read at one moment."""
+    """Datagrams read until a point in time."""
 
     clock_ns: int
     packets: int
 
 
 class CountedReader:
-    """A receiver that is no loop of ours, by what its sockets have read."""
+    """A receiver other than our loops, measured by what its sockets have read."""
 
     def __init__(self, host: Host, name: str, specs: Sequence[WorkerSpec], label: str) -> None:
         self.state: WorkersState = "none"
@@ -59,7 +59,7 @@ class CountedReader:
         self._host = host
         self._name = name
         self._label = label
-        """What messages call it."""
+        """Its name in messages."""
         self._spec = specs[0]
         self._receive = cast("Receive", specs[0].receive)
         self._targets = {(f.destination, f.destination_port) for f in self._spec.flows}
@@ -72,16 +72,16 @@ class CountedReader:
         self._forget()
 
     def _forget(self) -> None:
-        """Count from here on."""
+        """Reset the counts."""
         self._base = self._read_so_far()
         self._first: Optional[Reading] = None
         """The first reading with packets."""
         self._under_load: Optional[Reading] = None
-        """The last one after which more came."""
+        """The last reading after which more packets arrived."""
         self._latest = Reading(time.monotonic_ns(), 0)
 
     def _fail(self, text: str) -> None:
-        """Keep the first failure: what follows is its consequence."""
+        """Keep the first failure; later ones are consequences."""
         self.state = "failed"
         if self.error is None:
             self.error = WorkerFailed(f"{self._label}: {text}", self._name)
@@ -89,9 +89,9 @@ class CountedReader:
     # --- its sockets -----------------------------------------------------------------------------
 
     def _taking(self, sockets: Iterable[AnyBound]) -> dict[tuple[str, int], list[AnyBound]]:
-        """Return address and port of each destination → the sockets that take what is sent there.
+        """Return (address, port) of each destination → the sockets that receive its packets.
 
-        The kernel prefers a socket of that very address (net/ipv4/udp.c: compute_score).
+        The kernel prefers a socket bound to that address (net/ipv4/udp.c: compute_score).
         """
         bound: dict[tuple[str, int], list[AnyBound]] = {}
         for each in sockets:
@@ -105,13 +105,13 @@ class CountedReader:
         }
 
     def _is_of_traffic(self, each: _Bound) -> bool:
-        """Return whether a socket can take the traffic, as far as its own address and port say."""
+        """Return whether a socket's address and port allow it to receive the traffic."""
         anywhere = each.address in ANY_ADDRESS[4]
         ports = self._spec.bind_ports
         return each.port in ports if anywhere else (each.address, each.port) in self._targets
 
     def _tell_apart(self) -> None:
-        """Count each socket by itself if there are others here, whose reads would count, too."""
+        """Count each socket separately if other sockets in the namespace would be counted, too."""
         others = [
             each for each in udp_sockets(self._host).values() if not self._is_of_traffic(each)
         ]
@@ -126,7 +126,7 @@ class CountedReader:
         self._forget()
 
     def _sort(self) -> None:
-        """List the sockets; this also gives those a cookie that have none yet."""
+        """List the sockets; this also assigns cookies to sockets without one."""
         listed = self._list.read()
         own = {cookie for cookie, each in listed.items() if self._is_of_traffic(each)}
         self._own |= own
@@ -138,34 +138,34 @@ class CountedReader:
             self._counting = None
 
     def _read_so_far(self) -> int:
-        """Return how many datagrams were read; OSError if that is not known any more."""
+        """Return how many datagrams were read; OSError if no longer known."""
         if self._counting is None:
             return in_datagrams(self._host, self._spec.traffic.family)
         counts = self._counting.counts()
         opened = counts.keys() - self._own - self._foreign
         if opened:
             self._sort()
-            self._foreign |= opened - self._own  # those that are closed by now
+            self._foreign |= opened - self._own  # including sockets that have closed
         return sum(count.read or 0 for cookie, count in counts.items() if cookie in self._own)
 
     # --- what it reads ---------------------------------------------------------------------------
 
     def start(self, _phase: dict[str, Any]) -> None:
-        """Begin a phase, with all counts at zero."""
+        """Begin a phase with all counts at zero."""
         self._forget()
         self.state = "running"
 
     def stop(self) -> None:
-        """End the phase; the program goes on."""
+        """End the phase; the program continues."""
         if self.state == "running":
             self._look()
         if self.state == "running":
             self.state = "done"
 
     def counts(self, _worker: int) -> dict[str, int]:
-        """Return what was read so far, and when.
+        """Return what was read so far, with times.
 
-        A rate spans two looks under load: ``first_packets`` are those outside of these.
+        A rate spans two looks under load; ``first_packets`` are the packets outside them.
         """
         if self.state == "running":
             self._look()
@@ -189,7 +189,7 @@ class CountedReader:
         try:
             read_packets = self._read_so_far() - self._base
         except OSError as error:
-            self._fail(f"its sockets cannot be counted any more: {error}; close some of the others")
+            self._fail(f"its sockets can no longer be counted: {error}; close some other sockets")
             return
         now = Reading(time.monotonic_ns(), read_packets)
         if now.packets > self._latest.packets:
@@ -200,7 +200,7 @@ class CountedReader:
         self._latest = now
 
     def milliseconds(self, _worker: int, since: int, _ended: bool) -> tuple[int, Sequence[int]]:
-        """Return none: nobody looks that often."""
+        """Return none: sockets are not read that often."""
         return since, ()
 
     def details(self, _worker: int) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class CountedReader:
 
 
 def in_datagrams(host: Host, family: int) -> int:
-    """Return how many datagrams the programs of this namespace have read."""
+    """Return how many datagrams all programs of this namespace have read."""
     if family == 6:
         lines = (read(host, "/proc/thread-self/net/snmp6") or "").splitlines()
         fields = dict(line.split() for line in lines)

@@ -1,6 +1,6 @@
-"""Samples of running workers, thinned: however long a phase is, their number is bounded.
+"""Samples of running workers, thinned so that their number is bounded for any phase.
 
-Reads counts and derives nothing from them but minimum, median and maximum.
+Derives nothing from counts except minimum, median and maximum.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, Callable, Optional
 from udpbench.model import SAMPLE_NS, SECOND_NS, Sample, sampling_ns
 
 TICK_NS = SAMPLE_NS
-"""From one look at the workers to the next."""
+"""Interval between readings of the workers."""
 RAW_NS = 60 * SECOND_NS
-"""The longest phase that keeps every millisecond: 60,000 numbers for each worker."""
+"""The longest phase with packets for every millisecond: 60,000 numbers per worker."""
 
 Milliseconds = Callable[[int, int, bool], tuple[int, Sequence[int]]]
 """(worker, since, ended) → as ``Memory.milliseconds``."""
@@ -22,7 +22,7 @@ Milliseconds = Callable[[int, int, bool], tuple[int, Sequence[int]]]
 
 @dataclass
 class Series:
-    """The samples of one phase of all workers."""
+    """The samples of all workers in one phase."""
 
     duration_ns: int
     milliseconds: Optional[Milliseconds]
@@ -32,7 +32,7 @@ class Series:
 
     @property
     def stride(self) -> int:
-        """Ticks from one sample to the next."""
+        """Ticks between samples."""
         return sampling_ns(self.duration_ns) // TICK_NS
 
     def due(self) -> bool:
@@ -41,7 +41,7 @@ class Series:
         return (self.ticks - 1) % self.stride == 0
 
     def sample(self, worker: int, so_far: Sample, ended: bool) -> Sample:
-        """Return a sample with what its worker did in each millisecond since the one before."""
+        """Return a sample with the worker's packets per millisecond since the previous sample."""
         if self.milliseconds is None:
             return so_far
         first_ms, packets = self.milliseconds(worker, self._since_ms.get(worker, 0), ended)
@@ -55,6 +55,6 @@ class Series:
 
 
 def spread(packets: Sequence[int]) -> tuple[int, int, int]:
-    """Return minimum, median and maximum; of an even number the lower of the middle two."""
+    """Return minimum, median and maximum; the lower median for an even number."""
     ordered = sorted(packets)
     return ordered[0], ordered[(len(ordered) - 1) // 2], ordered[-1]

@@ -1,6 +1,6 @@
-"""The sockets that workers send and receive on, with every option set and read back.
+"""The workers' sockets, with every option set and read back.
 
-Runs in the worker process, in the thread that uses the socket, after that thread was pinned.
+Runs in the worker process, in the thread that uses the socket, after pinning.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ from udpbench.model import FlowSpec, Receive, Send, Traffic
 from udpbench.units import parse_duration
 
 CONTROL_BYTES = sum(socket.CMSG_SPACE(size) for size in (4, 16, 20))
-"""Control data of a message: UDP_GRO's int, a timespec, and the larger of both pktinfo structs."""
+"""Control data of a message: UDP_GRO's int, a timespec, and the larger pktinfo struct."""
 TIMEOUT = struct.pack("ll", 0, 50_000)
-"""struct timeval: a loop that waits for its socket sees ``stop`` within 50 ms."""
+"""struct timeval: a loop blocked on its socket sees ``stop`` within 50 ms."""
 RESET = struct.pack("ii", 1, 0)
-"""struct linger: a stream ends at once, so that its addresses are free for the next trial."""
+"""struct linger: a stream ends at once, so its addresses are free for the next trial."""
 ANSWERS_BUFFER_BYTES = 4 * 2**20
-"""For what comes back to a sender: as much as a receiver of ours has."""
+"""Receive buffer of a sender, for echoes and answers: the same as a receiver's."""
 DISCARDED_MAX = 10**6
 ACCEPT_S = 2.0
 BACKLOG = 4096
 
 
 def sending_socket(traffic: Traffic, send: Send, flow: FlowSpec, interface: str) -> socket.socket:
-    """Return a socket connected along one flow, whose packets leave by the interface.
+    """Return a socket connected to one flow's destination, bound to the interface.
 
     OSError if the kernel refuses the address, the buffer or an option.
     """
     sock = _new_socket(traffic)
     try:
         bind_to_device(sock, interface)
-        # Workers that send the same 4-tuple need a socket each.
+        # Workers that send the same 4-tuple need separate sockets.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TIMEOUT)
         _set_path_options(sock, traffic)
@@ -95,21 +95,21 @@ def _new_socket(traffic: Traffic) -> socket.socket:
 
 
 def _set_path_options(sock: socket.socket, traffic: Traffic) -> None:
-    """Set what happens to packets on their path: errors, fragments and hops."""
+    """Set errors, fragmentation and hop limit of packets."""
     level, discover, recverr = (
         (socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_RECVERR)
         if traffic.family == 6
         else (socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_RECVERR)
     )
-    # Off, so that a drop in the sender's own qdisc or device is counted at its own stage.
+    # Off, so that a drop in the sender's qdisc or device is counted at its own stage.
     sock.setsockopt(level, recverr, 0)
-    # PROBE sets DF and leaves the path MTU to the interface: no ICMP can shrink it meanwhile.
+    # PROBE sets DF and ignores the path MTU: ICMP cannot reduce it during a trial.
     sock.setsockopt(level, discover, PMTUDISC_DONT if traffic.fragment else PMTUDISC_PROBE)
     _set_hops(sock, traffic)
 
 
 def _set_hops(sock: socket.socket, traffic: Traffic) -> None:
-    """Limit the hops of packets; echoes have the same limit as what they answer."""
+    """Set the TTL or hop limit; echoes use the same limit."""
     level, hops = (
         (socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS)
         if traffic.family == 6
@@ -125,13 +125,13 @@ def _endpoint(address: str, port: int) -> str:
 def receiving_socket(
     traffic: Traffic, receive: Receive, port: int, interface: str
 ) -> socket.socket:
-    """Return a socket bound to a port of every address; one for streams listens.
+    """Return a socket bound to a port on all addresses; for streams, a listening socket.
 
-    One that also sends is bound to the interface. OSError if the port is taken or the kernel
+    If it also sends, it is bound to the interface. OSError if the port is in use or the kernel
     refuses an option.
     """
     sock = _new_socket(traffic)
-    # Every lab address of the host at once.
+    # All lab addresses of the host at once.
     address = "::" if traffic.family == 6 else "0.0.0.0"  # noqa: S104
     tcp = traffic.protocol == "tcp"
     try:
@@ -148,7 +148,7 @@ def receiving_socket(
             bind_to_device(sock, interface)
         if traffic.echo is not None:
             _set_hops(sock, traffic)
-            # An echo leaves from the address that was sent to: the sender takes no other.
+            # An echo's source must be the address that was sent to: the sender accepts no other.
             level, pktinfo = (
                 (socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO)
                 if traffic.family == 6
@@ -172,13 +172,13 @@ def receiving_socket(
 
 
 def parse_wait(receive: Receive) -> tuple[str, int]:
-    """Return the word and the nanoseconds of ``nap 100us``; 0 for a way of waiting without any."""
+    """Return the word and the nanoseconds of ``nap 100us``; 0 without a duration."""
     word, _, duration = receive.wait.partition(" ")
     return word, parse_duration(duration) if duration else 0
 
 
 def accept_streams(listener: socket.socket, count: int) -> list[socket.socket]:
-    """Return ``count`` streams of a listener that others may share; OSError if one is late."""
+    """Return ``count`` streams of a possibly shared listener; OSError if one is late."""
     listener.settimeout(ACCEPT_S)
     streams = []
     for _ in range(count):
@@ -192,9 +192,9 @@ def accept_streams(listener: socket.socket, count: int) -> list[socket.socket]:
 
 
 def prefer_cpu(sock: socket.socket, cpu: Optional[int]) -> None:
-    """Have a member of a reuseport group take what is received on a CPU (Linux 6.2).
+    """Make a reuseport socket receive the packets of one CPU (SO_INCOMING_CPU, Linux 6.2).
 
-    OSError if the worker has no CPU of its own.
+    OSError if the worker is not pinned to a CPU.
     """
     if cpu is None:
         raise OSError(errno.EINVAL, "sockets: incoming-cpu needs a worker that is pinned to a CPU")
@@ -202,11 +202,10 @@ def prefer_cpu(sock: socket.socket, cpu: Optional[int]) -> None:
 
 
 def steer_by_cpu(sock: socket.socket, cpus: list[Optional[int]]) -> None:
-    """Give every member of a reuseport group what is received on its CPU.
+    """Make every member of a reuseport group receive the packets of its CPU.
 
-    ``cpus`` is in the order in which the members were bound, which is their number. Packets on any
-    other CPU go by the kernel's hash; if no member has a CPU, by the CPU's number modulo the
-    members.
+    ``cpus`` is in bind order, which is the members' numbering. Packets on any other CPU are
+    distributed by the kernel's hash; if no member has a CPU, by CPU number modulo members.
     """
     attach_filter(sock, SO_ATTACH_REUSEPORT_CBPF, cpu_program(cpus))
 
@@ -229,18 +228,18 @@ def cpu_program(cpus: list[Optional[int]]) -> list[Instruction]:
 
 @dataclass(frozen=True)
 class Unread:
-    """What waited in sockets: merged datagrams are one message."""
+    """What was queued in sockets; datagrams merged by GRO are one message."""
 
     messages: int = 0
     packets: int = 0
 
     def __add__(self, other: Unread) -> Unread:
-        """Return both together."""
+        """Return the sum."""
         return Unread(self.messages + other.messages, self.packets + other.packets)
 
 
 def drain(sock: socket.socket) -> Unread:
-    """Read what waits in a socket, and return how much it was."""
+    """Read everything queued in a socket and return how much it was."""
     messages, packets, room = 0, 0, [bytearray(1)]
     while True:
         try:
@@ -255,21 +254,21 @@ def drain(sock: socket.socket) -> Unread:
 
 
 def discard(sock: socket.socket) -> None:
-    """Read and forget what waits in a socket, and the errors that wait with it."""
+    """Discard everything queued in a socket, including pending errors."""
     for _ in range(DISCARDED_MAX):
         try:
             sock.recv(1, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
-        except OSError:  # a pending one is told once
+        except OSError:  # a pending error is reported once
             continue
 
 
 def drain_and_close(sock: socket.socket) -> Unread:
-    """Close a socket, so that it leaves its reuseport group; return what it held.
+    """Close a socket, so that it leaves its reuseport group; return what was queued.
 
-    Closing would discard that without counting it. So it is read first; then a filter refuses
-    further packets, which the kernel does count, and what came in between is read as well.
+    Closing would discard the queue uncounted. So it is read first; then a filter drops further
+    packets, which the kernel counts, and packets that arrived in between are read.
     """
     unread = drain(sock)
     refuse_all(sock)
@@ -282,18 +281,18 @@ def drain_and_close(sock: socket.socket) -> Unread:
 
 
 def buffer_bytes(sock: socket.socket, role: str) -> int:
-    """Return the size of the socket's buffer as the kernel has it: twice what was asked for."""
+    """Return the kernel's size of the socket's buffer: twice the requested size."""
     option = socket.SO_SNDBUF if role == "sender" else socket.SO_RCVBUF
     return sock.getsockopt(socket.SOL_SOCKET, option)
 
 
 def set_send_buffer(sock: socket.socket, send: Send) -> None:
-    """Set a sender's buffer as asked for."""
+    """Set a sender's buffer to the requested size."""
     _set_buffer(sock, send, SO_SNDBUFFORCE, socket.SO_SNDBUF)
 
 
 def _set_buffer(sock: socket.socket, work: Union[Send, Receive], forced: int, plain: int) -> None:
-    """Set the buffer; without the right to force it the read-back shows what was granted."""
+    """Set the buffer, by force if permitted; reading it back shows the granted size."""
     if work.buffer_bytes is None:
         return
     if work.force_buffer:

@@ -1,4 +1,4 @@
-"""What workers use: their processes under load, read from outside, and a thread for itself."""
+"""Resource use of workers: of their processes, read from outside, and of a thread, by itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Memory:
 
 @dataclass(frozen=True)
 class _Reading:
-    """CPU time of all processes at one moment."""
+    """CPU time of all processes at a point in time."""
 
     clock_ns: int
     packets: int
@@ -32,18 +32,18 @@ class _Reading:
 
 
 class Usage:
-    """The workers' processes over one phase."""
+    """Resource use of the workers' processes over one phase."""
 
     def __init__(self, host: Host, pids: Iterable[int]) -> None:
         self._host = host
         self._memory = {pid: _Memory() for pid in sorted(set(pids))}
         self._begin: Optional[_Reading] = None
         self._end: Optional[_Reading] = None
-        """The first and the last reading with packets before and after it."""
+        """The first and the last reading under load: with packets before and after it."""
         self._latest: Optional[_Reading] = None
 
     def read_cpu(self, packets: int) -> None:
-        """Note the CPU time of each process, and the packets of all together."""
+        """Record each process's CPU time, and the total packets so far."""
         before = self._latest
         if before is not None and 0 < before.packets < packets:
             self._begin = self._begin or before
@@ -52,7 +52,7 @@ class Usage:
         self._latest = _Reading(time.monotonic_ns(), packets, spent)
 
     def read_memory(self) -> None:
-        """Take one sample of each living process's memory."""
+        """Sample the memory of each running process."""
         for pid, memory in self._memory.items():
             size_bytes = resident_bytes(self._host, pid)
             if size_bytes is not None:
@@ -60,9 +60,9 @@ class Usage:
                 memory.samples += 1
 
     def under_load(self, pid: int) -> tuple[Optional[int], Optional[int]]:
-        """Return CPU time and duration of an interval under load.
+        """Return CPU time and duration in ns of an interval under load.
 
-        None if there are no two readings under load, or the process was gone at one of them.
+        None without two readings under load, or if the process had ended at one of them.
         """
         begin, end = self._begin, self._end
         if begin is None or end is None or end.clock_ns <= begin.clock_ns:
@@ -73,7 +73,7 @@ class Usage:
         return last_ns - first_ns, end.clock_ns - begin.clock_ns
 
     def memory_bytes(self, pid: int) -> Optional[int]:
-        """Return the mean of the samples; None without any."""
+        """Return the mean of the memory samples; None without any."""
         memory = self._memory.get(pid)
         if memory is None or memory.samples == 0:
             return None
@@ -81,7 +81,7 @@ class Usage:
 
 
 def resident_bytes(host: Host, pid: int) -> Optional[int]:
-    """Return the resident memory of a process; None if it is gone."""
+    """Return a process's resident memory; None if it has ended."""
     try:
         return int(host.read_text(f"/proc/{pid}/statm").split()[1]) * PAGE_BYTES
     except (OSError, IndexError):
@@ -89,9 +89,9 @@ def resident_bytes(host: Host, pid: int) -> Optional[int]:
 
 
 def shared_bytes(host: Host, pid: int) -> Optional[int]:
-    """Return a process's share of memory (PSS: shared pages are divided among their users).
+    """Return a process's proportional set size (PSS), which divides shared pages among users.
 
-    None if the process is gone or the kernel is older than 4.14.
+    None if the process has ended, or before Linux 4.14.
     """
     try:
         text = host.read_text(f"/proc/{pid}/smaps_rollup")
@@ -102,9 +102,9 @@ def shared_bytes(host: Host, pid: int) -> Optional[int]:
 
 
 class Cost:
-    """What the calling thread uses from now on: CPU time, switches, and cycles if available.
+    """What the calling thread uses from now on: CPU time, context switches, cycles if available.
 
-    Softirq work belongs to no thread; the snapshot has it by CPU.
+    Softirq time belongs to no thread; the snapshot has it per CPU.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Cost:
         self._before = _usage()
 
     def end(self) -> dict[str, int]:
-        """Return what was used, by name, without what this machine does not count."""
+        """Return the use by name; values that this machine does not count are missing."""
         after = _usage()
         spent = {name: after[name] - self._before[name] for name in after}
         for name, counter in self._counters.items():

@@ -94,10 +94,13 @@ class Comparison:
 
     @property
     def text(self) -> str:
-        """Return the verdict in words: ``faster by 4.2 % [1.1 – 7.0]``, ``same within 3 %``."""
+        """Return the verdict in words: ``faster by 4.2 % [1.1 – 7.0]``.
+
+        ``same within 3 % [−0.8 – 1.1]`` has the ends with their signs.
+        """
         value = self.difference if self.share else self.ratio
         if self.verdict == SAME:
-            return f"same within {self.margin * 100:.3g}{self._unit}"
+            return f"same within {self.margin * 100:.3g}{self._unit}{self._around()}"
         if self.verdict == SKIPPED:
             return SKIPPED
         if not self.answered:
@@ -137,6 +140,15 @@ class Comparison:
         """Return how far b is from a, in percent or percentage points."""
         neutral = 0.0 if self.share else 1.0
         return abs((neutral if value is None else value) - neutral) * 100
+
+    def _around(self) -> str:
+        """Return the interval of what is the same, which has both directions."""
+        if self.low is None or self.high is None:
+            return ""
+        neutral = 0.0 if self.share else 1.0
+        ends = [(end - neutral) * 100 for end in (self.low, self.high)]
+        low, high = (_shown(end, max(map(abs, ends))) for end in ends)
+        return f" [{low} – {high}]"
 
     def _width(self) -> str:
         if self.low is None or self.high is None:
@@ -369,4 +381,4 @@ def _scaled(claim: Claim, values: Sequence[tuple[Result, Side, float | None]]) -
 
 def _shown(size: float, largest: float) -> str:
     """Return a size with the decimals that fit the largest of its row."""
-    return f"{size:.{2 if largest < 1 else 1 if largest < 100 else 0}f}"
+    return f"{size:z.{2 if largest < 1 else 1 if largest < 100 else 0}f}".replace("-", "−")

@@ -366,10 +366,10 @@ _stage(
     packets=_in_packets("link", _link_skbs, skbs.sent_skb),
     source=f"bridge: Δ {PORT_ENTERED} − Δ {PORT_LEFT} + Δ {PORT_REFUSED} − rx_backlog, if "
     "charged here; cards: sent − tx_qdisc − tx_device − frames at the receiver's MAC",
-    means="Lost between the hosts: in a cable, a switch, or the host's own emulator. Cards with "
-    "counters at the MAC prove it; without these it is what all other stages leave. In the "
-    "built-in lab: its bridge, which only a lab of more than two namespaces has, accepted it and "
-    "did not forward it, usually because the ring of the receiver's pair was full.",
+    means="Lost between the hosts: in a cable, a switch, or the host's own emulator. Cards that "
+    "count frames at the MAC prove it; otherwise it is what all other stages leave. In a built-in "
+    "lab of more than two namespaces: the bridge accepted it but did not forward it, usually "
+    "because the ring of the receiver's veth pair was full.",
     least=_least_on_link,
     parts="damaged.frames",
     also=(_at_macs("sender"), _at_macs("receiver")),
@@ -535,7 +535,7 @@ _stage(
     role="receiver",
     packets=_refused_by_frame_socket(XSK_FILL),
     source=XSK_FILL,
-    means="The kernel had no buffer of the AF_XDP socket to copy a frame to, or it was too short.",
+    means="The AF_XDP socket had no buffer for the frame, or one that was too short.",
     scope="worker",
     parts=f"worker.{XSK_FILL}",
 )
@@ -982,7 +982,7 @@ _stage(
     role="receiver",
     packets=_app_truncated,
     source="truncated_packets",
-    means="Read, but longer than the room that the application gave it, so its end was lost.",
+    means="Read, but longer than the buffer that the application passed, so its end was lost.",
     # Read without a look at its length, a datagram that was cut off counts as received.
     most=_nothing,
     scope="worker",
@@ -1043,7 +1043,7 @@ _stage(
     packets=_app_unanswered,
     source=f"read − Δ {ANSWERS_OUT} − what tx_qdisc and tx_device dropped of answers, up to "
     f"Δ {SNDBUF}",
-    means="With traffic.answers: read, and no answer was sent as long as answers were awaited.",
+    means="With traffic.answers: read, but not answered while answers were awaited.",
     most=unanswered_packets,
     counters=(ANSWERS_OUT,),
 )
@@ -1052,7 +1052,7 @@ _stage(
 def lost_answers(readings: Readings) -> dict[str, Span]:
     """Return stage → the answers that ended there on their way back, as far as that is observable.
 
-    The same expressions, with the hosts in each other's place. What a bridge lost is in ``link``,
+    The same expressions, with the hosts swapped. What a bridge lost is in ``link``,
     because it does not tell the two ways apart.
     """
     back = readings.way_back
@@ -1071,9 +1071,9 @@ _stage(
     name="answer_lost",
     role="sender",
     packets=_answer_lost,
-    source="Σ stages from tx_qdisc to udp_memory, read with the hosts in each other's place",
-    means="With traffic.answers: an answer was sent, and did not come back to the sender's worker. "
-    "The stages of its way are listed beside it.",
+    source="Σ stages from tx_qdisc to udp_memory, read with the hosts swapped",
+    means="With traffic.answers: answered, but the answer did not reach the sender's worker. The "
+    "stages of the return path are listed beside it.",
     most=unanswered_packets,
     unit="skb",
     parts="answers",

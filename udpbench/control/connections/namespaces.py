@@ -1,4 +1,4 @@
-"""Agents in namespaces of this machine: how this user makes them, or why that is not permitted.
+"""Agents in namespaces of this machine: how this user can create them, or why not.
 
 As root each agent has a network and a mount namespace. Without root all agents of a run share one
 user namespace, in which they are root and may join their networks. Changes nothing on the machine.
@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from udpbench.control.connections.connection import AGENT_COMMAND, Channel, open_local
+from udpbench.control.connections.channel import Channel
+from udpbench.control.connections.local_agent import AGENT_COMMAND, open_local
 from udpbench.control.wait import Clock, Interrupt, Waiter
 from udpbench.errors import ConnectError, NotPermitted
 from udpbench.model import SECOND_NS
@@ -19,7 +20,7 @@ from udpbench.model import SECOND_NS
 UNSHARE = ("unshare", "--net", "--mount")
 UNSHARE_USER = ("unshare", "--user", "--map-root-user", "--net", "--mount")
 PROOF = ("mount", "-t", "sysfs", "sysfs", "/sys")
-"""Run first in a namespace: AppArmor may let unshare succeed and leave it powerless."""
+"""Run first in a namespace: AppArmor may let unshare succeed but remove its capabilities."""
 MAPPED_NS = 5 * SECOND_NS
 """For unshare to map our user in a new user namespace, which takes a few milliseconds."""
 
@@ -68,7 +69,7 @@ class Namespaces:
 
 
 def available_means() -> Means:
-    """Return how this user makes namespaces, found out by trying; raises NotPermitted if it cannot.
+    """Return by trying how this user can create namespaces; NotPermitted if it cannot.
 
     Raises ConnectError if unshare(1) is missing.
     """
@@ -99,9 +100,9 @@ def forbidden(words: str, read: Callable[[str], str | None]) -> str:
     ]
     why = "; ".join(reason for reason, _ in causes) or words
     as_root = " && ".join(remedy for _, remedy in causes)
-    remedy = f", or once as root: {as_root}" if as_root else ", in a container a privileged one"
+    remedy = f", or once as root: {as_root}" if as_root else " (in a container, a privileged one)"
     return (
-        "a built-in lab needs network namespaces, and this user may not make any "
+        "a built-in lab needs network namespaces, which this user may not create "
         f"({why}); run udpbench as root{remedy}"
     )
 
@@ -123,5 +124,5 @@ def _await_mapping(pid: int, host: str) -> None:
             return True  # the agent has died; nsenter says so
         return own and _read(f"/proc/{pid}/gid_map") != ""
 
-    what = f"process {pid} still without its user namespace"
+    what = f"process {pid} has no user namespace yet"
     Waiter(Clock(), Interrupt()).until(what, host, mapped, MAPPED_NS)

@@ -1,7 +1,7 @@
 """Channels over SSH: connects to a host, verifies its key, logs in by key, starts the agent.
 
-Strict: hosts with unknown keys are refused. Starts no program but the agent, and the one that
-brings it (``deployer``). Every error says what to do.
+Hosts with unknown keys are refused. Starts no program except the agent and the one that installs it
+(``deployer``). Every error names the next step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import IO, Any, TypeVar, cast
 
 import paramiko
 
-from udpbench.control.connections.connection import AGENT, LOSS_NS, STDERR_LINES, Channel, Pipes
+from udpbench.control.connections.channel import AGENT, LOSS_NS, STDERR_LINES, Channel, Pipes
 from udpbench.control.connections.ssh_config import (
     Destination,
     load_known_hosts,
@@ -133,7 +133,7 @@ class _Login:
         self.agent.status_event.wait(LOSS_NS / SECOND_NS)
         status = self.agent.exit_status
         if status < 0 and not self.agent.eof_received:
-            return "the connection ended before the agent was there; nothing of it stays; try again"
+            return "connection lost before the agent was installed; nothing was left; try again"
         self.agent.settimeout(LOSS_NS / SECOND_NS)
         output = b""
         with suppress(TimeoutError):
@@ -141,7 +141,7 @@ class _Login:
         words = output.decode(errors="replace").strip()
         lines = " | ".join(words.splitlines()[-STDERR_LINES:])
         step = next_step(self._connect, status, words, self.python)
-        return f"the agent did not start: its last words: {lines or 'none'}; {step}"
+        return f"the agent did not start: its last output: {lines or 'none'}; {step}"
 
 
 def _open(
@@ -253,7 +253,7 @@ def _run(client: paramiko.SSHClient, line: str, host: str, limits: SshLimits) ->
             agent.exec_command(line)
     except (paramiko.SSHException, OSError, EOFError) as error:
         what = f"logged in, but the host runs no command: {_text(error)}"
-        raise ConnectError(f"{what}; see the forced command and MaxSessions there", host) from error
+        raise ConnectError(f"{what}; check ForceCommand and MaxSessions there", host) from error
     return agent
 
 
@@ -326,9 +326,9 @@ def _await_announcement(
     except TimeoutError as error:
         raise ConnectError("reconnected, but the agent does not answer", host) from error
     if not line and agent.eof_received:
-        raise AgentLost("it does not wait there any more", host)
+        raise AgentLost("it is no longer waiting there", host)
     if not line:
-        raise ConnectError("connected again, and lost again", host)
+        raise ConnectError("reconnected, but lost again", host)
     agent.settimeout(None)
 
 
@@ -464,7 +464,7 @@ class _Keys:
                     raise
                 continue
             return
-        raise paramiko.AuthenticationException("no key was taken")
+        raise paramiko.AuthenticationException("no key was accepted")
 
     def _keys(self) -> Iterator[paramiko.PKey]:
         """Yield the keys one by one; skip unreadable ones, noting the reason."""
@@ -495,17 +495,17 @@ def why(error: Exception, target: Destination, tried: Sequence[str]) -> str:
         )
     if isinstance(error, paramiko.BadHostKeyException):
         return (
-            f"its host key has changed: known is {error.expected_key.fingerprint}, shown is "
-            f"{error.key.fingerprint}; someone may sit in between; only if the host was set up "
-            f"anew: ssh-keygen -R {shlex.quote(target.known_name)}, then accept the new key: "
+            f"its host key has changed: expected {error.expected_key.fingerprint}, got "
+            f"{error.key.fingerprint}; this may be an attack; only if the host was reinstalled: "
+            f"ssh-keygen -R {shlex.quote(target.known_name)}, then accept the new key: "
             f"ssh {target.typed}"
         )
     if isinstance(error, paramiko.AuthenticationException):
         keys = ", ".join(tried) or "no key: none in ~/.ssh, none in ssh-agent"
         step = f"make `ssh {target.typed} true` work without a password (ssh-copy-id, ssh-add)"
-        return f"refused to let {target.user} in; tried {keys}; {step}"
+        return f"login as {target.user} refused; tried {keys}; {step}"
     if isinstance(error, (socket.gaierror, UnicodeError)):
-        return f"{target.address} is not a known name; fix HostName in ~/.ssh/config, or the DNS"
+        return f"{target.address} does not resolve; fix HostName in ~/.ssh/config, or DNS"
     if isinstance(error, TimeoutError):
         return "no answer in time; is the host up, and the port open in its firewall?"
     if isinstance(error, OSError):
@@ -514,7 +514,8 @@ def why(error: Exception, target: Destination, tried: Sequence[str]) -> str:
 
 
 def _text(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or "it hung up"
+    text = error.strerror if isinstance(error, OSError) else None
+    return text or str(error) or "connection closed"
 
 
 class ReplyPipe(io.RawIOBase):
@@ -540,7 +541,7 @@ def _as_broken_pipe() -> Iterator[None]:
     try:
         yield
     except (EOFError, paramiko.SSHException) as error:
-        raise BrokenPipeError(errno.EPIPE, str(error) or "it hung up") from error
+        raise BrokenPipeError(errno.EPIPE, str(error) or "connection closed") from error
 
 
 class RequestPipe(io.RawIOBase):

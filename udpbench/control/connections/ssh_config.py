@@ -1,4 +1,4 @@
-"""The SSH server that ``connect: {ssh: …}`` names, as ~/.ssh/config and /etc/ssh/ssh_config say.
+"""The SSH server named by ``connect: {ssh: …}``, according to ~/.ssh/config and ssh_config.
 
 Reads these files, the files they include, and known_hosts files; connects to nothing. paramiko
 ignores ``Include``, so included text is inserted first. An included file's ``Host`` and ``Match``

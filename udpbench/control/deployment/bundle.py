@@ -1,7 +1,7 @@
-"""What is sent to a host: the agent with all that it imports, for one kind of host.
+"""What is sent to a host: the agent with everything that it imports, for one kind of host.
 
-Owns the choice of files and the key by which a host knows them. Must never depend on the time, on
-the folder, or on what else is installed here: the same content has the same key and bytes.
+Owns the choice of files and the key that identifies them. Must never depend on the time, the
+folder, or other installed packages: the same content has the same key and bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PORTABLE = PACKAGE / "portable"
 LEFT_OUT = re.compile(
     r"cffi/|psutil/(_ps(aix|bsd|osx|sunos|windows)\.py|tests/)|[^/]*\.(dist-info|data)/|.*/$"
 )
-"""Of the wheels: cffi's compiler, other systems, metadata; an agent imports none of it."""
+"""Parts of wheels that an agent does not import: cffi's compiler, other systems, metadata."""
 
 
 @dataclass(frozen=True)

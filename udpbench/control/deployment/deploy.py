@@ -1,6 +1,6 @@
-"""The verb ``deploy``: agents on every host of a lab that is to get one, or none on any.
+"""``udpbench deploy``: installs the agent on every host of a lab that needs it, or removes it.
 
-Every other verb brings what is missing when it connects (``ssh``).
+Every other command installs a missing agent when it connects (``ssh``).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from udpbench.control.connections.connection import AGENT
+from udpbench.control.connections.channel import AGENT
 from udpbench.control.connections.ssh import talk
 from udpbench.control.deployment.deployer import Conversation, Deployer
 from udpbench.errors import ConnectError, HostError
@@ -16,7 +16,7 @@ from udpbench.model import Lab, LabHost
 
 
 def deploy(lab: Lab, deployer: Deployer) -> None:
-    """Bring the agent to every host that is to get one; raises ConnectError for all that fail."""
+    """Install the agent on every host that needs it; ConnectError lists all failures."""
 
     def act(host: LabHost, line: Conversation) -> None:
         deployer.bring(line, host.connect.become is not None, "deploy", (AGENT,), None)
@@ -25,7 +25,7 @@ def deploy(lab: Lab, deployer: Deployer) -> None:
 
 
 def remove(lab: Lab, deployer: Deployer) -> bool:
-    """Remove the agent from every host; say whether none is left. Raises ConnectError."""
+    """Remove the agent from every host; return whether none is left. Raises ConnectError."""
     left: list[bool] = []
 
     def act(host: LabHost, line: Conversation) -> None:
@@ -36,7 +36,7 @@ def remove(lab: Lab, deployer: Deployer) -> bool:
 
 
 def deployed_hosts(lab: Lab) -> tuple[LabHost, ...]:
-    """Return the hosts that udpbench brings the agent to: reached by SSH, without a ``python``."""
+    """Return the hosts on which udpbench installs the agent: over SSH, without a ``python``."""
     return tuple(
         host for host in lab.hosts if host.connect.by == "ssh" and host.connect.python is None
     )

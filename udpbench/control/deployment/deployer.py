@@ -1,7 +1,7 @@
-"""Agents for hosts that have none: the controller's end of what ``agent/install`` says there.
+"""Installs agents on hosts: the controller's end of the conversation with ``agent/install``.
 
-Owns which build a host gets and what is told about it. Knows no SSH: a connection is a pair of
-pipes whose other end is ``python3 -I -S -c BOOT``. A host that has the build is sent nothing.
+Owns which build a host gets and the progress messages. Independent of SSH: a connection is a pair
+of pipes whose other end is ``python3 -I -S -c BOOT``. A host that has the build is sent nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from udpbench.units import format_bytes
 OLDEST = (3, 9)
 """Python that an agent runs on."""
 END = b"~"
-"""Ends the program that is sent; it is not in it."""
+"""Marks the end of the program that is sent; does not occur in it."""
 PROGRAM = Path(install.__file__).read_bytes() + END
-# One line without quotes, backslashes or ! of a shell's: csh and fish would take them otherwise.
+# One line without shell quotes, backslashes or !, which csh and fish treat differently.
 # It checks the version itself, because an older Python cannot even parse the program.
 BOOT = (
     f"import os,sys;sys.version_info<{OLDEST}and "
@@ -35,7 +35,7 @@ BOOT = (
     'g={"__name__":"udpbench","SOURCE":s.decode()};exec(s,g);g["serve"]()'
 )
 PROGRESS_NS = 2 * SECOND_NS
-"""From one line about what has arrived to the next."""
+"""Interval between progress lines."""
 LAUNCHER = f"{install.SYSTEM}/{install.LAUNCHER}"
 FORMS: dict[str, dict[str, Any]] = {
     "report": {
@@ -62,14 +62,14 @@ class Conversation:
     replies: IO[bytes]
 
     def send(self, request: dict[str, Any], content: bytes = b"") -> None:
-        """Send one request and what belongs to it; raises OSError if the connection ended."""
+        """Send one request and its content; raises OSError if the connection ended."""
         self.requests.write(json.dumps(request).encode() + b"\n" + content)
         self.requests.flush()
 
     def hear(self, *states: str) -> dict[str, Any]:
-        """Return one answer, of one of these states and of its form.
+        """Return one answer with one of these states, verified by form.
 
-        Raises EOFError at the end, ConnectError if the program refuses or is another.
+        Raises EOFError at the end, ConnectError if the program refuses or is not udpbench's.
         """
         text = self.replies.readline(2**20)
         if not text:
@@ -77,7 +77,7 @@ class Conversation:
         try:
             answer = json.loads(text)
         except (ValueError, RecursionError) as error:
-            what = f"its Python wrote {text[:80]!r} in place of an answer"
+            what = f"its Python wrote {text[:80]!r} instead of an answer"
             raise ConnectError(f"{what}; find out what prints that", self.host) from error
         state = answer.get("state", "report") if isinstance(answer, dict) else None
         if state == "failed":
@@ -92,7 +92,7 @@ class Conversation:
         return dict(answer)
 
     def refusal(self, text: bytes) -> ConnectError:
-        """Return the error of an answer that the program does not give."""
+        """Return the error for an answer that is not the program's."""
         what = f"its answer is not udpbench's: {text[:80]!r}"
         return ConnectError(f"{what}; find out what runs as python3 there", self.host)
 
@@ -104,7 +104,7 @@ class Conversation:
 
 
 class Deployer:
-    """Brings agents to the hosts of one lab."""
+    """Installs agents on the hosts of one lab."""
 
     def __init__(
         self,
@@ -126,11 +126,11 @@ class Deployer:
         run: tuple[str, ...],
         folder: str | None,
     ) -> str:
-        """Bring the agent if it is missing and start its module; return the folder of its build.
+        """Install the agent if it is missing and start its module; return the folder of its build.
 
-        ``folder`` is where this controller put it before: then nothing is sent. Raises
-        ConnectError, AgentLost if a build that was there is gone, EOFError and OSError if the
-        connection or a program on its way ended.
+        ``folder`` is where this controller installed it before: then nothing is sent. Raises
+        ConnectError, AgentLost if that build is gone, EOFError and OSError if the connection or a
+        program that carries it ended.
         """
         report = _greet(line, become)
         bundle = self._bundle(line.host, report)
@@ -163,13 +163,13 @@ class Deployer:
         bundle: Bundle,
         others: int,
     ) -> dict[str, Any]:
-        what = "only other builds of the agent are there" if others else "no agent is there"
+        what = "only other builds of the agent installed" if others else "no agent installed"
         if self._refusal is not None:
             raise ConnectError(f"{what}; {self._refusal}", line.host)
         archive = bundle.archive()
         if request["place"] == "system":
             self._become(line, report)
-        self._tell(line.host, f"{what}: sending this one, {format_bytes(len(archive))}")
+        self._tell(line.host, f"{what}; sending it ({format_bytes(len(archive))})")
         digest = hashlib.sha256(archive).hexdigest()
         line.send({**request, "sha256": digest, "bytes": len(archive)}, archive)
         told_ns, arrived = time.monotonic_ns(), 0
@@ -179,10 +179,10 @@ class Deployer:
             arrived = reply["bytes"]
             if time.monotonic_ns() - told_ns > PROGRESS_NS:
                 told_ns = time.monotonic_ns()
-                self._tell(line.host, f"{arrived * 100 // len(archive)} % have arrived")
+                self._tell(line.host, f"{arrived * 100 // len(archive)} % transferred")
         for note in reply["notes"]:
             self._tell(line.host, f"not in {printable(note, keep='')}")
-        self._tell(line.host, f"the agent is in {printable(reply['folder'], keep='')}")
+        self._tell(line.host, f"agent installed in {printable(reply['folder'], keep='')}")
         return reply
 
     def _become(self, line: Conversation, report: dict[str, Any]) -> None:
@@ -193,7 +193,7 @@ class Deployer:
         line.begin()
 
     def remove(self, line: Conversation, become: bool) -> bool:
-        """Remove every build of the agent that is not in use; say whether none is left."""
+        """Remove every build of the agent that is not in use; return whether none is left."""
         report = _greet(line, become)
         if become:
             self._become(line, report)
@@ -206,7 +206,7 @@ class Deployer:
         for folder, why in reply["kept"]:
             self._tell(line.host, f"kept {printable(folder, keep='')}: {printable(why, keep='')}")
         if not any(reply[key] for key in ("removed", "busy", "kept")):
-            self._tell(line.host, "no agent is there")
+            self._tell(line.host, "no agent installed")
         return not reply["busy"] and not reply["kept"]
 
 

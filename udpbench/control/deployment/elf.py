@@ -1,4 +1,4 @@
-"""What a compiled extension asks of a host, read from its ELF file: machine, C library, version.
+"""Requirements of a compiled extension, read from its ELF file: machine, C library, version.
 
 Owns nothing else of the format. Source: elf(5); symbol versions: Linux Standard Base, "Symbol
 Versioning", section .gnu.version_r.
@@ -37,12 +37,12 @@ class Requirements:
 def requirements(content: bytes) -> Requirements:
     """Return what a shared object needs; ValueError if it is not 64-bit and little-endian."""
     if not content.startswith(LITTLE_64_BIT):
-        raise ValueError("no ELF file of 64 bits, little-endian")
+        raise ValueError("not a 64-bit little-endian ELF file")
     try:
         (number,) = struct.unpack_from("<H", content, 18)  # Elf64_Ehdr.e_machine
         versions = [_glibc(name) for name in needed_versions(content) if name.startswith("GLIBC_")]
     except struct.error as error:
-        raise ValueError("an ELF file that is cut off") from error
+        raise ValueError("truncated ELF file") from error
     return Requirements(MACHINES.get(number, f"machine {number}"), max(versions, default=None))
 
 

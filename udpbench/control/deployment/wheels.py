@@ -1,7 +1,7 @@
-"""The wheels that an agent imports, for one kind of host: fetched by pip once, then kept.
+"""The wheels that an agent imports, for one kind of host: fetched by pip once, then cached.
 
-Owns the folder of kept wheels. pip alone decides which wheel fits. Must never change this machine's
-own packages.
+Owns the cache of wheels. pip alone selects the wheels. Must never change this machine's own
+packages.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def obtain(
                 _keep(kept, wheels)
             return wheels
     except OSError as error:
-        progress(f"wheels are not kept: {in_words(error)}")
+        progress(f"wheels not cached: {in_words(error)}")
         return _download(target, None)
 
 
@@ -118,7 +118,7 @@ def _not_obtained(target: Target, folder: Path | None, reason: str) -> Exception
     into = str(folder) if folder is not None else "wheels"
     command = shlex.join(["python3", "-m", "pip", *pip_arguments(target, into)])
     where = "" if folder is not None else f", copy that folder here, and pass --wheels {into}"
-    step = f"where there is internet, type: {command}{where}"
+    step = f"on a machine with internet access, type: {command}{where}"
     if folder is not None:
         what = f"lacks a wheel for {target}: {reason}"
         return InputError([Problem(what, "--wheels", into, next_step=step)])

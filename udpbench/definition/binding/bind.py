@@ -64,6 +64,8 @@ MAX_FLOWS = 65536
 
 STACKED = ("bond", "bonding", "bridge", "macvlan", "team", "vlan")
 """Devices that only pass frames to other devices."""
+TAKING = ("basic", "redirect")
+"""xdp-features of a driver whose frames a program can hand to AF_XDP sockets."""
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
@@ -198,7 +200,9 @@ def _check_sending_devices(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -
 def _check_receiving_devices(trial: Trial, lab: Lab, facts: Mapping[str, Facts]) -> None:
     """Raise Unavailable if a receiver's frames could arrive on a queue without a worker.
 
-    The XDP program would pass those frames to the stack, to a port that nobody has bound.
+    The XDP program would pass those frames to the stack, to a port that nobody has bound. Likewise
+    if the driver is known to run no such program: behind it, in the generic hook, frames are
+    packets of the stack already, and nothing counts those that are dropped there.
     """
     for host in lab.receivers:
         own, workers = facts[host.name], trial.receive.workers
@@ -209,6 +213,19 @@ def _check_receiving_devices(trial: Trial, lab: Lab, facts: Mapping[str, Facts])
                 f"queue needs one: set it to {own.rx_queues}, or "
                 f"settings.{_queues_key(lab, 'receiver')} to {workers}"
             )
+        features = own.xdp_features
+        if workers and features is not None and not {*TAKING} <= {*features}:
+            raise Unavailable(f"{where} has no native XDP: {_without_xdp(own, features)}")
+
+
+def _without_xdp(own: Facts, features: tuple[str, ...]) -> str:
+    """Return what a driver has instead of native XDP, and what helps."""
+    step = "choose another receive.call, or an interface whose driver has them"
+    if own.driver == "veth":  # drivers/net/veth.c, veth_set_xdp_features
+        peer = f"a peer with no more TX queues than the {own.rx_queues} RX queues here"
+        step = f"a veth has them with {peer}: lower settings.sender.ethtool.channels"
+    has, needed = ", ".join(features) or "none", ", ".join(TAKING)
+    return f"xdp-features of {own.driver or 'its driver'}: {has}; needed: {needed}; {step}"
 
 
 def _queues_key(lab: Lab, role: str) -> str:

@@ -1,4 +1,4 @@
-"""The figures of a campaign: pairs beside each other, and each point over the days.
+"""The figures of a campaign: pairs side by side, and each point over the days.
 
 Places what ``store`` computed, and computes nothing itself.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANELS = 6
-"""Points in one figure; more stand in further ones."""
+"""Points per figure; further points go into further figures."""
 TITLE_LETTERS = 90
 DAY_INCHES = 1.5
 """Height of a point over the days."""
@@ -45,7 +45,7 @@ def draw_campaign(
 ) -> dict[str, list[Path]]:
     """Draw both kinds of figure as SVG; returns kind → files.
 
-    A point of one pair is not beside another, and one day is no history.
+    A point of a single pair is not compared, and a single day is not a history.
     """
     compared = [point for point in beside if len(point.pairs) > 1]
     drawn: dict[str, list[Path]] = {"pairs": [], "days": []}
@@ -74,7 +74,7 @@ def over_days(histories: Sequence[PointHistory]) -> list[list[PointHistory]]:
 
 
 def draw_pairs(points: Sequence[PointPairs]) -> Figure:
-    """Draw a panel for each point: a pair to a row, its median and the interval."""
+    """Draw a panel per point: one pair per row, its median and interval."""
     from matplotlib.figure import Figure
 
     heights = [0.55 + 0.22 * len(point.pairs) for point in points]
@@ -104,7 +104,7 @@ def _draw_point(axes: Axes, point: PointPairs) -> None:
 
 
 def draw_days(points: Sequence[Sequence[PointHistory]]) -> Figure:
-    """Draw a panel for each point: a line for each pair, upright lines where a level begins."""
+    """Draw a panel per point: one line per pair, vertical lines where a level begins."""
     from matplotlib.figure import Figure
 
     height = DAY_INCHES * len(points) + 0.4
@@ -157,7 +157,7 @@ def _named(experiment: str, point: str) -> str:
 
 
 def scale_of(metric: str, largest: float) -> tuple[float, str]:
-    """Return by what a metric's axis is divided, and its unit."""
+    """Return the divisor of a metric's axis, and its unit."""
     unit = unit_of(metric)
     if unit == "pps":
         scale, name, _ = rate_scale(largest)

@@ -1,6 +1,6 @@
-"""The report of a campaign as one HTML file: pairs beside each other, and changes over time.
+"""The report of a campaign as one HTML file: pairs side by side, and changes over time.
 
-Lays out what ``store`` computed; the page is made as that of a run, and fetches nothing either.
+Lays out what ``store`` computed; like the report of a run, the page fetches nothing.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ TEMPLATE = "campaign.html.jinja"
 FILE = "campaign.html"
 HEADINGS = {
     "facts": "What differs between the pairs",
-    "pairs": "Pairs beside each other",
+    "pairs": "Pairs side by side",
     "factor": "Does the pair matter?",
     "changes": "Changes of level",
     "days": "Over the days",
 }
 NOTES = {
-    "same": "The hosts of all pairs are alike in what is known of them.",
-    "pairs": "Of the newest campaign: medians over valid trials with their 95 % interval, below "
-    "six trials smallest to largest.",
-    "factor": f"Whether trials tell pairs apart, by the test of Kruskal and Wallis from "
-    f"{FEWEST_TRIALS} trials a pair on, at {ALPHA:.0%} for all points together (Holm). Pairs are "
-    "not interleaved: what changed between their sessions is in the difference.",
-    "days": "Of all campaigns in the store: a dot is a day's median with its interval, an upright "
-    "line the first day of another level, as jumpavg groups the trials. A day's trials are never "
-    "divided.",
+    "same": "The hosts of all pairs have no known differences.",
+    "pairs": "The newest campaign: medians over valid trials with their 95 % interval, minimum to "
+    "maximum below six trials.",
+    "factor": f"Whether pairs differ, by the Kruskal-Wallis test from {FEWEST_TRIALS} trials per "
+    f"pair on, at {ALPHA:.0%} for all points together (Holm). Pairs are not interleaved, so "
+    "changes between their sessions are part of the difference.",
+    "days": "All campaigns in the store: a dot is a day's median with its interval, a vertical "
+    "line the first day of a new level, as jumpavg groups the trials. Trials of one day are never "
+    "split.",
     "steady": "No point changed its level.",
-    "read": "The data is the store: udpbench.read_runs() reads it, docs/records.md says how.",
+    "read": "The data is in the store: read it with udpbench.read_runs(), see docs/records.md.",
 }
 FACTOR_COLUMNS = ("point", "least", "greatest", "least / greatest", "p", "pairs differ")
 
@@ -56,7 +56,7 @@ FACTOR_COLUMNS = ("point", "least", "greatest", "least / greatest", "p", "pairs 
 def write_campaign(path: str, folder: Path) -> Path:
     """Write the page of a store into a folder; return the file.
 
-    InputError or RecordError where there is no store, InputError for a folder that can't be made.
+    InputError or RecordError if there is no store, InputError if the folder cannot be created.
     """
     page = campaign_page(read_runs(path), path)
     try:
@@ -114,7 +114,7 @@ def campaign_data(trials: pd.DataFrame, store: str) -> dict[str, Any]:
 
 
 def _newest(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the trials of the campaign that measured last."""
+    """Return the trials of the newest campaign."""
     newest: pd.DataFrame = trials[trials.campaign == trials.campaign.iloc[-1]]
     return newest
 
@@ -122,7 +122,7 @@ def _newest(trials: pd.DataFrame) -> pd.DataFrame:
 def answer(
     trials: pd.DataFrame, pairs: Sequence[PointPairs], changed: Sequence[PointHistory]
 ) -> str:
-    """Return in sentences how much was measured, whether pairs differ, and what changed."""
+    """Return sentences on how much was measured, whether pairs differ, and what changed."""
     runs, days = trials.run.nunique(), trials.day.nunique()
     size = f"{counted(trials.pair.nunique(), 'pair')}, {counted(len(trials), 'trial')}"
     parts = [f"{size} in {counted(runs, 'run')} on {counted(days, 'day')}."]
@@ -137,7 +137,7 @@ def answer(
             parts.append(f"Most at {most.point or 'all'}: {least} {low}, {greatest} {high}.")
     moved = sum(bool(each.changes) for each in changed)
     if any(len(each.days) > 1 for each in changed):
-        parts.append(f"{moved} of {len(changed)} histories changed their level.")
+        parts.append(f"{moved} of {len(changed)} histories changed level.")
     return " ".join(parts)
 
 

@@ -1,6 +1,6 @@
-"""How even a load is: a turn of packets in each millisecond, paced beside unpaced.
+"""How even a load is: packets per millisecond around one turn, paced next to unpaced.
 
-Reads the raw counts of every millisecond that senders kept; nothing is averaged or smoothed.
+Uses the senders' raw counts per millisecond; nothing is averaged or smoothed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 TURN_MS = 1000
 SIDE_BY_SIDE = 2
 LOG_FROM = 8
-"""The busiest millisecond over the mean of the slowest turn, which could not be seen any more."""
+"""Ratio of busiest millisecond to the slowest turn's mean from which on the axis is logarithmic."""
 RINGS = (1, 2, 5)
-"""A ring of the radial axis stands at one of these times a power of ten."""
+"""Rings of the radial axis are at these values times a power of ten."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +40,21 @@ class Turn:
     from_ms: int
     """After the common start."""
     packets: tuple[int, ...]
-    """Of each millisecond from there on; fewer than TURN_MS where the whole load was shorter."""
+    """Packets per millisecond from there on; fewer than TURN_MS if the load was shorter."""
     within: tuple[tuple[int, int], ...] = ()
-    """Of a load whose milliseconds are not kept one by one: least and most of each stretch of time.
-    Then all of it is a turn, and ``packets`` are the medians."""
+    """For a load without single milliseconds: minimum and maximum of each interval. Then the turn
+    is the whole load, and ``packets`` are the medians."""
     around_ms: int = TURN_MS
 
     @property
     def spread(self) -> tuple[int, float, int]:
-        """Return least, median and most of a millisecond."""
+        """Return minimum, median and maximum per millisecond."""
         least, most = zip(*self.within, strict=True) if self.within else (self.packets,) * 2
         return min(least), median(self.packets), max(most)
 
 
 def turns(chapter: Chapter) -> tuple[Turn, ...]:
-    """Return a turn for each point that is shown over time, where any of the points is paced."""
+    """Return a turn for each point shown over time, if any point is paced."""
     if all(trial.traffic.rate is None for trial in chapter.experiment.points):
         return ()
     records = {record.trial.name: record for record in chapter.records}
@@ -73,9 +73,9 @@ def _turn(point: str, record: TrialRecord) -> Turn | None:
 
 
 def _long_turn(point: str, record: TrialRecord) -> Turn | None:
-    """Return all of a load of which only ranges are kept; None of several senders.
+    """Return a whole load of which only ranges are stored; None for several senders.
 
-    The ranges of several say nothing of their sum.
+    Ranges of several senders do not give the range of their sum.
     """
     senders = {worker.name for worker in record.workers if worker.role == "sender"}
     kept = [sample.range_per_ms for sample in record.series if sample.worker in senders]
@@ -107,9 +107,9 @@ def sent_per_ms(record: TrialRecord) -> tuple[int, ...]:
 
 
 def busiest(packets: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-    """Return the whole second that has the busiest millisecond, and where it begins.
+    """Return the start of the whole second with the busiest millisecond, and its packets.
 
-    Of a load shorter than a second it is all there is.
+    A load shorter than a second is returned whole.
     """
     starts = range(0, max(len(packets) - TURN_MS, 0) + 1, TURN_MS)
     at = max(starts, key=lambda start: max(packets[start : start + TURN_MS]))
@@ -173,7 +173,7 @@ def _draw_turn(axes: PolarAxes, turn: Turn, most: int, log: bool) -> None:
 
 
 def quarters(around_ms: int) -> list[str]:
-    """Return what time it is at each quarter of a turn."""
+    """Return the time at each quarter of a turn."""
     scale, unit = next(
         (scale, unit)
         for scale, unit in ((3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms"))

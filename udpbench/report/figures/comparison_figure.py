@@ -1,4 +1,4 @@
-"""The figure of comparisons: each block a dot in the order of the run, interval and margin behind.
+"""The figure of comparisons: a dot per block in run order, with interval and margin.
 
 Places what the analysis returned; drift of an effect shows as a slope of the dots.
 """

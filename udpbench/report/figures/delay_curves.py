@@ -1,6 +1,6 @@
-"""How late packets were: cumulative shares of delays, round trips and pacing errors.
+"""Cumulative distributions of delays, round trips and pacing errors.
 
-A curve ends where the sample carries no percentile any more; what is beyond is not drawn.
+A curve ends where the sample is too small for a percentile.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ SCALES_NS = tuple(
     for number in (1, 10, 100)
 )
 FINEST = 0.01
-"""Of a decade, or of a nine: finer steps than that nobody can see."""
+"""Steps per decade, or per nine; finer steps are not visible."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One trial: how many of its times exceed each time."""
+    """One trial: the share of its times that exceed each time."""
 
     point: str
     repetition: int
@@ -49,14 +49,14 @@ class Curve:
 
 @dataclass(frozen=True)
 class Times:
-    """One kind of time, a curve for each point that is shown."""
+    """One kind of time, with a curve per point."""
 
     kind: str
     curves: tuple[Curve, ...]
 
 
 def times(chapter: Chapter) -> tuple[Times, ...]:
-    """Return every kind of time that the shown points' representative trials have."""
+    """Return every kind of time of the points' representative trials."""
     records = {record.trial.name: record for record in chapter.records}
     curves: dict[str, list[Curve]] = {kind: [] for kind in MEANINGS}
     for point in shown_over_time(chapter):
@@ -129,7 +129,7 @@ def draw_times(times: Times) -> Figure:
 
 
 def nines(beyond: float) -> float:
-    """Return where a share stands on an axis that gives each nine the same room."""
+    """Return the position of a share on an axis with equal space for each nine."""
     return -log10(beyond)
 
 

@@ -1,6 +1,6 @@
 """The figures of one experiment: places what ``figure_data`` computed, and computes nothing itself.
 
-Every axis has its unit and says how many trials it is made of.
+Every axis has its unit and number of trials.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from udpbench.report.figure_data import (
     UNCERTAIN,
     Dots,
     Heat,
-    QueueTimes,
     Step,
     Timeline,
     Way,
@@ -30,6 +29,7 @@ from udpbench.report.figure_data import (
 from udpbench.report.figures.bursts import draw_turns, turns
 from udpbench.report.figures.comparison_figure import PANELS_PER_FIGURE, draw_comparisons
 from udpbench.report.figures.delay_curves import draw_times, times
+from udpbench.report.figures.heat_maps import draw_heat, draw_queue_times
 from udpbench.report.figures.matrix import draw_matrix, matrix
 from udpbench.report.figures.search_figure import PANELS_PER_PAGE, dots_of, draw_searches
 from udpbench.report.figures.style import (
@@ -39,8 +39,6 @@ from udpbench.report.figures.style import (
     GREY,
     GRID,
     LINE_STYLES,
-    ON_DARK,
-    ON_LIGHT,
     ORANGE,
     PALE,
     PINK,
@@ -65,9 +63,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROWS_PER_FIGURE = 26
-"""Points in one figure; more stand in further ones."""
-MOST_COLUMNS = 16
-"""Workers or queues whose share a heat map has room to write."""
+"""Points per figure; further points go into further figures."""
 STAGE_STYLES = {
     "tx_qdisc": (RED, ""),
     "tx_device": (ORANGE, "//"),
@@ -95,7 +91,7 @@ STAGE_STYLES = {
 
 
 def draw(chapter: Chapter, folder: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:
-    """Draw what a chapter has data for into files; returns kind → files' names without suffix.
+    """Draw the figures for which a chapter has data; return kind → file names without suffix.
 
     Kinds: comparisons, dots, sweeps, matrices, ways, timelines, radars, times, heats, queues; of
     searches comparisons and searches.
@@ -191,7 +187,7 @@ def largest_of(row: Dots) -> float:
 def draw_dots(rows: Sequence[Dots], largest: float) -> Figure:
     """Draw delivered rates: a dot per trial, median and interval, published bars behind.
 
-    ``largest`` ends the axis, so that what goes on in a further figure can be compared.
+    ``largest`` ends the axis, so that further figures are comparable.
     """
     figure, axes = empty_figure(height_of(len(rows)))
     scale, unit, _ = rate_scale(largest)
@@ -264,7 +260,7 @@ def _draw_published(axes: Axes, rows: Sequence[Dots], scale: float) -> None:
 
 
 def draw_ways(rows: Sequence[Way]) -> Figure:
-    """Draw what became of the sent packets: a bar per point, left to right the packet's way."""
+    """Draw where the sent packets ended: a bar per point, stages from left to right."""
     present = {name for row in rows for name, _ in row.parts}
     order = [RECEIVED, *(name for name in LEDGER_STAGES if name in present)]
     order += [name for name in (UNCERTAIN, UNACCOUNTED) if name in present]
@@ -297,7 +293,7 @@ def draw_ways(rows: Sequence[Way]) -> Figure:
     axes.set_yticks(range(len(rows)), labels)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, max(100.0, *left))
-    axes.set_xlabel("share of the sent packets (%), n = 1 trial each, that of median delivery")
+    axes.set_xlabel("share of the sent packets (%), n = 1 trial each, with median delivery")
     figure.legend(loc="outside upper center", ncols=5, frameon=False)
     return figure
 
@@ -374,61 +370,3 @@ def _stairs(steps: Sequence[Step], factor: float) -> tuple[list[float], list[flo
     """Return the corners of a line that holds each value for as long as it was measured."""
     x = [edge for step in steps for edge in (step.from_s, step.to_s)]
     return x, [step.value * factor for step in steps for _ in range(2)]
-
-
-# --- over workers and queues ---------------------------------------------------------------------
-
-
-def draw_heat(heat: Heat) -> Figure:
-    """Draw how packets spread: a row per point, a column per worker or queue, dark is much."""
-    import numpy as np
-
-    figure, axes = empty_figure(height_of(len(heat.points)))
-    shares = np.array(
-        [[100 * share if share is not None else np.nan for share in row] for row in heat.shares]
-    )
-    axes.pcolormesh(shares, cmap="Blues", vmin=0, vmax=100, edgecolors="white", linewidth=1)
-    if len(heat.columns) <= MOST_COLUMNS:
-        for y, row in enumerate(heat.shares):
-            for x, share in enumerate(row):
-                text = "–" if share is None else f"{share:.0%}"
-                dark = share is not None and share > 0.6
-                place = (x + 0.5, y + 0.5)
-                colour = ON_DARK if dark else ON_LIGHT
-                axes.annotate(text, place, ha="center", va="center", color=colour, fontsize=8)
-    axes.set_xticks([x + 0.5 for x in range(len(heat.columns))], heat.columns)
-    axes.set_yticks([y + 0.5 for y in range(len(heat.points))], map(short_name, heat.points))
-    axes.tick_params(length=0)
-    if len(heat.columns) > MOST_COLUMNS:
-        axes.tick_params(axis="x", rotation=90)
-    axes.invert_yaxis()
-    axes.set_xlabel(f"share of the packets by {heat.column_kind} (%), n = 1 trial each")
-    return figure
-
-
-def draw_queue_times(shown: QueueTimes) -> Figure:
-    """Draw queues over time: a row per queue, dark is much, a cross where packets were dropped."""
-    import numpy as np
-
-    figure, axes = empty_figure(height_of(len(shown.queues)))
-    largest = max((pps for row in shown.pps for pps in row if pps is not None), default=0)
-    scale, unit, _ = rate_scale(largest)
-    rates = np.array([[np.nan if pps is None else pps / scale for pps in row] for row in shown.pps])
-    edges = np.array(shown.edges_s)
-    rows = np.arange(len(shown.queues) + 1)
-    mesh = axes.pcolormesh(edges, rows, rates, cmap="Blues", vmin=0, vmax=max(largest / scale, 1))
-    figure.colorbar(mesh, ax=axes, label=f"packets ({unit})")
-    crosses = [
-        ((edges[x] + edges[x + 1]) / 2, y + 0.5)
-        for y, row in enumerate(shown.dropping)
-        for x, dropped in enumerate(row)
-        if dropped
-    ]
-    if crosses:
-        axes.plot(*zip(*crosses, strict=True), "x", color=RED, markersize=4)
-    axes.set_yticks([y + 0.5 for y in range(len(shown.queues))], map(short_name, shown.queues))
-    axes.tick_params(axis="y", length=0)
-    axes.invert_yaxis()
-    axes.set_title(f"{short_name(shown.point)}, repetition {shown.repetition}")
-    axes.set_xlabel("time since the start (s), n = 1 trial")
-    return figure

@@ -1,7 +1,7 @@
-"""A figure's SVG as a part of an HTML page: small, its values under the pointer, light or dark.
+"""A figure's SVG embedded in an HTML page: small, values under the pointer, light or dark.
 
-Changes form, never a number beyond what can be seen: coordinates are rounded to a tenth of a point,
-and a curve has no corner that lies nearer than UNSEEN to the line without it.
+Changes are invisible: coordinates are rounded to a tenth of a point, and corners closer than UNSEEN
+to the line without them are removed.
 """
 
 from __future__ import annotations
@@ -32,25 +32,37 @@ DARK = {
     "bbbbbb": "50555e",
     "dddddd": "33373e",
 }
-"""Colour of a figure on paper → the same on a dark screen; any other is the same on both."""
+"""Colour of a figure on paper → colour on a dark screen; other colours do not change."""
 LEFT_OUT = ("metadata", "style")
 NUMBER = re.compile(r"-?\d+\.\d+|-?\d+")
 COMMAND = re.compile(r"([A-Za-z])([^A-Za-z]*)")
 LONG_PATH = 400
-"""Letters from which on a path is a curve, of which some corners cannot be seen."""
+"""Length in characters from which on a path is simplified as a curve."""
 MARKER = 36
-"""Points up to which a path is a marker, of which hundredths of a point can be seen."""
-DENSE_CORNERS = 400
-"""Corners from which on the lines of a path run together, so that whole points will do."""
+"""Size in points up to which a path is a marker, where hundredths of a point are visible."""
+LONG_CORNERS, DENSE_CORNERS = 120, 400
+"""Number of corners from which on whole points suffice, and from which on lines overlap."""
+ROUND_CORNERS = 8
+"""Number of curves from which on a closed path may be a circle."""
+ROUND, NO_LENGTH = 0.1, 0.001
+"""In points: how far the ends of a circle's curves may be off it; a curve that leads nowhere."""
+BESIDE = 1.1
+"""Largest distance of what bends a circle's curves from its centre, in radii."""
 UNSEEN = 0.25
-"""Points: half a pixel where a figure is as wide as the page may be."""
+"""In points: half a pixel for a figure of the maximum page width."""
 UNSEEN_IF_DENSE = 0.5
-"""The same where whole points will do."""
-AXIS = "matplotlib.axis_"
-"""How matplotlib calls the group of an axis with its grid, ticks and labels."""
+"""The same where a path's lines overlap."""
+AXIS, LEGEND = "matplotlib.axis_", "legend_"
+"""matplotlib's ids of the group of an axis with its grid, ticks and labels, and of a legend."""
+REFERENCE_LENGTH = 60
+"""Length in characters from which on a part of a figure is longer than the references to it."""
+PART = re.compile("<!--(end )?(d[0-9]+)-->")
+"""Around what a later figure may refer to."""
+CLIPPED_VALUE = re.compile('(<title>[^<]*</title>)<g class="([^"]*)">(<use [^<]*/>)</g>')
+"""A dot with its value, in a group that only clips it."""
 SHARED = ("pattern", "clipPath")
 PAPER = "fill: #ffffff"
-"""The style of a figure's background, which the page has already."""
+"""The style of a figure's background, which the page provides."""
 Corner = tuple[float, float]
 
 
@@ -61,16 +73,19 @@ class InlineFigures:
         self._classes: dict[str, str] = {}
         self._figures = 0
         self._forms: dict[str, str] = {}
-        """Hatch or clip without its id → the id that it has in the page."""
+        """Hatch or clip without its id → its id in the page."""
+        self._parts: dict[str, str] = {}
+        """What is drawn of an axis or a legend → its id, if anything refers to it."""
+        self._referred: set[str] = set()
         self._marks: dict[str, Element] = {}
-        """Of the figure at hand: reference to a path that is drawn at several places → it."""
+        """In the current figure: reference → path that is drawn at several places."""
 
     def rules(self) -> str:
         """Return the style sheet of the figures so far."""
         return "".join(f".{name}{{{style}}}" for style, name in self._classes.items())
 
     def inline(self, file: Path, label: str) -> str:
-        """Return a figure as an element of a page; ``label`` says what it shows."""
+        """Return a figure as an element of a page; ``label`` describes it."""
         root = fromstring(file.read_text())  # noqa: S314 – written by us a moment ago
         self._figures += 1
         ids = _used_ids(root, f"f{self._figures}")
@@ -85,7 +100,7 @@ class InlineFigures:
         return f"{head}{content}</svg>"
 
     def _shared(self, root: Element, ids: dict[str, str]) -> list[tuple[Element, Element]]:
-        """Return hatches and clips that an earlier figure has, with what they are in.
+        """Return (hatch or clip, parent) of those that an earlier figure already has.
 
         They get that figure's id.
         """
@@ -108,9 +123,14 @@ class InlineFigures:
         if element.get("id", "").startswith(AXIS):
             return self._axis(element, ids)
         content = "".join(self._written(child, ids) for child in element)
+        if element.get("id", "").startswith(LEGEND):
+            return self._once(content)
         if tag in ("text", "tspan", "title"):
             content = escape(element.text or "", quote=False) + content
         attributes = dict(self._attributes(element, ids))
+        clipped = CLIPPED_VALUE.fullmatch(content) if tag == "g" and not attributes else None
+        if clipped is not None:
+            content, attributes = clipped[1] + clipped[3], {"class": clipped[2]}
         if tag == "g" and not attributes and element.find(f"{SVG}title") is None:
             return content
         if tag == "defs" and not content:
@@ -121,7 +141,7 @@ class InlineFigures:
     def _axis(self, axis: Element, ids: dict[str, str]) -> str:
         """Return an axis with all lines of a style, grid or ticks, as one path."""
         lines: dict[str, list[str]] = {}
-        texts: list[str] = []
+        texts: dict[str, list[str]] = {}
         for each in axis.iter():
             tag = each.tag.removeprefix(SVG)
             if tag == "use":
@@ -133,9 +153,38 @@ class InlineFigures:
                 words = dict(self._attributes(each, ids))
                 lines.setdefault(words.get("class", ""), []).append(words["d"])
             elif tag == "text":
-                texts.append(self._written(each, ids))
+                name = dict(self._attributes(each, ids)).get("class", "")
+                written = self._written(each, ids).replace(f' class="{name}"', "", 1)
+                texts.setdefault(name, []).append(written)
         drawn_lines = (f'<path class="{name}" d="{"".join(d)}"/>' for name, d in lines.items())
-        return "".join([*drawn_lines, *texts])
+        labels = (f'<g class="{name}">{"".join(each)}</g>' for name, each in texts.items())
+        return self._once(*drawn_lines, *labels)
+
+    def _once(self, *parts: str) -> str:
+        """Return parts of a figure, by reference where an earlier one has the same there.
+
+        All of them by one reference if it has all.
+        """
+        drawn = "".join(parts)
+        if len(drawn) < REFERENCE_LENGTH:
+            return drawn
+        if drawn in self._parts:
+            name = self._parts[drawn]
+            self._referred.add(name)
+            return f'<use href="#{name}"/>'
+        name = self._parts[drawn] = f"d{len(self._parts)}"
+        inner = "".join(map(self._once, parts)) if len(parts) > 1 else drawn
+        return f"<!--{name}-->{inner}<!--end {name}-->"
+
+    def named(self, page: str) -> str:
+        """Return a page in which what figures refer to has its name, and nothing else has."""
+
+        def name_or_nothing(mark: re.Match[str]) -> str:
+            if mark[2] not in self._referred:
+                return ""
+            return "</g>" if mark[1] else f'<g id="{mark[2]}">'
+
+        return PART.sub(name_or_nothing, page)
 
     def _attributes(self, element: Element, ids: dict[str, str]) -> Iterator[tuple[str, str]]:
         mark = self._marks.get(element.get(HREF, ""))
@@ -166,7 +215,7 @@ class InlineFigures:
                 yield name, value
 
     def _class_of(self, style: str, ids: dict[str, str]) -> str:
-        """Return the class of a style: its colours as variables, its text in the page's font."""
+        """Return the class for a style, with colours as variables and text in the page's font."""
         style = re.sub(r"font: ([\d.]+px) [^;]*", r"font-size: \1", style)
         style = re.sub(r"font-family: [^;]*(; )?", "", style)
         style = re.sub(r"url\(#([\w-]+)\)", lambda match: f"url(#{ids[match[1]]})", style)
@@ -180,19 +229,19 @@ class InlineFigures:
 
 
 def titled(svg: str) -> str:
-    """Return an SVG of matplotlib with a value under the pointer where it has a link."""
+    """Return a matplotlib SVG with its links replaced by titles, shown under the pointer."""
     svg = re.sub(r"<a xlink:href=(['\"])(.*?)\1[^>]*>", r"<g><title>\2</title>", svg)
     return svg.replace("</a>", "</g>")
 
 
 def palettes() -> tuple[str, str]:
-    """Return the variables of the figures' colours on paper, and on a dark screen."""
+    """Return the CSS variables of the colours on paper, and on a dark screen."""
     light = "".join(f"--c{colour}:#{colour};" for colour in DARK)
     return light, "".join(f"--c{colour}:#{dark};" for colour, dark in DARK.items())
 
 
 def _used_ids(root: Element, prefix: str) -> dict[str, str]:
-    """Return the ids that something refers to, and what they are called in the page."""
+    """Return referenced id → id in the page."""
     values = (value for element in root.iter() for value in element.attrib.values())
     used = dict.fromkeys(
         name for value in values for name in re.findall(r"(?:^|url\()#([\w-]+)", value)
@@ -201,18 +250,27 @@ def _used_ids(root: Element, prefix: str) -> dict[str, str]:
 
 
 def path(data: str) -> str:
-    """Return a path in relative coordinates, rounded, without the corners that nobody sees."""
+    """Return a path in relative coordinates, rounded, without invisible corners.
+
+    A circle of many curves becomes two arcs.
+    """
     parts = [(command, _corners(numbers)) for command, numbers in COMMAND.findall(data)]
+    parts = list(_circles(parts))
     parts = list(_smoothed(parts, UNSEEN)) if len(data) > LONG_PATH else parts
-    dense = len(parts) > DENSE_CORNERS
-    parts = list(_smoothed(parts, UNSEEN_IF_DENSE)) if dense else parts
+    if len(parts) > DENSE_CORNERS:
+        parts = list(_smoothed(parts, UNSEEN_IF_DENSE))
     farthest = max((abs(at) for _, corners in parts for each in corners for at in each), default=0)
-    digits = 0 if dense else 1 if farthest > MARKER else 2
+    digits = 0 if len(parts) > LONG_CORNERS else 1 if farthest > MARKER else 2
     out: list[str] = []
     at, letter = (0.0, 0.0), ""
     for command, exact in parts:
         corners = [(round(x, digits), round(y, digits)) for x, y in exact]
         if command == "L" and corners == [at]:
+            continue
+        if command == "A":
+            far, back = corners
+            out += [_arc(at, far, digits), _arc(far, back, digits)]
+            at, letter = corners[-1], "a"
             continue
         before, letter = letter, command if command in "Mz" else command.lower()
         begin = (0.0, 0.0) if command == "M" else at
@@ -223,13 +281,51 @@ def path(data: str) -> str:
             letter = "h" if steps[1] == 0 else "v"
             steps = [sum(steps)]
         words = _joined(steps, digits)
-        if letter == before == "l":  # what follows it is such a step again
+        if letter == before == "l":  # the letter may be omitted
             words = words if words.startswith("-") else f" {words}"
         else:
             words = letter + words
         out.append(words)
         at = corners[-1] if corners else at
     return "".join(out)
+
+
+def _arc(begin: Corner, end: Corner, digits: int) -> str:
+    """Return half a circle; its other half closes it, so that its direction shows nowhere."""
+    x, y = end[0] - begin[0], end[1] - begin[1]
+    radius = hypot(x, y) / 2
+    way = _joined((x, y), digits)
+    return f"a{_joined((radius, radius), digits)} 0 1 1{'' if way.startswith('-') else ' '}{way}"
+
+
+def _circles(parts: Sequence[tuple[str, list[Corner]]]) -> Iterator[tuple[str, list[Corner]]]:
+    """Yield a path with each circle as one part, to its far side and back; no curve without length.
+
+    What goes around one point at one distance and ends where it began is a circle.
+    """
+    run: list[tuple[str, list[Corner]]] = []
+    begin: Corner = (0.0, 0.0)
+    for command, corners in [*parts, ("", [])]:
+        if command == "C":
+            run.append((command, corners))
+            continue
+        ends = [curve[-1] for _, curve in run]
+        every = [begin, *(corner for _, curve in run for corner in curve)]
+        if not all(hypot(x - begin[0], y - begin[1]) < NO_LENGTH for x, y in every):
+            far = max(ends, key=lambda end: hypot(end[0] - begin[0], end[1] - begin[1]))
+            middle = (begin[0] + far[0]) / 2, (begin[1] + far[1]) / 2
+            away = [hypot(x - middle[0], y - middle[1]) for x, y in (begin, *ends)]
+            closed = hypot(ends[-1][0] - begin[0], ends[-1][1] - begin[1]) < ROUND
+            out = max(hypot(x - middle[0], y - middle[1]) for x, y in every)
+            even = max(away) - min(away) < ROUND and out < BESIDE * max(away)
+            if len(run) >= ROUND_CORNERS and closed and even:
+                yield "A", [far, begin]
+            else:
+                yield from run
+        run = []
+        if command:
+            yield command, corners
+            begin = corners[-1] if corners else begin
 
 
 def _corners(numbers: str) -> list[Corner]:
@@ -240,7 +336,7 @@ def _corners(numbers: str) -> list[Corner]:
 def _smoothed(
     parts: Sequence[tuple[str, list[Corner]]], unseen: float
 ) -> Iterator[tuple[str, list[Corner]]]:
-    """Yield a path with as few straight lines as show no difference."""
+    """Yield a path with the fewest straight lines that look the same."""
     run: list[Corner] = []
     for command, corners in [*parts, ("", [])]:
         if command == "L":
@@ -253,10 +349,10 @@ def _smoothed(
 
 
 def fewest(run: Sequence[Corner], unseen: float = UNSEEN) -> list[Corner]:
-    """Return the corners without which a line would be seen to be another.
+    """Return the corners that a line needs to look the same.
 
-    By Douglas and Peucker, The Canadian Cartographer 10 (2), 1973: of each stretch the corner that
-    is farthest from the straight line stays, unless it is nearer than ``unseen`` points.
+    Douglas and Peucker, The Canadian Cartographer 10 (2), 1973: in each section the corner farthest
+    from the straight line stays, unless it is closer than ``unseen`` points.
     """
     if len(run) < 3:
         return list(run)
@@ -282,7 +378,7 @@ def _apart(corner: Corner, begin: Corner, end: Corner) -> float:
 
 
 def _joined(numbers: Sequence[float], digits: int) -> str:
-    """Return numbers with a blank only where they would run together."""
+    """Return numbers with a space only where needed."""
     text = ""
     for number in numbers:
         word = _rounded(str(number), digits)
@@ -296,7 +392,7 @@ def _rounded_all(text: str) -> str:
 
 
 def _rounded(number: str, digits: int) -> str:
-    """Return a number as short as it can be written: ``-.5``, ``3``."""
+    """Return a number in its shortest form: ``-.5``, ``3``."""
     text = f"{float(number):.{digits}f}"
     text = text.rstrip("0").rstrip(".") if "." in text else text
     text = re.sub(r"^(-?)0\.", r"\1.", text)

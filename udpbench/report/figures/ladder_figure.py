@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 ROW_INCHES = 0.2
 MOST_RUNGS, UNEVEN = 28, 3
-"""Rungs in one figure and how many more or fewer there may be, so that it fits below a summary;
-more stand in further figures, which share the axis."""
+"""Rungs per figure, and the permitted deviation, so that it fits below a summary; further rungs go
+into further figures with the same axis."""
 LABEL_LETTERS = 44
 NARROWEST = 0.004
-"""A single published number is drawn this wide, as a share of the axis."""
+"""Width of a single published number, as a share of the axis."""
 
 
 def draw_ladder(ladder: Ladder, folder: Path, suffixes: Sequence[str]) -> list[str]:
     """Draw the rungs into files of a folder; return their names without suffix, none drawn empty.
 
-    A rung that was neither published nor measured has no place in a figure.
+    A rung that was neither published nor measured is not drawn.
     """
     shown = [rung for rung in ladder.rungs if rung.published is not None or rung.trials]
     names = []
@@ -57,9 +57,9 @@ def draw_ladder(ladder: Ladder, folder: Path, suffixes: Sequence[str]) -> list[s
 
 
 def parts(rungs: Sequence[Rung]) -> list[Sequence[Rung]]:
-    """Return the rungs of each figure: about as many in each, divided between experiments.
+    """Return the rungs of each figure: about equal numbers, split between experiments.
 
-    An experiment is divided itself only where it is too long.
+    An experiment is split only if it is too long.
     """
     if not rungs:
         return []
@@ -153,7 +153,7 @@ def _draw_published(
     bars = [(row, rung.published) for row, rung in enumerate(rungs) if rung.published is not None]
     if not bars:
         return
-    # On a logarithmic axis the same width on paper is the same factor.
+    # On a logarithmic axis equal width is an equal factor.
     least = [5 * NARROWEST * bar.low if log else NARROWEST * largest for _, bar in bars]
     axes.barh(
         [row for row, _ in bars],

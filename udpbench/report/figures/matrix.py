@@ -1,7 +1,7 @@
-"""Experiments whose points combine two things: each way of one against each way of the other.
+"""Experiments whose points combine two blocks of keys, as a matrix.
 
-Which two those are follows from what the points differ in, whatever they are called. Numbers are
-computed first, by a function whose results tests assert, and only placed afterwards.
+The two blocks follow from the differences of the points, whatever their names. Numbers are computed
+first, by a function that tests assert, and placed afterwards.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from udpbench.analysis.points import Point, estimate
+from udpbench.analysis.medians import estimate
+from udpbench.analysis.points import Point
 from udpbench.differences import key_of, written
 from udpbench.model import Estimate, Experiment
 from udpbench.report.figures.style import (
@@ -30,18 +31,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FEWEST = 3
-"""Ways of either block that make a matrix; two are read off the figure of all trials."""
+"""Minimum ways of either block for a matrix; two are clear in the figure of all trials."""
 MOST_COLUMNS = 8
-"""Whose numbers and intervals have room beside each other on a page."""
+"""Maximum columns whose numbers and intervals fit on a page."""
 ROW_INCHES = 0.42
 DARK_FROM = 0.6
-"""Of the largest rate: from there on text is light."""
+"""Share of the largest rate from which on text is light."""
 Values = tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
 class MatrixCell:
-    """One way against another; without a median the word that stands instead."""
+    """One combination; without a median the word shown instead."""
 
     point: str
     delivered: Estimate | None
@@ -60,7 +61,7 @@ class Matrix:
 
     @property
     def known(self) -> list[Estimate]:
-        """Return every median that there is."""
+        """Return every known median."""
         return [cell.delivered for row in self.cells for cell in row if cell and cell.delivered]
 
 
@@ -106,7 +107,7 @@ def _ways(experiment: Experiment) -> list[tuple[str, dict[str, str]]] | None:
 
 
 def _words(every: Mapping[str, Mapping[str, object]], paths: Sequence[str]) -> dict[str, str]:
-    """Return for each point its values that are not the usual ones; the usual have one at least."""
+    """Return each point's values that differ from the most common ones."""
     texts = {
         point: tuple(
             None if (value := values.get(path)) is None else written(path, value) for path in paths
@@ -142,7 +143,7 @@ def _cells(chapter: Chapter) -> dict[str, MatrixCell]:
 
 
 def _without_rates(point: Point) -> str:
-    """Return why a point that was tried has no median, as tables say it."""
+    """Return why a tried point has no median, worded as in tables."""
     return "no rates" if point.valid else "invalid" if point.done else "failed"
 
 

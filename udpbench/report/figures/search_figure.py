@@ -1,6 +1,6 @@
-"""The figure of searches: loss over load, every trial a dot, the goals as lines, bounds as a band.
+"""The figure of searches: loss over load, a dot per trial, goals as lines, bounds as a band.
 
-Places what ``searches`` returned. The colour of a dot is the stage that lost most, as everywhere.
+Places what ``searches`` returned. A dot has the colour of the stage that lost most.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The one style of every figure: size, font, colours, and how a figure becomes a file.
+"""The style of all figures: size, font, colours, and how a figure is saved.
 
-Colours are those of Okabe and Ito, told apart also by colour-blind eyes; hatches and line styles
-tell them apart in grey. Text stays text, in the document's own font, so that it can be searched.
+Colours are those of Okabe and Ito, which are distinguishable with colour blindness; hatches and
+line styles distinguish them in grey. Text stays text, in the document's font, so that it can be
+searched.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ BLUE, SKY, GREEN, YELLOW, ORANGE, RED, PINK, BLACK = (
 )
 GREY, PALE, GRID = "#8A8A8A", "#BBBBBB", "#DDDDDD"
 ON_LIGHT, ON_DARK = "#111111", "#FEFEFE"
-"""Text on a coloured area, which stays as it is on a dark screen."""
+"""Colour of text on a coloured area, also on a dark screen."""
 LINE_STYLES = ("-", "--", "-.", ":")
 LINES: tuple[tuple[str, Any, str], ...] = (
     (BLUE, "-", "o"),
@@ -43,18 +44,18 @@ LINES: tuple[tuple[str, Any, str], ...] = (
     (PINK, (0, (5, 1)), "v"),
     (RED, (0, (3, 1, 1, 1)), "X"),
 )
-"""Colour, dashes and marker of lines that are told apart also in grey."""
+"""Colour, dashes and marker of lines that are distinguishable in grey."""
 LOG_FROM = 30
 """Largest over smallest from which on an axis is logarithmic."""
 FONTS = ["Libertinus Serif", "DejaVu Serif"]
-"""The document's, which typst brings along; a viewer of a single figure may only have the other."""
+"""The document's font, included in typst; a viewer of a single figure may only have the second."""
 PNG_DPI = 200
 AXIS_INCHES, LETTER_INCHES = 0.9, 0.065
-"""What is left of an axis across the page for its own label, and the room a letter takes."""
+"""Space for an axis label across the page, and the width of a letter."""
 STYLE: Any = {
     "font.family": FONTS,
     "font.size": 9,
-    "text.parse_math": False,  # a dollar in a user's name is a dollar
+    "text.parse_math": False,  # a dollar sign in a name is literal
     "svg.fonttype": "none",
     "svg.hashsalt": "udpbench",  # the same figure is the same file
     "axes.axisbelow": True,
@@ -66,12 +67,12 @@ STYLE: Any = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw in the document's style, and leave that of whoever else draws in this process alone."""
+    """Draw in the document's style without changing that of other code in this process."""
     import matplotlib as mpl
 
     fonts = logging.getLogger("matplotlib.font_manager")
     before = fonts.level
-    fonts.setLevel(logging.ERROR)  # that the document's font is not installed is no news
+    fonts.setLevel(logging.ERROR)  # the document's font need not be installed
     try:
         with mpl.rc_context(STYLE), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing")
@@ -89,9 +90,9 @@ def empty_figure(height_inches: float) -> tuple[Figure, Axes]:
 
 
 def save(figure: Figure, files: Sequence[Path]) -> None:
-    """Write a figure as SVG or PNG, by each file's suffix; it is laid out once for all of them.
+    """Write a figure as SVG or PNG, by each file's suffix; it is laid out once for all files.
 
-    Tight: what stands out of the axes, a legend's marker or the label of an end, is inside.
+    Tight bounding box: a legend's marker or a label outside of the axes is included.
     """
     figure.draw_without_rendering()
     figure.set_layout_engine(None)
@@ -108,12 +109,12 @@ def save(figure: Figure, files: Sequence[Path]) -> None:
 
 
 def show_values(drawn: Collection, texts: Sequence[str]) -> None:
-    """Have an SVG show a text for each dot, in their order, when the pointer is on it."""
+    """Show a text for each dot, in order, under the pointer in an SVG."""
     drawn.set_urls(list(texts))
 
 
 def share_legend(figure: Figure, panels: Iterable[Axes]) -> None:
-    """Name each colour of several panels once, above them, and align what stands beside them."""
+    """Add one legend above several panels, and align their axis labels."""
     by_label = {
         label: handle
         for axes in panels
@@ -126,12 +127,12 @@ def share_legend(figure: Figure, panels: Iterable[Axes]) -> None:
 
 
 def height_of(rows: int) -> float:
-    """Return the inches that so many rows of a figure need."""
+    """Return the height in inches of a figure with so many rows."""
     return 0.9 + 0.27 * rows
 
 
 def short_name(name: str, most: int = 34) -> str:
-    """Return a point's name as an axis has room for it."""
+    """Return a point's name shortened to fit on an axis."""
     return name if len(name) <= most else name[: most - 1] + "…"
 
 

@@ -1,7 +1,7 @@
 """Experiments whose points differ in a quantity: rates and loss along it.
 
-Which quantity that is follows from what the points were declared with, whatever it is called.
-Numbers are computed first, by functions whose results tests assert, and only placed afterwards.
+The quantity follows from the points' declarations, whatever its name. Numbers are computed first,
+by functions that tests assert, and placed afterwards.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from udpbench.analysis.points import Point, estimate, metric
+from udpbench.analysis.medians import estimate
+from udpbench.analysis.points import Point, metric
 from udpbench.definition.published import Bar, Published, published
 from udpbench.differences import flat, key_of, written
 from udpbench.metrics import METRICS
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FEWEST = 3
-"""Different values that make a line; two are read off the figure of all trials."""
+"""Minimum distinct values for a line; two are clear in the figure of all trials."""
 MOST_LINES = 6
-"""In one figure; more go on in a further one."""
+"""Lines per figure; further lines go into further figures."""
 RATES = ("delivered_pps", "offered_pps")
 PUBLISHED_AS = {"delivered_pps": "pps", "delivered_mib_s": "mib_s"}
 
@@ -53,7 +54,7 @@ class LinePoint:
     """One point on a line."""
 
     value: float | None
-    """None for a word, as ``off``, which stands before the numbers."""
+    """None for a word such as ``off``, which is placed before the numbers."""
     text: str
     trials: Mapping[str, tuple[float, ...]]
     """Metric → what each valid trial measured."""
@@ -63,7 +64,7 @@ class LinePoint:
 
 @dataclass(frozen=True)
 class Line:
-    """What belongs together: the same variant and the same of whatever else is swept."""
+    """Points of the same variant and the same values of other swept keys."""
 
     name: str
     places: tuple[LinePoint, ...]
@@ -80,8 +81,8 @@ class Sweep:
     def metrics(self) -> tuple[str, ...]:
         """Return the metric of each panel, from top to bottom.
 
-        Bytes have theirs where size is the quantity, or where only bytes were published; loss has
-        its own where there is any.
+        Bytes have their own if size is the quantity, or if only bytes were published; loss has its
+        own if there is any.
         """
         shown = [place for line in self.lines for place in line.places]
         bars = {name for place in shown for name in place.published}
@@ -92,7 +93,7 @@ class Sweep:
 
 
 def sweep(chapter: Chapter) -> Sweep | None:
-    """Return a chapter's points along the quantity that most of them differ in; None without."""
+    """Return a chapter's points along the quantity with most values; None without one."""
     declared = _declared(chapter.experiment)
     key = _quantity(declared)
     if key is None:
@@ -121,9 +122,9 @@ def sweep(chapter: Chapter) -> Sweep | None:
 
 
 def _declared(experiment: Experiment) -> dict[str, dict[str, Any]]:
-    """Return point → what it is swept over; without a sweep the one thing that variants differ in.
+    """Return point → its swept values; without a sweep the only key in which variants differ.
 
-    Variants that differ in more than one thing have no axis.
+    Variants that differ in more than one key have no axis.
     """
     points = experiment.points
     if any(trial.values for trial in points):
@@ -205,7 +206,7 @@ def _bars(known: Published) -> Iterator[tuple[str, Bar]]:
 
 
 def _name(trial: Trial, others: Mapping[str, Any]) -> str:
-    """Return what sets a line apart: its variant, and the values of the other swept keys."""
+    """Return a line's name: its variant, and the values of the other swept keys."""
     swept = [f"{key.rpartition('.')[2]}={value}" for key, value in others.items()]
     variant = [trial.variant] if trial.variant is not None and trial.values else []
     return ", ".join((*variant, *swept))
@@ -215,7 +216,7 @@ def _name(trial: Trial, others: Mapping[str, Any]) -> str:
 
 
 def draw_sweeps(swept: Sweep) -> Iterator[Figure]:
-    """Draw rates and loss along the quantity, as many lines to a figure as can be told apart."""
+    """Draw rates and loss along the quantity, with as many lines per figure as are legible."""
     for lines in in_groups(swept.lines, MOST_LINES):
         yield _draw(Sweep(swept.key, tuple(lines)))
 
@@ -249,7 +250,7 @@ def _draw(swept: Sweep) -> Figure:
 
 
 class _Axis:
-    """Where values stand: straight, or by their logarithm where they span decades."""
+    """Positions of values: linear, or logarithmic if they span decades."""
 
     def __init__(self, swept: Sweep) -> None:
         places = [place for line in swept.lines for place in line.places]
@@ -266,13 +267,13 @@ class _Axis:
         return log10(value) if self.log else value
 
     def x(self, place: LinePoint) -> float:
-        """Return where a place stands; words stand before the first number."""
+        """Return the position of a point; words are before the first number."""
         if place.value is not None:
             return self._at(place.value)
         return self._low - self._step * (len(self.words) - self.words.index(place.text))
 
     def label(self, axes: Axes) -> None:
-        """Write each value at its place, as it was declared; none over another."""
+        """Label each value as declared, without overlaps."""
         at = {
             self.x(LinePoint(value, text, {}, {}, {})): text for text, value in self.texts.items()
         }
@@ -316,7 +317,7 @@ def _draw_line(
     scale: float,
     prefix: str,
 ) -> None:
-    """Draw the medians of a metric as a line, and of what was delivered or lost the trials, too."""
+    """Draw a metric's medians as a line; for delivered and lost packets also the trials."""
     colour, dashes, marker = style
     known = [(axis.x(place), place) for place in line.places if name in place.medians]
     numbers = [(x, place) for x, place in known if place.value is not None]
@@ -349,7 +350,7 @@ def _draw_trials(
     scale: float,
     prefix: str,
 ) -> None:
-    """Draw every trial, the medians of words, which no line joins, and the intervals."""
+    """Draw every trial, the medians of words, which no line connects, and the intervals."""
     colour, _, marker = style
     words = [(x, place.medians[name].median / scale) for x, place in known if place.value is None]
     axes.plot([x for x, _ in words], [y for _, y in words], color=colour, ls="", marker=marker)
@@ -374,7 +375,7 @@ def _draw_trials(
 def _draw_published(
     axes: Axes, places: Sequence[LinePoint], name: str, axis: _Axis, scale: float
 ) -> None:
-    """Draw what others published for a point as a grey bar at its place."""
+    """Draw a point's published figure as a grey bar."""
     bars = {axis.x(place): place.published[name] for place in places if name in place.published}
     label = "published, on other hardware"
     for x, bar in bars.items():

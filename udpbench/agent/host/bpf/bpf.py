@@ -1,7 +1,6 @@
-"""bpf(2): load a small program and its maps, and ask what is attached; no library.
+"""bpf(2): loads small programs and maps, and queries what is attached; without a library.
 
-Owns the layout of ``union bpf_attr`` (include/uapi/linux/bpf.h). OSError with the kernel's own
-reason if it refuses.
+Owns the layout of ``union bpf_attr`` (include/uapi/linux/bpf.h). OSError with the kernel's reason.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ ATTR_BYTES = 144
 NAME_BYTES = 16
 LOG_BYTES = 2**16
 LOAD_TRIES = 5
-"""The verifier gives up with EAGAIN where a signal is pending (do_check, kernel/bpf/verifier.c)."""
+"""The verifier returns EAGAIN if a signal is pending (do_check, kernel/bpf/verifier.c)."""
 INFO_BYTES = 128
 INFO_NAME_AT = 64
-"""Where struct bpf_prog_info has the name, Linux 4.15."""
+"""Offset of the name in struct bpf_prog_info (Linux 4.15)."""
 MAP_CREATE, MAP_UPDATE, MAP_DELETE, PROG_LOAD, OBJ_GET = 0, 2, 3, 5, 7
 PROG_GET_FD_BY_ID, MAP_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD = 13, 14, 15
 PROG_QUERY, RAW_TRACEPOINT_OPEN = 16, 17
@@ -37,24 +36,24 @@ REUSEPORT_SOCKARRAY = 20
 NO_PREALLOC = 1  # BPF_F_NO_PREALLOC
 NEW_ONLY = 1  # BPF_NOEXIST
 MAPS_AT = 52
-"""Where struct bpf_prog_info has the number of maps, and then where to write theirs."""
+"""Offset in struct bpf_prog_info of the number of maps, followed by the pointer for their ids."""
 MAPS_MAX = 64  # MAX_USED_MAPS, include/linux/bpf_verifier.h
 CGROUP_INGRESS = 0  # enum bpf_attach_type: BPF_CGROUP_INET_INGRESS
 ATTACH_XDP, TCX_INGRESS = 37, 46  # enum bpf_attach_type: BPF_XDP, and that of Linux 6.6
 XDP_FLAGS_DRV_MODE = 4
-"""In the driver: nothing counts what the generic hook drops (docs/kernel.md, Generic XDP)."""
+"""Driver mode: nothing counts drops of generic XDP (docs/kernel.md, Generic XDP)."""
 
 
 def _bpf(command: int, attr: bytes) -> tuple[int, bytes]:
-    """Return the result and the attributes as the kernel left them."""
+    """Return the result and the attributes as modified by the kernel."""
     attributes = bytearray(attr.ljust(ATTR_BYTES, b"\0"))
     return native.bpf(command, attributes), bytes(attributes)
 
 
 def tcx_programs(index: int) -> Optional[int]:
-    """Return how many programs are attached before the IP layer of an interface, without a qdisc.
+    """Return how many tcx ingress programs an interface has.
 
-    0 on kernels before 6.6, which have no such place; None if the agent may not ask.
+    0 before Linux 6.6, which has no tcx; None without permission.
     """
     try:
         _, answer = _bpf(PROG_QUERY, struct.pack("=IIIIQI", index, TCX_INGRESS, 0, 0, 0, 0))
@@ -97,13 +96,13 @@ def program_name(number: int) -> str:
 
 
 def _info(descriptor: int, asked: bytes = b"") -> bytes:
-    """Return what the kernel says of a program or a map; ``asked`` says where to put more."""
+    """Return the kernel's info about a program or map; ``asked`` has pointers for further data."""
     info = ctypes.create_string_buffer(asked, INFO_BYTES)
     _bpf(OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", descriptor, INFO_BYTES, ctypes.addressof(info)))
     return info.raw
 
 
-# --- what somebody pinned ------------------------------------------------------------------------
+# --- pinned objects ------------------------------------------------------------------------------
 
 
 def open_pinned(path: str) -> int:
@@ -127,7 +126,7 @@ def open_map(number: int) -> int:
 
 
 def map_shape(table: int) -> tuple[int, int, int]:
-    """Return a map's type, the bytes of a value, and how many it holds."""
+    """Return a map's type, value size in bytes and maximum entries."""
     kind, _, _, value_bytes, entries = struct.unpack_from("=5I", _info(table))
     return kind, value_bytes, entries
 
@@ -141,7 +140,7 @@ def create_map(kind: int, entries: int) -> int:
 
 
 def fill(table: int, keys: Iterable[int]) -> None:
-    """Put keys into a map."""
+    """Insert keys into a map."""
     value = ctypes.create_string_buffer(8)
     for key in keys:
         key_bytes = ctypes.create_string_buffer(struct.pack("=I", key), 4)
@@ -156,7 +155,7 @@ def read_per_cpu(array: int, entries: int, cpus: int) -> list[int]:
 
 
 def _read_all(table: int, key_bytes: int, value_bytes: int, entries: int) -> tuple[bytes, bytes]:
-    """Return the keys and values of a map of at most so many entries, in one call."""
+    """Return the keys and values of a map of at most ``entries``, in one call."""
     keys, values = bytearray(key_bytes * entries), bytearray(value_bytes * entries)
     batch = ctypes.create_string_buffer(8)
     pinned = [(ctypes.c_char * len(buffer)).from_buffer(buffer) for buffer in (keys, values)]
@@ -172,31 +171,31 @@ def _read_all(table: int, key_bytes: int, value_bytes: int, entries: int) -> tup
 
 
 KEY = struct.Struct("=QQ")
-"""Of counts by two numbers."""
+"""A key of two numbers."""
 
 
 def create_counts(entries: int) -> int:
-    """Return the descriptor of a map of 64-bit counts by ``KEY``; it has the memory it uses."""
+    """Return the descriptor of a map of 64-bit counts by ``KEY``, which is not preallocated."""
     return _bpf(MAP_CREATE, struct.pack("=IIIII", HASH, KEY.size, 8, entries, NO_PREALLOC))[0]
 
 
 def read_counts(counts: int, entries: int) -> dict[tuple[int, int], int]:
-    """Return every count of such a map by its key, in one call."""
+    """Return every count of such a map by key, in one call."""
     keys, values = _read_all(counts, KEY.size, 8, entries)
     return dict(zip(KEY.iter_unpack(keys), struct.unpack(f"={len(values) // 8}Q", values)))
 
 
 def forget_count(counts: int, key: tuple[int, int]) -> None:
-    """Remove a count; there may be none."""
+    """Remove a count if it exists."""
     key_bytes = ctypes.create_string_buffer(KEY.pack(*key), KEY.size)
     with suppress(FileNotFoundError):
         _bpf(MAP_DELETE, struct.pack("=I4xQ", counts, ctypes.addressof(key_bytes)))
 
 
 def take_place(sockets: int, place: int, own: int, value_bytes: int) -> None:
-    """Put a bound socket into an array of sockets, which it leaves when it is closed.
+    """Insert a bound socket into an array of sockets; closing the socket removes it.
 
-    FileExistsError if another has the place.
+    FileExistsError if the place is taken.
     """
     key = ctypes.create_string_buffer(struct.pack("=I", place), 4)
     value = ctypes.create_string_buffer(own.to_bytes(value_bytes, sys.byteorder), value_bytes)
@@ -205,29 +204,29 @@ def take_place(sockets: int, place: int, own: int, value_bytes: int) -> None:
 
 
 def create_sockets(entries: int) -> int:
-    """Return the descriptor of a map of AF_XDP sockets by their queues' numbers."""
+    """Return the descriptor of a map of AF_XDP sockets by queue number."""
     return _bpf(MAP_CREATE, struct.pack("=IIIII", XSKMAP, 4, 4, entries, 0))[0]
 
 
 def put_socket(sockets: int, queue: int, own: int) -> None:
-    """Put a bound AF_XDP socket into such a map, which it leaves when it is closed."""
+    """Insert a bound AF_XDP socket into such a map; closing the socket removes it."""
     key, value = (ctypes.create_string_buffer(struct.pack("=I", each), 4) for each in (queue, own))
     pointers = (ctypes.addressof(key), ctypes.addressof(value))
     _bpf(MAP_UPDATE, struct.pack("=I4xQQQ", sockets, *pointers, 0))
 
 
 def link_xdp(program: int, interface: int) -> int:
-    """Return a descriptor that keeps a program at an interface's driver while it is open."""
+    """Attach a program to an interface's driver; return the descriptor that holds the link."""
     attr = struct.pack("=IIII", program, interface, ATTACH_XDP, XDP_FLAGS_DRV_MODE)
     return _bpf(LINK_CREATE, attr)[0]
 
 
 def link_cgroup(program: int, cgroup: int) -> int:
-    """Return a descriptor that keeps a program at what a cgroup's sockets receive, while open."""
+    """Attach a program to a cgroup's ingress; return the descriptor that holds the link."""
     return _bpf(LINK_CREATE, struct.pack("=IIII", program, cgroup, CGROUP_INGRESS, 0))[0]
 
 
 def open_raw_tracepoint(name: str, program: int) -> int:
-    """Return a descriptor that keeps a program at a tracepoint while it is open."""
+    """Attach a program to a tracepoint; return the descriptor that holds it."""
     text = ctypes.create_string_buffer(name.encode())
     return _bpf(RAW_TRACEPOINT_OPEN, struct.pack("=QI", ctypes.addressof(text), program))[0]

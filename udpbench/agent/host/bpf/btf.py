@@ -1,7 +1,7 @@
-"""Where fields of the running kernel's structures lie, from the types it describes itself (BTF).
+"""Offsets of fields in the running kernel's structures, from its BTF.
 
-Reads /sys/kernel/btf/vmlinux as bytes (Documentation/bpf/btf.rst); pure but for that. KeyError
-names a type or field that this kernel does not have.
+Parses /sys/kernel/btf/vmlinux (Documentation/bpf/btf.rst), given as bytes; pure. KeyError names a
+type or field that this kernel does not have.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ PATH = "/sys/kernel/btf/vmlinux"
 MAGIC = 0xEB9F
 STRUCT, UNION, ENUM, FUNC_PROTO, TYPEDEF, POINTER = 4, 5, 6, 13, 8, 2
 MODIFIERS = (TYPEDEF, 9, 10, 11, 18)
-"""Typedef, volatile, const, restrict and a type tag: what they name is meant."""
+"""Typedef, volatile, const, restrict and type tag: resolved to the type that they refer to."""
 FIXED_BYTES = {1: 4, 3: 12, 14: 4, 17: 4}
 PER_ITEM_BYTES = {STRUCT: 12, UNION: 12, ENUM: 8, FUNC_PROTO: 8, 15: 12, 19: 12}
-"""What follows a type's 12 bytes, by its kind; of the others nothing does."""
+"""Size of the data after a type's 12-byte header, by kind; other kinds have none."""
 
 
 @dataclass(frozen=True)
 class Type:
-    """One type: ``refers`` is its size in bytes or the type that it is made of."""
+    """One type: ``refers`` is its size in bytes or the type that it refers to."""
 
     name: int
     kind: int
@@ -29,7 +29,7 @@ class Type:
     bitfields: bool
     refers: int
     at: int
-    """Where its items begin."""
+    """Offset of its items."""
 
 
 class Types:
@@ -40,7 +40,7 @@ class Types:
             "=HBBIIIII", raw
         )
         if magic != MAGIC:
-            raise ValueError("not a kernel's types (BTF)")
+            raise ValueError("not the BTF of a kernel")
         self._raw = raw
         self._names = raw[header + names_at : header + names_at + names_bytes]
         self._types: list[Type] = [Type(0, 0, 0, False, 0, 0)]
@@ -54,7 +54,7 @@ class Types:
             at += 12 + FIXED_BYTES.get(kind, 0) + PER_ITEM_BYTES.get(kind, 0) * items
 
     def offset(self, structure: str, path: str) -> int:
-        """Return the offset in bytes of a field, ``nd_net.net``, that may lie in nameless ones."""
+        """Return the offset in bytes of a field, ``nd_net.net``, also within anonymous members."""
         number, offset = self._find(STRUCT, structure), 0
         for field in path.split("."):
             member = self._member(number, field)
@@ -64,13 +64,13 @@ class Types:
         return offset
 
     def values(self, enumeration: str) -> dict[int, str]:
-        """Return an enumeration's values by number."""
+        """Return an enumeration as number → name."""
         entry = self._types[self._find(ENUM, enumeration)]
         pairs = (struct.unpack_from("=Ii", self._raw, entry.at + 8 * n) for n in range(entry.items))
         return {value: self._name(name) for name, value in pairs}
 
     def parameters(self, typedef: str) -> int:
-        """Return how many parameters the function has that a typedef points to."""
+        """Return the number of parameters of the function type that a typedef points to."""
         number = self._types[self._find(TYPEDEF, typedef)].refers
         while self._types[number].kind in (POINTER, *MODIFIERS):
             number = self._types[number].refers
@@ -92,7 +92,7 @@ class Types:
         return number
 
     def _member(self, number: int, field: str) -> tuple[int, int] | None:
-        """Return offset and type of a field of a structure, or of a nameless one within it."""
+        """Return offset and type of a field in a structure or its anonymous members."""
         number = self._meant(number)
         inside = self._types[number]
         if inside.kind not in (STRUCT, UNION):

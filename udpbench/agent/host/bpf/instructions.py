@@ -1,6 +1,6 @@
-"""BPF programs as the kernel takes them: instructions, labels, and the programs that drop a port.
+"""A BPF assembler: instructions, labels, and the programs that drop a port.
 
-Owns their encoding (Documentation/bpf/standardization/instruction-set.rst); no toolchain. Pure.
+Owns the encoding (Documentation/bpf/standardization/instruction-set.rst); no toolchain. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SET, COPY, ADD, ADD_REGISTER, TIMES = 0xB7, 0xBF, 0x07, 0x0F, 0x27
 AND, SHIFT_LEFT, SHIFT_RIGHT = 0x57, 0x67, 0x77
 ALWAYS, IF_EQUAL, IF_NOT, IF_WORD_NOT, IF_WORD_NEGATIVE = 0x05, 0x15, 0x55, 0x56, 0xC6
 IF_ANY_BIT, IF_GREATER, IF_NOT_REGISTER = 0x45, 0x2D, 0x5D
-"""Jumps. A word has 32 bits; the last two compare registers."""
+"""Jumps. A word is 32 bits; the last two compare registers."""
 CALL, EXIT = 0x85, 0x95
 LOOK_UP, READ_KERNEL = 1, 113  # enum bpf_func_id
 FRAME = 10
@@ -30,7 +30,7 @@ IPV4_WITHOUT_OPTIONS = 0x45
 
 @dataclass(frozen=True)
 class Jump:
-    """A jump to a label further down, where a register compares so with a value or another."""
+    """A forward jump to a label if a register compares so with a value or another register."""
 
     to: str
     code: int = ALWAYS
@@ -40,7 +40,7 @@ class Jump:
 
 
 Code = Union[bytes, str, Jump]
-"""Instructions, a label, or a jump to one."""
+"""Instructions, a label, or a jump to a label."""
 
 
 def op(code: int, to: int = 0, source: int = 0, offset: int = 0, value: int = 0) -> bytes:
@@ -67,24 +67,24 @@ def assemble(parts: Iterable[Code]) -> bytes:
 
 
 def signed(word: int) -> int:
-    """Return 32 bits as an instruction's operand holds them."""
+    """Return 32 bits as a signed operand."""
     return word - 2**32 if word >= 2**31 else word
 
 
 def network(value: int) -> int:
-    """Return a 16-bit value as this machine reads it from a packet."""
+    """Return a 16-bit value in network byte order as loaded by this machine."""
     return socket.htons(value)
 
 
 def passes(verdict: int) -> bytes:
-    """Return a program that returns a verdict on everything."""
+    """Return a program with a constant verdict."""
     return op(SET, 0, value=verdict) + op(EXIT)
 
 
 def drops_port(port: int, data_at: tuple[int, int], verdicts: tuple[int, int]) -> bytes:
-    """Return a program that drops UDP to a port, of either IP version, and lets all else pass.
+    """Return a program that drops UDP to a port (IPv4 and IPv6) and passes everything else.
 
-    ``data_at`` are the offsets of data and data_end in its context, ``verdicts`` drop and pass.
+    ``data_at`` are the offsets of data and data_end in the context, ``verdicts`` drop and pass.
     """
     drop, others = verdicts
     code: list[Code] = [op(LOAD_WORD, 2, 1, data_at[0]), op(LOAD_WORD, 3, 1, data_at[1])]
@@ -101,7 +101,7 @@ def drops_port(port: int, data_at: tuple[int, int], verdicts: tuple[int, int]) -
 
 
 def read_kernel(to: int, size_bytes: int, offset: int = 0) -> bytes:
-    """Return the code that copies a field behind register 3 to the stack; zeros if unreadable."""
+    """Return code that copies a field at register 3 to the stack; zeros if unreadable."""
     return (
         op(ADD, 3, value=offset)
         + op(COPY, 1, FRAME)
@@ -112,6 +112,6 @@ def read_kernel(to: int, size_bytes: int, offset: int = 0) -> bytes:
 
 
 def look_up(table: int, key_at: int) -> bytes:
-    """Return the code that leaves the address of a map's value in register 0, or 0."""
+    """Return code that loads the address of a map's value into register 0, 0 if missing."""
     key = op(COPY, 2, FRAME) + op(ADD, 2, value=key_at)
     return op(LOAD_MAP, 1, 1, value=table) + op(0) + key + op(CALL, value=LOOK_UP)

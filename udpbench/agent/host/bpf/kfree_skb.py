@@ -1,8 +1,8 @@
-"""The kernel's reasons for dropping packets in one network namespace, counted by a BPF program.
+"""Counts the kernel's drop reasons in one network namespace by a BPF program.
 
-The program is attached to the tracepoint ``kfree_skb`` as long as this process holds it. It tells
-datagrams to some ports from all else. It counts skbs, not packets, and sees neither what never was
-an skb nor what a card drops.
+The program is attached to the tracepoint ``kfree_skb`` while this process holds it. Datagrams to
+given ports are counted separately. It counts skbs, not packets, and sees neither drops before an
+skb exists nor drops of a card.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ from udpbench.cpu_lists import parse_cpu_list
 
 TYPES = "/sys/kernel/btf/vmlinux"
 REASONS_MAX = 1024
-"""Beyond these are those of subsystems, Wi-Fi and Open vSwitch (include/net/dropreason.h)."""
+"""Higher numbers belong to subsystems: Wi-Fi and Open vSwitch (include/net/dropreason.h)."""
 PREFIX = "SKB_DROP_REASON_"
 SOCKET_PARAMETERS = 5
-"""Of the tracepoint since Linux 6.11, the last of which is the receiving socket."""
+"""Arguments of the tracepoint since Linux 6.11; the last is the receiving socket."""
 GROUPS = ("reason", "reason_portless", "reason_others")
-"""Datagrams to the ports; what may be one, whose ports cannot be read; all else."""
+"""Datagrams to the ports; possible ones, whose ports cannot be read; everything else."""
 OURS, PORTLESS, OTHERS = range(len(GROUPS))
 VLAN, VLAN_OF_PROVIDER, TCP, ICMP_6 = 0x8100, 0x88A8, 6, 58
 NO_OFFSET = 0xFFFF
-"""Of a header that was never set (skb_mac_header_was_set)."""
+"""Offset of a header that was never set (skb_mac_header_was_set)."""
 KEY, VALUE, HEAD, HEADER = -4, -16, -24, -40
 TAIL, NETNS, AT, PROTOCOL, STACK = -44, -48, -50, -52, -56
 """Offsets on the program's stack."""
 CONTEXT, OFFSET, PLACE, GROUP = 6, 7, 8, 9
-"""Registers that calls leave alone."""
+"""Callee-saved registers."""
 
 
 class DropReasons:
-    """The reasons of one namespace, counted from now on, apart for datagrams to some ports."""
+    """Drop reasons of one namespace from now on, separately for datagrams to given ports."""
 
     def __init__(self, host: Host, ports: Collection[int]) -> None:
         types = Types(host.path(TYPES).read_bytes())
@@ -99,7 +99,7 @@ class DropReasons:
         return descriptor
 
     def counts(self) -> dict[str, int]:
-        """Return ``reason.NO_SOCKET`` and the like: skbs dropped for it since this was made."""
+        """Return ``reason.NO_SOCKET`` and the like: skbs dropped since this object was created."""
         counted = bpf.read_per_cpu(self._array, self._entries, self._cpus)
         return {
             f"{group}.{name}": counted[number * len(GROUPS) + index]
@@ -114,7 +114,7 @@ class DropReasons:
 
 
 def program(types: Types, counts: int, ports: int, netns: int) -> bytes:
-    """Return a program that counts a drop's reason and group if it happens in the namespace."""
+    """Return a program that counts drops in the namespace by reason and group."""
     zeroes = (op(STORE_LONG_VALUE, FRAME, offset=at) for at in range(-8, STACK - 1, -8))
     return assemble(
         [
@@ -146,11 +146,11 @@ def _argument(index: int) -> bytes:
 
 
 def _namespace(types: Types) -> list[Code]:
-    """Return the code that reads a drop's namespace.
+    """Return code that reads a drop's namespace.
 
-    That is the namespace of the receiving socket if there is one, else of the device, else of the
-    sending socket: once a datagram is queued, the field for its device holds something else
-    (sk_buff.dev_scratch), and before routing it is empty.
+    It is taken from the receiving socket if there is one, else from the device, else from the
+    sending socket: the device field is reused once a datagram is queued (sk_buff.dev_scratch), and
+    empty before routing.
     """
     of_socket = read_kernel(VALUE, 8, types.offset("sock", "__sk_common.skc_net.net"))
     value = op(LOAD_LONG, 3, FRAME, VALUE)
@@ -178,10 +178,10 @@ def _namespace(types: Types) -> list[Code]:
 
 
 def _find_header(types: Types) -> list[Code]:
-    """Return the code that reads what an skb says of its IP header, and the header's beginning.
+    """Return code that finds an skb's IP header and reads its start.
 
-    Its offset is set where the IP layer of either side has made or seen it; a packet that a driver
-    has just received has only its Ethernet header's.
+    Its offset is set once the IP layer has built or seen it; a packet that a driver has just
+    received has only the offset of its Ethernet header.
     """
     fields = {"protocol": (PROTOCOL, 2), "head": (HEAD, 8), "tail": (TAIL, 4)}
     code: list[Code] = []
@@ -205,7 +205,7 @@ def _find_header(types: Types) -> list[Code]:
 
 
 def _find_ports(ports: int) -> list[Code]:
-    """Return the code that decides by an IP header, and the port behind it, on the group."""
+    """Return code that selects the group by the IP header and the UDP port."""
 
     def header(at: int, load: int = LOAD_BYTE) -> bytes:
         return op(load, 1, FRAME, HEADER + at)

@@ -1,7 +1,7 @@
-"""The XDP program that takes datagrams to ports of this host's addresses for AF_XDP sockets.
+"""The XDP program that redirects datagrams to given ports and addresses to AF_XDP sockets.
 
-Whatever else arrives goes on to the host: other protocols and ports, fragments, packets with IP
-options or extension headers, and all of a queue without a socket. Pure.
+Everything else passes to the host: other protocols and ports, fragments, packets with IP options
+or extension headers, and all packets of a queue without a socket. Pure.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from udpbench.agent.host.bpf.instructions import (
 )
 
 CONTEXT, DATA, DATA_END, SCRATCH = 1, 2, 3, 5
-"""Registers; the program calls nothing before its last instruction but one."""
+"""Registers; the program makes its only call just before it exits."""
 DATA_AT, DATA_END_AT, QUEUE_AT = 0, 4, 16  # struct xdp_md
 XDP_PASS = 2  # enum xdp_action
 REDIRECT_MAP = 51  # enum bpf_func_id
@@ -52,7 +52,7 @@ FRAGMENT_AT = ETHERNET_BYTES + 6
 
 
 def takes(sockets: int, family: int, ports: Iterable[int], addresses: Iterable[str]) -> bytes:
-    """Return the program; ``sockets`` is the map that has each queue's socket by its number."""
+    """Return the program; ``sockets`` is the map of sockets by queue number."""
     ip, protocol_at = (IPV4, 23) if family == 4 else (IPV6, 20)
     udp_at = ETHERNET_BYTES + IP_BYTES[family]
     code: list[Code] = [
@@ -91,12 +91,12 @@ def takes(sockets: int, family: int, ports: Iterable[int], addresses: Iterable[s
 
 
 def _is(load: int, at: int, value: int) -> list[Code]:
-    """Return the code that goes on if a field of the frame has a value."""
+    """Return code that continues if a field of the frame has a value."""
     return [op(load, SCRATCH, DATA, at), Jump("pass", IF_NOT, SCRATCH, value)]
 
 
 def _is_to(other: str, at: int, words: Sequence[int]) -> list[Code]:
-    """Return the code that takes the frame if it is to an address."""
+    """Return code that redirects the frame if it is to an address."""
     code: list[Code] = []
     for number, word in enumerate(words):
         code.append(op(LOAD_WORD, SCRATCH, DATA, at + 4 * number))
@@ -105,6 +105,6 @@ def _is_to(other: str, at: int, words: Sequence[int]) -> list[Code]:
 
 
 def _words(family: int, address: str) -> tuple[int, ...]:
-    """Return an address as this machine reads it from a packet."""
+    """Return an address as words loaded by this machine."""
     packed = socket.inet_pton(socket.AF_INET if family == 4 else socket.AF_INET6, address)
     return struct.unpack(f"={len(packed) // 4}I", packed)

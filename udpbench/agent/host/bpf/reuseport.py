@@ -1,7 +1,7 @@
-"""A pinned program of the user's that chooses among the sockets of a reuseport group.
+"""A user's pinned program that selects among the sockets of a reuseport group.
 
-Owns what is asked of it: type sk_reuseport, with one array of sockets, whose places are free. It is
-never changed; what is put there leaves with its socket. OSError with what to do.
+Owns its requirements: type sk_reuseport, with exactly one array of sockets, with free places. The
+program is never changed; a socket leaves the array when it closes. OSError names the next step.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from udpbench.errors import in_words
 
 
 def join(path: str, sock: socket.socket, number: int, members: int) -> None:
-    """Put the member with a number, counted from 0, of so many into the program's array.
+    """Insert member ``number`` (from 0) of ``members`` into the program's array.
 
-    The last one has the program choose from then on.
+    The last member attaches the program.
     """
     try:
         program = bpf.open_pinned(path)
@@ -38,8 +38,8 @@ def join(path: str, sock: socket.socket, number: int, members: int) -> None:
 
 
 def _array(program: int) -> int:
-    """Return the descriptor of the array of sockets that the program uses."""
-    # A map may be pinned by that name, too.
+    """Return the descriptor of the program's array of sockets."""
+    # The path may be a pinned map.
     pinned = str(Path(f"/proc/self/fd/{program}").readlink())
     kind, numbers = bpf.program_maps(program) if pinned.endswith("bpf-prog") else (None, ())
     if kind != bpf.SK_REUSEPORT:
@@ -57,7 +57,7 @@ def _array(program: int) -> int:
     for table in arrays:
         os.close(table)
     text = f"its program uses {len(arrays)} arrays of sockets (BPF_MAP_TYPE_REUSEPORT_SOCKARRAY)"
-    raise OSError(errno.EINVAL, f"{text}; it must use one, which is filled")
+    raise OSError(errno.EINVAL, f"{text}; it must use exactly one")
 
 
 def _put(sockets: int, sock: socket.socket, number: int, members: int) -> None:
@@ -68,5 +68,5 @@ def _put(sockets: int, sock: socket.socket, number: int, members: int) -> None:
     try:
         bpf.take_place(sockets, number, sock.fileno(), value_bytes)
     except FileExistsError as error:
-        text = f"place {number} of its array has a socket of a program in use; pin another program"
+        text = f"place {number} of its array already holds a socket; pin another program"
         raise OSError(error.errno, text) from error

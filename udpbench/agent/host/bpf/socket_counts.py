@@ -1,8 +1,8 @@
-"""What each UDP socket of this network namespace gets, reads and drops, counted by BPF programs.
+"""Counts by BPF programs what each UDP socket of this namespace receives, reads and drops.
 
-No filter is put on anybody's socket. A program on the root cgroup sees each packet before the
-socket's own filter, one at the tracepoint ``kfree_skb`` those that it drops, and one at
-``sock_recv_length`` what its application reads. All of them end with this process's descriptors.
+No socket gets a filter. A program on the root cgroup sees each packet before the socket's own
+filter, one on the tracepoint ``kfree_skb`` sees drops, and one on ``sock_recv_length`` sees reads.
+All of them end with this process's descriptors.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from udpbench.agent.host.system import Host
 from udpbench.model import SocketCount
 
 ENTRIES = 2**16
-"""Of the map: two or three for each socket that was used."""
+"""Size of the map: two or three entries per used socket."""
 ARRIVED, READ = REASONS_MAX, REASONS_MAX + 1
-"""What is counted of a socket, beside the drop reasons by their numbers."""
+"""What is counted per socket, in addition to drop reasons by number."""
 SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT = 430, 431, 432
-"""System calls of every architecture (Linux 5.2); glibc names them since 2.36."""
+"""System call numbers, equal on every architecture (Linux 5.2); in glibc since 2.36."""
 FSCONFIG_CMD_CREATE = 6
 CLOSE_ON_EXEC = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
 
 
 class SocketCounts:
-    """The counts of one namespace's sockets from now on, by socket cookie.
+    """Counts of one namespace's sockets from now on, by socket cookie.
 
-    OSError says why there can be none: without root, without the kernel's types, before Linux 6.15
-    (``bpf_get_netns_cookie`` in programs of a cgroup).
+    OSError if not possible: without root, without BTF, or before Linux 6.15
+    (``bpf_get_netns_cookie`` in cgroup programs).
     """
 
     def __init__(self, host: Host) -> None:
@@ -51,7 +51,7 @@ class SocketCounts:
                 if name.startswith(PREFIX)
             }
         except (KeyError, ValueError) as error:
-            raise OSError(f"this kernel does not describe its sockets: {error}") from error
+            raise OSError(f"this kernel's BTF does not describe sockets: {error}") from error
         with ExitStack() as opened:
             self._map = _kept(opened, bpf.create_counts(ENTRIES))
             self._attach_to_cgroup(opened, host)
@@ -72,11 +72,11 @@ class SocketCounts:
             _kept(opened, bpf.link_cgroup(loaded, cgroup))
 
     def counts(self) -> dict[int, SocketCount]:
-        """Return each socket's counts by its cookie; OSError if there were too many sockets."""
+        """Return each socket's counts by cookie; OSError if there were too many sockets."""
         by_cookie: dict[int, dict[int, int]] = {}
         counted = bpf.read_counts(self._map, ENTRIES)
         if len(counted) == ENTRIES:
-            raise OSError(f"more than {ENTRIES} counts of sockets: further ones are not counted")
+            raise OSError(f"more than {ENTRIES} socket counters: further sockets are not counted")
         for (cookie, what), value in counted.items():
             by_cookie.setdefault(cookie, {})[what] = value
         return {
@@ -89,7 +89,7 @@ class SocketCounts:
         }
 
     def forget(self, cookies: Collection[int]) -> None:
-        """Make room: these sockets are closed, and their counts were read."""
+        """Free the entries of closed sockets whose counts were read."""
         for cookie, what in bpf.read_counts(self._map, ENTRIES) if cookies else ():
             if cookie in cookies:
                 bpf.forget_count(self._map, (cookie, what))
@@ -120,7 +120,7 @@ def _attach(opened: ExitStack, tracepoint: str, program: bytes) -> None:
 
 @contextmanager
 def _root_cgroup() -> Iterator[int]:
-    """Yield the root of the cgroup hierarchy, by a mount that no path leads to."""
+    """Yield the root of the cgroup hierarchy, through a detached mount."""
     with ExitStack() as opened:
         context = _kept(opened, _call(SYS_FSOPEN, b"cgroup2", CLOSE_ON_EXEC))
         _call(SYS_FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0)

@@ -1,6 +1,6 @@
-"""The BPF programs that count what UDP sockets of one namespace get, read and drop.
+"""The BPF programs that count what UDP sockets of one namespace receive, read and drop.
 
-Their map's key is a socket's cookie and what is counted. Pure.
+The key of their map is a socket's cookie and what is counted. Pure.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from udpbench.agent.host.bpf.instructions import (
 
 KEY_AT = -KEY.size
 ZERO_AT, SCRATCH_AT = KEY_AT - 8, KEY_AT - 16
-"""Of the stack: the key, a zero, and a place for what is read."""
+"""Stack offsets: the key, a zero, and a buffer for reads."""
 CONTEXT, AMOUNT = 6, 7
-"""Registers that calls leave alone."""
+"""Callee-saved registers."""
 SKB_GSO_SEGS_AT, SKB_SK_AT = 164, 168  # struct __sk_buff
 SOCK_PROTOCOL_AT = 12  # struct bpf_sock
 UPDATE, GET_SOCKET_COOKIE, SK_FULLSOCK, GET_NETNS_COOKIE = 2, 46, 95, 122  # enum bpf_func_id
@@ -52,7 +52,7 @@ NOEXIST = 1  # BPF_NOEXIST
 
 @dataclass(frozen=True)
 class SockFields:
-    """Offsets of what a tracepoint's socket is known by: in ``struct sock`` and ``struct net``."""
+    """Offsets of the fields that identify a socket, in ``struct sock`` and ``struct net``."""
 
     net: int
     inode: int
@@ -61,10 +61,10 @@ class SockFields:
 
 
 def arrivals(counts: int, what: int, netns_cookie: int) -> bytes:
-    """Return a program for a cgroup that counts packets that reach UDP sockets of a namespace.
+    """Return a cgroup program that counts packets arriving at UDP sockets of a namespace.
 
-    Its key is the socket's cookie and ``what``; of a merged skb each packet counts. It lets every
-    packet pass.
+    The key is the socket's cookie and ``what``; each packet of a merged skb counts. All packets
+    pass.
     """
     high, low = divmod(netns_cookie, 2**32)
     return assemble(
@@ -127,9 +127,9 @@ def drops(counts: int, fields: SockFields, netns: int) -> bytes:
 
 
 def _of_udp_socket(argument: int, fields: SockFields, netns: int) -> list[Code]:
-    """Return the code that goes on if a tracepoint's argument is a UDP socket of a namespace.
+    """Return code that continues if a tracepoint's argument is a UDP socket of a namespace.
 
-    Leaves its cookie in the key. A socket has none before it is asked for the first time.
+    Stores its cookie in the key. A socket has no cookie until it is queried for the first time.
     """
     sock = op(LOAD_LONG, 3, CONTEXT, 8 * argument)
     return [
@@ -151,7 +151,7 @@ def _of_udp_socket(argument: int, fields: SockFields, netns: int) -> list[Code]:
 
 
 def _count(counts: int) -> list[Code]:
-    """Return the code that adds the amount to the count of the key."""
+    """Return code that adds the amount to the key's count."""
     return [
         look_up(counts, KEY_AT),
         Jump("there", IF_NOT, 0),

@@ -1,34 +1,27 @@
-"""A channel to one agent: requests and replies over a pair of pipes, and channels on this machine.
+"""A channel to one agent: requests and replies over a pair of pipes.
 
 Owns request numbers, deadlines, the clock offset, the agent's process, and reconnecting. Knows the
 meaning of no verb and decides nothing about a trial. A new way to reach a host is one function that
-returns a Channel; SSH is in ``ssh``.
+returns a Channel: ``local_agent``, ``namespaces``, ``ssh``.
 """
 
 from __future__ import annotations
 
-import os
 import queue
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
-import udpbench
 from udpbench.errors import AgentError, AgentLost, ConnectError, DeadlineExceeded, from_wire
 from udpbench.model import INTEGERS, SECOND_NS
 from udpbench.protocol import MAX_LINE_BYTES, decode, encode, read_line, write_line
 from udpbench.units import format_duration
 
 AGENT = "udpbench.agent.serve"
-# -P: files in the current folder must not shadow the agent's imports.
-AGENT_COMMAND = (sys.executable, "-P", "-m", AGENT)
 ENDED = "it ended"
 STDERR_LINES = 8
 STDERR_LINE_BYTES = 2000
@@ -53,12 +46,12 @@ class Pipes:
     pid: int | None
     """The agent's process, if it runs on this machine."""
     ended: Callable[[int], int | None]
-    """Wait at most this many nanoseconds for the agent's end; exit status, None if it runs."""
+    """Wait at most so many nanoseconds for the agent's end; exit status, None if still running."""
     kill: Callable[[], None]
     release: Callable[[], None]
-    """Close what carried the pipes, once the agent has ended."""
+    """Close the connection that carried the pipes, once the agent has ended."""
     next_step: Callable[[int | None, str], str]
-    """Exit status and last words of an agent that did not start → next step."""
+    """Exit status and last output of an agent that did not start → next step."""
     broken: Callable[[], bool] = lambda: False
     """At the end of the replies: whether the connection ended, not the agent."""
     again: Callable[[str, int], Pipes] | None = None
@@ -186,7 +179,7 @@ class Channel:
             try:
                 self._pipes.requests.close()
             except OSError:
-                self._lost = self._lost or "its stdin was gone"
+                self._lost = self._lost or "its stdin was closed"
         status = self._pipes.ended(limit_ns)
         if status is None:
             self._pipes.kill()
@@ -287,9 +280,7 @@ class Channel:
         self._threads[1] = self._start(self._collect)
         self.absences_ns.append(time.monotonic_ns() - heard_ns)
         self._notify(
-            ConnectionNotice(
-                f"the connection is back after {shown(self.absences_ns[-1])}", away=False
-            )
+            ConnectionNotice(f"connection restored after {shown(self.absences_ns[-1])}", away=False)
         )
         return True
 
@@ -303,7 +294,7 @@ class Channel:
                 self._why_gone = f"; {error.message}"
                 return None
             except ConnectError as error:
-                self._why_gone = f"; it was not reached again: {error.message}"
+                self._why_gone = f"; reconnecting failed: {error.message}"
             self._leaving.wait(min(pause_ns, left_ns) / SECOND_NS)
             pause_ns = min(2 * pause_ns, LAST_PAUSE_NS)
         return None
@@ -354,9 +345,9 @@ class Channel:
             how = ", or the connection to it did" if self._lost == ENDED else ""
         else:
             how = f" (signal {-status})" if status < 0 else f" (exit {status})"
-        words = f"; its last words: {self.last_words()}" if self._words else ""
+        words = f"; its last output: {self.last_words()}" if self._words else ""
         how += self._why_gone
-        return AgentLost(f"the agent is lost at {verb}: {self._lost}{how}{words}", self.host)
+        return AgentLost(f"agent lost during {verb}: {self._lost}{how}{words}", self.host)
 
     def _learn_offset(self, sent_ns: int, received_ns: int, clock_ns: Any) -> None:
         round_trip_ns = received_ns - sent_ns
@@ -373,54 +364,3 @@ class Channel:
 def shown(absence_ns: int) -> str:
     """Return how long a connection was lost, to a tenth of a second."""
     return f"{absence_ns / SECOND_NS:.1f}s"
-
-
-def open_local(host: str, command: Sequence[str]) -> Channel:
-    """Return a channel to a process of this machine, in a session of its own.
-
-    Ctrl-C in the terminal then reaches the controller alone. Raises ConnectError.
-    """
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": _python_path()},
-        )
-    except OSError as error:
-        text = f"{command[0]} cannot be started: {error.strerror}; install it or fix PATH"
-        raise ConnectError(text, host) from error
-
-    def ended(limit_ns: int) -> int | None:
-        try:
-            return process.wait(limit_ns / SECOND_NS)
-        except subprocess.TimeoutExpired:
-            return None
-
-    # Popen types its pipes as optional; with PIPE they are present.
-    return Channel(
-        host,
-        Pipes(
-            requests=cast("IO[bytes]", process.stdin),
-            replies=cast("IO[bytes]", process.stdout),
-            errors=cast("IO[bytes]", process.stderr),
-            pid=process.pid,
-            ended=ended,
-            kill=process.kill,
-            release=lambda: None,  # the pipes close with the process
-            next_step=lambda _status, _words: "run udpbench as root",
-        ),
-    )
-
-
-def _python_path() -> str:
-    """Return PYTHONPATH with this udpbench first: the agent must be of the same build."""
-    own = str(Path(udpbench.__file__).parent.parent)
-    return os.pathsep.join(part for part in (own, os.environ.get("PYTHONPATH")) if part)
-
-
-def open_machine(host: str) -> Channel:
-    """Return a channel to an agent in the namespace the controller is in."""
-    return open_local(host, AGENT_COMMAND)

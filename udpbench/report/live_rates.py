@@ -1,7 +1,7 @@
-"""The state behind the live view: what a run does now, as numbers, fed by ``Progress``.
+"""The rates of the live view: current numbers of a run, fed by ``Progress``.
 
-Draws nothing. A rate is a difference of two counts over the time
-between their stamps, about a second apart.
+Draws nothing. A rate is the difference of two counts divided by that of their time stamps, about a
+second.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from udpbench.model import (
 
 @dataclass(frozen=True)
 class WorkerRate:
-    """What one worker does now; None before it has two samples."""
+    """Current rates of one worker; None before it has two samples."""
 
     worker: str
     role: Role
@@ -51,7 +51,7 @@ class WorkerRate:
 
 @dataclass(frozen=True)
 class Drops:
-    """What one stage drops now, and how many packets it dropped since the phase began, at least."""
+    """Current drop rate of one stage, and minimum packets dropped since the phase began."""
 
     stage: str
     pps: float
@@ -69,7 +69,7 @@ class Moving:
 
 @dataclass(frozen=True)
 class QueueRate:
-    """What one queue of a card does in a second; None: not counted."""
+    """Rates of one queue of a card, per second; None: not counted."""
 
     name: str
     """``receiver rx-0``"""
@@ -81,23 +81,23 @@ class QueueRate:
 
 @dataclass(frozen=True)
 class Counted:
-    """What the counters of all hosts say about the last interval between two rounds."""
+    """Rates from all hosts' counters over the latest interval between two rounds."""
 
     drops: tuple[Drops, ...] = ()
-    """Every stage that has taken a packet in this phase, in the packet's order."""
+    """Every stage that has lost a packet in this phase, in the packet's order."""
     queues: tuple[QueueRate, ...] = ()
-    """Those that took a packet, an interrupt or a drop, by host."""
+    """Queues with packets, interrupts or drops, by host."""
     cpus: Mapping[str, CpuShare] = field(default_factory=dict)
-    """``machine 0`` → how busy that CPU is."""
+    """``machine 0`` → load of that CPU."""
     moving: tuple[Moving, ...] = ()
-    """Every counter that moved and is no time, the fastest first."""
+    """Every counter that changed, except times, fastest first."""
 
 
 class Watch:
-    """One run, from the progress that it reported so far."""
+    """One run, from its progress so far."""
 
     def __init__(self, trials: Sequence[Trial] = ()) -> None:
-        """``trials`` are all of the run, for the time that is left."""
+        """``trials`` are all trials of the run, for the remaining time."""
         self.trial: Trial | None = None
         self.index = 0
         self.total = 0
@@ -118,7 +118,7 @@ class Watch:
         self._pace = Pace(sum(map(trial_ns, trials)))
 
     def take(self, progress: Progress, now_ns: int) -> None:
-        """Learn what happened; ``now_ns`` is of any clock that does not go backwards."""
+        """Process progress; ``now_ns`` is from any monotonic clock."""
         if progress.trial is not None and progress.index not in (0, self.index):
             grown = progress.total - self.total if self.total else 0
             self.trial, self.index, self.total = progress.trial, progress.index, progress.total
@@ -282,7 +282,7 @@ def queue_rate(use: QueueUse, seconds: float) -> QueueRate:
 def per_second(samples: Sequence[Sample], name: str) -> float | None:
     """Return a count's rate over a worker's kept samples; None if no time passed."""
     first, last = samples[0], samples[-1]
-    # Before its first packet a worker only waited for the load.
+    # Before its first packet a worker is waiting for the load.
     elapsed_ns = last.clock_ns - max(first.clock_ns, last.counts.get("first_ns", 0))
     if elapsed_ns <= 0:
         return None
@@ -292,8 +292,8 @@ def per_second(samples: Sequence[Sample], name: str) -> float | None:
 class Seconds:
     """A role's packets and bytes second by second, from its first packet to its last.
 
-    The seconds follow each other without a gap, each host's by its own clock; the time before and
-    after the load is left out.
+    Seconds are contiguous, by each host's own clock; the time before and after the load is
+    excluded.
     """
 
     def __init__(self, role: Role) -> None:
@@ -305,7 +305,7 @@ class Seconds:
         self._before = (0.0, 0.0)
 
     def take(self, samples: Sequence[Sample]) -> None:
-        """Take samples as they come; those of the other role are left out."""
+        """Take samples as they arrive; those of the other role are ignored."""
         for sample in samples:
             if PACKETS_FIELD[self._role] not in sample.counts:
                 continue
@@ -314,12 +314,12 @@ class Seconds:
             if first_ns:
                 host = host_of(sample.worker)
                 self._begun[host] = min(first_ns, self._begun.get(host, first_ns))
-                # The count was reached when the last packet arrived, not when it was sampled.
+                # The count was reached when the last packet arrived, not at the time of the sample.
                 then = replace(sample, clock_ns=sample.counts.get("last_ns", sample.clock_ns))
                 self._samples.setdefault(sample.worker, []).append(then)
 
     def passed(self) -> Iterator[tuple[float, float]]:
-        """Yield packets and bytes of each further second, once something came after it."""
+        """Yield packets and bytes of each complete further second."""
         while self._samples:
             ends = {
                 name: self._begun[host_of(name)] + (self._passed + 1) * SECOND_NS
@@ -371,19 +371,19 @@ class Pace:
         self._spent_ns = 0
 
     def begun(self, now_ns: int, further_ns: int = 0) -> None:
-        """Note that a trial began, and that so much was added to the plan."""
+        """Record that a trial began, and an addition to the plan."""
         self._begun_ns = now_ns
         self._left_ns += further_ns
 
     def ended(self, planned_ns: int, now_ns: int) -> None:
-        """Note that a trial planned for ``planned_ns`` ended."""
+        """Record that a trial planned for ``planned_ns`` ended."""
         self._left_ns -= planned_ns
         self._planned_ns += planned_ns
         self._spent_ns += now_ns - (self._begun_ns if self._begun_ns is not None else now_ns)
         self._begun_ns = None
 
     def left_ns(self, now_ns: int) -> int:
-        """Return the time that is left, never below 0."""
+        """Return the remaining time, never below 0."""
         pace = self._spent_ns / self._planned_ns if self._planned_ns else 1.0
         spent_ns = now_ns - self._begun_ns if self._begun_ns is not None else 0
         return max(0, round(self._left_ns * pace) - spent_ns)

@@ -1,4 +1,4 @@
-"""A live host between two looks: what each stage takes, what each socket loses, and why.
+"""A watched host between two looks: what each stage takes, what each socket loses, and why.
 
 Pure. No sender is known, so nothing is `sent` and nothing balances: a stage has what its counters
 say of all traffic. A socket has its reason where the namespace's counters leave only one, or where

@@ -10,7 +10,7 @@ from analysis.build import BASE, START_NS, series, specs, trial
 from report.progress import counters, measuring, sampled
 from udpbench.analysis.motion import CpuShare
 from udpbench.model import SECOND_NS, Progress, Sample, Send
-from udpbench.report.live_state import (
+from udpbench.report.live_rates import (
     Drops,
     Moving,
     Pace,
@@ -24,8 +24,8 @@ from udpbench.report.live_state import (
 def watching(*progress: Progress) -> Watch:
     """Return a watch that has heard all this."""
     watch = Watch()
-    for one in progress:
-        watch.take(one, 0)
+    for event in progress:
+        watch.take(event, 0)
     return watch
 
 
@@ -51,7 +51,7 @@ def test_before_two_samples_there_is_no_rate() -> None:
     assert per_second([Sample("w", 5, {}), Sample("w", 5, {})], "x") is None
 
 
-def test_drops_are_told_by_stage_now_and_so_far() -> None:
+def test_drops_are_reported_by_stage_now_and_so_far() -> None:
     """Of 300 lost, 100 in the last second; a stage that took nothing is not there."""
     rounds = [
         counters(second, **({"right": {"snmp.Udp.RcvbufErrors": BASE + lost}} if second else {}))
@@ -59,7 +59,7 @@ def test_drops_are_told_by_stage_now_and_so_far() -> None:
     ]
     watch = watching(
         measuring(),
-        *(Progress("sample", "", trial(), 1, 2, snapshots=one) for one in rounds),
+        *(Progress("sample", "", trial(), 1, 2, snapshots=snapshots) for snapshots in rounds),
     )
     assert (Drops("udp_rcvbuf", 100.0, 300),) == watch.counted.drops
     assert (Moving("right", "snmp.Udp.RcvbufErrors", 100.0),) == watch.counted.moving
@@ -69,18 +69,18 @@ def test_what_came_between_two_counters_is_no_drop() -> None:
     """A stage that is a difference must exceed what passes while counters are read; one need not."""
     arriving = {"link.receive0.rx_packets": BASE + 100_000}
 
-    def told(**moved: int) -> list[str]:
+    def dropping_stages(**moved: int) -> list[str]:
         right = {**arriving, **{name.replace("_", ".", 2): BASE + n for name, n in moved.items()}}
         rounds = (counters(0), counters(1, right=right))
-        shown = [Progress("sample", "", trial(), 1, 2, snapshots=one) for one in rounds]
+        shown = [Progress("sample", "", trial(), 1, 2, snapshots=snapshots) for snapshots in rounds]
         return [drop.stage for drop in watching(measuring(), *shown).counted.drops]
 
-    assert [] == told(snmp_Udp_InErrors=1990)
-    assert ["udp_filter"] == told(snmp_Udp_InErrors=2010)
-    assert ["udp_no_port"] == told(snmp_Udp_NoPorts=1)
+    assert [] == dropping_stages(snmp_Udp_InErrors=1990)
+    assert ["udp_filter"] == dropping_stages(snmp_Udp_InErrors=2010)
+    assert ["udp_no_port"] == dropping_stages(snmp_Udp_NoPorts=1)
 
 
-def test_drops_of_messages_are_told_in_packets() -> None:
+def test_drops_of_messages_are_reported_in_packets() -> None:
     """The senders' samples tell how many packets a lost skb was, although they are older."""
     of = trial(send=Send(gso=50))
     rounds = [
@@ -96,7 +96,7 @@ def test_drops_of_messages_are_told_in_packets() -> None:
         measuring(workers=specs(of)),
         Progress("sample", "", of, 1, 2, snapshots=rounds[0]),
         Progress("sample", "", of, 1, 2, samples=(sample,)),
-        *(Progress("sample", "", of, 1, 2, snapshots=one) for one in rounds[1:]),
+        *(Progress("sample", "", of, 1, 2, snapshots=snapshots) for snapshots in rounds[1:]),
     )
     assert (Drops("tx_device", 200.0, 300),) == watch.counted.drops
 
@@ -109,7 +109,7 @@ def test_counts_of_a_plain_sender_that_differ_are_no_messages() -> None:
     watch = watching(
         measuring(),
         Progress("sample", "", trial(), 1, 2, samples=(sample,)),
-        *(Progress("sample", "", trial(), 1, 2, snapshots=one) for one in shown),
+        *(Progress("sample", "", trial(), 1, 2, snapshots=snapshots) for snapshots in shown),
     )
     assert (Drops("tx_qdisc", 7.0, 7),) == watch.counted.drops
 
@@ -122,7 +122,7 @@ def test_counts_of_a_plain_sender_that_differ_are_no_messages() -> None:
         ("bnxt_en", "[0]: rx_ucast_packets"),
     ],
 )
-def test_queues_and_cpus_are_told_by_host(driver: str, name: str) -> None:
+def test_queues_and_cpus_are_reported_by_host(driver: str, name: str) -> None:
     """Packets a second of each RX queue, by its driver's name, and how busy each CPU is."""
     queue = f"ethtool.receive0.{name}"
     busy = {"cpu.0.user_ns": BASE + 60, "cpu.0.softirq_ns": BASE + 20, "cpu.0.idle_ns": BASE + 20}
@@ -130,7 +130,10 @@ def test_queues_and_cpus_are_told_by_host(driver: str, name: str) -> None:
         replace(counter, counters={**counter.counters, queue: BASE}) for counter in counters(0)
     ]
     last = counters(1, right={queue: BASE + 500}, machine=busy)
-    shown = [Progress("sample", "", trial(), 1, 2, snapshots=(*one,)) for one in (first, last)]
+    shown = [
+        Progress("sample", "", trial(), 1, 2, snapshots=(*snapshots,))
+        for snapshots in (first, last)
+    ]
     begun = measuring()
     assert begun.record is not None
     nic = replace(begun.record.facts["right"], driver=driver)

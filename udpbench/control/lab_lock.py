@@ -94,7 +94,7 @@ class _Wait:
         """Sleep for one interval, having printed the condition if it is new."""
         wait_ns = self._terms.wait_ns
         if wait_ns == 0:
-            raise HelloRefused(f"not begun until {condition}; {self._terms.next_step}")
+            raise HelloRefused(f"not started until {condition}; {self._terms.next_step}")
         if wait_ns is not None and self._around.clock.now_ns() - self._start_ns >= wait_ns:
             raise DeadlineExceeded(
                 f"timed out after {format_duration(wait_ns)} waiting until {condition}; "

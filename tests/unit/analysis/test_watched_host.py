@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from analysis.build import facts
-from udpbench.analysis.live_host import HostState, LiveHost, after, live_host
+from udpbench.analysis.watched_host import HostState, LiveHost, after, live_host
 from udpbench.model import HostLook, OtherNamespace, Snapshot, SocketCount, UdpSocket
 
 V4 = UdpSocket(1, 11, 4, "0.0.0.0", 53, None, 0, 0, 0, 212992, 5, ("dns 9",))  # noqa: S104
@@ -34,14 +34,14 @@ def look(second: int, *sockets: UdpSocket, moved: dict[str, int] | None = None) 
 def watched(*looks: HostLook, port: int | None = None) -> LiveHost:
     """Return what is said after these looks."""
     states: list[HostState] = []
-    said: LiveHost | None = None
+    live: LiveHost | None = None
     for each in looks:
         states.append(after(states[-1] if states else None, each))
         if len(states) > 1:
             known = {"receive0": facts("right", "receive0", "10.0.0.1/24")}
-            said = live_host(states[0], states[-2], states[-1], known, said, port)
-    assert said is not None
-    return said
+            live = live_host(states[0], states[-2], states[-1], known, live, port)
+    assert live is not None
+    return live
 
 
 def reasons(live: LiveHost) -> dict[int, tuple[int, tuple[str, ...], bool]]:
@@ -127,7 +127,7 @@ def test_sockets_come_and_go() -> None:
     assert (1, 4) == (live.ended, live.ended_dropped)
 
 
-def test_a_socket_between_two_looks_is_told_by_its_count() -> None:
+def test_a_socket_between_two_looks_is_reported_by_its_count() -> None:
     """It was never listed."""
     begun = replace(look(0, V4), counts={})
     then = replace(look(1), counts={"99": SocketCount(8, 2, {"SOCKET_RCVBUFF": 6})})
@@ -135,7 +135,7 @@ def test_a_socket_between_two_looks_is_told_by_its_count() -> None:
     assert (1, 6, True) == (live.ended, live.ended_dropped, live.lost)
 
 
-def test_what_no_listed_socket_dropped_is_told() -> None:
+def test_what_no_listed_socket_dropped_is_reported() -> None:
     """Unless it may have come between the readings, or only some sockets are watched."""
     moved = counted(25, *RCVBUF)
     full = look(1, replace(V4, drops=25), moved=moved)

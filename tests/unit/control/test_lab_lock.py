@@ -13,7 +13,7 @@ from golden import Golden
 from control.fake import World, experiment, go, header, lab, only
 from control.test_lab import far
 from udpbench.control.agents import Reach
-from udpbench.control.host_use import POLL_NS, Surroundings, Terms, take_lab
+from udpbench.control.lab_lock import POLL_NS, Surroundings, Terms, take_lab
 from udpbench.control.run import RunOptions, restore_lab, run
 from udpbench.errors import DeadlineExceeded, HelloRefused, Interrupted
 from udpbench.model import SECOND_NS, Lab
@@ -30,8 +30,8 @@ def free(world: World, labs: Sequence[Lab], terms: Terms) -> Iterator[Lab]:
     """Take the first lab that is free."""
     reach = Reach({"ssh": world.open, "namespace": world.open}, world.open)
     around = Surroundings(reach, world.clock, world.interrupt)
-    with take_lab(labs, "run", SECOND_NS, around, terms, world.progress.append) as (one, _):
-        yield one
+    with take_lab(labs, "run", SECOND_NS, around, terms, world.progress.append) as (taken_lab, _):
+        yield taken_lab
 
 
 def takes(world: World) -> list[str]:
@@ -47,7 +47,7 @@ def test_all_hosts_are_taken_or_none() -> None:
     once = ["take sender", "take receiver"]
     assert [*once, "release sender", *once] == takes(world)
     assert ["waiting until run 1-17 (pid 18) no longer uses receiver"] == [
-        one.text for one in world.progress
+        progress.text for progress in world.progress
     ]
 
 
@@ -59,7 +59,7 @@ def test_every_run_goes_in_one_order() -> None:
     assert ["take receiver", "take sender"] == takes(world)
 
 
-def test_a_wait_is_told_once_for_each_that_is_waited_for(tmp_path: Path) -> None:
+def test_a_wait_is_reported_once_for_each_that_is_waited_for(tmp_path: Path) -> None:
     """With an attempt in each interval; the rest of a built-in lab is not started before."""
     world = World(held={"machine": [HELD, HELD, OTHER]})
     begun_ns = world.clock.now_ns()
@@ -70,7 +70,7 @@ def test_a_wait_is_told_once_for_each_that_is_waited_for(tmp_path: Path) -> None
     assert [
         "waiting until run 1-17 (pid 18) no longer uses this machine",
         "waiting until run 2-19 (pid 20) no longer uses this machine",
-    ] == [one.text for one in world.progress if one.event == "wait"]
+    ] == [progress.text for progress in world.progress if progress.event == "wait"]
 
 
 def test_who_does_not_wait_is_refused_with_3(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_who_does_not_wait_is_refused_with_3(tmp_path: Path) -> None:
     options = RunOptions(seed=1, terms=Terms(next_step="or else"))
     outcome = run([experiment()], lab(), writer, print, options, world.surroundings())
     assert (3, HelloRefused) == (outcome.exit_code, type(outcome.error))
-    expected = "not begun until run 1-17 (pid 18) no longer uses this machine; or else"
+    expected = "not started until run 1-17 (pid 18) no longer uses this machine; or else"
     assert expected == str(outcome.error)
 
 
@@ -106,11 +106,11 @@ def test_the_first_free_lab_is_taken() -> None:
     """The agents of the others are ended before; several that are not free are all named."""
     away, near = replace(far(), name="away"), lab()
     world = World(held={"sender": [HELD, HELD], "machine": [OTHER]})
-    with free(world, [away, near], Terms(wait_ns=None)) as one:
-        assert near is one
+    with free(world, [away, near], Terms(wait_ns=None)) as taken_lab:
+        assert near is taken_lab
         assert ["end sender", "end receiver"] == [w for w in world.words if w.startswith("end")]
-    (said,) = world.progress
-    assert said.text == (
+    (waiting,) = world.progress
+    assert waiting.text == (
         "waiting until run 1-17 (pid 18) no longer uses sender or "
         "run 2-19 (pid 20) no longer uses this machine"
     )
@@ -151,7 +151,7 @@ def test_a_restore_waits_for_a_dead_runs_agents_and_no_longer(golden: Golden) ->
     world = World(held={"machine": [HELD] * 99})
     with golden.raises(DeadlineExceeded):
         restore_lab(lab(), False, world.surroundings(), world.progress.append)
-    assert ["wait"] == [one.event for one in world.progress]
+    assert ["wait"] == [progress.event for progress in world.progress]
 
 
 @pytest.mark.parametrize("failing", ["", "prepare sender"])
@@ -164,8 +164,8 @@ def test_every_trial_names_whoever_was_there(tmp_path: Path, failing: str) -> No
     assert bool(failing) is (record.status == "failed")
     (finding,) = record.findings
     assert (
-        "machine: another run used this machine (run 1-17 (pid 18)); the numbers are those of both runs; "
-        "let one run end before the other, without --share"
+        "machine: another run used this machine (run 1-17 (pid 18)); the results include the load of both runs; "
+        "run one after the other, without --share"
     ) == str(finding)
 
 

@@ -1,6 +1,6 @@
 """A point's numbers for tests that assert on them: medians, with every trial.
 
-Pure. Derives nothing that ``points`` does not; gives it names that read well in a test.
+Pure. Derives nothing that ``medians`` does not; gives it names that read well in a test.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from udpbench.analysis.comparison.comparisons import Comparison, compare_blocks, compare_unpaired
-from udpbench.analysis.points import Point, estimate
+from udpbench.analysis.medians import estimate
+from udpbench.analysis.points import Point
 from udpbench.errors import CannotTell
 from udpbench.metrics import METRICS
 from udpbench.model import Result

@@ -1,0 +1,176 @@
+"""A run's session with this agent: hello, taking the host, and the dispatch of requests to verbs.
+
+Owns who is served what and when: nothing before hello, no other build, and no change of a host that
+another run has.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Optional
+
+from udpbench.agent.host.capabilities import try_capabilities
+from udpbench.agent.host.namespace import enter_own
+from udpbench.agent.host.system import Host
+from udpbench.agent.locks import Held, Locks
+from udpbench.agent.reconnect import Door
+from udpbench.agent.settings.journal import FOLDER, abandoned, remove_stale, run_of
+from udpbench.agent.verbs import Verbs
+from udpbench.errors import AgentError, HelloRefused
+from udpbench.model import SECOND_NS, Scope
+from udpbench.protocol import PROTOCOL, VERBS, Hello, Taken, Use, build_id
+
+UNGREETED_NS = 60 * SECOND_NS
+"""From start to hello; a controller that hangs keeps its pipe open."""
+GREETING = ("hello", "take", "release", "leave")
+UNTAKEN = (*GREETING, "ping", "look", "facts")
+"""Verbs served before the host is taken: a look disturbs a run no more than ``top`` does, so it
+waits for no run."""
+
+
+class Session:
+    """An agent from its first request to its last."""
+
+    def __init__(self, host: Host) -> None:
+        self.verbs: Optional[Verbs] = None
+        self.lease_ns = UNGREETED_NS
+        self.door: Optional[Door] = None
+        """Where the controller may reconnect."""
+        self.leaving = False
+        """The controller has announced that it will not reconnect."""
+        self._host = host
+        self._returns = False
+        self._taken = False
+
+    @property
+    def name(self) -> str:
+        """The host's name in the lab; empty before hello."""
+        return self.verbs.name if self.verbs is not None else ""
+
+    def serve(self, verb: object, args: object) -> Any:
+        """Return the result of one request, or raise its error."""
+        if not isinstance(verb, str) or verb not in VERBS:
+            raise AgentError(f"verb {verb!r} is unknown; this agent knows {', '.join(VERBS)}")
+        if verb != "hello":
+            self._greeted(verb)
+        if not self._taken and verb not in UNTAKEN:
+            raise HelloRefused(f"{verb} before take: another run may use this host", self.name)
+        if not isinstance(args, dict):
+            raise AgentError(f"{verb}: args must be an object, not {type(args).__name__}")
+        method: Callable[..., Any] = getattr(self if verb in GREETING else self.verbs, verb)
+        try:
+            inspect.signature(method).bind(**args)
+        except TypeError as error:
+            raise AgentError(f"{verb}: {error}") from error
+        return method(**args)
+
+    def hello(
+        self,
+        host: str,
+        run: str,
+        build: str,
+        protocol: int,
+        lease_ns: int,
+        scopes: list[Scope],
+        returns: bool = False,
+        private: bool = False,
+    ) -> Hello:
+        """Check that both sides are the same build and begin the session.
+
+        ``private``: in a new network namespace that ends with this agent.
+        """
+        if self.verbs is not None:
+            raise HelloRefused(f"this agent already serves run {self.verbs.run}", host)
+        own = build_id()
+        _prove_same(host, build, protocol, own)
+        if private:
+            self._enter_private(host)
+        capabilities, locks = try_capabilities(self._host), Locks(self._host, run)
+        try:
+            self.verbs = Verbs(self._host, host, run, tuple(scopes), locks, capabilities)
+        except ValueError as error:
+            raise HelloRefused(str(error), host) from error
+        self.lease_ns, self._returns = lease_ns, returns
+        return Hello(
+            pid=os.getpid(),
+            netns=self._host.netns(),
+            boot_id=self._host.boot_id(),
+            build=own,
+            python=".".join(str(part) for part in sys.version_info[:3]),
+            capabilities=capabilities,
+        )
+
+    def _enter_private(self, name: str) -> None:
+        try:
+            enter_own(self._host)
+        except OSError as error:
+            what = f"cannot create a private network namespace there: {error.strerror}"
+            raise HelloRefused(f"{what}; log in as root, or write become: sudo", name) from error
+
+    def take(self, use: Use) -> Taken:
+        """Lock this host for the run; refused while another run has it."""
+        verbs = self._greeted("take")
+        locks, scopes = verbs.locks, verbs.scopes
+        try:
+            locks.take(scopes, use)
+        except Held as held:
+            return Taken(held.holder, held.lock)
+        except OSError as error:
+            what = f"{error.filename or FOLDER}: {error.strerror}"
+            raise HelloRefused(f"cannot lock this host for the run: {what}", self.name) from error
+        try:
+            self._await_restores(locks)
+        except HelloRefused:
+            locks.release()
+            raise
+        self._taken = verbs.taken = True
+        remove_stale(self._host)
+        if self._returns:
+            # Without a door, the end of stdin ends the run.
+            with suppress(OSError):
+                self.door = Door(self._host, verbs.run, alone="namespace" in scopes)
+        return Taken(left_behind=tuple(run_of(path) for path in abandoned(self._host)))
+
+    def _await_restores(self, locks: Locks) -> None:
+        """Wait for a dead run's guardian, so that no half-restored value is read."""
+        runs = locks.await_restores()
+        if runs:
+            raise HelloRefused(
+                f"run {', '.join(runs)} died here, and its settings are still being restored; "
+                "try again when that has finished",
+                self.name,
+            )
+
+    def release(self) -> None:
+        """Undo ``take``; only before anything was changed."""
+        verbs = self._greeted("release")
+        verbs.locks.release()
+        self._taken = verbs.taken = False
+        if self.door is not None:
+            self.door.close(0)
+            self.door = None
+
+    def _greeted(self, verb: object) -> Verbs:
+        if self.verbs is None:
+            raise HelloRefused(f"{verb} before hello: the first request must be hello")
+        return self.verbs
+
+    def leave(self) -> None:
+        """From now on let the end of stdin end the run."""
+        self.leaving = True
+
+
+def _prove_same(host: str, build: str, protocol: int, own: str) -> None:
+    """Raise HelloRefused that lists every difference between controller and agent."""
+    differences = []
+    if protocol != PROTOCOL:
+        differences.append(f"the controller speaks protocol {protocol}, the agent {PROTOCOL}")
+    if build != own:
+        differences.append(f"the controller's build is {build}, the agent's {own}")
+    if differences:
+        what = "; ".join(differences)
+        raise HelloRefused(f"{what}; install the same udpbench on both", host)

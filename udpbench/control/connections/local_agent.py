@@ -1,0 +1,69 @@
+"""Channels to agents on this machine: a process whose pipes they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, cast
+
+import udpbench
+from udpbench.control.connections.channel import AGENT, Channel, Pipes
+from udpbench.errors import ConnectError
+from udpbench.model import SECOND_NS
+
+# -P: files in the current folder must not shadow the agent's imports.
+AGENT_COMMAND = (sys.executable, "-P", "-m", AGENT)
+
+
+def open_local(host: str, command: Sequence[str]) -> Channel:
+    """Return a channel to a process of this machine, in a session of its own.
+
+    Ctrl-C in the terminal then reaches the controller alone. Raises ConnectError.
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": _python_path()},
+        )
+    except OSError as error:
+        text = f"{command[0]} cannot be started: {error.strerror}; install it or fix PATH"
+        raise ConnectError(text, host) from error
+
+    def ended(limit_ns: int) -> int | None:
+        try:
+            return process.wait(limit_ns / SECOND_NS)
+        except subprocess.TimeoutExpired:
+            return None
+
+    # Popen types its pipes as optional; with PIPE they are present.
+    return Channel(
+        host,
+        Pipes(
+            requests=cast("IO[bytes]", process.stdin),
+            replies=cast("IO[bytes]", process.stdout),
+            errors=cast("IO[bytes]", process.stderr),
+            pid=process.pid,
+            ended=ended,
+            kill=process.kill,
+            release=lambda: None,  # the pipes close with the process
+            next_step=lambda _status, _words: "run udpbench as root",
+        ),
+    )
+
+
+def _python_path() -> str:
+    """Return PYTHONPATH with this udpbench first: the agent must be of the same build."""
+    own = str(Path(udpbench.__file__).parent.parent)
+    return os.pathsep.join(part for part in (own, os.environ.get("PYTHONPATH")) if part)
+
+
+def open_machine(host: str) -> Channel:
+    """Return a channel to an agent in the namespace the controller is in."""
+    return open_local(host, AGENT_COMMAND)
