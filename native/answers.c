@@ -47,7 +47,7 @@ static void match(struct answers *answers, uint32_t index, uint32_t message, uin
     if (due_ns == 0)
         ub_add(&answers->stats->unmatched_packets, 1);
     else
-        ub_histogram_add(config->round_trip, (int64_t)(now_ns - due_ns));
+        ub_histogram_add(config->round_trip, (int64_t)(now_ns - due_ns), 1);
 }
 
 static void account(struct answers *answers, uint32_t index, uint32_t messages) {

@@ -20,8 +20,9 @@ static inline uint32_t ub_bucket(uint64_t value) {
     return bucket < UB_HISTOGRAM_BUCKETS ? bucket : UB_HISTOGRAM_BUCKETS - 1;
 }
 
-static inline void ub_histogram_add(struct ub_histogram *histogram, int64_t value) {
-    ub_add(value < 0 ? &histogram->below_zero : &histogram->counts[ub_bucket((uint64_t)value)], 1);
+static inline void ub_histogram_add(struct ub_histogram *histogram, int64_t value, uint32_t times) {
+    ub_add(value < 0 ? &histogram->below_zero : &histogram->counts[ub_bucket((uint64_t)value)],
+           times);
 }
 
 void ub_milliseconds_add(struct ub_milliseconds *milliseconds, uint64_t since_start_ns,

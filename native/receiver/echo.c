@@ -71,7 +71,7 @@ static void account_echo(const struct ub_echo_config *config, struct ub_echo_sta
         ub_header_read(bytes, &header);
         if (header.tag == config->tag) {
             apart_ns -= ub_header_time_ns(bytes);
-            ub_histogram_add(config->round_trip, ub_signed48(apart_ns));
+            ub_histogram_add(config->round_trip, ub_signed48(apart_ns), 1);
             ub_add(&stats->echo_packets, 1);
             return;
         }

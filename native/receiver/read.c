@@ -66,6 +66,12 @@ static inline void put_into_log(struct ub_tally *tally, const uint8_t *bytes, ui
 
 /* ---- header and verify ----------------------------------------------------------------------- */
 
+static inline void note_delay(struct ub_tally *tally, uint64_t sent_ns, uint32_t packets) {
+    if (tally->config->delay != NULL)
+        ub_histogram_add(tally->config->delay, ub_signed48(tally->since_epoch_ns - sent_ns),
+                         packets);
+}
+
 /* What is recorded of our datagrams besides their count. */
 ALWAYS_INLINE void note_own(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
                             uint64_t sequence) {
@@ -76,41 +82,86 @@ ALWAYS_INLINE void note_own(struct ub_tally *tally, const uint8_t *bytes, uint32
         ub_echo(tally, bytes);
     if (config->timestamps)
         ub_note_stamp(tally, bytes);
-    if (config->delay != NULL)
-        ub_histogram_add(config->delay,
-                         ub_signed48(tally->since_epoch_ns - ub_header_time_ns(bytes)));
+    note_delay(tally, ub_header_time_ns(bytes), 1);
 }
 
-/* The order decides: whose is it, is it whole, has it our size, is it as it was sent, have we seen
- * it. `pattern` is NULL if the bytes behind the header are not looked at. */
-ALWAYS_INLINE void count_own(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
-                             uint32_t copied, const uint8_t *pattern) {
+ALWAYS_INLINE int is_pattern(const uint8_t *bytes, uint32_t length, const uint8_t *pattern) {
+    return pattern == NULL || memcmp(bytes + UB_HEADER_BYTES, pattern + UB_HEADER_BYTES,
+                                     length - UB_HEADER_BYTES) == 0;
+}
+
+/* The order decides: whose is it, is it whole, has it our size, is it as it was sent. `pattern` is
+ * NULL if the bytes behind the header are not looked at. Counts what is not our own. */
+ALWAYS_INLINE int is_own(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
+                         uint32_t copied, const uint8_t *pattern, struct ub_header *header) {
     const struct ub_receive_config *config = tally->config;
-    struct ub_header header;
-    tally->read++;
     if (copied < UB_HEADER_BYTES) {
         /* Truncated within its header its origin is unknown; only the truncation is certain. */
         if (copied < length)
             tally->truncated++;
         else
             tally->foreign++;
-        return;
+        return 0;
     }
-    ub_header_read(bytes, &header);
-    if (header.tag != config->tag || header.flow >= config->flow_count) {
+    ub_header_read(bytes, header);
+    if (header->tag != config->tag || header->flow >= config->flow_count) {
         tally->foreign++;
-        return;
+        return 0;
     }
     if (copied < length) {
         tally->truncated++;
-        return;
+        return 0;
     }
     if ((length != config->size_bytes && length != config->tail_bytes) ||
-        (pattern != NULL && memcmp(bytes + UB_HEADER_BYTES, pattern + UB_HEADER_BYTES,
-                                   length - UB_HEADER_BYTES) != 0)) {
+        !is_pattern(bytes, length, pattern)) {
         tally->corrupt++;
-        return;
+        return 0;
     }
+    return 1;
+}
+
+/* Accounts for all datagrams of the streak but its first. */
+ALWAYS_INLINE void end_streak(struct ub_tally *tally) {
+    struct ub_streak *streak = &tally->streak;
+    if (streak->packets != 0) {
+        tally->read += streak->packets;
+        ub_run_note_range(&tally->run, (streak->next - streak->packets) & UB_SEQUENCE_MASK,
+                          streak->packets);
+        note_delay(tally, streak->time_ns, streak->packets);
+    }
+    streak->packets = streak->left = 0;
+}
+
+/* Datagrams mostly come as they were sent: in order, and those of one call with the same time.
+ * Such a streak within a word of the window is accounted for at once. Measured with GRO, 32 B, on
+ * x86-64: 6 ns of user time for a datagram, against 12.5 ns by itself. */
+ALWAYS_INLINE int goes_on(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
+                          uint32_t copied, const uint8_t *pattern) {
+    struct ub_streak *streak = &tally->streak;
+    struct ub_header header;
+    if (streak->left == 0 || length != tally->config->size_bytes || copied < length)
+        return 0;
+    ub_header_read(bytes, &header);
+    if (header.tag != tally->config->tag ||
+        ((uint64_t)header.flow << 48 | header.sequence) != streak->next ||
+        ub_header_time_ns(bytes) != streak->time_ns || !is_pattern(bytes, length, pattern))
+        return 0;
+    streak->left--;
+    streak->next++;
+    streak->packets++;
+    return 1;
+}
+
+ALWAYS_INLINE void count_own(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
+                             uint32_t copied, const uint8_t *pattern) {
+    const struct ub_receive_config *config = tally->config;
+    struct ub_header header;
+    if (goes_on(tally, bytes, length, copied, pattern))
+        return;
+    end_streak(tally);
+    tally->read++;
+    if (!is_own(tally, bytes, length, copied, pattern, &header))
+        return;
     struct ub_run *run = &tally->run;
     uint64_t number = header.sequence / UB_WINDOW_WORD_PACKETS;
     if (run->state == NULL || run->number != number || run->flow != header.flow) {
@@ -119,9 +170,16 @@ ALWAYS_INLINE void count_own(struct ub_tally *tally, const uint8_t *bytes, uint3
                      header.flow, number);
     }
     note_own(tally, bytes, length, header.sequence);
-    if (length != config->size_bytes)
-        run->tails |= UINT32_C(1) << (header.sequence % UB_WINDOW_WORD_PACKETS);
+    if (length != config->size_bytes) /* of one that came twice the first counts */
+        run->tails |= UINT32_C(1) << (header.sequence % UB_WINDOW_WORD_PACKETS) & ~run->seen;
     ub_run_note(run, header.sequence);
+    if (!tally->notes_each && length == config->size_bytes)
+        tally->streak = (struct ub_streak){
+            .next = ((uint64_t)header.flow << 48 | header.sequence) + 1,
+            .time_ns = ub_header_time_ns(bytes),
+            .left =
+                UB_WINDOW_WORD_PACKETS - 1 - (uint32_t)(header.sequence % UB_WINDOW_WORD_PACKETS),
+        };
 }
 
 static inline void count_header(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
@@ -136,10 +194,12 @@ static inline void count_verified(struct ub_tally *tally, const uint8_t *bytes, 
 
 static void read_header(const struct ub_inbox *inbox, uint32_t messages, struct ub_tally *tally) {
     each_datagram(inbox, messages, tally, count_header);
+    end_streak(tally);
 }
 
 static void read_verify(const struct ub_inbox *inbox, uint32_t messages, struct ub_tally *tally) {
     each_datagram(inbox, messages, tally, count_verified);
+    end_streak(tally);
 }
 
 /* ---- copy and none --------------------------------------------------------------------------- */

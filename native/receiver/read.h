@@ -9,11 +9,22 @@
 #include "inbox.h"
 #include "window.h"
 
+/* Datagrams of one size and time, each the next of its flow, in one word of its window; the first
+ * is accounted for, the others not yet. */
+struct ub_streak {
+    uint64_t next; /* flow and sequence number, as in the header */
+    uint64_t time_ns;
+    uint32_t packets; /* not yet accounted for */
+    uint32_t left;    /* that may follow; 0: no streak */
+};
+
 /* The account of one call. */
 struct ub_tally {
     const struct ub_receive_config *config;
     const uint8_t *pattern; /* of a whole datagram */
     struct ub_run run;
+    struct ub_streak streak;
+    uint32_t notes_each; /* log, echo or timestamps: something is recorded of each datagram */
     struct ub_arrivals arrivals;
     uint64_t read;
     uint64_t foreign;

@@ -236,6 +236,8 @@ static void read_messages(struct receiver *receiver, int socket, uint32_t messag
     const struct ub_receive_config *config = receiver->config;
     struct ub_tally tally = {.config = config,
                              .pattern = receiver->pattern,
+                             .notes_each = config->log != NULL || config->echo_every != 0 ||
+                                           config->timestamps,
                              .since_epoch_ns = now - config->epoch_ns,
                              .socket = socket};
     if (config->timestamps)

@@ -26,6 +26,6 @@ void ub_note_stamp(const struct ub_tally *tally, const uint8_t *header) {
         return;
     uint64_t stamped_ns = stamp - tally->realtime_ahead_ns - config->epoch_ns;
     uint64_t stack_ns = stamped_ns - ub_header_time_ns(header);
-    ub_histogram_add(config->stack, ub_signed48(stack_ns));
-    ub_histogram_add(config->application, (int64_t)(tally->since_epoch_ns - stamped_ns));
+    ub_histogram_add(config->stack, ub_signed48(stack_ns), 1);
+    ub_histogram_add(config->application, (int64_t)(tally->since_epoch_ns - stamped_ns), 1);
 }

@@ -63,4 +63,17 @@ static inline void ub_run_note(struct ub_run *run, uint64_t sequence) {
         run->late |= bit;
 }
 
+/* Adds consecutive datagrams of the run's flow and word, which has noted one before. */
+static inline void ub_run_note_range(struct ub_run *run, uint64_t sequence, uint32_t packets) {
+    uint32_t bits = (uint32_t)((UINT64_C(1) << packets) - 1) << (sequence % UB_WINDOW_WORD_PACKETS);
+    int64_t ahead = ub_signed48(sequence - (run->highest - 1));
+    if ((run->seen & bits) == 0 && ahead > 0) {
+        run->seen |= bits;
+        run->highest += (uint64_t)ahead + packets - 1;
+        return;
+    }
+    for (uint32_t index = 0; index < packets; index++)
+        ub_run_note(run, sequence + index);
+}
+
 #endif

@@ -258,8 +258,8 @@ static void note_pacing(struct sender *sender, const struct ub_offer *offer, uin
     struct ub_due due = offer->due;
     for (uint64_t packet = 1; packet <= sent; packet++) {
         if (packet % segments == 0 || packet == sent)
-            ub_histogram_add(sender->config->pacing,
-                             (int64_t)(since_start_ns - due.since_start_ns));
+            ub_histogram_add(sender->config->pacing, (int64_t)(since_start_ns - due.since_start_ns),
+                             1);
         ub_due_next(&due);
     }
 }

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from loops import (
     RECEIVE_ERRORS,
     SECOND_NS,
@@ -86,6 +88,57 @@ def test_every_datagram_is_told_apart(
     assert expected == by_kind(stats)
     assert stats["read_packets"] == len(datagrams)
     assert stats["received_bytes"] == 32 * expected.get("received", 0)
+
+
+def timed(sequence: int, flow: int, time_ns: int, size_bytes: int = 32) -> bytes:
+    """Return a datagram that was due at a time since the epoch, with the pattern of `verify`."""
+    header = datagram(sequence, flow)[:12] + time_ns.to_bytes(6, "big")
+    return header + bytes(range(len(header), size_bytes))
+
+
+@st.composite
+def mixtures(draw: st.DrawFn) -> list[bytes]:
+    """Return stretches in order, with repeats, strangers, tails and other times between."""
+    datagrams: list[bytes] = []
+    for _ in range(draw(st.integers(1, 4))):
+        flow, time_ns = draw(st.integers(0, 1)), draw(st.sampled_from([0, 3600 * SECOND_NS]))
+        first = draw(st.sampled_from([0, 20, 31, 32, 40, 64, 2**48 - 40]))
+        numbers = [(first + n) % 2**48 for n in range(draw(st.integers(1, 70)))]
+        datagrams += [timed(number, flow, time_ns) for number in numbers]
+        between = st.sampled_from(
+            [
+                timed(numbers[-1], flow, time_ns),
+                timed((numbers[-1] + 1) % 2**48, flow, time_ns + 1),
+                timed((numbers[-1] + 1) % 2**48, flow, time_ns, size_bytes=20),
+                timed((numbers[-1] + 1) % 2**48, flow, time_ns, size_bytes=33),
+                timed((numbers[-1] + 1) % 2**48, 1 - flow, time_ns),
+                datagram(numbers[-1] + 1, flow, tag=TAG + 1),
+                datagram((numbers[-1] + 1) % 2**48, flow),
+                b"",
+            ]
+        )
+        datagrams += draw(st.lists(between, max_size=3))
+    return datagrams
+
+
+@pytest.mark.parametrize("read", [lib.UB_READ_HEADER, lib.UB_READ_VERIFY])
+@settings(max_examples=100)
+@given(datagrams=mixtures())
+def test_datagrams_in_order_count_as_each_by_itself(read: int, datagrams: list[bytes]) -> None:
+    """What one call returns comes to the same counts, totals and delays as one call for each."""
+    results = []
+    for batch in (1, 64):
+        histogram = ffi.new("struct ub_histogram *")
+        with receiving_socket() as sock:
+            receiver = Receiving(ffi, lib, sock, flow_count=2, words=64)
+            stats = receiver.receive(
+                datagrams, batch=batch, read=read, tail_bytes=20, delay=histogram
+            )
+            counts = {name: stats[f"{name}_packets"] for name in (*NAMES, "read", "late")}
+            delays = (histogram.below_zero, sum(histogram.counts))
+            totals = [receiver.totals(flow) for flow in range(2)]
+        results.append((counts, stats["received_bytes"], delays, totals))
+    assert results[0] == results[1]
 
 
 def test_a_room_below_the_header_truncates_all() -> None:
