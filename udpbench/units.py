@@ -204,6 +204,11 @@ def show_count(value: float) -> str:
     return f"{value:,.0f}".replace(",", " ")
 
 
+def plural(number: int, noun: str) -> str:
+    """Return a number of things, as ``1 trial`` or ``7 trials``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def show_range(fewest: int, most: int) -> str:
     """Return a certain number as ``12``, a range as ``14–30``."""
     return f"{fewest}–{most}" if fewest < most else str(fewest)

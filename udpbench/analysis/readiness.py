@@ -529,7 +529,7 @@ steal | struck | machine | <steal> | at most <noted>
 busy | struck | machine | CPUs are busy before any load | at most <struck>
 traffic | warning | interface | the interface carries other traffic | at most <traffic> pps
 control_path | warning | interface | <shared_path> | an interface of its own
-listeners | warning | interface | another program listens on the default port | nobody
+listeners | warning | interface | another program listens on the default port | none
 firewall | warning | interface | firewall rules see every packet | none
 conntrack | warning | interface | connections are tracked | none
 xdp | warning | interface | an XDP program sees every packet | none

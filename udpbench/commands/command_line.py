@@ -55,7 +55,7 @@ app = typer.Typer(
 )
 
 NAMES_HELP = "files, folders or shipped experiments"
-NAME_HELP = "an experiment with one point, or --point"
+NAME_HELP = "an experiment; if it has several points, name one with --point"
 LAB_HELP = "a lab file or a shipped lab"
 Names = Annotated[list[str], typer.Argument(metavar="X...", help=NAMES_HELP)]
 LabName = Annotated[str, typer.Option("--lab", help=LAB_HELP)]
@@ -67,7 +67,7 @@ EveryStage = Annotated[
     bool, typer.Option("--all", help="show every stage of the ledger, even without losses")
 ]
 NoDeploy = Annotated[
-    bool, typer.Option("--no-deploy", help="send the agent to no host; fail where it is missing")
+    bool, typer.Option("--no-deploy", help="do not install the agent; fail where it is missing")
 ]
 Wheels = Annotated[
     Path | None,
@@ -661,7 +661,8 @@ def history(
     store: Annotated[str, typer.Argument(metavar="DIR", help="a store: a folder, or s3://…")],
     point: Annotated[str | None, typer.Option(help="only one point")] = None,
     metric: Annotated[
-        str | None, typer.Option(help="the metric (default: throughput or delivered rate)")
+        str | None,
+        typer.Option(help="the metric (default: throughput_pps of a search, else delivered_pps)"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON with stable keys")] = False,
 ) -> None:
@@ -765,7 +766,7 @@ def campaign(
         str | None, typer.Option(metavar="PATH", help="put the runs into this store at the end")
     ] = None,
 ) -> None:
-    """Run experiments on many pairs of hosts, side by side; run it again to continue."""
+    """Run experiments on many pairs of hosts in parallel; the same command continues it."""
     from udpbench.campaign.campaign_view import campaign_view, summary
     from udpbench.campaign.cells import CampaignFolder, cells_of, load_labs
     from udpbench.campaign.conduct import conduct
@@ -863,7 +864,7 @@ def watch(
     no_deploy: NoDeploy = False,
     wheels: Wheels = None,
 ) -> None:
-    """Watch a live host: which socket drops packets, and why? Sends and changes nothing."""
+    """Watch a live host: which socket drops packets, and why? Sends no packets and changes no setting."""
     from udpbench.control.lab_lock import Surroundings
     from udpbench.control.watching import KeptLooks, Watched, lab_to_watch
     from udpbench.control.watching import watch as look_on

@@ -35,9 +35,11 @@ LATE_NS = 10**6
 load, and not more than a reply takes on a slow link."""
 LEAD_NS = 20 * 10**6
 """Time per agent to acknowledge its start before the common time; measured: 3 ms."""
-SAMPLE_NS = 200 * 10**6
+SAMPLE_NS = 500 * 10**6
 """Interval of requests while senders run: each costs an agent about 1 ms of CPU time, which small
-machines need for the workers, so a phase is polled less often than usual."""
+machines need for the workers, so a phase is polled no oftener than the live view is drawn."""
+COUNT_SAMPLE_NS = 200 * 10**6
+"""The same where senders end after a number of packets: only a request tells when."""
 WATCHES_MAX = 600
 """Per phase; one of more than ten minutes is read less often."""
 WATCH_NS = SECOND_NS
@@ -221,11 +223,15 @@ class PhaseRun:
     def _await_senders(self) -> None:
         """Poll until all loops of senders have ended by themselves."""
         asked_ns = self.waiter.clock.now_ns()
+        counted = self.plan.count is not None or any(
+            spec.count_packets is not None for spec in self.agents.workers
+        )
+        interval_ns = COUNT_SAMPLE_NS if counted else SAMPLE_NS
 
         def done() -> bool:
             nonlocal asked_ns
             now_ns = self.waiter.clock.now_ns()
-            if self.plan.name != "path" and now_ns < min(asked_ns + SAMPLE_NS, self._due_ns):
+            if self.plan.name != "path" and now_ns < min(asked_ns + interval_ns, self._due_ns):
                 return False
             asked_ns = now_ns
             for client in self.agents.receivers:

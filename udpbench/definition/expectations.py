@@ -68,10 +68,10 @@ def refuse_undecidable(expectation: Expectation, experiment: Experiment) -> None
     fewest = min(experiment.trials_of(point)[0] for point in points)
     most = max(experiment.trials_of(point)[1] for point in points)
     if fewest < FEWEST_BLOCKS:
-        what = f"two points cannot be compared in {fewest} repetitions"
+        what = f"two points cannot be compared in {units.plural(fewest, 'repetition')}"
         raise refusal(what, f"at least {FEWEST_BLOCKS}", "raise repetitions, or use compare")
     if most > MOST_BLOCKS:
-        what = f"two points cannot be compared in {most} repetitions"
+        what = f"two points cannot be compared in {units.plural(most, 'repetition')}"
         raise refusal(what, f"at most {MOST_BLOCKS}", "make trials longer instead")
 
 

@@ -17,7 +17,7 @@ receive: {{workers: 1, buffer: 4MiB}}
 sweep:
   receive.batch: [1, 64]
 
-# Each point is measured this often, in random order: after a warm-up, for this long.
+# Trials of each point, in random order; their warm-up and their measured time.
 repetitions: 3
 warmup: 200ms
 duration: 1s

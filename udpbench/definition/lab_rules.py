@@ -130,18 +130,20 @@ def _beside(tree: Tree, trial: Trial) -> Iterator[Problem]:
     limit = "the header must be read: read: header or verify, protocol: udp"
     if traffic.echo is not None and blind:
         step = "change receive.read, or omit echo"
-        yield tree.problem(("traffic", "echo"), "no header, no echo", limit, step)
+        yield tree.problem(("traffic", "echo"), "an echo needs the header to be read", limit, step)
     for key, returning in (("echo", traffic.echo), ("answers", traffic.answers)):
         if returning is not None and trial.send.zerocopy:
             # Completions wait in the error queue, which every poll reports, requested or not
             # (poll(2)).
-            what = "completions of zerocopy would keep the listener awake"
+            what = (
+                "completions of zerocopy would wake the thread that waits for replies all the time"
+            )
             step = f"omit {key} or send.zerocopy"
             yield tree.problem(("traffic", key), what, "", step)
     if receive.timestamps and blind:
         step = "change receive.read, or omit timestamps"
         where = ("receive", "timestamps")
-        yield tree.problem(where, "no header, no delay to split", limit, step)
+        yield tree.problem(where, "delays need the header to be read", limit, step)
     if receive.log is not None and (receive.read == "none" or traffic.protocol == "tcp"):
         limit = "datagrams must be copied: read: header, verify or copy, protocol: udp"
         step = "change receive.read, or omit log"

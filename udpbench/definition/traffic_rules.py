@@ -219,14 +219,14 @@ def _taken_frames(tree: Tree, trial: Trial) -> Iterator[Problem]:
         ("traffic", "echo"): (traffic.echo is not None, "AF_XDP receives, so no socket answers"),
         ("receive", "fault"): (
             receive.fault is not None and receive.fault.does == "exit",
-            "a queue whose socket is gone has no other worker",
+            "no other worker can take over the queue of a closed socket",
         ),
     }
     for where, (is_set, what) in beside.items():
         if is_set:
             yield tree.problem(where, what, "", step.format(where[1]))
     if receive.wait.partition(" ")[0] not in FRAME_WAITS:
-        what = "no call waits for frames"
+        what = "AF_XDP has no call that waits for frames"
         yield tree.problem(("receive", "wait"), what, ", ".join(FRAME_WAITS), "set one of them")
     most = FRAME_BYTES - FRAME_ROOM_BYTES - FRAME_HEADERS_BYTES[traffic.family]
     if traffic.size_bytes > most:
@@ -258,7 +258,7 @@ def _merged(tree: Tree, trial: Trial) -> Iterator[Problem]:
 
 def _group(tree: Tree, trial: Trial) -> Iterator[Problem]:
     if trial.receive.sockets == "incoming-cpu" and trial.receive.cpus == "any":
-        what = "a worker without a CPU has none to prefer"
+        what = "incoming-cpu needs pinned workers"
         yield tree.problem(("receive", "sockets"), what, "", "set receive.cpus")
     steers, path = trial.receive.sockets == "reuseport-ebpf", trial.receive.steering
     if steers and path is None:
@@ -287,7 +287,7 @@ def _fault(tree: Tree, trial: Trial) -> Iterator[Problem]:
     if fault.after_ns >= trial.duration_ns:
         limit = f"duration is {units.format_duration(trial.duration_ns)}"
         yield tree.problem(
-            ("receive", "fault", "after"), "it would never happen", limit, "lower it"
+            ("receive", "fault", "after"), "the trial ends before the fault", limit, "lower it"
         )
 
 

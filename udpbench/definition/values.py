@@ -333,7 +333,7 @@ def _margin(value: Any) -> float:
 
 
 def _share(value: Any) -> float:
-    limit = "0% up to, but not, 100%"
+    limit = "at least 0%, below 100%"
     text = _text(value, limit)
     try:
         ratio = units.parse_ratio(text)

@@ -59,7 +59,9 @@ def read_text(path: Path, shown_as: str) -> str:
         raise InputError([problem]) from error
     if len(raw) > MAX_FILE_BYTES:
         limit = f"at most {MAX_FILE_BYTES // 1024}KiB"
-        raise_all([at(place, "", "the file is too large", limit, "is it a definition?")])
+        raise_all(
+            [at(place, "", "the file is too large", limit, "is this an experiment or lab file?")]
+        )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -18,7 +18,6 @@ from udpbench.model import Change, Estimate, Facts, Finding, Planned, Result
 from udpbench.records import Run
 from udpbench.report.captions import captions
 from udpbench.report.figure_data import MOST_TIMELINES, shown_over_time
-from udpbench.report.figures.style import counted
 from udpbench.report.ladder import show_bar
 from udpbench.report.plan import summed_up
 from udpbench.report.search_words import COLUMNS as SEARCH_COLUMNS
@@ -54,7 +53,7 @@ from udpbench.report.tables import (
     ledger_rows,
     point_cells,
 )
-from udpbench.units import format_bytes, show_count
+from udpbench.units import format_bytes, plural, show_count
 
 LEDGER_COLUMNS = 4
 """Maximum points side by side in a ledger table on an A4 page."""
@@ -78,7 +77,7 @@ def overview(chapters: Sequence[Chapter]) -> dict[str, Any]:
     points = sum(len(experiment.points) for experiment in once.values())
     runs = len({chapter.run for chapter in chapters})
     hosts = hosts_of([record for chapter in chapters for record in chapter.records])
-    climbed = f"{counted(len(once), 'experiment')} with {counted(points, 'point')}"
+    climbed = f"{plural(len(once), 'experiment')} with {plural(points, 'point')}"
     climbed += f" in {runs} runs" if runs > 1 else ""
     return {
         "answer": f"{climbed}. {trust(chapters)}",

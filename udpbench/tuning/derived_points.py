@@ -125,7 +125,7 @@ def _of_metric(metric: str, trial: Trial) -> Iterator[Problem]:
         yield Problem("neither less nor more is better", where, metric)
     elif (plain == "throughput_pps") != (trial.search is not None):
         step = "name another metric" if trial.search is None else "name throughput_pps"
-        what = "what a `search` finds" if trial.search is None else "the point is searched"
+        what = "only a `search` measures this" if trial.search is None else "the point is searched"
         yield Problem(what, where, metric, next_step=step)
     elif words_of(metric).share and trial.traffic.rate is None and not trial.traffic.count_packets:
         limit = "traffic.rate or traffic.count"

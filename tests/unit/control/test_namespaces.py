@@ -44,7 +44,7 @@ def test_every_switch_that_forbids_it_is_named() -> None:
 
 def test_without_a_switch_the_programs_own_words_are_the_reason() -> None:
     """A container's filter says nothing that could be read."""
-    remedy = " (in a container, a privileged one)"
+    remedy = " (a container must be privileged)"
     expected = REFUSAL.format(why="unshare: no", remedy=remedy)
     assert expected == forbidden("unshare: no", lambda _: None)
 

@@ -105,7 +105,7 @@ def test_flows_are_kept_that_fill_the_queues_on_the_same_sockets(tmp_path: Path)
         (
             {"traffic": {"flows": {"queues": 2}}},
             Queues(lands=[{0: 0}]),
-            "was found that loads 2 RX queues evenly, within 2%: all of them are 1 on queue 0",
+            "loads 2 RX queues evenly, within 2%: all of them are 1 on queue 0",
         ),
         (
             {"traffic": {"flows": {"from": "1-65", "queues": 1}}},

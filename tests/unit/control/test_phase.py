@@ -164,11 +164,14 @@ def far(world: World, host: str, offset_ns: int) -> None:
     agent.pid, agent.offset_ns = None, offset_ns
 
 
-def test_senders_are_not_watched_at_the_polling_interval(tmp_path: Path) -> None:
-    """In a phase of ten seconds each agent is asked five times a second, not fifty."""
-    series = only(tmp_path, World(), duration="10s", warmup="0s").series
+@pytest.mark.parametrize(("traffic", "samples"), [({}, 20), ({"count": 10**6}, 50)])
+def test_senders_are_not_watched_at_the_polling_interval(
+    tmp_path: Path, traffic: dict[str, int], samples: int
+) -> None:
+    """In ten seconds each agent is asked twice a second, five times with a count, not fifty."""
+    series = only(tmp_path, World(), duration="10s", warmup="0s", traffic=traffic).series
     sent = [sample for sample in series if sample.worker == "sender.sender0"]
-    assert 50 <= len(sent) <= 60
+    assert samples <= len(sent) <= 1.2 * samples
 
 
 def test_counters_are_watched_once_a_second(tmp_path: Path) -> None:
@@ -298,7 +301,7 @@ def test_a_long_phase_goes_to_the_disk_while_it_lasts(tmp_path: Path) -> None:
     record = only(tmp_path, World(), duration="200s", warmup="0s")
     clocks = [sample.clock_ns for sample in record.series if sample.worker == "sender.sender0"]
     assert sorted(set(clocks)) == clocks
-    assert 1000 <= len(clocks)
+    assert 400 <= len(clocks)
     (series,) = tmp_path.glob("**/series.jsonl")
     parts = [json.loads(line) for line in series.read_text().splitlines()]
     assert len(record.series) == sum(len(part["samples"]) for part in parts)

@@ -76,7 +76,7 @@ def unaccounted(readings: Readings) -> Iterator[Finding]:
             "invalid",
             "contradiction: the traffic's own counters report more losses than there were",
             "ledger",
-            f"{remainder:+d} packets",
+            f"{remainder:+d} packet{'s' * (abs(remainder) != 1)}",
             "0",
             "check what else sends to the traffic's ports, and whether packets arrive twice",
         )
@@ -91,7 +91,8 @@ def unaccounted(readings: Readings) -> Iterator[Finding]:
         "invalid",
         "unaccounted: the ledger does not balance",
         "ledger",
-        f"{remainder:+d} packets" + (f": {reasons}" if reasons and remainder > 0 else ""),
+        f"{remainder:+d} packet{'s' * (abs(remainder) != 1)}"
+        + (f": {reasons}" if reasons and remainder > 0 else ""),
         "within ±0",
         step,
     )

@@ -15,7 +15,7 @@ from udpbench.analysis.ledger.intended_load import (
 )
 from udpbench.analysis.readings import Readings
 from udpbench.model import Finding
-from udpbench.units import show_ratio
+from udpbench.units import plural, show_ratio
 
 OFFERED_SHARE = 0.995
 """An offered load below this share of the intended one measures the sender (RFC 2285 3.5)."""
@@ -68,7 +68,7 @@ def sender_stalled(readings: Readings) -> Iterator[Finding]:
         count = requested.get(stats.worker)
         if count is not None:
             unsent = min(stalled, max(count - stats.counts.get("attempted_packets", 0), 0))
-        fate, value = "the ledger counts its backlog as unsent", f"{stalled} packets"
+        fate, value = "the ledger counts its backlog as unsent", plural(stalled, "packet")
         if unsent == 0:
             fate = "its backlog was sent later, to reach count"
         elif unsent < stalled:

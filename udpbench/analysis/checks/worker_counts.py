@@ -9,6 +9,7 @@ from typing import Literal
 
 from udpbench.analysis.readings import Readings
 from udpbench.model import SECOND_NS, Finding, Role, WorkerStats
+from udpbench.units import plural
 
 Counts = Mapping[str, int]
 
@@ -22,7 +23,7 @@ class WorkerCount:
     message: str
     limit: str = "none"
     next_step: str = ""
-    value: Callable[[Counts, str], str] = lambda counts, field: f"{counts[field]} packets"
+    value: Callable[[Counts, str], str] = lambda counts, field: plural(counts[field], "packet")
     role: Role = "receiver"
 
 

@@ -100,7 +100,7 @@ def forbidden(words: str, read: Callable[[str], str | None]) -> str:
     ]
     why = "; ".join(reason for reason, _ in causes) or words
     as_root = " && ".join(remedy for _, remedy in causes)
-    remedy = f", or once as root: {as_root}" if as_root else " (in a container, a privileged one)"
+    remedy = f", or once as root: {as_root}" if as_root else " (a container must be privileged)"
     return (
         "a built-in lab needs network namespaces, which this user may not create "
         f"({why}); run udpbench as root{remedy}"

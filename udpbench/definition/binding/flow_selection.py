@@ -12,6 +12,7 @@ from random import Random
 
 from udpbench.definition.binding.cpu_placement import Unavailable
 from udpbench.model import QUEUES_EVEN_WITHIN, WorkerSpec
+from udpbench.units import plural
 
 MAX_FLOWS = 64
 """Each flow is probed separately, which takes 0.1 s (benchmarks/overhead.py)."""
@@ -42,9 +43,9 @@ def keep(
     chosen = (_nearby(every, queues) or _anywhere(every, queues)) if all(every) else []
     if not chosen:
         raise Unavailable(
-            f"traffic.flows.queues: no choice of {len(landing)} flows of {len(workers)} workers "
-            f"was found that loads {queues} RX queues evenly, within {QUEUES_EVEN_WITHIN:.0%}: all "
-            f"of them are {_shares(every)}; widen traffic.flows.from or to"
+            f"traffic.flows.queues: no choice of {plural(len(landing), 'flow')} of "
+            f"{plural(len(workers), 'worker')} loads {plural(queues, 'RX queue')} evenly, "
+            f"within {QUEUES_EVEN_WITHIN:.0%}: {_arrived(every)}; widen traffic.flows.from or to"
         )
     return frozenset(
         flow
@@ -63,7 +64,7 @@ def loads(choice: Choice) -> dict[Queue, float]:
     return load
 
 
-def _shares(choice: Choice) -> str:
+def _arrived(choice: Choice) -> str:
     load, flows = loads(choice), sum(choice, Counter[Queue]())
     several = len({host for host, _ in flows}) > 1
     shares = [
@@ -71,7 +72,7 @@ def _shares(choice: Choice) -> str:
         f"({load[queue] / sum(load.values()):.1%} of the load)"
         for queue in sorted(flows)
     ]
-    return ", ".join(shares) or "lost, none arrived"
+    return f"all of them are {', '.join(shares)}" if shares else "no flow arrived"
 
 
 # --- near the choice of all flows ----------------------------------------------------------------

@@ -18,12 +18,12 @@ from udpbench.printable import all_printable
 from udpbench.report.campaign.campaign_figures import draw_campaign, over_days
 from udpbench.report.campaign.history_output import COLUMNS, change_text, day_rows, shown, title
 from udpbench.report.figures.inline_svg import InlineFigures
-from udpbench.report.figures.style import counted
 from udpbench.report.html_page import filled
 from udpbench.report.summary import LAB_LABEL
 from udpbench.store.dataset import read_runs
 from udpbench.store.history import PointHistory, histories
 from udpbench.store.pairs import ALPHA, FEWEST_TRIALS, PointPairs, beside, differing_facts
+from udpbench.units import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,12 +124,12 @@ def answer(
 ) -> str:
     """Return sentences on how much was measured, whether pairs differ, and what changed."""
     runs, days = trials.run.nunique(), trials.day.nunique()
-    size = f"{counted(trials.pair.nunique(), 'pair')}, {counted(len(trials), 'trial')}"
-    parts = [f"{size} in {counted(runs, 'run')} on {counted(days, 'day')}."]
+    size = f"{plural(trials.pair.nunique(), 'pair')}, {plural(len(trials), 'trial')}"
+    parts = [f"{size} in {plural(runs, 'run')} on {plural(days, 'day')}."]
     judged = [point for point in pairs if point.differ is not None]
     differing = [point for point in judged if point.differ]
     if judged:
-        parts.append(f"Pairs differ at {len(differing)} of {counted(len(judged), 'point')}.")
+        parts.append(f"Pairs differ at {len(differing)} of {plural(len(judged), 'point')}.")
         if differing:
             most = min(differing, key=lambda point: point.span[2] or 0)
             least, greatest, _ = most.span

@@ -46,7 +46,6 @@ from udpbench.report.figures.style import (
     SKY,
     WIDTH_INCHES,
     YELLOW,
-    counted,
     empty_figure,
     height_of,
     save,
@@ -56,7 +55,7 @@ from udpbench.report.figures.style import (
 )
 from udpbench.report.figures.sweep import draw_sweeps, sweep
 from udpbench.report.summary import Chapter, in_groups
-from udpbench.units import rate_scale, show_pps
+from udpbench.units import plural, rate_scale, show_pps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -209,7 +208,7 @@ def draw_dots(rows: Sequence[Dots], largest: float) -> Figure:
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, 1.04 * largest / scale)
     n = sum(len(row.valid_pps) + len(row.invalid_pps) for row in rows)
-    axes.set_xlabel(f"delivered ({unit}), n = {counted(n, 'trial')}")
+    axes.set_xlabel(f"delivered ({unit}), n = {plural(n, 'trial')}")
     axes.grid(axis="x", color=GRID)
     figure.legend(loc="outside upper center", ncols=4, frameon=False)
     return figure

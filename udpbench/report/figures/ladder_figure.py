@@ -18,14 +18,13 @@ from udpbench.report.figures.style import (
     LOG_FROM,
     PALE,
     RED,
-    counted,
     empty_figure,
     save,
     show_values,
     styled,
 )
 from udpbench.report.ladder import Ladder, Rung, label, shown
-from udpbench.units import rate_scale
+from udpbench.units import plural, rate_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,7 +101,7 @@ def _draw(rungs: Sequence[Rung], name: str, ends: tuple[float, float]) -> Figure
     axes.tick_params(axis="y", length=0)
     trials = sum(len(rung.trials) for rung in rungs)
     how = ", logarithmic" if log else ""
-    axes.set_xlabel(f"delivered ({unit}{how}), n = {counted(trials, 'trial')}")
+    axes.set_xlabel(f"delivered ({unit}{how}), n = {plural(trials, 'trial')}")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(axis="x", color=GRID)
     figure.legend(loc="outside upper center", ncols=4, frameon=False)

@@ -18,13 +18,12 @@ from udpbench.model import Estimate, Experiment
 from udpbench.report.figures.style import (
     ON_DARK,
     ON_LIGHT,
-    counted,
     empty_figure,
     short_name,
 )
 from udpbench.report.figures.sweep import sweep, values_of
 from udpbench.report.summary import Chapter
-from udpbench.units import rate_scale
+from udpbench.units import plural, rate_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -174,7 +173,7 @@ def draw_matrix(shown: Matrix) -> Figure:
     axes.invert_yaxis()
     n = sum(each.n for each in shown.known)
     axes.set_ylabel(shown.row_block)
-    axes.set_xlabel(f"{shown.column_block}; delivered ({unit}), n = {counted(n, 'valid trial')}")
+    axes.set_xlabel(f"{shown.column_block}; delivered ({unit}), n = {plural(n, 'valid trial')}")
     return figure
 
 

@@ -136,11 +136,6 @@ def short_name(name: str, most: int = 34) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
-def counted(n: int, noun: str) -> str:
-    """Return ``1 trial`` or ``7 trials``."""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
 def spaced(labels: Sequence[tuple[float, str]]) -> list[str]:
     """Return the labels of an axis in order of their places, empty where two would overlap."""
     width = WIDTH_INCHES - AXIS_INCHES

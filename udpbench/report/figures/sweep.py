@@ -23,7 +23,6 @@ from udpbench.report.figures.style import (
     LINES,
     LOG_FROM,
     WIDTH_INCHES,
-    counted,
     short_name,
     show_values,
     spaced,
@@ -34,6 +33,7 @@ from udpbench.units import (
     parse_count,
     parse_duration,
     parse_rate,
+    plural,
     rate_scale,
 )
 
@@ -233,7 +233,7 @@ def _draw(swept: Sweep) -> Figure:
         axes.grid(color=GRID)
     axis.label(panels[-1, 0])
     n = sum(len(place.trials["delivered_pps"]) for line in swept.lines for place in line.places)
-    panels[-1, 0].set_xlabel(f"{swept.key}, n = {counted(n, 'valid trial')}")
+    panels[-1, 0].set_xlabel(f"{swept.key}, n = {plural(n, 'valid trial')}")
     figure.align_ylabels(panels[:, 0])
     known: dict[str, Any] = {}
     for axes in panels[:, 0]:
