@@ -70,7 +70,11 @@ IRREGULAR = (
     WorkerCount(
         "ancient_packets", "warning", "datagrams too late to be distinguished from duplicates"
     ),
-    WorkerCount("corrupt_packets", "warning", "datagrams of this run that changed size on the way"),
+    WorkerCount(
+        "corrupt_packets",
+        "warning",
+        "datagrams of this run that arrived with another size or content",
+    ),
 )
 FAILED_CALLS = (
     WorkerCount("other_errors", "warning", "system calls failed", "never", "", _failures, "sender"),
@@ -141,7 +145,10 @@ def foreign_traffic(readings: Readings) -> Iterator[Finding]:
 
 
 def irregular_datagrams(readings: Readings) -> Iterator[Finding]:
-    """Find datagrams of ours that arrived twice, too late to tell, or with another size."""
+    """Find datagrams of ours that arrived twice, too late to tell, or with another size or content.
+
+    The content is compared under ``read: verify`` alone.
+    """
     return _findings(readings.phase.stats, *IRREGULAR)
 
 
