@@ -114,7 +114,8 @@ QUEUE_STATISTICS = {
     33: "stop",
     34: "wake",
 }
-"""NETDEV_A_QSTATS_* → its name without rx or tx (include/uapi/linux/netdev.h, Linux 6.10)."""
+"""NETDEV_A_QSTATS_* → its name without rx or tx (include/uapi/linux/netdev.h, Linux 6.9; drops
+since 6.10)."""
 QSTATS_QUEUE_TYPE, QSTATS_QUEUE_ID = 2, 3
 STATS_GRP, STATS_GRP_ID, STATS_GRP_STAT = 4, 2, 4
 

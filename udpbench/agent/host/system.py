@@ -38,7 +38,7 @@ XDP_FEATURES = (
 _NETDEV_CMD_QUEUE_GET, _NETDEV_CMD_NAPI_GET = 10, 11
 _NAPI_IFINDEX, _NAPI_ID, _NAPI_IRQ, _NAPI_PID = 1, 2, 3, 4
 _QUEUE_ID, _QUEUE_IFINDEX, _QUEUE_TYPE, _QUEUE_NAPI_ID = 1, 2, 3, 4
-_NETDEV_CMD_QSTATS_GET = 12  # Linux 6.10
+_NETDEV_CMD_QSTATS_GET = 12  # Linux 6.9
 _QSTATS_IFINDEX, _QSTATS_SCOPE, _SCOPE_QUEUE = 1, 4, 1
 QUEUE_TYPES = ("rx", "tx")
 """enum netdev_queue_type"""
@@ -470,7 +470,7 @@ class Host:
     def queue_statistics(self, interface: str) -> list[dict[int, int]]:
         """Return the kernel's per-queue statistics: NETDEV_A_QSTATS_* → value.
 
-        Empty if the driver has none; OSError before Linux 6.10.
+        Empty if the driver has none; OSError before Linux 6.9.
         """
         scope = genetlink.number(_QSTATS_SCOPE, _SCOPE_QUEUE)
         index = self.index(interface)
