@@ -444,7 +444,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def studies(session: nox.Session) -> None:
-    """Run all shipped experiments in the built-in lab; about half an hour."""
+    """Run ``million``, ``loss`` and ``gso``, or those named, in the built-in lab; half an hour."""
     prepare(session)
     results = Path(session.create_tmp())
     for study in session.posargs or ("million", "loss", "gso"):

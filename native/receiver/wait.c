@@ -99,7 +99,9 @@ static void nap_received(struct ub_wait_state *wait, uint32_t messages) {
 
 enum {
     AUTO_PAYS = 4,    /* messages, whose wake-ups would cost more than the nap; naps go on while
-                         they bring half of them, so that a steady rate changes nothing */
+                         they bring half of them, so that a small change of the rate does not end
+                         them; at a rate at which a nap brings two or three, the one that tries
+                         whether it pays begins them */
     AUTO_CALLS = 512, /* that brought messages, until a nap tries whether it pays: it delays too few
                          datagrams to move their 99th percentile */
 };

@@ -19,7 +19,8 @@ OFFERED_SHARE = 0.995
 SENDER_SHARE = 0.98
 """Of what a sender offers by itself: paced, it reaches a little less."""
 TRIES = 5
-"""Invalid trials of one load in a row, after which a search is given up."""
+"""Invalid trials of one load, after which a search is given up: in a row, but for trials made again
+because others had a part of the CPUs, which are not counted and do not begin the count anew."""
 ROBBED_TRIES = 2
 """Trials of one load in a row that are made again because others had a part of the CPUs: on a
 machine that is never quiet, the next one counts."""

@@ -286,7 +286,7 @@ def show_number(value: float | None, unit: str) -> str:
 
 
 def resolved(comparisons: Sequence[Comparison]) -> list[str]:
-    """Return what the scatter of blocks can resolve: ``this lab tells 6 % in 7 blocks, 4 % in 15``.
+    """Return what the scatter of blocks resolves: ``this lab tells 6 % in 7 blocks, 2.7 % in 15``.
 
     Of several comparisons the best and the worst: ``3 – 6 %``; each as if it were the only one.
     """

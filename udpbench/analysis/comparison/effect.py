@@ -4,8 +4,9 @@ Owns the statistics of a comparison. Pure: one number a block in, an Effect out.
 ln(b / a), or b − a for shares of packets. Over the blocks the Hodges–Lehmann estimate, with the
 interval of the exact Wilcoxon signed-rank test (Hollander, Wolfe, Chicken, Nonparametric
 Statistical Methods, 3.1 to 3.3), zeros after Pratt (JASA 54, 1959). Blocks are paired because what
-drifts on a machine falls on both alike; the test assumes nothing else of their distribution. Of two
-runs, which have no blocks in common, the same with the Mann–Whitney test (4.1 to 4.3).
+drifts on a machine falls on both alike; of the distribution of their differences the test assumes
+only that it is symmetric. Of two runs, which have no blocks in common, the same with the
+Mann–Whitney test (4.1 to 4.3).
 """
 
 from __future__ import annotations
