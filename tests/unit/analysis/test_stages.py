@@ -408,7 +408,7 @@ RING_MOVES: list[tuple[str, dict[str, int]]] = [
     ("atlantic", {"ethtool.receive0.InDroppedDma": 7, MISSED: 0}),
     ("bnxt_en", {MISSED: 7}),
     ("ena", {"link.receive0.rx_dropped": 7}),
-    ("i40e", {MISSED: 7}),
+    ("i40e", {"ethtool.receive0.rx_missed_errors": 7, MISSED: 7}),
     ("ice", {"ethtool.receive0.rx_dropped.nic": 7, MISSED: 7}),
     ("igb", {MISSED: 4, "ethtool.receive0.rx_queue_5_drops": 3}),
     ("igc", {MISSED: 4, "ethtool.receive0.rx_queue_0_drops": 3}),

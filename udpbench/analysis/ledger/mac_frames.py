@@ -99,9 +99,10 @@ def _came_in(readings: Readings, host: str) -> int | None:
     driver = driver_of(readings.record.facts.get(host))
     if frames is None or driver.ring_at_mac:
         return frames
-    if not sees_full_ring(readings, host):
+    refused = _total(readings, host, readings.deltas[host], driver.full_ring)
+    if refused is None or not sees_full_ring(readings, host):
         return None
-    return frames + (_total(readings, host, readings.deltas[host], driver.full_ring) or 0)
+    return frames + refused
 
 
 def _counters(readings: Readings, host: str, role: Role) -> MacFrames:
