@@ -198,7 +198,20 @@ def test_multicasts_that_nobody_listens_to_were_not_dropped_by_a_firewall(
         snmp6__Udp6InCsumErrors=0,
     )
     of = build.trial(traffic=Traffic(family=6))
-    assert {"rx_netfilter": dropped} == entries(build.lossy(1000, moves, dropped, of=of))
+    record = build.lossy(1000, moves, dropped, of=of)
+    assert {"rx_netfilter": dropped} == entries(record)
+    heard_of = "over IPv6 also − (Δ snmp6.Ip6InMcastPkts − Δ snmp6.Icmp6InMsgs), if above 0"
+    assert heard_of in entry(record, "rx_netfilter").source
+
+
+def test_fragments_are_counted_as_the_datagrams_that_they_form() -> None:
+    """Forty came in for twenty datagrams, all of which were dropped behind the reassembly."""
+    fragments = {"snmp.Ip.ReasmReqds": 40, "snmp.Ip.ReasmOKs": 20}
+    moves = {"snmp.Ip.InReceives": 1020, "snmp.Ip.InDelivers": 980, **fragments}
+    record = build.lossy(1000, {"right": moves}, 20)
+    assert {"rx_netfilter": 20} == entries(record)
+    source = "Δ snmp.Ip.InReceives − Δ snmp.Ip.ReasmReqds + Δ snmp.Ip.ReasmOKs −"
+    assert entry(record, "rx_netfilter").source.startswith(source)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,10 @@ RECEIVES = "{ip}InReceives"
 DELIVERS = "{ip}InDelivers"
 FORWARDED = "{ip}*ForwDatagrams"
 """``ForwDatagrams`` of IPv4, ``OutForwDatagrams`` of IPv6."""
+FRAGMENTS = "{ip}ReasmReqds"
+REASSEMBLED = "{ip}ReasmOKs"
+MULTICASTS = "snmp6.Ip6InMcastPkts"
+ICMP6 = "snmp6.Icmp6InMsgs"
 CHECKSUM = "{udp}InCsumErrors"
 NO_PORTS = "{udp}NoPorts"
 RCVBUF = "{udp}RcvbufErrors"
@@ -650,8 +654,8 @@ def _missing_skbs(readings: Readings) -> int | None:
     receives, delivers = readings.total("receiver", RECEIVES), readings.total("receiver", DELIVERS)
     if receives is None or delivers is None:
         return None
-    fragments = readings.total("receiver", "{ip}ReasmReqds") or 0
-    whole = readings.total("receiver", "{ip}ReasmOKs") or 0
+    fragments = readings.total("receiver", FRAGMENTS) or 0
+    whole = readings.total("receiver", REASSEMBLED) or 0
     forwarded = readings.total("receiver", FORWARDED) or 0
     return receives - fragments + whole - delivers - forwarded - _refused_skbs(readings)
 
@@ -664,8 +668,8 @@ def _undelivered_multicasts(readings: Readings) -> int:
     """
     if readings.record.trial.traffic.family == 4:
         return 0
-    multicasts = readings.counter("receiver", "{ip}InMcastPkts") or 0
-    delivered = readings.counter("receiver", "snmp6.Icmp6InMsgs") or 0
+    multicasts = readings.counter("receiver", MULTICASTS) or 0
+    delivered = readings.counter("receiver", ICMP6) or 0
     return max(multicasts - delivered, 0)
 
 
@@ -750,7 +754,8 @@ _stage(
     name="rx_netfilter",
     role="receiver",
     packets=_in_packets("rx_netfilter", _netfilter_skbs, skbs.received_skb),
-    source=f"Δ {RECEIVES} − Δ {DELIVERS} − Δ {FORWARDED} − what rx_ip counts after {RECEIVES}",
+    source=f"Δ {RECEIVES} − Δ {FRAGMENTS} + Δ {REASSEMBLED} − Δ {DELIVERS} − Δ {FORWARDED} − what "
+    f"rx_ip counts after {RECEIVES}; over IPv6 also − (Δ {MULTICASTS} − Δ {ICMP6}), if above 0",
     means="Dropped by the receiver's firewall, in PREROUTING or INPUT: it entered the IP "
     "layer, was not refused there, and did not leave it.",
     most=_at_most(_missing_skbs),
