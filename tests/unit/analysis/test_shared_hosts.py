@@ -10,6 +10,7 @@ import pytest
 from golden import Golden
 
 from analysis import build
+from analysis.test_stages import lacking
 from udpbench.analysis.checks import ledger_checks
 from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger.ledger import is_explained, lost_at_any, make_ledger, occupied_stages
@@ -425,6 +426,29 @@ def test_merged_packets_at_a_socket_are_bounded_by_what_gro_merges() -> None:
     assert [] == [
         finding for finding in judge(forwarding).findings if finding.severity == "invalid"
     ]
+
+
+BEFORE_5_19: list[tuple[Mixture, dict[str, tuple[int, int]], str]] = [
+    (Mixture(), {}, ""),
+    (Mixture().lose("udp_rcvbuf", 70), {"udp_rcvbuf": (70, 70)}, "udp_rcvbuf 70"),
+    (
+        Mixture().lose("link", 70),
+        {"link": (0, 70), "rx_ip": (0, 70)},
+        "link or rx_ip 70 (not observable)",
+    ),
+    (Mixture(mac="standard").lose("link", 70), {"link": (70, 70)}, "link 70"),
+]
+
+
+@pytest.mark.parametrize(("mixture", "expected", "text"), BEFORE_5_19)
+def test_frames_to_another_mac_that_nothing_counts_may_be_what_no_other_stage_has(
+    mixture: Mixture, expected: dict[str, tuple[int, int]], text: str
+) -> None:
+    """Before Linux 5.19; where the loss is known to be elsewhere it hides nothing."""
+    result = judge(lacking("link.receive0.rx_otherhost_dropped", mixture.record()))
+    assert expected == spans(result)
+    assert text == occupied_stages(ledger_of(result))
+    assert [] == [finding for finding in result.findings if finding.severity == "invalid"]
 
 
 @pytest.mark.parametrize("mac", ["standard", "own"])

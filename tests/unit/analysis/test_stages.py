@@ -129,6 +129,40 @@ def test_a_socket_of_frames_that_said_nothing_hides_its_stages() -> None:
     assert (None, None) == (entry(record, "xsk_ring").packets, entry(record, "xsk_fill").packets)
 
 
+def lacking(name: str, record: TrialRecord) -> TrialRecord:
+    """Return the record of a kernel without a counter."""
+    (phase,) = record.phases
+    before = {
+        host: build.replace(
+            snapshot, counters={k: v for k, v in snapshot.counters.items() if k != name}
+        )
+        for host, snapshot in phase.before.items()
+    }
+    return build.replace(record, phases=(build.replace(phase, before=before),))
+
+
+OTHER_HOST = "link.receive0.rx_otherhost_dropped"
+IP_ERRORS = {**RECEIVED, "snmp.Ip.InDelivers": 993, "snmp.Ip.InHdrErrors": 7}
+BEFORE_5_19: list[tuple[dict[str, int], int, dict[str, int | None]]] = [
+    ({}, 0, {"rx_ip": None}),
+    ({"snmp.Udp.NoPorts": 7}, 7, {"rx_ip": None, "udp_no_port": 7}),
+    (IP_ERRORS, 7, {"rx_ip": 7}),
+    (IP_ERRORS, 9, {"rx_ip": 7, "unaccounted": 2}),
+    ({}, 7, {"rx_ip": None, "unaccounted": 7}),
+]
+"""Counters that moved, packets lost, and what the ledger says."""
+
+
+@pytest.mark.parametrize(("moves", "lost", "expected"), BEFORE_5_19)
+def test_frames_to_another_mac_that_nothing_counts_hide_their_stage(
+    moves: dict[str, int], lost: int, expected: dict[str, int | None]
+) -> None:
+    """Before Linux 5.19; what is lost elsewhere closes the ledger as ever."""
+    record = lacking(OTHER_HOST, build.lossy(1000, {"right": moves}, lost))
+    assert expected == entries(record)
+    assert ("unaccounted" not in expected) == (judge(record).valid)
+
+
 def test_a_martian_is_counted_by_the_machine_alone() -> None:
     """Of those no more are ours than are missing between the IP layer's two ends."""
     moves = {

@@ -695,11 +695,19 @@ def _martians_among(missing: int, readings: Readings) -> int:
 
 
 def _ip_skbs(readings: Readings) -> int | None:
-    return _ip_refused(readings, _martian_skbs(readings))
+    """Return what is counted; None if that is 0 and frames to another MAC are not (before 5.19)."""
+    refused = _ip_refused(readings, _martian_skbs(readings))
+    return refused if refused or _sees_other_hosts_frames(readings) else None
 
 
 def _most_refused_by_ip(readings: Readings) -> int | None:
+    if not _sees_other_hosts_frames(readings):
+        return None
     return _ip_refused(readings, _martians_among(_missing_skbs(readings) or 0, readings))
+
+
+def _sees_other_hosts_frames(readings: Readings) -> bool:
+    return readings.counter("receiver", OTHER_HOST) is not None
 
 
 def _ip_refused(readings: Readings, martians: int) -> int | None:
