@@ -1168,7 +1168,9 @@ class StageProof:
     packets: Optional[int]
     """So many were lost; None: they could not be."""
     counted: Optional[int] = None
-    """What the ledger said of that stage; None: it has no counter here."""
+    """What the ledger said of that stage, of an interval the number nearest to ``packets``.
+
+    None: it has no counter here."""
     unaccounted: Optional[int] = None
     """Of the whole trial."""
     counters: tuple[str, ...] = ()

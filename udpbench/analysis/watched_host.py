@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from udpbench.analysis.delta import Deltas, deltas
-from udpbench.analysis.ledger.stages import STAGES
+from udpbench.analysis.ledger.stages import STAGES, UNDIVIDED, undivided_packets
 from udpbench.analysis.motion import (
     SINGLE,
     SKEW_NS,
@@ -48,7 +48,9 @@ DEVICE_STAGES = ("rx_ring", "rx_xdp", "rx_backlog", "rx_tc")
 """Counted by interface."""
 LATER_STAGES = LEDGER_STAGES[LEDGER_STAGES.index("rx_tc") + 1 :]
 """Counted by IP version."""
-SOCKET_STAGES = ("udp_filter", "udp_rcvbuf", "udp_memory")
+EITHER = " or ".join(UNDIVIDED)
+"""A loss at one of these two, where the kernel counts only their sum."""
+SOCKET_STAGES = ("udp_filter", "udp_rcvbuf", "udp_memory", EITHER)
 """Where packets end that have reached a socket."""
 NOT_LOST = ("udp_no_port",)
 """What anybody may send to a host, and no socket of it misses."""
@@ -124,6 +126,7 @@ class StageLoss:
     """What one stage takes now, and has taken since the first look: at least so many packets."""
 
     stage: str
+    """Or ``EITHER``."""
     pps: float
     packets: int
     where: str = ""
@@ -189,7 +192,7 @@ class LiveHost:
 
     def helps(self) -> dict[str, str]:
         """Return stage → what helps, of every stage named."""
-        named = {loss.stage for loss in self.stages}
+        named = {stage for loss in self.stages for stage in loss.stage.split(" or ")}
         named |= {stage for loss in self.sockets for stage in loss.stages}
         return {stage: HELPS[stage] for stage in LEDGER_STAGES if stage in named}
 
@@ -292,22 +295,30 @@ def _stage_losses(
         whole = _readings(ever, family, known)
         lost = {
             stage: packets
-            for stage, packets in stage_packets(
-                whole, DEVICE_STAGES if where else LATER_STAGES
-            ).items()
+            for stage, packets in _ended(whole, DEVICE_STAGES if where else LATER_STAGES).items()
             if packets > (0 if stage in SINGLE else passing(whole))
         }
-        rates = stage_packets(_readings(lately, family, known, whole), lost) if lost else {}
+        rates = _ended(_readings(lately, family, known, whole), lost) if lost else {}
         for stage, packets in lost.items():
             pps, more = losses.get((stage, where), (0.0, 0))
             losses[stage, where] = pps + rates.get(stage, 0) / seconds, more + packets
     order = {stage: place for place, stage in enumerate(LEDGER_STAGES)}
+    order[EITHER] = order[UNDIVIDED[0]]
     return tuple(
         StageLoss(stage, pps, packets, where)
         for (stage, where), (pps, packets) in sorted(
             losses.items(), key=lambda item: (order[item[0][0]], item[0][1])
         )
     )
+
+
+def _ended(readings: Readings, stages: Collection[str]) -> dict[str, int]:
+    """Return stage → packets, and what ended at either of two stages by that name."""
+    ended = stage_packets(readings, stages)
+    either = undivided_packets(readings)
+    if either is not None and {*UNDIVIDED, EITHER} & set(stages):
+        ended[EITHER] = either.low
+    return ended
 
 
 def _came(delta: Deltas, ip: str) -> bool:
@@ -369,18 +380,21 @@ def watched_ledger(measured: Readings) -> Ledger:
         for loss in _stage_losses(delta, delta, tuple(known), known, 1.0):
             where = " ".join(filter(None, (host * (len(measured.deltas) > 1), loss.where)))
             lost.setdefault(loss.stage, {})[where] = loss.packets
+    either = sum(lost.pop(EITHER, {}).values())
     entries = tuple(
         LedgerEntry(
             stage.name,
-            sum(lost[stage.name].values()),
+            packets := sum(lost[stage.name].values()),
             measured.display("receiver", stage.source),
+            at_most=packets + either if either and stage.name in UNDIVIDED else None,
             parts=lost[stage.name] if len(lost[stage.name]) > 1 else {},
         )
         for stage in STAGES
         if stage.name in lost and stage.role == "receiver"
     )
     received = total_arrived(measured.phase.stats).packets
-    return Ledger(received + sum(entry.packets or 0 for entry in entries), received, entries, None)
+    ended = sum(entry.packets or 0 for entry in entries) + either
+    return Ledger(received + ended, received, entries, None)
 
 
 # --- sockets -------------------------------------------------------------------------------------
@@ -454,24 +468,31 @@ def possible_stages(delta: Deltas, dropped: int) -> dict[int, tuple[str, ...]]:
 
     All sockets together dropped as many. An IPv6 socket may have taken packets of either version.
     Memory that ran out may be counted at the sockets alone (docs/kernel.md, UDP memory): then it is
-    what no other counter explains, beyond what came between the readings of both.
+    what no other counter explains, beyond what came between the readings of both. Without
+    MemErrors it may be what else is a filter's.
     """
     counted: dict[int, dict[str, int]] = {}
+    either: dict[int, int] = {}
     for family, names in FAMILIES.items():
         each = {
             key: delta.values.get(f"{names['{udp}']}{key}", 0)
-            for key in ("InErrors", "RcvbufErrors", "InCsumErrors", "MemErrors")
+            for key in ("InErrors", "RcvbufErrors", "InCsumErrors")
         }
+        memory = delta.values.get(f"{names['{udp}']}MemErrors")
         counted[family] = {
             "udp_rcvbuf": each["RcvbufErrors"],
             "udp_checksum": each["InCsumErrors"],
             "udp_filter": each["InErrors"]
             - each["RcvbufErrors"]
             - each["InCsumErrors"]
-            - each["MemErrors"],
-            "udp_memory": each["MemErrors"],
+            - (memory or 0),
+            "udp_memory": memory or 0,
         }
+        if memory is None:
+            either[family] = max(counted[family]["udp_filter"], 0)
     explained = sum(max(n, 0) for family in counted.values() for n in family.values())
+    for family, packets in either.items():
+        counted[family]["udp_memory"] = packets
     if dropped - explained > dropped * SKEW_NS / max(delta.elapsed_ns, 1):
         for of_family in counted.values():
             of_family["udp_memory"] = of_family["udp_memory"] or dropped - explained

@@ -55,6 +55,7 @@ COUNTERS = {
         "snmp.Udp.NoPorts",
         "snmp.Udp.InCsumErrors",
         "snmp.Udp.RcvbufErrors",
+        "snmp.Udp.MemErrors",
         "socket.77.drops",
     ),
     "machine": (

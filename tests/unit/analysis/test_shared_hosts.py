@@ -451,6 +451,19 @@ def test_frames_to_another_mac_that_nothing_counts_may_be_what_no_other_stage_ha
     assert [] == [finding for finding in result.findings if finding.severity == "invalid"]
 
 
+@pytest.mark.parametrize("stage", ["udp_filter", "udp_memory"])
+def test_filter_and_memory_that_are_counted_together_add_up(stage: str) -> None:
+    """Before Linux 5.11 InErrors has both; that no other stage lost them is known all the same."""
+    mixture = Mixture().lose(stage, 70).lose("udp_rcvbuf", 30)
+    result = judge(lacking("snmp.Udp.MemErrors", mixture.record()))
+    either = ("udp_filter", "udp_memory")
+    assert dict.fromkeys(either, (0, 70)) == {stage: spans(result)[stage] for stage in either}
+    assert {*either, "udp_rcvbuf"} == set(spans(result))
+    assert Span(100, 100) == lost_at_any(ledger_of(result), (*either, "udp_rcvbuf"))
+    quiet = judge(lacking("snmp.Udp.MemErrors", Mixture().lose("udp_rcvbuf", 30).record()))
+    assert {"udp_rcvbuf": (30, 30)} == spans(quiet)
+
+
 @pytest.mark.parametrize("mac", ["standard", "own"])
 def test_macs_prove_what_a_cable_lost(mac: str) -> None:
     """Broadcasts to closed ports, as in any office, were not in the way; others' unicasts were."""

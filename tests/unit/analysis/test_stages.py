@@ -37,6 +37,7 @@ def two_of_hundred_dropped(packets: int) -> Moves:
     )
 
 
+MEMORY = "snmp.Udp.MemErrors"
 RECEIVED = {"snmp.Ip.InReceives": 1000, "netstat.IpExt.InNoECTPkts": 1000}
 RULE = "firewall.ipv4/input/drop/udp/4321"
 STAGE_MOVES = [
@@ -161,6 +162,30 @@ def test_frames_to_another_mac_that_nothing_counts_hide_their_stage(
     record = lacking(OTHER_HOST, build.lossy(1000, {"right": moves}, lost))
     assert expected == entries(record)
     assert ("unaccounted" not in expected) == (judge(record).valid)
+
+
+def interval(record: TrialRecord, stage: str) -> tuple[int | None, int | None]:
+    """Return the least and, of an interval, the most of a stage."""
+    return entry(record, stage).packets, entry(record, stage).at_most
+
+
+@pytest.mark.parametrize(("lost", "unaccounted"), [(7, 0), (9, 2), (0, -7)])
+def test_filter_and_memory_that_are_counted_together_are_two_intervals(
+    lost: int, unaccounted: int
+) -> None:
+    """Before Linux 5.11 seven errors are seven packets at one of the two, or at both."""
+    errors = right(snmp__Udp__InErrors=7, socket__77__drops=7)
+    record = lacking(MEMORY, build.lossy(1000, errors, lost))
+    assert ((0, 7), (0, 7)) == (interval(record, "udp_filter"), interval(record, "udp_memory"))
+    assert unaccounted == entries(record).get("unaccounted", 0)
+    assert (unaccounted == 0) == judge(record).valid
+
+
+def test_without_an_error_there_is_none_for_memory() -> None:
+    """A full buffer and a bad checksum have counters of their own on every kernel."""
+    full = right(snmp__Udp__InErrors=7, snmp__Udp__RcvbufErrors=7, socket__77__drops=7)
+    assert {"udp_rcvbuf": 7} == entries(lacking(MEMORY, build.lossy(1000, full, 7)))
+    assert {} == entries(lacking(MEMORY, build.record()))
 
 
 def test_a_martian_is_counted_by_the_machine_alone() -> None:

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from analysis import build
 from analysis.build import facts
-from udpbench.analysis.watched_host import HostState, LiveHost, after, live_host
+from analysis.test_stages import lacking
+from udpbench.analysis.readings import readings_of
+from udpbench.analysis.watched_host import HostState, LiveHost, after, live_host, watched_ledger
 from udpbench.model import HostLook, OtherNamespace, Snapshot, SocketCount, UdpSocket
 
 V4 = UdpSocket(1, 11, 4, "0.0.0.0", 53, None, 0, 0, 0, 212992, 5, ("dns 9",))  # noqa: S104
@@ -84,6 +87,45 @@ def test_what_no_counter_explains_is_memory() -> None:
     assert [("udp_memory", 100)] == [(loss.stage, loss.packets) for loss in live.stages]
     late = look(1, replace(V4, drops=106), moved=counted(100, *RCVBUF))
     assert {53: (101, ("udp_rcvbuf",), True)} == reasons(watched(look(0, V4), late))
+
+
+def test_a_kernel_that_counts_filter_and_memory_together_leaves_both() -> None:
+    """Before Linux 5.11, which has no MemErrors; what was lost is known, and so is its rate."""
+    looks = (look(0, V4), look(1, replace(V4, drops=105), moved=counted(100, "snmp.Udp.InErrors")))
+    old = [
+        replace(each, snapshot=replace(each.snapshot, counters=before_5_11(each))) for each in looks
+    ]
+    live = watched(*old)
+    assert {53: (100, ("udp_filter", "udp_memory"), False)} == reasons(live)
+    assert [("udp_filter or udp_memory", 100.0, 100)] == [
+        (loss.stage, loss.pps, loss.packets) for loss in live.stages
+    ]
+    assert ["udp_filter", "udp_memory"] == list(live.helps())
+    assert (True, 0) == (live.lost, live.unlisted)
+    unlisted = watched(replace(old[0], sockets=()), replace(old[1], sockets=()))
+    assert (True, 100) == (unlisted.lost, unlisted.unlisted)
+    full = counted(100, *RCVBUF)
+    known = replace(
+        old[1], snapshot=replace(old[1].snapshot, counters={**before_5_11(old[1]), **full})
+    )
+    assert {53: (100, ("udp_rcvbuf",), True)} == reasons(watched(old[0], known))
+
+
+def test_a_kept_watch_has_both_as_intervals() -> None:
+    """And what was lost once."""
+    errors = build.lossy(1000, {"right": {"snmp.Udp.InErrors": 7}}, 7)
+    measured = readings_of(lacking("snmp.Udp.MemErrors", errors))
+    assert measured is not None
+    ledger = watched_ledger(measured)
+    entries = {entry.stage: (entry.packets, entry.at_most) for entry in ledger.entries}
+    assert ((0, 7), (0, 7)) == (entries["udp_filter"], entries["udp_memory"])
+    assert (7, 0) == (ledger.intended_packets - ledger.received_packets, entries["udp_rcvbuf"][0])
+
+
+def before_5_11(each: HostLook) -> dict[str, int]:
+    """Return the counters of a look without those that came with Linux 5.11."""
+    counters = each.snapshot.counters
+    return {name: value for name, value in counters.items() if "MemErrors" not in name}
 
 
 def test_a_reason_is_replaced_when_it_is_contradicted() -> None:

@@ -14,7 +14,7 @@ from udpbench.analysis.ledger.intended_load import intended_packets, kept_packet
 from udpbench.analysis.ledger.mac_frames import damaged_frames
 from udpbench.analysis.ledger.shared_hosts import divide
 from udpbench.analysis.ledger.skbs import Span, exactly
-from udpbench.analysis.ledger.stages import STAGES, Stage, lost_answers
+from udpbench.analysis.ledger.stages import STAGES, Stage, lost_answers, total_packets
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.worker_use import unlogged_packets
 from udpbench.model import Ledger, LedgerEntry
@@ -36,7 +36,8 @@ def make_ledger(readings: Readings) -> Ledger:
         return _of_shared_hosts(readings, intended, received)
     spans = {stage: stage.packets(readings) for stage in STAGES}
     entries = tuple(_entry(stage, span, readings) for stage, span in spans.items())
-    explained = sum((span for span in spans.values() if span is not None), exactly(0))
+    ended = {stage.name: span for stage, span in spans.items() if span is not None}
+    explained = total_packets(ended, readings)
     remainder = _nearest_to_0(intended - received, explained)
     return Ledger(intended, received, entries, remainder)
 

@@ -12,7 +12,15 @@ from collections.abc import Iterator, Sequence
 from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.errors import RecordError
-from udpbench.model import KERNEL_BUILD, LEDGER_STAGES, Role, SelfTest, StageProof, TrialRecord
+from udpbench.model import (
+    KERNEL_BUILD,
+    LEDGER_STAGES,
+    LedgerEntry,
+    Role,
+    SelfTest,
+    StageProof,
+    TrialRecord,
+)
 
 UNPROVOKED = {
     "unsent": "no loss: the sending worker counts what it did not send",
@@ -81,11 +89,18 @@ def _proofs(record: TrialRecord) -> Iterator[StageProof]:
             stage,
             family,
             packets,
-            counted=entries[stage].packets,
+            counted=_counted(entries[stage], packets),
             unaccounted=ledger.unaccounted,
             counters=tuple(_moved_by(measured, packets)),
             driver=next(iter(record.facts.values())).driver,
         )
+
+
+def _counted(entry: LedgerEntry, lost: int) -> int | None:
+    """Return a stage's packets; of an interval the number that is nearest to what was lost."""
+    if entry.packets is None or entry.at_most is None:
+        return entry.packets
+    return min(max(lost, entry.packets), entry.at_most)
 
 
 def _moved_by(readings: Readings, packets: int) -> Iterator[str]:

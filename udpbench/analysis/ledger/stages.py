@@ -8,7 +8,7 @@ its name to LEDGER_STAGES in ``model`` and its row here; CONTRIBUTING.md has the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, ParamSpec
 
@@ -819,7 +819,10 @@ _stage(
 
 
 def _filter_skbs(readings: Readings) -> int | None:
-    """Return the receive errors other than full buffer, bad checksum and full memory."""
+    """Return the receive errors other than full buffer, bad checksum and full memory.
+
+    Without MemErrors those for full memory are among them.
+    """
     errors, rcvbuf = readings.counter("receiver", ERRORS), readings.counter("receiver", RCVBUF)
     if errors is None or rcvbuf is None:
         return None
@@ -827,11 +830,37 @@ def _filter_skbs(readings: Readings) -> int | None:
     return errors - rcvbuf - others
 
 
+_filtered_packets = _in_packets("udp_filter", _filter_skbs, skbs.queued_skb)
+UNDIVIDED = ("udp_filter", "udp_memory")
+"""Stages of which a kernel without MemErrors counts only the sum (docs/kernel.md, UDP memory)."""
+
+
+def undivided_packets(readings: Readings) -> Span | None:
+    """Return how many packets ended at one of these two; None if it is known at which."""
+    packets = _filtered_packets(readings)
+    known = readings.counter("receiver", MEMORY) is not None
+    return None if known or packets is None or packets.high <= 0 else packets
+
+
+def _udp_filter(readings: Readings) -> Span | None:
+    either = undivided_packets(readings)
+    return Span(0, either.high) if either is not None else _filtered_packets(readings)
+
+
+def total_packets(ended: Mapping[str, Span], readings: Readings) -> Span:
+    """Return how many packets ended at some stages, each of them counted once."""
+    each = sum(ended.values(), exactly(0))
+    either = undivided_packets(readings)
+    if either is None or not ended.keys() >= set(UNDIVIDED):
+        return each
+    return Span(each.low + either.low, each.high - either.high)
+
+
 _stage(
     name="udp_filter",
     role="receiver",
-    packets=_in_packets("udp_filter", _filter_skbs, skbs.queued_skb),
-    source=f"Δ {ERRORS} − Δ {RCVBUF} − Δ {CHECKSUM} − Δ {MEMORY}",
+    packets=_udp_filter,
+    source=f"Δ {ERRORS} − Δ {RCVBUF} − Δ {CHECKSUM} − Δ {MEMORY}; without the last up to so many",
     means="Dropped by a socket filter (SO_ATTACH_FILTER), or refused by UDP for its length.",
     most=_at_most(_filter_skbs, skbs.most_queued),
     counters=(ERRORS, MEMORY),
@@ -880,7 +909,7 @@ def _memory_skbs(readings: Readings) -> int | None:
     """Return the datagrams refused because all UDP sockets together held too much memory.
 
     Linux 6.18 counts them only at the socket (docs/kernel.md, UDP memory): they are its drops less
-    full buffers, filters and late checksums.
+    full buffers, filters and late checksums. Without MemErrors those that SNMP counts are left out.
     """
     refused = readings.counter("receiver", MEMORY) or 0
     drops = readings.counter("receiver", SOCKET_DROPS)
@@ -909,7 +938,9 @@ def _most_in_full_memory(readings: Readings) -> int | None:
     SNMP may not count them. Where it and the sockets agree to the packet, it did, or there are
     none; otherwise any drop of the sockets may be one.
     """
-    refused, drops = readings.counter("receiver", MEMORY) or 0, _own_drops(readings)
+    refused, drops = readings.counter("receiver", MEMORY), _own_drops(readings)
+    if refused is None:
+        refused = max(_filter_skbs(readings) or 0, 0)
     if drops is None:
         return None if readings.workers("receiver") else refused
     errors = readings.counter("receiver", ERRORS)
@@ -940,11 +971,18 @@ def socket_losses(readings: Readings) -> tuple[tuple[str, ...], Span]:
     return (*late, *stages), Span(drops, drops * skbs.most_queued(readings))
 
 
+def _udp_memory(readings: Readings) -> Span | None:
+    packets, either = _memory_packets(readings), undivided_packets(readings)
+    return packets + Span(0, either.high) if packets is not None and either is not None else packets
+
+
+_memory_packets = _in_packets("udp_memory", _memory_skbs, skbs.queued_skb)
 _stage(
     name="udp_memory",
     role="receiver",
-    packets=_in_packets("udp_memory", _memory_skbs, skbs.queued_skb),
-    source=f"Δ {MEMORY} + the part of Δ {SOCKET_DROPS} that no other stage explains",
+    packets=_udp_memory,
+    source=f"Δ {MEMORY} + the part of Δ {SOCKET_DROPS} that no other stage explains; without the "
+    "first also up to what udp_filter has",
     means="All UDP sockets of the machine together exceeded net.ipv4.udp_mem.",
     most=_at_most(_most_in_full_memory, skbs.most_queued),
     counters=(MEMORY,),
@@ -1077,7 +1115,7 @@ def lost_answers(readings: Readings) -> dict[str, Span]:
 def _answer_lost(readings: Readings) -> Span:
     if readings.record.trial.traffic.answers is None:
         return exactly(0)
-    return sum(lost_answers(readings).values(), exactly(0))
+    return total_packets(lost_answers(readings), readings.way_back)
 
 
 _stage(
