@@ -178,12 +178,13 @@ def paired(bare: Path, rounds: int) -> Pairs:
 
 
 def rows(pairs: Pairs) -> Iterator[Row]:
-    """Yield a line for each kind and manner."""
+    """Yield a line for each kind and manner; the median of its ratios must reach the bar."""
     for kind in KINDS:
         for name in MANNERS:
             own, bare, shares = map(list, zip(*pairs[kind.what, name], strict=True))
             row = ratio_row(f"{kind.what}, {name}", own, bare, kind.bar)
-            yield replace(row, value=f"{row.value}; {median(shares):.1%}")
+            met = median(a / b for a, b in zip(own, bare, strict=True)) >= kind.bar
+            yield replace(row, value=f"{row.value}; {median(shares):.1%}", met=met)
 
 
 def main(rounds: int) -> None:

@@ -271,14 +271,14 @@ class Row:
 def ratio_row(
     what: str, own: list[float], other: list[float], bar: float | None, unit: int = 1
 ) -> Row:
-    """Return the line of a ratio, whose median must reach the bar."""
+    """Return the line of a ratio, which its interval's lower bound must reach."""
     ratios = [a / b for a, b in zip(own, other, strict=True)]
     low, high = interval(ratios)
     sides = " against ".join(f"{unit * median(side) / 1000:.0f}" for side in (own, other))
     value = f"{median(ratios):.2f} ({low:.2f}–{high:.2f}); {sides} kpps"
     if bar is None:
         return Row(what, value, "shown", True)
-    return Row(what, value, f"≥ {bar}", median(ratios) >= bar)
+    return Row(what, value, f"≥ {bar}", low >= bar)
 
 
 def rows(rates: Mapping[str, list[float]], plain: Sequence[Side], rss: int) -> Iterator[Row]:

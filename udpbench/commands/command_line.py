@@ -864,7 +864,7 @@ def watch(
     no_deploy: NoDeploy = False,
     wheels: Wheels = None,
 ) -> None:
-    """Watch a live host: which socket drops packets, and why? Sends no packets and changes no setting."""
+    """Watch a live host: which socket drops packets, and why? Changes no setting."""
     from udpbench.control.lab_lock import Surroundings
     from udpbench.control.watching import KeptLooks, Watched, lab_to_watch
     from udpbench.control.watching import watch as look_on

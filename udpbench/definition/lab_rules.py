@@ -136,7 +136,7 @@ def _beside(tree: Tree, trial: Trial) -> Iterator[Problem]:
             # Completions wait in the error queue, which every poll reports, requested or not
             # (poll(2)).
             what = (
-                "completions of zerocopy would wake the thread that waits for replies all the time"
+                "completions of zerocopy would keep waking the thread that reads replies"
             )
             step = f"omit {key} or send.zerocopy"
             yield tree.problem(("traffic", key), what, "", step)

@@ -71,12 +71,13 @@ def unaccounted(readings: Readings) -> Iterator[Finding]:
     remainder = make_ledger(readings).unaccounted
     if not remainder:
         return
+    packets = f"{remainder:+d} packet{'s' * (abs(remainder) != 1)}"
     if remainder < 0 and not readings.record.built_in_lab:
         yield Finding(
             "invalid",
             "contradiction: the traffic's own counters report more losses than there were",
             "ledger",
-            f"{remainder:+d} packet{'s' * (abs(remainder) != 1)}",
+            packets,
             "0",
             "check what else sends to the traffic's ports, and whether packets arrive twice",
         )
@@ -91,8 +92,7 @@ def unaccounted(readings: Readings) -> Iterator[Finding]:
         "invalid",
         "unaccounted: the ledger does not balance",
         "ledger",
-        f"{remainder:+d} packet{'s' * (abs(remainder) != 1)}"
-        + (f": {reasons}" if reasons and remainder > 0 else ""),
+        packets + (f": {reasons}" if reasons and remainder > 0 else ""),
         "within ±0",
         step,
     )
