@@ -135,9 +135,7 @@ def _beside(tree: Tree, trial: Trial) -> Iterator[Problem]:
         if returning is not None and trial.send.zerocopy:
             # Completions wait in the error queue, which every poll reports, requested or not
             # (poll(2)).
-            what = (
-                "completions of zerocopy would keep waking the thread that reads replies"
-            )
+            what = "completions of zerocopy would keep waking the thread that reads replies"
             step = f"omit {key} or send.zerocopy"
             yield tree.problem(("traffic", key), what, "", step)
     if receive.timestamps and blind:
