@@ -112,7 +112,7 @@ def mixtures(draw: st.DrawFn) -> list[bytes]:
                 timed((numbers[-1] + 1) % 2**48, flow, time_ns, size_bytes=20),
                 timed((numbers[-1] + 1) % 2**48, flow, time_ns, size_bytes=33),
                 timed((numbers[-1] + 1) % 2**48, 1 - flow, time_ns),
-                datagram(numbers[-1] + 1, flow, tag=TAG + 1),
+                datagram((numbers[-1] + 1) % 2**48, flow, tag=TAG + 1),
                 datagram((numbers[-1] + 1) % 2**48, flow),
                 b"",
             ]

@@ -37,7 +37,7 @@ LEAD_NS = 20 * 10**6
 """Time per agent to acknowledge its start before the common time; measured: 3 ms."""
 SAMPLE_NS = 500 * 10**6
 """Interval of requests while senders run: each costs an agent about 1 ms of CPU time, which small
-machines need for the workers, so a phase is polled no oftener than the live view is drawn."""
+machines need for the workers, so a phase is polled no oftener than a viewer needs."""
 COUNT_SAMPLE_NS = 200 * 10**6
 """The same where senders end after a number of packets: only a request tells when."""
 WATCHES_MAX = 600
