@@ -131,14 +131,16 @@ def slice_ns(sock: socket.socket, delay: Any) -> float:
     control = ffi.new("struct ub_control *")
     stats = ffi.new("struct ub_receive_stats *")
     values = {"batch": 64, "room_bytes": 64, "size_bytes": 32, "tag": 7, "flow_count": 1}
-    values |= {"socket": sock.fileno(), "window_words": 1024, "control": control}
+    sockets = ffi.new("int32_t[]", [sock.fileno()])
+    values |= {"sockets": sockets, "socket_count": 1, "window_words": 1024, "control": control}
     values |= {"flows": ffi.cast("struct ub_flow_state *", state), "delay": delay}
     config = ffi.new("struct ub_receive_config *", values)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.connect(sock.getsockname())
         for sequence in range(SLICE_PACKETS):
-            header = (7).to_bytes(4, "big") + bytes(2) + sequence.to_bytes(6, "big")
-            sender.send(header.ljust(32, b"\0"))
+            number = sequence.to_bytes(6, "big")
+            # Each has a time of its own, as with a rate; else one entry would do for many.
+            sender.send(((7).to_bytes(4, "big") + bytes(2) + number + number).ljust(32, b"\0"))
     return read_ns(config, stats, control, SLICE_PACKETS) / SLICE_PACKETS
 
 

@@ -21,8 +21,8 @@ struct ub_header {
 /* Writing and reading are inline: 0.8 ns to write a header, against 2.3 ns by a call. Flow and
  * sequence lie side by side and are read as one 64-bit word: a word put together from smaller
  * stores is read back before they have left the store buffer, and the CPU stalls. Measured on
- * x86-64, one flow in order: 6.5 ns to account a datagram, against 16 ns with the six bytes copied
- * apart. */
+ * x86-64, one flow in order, each datagram by itself: 6.5 ns to account it, against 16 ns with the
+ * six bytes copied apart. */
 static inline void ub_header_put(uint8_t *to, const struct ub_header *header, uint64_t time_ns) {
     uint32_t tag_wire = htobe32(header->tag);
     uint64_t number_wire =
@@ -35,13 +35,22 @@ static inline void ub_header_put(uint8_t *to, const struct ub_header *header, ui
     memcpy(to + 14, &time_low_wire, 4);
 }
 
-static inline void ub_header_read(const uint8_t *from, struct ub_header *header) {
+static inline uint32_t ub_header_tag(const uint8_t *from) {
     uint32_t tag_wire;
-    uint64_t number_wire;
     memcpy(&tag_wire, from, 4);
+    return be32toh(tag_wire);
+}
+
+/* Flow and sequence number. */
+static inline uint64_t ub_header_number(const uint8_t *from) {
+    uint64_t number_wire;
     memcpy(&number_wire, from + 4, 8);
-    uint64_t number = be64toh(number_wire);
-    header->tag = be32toh(tag_wire);
+    return be64toh(number_wire);
+}
+
+static inline void ub_header_read(const uint8_t *from, struct ub_header *header) {
+    uint64_t number = ub_header_number(from);
+    header->tag = ub_header_tag(from);
     header->flow = (uint16_t)(number >> 48);
     header->sequence = number & UB_SEQUENCE_MASK;
 }

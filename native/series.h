@@ -8,7 +8,7 @@
 
 #include "loop.h"
 
-/* Inline, because it is called once per datagram. */
+/* Inline, because it may be called once per datagram. */
 static inline uint32_t ub_bucket(uint64_t value) {
     enum { STEP_BITS = 7 };
     _Static_assert(UB_HISTOGRAM_STEPS == 1 << STEP_BITS, "bits below the leading one");

@@ -91,7 +91,8 @@ ALWAYS_INLINE int is_pattern(const uint8_t *bytes, uint32_t length, const uint8_
 }
 
 /* The order decides: whose is it, is it whole, has it our size, is it as it was sent. `pattern` is
- * NULL if the bytes behind the header are not looked at. Counts what is not our own. */
+ * NULL if the bytes behind the header are not looked at. Counts foreign, truncated and corrupt
+ * ones. */
 ALWAYS_INLINE int is_own(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
                          uint32_t copied, const uint8_t *pattern, struct ub_header *header) {
     const struct ub_receive_config *config = tally->config;
@@ -127,25 +128,30 @@ ALWAYS_INLINE void end_streak(struct ub_tally *tally) {
         tally->read += streak->packets;
         ub_run_note_range(&tally->run, (streak->next - streak->packets) & UB_SEQUENCE_MASK,
                           streak->packets);
-        note_delay(tally, streak->time_ns, streak->packets);
     }
-    streak->packets = streak->left = 0;
+    if (streak->delayed != 0)
+        note_delay(tally, streak->time_ns, streak->delayed);
+    streak->packets = streak->delayed = streak->left = 0;
 }
 
-/* Datagrams mostly come as they were sent: in order, and those of one call with the same time.
+/* Datagrams mostly come in order, and those of a sender without a rate with one time for each call.
  * Such a streak within a word of the window is accounted for at once. Measured with GRO, 32 B, on
- * x86-64: 6 ns of user time for a datagram, against 12.5 ns by itself. */
-ALWAYS_INLINE int goes_on(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
-                          uint32_t copied, const uint8_t *pattern) {
+ * x86-64: the reader spends 6 ns of user time on a datagram, against 12.5 ns by itself. */
+ALWAYS_INLINE int extend_streak(struct ub_tally *tally, const uint8_t *bytes, uint32_t length,
+                                uint32_t copied, const uint8_t *pattern) {
     struct ub_streak *streak = &tally->streak;
-    struct ub_header header;
-    if (streak->left == 0 || length != tally->config->size_bytes || copied < length)
+    if (streak->left == 0 || length != tally->config->size_bytes || copied < length ||
+        ub_header_tag(bytes) != tally->config->tag || ub_header_number(bytes) != streak->next ||
+        !is_pattern(bytes, length, pattern))
         return 0;
-    ub_header_read(bytes, &header);
-    if (header.tag != tally->config->tag ||
-        ((uint64_t)header.flow << 48 | header.sequence) != streak->next ||
-        ub_header_time_ns(bytes) != streak->time_ns || !is_pattern(bytes, length, pattern))
-        return 0;
+    uint64_t time_ns = ub_header_time_ns(bytes);
+    if (time_ns != streak->time_ns) {
+        if (streak->delayed != 0)
+            note_delay(tally, streak->time_ns, streak->delayed);
+        streak->time_ns = time_ns;
+        streak->delayed = 0;
+    }
+    streak->delayed++;
     streak->left--;
     streak->next++;
     streak->packets++;
@@ -156,7 +162,7 @@ ALWAYS_INLINE void count_own(struct ub_tally *tally, const uint8_t *bytes, uint3
                              uint32_t copied, const uint8_t *pattern) {
     const struct ub_receive_config *config = tally->config;
     struct ub_header header;
-    if (goes_on(tally, bytes, length, copied, pattern))
+    if (extend_streak(tally, bytes, length, copied, pattern))
         return;
     end_streak(tally);
     tally->read++;
@@ -175,7 +181,7 @@ ALWAYS_INLINE void count_own(struct ub_tally *tally, const uint8_t *bytes, uint3
     ub_run_note(run, header.sequence);
     if (!tally->notes_each && length == config->size_bytes)
         tally->streak = (struct ub_streak){
-            .next = ((uint64_t)header.flow << 48 | header.sequence) + 1,
+            .next = ub_header_number(bytes) + 1,
             .time_ns = ub_header_time_ns(bytes),
             .left =
                 UB_WINDOW_WORD_PACKETS - 1 - (uint32_t)(header.sequence % UB_WINDOW_WORD_PACKETS),

@@ -9,11 +9,12 @@
 #include "inbox.h"
 #include "window.h"
 
-/* Datagrams of one size and time, each the next of its flow, in one word of its window; the first
- * is accounted for, the others not yet. */
+/* Datagrams of size_bytes, each the next of its flow, in one word of its window; the first is
+ * accounted for, the others not yet. */
 struct ub_streak {
-    uint64_t next; /* flow and sequence number, as in the header */
-    uint64_t time_ns;
+    uint64_t next;    /* flow and sequence number, as in the header */
+    uint64_t time_ns; /* of the latest */
+    uint32_t delayed; /* with this time, whose delay is not yet noted */
     uint32_t packets; /* not yet accounted for */
     uint32_t left;    /* that may follow; 0: no streak */
 };

@@ -43,7 +43,7 @@ struct ub_flow_state *ub_flow_state_at(struct ub_flow_state *flows, uint32_t win
 void ub_run_begin(struct ub_run *run, struct ub_flow_state *state, uint32_t flow, uint64_t number);
 void ub_run_flush(struct ub_run *run, uint32_t window_words, struct ub_arrivals *arrivals);
 
-/* Adds a datagram of the run's flow and word; inline, once per datagram. */
+/* Adds a datagram of the run's flow and word; inline: for each datagram outside a streak. */
 static inline void ub_run_note(struct ub_run *run, uint64_t sequence) {
     uint32_t bit = UINT32_C(1) << (sequence % UB_WINDOW_WORD_PACKETS);
     if (run->seen & bit) {

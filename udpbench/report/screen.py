@@ -25,8 +25,7 @@ from udpbench.report.summary import event_line
 from udpbench.units import format_duration, show_count, show_pps
 
 DRAW_NS = SECOND_NS
-"""Interval of redrawing while packets flow: it costs 17 ms of CPU time at 120 columns, beside a load
-on all CPUs."""
+"""Interval of redrawing while packets flow: 17 ms of CPU time at 120 columns, on loaded CPUs."""
 WIDE_COLUMNS = 120
 """Minimum columns for counters beside the rest; on a narrower terminal they are below."""
 NARROW_COLUMNS = 64
