@@ -127,7 +127,7 @@ def test_what_cannot_be_measured_is_one_error(
     def refused(worker: WorkerSpec) -> None:
         with pytest.raises(WorkerFailed) as caught:
             pool.prepare([worker], "lo")
-        text = re.sub(r"bound are .*", "bound are …", str(caught.value))
+        text = re.sub(r"bound ports: .*", "bound ports: …", str(caught.value))
         golden.check(text, port=port)
         assert frozenset() == pool.pids()
 

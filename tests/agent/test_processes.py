@@ -246,7 +246,7 @@ def test_where_a_thread_of_the_run_ran_is_counted() -> None:
         os.sched_setaffinity(0, here)
     if not own.by_cpu_ns:
         pytest.skip("this kernel counts no task-clock for us (perf_event_paranoid)")
-    assert own.by_cpu_ns[f"{min(here)}"] >= 50 * 10**6
+    assert own.by_cpu_ns[f"{min(here)}"] >= 49 * 10**6  # another clock than the thread's
     assert own.by_cpu_ns[f"{min(here)}"] >= 0.9 * own.cpu_ns
     assert open_before == len([*Path("/proc/self/fd").iterdir()])
 

@@ -271,5 +271,5 @@ def _refuse_free(port: int, state: HostState, host: str) -> None:
         shown = ", ".join(map(str, ports[:PORTS_NAMED])) or "none"
         more = f" and {len(ports) - PORTS_NAMED} more" if len(ports) > PORTS_NAMED else ""
         raise NothingToWatch(
-            f"no UDP socket is bound to port {port}; bound are {shown}{more}", host
+            f"no UDP socket is bound to port {port}; bound ports: {shown}{more}", host
         )
