@@ -124,8 +124,6 @@ nox.options.sessions = ["test"]
 nox.options.default_venv_backend = "none"
 SAMPLE = "not long"
 """Marker for one test of each mechanism; session ``whole`` runs all."""
-WAITING = f"--numprocesses={2 * (os.cpu_count() or 1)}"
-"""For tests that wait half of their time."""
 NO_TEST = 5
 """pytest's exit code if no test is selected."""
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -251,7 +249,7 @@ def test_agent(session: nox.Session, pythons: dict[str, str]) -> None:
         pip = str(home / "bin" / "pip")
         deploy = ("install", "--quiet", "--no-deps", "--force-reinstall", str(wheel))
         session.run(pip, *deploy, external=True)
-        arguments = (WAITING, "tests/agent", *session.posargs)
+        arguments = ("--numprocesses=auto", "tests/agent", *session.posargs)
         session.run(str(home / "bin" / "pytest"), *arguments, external=True)
 
 
@@ -259,7 +257,7 @@ def test_agent(session: nox.Session, pythons: dict[str, str]) -> None:
 def native(session: nox.Session) -> None:
     """Test the C loops as built, then under AddressSanitizer and UBSan."""
     prepare(session)
-    run(session, "pytest", WAITING, "tests/native", *session.posargs)
+    run(session, "pytest", "--numprocesses=auto", "tests/native", *session.posargs)
     build = Path(session.create_tmp()) / "sanitized"
     shutil.rmtree(build, ignore_errors=True)
     sanitized = {"UDPBENCH_SANITIZE": "address,undefined", "CFLAGS": STRICT}
