@@ -314,11 +314,7 @@ def run_lab_tests(
 @nox.session
 def balance(session: nox.Session) -> None:
     """Lose packets at random in a hundred trials; ledgers must balance (posargs: seed, trials)."""
-    prepare(session)
-    if os.geteuid() != 0:
-        session.skip("the lab needs root: sudo python3 noxfile.py balance")
-    install_system_packages(LAB_PACKAGES)
-    run(session, "python", "tests/lab/balance.py", *session.posargs)
+    measure_in_lab(session)
 
 
 def measure_in_lab(session: nox.Session) -> None:
@@ -326,12 +322,19 @@ def measure_in_lab(session: nox.Session) -> None:
     prepare(session)
     if os.geteuid() != 0:
         session.skip(f"the lab needs root: sudo python3 noxfile.py {session.name}")
+    install_system_packages(LAB_PACKAGES)
     run(session, "python", f"tests/lab/{session.name}.py", *session.posargs)
 
 
 @nox.session
 def verdicts(session: nox.Session) -> None:
     """Compare equal points forty times, and different points (posargs: parts, --times N)."""
+    measure_in_lab(session)
+
+
+@nox.session
+def mixtures(session: nox.Session) -> None:
+    """Lose packets of ours and of others in 200 trials over SSH (posargs: seed, trials)."""
     measure_in_lab(session)
 
 

@@ -31,7 +31,7 @@ from udpbench.analysis.judge import judge
 from udpbench.model import CpuLoad
 from udpbench.records import read_run
 
-ROUNDS = 5
+ROUNDS = 9
 SEED = 20261123
 WARMUP_S, MEASURED_S = 1, 4
 LINES, COLUMNS = 40, 120

@@ -17,7 +17,9 @@ from udpbench.control.deployment.wheels import Target, obtain
 SUITE = "trixie"
 """Its QEMU has igb (since 8.0)."""
 MIRROR = "http://deb.debian.org/debian"
-IN_GUEST = ("linux-image-amd64", "openssh-server", "python3", "ethtool", "iproute2", "nftables")
+IN_GUEST = ("openssh-server", "python3", "ethtool", "iproute2", "nftables")
+KERNEL = ("linux-image-amd64",)
+"""From the suite's backports: AF_XDP without copies needs Linux 6.11 on virtio_net, 6.14 on igb."""
 IN_EMULATOR = ("qemu-system-x86",)
 IMAGE_SIZE = "1200M"
 INIT = Path(__file__).with_name("init")
@@ -47,13 +49,13 @@ def make_key(folder: Path) -> None:
 def make_image(folder: Path) -> None:
     """Make a file system with Debian, and take kernel, initial RAM disk and host key out of it."""
     image = folder / "image.ext4"
-    inputs = INIT.read_text() + (folder / "key.pub").read_text() + repr(IN_GUEST)
+    inputs = INIT.read_text() + (folder / "key.pub").read_text() + repr(IN_GUEST + KERNEL)
     stamp = folder / "image.stamp"
     if image.exists() and stamp.exists() and stamp.read_text() == inputs:
         return
     tree = folder / "guest"
-    if not tree.exists():
-        bootstrap(tree, IN_GUEST)
+    shutil.rmtree(tree, ignore_errors=True)
+    bootstrap(tree, IN_GUEST, KERNEL)
     shutil.rmtree(tree / "var/cache/apt", ignore_errors=True)
     shutil.copy(INIT, tree / "sbin/guest-init")
     (tree / "sbin/guest-init").chmod(0o755)
@@ -85,8 +87,11 @@ def version(packages: str, name: str) -> str:
     return match[1]
 
 
-def bootstrap(tree: Path, packages: tuple[str, ...]) -> None:
-    """Unpack and configure Debian in a folder, which appears when it is whole."""
+def bootstrap(tree: Path, packages: tuple[str, ...], newer: tuple[str, ...] = ()) -> None:
+    """Unpack and configure Debian in a folder, which appears when it is whole.
+
+    ``newer`` are packages of the suite's backports.
+    """
     unfinished = tree.with_suffix(".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     print(f"unpacking Debian {SUITE} in {tree}", flush=True)
@@ -95,6 +100,13 @@ def bootstrap(tree: Path, packages: tuple[str, ...]) -> None:
     run(
         "unshare", "--mount", "debootstrap", "--variant=minbase", include, SUITE, unfinished, MIRROR
     )
+    if newer:
+        backports = f"{SUITE}-backports"
+        source = unfinished / "etc/apt/sources.list.d/backports.list"
+        source.write_text(f"deb {MIRROR} {backports} main\n")
+        install = f"apt-get -q update && apt-get -qy --no-install-recommends -t {backports} install {' '.join(newer)}"
+        inside = f"mount -t proc proc /proc && export DEBIAN_FRONTEND=noninteractive && {install}"
+        run("unshare", "--mount", "chroot", unfinished, "sh", "-ec", inside)
     unfinished.rename(tree)
 
 

@@ -107,6 +107,8 @@ def card(kind: str, name: str) -> list[str]:
     if kind == "virtio":
         tap += f",queues={VIRTIO_QUEUES},vhost=off"
         model += f",mq=on,vectors={2 * VIRTIO_QUEUES + 2}"
+        # The driver uses the DMA API then, without which AF_XDP copies.
+        model += ",iommu_platform=on,disable-legacy=on"
     model += ",bus=port1" if (kind, name) == ("igb", "right") else ",bus=pcie.0"
     return ["-netdev", tap, "-device", f"{model},netdev={kind},mac={address},romfile="]
 

@@ -81,9 +81,9 @@ def lasting(chance: random.Random) -> Data:
 
 
 def inline(chance: random.Random) -> Data:
-    """Return receive work on the sender's CPU."""
+    """Return receive work on the sender's CPU, of fragments, for which there is no GSO."""
     return {
-        "traffic.size": f"{chance.randint(18, 500)}B",
+        "traffic": {"size": f"{chance.randint(1600, 9000)}B", "fragment": True},
         "settings.receiver.link.receive": "inline",
     }
 
@@ -152,9 +152,16 @@ def robbed_reader(chance: random.Random) -> Data:
 
 
 def many_readers(chance: random.Random) -> Data:
-    """Return twenty threads on one socket."""
-    keys = {"workers": 20, "batch": chance.choice((1, 2, 4))}
-    return {"traffic.size": f"{chance.randint(18, 300)}B", "receive": keys}
+    """Return twenty threads on one socket, all of which a datagram wakes.
+
+    Measured on 2 CPUs (6.18): 0.77 of one thread's rate; with ``wait: block``, 0.93. In soft
+    interrupts nothing merges datagrams, by which either would gain more.
+    """
+    return {
+        "traffic.size": f"{chance.randint(18, 300)}B",
+        "receive": {"workers": 20, "wait": "epoll", "batch": chance.choice((1, 2, 4))},
+        "settings.receiver.link.receive": "rps",
+    }
 
 
 def healthy(chance: random.Random) -> Data:

@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import mixtures
 import psutil
 import pytest
 import ssh_hosts
@@ -293,6 +294,11 @@ def test_others_packets_on_a_host_make_no_trial_invalid(pair: Pair, start: Start
     moved = {entry.stage for entry in result.ledger.entries if entry.others_packets}
     assert {"udp_no_port", "udp_rcvbuf"} == moved
     assert [] == [entry.stage for entry in result.ledger.entries if entry.at_most]
+
+
+def test_ledgers_hold_what_was_lost_of_ours_and_others(pair: Pair, tmp_path: Path) -> None:
+    """Three of the two hundred mixtures of session ``mixtures``."""
+    assert ([], 3) == mixtures.ran(pair, seed=1, count=3, folder=tmp_path)
 
 
 def test_a_kernel_is_tried_in_a_private_lab_of_its_host(

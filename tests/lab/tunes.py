@@ -1,7 +1,7 @@
 """Plant a bottleneck, tune, and see that what is proven repairs it without being told.
 
 ``tunes.py [PLANT]... [--times N] [--seed N] [--minutes N] [--out FOLDER] [--for METRIC]``, as root; plants,
-seeds and folders as in ``diagnoses.py``. Without names, all of ``REPAIRS``, and ``healthy``, in which nothing may
+seeds and folders as in ``diagnoses.py``. Without names, all of ``REPAIRED``, and ``healthy``, in which nothing may
 be changed. Prints a line for each tune. Exits 1 if a plant was repaired in fewer than 8 of 10 tunes, or
 the healthy one left alone in fewer than 19 of 20, 5 if the minutes did not suffice.
 """
@@ -24,15 +24,8 @@ from udpbench.records import RunWriter, new_header, read_run
 from udpbench.report.summary import Chapter, chapters_of, tuning_answer
 from udpbench.tuning.derived_points import asked, tuned
 
-REPAIRS = {
-    "burst": "buffer",
-    "inline": "napi",
-    "backlog": "backlog",
-    "udp-mem": "udp_mem",
-    "twenty-threads": "one-reader",
-    "firewall": "accept-first",
-}
-"""Plant → a step that its recipe must have."""
+REPAIRED = ("burst", "inline", "backlog", "udp-mem", "twenty-threads", "firewall")
+"""Plants that a tune must repair: a gain is proven, and what was planted limits no more."""
 LEFT_ALONE = 19 / 20
 WITHIN_NS = 200 * SECOND_NS
 LIMIT_S = 300
@@ -65,11 +58,11 @@ def is_right(name: str, chapter: Chapter) -> bool:
     """Return whether a plant is repaired; the healthy one: whether nothing was changed."""
     tuning = chapter.tuning
     assert tuning is not None
-    if name not in REPAIRS:
-        return tuning.ending is not None and tuning.ending.why == "nothing limits"
-    steps = tuning.ending.steps if tuning.ending is not None else ()
-    named = any(step.name.startswith(REPAIRS[name]) for step in steps)
-    return tuning.proven is not None and named
+    assert tuning.ending is not None
+    if name not in REPAIRED:
+        return tuning.ending.why == "nothing limits"
+    limits = {bottleneck.name for bottleneck in tuning.ending.limits}
+    return tuning.proven is not None and PLANTS[name].expected not in limits
 
 
 def tuned_often(
@@ -102,7 +95,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options, chance, until_s = chosen(parser, PLANTS, words)
     right: dict[str, list[bool]] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        for name in options.plants or (*REPAIRS, "healthy"):
+        for name in options.plants or (*REPAIRED, "healthy"):
             seeds = [chance.randrange(2**32) for _ in range(options.times)]
             right[name] = tuned_often(
                 name, seeds, options.out or Path(scratch), until_s, options.metric
@@ -111,7 +104,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"{name}: {sum(answers)} of {len(answers)}")
     if any(len(answers) < options.times for answers in right.values()):
         return 5
-    shares = {name: EACH if name in REPAIRS else LEFT_ALONE for name in right}
+    shares = {name: EACH if name in REPAIRED else LEFT_ALONE for name in right}
     return int(any(sum(each) < shares[name] * len(each) for name, each in right.items()))
 
 

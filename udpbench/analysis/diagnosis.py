@@ -23,7 +23,7 @@ from udpbench.analysis.ledger import skbs
 from udpbench.analysis.ledger.intended_load import intended_packets, unsent_packets
 from udpbench.analysis.ledger.stages import NAPI_PACKETS, STAGES
 from udpbench.analysis.queue_counters import by_receiver
-from udpbench.analysis.rates import IDLE_TIMES, host_of, lag, window_ns
+from udpbench.analysis.rates import IDLE_TIMES, full_line_bps, host_of, lag, window_ns
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.model import Bottleneck, Certainty, Facts, Ledger, Role, WorkerStats
@@ -148,6 +148,25 @@ class Case:
         return self.stage == "unsent" or everything
 
     @property
+    def sender_waits(self) -> bool:
+        """Whether the sender limits although it has time and never sleeps by itself."""
+        trial, cpu = self.readings.record.trial, self.sending
+        never_sleeps = trial.traffic.rate is None or trial.send.pace == "spin"
+        idles = never_sleeps and self.lasts and cpu is not None and not cpu.full
+        return self.limited_by_sender and idles
+
+    @cached_property
+    def held_up(self) -> bool:
+        """Whether it waits for the receiver's CPU: a pair's packets fill its buffer until then.
+
+        Not where a full line holds it up, however busy that CPU is.
+        """
+        peer = self.polling if self.readings.all_veth else None
+        if peer is None or not self.sender_waits or full_line_bps(self.readings) is not None:
+            return False
+        return self.is_behind(peer) if peer.workers else peer.full
+
+    @property
     def falls_behind(self) -> bool:
         """Whether receivers needed longer than senders: of a longer load they would lose some."""
         return not self.stage and self.lasts and (lag(self.readings) or 0.0) > LAG
@@ -203,7 +222,7 @@ class Case:
     def late(self) -> LoadedCpu | None:
         """The CPU that should have been faster; None where no CPU would help."""
         if self.limited_by_sender:
-            return self.sending
+            return self.polling if self.held_up else self.sending
         if self.in_ring:
             return None if self.overrun else self.polling
         slow = self.stage in ("udp_rcvbuf", "xsk_ring") or self.falls_behind
@@ -215,7 +234,12 @@ class Case:
         cpu = self.late
         if cpu is None or cpu.role == "sender" or not self.lasts:
             return None
-        return cpu if (cpu.full if self.in_ring else self.is_behind(cpu)) else None
+        return cpu if (cpu.full if self.in_ring or self.held_up else self.is_behind(cpu)) else None
+
+    def alone(self, cpu: LoadedCpu) -> float:
+        """Return how many such CPUs the readers' own work for the whole load would take."""
+        received = self.ledger.received_packets
+        return cpu.user * self.ledger.intended_packets / received if received else 0.0
 
     def is_behind(self, cpu: LoadedCpu) -> bool:
         """Whether readers have no time left: those that never sleep, if calls return datagrams."""
@@ -509,14 +533,12 @@ def inline(case: Case) -> Iterator[Bottleneck]:
 
 def sender_queue(case: Case) -> Iterator[Bottleneck]:
     """Find a queue of the sender that drops, or for which a sender waits that never sleeps."""
-    cpu, trial = case.sending, case.readings.record.trial
-    never_sleeps = trial.traffic.rate is None or trial.send.pace == "spin"
-    idles = never_sleeps and case.lasts and cpu is not None and not cpu.full
     if case.stage == "tx_qdisc":
         what = "the sender's queueing discipline drops what exceeds its rate or its limit"
         yield _bottleneck(case, "sender_queue", CERTAIN, what)
-    elif case.limited_by_sender and idles:
-        yield _bottleneck(case, "sender_queue", LIKELY, "the sender waits for its queue", cpu)
+    elif case.sender_waits and not case.held_up:
+        what = "the sender waits for its queue"
+        yield _bottleneck(case, "sender_queue", LIKELY, what, case.sending)
 
 
 def small_backlog(case: Case) -> Iterator[Bottleneck]:
@@ -553,11 +575,18 @@ def small_buffer(case: Case) -> Iterator[Bottleneck]:
 
 
 def firewall(case: Case) -> Iterator[Bottleneck]:
-    """Find rules that take a part of the receive work, if each packet passes all of them."""
+    """Find rules that take a part of the receive work, if each packet passes all of them.
+
+    One that a rule of udpbench's accepts passes no others of that hook: it is at the head of their
+    chains.
+    """
     cpu, readings = case.behind, case.readings
     facts = (readings.record.facts.get(host) for host in readings.roles.receivers)
     rules = max((each.firewall_rules or 0 for each in facts if each is not None), default=0)
-    passed_ns = rules * RULE_NS * (skbs.received_skbs(readings) or 0)
+    accepted = readings.counter("receiver", "firewall.*/input/accept/*") or 0
+    delivered = readings.counter("receiver", "{ip}InDelivers") or 0  # fragments reassembled
+    share = 1 - min(accepted / delivered, 1.0) if delivered else 1.0
+    passed_ns = share * rules * RULE_NS * (skbs.received_skbs(readings) or 0)
     if cpu is None or not rules or passed_ns < MUCH * cpu.receiving * case.load_ns:
         return
     port = min((port for spec in readings.record.workers for port in spec.bind_ports), default=0)
@@ -632,18 +661,27 @@ def one_queue(case: Case) -> Iterator[Bottleneck]:
 
 
 def full_cpu(case: Case) -> Iterator[Bottleneck]:
-    """Find what a full CPU does: the reader's work, the system's for it, or receiving."""
+    """Find what a full CPU does: the reader's work, the system's for it, or receiving.
+
+    First what it does most; but the reader's work, if it is much, where a CPU without anything
+    else would not do it at the rate that was asked for.
+    """
     cpu = case.behind
     if cpu is None:
         return
     parts = {"reader_work": cpu.user, "shared_cpu": cpu.receiving, "reader_system": cpu.system}
     if not cpu.workers:
         parts = {"receive_cpu": cpu.receiving}
-    ordered = sorted(parts, key=lambda name: -parts[name])
+    much = {name for name in parts if parts[name] >= MUCH * cpu.busy}
+    rated = case.readings.record.trial.traffic.rate is not None and case.is_behind(cpu)
+    alone = case.alone(cpu) if rated and "reader_work" in much else 0.0
+    lacking = f"the reader's own work at this rate would take {alone:.1f} CPUs"
+    whats = {"reader_work": lacking} if alone > 1 else {}
+    ordered = sorted(parts, key=lambda name: (name not in whats, -parts[name]))
     for name in ordered:
-        if name == ordered[0] or parts[name] >= MUCH * cpu.busy:
+        if name == ordered[0] or name in much:
             sure = CERTAIN if name == ordered[0] else LIKELY
-            yield _bottleneck(case, name, sure, "", cpu)
+            yield _bottleneck(case, name, sure, whats.get(name, ""), cpu)
 
 
 # --- what is left --------------------------------------------------------------------------------

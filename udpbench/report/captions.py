@@ -34,7 +34,7 @@ HEADINGS = {
     "recipe": "The recipe",
     "beside": "Notes",
     "chapters": "The experiments",
-    "missing": "Not measured here",
+    "missing": "Without a number here",
     "run": "The run",
     "hosts": "The environment",
     "lab": "The lab",
@@ -56,7 +56,7 @@ COLUMNS = {
 SHAPES = "Published figures are from other hardware: compare shapes, not numbers."
 NOTES = {
     "rungs": "Every trial is a dot, the bar its median over valid trials.",
-    "missing": "Why rungs were not measured is listed below.",
+    "missing": "Why rungs have no number is listed below.",
     "shapes": SHAPES,
     "no_host": "No host was asked before the run ended.",
     "differs": "≠ marks differences between the hosts.",

@@ -18,7 +18,7 @@ from udpbench.metrics import SEARCHED
 from udpbench.model import Estimate, Expectation
 from udpbench.printable import printable
 from udpbench.report.figures.style import short_name
-from udpbench.report.search_words import found_text
+from udpbench.report.search_words import found_text, limits_text
 from udpbench.report.summary import LAB_LABEL, Chapter, name_of, reason, show_number
 from udpbench.units import show_count, show_pps, show_ratio
 
@@ -75,8 +75,10 @@ class Rung:
     pairs: tuple[Pair, ...]
     """Other published metrics of this point."""
     relations: tuple[Relation, ...]
+    limits: str
+    """What a search says instead of a number, such as ``at least 131.1 kpps``; else empty."""
     why_not: str
-    """Why nothing was measured; empty if something was."""
+    """Why there is no number; empty if there is."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ def _rungs(chapter: Chapter, name: str, run: str) -> Iterator[Rung]:
             tuple((value, valid) for value, valid in values if value is not None),
             tuple(_pairs(figure, point, name)) if figure is not None else (),
             tuple(_relations(chapter, point)),
-            "" if measured is not None else _searched(chapter, point) or _why_not(point),
+            *(("", "") if measured is not None else _instead(chapter, point)),
         )
 
 
@@ -228,10 +230,13 @@ def _missing(name: str, point: Point, at: Point) -> str:
     return "" if point.name == at.name else f"{name_of(point)}: {_why_not(point)}"
 
 
-def _searched(chapter: Chapter, point: Point) -> str:
-    """Return the answers of a point's searches; empty if none is valid."""
-    searches = (search for search in chapter.searches if search.result in point.valid)
-    return "; ".join(map(found_text, searches))
+def _instead(chapter: Chapter, point: Point) -> tuple[str, str]:
+    """Return what a point's valid searches say, if any, and why it has no number."""
+    searches = [search for search in chapter.searches if search.result in point.valid]
+    limits, answers = (
+        "; ".join(dict.fromkeys(map(text, searches))) for text in (limits_text, found_text)
+    )
+    return limits, answers or _why_not(point)
 
 
 def _why_not(point: Point) -> str:
@@ -286,7 +291,7 @@ def _rung_data(rung: Rung) -> dict[str, object]:
 
 
 def missing(rungs: Sequence[Rung]) -> Iterator[dict[str, str]]:
-    """Yield each reason for unmeasured rungs, with those rungs."""
+    """Yield each reason for rungs without a number, with those rungs."""
     reasons: dict[str, list[str]] = {}
     for rung in rungs:
         if rung.why_not:
@@ -316,7 +321,7 @@ def show_bar(bar: Bar) -> str:
 
 def _measured(rung: Rung) -> str:
     if rung.measured is None:
-        return "not measured"
+        return rung.limits or "not measured"
     return f"{shown(rung.measured.median, rung.measured.unit)} (n = {rung.measured.n})"
 
 

@@ -48,6 +48,13 @@ def throughput_text(goal: GoalBounds) -> str:
     return head + show_pps(goal.throughput_pps)
 
 
+def limits_text(search: PointSearch) -> str:
+    """Return the throughput of a search's headline for reading, or what it says instead."""
+    if search.headline.throughput_pps is not None:
+        return throughput_text(search.headline)
+    return "no rate meets the goal" if search.headline.kind == "none" else "not found in time"
+
+
 def bounds_text(goal: GoalBounds) -> str:
     """Return the loads that did and did not meet a goal: ``412.3 – 416.4 kpps``."""
     lower, upper = goal.lower_pps, goal.upper_pps

@@ -22,7 +22,7 @@ from analysis.build import lossy, record
 from udpbench.analysis.judge import judge
 from udpbench.analysis.readiness import READINESS
 from udpbench.analysis.remedies import REMEDIES
-from udpbench.model import LEDGER_STAGES, SECOND_NS, TrialRecord, WorkerStats
+from udpbench.model import LEDGER_STAGES, SECOND_NS, Change, Setting, TrialRecord, WorkerStats
 
 STORED = Path(__file__).parents[2] / "fixtures" / "diagnoses.json.xz"
 RECORDS: TypeAdapter[dict[str, TrialRecord]] = TypeAdapter(dict[str, TrialRecord])
@@ -157,6 +157,19 @@ def test_the_queues_work_on_the_readers_cpu() -> None:
     assert "of it soft interrupts" in judge(steered).diagnosis[0].what
 
 
+def test_work_that_a_whole_cpu_could_not_do_comes_first() -> None:
+    """However much of the CPU receiving takes: without it the reader would be too slow, too."""
+    received = judge(stored()["slow-work"])
+    assert received.intended_packets > 1.2 * received.received_packets
+    enough, little = ({"user_ns": ns, "system_ns": 10**8} for ns in (9 * 10**8, 10**8))
+    assert ("reader_work", "certain") == first(
+        changed("slow-work", readers=enough, napi_ns=95 * 10**7)
+    )
+    assert ("shared_cpu", "certain") == first(
+        changed("slow-work", readers=little, napi_ns=95 * 10**7)
+    )
+
+
 def test_the_systems_work_for_a_reader() -> None:
     """Named where it is most, with what else is much."""
     calls = changed("slow-work", readers={"user_ns": 3 * 10**8, "system_ns": 6 * 10**8})
@@ -234,6 +247,17 @@ def test_few_rules_are_not_the_reason() -> None:
     assert "firewall" not in names(changed("slow-work", facts={"firewall_rules": 20}))
 
 
+def test_rules_behind_one_that_accepts_are_not_the_reason() -> None:
+    """They may be as many as before; the packets that it accepted do not pass them."""
+    accepted = {"receiver": {"firewall.ipv4/input/accept/udp/4321": 10**7}}
+    assert "firewall" in names(stored()["firewall"])
+    assert "firewall" not in names(changed("firewall", counters=accepted))
+    fragments = {"snmp.Ip.InReceives": 7 * 10**7, "snmp.Ip.InDelivers": 10**7}
+    assert "firewall" not in names(
+        changed("firewall", counters={"receiver": {**accepted["receiver"], **fragments}})
+    )
+
+
 def test_several_readers_with_a_cpu_each_share_a_lock() -> None:
     """What that costs, only sockets of their own tell."""
     plain = changed("slow-work")
@@ -293,6 +317,35 @@ def test_a_sender_that_offers_no_more() -> None:
     assert ["sender_cpu"] == names(busy)
     waiting = changed("inline", counters={"machine": {"cpu.1.idle_ns": SECOND_NS}})
     assert ("sender_queue", "likely") == first(waiting)
+
+
+def without_loss(tx_bytes: int = 0, **changes: Any) -> TrialRecord:
+    """Return a trial whose sender offered what was received, and idled half of the time."""
+    (phase,) = stored()["firewall"].phases
+    reader = next(stats for stats in phase.stats if stats.role == "receiver")
+    counters = {
+        "sender": {"link.send0.tx_dropped": 0, "link.send0.tx_bytes": tx_bytes},
+        "machine": {"cpu.1.idle_ns": SECOND_NS, "cpu.0.idle_ns": 0},
+    }
+    sent = {"sent_packets": reader.counts["received_packets"]}
+    return changed("firewall", senders=sent, counters=counters, **changes)
+
+
+def test_a_sender_that_a_full_cpu_of_the_receiver_holds_up() -> None:
+    """A pair's packets fill its send buffer until they are taken up; nothing is lost."""
+    held = without_loss()
+    assert 0 == judge(held).lost_packets
+    assert ("firewall", "likely") == first(held)
+
+
+def test_a_full_cpu_that_holds_nobody_up() -> None:
+    """It polls in vain, or the sender's line is full: then the sender waits for its own queue."""
+    polls = {"receive_calls": 100, "empty_calls": 90}
+    idle = without_loss(readers=polls, receive={"wait": "spin"})
+    bucket = Setting("qdisc", "send0", {"tbf": {"rate_bps": 10**6}})
+    change = Change(bucket, {}, bucket.value)
+    shaped = replace(without_loss(tx_bytes=10**6), changes={"sender": (change,)})
+    assert [("sender_queue", "likely")] * 2 == [first(idle), first(shaped)]
 
 
 def test_calls_that_fail_are_no_lack_of_cpu() -> None:

@@ -27,7 +27,7 @@ from udpbench.model import (
     Trial,
 )
 from udpbench.report.json_output import search_json
-from udpbench.report.search_words import breaking_lines, found_text, search_line
+from udpbench.report.search_words import breaking_lines, found_text, limits_text, search_line
 
 CAPACITY_PPS, OFFERS_PPS = 300_000, 800_000
 NAPI = CpuLoad("machine", 0, 0.98, True, {"NAPI thread": 0.6, "right.receiver0": 0.3})
@@ -133,6 +133,8 @@ def test_each_end_of_a_search_is_told(golden: Golden) -> None:
     golden.check([answer_of(search) for search in ends])
     kinds = ["regular", "none", "at least", "at least", *["unfinished"] * 5]
     assert kinds == [search.headline.kind for search in ends]
+    says = [limits_text(ends[1]), limits_text(ends[-1])]
+    assert ["no rate meets the goal", "not found in time"] == says
     valid = [True, True, True, True, True, False, False, False, False]
     assert valid == [search.result.valid for search in ends]
 

@@ -224,7 +224,7 @@ def test_the_same_experiment_of_two_runs_is_two_steps() -> None:
 def test_a_rung_that_is_searched_has_its_throughput(
     capacity_pps: int | None, tmp_path: Path
 ) -> None:
-    """A least rate is no number: the answer stands in its place, beneath."""
+    """A least rate is no number: it stands in its place, with its reason beneath."""
     quick = load_experiment_data({"question": "?", "search": "quick", "warmup": "0s"}, "quick")
     _, run = go(World(capacity_pps=capacity_pps), tmp_path / "run", quick)
     chapters = chapters_of(run.header.experiments, run.records)
@@ -233,6 +233,10 @@ def test_a_rung_that_is_searched_has_its_throughput(
     rung = ladder.rungs[0]
     if capacity_pps is None:
         assert (None, (), found_text(search)) == (rung.measured, rung.trials, rung.why_not)
+        shown: Any = ladder_data(ladder)
+        (measured,) = shown["experiments"][0]["rungs"][0]["measured"]
+        assert rung.limits == measured
+        assert measured.startswith("at least ")
     else:
         assert rung.measured is not None
         assert search.headline.throughput_pps == rung.measured.median

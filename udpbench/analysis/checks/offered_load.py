@@ -51,7 +51,7 @@ def receiver_not_saturated(readings: Readings) -> Iterator[Finding]:
     if readings.record.trial.traffic.rate is None and sent == received > 0:
         yield Finding(
             "note",
-            "lower bound: nothing was lost, so the receiver was never saturated",
+            "lower bound: nothing was lost, so the receiver may take more",
             "receiver",
             next_step="add sending workers, or treat the rate as a minimum",
         )

@@ -109,7 +109,8 @@ def _draw(rungs: Sequence[Rung], name: str, ends: tuple[float, float]) -> Figure
 
 
 def _label(rung: Rung) -> str:
-    return label(rung, LABEL_LETTERS) + ("" if rung.trials else " – not measured")
+    note = "" if rung.trials else f" – {rung.limits or 'not measured'}"
+    return label(rung, LABEL_LETTERS) + note
 
 
 def _draw_experiments(axes: Axes, rungs: Sequence[Rung]) -> None:
