@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import settings
 
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 pytest.register_assert_rewrite("golden")
+gc.set_threshold(200_000)  # the garbage collector takes a tenth of the unit tests' time otherwise
 
 from golden import (  # noqa: E402  its assertions explain themselves only from here on
     golden,

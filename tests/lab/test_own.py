@@ -229,7 +229,7 @@ def test_packets_without_an_answer_are_lost_where_it_ended(own: str, tmp_path: P
 def test_answers_by_id_have_round_trips(own: str, tmp_path: Path) -> None:
     """One for each answer, in the path check, at rest, too."""
     traffic = {"payload": {"hex": "0000beef"}, "count": 200, "rate": "2kpps"}
-    traffic["answers"] = {"id_at": 0, "timeout": "10s"}
+    traffic["answers"] = {"id_at": 0, "timeout": "4s"}
     (record,) = records(tmp_path / "run", [answering(own, "ids", 5, traffic=traffic)])
     result = judge(record)
     assert (200, 160, 40, 0) == (

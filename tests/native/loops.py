@@ -21,8 +21,8 @@ from udpbench._native import lib as extension
 SECOND_NS = 10**9
 TAG = 0x1234ABCD
 WORDS = 1024
-TIMEOUT = struct.pack("ll", 0, 20_000)
-"""struct timeval: 20 ms."""
+TIMEOUT = struct.pack("ll", 0, 4_000)
+"""struct timeval: 4 ms."""
 SO_ZEROCOPY = 60
 UDP_GRO = 104
 HAS_URING = extension.ub_uring_try(1) == 0
