@@ -427,8 +427,10 @@ def trust(chapters: Sequence[Chapter]) -> str:
     results = [result for result in every if result.status != "skipped"]
     valid = sum(result.valid for result in results)
     parts = []
-    kind = "search" if all(chapter.searches for chapter in chapters) else "trial"
-    plural = "searches" if kind == "search" else "trials"
+    kinds = {bool(chapter.searches) for chapter in chapters}
+    kind, plural = ("trial", "trials") if True not in kinds else ("search", "searches")
+    if len(kinds) > 1:
+        kind, plural = "measurement", "measurements"
     if results and valid == len(results):
         alone, both = f"the one {kind} is", f"both {plural} are"
         all_ = {1: alone, 2: both}.get(valid, f"all {valid} {plural} are")

@@ -14,7 +14,7 @@ from udpbench.report.document import write
 from udpbench.report.figures.experiment_figures import draw
 from udpbench.report.figures.search_figure import dots_of, draw_searches
 from udpbench.report.pages import chapter_data
-from udpbench.report.summary import answer, chapters_of
+from udpbench.report.summary import answer, chapters_of, trust
 
 
 def test_a_panel_has_a_dot_per_trial_the_goals_and_the_bounds() -> None:
@@ -58,3 +58,14 @@ def test_an_invalid_search_says_why_its_rate_is_unknown(tmp_path: Path) -> None:
         "unknown with at most 0.1% lost: the search gave up: trials at one load were invalid again "
         "and again. 0 of 1 searches are valid."
     ) == answer(replace(chapter, searches=(search,), points=points))
+
+
+def test_searches_beside_trials_are_measurements(tmp_path: Path) -> None:
+    """What is valid is counted in the word for both."""
+    whole = load_experiment_data({"question": "?", "search": "quick", "warmup": "0s"}, "searched")
+    plain = load_experiment_data({"question": "?", "repetitions": 1, "warmup": "0s"}, "plain")
+    chapters = []
+    for name, each in (("searched", whole), ("plain", plain)):
+        _, run = go(World(capacity_pps=300_000), tmp_path / name, each)
+        chapters += chapters_of(run.header.experiments, run.records)
+    assert "Both measurements are valid." == trust(chapters)
