@@ -55,7 +55,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "setting_kinds": (("model",), ()),
     "definition": ((*LEAVES, "definition"), ("yaml", "pydantic", "pydantic_core")),
     "definition.binding.flow_selection": ((*LEAVES, "definition"), ("scipy",)),
-    "analysis": ((*LEAVES, "analysis"), ("MLRsearch", "numpy", "scipy")),
+    "analysis": ((*LEAVES, "analysis"), ("MLRsearch", "numpy")),
     "analysis.comparison": (
         (*LEAVES, "analysis.comparison", "analysis.medians", "analysis.points"),
         (),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from scipy.stats import binom
 
 from analysis import build
 from udpbench.analysis.judge import judge
@@ -40,6 +41,13 @@ def test_the_interval_is_between_order_statistics(
 ) -> None:
     """The published ranks of the 95 % interval of a median; none below three values."""
     assert expected == interval(list(range(1, n + 1)))
+
+
+def test_the_ranks_are_scipys() -> None:
+    """The quantile of the binomial distribution, also for more values than a float has powers."""
+    numbers = [*range(6, 200), 999, 2000]
+    ranks = [int(interval(list(range(1, n + 1)))[0] or 0) for n in numbers]
+    assert [int(binom.ppf(0.025, n, 0.5)) for n in numbers] == ranks
 
 
 def test_a_point_has_the_median_of_its_trials() -> None:
