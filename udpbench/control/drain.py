@@ -16,7 +16,8 @@ POLLING_NS = SECOND_NS
 Until it runs, up to 256 packets are in a veth's ring, where no counter shows them; a thread that
 never sleeps looks the same."""
 PROBE_QUIET_NS = 20 * 10**6
-"""Quiet time where a straggler affects only the probe of one flow."""
+"""Quiet time of a probe of one flow once all its packets have arrived; else they may still come,
+and would count as the next flow's. A guest on a busy host stands still for longer than this."""
 FIRST_PACKET_FACTOR = 10
 """How much longer a path phase waits for its first packet: a queue whose CPU is busy may hold it
 for longer than a quiet time, and no socket shows that."""
@@ -31,22 +32,31 @@ class Drain:
     """
 
     def __init__(
-        self, quiet_ns: int, batch_work_ns: int, *, needs_first: bool, now_ns: int
+        self,
+        quiet_ns: int,
+        batch_work_ns: int,
+        *,
+        needs_first: bool,
+        now_ns: int,
+        probed_packets: int = 0,
     ) -> None:
         self.stall_ns = STALL_NS + batch_work_ns
         self.queued_bytes = 0
         self._quiet_ns = quiet_ns
         self._needs_first = needs_first
         """Whether a first packet must come."""
+        self._probed_packets = probed_packets
+        self._all_arrived = probed_packets == 0
         self._read_packets: int | None = None
         self._moved_ns = self._busy_ns = now_ns
 
     def update(self, replies: Sequence[SampleReply], now_ns: int) -> None:
         """Process the replies of all receivers."""
         self.queued_bytes = sum(reply.queued_bytes or 0 for reply in replies)
-        latest = total_arrived(stats for reply in replies for stats in reply.stats).read_packets
-        if latest != self._read_packets:
-            self._read_packets, self._moved_ns, self._busy_ns = latest, now_ns, now_ns
+        arrived = total_arrived(stats for reply in replies for stats in reply.stats)
+        self._all_arrived = arrived.packets >= self._probed_packets
+        if arrived.read_packets != self._read_packets:
+            self._read_packets, self._moved_ns, self._busy_ns = arrived.read_packets, now_ns, now_ns
         polling = any(reply.polling for reply in replies)
         if self.queued_bytes > 0 or (polling and now_ns - self._moved_ns < POLLING_NS):
             self._busy_ns = now_ns
@@ -55,7 +65,8 @@ class Drain:
     def quiet_at_ns(self) -> int:
         """Time at which they have drained if nothing changes until then."""
         awaited = self._needs_first and self._read_packets == 0
-        return self._busy_ns + self._quiet_ns * (FIRST_PACKET_FACTOR if awaited else 1)
+        quiet_ns = self._quiet_ns * (FIRST_PACKET_FACTOR if awaited else 1)
+        return self._busy_ns + (quiet_ns if self._all_arrived else max(quiet_ns, QUIET_NS))
 
     @property
     def stalled_at_ns(self) -> int:

@@ -16,6 +16,7 @@ from udpbench.control.losses import Losses
 from udpbench.control.wait import Waiter
 from udpbench.errors import AgentError, AgentLost, DeadlineExceeded, HostError, from_wire
 from udpbench.model import (
+    PACKETS_FIELD,
     SECOND_NS,
     ClockReading,
     Edge,
@@ -251,11 +252,13 @@ class PhaseRun:
         """Poll until the receivers have drained."""
         agents, clock = self.agents, self.waiter.clock
         reads = any(spec.role == "receiver" for spec in agents.workers)
+        probes = self.plan.name == "path"
         drain = Drain(
             self.plan.quiet_ns,
             agents.batch_work_ns,
-            needs_first=reads and self.plan.name == "path",
+            needs_first=reads and probes,
             now_ns=clock.now_ns(),
+            probed_packets=self._sent_packets() if probes else 0,
         )
         while True:
             replies = [self._sample(client) for client in agents.receivers]
@@ -273,6 +276,11 @@ class PhaseRun:
             if drain.queued_bytes > 0:
                 self._watch()
             self.waiter.pause(drain.quiet_at_ns)
+
+    def _sent_packets(self) -> int:
+        replies = (self._replies[client.name] for client in self.agents.senders)
+        stats = (each for reply in replies for each in reply.stats if each.role == "sender")
+        return sum(each.counts.get(PACKETS_FIELD["sender"], 0) for each in stats)
 
     def _stop(self) -> None:
         """Stop receivers, then senders that await answers; read all final counts."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from control.fake import PACKETS, World, only
-from udpbench.model import SECOND_NS, TrialRecord
+from udpbench.control.drain import PROBE_QUIET_NS, QUIET_NS, Drain
+from udpbench.model import SECOND_NS, TrialRecord, WorkerStats
+from udpbench.protocol import SampleReply
 
 
 def test_a_slow_reader_may_take_long_while_it_moves(tmp_path: Path) -> None:
@@ -84,3 +88,18 @@ def test_while_a_slow_reader_drains_counters_are_watched(tmp_path: Path) -> None
 
     record = only(tmp_path, World(reading=reading), warmup="0s")
     assert 4 == sum(snapshot.host == "receiver" for snapshot in record.motion)
+
+
+@pytest.mark.parametrize(
+    ("own", "read", "quiet_ns"),
+    [(100, 100, PROBE_QUIET_NS), (99, 99, QUIET_NS), (60, 100, QUIET_NS), (0, 0, QUIET_NS)],
+)
+def test_a_probe_is_short_only_if_all_its_own_packets_arrived(
+    own: int, read: int, quiet_ns: int
+) -> None:
+    """Others may still be on their way, and would count as the next flow's."""
+    drain = Drain(PROBE_QUIET_NS, 0, needs_first=True, now_ns=0, probed_packets=100)
+    counts = {"received_packets": own, "read_packets": read}
+    stats = (WorkerStats("right.receiver0", "receiver", None, counts),)
+    drain.update([SampleReply("running", None, 0, (), stats, (), 0)], 0)
+    assert quiet_ns == drain.quiet_at_ns
