@@ -5,6 +5,7 @@ The definition decides which flows and CPUs follow; packets are sent here to fin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -32,6 +33,8 @@ from udpbench.model import Facts, Finding, Phase, WorkerSpec, total_arrived
 Probe = Callable[[Plan], Phase]
 PLACING_TRIES = 8
 """To place senders relative to a queue, if each new socket means another queue."""
+PROBES_PER_FLOW = 5
+"""At most. Other packets of the interface are counted, too: IPv6 set 14 beside a probe's four."""
 
 
 def path_phase(attempt: Attempt) -> None:
@@ -98,9 +101,10 @@ def _look_at_queues(attempt: Attempt, prepared: tuple[WorkerSpec, ...]) -> Lande
     """Return the queues of the latest path phase, or the flows that fill as many as requested."""
     facts = {host.name: attempt.facts[host.name] for host in attempt.bench.lab.receivers}
     attempt.workers, attempt.flows = prepared, None
+    landed = landed_queues(facts, prepared, attempt.phases[-1])
     queues = attempt.trial.traffic.flows.queues
     if queues == "any":
-        return Landed(landed_queues(facts, prepared, attempt.phases[-1]))
+        return Landed(landed)
     agents = trial_agents(attempt)
 
     def probe(plan: Plan) -> Phase:
@@ -135,17 +139,22 @@ def landed_queues(
     ``facts`` are the receivers'. Raises Unavailable if packets are not counted by queue.
     """
     flows = sent_flows(workers)
-    return {host: carrying(_packets(known, phase), flows) for host, known in facts.items()}
+    landed = {}
+    for host, known in facts.items():
+        packets = _packets(known, phase)
+        if not packets:
+            raise Unavailable(
+                f"{known.interface} of {host} counts no packets by RX queue, so placement by "
+                "queue cannot be verified; in a built-in lab write link: {receive: napi}"
+            )
+        landed[host] = carrying(packets, flows)
+    return landed
 
 
 def _packets(facts: Facts, phase: Phase) -> dict[int, int]:
-    packets = queue_packets(facts, deltas(phase.before[facts.host], phase.after[facts.host]))
-    if packets is None:
-        raise Unavailable(
-            f"{facts.interface} of {facts.host} counts no packets by RX queue, so placement by "
-            "queue cannot be verified; in a built-in lab write link: {receive: napi}"
-        )
-    return packets
+    """Return RX queue → packets it took in a phase; empty if no queue counted any."""
+    delta = deltas(phase.before[facts.host], phase.after[facts.host])
+    return queue_packets(facts, delta) or {}
 
 
 def queues_moved(before: Facts, now: Facts) -> list[Finding]:
@@ -173,7 +182,8 @@ def kept_flows(
 ) -> Landed:
     """Probe one flow after the other, and return those to keep.
 
-    ``facts`` are the receivers'. Raises Unavailable if no choice fills the queues evenly.
+    ``facts`` are the receivers', which count packets by RX queue. Raises Unavailable if no choice
+    fills the queues evenly.
     """
     senders = [spec for spec in workers if spec.role == "sender"]
     total = sum(len(spec.flows) for spec in senders)
@@ -189,12 +199,27 @@ def kept_flows(
     for spec in senders:
         for flow in spec.flows:
             host = receivers.get(flow.flow) or _owner(facts, flow.destination)
-            packets = _packets(facts[host], probe(probe_plan(workers, flow.flow)))
-            if any(packets.values()):
-                landing[flow.flow] = host, max(packets, key=lambda queue: packets[queue])
+            queue = _landing(facts[host], probe_plan(workers, flow.flow), probe)
+            if queue is not None:
+                landing[flow.flow] = host, queue
     kept = keep(landing, senders, queues)
     used = {landing[flow] for flow in kept}
     return Landed({host: tuple(sorted(q for h, q in used if h == host)) for host in facts}, kept)
+
+
+def _landing(facts: Facts, plan: Plan, probe: Probe) -> int | None:
+    """Return the RX queue that counts packets in each probe of a flow; None if no queue does.
+
+    It is probed again while several queues do, or while none does although packets arrived.
+    """
+    common = Counter[int]()
+    for _ in range(PROBES_PER_FLOW):
+        phase = probe(plan)
+        packets = Counter(_packets(facts, phase))
+        common = common & packets if common else +packets
+        if len(common) == 1 or not (common or total_arrived(phase.stats).packets):
+            break
+    return max(common, key=lambda queue: common[queue]) if common else None
 
 
 def _owner(facts: Mapping[str, Facts], destination: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from control.fake import FakeAgent, World, facts, only
 from udpbench.analysis.judge import judge
-from udpbench.control.path_check import PLACING_TRIES, queues_moved
+from udpbench.control.path_check import PLACING_TRIES, PROBES_PER_FLOW, queues_moved
 from udpbench.model import Connect, Facts, Snapshot
 
 CPUS = (0, 1, 2, 3)
@@ -64,6 +64,8 @@ class Queues(World):
     """Role → CPUs of its workers, each time they were prepared."""
     started: list[tuple[str, list[int] | None]] = field(default_factory=list)
     """Phase and the flows it was to send."""
+    beside: dict[int, list[dict[int, int]]] = field(default_factory=dict)
+    """Flow → for each of its probes, queue → what the queue counts beside the probe's packets."""
 
     def open(self, host: str, _connect: Connect | None = None) -> FakeAgent:
         """Return a channel to an agent with a card."""
@@ -78,6 +80,10 @@ class Queues(World):
         for flow in flows if phase["flows"] is None else phase["flows"]:
             if lands[flow] in self.counted:
                 self.counted[lands[flow]] += 100
+        (probed,) = phase["flows"] if len(phase["flows"] or ()) == 1 else (None,)
+        beside = self.beside.get(probed)
+        for queue, packets in (beside.pop(0) if beside else {}).items():
+            self.counted[queue] += packets
 
 
 def test_flows_are_kept_that_fill_the_queues_on_the_same_sockets(tmp_path: Path) -> None:
@@ -97,6 +103,43 @@ def test_flows_are_kept_that_fill_the_queues_on_the_same_sockets(tmp_path: Path)
     assert [[0, 2], [0, 2]] == [[flow.flow for flow in worker.flows] for worker in record.workers]
     assert ["path", "warmup", "measured"] == [phase.name for phase in record.phases]
     assert [] == [finding for finding in judge(record).findings if "placement" in finding.what]
+
+
+@pytest.mark.parametrize(
+    ("beside", "probes"),
+    [
+        pytest.param([], 1, id="alone"),
+        pytest.param([{0: 14}], 2, id="fewer of others"),
+        pytest.param([{0: 140}], 2, id="more of others"),
+        pytest.param([{0: 140}, {0: 3}], 3, id="others twice"),
+        pytest.param([{0: number} for number in (140, 300, 2, 150, 160)], 5, id="others always"),
+        pytest.param([{1: -100}, {1: 100}], 2, id="counted late"),
+    ],
+)
+def test_a_flow_is_of_the_queue_that_counts_each_probe(
+    tmp_path: Path, beside: list[dict[int, int]], probes: int
+) -> None:
+    """Others' packets and late counters make a probe unclear; it is repeated until it is not."""
+    world = Queues(lands=[{0: 0, 1: 1}], beside={1: beside})
+    record = only(tmp_path, world, traffic={"flows": {"from": "1-2", "queues": 2}})
+    assert ("done", probes) == (record.status, world.started.count(("path", [1])))
+    assert [0, 1] == [flow.flow for flow in record.workers[0].flows]
+
+
+def test_a_flow_that_no_queue_counts_is_not_kept(tmp_path: Path) -> None:
+    """Its packets arrive, and so it is probed a few times."""
+    world = Queues(lands=[{0: 0, 1: 7}])
+    record = only(tmp_path, world, traffic={"flows": {"from": "1-2", "queues": 1}})
+    assert ("done", PROBES_PER_FLOW) == (record.status, world.started.count(("path", [1])))
+    assert [0] == [flow.flow for flow in record.workers[0].flows]
+
+
+def test_a_flow_of_which_nothing_arrives_is_probed_once(tmp_path: Path) -> None:
+    """No queue can count what was lost on the way."""
+    world = Queues(lands=[{0: 0, 1: 7}], arriving=0)
+    keys = {"traffic": {"flows": {"from": "1-2", "queues": 1}}, "path_check": "explained"}
+    only(tmp_path, world, **keys)
+    assert world.started.count(("path", [1])) <= 1
 
 
 @pytest.mark.parametrize(
