@@ -58,6 +58,8 @@ class Driver:
     no frame is in two of them. Empty without a ring."""
     sees_full_ring: bool = True
     """Whether 0 proves that the ring was never full."""
+    ring_wraps: bool = False
+    """Whether these counters have so few bits that they start again from 0 within a phase."""
     ring_includes: tuple[str, ...] = ()
     """Ledger stages whose packets ``full_ring`` counts as well; ``xsk_ring`` of a card that writes
     frames without a copy, with ``xsk_fill``."""
@@ -73,6 +75,10 @@ class Driver:
     xdp_drops_refused: bool = False
     """Whether they also count what AF_XDP sockets refused, where frames are copied (docs/kernel.md,
     What a card counts of AF_XDP)."""
+    queue_packets_late_ns: int = 0
+    """How long the RX queues' packets may lag; most drivers count them as they read their rings."""
+    queue_bypass: str = ""
+    """A counter of packets that no RX queue counts: those of a function beneath the interface."""
     late_ns: int | None = 2 * SECOND_NS
     """How long counters may lag behind packets, for example if a NIC updates them once a second. 0:
     reading asks the card, by ``ethtool`` at the latest, so a second reading is current. None:
@@ -134,11 +140,14 @@ DRIVERS = {
         queue_packets=(r"\[(\d+)\]: rx_ucast_packets",),
         queue_sent=(r"\[(\d+)\]: tx_ucast_packets",),
         queue_drops=(r"\[(\d+)\]: rx_discards",),
+        queue_packets_late_ns=2 * SECOND_NS,
     ),
     "e1000e": Driver(late_ns=0, mac_sent=_INTEL_SENT, mac_received=_INTEL_RECEIVED, emulated=True),
     # ena_netdev.c: ena_get_stats64 adds XDP drops; the kernel adds what a CPU's backlog refused.
+    # Its keep-alive event has rx_overruns apart, which Linux does not read.
     "ena": Driver(
         full_ring=("link.{interface}.rx_dropped",),
+        sees_full_ring=False,
         ring_includes=("rx_xdp", "rx_backlog"),
         queue_packets=(r"queue_(\d+)_rx_cnt",),
         queue_sent=(r"queue_(\d+)_tx_cnt",),
@@ -154,23 +163,24 @@ DRIVERS = {
         ("ethtool.{interface}.rx_no_memory",),
         sees_full_ring=False,
         queue_packets=_RX_QUEUE,
+        queue_bypass="ethtool.{interface}.vf_rx_packets",
         queue_sent=_TX_QUEUE,
         late_ns=None,
     ),
-    # port.*: of the whole port, other functions' frames among them, as all of ice's .nic.
+    # port.*: of the whole port, other functions' frames among them, as all of ice's .nic. The
+    # port's drops are of its own buffer, and are not among the function's.
     # i40e_ethtool.c has rx_missed_errors since 6.7; before, rx_dropped counts these and others, and
     # rx_missed_errors of ``link`` stays 0.
     "i40e": Driver(
-        full_ring=("ethtool.{interface}.rx_missed_errors",),
+        full_ring=("ethtool.{interface}.rx_missed_errors", "ethtool.{interface}.port.rx_discards"),
         queue_packets=_RX_DASH,
         queue_sent=_TX_DASH,
         late_ns=0,
         mac_sent=_own("port.tx_unicast port.tx_multicast port.tx_broadcast"),
         mac_received=_own("port.rx_unicast"),
     ),
-    # For the whole port.
     "ice": Driver(
-        full_ring=("ethtool.{interface}.rx_dropped.nic",),
+        full_ring=("ethtool.{interface}.rx_dropped", "ethtool.{interface}.rx_dropped.nic"),
         queue_packets=_RX_QUEUE,
         queue_sent=_TX_QUEUE,
         late_ns=0,
@@ -211,6 +221,7 @@ DRIVERS = {
     # The card counts in 16 bits, which an overload of a second may exceed.
     "r8169": Driver(
         sees_full_ring=False,
+        ring_wraps=True,
         late_ns=0,
         mac_sent=_own("tx_packets"),
         mac_received=_own("unicast"),

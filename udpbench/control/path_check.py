@@ -5,7 +5,6 @@ The definition decides which flows and CPUs follow; packets are sent here to fin
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -27,6 +26,7 @@ from udpbench.definition.binding.bind import (
     keep,
 )
 from udpbench.definition.binding.flow_selection import MAX_FLOWS, Queue
+from udpbench.drivers import driver_of
 from udpbench.errors import PathError
 from udpbench.model import Facts, Finding, Phase, WorkerSpec, total_arrived
 
@@ -34,7 +34,7 @@ Probe = Callable[[Plan], Phase]
 PLACING_TRIES = 8
 """To place senders relative to a queue, if each new socket means another queue."""
 PROBES_PER_FLOW = 5
-"""At most. Other packets of the interface are counted, too: IPv6 set 14 beside a probe's four."""
+"""At most. Others' packets to the interface are counted, too: of IPv6 14 beside a probe's four."""
 
 
 def path_phase(attempt: Attempt) -> None:
@@ -199,7 +199,10 @@ def kept_flows(
     for spec in senders:
         for flow in spec.flows:
             host = receivers.get(flow.flow) or _owner(facts, flow.destination)
-            queue = _landing(facts[host], probe_plan(workers, flow.flow), probe)
+            late_ns = driver_of(facts[host]).queue_packets_late_ns
+            plan = probe_plan(workers, flow.flow, late_ns)
+            gso = spec.send is not None and spec.send.gso != "off"
+            queue = _landing(facts[host], plan, gso, probe)
             if queue is not None:
                 landing[flow.flow] = host, queue
     kept = keep(landing, senders, queues)
@@ -207,19 +210,29 @@ def kept_flows(
     return Landed({host: tuple(sorted(q for h, q in used if h == host)) for host in facts}, kept)
 
 
-def _landing(facts: Facts, plan: Plan, probe: Probe) -> int | None:
-    """Return the RX queue that counts packets in each probe of a flow; None if no queue does.
+def _landing(facts: Facts, plan: Plan, gso: bool, probe: Probe) -> int | None:
+    """Return the RX queue that counts the packets of each probe of a flow; None if no queue does.
 
-    It is probed again while several queues do, or while none does although packets arrived.
+    It is probed again while several queues count as many, or while none does although packets
+    arrived. In the end it is the queue that counts the most regularly: others' packets vary.
     """
-    common = Counter[int]()
+    common: dict[int, list[int]] = {}
     for _ in range(PROBES_PER_FLOW):
         phase = probe(plan)
-        packets = Counter(_packets(facts, phase))
-        common = common & packets if common else +packets
-        if len(common) == 1 or not (common or total_arrived(phase.stats).packets):
+        arrived = total_arrived(phase.stats).packets
+        # A veth counts a GSO message once.
+        least = 1 if gso else max(arrived, 1)
+        counted = {q: n for q, n in _packets(facts, phase).items() if n >= least}
+        both = common.keys() & counted.keys()
+        if both or counted:
+            common = {queue: [*common.get(queue, []), counted[queue]] for queue in both or counted}
+        if len(common) == 1 or not (common or arrived):
             break
-    return max(common, key=lambda queue: common[queue]) if common else None
+    return min(
+        common,
+        key=lambda queue: (max(common[queue]) - min(common[queue]), min(common[queue])),
+        default=None,
+    )
 
 
 def _owner(facts: Mapping[str, Facts], destination: str) -> str:

@@ -399,11 +399,14 @@ def path_plan(workers: Sequence[WorkerSpec]) -> Plan:
     return Plan("path", PATH_LIMIT_NS, count, rate_pps=rate)
 
 
-def probe_plan(workers: Sequence[WorkerSpec], flow: int) -> Plan:
-    """Return the probe of one flow: packets as in a path phase, and a shorter quiet time."""
+def probe_plan(workers: Sequence[WorkerSpec], flow: int, late_ns: int) -> Plan:
+    """Return the probe of one flow: packets as in a path phase, and a shorter quiet time.
+
+    ``late_ns``: how long the queues' counters may lag.
+    """
     whole = path_plan(workers)
     count = min(whole.count or 1, PATH_PACKETS_PER_FLOW)
-    return Plan("path", PATH_LIMIT_NS, count, (flow,), PROBE_QUIET_NS, card_ns=0)
+    return Plan("path", PATH_LIMIT_NS, count, (flow,), PROBE_QUIET_NS, card_ns=late_ns)
 
 
 def warmup_plan(workers: Sequence[WorkerSpec], warmup_ns: int) -> Plan:

@@ -79,7 +79,7 @@ class Queues(World):
         lands = self.lands[min(self.sockets, len(self.lands)) - 1]
         for flow in flows if phase["flows"] is None else phase["flows"]:
             if lands[flow] in self.counted:
-                self.counted[lands[flow]] += 100
+                self.counted[lands[flow]] += phase["count"] or 100
         (probed,) = phase["flows"] if len(phase["flows"] or ()) == 1 else (None,)
         beside = self.beside.get(probed)
         for queue, packets in (beside.pop(0) if beside else {}).items():
@@ -109,11 +109,13 @@ def test_flows_are_kept_that_fill_the_queues_on_the_same_sockets(tmp_path: Path)
     ("beside", "probes"),
     [
         pytest.param([], 1, id="alone"),
-        pytest.param([{0: 14}], 2, id="fewer of others"),
-        pytest.param([{0: 140}], 2, id="more of others"),
-        pytest.param([{0: 140}, {0: 3}], 3, id="others twice"),
-        pytest.param([{0: number} for number in (140, 300, 2, 150, 160)], 5, id="others always"),
-        pytest.param([{1: -100}, {1: 100}], 2, id="counted late"),
+        pytest.param([{0: 3}], 1, id="fewer of others"),
+        pytest.param([{0: 14}], 2, id="more of others"),
+        pytest.param([{0: 14}, {0: 4}], 3, id="others twice"),
+        pytest.param([{0: number} for number in (14, 30, 7, 15, 16)], 5, id="others always"),
+        pytest.param([{0: 5}] * 5, 5, id="others as regular"),
+        pytest.param([{1: -4}, {1: 4}], 2, id="counted late"),
+        pytest.param([{0: 2, 1: -4}, {1: 4}], 2, id="counted late beside others"),
     ],
 )
 def test_a_flow_is_of_the_queue_that_counts_each_probe(
