@@ -179,6 +179,38 @@ def test_an_interrupt_named_after_its_interface_wins(tmp_path: Path, other: str)
     assert {0: 41} == rx_interrupts(Host(tree(tmp_path, files)), "eth3")
 
 
+def interrupts(root: Path, names: list[str], **queues: int) -> dict[str, dict[int, int]]:
+    """Return the interrupts of an interface's queues, by names numbered from 40."""
+    files = {f"sys/class/net/eth3/device/msi_irqs/{40 + n}": "msix" for n in range(len(names))}
+    files |= {f"sys/kernel/irq/{40 + n}/actions": name for n, name in enumerate(names)}
+    folder = "sys/class/net/eth3/queues"
+    files |= {f"{folder}/{way}-{n}/x": "" for way, count in queues.items() for n in range(count)}
+    return queue_interrupts(FakeHost(tree(root, files), {}), "eth3")
+
+
+def test_an_interrupt_of_no_queue_in_use_is_left_out(tmp_path: Path) -> None:
+    """mlx5 requests one for each CPU, also with two channels."""
+    names = [f"mlx5_comp{n}@pci:0000:3b:00.0" for n in range(8)]
+    two = {0: 40, 1: 41}
+    assert {"rx": two, "tx": two} == interrupts(tmp_path, names, rx=2, tx=2)
+
+
+def test_a_vector_that_only_sends_is_not_counted_among_rx_queues(tmp_path: Path) -> None:
+    """Numbers in the names of tg3 are of vectors."""
+    names = ["eth3-tx-0", "eth3-rx-1", "eth3-rx-2"]
+    assert {"rx": {0: 41, 1: 42}, "tx": {0: 40}} == interrupts(tmp_path, names, rx=2, tx=1)
+
+
+def test_the_kernels_answer_replaces_names(tmp_path: Path) -> None:
+    """It has all queues of a driver that answers."""
+    files = {
+        "sys/class/net/eth3/device/msi_irqs/40": "msix",
+        "sys/kernel/irq/40/actions": "eth3-TxRx-4",
+    }
+    host = FakeHost(tree(tmp_path, files), {0: NapiInstance(1, 51, None)})
+    assert {"rx": {0: 51}, "tx": {0: 51}} == queue_interrupts(host, "eth3")
+
+
 def test_an_interfaces_own_name_excludes_nothing(tmp_path: Path) -> None:
     """Only what follows it tells what an interrupt is for."""
     files = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 
@@ -80,3 +81,27 @@ def test_anothers_program_or_discipline_is_left_alone(
     with pytest.raises(Refused, match=reason):
         receiver.apply(setting(kind, "receive0", value))
     assert before == receiver.call("visible")
+
+
+XDP_FACT = (
+    f"{sys.executable} -c 'from udpbench.agent.host.environment import xdp_program; "
+    'from udpbench.agent.host.system import Host; print(xdp_program(Host(), "receive0"))\''
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "fact"),
+    [
+        ("DRV_MODE = 4", r"program \d+"),
+        # XDP_FLAGS_SKB_MODE (linux/if_link.h)
+        ("DRV_MODE = 2", r"program \d+, generic"),
+    ],
+)
+def test_where_anothers_xdp_program_runs_is_known(receiver: Inside, flags: str, fact: str) -> None:
+    """The driver counts its own drops, and nothing counts those of a program in the stack."""
+    assert "none" == receiver.shell(XDP_FACT).strip()
+    command = OTHERS_PROGRAM.replace(
+        "packet_traps._attach", f"bpf.XDP_FLAGS_{flags}; packet_traps._attach"
+    )
+    receiver.shell(command)
+    assert re.fullmatch(fact, receiver.shell(XDP_FACT).strip())

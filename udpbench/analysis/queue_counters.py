@@ -47,7 +47,10 @@ class QueueUse:
 
 def queue_packets(facts: Facts, delta: Deltas) -> dict[int, int] | None:
     """Return RX queue → packets it took; None if they are not counted by queue."""
-    packets = _by_queue(facts, delta, "rx", "packets", driver_of(facts).queue_packets)
+    driver = driver_of(facts)
+    if driver.queue_bypass and delta.total(driver.queue_bypass.format(interface=facts.interface)):
+        return None
+    packets = _by_queue(facts, delta, "rx", "packets", driver.queue_packets)
     # A veth without NAPI has these counters and never moves them.
     return packets if any(packets.values()) else None
 

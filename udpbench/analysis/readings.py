@@ -19,6 +19,7 @@ FAMILIES = {
 """Placeholder in a pattern → prefix of the IP version's counters."""
 
 
+GENERIC_XDP = "generic"
 NOTHING_ATTACHED = "none"
 """Value of ``xdp`` and ``tcx`` in a host's environment without a program."""
 
@@ -146,6 +147,11 @@ class Readings:
         facts_of = self.record.facts
         known = [facts_of[host] for host in self.hosts(role) if host in facts_of]
         return {facts.environment.get(hook) for facts in known} == {NOTHING_ATTACHED}
+
+    def has_generic_xdp(self, role: Role) -> bool:
+        """Return whether an XDP program of a role's interfaces runs in the stack."""
+        known = (self.record.facts[host] for host in self.hosts(role) if host in self.record.facts)
+        return any(GENERIC_XDP in (facts.environment.get("xdp") or "") for facts in known)
 
     @property
     def all_veth(self) -> bool:

@@ -346,6 +346,59 @@ def test_drop_reasons_beyond_the_loss_are_a_contradiction() -> None:
     assert -20 == ledger_of(mixture.result()).unaccounted
 
 
+def test_another_socket_on_the_same_port_makes_no_stage_negative() -> None:
+    """Drop reasons have its drops, too; what our socket dropped is all that can be ours."""
+    mixture = Mixture(explain=True).lose("udp_rcvbuf", 10)
+    for name in (*COUNTED["udp_rcvbuf"], "right reason.SOCKET_RCVBUFF"):
+        mixture.moves[name] += 20
+    result = mixture.result()
+    assert ({"udp_rcvbuf": (10, 10)}, 0) == (spans(result), ledger_of(result).unaccounted)
+    assert {"udp_rcvbuf": 20} == others(result)
+
+
+def test_decrypted_packets_that_are_delivered_twice_hide_no_loss() -> None:
+    """A firewall dropped 70 of ours, while IPsec delivered 300 of others' twice."""
+    mixture = Mixture().lose("rx_netfilter", 70)
+    mixture.moves["right snmp.Ip.InReceives"] += 300
+    mixture.moves["right snmp.Ip.InDelivers"] += 600
+    result = mixture.result()
+    assert {"link": (0, 70), "rx_netfilter": (0, 70)} == spans(result)
+    assert (True, 0) == (result.valid, ledger_of(result).unaccounted)
+
+
+HOOKS = [
+    ({"tcx": "1"}, "right qdisc.receive0.ingress.drops", "rx_tc"),
+    ({"xdp": "program 7, generic"}, "right ethtool.receive0.rx_xdp_drop", "rx_xdp"),
+]
+
+
+@pytest.mark.parametrize(("environment", "counter", "stage"), HOOKS)
+def test_a_program_whose_drops_nothing_counts_hides_its_stage(
+    environment: dict[str, str], counter: str, stage: str
+) -> None:
+    """TCX drops before the qdisc that counts, and generic XDP behind the driver that does."""
+    mixture = Mixture(driver="mlx5_core").lose("link", 70)
+    mixture.moves[counter] = 0
+    record = mixture.record()
+    right = record.facts["right"]
+    here = replace(right, environment={**right.environment, **environment})
+    with_program = judge(replace(record, facts={**record.facts, "right": here}))
+    assert {"link": (0, 70), stage: (0, 70)} == spans(with_program)
+    assert {"link": (70, 70)} == spans(judge(record))
+
+
+def test_a_counter_of_sixteen_bits_that_wraps_makes_no_trial_invalid() -> None:
+    """What r8169 missed is then not known; of another card it means a reset."""
+    missed = "link.receive0.rx_missed_errors"
+    for driver, valid in (("r8169", True), ("tg3", False)):
+        record = Mixture(driver=driver).lose("rx_ring", 70).record()
+        (phase,) = record.phases
+        counters = {**phase.after["right"].counters, missed: 3}
+        after = {**phase.after, "right": replace(phase.after["right"], counters=counters)}
+        result = judge(replace(record, phases=(replace(phase, after=after),)))
+        assert (valid, 70) == (result.valid, spans(result)["rx_ring"][1])
+
+
 def test_a_cable_that_loses_is_one_entry_with_what_else_cannot_be_seen() -> None:
     """Valid, and explained by no counter."""
     result = Mixture(driver="virtio_net").lose("link", 7865).result()
@@ -527,6 +580,25 @@ def test_what_the_card_took_and_did_not_send_is_the_senders_device() -> None:
     result = Mixture(mac="standard").lose_in_card(70).lose("link", 30).result()
     assert {"tx_device": (70, 70), "link": (30, 30)} == spans(result)
     assert [] == wrong(Mixture(mac="standard").lose_in_card(70).lose_others("tx_device", 9))
+
+
+@pytest.mark.parametrize("lost", [0, 10])
+def test_a_port_that_the_packets_did_not_pass_proves_nothing(lost: int) -> None:
+    """A virtual function of mlx5 has the port's counters, and they stay 0."""
+    mixture = Mixture(driver="mlx5_core").lose("rx_ring", lost)
+    names = ("left ethtool.send0.tx_packets_phy", "right ethtool.receive0.rx_packets_phy", HANDED)
+    mixture.moves.update(dict(zip(names, (0, 0, 9000), strict=True)))
+    result = mixture.result()
+    assert (True, 0, {}) == (result.valid, ledger_of(result).unaccounted, others(result))
+    assert ({"link": (0, 10), "rx_ring": (0, 10)} if lost else {}) == spans(result)
+
+
+def test_frames_are_not_counted_by_some_of_their_kinds() -> None:
+    """Unicasts are missing here, and without them the sum proves nothing."""
+    mixture = Mixture(driver="i40e")
+    mixture.moves.update({"left ethtool.send0.port.tx_multicast": 0, HANDED: 9000})
+    result = mixture.result()
+    assert (True, {}) == (result.valid, spans(result))
 
 
 def test_a_quiet_cable_with_macs_has_lost_nothing() -> None:

@@ -22,6 +22,8 @@ SYSCTLS = ("net.ipv4.udp_mem", "net.core.default_qdisc")
 UNAFFECTED = "Not affected"
 NOTHING_ATTACHED = "none"
 """Value of ``xdp`` and ``tcx`` without a program; the ledger then knows that none dropped."""
+GENERIC_XDP = "generic"
+"""Added for a program in the stack, whose drops the driver does not count."""
 
 
 def environment(host: Host, interface: Optional[str], cpuinfo: str) -> dict[str, str]:
@@ -150,12 +152,14 @@ def offloads(host: Host, interface: str) -> Optional[str]:
 
 
 def xdp_program(host: Host, interface: str) -> Optional[str]:
-    """Return the id of an interface's XDP program, or NOTHING_ATTACHED; None if unknown."""
+    """Return the id of an interface's XDP program and whether it is generic; None if unknown."""
     try:
         attached = host.xdp_program(interface)
+        if not attached:
+            return NOTHING_ATTACHED
+        return f"program {attached}{f', {GENERIC_XDP}' if host.is_xdp_generic(interface) else ''}"
     except OSError:
         return None
-    return f"program {attached}" if attached else NOTHING_ATTACHED
 
 
 def tcx_programs(host: Host, interface: str) -> Optional[str]:

@@ -16,7 +16,7 @@ from typing import Literal, Optional
 from udpbench.agent.host import ethtool, native
 from udpbench.agent.host.environment import environment
 from udpbench.agent.host.files import cpuinfo_value, names, read
-from udpbench.agent.host.interrupts import queue_interrupts, rx_interrupts
+from udpbench.agent.host.interrupts import queue_count, queue_interrupts, rx_interrupts
 from udpbench.agent.host.system import Host, link_kind, own_address
 from udpbench.cpu_lists import parse_cpu_list, parse_cpu_mask
 from udpbench.errors import HostError
@@ -221,12 +221,6 @@ def gso_segments(address: str) -> Optional[int]:
         raise HostError(str(error.strerror)) from error
     except OSError:
         return None
-
-
-def queue_count(host: Host, interface: str, way: str) -> Optional[int]:
-    """Return the number of RX or TX queues in use; None if sysfs does not show them."""
-    queues = [q for q in names(host, f"/sys/class/net/{interface}/queues") if q.startswith(way)]
-    return len(queues) or None
 
 
 def queue_cpus(host: Host, interface: str) -> dict[str, tuple[int, ...]]:

@@ -39,21 +39,32 @@ def rx_interrupts(host: Host, interface: str) -> dict[int, int]:
 def queue_interrupts(host: Host, interface: str) -> dict[str, dict[int, int]]:
     """Return rx and tx → queue → IRQ number, where known.
 
-    The kernel's own answer (Linux 6.8) wins if the driver supports it; virtio does not.
+    The kernel's own answer (Linux 6.8) wins if the driver supports it; virtio does not. By name,
+    only queues that are in use: mlx5 may request more interrupts.
     """
     actions = tuple(_actions(host, interface))
-    irqs = {way: _by_name(actions, interface, way) for way in IRQ_NOT}
+    irqs = {}
     for way in IRQ_NOT:
+        count = queue_count(host, interface, way)
+        named = _by_name(actions, interface, way)
+        irqs[way] = {queue: irq for queue, irq in named.items() if count is None or queue < count}
         with suppress(OSError):
             napis = host.queue_napis(interface, way)
-            irqs[way].update({queue: napi.irq for queue, napi in napis.items() if napi.irq})
+            irqs[way] = {queue: napi.irq for queue, napi in napis.items() if napi.irq} or irqs[way]
     return irqs
+
+
+def queue_count(host: Host, interface: str, way: str) -> Optional[int]:
+    """Return the number of RX or TX queues in use; None if sysfs does not show them."""
+    queues = [q for q in _names(host, f"/sys/class/net/{interface}/queues") if q.startswith(way)]
+    return len(queues) or None
 
 
 def _by_name(actions: Iterable[tuple[int, str]], interface: str, way: str) -> dict[int, int]:
     """Return queue → IRQ number, by interrupt name.
 
     A name with the interface's name wins: other interrupts of the device may look like a queue's.
+    tg3 numbers vectors; if number 0 only sends, number 1 is RX queue 0 (tg3.c: tg3_request_irq).
     """
     own_name = re.compile(rf"\b{re.escape(interface)}\b")
     irqs: dict[int, int] = {}
@@ -68,7 +79,9 @@ def _by_name(actions: Iterable[tuple[int, str]], interface: str, way: str) -> di
         elif queue in own:
             continue
         irqs[queue] = irq
-    return irqs
+    only_sends = any(action == f"{interface}-tx-0" for _, action in actions)
+    first = int(way == "rx" and only_sends and 0 not in own)
+    return {queue - first: irq for queue, irq in irqs.items() if queue >= first}
 
 
 def affinity_files(host: Host, interface: str) -> dict[str, str]:

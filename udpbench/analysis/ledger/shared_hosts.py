@@ -73,7 +73,7 @@ def _solution(
     parts: dict[str, Span], names: tuple[str, ...], drops: Span, lost: int
 ) -> tuple[dict[str, Span], int]:
     """Return each stage's packets, and how many they are together: nearest to what was lost."""
-    members = {name: parts.pop(name) for name in names}
+    members = _limited({name: parts.pop(name) for name in names}, drops.high)
     if members:
         reach = _sum(members)
         most = max(drops.low, min(reach.high, drops.high))
@@ -84,6 +84,15 @@ def _solution(
     if members:
         packets |= narrowed(packets.pop(SOCKETS), members)
     return packets, explained
+
+
+def _limited(parts: Mapping[str, Span], most: int) -> dict[str, Span]:
+    """Return parts whose lower bounds together are no more than a number.
+
+    Drop reasons know the port alone, and another socket may have the same one at another address.
+    """
+    excess = max(_sum(parts).low - most, 0)
+    return {name: Span(max(part.low - excess, 0), part.high) for name, part in parts.items()}
 
 
 def _most(stage: Stage, counted: Span | None, readings: Readings) -> int | None:

@@ -433,6 +433,12 @@ def _ring_counters(readings: Readings) -> tuple[str, ...]:
     return next(iter(drivers)).full_ring if len(drivers) == 1 else ()
 
 
+def _steady_ring_counters(readings: Readings) -> tuple[str, ...]:
+    """Return those that only a reset lets decrease."""
+    wraps = any(driver.ring_wraps for driver in _receiving_drivers(readings))
+    return () if wraps else _ring_counters(readings)
+
+
 def _receiving_drivers(readings: Readings) -> set[Driver]:
     return {driver_of(readings.record.facts.get(host)) for host in readings.roles.receivers}
 
@@ -445,13 +451,18 @@ _stage(
     means="The receiving NIC had no free descriptor: the host did not poll its ring in "
     "time. A full veth ring is counted by its peer: tx_device.",
     most=_most_in_full_rings,
-    by_driver=_ring_counters,
+    by_driver=_steady_ring_counters,
     parts="ethtool.{interface}.rx*_drops",
 )
 
 
 def _counted_xdp_drops(readings: Readings, counters: tuple[str, ...] = XDP_DROPS) -> int | None:
-    """Return what the drivers count as drops by XDP; 0 if the interface has no program."""
+    """Return what the drivers count as drops by XDP; 0 if the interface has no program.
+
+    None beside a program in the stack, whose drops nothing counts (net/core/dev.c: do_xdp_generic).
+    """
+    if readings.has_generic_xdp("receiver"):
+        return None
     dropped = readings.total("receiver", *counters)
     if dropped is None and readings.without("receiver", "xdp"):
         return 0
@@ -615,11 +626,19 @@ _stage(
 
 
 def _tc_skbs(readings: Readings) -> int | None:
-    """Return what a filter before the IP layer dropped; 0 if there is none."""
+    """Return what a filter before the IP layer dropped; 0 if there is none.
+
+    A TCX program drops before the qdisc that counts (net/core/dev.c: sch_handle_ingress), so beside
+    one a 0 proves nothing.
+    """
     dropped = readings.counter("receiver", INGRESS_DROPS)
-    if dropped is None and readings.without("receiver", "tcx"):
-        return 0
+    if not dropped:
+        return 0 if readings.without("receiver", "tcx") else None
     return dropped
+
+
+def _most_by_tc(readings: Readings) -> int | None:
+    return _at_most(_tc_skbs)(readings) if readings.without("receiver", "tcx") else None
 
 
 _stage(
@@ -629,7 +648,7 @@ _stage(
     source=f"Δ {INGRESS_DROPS}",
     means="Dropped by a tc filter on receipt. Only filters of an ingress or clsact qdisc "
     "are counted; a program attached without one (TCX) is not.",
-    most=_at_most(_tc_skbs),
+    most=_most_by_tc,
     counters=(INGRESS_DROPS,),
     unit="skb",
     reasons=("TC_INGRESS",),
@@ -658,6 +677,16 @@ def _missing_skbs(readings: Readings) -> int | None:
     whole = readings.total("receiver", REASSEMBLED) or 0
     forwarded = readings.total("receiver", FORWARDED) or 0
     return receives - fragments + whole - delivers - forwarded - _refused_skbs(readings)
+
+
+def _most_missing_skbs(readings: Readings) -> int | None:
+    """Return at most how many of the traffic are missing.
+
+    None where more left the IP layer than entered it: a packet that IPsec decrypts is delivered
+    twice, and may hide a missing one.
+    """
+    missing = _missing_skbs(readings)
+    return None if missing is not None and missing < 0 else missing
 
 
 def _undelivered_multicasts(readings: Readings) -> int:
@@ -766,7 +795,7 @@ _stage(
     f"rx_ip counts after {RECEIVES}; over IPv6 also − (Δ {MULTICASTS} − Δ {ICMP6}), if above 0",
     means="Dropped by the receiver's firewall, in PREROUTING or INPUT: it entered the IP "
     "layer, was not refused there, and did not leave it.",
-    most=_at_most(_missing_skbs),
+    most=_at_most(_most_missing_skbs),
     least=_own_rules,
     counters=(RECEIVES, DELIVERS, FORWARDED),
     unit="skb",
