@@ -214,9 +214,11 @@ def _landing(facts: Facts, plan: Plan, gso: bool, probe: Probe) -> int | None:
     """Return the RX queue that counts the packets of each probe of a flow; None if no queue does.
 
     It is probed again while several queues count as many, or while none does although packets
-    arrived. In the end it is the queue that counts the most regularly: others' packets vary.
+    arrived. In the end it is the queue that counts just those packets, else the one that counts
+    the most regularly: others' packets vary.
     """
     common: dict[int, list[int]] = {}
+    arrived = 0
     for _ in range(PROBES_PER_FLOW):
         phase = probe(plan)
         arrived = total_arrived(phase.stats).packets
@@ -228,11 +230,12 @@ def _landing(facts: Facts, plan: Plan, gso: bool, probe: Probe) -> int | None:
             common = {queue: [*common.get(queue, []), counted[queue]] for queue in both or counted}
         if len(common) == 1 or not (common or arrived):
             break
-    return min(
-        common,
-        key=lambda queue: (max(common[queue]) - min(common[queue]), min(common[queue])),
-        default=None,
-    )
+
+    def likeness(queue: int) -> tuple[bool, int, int]:
+        least, most = min(common[queue]), max(common[queue])
+        return least != arrived, most - least, least
+
+    return min(common, key=likeness, default=None)
 
 
 def _owner(facts: Mapping[str, Facts], destination: str) -> str:

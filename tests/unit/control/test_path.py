@@ -11,7 +11,7 @@ import pytest
 from control.fake import FakeAgent, World, facts, only
 from udpbench.analysis.judge import judge
 from udpbench.control.path_check import PLACING_TRIES, PROBES_PER_FLOW, queues_moved
-from udpbench.model import Connect, Facts, Snapshot
+from udpbench.model import GSO_SEGMENTS, Connect, Facts, Snapshot
 
 CPUS = (0, 1, 2, 3)
 
@@ -25,7 +25,9 @@ class Card(FakeAgent):
         host_facts: Facts = super()._facts(interface)
         cpus = self.world.queue_cpus if self.host == "receiver" else {}
         nodes = {"0": CPUS}
-        return replace(host_facts, cpus=CPUS, numa_nodes=nodes, siblings={}, queue_cpus=cpus)
+        limits = {GSO_SEGMENTS: 128}
+        known = replace(host_facts, cpus=CPUS, numa_nodes=nodes, siblings={}, queue_cpus=cpus)
+        return replace(known, limits=limits)
 
     def _prepare(
         self, interface: str, workers: list[dict[str, Any]], routed: list[str] | None
@@ -125,6 +127,16 @@ def test_a_flow_is_of_the_queue_that_counts_each_probe(
     world = Queues(lands=[{0: 0, 1: 1}], beside={1: beside})
     record = only(tmp_path, world, traffic={"flows": {"from": "1-2", "queues": 2}})
     assert ("done", probes) == (record.status, world.started.count(("path", [1])))
+    assert [0, 1] == [flow.flow for flow in record.workers[0].flows]
+
+
+def test_a_queue_that_counts_messages_is_told_from_one_of_others(tmp_path: Path) -> None:
+    """A veth counts a GSO message once, so any number may be the flow's; most likely all packets."""
+    beside = [{0: 1}] * PROBES_PER_FLOW
+    world = Queues(lands=[{0: 0, 1: 1}], beside={1: beside})
+    keys = {"traffic": {"flows": {"from": "1-2", "queues": 2}}, "send": {"gso": 4}}
+    record = only(tmp_path, world, **keys)
+    assert ("done", PROBES_PER_FLOW) == (record.status, world.started.count(("path", [1])))
     assert [0, 1] == [flow.flow for flow in record.workers[0].flows]
 
 
