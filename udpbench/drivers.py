@@ -78,7 +78,8 @@ class Driver:
     queue_packets_late_ns: int = 0
     """How long the RX queues' packets may lag; most drivers count them as they read their rings."""
     queue_bypass: str = ""
-    """A counter of packets that no RX queue counts: those of a function beneath the interface."""
+    """A counter of packets that no queue counts, by way (``rx``, ``tx``): those of a function
+    beneath the interface."""
     late_ns: int | None = 2 * SECOND_NS
     """How long counters may lag behind packets, for example if a NIC updates them once a second. 0:
     reading asks the card, by ``ethtool`` at the latest, so a second reading is current. None:
@@ -163,7 +164,7 @@ DRIVERS = {
         ("ethtool.{interface}.rx_no_memory",),
         sees_full_ring=False,
         queue_packets=_RX_QUEUE,
-        queue_bypass="ethtool.{interface}.vf_rx_packets",
+        queue_bypass="ethtool.{interface}.vf_{way}_packets",
         queue_sent=_TX_QUEUE,
         late_ns=None,
     ),

@@ -64,7 +64,7 @@ class SecretHost(Host):
 
     def program(self, name: str) -> Optional[Path]:
         """Have nft alone."""
-        return Path("/usr/sbin/nft") if name == "nft" else None
+        return Path("/home/corp/bin/nft") if name == "nft" else None
 
     def run(self, *command: str, stdin: str = "") -> Done:  # noqa: ARG002 - Host's signature
         """Say who this is."""
@@ -228,13 +228,25 @@ def test_an_answer_comes_back_as_it_was(answer: Any) -> None:
         ("6.1.0 999.1.1.1 1.2.3.4.5", "6.1.0 999.1.1.1 1.2.3.4.5"),
         ("2001:db8:7::9 fe80::1234 ::1 ff02::1", "2001:db8::1 fe80::2 ::1 ff02::1"),
         ("0000:3b:00.0 12:30:45", "0000:3b:00.0 12:30:45"),
-        ("at db7 now", "at host now"),
+        ("at db7 now, DB7 too", "at host now, host too"),
+        (
+            "driver: tg3\nversion: 5.3.7.1\nbus-info: 192.0.2.7",
+            "driver: tg3\nversion: 5.3.7.1\nbus-info: 10.0.0.1",
+        ),
+        (":".join(f"{n:02x}" for n in range(20)), "02:00:00:00:00:01"),
     ],
 )
 def test_names_and_addresses_are_replaced_alike(text: str, anonymous: str) -> None:
     """One network stays one, and what tells nothing stays."""
     names = Names(("db7",), ("corp0", "eth0", "lo", "enp3s0f1", "enx1c34da4a33dd"))
     assert anonymous == names.text(text)
+
+
+def test_a_host_named_like_a_folder_changes_no_path() -> None:
+    """Nor a key of the tree."""
+    names = Names(("node", "value"), ("corp0",))
+    assert "/sys/devices/system/node/online" == names.path("/sys/devices/system/node/online")
+    assert {"value": ["host", "net0"]} == names.data({"value": ["node", "corp0"]})
 
 
 @pytest.mark.parametrize(("name", "stand_in"), [("corp-lan0", b"net0\0\0\0\0\0"), ("vm", b"ne")])

@@ -10,12 +10,17 @@ import re
 import struct
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any
+from typing import Any, Optional
 
 PLAIN_INTERFACE = re.compile(r"lo|eth\d+|en[ops]\d\w*|(send|receive)\d+")
 """Kernel and systemd names that identify nobody; an enx… name contains a MAC address."""
-MAC = re.compile(r"\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b", re.IGNORECASE)
-IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")
+MAC = re.compile(r"\b[0-9a-f]{2}(?::[0-9a-f]{2}){5,19}\b", re.IGNORECASE)
+"""Six bytes, or up to the twenty of InfiniBand."""
+VERSION_OR_IPV4 = re.compile(
+    r"(?P<version>^[\w-]*version: \d+(?:\.\d+){3}$)|(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])",
+    re.MULTILINE,
+)
+"""A version of ``ethtool -i`` may look like an address."""
 IPV6 = re.compile(r"(?<![0-9a-fA-F:.])[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}(?![0-9a-fA-F:.])")
 UUID = re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE)
 SOCKET_ADDRESS = re.compile(r"\b(?:[0-9A-F]{8}|[0-9A-F]{32})(?=:[0-9A-F]{4}\b)")
@@ -38,23 +43,31 @@ class Names:
         for name in filter(None, interfaces):
             if PLAIN_INTERFACE.fullmatch(name) is None and name not in self._words:
                 self._words[name] = f"net{len(self._words)}"
-        for name in filter(None, hosts):
-            self._words[name] = "host"
         self._macs: dict[str, str] = {}
         self._networks: dict[str, int] = {}
         self._addresses: dict[str, str] = {}
-        longest = sorted(map(re.escape, self._words), key=len, reverse=True)
-        self._word = re.compile(rf"(?<![\w-])(?:{'|'.join(longest)})(?![\w])") if longest else None
+        self._word = _any_of(self._words)
+        self._hosts = tuple(filter(None, hosts))
+        self._host = _any_of(self._hosts, re.IGNORECASE)
 
     def text(self, text: str) -> str:
         """Return a text with every name and address replaced."""
+        return self.path(self._host.sub("host", text) if self._host is not None else text)
+
+    def path(self, path: str) -> str:
+        """Return a path or a key with all but the host's name replaced.
+
+        There it is a word of the kernel's, such as ``node``.
+        """
         if self._word is not None:
-            text = self._word.sub(lambda match: self._words[match.group()], text)
-        text = HASH_KEY.sub(lambda match: re.sub("[0-9a-f]", "0", match.group()), text)
-        text = UUID.sub("00000000-0000-4000-8000-000000000000", text)
-        text = MAC.sub(lambda match: self._mac(match.group()), text)
-        text = IPV4.sub(lambda match: self._ipv4(match.group()), text)
-        return IPV6.sub(lambda match: self._ipv6(match.group()), text)
+            path = self._word.sub(lambda match: self._words[match.group()], path)
+        path = HASH_KEY.sub(lambda match: re.sub("[0-9a-f]", "0", match.group()), path)
+        path = UUID.sub("00000000-0000-4000-8000-000000000000", path)
+        path = MAC.sub(lambda match: self._mac(match.group()), path)
+        path = VERSION_OR_IPV4.sub(
+            lambda match: match["version"] or self._ipv4(match.group()), path
+        )
+        return IPV6.sub(lambda match: self._ipv6(match.group()), path)
 
     def file(self, path: str, text: str) -> str:
         """Return a file's text with every name and address replaced."""
@@ -73,12 +86,12 @@ class Names:
         if isinstance(data, dict) and data.get("is") == "bytes":
             return {**data, "hex": self._bytes(bytes.fromhex(data["hex"])).hex()}
         if isinstance(data, dict):
-            return {self.text(key): self.data(value) for key, value in data.items()}
+            return {self.path(key): self.data(value) for key, value in data.items()}
         return data
 
     def _bytes(self, raw: bytes) -> bytes:
         """Return a netlink answer with names in attributes replaced; offsets do not change."""
-        for name, word in self._words.items():
+        for name, word in {**self._words, **dict.fromkeys(self._hosts, "host")}.items():
             own = name.encode()
             length = struct.pack("=H", NLA_HEADER_BYTES + len(own) + 1)
             attribute = re.compile(re.escape(length) + b".." + re.escape(own) + b"\0", re.DOTALL)
@@ -119,6 +132,13 @@ class Names:
         prefix = "fe80::" if address.is_link_local else "2001:db8::"
         known = self._addresses.setdefault(address.compressed, f"{len(self._addresses) + 1:x}")
         return f"{prefix}{known}"
+
+
+def _any_of(names: Iterable[str], flags: int = 0) -> Optional[re.Pattern[str]]:
+    """Return a pattern of any of these names as a word, the longest first; None without names."""
+    longest = sorted(map(re.escape, names), key=len, reverse=True)
+    pattern = rf"(?<![\w-])(?:{'|'.join(longest)})(?![\w])"
+    return re.compile(pattern, flags) if longest else None
 
 
 def bare_ruleset(text: str) -> str:

@@ -159,8 +159,8 @@ def plain(answer: Any) -> Any:
         return answer
     if isinstance(answer, (bytes, bytearray)):
         return {"is": "bytes", "hex": answer.hex()}
-    if isinstance(answer, Path):
-        return {"is": "Path", "path": str(answer)}
+    if isinstance(answer, Path):  # of a program: its folder may be a user's
+        return {"is": "Path", "path": f"/usr/sbin/{answer.name}"}
     if is_dataclass(answer):
         values = {item.name: plain(getattr(answer, item.name)) for item in fields(answer)}
         return {"is": type(answer).__name__, "fields": values}
@@ -233,14 +233,14 @@ def _anonymous(seen: RecordingHost, host: Host, interface: str) -> RecordedTree:
     _withhold(seen)
     names = Names(_host_names(host), (*_names(host, "/sys/class/net"), interface))
     return RecordedTree(
-        interface=names.text(interface),
-        files={names.text(path): names.file(path, text) for path, text in seen.files.items()},
+        interface=names.path(interface),
+        files={names.path(path): names.file(path, text) for path, text in seen.files.items()},
         folders={
-            names.text(path): tuple(map(names.text, inside))
+            names.path(path): tuple(map(names.path, inside))
             for path, inside in seen.folders.items()
         },
-        links={names.text(path): names.text(target) for path, target in seen.links.items()},
-        answers={names.text(key): names.data(answer) for key, answer in seen.answers.items()},
+        links={names.path(path): names.path(target) for path, target in seen.links.items()},
+        answers={names.path(key): names.data(answer) for key, answer in seen.answers.items()},
     )
 
 

@@ -12,8 +12,9 @@ from functools import cached_property, lru_cache
 
 from udpbench.model import Snapshot
 
-U32_COUNTERS = ("softnet.*", "socket.*.drops")
-"""Counters that the kernel keeps in 32 bits (softnet_stat columns, sk_drops) and that wrap."""
+U32_COUNTERS = ("interrupt.*", "softirq.*", "softnet.*", "socket.*.drops")
+"""Counters that the kernel keeps in 32 bits and that wrap: those of /proc/interrupts and
+/proc/softirqs, softnet_stat columns, sk_drops."""
 
 
 SPECIAL = set("*?[")

@@ -47,12 +47,15 @@ class QueueUse:
 
 def queue_packets(facts: Facts, delta: Deltas) -> dict[int, int] | None:
     """Return RX queue → packets it took; None if they are not counted by queue."""
-    driver = driver_of(facts)
-    if driver.queue_bypass and delta.total(driver.queue_bypass.format(interface=facts.interface)):
-        return None
-    packets = _by_queue(facts, delta, "rx", "packets", driver.queue_packets)
+    packets = _by_queue(facts, delta, "rx", "packets", driver_of(facts).queue_packets)
     # A veth without NAPI has these counters and never moves them.
-    return packets if any(packets.values()) else None
+    return packets if any(packets.values()) and not _is_bypassed(facts, delta, "rx") else None
+
+
+def _is_bypassed(facts: Facts, delta: Deltas, way: Way) -> bool:
+    """Return whether packets went by a function beneath the interface, past its queues."""
+    name = driver_of(facts).queue_bypass
+    return bool(name and delta.total(name.format(interface=facts.interface, way=way)))
 
 
 def queue_uses(readings: Readings) -> tuple[QueueUse, ...]:
@@ -85,7 +88,9 @@ def _received_uses(
 
 def _sent_uses(facts: Facts, delta: Deltas, whole: Deltas, machine: Deltas) -> Iterator[QueueUse]:
     """Yield the TX queues' uses."""
-    packets, drops = _sent(facts, delta, whole), _refused(facts, delta, whole)
+    counted = not _is_bypassed(facts, whole, "tx")
+    packets = _sent(facts, delta, whole) if counted else {}
+    drops = _refused(facts, delta, whole)
     irqs = {int(queue): irq for queue, irq in facts.tx_queue_irqs.items()}
     for queue in sorted({*packets, *irqs}):
         served = _interrupts(machine, irqs.get(queue))

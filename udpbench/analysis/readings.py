@@ -19,9 +19,10 @@ FAMILIES = {
 """Placeholder in a pattern → prefix of the IP version's counters."""
 
 
-GENERIC_XDP = "generic"
 NOTHING_ATTACHED = "none"
 """Value of ``xdp`` and ``tcx`` in a host's environment without a program."""
+GENERIC_XDP = "generic"
+"""In the value of ``xdp`` of a program that runs in the stack."""
 
 
 @dataclass(frozen=True)

@@ -270,22 +270,21 @@ def selftest(
     from udpbench.report.proven_stages import print_selftest, selftest_json
 
     chosen_lab = load_lab(lab)
-    proven = {
-        host: try_ledger(private, tell_wait, around)
-        for host, private, around in private_labs(
-            chosen_lab, _deployer(chosen_lab, no_deploy, wheels)
-        )
-    }
-    with _reader_may_leave():
-        if as_json:
-            by_host = {host: selftest_json(tried) for host, tried in proven.items()}
-            shown = by_host.get(THIS_MACHINE) if set(by_host) == {THIS_MACHINE} else by_host
-            print(json.dumps(shown, indent=2, allow_nan=False))
-        else:
-            for host, tried in proven.items():
+    proven = {}
+    deployer = _deployer(chosen_lab, no_deploy, wheels)
+    for host, private, around in private_labs(chosen_lab, deployer):
+        proven[host] = tried = try_ledger(private, tell_wait, around)
+        if not as_json:
+            with _reader_may_leave():
                 print_selftest(_console(), tried, "" if host == THIS_MACHINE else host)
-    for tried in proven.values():
-        _say(f"kept for later runs: {keep(tried)}", sys.stderr)
+            _say(f"kept for later runs: {keep(tried)}", sys.stderr)
+    if as_json:
+        by_host = {host: selftest_json(tried) for host, tried in proven.items()}
+        shown = by_host.get(THIS_MACHINE) if set(by_host) == {THIS_MACHINE} else by_host
+        with _reader_may_leave():
+            print(json.dumps(shown, indent=2, allow_nan=False))
+        for tried in proven.values():
+            _say(f"kept for later runs: {keep(tried)}", sys.stderr)
     raise typer.Exit(YES if all(map(is_believable, proven.values())) else NO)
 
 

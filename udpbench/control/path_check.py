@@ -217,14 +217,13 @@ def _landing(facts: Facts, plan: Plan, gso: bool, probe: Probe) -> int | None:
     arrived. In the end it is the queue that counts just those packets, else the one that counts
     the most regularly: others' packets vary.
     """
-    common: dict[int, list[int]] = {}
-    arrived = 0
+    common: dict[int, list[tuple[int, int]]] = {}
     for _ in range(PROBES_PER_FLOW):
         phase = probe(plan)
         arrived = total_arrived(phase.stats).packets
         # A veth counts a GSO message once.
         least = 1 if gso else max(arrived, 1)
-        counted = {q: n for q, n in _packets(facts, phase).items() if n >= least}
+        counted = {q: (n, arrived) for q, n in _packets(facts, phase).items() if n >= least}
         both = common.keys() & counted.keys()
         if both or counted:
             common = {queue: [*common.get(queue, []), counted[queue]] for queue in both or counted}
@@ -232,8 +231,9 @@ def _landing(facts: Facts, plan: Plan, gso: bool, probe: Probe) -> int | None:
             break
 
     def likeness(queue: int) -> tuple[bool, int, int]:
-        least, most = min(common[queue]), max(common[queue])
-        return least != arrived, most - least, least
+        counts = [count for count, _ in common[queue]]
+        differs = any(count != arrived for count, arrived in common[queue])
+        return differs, max(counts) - min(counts), min(counts)
 
     return min(common, key=likeness, default=None)
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from udpbench.analysis.ledger.stage_proofs import REASON, is_believable, reasons
-from udpbench.model import SelfTest, StageProof, TrialRecord
+from udpbench.model import DRIVER_STAGES, SelfTest, StageProof, TrialRecord
 
 SCHEMA = 1
 """Of ``selftest --json``. History: 1 — the first form."""
@@ -52,7 +52,9 @@ def conclusions(selftest: SelfTest) -> Iterator[str]:
             yield f"not tried: {_place(proof)}: {proof.why}"
     for proof in selftest.proofs:
         if proof.packets is not None and not proof.counted:
-            yield f"not observable on this kernel, and from now on shown as such: {_place(proof)}"
+            where = f", on {proof.driver}" if proof.stage in DRIVER_STAGES else ""
+            place = f"{_place(proof)}{where}"
+            yield f"not observable on this kernel, and from now on shown as such: {place}"
         elif not proof.holds and proof.packets is not None:
             unaccounted = f"{proof.unaccounted or 0:+d}"
             counts = f"{proof.counted} of {proof.packets} counted, unaccounted {unaccounted}"
@@ -61,8 +63,11 @@ def conclusions(selftest: SelfTest) -> Iterator[str]:
         yield f"explain: true does not work here: {selftest.unexplained}"
     elif silent := _unexplained(selftest):
         yield f"explain: true has no distinct drop reason for: {', '.join(silent)}"
-    believable = is_believable(selftest)
-    yield f"the ledger is {'' if believable else 'not '}reliable on this kernel"
+    believable = "" if is_believable(selftest) else "not "
+    # A stage of no IP version cannot be provoked anywhere.
+    untried = any(proof.packets is None and proof.family is not None for proof in selftest.proofs)
+    tried = ", as far as it was tried" if untried else ""
+    yield f"the ledger is {believable}reliable on this kernel{tried}"
 
 
 def _unexplained(selftest: SelfTest) -> list[str]:

@@ -70,6 +70,17 @@ def used(moves: dict[str, dict[str, int]], **changes: object) -> list[tuple[obje
     return [(f"{u.host} {u.queue}", u.packets, u.drops, u.interrupts, u.cpus) for u in uses]
 
 
+def test_packets_that_went_past_the_queues_are_not_theirs() -> None:
+    """hv_netvsc over a virtual function: what its queues have is broadcasts, or nothing."""
+    moved = {"tx_queue_0_packets": 0, "tx_queue_1_packets": 0, "vf_tx_packets": 1000}
+    moves = {"left": {f"ethtool.send0.{name}": value for name, value in moved.items()}}
+    over_vf = used(moves, left={"driver": "hv_netvsc"})
+    assert [] == [use for use in over_vf if use[0].startswith("left tx")]
+    moves["left"]["ethtool.send0.vf_tx_packets"] = 0
+    its_own = used(moves, left={"driver": "hv_netvsc"})
+    assert ["left tx-0", "left tx-1"] == [use[0] for use in its_own if use[0].startswith("left tx")]
+
+
 def test_a_queue_has_packets_drops_interrupts_and_the_cpu_that_took_them() -> None:
     """A virtio card: packets by the kernel's statistics, interrupts of either way by machine."""
     card = {

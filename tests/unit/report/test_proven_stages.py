@@ -27,6 +27,8 @@ LINK = StageProof("link", None, None, why="a veth pair loses nothing")
 SILENT = StageProof("udp_memory", 4, 100, 0, 100, (), "veth")
 WRONG = StageProof("rx_tc", 4, 100, 50, 50, (), "veth")
 HIDDEN = StageProof("rx_ip", 4, 100, None, 100, (), "veth")
+OF_DRIVER = StageProof("rx_xdp", 4, 100, None, 100, (), "veth")
+UNTRIED = StageProof("udp_rcvbuf", 6, None, why="no packet of the path check arrived")
 GOOD = SelfTest("6.18.0", "#1 SMP x86_64", "2026-11-22T16:00:00+00:00", "0.2.0", (NO_PORT,))
 
 
@@ -43,6 +45,8 @@ def test_what_follows_is_said_in_words(golden: Golden) -> None:
     golden.check(list(conclusions(GOOD)))
     golden.check(list(conclusions(replace(GOOD, proofs=(WRONG, SILENT, HIDDEN)))))
     golden.check(list(conclusions(replace(GOOD, unexplained="no BTF"))))
+    golden.check(list(conclusions(replace(GOOD, proofs=(NO_PORT, UNTRIED)))))
+    golden.check(list(conclusions(replace(GOOD, proofs=(NO_PORT, OF_DRIVER)))))
 
 
 def test_the_same_is_data() -> None:

@@ -39,9 +39,8 @@ def frames_at_macs(readings: Readings, role: Role) -> int | None:
 
     None if one of the cards does not count.
     """
-    return _at_least_read(
-        readings, _sum_of_all(_at_mac(readings, host, role) for host in readings.hosts(role))
-    )
+    frames = _sum_of_all(_at_mac(readings, host, role) for host in readings.hosts(role))
+    return frames if frames is None or frames >= _read_packets(readings) else None
 
 
 def received_frames(readings: Readings) -> int | None:
@@ -49,19 +48,16 @@ def received_frames(readings: Readings) -> int | None:
 
     None if one of the cards does not count, or may not count those without.
     """
-    return _at_least_read(
-        readings, _sum_of_all(_came_in(readings, host) for host in readings.hosts("receiver"))
+    return _sum_of_all(_came_in(readings, host) for host in readings.hosts("receiver"))
+
+
+def _read_packets(readings: Readings, host: str | None = None) -> int:
+    """Return what the workers of a receiver read, or of all receivers."""
+    return sum(
+        stats.counts.get("received_packets", 0)
+        for stats in readings.workers("receiver")
+        if host is None or stats.worker.rpartition(".")[0] == host
     )
-
-
-def _at_least_read(readings: Readings, frames: int | None) -> int | None:
-    """Return a number of frames; None if workers read more packets, which then took another way.
-
-    A virtual function lists counters of the port that never move (mlx5: en_stats.c returns early
-    without access to them), and what two functions of a card exchange need not pass its port.
-    """
-    read = readings.worked("receiver", "received_packets") if readings.phase.stats else 0
-    return None if frames is None or frames < read else frames
 
 
 def sees_full_ring(readings: Readings, host: str) -> bool:
@@ -99,12 +95,23 @@ def damaged_frames(readings: Readings) -> dict[str, int]:
 
 
 def _at_mac(readings: Readings, host: str, role: Role) -> int | None:
+    """Return the frames at a host's MAC; None if its port does not count, or was not passed.
+
+    A virtual function lists counters of the port that never move (mlx5: en_stats.c returns early
+    without access to them), and what two functions of a card exchange need not pass its port. Then
+    workers read more packets than there were frames, or the counters are 0 since the host started.
+    """
     delta = readings.deltas.get(host)
     if delta is None:
         return None
     counters = _counters(readings, host, role)
-    plus = _sum_of_all(delta.total(readings.named(host, name)) for name in counters.plus)
-    return plus - (_total(readings, host, delta, counters.less) or 0) if plus is not None else None
+    names = [readings.named(host, name) for name in counters.plus]
+    plus = _sum_of_all(delta.total(name) for name in names)
+    after = readings.phase.after.get(host)
+    if plus is None or (after is not None and not any(map(after.counters.get, names))):
+        return None
+    frames = plus - (_total(readings, host, delta, counters.less) or 0)
+    return None if role == "receiver" and frames < _read_packets(readings, host) else frames
 
 
 def _came_in(readings: Readings, host: str) -> int | None:

@@ -647,7 +647,7 @@ _stage(
     packets=_in_packets("rx_tc", _tc_skbs, skbs.received_skb),
     source=f"Δ {INGRESS_DROPS}",
     means="Dropped by a tc filter on receipt. Only filters of an ingress or clsact qdisc "
-    "are counted; a program attached without one (TCX) is not.",
+    "are counted; what a TCX program drops is not.",
     most=_most_by_tc,
     counters=(INGRESS_DROPS,),
     unit="skb",
