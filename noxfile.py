@@ -325,7 +325,8 @@ def measure_in_lab(session: nox.Session) -> None:
     if os.geteuid() != 0:
         session.skip(f"the lab needs root: sudo python3 noxfile.py {session.name}")
     install_system_packages(LAB_PACKAGES)
-    run(session, "python", f"tests/lab/{session.name}.py", *session.posargs)
+    shared = {"PYTHONPATH": str(ROOT / "tests" / "fixtures")}
+    run(session, "python", f"tests/lab/{session.name}.py", *session.posargs, env=shared)
 
 
 @nox.session
