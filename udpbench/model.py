@@ -49,6 +49,10 @@ GSO_SEGMENTS = "udp.gso_segments"
 
 KERNEL_BUILD = "kernel_build"
 """Key of ``Facts.environment``: version and instruction set of the kernel, as of uname(2)."""
+NOTHING_ATTACHED = "none"
+"""Value of ``xdp`` and ``tcx`` there without a program; then none dropped."""
+GENERIC_XDP = "generic"
+"""In the value of ``xdp`` of a program in the stack, whose drops the driver does not count."""
 
 Role = Literal["sender", "receiver"]
 Scope = Literal["namespace", "machine"]

@@ -121,6 +121,28 @@ def test_selftest_ends_with_0_where_the_ledger_may_be_believed(
     assert [proven] * 2 == kept
 
 
+def test_a_host_that_cannot_be_tested_costs_no_other_hosts_proof(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was proven before it is shown and kept."""
+    proven = SelfTest("6.18.0", "", "", "", (StageProof("udp_no_port", 4, 100, 100, 0),))
+    answers: list[SelfTest | Exception] = [proven, ConnectError("refused", "right")]
+
+    def tried(*_: object) -> SelfTest:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    kept: list[SelfTest] = []
+    hosts = [(host, None, None) for host in ("left", "right")]
+    monkeypatch.setattr("udpbench.commands.selftest.private_labs", lambda *_: iter(hosts))
+    monkeypatch.setattr("udpbench.commands.selftest.try_ledger", tried)
+    monkeypatch.setattr("udpbench.proven_kernels.keep", kept.append)
+    assert run(monkeypatch, "selftest") != 0
+    assert (True, [proven]) == ("reliable on this kernel" in capsys.readouterr().out, kept)
+
+
 def test_facts_are_written_where_they_are_to_be(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -85,6 +85,8 @@ class Names:
             return [self.data(item) for item in data]
         if isinstance(data, dict) and data.get("is") == "bytes":
             return {**data, "hex": self._bytes(bytes.fromhex(data["hex"])).hex()}
+        if isinstance(data, dict) and data.get("is") == "Path":  # of a program, maybe a user's
+            return {**data, "path": f"/usr/sbin/{data['path'].rpartition('/')[2]}"}
         if isinstance(data, dict):
             return {self.path(key): self.data(value) for key, value in data.items()}
         return data

@@ -159,8 +159,8 @@ def plain(answer: Any) -> Any:
         return answer
     if isinstance(answer, (bytes, bytearray)):
         return {"is": "bytes", "hex": answer.hex()}
-    if isinstance(answer, Path):  # of a program: its folder may be a user's
-        return {"is": "Path", "path": f"/usr/sbin/{answer.name}"}
+    if isinstance(answer, Path):
+        return {"is": "Path", "path": str(answer)}
     if is_dataclass(answer):
         values = {item.name: plain(getattr(answer, item.name)) for item in fields(answer)}
         return {"is": type(answer).__name__, "fields": values}

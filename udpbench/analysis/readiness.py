@@ -15,11 +15,11 @@ from typing import Any, Literal, TypeVar
 from udpbench.analysis.checks.cpu_checks import HYPERVISOR, NOTED, STRUCK
 from udpbench.analysis.checks.host_checks import BUFFER_LIMIT, SHARED_PATH
 from udpbench.analysis.rates import IDLE_TIMES, link_megabits
-from udpbench.analysis.readings import NOTHING_ATTACHED
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.drivers import driver_of
 from udpbench.host_settings import Settings, merged, set_keys
 from udpbench.model import (
+    NOTHING_ATTACHED,
     SECOND_NS,
     WITHOUT,
     Examined,

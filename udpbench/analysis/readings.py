@@ -10,19 +10,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from udpbench.analysis.delta import Deltas, deltas
-from udpbench.model import Phase, PhaseName, Receive, Role, Send, TrialRecord, WorkerStats
+from udpbench.model import (
+    GENERIC_XDP,
+    NOTHING_ATTACHED,
+    Phase,
+    PhaseName,
+    Receive,
+    Role,
+    Send,
+    TrialRecord,
+    WorkerStats,
+)
 
 FAMILIES = {
     4: {"{ip}": "snmp.Ip.", "{ipx}": "netstat.IpExt.", "{udp}": "snmp.Udp."},
     6: {"{ip}": "snmp6.Ip6", "{ipx}": "snmp6.Ip6", "{udp}": "snmp6.Udp6"},
 }
 """Placeholder in a pattern → prefix of the IP version's counters."""
-
-
-NOTHING_ATTACHED = "none"
-"""Value of ``xdp`` and ``tcx`` in a host's environment without a program."""
-GENERIC_XDP = "generic"
-"""In the value of ``xdp`` of a program that runs in the stack."""
 
 
 @dataclass(frozen=True)

@@ -397,6 +397,20 @@ def test_a_program_whose_drops_nothing_counts_hides_its_stage(
     assert {"link": (70, 70)} == spans(judge(record))
 
 
+def test_what_a_driver_counts_holds_beside_generic_xdp() -> None:
+    """Its drops by XDP are of another program, and its other drops are of no program."""
+    mixture = Mixture(driver="virtio_net").lose("rx_xdp", 30)
+    mixture.moves["right ethtool.receive0.rx0_xdp_drops"] = 30
+    mixture.moves["right ethtool.receive0.rx_xdp_drop"] = 0
+    mixture.moves["right ethtool.receive0.rx0_drops"] = 100
+    mixture.ours["rx_ring"] = 70
+    record = mixture.record()
+    right = record.facts["right"]
+    here = replace(right, environment={**right.environment, "xdp": "program 7, generic"})
+    of_one = replace(record, facts={**record.facts, "right": here}, built_in_lab=True)
+    assert {"rx_xdp": (30, 30), "rx_ring": (70, 70)} == spans(judge(of_one))
+
+
 def test_a_counter_of_sixteen_bits_that_wraps_makes_no_trial_invalid() -> None:
     """What r8169 missed is then not known; of another card it means a reset."""
     missed = "link.receive0.rx_missed_errors"

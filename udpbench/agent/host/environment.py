@@ -10,7 +10,7 @@ from udpbench.agent.host.control_path import control_interface
 from udpbench.agent.host.files import cpuinfo_value, names, read
 from udpbench.agent.host.interrupts import is_irqbalance_running
 from udpbench.agent.host.system import Host
-from udpbench.model import KERNEL_BUILD
+from udpbench.model import GENERIC_XDP, KERNEL_BUILD, NOTHING_ATTACHED
 
 CPU = "/sys/devices/system/cpu"
 CLOCKSOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
@@ -20,10 +20,6 @@ PROGRAMS = {"ethtool": r"version (\S+)", "iptables": r"v(\S+ \(\w+\)|\S+)", "nft
 SYSCTLS = ("net.ipv4.udp_mem", "net.core.default_qdisc")
 """Sysctls that are text; single numbers are among the limits."""
 UNAFFECTED = "Not affected"
-NOTHING_ATTACHED = "none"
-"""Value of ``xdp`` and ``tcx`` without a program; the ledger then knows that none dropped."""
-GENERIC_XDP = "generic"
-"""Added for a program in the stack, whose drops the driver does not count."""
 
 
 def environment(host: Host, interface: Optional[str], cpuinfo: str) -> dict[str, str]:

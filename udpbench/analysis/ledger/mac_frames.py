@@ -40,7 +40,8 @@ def frames_at_macs(readings: Readings, role: Role) -> int | None:
     None if one of the cards does not count.
     """
     frames = _sum_of_all(_at_mac(readings, host, role) for host in readings.hosts(role))
-    return frames if frames is None or frames >= _read_packets(readings) else None
+    read = readings.worked("receiver", "received_packets")
+    return frames if frames is None or frames >= read else None
 
 
 def received_frames(readings: Readings) -> int | None:
@@ -51,12 +52,12 @@ def received_frames(readings: Readings) -> int | None:
     return _sum_of_all(_came_in(readings, host) for host in readings.hosts("receiver"))
 
 
-def _read_packets(readings: Readings, host: str | None = None) -> int:
-    """Return what the workers of a receiver read, or of all receivers."""
+def _read_packets(readings: Readings, host: str) -> int:
+    """Return what the workers of a receiver read."""
     return sum(
         stats.counts.get("received_packets", 0)
         for stats in readings.workers("receiver")
-        if host is None or stats.worker.rpartition(".")[0] == host
+        if stats.worker.rpartition(".")[0] == host
     )
 
 

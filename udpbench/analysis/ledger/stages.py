@@ -457,12 +457,7 @@ _stage(
 
 
 def _counted_xdp_drops(readings: Readings, counters: tuple[str, ...] = XDP_DROPS) -> int | None:
-    """Return what the drivers count as drops by XDP; 0 if the interface has no program.
-
-    None beside a program in the stack, whose drops nothing counts (net/core/dev.c: do_xdp_generic).
-    """
-    if readings.has_generic_xdp("receiver"):
-        return None
+    """Return what the drivers count as drops by XDP; 0 if the interface has no program."""
     dropped = readings.total("receiver", *counters)
     if dropped is None and readings.without("receiver", "xdp"):
         return 0
@@ -470,13 +465,23 @@ def _counted_xdp_drops(readings: Readings, counters: tuple[str, ...] = XDP_DROPS
 
 
 def _xdp_frames(readings: Readings) -> int | None:
-    """Return the frames that an XDP program dropped, without those that AF_XDP sockets refused."""
+    """Return the frames that an XDP program dropped, without those that AF_XDP sockets refused.
+
+    Nothing counts what a program in the stack drops (net/core/dev.c: do_xdp_generic), so beside one
+    a 0 proves nothing.
+    """
     dropped = _counted_xdp_drops(readings)
+    if not dropped and readings.has_generic_xdp("receiver"):
+        return None
     drivers = _receiving_drivers(readings)
     counts_refused = any(driver.xdp_drops_refused for driver in drivers)
     if dropped is None or not counts_refused or _without_copy(readings):
         return dropped
     return max(dropped - _refused_frames_received(readings), 0)
+
+
+def _most_by_xdp(readings: Readings) -> int | None:
+    return None if readings.has_generic_xdp("receiver") else _at_most(_xdp_frames)(readings)
 
 
 def _without_copy(readings: Readings) -> bool:
@@ -491,7 +496,7 @@ _stage(
     source=f"Δ {VETH_XDP_DROPS}",
     means="Dropped by an XDP program on the receiving interface, before the kernel made "
     "an skb of it.",
-    most=_at_most(_xdp_frames),
+    most=_most_by_xdp,
     counters=XDP_DROPS,
     unit="skb",
     parts=VETH_XDP_DROPS,
