@@ -380,12 +380,24 @@ def guests(session: nox.Session) -> None:
         session.skip("the guests need root: sudo python3 noxfile.py guests")
     install_system_packages(GUEST_PACKAGES)
     folder = ROOT / ".nox" / "guests"
-    run(session, "python", "tests/guests/image.py", str(folder))
+    run(session, "python", "tests/guests/image.py", str(folder), "cards")
     apart = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
     python, pytest = (str(HOME / "bin" / name) for name in ("python", "pytest"))
     beside = (pytest, "tests/guests", *session.posargs)
-    pair = (python, "tests/guests/pair.py", str(folder), *beside)
+    pair = (python, "tests/guests/pair.py", str(folder), "cards", "left,right", *beside)
     session.run("unshare", *apart, *pair, external=True)
+
+
+@nox.session
+def kernels(session: nox.Session) -> None:
+    """Try Debian's releases and their kernels in guests, for hours (posargs: names, --again)."""
+    prepare(session)
+    if os.geteuid() != 0:
+        session.skip("the guests need root: sudo python3 noxfile.py kernels")
+    install_system_packages(GUEST_PACKAGES)
+    paths = {"PYTHONPATH": str(ROOT / "tests" / "fixtures")}
+    words = ("tests/guests/kernels.py", str(ROOT / ".nox" / "guests"), *session.posargs)
+    run(session, "python", *words, env=paths)
 
 
 @nox.session

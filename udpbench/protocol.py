@@ -24,7 +24,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
@@ -135,6 +135,8 @@ class RecordedTree:
     """Path of a symbolic link → the last component of its target."""
     answers: dict[str, Any]
     """Call with its arguments → ``{value}`` or ``{error}``, an errno."""
+    capabilities: dict[str, bool] = field(default_factory=dict)
+    """Name → whether it works there; empty in older files."""
 
 
 WorkersState = Literal["none", "ready", "running", "listening", "done", "failed"]

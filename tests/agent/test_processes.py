@@ -15,6 +15,7 @@ from golden import Golden
 from proc_files import stat
 
 from udpbench.agent.host import processes
+from udpbench.agent.host.capabilities import napi_threads
 from udpbench.agent.host.processes import (
     Processes,
     ProcessTimes,
@@ -70,6 +71,10 @@ class Machine(Host):
     def affinity(self, pid: int) -> list[int]:
         """Return the CPUs of a thread."""
         return self.pinned.get(pid, [0, 1, 2, 3])
+
+    def knows_napis(self) -> bool:
+        """Return whether the kernel lists them by netlink."""
+        return self.napi is not None
 
     def napis(self, _interface: str) -> tuple[NapiInstance, ...]:
         """Return NAPI's threads, where the kernel tells them."""
@@ -196,6 +201,80 @@ def test_threads_of_interfaces(machine: Machine) -> None:
     assert [30] == interface_threads(machine, ["receive0"])
     machine.napi = None
     assert [30] == interface_threads(machine, ["receive0"])
+
+
+class OldKernel(Machine):
+    """A machine whose kernel lists no NAPI instances by netlink, as before Linux 6.8."""
+
+    napis = Host.napis
+
+    def index(self, _interface: str) -> int:
+        """Return that of lo, whose queues have no NAPI."""
+        return 1
+
+    def _listed_napis(self, _interface: str) -> None:
+        return None
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> OldKernel:
+    """Return one whose receive0 has two RX queues; kthreadd's children are 11, 30, 31, 40 and 99."""
+    machine = OldKernel(tmp_path)
+    for queue in ("rx-0", "rx-1", "tx-0"):
+        machine.path(f"/sys/class/net/receive0/queues/{queue}").mkdir(parents=True)
+    machine.put("/proc/2/task/2/children", "11 30 31 40 99 ")
+    machine.add(11, name="ksoftirqd/0")
+    machine.add(30, name="napi/receive0-8202")
+    machine.add(31, name="napi/receive0-8201")
+    machine.add(40, name="napi/receive01-8190")
+    return machine
+
+
+def test_napi_instances_by_the_names_of_their_threads(old: OldKernel) -> None:
+    """In the order of their ids; the RX queues follow it, and one that has ended is left out."""
+    assert (NapiInstance(8201, None, 31), NapiInstance(8202, None, 30)) == old.napis("receive0")
+    assert {0: 31, 1: 30} == {queue: n.pid for queue, n in old.queue_napis("receive0").items()}
+    assert {} == old.queue_napis("receive0", "tx")
+    assert [31, 30] == interface_threads(old, ["receive0"])
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {30: "napi/receive0-8", 31: "napi/receive0-8"},
+        {99: "napi/receive0-8203"},
+        {30: "kworker/0:1"},
+    ],
+    ids=["cut short", "of another namespace", "missing"],
+)
+def test_names_of_threads_that_fit_no_queues_are_ambiguous(
+    old: OldKernel, names: dict[int, str], golden: Golden
+) -> None:
+    """Before Linux 5.17 they have 15 bytes; another namespace may have a receive0, too."""
+    for pid, name in names.items():
+        old.add(pid, name=name)
+    with golden.raises(OSError) as raised:
+        old.napis("receive0")
+    assert errno.ENOTUNIQ == raised.value.errno
+
+
+@pytest.mark.parametrize(
+    ("threaded", "netlink", "release", "expected"),
+    [
+        (False, False, "5.10.0-32-amd64", False),
+        (True, False, "5.15.0-91-generic", False),
+        (True, False, "5.17.1", True),
+        (True, True, "5.14.0-427.el9", True),
+    ],
+)
+def test_threads_of_napi_can_be_told_apart(
+    machine: Machine, *, threaded: bool, netlink: bool, release: str, expected: bool
+) -> None:
+    """By netlink, which a distribution may have added to its kernel, or by whole names."""
+    if threaded:
+        machine.put("/sys/class/net/lo/threaded", "0")
+    machine.napi = () if netlink else None
+    assert expected == napi_threads(machine, release)
 
 
 def test_threads_of_interrupts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

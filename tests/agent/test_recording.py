@@ -109,7 +109,7 @@ class Attributes(dict):  # type: ignore[type-arg]
 
 def test_a_recording_tells_nothing_of_whose_host_it_is(tmp_path: Path) -> None:
     """No name, address, serial number, process, rule or key of hashing is left in it."""
-    tree = record_tree(SecretHost(tmp_path), "left", "corp-lan0")
+    tree = record_tree(SecretHost(tmp_path), "left", "corp-lan0", {"bpf": False})
     text = json.dumps(asdict(tree))
     secrets = ("corp", "db7", "secret", "192.0.2", MAC, "deadbeef", "1E00090A", "6ab1c5d0")
     assert [] == [secret for secret in secrets if secret in text]
@@ -117,12 +117,13 @@ def test_a_recording_tells_nothing_of_whose_host_it_is(tmp_path: Path) -> None:
         tree.interface,
         tree.files["/sys/class/net/net0/address"],
     )
+    assert {"bpf": False} == tree.capabilities
 
 
 def test_what_was_recorded_can_be_asked_again(tmp_path: Path) -> None:
     """The same facts, under the names that replaced the others."""
     host = SecretHost(tmp_path)
-    played = RecordedHost(record_tree(host, "left", "corp-lan0"))
+    played = RecordedHost(record_tree(host, "left", "corp-lan0", {"bpf": False}))
     before, after = facts(host, "left", "corp-lan0", {}), facts(played, "left", "net0", {})
     assert ("igb", 1500, ("10.0.0.1/24",), "host") == (
         after.driver,
@@ -140,7 +141,7 @@ def test_what_was_recorded_can_be_asked_again(tmp_path: Path) -> None:
 
 def test_this_host_can_be_recorded() -> None:
     """Its loopback interface, with counters; a few things are of the moment."""
-    tree = record_tree(Host(), "left", "lo")
+    tree = record_tree(Host(), "left", "lo", {"bpf": False})
     played = RecordedHost(tree)
     known = facts(Host(), "left", "lo", {})
     expected = replace(known, hostname="host", boot_id=played.boot_id())
@@ -156,7 +157,7 @@ def test_this_host_can_be_recorded() -> None:
 
 def test_a_machine_is_recorded_without_an_interface(tmp_path: Path) -> None:
     """As of a built-in lab; its texts stay whole."""
-    tree = record_tree(SecretHost(tmp_path), "machine", "")
+    tree = record_tree(SecretHost(tmp_path), "machine", "", {"bpf": False})
     assert ("", "model name\t: A CPU\nflags\t: fpu") == (
         tree.interface,
         tree.files["/proc/cpuinfo"],
@@ -165,7 +166,7 @@ def test_a_machine_is_recorded_without_an_interface(tmp_path: Path) -> None:
 
 def test_what_a_host_has_not_or_was_not_asked_fails_as_it_did(tmp_path: Path) -> None:
     """An error of the kernel's, a file that is not there, and what nobody recorded."""
-    played = RecordedHost(record_tree(SecretHost(tmp_path), "left", "corp-lan0"))
+    played = RecordedHost(record_tree(SecretHost(tmp_path), "left", "corp-lan0", {"bpf": False}))
     for ask, code in (
         (lambda: played.tcx_programs("net0"), errno.EPERM),
         (lambda: played.read_text("/proc/nothing"), errno.ENOENT),
@@ -191,7 +192,7 @@ def test_no_more_files_are_read_than_is_sensible(
 ) -> None:
     """Beyond those that the agent itself reads."""
     monkeypatch.setattr(recording, "FILES_MAX", 0)
-    tree = record_tree(SecretHost(tmp_path), "left", "corp-lan0")
+    tree = record_tree(SecretHost(tmp_path), "left", "corp-lan0", {"bpf": False})
     assert "/proc/irq/40/smp_affinity_list" not in tree.files
 
 

@@ -112,6 +112,7 @@ def test_hello_tells_who_the_agent_is(agent: Agent) -> None:
         "rcvbuf_force",
         "machine_sysctl",
         "kernel_threads",
+        "napi_threads",
         "real_time",
         "udp_gso",
         "udp_gro",

@@ -1,6 +1,7 @@
-"""What the guests are made of: an image, its kernel, a QEMU with igb, wheels, and a key; made once.
+"""What guests are made of: a QEMU with igb, a key, and images of Debian with their kernels; made once.
 
-All of it is in one folder. Installs nothing on this machine, and mounts nothing that others see.
+All of it is in one folder, an image in a folder of its name there. Installs nothing on this machine,
+and mounts nothing that others see.
 """
 
 from __future__ import annotations
@@ -10,74 +11,132 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from udpbench.control.deployment.wheels import Target, obtain
 
-SUITE = "trixie"
-"""Its QEMU has igb (since 8.0)."""
+ROOT = Path(__file__).parents[2]
 MIRROR = "http://deb.debian.org/debian"
-IN_GUEST = ("openssh-server", "python3", "ethtool", "iproute2", "nftables")
-KERNEL = ("linux-image-amd64",)
-"""From the suite's backports: AF_XDP without copies needs Linux 6.11 on virtio_net, 6.14 on igb."""
-IN_EMULATOR = ("qemu-system-x86",)
-IMAGE_SIZE = "1200M"
+EMULATOR = ("trixie", ("qemu-system-x86", "qemu-utils"))
+"""QEMU has igb since 8.0."""
+BARE = ("openssh-server", "python3", "iproute2")
+"""To log in, to run an agent, and to name the cards (init)."""
+KERNEL = "linux-image-amd64"
 INIT = Path(__file__).with_name("init")
+WHEELS = "opt/wheels"
 
 
-def make(folder: Path) -> None:
-    """Make what is missing in the folder."""
+@dataclass(frozen=True)
+class Image:
+    """A Debian that guests boot."""
+
+    suite: str
+    packages: tuple[str, ...] = ("ethtool", "iptables", "nftables")
+    """Beside those of ``BARE``; without an image of the kernel, that of the suite is added."""
+    backports: tuple[str, ...] = ()
+    """Packages of the suite's backports."""
+    later: tuple[str, ...] = ()
+    """Packages that are there as files, because a guest has no network; and pip's, if any."""
+    size: str = "1500M"
+
+
+LATER = (
+    *("gcc", "libc6-dev", "python3-venv", "python3-dev", "util-linux", "ethtool", "iptables"),
+    *("openssh-server", "sudo", "nftables", "sockperf", "socat", "unbound"),
+)
+"""What sessions install where it is missing (noxfile.py), and programs of experiments/own."""
+IMAGES = {
+    # AF_XDP without copies needs Linux 6.11 on virtio_net, 6.14 on igb.
+    "cards": Image("trixie", backports=(KERNEL,)),
+    **{f"{suite}-hosts": Image(suite) for suite in ("bullseye", "bookworm", "trixie", "sid")},
+    **{
+        suite: Image(suite, packages=(), later=LATER, size="8G")
+        for suite in ("bookworm", "trixie", "sid")
+    },
+}
+"""By name: two hosts with cards, or one on which the controller runs and which lacks all else."""
+
+
+def make(folder: Path, name: str) -> None:
+    """Make what an image needs, as far as it is missing in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    make_emulator(folder)
-    make_key(folder)
-    make_image(folder)
-    keep_wheels(folder)
-
-
-def make_emulator(folder: Path) -> None:
-    """Make a tree that has QEMU and what it needs, to be entered by chroot."""
     if not (folder / "emulator").exists():
-        bootstrap(folder / "emulator", IN_EMULATOR)
-
-
-def make_key(folder: Path) -> None:
-    """Make the key that logs in to the guests."""
+        bootstrap(folder / "emulator", *EMULATOR)
     if not (folder / "key").exists():
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", folder / "key")
+    make_image(folder, name)
+    if not IMAGES[name].later:
+        keep_wheels(folder, name)
 
 
-def make_image(folder: Path) -> None:
+def make_image(folder: Path, name: str) -> None:
     """Make a file system with Debian, and take kernel, initial RAM disk and host key out of it."""
-    image = folder / "image.ext4"
-    inputs = INIT.read_text() + (folder / "key.pub").read_text() + repr(IN_GUEST + KERNEL)
-    stamp = folder / "image.stamp"
-    if image.exists() and stamp.exists() and stamp.read_text() == inputs:
+    made, image = folder / name, IMAGES[name]
+    inputs = INIT.read_text() + (folder / "key.pub").read_text() + repr(image)
+    stamp = made / "stamp"
+    if stamp.exists() and stamp.read_text() == inputs:
         return
-    tree = folder / "guest"
-    shutil.rmtree(tree, ignore_errors=True)
-    bootstrap(tree, IN_GUEST, KERNEL)
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir()
+    tree = made / "tree"
+    own = () if KERNEL in image.backports else (KERNEL,)
+    bootstrap(tree, image.suite, (*BARE, *image.packages, *own), image.backports)
     shutil.rmtree(tree / "var/cache/apt", ignore_errors=True)
+    if image.later:
+        keep_packages(tree, image.later)
+        keep_tools(tree)
     shutil.copy(INIT, tree / "sbin/guest-init")
     (tree / "sbin/guest-init").chmod(0o755)
     keys = tree / "root/.ssh"
     keys.mkdir(mode=0o700, exist_ok=True)
     shutil.copy(folder / "key.pub", keys / "authorized_keys")
-    shutil.copy(tree / "etc/ssh/ssh_host_ed25519_key.pub", folder / "host_key.pub")
-    for name in ("vmlinuz", "initrd.img"):
-        (kernel,) = (tree / "boot").glob(f"{name}-*")
-        shutil.copy(kernel, folder / name)
-    image.unlink(missing_ok=True)
-    run("mkfs.ext4", "-q", "-d", tree, image, IMAGE_SIZE)
+    shutil.copy(tree / "etc/ssh/ssh_host_ed25519_key.pub", made / "host_key.pub")
+    for file in ("vmlinuz", "initrd.img"):
+        (kernel,) = (tree / "boot").glob(f"{file}-*")
+        shutil.copy(kernel, made / file)
+    run("mkfs.ext4", "-q", "-d", tree, made / "image.ext4", image.size)
+    shutil.rmtree(tree / WHEELS, ignore_errors=True)
     stamp.write_text(inputs)
 
 
-def keep_wheels(folder: Path) -> None:
+def keep_packages(tree: Path, packages: tuple[str, ...]) -> None:
+    """Download packages and what they need to where apt looks first."""
+    # A copy of sid on a mirror may be older than its Release file allows.
+    update = "apt-get -q update -o Acquire::Check-Valid-Until=false"
+    inside(tree, f"{update} && {INSTALL} --download-only {' '.join(packages)}")
+
+
+def keep_tools(tree: Path) -> None:
+    """Download what udpbench, its tests and its build need of other projects; pip looks there."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    groups = project["dependency-groups"]
+    needed = [*project["project"]["dependencies"], *project["build-system"]["requires"], "nox"]
+    needed += project["project"]["optional-dependencies"]["store"]
+    needed += [text for group in ("lint", "types", "test") for text in groups[group]]
+    python = python_of(tree)
+    platforms = [word for tag in python.platforms for word in ("--platform", tag)]
+    version = ".".join(map(str, python.python))
+    fits = ("--only-binary=:all:", "--implementation", "cp", "--python-version", version)
+    words = ("download", "--quiet", "--dest", tree / WHEELS, *fits, *platforms)
+    run(sys.executable, "-m", "pip", *words, *(text.partition(";")[0] for text in needed))
+    (tree / "etc/pip.conf").write_text(f"[global]\nno-index = true\nfind-links = /{WHEELS}\n")
+
+
+def keep_wheels(folder: Path, name: str) -> None:
     """Fetch what an agent imports there: beside the guests there is no internet."""
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-    packages = (folder / "guest/var/lib/dpkg/status").read_text()
+    obtain(python_of(folder / name / "tree"), None, print)
+
+
+def python_of(tree: Path) -> Target:
+    """Return what a wheel must fit to run in a Debian."""
+    packages = (tree / "var/lib/dpkg/status").read_text()
     python, libc = (version(packages, name) for name in ("python3-minimal", "libc6"))
-    numbers = tuple(map(int, python.split(".")[:2]))
-    obtain(Target((numbers[0], numbers[1]), os.uname().machine, "glibc", libc), None, print)
+    major, minor = map(int, python.split(".")[:2])
+    return Target((major, minor), os.uname().machine, "glibc", libc)
 
 
 def version(packages: str, name: str) -> str:
@@ -87,27 +146,31 @@ def version(packages: str, name: str) -> str:
     return match[1]
 
 
-def bootstrap(tree: Path, packages: tuple[str, ...], newer: tuple[str, ...] = ()) -> None:
-    """Unpack and configure Debian in a folder, which appears when it is whole.
+INSTALL = "apt-get -qy --no-install-recommends install"
 
-    ``newer`` are packages of the suite's backports.
-    """
+
+def bootstrap(
+    tree: Path, suite: str, packages: Iterable[str], backports: tuple[str, ...] = ()
+) -> None:
+    """Unpack and configure Debian in a folder, which appears when it is whole."""
     unfinished = tree.with_suffix(".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    print(f"unpacking Debian {SUITE} in {tree}", flush=True)
-    include = f"--include={','.join(packages)}"
+    print(f"unpacking Debian {suite} in {tree}", flush=True)
+    words = ("--variant=minbase", f"--include={','.join(packages)}", suite, unfinished, MIRROR)
     # debootstrap mounts /proc in the tree.
-    run(
-        "unshare", "--mount", "debootstrap", "--variant=minbase", include, SUITE, unfinished, MIRROR
-    )
-    if newer:
-        backports = f"{SUITE}-backports"
+    run("unshare", "--mount", "debootstrap", *words)
+    if backports:
         source = unfinished / "etc/apt/sources.list.d/backports.list"
-        source.write_text(f"deb {MIRROR} {backports} main\n")
-        install = f"apt-get -q update && apt-get -qy --no-install-recommends -t {backports} install {' '.join(newer)}"
-        inside = f"mount -t proc proc /proc && export DEBIAN_FRONTEND=noninteractive && {install}"
-        run("unshare", "--mount", "chroot", unfinished, "sh", "-ec", inside)
+        source.write_text(f"deb {MIRROR} {suite}-backports main\n")
+        newer = f"{INSTALL} -t {suite}-backports {' '.join(backports)}"
+        inside(unfinished, f"apt-get -q update && {newer}")
     unfinished.rename(tree)
+
+
+def inside(tree: Path, command: str) -> None:
+    """Run a command in a Debian, with this machine's network."""
+    prepared = f"mount -t proc proc /proc && export DEBIAN_FRONTEND=noninteractive && {command}"
+    run("unshare", "--mount", "chroot", tree, "sh", "-ec", prepared)
 
 
 def run(*command: str | Path) -> None:
@@ -118,4 +181,4 @@ def run(*command: str | Path) -> None:
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]))
+    make(Path(sys.argv[1]), sys.argv[2])

@@ -1,7 +1,8 @@
-"""Boot two guests, joined by one switch for each kind of card, and run a command beside them.
+"""Boot guests from an image, joined by one switch for each kind of card, and run a command beside them.
 
 To be started in network, mount and process namespaces of its own (`noxfile.py guests` does): taps, switches and
-guests are in there, and all of them end with this process.
+guests are in there, and all of them end with this process. ``pair.py FOLDER IMAGE NAME,... COMMAND...``, where the
+names are left and right, or alone: a guest on which the controller runs, which keeps what it writes to its disk.
 
     guest 1 ── control0 ──┬── control0 ── guest 2      SSH, from this namespace's 10.77.1.254
             ── igb0 ───── igb switch ──── igb0
@@ -15,29 +16,33 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
-NUMBERS = {"left": 1, "right": 2}
+NUMBERS = {"left": 1, "right": 2, "alone": 3}
 CARDS = {"control": 1, "igb": 2, "virtio": 3}
 """Kind → the fifth byte of its address, by which the guest names it (init)."""
 CONTROLLER = "10.77.1.254/24"
 MACHINE = """
--machine q35 -cpu max,vendor=GenuineIntel -accel tcg,thread=multi -m 512 -nodefaults -display none -serial stdio
--drive file=/mnt/image.ext4,format=raw,if=none,id=disk,snapshot=on -device virtio-blk-pci,drive=disk,bus=pcie.0
--kernel /mnt/vmlinuz -initrd /mnt/initrd.img
+-machine q35 -cpu max,vendor=GenuineIntel -accel tcg,thread=multi -nodefaults -display none -serial stdio
+-device virtio-blk-pci,drive=disk,bus=pcie.0 -kernel /mnt/{image}/vmlinuz -initrd /mnt/{image}/initrd.img
 """
 """Only Intel's CPUs have threads in QEMU without further ado."""
-CPUS = {
-    "left": "-smp 2,cores=1,threads=2",
-    "right": """
--smp 12,sockets=2,cores=3,threads=2
+FORGOTTEN = "-drive file=/mnt/{image}/image.ext4,format=raw,if=none,id=disk,snapshot=on"
+KEPT = "-drive file=/mnt/{image}/disk.qcow2,format=qcow2,if=none,id=disk"
+OWN = {
+    "left": f"-m 512 -smp 2,cores=1,threads=2 {FORGOTTEN}",
+    "right": f"-m 512 -smp 2,cores=1,threads=2 {FORGOTTEN}",
+    "alone": f"-m 3072 -smp 2 {KEPT}",
+}
+TWO_NODES = f"""
+-m 512 -smp 12,sockets=2,cores=3,threads=2 {FORGOTTEN}
 -object memory-backend-ram,id=memory0,size=256M -numa node,nodeid=0,cpus=0-5,memdev=memory0
 -object memory-backend-ram,id=memory1,size=256M -numa node,nodeid=1,cpus=6-11,memdev=memory1
 -device pxb-pcie,id=node1,bus_nr=16,numa_node=1,bus=pcie.0 -device pcie-root-port,id=port1,bus=node1,chassis=1
-""",
-}
-"""The receiver has two nodes, each with three cores of two threads; its igb card is on the second."""
+"""
+"""Of the receiver for the tests of cards: two nodes, each with three cores of two threads; its igb card is on the
+second. Twelve CPUs boot slowly, so other receivers have two."""
+CARD_TESTS = "cards"
 VIRTIO_QUEUES = 2
 BOOT_S = 600
 """Without KVM, on CPUs that others use."""
@@ -48,15 +53,17 @@ CONFIG = """Host {name}
 """
 
 
-def main(folder: Path, *command: str) -> int:
+def main(folder: Path, image: str, names: list[str], *command: str) -> int:
     """Boot the guests, run the command, and return how it ended."""
     enter(folder)
-    make_switches()
-    guests = [boot(folder, name) for name in NUMBERS]
+    make_switches(names)
+    if "alone" in names:
+        make_disk(folder / image)
+    guests = [boot(folder, image, name) for name in names]
     try:
-        environment = {**os.environ, **write_home(folder)}
+        environment = {**os.environ, **write_home(folder, image)}
         environment["UDPBENCH_GUESTS"] = ",".join(str(guest.pid) for guest in guests)
-        wait_for_ssh(environment, guests)
+        wait_for_ssh(environment, dict(zip(names, guests, strict=True)))
         return subprocess.run(command, env=environment).returncode
     finally:
         for guest in guests:
@@ -71,13 +78,21 @@ def enter(folder: Path) -> None:
     run("mount", "--bind", folder, tree / "mnt")
 
 
-def make_switches() -> None:
+def make_disk(image: Path) -> None:
+    """Make a disk that keeps what a guest writes, beside an image that stays as it is."""
+    if not (image / "disk.qcow2").exists():
+        inside = ("chroot", image.parent / "emulator")
+        backing = ("-b", f"/mnt/{image.name}/image.ext4", "-F", "raw")
+        run(*inside, "qemu-img", "create", "-f", "qcow2", *backing, f"/mnt/{image.name}/disk.qcow2")
+
+
+def make_switches(names: list[str]) -> None:
     """Make a switch for each kind of card, with a tap for each guest."""
     run("ip", "link", "set", "lo", "up")
     for kind in CARDS:
         switch = f"{kind}-switch"
         run("ip", "link", "add", switch, "type", "bridge", "mcast_snooping", "0")
-        for name in NUMBERS:
+        for name in names:
             tap = f"{kind}-{name}"
             queues = ("multi_queue",) if kind == "virtio" else ()
             run("ip", "tuntap", "add", tap, "mode", "tap", *queues)
@@ -86,12 +101,14 @@ def make_switches() -> None:
     run("ip", "address", "add", CONTROLLER, "dev", "control-switch")
 
 
-def boot(folder: Path, name: str) -> subprocess.Popen[bytes]:
-    """Start a guest; what it writes to its disk is forgotten when it ends."""
+def boot(folder: Path, image: str, name: str) -> subprocess.Popen[bytes]:
+    """Start a guest; unless it is alone, what it writes to its disk is forgotten when it ends."""
     number = NUMBERS[name]
     kernel = f"root=/dev/vda rw console=ttyS0 quiet init=/sbin/guest-init guest={number}"
-    words = [*MACHINE.split(), *CPUS[name].split(), "-append", kernel]
-    words += [word for kind in CARDS for word in card(kind, name)]
+    far = (image, name) == (CARD_TESTS, "right")
+    machine = f"{MACHINE} {TWO_NODES if far else OWN[name]}".format(image=image)
+    words = [*machine.split(), "-append", kernel]
+    words += [word for kind in CARDS for word in card(kind, name, far=far and kind == "igb")]
     with (folder / f"{name}.log").open("wb") as log:
         command = ["chroot", folder / "emulator", "qemu-system-x86_64", *words]
         return subprocess.Popen(
@@ -99,8 +116,8 @@ def boot(folder: Path, name: str) -> subprocess.Popen[bytes]:
         )
 
 
-def card(kind: str, name: str) -> list[str]:
-    """Return QEMU's options for a guest's card of a kind."""
+def card(kind: str, name: str, *, far: bool) -> list[str]:
+    """Return QEMU's options for a guest's card of a kind, which may be on the second node."""
     tap = f"tap,id={kind},ifname={kind}-{name},script=no,downscript=no"
     address = f"52:54:00:00:{CARDS[kind]:02x}:{NUMBERS[name]:02x}"
     model = "igb" if kind == "igb" else "virtio-net-pci"
@@ -109,32 +126,32 @@ def card(kind: str, name: str) -> list[str]:
         model += f",mq=on,vectors={2 * VIRTIO_QUEUES + 2}"
         # The driver uses the DMA API then, without which AF_XDP copies.
         model += ",iommu_platform=on,disable-legacy=on"
-    model += ",bus=port1" if (kind, name) == ("igb", "right") else ",bus=pcie.0"
+    model += ",bus=port1" if far else ",bus=pcie.0"
     return ["-netdev", tap, "-device", f"{model},netdev={kind},mac={address},romfile="]
 
 
-def write_home(folder: Path) -> dict[str, str]:
+def write_home(folder: Path, image: str) -> dict[str, str]:
     """Return the environment of a user who can log in to the guests."""
     ssh = folder / "home/.ssh"
     ssh.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = folder / "key"
     hosts = [CONFIG.format(name=name, number=n, key=key) for name, n in NUMBERS.items()]
     (ssh / "config").write_text("".join(hosts))
-    public = " ".join((folder / "host_key.pub").read_text().split()[:2])
+    public = " ".join((folder / image / "host_key.pub").read_text().split()[:2])
     known = [f"{name},10.77.1.{number} {public}\n" for name, number in NUMBERS.items()]
     (ssh / "known_hosts").write_text("".join(known))
     return {"HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "cache")}
 
 
-def wait_for_ssh(environment: dict[str, str], guests: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Return once both guests let the user in; SystemExit if one does not in time."""
+def wait_for_ssh(environment: dict[str, str], guests: dict[str, subprocess.Popen[bytes]]) -> None:
+    """Return once all guests let the user in; SystemExit if one does not in time."""
     deadline = time.monotonic() + BOOT_S
-    for name in NUMBERS:
+    for name in guests:
         config = Path(environment["HOME"]) / ".ssh"
         options = ("-F", config / "config", "-o", f"UserKnownHostsFile={config / 'known_hosts'}")
         attempt = ["ssh", *options, "-o", "ConnectTimeout=5", name, "true"]
         while subprocess.run(attempt, capture_output=True).returncode != 0:
-            if any(guest.poll() is not None for guest in guests):
+            if any(guest.poll() is not None for guest in guests.values()):
                 raise SystemExit("a guest has ended; its .log says why")
             if time.monotonic() > deadline:
                 raise SystemExit(f"{name} did not boot in {BOOT_S} s")
@@ -149,4 +166,4 @@ def run(*words: str | Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3].split(","), *sys.argv[4:]))

@@ -71,8 +71,8 @@ def tree(request: pytest.FixtureRequest) -> RecordedTree:
 
 
 def facts_of(tree: RecordedTree) -> Facts:
-    """Return the facts of a recorded host."""
-    return facts(RecordedHost(tree), "right", tree.interface, RIGHTS)
+    """Return the facts of a recorded host; older files lack what its kernel can do."""
+    return facts(RecordedHost(tree), "right", tree.interface, tree.capabilities or RIGHTS)
 
 
 def snapshot_of(tree: RecordedTree) -> Snapshot:

@@ -12,7 +12,7 @@ import inspect
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Callable
 
@@ -29,8 +29,17 @@ FILES = ("exists", "listdir", "read_text", "link_target")
 """Methods for files, which have their own fields in a tree."""
 UNTAKEN: tuple[str, ...] = (
     *("boot_id", "cached_dumps", "clock_ns", "close", "environ", "held_cpu_latency"),
-    *("hold_cpu_latency", "lending", "netlink", "netns", "netns_cookie", "packet_socket"),
-    *("parent", "path", "set_affinity", "set_feature", "signal", "wait_for", "wall_ns"),
+    *("hold_cpu_latency", "kernel_threads", "lending", "netlink", "netns", "netns_cookie"),
+    *(
+        "packet_socket",
+        "parent",
+        "path",
+        "set_affinity",
+        "set_feature",
+        "signal",
+        "wait_for",
+        "wall_ns",
+    ),
     "write_text",
 )
 """Methods that change something, hold only for the moment, or reveal users."""
@@ -185,8 +194,13 @@ def _message(message: Any) -> dict[str, Any]:
     return {"is": "message", "fields": own, "attrs": attributes}
 
 
-def record_tree(host: Host, name: str, interface: str) -> RecordedTree:
-    """Return the anonymised answers of a host about itself and an interface."""
+def record_tree(
+    host: Host, name: str, interface: str, capabilities: dict[str, bool]
+) -> RecordedTree:
+    """Return the anonymised answers of a host about itself and an interface.
+
+    ``capabilities`` come from hello.
+    """
     seen = RecordingHost(host)
     with suppress(OSError):
         facts(seen, name, interface, {})
@@ -201,7 +215,7 @@ def record_tree(host: Host, name: str, interface: str) -> RecordedTree:
     for path in _files(host, interface):
         with suppress(OSError):
             seen.read_text(path)
-    return _anonymous(seen, host, interface)
+    return replace(_anonymous(seen, host, interface), capabilities=capabilities)
 
 
 def _files(host: Host, interface: str) -> Iterator[str]:

@@ -116,7 +116,7 @@ class Verbs:
 
     def record(self, interface: str) -> RecordedTree:
         """Return the anonymised answers of this host about itself."""
-        return record_tree(self._host, self.name, interface)
+        return record_tree(self._host, self.name, interface, self._capabilities)
 
     def apply(
         self, settings: list[dict[str, Any]], dry_run: bool = False

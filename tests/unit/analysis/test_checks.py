@@ -21,6 +21,7 @@ from udpbench.analysis.checks import (
 from udpbench.analysis.checks.checklist import CHECKS, Check
 from udpbench.analysis.checks.checklist import check as check_all
 from udpbench.analysis.readings import readings_of
+from udpbench.host_settings import Settings, VethPair
 from udpbench.model import (
     Answers,
     Change,
@@ -136,6 +137,12 @@ def without(*capabilities: str) -> TrialRecord:
         name: replace(host_facts, capabilities=lacking) for name, host_facts in good.facts.items()
     }
     return replace(good, facts=facts)
+
+
+def steered(record: TrialRecord) -> TrialRecord:
+    """Return a record whose experiment asks for RPS."""
+    block = Settings(link=VethPair(receive="rps"))
+    return replace(record, trial=replace(record.trial, settings={"receiver": block}))
 
 
 def backwards(name: str) -> TrialRecord:
@@ -658,6 +665,12 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
         host_checks.degraded,
         without("kernel_threads", "real_time"),
         build.record(1000),
+        "warning",
+    ),
+    (
+        host_checks.degraded,
+        without("napi_threads"),
+        steered(without("napi_threads")),
         "warning",
     ),
     (

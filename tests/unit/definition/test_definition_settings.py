@@ -117,6 +117,30 @@ def test_without_root_what_is_named_is_asked_for(lab: Lab) -> None:
     assert "rps_default" not in kinds
 
 
+WITHOUT_NAMES = both((0, 1, 2, 3), capabilities={"napi_threads": False})
+
+
+def test_threads_that_cannot_be_told_apart_are_replaced_by_rps(lab: Lab) -> None:
+    """As before Linux 5.17; root writes the queues' files."""
+    context = LabContext(pids={"sender": 7}, facts=WITHOUT_NAMES)
+    settings = settings_for(lab, trial(), lab.receivers[0], context)
+    polled = [s for s in settings if s.kind in ("feature", "device", "napi_cpus", "rps")]
+    assert [("rps", "receive0/rx-0", [0, 1]), ("rps", "receive0/rx-1", [0, 1])] == [
+        (setting.kind, setting.target, setting.value) for setting in polled
+    ]
+
+
+@pytest.mark.parametrize(("cpus", "optional"), [(None, True), ("0-1", False)])
+def test_only_cpus_that_a_user_names_must_be_those_of_napi(
+    lab: Lab, cpus: str | None, *, optional: bool
+) -> None:
+    """By default threads that cannot be pinned are a finding, not a failed trial."""
+    chosen = trial(settings={"receiver": {"link": {"cpus": cpus} if cpus else {}}})
+    context = LabContext(pids={"sender": 7}, facts=both((0, 1, 2, 3)))
+    settings = settings_for(lab, chosen, lab.receivers[0], context)
+    assert [optional] == [s.optional for s in settings if s.kind == "napi_cpus"]
+
+
 def test_inline_leaves_the_pair_as_it_is(lab: Lab) -> None:
     """The sender's CPU does the receive work, as veth does by default."""
     chosen = trial(settings={"receiver": {"link": {"receive": "inline", "queues": 1}}})

@@ -24,7 +24,7 @@ from udpbench.agent.host.socket_options import (
     UDP_SEGMENT,
     attach_filter,
 )
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.system import KTHREADD, Host
 
 SIOCGIFFLAGS = 0x8913
 SIOCSIFFLAGS = 0x8914
@@ -33,8 +33,8 @@ INCOMING_CPU_RELEASE = (6, 2)
 """Before it the option can be set but has no effect (net/core/sock_reuseport.c): not tried."""
 MACHINE_SYSCTL = "/proc/sys/net/core/netdev_max_backlog"
 """Exists only in the initial network namespace."""
-
-KTHREADD = 2
+THREAD_NAMES_RELEASE = (5, 17)
+"""Before it a kernel thread's name ends after 15 bytes (kernel/kthread.c: get_kthread_comm)."""
 
 
 def try_capabilities(host: Host) -> dict[str, bool]:
@@ -55,6 +55,7 @@ def try_capabilities(host: Host) -> dict[str, bool]:
         "incoming_cpu": _release(os.uname().release) >= INCOMING_CPU_RELEASE,
         "machine_sysctl": _machine_sysctl(host),
         "kernel_threads": _kernel_threads(host),
+        "napi_threads": napi_threads(host, os.uname().release),
         "real_time": _real_time(),
         # A program that passes every packet, not attached anywhere.
         "bpf": _opens(lambda: bpf.load(bpf.XDP, instructions.passes(2), "udpb_pass")),
@@ -131,6 +132,16 @@ def _kernel_threads(host: Host) -> bool:
     except OSError:
         return False
     return True
+
+
+def napi_threads(host: Host, release: str) -> bool:
+    """Return whether NAPI has threads (Linux 5.12) that can be told apart, with several queues.
+
+    By netlink (Linux 6.8, or added by a distribution), or by their whole names.
+    """
+    if not host.exists("/sys/class/net/lo/threaded"):
+        return False
+    return host.knows_napis() or _release(release) >= THREAD_NAMES_RELEASE
 
 
 def _real_time() -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import signal
 import socket
 import struct
@@ -53,6 +54,8 @@ PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/
 PROGRAM_TIMEOUT_S = 20.0
 CPU_LATENCY = "/dev/cpu_dma_latency"
 POLL_S = 0.01
+KTHREADD = 2
+"""The parent of all kernel threads."""
 TIMEX_BYTES = 256
 """At least the size of struct timex on any architecture."""
 TIME_ERROR = 5  # include/uapi/linux/timex.h
@@ -185,6 +188,17 @@ class Host:
             if text.isdigit():
                 with suppress(OSError), self._process(int(text)) as process:  # it may have ended
                     names[process.pid] = process.name()
+        return names
+
+    def kernel_threads(self) -> dict[int, str]:
+        """Return pid → whole name of each kernel thread; before Linux 5.17 only 15 bytes of it.
+
+        OSError in a PID namespace of its own, or without CONFIG_PROC_CHILDREN.
+        """
+        names = {}
+        for pid in self.read_text(f"/proc/{KTHREADD}/task/{KTHREADD}/children").split():
+            with suppress(OSError):  # it may have ended
+                names[int(pid)] = self.read_text(f"/proc/{pid}/comm")
         return names
 
     def parent(self, pid: int) -> int:
@@ -448,17 +462,44 @@ class Host:
         (device,) = genetlink.ask("netdev", _NETDEV_CMD_DEV_GET, index)
         return xdp_feature_names(device)
 
+    def knows_napis(self) -> bool:
+        """Return whether the kernel lists NAPI instances by netlink (Linux 6.8)."""
+        return self._listed_napis("lo") is not None
+
     def napis(self, interface: str) -> tuple[NapiInstance, ...]:
         """Return the NAPI instances of an interface that is up, by id, i.e. in queue order.
 
-        OSError if the kernel has no netdev family (before 6.8).
+        Before Linux 6.8 those that have threads, by the threads' names, if it has one per RX queue;
+        OSError if not.
         """
-        index = self.index(interface)
-        napis = [
-            NapiInstance(napi[_NAPI_ID], napi.get(_NAPI_IRQ), napi.get(_NAPI_PID))
-            for napi in _netdev_dump(_NETDEV_CMD_NAPI_GET, _NAPI_IFINDEX, index)
-        ]
+        listed = self._listed_napis(interface)
+        napis = self._named_napis(interface) if listed is None else listed
         return tuple(sorted(napis, key=lambda napi: napi.id))
+
+    def _listed_napis(self, interface: str) -> Optional[list[NapiInstance]]:
+        """Return the NAPI instances that netlink lists; None before Linux 6.8."""
+        napis = _netdev_list(_NETDEV_CMD_NAPI_GET, _NAPI_IFINDEX, self.index(interface))
+        if napis is None:
+            return None
+        return [NapiInstance(n[_NAPI_ID], n.get(_NAPI_IRQ), n.get(_NAPI_PID)) for n in napis]
+
+    def _named_napis(self, interface: str) -> list[NapiInstance]:
+        """Return NAPI instances by their threads' names, ``napi/INTERFACE-ID``.
+
+        The names do not contain the network namespace, so an interface of the same name elsewhere
+        on the machine makes them ambiguous (net/core/dev.c: napi_kthread_create).
+        """
+        pattern = re.compile(rf"napi/{re.escape(interface)}-(\d+)")
+        names = ((pid, pattern.fullmatch(name)) for pid, name in self.kernel_threads().items())
+        napis = [NapiInstance(int(match[1]), None, pid) for pid, match in names if match]
+        queues = sum(
+            q.startswith("rx-") for q in self.listdir(f"/sys/class/net/{interface}/queues")
+        )
+        if not len(napis) == queues == len({napi.id for napi in napis}):
+            what = f"{len(napis)} NAPI threads of this machine are named after {interface}"
+            need = "before Linux 6.8 they are known by name alone, one for each RX queue"
+            raise OSError(errno.ENOTUNIQ, f"{what}, which has {queues} RX queues; {need}")
+        return napis
 
     def queue_napis(self, interface: str, way: str = "rx") -> dict[int, NapiInstance]:
         """Return RX or TX queue → the NAPI instance that serves it.
@@ -470,7 +511,7 @@ class Host:
         by_id = {napi.id: napi for napi in napis}
         linked = {
             queue[_QUEUE_ID]: by_id[queue[_QUEUE_NAPI_ID]]
-            for queue in _netdev_dump(_NETDEV_CMD_QUEUE_GET, _QUEUE_IFINDEX, index)
+            for queue in _netdev_list(_NETDEV_CMD_QUEUE_GET, _QUEUE_IFINDEX, index) or ()
             if queue.get(_QUEUE_TYPE) == QUEUE_TYPES.index(way)
             and queue.get(_QUEUE_NAPI_ID) in by_id
         }
@@ -553,3 +594,13 @@ def _netdev_dump(command: int, index_at: int, index: int, *asked: bytes) -> list
     answers = genetlink.ask("netdev", command, interface, *asked, dump=True)
     objects = [genetlink.numbers(answer) for answer in answers]
     return [numbers for numbers in objects if numbers.get(index_at) == index]
+
+
+def _netdev_list(command: int, index_at: int, index: int) -> Optional[list[dict[int, int]]]:
+    """Return a dump; None if the kernel has no such command, or no netdev family."""
+    try:
+        return _netdev_dump(command, index_at, index)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOENT):
+            raise
+        return None

@@ -9,6 +9,7 @@ from udpbench.analysis.ledger.stages import takes_frames
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.remedies import REMEDIES
 from udpbench.differences import differences
+from udpbench.host_settings import Settings, VethPair
 from udpbench.model import Finding, Role, lost_without
 
 BUFFER_LIMIT: dict[Role, str] = {
@@ -115,3 +116,18 @@ def degraded(readings: Readings) -> Iterator[Finding]:
             "; ".join(lost),
             next_step="run as root for the full lab",
         )
+    elif steered_instead(readings):
+        yield Finding(
+            "warning",
+            "RPS does the receive work: this kernel's NAPI threads cannot be told apart",
+            "lab",
+            "they are known by netlink since Linux 6.8, by their whole names since 5.17",
+            next_step="compare only with trials of settings.receiver.link: {receive: rps}",
+        )
+
+
+def steered_instead(readings: Readings) -> bool:
+    """Return whether a built-in lab uses RPS only because of its kernel."""
+    own = readings.record.trial.settings.get("receiver", Settings()).link or VethPair()
+    able = (facts.capabilities.get("napi_threads") for facts in readings.record.facts.values())
+    return own.receive is None and False in able

@@ -6,6 +6,7 @@ Pure generators over one host's block, each one of ``setting_order.PARTS``.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from udpbench.definition.binding.host_block import HostBlock
 from udpbench.definition.endpoints import parse_cpus
@@ -89,7 +90,9 @@ def polling(block: HostBlock) -> Iterator[Setting]:
         yield block.setting("napi_cpus", "", one_each(napi.cpus, block.queues), "napi.cpus")
     elif lab_napi and threaded:
         cpus = [[block.cpus[k % len(block.cpus)]] for k in range(block.queues)]
-        yield block.setting("napi_cpus", "", cpus, "link.cpus")
+        pinned = block.setting("napi_cpus", "", cpus, "link.cpus")
+        # Before Linux 6.8 another lab's threads may have the same names.
+        yield replace(pinned, optional=pinned.optional or block.link.cpus is None)
 
 
 def interrupts(block: HostBlock) -> Iterator[Setting]:

@@ -77,18 +77,25 @@ class HostBlock:
     def receive(self) -> str:
         """Who does the receive work of a built-in lab's link: napi, rps or inline.
 
-        The default depends on privileges: without root NAPI's threads cannot be pinned, and a
-        bridge creates its pairs before RPS of their ends can be set.
+        By default NAPI's threads, if they can be pinned and told apart. RPS of a bridge's pairs can
+        be set by root alone, because the bridge creates them before.
         """
-        able = "rps" if self.without_root and not self.lab.bridged else "inline"
-        return self.link.receive or (able if self.without_root else "napi")
+        if self.link.receive is not None:
+            return self.link.receive
+        if self._lacks("napi_threads") or self.without_root:
+            return "inline" if self.without_root and self.lab.bridged else "rps"
+        return "napi"
 
     @property
     def without_root(self) -> bool:
         """Return whether this is a built-in lab of a user who may not pin kernel threads."""
+        return self._lacks("kernel_threads")
+
+    def _lacks(self, capability: str) -> bool:
+        """Return whether this is a built-in lab without something that its agents have tried."""
         facts = self.context.facts.values()
-        refused = any(own.capabilities.get("kernel_threads") is False for own in facts)
-        return self.lab.built_in and refused
+        lacking = any(own.capabilities.get(capability) is False for own in facts)
+        return self.lab.built_in and lacking
 
     @property
     def cpus(self) -> tuple[int, ...]:

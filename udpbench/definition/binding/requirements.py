@@ -7,10 +7,12 @@ present.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from udpbench.definition.binding.cpu_placement import Unavailable, UnmetNeeds
+from udpbench.definition.binding.host_block import block_of
 from udpbench.definition.losses import PROGRAMS
+from udpbench.host_settings import VethPair
 from udpbench.model import Lab, Role, Trial
 
 
@@ -73,6 +75,13 @@ REQUIREMENTS: Mapping[str, Requirement] = {
         "available since Linux 5.9, with CONFIG_XDP_SOCKETS; it needs root or CAP_NET_RAW, "
         "CAP_NET_ADMIN and CAP_BPF",
     ),
+    "napi_threads": Requirement(
+        "receiver",
+        lambda trial: _link(trial).receive == "napi",
+        "settings.receiver.link.receive: napi",
+        "NAPI threads that can be told apart",
+        "available since Linux 5.17; use rps",
+    ),
     "udp_gro": Requirement(
         "receiver",
         lambda trial: trial.receive.gro,
@@ -119,6 +128,11 @@ REQUIREMENTS: Mapping[str, Requirement] = {
 """Capability → what requires it."""
 
 
+def _link(trial: Trial) -> VethPair:
+    block = trial.settings.get("receiver")
+    return (block.link if block is not None else None) or VethPair()
+
+
 def require_kernels(trial: Trial, lab: Lab, capabilities: Mapping[str, Mapping[str, bool]]) -> None:
     """Raise Unavailable with everything that the hosts' kernels lack; ``capabilities`` are by host.
 
@@ -143,10 +157,13 @@ def lacking(
     trial: Trial, lab: Lab, capabilities: Mapping[str, Mapping[str, bool]]
 ) -> Iterator[str]:
     """Yield what the hosts' kernels lack for a trial; ``capabilities`` are by host."""
+    blocks = {host.role: block_of(lab, trial, host) for host in lab.hosts}
+    merged = replace(trial, settings=blocks)
     required = {
         name: requirement
         for name, requirement in REQUIREMENTS.items()
-        if requirement.needed(trial) and (requirement.role == "sender" or trial.receive.workers > 0)
+        if requirement.needed(merged)
+        and (requirement.role == "sender" or trial.receive.workers > 0)
     }
     for host in lab.hosts:
         known = capabilities[host.name]
