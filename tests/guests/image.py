@@ -74,14 +74,14 @@ def make(folder: Path, name: str) -> None:
 
 def make_image(folder: Path, name: str) -> None:
     """Make a file system with Debian, and take kernel, initial RAM disk and host key out of it."""
-    made, image = folder / name, IMAGES[name]
+    place, image = folder / name, IMAGES[name]
     inputs = INIT.read_text() + (folder / "key.pub").read_text() + repr(image)
-    stamp = made / "stamp"
+    stamp = place / "stamp"
     if stamp.exists() and stamp.read_text() == inputs:
         return
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir()
-    tree = made / "tree"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    tree = place / "tree"
     own = () if KERNEL in image.backports else (KERNEL,)
     bootstrap(tree, image.suite, (*BARE, *image.packages, *own), image.backports)
     shutil.rmtree(tree / "var/cache/apt", ignore_errors=True)
@@ -93,11 +93,11 @@ def make_image(folder: Path, name: str) -> None:
     keys = tree / "root/.ssh"
     keys.mkdir(mode=0o700, exist_ok=True)
     shutil.copy(folder / "key.pub", keys / "authorized_keys")
-    shutil.copy(tree / "etc/ssh/ssh_host_ed25519_key.pub", made / "host_key.pub")
+    shutil.copy(tree / "etc/ssh/ssh_host_ed25519_key.pub", place / "host_key.pub")
     for file in ("vmlinuz", "initrd.img"):
         (kernel,) = (tree / "boot").glob(f"{file}-*")
-        shutil.copy(kernel, made / file)
-    run("mkfs.ext4", "-q", "-d", tree, made / "image.ext4", image.size)
+        shutil.copy(kernel, place / file)
+    run("mkfs.ext4", "-q", "-d", tree, place / "image.ext4", image.size)
     shutil.rmtree(tree / WHEELS, ignore_errors=True)
     stamp.write_text(inputs)
 
