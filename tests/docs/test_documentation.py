@@ -30,6 +30,12 @@ NAMED_BLOCK = re.compile(r"^```(?:yaml|python)\n(# (\S+)\n.*?)^```", re.MULTILIN
 PLUGIN = [] if "udpbench" in entry_points(group="pytest11").names else ["-pudpbench.pytest_plugin"]
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 KERNEL_FACT = re.compile(r"docs/kernel\.md,\s+([\w\s]+)")
+OLDEST = (5, 4)
+"""The oldest Linux of which nothing is missing that udpbench needs (docs/kernel.md, Older kernels)."""
+RELEASE = re.compile(
+    r"(?:Linux|since|before|until|and) (\d)\.(\d+)(?!\w|\.\d)|RELEASE = \((\d), (\d+)\)"
+)
+KERNEL_ROW = re.compile(r"^\| (\d)\.(\d+) \| [^|]+ \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 PLUGIN_SOURCE = ROOT / "udpbench" / "pytest_plugin.py"
 CHECKS = ("lint", "types", "unit", "agent", "native", "lab", "docs", "bench")
 
@@ -70,6 +76,31 @@ def test_every_fact_of_the_kernel_that_code_cites_is_written_down() -> None:
         for heading in KERNEL_FACT.findall(file.read_text())
     }
     assert sorted(headings) == sorted(cited)
+
+
+def test_every_feature_of_a_later_kernel_has_a_row() -> None:
+    """Which says what happens below, and names each file that asks for it; and no row is stale."""
+    page = (ROOT / "docs" / "kernel.md").read_text().partition("## Older kernels")[2]
+    rows = {
+        (int(major), int(minor), file)
+        for major, minor, files, below in KERNEL_ROW.findall(page.partition("\n## ")[0])
+        for file in re.findall(r"`(\w+)`", files)
+        if below.strip()
+    }
+    asked = [
+        *ROOT.glob("udpbench/agent/**/*.py"),
+        *ROOT.glob("native/**/*.[ch]"),
+        *(ROOT / "udpbench" / name for name in ("drivers.py", "analysis/ledger/stages.py")),
+        ROOT / "udpbench/definition/binding/requirements.py",
+    ]
+    mentioned = {
+        (*release, file.stem)
+        for file in asked
+        for match in RELEASE.finditer(file.read_text())
+        if (release := tuple(int(n) for n in match.groups() if n)) > OLDEST
+        and "Linux 6.18" not in match[0]  # of that kernel's own doing, not of a feature
+    }
+    assert sorted(mentioned) == sorted(rows)
 
 
 def test_every_verb_is_in_the_first_experiment() -> None:

@@ -1,4 +1,7 @@
-"""The agent's capabilities, each determined by trying, without lasting effect."""
+"""The agent's capabilities, each determined by trying, without lasting effect.
+
+What happens where a kernel lacks them: docs/kernel.md, Older kernels.
+"""
 
 from __future__ import annotations
 

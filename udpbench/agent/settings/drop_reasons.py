@@ -39,6 +39,7 @@ class Explain(Kind):
             try:
                 host.drops = DropReasons(host, value)
             except (KeyError, ValueError) as error:
+                # Reasons are in the tracepoint since Linux 5.17.
                 raise OSError(f"this kernel does not report drop reasons: {error}") from error
 
 

@@ -48,6 +48,7 @@ CHECKSUM = "{udp}InCsumErrors"
 NO_PORTS = "{udp}NoPorts"
 RCVBUF = "{udp}RcvbufErrors"
 MEMORY = "{udp}MemErrors"
+"""Since Linux 5.11."""
 ANSWERS_OUT = "{udp}OutDatagrams"
 SNDBUF = "{udp}SndbufErrors"
 OF_ANSWERS = ("app_unanswered", "answer_lost")
