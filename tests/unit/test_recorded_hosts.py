@@ -7,6 +7,7 @@ what is expected of it, to be read before it is committed.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,12 +28,15 @@ from udpbench.analysis.readiness import assess
 from udpbench.commands.recorded_hosts import write_recorded
 from udpbench.control.agents import Reach
 from udpbench.control.lab_lock import Surroundings
+from udpbench.definition.binding.bind import bind, require_offers
+from udpbench.definition.binding.cpu_placement import Unavailable, UnmetNeeds
 from udpbench.definition.binding.host_block import LabContext
 from udpbench.definition.binding.setting_order import settings_for
-from udpbench.definition.load import load_experiment_data, load_lab
+from udpbench.definition.load import load_experiment_data, load_experiments, load_lab
+from udpbench.definition.shipped import shipped_names
 from udpbench.drivers import driver_of
 from udpbench.errors import InputError
-from udpbench.model import Examined, Facts, Lab, Snapshot
+from udpbench.model import GSO_SEGMENTS, Examined, Facts, Lab, Snapshot
 from udpbench.protocol import RecordedTree
 
 CARD = {
@@ -157,6 +161,37 @@ def test_an_experiments_settings_are_planned_on_it(
             for plan in planned
         )
     )
+
+
+KERNELS = [case for case in cases() if read_recorded(case[0])[1][case[1]].capabilities]
+"""Hosts that recorded what their kernel can do; older files lack it."""
+
+
+@pytest.mark.parametrize(("file", "place"), KERNELS, ids=lambda part: getattr(part, "stem", part))
+@pytest.mark.parametrize("lab_name", ["local", "two-hosts"])
+def test_shipped_experiments_are_bound_on_its_kernel_or_say_why_not(
+    file: Path, place: str, lab_name: str, golden: Golden
+) -> None:
+    """Every point: what the kernel must offer, the settings of both hosts, and the workers."""
+    tree = read_recorded(file)[1][place]
+    lab = load_lab(lab_name)
+    # GSO is probed by sending, which a recording does not do.
+    own = replace(facts_of(tree), limits={GSO_SEGMENTS: 64})
+    context = LabContext({"sender": 7, "receiver": 8}, {host.name: own for host in lab.hosts})
+    capabilities = {host.name: tree.capabilities for host in lab.hosts}
+    outcomes: Counter[str] = Counter()
+    for trial in (point for each in load_experiments(shipped_names()) for point in each.points):
+        try:
+            require_offers(trial, lab, context.facts, capabilities)
+            kinds = [s.kind for host in lab.hosts for s in settings_for(lab, trial, host, context)]
+            bind(trial, lab, context.facts)
+            steered = lab.built_in and ("rps" in kinds, "napi_cpus" in kinds)
+            outcomes[
+                {(True, False): "bound, RPS", (False, True): "bound, NAPI"}.get(steered, "bound")
+            ] += 1
+        except (Unavailable, UnmetNeeds) as error:
+            outcomes[str(error)] += 1
+    golden.check("\n".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items())))
 
 
 def test_every_recording_says_where_it_comes_from() -> None:

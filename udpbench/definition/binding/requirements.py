@@ -107,7 +107,7 @@ REQUIREMENTS: Mapping[str, Requirement] = {
         "receiver",
         lambda trial: trial.receive.sockets == "incoming-cpu",
         "receive.sockets: incoming-cpu",
-        "a choice of UDP sockets by SO_INCOMING_CPU",
+        "choice of UDP sockets by SO_INCOMING_CPU",
         "available since Linux 6.2",
     ),
     "busy_poll": Requirement(
