@@ -28,7 +28,7 @@ MACHINE = """
 """
 """Only Intel's CPUs have threads in QEMU without further ado."""
 FORGOTTEN = "-drive file=/mnt/{image}/image.ext4,format=raw,if=none,id=disk,snapshot=on"
-KEPT = "-drive file=/mnt/{image}/disk.qcow2,format=qcow2,if=none,id=disk"
+KEPT = "-drive file=/mnt/{image}/disk.qcow2,format=qcow2,if=none,id=disk,cache=unsafe"
 OWN = {
     "left": f"-m 512 -smp 2,cores=1,threads=2 {FORGOTTEN}",
     "right": f"-m 512 -smp 2,cores=1,threads=2 {FORGOTTEN}",
@@ -109,7 +109,7 @@ def boot(folder: Path, image: str, name: str) -> subprocess.Popen[bytes]:
     machine = f"{MACHINE} {TWO_NODES if far else OWN[name]}".format(image=image)
     words = [*machine.split(), "-append", kernel]
     words += [word for kind in CARDS for word in card(kind, name, far=far and kind == "igb")]
-    with (folder / f"{name}.log").open("wb") as log:
+    with (folder / image / f"{name}.log").open("wb") as log:
         command = ["chroot", folder / "emulator", "qemu-system-x86_64", *words]
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
@@ -132,7 +132,7 @@ def card(kind: str, name: str, *, far: bool) -> list[str]:
 
 def write_home(folder: Path, image: str) -> dict[str, str]:
     """Return the environment of a user who can log in to the guests."""
-    ssh = folder / "home/.ssh"
+    ssh = folder / image / "home/.ssh"
     ssh.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = folder / "key"
     hosts = [CONFIG.format(name=name, number=n, key=key) for name, n in NUMBERS.items()]
@@ -140,7 +140,7 @@ def write_home(folder: Path, image: str) -> dict[str, str]:
     public = " ".join((folder / image / "host_key.pub").read_text().split()[:2])
     known = [f"{name},10.77.1.{number} {public}\n" for name, number in NUMBERS.items()]
     (ssh / "known_hosts").write_text("".join(known))
-    return {"HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "cache")}
+    return {"HOME": str(folder / image / "home"), "XDG_CACHE_HOME": str(folder / "cache")}
 
 
 def wait_for_ssh(environment: dict[str, str], guests: dict[str, subprocess.Popen[bytes]]) -> None:

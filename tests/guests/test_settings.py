@@ -107,7 +107,7 @@ AGENT, GUARDIAN, WORKER = (
 """The brackets keep the shell that looks for them from being found."""
 ITS_SSHD = """
 pid=$(pgrep -n -f 'udpbench[.]agent[.]serve')
-while [ $(cat /proc/$pid/comm) != sshd-session ]; do pid=$(cut -d' ' -f4 /proc/$pid/stat); done
+until grep -q '^sshd' /proc/$pid/comm; do pid=$(cut -d' ' -f4 /proc/$pid/stat); done
 kill -9 $pid
 """
 DEEDS = {
