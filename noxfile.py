@@ -130,11 +130,13 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 """Set by Python container images: each process would recompile its imports, a third of the time."""
 WAITING = f"--numprocesses={1 + len(os.sched_getaffinity(0))}"
 """One process more than CPUs, for tests that wait half of their time."""
+TOOLS = ("lint", "types", "test")
+"""Dependency groups of pyproject.toml, 400 MB, which a demonstration does not need."""
 CHECKS = ("quick", "agent", "native", "lab", "docs")
 
 
-def prepare(session: nox.Session) -> None:
-    """Install the working tree and all test tools, again whenever a built file changes."""
+def prepare(session: nox.Session, tools: tuple[str, ...] = TOOLS) -> None:
+    """Install the working tree and test tools, again whenever a built file changes."""
     install_system_packages()
     built_from = [
         ROOT / "pyproject.toml",
@@ -144,15 +146,17 @@ def prepare(session: nox.Session) -> None:
     ]
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in built_from)).hexdigest()
     stamp = HOME / "udpbench.stamp"
-    if stamp.exists() and stamp.read_text() == digest:
+    installed = stamp.read_text().split() if stamp.exists() else []
+    if installed[:1] == [digest] and set(tools) <= set(installed[1:]):
         return
     if not (HOME / "bin" / "python").exists():
         session.run(sys.executable, "-m", "venv", "--clear", str(HOME), external=True)
     project = nox.project.load_toml(ROOT / "pyproject.toml")
-    groups = nox.project.dependency_groups(project, "lint", "types", "test")
-    arguments = ("install", "--quiet", "--upgrade", "--editable", ".[store]", *groups)
+    groups = nox.project.dependency_groups(project, *tools)
+    tree = ".[store]" if tools else "."
+    arguments = ("install", "--quiet", "--upgrade", "--editable", tree, *groups)
     run(session, "pip", *arguments, env={"CFLAGS": STRICT})
-    stamp.write_text(digest)
+    stamp.write_text(" ".join((digest, *tools)))
 
 
 def run(
@@ -170,7 +174,7 @@ def run(
 @nox.session
 def demo(session: nox.Session) -> None:
     """Measure how many packets a second one thread receives, then lose packets and locate them."""
-    prepare(session)
+    prepare(session, tools=())
     experiments = ("throughput/quick", "drops/small-buffer")
     # 5: other programs use the CPUs, so no rate can be given.
     run(session, "udpbench", "run", *experiments, *session.posargs, codes=(0, 5))
