@@ -1342,7 +1342,8 @@ class Bottleneck:
     """One of ``analysis.remedies``."""
     certainty: Certainty
     stage: str
-    """Where most packets ended; empty if none is missing."""
+    """Where most packets ended: several stages, if each is an interval (``link or rx_ring``), or
+    ``unaccounted``; empty if none is missing."""
     packets: int
     """That ended there."""
     what: str
@@ -1363,9 +1364,8 @@ class Bottleneck:
     @property
     def place(self) -> str:
         """Return ``Lost at udp_rcvbuf``, or that nothing was."""
-        if self.stage in ("", "unsent"):
-            return "Not offered" if self.stage else "Nothing was lost"
-        return f"Lost at {self.stage}"
+        nowhere = {"": "Nothing was lost", "unsent": "Not offered", "unaccounted": "Unaccounted"}
+        return nowhere.get(self.stage, f"Lost at {self.stage}")
 
     @property
     def why(self) -> str:

@@ -6,6 +6,7 @@ the table: first what is out of the ordinary, then what is left; ``remedies`` sa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,11 +22,13 @@ from udpbench.analysis.cpu_use import (
 )
 from udpbench.analysis.ledger import skbs
 from udpbench.analysis.ledger.intended_load import intended_packets, unsent_packets
+from udpbench.analysis.ledger.ledger import OR, intervals, losses, packets_at, worst_place
+from udpbench.analysis.ledger.skbs import Span
 from udpbench.analysis.ledger.stages import NAPI_PACKETS, STAGES
 from udpbench.analysis.queue_counters import by_receiver
 from udpbench.analysis.rates import IDLE_TIMES, full_line_bps, host_of, lag, window_ns
 from udpbench.analysis.readings import Readings
-from udpbench.analysis.remedies import REMEDIES
+from udpbench.analysis.remedies import REMEDIES, helps_at
 from udpbench.model import Bottleneck, Certainty, Facts, Ledger, Role, WorkerStats
 from udpbench.units import format_bytes, show_count
 
@@ -51,7 +54,9 @@ RULE_NS = 5
 UDP_MEMORY, BACKLOG = "net.ipv4.udp_mem", "net.core.netdev_max_backlog"
 PAGE_BYTES = 4096
 """The smallest page of any CPU; larger ones make of a number of pages more memory."""
-MEANS = {stage.name: stage.means for stage in STAGES}
+ROWS = {stage.name: stage for stage in STAGES}
+REASONS_RELEASE = (5, 17)
+"""Before it the kernel names no drop reasons (include/trace/events/skb.h: kfree_skb)."""
 REFUSING = (
     *("tx_netfilter", "rx_xdp", "xsk_fill", "rx_tc", "rx_ip", "rx_netfilter", "udp_checksum"),
     *("udp_no_port", "udp_filter", "udp_memory", "udp_purged", "app_truncated", "app_log"),
@@ -132,8 +137,15 @@ class Case:
     readings: Readings
     ledger: Ledger
     stage: str
-    """Where most packets ended; empty if none is missing."""
+    """Where most packets ended of which the stage is known; empty if there are none."""
     packets: int
+    shared: str = ""
+    """The stages that share more than that, each an interval; empty if they do not."""
+
+    @property
+    def lossless(self) -> bool:
+        """Whether no packet is missing, for certain."""
+        return not self.stage and not self.shared and self.ledger.unaccounted == 0
 
     @property
     def offered_all(self) -> bool:
@@ -144,7 +156,7 @@ class Case:
     @property
     def limited_by_sender(self) -> bool:
         """Whether more would have arrived if the sender had offered more."""
-        everything = not self.stage and not self.offered_all and not self.falls_behind
+        everything = self.lossless and not self.offered_all and not self.falls_behind
         return self.stage == "unsent" or everything
 
     @property
@@ -169,7 +181,7 @@ class Case:
     @property
     def falls_behind(self) -> bool:
         """Whether receivers needed longer than senders: of a longer load they would lose some."""
-        return not self.stage and self.lasts and (lag(self.readings) or 0.0) > LAG
+        return self.lossless and self.lasts and (lag(self.readings) or 0.0) > LAG
 
     @property
     def in_ring(self) -> bool:
@@ -347,16 +359,19 @@ def diagnose(readings: Readings, ledger: Ledger | None) -> tuple[Bottleneck, ...
         return ()
     case = _case(readings, ledger)
     bottlenecks = [bottleneck for find in BOTTLENECKS for bottleneck in find(case)]
-    return (*(bottlenecks or unexplained(case)), *power_saving(case))
+    if not any(bottleneck.stage == case.stage for bottleneck in bottlenecks):
+        bottlenecks += unexplained(case)
+    return (*bottlenecks, *power_saving(case))
 
 
 def _case(readings: Readings, ledger: Ledger) -> Case:
     """Return the evidence, with the stage at which most packets ended before or after they left."""
-    ended = {entry.stage: entry.packets or 0 for entry in ledger.entries}
-    unsent = unsent_packets(readings)
-    ended["unsent"] = unsent if unsent > UNSENT * intended_packets(readings) else 0
-    stage = max(ended, key=lambda name: ended[name])
-    return Case(readings, ledger, stage if ended[stage] > 0 else "", max(ended[stage], 0))
+    ended = losses(ledger)
+    if unsent_packets(readings) <= UNSENT * intended_packets(readings):
+        ended.pop("unsent", None)
+    known = {place: packets for place, packets in ended.items() if OR not in place}
+    stage, place = worst_place(known), worst_place(ended)
+    return Case(readings, ledger, stage, known.get(stage, 0), place if place != stage else "")
 
 
 def _bottleneck(
@@ -386,9 +401,13 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
+def _packets(number: int) -> str:
+    return f"{show_count(number)} packet{'s' * (number != 1)}"
+
+
 def _meaning(stage: str) -> str:
     """Return what a stage means, in one clause."""
-    text = MEANS[stage].split(". ")[0].rstrip(".").split(": ")[0]
+    text = ROWS[stage].means.split(". ")[0].rstrip(".").split(": ")[0]
     return text[:1].lower() + text[1:]
 
 
@@ -481,6 +500,69 @@ def _with_room(case: Case, held: int) -> int:
 
 
 # --- out of the ordinary -------------------------------------------------------------------------
+
+
+def unaccounted(case: Case) -> Iterator[Bottleneck]:
+    """Find more packets that no stage explains, or counters that contradict what was received."""
+    remainder, lost = case.ledger.unaccounted or 0, losses(case.ledger)
+    what = f"{_packets(remainder)} of what was lost are explained by no stage"
+    if remainder < 0:
+        what = f"stages count {_packets(-remainder)} more than were lost"
+    unplaced = not case.stage and not case.shared
+    if remainder > lost.get(worst_place(lost), 0) or (remainder and unplaced):
+        nowhere = replace(case, stage="unaccounted", packets=max(remainder, 0))
+        yield _bottleneck(nowhere, "unaccounted", CERTAIN, what)
+
+
+def bounded_loss(case: Case) -> Iterator[Bottleneck]:
+    """Find a loss of which the ledger knows how large it is, and not at which of several stages."""
+    if not case.shared:
+        return
+    packets = packets_at(losses(case.ledger), case.shared)
+    spans = intervals(case.ledger, case.shared)
+    parts = [f"{stage} {show_count(s.low)} to {show_count(s.high)}" for stage, s in spans.items()]
+    what = f"{_packets(packets)}, {', '.join(parts)}"
+    evidence = {f"{stage}_at_least": s.low for stage, s in spans.items()}
+    evidence |= {f"{stage}_at_most": s.high for stage, s in spans.items()}
+    shared = replace(case, stage=case.shared, packets=packets)
+    named = _explainable(case, spans, packets)
+    if named:
+        words, test = {"explained": ", ".join(named)}, "explain: true"
+        yield _bottleneck(
+            shared, "bounded_loss", CERTAIN, what, test=test, words=words, numbers=evidence
+        )
+        return
+    explained = case.readings.record.trial.explain
+    nothing_does = "neither counters nor drop reasons tell" if explained else "no counter tells"
+    what = f"{what}; {nothing_does} them apart"
+    plain = _bottleneck(shared, "bounded_loss", CERTAIN, what, numbers=evidence)
+    yield replace(plain, remedy=helps_at(case.shared))
+
+
+def _explainable(case: Case, spans: Mapping[str, Span], packets: int) -> list[str]:
+    """Return the stages whose drops ``explain`` would count, if that may make all of them exact.
+
+    Not if two or more others share a part of the loss that no reason can have.
+    """
+    record = case.readings.record
+    if record.trial.explain or record.built_in_lab:
+        return []
+    named = [stage for stage in spans if ROWS[stage].reasons and _names_reasons(case, stage)]
+    most = sum(span.high if stage in named else span.low for stage, span in spans.items())
+    return named if len(spans) - len(named) <= 1 or most >= packets else []
+
+
+def _names_reasons(case: Case, stage: str) -> bool:
+    """Return whether the kernels at a stage name drop reasons, as far as that is known."""
+    record = case.readings.record
+    for host in case.readings.hosts(ROWS[stage].role):
+        selftest, facts = record.selftests.get(host), record.facts.get(host)
+        release = re.match(r"(\d+)\.(\d+)", facts.kernel) if facts is not None else None
+        if selftest is not None and selftest.unexplained is not None:
+            return False
+        if release is not None and tuple(map(int, release.groups())) < REASONS_RELEASE:
+            return False
+    return True
 
 
 def refused(case: Case) -> Iterator[Bottleneck]:
@@ -696,7 +778,7 @@ def sender_cpu(case: Case) -> Iterator[Bottleneck]:
 
 def nothing(case: Case) -> Iterator[Bottleneck]:
     """Find that all that was offered arrived."""
-    if not case.stage and case.offered_all and case.behind is None:
+    if case.lossless and case.offered_all and case.behind is None:
         what = "nothing limits this load, and its rate is a lower bound"
         yield _bottleneck(case, "nothing", CERTAIN, what)
 
@@ -721,6 +803,8 @@ def power_saving(case: Case) -> Iterator[Bottleneck]:
 
 
 BOTTLENECKS: tuple[Callable[[Case], Iterator[Bottleneck]], ...] = (
+    unaccounted,
+    bounded_loss,
     refused,
     failing_calls,
     others_cpu,

@@ -114,6 +114,8 @@ reader_work | do less for each datagram, or read with more workers on other CPUs
 reader_system | read more in a call, or read with more workers on other CPUs (reuseport)
 receive_cpu | use more queues, or RPS, so that more CPUs receive; GRO and fewer rules save work
 nothing | raise the load to find the limit, or let `search` find it
+bounded_loss | repeat with --set explain=true: the kernel then says what it dropped at <explained>
+unaccounted | see the ledger's finding for what to try
 """
 
 
@@ -123,6 +125,15 @@ def _read(text: str) -> dict[str, Remedy]:
 
 
 REMEDIES = _read(_STAGES) | _read(_CHECKS) | _read(_BOTTLENECKS)
+
+
+def helps_at(place: str) -> str:
+    """Return what helps at a stage, or at each of several: ``at link: …. At rx_ring: …``."""
+    stages = place.split(" or ")
+    if len(stages) == 1:
+        return REMEDIES[place].text
+    return ". ".join(f"At {stage}: {REMEDIES[stage].text}" for stage in stages)
+
 
 _STEPS = """\
 small_buffer udp_rcvbuf | application | buffer=<buffer> | receive.buffer=<buffer>

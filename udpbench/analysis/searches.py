@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from udpbench.analysis.ledger.ledger import losses, packets_at, worst_place
 from udpbench.analysis.ledger.stages import BEFORE_SENT
 from udpbench.analysis.rate_search import (
     MOSTLY_ROBBED,
@@ -49,7 +50,8 @@ class Breaking:
     pps: float
     """The load at which this was seen."""
     stage: str | None
-    """None: nothing was lost, the receivers fell behind."""
+    """Several where only their sum is known (``link or rx_ring``); None: the receivers fell behind
+    by more than was lost."""
     share: float
     """Of all packets lost there; without a stage of those that came too late."""
     cpu: CpuLoad | None
@@ -57,6 +59,8 @@ class Breaking:
     trials: int
     bottleneck: Bottleneck | None = None
     """What limits the trial of the median loss."""
+    lost_packets: int = 0
+    """At that load, at all stages."""
 
 
 @dataclass(frozen=True)
@@ -254,9 +258,8 @@ def _breaking(
     above = sorted((trial for trial in above if _pps(trial) == lowest), key=_missed)
     lost: dict[str, int] = {}
     for trial in above:
-        for entry in trial.ledger.entries if trial.ledger is not None else ():
-            if entry.stage not in NOT_FIRST and entry.packets:
-                lost[entry.stage] = lost.get(entry.stage, 0) + entry.packets
+        for place, packets in _lost_at(trial).items():
+            lost[place] = lost.get(place, 0) + packets
     shown = above[(len(above) - 1) // 2]
     cpus = [cpu for cpu in shown.cpus if cpu.receives]
     fullest = max(cpus, key=lambda cpu: cpu.busy, default=None)
@@ -264,12 +267,18 @@ def _breaking(
     if late > every:
         sent = sum(trial.numbers.get("sent_packets") or 0 for trial in above)
         first = next(iter(shown.diagnosis), None)
-        return Breaking(lowest, None, late / sent, fullest, len(above), first), shown
+        return Breaking(lowest, None, late / sent, fullest, len(above), first, every), shown
     if not lost:
         return None, shown
-    stage = max(lost, key=lambda name: lost[name])
-    share, first = lost[stage] / every, next(iter(shown.diagnosis), None)
-    return Breaking(lowest, stage, share, fullest, len(above), first), shown
+    place = worst_place(lost)
+    share, first = packets_at(lost, place) / every, next(iter(shown.diagnosis), None)
+    return Breaking(lowest, place, share, fullest, len(above), first, every), shown
+
+
+def _lost_at(trial: Result) -> dict[str, int]:
+    """Return place → packets that ended there on their way to the application."""
+    ended = losses(trial.ledger) if trial.ledger is not None else {}
+    return {place: packets for place, packets in ended.items() if place not in NOT_FIRST}
 
 
 def _folded(whole: PointSearch, shown: Result | None) -> Result:
@@ -358,10 +367,10 @@ def _ending(whole: PointSearch) -> list[Finding]:
         what = f"no rate meets the goal of {show_share(headline.loss)}: the lowest load lost more"
         return [Finding("warning", what, where, least, next_step="lower search.rate.from")]
     if headline.kind == "at least":
-        what = "lower bound: the highest load was received, and no higher one was offered"
+        what = "lower bound: the highest load met the goal, and no higher one was offered"
         step = "raise search.rate.to"
         if state.sender_bound:
-            what = f"lower bound: {sender_end(whole)}, and all of it was received"
+            what = f"lower bound: {sender_end(whole)}, and that load met the goal"
             step = "give the sender more workers or CPUs"
             if whole.full_line_bps is not None:
                 step = "use a faster line, or smaller datagrams for more of them"
@@ -426,13 +435,11 @@ def _low_loss(whole: PointSearch) -> list[Finding]:
     if not lossy:
         return []
     worst = max(lossy, key=_loss)
-    entries = worst.ledger.entries if worst.ledger is not None else ()
-    stages = [e for e in entries if e.packets and e.stage not in NOT_FIRST]
-    stage = max(stages, key=lambda entry: entry.packets or 0).stage if stages else "no known stage"
+    place = worst_place(_lost_at(worst)) or "no known stage"
     return [
         Finding(
             "note",
-            f"loss at loads below the lower bound, most of it at {stage}",
+            f"loss at loads below the lower bound, most of it at {place}",
             "search",
             f"in {len(lossy)} of {len(tried)} trials, up to {show_ratio(_loss(worst))}",
             next_step="a goal of 0 % measures these hiccups of the host, not its capacity",

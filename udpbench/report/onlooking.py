@@ -98,7 +98,8 @@ def line(live: LiveHost) -> str:
         for loss in live.stages
         if loss.pps
     ]
-    parts.append(f"lost: {', '.join(lost)}" if lost else "nothing lost")
+    if lost or not live.losing:
+        parts.append(f"lost: {', '.join(lost)}" if lost else "nothing lost")
     parts += [
         f"{owner(loss)} {address(loss)} {show_pps(loss.dropped_pps)}: {why(loss)}"
         for loss in live.losing[:LOSING_IN_LINE]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from udpbench.analysis.remedies import REMEDIES
+from udpbench.analysis.remedies import helps_at
 from udpbench.analysis.searches import Breaking, PointSearch, sender_end
 from udpbench.model import GoalBounds, Progress
 from udpbench.units import format_duration, rate_scale, show_pps, show_share
 
-FALLS_BEHIND = "the receiver falls behind before anything is lost"
+FALLS_BEHIND = "the receiver falls behind"
 CELLS = 30
 """Cells of the bar of a search: one is 3 % of the range."""
 COLUMNS = ("point", "goal", "throughput", "between", "trials", "took")
@@ -114,7 +114,9 @@ def breaking_text(search: PointSearch) -> str:
     bound = search.headline.lower_pps
     above = show_pps(bound) if bound is not None else f"{show_pps(breaking.pps)} already"
     head = "Above" if bound is not None else "At"
-    what = f"packets are lost at {breaking.stage}" if breaking.stage else FALLS_BEHIND
+    what = f"packets are lost at {breaking.stage}"
+    if breaking.stage is None:
+        what = FALLS_BEHIND + ("" if breaking.lost_packets else " before anything is lost")
     why = breaking.bottleneck.why if breaking.bottleneck is not None else "."
     return f"{head} {above} {what} ({_share_text(breaking)}){why}"
 
@@ -126,7 +128,7 @@ def helps_text(search: PointSearch) -> str:
         return ""
     if breaking.bottleneck is not None:
         return breaking.bottleneck.helps
-    return f"What helps: {REMEDIES[breaking.stage or 'udp_rcvbuf'].text}."
+    return f"What helps: {helps_at(breaking.stage or 'udp_rcvbuf')}."
 
 
 def breaking_lines(searches: Sequence[PointSearch]) -> list[str]:

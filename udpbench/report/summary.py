@@ -14,10 +14,11 @@ from typing import TypeVar
 from udpbench.analysis.comparison.comparisons import Comparison, compare_points
 from udpbench.analysis.comparison.resolution import RESOLVED, resolution
 from udpbench.analysis.judge import judge
+from udpbench.analysis.ledger.ledger import losses, worst_place
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.medians import estimate
 from udpbench.analysis.points import Point, metric, points, trials_with
-from udpbench.analysis.searches import PointSearch, folded, searches_of
+from udpbench.analysis.searches import NOT_FIRST, PointSearch, folded, searches_of
 from udpbench.analysis.verdicts import Verdict, evaluate, nothing_measured
 from udpbench.errors import CANNOT_TELL, INTERRUPTED, NOT_RESTORED, YES, HostLacks, code_of, worst
 from udpbench.model import (
@@ -451,15 +452,12 @@ def trust(chapters: Sequence[Chapter]) -> str:
 
 
 def worst_stage(result: Result) -> str:
-    """Return the stage that lost most of a trial's packets; empty without a loss."""
+    """Return the place that lost most of a trial's packets; empty without one, or if unknown."""
     if result.ledger is None:
         return ""
-    lost = [
-        (entry.packets, entry.stage)
-        for entry in result.ledger.entries
-        if entry.packets and entry.stage not in ("unsent", "tx_netfilter", LOGGING)
-    ]
-    return max(lost)[1] if lost else ""
+    lost = {p: n for p, n in losses(result.ledger).items() if p not in NOT_FIRST}
+    worst = worst_place(lost)
+    return worst if lost.get(worst, 0) >= (result.ledger.unaccounted or 0) else ""
 
 
 def diagnosed(chapter: Chapter) -> list[str]:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from udpbench.analysis.comparison.comparisons import Comparison
-from udpbench.analysis.ledger.ledger import lost_at_any, unobserved
+from udpbench.analysis.ledger.ledger import OR, lost_at_any, unobserved
 from udpbench.analysis.ledger.skbs import exactly
 from udpbench.analysis.medians import estimate
 from udpbench.analysis.points import Point, bounds, metric
@@ -294,7 +294,7 @@ def ledger_rows(results: Sequence[Result]) -> list[LedgerRow]:
     if hidden:
         place = [row.name for row in rows].index(hidden[0])
         cells = tuple(_span_cell(*_together(result, hidden)) for result in results)
-        rows[place] = replace(rows[place], name=" or ".join(hidden), cells=cells)
+        rows[place] = replace(rows[place], name=OR.join(hidden), cells=cells)
     others = [_others(result) for result in results]
     if any(others):
         cells = tuple(show_count(packets) for packets in others)

@@ -20,6 +20,8 @@ from udpbench.tuning.tuner import BASE, ENDINGS, Tuning, is_useless, limiting, r
 
 A_CABLE = "Proven in the built-in lab: with real hosts, cable, card and driver may change it."
 
+UNPLACED = ("bounded_loss", "unaccounted")
+"""Bottlenecks that do not say where packets were lost, so that no step can be against them."""
 FORMS: dict[Form, str] = {
     "shell": "# as root",
     "systemd": "# systemctl edit the program's unit\n[Service]",
@@ -105,6 +107,8 @@ def _sentence(tuning: Tuning) -> str:
     if ending.why == "unmeasured":
         return f"Cannot tell: {_unmeasured(tuning)}. {_limit(limits)}"
     tries = [each for each in tuning.rounds if each.planned.kind == "try"]
+    if not tries and limits.name in UNPLACED:
+        return f"Cannot tell what would help. {limits.sentence}"
     compared = [comparison for each in tries for comparison in each.comparisons]
     if tries and not (compared and all(map(is_useless, compared))):
         names = ", ".join(name for each in tries for name in each.planned.tried)

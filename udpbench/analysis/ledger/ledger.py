@@ -6,7 +6,7 @@ Adds up the table of stages, with signs, and rounds nothing away. On hosts that 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -14,13 +14,21 @@ from udpbench.analysis.ledger.intended_load import intended_packets, kept_packet
 from udpbench.analysis.ledger.mac_frames import damaged_frames
 from udpbench.analysis.ledger.shared_hosts import divide
 from udpbench.analysis.ledger.skbs import Span, exactly
-from udpbench.analysis.ledger.stages import STAGES, Stage, lost_answers, total_packets
+from udpbench.analysis.ledger.stages import (
+    BEFORE_SENT,
+    STAGES,
+    Stage,
+    lost_answers,
+    total_packets,
+)
 from udpbench.analysis.readings import Readings
 from udpbench.analysis.worker_use import unlogged_packets
 from udpbench.model import Ledger, LedgerEntry
 
 REASON_GROUPS = ("reason", "reason_portless")
 """The kernel's drop reasons of the traffic's ports, and of what may be the traffic's."""
+OR = " or "
+"""Between the stages of a place that is several."""
 UNOBSERVED = "not observable: intended − received − all other stages"
 """Source of a stage that has no counter, on hosts that others use, too."""
 
@@ -64,6 +72,43 @@ def lost_at_any(ledger: Ledger, stages: Collection[str]) -> Span:
     return Span(max(inside.low, lost - others.high), min(inside.high, lost - others.low))
 
 
+def losses(ledger: Ledger) -> dict[str, int]:
+    """Return place → packets that ended there, in the packet's order; empty if none is missing.
+
+    A place is a stage with what it lost for certain, or the stages that share all the rest, because
+    each is an interval: ``link or rx_ring``. What counters say beyond what is missing is no loss.
+    """
+    before = sum(e.packets or 0 for e in ledger.entries if e.stage in BEFORE_SENT)
+    is_lossy = ledger.intended_packets - ledger.received_packets > before
+    ended = {
+        entry.stage: entry.packets or 0
+        for entry in ledger.entries
+        if is_lossy or entry.stage in BEFORE_SENT
+    }
+    shared = ledger.lost_packets - sum(ended.values())
+    place = OR.join(entry.stage for entry in ledger.entries if _span(entry).high > _span(entry).low)
+    if is_lossy and place and shared > 0:
+        ended[place] = ended.get(place, 0) + shared
+    return {place: packets for place, packets in ended.items() if packets > 0}
+
+
+def worst_place(lost: Mapping[str, int]) -> str:
+    """Return the place of ``losses`` with most packets, a stage before several; empty if none."""
+    return max(lost, key=lambda place: lost[place], default="")
+
+
+def packets_at(lost: Mapping[str, int], place: str) -> int:
+    """Return how many packets of ``losses`` ended at the stages of a place."""
+    stages = set(place.split(OR))
+    return sum(packets for each, packets in lost.items() if stages.issuperset(each.split(OR)))
+
+
+def intervals(ledger: Ledger, place: str) -> dict[str, Span]:
+    """Return each stage of a place with the least and the most that ended there."""
+    stages = place.split(OR)
+    return {entry.stage: _span(entry) for entry in ledger.entries if entry.stage in stages}
+
+
 def unobserved(ledger: Ledger) -> tuple[str, ...]:
     """Return the stages without a counter at which packets may have ended."""
     return tuple(
@@ -91,7 +136,7 @@ def occupied_stages(ledger: Ledger) -> str:
         if entry.packets and entry.stage not in hidden
     ]
     if hidden and (lost := lost_at_any(ledger, hidden)).low:
-        stages.append(f"{' or '.join(hidden)} {lost.low} (not observable)")
+        stages.append(f"{OR.join(hidden)} {lost.low} (not observable)")
     if ledger.unaccounted:
         stages.append(f"unaccounted {ledger.unaccounted:+d}")
     return ", ".join(stages)

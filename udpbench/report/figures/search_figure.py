@@ -1,6 +1,7 @@
 """The figure of searches: loss over load, a dot per trial, goals as lines, bounds as a band.
 
-Places what ``searches`` returned. A dot has the colour of the stage that lost most.
+Places what ``searches`` returned. A dot has the colour of the stage that lost most; grey if that is
+one of several.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from udpbench.analysis.ledger.ledger import losses, worst_place
+from udpbench.analysis.ledger.stages import BEFORE_SENT
 from udpbench.analysis.searches import late_packets
 from udpbench.report.figures.style import (
     BLACK,
@@ -66,9 +69,10 @@ def dots_of(search: PointSearch) -> list[tuple[float, float, str]]:
 
 
 def _stage(trial: Result) -> str:
-    entries = trial.ledger.entries if trial.ledger is not None else ()
-    lost = [e for e in entries if e.packets and e.stage not in ("unsent", "tx_netfilter")]
-    return max(lost, key=lambda entry: entry.packets or 0).stage if lost else "unknown"
+    """Return the place of most packets that were lost; there is none without a ledger."""
+    ended = losses(trial.ledger) if trial.ledger is not None else {}
+    lost = {place: packets for place, packets in ended.items() if place not in BEFORE_SENT}
+    return worst_place(lost) or "unknown"
 
 
 def _draw(axes: Axes, search: PointSearch, colours: Mapping[str, str]) -> None:
