@@ -505,7 +505,7 @@ def _with_room(case: Case, held: int) -> int:
 def unaccounted(case: Case) -> Iterator[Bottleneck]:
     """Find more packets that no stage explains, or counters that contradict what was received."""
     remainder, lost = case.ledger.unaccounted or 0, losses(case.ledger)
-    what = f"{_packets(remainder)} of what was lost are explained by no stage"
+    what = f"no stage explains {_packets(remainder)} of the loss"
     if remainder < 0:
         what = f"stages count {_packets(-remainder)} more than were lost"
     unplaced = not case.stage and not case.shared

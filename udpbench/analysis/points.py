@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from udpbench.metrics import TIMED, is_metric, unit_of
 from udpbench.model import Result
+from udpbench.units import show_ratio
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,15 @@ def points(results: Sequence[Result]) -> tuple[Point, ...]:
         Point(experiment, name, tuple(sorted(group, key=lambda r: r.trial.repetition)))
         for (experiment, name), group in groups.items()
     )
+
+
+def but_lossy(results: Sequence[Result]) -> str:
+    """Return that some valid trials lost packets, behind what is said of others; else nothing."""
+    valid = [result for result in results if result.valid]
+    lossy = [result.loss_ratio or 0.0 for result in valid if result.lost_packets]
+    if not lossy:
+        return ""
+    return f" But {len(lossy)} of {len(valid)} trials lost packets, up to {show_ratio(max(lossy))}."
 
 
 def metric(result: Result, name: str) -> float | None:

@@ -132,7 +132,7 @@ def helps_at(place: str) -> str:
     stages = place.split(" or ")
     if len(stages) == 1:
         return REMEDIES[place].text
-    return ". ".join(f"At {stage}: {REMEDIES[stage].text}" for stage in stages)
+    return "at " + ". At ".join(f"{stage}: {REMEDIES[stage].text}" for stage in stages)
 
 
 _STEPS = """\

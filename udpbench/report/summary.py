@@ -17,7 +17,7 @@ from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger.ledger import losses, worst_place
 from udpbench.analysis.ledger.stages import STAGES
 from udpbench.analysis.medians import estimate
-from udpbench.analysis.points import Point, metric, points, trials_with
+from udpbench.analysis.points import Point, but_lossy, metric, points, trials_with
 from udpbench.analysis.searches import NOT_FIRST, PointSearch, folded, searches_of
 from udpbench.analysis.verdicts import Verdict, evaluate, nothing_measured
 from udpbench.errors import CANNOT_TELL, INTERRUPTED, NOT_RESTORED, YES, HostLacks, code_of, worst
@@ -476,9 +476,9 @@ def diagnosed(chapter: Chapter) -> list[str]:
         _, worst_of = max(alike, key=lambda pair: pair[1].packets)
         names = [name_of(point) for point, _ in alike]
         head = ", ".join(names) if len(names) <= FEW_POINTS else f"{len(names)} points"
-        lines.append(
-            f"{head}: {worst_of.sentence}" if len(chapter.points) > 1 else worst_of.sentence
-        )
+        but = "" if worst_of.stage else but_lossy([r for point, _ in alike for r in point.results])
+        text = worst_of.sentence + but
+        lines.append(f"{head}: {text}" if len(chapter.points) > 1 else text)
     return lines
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
+from udpbench.analysis.points import but_lossy
 from udpbench.analysis.remedies import BEYOND_SETTINGS
 from udpbench.differences import differences, flat
 from udpbench.errors import CANNOT_TELL, YES
@@ -103,7 +104,7 @@ def _sentence(tuning: Tuning) -> str:
     if limits is None:
         return "Cannot tell: no trial of the base could be diagnosed."
     if ending.why == "nothing limits":
-        return f"Nothing needs help. {limits.sentence}"
+        return f"Nothing needs help. {limits.sentence}{but_lossy(tuning.rounds[0].results)}"
     if ending.why == "unmeasured":
         return f"Cannot tell: {_unmeasured(tuning)}. {_limit(limits)}"
     tries = [each for each in tuning.rounds if each.planned.kind == "try"]

@@ -740,6 +740,12 @@ def test_nothing_sent_is_no_lower_bound() -> None:
     assert [] == findings(offered_load.receiver_not_saturated, build.record(0))
 
 
+def test_what_a_log_could_not_take_is_lost() -> None:
+    """The log is what limits, and more senders would not help."""
+    assert [] == findings(offered_load.receiver_not_saturated, build.unlogged(70))
+    assert 1 == len(findings(offered_load.receiver_not_saturated, build.unlogged(0)))
+
+
 def test_a_paced_trial_without_loss_is_no_lower_bound() -> None:
     """It was asked for that much and delivered it."""
     assert [] == findings(

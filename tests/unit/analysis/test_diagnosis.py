@@ -19,10 +19,21 @@ from golden import Golden
 from pydantic import TypeAdapter
 
 from analysis.build import lossy, record
+from analysis.test_shared_hosts import Mixture
 from udpbench.analysis.judge import judge
 from udpbench.analysis.readiness import READINESS
 from udpbench.analysis.remedies import REMEDIES
-from udpbench.model import LEDGER_STAGES, SECOND_NS, Change, Setting, TrialRecord, WorkerStats
+from udpbench.model import (
+    LEDGER_STAGES,
+    SECOND_NS,
+    Change,
+    SelfTest,
+    Setting,
+    Snapshot,
+    TrialRecord,
+    WorkerStats,
+)
+from udpbench.units import Rate
 
 STORED = Path(__file__).parents[2] / "fixtures" / "diagnoses.json.xz"
 RECORDS: TypeAdapter[dict[str, TrialRecord]] = TypeAdapter(dict[str, TrialRecord])
@@ -379,6 +390,153 @@ def test_a_stage_is_told_where_nothing_is_known_of_cpus(golden: Golden) -> None:
     unknown = lossy(1000, moves, 250)
     assert ("udp_rcvbuf", "likely") == first(unknown)
     golden.check(judge(unknown).diagnosis[0].sentence)
+
+
+# --- losses that the ledger only bounds ----------------------------------------------------------
+
+
+def paced(mixture: Mixture, kernel: str = "6.1.0-28-amd64", **trial: Any) -> TrialRecord:
+    """Return a trial at a rate on hosts that others use, too."""
+    plain = mixture.record()
+    traffic = replace(plain.trial.traffic, rate=Rate(packets_per_s=9000))
+    facts = {host: replace(each, kernel=kernel) for host, each in plain.facts.items()}
+    return replace(plain, trial=replace(plain.trial, traffic=traffic, **trial), facts=facts)
+
+
+def hidden(driver: str = "virtio_net", explain: bool = False) -> Mixture:
+    """Return a trial in which neither a loss on the cable nor one in the ring is counted."""
+    return Mixture(driver=driver, explain=explain)
+
+
+def test_a_loss_that_a_drop_reason_may_tell(golden: Golden) -> None:
+    """Others may have moved the firewall's counters, so that all of it may have been the cable's."""
+    bounded = paced(hidden().lose("rx_netfilter", 1000))
+    (bottleneck,) = judge(bounded).diagnosis
+    place = "link or rx_ring or rx_netfilter"
+    assert ("bounded_loss", place, 1000) == (
+        bottleneck.name,
+        bottleneck.stage,
+        bottleneck.packets,
+    )
+    spans = [bottleneck.evidence[f"{stage}_at_{end}"] for stage in place.split(" or ")
+             for end in ("least", "most")]  # fmt: skip
+    assert ([0, 1000] * 3, "explain: true") == (spans, bottleneck.test)
+    golden.check(bottleneck.sentence)
+    exact = paced(hidden(explain=True).lose("rx_netfilter", 1000), explain=True)
+    assert ("rx_netfilter", "certain") == first(exact)
+
+
+def test_a_loss_that_nothing_tells(golden: Golden) -> None:
+    """Each of its stages may have lost none; no drop reason would count either's."""
+    pairs = [
+        paced(hidden().lose("link", 700)),
+        paced(hidden(explain=True).lose("link", 700), explain=True),
+        paced(hidden().lose("link", 1)),
+    ]
+    for each in pairs:
+        (bottleneck,) = judge(each).diagnosis
+        assert ("bounded_loss", "link or rx_ring") == (bottleneck.name, bottleneck.stage)
+        assert ("", judge(each).lost_packets) == (bottleneck.test, bottleneck.packets)
+    golden.check([judge(each).diagnosis[0].sentence for each in pairs])
+
+
+def test_few_packets_that_reasons_would_count_make_nothing_exact() -> None:
+    """Three that may have met no socket leave the others where they are."""
+    few = paced(hidden().lose("link", 700).lose_others("udp_no_port", 3))
+    (bottleneck,) = judge(few).diagnosis
+    assert ("link or rx_ring or udp_no_port", "") == (bottleneck.stage, bottleneck.test)
+    many = paced(hidden().lose("link", 700).lose_others("udp_no_port", 700))
+    assert "explain: true" == judge(many).diagnosis[0].test
+
+
+@pytest.mark.parametrize("kernel", ["5.10.0-33-amd64", "5.16.20", "4.18.0"])
+def test_a_kernel_without_drop_reasons_is_not_asked(kernel: str) -> None:
+    """They came with Linux 5.17."""
+    lost = hidden().lose("rx_netfilter", 1000)
+    assert ["", "explain: true", "explain: true"] == [
+        judge(paced(lost, each)).diagnosis[0].test for each in (kernel, "5.17.0", "unreadable")
+    ]
+
+
+def test_a_kernel_on_which_drop_reasons_were_refused_is_not_asked() -> None:
+    """As its self-test found."""
+    plain = paced(hidden().lose("rx_netfilter", 1000))
+    refused = SelfTest("6.1.0", "b", "", "", (), unexplained="bpf(2) is not permitted")
+    assert ["", "explain: true"] == [
+        judge(replace(plain, selftests={"right": each})).diagnosis[0].test
+        for each in (refused, replace(refused, unexplained=None))
+    ]
+
+
+def test_a_bounded_loss_beside_an_exact_one() -> None:
+    """The larger is named first; a stage that certainly lost most is not in doubt."""
+    shared = paced(hidden().lose("udp_rcvbuf", 400).lose("link", 600))
+    assert [("bounded_loss", "link or rx_ring", 600), ("udp_rcvbuf", "udp_rcvbuf", 400)] == [
+        (each.name, each.stage, each.packets) for each in judge(shared).diagnosis
+    ]
+    assert ["udp_rcvbuf"] == names(paced(hidden().lose("udp_rcvbuf", 600).lose("link", 400)))
+    cable = Mixture(mac="standard").lose("link", 70).lose("rx_ring", 30)
+    assert [("link", 70)] == [
+        (each.stage, each.packets) for each in judge(paced(cable)).diagnosis
+    ]  # fmt: skip
+
+
+def test_a_bounded_loss_of_an_unlimited_load_is_not_the_senders() -> None:
+    """It did offer more than arrived."""
+    assert ["bounded_loss"] == names(hidden().lose("link", 700).record())
+
+
+def test_a_bounded_loss_over_ipv6() -> None:
+    """Its counters have other names."""
+    plain = paced(hidden().lose("rx_netfilter", 1000))
+    (phase,) = plain.phases
+
+    def renamed(snapshots: Mapping[str, Snapshot]) -> dict[str, Snapshot]:
+        right = {
+            name.replace("snmp.Ip.", "snmp6.Ip6").replace("snmp.Udp.", "snmp6.Udp6"): value
+            for name, value in snapshots["right"].counters.items()
+        }
+        right |= {"snmp6.Ip6InMcastPkts": 0, "snmp6.Icmp6InMsgs": 0}
+        return {**snapshots, "right": replace(snapshots["right"], counters=right)}
+
+    phase = replace(phase, before=renamed(phase.before), after=renamed(phase.after))
+    traffic = replace(plain.trial.traffic, family=6)
+    six = replace(plain, trial=replace(plain.trial, traffic=traffic), phases=(phase,))
+    (bottleneck,) = judge(six).diagnosis
+    assert ("bounded_loss", 1000) == (bottleneck.name, bottleneck.packets)
+    assert {"link", "rx_ring", "rx_netfilter"} <= set(bottleneck.stage.split(" or "))
+
+
+def test_a_bounded_loss_of_a_trial_whose_rates_are_struck_out() -> None:
+    """Counts hold."""
+    mixture = hidden().lose("link", 700)
+    mixture.moves["machine cpu.0.steal_ns"] = SECOND_NS
+    mixture.moves["machine cpu.0.idle_ns"] = SECOND_NS
+    result = judge(paced(mixture))
+    assert (True, True) == (result.valid, bool(result.struck))
+    assert ["bounded_loss"] == [each.name for each in result.diagnosis]
+
+
+def test_packets_that_no_stage_explains(golden: Golden) -> None:
+    """Lost all the same; named first unless a stage is known to have lost more."""
+    udp = {"snmp.Udp.RcvbufErrors": 100, "socket.77.drops": 100, "snmp.Udp.InErrors": 100}
+    missing, most, least = (
+        judge(lossy(1000, moves, lost)).diagnosis
+        for moves, lost in (({}, 300), ({"right": udp}, 300), ({"right": udp}, 130))
+    )
+    assert [["unaccounted"], ["unaccounted", "udp_rcvbuf"], ["udp_rcvbuf"]] == [
+        [each.name for each in limits] for limits in (missing, most, least)
+    ]
+    assert ("unaccounted", 300) == (missing[0].stage, missing[0].packets)
+    golden.check([missing[0].sentence, most[0].sentence])
+
+
+def test_counters_that_move_although_nothing_was_lost(golden: Golden) -> None:
+    """Neither was anything lost there, nor does the ledger say that nothing was."""
+    moves = {"right": {"snmp.Udp.NoPorts": 5}}
+    (bottleneck,) = judge(lossy(1000, moves, 0)).diagnosis
+    assert ("unaccounted", 0) == (bottleneck.name, bottleneck.packets)
+    golden.check(bottleneck.sentence)
 
 
 def test_nothing_is_said_of_a_trial_without_packets() -> None:

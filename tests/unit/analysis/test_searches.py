@@ -108,6 +108,33 @@ def test_what_breaks_first_is_the_stage_and_what_limits_it(golden: Golden) -> No
     golden.check(breaking_lines([search]))
 
 
+def bounded(result: Result) -> Result:
+    """Return a result whose loss may have been the cable's or the ring's."""
+    ledger, lost = result.ledger, int(result.numbers["lost_packets"] or 0)
+    assert ledger is not None
+    stages = ("link", "rx_ring")
+    entries = tuple(LedgerEntry(s, None, "not observable", at_most=lost) for s in stages)
+    return replace(result, ledger=replace(ledger, entries=entries), diagnosis=())
+
+
+def test_a_loss_above_the_bound_that_is_only_bounded_is_named(golden: Golden) -> None:
+    """By the stages that share it, with what helps at each."""
+    search = only(results_of(experiment(), change=bounded))
+    assert search.breaking is not None
+    assert ("link or rx_ring", 1.0) == (search.breaking.stage, search.breaking.share)
+    golden.check(breaking_lines([search]))
+
+
+def test_a_receiver_that_falls_behind_may_have_lost_packets(golden: Golden) -> None:
+    """Fewer than it took too late: not before anything is lost."""
+    search = only(results_of(experiment()))
+    assert search.breaking is not None
+    late = replace(search.breaking, stage=None, share=0.2, bottleneck=None)
+    lines = [breaking_lines([replace(search, breaking=each)])[0]
+             for each in (late, replace(late, lost_packets=0))]  # fmt: skip
+    golden.check(lines)
+
+
 def test_a_stage_without_a_diagnosis_is_told(golden: Golden) -> None:
     """With its own remedy; and nothing of a trial without a ledger."""
     idle = only(results_of(experiment(), change=lambda r: replace(r, diagnosis=())))

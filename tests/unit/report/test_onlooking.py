@@ -97,6 +97,7 @@ def test_a_line_names_the_worst_sockets(golden: Golden) -> None:
     golden.check(line(LIVE))
     golden.check(line(replace(LIVE, sockets=LIVE.sockets[:1] * 5)))
     golden.check(line(replace(LIVE, stages=(), sockets=())))
+    assert "nothing lost" not in line(replace(LIVE, stages=()))
 
 
 def test_json_has_the_same_numbers() -> None:

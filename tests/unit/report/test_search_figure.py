@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from analysis.test_searches import experiment, only, results_of
+from analysis.test_searches import bounded, experiment, only, results_of
 from control.fake import World, go
 
 from udpbench.definition.load import load_experiment_data
@@ -30,6 +30,12 @@ def test_a_panel_has_a_dot_per_trial_the_goals_and_the_bounds() -> None:
     (band,) = axes.patches
     lower, upper = search.headline.lower_pps or 0, search.headline.upper_pps or 0
     assert np.allclose([lower / 1e3, upper / 1e3], [band.get_x(), band.get_x() + band.get_width()])
+
+
+def test_a_dot_whose_loss_is_only_bounded_names_what_it_may_be() -> None:
+    """The stages that share it."""
+    search = only(results_of(experiment(), change=bounded))
+    assert {"nothing lost", "link or rx_ring"} == {stage for _, _, stage in dots_of(search)}
 
 
 def test_the_report_of_a_search(tmp_path: Path) -> None:

@@ -23,9 +23,11 @@ from analysis.build import (
     unlogged,
     worker,
 )
+from analysis.test_shared_hosts import Mixture
 from golden import Golden
 
 from report.stored import swept
+from udpbench.analysis.judge import judge
 from udpbench.model import Estimate, Experiment, Finding, PointPair, Traffic, TrialRecord
 from udpbench.report.summary import (
     Chapter,
@@ -55,6 +57,17 @@ def chapter(*records: TrialRecord, of: Experiment | None = None) -> Chapter:
     """Return the one chapter of an experiment with these trials."""
     (only,) = chapters_of([of if of is not None else experiment()], records)
     return only
+
+
+def test_a_trial_names_where_it_lost_most_as_far_as_that_is_known() -> None:
+    """Several stages that share it; none, if no stage explains most of it, or nothing was lost."""
+    shared_ = Mixture(driver="virtio_net").lose("udp_rcvbuf", 400).lose("link", 500)
+    assert one_line(shared_.result()).endswith("10.00 % lost, most of it at link or rx_ring")
+    mostly = Mixture(driver="virtio_net").lose("udp_rcvbuf", 500).lose("link", 400)
+    assert one_line(mostly.result()).endswith("10.00 % lost, most of it at udp_rcvbuf")
+    counted = {"right": {"snmp.Udp.RcvbufErrors": 100, "snmp.Udp.InErrors": 100}}
+    for lost in (300, 0):
+        assert "most of it" not in one_line(judge(lossy(1000, counted, lost)))
 
 
 def test_one_point_is_answered_without_its_name() -> None:

@@ -25,6 +25,7 @@ from analysis.build import (
     unlogged,
     worker,
 )
+from analysis.test_shared_hosts import Mixture
 from rich.table import Table
 
 from report.stored import ODD, printed, swept
@@ -101,6 +102,32 @@ def test_the_diagnosis_speaks_first() -> None:
     assert ("4 points: Lost at udp_rcvbuf;", []) == (line[:29], more)
     few = diagnosed(chapter(names[0], record(of=paced(point="b")), of=of))
     assert ["a: Lost at udp_rcvbuf", "b: Nothing was lost: "] == [line[:21] for line in few]
+
+
+def test_a_loss_that_is_only_bounded_is_a_loss() -> None:
+    """In the headline as in the table."""
+    mixture = Mixture(driver="virtio_net").lose("link", 900)
+    plain = mixture.record()
+    record_ = replace(plain, trial=replace(plain.trial, traffic=paced(9000).traffic))
+    (line,) = diagnosed(chapter(record_))
+    assert line.startswith("Lost at link or rx_ring: 900 packets, link 0 to 900, rx_ring 0 to 900;")
+    assert "10.00 %" in shown(chapter(record_), 200)
+
+
+def test_what_is_said_of_the_median_trial_does_not_hide_the_losses_of_others() -> None:
+    """One of three lost packets; and one of two points."""
+    of = experiment(points=[paced(point=name) for name in "ab"], repetitions=3)
+    trials = [(name, n) for name in "ab" for n in (1, 2, 3)]
+    records = [
+        lossy(1000, LOST if each == ("a", 2) else {}, 250 if each == ("a", 2) else 0,
+              of=paced(point=each[0], repetition=each[1]))
+        for each in trials
+    ]  # fmt: skip
+    (line,) = diagnosed(chapter(*records, of=of))
+    assert line.startswith("a, b: Nothing was lost: ")
+    assert line.endswith(" But 1 of 6 trials lost packets, up to 25.00 %.")
+    (quiet,) = diagnosed(chapter(*records[3:], of=of))
+    assert "But" not in quiet
 
 
 def test_a_points_row_has_the_medians_of_its_valid_trials() -> None:

@@ -45,6 +45,35 @@ def test_what_needs_no_help_is_left_alone(golden: Golden) -> None:
     golden.check(plain_answer(tuning).sentence)
 
 
+def test_what_most_trials_say_does_not_hide_the_loss_of_another() -> None:
+    """Nothing needs help by the majority, and that one lost packets is said."""
+    experiment = to_tune()
+    results = [
+        Result(
+            replace(experiment.points[0], repetition=n),
+            "done",
+            True,
+            (),
+            numbers={"delivered_pps": 1e4, "lost_packets": lost, "loss_ratio": lost / 1000},
+            diagnosis=(SMALL,) if lost else NOTHING,
+        )
+        for n, lost in ((1, 0), (2, 179), (3, 0))
+    ]
+    sentence = plain_answer(tuning_of(experiment, results, derivation(experiment))).sentence
+    assert sentence.startswith("Nothing needs help. Nothing was lost")
+    assert sentence.endswith(" But 1 of 3 trials lost packets, up to 17.90 %.")
+
+
+def test_a_loss_that_is_only_bounded_may_need_help(golden: Golden) -> None:
+    """Not known where, so no step is tried against it; one against what else was lost is."""
+    shared = replace(limit("bounded_loss"), stage="link or rx_ring")
+    tuning, _ = play(to_tune(), lambda _: (1e4, (shared,)))
+    assert (["look"], CANNOT_TELL) == (kinds(tuning), exit_code(tuning))
+    golden.check(plain_answer(tuning).sentence)
+    both, _ = play(to_tune(), lambda _: (1e4, (shared, SMALL)))
+    assert ["look", "try"] == kinds(both)[:2]
+
+
 def test_one_disturbed_trial_decides_nothing() -> None:
     """What most trials of the base say is believed."""
     tuning, _ = play(to_tune(), lambda t: (1e4, (SMALL,) if t.repetition == 2 else NOTHING))

@@ -14,6 +14,7 @@ from udpbench.analysis.ledger.intended_load import (
     unsent_packets,
 )
 from udpbench.analysis.readings import Readings
+from udpbench.analysis.worker_use import unlogged_packets
 from udpbench.model import Finding
 from udpbench.units import plural, show_ratio
 
@@ -45,7 +46,7 @@ def sender_bound(readings: Readings) -> Iterator[Finding]:
 
 def receiver_not_saturated(readings: Readings) -> Iterator[Finding]:
     """Find an unlimited load without any loss: the receiver could have taken more."""
-    sent, received = sent_packets(readings), kept_packets(readings)
+    sent, received = sent_packets(readings), kept_packets(readings) - unlogged_packets(readings)
     if readings.record.trial.search_trial:
         return
     if readings.record.trial.traffic.rate is None and sent == received > 0:
