@@ -293,6 +293,9 @@ def test_loss_at_low_load_is_told_with_its_stage(golden: Golden) -> None:
     (low,) = (finding for finding in search.result.findings if "loads below" in finding.what)
     golden.check(str(low))
     assert (search.headline.throughput_pps or 0) > 0.95 * CAPACITY_PPS
+    either = only(results_of(whole, change=lambda result: bounded(hiccup(result))))
+    (low,) = (finding for finding in either.result.findings if "loads below" in finding.what)
+    assert low.what.endswith("most of it at link or rx_ring")
 
 
 def test_findings_of_trials_are_told_once_and_strike_nothing(golden: Golden) -> None:
