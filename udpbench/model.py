@@ -957,6 +957,11 @@ class WorkerStats:
 
 PACKETS_FIELD: dict[Role, str] = {"sender": "sent_packets", "receiver": "received_packets"}
 """Role → the count of ``WorkerStats`` that its packets, rates and first and last times are of."""
+OWN_FIELDS = (
+    PACKETS_FIELD["receiver"],
+    *("duplicate_packets", "ancient_packets", "corrupt_packets", "truncated_packets"),
+)
+"""The counts of a receiver that only the phase's own packets move, if it reads headers."""
 BYTES_FIELD: dict[Role, str] = {"sender": "sent_bytes", "receiver": "received_bytes"}
 
 
@@ -966,6 +971,9 @@ class Arrived:
 
     packets: int
     """Of this phase, each once."""
+    own_packets: int
+    """Of this phase, also repeated and damaged ones; all of a size that the run sends where headers
+    are not read, and whatever a program has read."""
     read_packets: int
     """All that were read."""
     read_messages: Optional[int]
@@ -979,7 +987,9 @@ def total_arrived(workers: Iterable[WorkerStats]) -> Arrived:
         [count[name] for count in counts if name in count]
         for name in (PACKETS_FIELD["receiver"], "read_packets", "read_messages")
     )
-    return Arrived(sum(packets), sum(read_packets), sum(messages) if messages else None)
+    # Not what was read less what is foreign: a loop counts the two one after the other.
+    own = sum(count.get(name, 0) for count in counts for name in OWN_FIELDS)
+    return Arrived(sum(packets), own, sum(read_packets), sum(messages) if messages else None)
 
 
 Whose = Literal["run", "worker", "interface", "other"]

@@ -123,6 +123,16 @@ class HeardArp:
 
 
 @dataclass(frozen=True)
+class Stranger:
+    """Something other than the senders that sends to a port of the traffic."""
+
+    address: str
+    port: int
+    packets: int
+    """That were heard; of a fast stranger only some are."""
+
+
+@dataclass(frozen=True)
 class RecordedTree:
     """What a host reports about itself and one interface, with names and addresses replaced."""
 
@@ -276,6 +286,13 @@ VERBS = {
     ),
     "take_losses": Verb(
         "", tuple[WorkerStats, ...], 10, "counting packets lost on purpose", "returns what arrived"
+    ),
+    "hear_strangers": Verb(
+        "listen",
+        tuple[Stranger, ...],
+        5,
+        "listening for strangers",
+        "listen: from now on; else it ends, and who sent to the traffic's ports is returned",
     ),
     "stop": Verb("", None, 5, "stopping workers", "tells the loops to end; sockets stay open"),
     "close": Verb(

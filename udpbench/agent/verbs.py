@@ -35,6 +35,7 @@ from udpbench.agent.settings.journal import (
     leftovers,
     remove_stale,
 )
+from udpbench.agent.strangers import StrangerListener
 from udpbench.agent.workers.pool import Pool
 from udpbench.errors import RestoreError, SettingRefused, Unseen
 from udpbench.model import (
@@ -60,6 +61,7 @@ from udpbench.protocol import (
     Prepared,
     RecordedTree,
     SampleReply,
+    Stranger,
     decode,
 )
 
@@ -81,6 +83,7 @@ class Verbs:
         self.pool = Pool(host, name)
         self._losses = LossInjector(host, name)
         self._arps = ArpListener(host)
+        self._strangers = StrangerListener(host)
         self._looks = Looks(host, name)
         self._processes = Processes(host, all_of_machine="machine" in scopes)
         self._host = host
@@ -229,6 +232,10 @@ class Verbs:
     def take_losses(self) -> tuple[WorkerStats, ...]:
         """Return which of the packets lost on purpose arrived after all."""
         return self._losses.take()
+
+    def hear_strangers(self, listen: bool) -> tuple[Stranger, ...]:
+        """Listen for strangers to the workers' ports; or end it and return who was heard."""
+        return self._strangers.hear(self.pool.specs if listen else ())
 
     def stop(self) -> None:
         """Tell the loops to end."""

@@ -41,6 +41,7 @@ from udpbench.protocol import (
     Prepared,
     RecordedTree,
     SampleReply,
+    Stranger,
     Taken,
     Use,
     build_id,
@@ -320,6 +321,19 @@ class AgentClient:
         """Return which of the packets lost on purpose arrived after all."""
         stats: tuple[WorkerStats, ...] = self._ask("take_losses")
         return stats
+
+    def hear_strangers(self, listen: bool) -> tuple[Stranger, ...]:
+        """Listen from now on for others that send to the workers' ports, or return who was heard.
+
+        AgentError without the right to.
+        """
+        heard: tuple[Stranger, ...] = self._ask("hear_strangers", listen=listen)
+        try:
+            for stranger in heard:
+                ipaddress.ip_address(stranger.address)
+        except ValueError as error:
+            raise AgentError(f"hear_strangers: malformed reply: {error}", self.name) from error
+        return heard
 
     def stop(self) -> None:
         """Stop every loop; later samples show when they have ended."""

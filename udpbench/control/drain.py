@@ -1,13 +1,14 @@
 """Decides when receivers have drained: how long packets may be in flight after the last send.
 
-Owns how long counts must not change, and how long a queue may stall. Pure: ``phase`` polls.
+Owns how long counts must not change, how long a queue may stall, and which packets cannot be those
+of the phase. Pure: ``phase`` polls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from udpbench.model import SECOND_NS, total_arrived
+from udpbench.model import SECOND_NS, Arrived, total_arrived
 from udpbench.protocol import SampleReply
 
 QUIET_NS = 200 * 10**6
@@ -23,12 +24,19 @@ FIRST_PACKET_FACTOR = 10
 for longer than a quiet time, and no socket shows that."""
 STALL_NS = 5 * SECOND_NS
 """How long a non-empty queue may stall, beyond the work on one batch."""
+FLIGHT_NS = 9 * SECOND_NS
+"""How long packets may be in flight, sent and in no receiver's queue yet. With a second to hear who
+sends, a stranger is an error after ten."""
+SKB_BYTES = 512
+"""At most what a queued message takes, without its data: struct sk_buff and skb_shared_info, 552
+bytes on Linux 6.1; kernels count 768."""
 
 
 class Drain:
     """State of the receivers between polls, until counts stop changing and queues are empty.
 
-    A slow reader with a long queue may take any time, as long as its counts grow.
+    A slow reader with a long queue may take any time, as long as its counts grow. Queues are read
+    in order: once as many messages were read as a queue held, none of these is left.
     """
 
     def __init__(
@@ -39,36 +47,96 @@ class Drain:
         needs_first: bool,
         now_ns: int,
         probed_packets: int = 0,
+        own_alone: bool = False,
     ) -> None:
         self.stall_ns = STALL_NS + batch_work_ns
         self.queued_bytes = 0
+        self.arrived = Arrived(0, 0, 0, None)
+        self.is_strange = False
+        """Packets arrive that no queue held when those in flight had arrived."""
+        self.told_apart = False
+        """Foreign packets are counted by themselves; truncated ones may be anybody's."""
         self._quiet_ns = quiet_ns
         self._needs_first = needs_first
         """Whether a first packet must come."""
         self._probed_packets = probed_packets
         self._all_arrived = probed_packets == 0
+        self._own_alone = own_alone
+        """Whether others' packets may still arrive, where they are told apart."""
+        self._awaited_packets: int | None = None
         self._read_packets: int | None = None
-        self._moved_ns = self._busy_ns = now_ns
+        self._read_ns = self._moved_ns = self._busy_ns = now_ns
+        self._queue_end: int | None = None
+        """Messages read once the queues of when the awaited packets came last have been read."""
+        self.wait_on(now_ns)
+
+    def wait_on(self, now_ns: int) -> None:
+        """Take what arrives for packets in flight, once more."""
+        self.is_strange = False
+        self._flight_end_ns = now_ns + FLIGHT_NS
+        self._flight_end: int | None = None
+        """Messages read once the queues at the end of the flight have been read."""
+        self._rated: tuple[int, int] | None = None
 
     def update(self, replies: Sequence[SampleReply], now_ns: int) -> None:
         """Process the replies of all receivers."""
         self.queued_bytes = sum(reply.queued_bytes or 0 for reply in replies)
-        arrived = total_arrived(stats for reply in replies for stats in reply.stats)
+        stats = [each for reply in replies for each in reply.stats if each.role == "receiver"]
+        self.told_apart = all(
+            "foreign_packets" in each.counts and not each.counts.get("truncated_packets")
+            for each in stats
+        )
+        self.arrived = arrived = total_arrived(stats)
         self._all_arrived = arrived.packets >= self._probed_packets
         if arrived.read_packets != self._read_packets:
-            self._read_packets, self._moved_ns, self._busy_ns = arrived.read_packets, now_ns, now_ns
+            self._read_packets, self._read_ns = arrived.read_packets, now_ns
+        read = arrived.read_packets if arrived.read_messages is None else arrived.read_messages
+        # A queue may be read by each of several workers, and be any one's.
+        queue_end = read + len(stats) * -(-self.queued_bytes // SKB_BYTES)
+        awaited = arrived.own_packets if self._own_alone else arrived.read_packets
+        moved = awaited != self._awaited_packets
+        if moved:
+            self._awaited_packets, self._queue_end = awaited, None
+            self._moved_ns = self._busy_ns = now_ns
+        elif self._queue_end is None and now_ns - self._moved_ns >= self._needed_quiet_ns:
+            self._queue_end = queue_end
+        is_past = self._queue_end is not None and read >= self._queue_end
         polling = any(reply.polling for reply in replies)
-        if self.queued_bytes > 0 or (polling and now_ns - self._moved_ns < POLLING_NS):
+        if (self.queued_bytes > 0 and not is_past) or (
+            polling and now_ns - self._moved_ns < POLLING_NS
+        ):
             self._busy_ns = now_ns
+        self._look_for_strangers(now_ns, read, queue_end, moved)
+
+    def _look_for_strangers(self, now_ns: int, read: int, queue_end: int, moved: bool) -> None:
+        if self._rated is None and now_ns >= self._flight_end_ns - SECOND_NS:
+            self._rated = now_ns, self.arrived.read_packets
+        if now_ns < self._flight_end_ns:
+            return
+        if self._flight_end is None:
+            self._flight_end = queue_end
+        elif moved and read > self._flight_end:
+            self.is_strange = not (self._own_alone and self.told_apart)
+
+    def pps(self, now_ns: int) -> int:
+        """Return how many packets a second were read lately."""
+        if self._rated is None or now_ns <= self._rated[0]:
+            return 0
+        since_ns, packets = self._rated
+        return (self.arrived.read_packets - packets) * SECOND_NS // (now_ns - since_ns)
+
+    @property
+    def _needed_quiet_ns(self) -> int:
+        awaited = self._needs_first and self.arrived.own_packets == 0
+        quiet_ns = self._quiet_ns * (FIRST_PACKET_FACTOR if awaited else 1)
+        return quiet_ns if self._all_arrived else max(quiet_ns, QUIET_NS)
 
     @property
     def quiet_at_ns(self) -> int:
         """Time at which they have drained if nothing changes until then."""
-        awaited = self._needs_first and self._read_packets == 0
-        quiet_ns = self._quiet_ns * (FIRST_PACKET_FACTOR if awaited else 1)
-        return self._busy_ns + (quiet_ns if self._all_arrived else max(quiet_ns, QUIET_NS))
+        return self._busy_ns + self._needed_quiet_ns
 
     @property
     def stalled_at_ns(self) -> int:
-        """Time at which they are given up if nothing changes until then."""
-        return self._moved_ns + self.stall_ns
+        """Time at which they are given up if nothing is read until then."""
+        return self._read_ns + self.stall_ns

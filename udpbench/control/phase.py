@@ -28,7 +28,7 @@ from udpbench.model import (
     WorkerSpec,
     WorkerStats,
 )
-from udpbench.protocol import SampleReply
+from udpbench.protocol import SampleReply, Stranger
 from udpbench.units import format_duration
 
 LATE_NS = 10**6
@@ -54,6 +54,10 @@ NUMBERS_PER_WORKER, NUMBERS_PER_HOST = 10**6, 10**7
 CARD_COUNTERS = ("link.", "ethtool.", "eth-mac.", "rmon.", "qstats.")
 SENDERS_GRACE_NS = 3 * SECOND_NS
 """For senders to end after a phase: a send may block 50 ms (SO_SNDTIMEO)."""
+HEAR_NS = SECOND_NS
+"""How long to listen for a stranger: who holds a phase up sends five packets in that time."""
+NAMED_MAX = 3
+"""Strangers that an error names."""
 STOP_NS = 5 * SECOND_NS
 """For receivers to end their loops: a receive may block 50 ms (SO_RCVTIMEO)."""
 SENT = ("listening", "done")
@@ -128,6 +132,8 @@ class PhaseRun:
     """How long after the common time the last loop started; None if within LATE_NS."""
     _latest: dict[str, Snapshot] = field(default_factory=dict)
     _watch_ns: int = 0
+    close: Callable[[AgentClient], object] = AgentClient.close
+    """Ends the workers of an agent."""
     losses: Losses | None = None
     """Packets lost on purpose, sent before the traffic begins."""
     _loss_stats: tuple[WorkerStats, ...] = ()
@@ -139,6 +145,8 @@ class PhaseRun:
     _due_ns: int = 0
     _numbers: Counter[str] = field(default_factory=Counter)
     """Host → how many numbers it has sent during the phase."""
+    _saved: Phase | None = None
+    """What was read before the workers were closed."""
 
     def run(self) -> Phase:
         """Run the phase to its end; raises HostErrors and Interrupted."""
@@ -159,8 +167,8 @@ class PhaseRun:
 
     def salvage(self) -> Phase | None:
         """After a failure: stop the loops and return what can still be read, else None."""
-        if not self._start_ns:
-            return None
+        if self._saved is not None or not self._start_ns:
+            return self._saved
         try:
             for client in self.agents.working:
                 client.stop()
@@ -251,14 +259,17 @@ class PhaseRun:
     def _await_quiet(self) -> None:
         """Poll until the receivers have drained."""
         agents, clock = self.agents, self.waiter.clock
+        begun_ns = clock.now_ns()
         reads = any(spec.role == "receiver" for spec in agents.workers)
         probes = self.plan.name == "path"
         drain = Drain(
             self.plan.quiet_ns,
             agents.batch_work_ns,
             needs_first=reads and probes,
-            now_ns=clock.now_ns(),
+            now_ns=begun_ns,
             probed_packets=self._sent_packets() if probes else 0,
+            # A stranger on the port before the measured phase would be in it, too.
+            own_alone=self.plan.name == "measured",
         )
         while True:
             replies = [self._sample(client) for client in agents.receivers]
@@ -267,15 +278,66 @@ class PhaseRun:
             if now_ns >= drain.quiet_at_ns:
                 return
             if now_ns >= drain.stalled_at_ns:
-                names = ", ".join(client.name for client in agents.receivers)
-                text = (
-                    f"timed out after {format_duration(drain.stall_ns)}: receivers not quiet after "
-                    f"phase {self.plan.name}: {drain.queued_bytes}B still queued and unread"
-                )
-                raise DeadlineExceeded(text, names)
+                why = f"{drain.queued_bytes}B still queued and unread"
+                raise self._not_quiet(drain.stall_ns, why, agents.receivers)
+            if drain.is_strange:
+                self._refuse_strangers(drain, now_ns - begun_ns)
+                drain.wait_on(clock.now_ns())
             if drain.queued_bytes > 0:
                 self._watch()
             self.waiter.pause(drain.quiet_at_ns)
+
+    def _not_quiet(
+        self, limit_ns: int, why: str, receivers: Sequence[AgentClient]
+    ) -> DeadlineExceeded:
+        names = ", ".join(client.name for client in receivers)
+        what = f"receivers not quiet after phase {self.plan.name}"
+        return DeadlineExceeded(
+            f"timed out after {format_duration(limit_ns)}: {what}: {why}", names
+        )
+
+    def _refuse_strangers(self, drain: Drain, waited_ns: int) -> None:
+        """Raise unless what still arrives can be packets of the phase, or has ended."""
+        receivers, clock = self.agents.receivers, self.waiter.clock
+        pps = drain.pps(clock.now_ns())
+        receives = (spec.receive for spec in self.agents.workers if spec.receive is not None)
+        if any(receive.call == "af_xdp" for receive in receives):
+            # No packet socket sees what AF_XDP takes.
+            self._saved = self.salvage()
+            for client in receivers:
+                self.close(client)
+        heard, unheard = self._hear_strangers(drain)
+        if self._saved is None and clock.now_ns() >= drain.quiet_at_ns:
+            return
+        blamed = [client for client in receivers if heard.get(client.name)]
+        step = "stop it, or use another port (traffic.flows.to)"
+        stats = (each for client in receivers for each in self._replies[client.name].stats)
+        if not blamed and any(each.counts.get("others_sockets") for each in stats):
+            unheard = "other programs have UDP sockets there, and what they read counts, too"
+            step = "stop them, or run as root on Linux 6.15 or later"
+        may_be_own = self._saved is None and drain.arrived.read_packets <= self._sent_packets()
+        if may_be_own and not blamed and not unheard:
+            return
+        source = named(heard) if blamed else f"from an unknown source{unheard and f' ({unheard})'}"
+        why = f"{pps}pps still arrive {source}; {step}"
+        limit_ns = (waited_ns + HEAR_NS) // SECOND_NS * SECOND_NS
+        raise self._not_quiet(limit_ns, why, blamed or receivers)
+
+    def _hear_strangers(self, drain: Drain) -> tuple[dict[str, tuple[Stranger, ...]], str]:
+        """Return receiver → who else sends to it; or why nobody can be heard."""
+        clock, receivers = self.waiter.clock, self.agents.receivers
+        try:
+            for client in receivers:
+                client.hear_strangers(listen=True)
+            due_ns = clock.now_ns() + HEAR_NS
+            while clock.now_ns() < due_ns:
+                self.waiter.pause(due_ns)
+                if self._saved is None:
+                    replies = [self._sample(client) for client in receivers]
+                    drain.update(replies, clock.now_ns())
+            return {client.name: client.hear_strangers(listen=False) for client in receivers}, ""
+        except AgentError as error:
+            return {}, error.message
 
     def _sent_packets(self) -> int:
         replies = (self._replies[client.name] for client in self.agents.senders)
@@ -367,6 +429,15 @@ def moved_since(before: Snapshot, after: Snapshot) -> Snapshot:
         name: value for name, value in after.counters.items() if before.counters.get(name) != value
     }
     return Snapshot(after.host, after.clock_ns, moved)
+
+
+def named(heard: Mapping[str, Sequence[Stranger]]) -> str:
+    """Return who was heard in words, the loudest first."""
+    everyone = sorted((s for each in heard.values() for s in each), key=lambda s: -s.packets)
+    names = [f"{stranger.address} port {stranger.port}" for stranger in everyone]
+    more = len(names) - NAMED_MAX
+    rest = f" and {more} more" if more > 0 else ""
+    return f"from {', '.join(names[:NAMED_MAX])}{rest} (no flow of this trial)"
 
 
 PATH_NS = SECOND_NS // 2

@@ -223,9 +223,12 @@ def run_phase(attempt: Attempt, plan: Plan, losses: Losses | None = None) -> Non
     text = f"{attempt.trial.name} {plan.name}{_length(attempt.trial, plan)}"
     attempt.say("phase", text, phase=plan.name, record=attempt.record("done", None))
     plan = replace(plan, flows=attempt.flows, rate_pps=plan.rate_pps or attempt.rate_pps)
-    phase = PhaseRun(
-        plan, trial_agents(attempt), attempt.bench.waiter, show, attempt.keep, losses=losses
-    )
+
+    def close(client: AgentClient) -> None:
+        attempt.bench.close(client, attempt.trial.name, attempt.log_label)
+
+    agents, waiter = trial_agents(attempt), attempt.bench.waiter
+    phase = PhaseRun(plan, agents, waiter, show, attempt.keep, close=close, losses=losses)
     try:
         attempt.phases.append(phase.run())
     except AgentLost:

@@ -17,7 +17,7 @@ from udpbench.control.lab_lock import Surroundings
 from udpbench.control.run import Outcome, RunOptions, run
 from udpbench.control.wait import Clock, Interrupt
 from udpbench.definition.load import load_experiment_data, load_lab
-from udpbench.errors import AgentLost, ConnectError, SettingRefused
+from udpbench.errors import AgentError, AgentLost, ConnectError, SettingRefused
 from udpbench.model import (
     Change,
     Connect,
@@ -31,7 +31,7 @@ from udpbench.model import (
     TrialRecord,
     WorkerStats,
 )
-from udpbench.protocol import Hello, SampleReply, Taken, encode
+from udpbench.protocol import Hello, SampleReply, Stranger, Taken, encode
 from udpbench.records import Run, RunHeader, RunWriter, read_run
 
 WALL_NS = 10**18
@@ -89,6 +89,12 @@ class World:
     """Counters that rise by the given step at every snapshot of the receiver."""
     reading: Callable[[int], tuple[int, int]] | None = None
     """Nanoseconds since the receivers' start → packets read, bytes queued: a slow reader."""
+    strangers: Callable[[int], int] | None = None
+    """Nanoseconds since the receivers' start → how many of others' packets are read."""
+    blind: bool = False
+    """The receiver reads no headers: others' packets are received."""
+    heard: list[tuple[Stranger, ...] | AgentError] = field(default_factory=list)
+    """Who sends to the receiver's port, each time that it listens; the last one stays."""
     polling: Callable[[int], bool] | None = None
     """Nanoseconds since the receivers' start → whether the thread of their queue wants a CPU."""
     refusing: str = ""
@@ -323,10 +329,16 @@ class FakeAgent:
         read, queued = arriving, 0
         if self.world.reading is not None:
             read, queued = self.world.reading(since_ns)
-        return dict.fromkeys(RECEIVING, 0) | {
-            "read_packets": read,
-            "received_packets": read,
-        }, queued
+        return self._received(read, since_ns), queued
+
+    def _received(self, own: int, since_ns: int) -> dict[str, int]:
+        strangers = self.world.strangers
+        foreign = strangers(since_ns) if strangers is not None else 0
+        counts = dict.fromkeys(RECEIVING, 0) | {"read_packets": own + foreign}
+        if self.world.blind:
+            del counts["foreign_packets"]
+            return counts | {"received_packets": own + foreign}
+        return counts | {"received_packets": own, "foreign_packets": foreign}
 
     def _polling(self) -> bool:
         if self.world.polling is None or not self.phase:
@@ -361,6 +373,13 @@ class FakeAgent:
         if self.world.capacity_pps is not None and self.host == "receiver":
             counters["snmp.Udp.RcvbufErrors"] = self.overflowed
         return Snapshot(self.host, self.world.clock.now_ns(), counters)
+
+    def _hear_strangers(self, listen: bool) -> tuple[Stranger, ...]:
+        heard = self.world.heard
+        who = () if listen or not heard else heard.pop(0) if len(heard) > 1 else heard[0]
+        if isinstance(who, AgentError):
+            raise who
+        return who
 
     def _stop(self) -> None:
         if self.host == "receiver" and self.phase:

@@ -312,9 +312,12 @@ class Host:
             return None
         return int(struct.unpack("=i", os.pread(self._latency, 4, 0))[0])
 
-    def packet_socket(self, interface: str, protocol: int) -> socket.socket:
-        """Return a packet socket for one protocol, without link-layer headers."""
-        link = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
+    def packet_socket(self, interface: Optional[str], protocol: int) -> socket.socket:
+        """Return a packet socket for one protocol, without link-layer headers; None: of all."""
+        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
+        if interface is None:
+            return socket.socket(socket.AF_PACKET, kind, socket.htons(protocol))
+        link = socket.socket(socket.AF_PACKET, kind, 0)
         link.bind((interface, protocol))
         return link
 

@@ -88,7 +88,8 @@ class Pool:
         self._name = name
         self._limits = limits if limits is not None else Limits()
         self._receiver: Optional[Receiver] = None
-        self._specs: Sequence[WorkerSpec] = ()
+        self.specs: Sequence[WorkerSpec] = ()
+        """Those prepared last; kept when they are closed."""
         self._samples: list[Sample] = []
         self._first = 0
         """Number of the first sample still kept."""
@@ -99,7 +100,7 @@ class Pool:
         """Discard the state of the previous phase."""
         self._series = series
         self._usage = Usage(self._host, pids)
-        self._cpus_seen: dict[str, set[int]] = {spec.name: set() for spec in self._specs}
+        self._cpus_seen: dict[str, set[int]] = {spec.name: set() for spec in self.specs}
         self._final: dict[str, dict[str, Any]] = {}
 
     @property
@@ -131,7 +132,7 @@ class Pool:
                 "give each role its own host",
                 self._name,
             )
-        self._specs, self._samples, self._first = specs, [], 0
+        self.specs, self._samples, self._first = specs, [], 0
         self._reset(Series(0, None), ())
         self._receiver = self._made(specs, interface, macs or {})
         receives = specs[0].role == "receiver"
@@ -193,12 +194,12 @@ class Pool:
         self._note_progress(receiver)
 
     def _note_progress(self, receiver: Receiver) -> None:
-        counts = [self._counts(receiver, index) for index in range(len(self._specs))]
-        self._usage.read_cpu(sum(count[PACKETS_FIELD[self._specs[0].role]] for count in counts))
+        counts = [self._counts(receiver, index) for index in range(len(self.specs))]
+        self._usage.read_cpu(sum(count[PACKETS_FIELD[self.specs[0].role]] for count in counts))
 
     def _take_samples(self, receiver: Receiver, ended: bool) -> None:
         clock_ns = time.monotonic_ns()
-        for index, spec in enumerate(self._specs):
+        for index, spec in enumerate(self.specs):
             so_far = Sample(spec.name, clock_ns, self._counts(receiver, index))
             self._samples.append(self._series.sample(index, so_far, ended))
 
@@ -207,7 +208,7 @@ class Pool:
         counts = receiver.counts(index)
         last_cpu = counts.get("last_cpu", 0)  # 0: unknown; else CPU + 1
         if last_cpu != 0:
-            self._cpus_seen[self._specs[index].name].add(last_cpu - 1)
+            self._cpus_seen[self.specs[index].name].add(last_cpu - 1)
         return counts
 
     def _final_stats(self, receiver: Receiver) -> dict[str, dict[str, Any]]:
@@ -215,7 +216,7 @@ class Pool:
         pids = [worker.pid for worker in receiver.prepared]
         memory_bytes = {pid: shared_bytes(self._host, pid) for pid in set(pids)}
         stats = {}
-        for index, (spec, pid) in enumerate(zip(self._specs, pids)):
+        for index, (spec, pid) in enumerate(zip(self.specs, pids)):
             cpu_ns, load_ns = self._usage.under_load(pid)
             stats[spec.name] = {
                 "memory_bytes": memory_bytes[pid],
@@ -250,7 +251,7 @@ class Pool:
 
     def _stats(self, receiver: Receiver) -> tuple[WorkerStats, ...]:
         stats = []
-        for index, spec in enumerate(self._specs):
+        for index, spec in enumerate(self.specs):
             prepared = receiver.prepared[index] if receiver.prepared else None
             final = receiver.final_counts.get(spec.name, {})
             counts = {**self._counts(receiver, index), **final}
@@ -265,10 +266,10 @@ class Pool:
 
     def _queued_bytes(self, receiver: Receiver) -> Optional[int]:
         """Return bytes queued in sockets, except those of workers with a planned fault."""
-        if self._specs[0].role == "sender":
+        if self.specs[0].role == "sender":
             return None
         queues = udp_sockets(self._host)
-        served = [w for w, spec in zip(receiver.prepared, self._specs) if spec.fault is None]
+        served = [w for w, spec in zip(receiver.prepared, self.specs) if spec.fault is None]
         inodes = {inode for worker in served for inode in worker.socket_inodes}
         return sum(queues[inode].queued_bytes for inode in inodes if inode in queues)
 
