@@ -270,6 +270,12 @@ def test_a_reply_carries_the_agents_clock(agent: Agent) -> None:
     assert before_ns < clock_ns < time.monotonic_ns()
 
 
+def test_without_workers_no_stranger_is_heard(agent: Agent) -> None:
+    """Neither while it would listen, nor at the end."""
+    agent.hello()
+    assert [[], []] == [agent.ask("hear_strangers", listen=listen) for listen in (True, False)]
+
+
 def test_a_lease_that_runs_out_ends_the_agent(agent: Agent) -> None:
     """Without a request the agent ends by itself, restored."""
     agent.hello(lease_ns=SECOND_NS // 10)

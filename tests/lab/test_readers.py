@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from sampled import sampled
 from test_ways import conducted
 
 from udpbench.analysis.judge import judge
@@ -32,7 +34,23 @@ for size in (63, 63, 65, 64, 2):
 """One of them has the run's size, and one is longer than the room."""
 
 
-def once_measured(act: Callable[[dict[str, int]], None]) -> Callable[[Progress], None]:
+STRANGE = """
+import itertools, os, socket, time
+os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+stranger = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+stranger.bind(("", 40000))
+for number in itertools.count():
+    stranger.sendto(bytes(64), ("192.168.254.1", 4321))
+    if number == 0:
+        print("sending", flush=True)
+    time.sleep(0.01)  # its rate
+"""
+"""A hundred datagrams of the run's size in a second, without end, and however busy the machine is."""
+
+
+def once_measured(
+    act: Callable[[dict[str, int]], None], phase: str = "measured"
+) -> Callable[[Progress], None]:
     """Return a listener that acts once packets are measured, given each agent's process."""
     pids: dict[str, int] = {}
 
@@ -40,7 +58,7 @@ def once_measured(act: Callable[[dict[str, int]], None]) -> Callable[[Progress],
         if progress.event == "host":
             name, _, rest = progress.text.partition(": agent ")
             pids[name] = int(rest.partition(" ")[0])
-        if progress.event == "phase" and " measured " in progress.text:
+        if progress.event == "phase" and progress.phase == phase:
             act(pids)
 
     return tell
@@ -62,11 +80,78 @@ def wrong(result: Result, severity: str = "invalid") -> list[str]:
     ]
 
 
-def reading(record: TrialRecord) -> WorkerStats:
-    """Return the measured statistics of a record's one reader."""
-    (measured,) = [phase for phase in record.phases if phase.name == "measured"]
+def reading(record: TrialRecord, name: str = "measured") -> WorkerStats:
+    """Return the statistics of a record's one reader in a phase."""
+    (measured,) = [phase for phase in record.phases if phase.name == name]
     (reader,) = [stats for stats in measured.stats if stats.role == "receiver"]
     return reader
+
+
+Strange = Callable[..., TrialRecord]
+
+
+@pytest.fixture
+def strange(tmp_path: Path) -> Iterator[Strange]:
+    """Yield what conducts a trial in which a stranger sends from a phase on."""
+    strangers: list[subprocess.Popen[str]] = []
+
+    def begin(pids: dict[str, int]) -> None:
+        command = ["nsenter", f"--target={pids['sender']}", "--net", sys.executable, "-c", STRANGE]
+        stranger = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        strangers.append(stranger)
+        assert stranger.stdout is not None
+        assert "sending" in stranger.stdout.readline()
+
+    def conduct(phase: str, receive: dict[str, Any], **traffic: Any) -> TrialRecord:
+        keys = {
+            "traffic": {"count": 3000, "rate": "20kpps", "size": "64B", **traffic},
+            "receive": {"workers": 1, **receive},
+        }
+        return conducted(tmp_path / "run", keys, tell=once_measured(begin, phase))[0]
+
+    yield conduct
+    for stranger in strangers:
+        stranger.kill()
+        stranger.communicate()
+
+
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "none": ("path", {"read": "none"}),
+    "header": ("path", {"read": "header"}),
+    "slow": ("path", {"read": "header", "work": "8ms", "batch": 8}),
+    "measured": ("measured", {"read": "none"}),
+    "af_xdp": ("path", {"call": "af_xdp", "wait": "epoll"}),
+}
+
+
+@pytest.mark.parametrize("way", sampled(list(WAYS), ["slow", "measured", "af_xdp"]))
+def test_a_stranger_is_named_after_ten_seconds(strange: Strange, way: str) -> None:
+    """However datagrams are read; what was read of ours until then is counted exactly."""
+    phase, receive = WAYS[way]
+    record = strange(phase, receive)
+    error = record.error or {}
+    assert ("DeadlineExceeded", "receiver") == (error.get("kind"), error.get("host")), error
+    assert "192.168.254.30 port 40000 (" in error["message"]
+    assert 10 * SECOND_NS <= record.overhead_ns[phase] < 20 * SECOND_NS
+    counts = reading(record, phase).counts
+    sent = sum(s.counts.get("sent_packets", 0) for s in record.phases[-1].stats)
+    if phase == "path":
+        assert (0, sent) == (sent - counts["received_packets"], counts["received_packets"])
+        assert counts["foreign_packets"] > 500
+    else:
+        assert counts["received_packets"] > sent
+
+
+@pytest.mark.parametrize("read", ["header", "none"])
+def test_a_long_queue_of_a_slow_reader_is_not_cut_off(strange: Strange, read: str) -> None:
+    """Twelve seconds of ours are read to the end, beside a stranger where he is told apart."""
+    phase = "measured" if read == "header" else "never"
+    record = strange(phase, {"read": read, "work": "4ms", "batch": 8, "buffer": "16MiB"})
+    counts, result = reading(record).counts, judge(record)
+    assert ("done", 3000) == (record.status, counts["received_packets"]), record.error
+    assert record.overhead_ns["measured"] > 11 * SECOND_NS
+    assert 0 == result.unaccounted
+    assert (read == "header") == ("foreign traffic" in wrong(result))
 
 
 def test_foreign_sizes_are_reported_without_headers(tmp_path: Path) -> None:

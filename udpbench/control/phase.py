@@ -329,15 +329,14 @@ class PhaseRun:
         try:
             for client in receivers:
                 client.hear_strangers(listen=True)
-            due_ns = clock.now_ns() + HEAR_NS
-            while clock.now_ns() < due_ns:
-                self.waiter.pause(due_ns)
-                if self._saved is None:
-                    replies = [self._sample(client) for client in receivers]
-                    drain.update(replies, clock.now_ns())
-            return {client.name: client.hear_strangers(listen=False) for client in receivers}, ""
         except AgentError as error:
             return {}, error.message
+        due_ns = clock.now_ns() + HEAR_NS
+        while clock.now_ns() < due_ns:
+            self.waiter.pause(due_ns)
+            if self._saved is None:
+                drain.update([self._sample(client) for client in receivers], clock.now_ns())
+        return {client.name: client.hear_strangers(listen=False) for client in receivers}, ""
 
     def _sent_packets(self) -> int:
         replies = (self._replies[client.name] for client in self.agents.senders)
