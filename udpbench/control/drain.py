@@ -28,8 +28,8 @@ FLIGHT_NS = 9 * SECOND_NS
 """How long packets may be in flight, sent and in no receiver's queue yet. With a second to hear who
 sends, a stranger is an error after ten."""
 SKB_BYTES = 512
-"""At most what a queued message takes, without its data: struct sk_buff and skb_shared_info, 552
-bytes on Linux 6.1; kernels count 768."""
+"""A queued message takes no less: struct sk_buff and skb_shared_info alone are 552 bytes (Linux
+6.1)."""
 
 
 class Drain:
@@ -46,7 +46,8 @@ class Drain:
         *,
         needs_first: bool,
         now_ns: int,
-        probed_packets: int = 0,
+        sent_packets: int,
+        probes: bool = False,
         own_alone: bool = False,
     ) -> None:
         self.stall_ns = STALL_NS + batch_work_ns
@@ -59,10 +60,13 @@ class Drain:
         self._quiet_ns = quiet_ns
         self._needs_first = needs_first
         """Whether a first packet must come."""
-        self._probed_packets = probed_packets
-        self._all_arrived = probed_packets == 0
+        self._sent_packets = sent_packets
+        self._probes = probes
+        """Whether they are few and all meant to arrive."""
+        self._all_arrived = False
         self._own_alone = own_alone
         """Whether others' packets may still arrive, where they are told apart."""
+        self._foreign_packets = 0
         self._awaited_packets: int | None = None
         self._read_packets: int | None = None
         self._read_ns = self._moved_ns = self._busy_ns = now_ns
@@ -87,7 +91,10 @@ class Drain:
             for each in stats
         )
         self.arrived = arrived = total_arrived(stats)
-        self._all_arrived = arrived.packets >= self._probed_packets
+        self._all_arrived = arrived.packets >= self._sent_packets
+        foreign_packets = arrived.read_packets - arrived.own_packets
+        is_foreign = foreign_packets != self._foreign_packets or not self.told_apart
+        self._foreign_packets = foreign_packets
         if arrived.read_packets != self._read_packets:
             self._read_packets, self._read_ns = arrived.read_packets, now_ns
         read = arrived.read_packets if arrived.read_messages is None else arrived.read_messages
@@ -106,17 +113,26 @@ class Drain:
             polling and now_ns - self._moved_ns < POLLING_NS
         ):
             self._busy_ns = now_ns
-        self._look_for_strangers(now_ns, read, queue_end, moved)
+        self._look_for_strangers(now_ns, read, queue_end, moved=moved, is_foreign=is_foreign)
 
-    def _look_for_strangers(self, now_ns: int, read: int, queue_end: int, moved: bool) -> None:
+    def _look_for_strangers(
+        self, now_ns: int, read: int, queue_end: int, *, moved: bool, is_foreign: bool
+    ) -> None:
         if self._rated is None and now_ns >= self._flight_end_ns - SECOND_NS:
             self._rated = now_ns, self.arrived.read_packets
         if now_ns < self._flight_end_ns:
             return
         if self._flight_end is None:
             self._flight_end = queue_end
-        elif moved and read > self._flight_end:
+        elif moved and (read > self._flight_end or (is_foreign and not self.may_be_own)):
             self.is_strange = not (self._own_alone and self.told_apart)
+
+    @property
+    def may_be_own(self) -> bool:
+        """Whether some of what was sent may still arrive."""
+        if self.told_apart:
+            return not self._all_arrived
+        return self.arrived.own_packets <= self._sent_packets
 
     def pps(self, now_ns: int) -> int:
         """Return how many packets a second were read lately."""
@@ -129,7 +145,7 @@ class Drain:
     def _needed_quiet_ns(self) -> int:
         awaited = self._needs_first and self.arrived.own_packets == 0
         quiet_ns = self._quiet_ns * (FIRST_PACKET_FACTOR if awaited else 1)
-        return quiet_ns if self._all_arrived else max(quiet_ns, QUIET_NS)
+        return quiet_ns if self._all_arrived or not self._probes else max(quiet_ns, QUIET_NS)
 
     @property
     def quiet_at_ns(self) -> int:

@@ -267,7 +267,8 @@ class PhaseRun:
             agents.batch_work_ns,
             needs_first=reads and probes,
             now_ns=begun_ns,
-            probed_packets=self._sent_packets() if probes else 0,
+            sent_packets=self._sent_packets(),
+            probes=probes,
             # A stranger on the port before the measured phase would be in it, too.
             own_alone=self.plan.name == "measured",
         )
@@ -315,8 +316,7 @@ class PhaseRun:
         if not blamed and any(each.counts.get("others_sockets") for each in stats):
             unheard = "other programs have UDP sockets there, and what they read counts, too"
             step = "stop them, or run as root on Linux 6.15 or later"
-        may_be_own = self._saved is None and drain.arrived.read_packets <= self._sent_packets()
-        if may_be_own and not blamed and not unheard:
+        if self._saved is None and drain.may_be_own and not blamed and not unheard:
             return
         source = named(heard) if blamed else f"from an unknown source{unheard and f' ({unheard})'}"
         why = f"{pps}pps still arrive {source}; {step}"

@@ -94,7 +94,7 @@ class World:
     blind: bool = False
     """The receiver reads no headers: others' packets are received."""
     heard: list[tuple[Stranger, ...] | AgentError] = field(default_factory=list)
-    """Who sends to the receiver's port, each time that it listens; the last one stays."""
+    """Who sends to the receiver's port, or why it cannot listen; empty: it is never asked."""
     polling: Callable[[int], bool] | None = None
     """Nanoseconds since the receivers' start → whether the thread of their queue wants a CPU."""
     refusing: str = ""
@@ -375,11 +375,10 @@ class FakeAgent:
         return Snapshot(self.host, self.world.clock.now_ns(), counters)
 
     def _hear_strangers(self, listen: bool) -> tuple[Stranger, ...]:
-        heard = self.world.heard
-        who = () if listen or not heard else heard.pop(0) if len(heard) > 1 else heard[0]
-        if isinstance(who, AgentError):
-            raise who
-        return who
+        (heard,) = self.world.heard
+        if isinstance(heard, AgentError):
+            raise heard
+        return () if listen else heard
 
     def _stop(self) -> None:
         if self.host == "receiver" and self.phase:

@@ -105,7 +105,7 @@ def test_a_probe_is_short_only_if_all_its_own_packets_arrived(
     own: int, read: int, quiet_ns: int
 ) -> None:
     """Others may still be on their way, and would count as the next flow's."""
-    drain = Drain(PROBE_QUIET_NS, 0, needs_first=True, now_ns=0, probed_packets=100)
+    drain = Drain(PROBE_QUIET_NS, 0, needs_first=True, now_ns=0, sent_packets=100, probes=True)
     counts = {"received_packets": own, "read_packets": read}
     stats = (WorkerStats("right.receiver0", "receiver", None, counts),)
     drain.update([SampleReply("running", None, 0, (), stats, (), 0)], 0)
@@ -116,9 +116,11 @@ Counted = tuple[int, int | None, int]
 """Own packets read, foreign ones (None: not told apart), and bytes queued."""
 
 
-def drained(at: Callable[[int], Counted], *, own_alone: bool = True) -> tuple[str, int]:
+def drained(
+    at: Callable[[int], Counted], *, own_alone: bool = True, sent: int = 100_000
+) -> tuple[str, int]:
     """Return how receivers that count so at each time end, and when."""
-    drain = Drain(QUIET_NS, 0, needs_first=False, now_ns=0, own_alone=own_alone)
+    drain = Drain(QUIET_NS, 0, needs_first=False, now_ns=0, sent_packets=sent, own_alone=own_alone)
     for now_ns in range(0, 3600 * SECOND_NS, POLL_NS):
         own, foreign, queued_bytes = at(now_ns)
         counts = {"received_packets": own, "read_packets": own + (foreign or 0)}
@@ -170,6 +172,19 @@ def test_a_slow_reader_of_strangers_ends_once_its_queue_turned_over() -> None:
     what, when_ns = drained(lambda now_ns: (now_ns // 10**6, None, 5000 * SKB))
     assert "strange 1000pps" == what
     assert FLIGHT_NS + 5 * SECOND_NS < when_ns < FLIGHT_NS + 8 * SECOND_NS
+
+
+@pytest.mark.parametrize("told_apart", [True, False])
+def test_nothing_is_awaited_of_a_queue_once_all_that_was_sent_was_read(told_apart: bool) -> None:
+    """What is left in the slow reader's buffer is the stranger's."""
+
+    def at(now_ns: int) -> Counted:
+        read = now_ns // 10**6
+        return (500, read, 5000 * SKB) if told_apart else (500 + read, None, 5000 * SKB)
+
+    what, when_ns = drained(at, own_alone=False, sent=500)
+    assert "strange 1000pps" == what
+    assert FLIGHT_NS <= when_ns <= FLIGHT_NS + 2 * POLL_NS
 
 
 def test_a_stranger_does_not_hold_up_whose_packets_are_told_apart() -> None:
