@@ -19,7 +19,7 @@
     │   ├── WorkerFailed              a worker process ended or reported an error
     │   ├── DeadlineExceeded          a condition was not met in time
     │   └── AgentError                the agent failed in some other way
-    ├── CannotTell                5   whether a point is worse than another
+    ├── CannotTell                5   whether a point is worse, or the ledger reliable
     ├── PathError                 3   no packet arrived in the path phase
     ├── RestoreError              4   a host could not be restored
     └── Interrupted             130   SIGINT or SIGTERM; hosts were restored
@@ -166,7 +166,7 @@ class PathError(UdpbenchError):
 
 
 class CannotTell(UdpbenchError):
-    """Cannot tell whether a point is worse than another."""
+    """Cannot tell whether a point is worse than another, or whether the ledger is reliable."""
 
     exit_code = CANNOT_TELL
 

@@ -1193,6 +1193,8 @@ class StageProof:
     """Of the interface at which it was tried."""
     why: str = ""
     """Why packets could not be lost there."""
+    failed: bool = False
+    """Its trial failed: whether this kernel counts packets lost there is not known."""
 
     @property
     def holds(self) -> bool:

@@ -48,6 +48,21 @@ def test_an_ordinary_user_measures_and_loses_packets_on_purpose(tmp_path: Path) 
 
 
 @pytest.mark.long
+def test_the_ledger_is_reliable_as_far_as_a_user_can_try_it(tmp_path: Path) -> None:
+    """What needs root is skipped with its reason, nothing is missing, and the result is kept."""
+    home = tmp_path / "home"
+    done = run_as_user([*UDPBENCH, "selftest", "--json"], home, timeout_s=300)
+    assert 0 == done.returncode, done.stdout + done.stderr
+    proven = json.loads(done.stdout)
+    assert (True, []) == (proven["believable"], proven["missing"])
+    whys = {each["stage"]: each["why"] for each in proven["proofs"] if each["packets"] is None}
+    assert {"rx_tc", "rx_xdp", "rx_backlog", "udp_memory"} <= {
+        stage for stage, why in whys.items() if "run as root" in why
+    }
+    assert 1 == len(list((home / ".cache/udpbench/selftest").iterdir()))
+
+
+@pytest.mark.long
 def test_doctor_lists_the_rights_that_an_ordinary_user_lacks(tmp_path: Path) -> None:
     """Each of them by name, of the machine."""
     done = run_as_user([*UDPBENCH, "doctor", "--json"], tmp_path / "home")

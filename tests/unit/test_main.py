@@ -16,17 +16,19 @@ from pathlib import Path
 import pytest
 import typer
 from analysis.build import expectation, experiment, failed, paced, record, series, trial
+from control.fake import World, lab
 from golden import Golden
 from report.stored import stored
 
 from udpbench.__main__ import main
 from udpbench.analysis.readiness import Readiness
 from udpbench.commands.command_line import _read_back, _try_report
+from udpbench.commands.selftest import THIS_MACHINE
 from udpbench.control import agents
 from udpbench.control.deployment import deploy as deployment
 from udpbench.control.deployment import deployer
 from udpbench.control.run import Outcome
-from udpbench.errors import ConnectError, RecordError, RestoreError, StoreError
+from udpbench.errors import ConnectError, RecordError, RestoreError, SettingRefused, StoreError
 from udpbench.model import (
     Experiment,
     Finding,
@@ -108,7 +110,7 @@ def test_selftest_ends_with_0_where_the_ledger_may_be_believed(
     code: int,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """And keeps the proof in either case."""
+    """And keeps a complete proof in either case."""
     proof = StageProof("udp_no_port", 4, 100, counted, 0)
     proven = SelfTest("6.18.0", "", "", "", (proof,))
     kept: list[SelfTest] = []
@@ -119,6 +121,75 @@ def test_selftest_ends_with_0_where_the_ledger_may_be_believed(
     assert code == run(monkeypatch, "selftest")
     assert "reliable on this kernel" in capsys.readouterr().out
     assert [proven] * 2 == kept
+
+
+def test_selftest_cannot_tell_where_a_trial_fails_twice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It ends with 5, names what is missing and why, and an earlier result stays as it was."""
+    # The receiver's counter has moved by 5 steps when it is read last.
+    world = World(drop_counters={"snmp.Udp.NoPorts": 20})
+    losing, tries = "send_losses sender rx_netfilter", []
+
+    def fail() -> None:
+        tries.append(losing)
+        world.hooks[losing] = fail
+        raise SettingRefused("napi_cpus: No such file or directory", "receiver")
+
+    world.hooks[losing] = fail
+    labs = [(THIS_MACHINE, lab(), world.surroundings())]
+    monkeypatch.setattr("udpbench.commands.selftest.private_labs", lambda *_: iter(labs))
+    monkeypatch.setattr("udpbench.commands.selftest.NAMES", ("drops/one-by-one",))
+    monkeypatch.setattr("udpbench.proven_kernels.place", lambda: tmp_path)
+    points = "udpbench.commands.selftest.POINTS"
+    monkeypatch.setattr(points, {"one-by-one": ("udp_no_port",)})
+    assert 0 == run(monkeypatch, "selftest"), capsys.readouterr().out
+    (earlier,) = tmp_path.iterdir()
+    before = earlier.read_bytes()
+    monkeypatch.setattr(points, {"one-by-one": ("udp_no_port", "rx_netfilter")})
+    capsys.readouterr()
+    assert (5, 2) == (run(monkeypatch, "selftest", "--json"), len(tries))
+    out, err = capsys.readouterr()
+    (missing,) = json.loads(out)["missing"]
+    assert ("rx_netfilter", 4) == (missing["stage"], missing["family"])
+    assert "napi_cpus: No such file or directory" in missing["why"]
+    assert "not kept for later runs" in err
+    assert 5 == run(monkeypatch, "selftest")
+    assert "cannot tell whether the ledger is reliable" in " ".join(capsys.readouterr().out.split())
+    assert [(earlier, before)] == [(path, path.read_bytes()) for path in tmp_path.iterdir()]
+
+
+def test_each_host_is_judged_alone_and_the_worst_is_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A complete result is kept whatever the others are; of a host without one there is the error."""
+    good = SelfTest("6.18.0", "", "", "", (StageProof("udp_no_port", 4, 100, 100, 0),))
+    lacking = replace(good, proofs=(*good.proofs, StageProof("rx_tc", 4, None, failed=True)))
+    wrong = replace(good, proofs=(StageProof("udp_no_port", 4, 100, 50, 50),))
+    refused = ConnectError("refused", "third")
+    kept: list[SelfTest] = []
+    monkeypatch.setattr("udpbench.proven_kernels.keep", kept.append)
+    for answers, code, complete in (
+        ((lacking, good), 5, [good]),
+        ((lacking, wrong), 1, [wrong]),
+        ((lacking, good, refused), 3, [good]),
+    ):
+        capsys.readouterr()
+        tried = list(zip(("first", "second", "third"), answers, strict=False))
+        monkeypatch.setattr(
+            "udpbench.commands.selftest.try_hosts", lambda *_, tried=tried: iter(tried)
+        )
+        assert code == run(monkeypatch, "selftest", "--json")
+        shown = json.loads(capsys.readouterr().out)
+        assert [name for name, _ in tried] == list(shown)
+        assert ["rx_tc"] == [each["stage"] for each in shown["first"]["missing"]]
+        assert complete == kept
+        assert code == run(monkeypatch, "selftest")
+        assert complete * 2 == kept
+        kept.clear()
+    assert ["third: refused"] == [
+        line for line in capsys.readouterr().err.splitlines() if "third" in line
+    ]
 
 
 def test_a_host_that_cannot_be_tested_costs_no_other_hosts_proof(

@@ -6,11 +6,17 @@ import pytest
 from control.fake import World
 from golden import Golden
 
-from udpbench.commands.selftest import THIS_MACHINE, losing_experiments, private_labs, try_ledger
+from udpbench.commands.selftest import (
+    THIS_MACHINE,
+    losing_experiments,
+    private_labs,
+    try_hosts,
+    try_ledger,
+)
 from udpbench.definition.load import load_lab
 from udpbench.definition.losses import LOSS_PORTS
 from udpbench.errors import ConnectError, Interrupted
-from udpbench.model import LEDGER_STAGES
+from udpbench.model import LEDGER_STAGES, SelfTest
 
 
 def test_every_stage_that_can_lose_packets_does_so_over_ipv4_alone() -> None:
@@ -36,8 +42,9 @@ def test_the_traffic_beside_them_fits_into_a_ring() -> None:
 def test_each_kernel_is_tried_where_it_is() -> None:
     """A built-in lab of two is taken as it is; one with a bridge is this machine, too."""
     two = load_lab("two-cpus")
-    ((host, own, _),) = private_labs(two)
+    ((host, own, around),) = private_labs(two)
     assert (THIS_MACHINE, True) == (host, own is two)
+    assert around is None, "an ordinary user's namespaces end with each run, and it may run twice"
     labs = {
         name: [(host, own.name) for host, own, _ in private_labs(load_lab(name))]
         for name in ("two-senders", "two-hosts")
@@ -62,6 +69,22 @@ def test_a_ledger_is_tried_by_a_run_of_its_own() -> None:
     assert 2 == len(begun), "what does not hold is tried once more"
     silent = [proof for proof in selftest.proofs if proof.packets is not None and not proof.holds]
     assert {"udp_no_port", "rx_netfilter"} <= {proof.stage for proof in silent}
+
+
+def test_a_host_costs_no_other_hosts_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error stands in for its result; an interrupt ends all."""
+    world, broken = World(), World()
+    broken.raises("open receiver", ConnectError("no such namespace"))
+    lab = load_lab("local")
+    labs = [("left", lab, broken.surroundings()), ("right", lab, world.surroundings())]
+    monkeypatch.setattr("udpbench.commands.selftest.private_labs", lambda *_: iter(labs))
+    tried = dict(try_hosts(lab, world.progress.append))
+    assert (ConnectError, SelfTest) == (type(tried["left"]), type(tried["right"]))
+    interrupted = World()
+    interrupted.hooks["send_losses sender udp_no_port"] = interrupted.interrupt.note
+    labs.insert(0, ("first", lab, interrupted.surroundings()))
+    with pytest.raises(Interrupted):
+        list(try_hosts(lab, world.progress.append))
 
 
 def test_what_ends_the_run_is_raised(golden: Golden) -> None:

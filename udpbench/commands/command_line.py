@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from udpbench.control.deployment.deployer import Deployer
     from udpbench.control.dry_run import Rehearsed
     from udpbench.control.run import Outcome, RunOptions
-    from udpbench.model import Experiment, Lab, TrialRecord
+    from udpbench.model import Experiment, Lab, SelfTest, TrialRecord
     from udpbench.records import Run, RunHeader, RunWriter
 
 RESULTS = Path("results")
@@ -262,30 +262,47 @@ def selftest(
     """Test the ledger on each kernel of a lab: lose packets on purpose at each stage."""
     import json
 
-    from udpbench.analysis.ledger.stage_proofs import is_believable
-    from udpbench.commands.selftest import THIS_MACHINE, private_labs, try_ledger
+    from udpbench.analysis.ledger.stage_proofs import exit_code
+    from udpbench.commands.selftest import THIS_MACHINE, try_hosts
     from udpbench.definition.load import load_lab
-    from udpbench.proven_kernels import keep
     from udpbench.report.live import tell_wait
-    from udpbench.report.proven_stages import print_selftest, selftest_json
+    from udpbench.report.proven_stages import failure_json, print_selftest, selftest_json
 
     chosen_lab = load_lab(lab)
-    proven = {}
+    by_host, proven, codes = {}, [], []
     deployer = _deployer(chosen_lab, no_deploy, wheels)
-    for host, private, around in private_labs(chosen_lab, deployer):
-        proven[host] = tried = try_ledger(private, tell_wait, around)
-        if not as_json:
-            with _reader_may_leave():
-                print_selftest(_console(), tried, "" if host == THIS_MACHINE else host)
-            _say(f"kept for later runs: {keep(tried)}", sys.stderr)
+    for host, tried in try_hosts(chosen_lab, tell_wait, deployer):
+        name = "" if host == THIS_MACHINE else host
+        if isinstance(tried, UdpbenchError):
+            by_host[host] = failure_json(tried)
+            codes.append(tried.exit_code)
+            named = not name or str(tried).startswith(f"{name}: ")
+            _say(tried if named else f"{name}: {tried}", sys.stderr)
+            continue
+        by_host[host] = selftest_json(tried)
+        codes.append(exit_code(tried))
+        if as_json:
+            proven.append(tried)
+            continue
+        with _reader_may_leave():
+            print_selftest(_console(), tried, name)
+        _keep_proof(tried)
     if as_json:
-        by_host = {host: selftest_json(tried) for host, tried in proven.items()}
         shown = by_host.get(THIS_MACHINE) if set(by_host) == {THIS_MACHINE} else by_host
         with _reader_may_leave():
             print(json.dumps(shown, indent=2, allow_nan=False))
-        for tried in proven.values():
-            _say(f"kept for later runs: {keep(tried)}", sys.stderr)
-    raise typer.Exit(YES if all(map(is_believable, proven.values())) else NO)
+        for tried in proven:
+            _keep_proof(tried)
+    raise typer.Exit(worst(codes))
+
+
+def _keep_proof(tried: SelfTest) -> None:
+    """Keep a complete result for later runs, and say where, or why not."""
+    from udpbench.proven_kernels import keep
+    from udpbench.report.proven_stages import not_kept
+
+    why_not = not_kept(tried)
+    _say(why_not if why_not is not None else f"kept for later runs: {keep(tried)}", sys.stderr)
 
 
 @app.command()

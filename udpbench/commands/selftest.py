@@ -19,7 +19,7 @@ from udpbench.control.agents import elsewhere
 from udpbench.control.lab_lock import Surroundings
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiments, load_lab
-from udpbench.errors import Interrupted
+from udpbench.errors import Interrupted, UdpbenchError
 from udpbench.model import Experiment, Lab, Progress, SelfTest, Trial, TrialRecord
 from udpbench.records import RunWriter, new_header, now_utc, read_run
 
@@ -38,18 +38,35 @@ DISTINCT_PACKETS = 101
 
 def private_labs(
     lab: Lab, deployer: Deployer | None = None
-) -> Iterator[tuple[str, Lab, Surroundings]]:
+) -> Iterator[tuple[str, Lab, Surroundings | None]]:
     """Yield the private labs in which the kernels of a lab's hosts are tested, each once.
 
-    Each comes with its host's name; this machine is called ``this machine``.
+    Each comes with its host's name; this machine is called ``this machine``, and has no
+    surroundings to share: an ordinary user's namespaces end with each run.
     """
     if any(host.connect.by != "ssh" for host in lab.hosts):
         own = lab if lab.built_in and not lab.bridged else load_lab("local")
-        yield THIS_MACHINE, own, Surroundings()
+        yield THIS_MACHINE, own, None
     remote = {host.connect.ssh or host.name: host for host in lab.hosts if host.connect.by == "ssh"}
     for destination, host in remote.items():
         connect = replace(host.connect, ssh=destination)
         yield host.name, load_lab("local"), Surroundings(elsewhere(connect, deployer))
+
+
+def try_hosts(
+    lab: Lab, tell: Callable[[Progress], None], deployer: Deployer | None = None
+) -> Iterator[tuple[str, SelfTest | UdpbenchError]]:
+    """Yield what is proven on each host, or the error that prevented it: no host costs another's.
+
+    Raises Interrupted.
+    """
+    for host, private, around in private_labs(lab, deployer):
+        try:
+            yield host, try_ledger(private, tell, around)
+        except Interrupted:
+            raise
+        except UdpbenchError as error:
+            yield host, error
 
 
 def losing_experiments() -> list[Experiment]:
@@ -80,7 +97,7 @@ def try_ledger(
     A failed stage is tested once more: a machine rarely stalls twice, while a kernel counts the
     same each time.
 
-    Raises whatever ended the run early, RecordError if nothing was tried.
+    Raises whatever ended the run early, CannotTell if nothing was tried.
     """
     records = _run(losing_experiments(), lab, tell, around)
     doubtful = {_point(record.trial) for record in records if not _holds(record)}

@@ -26,6 +26,8 @@ class Losses:
     in_force: tuple[Setting, ...]
     """Machine-wide settings of the whole trial."""
     specs: Sequence[LossSpec]
+    may_change: bool = True
+    """Whether the machine's agent may write sysctls, as it has tried; planning only reads."""
 
     def prepare(self) -> None:
         """Open the sockets that wait for packets; Unavailable if the machine cannot lose them."""
@@ -41,6 +43,8 @@ class Losses:
         if self.machine is not None:
             (planned,) = self.machine.plan([setting])
             why = planned.refusal
+            if why is None and not self.may_change:
+                why = f"this user may not change {setting.target}; run as root"
         if why is not None:
             raise Unavailable(f"{setting.path}: {why}")
 
@@ -76,4 +80,6 @@ def plan_losses(
     sender, receiver = agents.senders[0], agents.receivers[0]
     worker = next(spec for spec in workers if spec.host == sender.name)
     specs = loss_specs(trial, worker, facts[sender.name], facts[receiver.name])
-    return Losses(sender, receiver, agents.machine, in_force, specs)
+    known = agents.capabilities[agents.machine.name] if agents.machine is not None else {}
+    may_change = known.get("machine_sysctl") is not False
+    return Losses(sender, receiver, agents.machine, in_force, specs, may_change)

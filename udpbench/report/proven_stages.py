@@ -10,7 +10,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from udpbench.analysis.ledger.stage_proofs import REASON, is_believable, reasons
+from udpbench.analysis.ledger.stage_proofs import (
+    REASON,
+    exit_code,
+    is_believable,
+    is_complete,
+    missing,
+    reasons,
+)
+from udpbench.errors import CANNOT_TELL, UdpbenchError
 from udpbench.model import DRIVER_STAGES, SelfTest, StageProof, TrialRecord
 
 SCHEMA = 1
@@ -47,14 +55,15 @@ def _row(proof: StageProof) -> tuple[str, ...]:
 
 def conclusions(selftest: SelfTest) -> Iterator[str]:
     """Yield the conclusions, a line each."""
-    for proof in selftest.proofs:
-        if proof.packets is None:
-            yield f"not tried: {_place(proof)}: {proof.why}"
+    untried = [proof for proof in selftest.proofs if proof.packets is None]
+    yield from _grouped("cannot be tried", [proof for proof in untried if not proof.failed])
+    yield from _grouped("missing, its trial failed", missing(selftest))
     for proof in selftest.proofs:
         if proof.packets is not None and not proof.counted:
             where = f", on {proof.driver}" if proof.stage in DRIVER_STAGES else ""
             place = f"{_place(proof)}{where}"
-            yield f"not observable on this kernel, and from now on shown as such: {place}"
+            shown = ", and from now on shown as such" if is_complete(selftest) else ""
+            yield f"not observable on this kernel{shown}: {place}"
         elif not proof.holds and proof.packets is not None:
             unaccounted = f"{proof.unaccounted or 0:+d}"
             counts = f"{proof.counted} of {proof.packets} counted, unaccounted {unaccounted}"
@@ -63,11 +72,34 @@ def conclusions(selftest: SelfTest) -> Iterator[str]:
         yield f"explain: true does not work here: {selftest.unexplained}"
     elif silent := _unexplained(selftest):
         yield f"explain: true has no distinct drop reason for: {', '.join(silent)}"
-    believable = "" if is_believable(selftest) else "not "
+    yield _answer(selftest)
+
+
+def _answer(selftest: SelfTest) -> str:
+    """Return whether the ledger is reliable, as a sentence."""
+    lacking = missing(selftest)
+    if exit_code(selftest) == CANNOT_TELL:
+        every = [proof for proof in selftest.proofs if proof.packets is not None or proof.failed]
+        part = f"{len(lacking)} of {len(every)} tries failed" if lacking else "nothing was tried"
+        return f"cannot tell whether the ledger is reliable on this kernel: {part}"
     # A stage of no IP version cannot be provoked anywhere.
-    untried = any(proof.packets is None and proof.family is not None for proof in selftest.proofs)
-    tried = ", as far as it was tried" if untried else ""
-    yield f"the ledger is {believable}reliable on this kernel{tried}"
+    skipped = any(proof.packets is None and proof.family is not None for proof in selftest.proofs)
+    believable = "" if is_believable(selftest) else "not "
+    part = ", as far as it can be tried" if skipped and not lacking else ""
+    return f"the ledger is {believable}reliable on this kernel{part}"
+
+
+def not_kept(selftest: SelfTest) -> str | None:
+    """Return why a result is not kept for later runs; None if it is."""
+    if is_complete(selftest):
+        return None
+    return "not kept for later runs: it is incomplete; an earlier result of this kernel stays"
+
+
+def _grouped(head: str, proofs: Sequence[StageProof]) -> Iterator[str]:
+    """Yield a line for each reason, with all stages that have it."""
+    for why in dict.fromkeys(proof.why for proof in proofs):
+        yield f"{head}: {', '.join(_place(proof) for proof in proofs if proof.why == why)}: {why}"
 
 
 def _unexplained(selftest: SelfTest) -> list[str]:
@@ -82,7 +114,17 @@ def _place(proof: StageProof) -> str:
 
 def selftest_json(selftest: SelfTest) -> dict[str, Any]:
     """Return the same as JSON data."""
-    return {"schema": SCHEMA, "believable": is_believable(selftest), **asdict(selftest)}
+    lacking = [
+        {"stage": proof.stage, "family": proof.family, "why": proof.why}
+        for proof in missing(selftest)
+    ]
+    answer = {"believable": is_believable(selftest), "missing": lacking}
+    return {"schema": SCHEMA, **answer, **asdict(selftest)}
+
+
+def failure_json(error: UdpbenchError) -> dict[str, Any]:
+    """Return as JSON data that a host could not be tested at all."""
+    return {"schema": SCHEMA, "believable": False, "error": str(error)}
 
 
 def untried(records: Sequence[TrialRecord], lab: str) -> str | None:

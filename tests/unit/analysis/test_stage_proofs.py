@@ -11,9 +11,17 @@ from analysis import build
 from analysis.test_stages import lacking
 from udpbench.analysis.judge import judge
 from udpbench.analysis.ledger.ledger import lost_at_any, make_ledger, unobserved
-from udpbench.analysis.ledger.stage_proofs import UNPROVOKED, is_believable, reasons, selftest_of
+from udpbench.analysis.ledger.stage_proofs import (
+    UNPROVOKED,
+    exit_code,
+    is_believable,
+    is_complete,
+    missing,
+    reasons,
+    selftest_of,
+)
 from udpbench.analysis.readings import readings_of
-from udpbench.errors import RecordError
+from udpbench.errors import CANNOT_TELL, NO, YES, CannotTell
 from udpbench.model import Change, Ledger, SelfTest, Setting, StageProof, TrialRecord
 
 AT = "2026-11-22T16:00:00.000+00:00"
@@ -123,8 +131,37 @@ def test_a_trial_that_was_skipped_proves_nothing() -> None:
     assert StageProof("rx_xdp", 4, None, why="no right to load programs") == proof(
         selftest, "rx_xdp"
     )
-    assert not is_believable(selftest)
-    assert is_believable(prove(skipped, losing("udp_no_port", NO_PORT)))
+    assert ((), CANNOT_TELL) == (missing(selftest), exit_code(selftest))
+    beside = prove(skipped, losing("udp_no_port", NO_PORT))
+    assert (True, YES) == (is_believable(beside), exit_code(beside))
+
+
+def test_a_trial_that_failed_leaves_its_stages_missing() -> None:
+    """Each of them, of its IP version: the kernel may count there or not."""
+    no_cpus = {"kind": "SettingRefused", "message": "napi_cpus: No such file", "host": "receiver"}
+    six = {"rx_tc": 101, "udp_no_port": 102}
+    traffic = replace(build.trial().traffic, family=6)
+    failed = replace(
+        build.record(of=build.trial(losses=six, traffic=traffic)), status="failed", error=no_cpus
+    )
+    selftest = prove(failed, losing("udp_no_port", NO_PORT))
+    expected = tuple(
+        StageProof(stage, 6, None, why=no_cpus["message"], failed=True) for stage in six
+    )
+    assert expected == missing(selftest)
+    assert (False, False, CANNOT_TELL) == (
+        is_complete(selftest),
+        is_believable(selftest),
+        exit_code(selftest),
+    )
+    wrong = prove(failed, losing("udp_no_port", {}))
+    assert (False, NO) == (is_complete(wrong), exit_code(wrong))
+
+
+def test_a_trial_without_a_measured_phase_is_missing_too() -> None:
+    """It ended as done, and says nothing."""
+    empty = replace(build.record(of=build.trial(losses={"rx_tc": 100})), phases=())
+    assert ["rx_tc"] == [each.stage for each in missing(prove(empty))]
 
 
 def test_why_reasons_are_not_counted_is_kept() -> None:
@@ -138,9 +175,9 @@ def test_why_reasons_are_not_counted_is_kept() -> None:
 def test_without_any_host_nothing_was_tried(golden: Any) -> None:
     """It says why."""
     failed = replace(build.record(), facts={}, error={"message": "no unshare", "kind": "x"})
-    with golden.raises(RecordError):
+    with golden.raises(CannotTell):
         prove(failed)
-    with golden.raises(RecordError):
+    with golden.raises(CannotTell):
         prove()
 
 

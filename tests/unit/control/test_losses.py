@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from golden import Golden
+
 from control.fake import PACKETS, World, only
 from udpbench.analysis.judge import judge
 from udpbench.errors import AgentError
@@ -63,3 +65,14 @@ def test_a_machine_that_nobody_may_change_skips_the_trial(tmp_path: Path) -> Non
         record.status,
         record.error["message"],
     )
+
+
+def test_a_user_who_may_not_change_the_machine_skips_the_trial(
+    golden: Golden, tmp_path: Path
+) -> None:
+    """The setting can be read, and only a write would be refused: the agent has tried that."""
+    record = only(tmp_path, World(capabilities={"machine_sysctl": False}), losses=LOSSES)
+    assert ("skipped", "unavailable") == (record.status, (record.error or {})["kind"])
+    golden.check((record.error or {})["message"])
+    able = only(tmp_path / "able", World(capabilities={"machine_sysctl": True}), losses=LOSSES)
+    assert "done" == able.status

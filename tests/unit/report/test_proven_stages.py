@@ -9,8 +9,16 @@ from io import StringIO
 from analysis.build import record
 from golden import Golden
 
+from udpbench.errors import ConnectError
 from udpbench.model import SelfTest, StageProof
-from udpbench.report.proven_stages import conclusions, print_selftest, selftest_json, untried
+from udpbench.report.proven_stages import (
+    conclusions,
+    failure_json,
+    not_kept,
+    print_selftest,
+    selftest_json,
+    untried,
+)
 from udpbench.report.terminal import Terminal
 
 NO_PORT = StageProof(
@@ -28,7 +36,11 @@ SILENT = StageProof("udp_memory", 4, 100, 0, 100, (), "veth")
 WRONG = StageProof("rx_tc", 4, 100, 50, 50, (), "veth")
 HIDDEN = StageProof("rx_ip", 4, 100, None, 100, (), "veth")
 OF_DRIVER = StageProof("rx_xdp", 4, 100, None, 100, (), "veth")
-UNTRIED = StageProof("udp_rcvbuf", 6, None, why="no packet of the path check arrived")
+UNTRIED = StageProof("rx_tc", 4, None, why="it needs root or CAP_BPF")
+FAILED = [
+    StageProof(stage, 6, None, why="napi_cpus: No such file or directory", failed=True)
+    for stage in ("udp_rcvbuf", "udp_memory")
+]
 GOOD = SelfTest("6.18.0", "#1 SMP x86_64", "2026-11-22T16:00:00+00:00", "0.2.0", (NO_PORT,))
 
 
@@ -54,6 +66,29 @@ def test_the_same_is_data() -> None:
     data = json.loads(json.dumps(selftest_json(GOOD)))
     assert (1, True, "6.18.0") == (data["schema"], data["believable"], data["kernel"])
     assert ["udp_no_port"] == [proof["stage"] for proof in data["proofs"]]
+    assert [] == data["missing"]
+
+
+def test_what_is_missing_is_said_and_not_kept(golden: Golden) -> None:
+    """With the reason, all stages of one trial together, in words and as data."""
+    lacking = replace(GOOD, proofs=(NO_PORT, *FAILED))
+    golden.check([*conclusions(lacking), str(not_kept(lacking))])
+    golden.check(list(conclusions(replace(GOOD, proofs=(SILENT, *FAILED)))))
+    golden.check(list(conclusions(replace(GOOD, proofs=(LINK, UNTRIED)))))
+    data = json.loads(json.dumps(selftest_json(lacking)))
+    why = "napi_cpus: No such file or directory"
+    assert (False, [("udp_rcvbuf", 6, why), ("udp_memory", 6, why)]) == (
+        data["believable"],
+        [(each["stage"], each["family"], each["why"]) for each in data["missing"]],
+    )
+    assert None is not_kept(replace(GOOD, proofs=(NO_PORT, UNTRIED)))
+
+
+def test_a_host_that_could_not_be_tested_is_data_too() -> None:
+    """With the error's words."""
+    assert {"schema": 1, "believable": False, "error": "right: refused"} == failure_json(
+        ConnectError("refused", "right")
+    )
 
 
 def test_a_kernel_that_was_never_tried_is_named(golden: Golden) -> None:

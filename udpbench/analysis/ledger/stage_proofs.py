@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.readings import Readings, readings_of
-from udpbench.errors import RecordError
+from udpbench.errors import CANNOT_TELL, NO, YES, CannotTell
 from udpbench.model import (
     KERNEL_BUILD,
     LEDGER_STAGES,
@@ -56,12 +56,12 @@ SOCKET = re.compile(r"\Asocket\.\d+")
 def selftest_of(records: Sequence[TrialRecord], tested_at: str, version: str) -> SelfTest:
     """Return what the records of trials with losses prove, by stage and IP version.
 
-    RecordError if none of them has facts of a host.
+    CannotTell if none of them has facts of a host.
     """
     facts = next((host for record in records for host in record.facts.values()), None)
     if facts is None:
         errors = [(record.error or {}).get("message", record.status) for record in records]
-        raise RecordError(f"nothing was tried: {'; '.join(dict.fromkeys(errors)) or 'no trial'}")
+        raise CannotTell(f"nothing was tried: {'; '.join(dict.fromkeys(errors)) or 'no trial'}")
     proofs = [proof for record in records for proof in _proofs(record)]
     proofs += [StageProof(stage, None, None, why=why) for stage, why in UNPROVOKED.items()]
     proofs.sort(key=lambda proof: (LEDGER_STAGES.index(proof.stage), proof.family or 0))
@@ -80,7 +80,9 @@ def _proofs(record: TrialRecord) -> Iterator[StageProof]:
     measured, family = readings_of(record), record.trial.traffic.family
     if record.status != "done" or measured is None:
         why = (record.error or {}).get("message", "the record holds no measured phase")
-        yield from (StageProof(stage, family, None, why=why) for stage in record.trial.losses)
+        failed = record.status != "skipped"
+        for stage in record.trial.losses:
+            yield StageProof(stage, family, None, why=why, failed=failed)
         return
     ledger = make_ledger(measured)
     entries = {entry.stage: entry for entry in ledger.entries}
@@ -126,7 +128,24 @@ def reasons(proof: StageProof) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n.removeprefix(REASON) for n in names if n.startswith(REASON)))
 
 
+def missing(selftest: SelfTest) -> tuple[StageProof, ...]:
+    """Return the stages that should have been tried and were not, since their trials failed."""
+    return tuple(proof for proof in selftest.proofs if proof.failed)
+
+
+def is_complete(selftest: SelfTest) -> bool:
+    """Return whether all was tried that could be, and anything could."""
+    tried = any(proof.packets is not None for proof in selftest.proofs)
+    return tried and not missing(selftest)
+
+
+def exit_code(selftest: SelfTest) -> int:
+    """Return NO if a packet was not counted where it was lost, CANNOT_TELL if a try is missing."""
+    if not all(proof.holds for proof in selftest.proofs if proof.packets is not None):
+        return NO
+    return YES if is_complete(selftest) else CANNOT_TELL
+
+
 def is_believable(selftest: SelfTest) -> bool:
-    """Return whether some packets could be lost, and each was counted where it was lost."""
-    lost = [proof for proof in selftest.proofs if proof.packets is not None]
-    return bool(lost) and all(proof.holds for proof in lost)
+    """Return whether all was tried that could be, and counted where it was lost."""
+    return exit_code(selftest) == YES
