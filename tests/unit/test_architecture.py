@@ -67,7 +67,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "report": (
         (
             *(*LEAVES, "records", "analysis", "report", "definition.published"),
-            *("tuning.outcome", "tuning.tuner"),
+            *("tuning.derived_points", "tuning.outcome", "tuning.tuner"),
         ),
         ("rich", "pandas", "matplotlib", "typst", "numpy", "jinja2", "markupsafe"),
     ),

@@ -35,6 +35,7 @@ from udpbench.model import (
 )
 from udpbench.records import Ending, Run
 from udpbench.report.search_words import breaking_text, found_text, search_line
+from udpbench.tuning.derived_points import derivation
 from udpbench.tuning.outcome import TuningAnswer, answer_of
 from udpbench.tuning.tuner import Tuning, tuning_of
 from udpbench.units import rate_scale, show_count, show_pps, show_ratio
@@ -127,7 +128,13 @@ def _tuning(experiment: Experiment, results: Sequence[Result]) -> Tuning | None:
     if experiment.tune is None:
         return None
     stored = {result.trial.point: replace(result.trial, repetition=1) for result in results}
-    return tuning_of(experiment, results, lambda name, _: stored.get(name))
+    tuning = tuning_of(experiment, results, lambda name, _: stored.get(name))
+    ending = tuning.ending
+    if ending is None or ending.why != "nothing left":
+        return tuning
+    # Of a round that the time left out, or an interrupt, no point is stored.
+    whole = tuning_of(experiment, results, derivation(experiment))
+    return tuning if whole.ending is None and ending.steps else whole
 
 
 def _every(tuning: Tuning, results: Sequence[Result]) -> tuple[Trial, ...]:

@@ -11,13 +11,14 @@ from itertools import chain
 from typing import NamedTuple
 
 from udpbench.analysis.points import but_lossy
-from udpbench.analysis.remedies import BEYOND_SETTINGS
+from udpbench.analysis.remedies import BEYOND_SETTINGS, REMEDY_STEPS
 from udpbench.differences import differences, flat
 from udpbench.errors import CANNOT_TELL, YES
-from udpbench.model import Bottleneck, Facts, Role, Trial
+from udpbench.model import SECOND_NS, Bottleneck, Facts, Role, Trial, Tune
 from udpbench.tuning.recipe import Form, Instruction, as_yaml, instructions
-from udpbench.tuning.steps import TuningStep, sets_of
+from udpbench.tuning.steps import TuningStep, is_allowed, sets_of, steps_against
 from udpbench.tuning.tuner import BASE, ENDINGS, Tuning, is_useless, limiting, refused
+from udpbench.units import format_duration
 
 A_CABLE = "Proven in the built-in lab: with real hosts, cable, card and driver may change it."
 
@@ -106,20 +107,55 @@ def _sentence(tuning: Tuning) -> str:
     if ending.why == "nothing limits":
         return f"Nothing needs help. {limits.sentence}{but_lossy(tuning.rounds[0].results)}"
     if ending.why == "unmeasured":
-        return f"Cannot tell: {_unmeasured(tuning)}. {_limit(limits)}"
+        return f"Cannot tell: {_unmeasured(tuning)}. {limits.sentence}"
+    return _without_help(tuning, limits, ending.why)
+
+
+def _without_help(tuning: Tuning, limits: Bottleneck, ended: str) -> str:
+    """Return the answer where steps were to be tried, and none was kept."""
     tries = [each for each in tuning.rounds if each.planned.kind == "try"]
     if not tries and limits.name in UNPLACED:
         return f"Cannot tell what would help. {limits.sentence}"
     compared = [comparison for each in tries for comparison in each.comparisons]
     if tries and not (compared and all(map(is_useless, compared))):
         names = ", ".join(name for each in tries for name in each.planned.tried)
-        why = f": {ENDINGS[ending.why]}" if ending.why in ("time", "broken") else ""
+        why = f": {_too_short(tuning)}" if ended == "time" else ""
+        why = f": {ENDINGS[ended]}" if ended == "broken" else why
         return f"Cannot tell whether {names} would help{why}. {_limit(limits)}"
     names = ", ".join(comparison.b for comparison in compared)
     if names and limits.name not in BEYOND_SETTINGS:
         return f"No tried step helps: {names}. {_limit(limits)}"
+    if not names and limits.name in REMEDY_STEPS and limits.name not in BEYOND_SETTINGS:
+        return f"No step could be tried{_excluded(tuning.tune, limits)}. {limits.sentence}"
     beyond = BEYOND_SETTINGS.get(limits.name, limits.remedy)
     return f"No setting helps{f' (tried: {names})' if names else ''}: {beyond}. {_limit(limits)}"
+
+
+def _excluded(tune: Tune, limits: Bottleneck) -> str:
+    """Return which steps against a bottleneck the user has excluded; empty if none."""
+    every = steps_against([limits], replace(tune, only=(), never=()), ())
+    names = [step.name for step in every if not is_allowed(step, tune)]
+    return f": --only or --never excludes {', '.join(names)}" if names else ""
+
+
+def _too_short(tuning: Tuning) -> str:
+    """Return by how much the time is too short for the round that it cut short."""
+    cut = tuning.rounds[-1]
+    before_ns = sum(each.took_ns for each in tuning.rounds[:-1])
+    needed, spent, within, whole = (
+        _in_seconds(time_ns)
+        for time_ns in (cut.needs_ns, before_ns, tuning.tune.within_ns, before_ns + cut.needs_ns)
+    )
+    trials = f"{cut.needed_blocks} blocks of {len(cut.planned.points)} trials"
+    tried = "the time was up before that" if cut.results else "nothing was tried"
+    return (
+        f"{tried}. A try takes {trials}, about {needed}, and what comes before it {spent}: "
+        f"raise --within from {within} to {whole} or more"
+    )
+
+
+def _in_seconds(time_ns: int) -> str:
+    return format_duration(-(-time_ns // SECOND_NS) * SECOND_NS)
 
 
 def _unmeasured(tuning: Tuning) -> str:

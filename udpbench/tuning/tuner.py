@@ -72,12 +72,24 @@ class TuningRound:
     blocks: int
     block: tuple[Trial, ...]
     """The next trials; empty if the round is over."""
+    each_ns: int = 0
+    """How long one of its trials takes: as measured, here or before; else at most."""
     out_of_time: bool = False
 
     @property
     def took_ns(self) -> int:
         """Return the total duration of its trials."""
         return sum(result.took_ns or 0 for result in self.results)
+
+    @property
+    def needed_blocks(self) -> int:
+        """Return after how many blocks its comparisons are looked at next."""
+        return next((look for look in LOOKS if look > self.blocks), LOOKS[-1])
+
+    @property
+    def needs_ns(self) -> int:
+        """Return how long it takes up to there."""
+        return self.needed_blocks * len(self.planned.points) * self.each_ns
 
     @property
     def best(self) -> Comparison | None:
@@ -190,7 +202,8 @@ def tuning_of(experiment: Experiment, results: Sequence[Result], derive: Derive)
     try:
         planned = next(way)
         while True:
-            rounds.append(_played(planned, experiment, results, first, left_ns))
+            each_ns = _each_ns(planned, rounds)
+            rounds.append(_played(planned, experiment, results, first, left_ns, each_ns))
             if rounds[-1].block:
                 break
             first, left_ns = first + rounds[-1].blocks, left_ns - rounds[-1].took_ns
@@ -323,8 +336,12 @@ def _played(
     results: Sequence[Result],
     first: int,
     left_ns: int,
+    each_ns: int,
 ) -> TuningRound:
-    """Return a round with its results, which have repetitions from ``first`` on."""
+    """Return a round with its results, which have repetitions from ``first`` on.
+
+    ``each_ns`` is what a trial takes as far as is known before the round.
+    """
     by_block: dict[int, list[Result]] = {}
     for result in results:
         by_block.setdefault(result.trial.repetition, []).append(result)
@@ -334,7 +351,8 @@ def _played(
         points = _usable(planned, own)
         block = tuple(replace(point, repetition=first + blocks) for point in points)
         compared = _compared(experiment, points)
-        over = _is_over(planned, own, left_ns)
+        each_ns = _mean_ns(own) or each_ns
+        over = _is_over(planned, own, left_ns, each_ns)
         there = by_block.get(first + blocks, [])
         wants_more = not over and _wants(planned, compared, own, blocks)
         complete = {trial.point for trial in block} <= {result.trial.point for result in there}
@@ -342,7 +360,7 @@ def _played(
             own += there if wants_more else []
             comparisons = compare_points(compared, own)
             block = block if wants_more else ()
-            return TuningRound(planned, tuple(own), comparisons, blocks, block, over)
+            return TuningRound(planned, tuple(own), comparisons, blocks, block, each_ns, over)
         own += there
         blocks += 1
 
@@ -397,12 +415,23 @@ def _is_chosen(
     return best is not None and all(gain(each) <= gain(best) for each in comparisons)
 
 
-def _is_over(planned: PlannedRound, results: Sequence[Result], left_ns: int) -> bool:
+def _mean_ns(results: Sequence[Result]) -> int | None:
+    """Return how long a trial took on average; None if that is not known."""
+    took_ns = [result.took_ns for result in results if result.took_ns]
+    return sum(took_ns) // len(took_ns) if took_ns else None
+
+
+def _each_ns(planned: PlannedRound, rounds: Sequence[TuningRound]) -> int:
+    """Return how long a trial takes: as in the latest round that measured any, else at most."""
+    known = (each_ns for each in reversed(rounds) if (each_ns := _mean_ns(each.results)))
+    return next(known, trial_ns(planned.points[0]))
+
+
+def _is_over(planned: PlannedRound, results: Sequence[Result], left_ns: int, each_ns: int) -> bool:
     """Return whether another block would exceed the time limit; the proof is always measured."""
     if planned.kind in ("look", "prove"):
         return False
     spent_ns = sum(result.took_ns or 0 for result in results)
-    each_ns = spent_ns // len(results) if results else trial_ns(planned.points[0])
     return spent_ns + len(planned.points) * each_ns > left_ns
 
 

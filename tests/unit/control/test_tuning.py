@@ -16,19 +16,20 @@ from udpbench.commands.resume import ResumeOptions, reopen_run
 from udpbench.control.run import RunOptions, run
 from udpbench.control.schedule import remaining
 from udpbench.definition.load import load_experiment_data, load_experiments
-from udpbench.errors import InputError, WorkerFailed
-from udpbench.model import Experiment, TrialRecord
+from udpbench.errors import CANNOT_TELL, InputError, WorkerFailed
+from udpbench.model import SECOND_NS, Experiment, TrialRecord
 from udpbench.records import Begin, RunWriter, read_run
 from udpbench.report.data_frames import frames
 from udpbench.report.document import write
 from udpbench.report.json_output import as_json
-from udpbench.report.summary import chapters_of
+from udpbench.report.summary import chapters_of, tuning_answer
 from udpbench.report.tables import print_chapter
 from udpbench.report.terminal import Terminal
-from udpbench.tuning.derived_points import asked, tuned
+from udpbench.tuning.derived_points import WITHIN_NS, asked, tuned
+from udpbench.tuning.outcome import exit_code
 
 
-def to_tune() -> Experiment:
+def to_tune(within_ns: int = WITHIN_NS) -> Experiment:
     """Return an experiment whose loss is to become less."""
     plain = {
         "question": "What helps?",
@@ -37,7 +38,7 @@ def to_tune() -> Experiment:
         "warmup": "0s",
     }
     experiments = [load_experiment_data(plain, "one")]
-    (experiment,) = tuned(experiments, asked(experiments, None, "lost_packets"))
+    (experiment,) = tuned(experiments, asked(experiments, None, "lost_packets", within_ns))
     return experiment
 
 
@@ -149,6 +150,27 @@ def test_a_tune_is_shown(tmp_path: Path, golden: Golden) -> None:
     assert ("lost_packets", False, "") == (tune["metric"], tune["proven"], tune["recipe"])
     assert ["point", "changed", "gain"] == list(tune["rungs"][0])
     assert 17 == len(frames([stored]).trials)
+
+
+def test_a_tune_without_time_for_a_try_is_shown_as_such(tmp_path: Path) -> None:
+    """Of a try that was not begun no point is stored, and the answer is the same as under way."""
+    _, stored = go(short_of_memory(), tmp_path / "run", to_tune(5 * SECOND_NS))
+    assert ["base"] * 3 == points(stored.records)
+    (chapter,) = chapters_of(stored.header.experiments, stored.records)
+    answer = tuning_answer(chapter)
+    assert answer is not None
+    assert "nothing was tried. A try takes 7 blocks of 2 trials" in answer.sentence
+    assert chapter.tuning is not None
+    assert CANNOT_TELL == exit_code(chapter.tuning)
+
+
+def test_a_tune_that_was_interrupted_before_its_first_try_is_not_complete(tmp_path: Path) -> None:
+    """That no candidate is stored does not mean that there is none."""
+    _, stored = go(short_of_memory(), tmp_path / "run", to_tune())
+    (chapter,) = chapters_of(stored.header.experiments, stored.records[:3])
+    answer = tuning_answer(chapter)
+    assert answer is not None
+    assert "The tune is not complete: some of its trials are missing." == answer.sentence
 
 
 def test_a_tune_has_its_chapter_in_the_report(tmp_path: Path) -> None:

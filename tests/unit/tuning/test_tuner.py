@@ -197,6 +197,21 @@ def test_the_time_ends_it(golden: Golden) -> None:
     golden.check(plain_answer(tuning).sentence)
 
 
+def test_where_the_time_suffices_for_no_try_it_says_how_long_one_takes(golden: Golden) -> None:
+    """And which option to raise: nothing was tried, so nothing is known of any setting."""
+    tuning, results = play(to_tune(within_ns=11 * SECOND_NS), buffer_alone)
+    assert (["look", "try"], 3, CANNOT_TELL) == (kinds(tuning), len(results), exit_code(tuning))
+    assert tuning.ending is not None
+    assert ("time", 7 * 3 * 2 * SECOND_NS) == (tuning.ending.why, tuning.rounds[1].needs_ns)
+    golden.check(plain_answer(tuning).sentence)
+
+
+def test_a_try_is_begun_by_what_trials_took() -> None:
+    """Not by what they may take at most: a search usually ends long before its limit."""
+    tuning, _ = play(to_tune(within_ns=60 * SECOND_NS, duration="50s"), buffer_alone)
+    assert (["look", "try", "prove"], YES) == (kinds(tuning), exit_code(tuning))
+
+
 def test_what_is_kept_when_the_time_ends_is_proven() -> None:
     """The proof comes on top of the time."""
 
@@ -237,6 +252,16 @@ def test_only_and_never() -> None:
     assert machine == tried((), ("receive.buffer",))
     assert [*buffers, "governor"] == tried((), ("sysctl",))
     assert [] == tried(("host",), ())
+
+
+def test_steps_that_the_user_excluded_are_named(golden: Golden) -> None:
+    """No setting could be tried, but some might help; of a point that has them all, none is left."""
+    for only, never in ((("host",), ()), ((), ("receive.buffer",))):
+        tuning, _ = play(to_tune(only=only, never=never), lambda _: (5_000.0, (SMALL,)))
+        assert CANNOT_TELL == exit_code(tuning)
+        golden.check(plain_answer(tuning).sentence)
+    tuning, _ = play(to_tune(receive={"gro": True}), lambda _: (5_000.0, (UNMERGED,)))
+    golden.check(plain_answer(tuning).sentence)
 
 
 def test_a_step_that_changes_nothing_is_not_tried() -> None:
