@@ -22,6 +22,7 @@ from udpbench.analysis.rate_search import (
     SearchTrial,
     search_state,
 )
+from udpbench.analysis.remedies import REMEDIES
 from udpbench.metrics import METRICS, SEARCHED, with_goal
 from udpbench.model import (
     Bottleneck,
@@ -41,6 +42,19 @@ GIVEN_UP = ("invalid", "sender")
 """Ends of a search whose trials tell nothing of the receiver."""
 NOT_FIRST = (*BEFORE_SENT, "app_log")
 """Stages that lose no packet on its way to the application."""
+NOTHING = "nothing"
+"""The bottleneck of a trial that got all through: no words for a search, which goes beyond it."""
+OF_SENDER = ("failing_calls", "inline", "sender_queue", "sender_cpu")
+"""Bottlenecks of the sender, wherever its packets end."""
+OF_TIME = (
+    *OF_SENDER,
+    *("others_cpu", "steal", "firewall", "shared_socket", "unmerged", "remote_node", "one_queue"),
+    *("reader_work", "shared_cpu", "reader_system", "receive_cpu", "governor"),
+)
+"""Bottlenecks that make packets late; a small buffer or a rule only loses some."""
+FASTER_SENDER = REMEDIES["sender_cpu"].text
+FASTER_LINE = "use a faster line, or smaller datagrams for more of them"
+HIGHER_RATES = "raise search.rate.to"
 
 
 @dataclass(frozen=True)
@@ -58,9 +72,15 @@ class Breaking:
     """The fullest CPU that receives; None if nothing is known of any."""
     trials: int
     bottleneck: Bottleneck | None = None
-    """What limits the trial of the median loss."""
+    """What limits the trial of the median loss, or another there, if that is what breaks."""
     lost_packets: int = 0
     """At that load, at all stages."""
+
+    @property
+    def by_sender(self) -> bool:
+        """Return whether it is the sender that falls behind."""
+        first = self.bottleneck
+        return first is not None and (first.stage == "unsent" or first.name in OF_SENDER)
 
 
 @dataclass(frozen=True)
@@ -266,12 +286,12 @@ def _breaking(
     late, every = sum(map(late_packets, above)), sum(lost.values())
     if late > every:
         sent = sum(trial.numbers.get("sent_packets") or 0 for trial in above)
-        first = next(iter(shown.diagnosis), None)
+        first = _why([shown, *above], None)
         return Breaking(lowest, None, late / sent, fullest, len(above), first, every), shown
     if not lost:
         return None, shown
     place = worst_place(lost)
-    share, first = packets_at(lost, place) / every, next(iter(shown.diagnosis), None)
+    share, first = packets_at(lost, place) / every, _why([shown, *above], place)
     return Breaking(lowest, place, share, fullest, len(above), first, every), shown
 
 
@@ -279,6 +299,58 @@ def _lost_at(trial: Result) -> dict[str, int]:
     """Return place → packets that ended there on their way to the application."""
     ended = losses(trial.ledger) if trial.ledger is not None else {}
     return {place: packets for place, packets in ended.items() if place not in NOT_FIRST}
+
+
+def _why(trials: Sequence[Result], stage: str | None) -> Bottleneck | None:
+    """Return the first bottleneck of the first trial that speaks of what breaks, if any does.
+
+    That is the stage; without one, what makes packets late.
+    """
+    firsts = (next(iter(_limits_of(trial)), None) for trial in trials)
+    known = (first for first in firsts if first is not None)
+    speaking = (b for b in known if (b.name in OF_TIME if stage is None else b.stage == stage))
+    return next(speaking, None)
+
+
+def _limits_of(trial: Result) -> list[Bottleneck]:
+    return [bottleneck for bottleneck in trial.diagnosis if bottleneck.name != NOTHING]
+
+
+def _diagnosis(whole: PointSearch, shown: Result | None) -> tuple[Bottleneck, ...]:
+    """Return what limits a search, in words that hold for all of it."""
+    limits, breaking, state = (
+        _limits_of(shown) if shown is not None else [],
+        whole.breaking,
+        whole.state,
+    )
+    if breaking is not None:
+        first = breaking.bottleneck
+        if first is None and breaking.stage is None:
+            what, helps = "the receiver falls behind", REMEDIES["late_readers"].text
+            first = Bottleneck("late_readers", "likely", "", 0, what, helps)
+        return (*([first] if first is not None else []), *(b for b in limits if b != first))
+    at_least = state.ended == "done" and whole.headline.kind == "at least"
+    if state.sender_bound and (at_least or state.ended == "sender"):
+        return _of_sender(whole)
+    if at_least and shown is not None and len(limits) < len(shown.diagnosis):
+        what = "nothing limits the highest load of the search, and its rate is a lower bound"
+        return (Bottleneck(NOTHING, "certain", "", 0, what, HIGHER_RATES), *limits)
+    return tuple(limits)
+
+
+def _of_sender(whole: PointSearch) -> tuple[Bottleneck, ...]:
+    """Return what kept the sender from a higher load: its line, or what its own trials say."""
+    helps = FASTER_SENDER if whole.full_line_bps is None else FASTER_LINE
+    unknown = Bottleneck("unsent", "certain", "unsent", 0, sender_end(whole), helps)
+    if whole.full_line_bps is not None:
+        return (unknown,)
+    own = [
+        t for t, purpose in zip(whole.trials, whole.purposes, strict=True) if purpose == "sender"
+    ]
+    short = sorted((trial for trial in whole.trials if _is_short(trial)), key=_pps)
+    limits = (_limits_of(trial) for trial in (*short, *own) if trial.valid)
+    of_sender = (tuple(each) for each in limits if each and each[0].stage in ("", "unsent"))
+    return next(of_sender, (unknown,))
 
 
 def _folded(whole: PointSearch, shown: Result | None) -> Result:
@@ -306,7 +378,7 @@ def _folded(whole: PointSearch, shown: Result | None) -> Result:
         spans=spans,
         ledger=shown.ledger if shown is not None else None,
         workers=shown.workers if shown is not None else (),
-        diagnosis=shown.diagnosis if shown is not None else (),
+        diagnosis=_diagnosis(whole, shown),
         took_ns=whole.state.spent_ns,
     )
 
@@ -353,7 +425,7 @@ def _ending(whole: PointSearch) -> list[Finding]:
         least = show_pps(float(whole.search.rate.least_pps(whole.point.traffic.size_bytes)))
         value, limit = show_pps(state.most_pps), f"search.rate.from is {least}"
         what = "the sender offers less than the lowest rate of the search"
-        step = "lower search.rate.from, or give the sender more workers or CPUs"
+        step = f"lower search.rate.from, or {FASTER_SENDER}"
         return [Finding("invalid", what, where, value, limit, step)]
     if state.ended == "within" and headline.kind == "unfinished":
         what = "the search took longer than search.within; these are the bounds known by then"
@@ -368,12 +440,10 @@ def _ending(whole: PointSearch) -> list[Finding]:
         return [Finding("warning", what, where, least, next_step="lower search.rate.from")]
     if headline.kind == "at least":
         what = "lower bound: the highest load met the goal, and no higher one was offered"
-        step = "raise search.rate.to"
+        step = HIGHER_RATES
         if state.sender_bound:
             what = f"lower bound: {sender_end(whole)}, and that load met the goal"
-            step = "give the sender more workers or CPUs"
-            if whole.full_line_bps is not None:
-                step = "use a faster line, or smaller datagrams for more of them"
+            step = FASTER_SENDER if whole.full_line_bps is None else FASTER_LINE
         return [Finding("note", what, where, show_pps(state.most_pps), next_step=step)]
     return []
 
@@ -409,7 +479,7 @@ def _unconfirmed(whole: PointSearch) -> list[Finding]:
         trial = _search_trial(whole.confirming)
         value = show_ratio(trial.sent_packets / trial.intended_packets)
         limit = f"at least {show_ratio(OFFERED_SHARE)} of the intended load"
-        step = "give the sender more workers or CPUs"
+        step = FASTER_SENDER
     elif state.ended == "within" and whole.headline.kind != "unfinished":
         what = "the rate is not confirmed: the search took longer than search.within"
         step = "raise search.within"

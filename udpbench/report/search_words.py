@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from udpbench.analysis.remedies import helps_at
 from udpbench.analysis.searches import Breaking, PointSearch, sender_end
 from udpbench.model import GoalBounds, Progress
-from udpbench.units import format_duration, rate_scale, show_pps, show_share
+from udpbench.units import format_duration, rate_scale, show_pps, show_ratio, show_share
 
-FALLS_BEHIND = "the receiver falls behind"
 CELLS = 30
 """Cells of the bar of a search: one is 3 % of the range."""
 COLUMNS = ("point", "goal", "throughput", "between", "trials", "took")
@@ -114,10 +114,12 @@ def breaking_text(search: PointSearch) -> str:
     bound = search.headline.lower_pps
     above = show_pps(bound) if bound is not None else f"{show_pps(breaking.pps)} already"
     head = "Above" if bound is not None else "At"
-    what = f"packets are lost at {breaking.stage}"
-    if breaking.stage is None:
-        what = FALLS_BEHIND + ("" if breaking.lost_packets else " before anything is lost")
-    why = breaking.bottleneck.why if breaking.bottleneck is not None else "."
+    what = f"packets are lost at {breaking.stage}" if breaking.stage else _late_text(breaking)
+    first = breaking.bottleneck
+    if first is not None and breaking.stage is None:
+        # A diagnosis of such a trial begins with it, too.
+        first = replace(first, what=first.what.removeprefix("the receiver falls behind: "))
+    why = first.why if first is not None else "."
     return f"{head} {above} {what} ({_share_text(breaking)}){why}"
 
 
@@ -128,7 +130,7 @@ def helps_text(search: PointSearch) -> str:
         return ""
     if breaking.bottleneck is not None:
         return breaking.bottleneck.helps
-    return f"What helps: {helps_at(breaking.stage or 'udp_rcvbuf')}."
+    return f"What helps: {helps_at(breaking.stage or 'late_readers')}."
 
 
 def breaking_lines(searches: Sequence[PointSearch]) -> list[str]:
@@ -142,10 +144,17 @@ def breaking_lines(searches: Sequence[PointSearch]) -> list[str]:
     return [*lines, *helps]
 
 
+def _late_text(breaking: Breaking) -> str:
+    """Return who falls behind, and that nothing is lost before, if so."""
+    who = "sender" if breaking.by_sender else "receiver"
+    return f"the {who} falls behind{'' if breaking.lost_packets else ' before anything is lost'}"
+
+
 def _share_text(breaking: Breaking) -> str:
-    percent = round(100 * breaking.share)
     if breaking.stage is None:
-        return f"at {show_pps(breaking.pps)} it took {percent} % of the packets only afterwards"
+        late = show_ratio(breaking.share)
+        return f"at {show_pps(breaking.pps)} {late} of the packets were received only afterwards"
+    percent = round(100 * breaking.share)
     return f"{percent} % of what is lost at {show_pps(breaking.pps)}"
 
 

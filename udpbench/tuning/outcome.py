@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import NamedTuple
 
 from udpbench.analysis.points import but_lossy
@@ -160,9 +159,11 @@ def _in_seconds(time_ns: int) -> str:
 
 def _unmeasured(tuning: Tuning) -> str:
     """Return why trials of the base have no comparable value."""
-    findings = chain.from_iterable(result.findings for result in tuning.rounds[0].results)
-    grave = (each.brief for each in findings if each.severity in ("invalid", "struck"))
-    return next(grave, f"trials of the base have no {tuning.tune.metric}")
+    findings = [each for result in tuning.rounds[0].results for each in result.findings]
+    grave = [each.brief for each in findings if each.severity in ("invalid", "struck")]
+    # A rate that is a bound is no number to compare, and a search says so first.
+    searched = [each.brief for each in findings if each.where == "search"]
+    return next(iter(grave + searched), f"trials of the base have no {tuning.tune.metric}")
 
 
 def _limit(limits: Bottleneck) -> str:

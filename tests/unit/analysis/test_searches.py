@@ -229,6 +229,108 @@ def test_what_waits_until_the_load_is_over_is_not_received(golden: Golden) -> No
     golden.check([answer_of(search), *breaking_lines([search])])
 
 
+def of_all(name: str, stage: str, what: str, helps: str) -> Bottleneck:
+    """Return a bottleneck that is certain."""
+    return Bottleneck(name, "certain", stage, 9, what, helps)
+
+
+NOTHING = of_all(
+    "nothing", "", "nothing limits this load, and its rate is a lower bound", "raise the load"
+)
+BUFFER = of_all("small_buffer", "udp_rcvbuf", "the receive buffer is too small", "raise it")
+SENDING = of_all("sender_cpu", "unsent", "the sender's CPU 1 is full", "give it more CPUs")
+BEHIND = of_all("reader_work", "", "the receiver falls behind: CPU 0 is full", "do less")
+
+
+def late(*limits: Bottleneck, lost: int = 0) -> Change:
+    """Return what makes a receiver late beyond its capacity, with a diagnosis of each trial."""
+
+    def change(result: Result) -> Result:
+        sent = int(result.numbers["sent_packets"] or 0)
+        lag = max(0.0, sent * SECOND_NS / result.trial.duration_ns / CAPACITY_PPS - 1)
+        gone = lost if lag else 0
+        numbers = {"received_packets": sent - gone, "lost_packets": gone, "loss_ratio": gone / sent}
+        ledger = Ledger(sent, sent - gone, (LedgerEntry("udp_rcvbuf", gone, "Δ x"),), 0)
+        return replace(
+            result,
+            numbers={**result.numbers, **numbers},
+            ledger=ledger,
+            lag=lag,
+            diagnosis=limits,
+        )
+
+    return change
+
+
+def test_a_search_that_knows_its_bound_is_not_described_as_without_loss(golden: Golden) -> None:
+    """Whoever falls behind is the limit: the words of a trial that got all through do not hold."""
+    for limits, lost, name in (
+        ((NOTHING,), 0, "late_readers"),
+        ((BEHIND,), 0, "reader_work"),
+        ((SENDING,), 0, "sender_cpu"),
+        ((BUFFER,), 3, "late_readers"),
+    ):
+        search = only(results_of(experiment(), change=late(*limits, lost=lost)))
+        assert ("regular", None) == (
+            search.headline.kind,
+            search.breaking and search.breaking.stage,
+        )
+        assert name == search.result.diagnosis[0].name
+        assert "nothing" not in {each.name for each in search.result.diagnosis}
+        golden.check(breaking_lines([search]))
+
+
+def test_a_diagnosis_of_another_stage_is_not_the_reason() -> None:
+    """What breaks is the stage that lost most in all trials; another trial there may speak of it."""
+    for limits in ((NOTHING,), (SENDING,), (replace(BUFFER, stage="rx_backlog"),)):
+        search = only(
+            results_of(experiment(), change=lambda r, limits=limits: replace(r, diagnosis=limits))
+        )
+        assert search.breaking is not None
+        assert ("udp_rcvbuf", None) == (search.breaking.stage, search.breaking.bottleneck)
+        assert search.result.diagnosis == tuple(each for each in limits if each != NOTHING)
+
+    def change(result: Result) -> Result:
+        number = result.trial.search_trial
+        return replace(result, diagnosis=(FULL if number % 2 else SENDING,))
+
+    search = only(results_of(experiment(), change=change))
+    assert search.breaking is not None
+    assert FULL == search.breaking.bottleneck
+
+
+def test_what_limits_a_search_without_loss_is_the_sender_or_its_range(golden: Golden) -> None:
+    """Its line, what its own trials say, or that it offers no more; else the end of the range."""
+
+    def sends(result: Result) -> Result:
+        own = result.trial.traffic.rate is None
+        return replace(result, diagnosis=(SENDING if own else NOTHING,))
+
+    def fill(result: Result) -> Result:
+        pps = (result.numbers["sent_packets"] or 0) * SECOND_NS / result.trial.duration_ns
+        lag = pps / 400_000 - 1
+        full = {} if lag < 0 else {"lag": lag, "full_line_bps": 10**9}
+        return replace(result, diagnosis=(NOTHING,), **full)
+
+    def silent(result: Result) -> Result:
+        return replace(result, diagnosis=(NOTHING,))
+
+    ranged = experiment({"rate": {"to": "100kpps"}, "time": "2s"})
+    high = experiment({"rate": {"from": "900kpps"}})
+    for whole, change, name in (
+        (experiment(), sends, "sender_cpu"),
+        (experiment(), silent, "unsent"),
+        (experiment(), fill, "unsent"),
+        (high, sends, "sender_cpu"),
+        (ranged, silent, "nothing"),
+    ):
+        search = only(results_of(whole, lambda _: 10**7, change))
+        assert (None, name) == (search.breaking, search.result.diagnosis[0].name)
+        golden.check(search.result.diagnosis[0].sentence)
+    unfinished = only(results_of(experiment({"within": "12s"}), change=silent))
+    assert ("within", ()) == (unfinished.state.ended, unfinished.result.diagnosis)
+
+
 def test_a_full_line_ends_the_range(golden: Golden) -> None:
     """The sender's own queue holds what it brings too much: it was not offered in time."""
     line_pps = 400_000

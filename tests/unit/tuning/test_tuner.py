@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from analysis.test_searches import Change, late, results_of
 from golden import Golden
 
 from tuning.bench import NOTHING, limit, play, to_tune
+from udpbench.analysis.searches import folded
 from udpbench.errors import CANNOT_TELL, YES
 from udpbench.model import SECOND_NS, Bottleneck, Finding, Result, Trial
 from udpbench.tuning.derived_points import derivation
@@ -36,6 +38,33 @@ def buffer_alone(trial: Trial) -> tuple[float, tuple[Bottleneck, ...]]:
     """Return a point that a buffer of 8 MiB repairs."""
     large = (trial.receive.buffer_bytes or 0) >= 8 * MIB
     return (10_000.0, NOTHING) if large else (5_000.0, (SMALL,))
+
+
+def searched(change: Change) -> Tuning:
+    """Return the tune of a search after the searches of its base, whose receiver takes all."""
+    experiment = to_tune(search="quick", traffic={})
+    results = folded(experiment, results_of(experiment, lambda _: 10**7, change))
+    return tuning_of(experiment, results, derivation(experiment))
+
+
+def test_a_search_whose_sender_is_the_limit_needs_help(golden: Golden) -> None:
+    """No rate of the receiver is known to compare; the sender's trials say what to do first."""
+
+    def offers(result: Result) -> Result:
+        own = result.trial.traffic.rate is None
+        sending = replace(limit("sender_cpu"), stage="unsent")
+        return replace(result, diagnosis=(sending if own else limit("nothing"),))
+
+    tuning = searched(offers)
+    assert (["look"], CANNOT_TELL) == (kinds(tuning), exit_code(tuning))
+    golden.check(plain_answer(tuning).sentence)
+
+
+def test_a_search_that_found_a_limit_needs_help(golden: Golden) -> None:
+    """Readers that are late without loss are one, though each trial says that nothing limits it."""
+    tuning = searched(late(limit("nothing")))
+    assert (["look"], CANNOT_TELL) == (kinds(tuning), exit_code(tuning))
+    golden.check(plain_answer(tuning).sentence)
 
 
 def test_what_needs_no_help_is_left_alone(golden: Golden) -> None:
