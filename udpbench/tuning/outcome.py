@@ -212,7 +212,8 @@ def _replaced(base: Trial, after: Trial) -> Iterator[str]:
 
 def _notes(tuning: Tuning) -> Iterator[str]:
     for comparison in tuning.without_help:
-        yield f"did not help: {comparison.b} against {comparison.a}: {comparison.text}"
+        head = "did not help" if is_useless(comparison) else "not decided"
+        yield f"{head}: {comparison.b} against {comparison.a}: {comparison.text}"
     for name, comparisons in tuning.refuted.items():
         steps = "; ".join(f"{each.b}: {each.text}" for each in comparisons)
         yield f"refuted: {name} is not the bottleneck: {steps}"
@@ -220,5 +221,5 @@ def _notes(tuning: Tuning) -> Iterator[str]:
         for name, result in refused(each.results).items():
             why = next((finding.brief for finding in reversed(result.findings)), result.status)
             yield f"not tried: {name}: {why}"
-        if not limiting(each.results):
+        if each.begun and not limiting(each.results):
             yield f"no trial of round {tuning.rounds.index(each) + 1} could be diagnosed"

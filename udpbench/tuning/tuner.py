@@ -82,6 +82,11 @@ class TuningRound:
         return sum(result.took_ns or 0 for result in self.results)
 
     @property
+    def begun(self) -> bool:
+        """Return whether any of its trials ran or comes next: the time may leave it out."""
+        return bool(self.results or self.block)
+
+    @property
     def needed_blocks(self) -> int:
         """Return after how many blocks its comparisons are looked at next."""
         return next((look for look in LOOKS if look > self.blocks), LOOKS[-1])
@@ -148,13 +153,13 @@ class Tuning:
     @property
     def points(self) -> tuple[Trial, ...]:
         """Return every point once, in order of appearance."""
-        points = chain.from_iterable(each.planned.points for each in self.rounds)
+        points = chain.from_iterable(each.planned.points for each in self.rounds if each.begun)
         return tuple({trial.point: trial for trial in points}.values())
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
         """Return those of all rounds."""
-        return tuple(chain.from_iterable(each.comparisons for each in self.rounds))
+        return tuple(chain.from_iterable(each.comparisons for each in self.rounds if each.begun))
 
     @property
     def proven(self) -> Comparison | None:
@@ -184,7 +189,8 @@ class Tuning:
     @property
     def without_help(self) -> tuple[Comparison, ...]:
         """Return the comparisons of tried steps that do not help."""
-        tries = (each for each in self.rounds if each.planned.kind == "try" and not each.block)
+        rounds = (each for each in self.rounds if each.begun and not each.block)
+        tries = (each for each in rounds if each.planned.kind == "try")
         return tuple(c for each in tries for c in each.comparisons if not helps(c))
 
 

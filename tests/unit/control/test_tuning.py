@@ -22,7 +22,7 @@ from udpbench.records import Begin, RunWriter, read_run
 from udpbench.report.data_frames import frames
 from udpbench.report.document import write
 from udpbench.report.json_output import as_json
-from udpbench.report.summary import chapters_of, tuning_answer
+from udpbench.report.summary import chapters_of, not_run, tuning_answer
 from udpbench.report.tables import print_chapter
 from udpbench.report.terminal import Terminal
 from udpbench.tuning.derived_points import WITHIN_NS, asked, tuned
@@ -160,6 +160,7 @@ def test_a_tune_without_time_for_a_try_is_shown_as_such(tmp_path: Path) -> None:
     answer = tuning_answer(chapter)
     assert answer is not None
     assert "nothing was tried. A try takes 7 blocks of 2 trials" in answer.sentence
+    assert ((), (), "") == (answer.notes, chapter.comparisons, not_run(chapter))
     assert chapter.tuning is not None
     assert CANNOT_TELL == exit_code(chapter.tuning)
 
