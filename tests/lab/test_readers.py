@@ -136,10 +136,8 @@ def test_a_stranger_is_named_after_ten_seconds(strange: Strange, way: str) -> No
     counts = reading(record, phase).counts
     sent = sum(s.counts.get("sent_packets", 0) for s in record.phases[-1].stats)
     if phase == "path":
-        assert (0, sent) == (sent - counts["received_packets"], counts["received_packets"])
-        assert counts["foreign_packets"] > 500
-    else:
-        assert counts["received_packets"] > sent
+        assert sent == counts["received_packets"] > 0
+        assert counts["foreign_packets"] > 100
 
 
 @pytest.mark.parametrize("read", ["header", "none"])
