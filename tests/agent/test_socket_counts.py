@@ -8,12 +8,14 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from golden import Golden
 
 from udpbench.agent.host import udp_diag
 from udpbench.agent.host.bpf import bpf
+from udpbench.agent.host.bpf import socket_counts as room
 from udpbench.agent.host.bpf.socket_counts import SocketCounts
 from udpbench.agent.host.genetlink import HEADER, NLMSG_DONE, NLMSG_ERROR
 from udpbench.agent.host.socket_options import (
@@ -23,6 +25,8 @@ from udpbench.agent.host.socket_options import (
     attach_filter,
 )
 from udpbench.agent.host.system import Host
+from udpbench.agent.looks import Looks
+from udpbench.errors import NothingToWatch
 from udpbench.model import SocketCount, UdpSocket
 
 PACKETS = 100
@@ -206,3 +210,32 @@ def test_a_kernel_without_types_is_an_error(golden: Golden, tmp_path: Path) -> N
     types.write_bytes(bytes(64))
     with golden.raises(OSError):
         SocketCounts(Host(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "unknown func bpf_get_netns_cookie#122",
+        "program of this type cannot use helper bpf_get_netns_cookie#122",
+        "R1 invalid mem access 'scalar'",
+    ],
+    ids=["Linux 6.1", "Linux 6.14", "another reason"],
+)
+def test_the_verifiers_text_does_not_reach_the_user(
+    log: str, monkeypatch: pytest.MonkeyPatch, golden: Golden, tmp_path: Path
+) -> None:
+    """Before Linux 6.15 the release that has the helper is named."""
+
+    def refuse(*_: object) -> int:
+        rest = "processed 10 insns (limit 1000000) max_states_per_insn 0"
+        raise bpf.NotLoaded(OSError(errno.EINVAL, os.strerror(errno.EINVAL)), f"{log}\n{rest}\n")
+
+    types = tmp_path / "sys/kernel/btf/vmlinux"
+    types.parent.mkdir(parents=True)
+    types.touch()
+    fields = SimpleNamespace(offset=lambda *_: 0, values=lambda _: {})
+    monkeypatch.setattr(room, "Types", lambda _: fields)
+    monkeypatch.setattr(bpf, "create_counts", lambda _: os.open(os.devnull, os.O_RDONLY))
+    monkeypatch.setattr(bpf, "load", refuse)
+    with golden.raises(NothingToWatch):
+        Looks(Host(tmp_path), "here").look(None, None, exact=True)

@@ -6,6 +6,7 @@ Sends no packet, changes no setting, takes no lock.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from dataclasses import replace
@@ -124,9 +125,7 @@ class Looks:
             try:
                 self._counting = SocketCounts(self._host)
             except OSError as error:
-                what = f"sockets cannot be counted exactly: {error.strerror or error}"
-                root = "run as root, or omit --exact" if os.geteuid() else "omit --exact"
-                raise NothingToWatch(f"{what}; {root}", self._name) from error
+                raise NothingToWatch(_why_inexact(error), self._name) from error
         if (pid, unit) != (None, None) and not self._watched(pid, unit, self._list.read().values()):
             whose = f"unit {unit}" if unit is not None else f"process {pid}"
             text = f"{whose} has no UDP socket; ss -uap lists the processes that do"
@@ -201,3 +200,11 @@ class Looks:
         drops = {k: n for k, n in qdisc_counters(interface, qdiscs).items() if k == name}
         self._filtering.update(drops)
         return drops
+
+
+def _why_inexact(error: OSError) -> str:
+    """Return why sockets cannot be counted exactly, and what to do instead."""
+    refused = error.errno in (errno.EPERM, errno.EACCES) and os.geteuid() != 0
+    step = "run as root, or omit --exact" if refused else "omit --exact"
+    why = f"sockets cannot be counted exactly: {error.strerror or error}"
+    return f"{why}; {step}: each socket's drops are counted without it"

@@ -62,6 +62,14 @@ def tcx_programs(index: int) -> Optional[int]:
     return int(struct.unpack_from("=I", answer, 24)[0])
 
 
+class NotLoaded(OSError):
+    """The kernel refused a program; ``log`` is the verifier's text, which no user should get."""
+
+    def __init__(self, error: OSError, log: str) -> None:
+        super().__init__(error.errno, f"the BPF program was not loaded: {error.strerror}")
+        self.log = log
+
+
 def load(kind: int, program: bytes, name: str) -> int:
     """Load a program and return its descriptor; ``name`` of at most 15 characters."""
     code = ctypes.create_string_buffer(program, len(program))
@@ -73,9 +81,7 @@ def load(kind: int, program: bytes, name: str) -> int:
     try:
         return _verified(attr + name.encode().ljust(NAME_BYTES, b"\0"))
     except OSError as error:
-        lines = log.value.decode(errors="replace").strip().splitlines()
-        text = f"{error.strerror}{f': {lines[-1]}' if lines else ''}"
-        raise OSError(error.errno, f"the program was not loaded: {text}") from error
+        raise NotLoaded(error, log.value.decode(errors="replace")) from error
 
 
 def _verified(attr: bytes) -> int:

@@ -8,14 +8,22 @@ All of them end with this process's descriptors.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import re
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from udpbench.agent.host.bpf import bpf
 from udpbench.agent.host.bpf.btf import Types
 from udpbench.agent.host.bpf.kfree_skb import PREFIX, REASONS_MAX, SOCKET_PARAMETERS, TYPES
-from udpbench.agent.host.bpf.socket_programs import SockFields, arrivals, drops, reads
+from udpbench.agent.host.bpf.socket_programs import (
+    GET_NETNS_COOKIE,
+    SockFields,
+    arrivals,
+    drops,
+    reads,
+)
 from udpbench.agent.host.system import Host
 from udpbench.model import SocketCount
 
@@ -27,6 +35,9 @@ SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT = 430, 431, 432
 """System call numbers, equal on every architecture (Linux 5.2); in glibc since 2.36."""
 FSCONFIG_CMD_CREATE = 6
 CLOSE_ON_EXEC = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
+UNKNOWN_HELPER = re.compile(rf"(unknown func|cannot use helper) \w+#{GET_NETNS_COOKIE}\b")
+"""How the verifier refuses a helper (check_helper_call), by the kernel's age."""
+NEEDS = "Linux 6.15 or later, where BPF programs of a cgroup can tell network namespaces apart"
 
 
 class SocketCounts:
@@ -68,8 +79,13 @@ class SocketCounts:
 
     def _attach_to_cgroup(self, opened: ExitStack, host: Host) -> None:
         program = arrivals(self._map, ARRIVED, host.netns_cookie() or 0)
-        with _loaded(bpf.CGROUP_SKB, program) as loaded, _root_cgroup() as cgroup:
-            _kept(opened, bpf.link_cgroup(loaded, cgroup))
+        try:
+            with _loaded(bpf.CGROUP_SKB, program) as loaded, _root_cgroup() as cgroup:
+                _kept(opened, bpf.link_cgroup(loaded, cgroup))
+        except bpf.NotLoaded as error:
+            if UNKNOWN_HELPER.search(error.log) is None:
+                raise
+            raise OSError(errno.EOPNOTSUPP, f"this needs {NEEDS}") from error
 
     def counts(self) -> dict[int, SocketCount]:
         """Return each socket's counts by cookie; OSError if there were too many sockets."""
