@@ -59,7 +59,7 @@ class Problem:
 
     def __str__(self) -> str:
         head = f"{self.where}: " if self.where else ""
-        value = f"{self.value}: " if self.value is not None else ""
+        value = f"{self.value}: " if self.value not in (None, "") else ""
         tail = "; ".join(part for part in (self.what, self.limit, self.next_step) if part)
         return f"{head}{value}{tail}"
 

@@ -1166,7 +1166,7 @@ class Finding:
     def brief(self) -> str:
         """Place, text and value, without the next step."""
         head = f"{self.where}: " if self.where else ""
-        value = f" ({self.value})" if self.value is not None else ""
+        value = f" ({self.value})" if self.value not in (None, "") else ""
         return f"{head}{self.what}{value}"
 
     def __str__(self) -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from udpbench.analysis import delay, rates, worker_use
 from udpbench.analysis.checks.checklist import check
+from udpbench.analysis.checks.ledger_checks import path_losses
 from udpbench.analysis.cpu_use import cpu_loads
 from udpbench.analysis.delta import deltas
 from udpbench.analysis.diagnosis import diagnose
@@ -18,7 +19,7 @@ from udpbench.analysis.ledger.intended_load import (
     kept_packets,
     sent_packets,
 )
-from udpbench.analysis.ledger.ledger import is_explained, make_ledger, occupied_stages
+from udpbench.analysis.ledger.ledger import is_explained, make_ledger
 from udpbench.analysis.queue_counters import carrying, queue_packets, sent_flows
 from udpbench.analysis.readings import Readings, readings_of
 from udpbench.analysis.watched_host import watched_ledger
@@ -200,12 +201,4 @@ def _path_losses(record: TrialRecord) -> tuple[Finding, ...]:
     datagrams = record.trial.traffic.protocol == "udp"
     if (record.error or {}).get("kind") != "PathError" or ledger is None or not datagrams:
         return ()
-    return (
-        Finding(
-            "invalid",
-            f"path check: {ledger.received_packets} of {ledger.intended_packets} packets arrived",
-            "path",
-            occupied_stages(ledger) or None,
-            next_step="see the remedy for that stage in docs/ledger.md",
-        ),
-    )
+    return (path_losses("invalid", ledger.received_packets, ledger.intended_packets, ledger),)

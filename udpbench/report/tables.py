@@ -58,6 +58,7 @@ NARROW, WIDE_WIDTH = 80, 12
 """Terminal columns needed by the standard table, and by each further metric."""
 LEAST_NAME = 10
 """Minimum terminal columns of points' names, gaps included."""
+NOT_OBSERVABLE = "not observable"
 LEFT_OUT = "Stages that lost nothing are omitted: udpbench show --all"
 STAGE_WIDTH, POINT_WIDTH, SOURCE_WIDTH = 17, 14, 24
 """Columns of a ledger on a terminal, gaps included; a point's holds 999 999 999 packets."""
@@ -265,7 +266,7 @@ class LedgerRow:
     weighty: bool
     """Received packets, and the unaccounted if not 0."""
     moved: bool
-    """Packets ended there, or the stage is not observable."""
+    """Packets ended there, or may have, because the stage is not observable."""
 
 
 def ledger_rows(results: Sequence[Result]) -> list[LedgerRow]:
@@ -286,7 +287,7 @@ def ledger_rows(results: Sequence[Result]) -> list[LedgerRow]:
             name in stages,
             name == received
             or (name == "unaccounted" and any(result.unaccounted for result in results)),
-            any(packets_cell(result, name) != "0" for result in results),
+            any(_may_have_lost(result, name) for result in results),
         )
         for name in names
         if name not in hidden[1:]
@@ -300,6 +301,14 @@ def ledger_rows(results: Sequence[Result]) -> list[LedgerRow]:
         cells = tuple(show_count(packets) for packets in others)
         rows.append(LedgerRow("others' packets", cells, "", False, False, True))
     return rows
+
+
+def _may_have_lost(result: Result, name: str) -> bool:
+    """Return whether packets ended at a stage, or may have: not where all were received."""
+    ledger, cell = result.ledger, packets_cell(result, name)
+    if cell == NOT_OBSERVABLE and ledger is not None:
+        return bool(ledger.lost_packets or ledger.unaccounted)
+    return cell != "0"
 
 
 def unobserved_together(results: Sequence[Result]) -> tuple[str, ...]:
@@ -328,7 +337,7 @@ def packets_cell(result: Result, name: str) -> str:
     entries = result.ledger.entries if result.ledger is not None else ()
     unknown = any(entry.stage == name and entry.packets is None for entry in entries)
     if interval is None or (unknown and interval == (0, 0)):
-        return "not observable"
+        return NOT_OBSERVABLE
     sign = "+" if name == "unaccounted" and interval[0] > 0 else ""
     return sign + _span_cell(*interval)
 

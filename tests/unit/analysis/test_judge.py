@@ -5,10 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from golden import Golden
 
 from analysis import build
+from udpbench.analysis.checks.ledger_checks import path_losses
 from udpbench.analysis.judge import judge, path_ledger
-from udpbench.model import SECOND_NS, Change, Finding, Result, Setting, Traffic
+from udpbench.analysis.ledger.ledger import UNOBSERVED
+from udpbench.errors import Problem
+from udpbench.model import (
+    SECOND_NS,
+    Change,
+    Finding,
+    Ledger,
+    LedgerEntry,
+    Result,
+    Setting,
+    Traffic,
+)
 
 
 def test_a_lossy_trial_has_its_numbers() -> None:
@@ -336,9 +349,25 @@ def test_a_failed_path_check_says_where_the_packets_ended() -> None:
         "failed: nothing arrived",
         (
             "path: path check: 0 of 8 packets arrived (udp_no_port 6, unaccounted +2); "
-            "see the remedy for that stage in docs/ledger.md"
+            "see docs/ledger.md for what helps at each stage"
         ),
     ] == [str(finding) for finding in judge(record).findings]
+
+
+def test_no_part_of_a_path_finding_is_empty(golden: Golden) -> None:
+    """Stages that only may have lost packets are named, and a loss that none explains is said."""
+    for entries in (
+        (),
+        (LedgerEntry("udp_rcvbuf", 0, "x", at_most=15),),
+        (LedgerEntry("udp_rcvbuf", 3, "x", at_most=15),),
+        (
+            LedgerEntry("link", None, UNOBSERVED, at_most=15),
+            LedgerEntry("udp_rcvbuf", 0, "x", at_most=15),
+        ),
+    ):
+        golden.check(str(path_losses("invalid", 85, 100, Ledger(100, 85, entries, 0))))
+    assert "here: nothing" == Finding("note", "nothing", "here", "").brief
+    assert "here: nothing" == str(Problem("nothing", "here", ""))
 
 
 def test_judging_is_pure() -> None:

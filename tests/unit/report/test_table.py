@@ -257,9 +257,17 @@ def test_the_ledger_shows_stages_that_lost_packets_or_could_not_be_observed() ->
     for name in ("intended", "sent", "received", "unaccounted"):
         assert 2 == words.count(name)
     assert "Stages that lost nothing are omitted: udpbench show --all" == str(note)
-    cable = shown(chapter(record(1000, built_in_lab=False)))
-    assert ["link", "not", "observable"] in [row[:3] for row in rows(cable)]
-    assert "tx_qdisc" not in cable
+
+
+def test_a_stage_that_is_not_observable_is_omitted_where_nothing_was_lost() -> None:
+    """With every packet received, none can have ended there."""
+    whole = shown(chapter(record(1000, built_in_lab=False)))
+    assert "not observable" not in whole
+    assert "tx_qdisc" not in whole
+    every = shown(chapter(record(1000, built_in_lab=False)), every_stage=True)
+    assert ["link", "not", "observable"] in [row[:3] for row in rows(every)]
+    lost = shown(chapter(record(1000, 990, built_in_lab=False)))
+    assert "link" in lost
 
 
 def test_all_stages_are_shown_when_asked_for() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
+from typing import Literal
 
 from udpbench.analysis.ledger import mac_frames, skbs
 from udpbench.analysis.ledger.intended_load import (
@@ -22,7 +24,7 @@ from udpbench.analysis.ledger.ledger import (
 from udpbench.analysis.ledger.stages import RX_PACKETS, STAGES, Stage, takes_frames
 from udpbench.analysis.readings import Readings
 from udpbench.drivers import UNKNOWN, driver_of
-from udpbench.model import Finding, Role
+from udpbench.model import Finding, Ledger, Role
 
 
 def hidden_refusals(readings: Readings) -> Iterator[Finding]:
@@ -280,11 +282,22 @@ def path_check_losses(readings: Readings) -> Iterator[Finding]:
     sent, received = sent_packets(path), kept_packets(path)
     if received >= sent or not path.workers("receiver"):
         return
-    yield Finding(
-        "warning",
+    yield replace(
+        path_losses("warning", received, sent, make_ledger(path)),
+        limit="all are expected to arrive, because they are few and nothing else is sent",
+    )
+
+
+def path_losses(
+    severity: Literal["warning", "invalid"], received: int, sent: int, ledger: Ledger
+) -> Finding:
+    """Return how many packets of the path check arrived, and where the rest ended."""
+    stages = occupied_stages(ledger)
+    unseen = "repeat with --set explain=true, which lists the kernel's drop reasons"
+    return Finding(
+        severity,
         f"path check: {received} of {sent} packets arrived",
         "path",
-        occupied_stages(make_ledger(path)),
-        "all of them: they are few, and nothing else was sent",
-        "see the remedy for that stage in docs/ledger.md",
+        stages or "no counter shows where the rest ended",
+        next_step="see docs/ledger.md for what helps at each stage" if stages else unseen,
     )

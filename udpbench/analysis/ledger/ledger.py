@@ -127,16 +127,22 @@ def _span(entry: LedgerEntry) -> Span:
     return Span(low, low if entry.at_most is None else entry.at_most)
 
 
+def _in_words(span: Span) -> str:
+    if span.low == span.high:
+        return str(span.low)
+    return f"{span.low} to {span.high}" if span.low > 0 else f"up to {span.high}"
+
+
 def occupied_stages(ledger: Ledger) -> str:
-    """Return the stages where packets ended, with their number: ``rx_ip 3, unaccounted +2``."""
+    """Return the stages where packets ended, or may have: ``rx_ip 3, udp_rcvbuf up to 2``."""
     hidden = unobserved(ledger)
     stages = [
-        f"{entry.stage} {entry.packets}"
+        f"{entry.stage} {_in_words(_span(entry))}"
         for entry in ledger.entries
-        if entry.packets and entry.stage not in hidden
+        if _span(entry).high and entry.stage not in hidden
     ]
-    if hidden and (lost := lost_at_any(ledger, hidden)).low:
-        stages.append(f"{OR.join(hidden)} {lost.low} (not observable)")
+    if hidden and (lost := lost_at_any(ledger, hidden)).high > 0:
+        stages.append(f"{OR.join(hidden)} {_in_words(lost)} (not observable)")
     if ledger.unaccounted:
         stages.append(f"unaccounted {ledger.unaccounted:+d}")
     return ", ".join(stages)
