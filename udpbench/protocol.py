@@ -327,6 +327,7 @@ AGENT_LEAVES = (
     "parent_death",
     "printable",
     "protocol",
+    "setting_kinds",
     "units",
 )
 """Modules beside ``agent`` that the agent runs."""

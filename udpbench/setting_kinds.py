@@ -1,13 +1,18 @@
 """The kinds of setting, in the order in which they are applied: target, value, and scope of each.
 
-``agent/settings`` holds how each is read and written; docs/settings.md shows this table.
+``agent/settings`` holds how each is read and written; docs/settings.md shows this table. Owns how
+messages show a value: as ``ethtool`` would, never as Python would.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
-from udpbench.model import Scope
+from udpbench.cpu_lists import format_cpu_list
+from udpbench.model import Scope, Setting
 
 
 @dataclass(frozen=True)
@@ -108,3 +113,121 @@ SETTING_KINDS = {
 Changing channels resets other settings of a card, and a link that flaps loses addresses and routes,
 so these come later.
 """
+
+SWITCHES = ("adaptive-rx", "adaptive-tx", "autoneg")
+"""Keys whose 1 and 0 are ``on`` and ``off``; ``rx`` and ``tx`` as well, of ``pause``."""
+FEW_RUNS, FEW_PARTS = 8, 4
+"""Maximum runs of a table, and parts of a part, that are listed."""
+
+
+def show_value(kind: str, value: Any) -> str:
+    """Return a setting's value for reading: ``rx=4096 tx=512``, ``0-3``, ``on``.
+
+    Of channels only the counts, without what depends on them.
+    """
+    if kind == "channels" and isinstance(value, Mapping):
+        value = {key: part for key, part in value.items() if isinstance(part, int)}
+    return _show(kind, "", value)
+
+
+def asked_for(setting: Setting) -> str:
+    """Return what a setting requests: ``asked for rx=4096``."""
+    if setting.value is True and _exists_or_not(setting.kind):
+        return "asked to add it"
+    return f"asked for {show_value(setting.kind, setting.value)}"
+
+
+def _exists_or_not(kind: str) -> bool:
+    return kind in SETTING_KINDS and SETTING_KINDS[kind].value == "true or null"
+
+
+def show_values(kind: str, *values: Any) -> list[str]:
+    """Return values of one setting for reading, of mappings only the parts that differ."""
+    texts = [_show(kind, "", value) for value in _differing(values)]
+    return texts if len(set(texts)) > 1 else [show_value(kind, value) for value in values]
+
+
+def requested_part(requested: Any, got: Any) -> Any:
+    """Return the part of a value in force that was requested."""
+    if not isinstance(got, Mapping):
+        return got
+    if isinstance(requested, Mapping):
+        return {key: got.get(key) for key in requested}
+    if isinstance(requested, int) and not isinstance(requested, bool):
+        return {key: got[key] for key in ("rx", "tx", "combined") if got.get(key)}
+    return got
+
+
+def _differing(values: Sequence[Any]) -> list[Any]:
+    """Return mappings without the keys at which they are all equal."""
+    maps = [value for value in values if isinstance(value, Mapping)]
+    if len(maps) < 2 or any("table" in each for each in maps):
+        return list(values)
+    keys = dict.fromkeys(key for each in maps for key in each)
+    parts = {key: _differing([each.get(key) for each in maps]) for key in keys}
+    unlike = [key for key in keys if any(part != parts[key][0] for part in parts[key])]
+    kept = iter([{key: parts[key][place] for key in unlike} for place in range(len(maps))])
+    return [next(kept) if isinstance(value, Mapping) else value for value in values]
+
+
+def _show(kind: str, key: str, value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool) or key in SWITCHES or (kind == "pause" and key):
+        words = ("present", "none") if _exists_or_not(kind) else ("on", "off")
+        return words[0] if value else words[1]
+    if isinstance(value, Mapping):
+        return _show_parts(kind, key, value)
+    if isinstance(value, (list, tuple)):
+        return _show_list(value)
+    return " ".join(str(value).split()) or "empty"
+
+
+def _show_parts(kind: str, key: str, value: Mapping[str, Any]) -> str:
+    if "table" in value:
+        return show_table(value["table"])
+    if kind == "governor" and len(set(value.values())) == 1:
+        return str(next(iter(value.values())))
+    texts = [(name, _show(kind, name, part)) for name, part in value.items()]
+    words = [f"{name}=({text})" if " " in text else f"{name}={text}" for name, text in texts]
+    if key and len(words) > FEW_PARTS:
+        words = [*words[:FEW_PARTS], f"and {len(words) - FEW_PARTS} more"]
+    return " ".join(words) or "none"
+
+
+def _show_list(value: Sequence[Any]) -> str:
+    """Return CPUs as ``0-3``; the CPUs of each RX queue as ``rx-0=0-3 rx-1=4``."""
+    if all(isinstance(item, int) for item in value):
+        return format_cpu_list(sorted(value)) or "none"
+    if not all(isinstance(item, (list, tuple)) for item in value):
+        return ", ".join(map(str, value))
+    words, queue = [], 0
+    for cpus, alike in groupby(map(_show_list, value)):
+        first, queue = queue, queue + len(list(alike))
+        words.append(f"rx-{format_cpu_list(range(first, queue))}={cpus}")
+    return " ".join(words)
+
+
+def show_table(table: Sequence[int]) -> str:
+    """Return an RX indirection table for reading: ``equal over queues 0-3``, ``0 ×96, 1 ×32``."""
+    queues = sorted(set(table))
+    first, several = (queues[0], len(queues)) if queues else (0, 0)
+    if several == 1:
+        return f"all on queue {first}"
+    if several and all(queue == first + n % several for n, queue in enumerate(table)):
+        return f"equal over queues {format_cpu_list(queues)}"
+    if not queues:
+        return "empty"
+    runs = [(queue, len(list(run))) for queue, run in groupby(table)]
+    if len(runs) <= FEW_RUNS:
+        return f"queues {_show_runs(runs)}"
+    totals = [(queue, list(table).count(queue)) for queue in queues]
+    return f"mixed over queues {_show_runs(totals)}"
+
+
+def _show_runs(runs: Iterable[tuple[int, int]]) -> str:
+    """Return queues with their entries; neighbours with as many are one: ``0-3 ×32``."""
+    words = []
+    for entries, alike in groupby(runs, key=lambda run: run[1]):
+        words.append(f"{format_cpu_list(queue for queue, _ in alike)} ×{entries}")
+    return ", ".join(words)

@@ -55,6 +55,8 @@ class CardHost(Host):
         self.offloads = {"rx-ntuple-filter": True}
         self.refusing: set[str] = set()
         """Options that end with "Operation not supported"."""
+        self.refusing_changes = ""
+        """What it says of every change; empty if it makes them."""
         self.silent: set[str] = set()
         """Options that end with status 0 and change nothing."""
         self.first_irq = 40
@@ -141,6 +143,8 @@ class CardHost(Host):
     def set_feature(self, interface: str, name: str, enabled: bool) -> None:
         """Switch, and forget all rules where they are switched off, as i40e_set_ntuple() does."""
         self.index(interface)
+        if self.refusing_changes:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         with self._effect() as happens:
             if happens:
                 self.offloads[name] = enabled
@@ -178,6 +182,8 @@ class CardHost(Host):
             return Done(1, "", "netlink error: Operation not supported")
         if option in ("-l", "-g", "-c", "-a", "-x", "-n"):
             return Done(0, self._show(option, words), "")
+        if self.refusing_changes:
+            return Done(1, "", self.refusing_changes)
         self.requests.append(" ".join([option, *words]))
         with self._effect() as happens:
             if option in self.silent or not happens:

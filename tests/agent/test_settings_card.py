@@ -116,6 +116,32 @@ def test_a_value_that_the_driver_rounds_is_accepted_and_shown(card: CardHost) ->
 
 
 @pytest.mark.parametrize(
+    ("kind", "target", "value"),
+    [
+        ("pause", "eth3", {"rx": 0}),
+        ("coalesce", "eth3", {"rx-usecs": 5, "adaptive-rx": 1}),
+        ("rings", "eth3", {"rx": 4096}),
+        ("channels", "eth3", 4),
+        ("flow_hash", "eth3/udp4", "sdfn"),
+        ("indirection", "eth3", "equal 2"),
+        ("ntuple", "eth3/udp4/4321", 2),
+        ("feature", "eth3/rx-ntuple-filter", False),
+    ],
+)
+def test_a_refused_value_has_an_alternative(
+    card: CardHost, golden: Golden, kind: str, target: str, value: Any
+) -> None:
+    """The value in force, what cards accept, and how to go on; no Python."""
+    card.refusing_changes = "netlink error: Invalid argument"
+    before = card.state()
+    with golden.raises(SettingRefused) as refused:
+        change(card, kind, target, value)
+    assert before == card.state()
+    for sign in "{}['\"":
+        assert sign not in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("option", "kind", "target", "value"),
     [
         ("-G", "rings", "eth3", {"rx": 4096}),

@@ -52,7 +52,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "metrics": (("units",), ()),
     "model": (("errors", "units", "host_settings", "metrics"), ()),
     "protocol": (("errors", "units", "metrics", "model"), ()),
-    "setting_kinds": (("model",), ()),
+    "setting_kinds": (("cpu_lists", "model"), ()),
     "definition": ((*LEAVES, "definition"), ("yaml", "pydantic", "pydantic_core")),
     "definition.binding.flow_selection": ((*LEAVES, "definition"), ("scipy",)),
     "analysis": ((*LEAVES, "analysis"), ("MLRsearch", "numpy")),

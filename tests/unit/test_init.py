@@ -35,6 +35,7 @@ from udpbench.protocol import HeardArp, Hello, Interface, Interfaces, Taken, enc
 SSH = Interface("eth0", "igb", "02:00:00:00:00:01", "up", ("10.7.0.2/24",), protected=True)
 ETH1 = Interface("eth1", "ixgbe", "02:00:00:00:00:02", "up")
 ETH2 = Interface("eth2", "ixgbe", "02:00:00:00:00:03", "down")
+UP2 = replace(ETH2, link="up")
 BOTH = InitOptions("bench@left.example", "bench@right.example")
 
 
@@ -241,8 +242,25 @@ def test_everything_missing_is_named_with_its_option(golden: Golden) -> None:
     with golden.raises(InputError) as caught:
         World((SSH, ETH1, ETH2), (SSH, ETH1)).init(BOTH)
     places = [problem.where for problem in caught.value.problems]
-    assert ["--left-interface", "--right-interface"] == places
+    assert ["--left-interface", "--right-interface", ""] == places
     assert not Path("lab.yaml").exists()
+
+
+def test_an_unclear_choice_ends_with_the_command_to_type(golden: Golden) -> None:
+    """With every option that was given, and interfaces with a link before others."""
+    options = replace(BOTH, cpus=("0", None), become="sudo", probe=True, out=Path("my lab.yaml"))
+    twice = [
+        (SSH, addressed(ETH1, f"10.0.0.{n}/24"), addressed(UP2, f"10.1.0.{n}/24")) for n in (1, 2)
+    ]
+    for left, right, given in (
+        ((SSH, replace(ETH1, link="down"), UP2), (SSH, ETH1, ETH2), options),
+        ((SSH, ETH1, UP2), (SSH, ETH1), replace(BOTH, interfaces=("eth2", None))),
+        (*twice, BOTH),
+        ((SSH,), (), BOTH),
+    ):
+        with pytest.raises(InputError) as caught:
+            World(left, right).init(given)
+        golden.check(str(caught.value).splitlines()[-1])
 
 
 def test_a_single_interface_is_never_taken_silently(golden: Golden) -> None:
@@ -316,9 +334,6 @@ def test_existing_addresses_must_exist(golden: Golden) -> None:
     """On both interfaces."""
     with golden.raises(InputError):
         joined().init(replace(BOTH, addresses="existing", interfaces=("eth2", "eth1")))
-
-
-UP2 = replace(ETH2, link="up")
 
 
 def test_a_link_is_proven_by_one_request_at_a_time(golden: Golden) -> None:

@@ -13,6 +13,7 @@ from udpbench.analysis.delta import Deltas
 from udpbench.analysis.queue_counters import by_receiver
 from udpbench.analysis.rates import IDLE_TIMES, host_of
 from udpbench.analysis.readings import Readings, known_sum
+from udpbench.cpu_lists import format_cpu_list
 from udpbench.model import SECOND_NS, CpuLoad, Process, Whose, WorkerStats
 
 TICK_NS = SECOND_NS // 100
@@ -33,7 +34,7 @@ class CpuGroup:
     @property
     def label(self) -> str:
         """Return the group as a reader knows it: ``right: CPU 2``."""
-        numbers = ", ".join(map(str, sorted(self.cpus)))
+        numbers = format_cpu_list(sorted(self.cpus))
         return f"{self.machine}: {'CPU' if len(self.cpus) == 1 else 'CPUs'} {numbers}"
 
 

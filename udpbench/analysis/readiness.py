@@ -16,6 +16,7 @@ from udpbench.analysis.checks.cpu_checks import HYPERVISOR, NOTED, STRUCK
 from udpbench.analysis.checks.host_checks import BUFFER_LIMIT, SHARED_PATH
 from udpbench.analysis.rates import IDLE_TIMES, link_megabits
 from udpbench.analysis.remedies import REMEDIES
+from udpbench.cpu_lists import format_cpu_list
 from udpbench.drivers import driver_of
 from udpbench.host_settings import Settings, merged, set_keys
 from udpbench.model import (
@@ -187,7 +188,7 @@ def _beyond(shares: Mapping[int, float], limit: float) -> Iterator[Excess]:
 
 
 def _named(cpus: Sequence[int]) -> str:
-    return f"{'CPU' if len(cpus) == 1 else 'CPUs'} {', '.join(map(str, cpus))}"
+    return f"{'CPU' if len(cpus) == 1 else 'CPUs'} {format_cpu_list(cpus)}"
 
 
 def steal(subject: Subject) -> Iterator[Excess]:

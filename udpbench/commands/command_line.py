@@ -835,6 +835,7 @@ def restore(
     from udpbench.control.run import restore_lab
     from udpbench.definition.load import load_lab
     from udpbench.report.live import tell_wait
+    from udpbench.setting_kinds import show_values
 
     chosen_lab = load_lab(lab)
     around = Surroundings(_reach(chosen_lab, no_deploy, wheels))
@@ -842,7 +843,8 @@ def restore(
     for host, changes in restored.undone.items():
         for change in changes:
             setting = change.setting
-            _say(f"{host}: {setting.kind} {setting.target}: {change.before} → {change.after}")
+            values = " → ".join(show_values(setting.kind, change.before, change.after))
+            _say(f"{host}: {setting.kind} {setting.target}: {values}")
     for note in restored.unseen:
         _say(note)
     if not any(restored.undone.values()):

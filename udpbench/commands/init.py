@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -225,11 +226,25 @@ class _Choosing:
             if name is None
         ]
         if missing:
-            raise InputError(missing)
+            raise InputError([*missing, *self._command(chosen, pairs)])
         names = (chosen[0] or "", chosen[1] or "")
         known = {(pair.left, pair.right): pair for pair in pairs}
         near, far = (host.interface(name) for host, name in zip(self._hosts, names, strict=True))
         return known.get(names) or CablePair(*names, common_network(near, far), proven=False)
+
+    def _command(
+        self, chosen: Sequence[str | None], pairs: Sequence[CablePair]
+    ) -> Iterator[Problem]:
+        """Yield the command to type, with a proposal for each interface that is not chosen."""
+        pair = next(iter(pairs), None)
+        joined = (pair.left, pair.right) if pair is not None else (None, None)
+        names = [
+            own or proposed or _likeliest(host)
+            for own, proposed, host in zip(chosen, joined, self._hosts, strict=True)
+        ]
+        if None not in names:
+            options = replace(self._options, interfaces=(names[0], names[1]))
+            yield Problem(f"type, with these interfaces or others: {_typed(options)}")
 
     def _proven(self) -> tuple[tuple[str, str], ...]:
         """Return the pairs of interfaces whose link an ARP request proves, if one may be sent."""
@@ -354,6 +369,30 @@ def _unknown(side: str, host: HostSurvey, name: str | None) -> list[Problem]:
         return []
     limit = f"{host.name} has {names_of(host.interfaces)}"
     return [Problem("no such interface", f"--{side}-interface", name, limit)]
+
+
+def _likeliest(host: HostSurvey) -> str | None:
+    """Return the interface to propose: one that carries no SSH, with a link if there is one."""
+    ranked = sorted(host.interfaces, key=lambda each: (each.protected, each.link != "up"))
+    return ranked[0].name if ranked else None
+
+
+def _typed(options: InitOptions) -> str:
+    """Return these options as a command line."""
+    words = ["udpbench", "init", options.left, options.right]
+    values = {
+        "--left-interface": options.interfaces[0],
+        "--right-interface": options.interfaces[1],
+        "--addresses": options.addresses,
+        "--left-cpus": options.cpus[0],
+        "--right-cpus": options.cpus[1],
+        "--become": options.become,
+        "--python": options.python,
+        "--out": str(options.out) if options.out != InitOptions.out else None,
+    }
+    for option, value in values.items():
+        words += [option, value] if value is not None else []
+    return shlex.join([*words, *(["--probe"] if options.probe else [])])
 
 
 def _missing_interface(side: str, host: HostSurvey, probed: bool) -> Problem:

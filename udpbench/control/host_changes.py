@@ -7,11 +7,12 @@ compared between trials of one point, once it is in force; there it is a finding
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from udpbench.control.agents import Agents
+from udpbench.cpu_lists import format_cpu_list
 from udpbench.differences import differences
 from udpbench.errors import HostChanged
 from udpbench.model import Facts, Finding, TrialRecord
@@ -55,9 +56,16 @@ def refuse_changed(agents: Agents, stored: Sequence[TrialRecord]) -> None:
 
 def _identity(facts: Facts) -> dict[str, Any]:
     """Return name → facts that no setting changes."""
-    values: dict[str, Any] = {name: getattr(facts, name) for name in IDENTITY}
+    values: dict[str, Any] = {name: _with_cpu_lists(getattr(facts, name)) for name in IDENTITY}
     values |= {name: facts.environment.get(name) for name in SINCE_BOOT}
     return {**values, **facts.capabilities}
+
+
+def _with_cpu_lists(value: Any) -> Any:
+    """Return a fact with CPUs as the kernel lists them, ``0-3``; of siblings each group once."""
+    if isinstance(value, Mapping):
+        return "; ".join(dict.fromkeys(map(format_cpu_list, value.values()))) or "none"
+    return format_cpu_list(value) if isinstance(value, (list, tuple)) else value
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

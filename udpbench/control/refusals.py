@@ -12,6 +12,7 @@ from udpbench.control.setting_findings import desired
 from udpbench.definition.binding.bind import Unavailable, require_offers
 from udpbench.errors import SettingRefused
 from udpbench.model import Lab, Planned, Setting, Trial
+from udpbench.setting_kinds import asked_for
 
 
 def refuse_foreseen(trials: Iterable[Trial], lab: Lab, agents: Agents) -> None:
@@ -42,7 +43,7 @@ def refuse_foreseen(trials: Iterable[Trial], lab: Lab, agents: Agents) -> None:
 def _refusals(host: str, planned: Iterable[Planned]) -> list[str]:
     return [
         f"{host}: {item.setting.path}: {item.setting.kind} {item.setting.target}: "
-        f"asked for {item.setting.value!r}: {item.refusal}"
+        f"{asked_for(item.setting)}: {item.refusal}"
         for item in planned
         if item.refusal is not None and not item.setting.optional
     ]

@@ -6,7 +6,6 @@ Contacts no host and changes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from udpbench.control.agents import MACHINE, Agents
@@ -18,6 +17,7 @@ from udpbench.definition.binding.bind import (
     settings_for,
 )
 from udpbench.model import Change, Facts, Finding, Lab, Setting, Trial
+from udpbench.setting_kinds import requested_part, show_value, show_values
 
 
 def desired(
@@ -53,7 +53,7 @@ def refused(host: str, changes: tuple[Change, ...]) -> list[Finding]:
             f"optional setting {change.setting.path or change.setting.kind} was refused",
             host,
             change.setting.target
-            + (f" stays {change.after!r}" if change.after is not None else ""),
+            + (f" stays {_got(change, change.after)}" if change.after is not None else ""),
             change.refusal,
             "compare only with trials that also ran without it",
         )
@@ -69,19 +69,18 @@ def rounded(host: str, changes: tuple[Change, ...]) -> list[Finding]:
             "note",
             f"{change.setting.path or change.setting.kind} was rounded",
             host,
-            f"{change.setting.target}: asked for {change.setting.value!r} → got {got(change)!r}",
+            f"{change.setting.target}: asked for "
+            f"{show_value(change.setting.kind, change.setting.value)} "
+            f"→ got {_got(change, change.after)}",
         )
         for change in changes
         if change.rounded
     ]
 
 
-def got(change: Change) -> Any:
-    """Return the value in force, of a dict only the keys that were requested."""
-    asked, after = change.setting.value, change.after
-    if isinstance(asked, dict) and isinstance(after, dict):
-        return {key: after.get(key) for key in asked}
-    return after
+def _got(change: Change, value: Any) -> str:
+    """Return a value in force for reading, of a mapping only what was requested."""
+    return show_value(change.setting.kind, requested_part(change.setting.value, value))
 
 
 def altered(host: str, changes: tuple[Change, ...]) -> list[Finding]:
@@ -92,7 +91,15 @@ def altered(host: str, changes: tuple[Change, ...]) -> list[Finding]:
             "a setting was changed by another process during the trial",
             host,
             f"{change.setting.kind} {change.setting.target}: "
-            f"{got(replace(change, after=change.before))!r} → {got(change)!r}",
+            + " → ".join(
+                show_values(
+                    change.setting.kind,
+                    *(
+                        requested_part(change.setting.value, value)
+                        for value in (change.before, change.after)
+                    ),
+                )
+            ),
             "settings stay as udpbench set them",
             "find out which service or administrator configures that host",
         )

@@ -9,6 +9,7 @@ import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
 
+from udpbench.cpu_lists import format_cpu_list
 from udpbench.definition import overrides, yaml_reader
 from udpbench.definition.binding.host_block import DEFAULT_MTU_BYTES, HEADERS_BYTES, block_of
 from udpbench.definition.endpoints import parse_cpus, parse_to
@@ -83,7 +84,7 @@ def _cpus(tree: Tree, trial: Trial, lab: Lab) -> Iterator[Problem]:
         lacking = [str(cpu) for cpu in parse_cpus(block.cpus) if cpu not in host.cpus]
         if lacking:
             what = f"{host.name} of lab {lab.name} has no CPU {', '.join(lacking)}"
-            limit = f"it has {', '.join(map(str, host.cpus))}"
+            limit = f"it has {format_cpu_list(host.cpus)}"
             yield tree.problem((key, "cpus"), what, limit, "name those, or lab")
 
 

@@ -53,6 +53,7 @@ from udpbench.report.tables import (
     ledger_rows,
     point_cells,
 )
+from udpbench.setting_kinds import requested_part
 from udpbench.units import format_bytes, plural, show_count
 
 LEDGER_COLUMNS = 4
@@ -403,7 +404,9 @@ def _lines(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
     """Yield each change as a line: its name, and value before → value during the trial."""
     done = [
         Planned(
-            replace(change.setting, value=_plain(change.after)),
+            replace(
+                change.setting, value=_plain(requested_part(change.setting.value, change.after))
+            ),
             _plain(change.before),
             change.refusal,
             as_wanted=change.before == change.after,

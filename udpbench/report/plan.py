@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, zip_longest
-from typing import Any, Protocol
+from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
@@ -18,6 +18,7 @@ from udpbench.analysis.comparison.blocks import claims_of
 from udpbench.analysis.comparison.effect import blocks_needed, levels_of
 from udpbench.metrics import words_of
 from udpbench.model import Experiment, Planned, trial_ns
+from udpbench.setting_kinds import requested_part, show_value, show_values
 from udpbench.units import format_duration, show_range
 
 FEW_PAIRS = 4
@@ -150,19 +151,12 @@ def joined_targets(targets: Sequence[str]) -> str:
 
 
 def _change(planned: Planned) -> Text:
-    now, requested = planned.now, planned.setting.value
+    kind, requested = planned.setting.kind, planned.setting.value
+    now = requested_part(requested, planned.now)
     if planned.refusal is not None:
         return Text(f"cannot be set: {planned.refusal}", style="red")
     if planned.as_wanted:
-        return Text(f"{_value(now)} (already set)", style="dim")
+        return Text(f"{show_value(kind, now)} (already set)", style="dim")
     if now is None and requested is True:
         return Text("added")
-    return Text(f"{_value(now)} → {_value(requested)}")
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, dict):
-        return " ".join(f"{key}={_value(item)}" for key, item in value.items())
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "none" if value is None else str(value)
+    return Text(" → ".join(show_values(kind, now, requested)))

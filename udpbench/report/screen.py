@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from udpbench.analysis.motion import CpuShare
+from udpbench.cpu_lists import format_cpu_list
 from udpbench.model import SECOND_NS, Progress, Trial
 from udpbench.printable import printable
 from udpbench.report.live_rates import Moving, QueueRate, Watch, WorkerRate
@@ -205,7 +206,7 @@ def queue_row(queue: QueueRate) -> Row:
     if queue.interrupts_per_s is not None:
         details.append(f"{show_count(queue.interrupts_per_s)} interrupts/s")
     if queue.cpus:
-        details.append(f"CPU {', '.join(map(str, queue.cpus))}")
+        details.append(f"CPU {format_cpu_list(queue.cpus)}")
     return queue.name, show_pps(queue.pps), "  ".join(details)
 
 

@@ -128,7 +128,7 @@ def test_settings_that_differ_in_value_or_kind_have_lines_of_their_own() -> None
         "feature r0/gro: off → on",
         "feature r0/tso: on → off",
         "mtu r0: 1500 (already set)",
-        "rps r0/rx-0: [0] → [1]",
+        "rps r0/rx-0: 0 → 1",
         "link r0: none → peer=s0 queues=1",
     ] == lines(
         planned("feature", "r0/gro", False, True),

@@ -8,6 +8,7 @@ from typing import Any
 from udpbench.agent.host.system import Host
 from udpbench.agent.settings.handlers import KINDS
 from udpbench.model import Setting
+from udpbench.setting_kinds import show_value
 
 
 def command(host: Host, setting: Setting, value: Any) -> str:
@@ -18,5 +19,5 @@ def command(host: Host, setting: Setting, value: Any) -> str:
     except Exception:  # noqa: BLE001 - called while restoring, which must continue
         words = None
     if words is None:
-        return f"change {setting.kind} {setting.target} back to {value}"
+        return f"change {setting.kind} {setting.target} back to {show_value(setting.kind, value)}"
     return words if isinstance(words, str) else shlex.join(words)

@@ -13,6 +13,7 @@ from udpbench.agent.host.system import Host
 from udpbench.agent.settings.kind import Command, Kind, echo
 from udpbench.agent.settings.queue_polling import NapiCpus
 from udpbench.agent.settings.steering import Indirection, words_for
+from udpbench.setting_kinds import show_value
 
 
 class Parameters(Kind):
@@ -55,6 +56,7 @@ class RingSizes(Parameters):
         errno.EOPNOTSUPP: "the device's ring sizes are fixed; see ethtool -g",
         0: "the driver chose other sizes; see ethtool -g",
     }
+    otherwise = "the maximums are in `ethtool -g {interface}`"
 
     def read(self, host: Host, target: str) -> dict[str, int]:
         """Return descriptors per ring of the device."""
@@ -71,7 +73,11 @@ class FlowControl(Parameters):
     option = "-A"
     switches = tuple(ethtool.PAUSE_KEYS.values())
     disruptive = flaps = True
-    instead: Mapping[int, str] = {errno.EOPNOTSUPP: "the device has no flow control; leave it out"}
+    instead: Mapping[int, str] = {
+        errno.EOPNOTSUPP: "the device has no flow control; leave it out",
+        0: "the driver keeps its flow control; leave it out",
+    }
+    otherwise = "some cards set rx and tx only together, or with autoneg off; leave it out"
 
     def read(self, host: Host, target: str) -> dict[str, int]:
         """Return the configured values, not the result of autonegotiation."""
@@ -101,6 +107,7 @@ class Coalesce(Parameters):
         errno.EOPNOTSUPP: "use napi: {defer-hard-irqs, gro-flush-timeout}",
         0: "the driver chose other values; see ethtool -c",
     }
+    otherwise = "some cards accept only some values; read `ethtool -c {interface}`"
 
     def read(self, host: Host, target: str) -> dict[str, int]:
         """Return every parameter that the driver supports."""
@@ -150,7 +157,9 @@ class Feature(Kind):
     instead: Mapping[int, str] = {
         errno.EOPNOTSUPP: "the feature is fixed ([fixed] in ethtool -k); leave it out",
         errno.EEXIST: "delete them (ethtool -N ... delete), or leave it out",
+        0: "the kernel or the driver keeps it; other features may require that; see ethtool -k",
     }
+    otherwise = "it may depend on another feature; see `ethtool -k {interface}`"
 
     def read(self, host: Host, target: str) -> bool:
         """Return whether the feature is active."""
@@ -282,8 +291,13 @@ class Channels(Kind):
 
     disruptive = flaps = True
     instead: Mapping[int, str] = {
-        errno.EOPNOTSUPP: "the device has a fixed number of queues; use rps"
+        errno.EOPNOTSUPP: "the device has a fixed number of queues; use rps",
+        0: "the driver chose another number; see ethtool -l",
     }
+    otherwise = (
+        "the maximums are in `ethtool -l {interface}`; tables, rules and AF_XDP sockets may need "
+        "the queues there are; use rps"
+    )
 
     def read(self, host: Host, target: str) -> dict[str, Any]:
         """Return the counts and, under further keys, the values that depend on them."""
@@ -342,8 +356,8 @@ class Channels(Kind):
             commands.append(f"echo {shlex.quote(cpus)} > /proc/irq/{number}/smp_affinity_list")
         if value.get("napi_cpus"):
             # The threads will be new ones with unknown pids.
-            threads = shlex.quote(target)
-            commands.append(f"then change napi_cpus {threads} back to {value['napi_cpus']}")
+            cpus = show_value("napi_cpus", value["napi_cpus"])
+            commands.append(f"then change napi_cpus {shlex.quote(target)} back to {cpus}")
         return "; ".join(commands)
 
 

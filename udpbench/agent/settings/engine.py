@@ -22,6 +22,7 @@ from udpbench.agent.settings.kind import Kind
 from udpbench.agent.settings.protected import diverting, protected
 from udpbench.errors import RestoreError, SettingRefused, next_step
 from udpbench.model import Change, Planned, Scope, Setting
+from udpbench.setting_kinds import show_values
 
 
 def _interface(setting: Setting) -> str:
@@ -236,7 +237,7 @@ class Engine:
             after = kind.read(self._host, setting.target)
             self._journal.applied(entry, after)
         except refusal.FAILURES as error:
-            why = refusal.explain(setting, error)
+            why = refusal.explain(setting, error, before)
         else:
             if kind.same(setting.value, after) or kind.rounded(setting.value, after):
                 return after, None
@@ -366,14 +367,16 @@ class Engine:
         if kind.same(entry.before, now):
             return now
         if entry.applied and not force and not kind.alike(entry.after, now):
+            texts = show_values(entry.setting.kind, entry.before, entry.after, now)
+            before, after, present = texts
             raise refusal.Unrestored(
-                f"another process changed it: udpbench set it from {entry.before!r} to "
-                f"{entry.after!r}, now it is {now!r}; left as is (udpbench restore --force "
-                "overwrites it)"
+                f"another process changed it: udpbench set it from {before} to {after}, now it is "
+                f"{present}; left as is (udpbench restore --force overwrites it)"
             )
         with self._during_write(kind, entry):
             kind.write(self._host, entry.setting.target, entry.before)
         put_back = kind.read(self._host, entry.setting.target)
         if not kind.alike(entry.before, put_back):
-            raise refusal.Unrestored(f"set back to {entry.before!r}, read back {put_back!r}")
+            before, got = show_values(entry.setting.kind, entry.before, put_back)
+            raise refusal.Unrestored(f"set back to {before}, read back {got}")
         return put_back

@@ -30,6 +30,8 @@ class Kind:
     """Its value can be read again later; false: it is valid only at the moment of reading."""
     instead: Mapping[int, str] = {}
     """errno of a refusal → an alternative; 0 for a value that reads back differently."""
+    otherwise = ""
+    """The alternative if a write is refused with any other errno; may name ``{interface}``."""
 
     def read(self, host: Host, target: str) -> Any:
         """Return the current value."""

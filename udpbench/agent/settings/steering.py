@@ -142,6 +142,7 @@ class FlowHashFields(Kind):
         errno.EOPNOTSUPP: "spread over addresses instead of ports, or use rps or ntuple",
         0: "the driver hashes other fields; spread over addresses, or use rps or ntuple",
     }
+    otherwise = "some cards hash only sd or sdfn; spread over addresses, or use rps or ntuple"
 
     def read(self, host: Host, target: str) -> str:
         """Return the letters in ethtool's order."""
@@ -192,7 +193,7 @@ def table_of(words: str, rings: int, size: int) -> list[int]:
         return [entry % values[0] for entry in range(size)]
     if kind == "weight" and sum(values) > 0:
         return _weighted(values, size)
-    raise ValueError(f"{words!r} is not one of default, equal N, weight N N ...")
+    raise ValueError(f"{words} is not one of default, equal N, weight N N ...")
 
 
 def _weighted(weights: list[int], size: int) -> list[int]:
@@ -215,7 +216,12 @@ class Indirection(Kind):
     instead: Mapping[int, str] = {
         errno.EOPNOTSUPP: "use ethtool.channels, ntuple or rps to choose queues",
         errno.EBUSY: "set it with `ethtool -X ... default` before the run",
+        0: "the driver keeps its table; use ethtool.channels, ntuple or rps to choose queues",
     }
+    otherwise = (
+        "a table leads only to queues that there are (`ethtool -l {interface}`); use "
+        "ethtool.channels, ntuple or rps to choose queues"
+    )
 
     def read(self, host: Host, target: str) -> Table:
         """Return the number of RX rings and the table."""
@@ -277,6 +283,10 @@ class SteeringRule(Kind):
         errno.EEXIST: "delete that rule (ethtool -N ... delete), or leave it out",
         0: "the driver ignored the rule; use rx-flow-hash or rps",
     }
+    otherwise = (
+        "some cards steer no single port, or have no room for a rule (`ethtool -n {interface}`); "
+        "use rx-flow-hash or rps"
+    )
 
     def read(self, host: Host, target: str) -> Optional[int]:
         """Return the queue of this port's rule."""

@@ -9,6 +9,7 @@ from udpbench.analysis.ledger.ledger import make_ledger
 from udpbench.analysis.queue_counters import CARRYING, EVEN, by_receiver, carrying, sent_flows
 from udpbench.analysis.rates import host_of
 from udpbench.analysis.readings import Readings
+from udpbench.cpu_lists import format_cpu_list
 from udpbench.model import (
     LEDGER_STAGES,
     QUEUES_EVEN_WITHIN,
@@ -35,7 +36,7 @@ def worker_moved(readings: Readings) -> Iterator[Finding]:
                 "invalid",
                 "placement lost: the worker ran on another CPU",
                 stats.worker,
-                f"CPU {', '.join(map(str, stats.cpus_seen))}",
+                f"CPU {format_cpu_list(stats.cpus_seen)}",
                 f"CPU {stats.cpu} only",
                 "check what changes CPU affinities on that host",
             )
