@@ -63,8 +63,8 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="override a key of every experiment"),
 ]
-EveryStage = Annotated[
-    bool, typer.Option("--all", help="show every stage of the ledger, even without losses")
+Everything = Annotated[
+    bool, typer.Option("--all", help="show every stage of the ledger, and every note")
 ]
 NoDeploy = Annotated[
     bool, typer.Option("--no-deploy", help="do not install the agent; fail where it is missing")
@@ -329,7 +329,7 @@ def run(
     share: Annotated[
         bool, typer.Option("--share", help="run alongside other runs; every trial gets a finding")
     ] = False,
-    every_stage: EveryStage = False,
+    everything: Everything = False,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="resume the run in this folder")
     ] = None,
@@ -359,7 +359,7 @@ def run(
         if resumed.complete:
             resumed.writer.close()
             with _reader_may_leave():
-                _print_run(resumed.run, every_stage)
+                _print_run(resumed.run, everything)
             raise typer.Exit(_compared(resumed.run, base, _code_of(resumed.run)))
         resumed.begin_session(_command())
         header, records = resumed.run.header, resumed.run.records
@@ -383,7 +383,7 @@ def run(
     options = RunOptions(header.seed, lease_ns, keep_logs, terms, kept)
     begun = header, records, chosen_lab, writer
     stored, outcome = _measure(begun, options, quiet, no_deploy, wheels)
-    code = _finish(stored, chosen_lab, outcome, report, every_stage)
+    code = _finish(stored, chosen_lab, outcome, report, everything)
     raise typer.Exit(_compared(stored, base, code))
 
 
@@ -464,7 +464,7 @@ def tune(
         if resumed.complete:
             resumed.writer.close()
             with _reader_may_leave():
-                _print_run(resumed.run, every_stage=False)
+                _print_run(resumed.run, everything=False)
             raise typer.Exit(_code_of(resumed.run))
         resumed.begin_session(_command())
         header, records = resumed.run.header, resumed.run.records
@@ -484,7 +484,7 @@ def tune(
     begun = header, records, chosen_lab, writer
     options = RunOptions(header.seed, terms=terms, proven=kept)
     stored, outcome = _measure(begun, options, quiet, no_deploy, wheels)
-    raise typer.Exit(_finish(stored, chosen_lab, outcome, report, every_stage=False))
+    raise typer.Exit(_finish(stored, chosen_lab, outcome, report, everything=False))
 
 
 def _parse_within(text: str) -> int:
@@ -539,14 +539,14 @@ def _error_lines(outcome: Outcome) -> list[str]:
     return [*(f"not restored: {error}" for error in outcome.restore_errors), str(outcome.error)]
 
 
-def _finish(stored: Run, lab: Lab, outcome: Outcome, report: bool, every_stage: bool) -> int:
+def _finish(stored: Run, lab: Lab, outcome: Outcome, report: bool, everything: bool) -> int:
     """Print the result of a run that has just ended, and return its exit code."""
     from udpbench.report.proven_stages import untried
     from udpbench.report.summary import ended
 
     code = _code_of(stored, outcome.exit_code)
     with _reader_may_leave():
-        _print_chapters(stored, every_stage)
+        _print_chapters(stored, everything)
         _print_worst(stored, lab)
     for line in ended(stored) if stored.ending is not None else _error_lines(outcome):
         _say(line, sys.stderr)
@@ -609,7 +609,7 @@ def _try_report(stored: Run, code: int) -> int:
 def show(
     run: RunFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON with stable keys")] = False,
-    every_stage: EveryStage = False,
+    everything: Everything = False,
 ) -> None:
     """Print the result of a stored run; exit with its code."""
     import json
@@ -622,7 +622,7 @@ def show(
 
             print(json.dumps(to_json(stored), indent=2, allow_nan=False))
         else:
-            _print_run(stored, every_stage)
+            _print_run(stored, everything)
             _print_remaining(stored)
     raise typer.Exit(code)
 
@@ -1109,14 +1109,14 @@ def _say(line: object, out: TextIO | None = None) -> None:
     print(printable(str(line)), file=out)
 
 
-def _print_run(stored: Run, every_stage: bool) -> None:
+def _print_run(stored: Run, everything: bool) -> None:
     """Print every chapter of a run, headed by how it ended unless it ended well."""
     from udpbench.report.summary import ended
 
     console = _console()
     for line in (*map(str, stored.findings), *ended(stored)):
         console.print(line)
-    _print_chapters(stored, every_stage)
+    _print_chapters(stored, everything)
 
 
 def _print_remaining(stored: Run) -> None:
@@ -1131,13 +1131,13 @@ def _print_remaining(stored: Run) -> None:
         _say(f"to run the {trials} missing: udpbench run --resume {quote(str(stored.folder))}")
 
 
-def _print_chapters(stored: Run, every_stage: bool) -> None:
+def _print_chapters(stored: Run, everything: bool) -> None:
     from udpbench.report.summary import chapters_of
     from udpbench.report.tables import print_chapter
 
     console = _console()
     for chapter in chapters_of(stored.header.experiments, stored.records):
-        print_chapter(console, chapter, every_stage)
+        print_chapter(console, chapter, everything)
 
 
 def _code_of(stored: Run, outcome_code: int = 0) -> int:

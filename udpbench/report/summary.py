@@ -54,6 +54,10 @@ MEANT = {stage.name: stage for stage in STAGES}
 """Stage by name; records of another version may have others."""
 QUANTITY = re.compile(r"[+-]?\d+(\.\d+)?")
 BEFORE_QUANTITY = ("", "by", "of", "to", "in", "dropped", "packets,")
+ASIDE = ("clocks: ", "samples missing: ", "the controller was slow: ")
+"""How warnings begin that concern series and starts alone, not counts, rates or the ledger."""
+BOUNDED = "lower bound: "
+"""How the note begins that a rate is only a bound."""
 Names = tuple[str, ...]
 LAB_LABEL = "built-in lab: namespaces of one machine, no hardware"
 
@@ -567,6 +571,13 @@ def findings_of(chapter: Chapter) -> tuple[tuple[Finding, tuple[str, ...]], ...]
         for finding, values in ordered
         for value, names in _joined(values)
     )
+
+
+def is_aside(finding: Finding) -> bool:
+    """Return whether a finding leaves counts, rates and the ledger, and their meaning, alone."""
+    if finding.severity == "note":
+        return not finding.what.startswith(BOUNDED)
+    return finding.severity == "warning" and finding.what.startswith(ASIDE)
 
 
 def _joined(values: Mapping[str | None, Mapping[str, None]]) -> list[tuple[str | None, Names]]:

@@ -19,7 +19,7 @@ from udpbench.analysis.ledger.skbs import exactly
 from udpbench.analysis.medians import estimate
 from udpbench.analysis.points import Point, bounds, metric
 from udpbench.analysis.searches import PointSearch
-from udpbench.model import LEDGER_STAGES, Result
+from udpbench.model import LEDGER_STAGES, Finding, Result
 from udpbench.report.search_words import COLUMNS as SEARCH_COLUMNS
 from udpbench.report.search_words import breaking_lines, search_rows
 from udpbench.report.summary import (
@@ -30,6 +30,7 @@ from udpbench.report.summary import (
     diagnosed,
     findings_of,
     in_groups,
+    is_aside,
     n_of,
     name_of,
     not_measured,
@@ -40,7 +41,7 @@ from udpbench.report.summary import (
     trials_label,
     tuning_answer,
 )
-from udpbench.units import show_count, show_pps, show_ratio
+from udpbench.units import plural, show_count, show_pps, show_ratio
 
 POINT_COLUMNS = ("point", "valid", "offered", "delivered [interval]", "lost", "spread")
 COMPARISON_COLUMNS = ("compared", "metric", "verdict", "blocks")
@@ -59,22 +60,23 @@ NARROW, WIDE_WIDTH = 80, 12
 LEAST_NAME = 10
 """Minimum terminal columns of points' names, gaps included."""
 NOT_OBSERVABLE = "not observable"
-LEFT_OUT = "Stages that lost nothing are omitted: udpbench show --all"
+SHOW_ALL = "udpbench show --all"
+LEFT_OUT = f"Stages that lost nothing are omitted: {SHOW_ALL}"
 STAGE_WIDTH, POINT_WIDTH, SOURCE_WIDTH = 17, 14, 24
 """Columns of a ledger on a terminal, gaps included; a point's holds 999 999 999 packets."""
 
 
-def print_chapter(console: Console, chapter: Chapter, every_stage: bool = False) -> None:
+def print_chapter(console: Console, chapter: Chapter, everything: bool = False) -> None:
     """Print one experiment: its question, results, ledger, findings and expectations."""
     console.print()
     console.print(Text(chapter.experiment.question, style="bold"))
     if chapter.built_in_lab:
         console.print(Text(LAB_LABEL, style="dim"))
-    for part in parts(chapter, console.width, every_stage):
+    for part in parts(chapter, console.width, everything):
         console.print(part)
 
 
-def parts(chapter: Chapter, width: int, every_stage: bool = False) -> Iterator[RenderableType]:
+def parts(chapter: Chapter, width: int, everything: bool = False) -> Iterator[RenderableType]:
     """Yield the parts of an experiment's output, in order, for a terminal of ``width`` columns."""
     for line in filter(None, (not_run(chapter), not_measured(chapter))):
         yield Text(line)
@@ -88,8 +90,8 @@ def parts(chapter: Chapter, width: int, every_stage: bool = False) -> Iterator[R
     else:
         yield from points_tables(chapter, width)
     yield from map(Text, breaking_lines(chapter.searches))
-    yield from ledger_tables(chapter, width, every_stage)
-    yield findings_table(chapter)
+    yield from ledger_tables(chapter, width, everything)
+    yield from findings_parts(chapter, everything)
     if chapter.comparisons:
         yield from comparison_parts(chapter.comparisons)
     if chapter.verdicts:
@@ -212,13 +214,11 @@ def invalid_cells(result: Result) -> list[str]:
     ]
 
 
-def ledger_tables(
-    chapter: Chapter, width: int, every_stage: bool = False
-) -> Iterator[Table | Text]:
+def ledger_tables(chapter: Chapter, width: int, everything: bool = False) -> Iterator[Table | Text]:
     """Yield where the packets of each point went: a column per point, as many as fit side by side.
 
     A column is the point's representative trial, marked if invalid. Stages without losses are
-    omitted unless ``every_stage``, with a note. Sources are shown for stages at which packets
+    omitted unless ``everything``, with a note. Sources are shown for stages at which packets
     ended; docs/ledger.md has all of them.
     """
     title = "ledger (packets of the median trial)"
@@ -229,7 +229,7 @@ def ledger_tables(
     fit = max(1, (width - STAGE_WIDTH - SOURCE_WIDTH) // POINT_WIDTH)
     shown = accounted(chapter)
     every = ledger_rows([result for _, result in shown])
-    left_out = set() if every_stage else {row.name for row in every if row.stage and not row.moved}
+    left_out = set() if everything else {row.name for row in every if row.stage and not row.moved}
     for group in in_groups(shown, fit):
         table = Table(title=title, title_justify="left", title_style="bold", box=None)
         table.add_column("", no_wrap=True)
@@ -346,12 +346,32 @@ def _span_cell(low: float, high: float) -> str:
     return f"{show_count(low)}{'' if low == high else f' to {show_count(high)}'}"
 
 
-def findings_table(chapter: Chapter) -> Table:
-    """Return each distinct finding once, with its trials; those that invalidate come first."""
+def findings_parts(chapter: Chapter, everything: bool = False) -> Iterator[Table | Text]:
+    """Yield what concerns the numbers, worst first, and how many further findings there are.
+
+    Unless ``everything``, notes and what leaves counts and rates as they are is only counted, if
+    that is more than one.
+    """
+    findings = findings_of(chapter)
+    aside = [] if everything else [found for found in findings if is_aside(found[0])]
+    aside = aside if len(aside) > 1 else []
+    yield findings_table([found for found in findings if found not in aside])
+    warnings = sum(finding.severity == "warning" for finding, _ in aside)
+    counted = [
+        plural(number, f"further {name}")
+        for number, name in ((warnings, "warning"), (len(aside) - warnings, "note"))
+        if number > 0
+    ]
+    if counted:
+        yield Text(f"{' and '.join(counted)}: {SHOW_ALL}", style="dim")
+
+
+def findings_table(findings: Sequence[tuple[Finding, Sequence[str]]]) -> Table:
+    """Return each finding once, with its trials, in their order."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for finding, names in findings_of(chapter):
+    for finding, names in findings:
         severity = Text(finding.severity, style=SEVERITY_STYLE[finding.severity])
         table.add_row(severity, Text(f"{finding} [{trials_label(names)}]"))
     return table

@@ -160,6 +160,11 @@ def ring_backwards(driver: str) -> TrialRecord:
 HEADER_ERRORS = ("snmp.Ip.InReceives", "snmp.Ip.InHdrErrors")
 
 
+LENGTH = "link.receive0.rx_length_errors"
+SHORT = {"ethtool.receive0.rx_short_length_errors": 40, LENGTH: 40}
+MAC_ERRORS = "eth-mac.receive0.FramesLostDueToIntMACRcvError"
+
+
 def lossy_path(arrived: int, path_check: str = "arrive") -> TrialRecord:
     """Return a good record whose path phase sent 8 packets, of which some died for their header."""
     good = build.record(of=build.trial(path_check=path_check))
@@ -432,6 +437,21 @@ FIRES: list[tuple[Check, TrialRecord, TrialRecord, str]] = [
         build.record(1000, 993, moves={"right": {CRC: 7}}, built_in_lab=False),
         build.record(1000, 993, built_in_lab=False),
         "warning",
+    ),
+    *(
+        (
+            ledger_checks.damaged_frames,
+            build.record(1000, 993, of=of, moves={"right": moves}, built_in_lab=False),
+            build.record(1000, 993, of=of, built_in_lab=False),
+            severity,
+        )
+        for moves, of, severity in (
+            (SHORT, build.trial(), "note"),
+            (SHORT, build.trial(traffic=Traffic(size_bytes=12)), "warning"),
+            ({"ethtool.receive0.rx_long_length_errors": 2, LENGTH: 2}, build.trial(), "warning"),
+            ({LENGTH: 3}, build.trial(), "warning"),
+            ({MAC_ERRORS: 1}, build.trial(), "warning"),
+        )
     ),
     (
         ledger_checks.lost_after_the_link,

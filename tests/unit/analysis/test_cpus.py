@@ -149,7 +149,7 @@ def test_a_worker_that_is_not_pinned_stands_for_all_cpus_it_may_use() -> None:
     phase = replace(phase, stats=free, after=after)
     findings = cpu_findings(replace(record, phases=(phase,), facts=facts))
     # The NAPI thread is nobody's here: 300 ms of it and 300 ms of the other, of two times 2 s.
-    assert [("struck", "machine: CPUs 0, 1", "15.00 %, most by hog (pid 77)")] == findings
+    assert [("struck", "machine: CPUs 0-1", "15.00 %, most by hog (pid 77)")] == findings
 
 
 def test_ksoftirqd_is_among_the_interrupts() -> None:

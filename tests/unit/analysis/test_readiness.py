@@ -206,7 +206,7 @@ CASES = (
         {"queue_cpus": {"0": (0,), "1": (2,)}},
         settings='irq: {cpus: "0,1"}',
     ),
-    Case("worker_nodes", "CPUs 2, 3", {"cpus": (0, 2, 3)}, lab_cpus=', cpus: "0,2,3"'),
+    Case("worker_nodes", "CPUs 2-3", {"cpus": (0, 2, 3)}, lab_cpus=', cpus: "0,2,3"'),
     Case("single_queue", "1", {"rx_queues": 1}, settings="ethtool: {channels: 4}"),
     Case(
         "flow_hash",
@@ -276,7 +276,7 @@ CASES = (
     ),
     Case(
         "smt_siblings",
-        "CPUs 0, 4",
+        "CPUs 0,4",
         {"cpus": (0, 1, 2, 4)},
         others=("steal", "busy"),
     ),
@@ -314,8 +314,8 @@ MANY = {
 @pytest.mark.parametrize(
     ("check", "value"),
     [
-        ("busy", "CPUs 0, 1: up to 100.00 %"),
-        ("smt_siblings", "CPUs 0, 4; 2 cores in all"),
+        ("busy", "CPUs 0-1: up to 100.00 %"),
+        ("smt_siblings", "CPUs 0,4; 2 cores in all"),
         ("firewall", "ip a b: 1 rule, policy drop; 3 chains in all"),
     ],
 )

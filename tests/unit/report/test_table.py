@@ -25,13 +25,19 @@ from analysis.build import (
     unlogged,
     worker,
 )
+from analysis.test_checks import clocks, sampled
+from analysis.test_checks import findings as said_by
 from analysis.test_shared_hosts import Mixture
 from rich.table import Table
 
 from report.stored import ODD, printed, swept
+from udpbench.analysis.checks import clock_checks
+from udpbench.control.phase import path_plan
+from udpbench.control.trial_state import late
 from udpbench.model import LEDGER_STAGES, Experiment, Finding, Histogram, LedgerEntry, TrialRecord
-from udpbench.report.summary import Chapter, chapters_of, diagnosed
+from udpbench.report.summary import Chapter, chapters_of, diagnosed, findings_of, is_aside
 from udpbench.report.tables import (
+    findings_parts,
     findings_table,
     ledger_tables,
     packets_cell,
@@ -51,10 +57,10 @@ def chapter(*records: TrialRecord, of: Experiment | None = None) -> Chapter:
     return only
 
 
-def shown(chapter_: Chapter, width: int = 80, every_stage: bool = False) -> str:
+def shown(chapter_: Chapter, width: int = 80, everything: bool = False) -> str:
     """Return a whole chapter as printed."""
     out = StringIO()
-    print_chapter(Terminal(file=out, width=width), chapter_, every_stage)
+    print_chapter(Terminal(file=out, width=width), chapter_, everything)
     return out.getvalue()
 
 
@@ -153,7 +159,7 @@ def test_an_invalid_trial_is_struck_out_and_in_no_median() -> None:
     assert {"strike"} == styles
     assert ["all", "1/2"] == text[2][:2]
     assert ["#2", "invalid"] == text[3][:2]
-    assert printed(findings_table(chapter_)).startswith("invalid  ")
+    assert printed(findings_table(findings_of(chapter_))).startswith("invalid  ")
 
 
 def test_rates_that_are_struck_out_are_in_no_median_and_loss_is() -> None:
@@ -164,7 +170,7 @@ def test_rates_that_are_struck_out_are_in_no_median_and_loss_is() -> None:
     text = rows(printed(*points_tables(chapter_, 120), width=120))
     assert ["all", "2/2", "1.0", "kpps", "1.0", "kpps", "(n", "=", "1)"] == text[2][:9]
     assert ["#2", "no", "rates", "–", "–", "0.00", "%", "–"] == text[3]
-    assert printed(findings_table(chapter_)).startswith(
+    assert printed(findings_table(findings_of(chapter_))).startswith(
         "struck  machine: CPU 0: other programs used"
     )
 
@@ -264,7 +270,7 @@ def test_a_stage_that_is_not_observable_is_omitted_where_nothing_was_lost() -> N
     whole = shown(chapter(record(1000, built_in_lab=False)))
     assert "not observable" not in whole
     assert "tx_qdisc" not in whole
-    every = shown(chapter(record(1000, built_in_lab=False)), every_stage=True)
+    every = shown(chapter(record(1000, built_in_lab=False)), everything=True)
     assert ["link", "not", "observable"] in [row[:3] for row in rows(every)]
     lost = shown(chapter(record(1000, 990, built_in_lab=False)))
     assert "link" in lost
@@ -272,7 +278,7 @@ def test_a_stage_that_is_not_observable_is_omitted_where_nothing_was_lost() -> N
 
 def test_all_stages_are_shown_when_asked_for() -> None:
     """Those without a loss too, and then there is nothing to say about any left out."""
-    text = shown(chapter(record()), every_stage=True)
+    text = shown(chapter(record()), everything=True)
     stages = {row[0] for row in rows(text) if row}
     judged = chapter(record()).results[0].ledger
     assert judged is not None
@@ -292,7 +298,7 @@ def test_an_experiment_of_two_points_fits_one_screen() -> None:
 
 def test_the_ledger_lists_every_stage_from_intended_to_unaccounted() -> None:
     """Each line has its packets and the counters they were read from."""
-    (table,) = ledger_tables(chapter(lossy(1000, LOST, 250)), 200, every_stage=True)
+    (table,) = ledger_tables(chapter(lossy(1000, LOST, 250)), 200, everything=True)
     text = rows(printed(table, width=200))
     assert ["intended", "1", "000"] == text[2]
     assert ["received", "750"] == text[-2]
@@ -302,7 +308,7 @@ def test_the_ledger_lists_every_stage_from_intended_to_unaccounted() -> None:
 
 def test_the_ledger_of_a_log_closes() -> None:
     """What was read and not logged ended there, and is not received as well."""
-    (table,) = ledger_tables(chapter(unlogged(400)), 200, every_stage=True)
+    (table,) = ledger_tables(chapter(unlogged(400)), 200, everything=True)
     text = rows(printed(table, width=200))
     assert "400" == next(row for row in text if row[0] == "app_log")[1]
     assert [["received", "600"], ["unaccounted", "0"]] == text[-2:]
@@ -322,7 +328,7 @@ def test_what_a_line_was_read_from_is_not_broken_within_a_name() -> None:
     points = [paced(10_000, point=f"a-long-variant,buffer={size}") for size in ("32KiB", "1MiB")]
     records = [replace(lossy(1000, LOST, 250), trial=point) for point in points]
     chapter_ = chapter(*records, of=experiment(points=points))
-    for table in ledger_tables(chapter_, 80, every_stage=True):
+    for table in ledger_tables(chapter_, 80, everything=True):
         assert "Δ snmp.Udp.RcvbufErrors" in printed(table, width=80)
 
 
@@ -355,10 +361,44 @@ def test_a_long_finding_is_indented() -> None:
     finding = Finding("note", "a word " * 20, "left")
     records = [record(of=trial(repetition=n), findings=(finding,)) for n in range(1, 6)]
     chapter_ = chapter(*records, of=experiment(repetitions=5))
-    first, *later = printed(findings_table(chapter_)).splitlines()
+    first, *later = printed(findings_table(findings_of(chapter_))).splitlines()
     assert first.startswith("note  left: a word")
     assert later[0].startswith("      word a word")
-    assert "[5 trials]" in printed(findings_table(chapter_), width=400)
+    assert "[5 trials]" in printed(findings_table(findings_of(chapter_)), width=400)
+
+
+def test_what_concerns_the_number_stands_first_and_the_rest_is_counted() -> None:
+    """Clocks, the controller and notes are one line, unless all is asked for, or there is one."""
+    bound = Finding("note", "lower bound: nothing was lost", "right")
+    receiver = Finding("warning", "the socket buffer is smaller", "right.receiver0")
+    clocks = Finding("warning", "clocks: starts may be shifted", "hosts")
+    slow = Finding("warning", "the controller was slow: a loop started late", "phase measured")
+    notes = [Finding("note", f"note {n}", "left") for n in "ab"]
+    every = (*notes, clocks, slow, receiver, bound)
+
+    def lines(*findings: Finding, everything: bool = False) -> list[str]:
+        of = chapter(record(built_in_lab=True, findings=findings))
+        shown_parts = findings_parts(of, everything)
+        return [line.strip() for part in shown_parts for line in printed(part, 400).splitlines()]
+
+    text = lines(*every)
+    assert ["the socket", "lower bound"] == [line.split(": ", 1)[1][:10] for line in text[:2]]
+    assert "2 further warnings and 2 further notes: udpbench show --all" == text[-1]
+    assert 3 == len(text)
+    assert 6 == len(lines(*every, everything=True))
+    (alone,) = lines(notes[0])
+    assert alone.startswith("note")
+    assert "2 further notes: udpbench show --all" == lines(*notes)[-1]
+    assert "1 further warning and 1 further note: udpbench show --all" == lines(notes[0], slow)[-1]
+
+
+def test_what_checks_say_of_clocks_and_the_controller_is_set_aside() -> None:
+    """By how they begin; a warning of a worker never is."""
+    (apart,) = said_by(clock_checks.clocks_apart, clocks(6_500_000, 6 * 10**6))
+    (gap,) = said_by(clock_checks.samples_missing, sampled(100, 600, 100))
+    assert ["warning"] * 3 == [each.severity for each in (apart, gap, late(path_plan(()), 7000))]
+    assert all(map(is_aside, (apart, gap, late(path_plan(()), 7000))))
+    assert not is_aside(Finding("warning", "failed calls"))
 
 
 def test_an_expectation_shows_its_answer_and_its_numbers() -> None:

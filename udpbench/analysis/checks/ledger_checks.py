@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Literal
@@ -138,18 +138,59 @@ def others_packets(readings: Readings) -> Iterator[Finding]:
         )
 
 
+CABLE = "check cable, connectors and transceivers"
+DAMAGES: dict[mac_frames.Damage, tuple[str, str]] = {
+    "bits": ("with a wrong CRC, or cut", CABLE),
+    "long": ("longer than it accepts", "check the MTU of every host and switch"),
+    "length": ("of a wrong length", "check the MTU of every host and switch"),
+    "internal": ("for an error of its MAC", "look for messages of the driver in dmesg"),
+}
+"""How frames were damaged → its words, and what helps."""
+
+
 def damaged_frames(readings: Readings) -> Iterator[Finding]:
-    """Find frames that came in damaged, by the receivers' cards."""
-    moved = mac_frames.damaged_frames(readings)
-    if moved:
-        yield Finding(
+    """Find frames that came in damaged or too short, by the receivers' cards."""
+    for host in readings.hosts("receiver"):
+        for damage, counters in mac_frames.damage_of(readings, host).items():
+            value = _counted_by(readings, host, counters)
+            if damage == "short":
+                yield _short_frames(readings, value)
+                continue
+            how, step = DAMAGES[damage]
+            what = f"the receiver's card dropped frames {how}; the traffic's are in stage link"
+            yield Finding("warning", what, "link", value, "none", step)
+
+
+def _counted_by(readings: Readings, host: str, counters: Mapping[str, int]) -> str:
+    """Return how many frames which counters counted: ``7: rx_crc_errors of right's eth1``."""
+    facts = readings.record.facts.get(host)
+    whose = f"{host}'s {facts.interface}" if facts is not None else host
+    names = ", ".join(name.rpartition(".")[2] for name in counters)
+    return f"{sum(counters.values())} frames: {names} of {whose}"
+
+
+def _short_frames(readings: Readings, value: str) -> Finding:
+    """Return what frames below 64 B mean: they are intact, and may be the traffic's or not."""
+    least, own = mac_frames.LEAST_FRAME_BYTES, mac_frames.least_frame_bytes(readings)
+    what = f"the receiver's card counted frames shorter than {least} B"
+    if own < least:
+        return Finding(
             "warning",
-            "the receiver's card dropped damaged frames; those of the traffic are in stage link",
+            f"{what}; the traffic's, of {own} B if nobody pads them, may be among them",
             "link",
-            ", ".join(f"{name} {frames}" for name, frames in moved.items()),
+            value,
             "none",
-            "check cable, connectors and transceivers, and the MTU of every host",
+            f"raise traffic.size by {least - own} B: a card may drop frames that a virtual switch "
+            "did not pad",
         )
+    return Finding(
+        "note",
+        f"{what}; none is the traffic's, whose shortest frames have {own} B",
+        "link",
+        value,
+        next_step="they are usually ARP and the like that a virtual switch did not pad, which an "
+        "emulated card counts and delivers",
+    )
 
 
 def lost_after_the_link(readings: Readings) -> Iterator[Finding]:

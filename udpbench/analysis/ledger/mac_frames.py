@@ -7,7 +7,8 @@ proven whatever others send. Owns that choice; knows no stage.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from udpbench.analysis.delta import Deltas
 from udpbench.analysis.ledger.skbs import QDISC_PACKETS
@@ -15,17 +16,38 @@ from udpbench.analysis.readings import Readings, known_sum
 from udpbench.drivers import STANDARD_MAC, MacFrames, driver_of
 from udpbench.model import Role
 
-DAMAGED = (
-    "eth-mac.{interface}.FrameCheckSequenceErrors",
-    "eth-mac.{interface}.AlignmentErrors",
-    "eth-mac.{interface}.InRangeLengthErrors",
-    "eth-mac.{interface}.OutOfRangeLengthField",
-    "eth-mac.{interface}.FrameTooLongErrors",
-    "eth-mac.{interface}.FramesLostDueToIntMACRcvError",
-    "rmon.{interface}.etherStats*",
-)
-DAMAGED_BY_LINK = "link.{interface}.rx_[cl]*_errors"
-"""rx_crc_errors and rx_length_errors: the same frames, for drivers without standard statistics."""
+Damage = Literal["bits", "long", "length", "internal", "short"]
+"""Wrong bits or a cut frame; longer than accepted; a wrong length, which is unknown; an error of
+the MAC itself; below 64 B, which is intact."""
+DAMAGED: Mapping[Damage, tuple[str, ...]] = {
+    "bits": (
+        "eth-mac.{interface}.FrameCheckSequenceErrors",
+        "eth-mac.{interface}.AlignmentErrors",
+        "rmon.{interface}.etherStatsFragments",
+        "rmon.{interface}.etherStatsJabbers",
+    ),
+    "long": (
+        "eth-mac.{interface}.FrameTooLongErrors",
+        "rmon.{interface}.etherStatsOversizePkts",
+    ),
+    "length": (
+        "eth-mac.{interface}.InRangeLengthErrors",
+        "eth-mac.{interface}.OutOfRangeLengthField",
+    ),
+    "internal": ("eth-mac.{interface}.FramesLostDueToIntMACRcvError",),
+    "short": ("rmon.{interface}.etherStatsUndersizePkts",),
+}
+DAMAGED_BY_DEVICE: Mapping[Damage, tuple[str, ...]] = {
+    "bits": ("link.{interface}.rx_crc_errors",),
+    "long": ("ethtool.{interface}.rx_long_length_errors",),
+    "length": ("link.{interface}.rx_length_errors",),
+    "short": ("ethtool.{interface}.rx_short_length_errors",),
+}
+"""The same for drivers without standard statistics; rx_length_errors of igb, igc, e1000e and ixgbe
+is the sum of the other two."""
+LEAST_FRAME_BYTES = 64
+OWN_BYTES = {4: 14 + 20 + 8 + 4, 6: 14 + 40 + 8 + 4}
+"""Of a datagram's frame beside its payload: Ethernet, IP and UDP headers, and the CRC."""
 
 DESCRIPTOR_MTU = 1500
 """Up to it a frame takes one descriptor of igb, igc and e1000e."""
@@ -88,11 +110,52 @@ def handed_over(readings: Readings) -> int | None:
 
 
 def damaged_frames(readings: Readings) -> dict[str, int]:
-    """Return the receivers' counters of frames that came in damaged, those that moved."""
-    standard: dict[str, int] = {}
-    for pattern in DAMAGED:
-        standard |= readings.by_name("receiver", pattern)
-    return standard or readings.by_name("receiver", DAMAGED_BY_LINK)
+    """Return the receivers' counters of damaged frames that may be the traffic's, if they moved."""
+    hosts = readings.hosts("receiver")
+    return {
+        f"{host} {name}" if len(hosts) > 1 else name: frames
+        for host in hosts
+        for damage, counters in damage_of(readings, host).items()
+        if damage != "short" or least_frame_bytes(readings) < LEAST_FRAME_BYTES
+        for name, frames in counters.items()
+    }
+
+
+def damage_of(readings: Readings, host: str) -> dict[Damage, dict[str, int]]:
+    """Return what happened to frames that a host's card received → its counters that moved."""
+    moved = _moved(readings, host, DAMAGED)
+    if moved:
+        return moved
+    moved = _moved(readings, host, DAMAGED_BY_DEVICE)
+    known = sum(sum(moved.get(damage, {}).values()) for damage in ("long", "short"))
+    for name, frames in moved.pop("length", {}).items():
+        if frames > known:
+            moved["length"] = {name: frames - known}
+    return moved
+
+
+def _moved(
+    readings: Readings, host: str, patterns: Mapping[Damage, tuple[str, ...]]
+) -> dict[Damage, dict[str, int]]:
+    delta = readings.deltas.get(host)
+    counted = {
+        damage: {
+            name: value
+            for pattern in names
+            for name, value in (
+                delta.matching(readings.named(host, pattern)) if delta else {}
+            ).items()
+            if value != 0
+        }
+        for damage, names in patterns.items()
+    }
+    return {damage: counters for damage, counters in counted.items() if counters}
+
+
+def least_frame_bytes(readings: Readings) -> int:
+    """Return the length of the traffic's shortest frames, as long as nobody pads them."""
+    traffic = readings.record.trial.traffic
+    return OWN_BYTES[traffic.family] + min(traffic.sizes_bytes)
 
 
 def _at_mac(readings: Readings, host: str, role: Role) -> int | None:
