@@ -377,12 +377,14 @@ def test_what_concerns_the_number_stands_first_and_the_rest_is_counted() -> None
     every = (*notes, clocks, slow, receiver, bound)
 
     def lines(*findings: Finding, everything: bool = False) -> list[str]:
-        of = chapter(record(built_in_lab=True, findings=findings))
+        of = chapter(record(of=paced(), findings=findings))
         shown_parts = findings_parts(of, everything)
-        return [line.strip() for part in shown_parts for line in printed(part, 400).splitlines()]
+        return [
+            line.strip() for part in shown_parts for line in printed(part, width=400).splitlines()
+        ]
 
     text = lines(*every)
-    assert ["the socket", "lower bound"] == [line.split(": ", 1)[1][:10] for line in text[:2]]
+    assert ["the socket", "lower boun"] == [line.split(": ", 1)[1][:10] for line in text[:2]]
     assert "2 further warnings and 2 further notes: udpbench show --all" == text[-1]
     assert 3 == len(text)
     assert 6 == len(lines(*every, everything=True))
