@@ -215,7 +215,7 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
             "taskset -cp 0,1 812; taskset -cp 0,1 813",
         ),
         ("napi_cpus", "send0", [[0], [1]], "taskset -cp 0 812; taskset -cp 1 813"),
-        ("napi_cpus", "eth3", [[0]], "change napi_cpus eth3 back to [[0]]"),
+        ("napi_cpus", "eth3", [[0]], "change napi_cpus eth3 back to rx-0=0"),
         ("rps", "send0/rx-0", [0], "echo 1 > /sys/class/net/send0/queues/rx-0/rps_cpus"),
         ("xps", "send0/tx-0", [], "echo 0 > /sys/class/net/send0/queues/tx-0/xps_cpus"),
         ("rfs", "send0/rx-0", 0, "echo 0 > /sys/class/net/send0/queues/rx-0/rps_flow_cnt"),
@@ -263,7 +263,7 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
             "indirection",
             "eth3",
             {"rings": 3, "table": [2, 0, 1, 0]},
-            "change indirection eth3 back to {'rings': 3, 'table': [2, 0, 1, 0]}",
+            "change indirection eth3 back to queues 2,0-1,0 ×1",
         ),
         (
             "ntuple",
@@ -305,7 +305,7 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
                 "$(grep -lxF eth3-TxRx-0 /sys/kernel/irq/*/actions | cut -d/ -f5)/smp_affinity_list; "
                 "echo 3 > /proc/irq/"
                 "$(grep -lxF comp1@pci /sys/kernel/irq/*/actions | cut -d/ -f5)/smp_affinity_list; "
-                "then change napi_cpus eth3 back to [[1], [1]]"
+                "then change napi_cpus eth3 back to rx-0-1=1"
             ),
         ),
         ("channels", "eth3", {"combined": 2, "napi_cpus": None}, "ethtool -L eth3 combined 2"),
@@ -345,9 +345,9 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
                 "else echo 1 > cpufreq/boost; fi"
             ),
         ),
-        ("cpu_latency", "cpus", None, "change cpu_latency cpus back to None"),
-        ("explain", "drops", None, "change explain drops back to None"),
-        ("unclaimed", "eth3/10.0.0.1", {}, "change unclaimed eth3/10.0.0.1 back to {}"),
+        ("cpu_latency", "cpus", None, "change cpu_latency cpus back to none"),
+        ("explain", "drops", None, "change explain drops back to none"),
+        ("unclaimed", "eth3/10.0.0.1", {}, "change unclaimed eth3/10.0.0.1 back to none"),
         ("sysctl", "net.core.rmem_max", 1, "sysctl -w net.core.rmem_max=1"),
         ("sysctl", "net.ipv4.udp_mem", "1 2 3", "sysctl -w 'net.ipv4.udp_mem=1 2 3'"),
         (

@@ -18,6 +18,7 @@ from udpbench.agent.host.system import Host
 from udpbench.agent.workers.pool import Pool
 from udpbench.agent.workers.process_client import Limits
 from udpbench.agent.workers.usage import shared_bytes
+from udpbench.cpu_lists import format_cpu_list
 from udpbench.errors import DeadlineExceeded, WorkerFailed
 from udpbench.model import SECOND_NS, FlowSpec, Receive, Send, WorkerSpec
 
@@ -224,7 +225,7 @@ def test_everything_that_cannot_be_opened_is_named(pool: Pool, port: int) -> Non
     own = Send(workers_as="processes")
     with pytest.raises(WorkerFailed) as caught:
         pool.prepare([sender(flows=(far,), send=own), sender(index=1, cpu=4095, send=own)], "lo")
-    cpus = sorted(os.sched_getaffinity(0))
+    cpus = format_cpu_list(sorted(os.sched_getaffinity(0)))
     assert (
         "left.sender0: socket 192.0.2.1:65400 → 127.0.0.1:9: Cannot assign requested address; "
         f"check `ip address` there; left.sender1: CPU 4095: Invalid argument; the agent may run on {cpus}"

@@ -23,6 +23,7 @@ import pytest
 from udpbench.agent.host.system import Host
 from udpbench.agent.workers.pool import Pool
 from udpbench.agent.workers.process_client import Limits
+from udpbench.cpu_lists import format_cpu_list
 from udpbench.errors import DeadlineExceeded, SafetyError, WorkerFailed
 from udpbench.model import SECOND_NS, Answers, FlowSpec, Receive, Send, Traffic, WorkerSpec
 
@@ -228,7 +229,7 @@ def test_everything_that_cannot_be_opened_is_named(pool: Pool, port: int) -> Non
         with pytest.raises(WorkerFailed) as caught:
             pool.prepare([receiver(port), receiver(port, 1, cpu=4095)], "lo")
 
-    cpus = sorted(os.sched_getaffinity(0))
+    cpus = format_cpu_list(sorted(os.sched_getaffinity(0)))
     assert (
         f"right.receiver0: socket 0.0.0.0:{port}: Address already in use; "
         "find what uses it (`ss -nap`), or choose another port; "

@@ -353,9 +353,9 @@ def findings_parts(chapter: Chapter, everything: bool = False) -> Iterator[Table
     that is more than one.
     """
     findings = findings_of(chapter)
-    aside = [] if everything else [found for found in findings if is_aside(found[0])]
+    aside = [] if everything else [each for each in findings if is_aside(each[0])]
     aside = aside if len(aside) > 1 else []
-    yield findings_table([found for found in findings if found not in aside])
+    yield findings_table([each for each in findings if each not in aside])
     warnings = sum(finding.severity == "warning" for finding, _ in aside)
     counted = [
         plural(number, f"further {name}")

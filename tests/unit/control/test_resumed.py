@@ -194,7 +194,7 @@ def facts_as(world: World, **changes: object) -> None:
     ("was", "now", "change"),
     [
         ({}, {"kernel": "6.19"}, "kernel: 6.18 → 6.19"),
-        ({}, {"cpus": (0,)}, "cpus: 0, 1 → 0"),
+        ({}, {"cpus": (0,)}, "cpus: 0-1 → 0"),
         ({"cpu_model": "A"}, {"cpu_model": "B"}, "cpu_model: A → B"),
         ({"driver": "mlx5"}, {"driver": "ice"}, "driver: mlx5 → ice"),
         ({"siblings": {"0": (0,)}}, {"siblings": {"0": (0, 1)}}, "siblings: 0 → 0-1"),

@@ -668,7 +668,7 @@ def test_an_optional_setting_that_is_refused_becomes_a_finding() -> None:
     assert [] == refused("right", (Change(setting, True, True),))
     (finding,) = refused("right", (Change(setting, False, False, "Operation not supported"),))
     assert (
-        "right: optional setting ethtool.features.gro was refused (eth0/rx-gro stays False); "
+        "right: optional setting ethtool.features.gro was refused (eth0/rx-gro stays off); "
         "Operation not supported; compare only with trials that also ran without it"
     ) == str(finding)
 
@@ -684,8 +684,7 @@ def test_a_value_that_was_rounded_is_reported_as_asked_and_got() -> None:
     before, after = {"rx": 512, "tx": 512}, {"rx": 4096, "tx": 512}
     (finding,) = rounded("right", (Change(setting, before, after, rounded=True),))
     assert (
-        "right: settings.receiver.ethtool.rings was rounded "
-        "(eth3: asked for {'rx': 4000} → got {'rx': 4096})"
+        "right: settings.receiver.ethtool.rings was rounded (eth3: asked for rx=4000 → got rx=4096)"
     ) == str(finding)
     assert "note" == finding.severity
     assert [] == rounded("right", (Change(setting, before, after),))

@@ -79,11 +79,11 @@ def write_lab(text: str) -> str:
             ["send: {cpus: 4}", "receive: {cpus: 0-3}"],
             [
                 (
-                    "x.yaml:2: send.cpus: 4: left of lab far has no CPU 4; it has 0, 1, 2, 3; name those, "
+                    "x.yaml:2: send.cpus: 4: left of lab far has no CPU 4; it has 0-3; name those, "
                     "or lab"
                 ),
                 (
-                    "x.yaml:3: receive.cpus: 0-3: right of lab far has no CPU 1, 3; it has 0, 2; name "
+                    "x.yaml:3: receive.cpus: 0-3: right of lab far has no CPU 1, 3; it has 0,2; name "
                     "those, or lab"
                 ),
             ],

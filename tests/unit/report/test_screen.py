@@ -286,6 +286,6 @@ def test_a_queue_shows_what_is_counted_of_it() -> None:
     full = QueueRate("right rx-0", 40_000.0, 12.0, 345.0, (1, 0))
     bare = QueueRate("left tx-0", None, 0.0, None, ())
     assert [
-        ("right rx-0", "40.0 kpps", "12/s dropped  345 interrupts/s  CPU 1, 0"),
+        ("right rx-0", "40.0 kpps", "12/s dropped  345 interrupts/s  CPU 1,0"),
         ("left tx-0", "–", ""),
     ] == [queue_row(full), queue_row(bare)]

@@ -33,6 +33,7 @@ from udpbench.agent.workers.frame_sender import FrameSender
 from udpbench.agent.workers.loops import ConfigRefused, Receiving, Sending
 from udpbench.agent.workers.memory import Memory
 from udpbench.agent.workers.usage import Cost
+from udpbench.cpu_lists import format_cpu_list
 from udpbench.errors import in_words
 from udpbench.model import FlowSpec, Receive, Send, WorkerSpec
 from udpbench.parent_death import end_with_parent
@@ -150,7 +151,8 @@ class Worker:
         try:
             os.sched_setaffinity(0, {cpu})
         except OSError as error:
-            text = f"CPU {cpu}: {error.strerror}; the agent may run on {sorted(self.workers.cpus)}"
+            known = format_cpu_list(sorted(self.workers.cpus))
+            text = f"CPU {cpu}: {error.strerror}; the agent may run on {known}"
             raise OSError(error.errno, text) from error
 
     def _describe(self) -> dict[str, Any]:

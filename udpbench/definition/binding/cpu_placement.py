@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from udpbench.cpu_lists import format_cpu_list
 from udpbench.definition.endpoints import parse_cpus
 from udpbench.errors import UdpbenchError
 from udpbench.model import Facts, Finding, Lab, LabHost
@@ -51,8 +52,8 @@ def require_cpus(named: tuple[int, ...], present: tuple[int, ...], host: LabHost
     """Raise Unavailable if a named CPU does not exist on the host."""
     missing = [cpu for cpu in named if cpu not in present]
     if missing:
-        known = ", ".join(str(cpu) for cpu in present) or "none"
-        lacking = ", ".join(str(cpu) for cpu in missing)
+        known = format_cpu_list(present) or "none"
+        lacking = format_cpu_list(missing)
         raise Unavailable(f"{host.name} has no CPU {lacking}; its agent may use {known}")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from udpbench.cpu_lists import format_cpu_list
 from udpbench.definition.binding.cpu_placement import Unavailable
 from udpbench.model import Facts
 
@@ -23,7 +24,7 @@ def queue_cpu(facts: Facts, queue: int) -> int:
             "in a built-in lab write link: {receive: napi}"
         )
     if len(cpus) > 1:
-        listed = ", ".join(str(cpu) for cpu in cpus)
+        listed = format_cpu_list(cpus)
         raise Unavailable(f"{where} may be served by any of the CPUs {listed}; {PIN}")
     return cpus[0]
 
