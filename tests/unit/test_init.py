@@ -350,7 +350,7 @@ def test_a_link_that_is_not_proven_is_not_guessed() -> None:
     world = World((SSH, ETH1, UP2), (SSH, ETH1, UP2))
     with pytest.raises(InputError) as caught:
         world.init(replace(BOTH, probe=True, interfaces=("eth2", None)))
-    assert ["--right-interface"] == [problem.where for problem in caught.value.problems]
+    assert ["--right-interface", ""] == [problem.where for problem in caught.value.problems]
     assert ["eth2"] == world.wire.sent
 
 
