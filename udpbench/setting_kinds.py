@@ -45,6 +45,9 @@ governor | machine | cpus | text | frequency governor of all CPUs; read as {poli
 turbo | machine | cpus | bool | whether CPUs may run above their nominal frequency
 cpu_latency | machine | cpus | µs or null
   | the longest wake-up time of an idle CPU; held only while the agent runs
+qdisc_tree | namespace | eth3 | {frame_bytes, qdiscs: {root: mq, :1: fq_codel 0600…}} or null
+  | the queueing disciplines that the kernel chose; never set, but kept before `channels`, `mtu`,
+  `txqueuelen`, `up`, `qdisc` or `trap` and restored after them
 channels | namespace | eth3 | number, {combined} or {rx, tx}
   | queues of an interface; applied before any setting that names a queue
   | ethtool.channels
@@ -85,6 +88,9 @@ rfs | namespace | receive0/rx-0 | flows
   | flows whose reading CPU an RX queue remembers; with the sysctl net.core.rps_sock_flow_entries
 qdisc | namespace | send0 | {tbf: {rate_bps, burst_bytes, limit_bytes}}, {pfifo: {limit_packets}},
   {bfifo: {limit_bytes}} or null | the root queueing discipline
+firewall_tables | namespace | ipv4 | {ip filter: {uses, chains: {INPUT: bool}}} or null
+  | tables and chains in nf_tables; never set, but kept before `firewall` and restored after it,
+  if then empty
 firewall | namespace | ipv4/input/accept/udp/4321 | true or null
   | a rule of the namespace: ipv4, ipv6; input, output, prerouting; accept, notrack, drop
 trap | namespace | send0 | true or null

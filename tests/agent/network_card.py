@@ -10,16 +10,24 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Optional
 
+from recorded_host import Message
+
+from udpbench.agent.host import genetlink
 from udpbench.agent.host.interrupts import affinity_files
 from udpbench.agent.host.system import Done, Host, NapiInstance
 from udpbench.agent.settings.steering import table_of
 
 TABLE_SIZE = 16
+QUEUES = 8
+ROOT = 0xFFFFFFFF
+Qdisc = tuple[str, int, int]
+"""Kind, handle, and quantum or limit."""
 FIELDS = {
     "s": "IP SA",
     "d": "IP DA",
@@ -68,6 +76,14 @@ class CardHost(Host):
         """Every change that was asked for."""
         self.failing: dict[int, bool] = {}
         """Number of a change or write, counted from here → whether it happens all the same."""
+        self.mtu, self.txqueuelen, self.up = 1500, 1000, True
+        self.layer = 1  # ARPHRD_ETHER
+        self.default_qdisc = "fq_codel"
+        self.root_qdisc: Optional[Qdisc] = ("mq", 0, 0)
+        """None: noop, before it is first up."""
+        self.leaves: list[Qdisc] = []
+        """Of each queue that there could be; those of queues that are off are not shown."""
+        self._attach()
         for queue in range(8):
             self._queue(queue)
         for cpu in range(2):
@@ -119,11 +135,62 @@ class CardHost(Host):
 
     def link(self, interface: str) -> Any:
         """Return a message of a link without a carrier, so that nothing is waited for."""
-        return {"flags": 1, "index": self.index(interface)}
+        fields = {"flags": int(self.up), "index": self.index(interface), "ifi_type": self.layer}
+        numbers = [["IFLA_MTU", self.mtu], ["IFLA_TXQLEN", self.txqueuelen]]
+        return Message(fields, numbers)
 
-    def rtnl(self, noun: str, verb: str, **fields: Any) -> list[Any]:  # noqa: ARG002
-        """Return nothing: the card has neither addresses nor routes."""
+    def rtnl(self, noun: str, verb: str, **fields: Any) -> list[Any]:
+        """Change the link or its root qdisc, or list that; there are no addresses and routes."""
+        if (noun, verb) == ("tc", "dump"):
+            return self._listed_root()
+        if verb != "dump":
+            with self._effect() as happens:
+                if happens and noun == "tc":
+                    self._change_root(verb, fields)
+                elif happens:
+                    self._change_link(fields)
         return []
+
+    # --- queueing disciplines, as in net/sched/sch_generic.c and sch_mq.c ------------------------
+
+    def qdiscs(self, interface: str) -> list[bytes]:
+        """Return what a dump has: the root, and under mq the queues that are on, last one first."""
+        self.index(interface)
+        if self.root_qdisc is None:
+            return []
+        shown = [_qdisc(ROOT, *self.root_qdisc)]
+        leaves = self.leaves[: self.combined] if self.root_qdisc[0] == "mq" else []
+        return shown + [_qdisc(n, *leaf) for n, leaf in reversed([*enumerate(leaves, 1)])]
+
+    def _attach(self) -> None:
+        """Give each queue a qdisc; those of queues that are off are no default ones."""
+        self.root_qdisc = ("mq", 0, 0)
+        default = (self.default_qdisc, 0, self.mtu + 14)
+        off = [("pfifo_fast", 0, 0)] * (QUEUES - self.combined)
+        self.leaves = [default] * self.combined + off
+
+    def _listed_root(self) -> list[Any]:
+        if self.root_qdisc is None:
+            return []
+        kind, handle, number = self.root_qdisc
+        words = [["TCA_KIND", kind], ["TCA_OPTIONS", {"is": "dict", "items": [["limit", number]]}]]
+        return [Message({"parent": ROOT, "handle": handle}, words)]
+
+    def _change_root(self, verb: str, fields: dict[str, Any]) -> None:
+        self.leaves = []
+        if verb == "add":
+            self.root_qdisc = (fields["kind"], fields.get("handle", 0x80010000), fields["limit"])
+        elif self.up:
+            self._attach()
+        else:
+            self.root_qdisc = None
+
+    def _change_link(self, fields: dict[str, Any]) -> None:
+        self.mtu = fields.get("mtu", self.mtu)
+        self.txqueuelen = fields.get("txqlen", self.txqueuelen)
+        self.up = fields.get("state", "up" if self.up else "down") == "up"
+        if self.up and self.root_qdisc is None:
+            self._attach()
 
     def queue_napis(self, interface: str, way: str = "rx") -> dict[int, NapiInstance]:  # noqa: ARG002 - both share one
         """Return an interrupt for each queue, and a thread where it is threaded."""
@@ -285,6 +352,13 @@ class CardHost(Host):
         for key in ("root", "requests", "failing", "configured", "first_irq"):
             del values[key]
         return {**{str(path): text for path, text in files.items()}, **cpus, **repr_of(values)}
+
+
+def _qdisc(parent: int, kind: str, handle: int, number: int) -> bytes:
+    """Return a qdisc from tcm_handle on; attribute 6 is fq_codel's quantum."""
+    name = genetlink.attribute(1, kind.encode() + b"\0")
+    options = genetlink.attribute(2, genetlink.number(6, number) if number else b"")
+    return struct.pack("=III", handle, parent, 2) + name + options
 
 
 def repr_of(values: dict[str, Any]) -> dict[str, str]:

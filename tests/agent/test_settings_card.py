@@ -465,6 +465,12 @@ POOL = st.sampled_from(
         Setting("xps", "eth3/tx-4", [2]),
         Setting("governor", "cpus", "performance", "machine"),
         Setting("turbo", "cpus", False, "machine"),
+        Setting("mtu", "eth3", 1600),
+        Setting("txqueuelen", "eth3", 77),
+        Setting("up", "eth3", True),
+        Setting("up", "eth3", False),
+        Setting("qdisc", "eth3", {"pfifo": {"limit_packets": 9}}),
+        Setting("qdisc", "eth3", {"bfifo": {"limit_bytes": 9000}}),
     ]
 )
 
@@ -475,9 +481,10 @@ POOL = st.sampled_from(
     st.dictionaries(st.integers(1, 25), st.booleans(), max_size=3),
     st.booleans(),
     st.integers(0, 1),
+    st.sampled_from(["up", "down", "never up"]),
 )
 def test_the_card_is_always_restored(
-    rounds: list[list[Setting]], failing: dict[int, bool], killed: bool, adaptive: int
+    rounds: list[list[Setting]], failing: dict[int, bool], killed: bool, adaptive: int, link: str
 ) -> None:
     """Whatever is applied in whatever order, and whatever fails under way, nothing stays."""
     with TemporaryDirectory() as folder:
@@ -490,6 +497,9 @@ def test_the_card_is_always_restored(
             card.write_text(f"/proc/irq/{40 + queue}/smp_affinity_list", "3")
             card.set_affinity(900 + queue, [3])
         card.threaded = True
+        card.up = link == "up"
+        if link == "never up":
+            card.root_qdisc, card.leaves = None, []
         before = card.state()
         journal = Journal(card, "run")
         engine = Engine(card, journal, ["namespace", "machine"])

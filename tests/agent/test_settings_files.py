@@ -223,6 +223,13 @@ def test_a_file_that_is_absent_is_not_created(host: Host) -> None:
         ("route", "send0/10.1.0.0/16", "link", "ip route add 10.1.0.0/16 dev send0"),
         ("route", "send0/::/0", "fe80::1", "ip route add ::/0 via fe80::1 dev send0"),
         (
+            "qdisc_tree",
+            "send0",
+            {"frame_bytes": 1514, "qdiscs": {"root": "noqueue"}},
+            "tc qdisc replace dev send0 root pfifo; tc qdisc del dev send0 root",
+        ),
+        ("firewall_tables", "ipv6", {}, "see nft list ruleset ip6"),
+        (
             "firewall",
             "ipv4/prerouting/notrack/udp/4321",
             None,

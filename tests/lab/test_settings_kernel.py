@@ -41,6 +41,8 @@ def wired(sender: Inside, receiver: Inside) -> Inside:
     return receiver
 
 
+FIRST_RULE = ("firewall", "ipv4/input/accept/udp/4321")
+RULE_OF_IPV6 = ("firewall", "ipv6/output/drop/udp/4321")
 EVERY_KIND = (
     setting("mtu", "receive0", 9000),
     setting("channels", "receive0", 2),
@@ -61,9 +63,9 @@ EVERY_KIND = (
     setting("route", "receive0/10.77.0.0/16", "192.168.254.30"),
     setting("route", "receive0/10.78.0.0/16", "link"),
     setting("route", "receive0/fd77::/64", "fd00::30"),
-    setting("firewall", "ipv4/input/accept/udp/4321", True),
+    setting(*FIRST_RULE, True),
     setting("firewall", "ipv4/prerouting/notrack/udp/4321", True),
-    setting("firewall", "ipv6/output/drop/udp/4321", True),
+    setting(*RULE_OF_IPV6, True),
     setting("neighbour", "receive0/192.168.254.30", "02:00:00:00:00:0A"),
     setting("neighbour", "receive0/fd00::30", "02:00:00:00:00:0b"),
     setting(
@@ -86,7 +88,11 @@ def test_every_kind_is_applied_and_the_visible_state_restored(wired: Inside) -> 
     assert set() == {name for name in before if before[name] == during[name]}
     undone = wired.call("restore")
     targets = [(kind["kind"], kind["target"]) for kind in reversed(EVERY_KIND)]
-    assert targets == [(item["setting"]["kind"], item["setting"]["target"]) for item in undone]
+    restored = [(item["setting"]["kind"], item["setting"]["target"]) for item in undone]
+    # The first rule of each family made its tables, which go after it.
+    assert ("firewall_tables", "ipv6") == restored.pop(targets.index(RULE_OF_IPV6) + 1)
+    assert ("firewall_tables", "ipv4") == restored.pop(targets.index(FIRST_RULE) + 1)
+    assert targets == restored
     after = wired.call("visible")
     # The threads are gone with the interface's NAPI, as before it.
     assert before == after

@@ -34,6 +34,7 @@ UNTAKEN: tuple[str, ...] = (
         "packet_socket",
         "parent",
         "path",
+        "remove_from_firewall",
         "set_affinity",
         "set_feature",
         "signal",

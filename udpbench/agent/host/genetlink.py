@@ -82,10 +82,18 @@ def ask(family: str, command: int, *asked: bytes, dump: bool = False) -> list[by
 def count_rules() -> int:
     """Return the number of nf_tables rules in this namespace.
 
-    Its message header has the same length as generic netlink's (linux/netfilter/nfnetlink.h).
     OSError if the kernel has no nf_tables, or refuses.
     """
-    return len(_exchange(NFT_GETRULE, 0, REQUEST | DUMP, b"", NETLINK_NETFILTER))
+    return len(dump(NFT_GETRULE, NETLINK_NETFILTER))
+
+
+def dump(kind: int, protocol: int, asked: bytes = b"", family: int = 0) -> list[bytes]:
+    """Return what follows the first four bytes of each message of a dump of another protocol.
+
+    Those are the whole header of nfnetlink (linux/netfilter/nfnetlink.h), and the family and the
+    padding of rtnetlink's struct tcmsg. OSError if the kernel refuses.
+    """
+    return _exchange(kind, family, REQUEST | DUMP, asked, protocol)
 
 
 @cache

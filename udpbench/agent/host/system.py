@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from udpbench.agent.host import genetlink, rtstats
+from udpbench.agent.host import genetlink, nf_tables, rtstats
 from udpbench.agent.host.bpf import bpf
 
 SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h, Linux 5.14
@@ -49,6 +49,9 @@ _STATS_HEADER, _STATS_GROUPS = 2, 3
 _HEADER_DEV_INDEX = 1
 _BITSET_NOMASK, _BITSET_SIZE, _BITSET_VALUE = 1, 2, 4
 _ETH_MAC, _RMON = 1, 3
+RTM_GETQDISC = 38  # include/uapi/linux/rtnetlink.h
+TCM_BYTES = 20
+"""Of struct tcmsg: family and padding, index, handle, parent, info; 4 bytes each."""
 PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
 """Searched after PATH, which lacks sbin for users over SSH."""
 PROGRAM_TIMEOUT_S = 20.0
@@ -370,6 +373,15 @@ class Host:
         """Return the raw attributes of an interface's RTM_NEWSTATS message."""
         return rtstats.request(self.index(interface))
 
+    def qdiscs(self, interface: str) -> list[bytes]:
+        """Return each qdisc of an interface: its RTM_NEWQDISC message from tcm_handle on.
+
+        OSError if the kernel has no traffic control.
+        """
+        index = struct.pack("=i", self.index(interface))
+        listed = genetlink.dump(RTM_GETQDISC, socket.NETLINK_ROUTE, bytes(TCM_BYTES - 4))
+        return [message[4:] for message in listed if message[:4] == index]
+
     def xdp_program(self, interface: str) -> Optional[int]:
         """Return the id of the XDP program on an interface; None if there is none."""
         names = ("IFLA_XDP_PROG_ID", "IFLA_XDP_DRV_PROG_ID", "IFLA_XDP_SKB_PROG_ID")
@@ -453,6 +465,16 @@ class Host:
     def firewall_rules(self) -> int:
         """Return the number of nf_tables rules in this namespace; OSError without nf_tables."""
         return genetlink.count_rules()
+
+    def firewall_tables(self, family: str) -> list[nf_tables.Table]:
+        """Return the tables of a family: ip, ip6 or inet; OSError without nf_tables."""
+        return nf_tables.tables(family)
+
+    def remove_from_firewall(
+        self, family: str, table: str, chains: Iterable[str], with_table: bool
+    ) -> None:
+        """Remove empty chains of a table, and the table; OSError if one is not empty."""
+        nf_tables.remove(family, table, tuple(chains), with_table)
 
     # --- generic netlink family netdev: XDP since Linux 6.3, NAPI since 6.8 -----------------------
 

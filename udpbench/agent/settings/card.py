@@ -290,6 +290,7 @@ class Channels(Kind):
     """
 
     disruptive = flaps = True
+    alters = "qdisc_tree"
     instead: Mapping[int, str] = {
         errno.EOPNOTSUPP: "the device has a fixed number of queues; use rps",
         0: "the driver chose another number; see ethtool -l",

@@ -46,6 +46,7 @@ class Engine:
         self._journal = journal
         self._scopes = scopes
         self._kinds = kinds
+        self._altered_kinds = {kind.alters for kind in kinds.values()}
         self._in_force: list[Change] = []
         self._protected: Optional[frozenset[str]] = None
         self._last_seq: list[int] = []
@@ -184,9 +185,31 @@ class Engine:
             danger = None if as_wanted else self._danger(kind, setting)
             if not as_wanted and danger is None:
                 kind.check(self._host, setting.target, setting.value, now)
+                self._check_destroyed(kind, setting)
         except refusal.FAILURES as error:
             return Planned(setting, None, refusal.explain(setting, error))
         return Planned(setting, now, danger, as_wanted)
+
+    def _check_destroyed(self, kind: Kind, setting: Setting) -> None:
+        """Raise OSError if a change would destroy what could not be restored as it was."""
+        if kind.destroys:
+            target = _interface(setting)
+            kept = self._kept_entry(kind.alters, target)
+            other = self._kinds[kind.alters]
+            before = other.read(self._host, target) if kept is None else kept.before
+            other.check(self._host, target, None, before)
+
+    def _kept_entry(self, name: str, target: str) -> Optional[Entry]:
+        """Return the journalled value of a kind that other kinds alter."""
+        kept = (entry for entry in self._journal.pending if entry.setting.kind == name)
+        return next((entry for entry in kept if entry.setting.target == target), None)
+
+    def _kept(self, kind: Kind, setting: Setting) -> Iterator[tuple[Setting, Any]]:
+        """Yield what a change alters besides, to be journalled first and so restored last."""
+        target = _interface(setting)
+        if kind.alters and self._kept_entry(kind.alters, target) is None:
+            kept = Setting(kind.alters, target, None, scope=setting.scope)
+            yield kept, self._kinds[kind.alters].read(self._host, target)
 
     def _danger(self, kind: Kind, setting: Setting) -> Optional[str]:
         """Return how a change could disconnect the controller; None if it cannot."""
@@ -226,8 +249,14 @@ class Engine:
 
     def _write(self, kind: Kind, setting: Setting, before: Any) -> tuple[Any, Optional[str]]:
         """Journal, write, read back; return the new value, or undo and return the reason."""
+        start = self._journal.last_seq
         try:
-            entry = self._journal.begin(setting, before, self._index(setting))
+            values = [*self._kept(kind, setting), (setting, before)]
+        except refusal.FAILURES as error:
+            return None, refusal.explain(setting, error)
+        try:
+            for changed, value in values:
+                entry = self._journal.begin(changed, value, self._index(changed))
         except OSError as error:
             what = f"cannot write the journal {self._journal.path}: {error.strerror}"
             return None, f"{what}; {next_step(error.errno)}"
@@ -242,7 +271,7 @@ class Engine:
             if kind.same(setting.value, after) or kind.rounded(setting.value, after):
                 return after, None
             why = refusal.unchanged_message(setting, after)
-        self._undo_after(entry.seq - 1)
+        self._undo_after(start)
         return None, why
 
     def _index(self, setting: Setting) -> Optional[int]:
@@ -304,7 +333,7 @@ class Engine:
         entry, there = self._by_present_name(entry)
         setting = entry.setting
         if not there:
-            return Change(setting, None, None)
+            return None if setting.kind in self._altered_kinds else Change(setting, None, None)
         now = put_back = None
         try:
             kind = self._kind(setting)
@@ -319,6 +348,8 @@ class Engine:
                 why = refusal.explain(setting, error)
                 failures[entry.seq] = f"{setting.kind} {setting.target}: {why}; by hand: {command}"
                 return None
+        if setting.kind in self._altered_kinds and now == put_back:
+            return None
         return Change(setting, now, put_back)
 
     def _restore_link(self, entry: Entry, force: bool) -> None:

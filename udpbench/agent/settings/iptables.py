@@ -16,7 +16,6 @@ from udpbench.agent.host import programs
 from udpbench.agent.host.system import Host
 from udpbench.agent.settings.rules import MARK, Rule
 
-EMPTY = "an empty chain"
 LOCK_WAIT_S = 5
 """Wait for another program that is changing rules (iptables -w)."""
 PROGRAMS = {"ipv4": "iptables", "ipv6": "ip6tables"}
@@ -47,48 +46,10 @@ def program(family: str) -> str:
 
 
 def read(host: Host, rule: Rule) -> Union[bool, str, None]:
-    """Return true if the rule exists, its text if it was modified, else the state of its chain.
-
-    None: no chain. EMPTY: a chain without rules. False: a chain with other rules.
-    """
-    text = _save(host, rule.family)
-    own = _own(text, rule)
-    if own:
-        altered = [saved.words for saved in own if _options(saved.words) != _options(_spec(rule))]
-        return shlex.join(altered[0]) if altered else True
-    if not _can_forget(host, rule):
-        return False
-    return _chain(host, text, rule)
-
-
-def _can_forget(host: Host, rule: Rule) -> bool:
-    """Return whether chains can be removed (nf_tables); legacy tables keep theirs."""
-    if host.program("nft") is None:
-        return False
-    return "(nf_tables)" in programs.output(host, program(rule.family), "--version")
-
-
-def _chain(host: Host, text: str, rule: Rule) -> Union[bool, str, None]:
-    """Look up the chain with nft: iptables-save also lists chains that nf_tables lacks."""
-    if _is_listed(host, rule):
-        return EMPTY if _is_empty(text, rule) else False
-    return EMPTY if _has_empty_table(host, text, rule) else None
-
-
-def _is_listed(host: Host, rule: Rule) -> bool:
-    return host.run("nft", "list", "chain", *_place(rule), rule.chain.upper()).status == 0
-
-
-def _has_empty_table(host: Host, text: str, rule: Rule) -> bool:
-    """Return whether the rule's table exists and is empty."""
-    if f"*{_table(rule)}" not in text.splitlines():
-        return False
-    listed = programs.output(host, "nft", "list", "table", *_place(rule))
-    return listed.count("{") == 1  # the table's own
-
-
-def _place(rule: Rule) -> list[str]:
-    return [NFT_FAMILIES[rule.family], _table(rule)]
+    """Return true if the rule exists, its text if it was modified, else None."""
+    own = _own(_save(host, rule.family), rule)
+    altered = [saved.words for saved in own if _options(saved.words) != _options(_spec(rule))]
+    return shlex.join(altered[0]) if altered else True if own else None
 
 
 def insert(host: Host, rule: Rule) -> None:
@@ -97,12 +58,10 @@ def insert(host: Host, rule: Rule) -> None:
     _change(host, rule, ["-I", spec[1], "1", *spec[2:]])
 
 
-def delete(host: Host, rule: Rule, with_chain: bool) -> None:
-    """Delete the rule as listed; ``with_chain`` also deletes a chain that is empty again."""
+def delete(host: Host, rule: Rule) -> None:
+    """Delete the rule as listed."""
     for saved in _own(_save(host, rule.family), rule):
         _change(host, rule, ["-D", *saved.words[1:]])
-    if with_chain:
-        _delete_empty_chain(host, rule)
 
 
 def packets(host: Host, family: str) -> dict[str, int]:
@@ -168,26 +127,3 @@ def _options(words: Sequence[str]) -> dict[str, str]:
         if option != "-m":
             options[option] = value
     return options
-
-
-def _delete_empty_chain(host: Host, rule: Rule) -> None:
-    """Delete a chain, and its table if it was the last, so that the ruleset is as before.
-
-    Only with nf_tables; -X deletes a chain only if it has no rules. A chain that cannot be deleted
-    accepts everything.
-    """
-    if not _can_forget(host, rule):
-        return
-    text = _save(host, rule.family)
-    if _is_listed(host, rule) and _is_empty(text, rule):
-        _change(host, rule, ["-X", rule.chain.upper()])
-    if _has_empty_table(host, text, rule):
-        programs.output(host, "nft", "delete", "table", *_place(rule))
-
-
-def _is_empty(text: str, rule: Rule) -> bool:
-    """Return whether a chain has no rules and accepts by default."""
-    table = text.partition(f"*{_table(rule)}\n")[2].partition("COMMIT")[0].splitlines()
-    chain = rule.chain.upper()
-    policy = any(line.startswith(f":{chain} ACCEPT ") for line in table)
-    return policy and not any(f" -A {chain} " in line for line in table)

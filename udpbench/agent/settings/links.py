@@ -16,9 +16,13 @@ IFF_UP = 1  # include/uapi/linux/if.h
 
 
 class Up(Kind):
-    """Whether an interface is up (IFF_UP, not whether it has a carrier)."""
+    """Whether an interface is up (IFF_UP, not whether it has a carrier).
+
+    The first time that it is up gives it queueing disciplines, which it keeps while down.
+    """
 
     disruptive = True
+    alters = "qdisc_tree"
     instead: Mapping[int, str] = {
         errno.ENODEV: "see `ip link` there, and correct `interface` in the lab file"
     }
@@ -62,6 +66,7 @@ class Mtu(Kind):
     """
 
     disruptive = flaps = True
+    alters = "qdisc_tree"
     instead: Mapping[int, str] = {errno.EBUSY: "or choose another interface"}
 
     def read(self, host: Host, target: str) -> int:
@@ -98,6 +103,8 @@ class Mtu(Kind):
 
 class Txqueuelen(Kind):
     """An interface's transmit queue length, the default limit of its qdiscs."""
+
+    alters = "qdisc_tree"
 
     def read(self, host: Host, target: str) -> int:
         """Return the length in packets."""

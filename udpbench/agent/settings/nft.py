@@ -2,7 +2,7 @@
 
 In nf_tables an accept ends only one base chain, and every other base chain of the hook still
 decides. So an accept rule goes to the head of each of them, marked by its comment; other rules go
-to the table ``inet udpbench``, which is deleted with its last rule.
+to the table ``inet udpbench``, which goes when it is empty (``firewall_tables``).
 """
 
 from __future__ import annotations
@@ -50,13 +50,9 @@ def insert(host: Host, rule: Rule) -> None:
     _change(host, commands)
 
 
-def delete(host: Host, rule: Rule, with_chain: bool) -> None:
-    """Delete the rule by its handles, and udpbench's table with its last rule."""
-    del with_chain
+def delete(host: Host, rule: Rule) -> None:
+    """Delete the rule by its handles."""
     _change(host, _deletions(_own(_ruleset(host), rule)))
-    ruleset = _ruleset(host)
-    if _ours_is_there(ruleset) and not any(_is_ours(item) for item in _of(ruleset, "rule")):
-        _change(host, [{"delete": {"table": {"family": TABLE["family"], "name": TABLE["table"]}}}])
 
 
 def insert_in_other_chains(host: Host, rule: Rule) -> None:
@@ -129,11 +125,6 @@ def _of(ruleset: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
 
 def _is_ours(item: dict[str, Any]) -> bool:
     return (item["family"], item["table"]) == (TABLE["family"], TABLE["table"])
-
-
-def _ours_is_there(ruleset: list[dict[str, Any]]) -> bool:
-    names = [(table["family"], table["name"]) for table in _of(ruleset, "table")]
-    return (TABLE["family"], TABLE["table"]) in names
 
 
 def _own(ruleset: list[dict[str, Any]], rule: Rule) -> list[dict[str, Any]]:

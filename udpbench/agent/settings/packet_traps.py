@@ -26,7 +26,8 @@ class Trap(Kind):
     existing qdisc is not replaced.
     """
 
-    disruptive = True
+    disruptive = destroys = True
+    alters = "qdisc_tree"
 
     def read(self, host: Host, target: str) -> Union[bool, str, None]:
         """Return true if it is set, the kind of another qdisc, or null."""

@@ -1,13 +1,18 @@
-"""Kind ``qdisc``: an interface's root qdisc."""
+"""Kinds ``qdisc``, an interface's root qdisc, and ``qdisc_tree``, the kernel's default ones."""
 
 from __future__ import annotations
 
 import errno
+import shlex
+import struct
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from udpbench.agent.host.system import Host
+from udpbench.agent.host.genetlink import attributes, numbers
+from udpbench.agent.host.system import TCM_BYTES, Host
 from udpbench.agent.settings.kind import Command, Kind
+from udpbench.agent.settings.links import Up
 
 TC_H_ROOT = 0xFFFFFFFF
 TICK_NS = 64  # include/net/pkt_sched.h: PSCHED_SHIFT 6
@@ -70,7 +75,8 @@ class RootQdisc(Kind):
     {limit_bytes}}. Another program's qdisc is not replaced, because it could not be restored.
     """
 
-    disruptive = True
+    disruptive = destroys = True
+    alters = "qdisc_tree"
     instead: Mapping[int, str] = {
         errno.EEXIST: "remove the existing qdisc, or leave it out",
         errno.ENOENT: "tbf and pfifo need the kernel module sch_tbf: modprobe sch_tbf",
@@ -128,4 +134,120 @@ class RootQdisc(Kind):
         return words
 
 
-KINDS: Mapping[str, Kind] = {"qdisc": RootQdisc()}
+REBUILDING = 0x75640000
+"""Handle of the root qdisc whose removal makes the kernel build its default ones again."""
+TCA_KIND, TCA_OPTIONS = 1, 2  # include/uapi/linux/rtnetlink.h
+TC_H_INGRESS = 0xFFFFFFF1
+"""Parent of ingress and clsact, which no root qdisc affects."""
+PLAIN = ("mq", "noqueue")
+"""Kinds without parameters, built whatever net.core.default_qdisc is."""
+QUANTA = {"fq_codel": (6, 1), "fq": (3, 2)}
+"""Kind → its attribute with the quantum, and how many of the largest frames that is by default."""
+HEADER_BYTES = {1: 14}
+"""Of a link layer, by ARPHRD type: Ethernet."""
+DEFAULT_QDISC = "/proc/sys/net/core/default_qdisc"
+
+
+def _tree(messages: list[bytes]) -> Optional[dict[str, str]]:
+    """Return parent → kind and options in hexadecimal; None if the root is not the default one."""
+    tree = {}
+    for message in messages:
+        handle, parent = struct.unpack_from("=II", message)
+        if parent == TC_H_INGRESS:
+            continue
+        if parent == TC_H_ROOT and handle not in (0, REBUILDING):
+            return None
+        parts = dict(attributes(message[TCM_BYTES - 8 :]))
+        words = (parts[TCA_KIND].rstrip(b"\0").decode(), parts.get(TCA_OPTIONS, b"").hex())
+        place = "root" if parent == TC_H_ROOT else f"{parent >> 16:x}:{parent & 0xFFFF:x}"
+        tree[place] = " ".join(filter(None, words))
+    return tree
+
+
+class QdiscTree(Kind):
+    """The qdiscs that the kernel gave an interface by default, with their parameters.
+
+    Value: {frame_bytes, qdiscs: {parent: "kind options"}}; no qdiscs before an interface is first
+    up, null if the root qdisc was set by somebody. The kernel alone can build them: with the
+    queues, the MTU and the queue length that the interface has when its root qdisc is removed.
+    """
+
+    def read(self, host: Host, target: str) -> Optional[dict[str, Any]]:
+        """Return the default qdiscs; ``frame_bytes`` is the largest frame, None if unknown."""
+        try:
+            tree = _tree(host.qdiscs(target))
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:  # a kernel without traffic control
+                return None
+            raise
+        if tree is None:
+            return None
+        link = host.link(target)
+        header_bytes = HEADER_BYTES.get(link["ifi_type"])
+        frame_bytes = None if header_bytes is None else link.get_attr("IFLA_MTU") + header_bytes
+        return {"frame_bytes": frame_bytes, "qdiscs": tree}
+
+    def write(self, host: Host, target: str, value: dict[str, Any]) -> None:
+        """Have the kernel build its qdiscs again; ValueError if they are not the same."""
+        index = host.index(target)
+        root = {"index": index, "parent": TC_H_ROOT}
+        host.rtnl("tc", "add", kind="pfifo", handle=REBUILDING, limit=1000, **root)
+        host.rtnl("tc", "del", **root)
+        if value["qdiscs"] and not Up().read(host, target):
+            # Only an interface that is up is given qdiscs.
+            Up().write(host, target, True)
+            Up().write(host, target, False)
+        built = (self.read(host, target) or value)["qdiscs"]
+        if built != value["qdiscs"]:
+            had = _differing(value["qdiscs"], built)
+            raise ValueError(f"the kernel gave it {_differing(built, value['qdiscs'])}, not {had}")
+
+    def same(self, requested: Any, got: Any) -> bool:
+        """Compare; what somebody set is not udpbench's, whose own is removed before."""
+        return requested is None or got is None or requested["qdiscs"] == got["qdiscs"]
+
+    def check(self, host: Host, target: str, value: Any, now: Any) -> None:
+        """Refuse to destroy qdiscs that the kernel would not build again as they are."""
+        del value
+        default = host.read_text(DEFAULT_QDISC) if host.exists(DEFAULT_QDISC) else None
+        for words in (now or {"qdiscs": {}})["qdiscs"].values():
+            kind, _, options = words.partition(" ")
+            if kind in PLAIN:
+                continue
+            if default not in (None, kind):
+                what = f"{target} has {kind}, and net.core.default_qdisc is {default} by now"
+                raise OSError(errno.EBUSY, f"{what}; {self._renewal(target)}")
+            quantum, usual = _quantum(kind, options), _usual_quantum(kind, now["frame_bytes"])
+            if None not in (quantum, usual) and quantum != usual:
+                what = f"{target} has {kind} with a quantum of {quantum} B, from another MTU"
+                raise OSError(errno.EBUSY, f"{what}; {self._renewal(target)}")
+
+    def _renewal(self, target: str) -> str:
+        return f"it could not be restored; renew it by hand first: {self.by_hand(target, None)}"
+
+    def by_hand(self, target: str, value: Any) -> Command:
+        """Return the commands that make the kernel build its default qdiscs."""
+        del value
+        name = shlex.quote(target)
+        return f"tc qdisc replace dev {name} root pfifo; tc qdisc del dev {name} root"
+
+
+def _differing(tree: dict[str, str], other: dict[str, str]) -> str:
+    """Return how many of which qdiscs in a tree are not in the other."""
+    counts = Counter(words for place, words in tree.items() if other.get(place) != words)
+    return ", ".join(f"{count} {words}" for words, count in counts.items()) or "none"
+
+
+def _quantum(kind: str, options: str) -> Optional[int]:
+    if kind not in QUANTA:
+        return None
+    return numbers(bytes.fromhex(options)).get(QUANTA[kind][0])
+
+
+def _usual_quantum(kind: str, frame_bytes: Optional[int]) -> Optional[int]:
+    if kind not in QUANTA or frame_bytes is None:
+        return None
+    return QUANTA[kind][1] * frame_bytes
+
+
+KINDS: Mapping[str, Kind] = {"qdisc_tree": QdiscTree(), "qdisc": RootQdisc()}
