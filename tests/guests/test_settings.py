@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from host_state import EVERYTHING, ROWS, differences, experiment, parse, script
 from runs import NEEDED, PATIENT, await_words, by_queue, measure, measured, on, paced, start
 from waiting import wait_until
 
@@ -154,3 +156,50 @@ def test_whoever_dies_the_guests_end_as_they_began(who: str, tmp_path: Path) -> 
         restore = [sys.executable, PATIENT, "restore", "--lab", "lab.yaml"]
         subprocess.run(restore, cwd=tmp_path, check=True)
     await_state(before)
+
+
+CARDS = ("igb", "virtio")
+OF_BOTH = script(*(f"{card}0" for card in CARDS))
+PAIRS = [(card, groups, "end") for card in CARDS for groups in ROWS]
+PAIRS += [(card, EVERYTHING, who) for card in CARDS for who in ("controller", "agent")]
+
+
+def await_all_as_before(before: list[dict[str, list[str]]]) -> None:
+    """Wait until all that programs show of both guests is as before; or fail with what differs."""
+
+    def differing() -> list[list[str]]:
+        states = [parse(on(guest, OF_BOTH)) for guest in ("left", "right")]
+        return [differences(*both) for both in zip(before, states, strict=True)]
+
+    try:
+        wait_until("both guests are as before", lambda: differing() == [[], []], 120)
+    except AssertionError:
+        assert [[], []] == differing()
+        raise
+
+
+@pytest.mark.parametrize(
+    ("card", "groups", "ending"),
+    PAIRS,
+    ids=lambda value: value if isinstance(value, str) else "+".join(value),
+)
+def test_all_that_programs_show_of_the_guests_is_as_before(
+    card: str, groups: tuple[str, ...], ending: str, tmp_path: Path
+) -> None:
+    """After settings in pairs, of which each two mechanisms meet in a run, and after deaths."""
+    before = [parse(on(guest, OF_BOTH)) for guest in ("left", "right")]
+    died = ending != "end"
+    # Paced slowly enough that a guest is hit before its trial has ended.
+    traffic = {"rate": "1kpps", "count": 30_000 if died else 10}
+    run = start(tmp_path, card, json.dumps(experiment(groups, traffic=traffic)), lease="20s")
+    if died:
+        await_words(run, "#1 measured")
+        assert [] != differences(before[1], parse(on("right", OF_BOTH)))
+    if ending == "controller":
+        run.kill()
+    elif died:
+        on("right", DEEDS[ending][0])
+    output, _ = run.communicate()
+    code = DEEDS[ending][1] if died else 0
+    assert run.returncode in (code, UNTRUSTED.get(code)), output
+    await_all_as_before(before)

@@ -130,9 +130,6 @@ SAMPLE = {
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Yield two hosts with sshd."""
     with pair_of_hosts(tmp_path_factory.mktemp("ssh")) as hosts:
-        for host in hosts.hosts:
-            # The first time up turns the qdisc noop into noqueue, and nothing turns it back.
-            host.run("sh", "-ec", "ip link set test0 up; ip link set test0 down")
         yield hosts
 
 

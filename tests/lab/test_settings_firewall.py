@@ -27,6 +27,7 @@ RULES = (
 )
 BACKENDS = {
     "nf_tables": {"iptables": "xtables-nft-multi", "nft": "nft"},
+    "nf_tables without nft": {"iptables": "xtables-nft-multi"},
     "legacy": {"iptables": "xtables-legacy-multi"},
     "nft": {"nft": "nft"},
 }
@@ -52,6 +53,7 @@ def inside(request: pytest.FixtureRequest) -> Iterator[tuple[Inside, str]]:
 
 FOREIGN = {
     "nf_tables": "iptables -A INPUT -p udp --dport 4321 -j DROP",
+    "nf_tables without nft": "iptables -A INPUT -p udp --dport 4321 -j DROP",
     "legacy": "iptables -A INPUT -p udp --dport 4321 -j DROP",
     "nft": "nft 'table inet site { chain in { type filter hook input priority 0; policy accept; "
     "udp dport 4321 drop; }; }'",
@@ -79,6 +81,65 @@ def test_rules_come_and_go_and_foreign_ones_stay(inside: tuple[Inside, str]) -> 
         after = "\n".join(line for line in after.splitlines() if line.startswith("-A"))
         before = "\n".join(line for line in before.splitlines() if line.startswith("-A"))
     assert before == after
+
+
+NFT = shutil.which("nft") or "nft"
+RULESET = f"{NFT} list ruleset"
+OF_ANOTHER = f"{NFT} add rule {{}} udp dport 9 drop"
+CHAINS = {"nft": "inet udpbench input_filter"}
+"""Backend → a chain that it makes; of all others the next."""
+CHAIN = "ip filter INPUT"
+
+
+def of_nf_tables(inside: tuple[Inside, str]) -> tuple[Inside, str]:
+    """Return the namespace and a chain that its backend makes there; skipped for legacy ones."""
+    host, backend = inside
+    if backend == "legacy":
+        pytest.skip("a table that was once asked for stays until its namespace ends")
+    return host, CHAINS.get(backend, CHAIN)
+
+
+def test_no_table_stays_that_was_not_there(inside: tuple[Inside, str]) -> None:
+    """Nor a chain, whichever program made it; and what was restored is said."""
+    host, chain = of_nf_tables(inside)
+    assert "" == host.shell(RULESET)
+    host.apply(*RULES)
+    assert "4321" in host.shell(RULESET)
+    table = chain.rpartition(" ")[0]
+    made = [item["after"] for item in host.call("restore") if item["setting"]["kind"] != "firewall"]
+    assert ("", [{}] * len(made)) == (host.shell(RULESET), made)
+    host.shell(f"{NFT} add table {table}")
+    host.apply(*RULES)
+    host.call("restore")
+    assert f"table {table} {{\n}}\n" == host.shell(RULESET)
+
+
+def test_what_is_not_empty_by_then_stays(inside: tuple[Inside, str]) -> None:
+    """Another process has a rule there, or a policy; its other chains and tables are its own."""
+    host, chain = of_nf_tables(inside)
+    host.apply(*RULES)
+    host.shell(OF_ANOTHER.format(chain))
+    host.call("restore")
+    table, _, name = chain.rpartition(" ")
+    listed = host.shell(RULESET)
+    assert (1, 1, 1) == (listed.count("table"), listed.count("chain"), listed.count("dport"))
+    host.shell(f"{NFT} flush chain {chain} && {NFT} add chain {chain} '{{ policy drop; }}'")
+    host.call("open", run="second")
+    host.apply(*RULES)
+    host.call("restore")
+    assert f"table {table} {{\n\tchain {name} {{" in host.shell(RULESET)
+
+
+def test_tables_go_whose_rules_are_gone(inside: tuple[Inside, str]) -> None:
+    """As after a kill between the two; and so do all chains that iptables makes at once (1.8.2)."""
+    host, chain = of_nf_tables(inside)
+    host.apply(*RULES)
+    table = chain.rpartition(" ")[0]
+    host.shell(f"{NFT} flush table {table}")
+    hook = "'{ type filter hook forward priority 0; policy accept; }'"
+    host.shell(f"{NFT} add chain {table} FORWARD {hook}")
+    host.call("restore")
+    assert "" == host.shell(RULESET)
 
 
 def test_an_accept_rule_wins_over_the_hosts_own_drop(inside: tuple[Inside, str]) -> None:

@@ -251,12 +251,13 @@ class Engine:
         """Journal, write, read back; return the new value, or undo and return the reason."""
         start = self._journal.last_seq
         try:
-            values = [*self._kept(kind, setting), (setting, before)]
+            kept = tuple(self._kept(kind, setting))
         except refusal.FAILURES as error:
             return None, refusal.explain(setting, error)
         try:
-            for changed, value in values:
-                entry = self._journal.begin(changed, value, self._index(changed))
+            for other, value in kept:
+                self._journal.begin(other, value, self._index(other))
+            entry = self._journal.begin(setting, before, self._index(setting))
         except OSError as error:
             what = f"cannot write the journal {self._journal.path}: {error.strerror}"
             return None, f"{what}; {next_step(error.errno)}"

@@ -159,7 +159,7 @@ def _tree(messages: list[bytes]) -> Optional[dict[str, str]]:
             return None
         parts = dict(attributes(message[TCM_BYTES - 8 :]))
         words = (parts[TCA_KIND].rstrip(b"\0").decode(), parts.get(TCA_OPTIONS, b"").hex())
-        place = "root" if parent == TC_H_ROOT else f"{parent >> 16:x}:{parent & 0xFFFF:x}"
+        place = "root" if parent == TC_H_ROOT else f":{parent & 0xFFFF:x}"
         tree[place] = " ".join(filter(None, words))
     return tree
 
