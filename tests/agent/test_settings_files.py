@@ -395,6 +395,21 @@ def test_every_kind_has_a_command_by_hand() -> None:
     assert set(KINDS) == {case[0] for case in marks[0].args[1]}
 
 
+class WithoutNfTables(Host):
+    """A kernel that has none."""
+
+    def firewall_tables(self, family: str) -> list[Any]:
+        """Fail as nfnetlink does."""
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), family)
+
+
+def test_a_kernel_without_nf_tables_has_none_to_remove() -> None:
+    """Rules of the legacy iptables are made and deleted all the same."""
+    kind = KINDS["firewall_tables"]
+    assert kind.read(WithoutNfTables(), "ipv4") is None
+    assert kind.same(None, {"ip filter": {"uses": 0, "chains": {}}})
+
+
 def test_every_kind_is_in_the_leaf_and_every_row_of_it_has_a_kind() -> None:
     """What the controller and the docs read is what the agent can do."""
     assert set(SETTING_KINDS) == set(KINDS)

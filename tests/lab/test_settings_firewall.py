@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -106,8 +107,10 @@ def test_no_table_stays_that_was_not_there(inside: tuple[Inside, str]) -> None:
     host.apply(*RULES)
     assert "4321" in host.shell(RULESET)
     table = chain.rpartition(" ")[0]
-    made = [item["after"] for item in host.call("restore") if item["setting"]["kind"] != "firewall"]
-    assert ("", [{}] * len(made)) == (host.shell(RULESET), made)
+    tables = [
+        item["after"] for item in host.call("restore") if item["setting"]["kind"] != "firewall"
+    ]
+    assert ("", [{}] * len(tables)) == (host.shell(RULESET), tables)
     host.shell(f"{NFT} add table {table}")
     host.apply(*RULES)
     host.call("restore")
@@ -128,6 +131,24 @@ def test_what_is_not_empty_by_then_stays(inside: tuple[Inside, str]) -> None:
     host.apply(*RULES)
     host.call("restore")
     assert f"table {table} {{\n\tchain {name} {{" in host.shell(RULESET)
+
+
+REMOVE = (
+    f"{sys.executable} -c 'from udpbench.agent.host.system import Host; "
+    'Host().remove_from_firewall("ip", "filter", {}, {})\''
+)
+
+
+def test_the_kernel_itself_keeps_what_is_not_empty(both: Inside) -> None:
+    """A rule that comes after the look is not lost, nor the table with one of two chains."""
+    both.shell(f"{NFT} add table ip filter && {NFT} add chain ip filter INPUT")
+    both.shell(f"{NFT} add chain ip filter OUTPUT && {OF_ANOTHER.format(CHAIN)}")
+    before = both.shell(RULESET)
+    for chains, with_table in ((["INPUT"], False), (["OUTPUT"], True), ([], True)):
+        asked = REMOVE.format(str(chains).replace("'", '"'), with_table)
+        with pytest.raises(Refused, match="Device or resource busy"):
+            both.shell(asked)
+        assert before == both.shell(RULESET)
 
 
 def test_tables_go_whose_rules_are_gone(inside: tuple[Inside, str]) -> None:
