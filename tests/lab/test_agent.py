@@ -632,7 +632,8 @@ def test_restore_undoes_the_pair(pair: tuple[Agent, Agent]) -> None:
     left, right = pair
     undone = right.done("restore")
 
-    assert ["up", "address", "link"] == [change["setting"]["kind"] for change in undone]
+    kinds = [change["setting"]["kind"] for change in undone]
+    assert ["up", "qdisc_tree", "address", "link"] == kinds
     assert None is decode(Facts, right.done("facts", interface="receive0")).driver
     assert [] == right.done("restore")
     assert None is decode(Facts, left.done("facts", interface="send0")).driver
