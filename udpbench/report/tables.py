@@ -231,7 +231,9 @@ def ledger_tables(chapter: Chapter, width: int, everything: bool = False) -> Ite
     every = ledger_rows([result for _, result in shown])
     left_out = set() if everything else {row.name for row in every if row.stage and not row.moved}
     for group in in_groups(shown, fit):
-        table = Table(title=title, title_justify="left", title_style="bold", box=None)
+        # A title is cut to its table, which may be narrower.
+        heading = Text(title, no_wrap=True, overflow="ignore")
+        table = Table(title=heading, title_justify="left", title_style="bold", box=None)
         table.add_column("", no_wrap=True)
         # Names wrap first, so that words of sources stay whole.
         rows = [
