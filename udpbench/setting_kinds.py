@@ -195,6 +195,8 @@ def _show_parts(kind: str, key: str, value: Mapping[str, Any]) -> str:
     if kind == "governor" and len(set(value.values())) == 1:
         return str(next(iter(value.values())))
     texts = [(name, _show(kind, name, part)) for name, part in value.items()]
+    if kind == "qdisc" and not key:
+        return " ".join(f"{name} {options}" for name, options in texts)
     words = [f"{name}=({text})" if " " in text else f"{name}={text}" for name, text in texts]
     if key and len(words) > FEW_PARTS:
         words = [*words[:FEW_PARTS], f"and {len(words) - FEW_PARTS} more"]

@@ -48,7 +48,7 @@ def test_an_indirection_table_is_a_few_words(table: list[int], text: str) -> Non
         ("indirection", "equal 2", "equal 2"),
         ("governor", {"policy0": "powersave", "policy1": "powersave"}, "powersave"),
         ("governor", {"policy0": "a", "policy1": "b"}, "policy0=a policy1=b"),
-        ("qdisc", {"tbf": {"rate_bps": 1, "burst_bytes": 2}}, "tbf=(rate_bps=1 burst_bytes=2)"),
+        ("qdisc", {"tbf": {"rate_bps": 1, "burst_bytes": 2}}, "tbf rate_bps=1 burst_bytes=2"),
         ("link", {"peer": "s0", "queues": 1}, "peer=s0 queues=1"),
         ("sysctl", "4096\t131072\t6291456", "4096 131072 6291456"),
         ("sysctl", "", "empty"),
