@@ -38,7 +38,7 @@ PYTHON = "udpbench/.nox/udpbench/bin/python"
 LAB_TESTS = (
     *("test_ledger.py", "test_ledger_quirks.py", "test_settings_firewall.py"),
     *("test_settings_kernel.py", "test_settings_links.py", "test_settings_random.py"),
-    *("test_watch.py", "test_ways.py"),
+    *("test_unprivileged.py", "test_watch.py", "test_ways.py"),
 )
 """The sample of the lab tests: ledger, settings with their restore, watching, and every way."""
 NEEDS_NEWER = re.compile(r"needs Linux [\d.]+")

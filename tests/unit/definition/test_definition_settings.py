@@ -130,6 +130,14 @@ def test_threads_that_cannot_be_told_apart_are_replaced_by_rps(lab: Lab) -> None
     ]
 
 
+def test_without_root_and_without_a_default_for_rps_the_sender_does_the_work(lab: Lab) -> None:
+    """As before Linux 6.3, also where NAPI's threads could be told apart by root."""
+    lacking = {"kernel_threads": False, "rps_default": False}
+    context = LabContext({"sender": 7}, both((0, 1, 2, 3), capabilities=lacking))
+    kinds = [setting.kind for setting in settings_for(lab, trial(), lab.receivers[0], context)]
+    assert [] == [kind for kind in kinds if kind.startswith("rps") or kind in ("device", "feature")]
+
+
 @pytest.mark.parametrize(("cpus", "optional"), [(None, True), ("0-1", False)])
 def test_only_cpus_that_a_user_names_must_be_those_of_napi(
     lab: Lab, cpus: str | None, *, optional: bool

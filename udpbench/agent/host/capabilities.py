@@ -36,6 +36,8 @@ INCOMING_CPU_RELEASE = (6, 2)
 """Before it the option can be set but has no effect (net/core/sock_reuseport.c): not tried."""
 MACHINE_SYSCTL = "/proc/sys/net/core/netdev_max_backlog"
 """Exists only in the initial network namespace."""
+RPS_DEFAULT = "/proc/sys/net/core/rps_default_mask"
+"""Since Linux 6.3."""
 THREAD_NAMES_RELEASE = (5, 17)
 """Before it a kernel thread's name ends after 15 bytes (kernel/kthread.c: get_kthread_comm)."""
 
@@ -59,6 +61,7 @@ def try_capabilities(host: Host) -> dict[str, bool]:
         "machine_sysctl": _machine_sysctl(host),
         "kernel_threads": _kernel_threads(host),
         "napi_threads": napi_threads(host, os.uname().release),
+        "rps_default": host.exists(RPS_DEFAULT),
         "real_time": _real_time(),
         # A program that passes every packet, not attached anywhere.
         "bpf": _opens(lambda: bpf.load(bpf.XDP, instructions.passes(2), "udpb_pass")),

@@ -77,14 +77,14 @@ class HostBlock:
     def receive(self) -> str:
         """Who does the receive work of a built-in lab's link: napi, rps or inline.
 
-        By default NAPI's threads, if they can be pinned and told apart. RPS of a bridge's pairs can
-        be set by root alone, because the bridge creates them before.
+        By default NAPI's threads, if they can be pinned and told apart. Only root can set RPS of a
+        bridge's pairs, which exist before, or of any pair where the kernel has no default for it.
         """
         if self.link.receive is not None:
             return self.link.receive
-        if self._lacks("napi_threads") or self.without_root:
-            return "inline" if self.without_root and self.lab.bridged else "rps"
-        return "napi"
+        if self.without_root:
+            return "inline" if self.lab.bridged or self._lacks("rps_default") else "rps"
+        return "rps" if self._lacks("napi_threads") else "napi"
 
     @property
     def without_root(self) -> bool:
