@@ -22,7 +22,7 @@ from udpbench.control.lab_lock import Surroundings
 from udpbench.control.run import RunOptions, run
 from udpbench.definition.load import load_experiments, load_lab
 from udpbench.definition.shipped import shipped_names
-from udpbench.model import Experiment, Lab, Rate, Trial, TrialRecord
+from udpbench.model import Experiment, Lab, Progress, Rate, Trial, TrialRecord
 from udpbench.records import RunWriter, new_header, read_run
 
 EVERY_SETTING = Path(__file__).parents[1] / "lab/every_setting.yaml"
@@ -88,13 +88,19 @@ def one_of_each(skipped: Iterable[str], number: int) -> Iterator[Experiment]:
             yield of_one_point(experiment, experiment.points[number], name)
 
 
+def say(progress: Progress) -> None:
+    """Print which trial runs, since each takes a minute in a guest."""
+    if progress.event == "phase" and progress.trial is not None:
+        print(progress.trial.experiment, progress.phase, flush=True)
+
+
 def measure(experiments: Sequence[Experiment], lab: Lab) -> tuple[TrialRecord, ...]:
     """Run experiments and return their records; what ends the run ends this program."""
     header = new_header(experiments, lab, ("trials",), (), seed=0)
     around = Surroundings(real(Deployer(print)))
     with tempfile.TemporaryDirectory() as folder:
         writer = RunWriter.create(Path(folder) / "run", header)
-        outcome = run(experiments, lab, writer, lambda _: None, RunOptions(header.seed), around)
+        outcome = run(experiments, lab, writer, say, RunOptions(header.seed), around)
         for error in (*outcome.restore_errors, outcome.error):
             if error is not None:
                 raise SystemExit(str(error))

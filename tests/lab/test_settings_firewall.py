@@ -214,7 +214,7 @@ def test_a_rule_that_is_left_in_chains_of_nft_alone_is_not_taken_for_gone(both: 
     before = both.call("visible")
     both.apply(ACCEPT)
     both.shell("iptables -F INPUT")
-    with pytest.raises(Refused, match="it is 'in nft chains, not in iptables'"):
+    with pytest.raises(Refused, match="now it is in nft chains, not in iptables"):
         both.call("restore")
     both.call("restore", force=True)
     assert before["nft"].split("table ip ")[0] == both.call("visible")["nft"].split("table ip ")[0]
