@@ -203,11 +203,16 @@ def test_a_kernel_without_udp_diag_is_an_error(golden: Golden) -> None:
             udp_diag.parse_sockets(refusal, {})
 
 
-def test_a_kernel_without_types_is_an_error(golden: Golden, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [bytes(64), struct.pack("=HBBIIIIIB", 0xEB9F, 1, 0, 24, 0, 0, 0, 1, 0)],
+    ids=["no BTF", "without a type, as before Linux 5.17"],
+)
+def test_a_kernel_without_types_is_an_error(content: bytes, golden: Golden, tmp_path: Path) -> None:
     """They say where a socket's fields lie."""
     types = tmp_path / "sys/kernel/btf/vmlinux"
     types.parent.mkdir(parents=True)
-    types.write_bytes(bytes(64))
+    types.write_bytes(content)
     with golden.raises(OSError):
         SocketCounts(Host(tmp_path))
 

@@ -112,10 +112,8 @@ def keep_packages(tree: Path, packages: tuple[str, ...]) -> None:
 def keep_tools(tree: Path) -> None:
     """Download what udpbench, its tests and its build need of other projects; pip looks there."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    groups = project["dependency-groups"]
     needed = [*project["project"]["dependencies"], *project["build-system"]["requires"], "nox"]
-    needed += project["project"]["optional-dependencies"]["store"]
-    needed += [text for group in ("lint", "types", "test") for text in groups[group]]
+    needed += TEST_TOOLS
     python = python_of(tree)
     platforms = [word for tag in python.platforms for word in ("--platform", tag)]
     version = ".".join(map(str, python.python))
@@ -146,6 +144,8 @@ def version(packages: str, name: str) -> str:
     return match[1]
 
 
+TEST_TOOLS = ("hypothesis", "pypdf", "pytest", "pytest-timeout", "pytest-xdist")
+"""What the lab tests need."""
 INSTALL = "apt-get -qy --no-install-recommends install"
 
 

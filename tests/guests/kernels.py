@@ -33,14 +33,16 @@ APART = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 STEP_S = 7200
 CODE = ("udpbench", "native", "experiments", "tests", "noxfile.py", "pyproject.toml", "setup.py")
 """What is tried in the guests."""
-UDPBENCH = "udpbench/.nox/udpbench/bin/udpbench"
-PYTHON = "udpbench/.nox/udpbench/bin/python"
+UDPBENCH = "/srv/udpbench/.nox/udpbench/bin/udpbench"
+PYTHON = "/srv/udpbench/.nox/udpbench/bin/python"
 LAB_TESTS = (
     *("test_ledger.py", "test_ledger_quirks.py", "test_settings_firewall.py"),
     *("test_settings_kernel.py", "test_settings_links.py", "test_settings_random.py"),
     *("test_unprivileged.py", "test_watch.py", "test_ways.py"),
 )
 """The sample of the lab tests: ledger, settings with their restore, watching, and every way."""
+PATIENT_LAB = "PYTHONPATH=/srv/udpbench/tests/guests/patient_agents:/srv/udpbench/tests/guests"
+"""Longer deadlines of local agents and their controller."""
 NEEDS_NEWER = re.compile(r"needs Linux [\d.]+")
 
 
@@ -108,7 +110,7 @@ def judged(done: Done, good: tuple[int, ...] = (0,), words: str = "") -> Result:
 def bring_code() -> None:
     """Copy the code into the guest."""
     pack = ["tar", "-c", "--exclude=*.so", "--exclude=*.pyc", "-C", str(ROOT), *CODE, "README.md"]
-    unpack = [*on_words("alone"), "mkdir -p udpbench && tar -x -C udpbench"]
+    unpack = [*on_words("alone"), "mkdir -p /srv/udpbench && tar -x -C /srv/udpbench"]
     with subprocess.Popen([*pack, "docs", "benchmarks"], stdout=subprocess.PIPE) as packed:
         subprocess.run(unpack, stdin=packed.stdout, check=True)
 
@@ -116,7 +118,7 @@ def bring_code() -> None:
 def demo(_: Path) -> tuple[Done, Result]:
     """Run README's first command on a machine without anything of ours."""
     bring_code()
-    done = in_guest("cd udpbench && python3 noxfile.py demo")
+    done = in_guest("cd /srv/udpbench && python3 noxfile.py demo")
     return done, judged(done, words="report: ")
 
 
@@ -129,7 +131,7 @@ def selftest(_: Path) -> tuple[Done, Result]:
 def trials(_: Path) -> tuple[Done, Result]:
     """Run smoke, every way, every setting, and a point of every shipped experiment."""
     in_guest(f"{image.INSTALL} sockperf socat unbound")
-    done = in_guest(f"{PYTHON} udpbench/tests/guests/trials.py")
+    done = in_guest(f"{PATIENT_LAB} {PYTHON} /srv/udpbench/tests/guests/trials.py")
     return done, judged(done)
 
 
@@ -153,9 +155,12 @@ def watched(look: Callable[[str], Done]) -> tuple[Done, Result]:
 def lab_tests(_: Path) -> tuple[Done, Result]:
     """Run a sample of the lab tests."""
     in_guest(f"{image.INSTALL} sudo nftables")
+    in_guest(f"{PYTHON} -m pip install -q {' '.join(image.TEST_TOOLS)}")
     files = " ".join(f"tests/lab/{name}" for name in LAB_TESTS)
-    words = f"-m 'not long' -rs -q --timeout=1200 -p no:cacheprovider {files}"
-    done = in_guest(f"cd udpbench && UDPBENCH_REQUIRE_LAB=1 .nox/udpbench/bin/pytest {words}")
+    words = f"-m 'not long' -p patient -rs -v --timeout=1200 -p no:cacheprovider {files}"
+    done = in_guest(
+        f"cd /srv/udpbench && UDPBENCH_REQUIRE_LAB=1 {PATIENT_LAB} .nox/udpbench/bin/pytest {words}"
+    )
     return done, judged(done)
 
 

@@ -2,20 +2,16 @@
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 from udpbench import protocol
 from udpbench.__main__ import main
 from udpbench.control import drain, phase
 from udpbench.control.deployment import bundle
 
+AGENTS = Path(__file__).with_name("patient_agents") / "sitecustomize.py"
+"""Behind the package's first file, which agents of any build may differ in; local agents find it themselves."""
 TIMES = 12
-AGENTS = f"""
-from udpbench.agent.settings import guardian
-from udpbench.agent.workers.process_client import Limits
-guardian.START_TIMEOUT_S *= {TIMES}
-Limits.__init__.__defaults__ = tuple({TIMES} * limit for limit in Limits.__init__.__defaults__)
-"""
-"""Behind the package's first file, which agents of any build may differ in."""
 
 for name, verb in protocol.VERBS.items():
     protocol.VERBS[name] = replace(verb, limit_s=TIMES * verb.limit_s)
@@ -24,7 +20,7 @@ for name in ("SENDERS_GRACE_NS", "STOP_NS", "PATH_LIMIT_NS"):
     setattr(phase, name, TIMES * getattr(phase, name))
 own_files = bundle._own_files
 first = "udpbench/__init__.py"
-bundle._own_files = lambda: own_files() | {first: own_files()[first] + AGENTS.encode()}
+bundle._own_files = lambda: own_files() | {first: own_files()[first] + AGENTS.read_bytes()}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -61,7 +61,10 @@ class SocketCounts:
                 for number, name in types.values("skb_drop_reason").items()
                 if name.startswith(PREFIX)
             }
-        except (KeyError, ValueError) as error:
+        except KeyError as error:
+            # A type of a later kernel, such as the drop reasons before Linux 5.17.
+            raise OSError(errno.EOPNOTSUPP, f"this needs {NEEDS}") from error
+        except ValueError as error:
             raise OSError(f"this kernel's BTF does not describe sockets: {error}") from error
         with ExitStack() as opened:
             self._map = _kept(opened, bpf.create_counts(ENTRIES))
