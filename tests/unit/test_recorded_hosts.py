@@ -163,17 +163,17 @@ def test_an_experiments_settings_are_planned_on_it(
     )
 
 
-KERNELS = [case for case in cases() if read_recorded(case[0])[1][case[1]].capabilities]
-"""Hosts that recorded what their kernel can do; older files lack it."""
+KERNELS = {file: place for file, place in cases() if read_recorded(file)[1][place].capabilities}
+"""A host of each file that says what its kernel can do; older files lack that."""
 
 
-@pytest.mark.parametrize(("file", "place"), KERNELS, ids=lambda part: getattr(part, "stem", part))
+@pytest.mark.parametrize("file", KERNELS, ids=lambda file: file.stem)
 @pytest.mark.parametrize("lab_name", ["local", "two-hosts"])
 def test_shipped_experiments_are_bound_on_its_kernel_or_say_why_not(
-    file: Path, place: str, lab_name: str, golden: Golden
+    file: Path, lab_name: str, golden: Golden
 ) -> None:
     """Every point: what the kernel must offer, the settings of both hosts, and the workers."""
-    tree = read_recorded(file)[1][place]
+    tree = read_recorded(file)[1][KERNELS[file]]
     lab = load_lab(lab_name)
     # GSO is probed by sending, which a recording does not do.
     own = replace(facts_of(tree), limits={GSO_SEGMENTS: 64})
