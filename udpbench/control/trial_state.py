@@ -272,7 +272,7 @@ def others(agents: Agents) -> Iterator[Finding]:
                 client.name,
                 other,
                 "the results include the load of both runs",
-                "run one after the other, without --share",
+                "run one after the other: a run waits for others that were started without --share",
             )
 
 

@@ -78,8 +78,8 @@ _CAPTIONS = {
     "matrices": "Each cell has the median over valid trials, and below it the 95 % interval, "
     "minimum to maximum below six trials. The findings say why a cell was skipped.",
     "results": "Medians over valid trials; in brackets the 95 % interval of the median, minimum to "
-    "maximum below six trials. A struck-out trial is invalid and in no median; the findings give "
-    "the reason.",
+    "maximum below six trials. What is struck out, a trial or its rates alone, is in no median; "
+    "the findings give the reason.",
     "searches": "Throughput is the delivered rate at the lower bound. Between: the highest "
     "load that met the goal, and the lowest that did not. In the figure every trial is a dot, "
     "coloured by the stage that lost most.",

@@ -13,7 +13,7 @@ from udpbench.analysis.points import but_lossy
 from udpbench.analysis.remedies import BEYOND_SETTINGS, REMEDY_STEPS
 from udpbench.differences import differences, flat
 from udpbench.errors import CANNOT_TELL, YES
-from udpbench.model import SECOND_NS, Bottleneck, Facts, Role, Trial, Tune
+from udpbench.model import SECOND_NS, Bottleneck, Facts, Role, Trial
 from udpbench.tuning.recipe import Form, Instruction, as_yaml, instructions
 from udpbench.tuning.steps import TuningStep, is_allowed, sets_of, steps_against
 from udpbench.tuning.tuner import BASE, ENDINGS, Tuning, is_useless, limiting, refused
@@ -124,15 +124,17 @@ def _without_help(tuning: Tuning, limits: Bottleneck, ended: str) -> str:
     names = ", ".join(comparison.b for comparison in compared)
     if names and limits.name not in BEYOND_SETTINGS:
         return f"No tried step helps: {names}. {_limit(limits)}"
-    if not names and limits.name in REMEDY_STEPS and limits.name not in BEYOND_SETTINGS:
-        return f"No step could be tried{_excluded(tuning.tune, limits)}. {limits.sentence}"
+    excluded = _excluded(tuning)
+    if not names and (excluded or limits.name in REMEDY_STEPS.keys() - BEYOND_SETTINGS.keys()):
+        return f"No step could be tried{excluded}. {limits.sentence}"
     beyond = BEYOND_SETTINGS.get(limits.name, limits.remedy)
     return f"No setting helps{f' (tried: {names})' if names else ''}: {beyond}. {_limit(limits)}"
 
 
-def _excluded(tune: Tune, limits: Bottleneck) -> str:
-    """Return which steps against a bottleneck the user has excluded; empty if none."""
-    every = steps_against([limits], replace(tune, only=(), never=()), ())
+def _excluded(tuning: Tuning) -> str:
+    """Return which steps against the bottlenecks the user has excluded; empty if none."""
+    tune, limits = tuning.tune, tuning.ending.limits if tuning.ending is not None else ()
+    every = steps_against(limits, replace(tune, only=(), never=()), ())
     names = [step.name for step in every if not is_allowed(step, tune)]
     return f": --only or --never excludes {', '.join(names)}" if names else ""
 

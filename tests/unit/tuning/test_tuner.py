@@ -290,6 +290,9 @@ def test_steps_that_the_user_excluded_are_named(golden: Golden) -> None:
         tuning, _ = play(to_tune(only=only, never=never), lambda _: (5_000.0, (SMALL,)))
         assert CANNOT_TELL == exit_code(tuning)
         golden.check(plain_answer(tuning).sentence)
+    others = (limit("others_cpu", late="receive"), SMALL)
+    tuning, _ = play(to_tune(only=("machine",)), lambda _: (5_000.0, others))
+    golden.check(plain_answer(tuning).sentence)
     tuning, _ = play(to_tune(receive={"gro": True}), lambda _: (5_000.0, (UNMERGED,)))
     golden.check(plain_answer(tuning).sentence)
 

@@ -232,7 +232,8 @@ def _draw(swept: Sweep) -> Figure:
         _draw_panel(axes, swept, name, axis)
         axes.grid(color=GRID)
     axis.label(panels[-1, 0])
-    n = sum(len(place.trials["delivered_pps"]) for line in swept.lines for place in line.places)
+    places = [place for line in swept.lines for place in line.places]
+    n = sum(max(len(place.trials[name]) for name in swept.metrics) for place in places)
     panels[-1, 0].set_xlabel(f"{swept.key}, n = {plural(n, 'valid trial')}")
     figure.align_ylabels(panels[:, 0])
     known: dict[str, Any] = {}
