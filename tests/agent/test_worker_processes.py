@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import os
+import select
 import signal
 import socket
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +21,18 @@ import pytest
 from test_workers import WHY, count, datagram, give, gone, phase, receiver, sender, until
 
 from udpbench.agent.host.system import Host
+from udpbench.agent.workers import process
+from udpbench.agent.workers.memory import Memory
 from udpbench.agent.workers.pool import Pool
 from udpbench.agent.workers.process_client import Limits
 from udpbench.agent.workers.usage import shared_bytes
 from udpbench.cpu_lists import format_cpu_list
 from udpbench.errors import DeadlineExceeded, WorkerFailed
 from udpbench.model import SECOND_NS, FlowSpec, Receive, Send, WorkerSpec
+from udpbench.protocol import encode
 
+MOMENT_NS, PAST_NS = 7_919, 400_000
+"""Steps between moments at which a worker is killed; the parent waits for orders by the last."""
 ALONE = Receive(workers_as="processes")
 
 
@@ -139,6 +150,72 @@ def test_a_worker_process_that_dies_is_named(pool: Pool, port: int, running: boo
         until("read by the other", lambda: count(pool, "received_packets") == 1)
     pool.close()
     assert gone(prepared[0].pid)
+
+
+@pytest.mark.parametrize("moment_ns", [0, 200_000])
+def test_a_death_is_reported_though_no_signal_is_seen(port: int, moment_ns: int) -> None:
+    """As if it came between Python's last look at signals and the wait for an order."""
+    assert "died" == report_of_a_death(port, moment_ns, {signal.SIGCHLD})
+
+
+@pytest.mark.long
+def test_each_of_a_thousand_deaths_is_reported(port: int) -> None:
+    """At any moment around the wait for an order, on CPUs that others use."""
+    with busy_processes(4):
+        reports = [report_of_a_death(port, n * MOMENT_NS % PAST_NS) for n in range(1000)]
+    assert ["died"] * 1000 == reports
+
+
+@contextlib.contextmanager
+def busy_processes(number: int) -> Iterator[None]:
+    """Keep this many processes running within the block."""
+    words = (sys.executable, "-S", "-c", "while True: pass")
+    busy = [subprocess.Popen(words) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for program in busy:
+            program.kill()
+            program.wait()
+
+
+def report_of_a_death(
+    port: int, after_ns: int, blocked: Collection[signal.Signals] = ()
+) -> str | None:
+    """Kill a worker that is ready; return the event that follows, None without any."""
+    spec = alone(port)
+    memory = os.memfd_create("workers")
+    Memory(memory, [spec])
+    orders, to_parent = os.pipe()
+    from_parent, answers = os.pipe()
+    agent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for ours, theirs in ((orders, 0), (answers, 1)):
+                os.dup2(ours, theirs)
+            os.closerange(to_parent, from_parent + 1)
+            signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+            sys.stdin = io.TextIOWrapper(os.fdopen(0, "rb", closefd=False))
+            process.main()
+        finally:
+            os._exit(0)
+    for theirs in (orders, answers):
+        os.close(theirs)
+    first = {"agent_pid": agent, "memory_fd": memory, "interface": "lo", "macs": {}, "flows": None}
+    os.write(to_parent, json.dumps({**first, "workers": encode([spec])}).encode() + b"\n")
+    with os.fdopen(from_parent, "rb") as events:
+        ready = json.loads(events.readline())
+        moment_ns = time.monotonic_ns() + after_ns
+        while time.monotonic_ns() < moment_ns:
+            pass
+        os.kill(ready["workers"][0]["pid"], signal.SIGKILL)
+        reported = select.select([events], [], [], 3)[0]
+        event = json.loads(events.readline())["event"] if reported else None
+        os.close(to_parent)
+        os.waitpid(pid, 0)
+    os.close(memory)
+    return event
 
 
 def test_several_that_die_at_once_are_one_failure(pool: Pool, port: int) -> None:

@@ -15,6 +15,7 @@ import functools
 import json
 import os
 import queue
+import select
 import signal
 import socket
 import sys
@@ -42,6 +43,8 @@ from udpbench.protocol import decode
 IO_CLASSES = {"realtime": 1, "best-effort": 2, "idle": 3}
 IO_CLASS_SHIFT = 13  # include/uapi/linux/ioprio.h
 _NEEDS = "a priority above normal needs root or CAP_SYS_NICE; else leave it out"
+
+READ_BYTES = 2**16
 
 Report = Callable[[dict[str, Any]], None]
 """Takes {ready: …} or {problem: …}, once."""
@@ -284,7 +287,6 @@ class Workers:
         for shared in self._shared.values() if self._forked else ():
             shared.close()
         self.write_event({"event": "ready", "workers": [answer["ready"] for answer in answers]})
-        self._report_deaths_from_now_on()
         return True
 
     def _start_workers(self) -> list[dict[str, Any]]:
@@ -325,15 +327,33 @@ class Workers:
                 problems.append(f"{spec.name}: {in_words(error)}")
         return problems
 
-    def _report_deaths_from_now_on(self) -> None:
-        signal.signal(signal.SIGCHLD, lambda *_: self._report_deaths())
-        self._report_deaths()
+    def serve(self, orders: int) -> None:
+        """Start a phase for each line of a pipe until it ends, and report deaths as they happen.
 
-    def _report_deaths(self) -> None:
-        for worker in self._workers:
-            status = worker.exit_status()
-            if status is not None:
-                self.write_event({"event": "died", "worker": worker.name, "status": status})
+        Both are waited for at once: a handler of SIGCHLD does not run if the signal comes between
+        Python's last look at it and a read that then blocks.
+        """
+        waiting, rest = select.poll(), b""
+        waiting.register(orders, select.POLLIN)
+        alive = {worker.end_fd: worker for worker in self._workers if worker.end_fd is not None}
+        for end in alive:
+            waiting.register(end, 0)  # POLLHUP is always reported
+        while True:
+            for ready, _ in waiting.poll():
+                if ready != orders:
+                    waiting.unregister(ready)
+                    self._report_death(alive[ready])
+                    continue
+                chunk = os.read(orders, READ_BYTES)
+                if not chunk:
+                    return
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    self.start(json.loads(line))
+
+    def _report_death(self, worker: ForkedWorker) -> None:
+        status = worker.exit_status()
+        self.write_event({"event": "died", "worker": worker.name, "status": status})
 
     def start(self, phase: dict[str, Any]) -> None:
         """Start every worker on a phase with all counts at zero."""
@@ -345,7 +365,6 @@ class Workers:
 
     def close(self) -> None:
         """End every loop and worker; their sockets close with the process."""
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.memory.stop()
         for worker in self._workers:
             worker.end()
@@ -356,6 +375,9 @@ class Workers:
 
 class ThreadWorker:
     """A worker as a thread."""
+
+    end_fd = None
+    """No thread ends without its process."""
 
     def __init__(self, name: str, main: WorkerMain) -> None:
         self.name = name
@@ -375,10 +397,6 @@ class ThreadWorker:
     def order(self, phase: dict[str, Any]) -> None:
         """Order the worker to run a phase."""
         self._phases.put(phase)
-
-    def exit_status(self) -> Optional[int]:
-        """Return None: no thread ends without its process."""
-        return None
 
     def end(self) -> None:
         """Let the worker end after its last phase."""
@@ -435,23 +453,22 @@ class ForkedWorker:
         return {"problem": f"{self.name}: the process ended before it was ready"}
 
     def order(self, phase: dict[str, Any]) -> None:
-        """Order the worker to run a phase; if it has died, ``exit_status`` shows it."""
+        """Order the worker to run a phase; if it has died, its pipe shows it."""
         try:
             _write_line(self._phases_fd, phase)
         except BrokenPipeError:
             return
 
-    def exit_status(self) -> Optional[int]:
-        """Return the exit status of an ended process, once; negative for a signal."""
-        if self._ended:
-            return None
-        try:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
-        except ChildProcessError:
-            # The signal handler was interrupted by itself here; the outer call returns it.
-            return None
-        self._ended = pid != 0
-        return os.waitstatus_to_exitcode(status) if self._ended else None
+    @property
+    def end_fd(self) -> int:
+        """Descriptor of a pipe that only the worker holds open: it ends with the worker."""
+        return self._reports_fd
+
+    def exit_status(self) -> int:
+        """Wait for a worker whose pipe has ended; return its exit status, negative for a signal."""
+        _, status = os.waitpid(self._pid, 0)
+        self._ended = True
+        return os.waitstatus_to_exitcode(status)
 
     def end(self) -> None:
         """Let the worker end after its last phase and wait for it."""
@@ -535,8 +552,7 @@ def main() -> int:
     workers = Workers(specs, first["memory_fd"], first["interface"], first["macs"])
     if not workers.prepare():
         return 1
-    for line in sys.stdin.buffer:
-        workers.start(json.loads(line))
+    workers.serve(0)
     workers.close()
     return 0
 
