@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -171,6 +173,12 @@ def run(
     session.run(path, *args, env=env, external=True, success_codes=codes)
 
 
+def tests_in(session: nox.Session, *places: str) -> tuple[str, ...]:
+    """Return pytest's words: the session's places, or those that its user names instead."""
+    named = any(word.startswith("tests/") for word in session.posargs)
+    return (*(() if named else places), *session.posargs)
+
+
 @nox.session
 def demo(session: nox.Session) -> None:
     """Measure how many packets a second one thread receives, then lose packets and locate them."""
@@ -221,7 +229,7 @@ def types(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """Run the tests that need neither root nor network."""
     prepare(session)
-    run(session, "pytest", "--numprocesses=auto", "-m", SAMPLE, "tests/unit", *session.posargs)
+    run(session, "pytest", "--numprocesses=auto", "-m", SAMPLE, *tests_in(session, "tests/unit"))
 
 
 @nox.session
@@ -255,7 +263,7 @@ def test_agent(session: nox.Session, pythons: dict[str, str]) -> None:
         pip = str(home / "bin" / "pip")
         deploy = ("install", "--quiet", "--no-deps", "--force-reinstall", str(wheel))
         session.run(pip, *deploy, external=True)
-        arguments = (WAITING, "tests/agent", *session.posargs)
+        arguments = (WAITING, *tests_in(session, "tests/agent"))
         session.run(str(home / "bin" / "pytest"), *arguments, external=True)
 
 
@@ -263,7 +271,7 @@ def test_agent(session: nox.Session, pythons: dict[str, str]) -> None:
 def native(session: nox.Session) -> None:
     """Test the C loops as built, then under AddressSanitizer and UBSan."""
     prepare(session)
-    run(session, "pytest", WAITING, "tests/native", *session.posargs)
+    run(session, "pytest", WAITING, *tests_in(session, "tests/native"))
     build = Path(session.create_tmp()) / "sanitized"
     shutil.rmtree(build, ignore_errors=True)
     sanitized = {"UDPBENCH_SANITIZE": "address,undefined", "CFLAGS": STRICT}
@@ -276,7 +284,7 @@ def native(session: nox.Session) -> None:
         "ASAN_OPTIONS": "detect_leaks=0",  # CPython keeps allocations until it exits
         "PYTHONPATH": str(build / "lib"),
     }
-    run(session, "pytest", WAITING, "tests/native", *session.posargs, env=loaded)
+    run(session, "pytest", WAITING, *tests_in(session, "tests/native"), env=loaded)
 
 
 @nox.session
@@ -313,7 +321,7 @@ def run_lab_tests(
         ("apart", beside, may_be_empty),
         ("not apart", (), may_be_empty if session.posargs else (0,)),
     ):
-        words = ("-m", which + sample, *workers, *places, *session.posargs)
+        words = ("-m", which + sample, *workers, *tests_in(session, *places))
         run(session, "pytest", *words, codes=codes)
 
 
@@ -410,7 +418,7 @@ def docs(session: nox.Session) -> None:
     prepare(session)
     if os.geteuid() == 0:
         install_system_packages(LAB_PACKAGES)
-    run(session, "pytest", "-m", SAMPLE, "tests/docs", *session.posargs)
+    run(session, "pytest", "-m", SAMPLE, *tests_in(session, "tests/docs"))
 
 
 @nox.session
@@ -503,7 +511,42 @@ def _answers(python: Path) -> bool:
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
-if __name__ == "__main__":
+REPORT = ROOT / ".nox" / "report.json"
+FAILED_TESTS = ROOT / ".pytest_cache/v/cache/lastfailed"
+"""pytest's own list, of all its runs here."""
+ROOMS = {name: f"tests/{'unit' if name == 'quick' else name}/" for name in CHECKS}
+MOST_NAMED = 12
+
+
+def last_line() -> str:
+    """Return which sessions failed and what repeats just that; empty if all passed."""
+    sessions = json.loads(REPORT.read_text())["sessions"] if REPORT.exists() else []
+    failed = [ran["name"] for ran in sessions if ran["result"] in ("failed", "aborted")]
+    tests = list(json.loads(FAILED_TESTS.read_text())) if FAILED_TESTS.exists() else []
+    commands = []
+    for name in failed:
+        named = [test for test in tests if test.startswith(ROOMS.get(name, "?"))]
+        few = ["--", *named] if 0 < len(named) <= MOST_NAMED else []
+        commands.append(shlex.join(["python3", "noxfile.py", name, *few]))
+    return f"failed: {', '.join(failed)}; to repeat: {' && '.join(commands)}" if failed else ""
+
+
+def main() -> None:
+    """Run the sessions that the command line names; the last line says what failed."""
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.unlink(missing_ok=True)
+    asked = sys.argv[1:2]
+    if asked == ["test"]:  # its sessions alone, since by itself it can only succeed
+        asked = list(CHECKS)
+        FAILED_TESTS.unlink(missing_ok=True)
     # nox takes a session's name only behind --session.
-    sys.argv[1:2] = ["--session", *sys.argv[1:2]]
-    sys.exit(nox.main())
+    sys.argv[1:2] = ["--report", str(REPORT), "--session", *asked]
+    try:
+        nox.main()
+    finally:
+        if line := last_line():
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

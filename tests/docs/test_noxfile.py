@@ -1,0 +1,85 @@
+"""The last line of `noxfile.py`: which sessions failed, and the command that repeats just that."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PYTHON = next(
+    (
+        python
+        for python in (ROOT / ".nox/bootstrap/bin/python", Path(sys.executable))
+        if python.exists()
+        and subprocess.run([python, "-c", "import nox"], stderr=subprocess.DEVNULL).returncode == 0
+    ),
+    None,
+)
+NOXFILE = f"""
+own_name, __name__ = __name__, "sessions"
+exec(compile(open({str(ROOT / "noxfile.py")!r}).read(), __file__, "exec"))
+__name__ = own_name
+HOME = Path({str(ROOT / ".nox/udpbench")!r})
+prepare = install_system_packages = lambda *_: None
+
+for name, fails in dict(quick=True, agent=False, native=False, docs=False).items():
+    def session(session, fails=fails):
+        if fails:
+            session.error("style")
+    nox.session(session, name=name)
+
+if __name__ == "__main__":
+    main()
+"""
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("what", ["well", "not well"])
+def test_it(what):
+    assert what == "well"
+"""
+
+pytestmark = pytest.mark.skipif(PYTHON is None, reason="needs nox, which noxfile.py installs")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Make a project whose style is bad, and one of whose lab tests fails."""
+    (tmp_path / "noxfile.py").write_text(NOXFILE)
+    (tmp_path / "tests/lab").mkdir(parents=True)
+    (tmp_path / "tests/lab/test_x.py").write_text(TESTS)
+    return tmp_path
+
+
+def lines(project: Path, *words: str) -> list[str]:
+    """Return what noxfile.py prints, with a lab that needs no root."""
+    without = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    done = subprocess.run(
+        [str(PYTHON), "noxfile.py", *words],
+        cwd=project,
+        env={**without, "UDPBENCH_REQUIRE_LAB": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert 1 == done.returncode, done.stdout
+    return done.stdout.splitlines()
+
+
+def test_the_last_line_repeats_just_what_failed(project: Path) -> None:
+    """The session whose test failed with that test alone; no session is a success by itself."""
+    failed = "tests/lab/test_x.py::test_it[not well]"
+    printed = lines(project, "test")
+    assert (
+        "failed: quick, lab; to repeat: "
+        f"python3 noxfile.py quick && python3 noxfile.py lab -- '{failed}'" == printed[-1]
+    )
+    assert not [line for line in printed if "test: success" in line]
+
+    again = lines(project, "lab", "--", failed)
+    assert f"failed: lab; to repeat: python3 noxfile.py lab -- '{failed}'" == again[-1]
+    assert [line for line in again if "1 failed in" in line]
