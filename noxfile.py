@@ -452,6 +452,30 @@ def portable(session: nox.Session) -> None:
 
 
 @nox.session
+def lock(session: nox.Session) -> None:
+    """Write the versions and digests of the wheels that are sent to hosts: the newest of PyPI."""
+    prepare(session)
+    project = nox.project.load_toml(ROOT / "pyproject.toml")
+    run(session, "pip", "install", "--quiet", *nox.project.dependency_groups(project, "lock"))
+    asked = Path(session.create_tmp()) / "agent.in"
+    of_agent = [text for text in project["project"]["dependencies"] if ";" not in text]
+    asked.write_text("\n".join(of_agent))
+    deployment = ROOT / "udpbench" / "control" / "deployment"
+    words = (
+        "--universal",
+        "--python-version",
+        "3.9",
+        "--no-deps",
+        "--generate-hashes",
+        "--upgrade",
+    )
+    short = ("--quiet", "--no-annotate", "--no-header", "--output-file")
+    run(
+        session, "uv", "pip", "compile", *words, *short, str(deployment / "wheels.lock"), str(asked)
+    )
+
+
+@nox.session
 def messages(session: nox.Session) -> None:
     """Rewrite the golden messages of all tests, or of those given as posargs."""
     prepare(session)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import os
 import platform
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
+from importlib.metadata import requires
+from itertools import product
 from pathlib import Path
 
 import pytest
 from golden import Golden
+from packaging.requirements import Requirement
 
 import udpbench
 from udpbench.control.deployment import bundle, wheels
@@ -21,6 +26,7 @@ from udpbench.control.deployment.elf import Requirements
 from udpbench.errors import ConnectError, InputError
 
 PACKAGE = Path(udpbench.__file__).parent
+RELEASED_LOCK = wheels.LOCK
 HERE = Target((3, 9), platform.machine(), "glibc", "2.31")
 CONTENTS = {
     "cffi": ("_cffi_backend.so", "cffi/api.py", "cffi.libs/libffi.so"),
@@ -40,15 +46,36 @@ def write_wheels(folder: Path, *names: str) -> Path:
     tag = f"cp39-cp39-manylinux2014_{HERE.machine}"
     for name in names:
         about = f"{name}-99.0.dist-info"
+        files = {
+            **{file: f"# {file}\n" for file in CONTENTS[name]},
+            f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 99.0\n",
+            f"{about}/WHEEL": f"Wheel-Version: 1.0\nTag: {tag}\n",
+            f"{about}/RECORD": "",
+        }
         with zipfile.ZipFile(folder / f"{name}-99.0-{tag}.whl", "w") as wheel:
-            for file in CONTENTS[name]:
-                wheel.writestr(file, f"# {file}\n")
-            wheel.writestr(
-                f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 99.0\n"
-            )
-            wheel.writestr(f"{about}/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")
-            wheel.writestr(f"{about}/RECORD", "")
+            for file, text in files.items():
+                wheel.writestr(zipfile.ZipInfo(file), text)  # of 1980: the same bytes each time
     return folder
+
+
+def write_lock(file: Path, wheels_by_name: dict[str, bytes]) -> Path:
+    """Write a lock of version 99.0 of each wheel's project."""
+    lines = [
+        f"{name.partition('-')[0]}==99.0 --hash=sha256:{hashlib.sha256(content).hexdigest()}\n"
+        for name, content in sorted(wheels_by_name.items())
+    ]
+    file.write_text("".join(lines))
+    return file
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lock(offered: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Lock the wheels that this test writes."""
+    content = {file.name: file.read_bytes() for file in offered.iterdir()}
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("lock")
+        patch.setattr(wheels, "LOCK", write_lock(folder / wheels.LOCK.name, content))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +85,7 @@ def offered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def agent_bundle(offered: Path) -> Bundle:
+def agent_bundle(offered: Path, lock: None) -> Bundle:
     """Return a bundle with those."""
     return make_bundle(HERE, offered, print)
 
@@ -120,10 +147,11 @@ def test_wheels_are_fetched_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -
     fetched = wheels.obtain(HERE, None, messages.append)
     monkeypatch.setenv("PIP_FIND_LINKS", str(cache))
     assert fetched == wheels.obtain(HERE, None, messages.append)
-    assert [f"fetching cffi>=2.0, psutil>=7.0, pyroute2>=0.9.5 for {HERE}"] == messages
+    pinned = ", ".join(f"{name}==99.0" for name in CONTENTS)
+    assert [f"fetching {pinned} for {HERE}"] == messages
     (kept,) = (cache / wheels.KEPT).iterdir()
     assert 0o700 == kept.stat().st_mode & 0o777
-    assert sorted([*fetched, wheels.SUMS]) == sorted(file.name for file in kept.iterdir())
+    assert sorted(fetched) == sorted(file.name for file in kept.iterdir())
 
 
 @pytest.mark.parametrize("harm", ["a changed byte", "a missing wheel", "others may write"])
@@ -132,6 +160,7 @@ def test_a_kept_wheel_that_cannot_be_trusted_is_fetched_again(
 ) -> None:
     """It is verified each time."""
     content = {"a.whl": b"a", "b.whl": b"b"}
+    monkeypatch.setattr(wheels, "LOCK", write_lock(cache.parent / "own.lock", content))
     monkeypatch.setattr(wheels, "_download", lambda *_: content)
     wheels.obtain(HERE, None, print)
     (wheel,) = (cache / wheels.KEPT).glob("*/b.whl")
@@ -150,20 +179,22 @@ def test_a_kept_wheel_that_cannot_be_trusted_is_fetched_again(
 
 @pytest.mark.parametrize("why", ["a file is there", "it is another user's"])
 def test_without_a_cache_folder_wheels_are_fetched_each_time(
-    why: str, cache: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+    why: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     """A full or read-only disk is no reason to stop."""
 
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
+    content = {"a.whl": b"a"}
+    monkeypatch.setattr(wheels, "LOCK", write_lock(tmp_path / "own.lock", content))
     if why == "a file is there":
         cache.write_text("not a folder")
     else:
         monkeypatch.setattr(os, "fchmod", refuse)
-    monkeypatch.setattr(wheels, "_download", lambda *_: {"a.whl": b"a"})
+    monkeypatch.setattr(wheels, "_download", lambda *_: content)
     messages: list[str] = []
-    assert {"a.whl": b"a"} == wheels.obtain(HERE, None, messages.append)
+    assert content == wheels.obtain(HERE, None, messages.append)
     golden.check(messages)
 
 
@@ -188,6 +219,42 @@ def test_a_folder_without_a_wheel_names_the_command(tmp_path: Path, golden: Gold
     with golden.raises(InputError) as caught:
         wheels.obtain(target, folder, print)
     assert ["--wheels"] == [problem.where for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize("where", ["a folder", "an index"])
+def test_a_wheel_that_differs_from_the_lock_is_refused(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """It would run as root on hosts; no wheel is kept, whoever offers it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = write_wheels(tmp_path / "some", *CONTENTS)
+    wheel = next(folder.glob("psutil-*"))
+    with zipfile.ZipFile(wheel, "a") as changed:
+        changed.writestr("psutil/more.py", "")
+    if where == "a folder":
+        with golden.raises(InputError, psutil=wheel.name, target=HERE) as caught:
+            wheels.obtain(HERE, folder, print)
+        assert ["--wheels"] == [problem.where for problem in caught.value.problems]
+        return
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    with golden.raises(ConnectError, psutil=wheel.name, target=HERE):
+        wheels.obtain(HERE, None, lambda _: None)
+    assert [] == [*(tmp_path / "cache").rglob("*.whl")]
+
+
+@pytest.mark.parametrize("minor", range(9, 16))
+def test_the_lock_has_what_an_agent_requires(minor: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One version of each project that pyproject.toml requires without a marker, and that fits."""
+    monkeypatch.setattr(wheels, "LOCK", RELEASED_LOCK)
+    required = [Requirement(text) for text in requires("udpbench") or () if ";" not in text]
+    lines = wheels.locked(Target((3, minor), HERE.machine, "glibc", "2.31"))
+    pinned = [Requirement(text) for text in lines]
+    assert sorted(r.name for r in required) == sorted(r.name for r in pinned)
+    for requirement, pin in product(required, pinned):
+        (specifier,) = pin.specifier
+        assert requirement.name != pin.name or specifier.version in requirement.specifier
+    assert all("--hash=sha256:" in line for line in lines.values())
 
 
 def test_a_failed_download_names_the_command(

@@ -1,29 +1,34 @@
 """The wheels that an agent imports, for one kind of host: fetched by pip once, then cached.
 
-Owns the cache of wheels. pip alone selects the wheels. Must never change this machine's own
-packages.
+Owns the cache of wheels. pip alone selects the wheels, among the files whose digests are in the
+lock: they may run as root on hosts. Must never change this machine's own packages.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import requires
 from pathlib import Path
+from urllib.parse import urlsplit
+
+from packaging.requirements import Requirement
 
 from udpbench.errors import ConnectError, InputError, Problem, in_words
 from udpbench.folder import Folder
 
 KEPT = "udpbench/wheels"
 """Below the user's cache folder."""
-SUMS = "SHA256SUMS"
-"""As sha256sum(1) writes it; the last file to be written."""
+LOCK = Path(__file__).with_name("wheels.lock")
+"""Projects, versions and digests, as pip reads them; ``noxfile.py lock`` writes it."""
+DIFFERS = re.compile(r"DO NOT MATCH THE HASHES.*?^ +(\S+) from (\S+)", re.DOTALL | re.MULTILINE)
+"""What pip says of a file that is not in the lock."""
 QUIETLY = ("--quiet", "--disable-pip-version-check", "--retries", "1")
 MANYLINUX_MINORS = (28, 34)
 """Of glibc 2, beyond manylinux2014 (2.17): for what wheels are built (PEP 600, pypa/manylinux)."""
@@ -62,9 +67,20 @@ class Target:
         return tuple(f"{tag}_{self.machine}" for tag in tags)
 
 
-def agent_requirements() -> tuple[str, ...]:
-    """Return what an agent needs of other projects, as pip reads it: what no marker excludes."""
-    return tuple(text for text in requires("udpbench") or () if ";" not in text)
+def locked(target: Target) -> dict[str, str]:
+    """Return requirement → its line of the lock with all digests, for a target's Python."""
+    python = ".".join(map(str, target.python))
+    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    lines = {}
+    for line in LOCK.read_text().replace("\\\n", "").splitlines():
+        if line.startswith("#"):
+            continue
+        text, *digests = line.split("--hash=")
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            pinned = f"{requirement.name}{requirement.specifier}"
+            lines[pinned] = " --hash=".join([pinned, *map(str.strip, digests)])
+    return lines
 
 
 def obtain(
@@ -78,9 +94,9 @@ def obtain(
         return _download(target, folder)
     try:
         with _open_kept(target) as kept:
-            wheels = _read_kept(kept)
+            wheels = _read_kept(kept, target)
             if not wheels:
-                progress(f"fetching {', '.join(agent_requirements())} for {target}")
+                progress(f"fetching {', '.join(locked(target))} for {target}")
                 wheels = _download(target, None)
                 _keep(kept, wheels)
             return wheels
@@ -90,33 +106,50 @@ def obtain(
 
 
 def pip_arguments(target: Target, into: str) -> list[str]:
-    """Return the arguments of pip that download a target's wheels into a folder."""
+    """Return the arguments of pip that download a target's wheels into a folder, but for what."""
     platforms = [word for tag in target.platforms for word in ("--platform", tag)]
     python = ("--implementation", "cp", "--python-version", ".".join(map(str, target.python)))
     only = ("download", "--only-binary=:all:", "--no-deps", *python, *platforms)
-    return [*only, "--dest", into, *agent_requirements()]
+    return [*only, "--dest", into]
 
 
 def _download(target: Target, folder: Path | None) -> dict[str, bytes]:
     """Return what pip downloads, or takes from a folder and nowhere else."""
     source = ["--isolated", "--no-index", "--find-links", str(folder)] if folder is not None else []
-    with tempfile.TemporaryDirectory(prefix="udpbench-wheels-") as into:
-        arguments = [*pip_arguments(target, into), *QUIETLY, *source]
+    with tempfile.TemporaryDirectory(prefix="udpbench-wheels-") as own:
+        into, lock = Path(own) / "wheels", Path(own) / LOCK.name
+        into.mkdir()
+        lock.write_text("\n".join(locked(target).values()))
+        only = ("--require-hashes", "--requirement", str(lock))
+        arguments = [*pip_arguments(target, str(into)), *only, *QUIETLY, *source]
         command = [sys.executable, "-P", "-m", "pip", *arguments]
         # A session of its own: Ctrl-C in the terminal is the controller's to answer.
         ended = subprocess.run(
             command, capture_output=True, text=True, check=False, start_new_session=True
         )
         if ended.returncode == 0:
-            return {file.name: file.read_bytes() for file in sorted(Path(into).iterdir())}
+            return {file.name: file.read_bytes() for file in sorted(into.iterdir())}
+    if (other := DIFFERS.search(ended.stderr)) is not None:
+        raise _differs(target, folder, *other.groups())
     lines = [line for line in ended.stderr.splitlines() if line.strip()]
     reason = lines[-1].removeprefix("ERROR: ") if lines else f"exit status {ended.returncode}"
     raise _not_obtained(target, folder, reason)
 
 
+def _differs(target: Target, folder: Path | None, project: str, source: str) -> Exception:
+    """Return the error for a file that is not in the lock."""
+    where = urlsplit(source).path.rpartition("/")[2]
+    what = f"{where} is not the {project} for {target} that this release of udpbench knows"
+    why = "its SHA-256 differs, so it is sent to no host"
+    if folder is not None:
+        step = f"{why}: replace it by the file of that name on pypi.org"
+        return InputError([Problem(what, "--wheels", str(folder), next_step=step)])
+    return ConnectError(str(Problem(what, next_step=f"{why}: check from where pip downloads")))
+
+
 def _not_obtained(target: Target, folder: Path | None, reason: str) -> Exception:
     into = str(folder) if folder is not None else "wheels"
-    command = shlex.join(["python3", "-m", "pip", *pip_arguments(target, into)])
+    command = shlex.join(["python3", "-m", "pip", *pip_arguments(target, into), *locked(target)])
     where = "" if folder is not None else f", copy that folder here, and pass --wheels {into}"
     step = f"on a machine with internet access, type: {command}{where}"
     if folder is not None:
@@ -129,7 +162,7 @@ def _open_kept(target: Target) -> Folder:
     """Return the folder for a target's wheels, this user's alone; OSError if it cannot be."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     cache = Path(given) if given.startswith("/") else Path.home() / ".cache"
-    asked = " ".join(pip_arguments(target, ""))
+    asked = " ".join([*pip_arguments(target, ""), *locked(target).values()])
     name = hashlib.sha256(asked.encode()).hexdigest()[:16]
     folder = Folder.open(cache / KEPT / name, make=True)
     try:
@@ -141,25 +174,23 @@ def _open_kept(target: Target) -> Folder:
 
 
 def _keep(kept: Folder, wheels: dict[str, bytes]) -> None:
-    """Write wheels and, last, their sums."""
+    """Write wheels, instead of what was in the folder."""
+    for name in set(kept.names()) - set(wheels):
+        kept.remove(name)
     for name, content in wheels.items():
         kept.write(name, content)
-    sums = "".join(f"{_digest(content)}  {name}\n" for name, content in wheels.items())
-    kept.write(SUMS, sums.encode())
 
 
-def _read_kept(kept: Folder) -> dict[str, bytes]:
-    """Return the wheels of the folder; none if one is missing, damaged, or not this user's own."""
-    wheels = {}
+def _read_kept(kept: Folder, target: Target) -> dict[str, bytes]:
+    """Return the wheels of the folder; none if one is missing, not locked, or not the user's."""
+    lines = locked(target).values()
     try:
-        for line in _read(kept, SUMS).decode().splitlines():
-            digest, _, name = line.partition("  ")
-            wheels[name] = _read(kept, name)
-            if digest != _digest(wheels[name]):
-                return {}
+        wheels = {name: _read(kept, name) for name in kept.names()}
     except (OSError, ValueError):
         return {}
-    return wheels
+    digests = [hashlib.sha256(content).hexdigest() for content in wheels.values()]
+    complete = len(digests) == len(lines) and all(any(d in line for d in digests) for line in lines)
+    return wheels if complete else {}
 
 
 def _read(kept: Folder, name: str) -> bytes:
@@ -168,7 +199,3 @@ def _read(kept: Folder, name: str) -> bytes:
         if status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise ValueError(f"{name} is not this user's own")
         return file.read()
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
