@@ -45,7 +45,7 @@ def run_cell(task: Task, say: Say, unwanted: Callable[[], bool]) -> dict[str, An
     if task["build"] != build_id():
         step = "install the same udpbench there"
         why = f"the worker has build {build_id()} of udpbench, the campaign {task['build']}; {step}"
-        return _plain(CellResult(FAILED, why))
+        return refused(why)
     folder, shared = _place(task)
     try:
         with Folder.open(folder, make=True) as held:
@@ -54,7 +54,12 @@ def run_cell(task: Task, say: Say, unwanted: Callable[[], bool]) -> dict[str, An
             result = stored_result(folder) or _run(task, held, say, unwanted)
             return _plain(result, {} if shared else _files(held))
     except OSError as error:
-        return _plain(CellResult(FAILED, in_words(error)))
+        return refused(in_words(error))
+
+
+def refused(why: str) -> dict[str, Any]:
+    """Return what ``run_cell`` does of a cell that this worker cannot run."""
+    return _plain(CellResult(FAILED, why))
 
 
 def _plain(result: CellResult, files: Mapping[str, bytes] | None = None) -> dict[str, Any]:

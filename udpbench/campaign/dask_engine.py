@@ -6,7 +6,9 @@ writes a module's function as its name, so no code travels. Dask keeps no state 
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import queue
 import secrets
 import time
@@ -18,16 +20,21 @@ import dask
 from distributed import Client, Future, LocalCluster, get_worker
 from distributed.security import Security
 
-from udpbench.campaign.cell_run import run_cell
+from udpbench.campaign.cell_run import refused, run_cell
 from udpbench.campaign.conduct import News
-from udpbench.errors import ConnectError, InputError, Problem
+from udpbench.campaign.engines import RESOURCE, scheduler_command, worker_command
+from udpbench.campaign.open_ports import open_ports
+from udpbench.errors import ConnectError, InputError, Problem, in_words
+from udpbench.printable import printable
 
-RESOURCE = "pair"
-"""Workers that have it run any pair; those with ``pair-NAME`` the pair of that name."""
 RESTORED_S = 60.0
 """The longest wait for hosts after an interruption: twice the agents' lease, and slow settings."""
 LOOK_S = 1.0
 """Between two questions which workers there are."""
+ANSWER_S = 10.0
+"""For workers and scheduler to say which of their ports are open."""
+WHERE = "--scheduler"
+SAFE = "beyond loopback a port must demand certificates (TLS)"
 HTTP_SERVERS = ("scheduler", "worker")
 NOWHERE = "127.0.0.1:0"
 UNWANTED = ("cancelled", "resumed", "released", "forgotten")
@@ -49,9 +56,26 @@ def run_placed(task: Mapping[str, Any]) -> dict[str, Any]:
 
     say("")
     try:
-        return run_cell(task, say, unwanted)
+        # The campaign looks at workers about once a second: this one may be newer.
+        unsafe = complaints(worker.nanny)
+        return refused(f"the worker {unsafe}") if unsafe else run_cell(task, say, unwanted)
     finally:
         say("", ended=True)
+
+
+def complaints(nanny: str | None = None) -> str:
+    """Return why nobody should use this process, or its parent if that is its nanny; "" if safe."""
+    try:
+        processes = [os.getpid(), *([] if nanny is None else [os.getppid()])]
+        ports = [port for process in processes for port in open_ports(process)]
+    except OSError as error:
+        return f"cannot see which of its ports are open: {in_words(error)}"
+    return f"accepts commands from the network on {', '.join(ports)}" if ports else ""
+
+
+async def look(dask_worker: Any = None) -> str:
+    """Return the complaints about a scheduler or worker; its loop still answers meanwhile."""
+    return await asyncio.to_thread(complaints, getattr(dask_worker, "nanny", None))
 
 
 class DaskEngine:
@@ -69,10 +93,20 @@ class DaskEngine:
         self._placed: dict[str, Future] = {}
         self._begun: set[str] = set()
         self._served: tuple[float, frozenset[str]] | None = None
+        self._safe: set[str] = set()
+        """Workers that were looked at."""
         self._cluster = None if address is not None else _own_cluster(pairs)
         self._client = self._connected(address)
         self._client.subscribe_topic(self._topic, self._hear)
-        if address is not None and address.startswith("tcp:"):
+        if address is None:
+            return
+        try:
+            self._refuse_open_scheduler(address)
+            self._resources()
+        except BaseException:
+            self.close()
+            raise
+        if address.startswith("tcp:"):
             warn(f"{address} accepts commands from every user of this machine; if unsafe, use TLS")
 
     def serves(self, pair: str) -> bool:
@@ -81,8 +115,7 @@ class DaskEngine:
 
     def how_to_serve(self, pair: str) -> str:
         """Return the command that starts a worker for any pair, named after this pair."""
-        words = f'--nthreads 1 --resources "{RESOURCE}=1"'
-        return f"dask worker {self.address} --name {pair} {words}"
+        return worker_command(str(self.address), pair)
 
     def place(self, pair: str, task: Mapping[str, Any]) -> None:
         """Run a cell on a worker that serves its pair, preferably a worker of that pair only."""
@@ -144,7 +177,7 @@ class DaskEngine:
             if security.tls_ca_file is None or security.tls_client_cert is None:
                 step = "see docs/campaigns.md#over-a-network"
                 what = "no certificates: distributed.comm.tls has no ca-file, or no client.cert"
-                raise InputError([Problem(what, "--scheduler", address, "", step)])
+                raise InputError([Problem(what, WHERE, address, "", step)])
             security = Security(require_encryption=True)
         try:
             return Client(
@@ -153,7 +186,7 @@ class DaskEngine:
                 set_as_default=False,
             )
         except (OSError, TimeoutError) as error:
-            step = f"start it: dask scheduler, or correct --scheduler {address}"
+            step = f"start it: {scheduler_command(str(address))}, or correct --scheduler {address}"
             raise ConnectError(f"no scheduler answers at {address}: {error}; {step}") from error
 
     def _hear(self, event: tuple[float, Mapping[str, Any]]) -> None:
@@ -183,10 +216,60 @@ class DaskEngine:
         """Return the names of the workers' resources, as of the latest update."""
         now = time.monotonic()
         if self._served is None or now - self._served[0] > LOOK_S:
-            workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
-            names = frozenset(name for worker in workers for name in worker["resources"])
+            workers = self._client.scheduler_info(n_workers=-1)["workers"]
+            if self.address is not None:
+                self._refuse_open_workers(self.address, workers)
+                workers = {at: workers[at] for at in self._safe & workers.keys()}
+            names = frozenset(name for worker in workers.values() for name in worker["resources"])
             self._served = now, names
         return self._served[1]
+
+    def _refuse_open_scheduler(self, address: str) -> None:
+        """Raise InputError if the scheduler takes orders of anyone on the network."""
+        why: object
+        try:
+            why = self._client.run_on_scheduler(look, callback_timeout=ANSWER_S)
+        except OSError as error:
+            raise self._lost() from error
+        except Exception as error:  # noqa: BLE001 - whatever it has instead of this udpbench
+            why = error
+        if why:
+            what = printable(f"the scheduler {_in_words(why)}", keep="")
+            step = f"end it, then start it: {scheduler_command(address)}"
+            raise InputError([Problem(what, WHERE, address, SAFE, step)])
+
+    def _refuse_open_workers(self, address: str, workers: Mapping[str, Any]) -> None:
+        """Look at workers that are new; InputError if any takes orders of anyone on the network."""
+        self._safe &= workers.keys()
+        new = sorted(workers.keys() - self._safe)
+        problems = []
+        for worker, why in zip(new, self._client.sync(self._look_at, new), strict=True):
+            if isinstance(why, OSError):  # gone, or stuck: it serves no pair until it answers
+                continue
+            self._safe.add(worker)
+            if why:
+                what = f"worker {workers[worker]['name']} {_in_words(why)}"
+                step = f"end it, then start it: {worker_command(address, 'NAME')}"
+                problems.append(Problem(printable(what, keep=""), WHERE, address, SAFE, step))
+        if problems:
+            raise InputError(problems)
+
+    async def _look_at(self, workers: Sequence[str]) -> list[Any]:
+        """Return the complaints about each worker, or an error; a stuck one delays no other."""
+
+        async def answer(worker: str) -> Any:
+            asked = self._client.run(look, workers=[worker], on_error="return", asynchronous=True)
+            return (await asyncio.wait_for(asked, ANSWER_S))[worker]
+
+        return await asyncio.gather(*map(answer, workers), return_exceptions=True)
+
+
+def _in_words(why: object) -> str:
+    """Return complaints as they are, and an error as what is to be done about it."""
+    if isinstance(why, str):
+        return why
+    step = "; install the same udpbench there" if isinstance(why, ImportError) else ""
+    return f"cannot be asked which of its ports are open: {type(why).__name__}: {why}{step}"
 
 
 def _own_cluster(pairs: int) -> LocalCluster:

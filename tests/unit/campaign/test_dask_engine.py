@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import pickle
 import pickletools
 import sys
+import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,11 +25,12 @@ from distributed import LocalCluster
 from distributed.security import Security
 from test_cell_run import STAND_IN
 
-from udpbench.campaign import cell_run
+from udpbench.campaign import cell_run, dask_engine
 from udpbench.campaign.cells import CampaignFolder, task_of
 from udpbench.campaign.conduct import conduct
-from udpbench.campaign.dask_engine import DaskEngine, run_placed
+from udpbench.campaign.dask_engine import DaskEngine, complaints, run_placed
 from udpbench.campaign.engines import open_engine
+from udpbench.campaign.open_ports import open_ports
 from udpbench.control.wait import Interrupt
 from udpbench.errors import ConnectError, InputError, Interrupted
 
@@ -42,6 +47,7 @@ def test_a_campaign_in_this_process_takes_orders_of_nobody() -> None:
     """Every cell is run once, by threads of one worker; what listens has no page."""
     before = listening()
     with open_engine(None, 2, print) as engine, CampaignFolder.open(Path("out")) as folder:
+        assert () == open_ports(os.getpid())
         for address in listening() - before:
             host, _, port = address.partition(":")
             assert LOOPBACK == host
@@ -121,6 +127,102 @@ def test_a_pair_is_served_by_what_its_workers_have(golden: Golden) -> None:
             golden.check(messages, port=port)
         finally:
             engine.close()
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    """Yield a scheduler and a worker in this process, on loopback."""
+    with LocalCluster(
+        n_workers=1,
+        processes=False,
+        protocol="tcp",
+        dashboard_address=None,
+        resources={"pair": 1},
+    ) as running:
+        yield running
+
+
+@pytest.mark.parametrize("safe_before", [0, 1], ids=["scheduler", "worker"])
+def test_a_cluster_with_an_open_port_is_refused(
+    safe_before: int, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """The scheduler is asked first, then each worker; tests/lab opens real ones."""
+    looks = iter([()] * safe_before)
+    monkeypatch.setattr(dask_engine, "open_ports", lambda _: next(looks, ("0.0.0.0:1", "[::]:1")))
+    address = cluster.scheduler_address
+    with golden.raises(InputError, port=address.rpartition(":")[2]):
+        DaskEngine(address, 1, pytest.fail)
+
+
+def test_a_worker_that_has_opened_a_port_since_runs_nothing(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """It looks at itself before each cell."""
+    engine = DaskEngine(cluster.scheduler_address, 1, lambda _: None)
+    monkeypatch.setattr(dask_engine, "open_ports", lambda _: ("0.0.0.0:1",))
+    try:
+        with CampaignFolder.open(Path("out")) as folder:
+            states = conduct(cells(), folder, engine, lambda *_: None, Interrupt())
+    finally:
+        engine.close()
+    golden.check([state.aside for state in states])
+    assert not list(Path("out").glob("*/*"))
+
+
+def test_a_process_whose_sockets_cannot_be_read_is_not_safe(
+    monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """Such as a nanny of another user; and it is the parent that counts, if it is a nanny."""
+    asked = []
+
+    def refuse(pid: int) -> tuple[str, ...]:
+        asked.append(pid)
+        if pid == os.getppid():
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/proc/1/fd")
+        return ()
+
+    monkeypatch.setattr(dask_engine, "open_ports", refuse)
+    assert "" == complaints()
+    golden.check(complaints("tcp://127.0.0.1:1"))
+    assert [os.getpid(), os.getpid(), os.getppid()] == asked
+
+
+@pytest.mark.parametrize(
+    "error", [ModuleNotFoundError("No module named 'udpbench'"), ValueError("no")]
+)
+def test_a_process_that_cannot_be_asked_is_not_safe(
+    error: Exception, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """It has no udpbench, or another; or the site forbids the question."""
+
+    def fail(_: int) -> tuple[str, ...]:
+        raise error
+
+    monkeypatch.setattr(dask_engine, "open_ports", fail)
+    with golden.raises(InputError, port=cluster.scheduler_address.rpartition(":")[2]):
+        DaskEngine(cluster.scheduler_address, 1, pytest.fail)
+
+
+def test_a_stuck_worker_serves_nothing_and_delays_no_other(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it answers."""
+    monkeypatch.setattr(dask_engine, "ANSWER_S", 0.2)
+    engine = DaskEngine(cluster.scheduler_address, 1, lambda _: None)
+    try:
+        assert engine.serves("rack1")
+        released = threading.Event()
+        monkeypatch.setattr(
+            dask_engine, "open_ports", lambda _: () if released.wait(60) else ("late",)
+        )
+        monkeypatch.setattr(dask_engine, "LOOK_S", 0.0)
+        engine._safe.clear()
+        assert not engine.serves("rack1")
+        released.set()
+        monkeypatch.setattr(dask_engine, "ANSWER_S", 60.0)
+        assert engine.serves("rack1")
+    finally:
+        engine.close()
 
 
 def test_a_lost_scheduler_ends_the_campaign(golden: Golden) -> None:
