@@ -104,8 +104,8 @@ class Apart:
         """Return the file of the output of a process that was started."""
         return self.folder / f"{number}.log"
 
-    def said(self, process: subprocess.Popen[str]) -> str:
-        """Return what a process has said."""
+    def output_of(self, process: subprocess.Popen[str]) -> str:
+        """Return what a process has printed."""
         return self.log(self.started.index(process)).read_text()
 
     def wait_for(self, process: subprocess.Popen[str], text: str) -> None:
@@ -113,8 +113,8 @@ class Apart:
 
         def heard() -> bool:
             ended = process.poll() is not None
-            assert text in self.said(process) or not ended, self.said(process)
-            return text in self.said(process)
+            assert text in self.output_of(process) or not ended, self.output_of(process)
+            return text in self.output_of(process)
 
         wait_until(text, heard)
 
@@ -127,7 +127,7 @@ class Apart:
     def run(self, command: str) -> tuple[int, str]:
         """Run a command to its end, and return its exit code and output."""
         process = self.start(command)
-        return process.wait(DEADLINE_S), self.said(process)
+        return process.wait(DEADLINE_S), self.output_of(process)
 
     def listening(self) -> set[tuple[str, int]]:
         """Return where anything in this network listens for TCP."""
@@ -151,8 +151,8 @@ class Apart:
             assert known, f"{address}:{port} is open to the network"
             at = "::1" if ":" in address else BEYOND
             for certificate, refusal in (("", "CERTIFICATE_REQUIRED"), ("other", "ALERT")):
-                _, said = self.run(f"python -c '{STRANGER}' {at} {port} {certificate}")
-                assert refusal in said, f"{address}:{port} lets in: {said}"
+                _, output = self.run(f"python -c '{STRANGER}' {at} {port} {certificate}")
+                assert refusal in output, f"{address}:{port} lets in: {output}"
 
     def end(self) -> None:
         """End all."""
@@ -203,7 +203,7 @@ def test_what_the_page_shows_opens_no_port_to_the_network(section: str, apart: A
     campaign = apart.start(commands[2])
     apart.wait_for(campaign, "1 cells on 1 pairs")
     apart.check()
-    assert campaign.wait(DEADLINE_S) in ANSWERED, apart.said(campaign)
+    assert campaign.wait(DEADLINE_S) in ANSWERED, apart.output_of(campaign)
 
 
 @pytest.mark.parametrize(
@@ -220,18 +220,18 @@ def test_what_the_program_prints_opens_no_port_to_the_network(address: str, apar
     if address.startswith("tls:"):
         make_certificates(apart)
     command = f"udpbench campaign mine.yaml --labs racks/rack1.yaml --scheduler '{address}'"
-    code, said = apart.run(command)
-    printed = re.search(r"start it: (dask scheduler .*), or correct", said)
-    assert (3, True) == (code, printed is not None), said
+    code, output = apart.run(command)
+    printed = re.search(r"start it: (dask scheduler .*), or correct", output)
+    assert (3, True) == (code, printed is not None), output
     assert printed is not None
     apart.start_dask(printed[1])
     apart.check()
     campaign = apart.start(command)
     apart.wait_for(campaign, "start one: dask worker")
-    (printed_worker,) = re.findall(r"start one: (dask worker .*)", apart.said(campaign))
+    (printed_worker,) = re.findall(r"start one: (dask worker .*)", apart.output_of(campaign))
     apart.start_dask(printed_worker)
     apart.check()
-    assert campaign.wait(DEADLINE_S) in ANSWERED, apart.said(campaign)
+    assert campaign.wait(DEADLINE_S) in ANSWERED, apart.output_of(campaign)
 
 
 SCHEDULER = f"dask scheduler --host 127.0.0.1 {SAFE}"
@@ -300,9 +300,9 @@ def test_a_cluster_that_takes_orders_from_the_network_is_refused(case: str, apar
         apart.start_dask(worker)
     address = f"{'tls' if case.startswith('TLS') else 'tcp'}://127.0.0.1:8786"
     words = f"udpbench campaign mine.yaml --labs racks/rack1.yaml --scheduler {address}"
-    code, said = apart.run(words)
-    named = re.search(rf"{address}: (.*) accepts commands from the network on (.*?);", said)
-    assert named is not None, said
+    code, output = apart.run(words)
+    named = re.search(rf"{address}: (.*) accepts commands from the network on (.*?);", output)
+    assert named is not None, output
     assert (2, who) == (code, named[1])
     assert ports == [
         port if port in ports else re.sub(r"\d+$", "", port) for port in named[2].split(", ")
@@ -317,9 +317,9 @@ def test_a_worker_that_the_scheduler_of_tls_does_not_speak_to_is_refused(apart: 
     plain = "DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION=false"
     apart.start_dask(f"{plain} {TLS_WORKER} --protocol tcp --no-nanny --host 127.0.0.1")
     words = "udpbench campaign mine.yaml --labs racks/rack1.yaml --scheduler tls://127.0.0.1:8786"
-    code, said = apart.run(words)
+    code, output = apart.run(words)
     assert 2 == code
-    assert "worker other cannot be asked which of its ports are open: RuntimeError" in said
+    assert "worker other cannot be asked which of its ports are open: RuntimeError" in output
 
 
 def test_a_worker_that_comes_later_is_looked_at(apart: Apart) -> None:
@@ -329,6 +329,6 @@ def test_a_worker_that_comes_later_is_looked_at(apart: Apart) -> None:
     campaign = apart.start(words)
     apart.wait_for(campaign, "no worker serves it")
     apart.start_dask(WORKER)
-    assert 2 == campaign.wait(DEADLINE_S), apart.said(campaign)
-    assert "worker other accepts commands from the network on 0.0.0.0:" in apart.said(campaign)
+    assert 2 == campaign.wait(DEADLINE_S), apart.output_of(campaign)
+    assert "worker other accepts commands from the network on 0.0.0.0:" in apart.output_of(campaign)
     assert not list(apart.folder.glob("results/campaign/*/*/run.jsonl"))

@@ -22,7 +22,7 @@ from distributed.security import Security
 
 from udpbench.campaign.cell_run import refused, run_cell
 from udpbench.campaign.conduct import News
-from udpbench.campaign.engines import RESOURCE, scheduler_command, worker_command
+from udpbench.campaign.dask_commands import RESOURCE, scheduler_command, worker_command
 from udpbench.campaign.open_ports import open_ports
 from udpbench.errors import ConnectError, InputError, Problem, in_words
 from udpbench.printable import printable

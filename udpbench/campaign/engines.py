@@ -1,7 +1,6 @@
 """Selects the engine that places cells: Dask in this process, or a scheduler.
 
-Validates the address of a scheduler, and says how to start one and its workers: no port of theirs
-is open beyond loopback without TLS. Imports Dask late, since only campaigns need it.
+Validates the address of a scheduler. Imports Dask late, since only campaigns need it.
 """
 
 from __future__ import annotations
@@ -18,13 +17,8 @@ from udpbench.errors import InputError, Problem
 if TYPE_CHECKING:
     from udpbench.campaign.conduct import CellEngine
 
-RESOURCE = "pair"
-"""Workers that have it run any pair; those with ``pair-NAME`` the pair of that name."""
 PORT = 8786
 """Dask's own default."""
-CERTIFICATES = "--tls-ca-file ca.pem --tls-cert cert.pem --tls-key key.pem"
-PAGES = "--dashboard-address 127.0.0.1:0"
-"""Dask's HTTP servers authenticate nobody; ``--no-dashboard`` leaves them open on all addresses."""
 PACKAGES = ("dask", "distributed")
 _ADDRESS = re.compile(
     r"(?:(?P<scheme>[a-z]+)://)?(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]+))"
@@ -52,22 +46,6 @@ def scheduler_address(text: str) -> str:
         what = f"{scheme} is neither tls nor tcp"
     step = f"start it with certificates (docs/campaigns.md), then type --scheduler {quote(f'tls://{shown}:{port}')}"
     raise InputError([Problem(what, "--scheduler", text, "tcp:// on loopback, else tls://", step)])
-
-
-def scheduler_command(address: str) -> str:
-    """Return the command that starts the scheduler of a complete address."""
-    scheme, _, place = address.partition("://")
-    host, _, port = place.rpartition(":")
-    where = f"--protocol tls {CERTIFICATES}" if scheme == "tls" else f"--host {quote(host)}"
-    return f"dask scheduler {where} --port {port} {PAGES}"
-
-
-def worker_command(address: str, name: str) -> str:
-    """Return the command that starts a worker of that scheduler for any pair."""
-    # Without --host it would listen on all addresses, wherever its scheduler does.
-    where = CERTIFICATES if address.startswith("tls:") else "--host 127.0.0.1"
-    what = f'--name {name} --nthreads 1 --resources "{RESOURCE}=1"'
-    return f"dask worker {quote(address)} {where} {PAGES} {what}"
 
 
 def _is_loopback(host: str) -> bool:

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 import udpbench
 from udpbench.campaign import open_ports as module
-from udpbench.campaign.engines import scheduler_command, worker_command
+from udpbench.campaign.dask_commands import scheduler_command, worker_command
 from udpbench.campaign.open_ports import open_ports
 
 Serve = Callable[[socket.socket], object]
@@ -150,9 +150,9 @@ def test_every_command_says_where_to_listen(address: str) -> None:
 
 
 def test_no_other_place_says_how_to_start_dask() -> None:
-    """What the lab starts is what is printed: engines.py, and the page of campaigns."""
+    """What the lab starts is what is printed: dask_commands.py, and the page of campaigns."""
     root = Path(udpbench.__file__).parents[1]
     files = [*root.glob("udpbench/**/*.py"), *root.glob("docs/*.md"), *root.glob("*.md")]
     texts = {file.name: file.read_text() for file in [*files, *root.glob("experiments/**/*.*")]}
-    said = {name for name, text in texts.items() if re.search(r"\bdask (worker|scheduler)", text)}
-    assert {"engines.py", "campaigns.md"} == said - {"CHANGELOG.md"}
+    shown = {name for name, text in texts.items() if re.search(r"\bdask (worker|scheduler)", text)}
+    assert {"dask_commands.py", "campaigns.md"} == shown - {"CHANGELOG.md"}
