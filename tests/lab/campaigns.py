@@ -16,6 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -33,6 +35,7 @@ from own_namespaces import own_namespaces
 from test_reading_only import state
 from waiting import wait_until
 
+from udpbench.campaign.dask_commands import scheduler_command, worker_command
 from udpbench.records import RUN_FILE, read_run
 
 PAIRS = [f"rack{number}" for number in range(1, 9)]
@@ -92,13 +95,12 @@ class Cluster:
         self.workers = [self._worker() for _ in range(workers)]
 
     def _scheduler(self) -> subprocess.Popen[bytes]:
-        port = self.address.rpartition(":")[2]
-        words = ("scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard")
+        words = shlex.split(scheduler_command(self.address))[1:]
         return start(self.folder, "scheduler.log", *DASK, *words)
 
     def _worker(self) -> subprocess.Popen[bytes]:
-        arguments = ("--nthreads", "1", "--resources", "pair=1", "--no-nanny", "--no-dashboard")
-        return start(self.folder, "worker.log", *DASK, "worker", self.address, *arguments)
+        words = shlex.split(worker_command(self.address, secrets.token_hex(4)))[1:]
+        return start(self.folder, "worker.log", *DASK, *words, "--no-nanny")
 
     def kill_worker(self, number: int) -> None:
         """Kill a worker and start another."""

@@ -239,6 +239,7 @@ TLS_SCHEDULER = f"dask scheduler --protocol tls {TLS} {SAFE}"
 WORKER = "dask worker tcp://127.0.0.1:8786 --nthreads 1 --resources pair=1 --name other"
 TLS_WORKER = f"{WORKER.replace('tcp', 'tls')} {TLS} {SAFE}"
 REPORTED = "--listen-address tcp://0.0.0.0:9000 --contact-address tcp://127.0.0.1:9000"
+OPEN_NANNY = f"{WORKER} --host 127.0.0.1 {SAFE} --preload-nanny ./opened.py"
 # What is started, what is named, and on which ports, where those are known.
 UNSAFE = {
     "worker": (SCHEDULER, WORKER, "worker other", ["0.0.0.0:", "0.0.0.0:", "[::]:"]),
@@ -256,7 +257,13 @@ UNSAFE = {
     ),
     "nanny": (
         SCHEDULER,
-        f"{WORKER} --host 127.0.0.1 {SAFE} --preload-nanny ./opened.py",
+        OPEN_NANNY,
+        "worker other",
+        ["0.0.0.0:9001"],
+    ),
+    "nanny behind a fork server": (
+        SCHEDULER,
+        f"DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD=forkserver {OPEN_NANNY}",
         "worker other",
         ["0.0.0.0:9001"],
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import multiprocessing
 import os
 import queue
 import secrets
@@ -57,25 +58,27 @@ def run_placed(task: Mapping[str, Any]) -> dict[str, Any]:
     say("")
     try:
         # The campaign looks at workers about once a second: this one may be newer.
-        unsafe = complaints(worker.nanny)
+        unsafe = complaints()
         return refused(f"the worker {unsafe}") if unsafe else run_cell(task, say, unwanted)
     finally:
         say("", ended=True)
 
 
-def complaints(nanny: str | None = None) -> str:
-    """Return why nobody should use this process, or its parent if that is its nanny; "" if safe."""
+def complaints() -> str:
+    """Return why nobody should use this process or, if it is a worker, its nanny; "" if safe."""
+    # Not getppid(), which may be multiprocessing's fork server.
+    nanny = multiprocessing.parent_process()
     try:
-        processes = [os.getpid(), *([] if nanny is None else [os.getppid()])]
+        processes = [os.getpid(), *([] if nanny is None or nanny.pid is None else [nanny.pid])]
         ports = [port for process in processes for port in open_ports(process)]
     except OSError as error:
         return f"cannot see which of its ports are open: {in_words(error)}"
     return f"accepts commands from the network on {', '.join(ports)}" if ports else ""
 
 
-async def look(dask_worker: Any = None) -> str:
+async def look() -> str:
     """Return the complaints about a scheduler or worker; its loop still answers meanwhile."""
-    return await asyncio.to_thread(complaints, getattr(dask_worker, "nanny", None))
+    return await asyncio.to_thread(complaints)
 
 
 class DaskEngine:
@@ -242,9 +245,11 @@ class DaskEngine:
         """Look at workers that are new; InputError if any takes orders of anyone on the network."""
         self._safe &= workers.keys()
         new = sorted(workers.keys() - self._safe)
+        answers = self._client.sync(self._look_at, new) if new else []
         problems = []
-        for worker, why in zip(new, self._client.sync(self._look_at, new), strict=True):
-            if isinstance(why, OSError):  # gone, or stuck: it serves no pair until it answers
+        for worker, why in zip(new, answers, strict=True):
+            # Gone, stuck, or the client has lost the scheduler: it serves no pair until it answers.
+            if isinstance(why, (OSError, asyncio.CancelledError)):
                 continue
             self._safe.add(worker)
             if why:
