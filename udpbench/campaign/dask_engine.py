@@ -32,6 +32,8 @@ RESTORED_S = 60.0
 """The longest wait for hosts after an interruption: twice the agents' lease, and slow settings."""
 LOOK_S = 1.0
 """Between two questions which workers there are."""
+OTHER_BUILD = (ImportError, AttributeError)
+"""Raised there by the name of a function that it lacks."""
 ANSWER_S = 10.0
 """For workers and scheduler to say which of their ports are open."""
 WHERE = "--scheduler"
@@ -273,7 +275,7 @@ def _in_words(why: object) -> str:
     """Return complaints as they are, and an error as what is to be done about it."""
     if isinstance(why, str):
         return why
-    step = "; install the same udpbench there" if isinstance(why, ImportError) else ""
+    step = "; install the same udpbench there" if isinstance(why, OTHER_BUILD) else ""
     return f"cannot be asked which of its ports are open: {type(why).__name__}: {why}{step}"
 
 

@@ -191,7 +191,9 @@ def test_a_process_whose_sockets_cannot_be_read_is_not_safe(
 
 
 @pytest.mark.parametrize(
-    "error", [ModuleNotFoundError("No module named 'udpbench'"), ValueError("no")]
+    "error",
+    [ModuleNotFoundError("No module named 'udpbench'"), AttributeError("look"), ValueError("no")],
+    ids=["missing", "other", "forbidden"],
 )
 def test_a_process_that_cannot_be_asked_is_not_safe(
     error: Exception, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, golden: Golden
