@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -36,6 +37,19 @@ print("user", os.getuid(), flush=True)
 print("listening", flush=True)
 while True:
     opened[0].recv(2000)
+"""
+DAEMON = """
+import os, signal, socket, sys
+kept = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+kept.bind(("0.0.0.0", int(sys.argv[1])))
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() != 0:
+        os._exit(0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("away", flush=True)
+signal.pause()
 """
 STUBBORN = """
 import os, signal, sys
@@ -95,7 +109,7 @@ def test_nothing_of_a_program_is_left(pool: Pool, port: int) -> None:
     """Neither what ignores SIGTERM nor what left its session."""
     pool.prepare([spec(port, "python3", "-c", STUBBORN + SERVER, f"0.0.0.0:{port}")], "lo")
     processes = family(pool)
-    assert len(processes) == 3
+    assert len(processes) == 4
     pool.close()
     assert all(gone(pid) for pid in processes)
 
@@ -159,13 +173,44 @@ def test_a_program_that_ends_under_way_fails_its_phase(
     golden.check((pool.sample(0).error or {})["message"], user=user())
 
 
-def test_a_program_goes_with_its_keeper(pool: Pool, port: int) -> None:
-    """The kernel ends it, and the agent learns of it."""
-    (prepared,) = pool.prepare([server(port)], "lo")
-    (parent,) = family(pool) - {prepared.pid}
-    os.kill(parent, signal.SIGKILL)
-    until("gone", lambda: gone(prepared.pid))
+WITHOUT_NAMESPACE = """
+import sys
+from udpbench.agent.workers import keeper
+keeper.can_isolate = lambda: False
+sys.exit(keeper.main(int(sys.argv[1])))
+"""
+
+
+@pytest.fixture(params=["namespace", "subreaper"])
+def _held_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the kernel end what a keeper leaves, or where that is forbidden the keeper's parent."""
+    if request.param == "subreaper":
+        command = [sys.executable, "-c", WITHOUT_NAMESPACE]
+        monkeypatch.setattr(program, "own_command", lambda _, output: [*command, output])
+    elif not keeper.can_isolate():
+        pytest.skip("needs CAP_SYS_ADMIN, to make a PID namespace")
+
+
+def keeper_of(pid: int) -> int:
+    """Return the parent of a program."""
+    with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 - one line
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.usefixtures("_held_by")
+@pytest.mark.parametrize("victim", ["keeper", "its parent"])
+def test_all_of_a_program_goes_with_its_keeper(pool: Pool, port: int, victim: str) -> None:
+    """Also what left its session and ignores SIGTERM: then the port is free, and the agent knows."""
+    (prepared,) = pool.prepare(
+        [spec(port, "python3", "-c", DAEMON, f"{port}", ready="away")], "lo"
+    )
+    processes = family(pool)
+    parent = keeper_of(prepared.pid)
+    os.kill(parent if victim == "keeper" else keeper_of(parent), signal.SIGKILL)
     until("failed", lambda: pool.sample(0).state == "failed")
+    until("gone", lambda: all(gone(pid) for pid in processes))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mine:
+        mine.bind(("0.0.0.0", port))
 
 
 AGENT = """
@@ -189,8 +234,8 @@ def test_a_program_goes_with_its_agent(port: int) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as agent:
         assert agent.stdout is not None
         processes = [int(pid) for pid in agent.stdout.readline().split()]
-        assert len(processes) == 2
         agent.kill()
+        assert len(processes) == 3
     until("gone", lambda: all(gone(pid) for pid in processes))
 
 

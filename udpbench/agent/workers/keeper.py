@@ -2,16 +2,21 @@
 
 It lives as long as the pipe from the agent. When the pipe closes, it ends the program by SIGTERM
 and after ``GRACE_S`` by SIGKILL, and every process that the program started: these become its own
-children (PR_SET_CHILD_SUBREAPER). If the keeper itself dies, the kernel kills the program.
+children. If the keeper itself dies, they are killed too: by the kernel, as it is process 1 of a PID
+namespace (pid_namespaces(7)), whose processes can neither see nor signal the agent's; where none
+can be made, by its own parent, which waits for nothing else and then inherits them
+(PR_SET_CHILD_SUBREAPER).
 
-First line: {command, folder, env, user: [uid, gid, name] or null, cpus, priority}.
-Answers, one per line: {event: started, pid} | {event: failed, problem} | {event: ended, status,
-left: pids}.
+First line: {command, folders, env, user: [uid, gid] or null, kept, cpus, priority}; the program
+starts in the first folder that its user may enter.
+Answers, one per line: {event: started, pid} | {event: failed, folder, problem} | {event: ended,
+status, left: pids}; pids are those of the keeper's namespace.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import select
@@ -19,9 +24,12 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Optional
 
+from udpbench import confinement
 from udpbench.parent_death import end_with_parent
 from udpbench.printable import printable
 
@@ -32,7 +40,12 @@ PAUSE_S = 0.02
 HEAD_BYTES = TAIL_BYTES = 2**16
 """Limits of the output that is kept: its beginning and its end."""
 PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
+# include/uapi/linux/sched.h, include/uapi/linux/mount.h
+CLONE_NEWNS, CLONE_NEWPID = 0x20000, 0x20000000
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_SLAVE = 2, 4, 8, 0x4000, 0x80000
 CHUNK_BYTES = 2**16
+KILLED = 128
+"""Added to the number of a signal in an exit status, as in a shell."""
 
 
 class Output:
@@ -64,22 +77,24 @@ class Output:
 class Keeper:
     """The program, from its start to the end of its last process."""
 
-    def __init__(self, order: dict[str, Any], output: Output) -> None:
+    def __init__(self, order: dict[str, Any], output: Output, parent: int) -> None:
         self._output = output
+        self._parent = parent
         self._woken = _child_signals()
         self._pipe, theirs = os.pipe()
         os.set_blocking(self._pipe, False)
         try:
             _take_place(order["cpus"], order["priority"])
+            _enter(order["folders"], order["user"])
             self._program = _start(order, theirs)  # kept, since a dropped Popen is waited for
         finally:
             os.close(theirs)
         _answer({"event": "started", "pid": self._program.pid})
 
     def serve(self) -> None:
-        """Keep the output and report the program's end, until the agent closes its pipe."""
+        """Keep the output and report the program's end, until the agent or our parent is gone."""
         _family()  # imported while the program starts
-        while True:
+        while os.getppid() == self._parent:
             ready = self._wait(None)
             if 0 in ready and not os.read(0, CHUNK_BYTES):
                 return
@@ -168,42 +183,143 @@ def _take_place(cpus: list[int], priority: str) -> None:
 
 def _start(order: dict[str, Any], output: int) -> subprocess.Popen[bytes]:
     """Start the program in a new session; OSError if it cannot be started."""
-    whose: dict[str, Any] = {}
-    if order["user"] is not None:
-        uid, gid, name = order["user"]
-        whose = {"user": uid, "group": gid, "extra_groups": os.getgrouplist(name, gid)}
-    return subprocess.Popen(
+    user = order["user"]
+    return confinement.start(
         order["command"],
+        confinement.Identity(*user) if user is not None else None,
+        signal.SIGKILL,
+        order["kept"],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
-        cwd=order["folder"],
         env=order["env"],
-        start_new_session=True,
         umask=0o022,
-        preexec_fn=lambda: end_with_parent(signal.SIGKILL),
-        **whose,
     )
+
+
+def _enter(folders: list[str], user: Optional[list[int]]) -> None:
+    """Make the first folder that the user may enter the working folder.
+
+    As that user: root would pass closed folders on the way, and the program would be behind them.
+    The real user stays root, so processes of that user can neither signal nor trace this one.
+    """
+    if user is not None:
+        os.setgroups([])
+        os.setegid(user[1])
+        os.seteuid(user[0])
+    try:
+        for folder in folders:
+            with suppress(OSError):
+                os.chdir(folder)
+                return
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folders[-1])
+    finally:
+        if user is not None:
+            os.seteuid(0)
+            os.setegid(0)
 
 
 def _answer(event: dict[str, Any]) -> None:
     os.write(1, json.dumps(event).encode() + b"\n")
 
 
-def main(output_fd: int) -> int:
+# --- what is left if the keeper is killed ---------------------------------------------------------
+
+
+def _isolate() -> bool:
+    """Have further children in a new PID namespace; False if this process may not make one."""
+    libc = ctypes.CDLL(None)
+    if libc.unshare(CLONE_NEWNS | CLONE_NEWPID) != 0:
+        return False
+    return bool(libc.mount(None, b"/", None, MS_REC | MS_SLAVE, None) == 0)
+
+
+def _mount_proc() -> bool:
+    """Show the processes of this PID namespace, and only those, in /proc."""
+    flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
+    return bool(ctypes.CDLL(None).mount(b"proc", b"/proc", b"proc", flags, None) == 0)
+
+
+def can_isolate() -> bool:
+    """Return by trying whether a keeper can have a PID namespace with its own /proc.
+
+    A container may forbid either. Without that /proc a program would find others' processes under
+    its own numbers.
+    """
+
+    def attempt() -> int:
+        return _status_of(lambda: int(not _mount_proc())) if _isolate() else 1
+
+    return _status_of(attempt) == 0
+
+
+def _status_of(work: Callable[[], int]) -> int:
+    """Return the exit status of a function that runs in a child."""
+    return os.waitstatus_to_exitcode(os.waitpid(_forked(work), 0)[1])
+
+
+def _forked(work: Callable[[], int]) -> int:
+    """Return the pid of a child that runs a function and exits with its result."""
+    pid = os.fork()
+    if pid != 0:
+        return pid
+    status = 1
+    try:
+        status = work()
+    except Exception:  # noqa: BLE001 - it is this child's last
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def keep(output_fd: int, parent: int, isolated: bool) -> int:
     """Run a program until stdin ends; return 1 if it could not be started."""
+    if isolated and not _mount_proc():
+        return 1
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     order = json.loads(sys.stdin.buffer.readline())
     try:
-        keeper = Keeper(order, Output(output_fd))
+        keeper = Keeper(order, Output(output_fd), parent)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         problem = printable(f"{where}{error.strerror}", keep="")
-        _answer({"event": "failed", "problem": problem, "errno": error.errno})
+        _answer({"event": "failed", "folder": os.getcwd(), "problem": problem})  # noqa: PTH109
         return 1
+    # Last, as a change of user forgets it (prctl(2)). Where this process ends a namespace, all end.
+    end_with_parent(signal.SIGKILL if isolated else signal.SIGTERM)
     keeper.serve()
     keeper.end()
     return 0
+
+
+def main(output_fd: int) -> int:
+    """Start the keeper, wait for its end, and kill what it then left."""
+    _child_signals()
+    isolated = can_isolate() and _isolate()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    own = 0 if isolated else os.getpid()  # as a child in the namespace sees its parent
+    keeper = _forked(lambda: keep(output_fd, own, isolated))
+    null = os.open(os.devnull, os.O_RDWR)
+    for pipe in (0, 1):  # the keeper's: the agent hears its end at once
+        os.dup2(null, pipe)
+    status = os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
+    deadline = time.monotonic() + KILL_S
+    while not isolated and _kill_family() and time.monotonic() < deadline:
+        time.sleep(PAUSE_S)
+    return status if status >= 0 else KILLED - status
+
+
+def _kill_family() -> bool:
+    """Kill every child and its children; return whether there were any."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0] != 0:
+            pass
+    left = _family()
+    for pid in left:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(left)
 
 
 if __name__ == "__main__":

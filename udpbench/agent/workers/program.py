@@ -26,6 +26,7 @@ from udpbench.agent.host.udp_sockets import SocketQueue, udp_sockets
 from udpbench.agent.workers.keeper import GRACE_S, KILL_S
 from udpbench.agent.workers.process_client import STDERR_LINES, Limits
 from udpbench.agent.workers.reads import CountedReader
+from udpbench.confinement import CAP_NET_BIND_SERVICE
 from udpbench.errors import WorkerFailed
 from udpbench.folder import calling_user
 from udpbench.model import SECOND_NS, Receive, WorkerSpec
@@ -33,6 +34,7 @@ from udpbench.printable import printable
 from udpbench.protocol import Prepared
 
 NOBODY = "nobody"
+ENVIRONMENT = ("PATH", "LANG", "HOME", "USER", "LOGNAME")
 SHOWN = 60
 """Maximum characters of the command in a message."""
 LOOK_S = 0.02
@@ -81,9 +83,10 @@ class Program(CountedReader):
         user = self._user()
         order = {
             "command": list(self._receive.command or ()),
-            "folder": self._folder(user),
+            "folders": self._folders(user),
             "env": environment(user),
-            "user": [user.pw_uid, user.pw_gid, user.pw_name] if user is not None else None,
+            "user": [user.pw_uid, user.pw_gid] if user is not None else None,
+            "kept": self._kept(),
             "cpus": self._spec.own_cpus,
             "priority": self._receive.priority,
         }
@@ -118,10 +121,15 @@ class Program(CountedReader):
             raise WorkerFailed(f"{text}; name an ordinary user", self._name)
         return user
 
-    def _folder(self, user: Optional[pwd.struct_passwd]) -> str:
+    def _folders(self, user: Optional[pwd.struct_passwd]) -> list[str]:
         home = user.pw_dir if user is not None else os.environ.get("HOME", "/")
-        folders = (self._receive.folder or home, home)
-        return next((folder for folder in folders if os.path.isdir(folder)), "/")  # noqa: PTH112
+        return [self._receive.folder or home, home, "/"]
+
+    def _kept(self) -> list[int]:
+        """Return CAP_NET_BIND_SERVICE if a port of the traffic requires it, else nothing."""
+        first = read(self._host, "/proc/sys/net/ipv4/ip_unprivileged_port_start")
+        privileged = first is not None and min(self._spec.bind_ports) < int(first)
+        return [CAP_NET_BIND_SERVICE] if privileged else []
 
     def _await_bound(self) -> tuple[int, ...]:
         """Return its sockets' inodes once it is bound to every port of the traffic."""
@@ -192,11 +200,14 @@ class Program(CountedReader):
 
     def _act(self, event: dict[str, Any]) -> None:
         if event["event"] == "started":
-            self._pid = event["pid"]
+            self._pid = self._pid_here(event["pid"])
         elif event["event"] == "failed":
             user = self._user()
             who = f"as {user.pw_name} " if user is not None else ""
-            text = f"cannot be started {who}in {self._folder(user)}: {event['problem']}"
+            wanted = self._folders(user)[0]
+            where = event["folder"]
+            aside = "" if where == wanted else f" (it may not enter {wanted})"
+            text = f"cannot be started {who}in {where}{aside}: {event['problem']}"
             self._fail(f"{text}; name a program that this user can run there")
         elif event["left"]:
             text = "it exited, but processes that it started are still running"
@@ -226,15 +237,24 @@ class Program(CountedReader):
         """Return the keeper, the program and everything that it started."""
         return frozenset(self._family())
 
+    def _pid_here(self, pid: int) -> Optional[int]:
+        """Return what a process of the keeper's PID namespace is called here; None if it ended."""
+        for own in self._family():
+            status = read(self._host, f"/proc/{own}/status") or ""
+            names = next((row for row in status.splitlines() if row.startswith("NSpid:")), "")
+            if (names.split() or [f"{own}"])[-1] == f"{pid}":
+                return own
+        return None
+
     def _family(self) -> Iterator[int]:
         yield self._keeper.pid
         yield from descendants(self._host, self._keeper.pid)
 
 
 def environment(user: Optional[pwd.struct_passwd]) -> dict[str, str]:
-    """Return the program's environment: this process's, or a minimal one for another user."""
+    """Return the program's whole environment: of the agent's, nothing that leads to keys."""
     if user is None:
-        return dict(os.environ)
+        return {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     return {
         "PATH": os.pathsep.join(PROGRAM_FOLDERS),
         "LANG": os.environ.get("LANG", "C.UTF-8"),
