@@ -32,7 +32,7 @@ _SYS_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s
 REPORT_BYTES = 200
 
 
-class Identity(NamedTuple):
+class ProgramUser(NamedTuple):
     """Who runs a program, with no other group."""
 
     uid: int
@@ -41,7 +41,7 @@ class Identity(NamedTuple):
 
 def start(
     command: Sequence[str],
-    identity: Optional[Identity],
+    user: Optional[ProgramUser],
     ended_by: signal.Signals,
     kept: Collection[int] = (),
     **how: Any,
@@ -55,7 +55,7 @@ def start(
 
     def enter() -> None:
         try:
-            confine(identity, kept)
+            confine(user, kept)
             end_with_parent(ended_by)
         except OSError as error:
             os.write(writing, f"{error.errno} {error.filename or ''}".encode()[:REPORT_BYTES])
@@ -74,7 +74,7 @@ def start(
         os.close(writing)
 
 
-def confine(identity: Optional[Identity], kept: Collection[int] = ()) -> None:
+def confine(user: Optional[ProgramUser], kept: Collection[int] = ()) -> None:
     """Become a user, if one is given, with no capability but ``kept``, for good.
 
     First of all no_new_privs: from then on no program gets rights from setuid bits, file
@@ -84,14 +84,14 @@ def confine(identity: Optional[Identity], kept: Collection[int] = ()) -> None:
     _leave_keyring()
     _drop_bounds(kept)
     allowed = _permitted() & sum(1 << number for number in kept)
-    if identity is not None:
-        if identity.uid == 0:
+    if user is not None:
+        if user.uid == 0:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM), "user root")
         if allowed:
             _prctl("keepcaps", PR_SET_KEEPCAPS, 1)
         os.setgroups([])
-        os.setresgid(identity.gid, identity.gid, identity.gid)
-        os.setresuid(identity.uid, identity.uid, identity.uid)
+        os.setresgid(user.gid, user.gid, user.gid)
+        os.setresuid(user.uid, user.uid, user.uid)
     _set_capabilities(allowed)
     _prctl("ambient capabilities", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     for number in range(CAPABILITIES):

@@ -291,9 +291,9 @@ class Receive:
     ready: Optional[str] = None
     """Part of the line by which the program says that it serves; None: bound is enough."""
     user: Optional[str] = None
-    """Who runs the program; None: whoever called, of root ``nobody``."""
+    """Who runs the program; None: whoever called, of root and of sudo over SSH ``nobody``."""
     folder: Optional[str] = None
-    """In which the program starts; where there is none on the host, in its user's home."""
+    """In which the program starts; where its user cannot enter one on the host, in its home."""
     attach: Optional[Attach] = None
     """A process that receives in place of our loops, and runs before and after the trial."""
 

@@ -315,6 +315,7 @@ VERBS = {
 
 
 AGENT_LEAVES = (
+    "confinement",
     "cpu_lists",
     "drivers",
     "errors",

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import os
+import pwd
+import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from golden import Golden
 from test_workers import gone, phase, receiver, until
 
+from udpbench import confinement
 from udpbench.agent.host.system import Host
 from udpbench.agent.workers import keeper, program, reads
 from udpbench.agent.workers.keeper import Output
@@ -57,6 +65,38 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if os.fork() == 0:
     os.setsid()
     signal.pause()
+"""
+
+
+PROBE = """
+import ctypes, json, os, signal, socket, subprocess, sys
+status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
+ids = {name: status[name].split() for name in ("Uid", "Gid", "Groups")}
+caps = {name: int(status[name], 16) for name in status if name.startswith("Cap")}
+def first_line(*command):
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        return done.stdout.strip()
+    except OSError as error:
+        return error.strerror
+def opened(path):
+    try:
+        return bool(os.close(os.open(path, os.O_RDWR)))
+    except OSError as error:
+        return error.strerror
+mask = os.umask(0)
+print(json.dumps({
+    **ids, **caps, "no_new_privs": status["NoNewPrivs"].strip(), "folder": os.getcwd(),
+    "open": sorted(os.readlink("/proc/self/fd/" + n).split(":")[0] for n in os.listdir("/proc/self/fd")[:-1]),
+    "names": sorted(os.environ), "mask": mask, "terminal": opened("/dev/tty"),
+    "session": os.getsid(0) == os.getpid(), "setuid": first_line(sys.argv[2], "-u"),
+    "sudo": first_line("sudo", "-n", "id", "-u"), "pids": [int(n) for n in os.listdir("/proc") if n.isdigit()],
+    "self": os.getpid() == int(os.readlink("/proc/self")),
+    "key": ctypes.CDLL(None).syscall(int(sys.argv[3]), 10, -3, b"user", b"udpbench-test", 0) if int(sys.argv[3]) else -1,
+}), flush=True)
+bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+bound.bind(("0.0.0.0", int(sys.argv[1])))
+signal.pause()
 """
 
 
@@ -162,6 +202,163 @@ def test_a_program_is_never_run_as_root(
     golden.check(caught.value)
 
 
+ADD_KEY = {"x86_64": 248, "aarch64": 217}
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start it as another user")
+
+
+@pytest.fixture
+def _root_has_keys() -> None:
+    """Give root's processes a session keyring with a key in it, a terminal's variables, and sudo."""
+    number = confinement._SYS_KEYCTL.get(os.uname().machine)
+    if number is not None and os.uname().machine in ADD_KEY:
+        libc = ctypes.CDLL(None)
+        libc.syscall(number, 1, None)
+        libc.syscall(ADD_KEY[os.uname().machine], b"user", b"udpbench-test", b"secret", 6, -3)
+
+
+def low_port() -> int:
+    """Return a port that only CAP_NET_BIND_SERVICE opens, and nothing uses."""
+    for number in range(600, 1024):
+        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tried:
+            tried.bind(("0.0.0.0", number))  # noqa: S104
+            return number
+    pytest.fail("no port below 1024 is free")
+
+
+@ROOT_ONLY
+@pytest.mark.usefixtures("_root_has_keys")
+@pytest.mark.parametrize("isolated", [True, False])
+@pytest.mark.parametrize("case", ["root", "sudo", "user", "low port"])
+def test_a_program_has_no_rights_but_its_users(
+    pool: Pool,
+    port: int,
+    case: str,
+    isolated: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """It says so itself; neither a setuid program nor sudo gives it more, whoever started it."""
+    if not isolated:
+        monkeypatch.setattr(program, "own_command", _without_namespace)
+    as_root = tmp_path / "id"
+    shutil.copy(shutil.which("id") or "", as_root)
+    as_root.chmod(0o4755)
+    for folder in (tmp_path, *tmp_path.parents[:-2]):
+        folder.chmod(0o755)
+    for name in ("SSH_AUTH_SOCK", "SUDO_COMMAND", "UDPBENCH_SECRET"):
+        monkeypatch.setenv(name, "/run/secret")
+    number = port if case != "low port" else low_port()
+    who = {"sudo": "daemon", "user": "www-data"}.get(case, "nobody")
+    known = pwd.getpwnam(who)
+    if case == "sudo":
+        monkeypatch.setenv("SUDO_UID", f"{known.pw_uid}")
+    key = confinement._SYS_KEYCTL.get(os.uname().machine, 0)
+    command = ("python3", "-c", PROBE, f"{number}", str(as_root), f"{key}")
+    named = {"user": "www-data"} if case == "user" else {}
+    pool.prepare([spec(number, *command, folder="/", **named)], "lo")
+    seen = json.loads(pool.close() or "")
+    caps = 1 << 10 if case == "low port" else 0
+    pids = seen.pop("pids")
+    assert {
+        "Uid": [f"{known.pw_uid}"] * 4,
+        "Gid": [f"{known.pw_gid}"] * 4,
+        "Groups": [],
+        **dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"), caps),
+        "no_new_privs": "1",
+        "folder": "/",
+        "open": ["/dev/null", "pipe", "pipe"],
+        "names": ["HOME", "LANG", "LOGNAME", "PATH", "USER"],
+        "mask": 0o022,
+        "terminal": os.strerror(errno.ENXIO),
+        "session": True,
+        "setuid": f"{known.pw_uid}",
+        "sudo": "" if shutil.which("sudo") else os.strerror(errno.ENOENT),
+        "self": True,
+        "key": -1,
+    } == seen
+    assert isolated == (os.getpid() not in pids)
+
+
+@ROOT_ONLY
+def test_a_program_is_not_led_past_a_closed_folder(pool: Pool, port: int, tmp_path: Path) -> None:
+    """Root could enter it; its user starts in a folder that it can reach itself."""
+    closed = tmp_path / "closed"
+    (closed / "open").mkdir(parents=True)
+    closed.chmod(0o700)
+    place = str(closed / "open")
+    command = ("sh", "-c", "pwd; exec sleep 60")
+    known = program.Program(Host(), "right", [spec(port, *command, folder=place)], Limits(1))
+    with pytest.raises(WorkerFailed):
+        known.prepare()
+    until("printed", lambda: known._printed())
+    assert "/\n" == known.close()
+
+
+def test_a_program_of_the_agents_own_user_gets_no_agents_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only where programs and its home are, its language and its name."""
+    for name in ("SSH_AUTH_SOCK", "SUDO_UID", "XDG_RUNTIME_DIR", "UDPBENCH_BUILD_LOCK"):
+        monkeypatch.setenv(name, "/run/secret")
+    monkeypatch.setenv("HOME", "/home/bench")
+    known = program.environment(None)
+    assert set(known) <= {"PATH", "LANG", "HOME", "USER", "LOGNAME"}
+    assert "/home/bench" == known["HOME"]
+
+
+@ROOT_ONLY
+def test_a_right_that_cannot_be_given_up_starts_nothing() -> None:
+    """Root's identity is refused at the last door, too, and the error says what failed."""
+    with pytest.raises(OSError, match="cannot be given up: user root") as caught:
+        confinement.start(["true"], confinement.ProgramUser(0, 0), signal.SIGKILL)
+    assert errno.EPERM == caught.value.errno
+
+
+HOLDER = """
+import os, signal, socket, sys
+held = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+held.setsockopt(socket.SOL_SOCKET, int(sys.argv[2]), 1)
+held.bind(("0.0.0.0", int(sys.argv[1])))
+print("held", flush=True)
+signal.pause()
+"""
+
+
+@contextmanager
+def left_over(port: int, option: int) -> Iterator[int]:
+    """Yield the pid of a process that a killed trial might have left on a port."""
+    file = Path("holder.py")
+    file.write_text(HOLDER)
+    command = ["python3", str(file), f"{port}", f"{option}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+        process.kill()
+
+
+@pytest.mark.parametrize("case", ["program", "loops", "sharing"])
+def test_who_still_holds_the_port_is_named(
+    pool: Pool,
+    port: int,
+    case: str,
+    golden: Golden,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With its number, its user and its command: also if it would only take a part."""
+    option = socket.SO_REUSEADDR if case == "sharing" else socket.SO_BROADCAST
+    monkeypatch.chdir(tmp_path)
+    sharing = spec(port, "python3", "-c", HOLDER, f"{port}", f"{option}")
+    tried = {"program": server(port), "loops": receiver(port), "sharing": sharing}[case]
+    with left_over(port, option) as pid, pytest.raises(WorkerFailed) as caught:
+        pool.prepare([tried], "lo")
+    text = str(caught.value).replace(f" {pid} ", " PID ")
+    holder = r"python[\d.]* PID \(user \d+: \S*python[\d.]* holder"
+    message = re.sub(holder, "python PID (user OWNER: python holder", text)
+    golden.check(message, port=port, user=user())
+
+
 def test_a_program_that_ends_under_way_fails_its_phase(
     pool: Pool, port: int, golden: Golden
 ) -> None:
@@ -181,12 +378,16 @@ sys.exit(keeper.main(int(sys.argv[1])))
 """
 
 
+def _without_namespace(_: str, output: str) -> list[str]:
+    """Return the command of a keeper that may not make a PID namespace."""
+    return [sys.executable, "-c", WITHOUT_NAMESPACE, output]
+
+
 @pytest.fixture(params=["namespace", "subreaper"])
 def _held_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the kernel end what a keeper leaves, or where that is forbidden the keeper's parent."""
     if request.param == "subreaper":
-        command = [sys.executable, "-c", WITHOUT_NAMESPACE]
-        monkeypatch.setattr(program, "own_command", lambda _, output: [*command, output])
+        monkeypatch.setattr(program, "own_command", _without_namespace)
     elif not keeper.can_isolate():
         pytest.skip("needs CAP_SYS_ADMIN, to make a PID namespace")
 
@@ -201,16 +402,14 @@ def keeper_of(pid: int) -> int:
 @pytest.mark.parametrize("victim", ["keeper", "its parent"])
 def test_all_of_a_program_goes_with_its_keeper(pool: Pool, port: int, victim: str) -> None:
     """Also what left its session and ignores SIGTERM: then the port is free, and the agent knows."""
-    (prepared,) = pool.prepare(
-        [spec(port, "python3", "-c", DAEMON, f"{port}", ready="away")], "lo"
-    )
+    (prepared,) = pool.prepare([spec(port, "python3", "-c", DAEMON, f"{port}", ready="away")], "lo")
     processes = family(pool)
     parent = keeper_of(prepared.pid)
     os.kill(parent if victim == "keeper" else keeper_of(parent), signal.SIGKILL)
     until("failed", lambda: pool.sample(0).state == "failed")
     until("gone", lambda: all(gone(pid) for pid in processes))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mine:
-        mine.bind(("0.0.0.0", port))
+        mine.bind(("0.0.0.0", port))  # noqa: S104
 
 
 AGENT = """

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from udpbench.agent.host.socket_owners import holders_in_words, port_inodes
 from udpbench.agent.host.system import Host
 from udpbench.agent.workers.pool import Pool
 from udpbench.agent.workers.process_client import Limits
@@ -228,10 +229,13 @@ def test_everything_that_cannot_be_opened_is_named(pool: Pool, port: int) -> Non
         other.bind(("0.0.0.0", port))  # noqa: S104 - nothing sends to it
         with pytest.raises(WorkerFailed) as caught:
             pool.prepare([receiver(port), receiver(port, 1, cpu=4095)], "lo")
+        holder = holders_in_words(Host(), port_inodes(Host(), (port,)))
 
     cpus = format_cpu_list(sorted(os.sched_getaffinity(0)))
+    assert "" == holders_in_words(Host(), port_inodes(Host(), (port,)))
+    assert f"{os.getpid()} (user {os.geteuid()}: " in caught.value.message
     assert (
-        f"right.receiver0: socket 0.0.0.0:{port}: Address already in use; "
+        f"right.receiver0: socket 0.0.0.0:{port}: Address already in use by {holder}; "
         "find what uses it (`ss -nap`), or choose another port; "
         f"right.receiver1: CPU 4095: Invalid argument; the agent may run on {cpus}"
     ) == caught.value.message

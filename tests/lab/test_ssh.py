@@ -418,6 +418,40 @@ def test_a_user_who_is_not_root_runs_all_by_sudo(pair: Pair, start: Start) -> No
     assert before == state(pair)
 
 
+STATUS = """
+import signal, socket, subprocess
+print(open("/proc/self/status").read())
+root = subprocess.run(["sudo", "-n", "id"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+print("sudo:" + root.stdout, flush=True)
+bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+bound.bind(("0.0.0.0", 4321))
+while True:
+    bound.recv(2000)
+"""
+
+
+@pytest.mark.parametrize("user", [None, USER])
+def test_a_program_on_a_host_with_sudo_cannot_become_root(
+    pair: Pair, start: Start, user: str | None
+) -> None:
+    """Though its account may by docs/hosts.md: it is nobody's, and if it is that account's, locked."""
+    if shutil.which("sudo") is None:
+        pytest.skip("needs sudo: apt install sudo")
+    pair.write_home(User=USER)
+    for host in pair.hosts:
+        allow_sudo(host, "NOPASSWD: ALL")
+    named = {"user": user} if user else {}
+    receive = {"command": ["/usr/bin/python3", "-c", STATUS], "folder": "/", **named}
+    controller = start(pair.lab(become="sudo"), receive=receive)
+    assert 0 == controller.end(), controller.log.read_text()
+    (output,) = controller.folder.glob("*.output")
+    rows = dict(row.split(":", 1) for row in output.read_text().splitlines() if ":" in row)
+    uid = pair.right.run("id", "-u", user or "nobody").strip()
+    zero = {f"Cap{name}": "0" * 16 for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")}
+    expected = {"Uid": uid, "Groups": "", "NoNewPrivs": "1", "sudo": "", **zero}
+    assert expected == {name: " ".join(rows[name].split()[:1]) for name in expected}
+
+
 def slow(seconds: float) -> dict[str, str]:
     """Return proxies that hold each byte back on its way to either host, and on its way back."""
     program = Path(__file__).with_name("slow_link.py")

@@ -47,6 +47,46 @@ def test_an_ordinary_user_measures_and_loses_packets_on_purpose(tmp_path: Path) 
     assert {facts.cpus[: (len(facts.cpus) + 1) // 2]} == set(facts.queue_cpus.values())
 
 
+PROGRAM = """
+question: What may a program do?
+traffic: {count: 20, rate: 2kpps, flows: {to: "receiver.addresses[1]:PORT"}}
+duration: 5s
+warmup: 0s
+repetitions: 1
+receive:
+  command:
+    - python3
+    - -c
+    - |
+      import os, signal, socket
+      print(open("/proc/self/status").read())
+      print("Processes:", *(n for n in os.listdir("/proc") if n.isdigit()))
+      print("Names:", *sorted(os.environ))
+      bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+      bound.bind(("0.0.0.0", PORT))
+      print("", flush=True)
+      while True:
+          bound.recv(2000)
+"""
+
+
+@pytest.mark.parametrize(("port", "rights"), [(4321, 0), (53, 1 << 10)])
+def test_a_program_of_a_users_lab_is_not_root_of_it(tmp_path: Path, port: int, rights: int) -> None:
+    """It is the user, called 0 there, with a right to its port alone, and sees no agent."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "program.yaml").write_text(PROGRAM.replace("PORT", f"{port}"))
+    command = [*UDPBENCH, "run", "program.yaml", "--no-report", "--out", "run"]
+    done = run_as_user(["env", "SSH_AUTH_SOCK=/run/secret", *command], home)
+    assert ended_well(done.returncode, home / "run"), done.stdout + done.stderr
+    (output,) = (home / "run").glob("*.output")
+    rows = dict(row.split(":", 1) for row in output.read_text().splitlines() if ":" in row)
+    caps = {name: int(rows[f"Cap{name}"], 16) for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")}
+    assert ("1", dict.fromkeys(caps, rights)) == (rows["NoNewPrivs"].strip(), caps)
+    assert "SSH_AUTH_SOCK" not in rows["Names"].split()
+    assert 2 == len(rows["Processes"].split())
+
+
 @pytest.mark.long
 def test_the_ledger_is_reliable_as_far_as_a_user_can_try_it(tmp_path: Path) -> None:
     """What needs root is skipped with its reason, nothing is missing, and the result is kept."""

@@ -18,6 +18,7 @@ from udpbench.protocol import AGENT_LEAVES
 PACKAGE = Path(udpbench.__file__).parent
 DESIGN = Path(__file__).resolve().parents[2] / "docs" / "design.md"
 LEAVES = (
+    "confinement",
     "differences",
     "cpu_lists",
     "drivers",
@@ -38,6 +39,7 @@ LEAVES = (
 # Room or module → (what it may import of udpbench, what it may import from outside the standard
 # library). The longest matching name decides. docs/design.md says what each room is for.
 RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "confinement": (("parent_death",), ()),
     "cpu_lists": ((), ()),
     "differences": (("units",), ()),
     "drivers": (("model",), ()),

@@ -1,22 +1,27 @@
 """The reservation of a shared lab: held by a command from its first line of output to its end.
 
 Owns the command's process and nothing of the lab. It runs on the controller's machine, in its own
-session, so that Ctrl-C in the terminal does not release hosts before they are restored.
+session, so that Ctrl-C in the terminal does not release hosts before they are restored; under sudo
+as the user who typed it. The kernel ends it when this process dies.
 """
 
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import IO
+from functools import partial
+from typing import IO, Any
 
+from udpbench import confinement
 from udpbench.control.wait import Clock, Interrupt, Waiter
 from udpbench.errors import DeadlineExceeded, NotReserved, in_words
+from udpbench.folder import calling_user
 from udpbench.model import Lab, Progress, Reserve
 from udpbench.parent_death import end_with_parent
 from udpbench.printable import printable
@@ -64,14 +69,7 @@ class _Booking:
         self._granted, self._ended = threading.Event(), threading.Event()
         self._complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - held
         try:
-            self._process = subprocess.Popen(
-                reserve.command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._complaints,
-                start_new_session=True,
-                preexec_fn=_end_with_run,
-            )
+            self._process = _started(name, reserve.command, self._complaints)
         except OSError as error:
             raise NotReserved(f"reserve: {in_words(error)}", name) from error
         threading.Thread(target=self._follow, name="reservation", daemon=True).start()
@@ -136,6 +134,24 @@ class _Booking:
             os.killpg(self._process.pid, number)
 
 
-def _end_with_run() -> None:
-    """Let the kernel end the command when this process dies (prctl(2))."""
-    end_with_parent(signal.SIGTERM)
+def _started(name: str, command: Sequence[str], complaints: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start it without a way to more rights; only root itself, without sudo, reserves as root."""
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": complaints,
+    }
+    if os.geteuid() != 0:
+        return confinement.start(command, None, signal.SIGTERM, **pipes)
+    if calling_user() == 0:
+        by_root = partial(end_with_parent, signal.SIGTERM)
+        return subprocess.Popen(command, start_new_session=True, preexec_fn=by_root, **pipes)
+    try:
+        known = pwd.getpwuid(calling_user())
+    except KeyError:
+        who = f"this machine has no user {calling_user()}, who typed sudo"
+        raise NotReserved(f"reserve: {who}; run it as another user", name) from None
+    kept = {key: text for key, text in os.environ.items() if not key.startswith("SUDO_")}
+    own = {"HOME": known.pw_dir, "USER": known.pw_name, "LOGNAME": known.pw_name}
+    user = confinement.ProgramUser(known.pw_uid, known.pw_gid)
+    return confinement.start(command, user, signal.SIGTERM, env={**kept, **own}, **pipes)

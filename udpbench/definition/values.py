@@ -420,7 +420,7 @@ def _user(value: Any) -> str:
     text = _text(value)
     if text in ("root", "0"):
         limit = "never root"
-        step = "name an ordinary user; ports below 1024: net.ipv4.ip_unprivileged_port_start"
+        step = "name an ordinary user, who may bind ports below 1024 here, too"
         raise refusal("a program is not run as root", limit, step)
     if re.match(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}\Z", text) is None:
         raise refusal("not the name of a user", "", "write for example nobody")

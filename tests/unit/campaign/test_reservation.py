@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pwd
+import re
 import signal
 import subprocess
 import sys
@@ -56,6 +58,40 @@ def test_a_lab_is_ours_from_the_first_line_to_the_end_of_the_block(golden: Golde
         assert running(pid)
     assert not running(pid)
     golden.check([progress.text for progress in events])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="sudo makes a controller root's")
+def test_under_sudo_its_the_callers_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not root's, whatever a lab file of others says, and it cannot become root again."""
+    daemon = pwd.getpwnam("daemon")
+    monkeypatch.setenv("SUDO_UID", f"{daemon.pw_uid}")
+    monkeypatch.setenv("SUDO_COMMAND", "/usr/bin/udpbench")
+    look = (
+        "grep -E '^(Uid|Groups|Cap...|NoNewPrivs)' /proc/self/status; env; echo sudo: $(sudo -n id)"
+    )
+    script = f"({look}) 2>&1 | tr '\\n' '|'; echo; cat"
+    said: list[Progress] = []
+    with reserved(lab(script), said.append, Interrupt(), Clock()):
+        pass
+    rows = said[-1].text.partition("reserved: ")[2].split("|")
+    known = dict(re.split(r"[:=]\s*", row, maxsplit=1) for row in rows if re.match(r"\w+[:=]", row))
+    assert f"{daemon.pw_uid} " * 4 == re.sub(r"\s+", " ", known["Uid"] + " ")
+    assert {"0" * 16} == {text for name, text in known.items() if name.startswith("Cap")}
+    assert ("", "1", "") == (known["Groups"].strip(), known["NoNewPrivs"], known["sudo"])
+    assert (daemon.pw_name, daemon.pw_dir) == (known["USER"], known["HOME"])
+    assert "SUDO_COMMAND" not in known
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="sudo makes a controller root's")
+def test_a_caller_who_is_not_known_reserves_nothing(
+    monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """Its command is not started as anybody else."""
+    monkeypatch.setenv("SUDO_UID", "54321")
+    with golden.raises(NotReserved), reserved(lab("echo ours"), silent, Interrupt(), Clock()):
+        pytest.fail("started")
 
 
 def test_a_lab_without_one_needs_none() -> None:

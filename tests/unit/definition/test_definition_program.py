@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from definition_fixture import both, loaded, refused, trial, write
@@ -16,7 +17,7 @@ from udpbench.definition.file_schema import keys_at
 from udpbench.definition.lab_rules import refuse_together
 from udpbench.definition.traffic_rules import BESIDE_PROGRAMS
 from udpbench.errors import InputError
-from udpbench.model import Answers, Attach, Lab
+from udpbench.model import Answers, Attach, Connect, Lab
 
 COMMAND = ["./server", "--port", "4321"]
 PROGRAM = "receive: {command: [./a]}"
@@ -66,6 +67,23 @@ def test_a_program_is_one_worker_on_all_its_cpus(
     assert several == spec.own_cpus
     assert ((4321, 4322, 4323, 4324), 8) == (spec.bind_ports, len(spec.flows))
     assert several == replace(spec, cpus=(), cpu=cpu).own_cpus or cpu is None
+
+
+@pytest.mark.parametrize(
+    ("become", "named", "who"),
+    [(None, None, None), ("sudo", None, "nobody"), ("sudo", "bench", "bench")],
+)
+def test_a_program_is_not_the_accounts_that_may_use_sudo(
+    lab: Lab, become: Literal["sudo"] | None, named: str | None, who: str | None
+) -> None:
+    """Who logs in there is as good as root; only an experiment that names a user has that one."""
+    (host,) = lab.receivers
+    far = replace(lab, receivers=(replace(host, connect=Connect("ssh", "right", become)),))
+    receive = {"command": COMMAND, **({"user": named} if named else {})}
+    bound = bind(trial(receive=receive), far, both((0, 1, 2, 3)))
+    (spec,) = (each for each in bound.workers if each.role == "receiver")
+    assert spec.receive is not None
+    assert who == spec.receive.user
 
 
 def test_what_describes_our_loops_is_refused_beside_a_program(golden: Golden) -> None:

@@ -7,18 +7,22 @@ and for a small share of the time at most. Read-only.
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from udpbench.agent.host.files import names, read
 from udpbench.agent.host.system import Host
-from udpbench.agent.host.udp_sockets import parse_udp_sockets
+from udpbench.agent.host.udp_sockets import parse_udp_sockets, udp_sockets
 from udpbench.errors import next_step
 from udpbench.model import SECOND_NS, OtherNamespace
+from udpbench.printable import printable
 
 PAUSE = 500
 """Minimum pause between searches, as a multiple of a search's duration: at most 0.2 % of a CPU."""
 NEWS_NS = 60 * SECOND_NS
 """Interval of searches if no owner is missing, to detect new namespaces."""
+SHOWN = 60
+"""Maximum characters of a command in a message."""
+UNSEEN = "a process that this user may not see"
 
 
 class SocketOwners:
@@ -121,3 +125,29 @@ def held_sockets(host: Host, pid: int) -> list[int]:
     folder = f"/proc/{pid}/fd"
     targets = (host.link_target(f"{folder}/{name}") for name in names(host, folder))
     return [int(text[8:-1]) for text in targets if text is not None and text[:8] == "socket:["]
+
+
+def port_inodes(host: Host, ports: Collection[int]) -> set[int]:
+    """Return the inodes of this namespace's UDP sockets at these ports, on any address."""
+    return {inode for inode, known in udp_sockets(host).items() if known.port in ports}
+
+
+def holders_in_words(host: Host, inodes: Iterable[int]) -> str:
+    """Return who holds sockets: ``unbound 1234 (user 105: unbound -d)``; empty without sockets."""
+    unseen = set(inodes)
+    words = []
+    for name in names(host, "/proc") if unseen else ():
+        held = unseen.intersection(held_sockets(host, int(name))) if name.isdigit() else set()
+        if held:
+            words.append(_in_words(host, name))
+        unseen -= held
+    return ", ".join([*words, *([UNSEEN] if unseen else [])])
+
+
+def _in_words(host: Host, pid: str) -> str:
+    rows = (read(host, f"/proc/{pid}/status") or "").splitlines()
+    user = next((row.split()[2] for row in rows if row.startswith("Uid:")), "?")
+    command = (read(host, f"/proc/{pid}/cmdline") or "?").strip("\0").replace("\0", " ")
+    shown = command if len(command) <= SHOWN else f"{command[:SHOWN]}…"
+    comm = read(host, f"/proc/{pid}/comm") or "?"
+    return printable(f"{comm} {pid} (user {user}: {shown})", keep="")

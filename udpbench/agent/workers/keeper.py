@@ -186,7 +186,7 @@ def _start(order: dict[str, Any], output: int) -> subprocess.Popen[bytes]:
     user = order["user"]
     return confinement.start(
         order["command"],
-        confinement.Identity(*user) if user is not None else None,
+        confinement.ProgramUser(*user) if user is not None else None,
         signal.SIGKILL,
         order["kept"],
         stdin=subprocess.DEVNULL,

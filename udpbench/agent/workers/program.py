@@ -13,14 +13,14 @@ import select
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import IO, Any, Optional, cast
 
 from udpbench.agent.host.files import read
 from udpbench.agent.host.own_python import build_lock, own_command
 from udpbench.agent.host.processes import descendants
-from udpbench.agent.host.socket_owners import held_sockets
+from udpbench.agent.host.socket_owners import held_sockets, holders_in_words, port_inodes
 from udpbench.agent.host.system import PROGRAM_FOLDERS, Host
 from udpbench.agent.host.udp_sockets import SocketQueue, udp_sockets
 from udpbench.agent.workers.keeper import GRACE_S, KILL_S
@@ -37,6 +37,7 @@ NOBODY = "nobody"
 ENVIRONMENT = ("PATH", "LANG", "HOME", "USER", "LOGNAME")
 SHOWN = 60
 """Maximum characters of the command in a message."""
+END_IT = "end that, or choose another port"
 LOOK_S = 0.02
 """Interval between looks for its sockets."""
 
@@ -143,11 +144,22 @@ class Program(CountedReader):
                 sockets = self._sockets()
                 missing = self._unbound(list(sockets.values()))
                 if not missing:
+                    self._refuse_sharing(sockets)
                     ports = self._spec.bind_ports
                     return tuple(i for i, known in sockets.items() if known.port in ports)
             if time.monotonic_ns() >= deadline_ns:
                 raise WorkerFailed(self._late(missing), self._name)
             select.select([self._answers], [], [], LOOK_S)
+
+    def _refuse_sharing(self, own: Collection[int]) -> None:
+        """Raise WorkerFailed if the kernel gives the traffic to others' sockets, too."""
+        known = udp_sockets(self._host)
+        taking = [each for own_ in self._taking(known.values()).values() for each in own_]
+        others = {i for i, s in known.items() if i not in own and any(s is t for t in taking)}
+        if others:
+            who = holders_in_words(self._host, others)
+            text = f"{self._label}: not alone at the traffic's ports: {who}"
+            raise WorkerFailed(f"{text} would receive its packets; {END_IT}", self._name)
 
     def _said_ready(self) -> bool:
         marker = self._receive.ready
@@ -173,7 +185,7 @@ class Program(CountedReader):
         has = f"it is bound to {', '.join(bound)}" if bound else "it has no UDP socket"
         step = "bind it to that port on all addresses (0.0.0.0 or ::), or change traffic.flows.to"
         text = f"timed out after {seconds}: not bound to {missing}"
-        return f"{self._label}: {text}; {has}; {step}"
+        return f"{self._label}: {text}; {has}{self._obstacle()}; {step}"
 
     def _printed(self) -> str:
         size_bytes = os.fstat(self._output).st_size
@@ -204,9 +216,9 @@ class Program(CountedReader):
         elif event["event"] == "failed":
             user = self._user()
             who = f"as {user.pw_name} " if user is not None else ""
-            wanted = self._folders(user)[0]
+            first = self._folders(user)[0]
             where = event["folder"]
-            aside = "" if where == wanted else f" (it may not enter {wanted})"
+            aside = "" if where == first else f" (it may not enter {first})"
             text = f"cannot be started {who}in {where}{aside}: {event['problem']}"
             self._fail(f"{text}; name a program that this user can run there")
         elif event["left"]:
@@ -215,7 +227,13 @@ class Program(CountedReader):
         else:
             status = event["status"]
             how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-            self._fail(f"it ended unexpectedly ({how}): {self._last_words()}")
+            self._fail(f"it ended unexpectedly ({how}): {self._last_words()}{self._obstacle()}")
+
+    def _obstacle(self) -> str:
+        """Return who else holds a port of the traffic, which may be why it ended; else empty."""
+        inodes = port_inodes(self._host, self._spec.bind_ports)
+        who = holders_in_words(self._host, inodes.difference(self._sockets()))
+        return f"; the traffic's ports are held by {who}: {END_IT}" if who else ""
 
     def close(self, _keep_logs: Optional[str] = None) -> Optional[str]:
         """End the program and everything that it started; return its output."""

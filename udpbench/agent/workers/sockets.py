@@ -40,6 +40,8 @@ from udpbench.agent.host.socket_options import (
     force_buffer,
     refuse_all,
 )
+from udpbench.agent.host.socket_owners import holders_in_words, port_inodes
+from udpbench.agent.host.system import Host
 from udpbench.model import FlowSpec, Receive, Send, Traffic
 from udpbench.units import parse_duration
 
@@ -167,6 +169,9 @@ def receiving_socket(
     except OSError as error:
         sock.close()
         text = f"socket {_endpoint(address, port)}: {error.strerror}"
+        if error.errno == errno.EADDRINUSE and not tcp:
+            host = Host()
+            text += f" by {holders_in_words(host, port_inodes(host, (port,))) or 'nobody now'}"
         raise OSError(error.errno, text) from error
     return sock
 

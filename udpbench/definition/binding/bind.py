@@ -34,6 +34,7 @@ from udpbench.model import (
     Lab,
     LabHost,
     Needs,
+    Receive,
     Send,
     Trial,
     WorkerSpec,
@@ -382,7 +383,7 @@ def _receivers(
                 cpu=pinned[0] if len(pinned) == 1 else None,
                 flows=tuple(flow for flow in flows if flow.destination in own),
                 traffic=trial.traffic,
-                receive=trial.receive,
+                receive=_own_program(trial.receive, host),
                 bind_ports=ports,
                 cpus=pinned,
             )
@@ -403,6 +404,12 @@ def _receivers(
             for k, cpu in enumerate(cpus[host.name].cpus)
         ]
     return specs
+
+
+def _own_program(receive: Receive, host: LabHost) -> Receive:
+    """Return a program as this host starts it: the user who called sudo there is equal to root."""
+    as_login = receive.command is not None and receive.user is None
+    return replace(receive, user="nobody") if as_login and host.connect.become else receive
 
 
 def _read_ports(trial: Trial, ports: tuple[int, ...], k: int, count: int) -> tuple[int, ...]:
