@@ -72,10 +72,10 @@ def test_under_sudo_its_the_callers_command(
         "grep -E '^(Uid|Groups|Cap...|NoNewPrivs)' /proc/self/status; env; echo sudo: $(sudo -n id)"
     )
     script = f"({look}) 2>&1 | tr '\\n' '|'; echo; cat"
-    said: list[Progress] = []
-    with reserved(lab(script), said.append, Interrupt(), Clock()):
+    shown: list[Progress] = []
+    with reserved(lab(script), shown.append, Interrupt(), Clock()):
         pass
-    rows = said[-1].text.partition("reserved: ")[2].split("|")
+    rows = shown[-1].text.partition("reserved: ")[2].split("|")
     known = dict(re.split(r"[:=]\s*", row, maxsplit=1) for row in rows if re.match(r"\w+[:=]", row))
     assert f"{daemon.pw_uid} " * 4 == re.sub(r"\s+", " ", known["Uid"] + " ")
     assert {"0" * 16} == {text for name, text in known.items() if name.startswith("Cap")}
@@ -95,7 +95,7 @@ def test_a_caller_who_is_not_known_reserves_nothing(
 
 
 def test_a_lab_without_one_needs_none() -> None:
-    """Nothing is said, and no handler changed."""
+    """Nothing is shown, and no handler changed."""
     before = signal.getsignal(signal.SIGTERM)
     with reserved(load_lab("local"), silent, Interrupt(), Clock()):
         assert before == signal.getsignal(signal.SIGTERM)
