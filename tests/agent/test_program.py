@@ -243,7 +243,7 @@ def test_a_program_has_no_rights_but_its_users(
     as_root = tmp_path / "id"
     shutil.copy(shutil.which("id") or "", as_root)
     as_root.chmod(0o4755)
-    for folder in (tmp_path, *tmp_path.parents[:-2]):
+    for folder in (tmp_path, *list(tmp_path.parents)[:-2]):
         folder.chmod(0o755)
     for name in ("SSH_AUTH_SOCK", "SUDO_COMMAND", "UDPBENCH_SECRET"):
         monkeypatch.setenv(name, "/run/secret")
