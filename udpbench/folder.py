@@ -2,7 +2,8 @@
 
 Owns how a path is walked and how a file is created: under another name, then renamed, so that no
 link is followed. As root, every folder and link on the path has to belong to root or to the
-calling user, because the owner of a folder or link decides where it leads.
+calling user, because the owner of a folder or link decides where it leads; and what is created is
+private, and the calling user's.
 """
 
 from __future__ import annotations
@@ -19,27 +20,52 @@ MAX_STEPS = 4096
 """Limit of names on one path, links included: PATH_MAX has no room for more."""
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+LARGEST_ID = 2**32 - 2
+"""(uid_t)-1 is no user: chown(2) takes it for "leave as it is"."""
 
 
 def calling_user() -> int:
     """Return the calling user: the user of sudo(8) if there is one, else this process's."""
-    given = os.environ.get("SUDO_UID", "")
-    return int(given) if os.geteuid() == 0 and given.isdecimal() else os.geteuid()
+    given = _id_of_sudo("SUDO_UID")
+    return given if given is not None and os.geteuid() == 0 else os.geteuid()
+
+
+def trusted_owners() -> frozenset[int]:
+    """Return whose files this user may rely on: root's, the calling user's, and the own.
+
+    The owner of ``/`` counts as root, whatever number it has in a user namespace.
+    """
+    as_root = (os.stat("/").st_uid,) if os.geteuid() == 0 else ()  # noqa: PTH116
+    return frozenset((0, calling_user(), os.geteuid(), *as_root))
+
+
+def real_path(fd: int) -> Path:
+    """Return the path of what is open, without links, wherever its name leads by now."""
+    return Path(os.readlink(f"/proc/self/fd/{fd}"))  # noqa: PTH115
+
+
+def _id_of_sudo(name: str) -> int | None:
+    given = os.environ.get(name, "")
+    if not (given.isascii() and given.isdecimal() and int(given) <= LARGEST_ID):
+        return None
+    return int(given)
 
 
 class Folder:
     """An open folder: files go into it even if ``path`` later leads elsewhere."""
 
-    def __init__(self, path: Path, fd: int) -> None:
+    def __init__(self, path: Path, fd: int, give: bool = True) -> None:
         self.path = path
         self.fd = fd
+        self._give = give
 
     @classmethod
-    def open(cls, path: Path, make: bool = False) -> Folder:
+    def open(cls, path: Path, make: bool = False, give: bool = True) -> Folder:
         """Return the folder at a path, created with its parents if asked.
 
-        Raises OSError with the name; as root, EPERM if something on the path belongs to another
-        user.
+        As root, what is created is the calling user's alone; not with ``give=False``, for what
+        root itself relies on later. Raises OSError with the name; as root, EPERM if something on
+        the path belongs to another user.
         """
         at = os.open("/" if path.is_absolute() else ".", _STEP)
         try:
@@ -47,17 +73,36 @@ class Folder:
             left = [*reversed(path.parts)]
             steps = 0
             while left:
-                at = _step(at, left, make, steps)
+                at = _step(at, left, make, give, steps)
                 steps += 1
-            return cls(path, os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=at))
+            return cls(path, os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=at), give)
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path)) from error
         finally:
             os.close(at)
 
-    def file(self, name: str, flags: int, mode: int = 0o644) -> int:
+    def file(self, name: str, flags: int) -> int:
         """Return the descriptor of a file in the folder, as by open(2); follow no link."""
-        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=self.fd)
+        flags |= os.O_NOFOLLOW | os.O_CLOEXEC
+        if flags & os.O_CREAT:
+            try:
+                return self._new(name, flags)
+            except FileExistsError:
+                if flags & os.O_EXCL:
+                    raise
+        fd = os.open(name, flags & ~os.O_CREAT, dir_fd=self.fd)
+        if flags & (os.O_WRONLY | os.O_RDWR) and os.geteuid() == 0 and os.fstat(fd).st_nlink > 1:
+            os.close(fd)
+            what = "has another name, which may be a file of the system; copy it"
+            raise PermissionError(errno.EPERM, what, str(self.path / name))
+        return fd
+
+    def _new(self, name: str, flags: int) -> int:
+        mode = 0o600 if self._give and os.geteuid() == 0 else 0o644
+        fd = os.open(name, flags | os.O_EXCL, mode, dir_fd=self.fd)
+        if self._give:
+            _give_to_caller(fd)
+        return fd
 
     def write(self, name: str, content: bytes) -> Path:
         """Write a whole file, replacing any of its name; the OSError names it."""
@@ -74,8 +119,9 @@ class Folder:
 
     def make(self, name: str) -> Folder:
         """Return a new subfolder; raises FileExistsError if the name is taken."""
-        os.mkdir(name, dir_fd=self.fd)
-        return Folder(self.path / name, self.file(name, os.O_RDONLY | os.O_DIRECTORY))
+        _make(name, self.fd, self._give)
+        fd = self.file(name, os.O_RDONLY | os.O_DIRECTORY)
+        return Folder(self.path / name, fd, self._give)
 
     def remove(self, name: str) -> None:
         """Remove a file, a link, or a folder with its contents, if it exists."""
@@ -109,9 +155,9 @@ class Folder:
         self.close()
 
 
-def _step(at: int, left: list[str], make: bool, steps: int) -> int:
+def _step(at: int, left: list[str], make: bool, give: bool, steps: int) -> int:
     """Step from a folder to the next and close it; a link only changes the remaining path."""
-    step = _opened(at, left.pop(), make)
+    step = _opened(at, left.pop(), make, give)
     try:
         kind = _refuse_stranger(step)
         if stat.S_ISLNK(kind):
@@ -132,15 +178,44 @@ def _refuse(wrong: bool, code: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def _opened(at: int, name: str, make: bool) -> int:
+def _opened(at: int, name: str, make: bool, give: bool) -> int:
     try:
         return _reached(at, name)
     except FileNotFoundError:
         if not make:
             raise
     with suppress(FileExistsError):
-        os.mkdir(name, dir_fd=at)
+        _make(name, at, give)
     return _reached(at, name)
+
+
+def _make(name: str, at: int, give: bool) -> None:
+    """Make a folder; as root, the calling user's alone if asked."""
+    private = give and os.geteuid() == 0
+    os.mkdir(name, 0o700 if private else 0o777, dir_fd=at)
+    if not private:
+        return
+    # The owner of the folder around it may have put another there meanwhile. An empty one they
+    # could have removed anyway; anything else is not given away.
+    with suppress(FileNotFoundError, NotADirectoryError):
+        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+        try:
+            if os.fstat(fd).st_uid == os.geteuid() and not os.listdir(fd):  # noqa: PTH208
+                _give_to_caller(fd)
+        finally:
+            os.close(fd)
+
+
+def _give_to_caller(fd: int) -> None:
+    """Make the calling user the owner of what root has created.
+
+    A disk without owners, one of another machine, or a user namespace may refuse; then it stays
+    root's, and as private.
+    """
+    if os.geteuid() == 0 and calling_user() != 0:
+        group = _id_of_sudo("SUDO_GID")
+        with suppress(OSError):
+            os.fchown(fd, calling_user(), -1 if group is None else group)
 
 
 def _reached(at: int, name: str) -> int:
@@ -151,13 +226,9 @@ def _reached(at: int, name: str) -> int:
 
 
 def _refuse_stranger(fd: int) -> int:
-    """Return the mode of what was opened; as root, EPERM if another user could redirect us.
-
-    The owner of ``/`` counts as root, whatever number it has in a user namespace.
-    """
+    """Return the mode of what was opened; as root, EPERM if another user could redirect us."""
     state = os.fstat(fd)
-    if os.geteuid() != 0 or state.st_uid in (0, calling_user(), os.stat("/").st_uid):  # noqa: PTH116
+    if os.geteuid() != 0 or state.st_uid in trusted_owners():
         return state.st_mode
-    where = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115
-    what = f"{where} belongs to user {state.st_uid}; root writes only to folders of root"
+    what = f"{real_path(fd)} belongs to user {state.st_uid}; root writes only to folders of root"
     raise PermissionError(errno.EPERM, f"{what} or of the calling user")

@@ -58,9 +58,14 @@ def cut_torn(fd: int) -> int:
     return size_bytes - whole_bytes
 
 
-def open_regular(path: Path) -> IO[bytes]:
-    """Open a regular file to read; a pipe or a device, which might never end, is an OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # open(2) waits on a pipe
+def open_regular(path: Path, folder_fd: int | None = None) -> IO[bytes]:
+    """Open a regular file to read; a pipe or a device, which might never end, is an OSError.
+
+    With the descriptor of its folder, the name alone is looked up, and there.
+    """
+    name = path if folder_fd is None else path.name
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # open(2) waits on a pipe
+    fd = os.open(name, flags, dir_fd=folder_fd)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file", str(path))

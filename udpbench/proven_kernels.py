@@ -46,7 +46,7 @@ def keep(selftest: SelfTest) -> Path:
     folder = place()
     path = folder / file_name(selftest.kernel, selftest.build)
     try:
-        with Folder.open(folder, make=True) as held:
+        with Folder.open(folder, make=True, give=False) as held:
             held.write(path.name, _SELFTEST.dump_json(selftest, indent=1))
         why = distrust(str(path), os.geteuid())
     except OSError as error:

@@ -13,8 +13,9 @@ import gc
 import json
 import os
 import re
+import stat
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -30,7 +31,7 @@ from pydantic_core import SchemaValidator
 
 from udpbench.errors import RecordError, StoreError
 from udpbench.file_lock import lock_file
-from udpbench.folder import Folder
+from udpbench.folder import Folder, trusted_owners
 from udpbench.host_settings import set_keys
 from udpbench.json_lines import DamagedLine, append, cut_torn, open_regular, parse_lines
 from udpbench.model import (
@@ -277,6 +278,15 @@ class RunWriter:
             why = "in use by a run that is still going on; wait until it ends, or interrupt it"
             raise RecordError(f"{self.folder}: {why}")
 
+    def read(self) -> Run:
+        """Return the run in the folder that is held, wherever its path leads by now."""
+        with _uncollected():
+            return _read_run(self.folder, self._held.fd)
+
+    def strangers(self) -> frozenset[int]:
+        """Return the other users who could have written this run; -1 for everybody."""
+        return _strangers(os.fstat(fd) for fd in (self._held.fd, self._run_fd, self._series_fd))
+
     def resume(self, run: Run, begin: Begin) -> None:
         """Begin another session of ``run``, which was read from this folder under the lock."""
         cut_bytes = cut_torn(self._run_fd)
@@ -381,6 +391,18 @@ class RunWriter:
         raise StoreError(f"{self.folder}: the run folder was {how} during the run; {step}")
 
 
+def writers_of(folder: Path) -> frozenset[int]:
+    """Return as ``RunWriter.strangers`` who else could have written a run; OSError if gone."""
+    return _strangers((folder / name).stat() for name in ("", RUN_FILE, SERIES_FILE))
+
+
+def _strangers(states: Iterable[os.stat_result]) -> frozenset[int]:
+    known = list(states)
+    owners = {state.st_uid for state in known} - trusted_owners()
+    shared = any(state.st_mode & stat.S_IWOTH for state in known)
+    return frozenset((*owners, -1) if shared else owners)
+
+
 def _plain(adapter: TypeAdapter[Any], value: Any) -> dict[str, Any]:
     plain: dict[str, Any] = adapter.dump_python(value, mode="json")
     return plain
@@ -412,15 +434,15 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _read_run(folder: Path) -> Run:
+def _read_run(folder: Path, folder_fd: int | None = None) -> Run:
     path = folder / RUN_FILE
-    lines, findings = _read_lines(path)
+    lines, findings = _read_lines(path, folder_fd)
     if not lines:
         raise RecordError(f"{path}: empty: the run was killed before it began; run again")
     if lines[0].get("schema") == 1:
         lines = [_from_schema_1(line) for line in lines]
     header = _read_header(path, lines[0])
-    series, motion, series_findings = _read_series(folder / SERIES_FILE)
+    series, motion, series_findings = _read_series(folder / SERIES_FILE, folder_fd)
     begins = [Begin(header.started_at, header.udpbench, header.command)]
     records: list[list[TrialRecord]] = [[]]
     endings: list[Ending | None] = [None]
@@ -450,10 +472,12 @@ def _read_run(folder: Path) -> Run:
     return Run(folder, header, latest, last, notes, sessions, replaced, max(numbers) + 1)
 
 
-def _read_lines(path: Path) -> tuple[list[dict[str, Any]], tuple[Finding, ...]]:
+def _read_lines(
+    path: Path, folder_fd: int | None
+) -> tuple[list[dict[str, Any]], tuple[Finding, ...]]:
     """Return every complete line as an object; only the last line may be torn."""
     try:
-        with open_regular(path) as file:
+        with open_regular(path, folder_fd) as file:
             lines, torn_bytes = parse_lines(file.read())
     except FileNotFoundError as error:
         raise _no_run(path) from error
@@ -527,10 +551,10 @@ def _sequence(line: dict[str, Any], where: str) -> int:
 
 
 def _read_series(
-    path: Path,
+    path: Path, folder_fd: int | None
 ) -> tuple[dict[int, list[Sample]], dict[int, list[Snapshot]], tuple[Finding, ...]]:
     """Return sequence number → samples, and → counters; lines of one trial are joined."""
-    lines, findings = _read_lines(path)
+    lines, findings = _read_lines(path, folder_fd)
     series: dict[int, list[Sample]] = defaultdict(list)
     motion: dict[int, list[Snapshot]] = defaultdict(list)
     for number, line in enumerate(lines, start=1):

@@ -129,11 +129,11 @@ def _words(task: Task, held: Folder) -> list[str]:
             begun = file.readline().endswith(b"\n")
     except FileNotFoundError:
         begun = False
-    if begun:
-        return ["--resume", "."]
+    sets = [word for text in task["sets"] for word in ("--set", text)]
+    if begun:  # what this worker has just written vouches for it
+        return ["--resume", ".", experiment, "--lab", f"lab/{lab}", *sets]
     for name in (RUN_FILE, SERIES_FILE):  # killed before its header was whole
         held.remove(name)
-    sets = [word for text in task["sets"] for word in ("--set", text)]
     return [experiment, "--lab", f"lab/{lab}", "--out", ".", *sets]
 
 

@@ -63,6 +63,20 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="override a key of every experiment"),
 ]
+AllowRead = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--allow-read",
+        metavar="DIR",
+        exists=True,
+        file_okay=False,
+        help="let definitions name files in this folder, too; repeatable",
+    ),
+]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="with --resume: run what only the run folder says"),
+]
 Everything = Annotated[
     bool, typer.Option("--all", help="show every stage of the ledger, and every note")
 ]
@@ -185,11 +199,12 @@ def plan(
     names: Names,
     lab: LabName = "local",
     sets: Sets = None,
+    allow_read: AllowRead = None,
     no_deploy: NoDeploy = False,
     wheels: Wheels = None,
 ) -> None:
     """Show what would run, be skipped, and change on the hosts."""
-    experiments, chosen_lab = _load_definitions(names, lab, sets)
+    experiments, chosen_lab = _load_definitions(names, lab, sets, allow_read)
     from udpbench.control.dry_run import rehearse
     from udpbench.report.plan import print_rehearsal, print_skips, print_trials
 
@@ -333,6 +348,7 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="resume the run in this folder")
     ] = None,
+    trust: Trust = False,
     same: Annotated[
         str | None,
         typer.Option(
@@ -344,6 +360,7 @@ def run(
         list[Path] | None,
         typer.Option(metavar="RUN", help="compare with this stored run at the end; repeatable"),
     ] = None,
+    allow_read: AllowRead = None,
     no_deploy: NoDeploy = False,
     wheels: Wheels = None,
 ) -> None:
@@ -355,7 +372,8 @@ def run(
 
     base = _read_side(against)
     if resume is not None:
-        resumed = _resume(resume, out, ResumeOptions(names or (), lab, sets or (), seed))
+        given = ResumeOptions(names or (), lab, sets or (), seed, allow_read or (), trust)
+        resumed = _resume(resume, out, given)
         if resumed.complete:
             resumed.writer.close()
             with _reader_may_leave():
@@ -368,7 +386,8 @@ def run(
         if not names:
             step = "name an experiment, or resume a run with --resume"
             raise InputError([Problem("missing", "X...", None, "at least one", step)])
-        experiments, chosen_lab = _load_definitions(names, lab or "local", sets)
+        experiments, chosen_lab = _load_definitions(names, lab or "local", sets, allow_read)
+        _refuse_trust(trust)
         experiments = against_itself(experiments, same)
         _refuse_base(base, experiments, chosen_lab)
         header = new_header(experiments, chosen_lab, _command(), sets or (), seed, same)
@@ -447,6 +466,8 @@ def tune(
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="resume the tune in this folder")
     ] = None,
+    trust: Trust = False,
+    allow_read: AllowRead = None,
     no_deploy: NoDeploy = False,
     wheels: Wheels = None,
 ) -> None:
@@ -459,7 +480,8 @@ def tune(
     from udpbench.tuning.derived_points import asked, tuned
 
     if resume is not None:
-        given = ResumeOptions([name] if name is not None else (), lab, sets or (), seed)
+        names = [name] if name is not None else ()
+        given = ResumeOptions(names, lab, sets or (), seed, allow_read or (), trust)
         resumed = _resume(resume, out, given)
         if resumed.complete:
             resumed.writer.close()
@@ -474,7 +496,8 @@ def tune(
         if name is None:
             step = "name an experiment, or resume a tune with --resume"
             raise InputError([Problem("missing", "X", None, "one", step)])
-        experiments, chosen_lab = _load_definitions([name], lab or "local", sets)
+        experiments, chosen_lab = _load_definitions([name], lab or "local", sets, allow_read)
+        _refuse_trust(trust)
         tune = asked(experiments, point, metric, within_ns, only or (), never or ())
         header = new_header(tuned(experiments, tune), chosen_lab, _command(), sets or (), seed)
         records = ()
@@ -775,6 +798,7 @@ def campaign(
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="folder of all runs")] = None,
     sets: Sets = None,
+    allow_read: AllowRead = None,
     share: Annotated[
         bool, typer.Option("--share", help="run alongside other runs; every trial gets a finding")
     ] = False,
@@ -790,7 +814,7 @@ def campaign(
     from udpbench.control.wait import Interrupt
     from udpbench.definition.load import load_experiments
 
-    cells = cells_of(load_experiments(names, sets or ()), load_labs(labs))
+    cells = cells_of(load_experiments(names, sets or (), allow_read or ()), load_labs(labs))
     interrupt = Interrupt()
     pairs = len({cell.pair for cell in cells})
     with (
@@ -1005,8 +1029,13 @@ def _print_comparisons(comparison: RunComparison) -> None:
 # --- what the verbs share ------------------------------------------------------------------------
 
 
+def _refuse_trust(trust: bool) -> None:
+    if trust:
+        raise InputError([Problem("needs --resume", "--trust", next_step="omit it")])
+
+
 def _load_definitions(
-    names: list[str], lab: str, sets: list[str] | None
+    names: list[str], lab: str, sets: list[str] | None, allow_read: list[Path] | None = None
 ) -> tuple[list[Experiment], Lab]:
     """Return experiments and lab; raises InputError with the problems of both."""
     from udpbench.definition.lab_rules import refuse_together
@@ -1016,7 +1045,7 @@ def _load_definitions(
     experiments: list[Experiment] = []
     loaded = None
     try:
-        experiments = load_experiments(names, sets or ())
+        experiments = load_experiments(names, sets or (), allow_read or ())
     except InputError as error:
         problems += error.problems
     try:
@@ -1123,12 +1152,18 @@ def _print_remaining(stored: Run) -> None:
     """Print how to resume a run that has trials left, if it has any."""
     from shlex import quote
 
+    from udpbench.commands.resume import why_not_resumed
     from udpbench.control.schedule import remaining
 
     left = len(remaining(stored.header.experiments, stored.header.seed, stored.records))
     if left and not stored.header.watched:
         trials = "1 trial that failed or is" if left == 1 else f"{left} trials that failed or are"
-        _say(f"to run the {trials} missing: udpbench run --resume {quote(str(stored.folder))}")
+        command = f"udpbench run --resume {quote(str(stored.folder))}"
+        why_not = why_not_resumed(stored)
+        if why_not:
+            _say(f"{why_not}; before the {trials} missing are run, see what {command} reports")
+        else:
+            _say(f"to run the {trials} missing: {command}")
 
 
 def _print_chapters(stored: Run, everything: bool) -> None:

@@ -1,25 +1,34 @@
 """Resuming a run: what its folder holds, whether it may continue, and which trials remain.
 
 Reads the run folder and the definitions and touches no host. All options come from the folder;
-options given again must be unchanged.
+options given again must be unchanged. Whoever wrote a run folder chose the commands and hosts in
+it, so it continues only if the definitions on this disk say the same, or if the user trusts it.
 """
 
 from __future__ import annotations
 
+import os
+import shlex
+import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
 from udpbench.control.schedule import lasting, remaining, trial_count
+from udpbench.definition import shipped
 from udpbench.definition.definition_changes import experiment_changes, lab_changes
-from udpbench.definition.load import lab_of, load_experiments, load_lab
+from udpbench.definition.load import experiment_of, lab_of, load_experiments, load_lab
 from udpbench.definition.same_point import against_itself
-from udpbench.errors import InputError, Problem
-from udpbench.model import Experiment, Lab, Trial
-from udpbench.records import Begin, Run, RunHeader, RunWriter, now_utc, read_run
+from udpbench.errors import InputError, Problem, UdpbenchError
+from udpbench.folder import trusted_owners
+from udpbench.model import Experiment, Lab, LabHost, Trial
+from udpbench.printable import printable
+from udpbench.records import Begin, Run, RunHeader, RunWriter, now_utc, writers_of
 from udpbench.tuning.derived_points import asked, tuned
 from udpbench.units import show_range
+
+TRUST = "read what it would run, then add --trust"
 
 
 @dataclass(frozen=True)
@@ -30,6 +39,8 @@ class ResumeOptions:
     lab: str | None = None
     sets: Sequence[str] = ()
     seed: int | None = None
+    allow_read: Sequence[Path] = ()
+    trust: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,12 +82,13 @@ def reopen_run(folder: Path, options: ResumeOptions) -> ResumedRun:
     """Return the run in a folder, ready to continue; writes nothing and contacts no host.
 
     Raises RecordError if the folder holds no run, or one still in progress, and InputError with
-    everything that changed in the definitions.
+    everything that changed in the definitions, or with what it would run if nothing but the folder
+    says so.
     """
     writer = RunWriter.reopen(folder)
     try:
-        run = read_run(folder)
-        lab, notes = _checked(run.header, options)
+        run = writer.read()
+        lab, notes = _checked(run, writer.strangers(), options)
     except BaseException:
         writer.close()
         raise
@@ -84,21 +96,69 @@ def reopen_run(folder: Path, options: ResumeOptions) -> ResumedRun:
     return ResumedRun(run, writer, lab, tuple(left), notes)
 
 
-def _checked(header: RunHeader, options: ResumeOptions) -> tuple[Lab, tuple[str, ...]]:
-    """Return the lab of a run, and notes; InputError if anything changed."""
+def why_not_resumed(run: Run) -> str:
+    """Return why ``--resume`` alone would not continue a stored run; empty if it would."""
+    try:
+        doubtful = _compared(run, writers_of(run.folder), ResumeOptions())
+    except (OSError, UdpbenchError) as error:
+        return str(error).splitlines()[0]
+    return next((str(problem) for problem in (*doubtful.problems, *doubtful.doubts)), "")
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """A stored run beside the definitions on this disk."""
+
+    header: RunHeader
+    folder: Path
+    options: ResumeOptions
+    lab: Lab
+    problems: list[Problem] = field(default_factory=list)
+    """What has changed."""
+    doubts: list[Problem] = field(default_factory=list)
+    """What nothing but the run folder says."""
+
+    @property
+    def unsaid_sets(self) -> bool:
+        """Whether only the folder says with which ``--set`` its run began."""
+        return bool(self.header.sets) and not self.options.sets
+
+    def doubt(self, where: object, what: str) -> None:
+        """Add a doubt."""
+        self.doubts.append(Problem(what, str(where)))
+
+
+def _checked(
+    run: Run, strangers: frozenset[int], options: ResumeOptions
+) -> tuple[Lab, tuple[str, ...]]:
+    """Return the lab of a run, and notes; InputError if anything changed, or is not trusted."""
+    compared = _compared(run, strangers, options)
+    if compared.problems:
+        raise InputError(compared.problems)
+    doubts = list(dict.fromkeys(compared.doubts))
+    if doubts and not options.trust:
+        last = Problem("nothing else says what to run", "--resume", str(run.folder), "", TRUST)
+        acts = dict.fromkeys(_acts(run.header.experiments, compared.lab))
+        raise InputError([*(Problem(act, str(run.folder)) for act in acts), *doubts, last])
+    notes = [f"{doubt}; the run continues with its stored copy" for doubt in doubts]
+    return compared.lab, tuple(notes)
+
+
+def _compared(run: Run, strangers: frozenset[int], options: ResumeOptions) -> _Comparison:
+    """Return what changed in a run's definitions, and what has to be trusted."""
+    header = run.header
     if header.watched:
         what, step = "a recording of a watch cannot be resumed", "start another: udpbench watch"
         raise InputError([Problem(what, "--resume", next_step=step)])
-    problems = list(_options(header, options))
-    gone: list[str] = []
-    problems += _gathered(_experiments(header, options, gone))
-    path = Path(header.lab_path or f"{header.lab_name}.yaml")
-    lab = lab_of(header.lab_text, path)
-    problems += _gathered(_lab(header, lab, options, gone))
-    if problems:
-        raise InputError(problems)
-    notes = [f"{path}: deleted; the run continues with its stored copy" for path in gone]
-    return lab, tuple(notes)
+    lab = lab_of(header.lab_text, Path(header.lab_path or f"{header.lab_name}.yaml"))
+    compared = _Comparison(header, run.folder, options, lab)
+    compared.problems.extend(_options(header, options))
+    for user in sorted(strangers):
+        whose = f"belongs to user {user}" if user >= 0 else "can be written by everybody"
+        compared.doubt(run.folder, whose)
+    compared.problems.extend(_gathered(_experiments(compared)))
+    compared.problems.extend(_gathered(_lab(compared)))
+    return compared
 
 
 def _gathered(changes: Iterator[Problem]) -> list[Problem]:
@@ -126,23 +186,46 @@ def _options(header: RunHeader, options: ResumeOptions) -> Iterator[Problem]:
         yield Problem("changed since the run began", "--set", change, next_step=step)
 
 
-def _experiments(header: RunHeader, options: ResumeOptions, gone: list[str]) -> Iterator[Problem]:
-    """Yield what changed in the experiments; deleted files are added to ``gone``."""
-    stored = {experiment.name: experiment for experiment in header.experiments}
-    for now in _current(header, options, gone):
+# --- experiments ---------------------------------------------------------------------------------
+
+
+def _experiments(compared: _Comparison) -> Iterator[Problem]:
+    """Yield what changed in the experiments, and add what has to be trusted."""
+    stored = {experiment.name: experiment for experiment in compared.header.experiments}
+    yield from _repeated(compared.header.experiments)
+    same = set()
+    for now, plain in _current(compared):
         was = stored.get(now.name)
         if was is None:
             what = "not an experiment of this run"
             step = f"omit it; the run has {', '.join(stored)}"
             yield Problem(what, now.path, now.name, next_step=step)
-        else:
-            yield from experiment_changes(was, now)
+            continue
+        same.add(now.name)
+        yield from experiment_changes(was, now)
+        if plain is None or not _commands(was) <= _commands(plain):
+            compared.doubt(shipped.shown_as(Path(now.path)), "it starts other programs")
+        elif was.tune != now.tune or (was.tune is not None and not _derives_from(was, plain)):
+            compared.doubt(shipped.shown_as(Path(now.path)), "it is not what is tuned")
+    for name in stored.keys() - same:
+        compared.doubt(stored[name].path, f"does not hold {name}")
 
 
-def _current(header: RunHeader, options: ResumeOptions, gone: list[str]) -> Iterator[Experiment]:
+def _repeated(experiments: Sequence[Experiment]) -> Iterator[Problem]:
+    """Yield names that stand for two things, of which only the last would be compared."""
+    names = [experiment.name for experiment in experiments]
+    points = [f"{each.name}::{trial.point}" for each in experiments for trial in each.points]
+    for name in dict.fromkeys((*names, *points)):
+        if names.count(name) + points.count(name) > 1:
+            yield Problem("two of this name; the file is damaged", "--resume", name)
+
+
+def _current(compared: _Comparison) -> Iterator[tuple[Experiment, Experiment | None]]:
+    """Yield each experiment as run, and as its file has it without ``--set`` of the folder."""
+    header, options = compared.header, compared.options
     if options.names:
-        experiments = _as_run(load_experiments(options.names, header.sets), header)
-        missing = {e.name for e in header.experiments} - {e.name for e in experiments}
+        experiments = _loaded(options.names, compared)
+        missing = {e.name for e in header.experiments} - {e.name for e, _ in experiments}
         if missing:
             what = "experiments of this run are missing"
             value, step = ", ".join(sorted(missing)), "name all of them, or none"
@@ -151,10 +234,25 @@ def _current(header: RunHeader, options: ResumeOptions, gone: list[str]) -> Iter
         return
     for experiment in header.experiments:
         path = Path(header.working_folder) / experiment.path
-        if path.is_file():
-            yield from _as_run(load_experiments([str(path)], header.sets), header)
+        why = _distrust(path, compared)
+        if why is None:
+            yield from _loaded([str(path)], compared)
         else:
-            gone.append(experiment.path)
+            compared.doubt(experiment.path, why)
+
+
+def _loaded(
+    names: Sequence[str], compared: _Comparison
+) -> list[tuple[Experiment, Experiment | None]]:
+    header, allow_read = compared.header, compared.options.allow_read
+    files = load_experiments(names, header.sets, allow_read)
+    plain = {experiment.name: experiment for experiment in files}
+    if compared.unsaid_sets:
+        try:
+            plain = {each.name: each for each in load_experiments(names, (), allow_read)}
+        except InputError:
+            plain = {}  # it needs --set
+    return [(each, plain.get(each.name)) for each in _as_run(files, header)]
 
 
 def _as_run(experiments: Sequence[Experiment], header: RunHeader) -> list[Experiment]:
@@ -166,11 +264,95 @@ def _as_run(experiments: Sequence[Experiment], header: RunHeader) -> list[Experi
     return tuned(experiments, tune)
 
 
-def _lab(header: RunHeader, was: Lab, options: ResumeOptions, gone: list[str]) -> Iterator[Problem]:
+def _commands(experiment: Experiment) -> set[object]:
+    """Return what an experiment starts or writes on hosts, and as whom."""
+    return {
+        (receive.command, receive.user, receive.steering, receive.log)
+        for receive in (trial.receive for trial in experiment.points)
+    }
+
+
+def _derives_from(was: Experiment, plain: Experiment) -> bool:
+    """Return whether the stored text, from which a tune derives points, starts the same."""
+    try:
+        return _commands(experiment_of(was)) <= _commands(plain)
+    except InputError:
+        return False
+
+
+def _distrust(path: Path, compared: _Comparison) -> str | None:
+    """Return why a definition that the run folder names does not vouch for it; None if it does.
+
+    Whoever wrote the folder also chose the path.
+    """
+    if not Path(compared.header.working_folder).is_absolute() or not path.is_file():
+        return "deleted"
+    real = path.resolve()
+    if real.is_relative_to(shipped.folder().resolve()):
+        return None
+    if real.is_relative_to(compared.folder.resolve()):
+        return "lies in the run folder, and may have come with it"
+    for step in (path, *path.parents):
+        state = step.lstat()
+        if state.st_uid not in trusted_owners():
+            return f"{step} belongs to user {state.st_uid}"
+        shared = state.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
+        if shared and not stat.S_ISLNK(state.st_mode):
+            return f"{step} can be written by everybody"
+    return None
+
+
+# --- lab -----------------------------------------------------------------------------------------
+
+
+def _lab(compared: _Comparison) -> Iterator[Problem]:
+    """Yield what changed in the lab, and add what has to be trusted."""
+    header, name = compared.header, compared.options.lab
     path = Path(header.working_folder) / header.lab_path
-    if options.lab is not None:
-        yield from lab_changes(was, load_lab(options.lab))
-    elif header.lab_path and path.is_file():
-        yield from lab_changes(was, load_lab(str(path)))
-    elif header.lab_path:
-        gone.append(header.lab_path)
+    if name is None:
+        why = _distrust(path, compared) if header.lab_path else "its file is not known"
+        if why is not None:
+            compared.doubt(header.lab_path or header.lab_name, why)
+            return
+    now = load_lab(name if name is not None else str(path))
+    yield from lab_changes(compared.lab, now)
+    if compared.lab.reserve is not None and compared.lab.reserve != now.reserve:
+        compared.doubt(shipped.shown_as(Path(now.path)), "it reserves the lab by another command")
+
+
+# --- what a run would do -------------------------------------------------------------------------
+
+
+def _acts(experiments: Sequence[Experiment], lab: Lab) -> Iterator[str]:
+    """Yield in a line each what a run would start, where, and as whom."""
+    me = f"user {os.geteuid()}" if os.geteuid() else "root"
+    if lab.reserve is not None:
+        yield f"would run on this machine, as {me}: {_shown(lab.reserve.command)}"
+    for host in lab.hosts:
+        yield f"would start an agent {_where(host, me)}"
+    receivers = ", ".join(host.name for host in lab.receivers)
+    for receive in (trial.receive for each in experiments for trial in each.points):
+        user = receive.user or "you; if that is root, nobody"
+        if receive.command is not None:
+            command = _shown(receive.command)
+            folder = _shown([receive.folder or "~"])
+            yield f"would run on {receivers}, as {user}, in {folder}: {command}"
+        if receive.log is not None:
+            yield f"would write on {receivers}: {_shown([receive.log.path])}.*"
+        if receive.steering is not None:
+            yield f"would attach on {receivers}: {_shown([receive.steering])}"
+
+
+def _where(host: LabHost, me: str) -> str:
+    connect = host.connect
+    if connect.by == "namespace":
+        return f"in a namespace of this machine, as {me}"
+    place = f"on this machine, as {me}" if connect.by == "local" else f"by SSH on {connect.ssh}"
+    root = ", as root by sudo" if connect.become is not None else ""
+    python = f", by {_shown([connect.python])}" if connect.python is not None else ""
+    return f"{place}{root}{python}"
+
+
+def _shown(words: Sequence[str]) -> str:
+    """Return words as typed in a shell, on one line."""
+    return printable(shlex.join(words), keep="")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
+import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -29,10 +30,10 @@ from pydantic.json_schema import models_json_schema
 
 from udpbench.definition.file_keys import PRESETS, RENAMED, ExperimentFile, LabFile
 from udpbench.definition.overrides import NOT_IN_POINTS
-from udpbench.definition.problems import KeyPath, Tree, as_yaml, did_you_mean, dotted
+from udpbench.definition.problems import KeyPath, Place, Tree, as_yaml, at, did_you_mean, dotted
 from udpbench.definition.values import BOOLEAN, NAMED, Leaf, listed, quantity
 from udpbench.differences import key_of
-from udpbench.errors import Problem
+from udpbench.errors import InputError, Problem
 from udpbench.units import Bytes, Count, Named, Nanoseconds, Rate
 
 T = TypeVar("T")
@@ -250,6 +251,23 @@ def keys_at(cls: type, path: KeyPath) -> list[str]:
             return []
         model = models[0]
     return [str(f.alias) for f in model.model_fields.values()]
+
+
+@functools.cache
+def _top_key() -> re.Pattern[str]:
+    names = {*keys_at(ExperimentFile, ()), *keys_at(LabFile, ()), *RENAMED}
+    key = f"[\"']?(?:{'|'.join(map(re.escape, sorted(names)))})[\"']?\\s*:"
+    return re.compile(rf"^(?:\{{\s*)?{key}(?=\s|$|[\"'\[{{])", re.MULTILINE)
+
+
+def refuse_foreign(text: str, file: str) -> None:
+    """Raise InputError if a text has no key of an experiment or a lab; nothing of it is shown.
+
+    Other errors show what they are about, and root may have been led to a file of secrets.
+    """
+    if text.strip() and _top_key().search(text) is None:
+        what = "neither an experiment nor a lab: no line begins with a key of one"
+        raise InputError([at(Place(file), "", what, "", "write question: … for example")])
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -5,6 +5,7 @@ Touches no host and reads only the definitions. One InputError has all problems 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -37,10 +38,12 @@ from udpbench.definition.file_keys import (
     RoleSettings,
     WholeKeys,
 )
+from udpbench.definition.named_files import ReadScope, scope_of, text_scope
 from udpbench.definition.overrides import Override, PointTree
 from udpbench.definition.problems import Place, Tree, at, did_you_mean, raise_all
 from udpbench.definition.values import NAMED, refusal_parts
 from udpbench.errors import InputError, Problem
+from udpbench.folder import real_path
 from udpbench.host_settings import Settings
 from udpbench.model import (
     Expectation,
@@ -70,17 +73,19 @@ def schema() -> dict[str, Any]:
     return file_schema.schema()
 
 
-def load_experiments(names: Sequence[str], sets: Sequence[str] = ()) -> list[Experiment]:
+def load_experiments(
+    names: Sequence[str], sets: Sequence[str] = (), allow_read: Sequence[Path] = ()
+) -> list[Experiment]:
     """Return the experiments of files, folders and shipped names, each file once.
 
-    ``sets`` are ``path=value``, applied to the base of each. InputError has the problems of all of
-    them.
+    ``sets`` are ``path=value``, applied to the base of each; the files that they name may also be
+    in the folders ``allow_read``. InputError has the problems of all of them.
     """
     problems: list[Problem] = []
     overrides = _collect(problems, lambda: _sets(sets)) or []
     files = _files(names, problems)
     loaded = [
-        _collect(problems, lambda file=path: _load_file(file, overrides))  # type: ignore[misc]
+        _collect(problems, lambda file=path: _load_file(file, overrides, allow_read))  # type: ignore[misc]
         for path, is_named in files
         if is_named or is_experiment(path)
     ]
@@ -107,8 +112,15 @@ def load_experiment_data(data: dict[str, Any], name: str, sets: Sequence[str] = 
         text = yaml.dump(data, Dumper=_PlainDumper, sort_keys=False)
     except yaml.YAMLError as error:
         raise InputError([at(Place(name), "", f"not plain data: {error}")]) from error
-    tree = _with_payloads(Tree(yaml_reader.parse(text, name).data, Place(name)), Path(name))
-    return _experiment(_extended(tree, Path(name), ()), name, name, text, _sets(sets))
+    scope = text_scope(Path(name))
+    tree = _with_payloads(Tree(yaml_reader.parse(text, name).data, Place(name)), scope)
+    return _experiment(_extended(tree, Path(name), (), scope), name, name, text, _sets(sets))
+
+
+def experiment_of(stored: Experiment) -> Experiment:
+    """Return what the text of a stored experiment says; InputError with every problem."""
+    tree = Tree(yaml_reader.parse(stored.text, stored.path).data, Place(stored.path))
+    return _experiment(tree, stored.name, stored.path, stored.text, [])
 
 
 def derived_trial(experiment: Experiment, point: str, name: str, sets: Sequence[str]) -> Trial:
@@ -140,6 +152,7 @@ def load_lab(name: str) -> Lab:
 
 def lab_of(text: str, path: Path) -> Lab:
     """Return the lab in a text that ``path`` has or had; InputError with every problem."""
+    file_schema.refuse_foreign(text, shipped.shown_as(path))
     tree, problems = yaml_reader.survey(text, shipped.shown_as(path))
     file, wrong = file_schema.check(tree, LabFile)
     raise_all([*problems, *wrong])
@@ -190,23 +203,41 @@ def _same_names(experiments: Iterable[Experiment]) -> list[Problem]:
     return problems
 
 
-def _load_file(path: Path, overrides: list[Override]) -> Experiment | None:
+def _load_file(
+    path: Path, overrides: list[Override], allow_read: Sequence[Path]
+) -> Experiment | None:
     shown_as = shipped.shown_as(path)
-    text = yaml_reader.read_text(path, shown_as)
+    text, scope = _text_of(path, shown_as, allow_read)
+    file_schema.refuse_foreign(text, shown_as)
     tree, problems = yaml_reader.survey(text, shown_as)
-    experiment = _collect(problems, lambda: _read(tree, path, text, overrides))
+    experiment = _collect(problems, lambda: _read(tree, path, text, overrides, scope))
     raise_all(problems)
     return experiment
 
 
-def _read(tree: Tree, path: Path, text: str, overrides: list[Override]) -> Experiment:
+def _text_of(path: Path, shown_as: str, allow_read: Sequence[Path]) -> tuple[str, ReadScope]:
+    """Return a file's text, and the scope of what it names: the very folder it was read from."""
+    try:
+        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return yaml_reader.read_text(path, shown_as), text_scope(path, allow_read)
+    try:
+        text = yaml_reader.read_text(path, shown_as, folder)
+        return text, scope_of(real_path(folder), allow_read)
+    finally:
+        os.close(folder)
+
+
+def _read(
+    tree: Tree, path: Path, text: str, overrides: list[Override], scope: ReadScope
+) -> Experiment:
     shown_as = str(tree.origin)
     if ("question",) not in tree.places:
         what = "not an experiment: it has no question"
         step = "add question: …; name a lab with --lab"
         raise_all([at(Place(shown_as), "", what, "", step)])
     written = tree
-    tree = _extended(_with_payloads(tree, path), path, (path.resolve(),))
+    tree = _extended(_with_payloads(tree, scope), path, (path.resolve(),), scope)
     if overrides or tree is not written:
         # The record must be enough to repeat the run without the other file and the command line.
         data = override.apply(tree, overrides).data
@@ -214,14 +245,14 @@ def _read(tree: Tree, path: Path, text: str, overrides: list[Override]) -> Exper
     return _experiment(tree, path.stem, str(path), text, overrides)
 
 
-def _with_payloads(tree: Tree, path: Path) -> Tree:
+def _with_payloads(tree: Tree, scope: ReadScope) -> Tree:
     """Return the tree with the contents of its payload files; unchanged if it names none."""
-    read, problems = payloads.inlined(tree, path.parent)
+    read, problems = payloads.inlined(tree, scope)
     raise_all(problems)
     return tree if read.data == tree.data else read
 
 
-def _extended(tree: Tree, path: Path, chain: tuple[Path, ...]) -> Tree:
+def _extended(tree: Tree, path: Path, chain: tuple[Path, ...], scope: ReadScope) -> Tree:
     """Return the tree merged onto everything that it extends."""
     name = tree.data.get("extends")
     if not isinstance(name, str):
@@ -236,10 +267,21 @@ def _extended(tree: Tree, path: Path, chain: tuple[Path, ...]) -> Tree:
         raise_all([tree.problem(("extends",), "extends itself", names, "break the cycle")])
     if len(chain) >= MAX_EXTENDS:
         raise_all([tree.problem(("extends",), "extends too deeply", f"{MAX_EXTENDS} files")])
+    below, scope = _base(tree, base, scope)
+    below = _with_payloads(below, scope)
+    return override.merge(_extended(below, base, (*chain, base.resolve()), scope), tree)
+
+
+def _base(tree: Tree, base: Path, scope: ReadScope) -> tuple[Tree, ReadScope]:
+    """Return the tree of a file that a tree extends, and the scope of what that file names."""
     shown_as = shipped.shown_as(base)
-    below = yaml_reader.parse(yaml_reader.read_text(base, shown_as), shown_as)
-    below = _with_payloads(below, base)
-    return override.merge(_extended(below, base, (*chain, base.resolve())), tree)
+    try:
+        with scope.open(str(base.absolute())) as file:
+            text, scope = yaml_reader.decoded(file, shown_as), scope.of(file)
+    except ValueError as error:
+        raise InputError([tree.problem(("extends",), *refusal_parts(error))]) from error
+    file_schema.refuse_foreign(text, shown_as)
+    return yaml_reader.parse(text, shown_as), scope
 
 
 def _experiment(

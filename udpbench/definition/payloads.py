@@ -1,15 +1,17 @@
 """Files that an experiment sends as datagrams, read into it: ``{file: query.bin}`` → ``{hex: …}``.
 
-This makes the stored text of an experiment enough to repeat it. Reads only these files.
+This makes the stored text of an experiment enough to repeat it. Reads only these files, of those
+that ``named_files`` opens.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from udpbench.definition.named_files import ReadScope
 from udpbench.definition.problems import KeyPath, Tree
+from udpbench.definition.values import refusal_parts
 from udpbench.errors import Problem
 from udpbench.model import MAX_PAYLOAD_BYTES
 
@@ -18,19 +20,19 @@ MOST_BYTES = 2**16
 definition."""
 
 
-def inlined(tree: Tree, folder: Path) -> tuple[Tree, list[Problem]]:
-    """Return a tree with the contents of its payload files; names are relative to a folder."""
+def inlined(tree: Tree, scope: ReadScope) -> tuple[Tree, list[Problem]]:
+    """Return a tree with the contents of its payload files, as far as they may be read."""
     problems: list[Problem] = []
     sizes_bytes: list[int] = []
-    data = _walked(tree, tree.data, (), (folder, problems, sizes_bytes))
+    data = _walked(tree, tree.data, (), (scope, problems, sizes_bytes))
     if sum(sizes_bytes) > MOST_BYTES:
         limit = f"at most {MOST_BYTES} B of one experiment"
-        what = f"its payload files hold {sum(sizes_bytes)} B"
+        what = f"its payload files hold at least {sum(sizes_bytes)} B"
         problems.append(tree.problem(("traffic", "payload"), what, limit, "send fewer datagrams"))
     return replace(tree, data=data), problems
 
 
-Reading = tuple[Path, list[Problem], list[int]]
+Reading = tuple[ReadScope, list[Problem], list[int]]
 
 
 def _walked(tree: Tree, data: Any, path: KeyPath, reading: Reading) -> Any:
@@ -45,13 +47,14 @@ def _walked(tree: Tree, data: Any, path: KeyPath, reading: Reading) -> Any:
 
 
 def _read(tree: Tree, name: Any, path: KeyPath, reading: Reading) -> dict[str, str]:
-    folder, problems, sizes_bytes = reading
+    scope, problems, sizes_bytes = reading
+    if sum(sizes_bytes) > MOST_BYTES:  # refused anyway, however many files there are
+        return {"hex": "00"}
     try:
-        with (folder / str(name)).open("rb") as file:
+        with scope.open(str(name)) as file:
             content = file.read(MAX_PAYLOAD_BYTES + 1)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        problems.append(tree.problem(path, f"cannot be read: {why}", "", "name a file beside it"))
+    except ValueError as error:
+        problems.append(tree.problem(path, *refusal_parts(error)))
         return {"hex": "00"}
     if not 1 <= len(content) <= MAX_PAYLOAD_BYTES:
         limit = f"1 B to {MAX_PAYLOAD_BYTES} B"

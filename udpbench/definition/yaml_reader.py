@@ -6,10 +6,11 @@ Knows none of our keys.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
@@ -45,18 +46,33 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read_text(path: Path, shown_as: str) -> str:
-    """Return the text of a file; InputError if it is missing, too large or not UTF-8."""
+def read_text(path: Path, shown_as: str, folder_fd: int | None = None) -> str:
+    """Return the text of a file; InputError if it is missing, too large or not UTF-8.
+
+    With the descriptor of its folder, the file is looked up there.
+    """
     place = Place(shown_as)
     if printable(path.name, keep="") != path.name:
         raise InputError([at(place, "", f"the file's name {OBEYED}", "", "rename the file")])
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
+        with _opened(path, folder_fd) as file:
+            return decoded(file, shown_as)
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         problem = at(place, "", f"cannot be read: {reason}", "", "name a YAML file")
         raise InputError([problem]) from error
+
+
+def _opened(path: Path, folder_fd: int | None) -> IO[bytes]:
+    def beside(_: str, flags: int) -> int:
+        return os.open(path if folder_fd is None else path.name, flags, dir_fd=folder_fd)
+
+    return open(path, "rb", opener=beside)  # noqa: PTH123, SIM115 - the caller closes it
+
+
+def decoded(file: IO[bytes], shown_as: str) -> str:
+    """Return the text of an open file; InputError if it is too large or not UTF-8."""
+    place, raw = Place(shown_as), file.read(MAX_FILE_BYTES + 1)
     if len(raw) > MAX_FILE_BYTES:
         limit = f"at most {MAX_FILE_BYTES // 1024}KiB"
         raise_all(
@@ -66,7 +82,7 @@ def read_text(path: Path, shown_as: str) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        what = f"byte 0x{raw[error.start]:02x} is not UTF-8"
+        what = "it is not UTF-8"
         problem = at(Place(shown_as, line), "", what, "", "save the file as UTF-8")
         raise InputError([problem]) from error
 

@@ -77,14 +77,15 @@ def test_a_cell_is_a_run_of_the_texts_in_its_folder(task: dict[str, Any]) -> Non
 
 
 def test_a_run_that_has_begun_is_resumed(task: dict[str, Any]) -> None:
-    """What was killed before its header was whole is begun anew."""
+    """What the worker wrote vouches for it; one killed before its header was whole begins anew."""
     folder = Path("out", task["folder"])
     folder.mkdir(parents=True)
     for begun in ("{}\n", "{"):
         (folder / "run.jsonl").write_text(begun)
         (folder / "cell.json").unlink(missing_ok=True)
         run(task)
-    assert ["--resume . --no-report", "first.yaml --lab lab/rack1.yaml --out . --no-report"] == (
+    named = "first.yaml --lab lab/rack1.yaml"
+    assert [f"--resume . {named} --no-report", f"{named} --out . --no-report"] == (
         (folder / "words").read_text().splitlines()
     )
 

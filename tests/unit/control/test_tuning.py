@@ -105,7 +105,9 @@ def test_a_tune_whose_file_changed_is_not_resumed(
     (tmp_path / "one.yaml").write_text("question: What helps?\ntraffic: {rate: 1kpps}\n")
     experiments = load_experiments(["one.yaml"])
     tunes = tuned(experiments, asked(experiments, None, "lost_packets"))
-    begun = replace(header(*tunes), working_folder=str(tmp_path))
+    lab = load_lab("local")
+    stored_lab = {"lab_text": lab.text, "lab_path": lab.path}
+    begun = replace(header(*tunes), working_folder=str(tmp_path), **stored_lab)
     RunWriter.create(tmp_path / "run", begun).close()
     resumed = reopen_run(tmp_path / "run", ResumeOptions())
     resumed.writer.close()

@@ -164,7 +164,7 @@ def _open_kept(target: Target) -> Folder:
     cache = Path(given) if given.startswith("/") else Path.home() / ".cache"
     asked = " ".join([*pip_arguments(target, ""), *locked(target).values()])
     name = hashlib.sha256(asked.encode()).hexdigest()[:16]
-    folder = Folder.open(cache / KEPT / name, make=True)
+    folder = Folder.open(cache / KEPT / name, make=True, give=False)
     try:
         os.fchmod(folder.fd, 0o700)  # EPERM unless it is this user's
     except OSError as error:
