@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -213,10 +214,10 @@ def _experiments(compared: _Comparison) -> Iterator[Problem]:
 
 def _repeated(experiments: Sequence[Experiment]) -> Iterator[Problem]:
     """Yield names that stand for two things, of which only the last would be compared."""
-    names = [experiment.name for experiment in experiments]
-    points = [f"{each.name}::{trial.point}" for each in experiments for trial in each.points]
-    for name in dict.fromkeys((*names, *points)):
-        if names.count(name) + points.count(name) > 1:
+    names = Counter(experiment.name for experiment in experiments)
+    points = Counter(f"{each.name}::{trial.point}" for each in experiments for trial in each.points)
+    for name, times in (*names.items(), *points.items()):
+        if times > 1:
             yield Problem("two of this name; the file is damaged", "--resume", name)
 
 

@@ -67,7 +67,7 @@ def _opened(path: Path, folder_fd: int | None) -> IO[bytes]:
     def beside(_: str, flags: int) -> int:
         return os.open(path if folder_fd is None else path.name, flags, dir_fd=folder_fd)
 
-    return open(path, "rb", opener=beside)  # noqa: PTH123, SIM115 - the caller closes it
+    return open(path, "rb", opener=beside)
 
 
 def decoded(file: IO[bytes], shown_as: str) -> str:

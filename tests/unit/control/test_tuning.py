@@ -15,7 +15,7 @@ from control.fake import World, go, header, lab
 from udpbench.commands.resume import ResumeOptions, reopen_run
 from udpbench.control.run import RunOptions, run
 from udpbench.control.schedule import remaining
-from udpbench.definition.load import load_experiment_data, load_experiments
+from udpbench.definition.load import load_experiment_data, load_experiments, load_lab
 from udpbench.errors import CANNOT_TELL, InputError, WorkerFailed
 from udpbench.model import SECOND_NS, Experiment, TrialRecord
 from udpbench.records import Begin, RunWriter, read_run

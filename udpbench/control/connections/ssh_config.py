@@ -74,7 +74,10 @@ def read_config(host: str) -> paramiko.SSHConfig:
         try:
             config.parse(io.StringIO(expanded(path)))
         except (OSError, ValueError, paramiko.SSHException) as error:
-            text = f"{name} cannot be used: {error}; fix it, or move it away"
+            # paramiko shows the line, which may be of any file that an Include names.
+            unknown = isinstance(error, paramiko.SSHException)
+            why = "a line is not understood, which ssh -G names" if unknown else error
+            text = f"{name} cannot be used: {why}; fix it, or move it away"
             raise ConnectError(text, host) from error
     return config
 
