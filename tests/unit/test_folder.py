@@ -172,3 +172,137 @@ def test_without_root_the_kernel_decides(root: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(folder.os, "geteuid", lambda: 77)
     Folder.open(root / "strange", make=True).close()
     assert 77 == calling_user()
+
+
+def modes(path: Path) -> dict[str, int]:
+    """Return the permissions of everything below a folder."""
+    return {str(each.relative_to(path)): each.stat().st_mode & 0o777 for each in path.rglob("*")}
+
+
+@pytest.fixture
+def given(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """Return what is given away by root, whom sudo has called for user 1234."""
+    gifts: list[tuple[str, int, int]] = []
+    own = os.stat(root).st_uid  # noqa: PTH116
+
+    def noted(fd: int, user: int, group: int) -> None:
+        gifts.append((str(folder.real_path(fd).relative_to(root)), user, group))
+
+    monkeypatch.setenv("SUDO_UID", "1234")
+    monkeypatch.setenv("SUDO_GID", "5678")
+    monkeypatch.setattr(folder, "trusted_owners", lambda: frozenset((0, own, 1234)))
+    monkeypatch.setattr(folder.os, "fchown", noted)
+    if own != 0:  # what the test creates is as if it were root's
+        monkeypatch.setattr(folder.os, "geteuid", lambda: 0)
+        fstat = folder.os.fstat
+
+        def owned(fd: int) -> os.stat_result:
+            status = fstat(fd)
+            return os.stat_result((*status[:4], 0 if status[4] == own else status[4], *status[5:]))
+
+        monkeypatch.setattr(folder.os, "fstat", owned)
+    return gifts
+
+
+def test_what_root_creates_is_the_callers_alone(
+    root: Path, given: list[tuple[str, int, int]]
+) -> None:
+    """Folders 0700 and files 0600, whatever the umask, each of whoever typed sudo; no link of it."""
+    before = os.umask(0)
+    try:
+        with Folder.open(root / "a" / "b", make=True) as held:
+            os.close(held.file("run.jsonl", os.O_RDWR | os.O_CREAT | os.O_EXCL))
+            os.close(held.file("series.jsonl", os.O_RDWR | os.O_CREAT))
+            held.write("report.html", b"1")
+            held.make("figures").close()
+    finally:
+        os.umask(before)
+    files = {f"a/b/{name}": 0o600 for name in ("run.jsonl", "series.jsonl", "report.html")}
+    assert {"a": 0o700, "a/b": 0o700, "a/b/figures": 0o700, **files} == modes(root)
+    assert {(1234, 5678)} == {(user, group) for _, user, group in given}
+    names = [name.replace("/.report", "/report").split(".html")[0] for name, _, _ in given]
+    assert ["a", "a/b", "a/b/run.jsonl", "a/b/series.jsonl", "a/b/report", "a/b/figures"] == names
+
+
+def test_what_is_there_keeps_its_owner(root: Path, given: list[tuple[str, int, int]]) -> None:
+    """Only what is created is given away: an old folder and file are as they were."""
+    (root / "old").mkdir(mode=0o755)
+    (root / "old" / "x").touch(0o644)
+    with Folder.open(root / "old", make=True) as held:
+        os.close(held.file("x", os.O_RDWR | os.O_CREAT))
+    assert [] == given
+    assert 0o644 == (root / "old" / "x").stat().st_mode & 0o777
+
+
+def test_what_root_relies_on_stays_roots(root: Path, given: list[tuple[str, int, int]]) -> None:
+    """A result of ``selftest`` that a user could change would prove nothing to root."""
+    with Folder.open(root / "state", make=True, give=False) as held:
+        held.write("x", b"1")
+        held.make("y").close()
+    assert [] == given
+
+
+def test_another_folder_in_its_place_is_not_given_away(
+    root: Path, given: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever owns the folder around it may be faster; what holds something is of somebody."""
+    mkdir = os.mkdir
+
+    def swapped(name: str, mode: int, dir_fd: int | None = None) -> None:
+        mkdir(name, mode, dir_fd=dir_fd)
+        (root / name / "precious").touch()
+
+    monkeypatch.setattr(folder.os, "mkdir", swapped)
+    Folder.open(root / "out", make=True).close()
+    assert [] == given
+
+
+def test_a_disk_without_owners_is_no_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be given away stays root's, and private."""
+
+    def refused(*_: int) -> None:
+        raise PermissionError(errno.EPERM, "no owners here")
+
+    monkeypatch.setenv("SUDO_UID", str(os.stat(root).st_uid or 1234))  # noqa: PTH116
+    monkeypatch.setattr(folder.os, "fchown", refused)
+    with Folder.open(root, make=True) as held:
+        held.write("x", b"1")
+    assert {"x": 0o600} == modes(root)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "4294967295", "9" * 30, "٣", " 5", "0x5", "+5"])
+def test_what_is_no_user_is_nobody(text: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """-1 would leave the owner as it is; the group stays as it is."""
+    monkeypatch.setenv("SUDO_UID", text)
+    assert 0 == calling_user()
+    groups: list[int] = []
+    monkeypatch.setattr(folder.os, "fchown", lambda *owner: groups.append(owner[-1]))
+    monkeypatch.setenv("SUDO_UID", str(os.stat(root).st_uid or 1234))  # noqa: PTH116
+    monkeypatch.setenv("SUDO_GID", text)
+    with Folder.open(root, make=True) as held:
+        held.write("x", b"1")
+    assert [-1] == groups
+
+
+def test_root_writes_to_no_file_of_two_names(root: Path, golden: Golden) -> None:
+    """The other may be one of the system, where links to others' files are not forbidden."""
+    (root / "passwd").touch()
+    (root / "run").mkdir()
+    os.link(root / "passwd", root / "run" / "run.jsonl")
+    with Folder.open(root / "run") as held:
+        for flags in (os.O_RDWR, os.O_RDWR | os.O_CREAT):
+            with golden.raises(PermissionError):
+                held.file("run.jsonl", flags)
+        os.close(held.file("run.jsonl", os.O_RDONLY))
+
+
+def test_without_root_the_umask_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with any program."""
+    monkeypatch.setattr(folder.os, "geteuid", lambda: 77)
+    before = os.umask(0o022)
+    try:
+        with Folder.open(tmp_path / "out", make=True) as held:
+            held.write("x", b"1")
+    finally:
+        os.umask(before)
+    assert {"out": 0o755, "out/x": 0o644} == modes(tmp_path)

@@ -15,7 +15,9 @@ from golden import Golden
 from report.stored import COMPLETE, stored
 
 import udpbench
+from udpbench import records
 from udpbench.__main__ import main
+from udpbench.commands import resume
 from udpbench.commands.resume import ResumedRun, ResumeOptions, reopen_run
 from udpbench.definition.load import load_experiments, load_lab
 from udpbench.definition.same_point import against_itself
@@ -199,14 +201,14 @@ def test_a_file_that_is_no_definition_any_more_is_refused(begun: Callable[..., R
 
 
 def test_a_file_that_is_gone_is_reported_and_not_needed(begun: Callable[..., Run]) -> None:
-    """The run folder has all that it says."""
+    """The run folder has all that it says, if it is trusted."""
     begun()
     Path("mine.yaml").unlink()
     Path("lab.yaml").unlink()
     assert (
         "mine.yaml: deleted; the run continues with its stored copy",
         "lab.yaml: deleted; the run continues with its stored copy",
-    ) == going_on().notes
+    ) == going_on(ResumeOptions(trust=True)).notes
 
 
 def test_other_experiments_are_refused(begun: Callable[..., Run]) -> None:
@@ -352,3 +354,242 @@ def test_a_point_against_itself_goes_on(begun: Callable[..., Run]) -> None:
         same="all",
     )
     assert {"all", "all again"} == {trial.point for trial in going_on().left}
+
+
+# --- a folder that somebody else may have written ------------------------------------------------
+
+EVIL_LAB = """\
+sender: [{connect: {ssh: "root@10.9.8.7:2222", become: sudo, python: /tmp/py}, interface: eth0, addresses: existing}]
+receiver: [{name: here, connect: local, interface: eth0, addresses: existing}]
+reserve: {command: [/tmp/evil, "a b"]}
+"""
+EVIL = """\
+question: What?
+repetitions: 2
+receive: {command: [./evil, "x\\ny"], user: daemon}
+"""
+
+
+def doubts(options: ResumeOptions | None = None) -> list[str]:
+    """Return why a run is not continued without trust; with it, it is."""
+    lines = refusal(options)
+    given = options or ResumeOptions()
+    assert lines[-1].startswith("--resume: ")
+    assert lines[-1].endswith("then add --trust")
+    going_on(replace(given, trust=True))
+    return [line for line in lines[:-1] if ": would " not in line]
+
+
+def rewrite(old: str, new: str) -> None:
+    """Change the header of the run, as whoever made its folder could."""
+    file = Path("run") / RUN_FILE
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def test_without_definitions_it_says_what_it_would_run(
+    begun: Callable[..., Run], golden: Golden
+) -> None:
+    """Where and as whom, each once and on one line; nothing is run."""
+    Path("lab.yaml").write_text(EVIL_LAB)
+    Path("mine.yaml").write_text(EVIL)
+    begun()
+    Path("mine.yaml").unlink()
+    Path("lab.yaml").unlink()
+    golden.check(refusal(), root="user 0")
+
+
+def test_it_says_what_is_written_and_attached(begun: Callable[..., Run], golden: Golden) -> None:
+    """By udpbench's own receivers."""
+    log = "{path: /var/log/udp, max_file: 1MiB, keep: 2}"
+    keys = "sockets: reuseport-ebpf, steering: /sys/fs/bpf/x"
+    Path("mine.yaml").write_text(
+        f"question: What?\nvariants:\n  a: {{receive: {{log: {log}}}}}\n  b: {{receive: {{{keys}}}}}\n"
+    )
+    begun(0)
+    Path("mine.yaml").unlink()
+    golden.check([line for line in refusal() if " on receiver: " in line])
+
+
+def test_a_folder_of_somebody_else_is_not_trusted(
+    begun: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though every definition is as it was."""
+    begun()
+    owner = Path("run").stat().st_uid
+    monkeypatch.setattr(records, "trusted_owners", lambda: frozenset((owner + 1,)))
+    assert [f"run: belongs to user {owner}"] == doubts()
+
+
+@pytest.mark.parametrize("name", [".", RUN_FILE, SERIES_FILE])
+def test_a_folder_that_anybody_writes_is_not_trusted(name: str, begun: Callable[..., Run]) -> None:
+    """Nor one of its files."""
+    begun()
+    path = Path("run") / name
+    path.chmod(path.stat().st_mode | 0o002)
+    assert ["run: can be written by everybody"] == doubts()
+
+
+def test_definitions_that_came_with_the_folder_do_not_vouch_for_it(
+    begun: Callable[..., Run],
+) -> None:
+    """Whoever packed the folder packed them, too."""
+    begun()
+    shutil.copy("mine.yaml", "run/mine.yaml")
+    rewrite('"path":"mine.yaml"', '"path":"run/mine.yaml"')
+    why = "lies in the run folder, and may have come with it"
+    assert [f"run/mine.yaml: {why}"] == doubts()
+    Path("link.yaml").symlink_to("run/mine.yaml")
+    rewrite('"path":"run/mine.yaml"', '"path":"link.yaml"')
+    assert [f"link.yaml: {why}"] == doubts()
+
+
+def test_definitions_are_not_looked_for_where_one_stands(begun: Callable[..., Run]) -> None:
+    """A packed folder cannot know where it is unpacked."""
+    begun()
+    rewrite(f'"working_folder":"{Path.cwd()}"', '"working_folder":""')
+    assert ["mine.yaml: deleted", "lab.yaml: deleted"] == doubts()
+
+
+def test_a_definition_of_somebody_else_does_not_vouch(
+    begun: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who wrote the folder also wrote which file that is; what is named by the user does."""
+    begun()
+    owner = Path("run").stat().st_uid
+    monkeypatch.setattr(resume, "trusted_owners", lambda: frozenset((owner + 1,)))
+    where = f"{Path.cwd()}/mine.yaml belongs to user {owner}"
+    assert [f"mine.yaml: {where}", f"lab.yaml: {where.replace('mine', 'lab')}"] == doubts()
+    assert () == going_on(ResumeOptions(["mine.yaml"], "lab.yaml")).notes
+
+
+def test_a_definition_that_anybody_writes_does_not_vouch(begun: Callable[..., Run]) -> None:
+    """In its folder, too; /tmp, where nobody replaces the files of others, may be above it."""
+    begun()
+    Path("mine.yaml").chmod(0o666)
+    assert [f"mine.yaml: {Path.cwd()}/mine.yaml can be written by everybody"] == doubts()
+    Path("mine.yaml").chmod(0o644)
+    Path.cwd().chmod(0o777)
+    why = f"{Path.cwd()} can be written by everybody"
+    assert [f"mine.yaml: {why}", f"lab.yaml: {why}"] == doubts()
+
+
+def test_a_command_that_only_a_stored_set_says_is_not_trusted(begun: Callable[..., Run]) -> None:
+    """A shipped definition is on every disk; what --set made of it is in the folder alone."""
+    Path("mine.yaml").write_text("question: What?\nrepetitions: 2\nreceive: {command: [./a]}\n")
+    begun(sets=("receive.user=daemon",))
+    assert ["mine.yaml: it starts other programs"] == doubts()
+    assert () == going_on(ResumeOptions(sets=["receive.user=daemon"])).notes
+
+
+def test_a_definition_that_needs_the_stored_set_is_not_trusted(begun: Callable[..., Run]) -> None:
+    """Without it the definition says nothing."""
+    Path("mine.yaml").write_text(TEXT.replace("batch: 4", "batch: 0"))
+    begun(sets=("send.batch=8",))
+    assert ["mine.yaml: it starts other programs"] == doubts()
+
+
+def test_a_reservation_that_only_the_folder_says_is_not_trusted(begun: Callable[..., Run]) -> None:
+    """It runs on this machine; that the lab's file has one no longer matters to nobody."""
+    begun()
+    lab = Path("lab.yaml").read_text()
+    Path("lab.yaml").write_text(f"{lab}\nreserve: {{command: [/tmp/evil]}}\n")
+    Path("run").rename("before")
+    begun()
+    Path("lab.yaml").write_text(lab)
+    assert ["lab.yaml: it reserves the lab by another command"] == doubts()
+
+
+def test_a_name_that_stands_for_two_is_refused(begun: Callable[..., Run]) -> None:
+    """Only the last of them would be compared with a file."""
+    run = begun()
+    (mine,) = run.header.experiments
+    shutil.rmtree("run")
+    evil = replace(mine.points[0], receive=replace(mine.points[0].receive, command=("./evil",)))
+    options = {
+        key: getattr(run.header, key)
+        for key in ("lab_name", "lab_text", "lab_path", "working_folder")
+    }
+    stored(
+        Path("run"), [], replace(mine, points=(evil, *mine.points)), mine, ending=None, **options
+    )
+    lines = refusal()
+    assert {
+        "--resume: mine: two of this name; the file is damaged",
+        "--resume: mine::: two of this name; the file is damaged",
+    } <= set(lines)
+
+
+def test_an_experiment_that_no_file_holds_is_not_trusted(begun: Callable[..., Run]) -> None:
+    """Its path leads to another, which is as it was."""
+    run = begun()
+    (mine,) = run.header.experiments
+    shutil.rmtree("run")
+    evil = replace(mine, name="evil")
+    options = {
+        key: getattr(run.header, key)
+        for key in ("lab_name", "lab_text", "lab_path", "working_folder")
+    }
+    stored(Path("run"), [], evil, mine, ending=None, **options)
+    assert ["mine.yaml: does not hold evil"] == doubts()
+
+
+def test_a_lab_whose_file_is_not_known_is_not_trusted(begun: Callable[..., Run]) -> None:
+    """Old runs do not say."""
+    begun()
+    rewrite('"lab_path":"lab.yaml"', '"lab_path":""')
+    assert ["lab: its file is not known"] == doubts()
+
+
+def test_a_shipped_definition_vouches_whoever_installed_it(
+    begun: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the program's own."""
+    begun()
+    rewrite('"lab_path":"lab.yaml"', f'"lab_path":"{LAB}"')
+    owner = LAB.stat().st_uid
+    monkeypatch.setattr(resume, "trusted_owners", lambda: frozenset((owner + 1,)))
+    assert ["mine.yaml"] == [line.partition(":")[0] for line in doubts()]
+
+
+def test_a_run_is_read_from_the_folder_that_was_judged(
+    begun: Callable[..., Run], tmp_path: Path
+) -> None:
+    """What takes its place meanwhile is somebody else's."""
+    begun()
+    writer = RunWriter.reopen(Path("run"))
+    Path("run").rename("aside")
+    begun(2)
+    assert 1 == len(writer.read().records)
+    writer.close()
+
+
+def test_show_does_not_suggest_what_would_be_refused(
+    begun: Callable[..., Run],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    golden: Golden,
+) -> None:
+    """A command to copy would run what a stranger wrote; also where a definition has changed."""
+    begun(1, COMPLETE)
+    mine = Path("mine.yaml").read_text()
+    changes: list[Callable[[], object]] = [
+        lambda: Path("mine.yaml").write_text(mine.replace("batch: 4", "batch: 5")),
+        lambda: Path("mine.yaml").unlink(),
+        lambda: rewrite("sender:", "senders:"),
+    ]
+    for change in changes:
+        change()
+        exit_code(monkeypatch, "show", "run")
+        golden.check([line for line in capsys.readouterr().out.splitlines() if "--resume" in line])
+
+
+def test_a_folder_is_trusted_only_to_be_resumed(
+    begun: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else it would be ignored without a word."""
+    begun()
+    for verb in ("run", "tune"):
+        assert 2 == exit_code(monkeypatch, verb, "mine.yaml", "--lab", "lab.yaml", "--trust")
+        assert "--trust: needs --resume; omit it\n" == capsys.readouterr().err

@@ -1158,12 +1158,11 @@ def _print_remaining(stored: Run) -> None:
     left = len(remaining(stored.header.experiments, stored.header.seed, stored.records))
     if left and not stored.header.watched:
         trials = "1 trial that failed or is" if left == 1 else f"{left} trials that failed or are"
-        command = f"udpbench run --resume {quote(str(stored.folder))}"
         why_not = why_not_resumed(stored)
         if why_not:
-            _say(f"{why_not}; before the {trials} missing are run, see what {command} reports")
+            _say(f"--resume alone does not run the {trials} missing: {why_not}")
         else:
-            _say(f"to run the {trials} missing: {command}")
+            _say(f"to run the {trials} missing: udpbench run --resume {quote(str(stored.folder))}")
 
 
 def _print_chapters(stored: Run, everything: bool) -> None:

@@ -208,8 +208,10 @@ def _experiments(compared: _Comparison) -> Iterator[Problem]:
             compared.doubt(shipped.shown_as(Path(now.path)), "it starts other programs")
         elif was.tune != now.tune or (was.tune is not None and not _derives_from(was, plain)):
             compared.doubt(shipped.shown_as(Path(now.path)), "it is not what is tuned")
-    for name in stored.keys() - same:
-        compared.doubt(stored[name].path, f"does not hold {name}")
+    doubtful = {doubt.where for doubt in compared.doubts}
+    for name, was in stored.items():
+        if name not in same and was.path not in doubtful:
+            compared.doubt(was.path, f"does not hold {name}")
 
 
 def _repeated(experiments: Sequence[Experiment]) -> Iterator[Problem]:

@@ -61,7 +61,14 @@ def lay_links(other: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["../elsewhere/secret", "secret", "out/secret", "out/../secret", "nothing", "../elsewhere/none"],
+    [
+        "../elsewhere/secret",
+        "secret",
+        "out/secret",
+        "out/../secret",
+        "nothing",
+        "../elsewhere/none",
+    ],
 )
 def test_a_payload_outside_is_not_read(name: str, elsewhere: Path, golden: Golden) -> None:
     """By whatever way it is reached; one that does not exist is refused in the same words."""
@@ -211,7 +218,7 @@ def test_a_file_replaced_meanwhile_is_not_read(
 ) -> None:
     """What was judged is read, whatever has its name by now."""
     write(Path.cwd(), "a", "query.bin")
-    judge = named_files.ReadScope._refuse  # noqa: SLF001
+    judge = named_files.ReadScope._refuse
 
     def swapped(scope: named_files.ReadScope, held: int) -> None:
         judge(scope, held)
