@@ -164,7 +164,7 @@ def test_a_base_that_has_become_a_pipe_is_not_read(
     """It was a file when it was looked for; one that is a pipe by then is no base."""
     os.mkfifo("pipe")
     assert "neither a file in this folder nor a shipped" in refused("extends: pipe")[0]
-    monkeypatch.setattr(shipped, "find_base", lambda name, beside: Path(name))
+    monkeypatch.setattr(shipped, "find_base", lambda *names: Path(names[0]))
     golden.check(refused("extends: pipe"))
 
 
