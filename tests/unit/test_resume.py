@@ -450,6 +450,23 @@ def test_definitions_are_not_looked_for_where_one_stands(begun: Callable[..., Ru
     begun()
     rewrite(f'"working_folder":"{Path.cwd()}"', '"working_folder":""')
     assert ["mine.yaml: deleted", "lab.yaml: deleted"] == doubts()
+    rewrite('"working_folder":""', '"working_folder":"/proc/self/cwd"')
+    assert ["mine.yaml: deleted", "lab.yaml: deleted"] == doubts()
+
+
+@pytest.mark.parametrize("way", ["/proc/self/cwd", "/dev/fd/../cwd"])
+def test_no_path_leads_to_where_one_stands(way: str, begun: Callable[..., Run]) -> None:
+    """Nor by the links of the kernel."""
+    begun()
+    rewrite('"path":"mine.yaml"', f'"path":"{way}/mine.yaml"')
+    assert [f"{way}/mine.yaml: {way} leads elsewhere for each process"] == doubts()
+
+
+def test_a_complete_run_needs_no_trust(begun: Callable[..., Run]) -> None:
+    """It runs nothing."""
+    begun(2, COMPLETE)
+    Path("mine.yaml").unlink()
+    assert going_on().complete
 
 
 def test_a_definition_of_somebody_else_does_not_vouch(
@@ -481,6 +498,23 @@ def test_a_command_that_only_a_stored_set_says_is_not_trusted(begun: Callable[..
     begun(sets=("receive.user=daemon",))
     assert ["mine.yaml: it starts other programs"] == doubts()
     assert () == going_on(ResumeOptions(sets=["receive.user=daemon"])).notes
+
+
+def test_a_folder_that_only_a_stored_set_says_is_not_trusted(begun: Callable[..., Run]) -> None:
+    """The program of that name is another there; without a program it does not matter."""
+    begun(sets=("send.batch=8",))
+    assert () == going_on().notes
+    Path("mine.yaml").write_text("question: What?\nrepetitions: 2\nreceive: {command: [./a]}\n")
+    shutil.rmtree("run")
+    begun(sets=("receive.folder=/tmp",))
+    assert ["mine.yaml: it starts other programs"] == doubts()
+
+
+def test_another_host_is_refused(begun: Callable[..., Run]) -> None:
+    """The stored lab leads elsewhere than its file."""
+    begun()
+    Path("lab.yaml").write_text(LAB.read_text().replace("connect: namespace", "connect: {ssh: a}"))
+    assert any("connect" in line and "changed since" in line for line in refusal())
 
 
 def test_a_definition_that_needs_the_stored_set_is_not_trusted(begun: Callable[..., Run]) -> None:

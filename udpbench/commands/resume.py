@@ -12,7 +12,7 @@ import shlex
 import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from udpbench.definition.load import experiment_of, lab_of, load_experiments, lo
 from udpbench.definition.same_point import against_itself
 from udpbench.errors import InputError, Problem, UdpbenchError
 from udpbench.folder import trusted_owners
-from udpbench.model import Experiment, Lab, LabHost, Trial
+from udpbench.model import Experiment, Lab, LabHost, Receive, Trial
 from udpbench.printable import printable
 from udpbench.records import Begin, Run, RunHeader, RunWriter, now_utc, writers_of
 from udpbench.tuning.derived_points import asked, tuned
@@ -89,12 +89,13 @@ def reopen_run(folder: Path, options: ResumeOptions) -> ResumedRun:
     writer = RunWriter.reopen(folder)
     try:
         run = writer.read()
-        lab, notes = _checked(run, writer.strangers(), options)
+        compared = _compared(run, writer.strangers(), options)
+        left = remaining(run.header.experiments, run.header.seed, run.records)
+        resumed = ResumedRun(run, writer, compared.lab, tuple(left), ())
+        return replace(resumed, notes=_notes(compared, resumed.complete))
     except BaseException:
         writer.close()
         raise
-    left = remaining(run.header.experiments, run.header.seed, run.records)
-    return ResumedRun(run, writer, lab, tuple(left), notes)
 
 
 def why_not_resumed(run: Run) -> str:
@@ -129,20 +130,17 @@ class _Comparison:
         self.doubts.append(Problem(what, str(where)))
 
 
-def _checked(
-    run: Run, strangers: frozenset[int], options: ResumeOptions
-) -> tuple[Lab, tuple[str, ...]]:
-    """Return the lab of a run, and notes; InputError if anything changed, or is not trusted."""
-    compared = _compared(run, strangers, options)
+def _notes(compared: _Comparison, complete: bool) -> tuple[str, ...]:
+    """Return notes; InputError if anything changed, or if what would run is not trusted."""
     if compared.problems:
         raise InputError(compared.problems)
     doubts = list(dict.fromkeys(compared.doubts))
-    if doubts and not options.trust:
-        last = Problem("nothing else says what to run", "--resume", str(run.folder), "", TRUST)
-        acts = dict.fromkeys(_acts(run.header.experiments, compared.lab))
-        raise InputError([*(Problem(act, str(run.folder)) for act in acts), *doubts, last])
-    notes = [f"{doubt}; the run continues with its stored copy" for doubt in doubts]
-    return compared.lab, tuple(notes)
+    if doubts and not compared.options.trust and not complete:
+        folder = str(compared.folder)
+        last = Problem("nothing else says what to run", "--resume", folder, "", TRUST)
+        acts = dict.fromkeys(_acts(compared.header.experiments, compared.lab))
+        raise InputError([*(Problem(act, folder) for act in acts), *doubts, last])
+    return tuple(f"{doubt}; the run continues with its stored copy" for doubt in doubts)
 
 
 def _compared(run: Run, strangers: frozenset[int], options: ResumeOptions) -> _Comparison:
@@ -267,10 +265,16 @@ def _as_run(experiments: Sequence[Experiment], header: RunHeader) -> list[Experi
     return tuned(experiments, tune)
 
 
-def _commands(experiment: Experiment) -> set[object]:
-    """Return what an experiment starts or writes on hosts, and as whom."""
+def _commands(experiment: Experiment) -> set[Receive]:
+    """Return what an experiment starts or writes on hosts, where, and as whom."""
     return {
-        (receive.command, receive.user, receive.steering, receive.log)
+        Receive(
+            command=receive.command,
+            user=receive.user,
+            folder=receive.folder if receive.command is not None else None,
+            steering=receive.steering,
+            log=receive.log,
+        )
         for receive in (trial.receive for trial in experiment.points)
     }
 
@@ -278,9 +282,12 @@ def _commands(experiment: Experiment) -> set[object]:
 def _derives_from(was: Experiment, plain: Experiment) -> bool:
     """Return whether the stored text, from which a tune derives points, starts the same."""
     try:
-        return _commands(experiment_of(was)) <= _commands(plain)
+        text = _commands(experiment_of(was))
     except InputError:
         return False
+    # A derived point starts in the folder of the stored one (``derivation``).
+    known = {replace(each, folder=None) for each in _commands(plain)}
+    return {replace(each, folder=None) for each in text} <= known
 
 
 def _distrust(path: Path, compared: _Comparison) -> str | None:
@@ -288,15 +295,18 @@ def _distrust(path: Path, compared: _Comparison) -> str | None:
 
     Whoever wrote the folder also chose the path.
     """
-    if not Path(compared.header.working_folder).is_absolute() or not path.is_file():
+    working = Path(compared.header.working_folder)
+    if not working.is_absolute() or working.resolve() != working or not path.is_file():
         return "deleted"
-    real = path.resolve()
+    real, proc = path.resolve(), Path("/proc/self").stat().st_dev
     if real.is_relative_to(shipped.folder().resolve()):
         return None
     if real.is_relative_to(compared.folder.resolve()):
         return "lies in the run folder, and may have come with it"
     for step in (path, *path.parents):
         state = step.lstat()
+        if state.st_dev == proc:  # to the user's own folder, wherever that is
+            return f"{step} leads elsewhere for each process"
         if state.st_uid not in trusted_owners():
             return f"{step} belongs to user {state.st_uid}"
         shared = state.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
