@@ -12,6 +12,7 @@ import shlex
 import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -344,7 +345,7 @@ def _acts(experiments: Sequence[Experiment], lab: Lab) -> Iterator[str]:
     for host in lab.hosts:
         yield f"would start an agent {_where(host, me)}"
     receivers = ", ".join(host.name for host in lab.receivers)
-    for receive in (trial.receive for each in experiments for trial in each.points):
+    for receive in (trial.receive for trial in _trials(experiments)):
         user = receive.user or "you; if that is root, nobody"
         if receive.command is not None:
             command = _shown(receive.command)
@@ -354,6 +355,15 @@ def _acts(experiments: Sequence[Experiment], lab: Lab) -> Iterator[str]:
             yield f"would write on {receivers}: {_shown([receive.log.path])}.*"
         if receive.steering is not None:
             yield f"would attach on {receivers}: {_shown([receive.steering])}"
+
+
+def _trials(experiments: Sequence[Experiment]) -> Iterator[Trial]:
+    """Yield every point, and those of the texts from which tunes derive others."""
+    for experiment in experiments:
+        yield from experiment.points
+        if experiment.tune is not None:
+            with suppress(InputError):  # then nothing can be derived from it
+                yield from experiment_of(experiment).points
 
 
 def _where(host: LabHost, me: str) -> str:

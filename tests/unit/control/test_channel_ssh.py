@@ -138,6 +138,15 @@ def test_what_a_block_includes_counts_for_its_hosts_alone(
     assert shown == str(target(home, name, config))
 
 
+def test_an_included_secret_is_not_shown(home: Path, golden: Golden) -> None:
+    """With root's rights an Include reads every file, whoever wrote the configuration."""
+    (home / ".ssh").mkdir(exist_ok=True)
+    (home / ".ssh" / "shadow").write_text("root:$6$salt$secret:19000:0:99999:7:::\n")
+    with golden.raises(ConnectError) as caught:
+        target(home, "left", "Include shadow\n")
+    assert "secret" not in str(caught.value)
+
+
 def test_an_include_of_itself_is_reported(home: Path, golden: Golden) -> None:
     """After as many levels as OpenSSH has."""
     with golden.raises(ConnectError):

@@ -117,6 +117,24 @@ def test_a_tune_whose_file_changed_is_not_resumed(
         reopen_run(tmp_path / "run", ResumeOptions())
 
 
+@pytest.mark.parametrize("line", ["receive: {command: [./evil]}", "send: {batch: 0}"])
+def test_a_stored_text_that_is_not_the_files_is_not_tuned(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """Every point that a tune tries comes from it, and from no point that is compared."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.yaml").write_text("question: What helps?\ntraffic: {rate: 1kpps}\n")
+    experiments = load_experiments(["one.yaml"])
+    (tune,) = tuned(experiments, asked(experiments, None, "lost_packets"))
+    lab = load_lab("local")
+    stored_lab = {"lab_text": lab.text, "lab_path": lab.path}
+    evil = replace(tune, text=f"{tune.text}{line}\n")
+    begun = replace(header(evil), working_folder=str(tmp_path), **stored_lab)
+    RunWriter.create(tmp_path / "run", begun).close()
+    with golden.raises(InputError):
+        reopen_run(Path("run"), ResumeOptions())
+
+
 def test_a_candidate_that_fails_is_not_tried_again(tmp_path: Path) -> None:
     """That it cannot be is an answer; nothing remains to be run."""
     world = short_of_memory()
