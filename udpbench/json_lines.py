@@ -1,6 +1,7 @@
 """Append-only files of JSON lines: append, read, and cut off a line that a crash left torn.
 
-Owns lines and bytes; ``records`` and the agent's journal say what a line means. Standard library:
+Owns lines and bytes, and what JSON of anybody may cost: its depth, its numbers, and the memory that
+reading it takes. ``records`` and the agent's journal say what a line means. Standard library:
 json reads lines in 1.4 times the time of pydantic_core, a whole run folder in 1.05 times.
 """
 
@@ -10,11 +11,28 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import accumulate
+from math import isfinite
 from pathlib import Path
 from typing import IO, Any
 
 BLOCK_BYTES = 2**16
+MOST_BYTES = 2**30
+"""Limit of what is read from one file; compressed data count as uncompressed."""
+MOST_LINE_BYTES = 2**26
+"""As of a reply of an agent."""
+MOST_LEVELS = 64
+"""Of nested lists and objects; records have 12."""
+ROOM_BYTES = 2**26
+ROOM_TIMES = 3
+"""Reading may take so many times the content, and ROOM_BYTES."""
+LIST_BYTES, OBJECT_BYTES, ITEM_BYTES = 80, 200, 64
+"""Memory of Python 3.11 for an empty list, a small object, and an item of either, rounded up."""
+_OPENING, _CLOSING = b"[{", b"]}"
+_LEVELS = bytes.maketrans(_OPENING + _CLOSING, b"\x01\x01\xff\xff")
+_NO_BRACKETS = bytes(set(range(256)) - {*_OPENING, *_CLOSING})
 
 
 class DamagedLine(ValueError):
@@ -72,20 +90,104 @@ def open_regular(path: Path, folder_fd: int | None = None) -> IO[bytes]:
     return os.fdopen(fd, "rb")
 
 
+def read_lines(
+    path: Path, room: Room, folder_fd: int | None = None
+) -> Iterator[tuple[int, dict[str, Any] | None, int]]:
+    """Yield number, object and bytes of each line of a file; a torn last line has no object.
+
+    Opened as by ``open_regular``. Raises OSError if the file is not regular or too large, DamagedLine for its content.
+    """
+    with open_regular(path, folder_fd) as file:
+        if os.fstat(file.fileno()).st_size > MOST_BYTES:
+            raise OSError(errno.EFBIG, f"larger than {MOST_BYTES // 2**20}MiB", str(path))
+        number = 0
+        while line := file.readline(MOST_LINE_BYTES + 1):
+            number += 1
+            whole = line.endswith(b"\n")
+            if not whole and (len(line) > MOST_LINE_BYTES or file.read(1)):
+                limit = f"at most {MOST_LINE_BYTES // 2**20}MiB"
+                raise DamagedLine(number, f"a line of more than {limit}: not udpbench's")
+            yield number, _object(number, line, room) if whole else None, len(line)
+
+
 def parse_lines(data: bytes) -> tuple[list[dict[str, Any]], int]:
     """Return every complete line as an object, and the bytes of a torn last line.
 
     Raises DamagedLine.
     """
     *whole, torn = data.split(b"\n")
-    return [_object(number, line) for number, line in enumerate(whole, start=1)], len(torn)
+    room = Room()
+    return [_object(number, line, room) for number, line in enumerate(whole, start=1)], len(torn)
 
 
-def _object(number: int, line: bytes) -> dict[str, Any]:
+def _object(number: int, line: bytes, room: Room) -> dict[str, Any]:
     try:
-        value = json.loads(line.decode())
-    except (ValueError, RecursionError) as error:
-        raise DamagedLine(number, "not JSON: the file is damaged") from error
+        room.hold(line)
+        value = parse_json(line)
+    except ValueError as error:
+        raise DamagedLine(number, f"{error}: the file is damaged") from error
     if not isinstance(value, dict):
         raise DamagedLine(number, "not an object: the file is damaged, or not udpbench's")
     return value
+
+
+class Room:
+    """The memory that reading may take: ROOM_TIMES its content, and ROOM_BYTES.
+
+    What is read has an upper estimate. Only beyond that is the memory of the process looked at,
+    which other threads use, too.
+    """
+
+    def __init__(self) -> None:
+        self._begin_bytes = _resident_bytes()
+        self._content_bytes = self._estimate_bytes = 0
+
+    def hold(self, data: bytes) -> None:
+        """Count JSON text that will be parsed and kept; ValueError if there is no room for it."""
+        cost_bytes = parsed_bytes(data)
+        self._content_bytes += len(data)
+        self._estimate_bytes += cost_bytes
+        most_bytes = ROOM_TIMES * self._content_bytes + ROOM_BYTES
+        if self._estimate_bytes > most_bytes:
+            taken_bytes = _resident_bytes() - self._begin_bytes
+            if taken_bytes + cost_bytes > most_bytes:
+                limit = f"{ROOM_TIMES} times its size and {ROOM_BYTES // 2**20}MiB"
+                raise ValueError(f"it would take more memory than {limit}")
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - Path is slower
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def parsed_bytes(data: bytes) -> int:
+    """Return about the most memory that JSON text takes as Python's objects, text included."""
+    lists, objects = data.count(b"["), data.count(b"{")
+    items = data.count(b",") + lists + objects
+    return 2 * len(data) + LIST_BYTES * lists + OBJECT_BYTES * objects + ITEM_BYTES * items
+
+
+def parse_json(data: bytes) -> Any:
+    """Return the value of JSON text from anybody; ValueError if it is none, or absurd.
+
+    Infinite numbers, deep nesting, and more values than there is room for are absurd.
+    """
+    if parsed_bytes(data) > ROOM_TIMES * len(data) + ROOM_BYTES:
+        raise ValueError("more values than are read at once")
+    levels = accumulate(memoryview(data.translate(_LEVELS, _NO_BRACKETS)).cast("b"))
+    if max(levels, default=0) > MOST_LEVELS:
+        raise ValueError(f"nested deeper than {MOST_LEVELS} levels")
+    try:
+        return _DECODER.decode(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError("not JSON") from error
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError("not a finite number")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)

@@ -29,6 +29,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
 
+from udpbench.json_lines import parse_json
 from udpbench.model import (
     INTEGERS,
     LIMITS,
@@ -469,7 +470,7 @@ def write_line(message: dict[str, Any]) -> bytes:
 
 def read_line(line: bytes) -> dict[str, Any]:
     """Return the message of one line; ValueError if it is not a JSON object."""
-    message = json.loads(line)
+    message = parse_json(line)
     if not isinstance(message, dict):
         raise ValueError("a message must be a JSON object")
     return message

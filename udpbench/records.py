@@ -17,7 +17,7 @@ import stat
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import version
@@ -33,7 +33,16 @@ from udpbench.errors import RecordError, StoreError
 from udpbench.file_lock import lock_file
 from udpbench.folder import Folder, trusted_owners
 from udpbench.host_settings import set_keys
-from udpbench.json_lines import DamagedLine, append, cut_torn, open_regular, parse_lines
+from udpbench.json_lines import (
+    MOST_LINE_BYTES,
+    DamagedLine,
+    Room,
+    append,
+    cut_torn,
+    open_regular,
+    parse_json,
+    read_lines,
+)
 from udpbench.model import (
     INTEGERS,
     LIMITS,
@@ -201,7 +210,7 @@ def _begun(folder: Path) -> str:
     """Return when a run began, from its first line; empty if that is damaged."""
     try:
         with open_regular(folder / RUN_FILE) as file:
-            return str(json.loads(file.readline()).get("started_at", ""))
+            return str(parse_json(file.readline(MOST_LINE_BYTES)).get("started_at", ""))
     except (OSError, ValueError, AttributeError):
         return ""
 
@@ -436,25 +445,25 @@ def _uncollected() -> Iterator[None]:
 
 def _read_run(folder: Path, folder_fd: int | None = None) -> Run:
     path = folder / RUN_FILE
-    lines, findings = _read_lines(path, folder_fd)
-    if not lines:
+    reading = _Reading(Room(), {}, folder_fd)
+    lines = reading.lines(path)
+    first = next(lines, None)
+    if first is None:
         raise RecordError(f"{path}: empty: the run was killed before it began; run again")
-    if lines[0].get("schema") == 1:
-        lines = [_from_schema_1(line) for line in lines]
-    header = _read_header(path, lines[0])
-    series, motion, series_findings = _read_series(folder / SERIES_FILE, folder_fd)
+    header = _read_header(path, first[1], reading)
+    series, motion = _read_series(folder / SERIES_FILE, reading)
     begins = [Begin(header.started_at, header.udpbench, header.command)]
     records: list[list[TrialRecord]] = [[]]
     endings: list[Ending | None] = [None]
     numbers = {-1, *series}
-    for number, line in enumerate(lines[1:], start=2):
-        where, line = f"{path}:{number}", _names_shown(line)
+    for where, plain in lines:
+        line = reading.shown(plain)
         kind = line.get("kind")
         if kind == "trial":
             record = _validated(_RECORD, line.get("record"), where)
             number = _sequence(line, where)
             numbers.add(number)
-            own = tuple(series[number]), tuple(motion[number])
+            own = tuple(series.get(number, ())), tuple(motion.get(number, ()))
             records[-1].append(replace(record, series=own[0], motion=own[1]))
         elif kind == "ending":
             endings[-1] = _validated(_ENDING, line, where)
@@ -467,25 +476,60 @@ def _read_run(folder: Path, folder_fd: int | None = None) -> Run:
     parts = zip(begins, records, endings, strict=True)
     sessions = tuple(RunSession(begin, len(own), ending) for begin, own, ending in parts)
     latest, replaced = _latest(records)
-    notes = (*findings, *series_findings)
-    last = endings[-1]
-    return Run(folder, header, latest, last, notes, sessions, replaced, max(numbers) + 1)
+    notes = tuple(reading.findings)
+    return Run(folder, header, latest, endings[-1], notes, sessions, replaced, max(numbers) + 1)
 
 
-def _read_lines(
-    path: Path, folder_fd: int | None
-) -> tuple[list[dict[str, Any]], tuple[Finding, ...]]:
-    """Return every complete line as an object; only the last line may be torn."""
-    try:
-        with open_regular(path, folder_fd) as file:
-            lines, torn_bytes = parse_lines(file.read())
-    except FileNotFoundError as error:
-        raise _no_run(path) from error
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
-    except DamagedLine as error:
-        raise RecordError(f"{path}:{error.number}: {error}") from error
-    return lines, (_torn(path, len(lines) + 1, torn_bytes),) if torn_bytes else ()
+@dataclass
+class _Reading:
+    """What the files of a run have in common while they are read, line by line."""
+
+    room: Room
+    names: dict[str, str]
+    """Each text that many lines repeat, once: it is half of what a series takes."""
+    folder_fd: int | None
+    """The run's folder, if it is held open."""
+    findings: list[Finding] = field(default_factory=list)
+    schema: int = RECORD_SCHEMA
+
+    def lines(self, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield place and object of every complete line; only the last line may be torn."""
+        try:
+            for number, line, size_bytes in read_lines(path, self.room, self.folder_fd):
+                if line is None:
+                    self.findings.append(_torn(path, number, size_bytes))
+                else:
+                    yield f"{path}:{number}", line
+        except FileNotFoundError as error:
+            raise _no_run(path) from error
+        except OSError as error:
+            raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
+        except DamagedLine as error:
+            raise RecordError(f"{path}:{error.number}: {error}") from error
+
+    def shown(self, plain: Any) -> Any:
+        """Return a line in the words of this schema, its names printable."""
+        plain = _from_schema_1(plain) if self.schema == 1 else plain
+        return self._shown(plain)
+
+    def _shown(self, plain: Any, named: bool = False) -> Any:
+        # Users of a host name its processes.
+        if isinstance(plain, dict):
+            return {
+                self._name(key): self._shown(value, named or key in NAMES)
+                for key, value in plain.items()
+            }
+        if isinstance(plain, list):
+            if not named and type(plain[0] if plain else 0) is int:  # a long list of counts
+                return plain
+            return [self._shown(item, named) for item in plain]
+        return self._name(plain) if named and isinstance(plain, str) else plain
+
+    def _name(self, text: str) -> str:
+        name = self.names.get(text)
+        if name is None:
+            name = self.names[text] = printable(text, keep="")
+        return name
 
 
 def _no_run(path: Path) -> RecordError:
@@ -504,25 +548,27 @@ def _torn(path: Path, number: int, size_bytes: int) -> Finding:
 
 def _latest(sessions: list[list[TrialRecord]]) -> tuple[tuple[TrialRecord, ...], ...]:
     """Return each trial's record of its latest session, and all other records."""
-    kept: list[TrialRecord] = []
+    kept: dict[str, list[TrialRecord]] = {}
     replaced: list[TrialRecord] = []
     for records in sessions:
-        again = {record.trial.name for record in records}
-        replaced += [record for record in kept if record.trial.name in again]
-        kept = [record for record in kept if record.trial.name not in again] + records
-    return tuple(kept), tuple(replaced)
+        for name in dict.fromkeys(record.trial.name for record in records):
+            replaced += kept.pop(name, ())
+        for record in records:
+            kept.setdefault(record.trial.name, []).append(record)
+    return tuple(chain.from_iterable(kept.values())), tuple(replaced)
 
 
-def _read_header(path: Path, line: dict[str, Any]) -> RunHeader:
+def _read_header(path: Path, line: dict[str, Any], reading: _Reading) -> RunHeader:
     if line.get("kind") != "header":
         raise RecordError(f"{path}:1: not the header of a run: not a file of udpbench")
     schema = line.get("schema")
-    if schema not in (1, RECORD_SCHEMA):
+    if schema not in (1, RECORD_SCHEMA) or type(schema) is not int:
         raise RecordError(
-            f"{path}:1: schema {schema}: this udpbench reads {RECORD_SCHEMA}; "
-            f"use udpbench {line.get('udpbench')}, which wrote it"
+            f"{path}:1: schema {str(schema)[:20]}: this udpbench reads {RECORD_SCHEMA}; "
+            f"use udpbench {str(line.get('udpbench'))[:20]}, which wrote it"
         )
-    return _validated(_HEADER, _names_shown(line), f"{path}:1")
+    reading.schema = schema
+    return _validated(_HEADER, reading.shown(line), f"{path}:1")
 
 
 def _from_schema_1(plain: Any) -> Any:
@@ -551,29 +597,28 @@ def _sequence(line: dict[str, Any], where: str) -> int:
 
 
 def _read_series(
-    path: Path, folder_fd: int | None
-) -> tuple[dict[int, list[Sample]], dict[int, list[Snapshot]], tuple[Finding, ...]]:
+    path: Path, reading: _Reading
+) -> tuple[dict[int, list[Sample]], dict[int, list[Snapshot]]]:
     """Return sequence number → samples, and → counters; lines of one trial are joined."""
-    lines, findings = _read_lines(path, folder_fd)
     series: dict[int, list[Sample]] = defaultdict(list)
     motion: dict[int, list[Snapshot]] = defaultdict(list)
-    for number, line in enumerate(lines, start=1):
-        where = f"{path}:{number}"
+    for where, plain in reading.lines(path):
+        line = reading.shown(plain)
         sequence = _sequence(line, where)
         samples: tuple[Sample, ...] = _validated(_SAMPLES, line.get("samples"), where)
         # Older runs have no counters over time.
         moved: tuple[Snapshot, ...] = _validated(_SNAPSHOTS, line.get("snapshots", ()), where)
         series[sequence] += samples
         motion[sequence] += moved
-    return series, motion, findings
+    return series, motion
 
 
 def _validated(adapter: TypeAdapter[T], plain: Any, where: str) -> T:
     try:
         value: T = _exactly(adapter).validate_python(plain)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
+        first = error.errors(include_url=False, include_input=False)[0]
+        key = printable(".".join(str(part)[:60] for part in first["loc"]), keep="")
         raise RecordError(f"{where}: {key}: {first['msg']}; the file is damaged") from error
     return value
 
@@ -600,16 +645,8 @@ def _exact(schema: Any, field: str = "") -> Any:
         exact["strict"] = True
     if kind == "int":
         exact["ge"], exact["le"] = LIMITS.get(field, INTEGERS)
+    if kind == "float":
+        exact["allow_inf_nan"] = False
+    if kind in ("list", "tuple", "dict"):
+        exact["fail_fast"] = True  # an error for each item took a hundred times the file
     return exact
-
-
-def _names_shown(plain: Any, named: bool = False) -> Any:
-    """Return plain data with every name printable, because users of a host name its processes."""
-    if isinstance(plain, dict):
-        return {
-            printable(key, keep=""): _names_shown(value, named or key in NAMES)
-            for key, value in plain.items()
-        }
-    if isinstance(plain, list):
-        return [_names_shown(item, named) for item in plain]
-    return printable(plain, keep="") if named and isinstance(plain, str) else plain

@@ -53,7 +53,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "host_settings": (("units",), ()),
     "metrics": (("units",), ()),
     "model": (("errors", "units", "host_settings", "metrics"), ()),
-    "protocol": (("errors", "units", "metrics", "model"), ()),
+    "protocol": (("errors", "json_lines", "units", "metrics", "model"), ()),
     "setting_kinds": (("cpu_lists", "model"), ()),
     "definition": ((*LEAVES, "definition"), ("yaml", "pydantic", "pydantic_core")),
     "definition.binding.flow_selection": ((*LEAVES, "definition"), ("scipy",)),
