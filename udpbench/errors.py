@@ -38,6 +38,8 @@ from typing import Optional
 from udpbench.printable import printable
 
 YES, NO, BAD_INPUT, FAILED, NOT_RESTORED, CANNOT_TELL, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+SHOWN_PROBLEMS = 50
+"""Of one input; a broken file may have one in each of its thousands of lines."""
 PRECEDENCE = (NOT_RESTORED, INTERRUPTED, FAILED, BAD_INPUT, NO, CANNOT_TELL)
 
 
@@ -77,7 +79,10 @@ class InputError(UdpbenchError):
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(str(problem) for problem in problems))
+        shown = [str(problem) for problem in problems[:SHOWN_PROBLEMS]]
+        if len(problems) > SHOWN_PROBLEMS:
+            shown.append(f"and {len(problems) - SHOWN_PROBLEMS} more problems")
+        super().__init__("\n".join(shown))
 
 
 class RecordError(UdpbenchError):

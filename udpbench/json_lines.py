@@ -164,7 +164,9 @@ def parsed_bytes(data: bytes) -> int:
     """Return about the most memory that JSON text takes as Python's objects, text included."""
     lists, objects = data.count(b"["), data.count(b"{")
     items = data.count(b",") + lists + objects
-    return 2 * len(data) + LIST_BYTES * lists + OBJECT_BYTES * objects + ITEM_BYTES * items
+    width = 1 if data.isascii() else 4  # of a character, in the text to which data is decoded
+    structure_bytes = LIST_BYTES * lists + OBJECT_BYTES * objects + ITEM_BYTES * items
+    return (1 + width) * len(data) + structure_bytes
 
 
 def parse_json(data: bytes) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,10 @@ from udpbench.errors import Problem
 WHOLE = ("sweep", "variants", "expect", "compare")
 NOT_IN_POINTS = ("question", "extends", "repetitions", *WHOLE)
 MAX_POINTS = 4096
+MAX_SET = 64
+"""Of keys of the sweep, and of a variant; each pair of keys is looked at."""
+MAX_PLACES = 2**20
+"""Of keys of all points together; the place of each is kept, for messages."""
 _Sets = tuple[str, KeyPath]
 """A dotted path that a sweep or variant sets, and where that is written."""
 
@@ -79,14 +83,21 @@ def _forget(places: dict[KeyPath, Place], path: KeyPath) -> None:
         del places[known]
 
 
-def apply(tree: Tree, overrides: Iterable[Override]) -> Tree:
-    """Return the tree with every path set; a scalar in the way of a path is replaced by a map."""
+def apply(
+    tree: Tree, overrides: Iterable[Override], sources: Mapping[KeyPath, Tree] | None = None
+) -> Tree:
+    """Return the tree with every path set; a scalar in the way of a path is replaced by a map.
+
+    ``sources`` has the places below each override's source, if the tree has not.
+    """
     data, places = tree.data, dict(tree.places)
     for override in overrides:
         path = split(override.path)
         data = _with(data, path, override.value)
         _forget(places, path)
-        places |= _moved(tree, override.source, path)
+        where = override.source
+        from_tree = sources.get(where, tree) if sources and isinstance(where, tuple) else tree
+        places |= _moved(from_tree, where, path)
     return Tree(data, tree.origin, places)
 
 
@@ -141,6 +152,12 @@ def conflicts(tree: Tree, sets: Iterable[Override]) -> Iterator[Problem]:
         if isinstance(changes, dict)
         for path in changes
     ]
+    many = [(("sweep",), swept), *((group[0][1][:2], group) for group in _by_variant(varied))]
+    if crowded := [(where, group) for where, group in many if len(group) > MAX_SET]:
+        for where, group in crowded:
+            what, limit = f"{len(group)} keys are too many", f"at most {MAX_SET}"
+            yield tree.problem(where, what, limit, "set the others for every point")
+        return
     for key in ("sweep", "variants"):
         if tree.data.get(key) == {}:
             yield tree.problem((key,), "the map is empty", "", "name at least one, or remove it")
@@ -192,12 +209,15 @@ def _bad_values(tree: Tree, path: str, values: Any) -> Iterator[Problem]:
         return  # file_schema reports it
     if not values:
         yield tree.problem(where, "the list is empty", "", "name at least one value")
+    seen: set[str] = set()
     for i, value in enumerate(values):
         if isinstance(value, (dict, list)):
             step = "use a variant for maps and lists"
             yield tree.problem((*where, i), "a sweep lists single values", "", step)
-        elif as_yaml(value) in [as_yaml(other) for other in values[:i]]:
+        elif as_yaml(value) in seen:
             yield tree.problem((*where, i), "duplicate value", "", "name it once")
+        else:
+            seen.add(as_yaml(value))
 
 
 def _overlap(path: str, other: str) -> bool:
@@ -219,7 +239,12 @@ def points(tree: Tree) -> tuple[list[PointTree], list[Problem]]:
     if size > MAX_POINTS:
         limit = f"at most {MAX_POINTS}"
         return [], [tree.problem(("sweep",), f"{size} points are too many", limit, "sweep less")]
-    base = Tree({k: v for k, v in tree.data.items() if k not in WHOLE}, tree.origin, tree.places)
+    places = {path: place for path, place in tree.places.items() if path[0] not in WHOLE}
+    if size * len(places) > MAX_PLACES:
+        what = f"{size} points with {len(places)} keys each are too many"
+        return [], [tree.problem(("sweep",), what, f"at most {MAX_PLACES} keys", "sweep less")]
+    base = Tree({k: v for k, v in tree.data.items() if k not in WHOLE}, tree.origin, places)
+    sources = _by_source(tree)
     tails = shortest_tails(list(sweep))
     trees = []
     for variant, changes in variants.items():
@@ -232,8 +257,21 @@ def points(tree: Tree) -> tuple[list[PointTree], list[Problem]]:
                 for path, i in zip(sweep, chosen, strict=True)
             ]
             parts = (variant, *named) if variant is not None else tuple(named)
-            trees.append(PointTree(",".join(parts), variant, values, apply(base, over), parts))
+            point = apply(base, over, sources)
+            trees.append(PointTree(",".join(parts), variant, values, point, parts))
     return trees, []
+
+
+def _by_source(tree: Tree) -> dict[KeyPath, Tree]:
+    """Return each value of the sweep and of the variants → a tree with its places alone.
+
+    With those of all variants in each point, 4,000 variants took 2.4 GiB.
+    """
+    below: dict[KeyPath, dict[KeyPath, Place]] = {}
+    for path, place in tree.places.items():
+        if path[0] in ("sweep", "variants") and len(path) >= 3:
+            below.setdefault(path[:3], {})[path] = place
+    return {source: Tree({}, tree.origin, places) for source, places in below.items()}
 
 
 def shortest_tails(paths: list[str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ import yaml
 
 from udpbench.definition.problems import KeyPath, Place, Tree, as_yaml, at, dotted, raise_all
 from udpbench.errors import InputError, Problem
+from udpbench.json_lines import open_regular
 from udpbench.printable import printable
 
 MAX_FILE_BYTES = 256 * 1024
@@ -55,19 +56,12 @@ def read_text(path: Path, shown_as: str, folder_fd: int | None = None) -> str:
     if printable(path.name, keep="") != path.name:
         raise InputError([at(place, "", f"the file's name {OBEYED}", "", "rename the file")])
     try:
-        with _opened(path, folder_fd) as file:
+        with open_regular(path, folder_fd) as file:
             return decoded(file, shown_as)
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         problem = at(place, "", f"cannot be read: {reason}", "", "name a YAML file")
         raise InputError([problem]) from error
-
-
-def _opened(path: Path, folder_fd: int | None) -> IO[bytes]:
-    def beside(_: str, flags: int) -> int:
-        return os.open(path if folder_fd is None else path.name, flags, dir_fd=folder_fd)
-
-    return open(path, "rb", opener=beside)
 
 
 def decoded(file: IO[bytes], shown_as: str) -> str:
@@ -152,6 +146,8 @@ def _refused_structure(text: str, file: str) -> Iterator[Problem]:
         yield at(Place(file, line), "", f"invalid YAML: {error.problem}", "", next_step)
     except yaml.YAMLError as error:
         yield at(Place(file), "", f"invalid YAML: {str(error).splitlines()[0]}")
+    except (ValueError, OverflowError):  # of chr(), for an escape such as "\UFFFFFFFF"
+        yield at(Place(file), "", "invalid YAML: an escape that is no character of Unicode")
 
 
 def _refused_marks(event: yaml.NodeEvent, place: Place) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ and the readings.
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -147,6 +148,10 @@ COLUMNS: dict[str, dict[str, str]] = {
     },
 }
 """Frame → column → its pandas type. The frame of trials has a column for each swept key, too."""
+SWEPT_MAX = 256
+"""Limit of those: each is a column of every trial."""
+FORMULA = re.compile(r"[=+@-](?![0-9.]+\Z)")
+"""The beginning of a text that a spreadsheet would compute."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +194,7 @@ def read_run(*folders: str | Path) -> Frames:
             sources.append(records.read_run(path))
     try:
         whole = frames(sources)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         if all(isinstance(source, Run) for source in sources):
             raise
         what = "the data in a report is damaged; read the run folder"
@@ -203,33 +208,69 @@ def read_run(*folders: str | Path) -> Frames:
 
 def frames(sources: Sequence[Run | Plain]) -> Frames:
     """Return runs, or output of ``show --json``, as frames."""
-    import pandas as pd
-
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in COLUMNS}
+    tables = {name: _Table(columns) for name, columns in COLUMNS.items()}
     for source in sources:
         data = as_json(source) if isinstance(source, Run) else source
+        run = held({"run": data["run"]})
         for trial in sorted(data["trials"], key=lambda trial: str(trial["started_at"])):
-            keys = {"run": data["run"], **{name: trial[name] for name in [*KEYS][1:]}}
+            keys = {**run, **held({name: trial[name] for name in [*KEYS][1:]})}
             for name, added in _result_rows(trial):
-                rows[name] += [{**keys, **held(row)} for row in added]
-        rows["searches"] += _searches(data)
-        rows["definitions"] += _definitions(data)
+                tables[name].add(keys, added)
+        tables["searches"].add(run, _searches(data))
+        tables["definitions"].add(run, _definitions(data))
+        del data
         for record in source.records if isinstance(source, Run) else ():
-            keys = _keys(data["run"], record)
+            keys = {**run, **_keys(record)}
             for name, added in _raw_rows(record):
-                rows[name] += [{**keys, **held(row)} for row in added]
-    by_name = {}
-    for name, columns in COLUMNS.items():
-        swept = dict.fromkeys(key for row in rows[name] for key in row if key not in columns)
-        frame = pd.DataFrame(rows[name], columns=[*columns, *swept])
-        by_name[name] = frame.astype(columns).astype(dict.fromkeys(swept, "string"))
-    return Frames(**by_name)
+                tables[name].add(keys, added)
+    return Frames(**{name: table.frame() for name, table in tables.items()})
 
 
-def _keys(run: str, record: TrialRecord) -> dict[str, Any]:
+class _Table:
+    """Rows of a frame, kept by column: a dictionary for each row took four times the memory."""
+
+    def __init__(self, types: Mapping[str, str]) -> None:
+        self._types = types
+        self._columns: dict[str, list[Any]] = {name: [] for name in types}
+        self._rows = 0
+
+    def add(self, keys: dict[str, Any], rows: Rows) -> None:
+        """Append rows, each with the same keys before its own columns."""
+        for row in rows:
+            for name, value in {**keys, **held(row)}.items():
+                if name not in self._columns:
+                    self._columns[self._swept(name)] = [None] * self._rows
+                self._columns[name].append(value)
+            self._rows += 1
+            for column in self._columns.values():
+                if len(column) < self._rows:
+                    column.append(None)
+
+    def _swept(self, name: str) -> str:
+        if len(self._columns) - len(self._types) >= SWEPT_MAX:
+            what = f"more than {SWEPT_MAX} different swept keys do not fit into one frame"
+            raise RecordError(f"{what}; read fewer runs at once")
+        return name
+
+    def frame(self) -> pd.DataFrame:
+        """Return the rows as a frame; each column is released once it is converted."""
+        import pandas as pd
+
+        # Texts that rows repeat are kept once, which Arrow's strings do not.
+        string = pd.StringDtype("python")
+        arrays = {}
+        for name in [*self._columns]:
+            kind = self._types.get(name, "string")
+            values = self._columns.pop(name)
+            dtype: Any = string if kind == "string" else kind
+            arrays[name] = pd.array(values, dtype=dtype)
+        return pd.DataFrame(arrays, copy=False)
+
+
+def _keys(record: TrialRecord) -> dict[str, Any]:
     trial = record.trial
     names = (trial.experiment, trial.point, trial.repetition, trial.search_trial or None)
-    return dict(zip(KEYS, (run, *names), strict=True))
+    return dict(zip([*KEYS][1:], names, strict=True))
 
 
 def _searches(data: Plain) -> Rows:
@@ -238,7 +279,6 @@ def _searches(data: Plain) -> Rows:
         breaking = search["breaking"]
         for goal in search["goals"]:
             yield {
-                "run": data["run"],
                 **{name: search[name] for name in ("experiment", "point", "repetition")},
                 **goal,
                 **{name: search[name] for name in ("trials", "took_ns", "ended", "breaks_first")},
@@ -250,7 +290,6 @@ def _definitions(data: Plain) -> Rows:
     """Yield a row for each experiment of a run."""
     for experiment in data["experiments"]:
         yield {
-            "run": data["run"],
             "experiment": experiment["name"],
             **{name: experiment[name] for name in ("question", "source", "repetitions", "text")},
             "lab": data["lab"]["name"],
@@ -261,12 +300,16 @@ def _definitions(data: Plain) -> Rows:
 def held(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row without integers that do not fit into a signed 64-bit column.
 
-    Counters are unsigned: a driver's -1 becomes the largest value.
+    Counters are unsigned: a driver's -1 becomes the largest value. Lists and maps, which only a
+    foreign file has, become text.
     """
-    return {
-        key: None if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
-        for key, value in row.items()
-    }
+    return {key: _held(value) for key, value in row.items()}
+
+
+def _held(value: Any) -> Any:
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**63 else None
+    return value if value is None or isinstance(value, (str, float)) else str(value)
 
 
 def write_frames(runs: Sequence[Run], folder: Folder, form: Data) -> list[Path]:
@@ -276,11 +319,25 @@ def write_frames(runs: Sequence[Run], folder: Folder, form: Data) -> list[Path]:
     for name in (field.name for field in fields(Frames)):
         frame = getattr(whole, name)
         if form == "csv":
-            content = frame.to_csv(index=False).encode()
+            content = _unobeyed(frame).to_csv(index=False).encode()
         else:
             content = frame.to_parquet(index=False)
         files.append(folder.write(f"{name}.{form}", content))
     return files
+
+
+def _unobeyed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame whose texts no spreadsheet computes: an apostrophe is before a formula."""
+    safe = {
+        name: frame[name].map(_as_text, na_action="ignore")
+        for name in frame.columns
+        if frame[name].dtype == "string"
+    }
+    return frame.assign(**safe).rename(columns=_as_text)
+
+
+def _as_text(text: str) -> str:
+    return f"'{text}" if FORMULA.match(text) else text
 
 
 Rows = Iterator[dict[str, Any]]

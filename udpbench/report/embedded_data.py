@@ -10,22 +10,25 @@ import base64
 import binascii
 import gzip
 import json
+import re
 import zlib
-from collections.abc import Sequence
-from html.parser import HTMLParser
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from udpbench.errors import RecordError
-from udpbench.json_lines import open_regular
+from udpbench.json_lines import open_regular, parse_json
 from udpbench.records import Run
 from udpbench.report.json_output import SCHEMA, as_json
 
 LINK = "udpbench-data"
 """The id of the link."""
 HEAD = "data:application/gzip;base64,"
-MOST_BYTES = 2**30
+MOST_BYTES = 2**27
 """Limit of the uncompressed data."""
+MOST_PAGE_BYTES = 2**27
+TAG = re.compile(rb"<a\s[^<>]*?\bid\s*=\s*[\"']?" + LINK.encode() + rb"\b")
+ADDRESS = re.compile(rb"\shref\s*=\s*[\"']?([^\"'\s>]*)")
 
 
 def packed(runs: Sequence[Run]) -> str:
@@ -37,18 +40,10 @@ def packed(runs: Sequence[Run]) -> str:
 def read_report(path: Path) -> list[dict[str, Any]]:
     """Return the data of each run in a page; RecordError if it cannot be read."""
     try:
-        with open_regular(path) as file:
-            text = file.read().decode(errors="replace")
+        runs = parse_json(_unpacked(_encoded(path)))
+        schemas = {run["schema"] for run in runs}
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
-    link = _Link()
-    link.feed(text)
-    if not link.address.startswith(HEAD):
-        raise RecordError(f"{path}: not a udpbench report; give its report.html or the run folder")
-    try:
-        plain = base64.b64decode(link.address.removeprefix(HEAD), validate=True)
-        runs = json.loads(_unpacked(plain))
-        schemas = {run["schema"] for run in runs}
     except (binascii.Error, zlib.error, ValueError, TypeError, KeyError) as error:
         raise RecordError(f"{path}: the data in it is damaged; read the run folder") from error
     if schemas - {SCHEMA}:
@@ -57,21 +52,36 @@ def read_report(path: Path) -> list[dict[str, Any]]:
     return list(runs)
 
 
-def _unpacked(data: bytes) -> bytes:
+def _encoded(path: Path) -> bytes:
+    """Return the compressed data of a page as base64."""
+    with open_regular(path) as file:
+        page = file.read(MOST_PAGE_BYTES + 1)
+    if len(page) > MOST_PAGE_BYTES:
+        limit = f"at most {MOST_PAGE_BYTES // 2**20}MiB"
+        raise RecordError(f"{path}: too large for a report, {limit}; read the run folder")
+    address = next(_addresses(page), b"")
+    if not address.startswith(HEAD.encode()):
+        raise RecordError(f"{path}: not a udpbench report; give its report.html or the run folder")
+    return address[len(HEAD) :]
+
+
+def _addresses(page: bytes) -> Iterator[bytes]:
+    """Yield the URL of each tag with the link's id; an HTML parser kept the page three times."""
+    end = 0
+    while (place := page.find(LINK.encode(), end)) >= 0:
+        begin = page.rfind(b"<", end, place)
+        end = page.find(b">", place)
+        if end < 0:
+            return
+        if begin < 0 or TAG.match(page, begin, end) is None:
+            continue
+        if (address := ADDRESS.search(page, begin, end)) is not None:
+            yield address[1]
+
+
+def _unpacked(encoded: bytes) -> bytes:
     unpacking = zlib.decompressobj(wbits=31)
-    plain = unpacking.decompress(data, MOST_BYTES)
+    plain = unpacking.decompress(base64.b64decode(encoded, validate=True), MOST_BYTES)
     if not unpacking.eof:
         raise ValueError("longer than a report, or truncated")
     return plain
-
-
-class _Link(HTMLParser):
-    """Finds the URL of the link."""
-
-    address = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep the URL if this is the link."""
-        values = dict(attrs)
-        if tag == "a" and values.get("id") == LINK:
-            self.address = values.get("href") or ""

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from udpbench.errors import InputError, Problem, RecordError
 from udpbench.folder import Folder
-from udpbench.json_lines import open_regular
+from udpbench.json_lines import MOST_BYTES, open_regular
 from udpbench.records import RUN_FILE, Run, read_run
 from udpbench.report.data_frames import COLUMNS, held
 from udpbench.report.json_output import as_json
@@ -34,6 +34,9 @@ RUN = {"question": "string", "lab": "string", "udpbench": "string", "hosts": "st
 """Columns of the run, repeated in each row; ``hosts`` is JSON as in ``show --json``."""
 MAPS = {"values": "string", "ledger": "Int64"}
 """Swept key → value, stage → packets."""
+MOST_ROWS = 2**20
+SAID = 300
+"""Characters of an error of Arrow, which may name every column."""
 IDENTITY = 12
 """Hexadecimal digits of a run's identity in its file name."""
 
@@ -79,35 +82,76 @@ def read_runs(
     docs/records.md describes each column. InputError or RecordError if there is no store, or if a
     file in it cannot be read.
     """
-    import pandas as pd
-
     arrow = _pyarrow()
-    from pyarrow import dataset
-
     filesystem, base = _place(path)
     filters = {"point": point, "campaign": campaign, "pair": pair}
+    try:
+        files = _files(filesystem, base, path)
+        _refuse_large(filesystem, files)
+        return _as_frame(_scanned(arrow, filesystem, base, files, filters))
+    except (OSError, arrow.ArrowException, ValueError, TypeError, KeyError) as error:
+        raise RecordError(f"{path}: the store cannot be read: {_said(error)[:SAID]}") from error
+
+
+def _scanned(
+    arrow: Any, filesystem: Any, base: str, files: list[str], filters: Mapping[str, str | None]
+) -> Any:
+    """Return the chosen rows of some files; texts that rows repeat are kept once."""
+    from pyarrow import dataset
+
     chosen = [dataset.field(name) == value for name, value in filters.items() if value is not None]
     hive = arrow.schema([(name, arrow.string()) for name in PARTITIONS])
-    try:
-        table = dataset.dataset(
-            _files(filesystem, base, path),
-            filesystem=filesystem,
-            format="parquet",
-            schema=arrow.schema([*hive, *_schema(arrow)]),
-            partitioning=dataset.partitioning(hive, flavor="hive"),
-            partition_base_dir=base,
-        ).to_table(filter=_all(chosen))
-    except (OSError, arrow.ArrowException) as error:
-        raise RecordError(f"{path}: the store cannot be read: {_said(error)}") from error
+    shared = [field.name for field in _schema(arrow) if field.type == arrow.string()]
+    schema = [
+        field.with_type(arrow.dictionary(arrow.int32(), arrow.string()))
+        if field.name in shared
+        else field
+        for field in _schema(arrow)
+    ]
+    form = dataset.ParquetFileFormat(dictionary_columns=shared)
+    return dataset.dataset(
+        files,
+        filesystem=filesystem,
+        format=form,
+        schema=arrow.schema([*hive, *schema]),
+        partitioning=dataset.partitioning(hive, flavor="hive"),
+        partition_base_dir=base,
+    ).to_table(filter=_all(chosen), use_threads=False)
+
+
+def _as_frame(table: Any) -> pd.DataFrame:
+    import pandas as pd
+    import pyarrow as arrow
+
     types = {
-        arrow.string(): pd.StringDtype(),
+        arrow.string(): pd.StringDtype("python"),
         arrow.bool_(): pd.BooleanDtype(),
         arrow.int64(): pd.Int64Dtype(),
         arrow.float64(): pd.Float64Dtype(),
     }
-    frame: pd.DataFrame = table.to_pandas(types_mapper=types.get, maps_as_pydicts="strict")
+    frame: pd.DataFrame = table.to_pandas(
+        types_mapper=types.get, maps_as_pydicts="strict", deduplicate_objects=True
+    )
+    shared = frame.select_dtypes("category").columns
+    frame = frame.assign(**{name: frame[name].astype(pd.StringDtype("python")) for name in shared})
     order = ["started_at", *PARTITIONS, "experiment", "point", "repetition"]
     return frame.sort_values(order, ignore_index=True)
+
+
+def _refuse_large(filesystem: Any, files: list[str]) -> None:
+    """Raise ValueError if files declare more than is read; nothing of them is unpacked."""
+    from pyarrow import parquet
+
+    rows = content_bytes = 0
+    for file in files:
+        with filesystem.open_input_file(file) as source:
+            known = parquet.read_metadata(source)
+        rows += known.num_rows
+        groups = (known.row_group(number) for number in range(known.num_row_groups))
+        content_bytes += sum(group.total_byte_size for group in groups)
+        if rows > MOST_ROWS or content_bytes > MOST_BYTES:
+            limit = f"at most {MOST_ROWS} trials and {MOST_BYTES // 2**20}MiB"
+            raise ValueError(f"{file}: the files up to this hold more than is read, {limit}")
 
 
 def is_store(path: str | Path) -> bool:
@@ -235,7 +279,9 @@ def _files(filesystem: Any, base: str, path: str | Path) -> list[str]:
     files = sorted(
         info.path
         for info in listed
-        if info.path.endswith(".parquet") and info.path[len(base) :].startswith("/campaign=")
+        if info.is_file
+        and info.path.endswith(".parquet")
+        and info.path[len(base) :].startswith("/campaign=")
     )
     if not files:
         what = "no run is stored there"

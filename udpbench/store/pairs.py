@@ -6,12 +6,13 @@ Holm's correction over all points.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from udpbench.differences import flat, written
+from udpbench.errors import RecordError
+from udpbench.json_lines import parse_json
 from udpbench.model import Estimate
 from udpbench.store.history import answering, estimate_of, values_of
 
@@ -105,7 +106,7 @@ def holm(chances: Sequence[float | None]) -> list[bool | None]:
 
 def differing_facts(trials: pd.DataFrame) -> tuple[FactRow, ...]:
     """Return differences between the pairs' hosts, by the newest run of each pair."""
-    hosts = {str(pair): json.loads(each.hosts.iloc[-1]) for pair, each in trials.groupby("pair")}
+    hosts = {str(pair): _hosts(each.hosts.iloc[-1]) for pair, each in trials.groupby("pair")}
     alike = len({tuple(each) for each in hosts.values()}) == 1
     facts = {pair: dict(_facts(each, alike)) for pair, each in hosts.items()}
     names = dict.fromkeys(name for each in facts.values() for name in each)
@@ -114,6 +115,17 @@ def differing_facts(trials: pd.DataFrame) -> tuple[FactRow, ...]:
         for name in names
         if len({written(name, each.get(name)) for each in facts.values()}) > 1
     )
+
+
+def _hosts(text: object) -> dict[str, dict[str, Any]]:
+    """Return the facts of a store's row; RecordError if it has none."""
+    try:
+        hosts = parse_json(str(text).encode())
+    except ValueError as error:
+        raise RecordError(f"hosts of a stored run: {error}: the store is damaged") from error
+    if not isinstance(hosts, dict) or not all(isinstance(each, dict) for each in hosts.values()):
+        raise RecordError("hosts of a stored run: not facts by host: the store is damaged")
+    return hosts
 
 
 def _facts(hosts: Mapping[str, Mapping[str, Any]], alike: bool) -> Iterator[tuple[str, Any]]:
