@@ -476,6 +476,13 @@ def lock(session: nox.Session) -> None:
 
 
 @nox.session
+def hostile(session: nox.Session) -> None:
+    """Read the whole corpus of hostile files, each within its memory; ``unit`` reads a sample."""
+    prepare(session)
+    run(session, "pytest", "--numprocesses=auto", "tests/unit/hostile", *session.posargs)
+
+
+@nox.session
 def messages(session: nox.Session) -> None:
     """Rewrite the golden messages of all tests, or of those given as posargs."""
     prepare(session)

@@ -6,7 +6,6 @@ Knows none of our keys.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,0 +1,590 @@
+"""Hostile files: real ones with one thing changed, and ones made by hand.
+
+Not a test. A case writes its files into an empty folder, and returns what is done with them.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from analysis.build import experiment, paced, record, series
+from report.stored import stored
+
+from hostile.answers import answered
+from hostile.forked import commands
+from udpbench.errors import UdpbenchError
+from udpbench.report.data_frames import read_run as read_frames
+from udpbench.report.embedded_data import HEAD, LINK, packed
+from udpbench.store.dataset import read_runs, write_runs
+from udpbench.store.pairs import beside, differing_facts
+
+Work = Callable[[], list[int]]
+Case = Callable[[Path], Work]
+MIB = 2**20
+
+# --- values and texts that nobody expects ----------------------------------------------------------
+
+VALUES = {
+    "null": "null",
+    "true": "true",
+    "negative": "-1",
+    "fraction": "0.5",
+    "infinite": "1e400",
+    "nan": "NaN",
+    "infinity": "-Infinity",
+    "digits": "9" * 5000,
+    "long-integer": "9" * 4000,
+    "empty-text": '""',
+    "escapes": json.dumps("\x1b[31m\x00</script><b>\u202e\u2028=cmd()"),
+    "surrogate": '"\\ud800"',
+    "long-text": '"' + "x" * MIB + '"',
+    "empty-list": "[]",
+    "empty-object": "{}",
+    "deep": "[" * 60 + "]" * 60,
+    "deeper": "[" * 100_000 + "]" * 100_000,
+    "many-lists": "[" + ",".join(["[]"] * MIB) + "]",
+    "many-objects": "[" + ",".join(["{}"] * MIB) + "]",
+    "many-integers": "[" + ",".join(["9999"] * MIB) + "]",
+    "strange-keys": '{"\\u001b[2J": {"": {"a": [null]}}}',
+    "many-keys": "{" + ",".join(f'"{n:x}":1' for n in range(200_000)) + "}",
+}
+BYTES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "newline": lambda _: b"\n",
+    "half": lambda data: data[: len(data) // 2],
+    "one-byte-less": lambda data: data[:-1],
+    "nul": lambda data: data[:50] + b"\0" * 50 + data[50:],
+    "zeros": lambda _: bytes(4 * MIB),
+    "not-utf-8": lambda data: data[:40] + b"\xff\xfe" + data[40:],
+    "utf-16": lambda data: data.decode(errors="replace").encode("utf-16"),
+    "bom": lambda data: b"\xef\xbb\xbf" + data,
+    "gzip": lambda data: gzip.compress(data),
+    "brackets": lambda _: b"[" * MIB,
+    "quotes": lambda _: b'"' * MIB,
+    "reversed": lambda data: data[::-1],
+    "twice": lambda data: data + data,
+    "one-line": lambda data: data.replace(b"\n", b" "),
+    "random": lambda _: bytes((n * n + 7 * n) % 256 for n in range(100_000)),
+}
+
+
+def fifo(path: Path) -> None:
+    """Make a pipe without a writer."""
+    os.mkfifo(path)
+
+
+def folder(path: Path) -> None:
+    """Make a folder in a file's place."""
+    path.mkdir()
+
+
+def listening(path: Path) -> None:
+    """Make a socket."""
+    with socket.socket(socket.AF_UNIX) as made:
+        here = Path.cwd()
+        os.chdir(path.parent)  # the path of a socket has room for 108 bytes
+        made.bind(path.name)
+        os.chdir(here)
+
+
+def looping(path: Path) -> None:
+    """Make a link to itself."""
+    path.symlink_to(path.name)
+
+
+def endless(path: Path) -> None:
+    """Make a link to a device that never ends."""
+    path.symlink_to("/dev/zero")
+
+
+def sparse(path: Path) -> None:
+    """Make a file of a TiB that takes no disk."""
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+
+def dangling(path: Path) -> None:
+    """Make a link to nothing."""
+    path.symlink_to("nowhere")
+
+
+NO_FILES = (fifo, folder, listening, looping, endless, sparse, dangling)
+
+
+def _named(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _written(path: Path, change: Callable[[bytes], bytes], data: bytes) -> None:
+    path.write_bytes(change(data))
+
+
+def misplaced(make: Callable[[Path], None], path: Path) -> None:
+    """Put something that is no file in a file's place."""
+    path.unlink(missing_ok=True)
+    make(path)
+
+
+# --- run folders ------------------------------------------------------------------------------------
+
+PLACES = {
+    "run.jsonl": (
+        (0, "seed"),
+        (0, "command"),
+        (0, "experiments"),
+        (0, "lab_text"),
+        (1, "record"),
+        (1, "sequence"),
+        (1, "record", "trial", "values"),
+        (1, "record", "trial", "point"),
+        (1, "record", "facts"),
+        (1, "record", "phases", 0, "after", "right", "counters"),
+        (1, "record", "overhead_ns"),
+        (2, "error"),
+    ),
+    "series.jsonl": ((0, "samples"), (0, "snapshots"), (0, "samples", 0, "counts")),
+}
+LOOKS = (
+    ("show", "run"),
+    ("show", "--json", "run"),
+    ("compare", "run"),
+    ("report", "--format", "csv", "--out", "out", "run"),
+)
+
+
+def run_folder(at: Path) -> Path:
+    """Write a real run."""
+    trial = paced(values={"traffic.rate": "1kpps"}, point="rate=1kpps")
+    declared = experiment(points=[trial])
+    stored(at / "run", [record(of=trial, series=series([500, 500]))], declared)
+    return at / "run"
+
+
+def with_value(data: bytes, place: tuple[Any, ...], value: str) -> bytes:
+    """Return JSON lines with another value, as text, at a place."""
+    lines = [json.loads(line) for line in data.splitlines()]
+    inner: Any = lines
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = "@here@"
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    return text.replace('"@here@"', value).encode()
+
+
+def _changed_run(name: str, change: Callable[[bytes], bytes], at: Path) -> Work:
+    path = run_folder(at) / name
+    _written(path, change, path.read_bytes())
+    return commands(*LOOKS)
+
+
+def _misplaced_run(name: str, make: Callable[[Path], None], at: Path) -> Work:
+    misplaced(make, run_folder(at) / name)
+    return commands(*LOOKS)
+
+
+def _sessions(data: bytes) -> bytes:
+    """Return a run of 300 trials that went on three thousand times."""
+    header, trial, _ = data.splitlines()
+    again = b'{"kind":"resumed","started_at":"t","udpbench":"0","command":[]}'
+    lines = [header]
+    for number in range(300):
+        other = trial.replace(b'"repetition":1', b'"repetition":%d' % (number + 1))
+        lines += [other, *[again] * 10]
+    return b"\n".join(lines) + b"\n"
+
+
+def _no_folder(make: Callable[[Path], None], at: Path) -> Work:
+    misplaced(make, at / "run")
+    return commands(*LOOKS)
+
+
+def runs() -> Iterator[tuple[str, Case]]:
+    """Yield every case of a run folder."""
+    for name, places in PLACES.items():
+        for number, place in enumerate(places):
+            key = "-".join(map(str, place[1:]))
+            for index, (label, value) in enumerate(VALUES.items()):
+                if (index + number) % 3 == 0:  # each value and each place, not each pair
+                    change = partial(with_value, place=place, value=value)
+                    yield f"run-{key}-{label}", partial(_changed_run, name, change)
+        for label, bytes_change in BYTES.items():
+            yield f"run-{name[:3]}-{label}", partial(_changed_run, name, bytes_change)
+        for make in NO_FILES:
+            label = f"run-{name[:3]}-{make.__name__}"
+            yield label, partial(_misplaced_run, name, make)
+    yield "run-sessions", partial(_changed_run, "run.jsonl", _sessions)
+    for make in NO_FILES:
+        yield f"run-as-{make.__name__}", partial(_no_folder, make)
+
+
+# --- reports ----------------------------------------------------------------------------------------
+
+
+def page(data: bytes, at: Path) -> Path:
+    """Write a page with data, compressed, in its link."""
+    address = HEAD.encode() + base64.b64encode(data)
+    link = b'<a id="%s" download="d" href="%s">data</a>' % (LINK.encode(), address)
+    path = at / "report.html"
+    path.write_bytes(b"<!doctype html><html><body>" + link + b"</body></html>")
+    return path
+
+
+def _frames_of(path: Path) -> list[int]:
+    return said(lambda: read_frames(path))
+
+
+def said(work: Callable[[], object]) -> list[int]:
+    """Return the exit code with which a command would end, its error printed."""
+    import sys
+    import warnings
+
+    warnings.simplefilter("ignore")
+    try:
+        work()
+    except UdpbenchError as error:
+        print(str(error), file=sys.stderr)
+        return [error.exit_code]
+    return [0]
+
+
+def _plain_report(at: Path) -> bytes:
+    from udpbench.records import read_run
+
+    address = packed([read_run(run_folder(at))])
+    return gzip.decompress(base64.b64decode(address.removeprefix(HEAD)))
+
+
+REPORT_PLACES: tuple[tuple[Any, ...], ...] = (
+    (0, "schema"),
+    (0, "run"),
+    (0, "trials"),
+    (0, "searches"),
+    (0, "experiments"),
+    (0, "trials", 0, "values"),
+    (0, "trials", 0, "queues"),
+    (0, "trials", 0, "findings"),
+    (0, "trials", 0, "repetition"),
+    (0, "trials", 0, "delivered_pps"),
+    (0, "trials", 0, "ledger"),
+)
+
+
+def _report_value(place: tuple[Any, ...], value: str, at: Path) -> Work:
+    data: Any = json.loads(_plain_report(at))
+    inner = data
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = "@here@"
+    text = json.dumps(data).replace('"@here@"', value)
+    return partial(_frames_of, page(gzip.compress(text.encode(), 1), at))
+
+
+def _report_bytes(change: Callable[[bytes], bytes], at: Path) -> Work:
+    return partial(_frames_of, page(gzip.compress(change(_plain_report(at))), at))
+
+
+def _report_page(change: Callable[[bytes], bytes], at: Path) -> Work:
+    path = page(gzip.compress(_plain_report(at)), at)
+    _written(path, change, path.read_bytes())
+    return partial(_frames_of, path)
+
+
+def _bomb(at: Path, filling: bytes, size_bytes: int) -> Work:
+    plain = b"[" + filling * (size_bytes // len(filling)) + b"0]"
+    return partial(_frames_of, page(gzip.compress(plain, 1), at))
+
+
+def _tags(text: bytes, at: Path) -> Work:
+    path = at / "report.html"
+    path.write_bytes(text * (4 * MIB // len(text)))
+    return partial(_frames_of, path)
+
+
+def _no_report(make: Callable[[Path], None], at: Path) -> Work:
+    make(at / "report.html")
+    return partial(_frames_of, at / "report.html")
+
+
+def _wide(at: Path) -> Work:
+    """Make a report in which each of a thousand trials sweeps ten keys of its own."""
+    data: Any = json.loads(_plain_report(at))
+    (trial,) = data[0]["trials"]
+    data[0]["trials"] = [
+        {**trial, "values": {f"k{number}.{n}": "1" for n in range(10)}} for number in range(1000)
+    ]
+    return partial(_frames_of, page(gzip.compress(json.dumps(data).encode(), 1), at))
+
+
+def reports() -> Iterator[tuple[str, Case]]:
+    """Yield every case of a page with embedded data."""
+    for number, place in enumerate(REPORT_PLACES):
+        for index, (label, value) in enumerate(VALUES.items()):
+            if (index + number) % 5 == 0:
+                name = f"report-{'-'.join(map(str, place[1:]))}-{label}"
+                yield name, partial(_report_value, place, value)
+    for label, change in BYTES.items():
+        yield f"report-data-{label}", partial(_report_bytes, change)
+        yield f"report-page-{label}", partial(_report_page, change)
+    for label, filling in {
+        "lists": b"[],",
+        "objects": b"{},",
+        "texts": b'"aa",',
+        "spaces": b" ",
+    }.items():
+        yield f"report-bomb-{label}", partial(_bomb, filling=filling, size_bytes=100 * MIB)
+    yield "report-bomb-long", partial(_bomb, filling=b" ", size_bytes=1000 * MIB)
+    for label, text in {
+        "open": b"<a ",
+        "id": b"udpbench-data<",
+        "tag": b'<a id="udpbench-data">',
+        "comment": b"<!--",
+    }.items():
+        yield f"report-tags-{label}", partial(_tags, text)
+    for make in NO_FILES:
+        yield f"report-as-{make.__name__}", partial(_no_report, make)
+    yield "report-wide", _wide
+
+
+# --- stores -----------------------------------------------------------------------------------------
+
+
+def store_file(at: Path) -> Path:
+    """Write a store of one run and return its file."""
+    (name,) = write_runs([run_folder(at)], at / "store", campaign="c", pair="p")
+    return at / "store" / name
+
+
+def _read_store(path: Path) -> list[int]:
+    def work() -> None:
+        trials = read_runs(path)
+        beside(trials)
+        differing_facts(trials)
+
+    shown = commands(("history", str(path)), ("history", "--json", str(path)))()
+    return [*said(work), *shown]
+
+
+def _store_column(column: str, value: Any, rows: int, at: Path) -> Work:
+    path = store_file(at)
+    table = pq.read_table(path, partitioning=None).slice(0, 1)
+    table = pa.concat_tables([table] * rows) if rows < 100 else table.take(pa.array([0] * rows))
+    place = table.schema.get_field_index(column)
+    if callable(value):
+        table = value(table)
+    else:
+        kind = table.schema.field(place).type if isinstance(value, (str, list)) else None
+        array = pa.array([value], kind).take(pa.array([0] * rows))
+        table = table.set_column(place, column, array)
+    pq.write_table(table, path)
+    return partial(_read_store, at / "store")
+
+
+def _store_bytes(change: Callable[[bytes], bytes], at: Path) -> Work:
+    path = store_file(at)
+    _written(path, change, path.read_bytes())
+    return partial(_read_store, at / "store")
+
+
+def _no_store(make: Callable[[Path], None], at: Path) -> Work:
+    misplaced(make, store_file(at))
+    return partial(_read_store, at / "store")
+
+
+def stores() -> Iterator[tuple[str, Case]]:
+    """Yield every case of a store."""
+    hosts = {name: text for name, text in VALUES.items() if len(text) < 10 * MIB}
+    for label, text in hosts.items():
+        yield f"store-hosts-{label}", partial(_store_column, "hosts", text, 1)
+    odd: dict[str, Any] = {
+        "rate-as-list": ("delivered_pps", [[[1.0]]], 1),
+        "rate-infinite": ("delivered_pps", float("inf"), 1),
+        "rate-nan": ("delivered_pps", float("nan"), 1),
+        "point-escapes": ("point", "\x1b[2J</script>", 1),
+        "values-twice": ("values", [("a", "1"), ("a", "2")], 1),
+        "repeated-texts": ("question", "x" * MIB, 5000),
+        "many-rows": ("question", "x", 2_000_000),
+        "less": ("point", lambda table: table.drop_columns(["point", "run"]), 1),
+        "started-null": ("started_at", lambda table: table.drop_columns(["started_at"]), 3),
+    }
+    for label, (column, value, rows) in odd.items():
+        yield f"store-{label}", partial(_store_column, column, value, rows)
+    for label, change in BYTES.items():
+        yield f"store-{label}", partial(_store_bytes, change)
+    for make in NO_FILES:
+        yield f"store-as-{make.__name__}", partial(_no_store, make)
+
+
+# --- definitions ------------------------------------------------------------------------------------
+
+WHY = "question: Why?\n"
+DEFINITIONS = {
+    "laughs": "a: &a [x, x]\n" + "".join(f"b{n}: &b{n} [*a, *a]\n" for n in range(30)) + WHY,
+    "anchor": WHY + "a: &a {b: *a}\n",
+    "merge": WHY + "send: {<<: {batch: 2}}\n",
+    "tag": WHY + "a: !!python/object/apply:os.system [id]\n",
+    "deep-flow": WHY + "a: " + "[" * 100_000,
+    "deep-block": WHY + "".join(f"{' ' * n}a:\n" for n in range(600)),
+    "deep-maps": WHY + "a: " + "{a: " * 50_000,
+    "variants": WHY + "variants:\n" + "".join(f"  v{n}: {{send.batch: 1}}\n" for n in range(4000)),
+    "variants-more": WHY
+    + "variants:\n"
+    + "".join(f"  v{n}: {{send.batch: 1}}\n" for n in range(9000)),
+    "variant-keys": WHY + f"variants: {{v: {{{','.join(f'a.b{n}: 1' for n in range(9000))}}}}}\n",
+    "points": WHY
+    + "sweep:\n"
+    + "".join(
+        f"  {key}: [{','.join(map(str, range(1, 1001)))}]\n"
+        for key in ("send.batch", "receive.batch")
+    ),
+    "swept-values": WHY + f"sweep: {{send.batch: [{','.join(map(str, range(30000)))}]}}\n",
+    "swept-keys": WHY + "sweep:\n" + "".join(f"  a.b{n}: [1]\n" for n in range(9000)),
+    "unknown-keys": WHY + "".join(f"key{n}: 1\n" for n in range(5000)),
+    "same-key": WHY * 9000,
+    "many-keys-and-points": WHY
+    + "settings:\n  sender:\n    sysctl:\n"
+    + "".join(f"      net.core.x{n}: 1\n" for n in range(5000))
+    + f"sweep: {{send.batch: [{','.join(map(str, range(1, 1001)))}]}}\n",
+    "long-size": WHY + f"traffic: {{size: {'9' * 4000}B}}\n",
+    "long-number": WHY + f"traffic: {{size: {'9' * 200_000}}}\n",
+    "exponent": WHY + "duration: 1e400s\n",
+    "float": WHY + "duration: 1e400\n",
+    "nan": WHY + "duration: .nan\n",
+    "infinite": WHY + "duration: .inf\n",
+    "huge-duration": WHY + f"duration: {'9' * 300}h\n",
+    "long-ratio": WHY + f"search: {{loss: {'9' * 3000}%}}\n",
+    "escape": 'question: "\\UFFFFFFFF"\n',
+    "surrogate": 'question: "\\ud800"\n',
+    "control": 'question: "\\x1b[2J\\0"\n',
+    "script": "question: </script><script>alert(1)</script>\n",
+    "list": "- question: a\n",
+    "scalar": "question\n",
+    "documents": WHY + "---\n" + WHY,
+    "null": WHY + "send:\n",
+    "wrong-types": WHY
+    + "traffic: [1]\nsend: 5\nreceive: [x]\nsweep: 3\nvariants: [a]\nexpect: {a: b}\n",
+    "key-as-list": WHY + "? [a, b]\n: c\n",
+    "self": WHY + "extends: hostile.yaml\n",
+    "payload-self": WHY + "traffic: {payload: {file: hostile.yaml}}\n",
+    "payload-device": WHY + "traffic: {payload: {file: /dev/zero}}\n",
+    "payload-nul": WHY + 'traffic: {payload: {file: "a\\0b"}}\n',
+    "payloads": WHY + "traffic: {payload: [" + "{file: big.bin}," * 8000 + "]}\n",
+    "expectations": WHY + "expect:\n" + "  - received_packets > 0\n" * 5000,
+    "long-expectation": WHY + 'expect: ["' + "(" * 4000 + '"]\n',
+    "long-line": WHY + "# " + "x" * 250_000 + "\n",
+    "large": WHY + "# x\n" * 100_000,
+}
+LABS = {
+    "no-hosts": "sender: []\nreceiver: []\n",
+    "wrong": "sender: 5\nreceiver: {}\n",
+    "many-hosts": "sender:\n" + "  - {connect: {ssh: a}, interface: e}\n" * 4000,
+    "escape": 'sender: {connect: {ssh: "a\\x1b"}, interface: "\\x1b[2J"}\n',
+    "huge": "sender: {connect: namespace, cpus: 0-999999999}\nreceiver: {connect: namespace}\n",
+    "settings": "settings: " + "{a: " * 20 + "1" + "}" * 20 + "\n",
+    "option": "sender: {connect: {ssh: -oProxyCommand=x}}\n",
+}
+
+
+def _planned(words: tuple[str, ...]) -> list[int]:
+    import udpbench.control.dry_run as dry_run
+
+    dry_run.rehearse = lambda *_: ()  # makes namespaces
+    return commands(words)()
+
+
+def _definition(text: str, at: Path) -> Work:
+    (at / "hostile.yaml").write_text(text)
+    (at / "big.bin").write_bytes(bytes(65_507))
+    return partial(_planned, ("plan", "hostile.yaml"))
+
+
+def _definition_bytes(change: Callable[[bytes], bytes], at: Path) -> Work:
+    _written(at / "hostile.yaml", change, (WHY + "sweep: {send.batch: [1, 2]}\n").encode())
+    return partial(_planned, ("plan", "hostile.yaml"))
+
+
+def _no_definition(make: Callable[[Path], None], at: Path) -> Work:
+    make(at / "hostile.yaml")
+    return partial(_planned, ("plan", "hostile.yaml"))
+
+
+def _lab(text: str, at: Path) -> Work:
+    (at / "lab.yaml").write_text(text)
+    (at / "good.yaml").write_text(WHY)
+    return partial(_planned, ("plan", "good.yaml", "--lab", "lab.yaml"))
+
+
+def _no_lab(make: Callable[[Path], None], at: Path) -> Work:
+    make(at / "lab.yaml")
+    (at / "good.yaml").write_text(WHY)
+    return partial(_planned, ("plan", "good.yaml", "--lab", "lab.yaml"))
+
+
+def definitions() -> Iterator[tuple[str, Case]]:
+    """Yield every case of an experiment or a lab."""
+    for label, text in DEFINITIONS.items():
+        yield f"plan-{label}", partial(_definition, text)
+    for label, text in LABS.items():
+        yield f"lab-{label}", partial(_lab, text)
+    for label, change in BYTES.items():
+        yield f"plan-{label}-bytes", partial(_definition_bytes, change)
+    for make in NO_FILES:
+        yield f"plan-as-{make.__name__}", partial(_no_definition, make)
+        yield f"lab-as-{make.__name__}", partial(_no_lab, make)
+
+
+# --- answers of agents ------------------------------------------------------------------------------
+
+
+def _answer(body: bytes, _: Path) -> Work:
+    return partial(answered, body)
+
+
+def agents() -> Iterator[tuple[str, Case]]:
+    """Yield every answer of a hostile agent."""
+    for label, value in VALUES.items():
+        yield f"answer-{label}", partial(_answer, b'{"id":%ID,"result":' + value.encode() + b"}")
+    for label, value in VALUES.items():
+        yield (
+            f"answer-error-{label}",
+            partial(_answer, b'{"id":%ID,"error":' + value.encode() + b"}"),
+        )
+    for label in ("infinite", "digits", "negative", "escapes", "deep"):
+        body = b'{"id":%ID,"clock_ns":' + VALUES[label].encode() + b',"result":null}'
+        yield f"answer-clock-{label}", partial(_answer, body)
+    for label, body in {
+        "id-list": b'{"id":[%ID]}',
+        "id-object": b'{"id":{}}',
+        "nothing": b"",
+        "text": b'"%ID"',
+        "not-utf-8": b'{"id":%ID,"result":"\xff"}',
+        "nul": b'{"id":%ID,\0}',
+        "half": b'{"id":%ID,"res',
+    }.items():
+        yield f"answer-{label}", partial(_answer, body)
+
+
+CASES: dict[str, Case] = dict((*runs(), *reports(), *stores(), *definitions(), *agents()))
+
+
+def content_bytes(at: Path) -> int:
+    """Return the uncompressed size of what a case wrote; only files that are read count."""
+    files = [path for path in at.rglob("*") if path.is_file() and not path.is_symlink()]
+    return sum(path.stat().st_size for path in files if path.stat().st_size < 2**32)
+
+
+def emptied(at: Path) -> Path:
+    """Return an empty folder."""
+    shutil.rmtree(at, ignore_errors=True)
+    at.mkdir()
+    return at

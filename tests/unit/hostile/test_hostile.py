@@ -1,0 +1,63 @@
+"""Hostile files and answers end in a documented code and a short error, soon and in little memory.
+
+``noxfile.py hostile`` runs the whole corpus, ``unit`` every twelfth case.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hostile.corpus import CASES, MIB, content_bytes
+from hostile.forked import Ended, ended
+from udpbench.errors import PRECEDENCE, YES
+from udpbench.json_lines import ROOM_BYTES, ROOM_TIMES
+
+SAMPLED = 12
+LIMIT_S = 60
+"""Ten times the slowest on a busy machine."""
+SAID_CHARACTERS = 400
+"""Of a line on stderr, without the folder's name."""
+SAID_LINES = 60
+UNPACKED = {"report-bomb": 100 * MIB, "answer": 64 * MIB}
+"""Beginning of a case → what its compressed content is, or what twenty answers are, at most."""
+
+
+def bound_bytes(name: str, folder: Path) -> int:
+    """Return what reading a case may take: three times its uncompressed content, and 64 MiB."""
+    unpacked = [size for begin, size in UNPACKED.items() if name.startswith(begin)]
+    return ROOM_TIMES * (content_bytes(folder) + sum(unpacked)) + ROOM_BYTES
+
+
+def wrong_with(name: str, known: Ended, folder: Path, bound: int) -> list[str]:
+    """Return every promise that a case broke."""
+    lines = known.said.replace(str(folder), "").splitlines()
+    broken = {
+        "a traceback or a bug": "Traceback" in known.said or "this is a bug" in known.said,
+        "no exit code": not known.codes,
+        f"exit codes {known.codes}": not {*known.codes} <= {YES, *PRECEDENCE},
+        "silence": any(known.codes) and not known.said and not name.startswith("answer"),
+        "a long error": any(len(line) > SAID_CHARACTERS for line in lines),
+        "many errors": len(lines) > SAID_LINES,
+        "an escape": "\x1b" in known.said
+        or "\x1b" in (folder / "stdout").read_text(errors="replace"),
+        f"{known.grown_bytes / MIB:.0f} of {bound / MIB:.0f} MiB": known.grown_bytes > bound,
+        f"{known.took_s:.0f} s": known.took_s > LIMIT_S,
+    }
+    return [what for what, happened in broken.items() if happened]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if place % SAMPLED == 0 else pytest.mark.long)
+        for place, name in enumerate(CASES)
+    ],
+)
+def test_what_is_hostile_is_refused_or_read(name: str, tmp_path: Path) -> None:
+    """Nothing that a file or an agent says takes memory, time or a traceback."""
+    work = CASES[name](tmp_path)
+    bound = bound_bytes(name, tmp_path)
+    known = ended(work, tmp_path, bound)
+    assert [] == wrong_with(name, known, tmp_path, bound), known.said[:2000]
