@@ -105,8 +105,8 @@ def read_lines(
             number += 1
             whole = line.endswith(b"\n")
             if not whole and (len(line) > MOST_LINE_BYTES or file.read(1)):
-                limit = f"at most {MOST_LINE_BYTES // 2**20}MiB"
-                raise DamagedLine(number, f"a line of more than {limit}: not udpbench's")
+                limit = f"{MOST_LINE_BYTES // 2**20}MiB"
+                raise DamagedLine(number, f"longer than {limit}: not a line of udpbench's")
             yield number, _object(number, line, room) if whole else None, len(line)
 
 

@@ -14,6 +14,7 @@ from golden import Golden
 from udpbench.definition.load import load_experiments
 from udpbench.errors import RecordError, StoreError
 from udpbench.host_settings import Ethtool, Ntuple, Settings, VethPair
+from udpbench.json_lines import MOST_LEVELS, MOST_LINE_BYTES, Room
 from udpbench.model import (
     RECORD_SCHEMA,
     Change,
@@ -296,6 +297,45 @@ def test_a_number_that_can_not_be_is_reported(
     file.write_text("\n".join((header, line.replace(old, new), ending, "")))
     with golden.raises(RecordError):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"x" * (MOST_LINE_BYTES + 1),
+        b"[" * (MOST_LEVELS + 1),
+        b'{"a":1e400}',
+        b'{"a":-Infinity}',
+        b"[" + b"[]," * 2**20 + b"[]]",
+    ],
+)
+def test_a_line_that_means_endless_memory_is_reported(
+    tmp_path: Path, line: bytes, golden: Golden
+) -> None:
+    """Neither its length nor what it would become is ever in memory."""
+    file = written(tmp_path, ending=None) / RUN_FILE
+    file.write_bytes(file.read_bytes() + line + b"\n")
+    with golden.raises(RecordError):
+        read_run(tmp_path)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, golden: Golden) -> None:
+    """Even if it takes no room on the disk."""
+    os.truncate(written(tmp_path) / SERIES_FILE, 2**40)
+    with golden.raises(RecordError):
+        read_run(tmp_path)
+
+
+def test_lines_that_together_take_too_much_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the estimate says so, and the memory of this process, too."""
+    taken = iter([0, 0, 10**6])
+    monkeypatch.setattr("udpbench.json_lines._resident_bytes", lambda: next(taken))
+    monkeypatch.setattr("udpbench.json_lines.ROOM_BYTES", 1000)
+    room = Room()
+    for _ in range(4):
+        room.hold(b"[1,2,3]")
+    with pytest.raises(ValueError, match="it would take more memory than 3 times its size"):
+        room.hold(b"[1,2,3]")
 
 
 @pytest.mark.parametrize("name", ["nothing-here", "run.jsonl"])

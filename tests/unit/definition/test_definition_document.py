@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from udpbench.definition import load, yaml_reader
 from udpbench.definition.problems import Place
-from udpbench.errors import InputError
+from udpbench.definition.yaml_reader import read_text
+from udpbench.errors import SHOWN_PROBLEMS, InputError
 
 
 def refusal(text: str) -> str:
@@ -193,3 +195,26 @@ def test_data_of_any_shape_is_refused_and_never_crashes(data: dict[str, object])
         load.load_experiment_data({"question": "x", **data}, "junk")
     except InputError as error:
         assert error.problems  # noqa: PT017 - as above
+
+
+def test_only_so_many_problems_are_shown() -> None:
+    """A broken file has one on each line."""
+    lines = refusal(
+        "\n".join(f"a{number}: &a 1" for number in range(SHOWN_PROBLEMS + 7))
+    ).splitlines()
+    assert (SHOWN_PROBLEMS + 1, "and 7 more problems") == (len(lines), lines[-1])
+
+
+def test_an_escape_that_is_no_character_is_refused() -> None:
+    """Python has none either."""
+    assert "x.yaml: invalid YAML: an escape that is no character of Unicode" == refusal(
+        'a: "\\UFFFFFFFF"'
+    )
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """Nobody may ever write into it."""
+    os.mkfifo(tmp_path / "x.yaml")
+    with pytest.raises(InputError) as caught:
+        read_text(tmp_path / "x.yaml", "x.yaml")
+    assert "x.yaml: cannot be read: not a regular file; name a YAML file" == str(caught.value)

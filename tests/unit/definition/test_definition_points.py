@@ -149,6 +149,23 @@ def test_below_sysctl_the_rest_of_a_path_is_one_key() -> None:
             "  send.batch: [" + ", ".join(str(i) for i in range(1, 101)) + "]}",
             "x.yaml:2: sweep: 10000 points are too many; at most 4096; sweep less",
         ),
+        (
+            "sweep: {"
+            + ", ".join(f"settings.sender.sysctl.net.a.b{i}: [1]" for i in range(65))
+            + "}",
+            "x.yaml:2: sweep: 65 keys are too many; at most 64; set the others for every point",
+        ),
+        (
+            "variants: {v: {" + ", ".join(f"a.b{i}: 1" for i in range(65)) + "}}",
+            "x.yaml:2: variants.v: 65 keys are too many; at most 64; set the others for every point",
+        ),
+        (
+            "settings: {sender: {sysctl: {"
+            + ", ".join(f"net.a.b{i}: 1" for i in range(1100))
+            + "}}}\n"
+            "sweep: {send.batch: [" + ", ".join(str(i) for i in range(1, 1001)) + "]}",
+            "x.yaml:3: sweep: 1000 points with 1104 keys each are too many; at most 1048576 keys; sweep less",
+        ),
     ],
 )
 def test_a_sweep_or_variant_that_cannot_be_is_refused_on_its_line(text: str, message: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hostile.answers import HOST
 from hostile.corpus import CASES, MIB, content_bytes
 from hostile.forked import Ended, ended
 from udpbench.errors import PRECEDENCE, YES
@@ -33,11 +34,13 @@ def bound_bytes(name: str, folder: Path) -> int:
 def wrong_with(name: str, known: Ended, folder: Path, bound: int) -> list[str]:
     """Return every promise that a case broke."""
     lines = known.said.replace(str(folder), "").splitlines()
+    is_answer = name.startswith("answer")
     broken = {
         "a traceback or a bug": "Traceback" in known.said or "this is a bug" in known.said,
         "no exit code": not known.codes,
         f"exit codes {known.codes}": not {*known.codes} <= {YES, *PRECEDENCE},
-        "silence": any(known.codes) and not known.said and not name.startswith("answer"),
+        "silence": any(known.codes) and not known.said,
+        "no host": is_answer and any(not line.startswith(f"{HOST}: ") for line in lines),
         "a long error": any(len(line) > SAID_CHARACTERS for line in lines),
         "many errors": len(lines) > SAID_LINES,
         "an escape": "\x1b" in known.said

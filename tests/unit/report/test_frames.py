@@ -30,7 +30,14 @@ from report.stored import stored
 from udpbench.errors import RecordError
 from udpbench.folder import Folder
 from udpbench.model import SECOND_NS, Change, Setting, Snapshot
-from udpbench.report.data_frames import COLUMNS, Frames, frames, read_run, write_frames
+from udpbench.report.data_frames import (
+    COLUMNS,
+    SWEPT_MAX,
+    Frames,
+    frames,
+    read_run,
+    write_frames,
+)
 
 LOST = {"right": {"snmp.Udp.RcvbufErrors": 250, "snmp.Udp.InErrors": 250}}
 DOCUMENT = Path(__file__).parents[3] / "docs" / "records.md"
@@ -184,3 +191,21 @@ def test_a_run_without_a_trial_has_empty_frames(tmp_path: Path) -> None:
     """With their columns, each of its type."""
     tables = frames([stored(tmp_path / "one", [])])
     assert COLUMNS["trials"] == {name: str(kind) for name, kind in tables.trials.dtypes.items()}
+
+
+def test_a_spreadsheet_computes_nothing(tmp_path: Path) -> None:
+    """A text that begins like a formula has an apostrophe before it in CSV; a number has not."""
+    of = trial("=1+1", values={"@sum": "-5", "send.batch": "+x"})
+    run = stored(tmp_path / "run", [record(of=of)], experiment(points=[of]))
+    with Folder.open(tmp_path / "out", make=True) as folder:
+        write_frames([run], folder, "csv")
+    (row,) = pd.read_csv(tmp_path / "out" / "trials.csv", dtype=str).to_dict("records")
+    assert ("'=1+1", "-5", "'+x") == (row["point"], row["'@sum"], row["send.batch"])
+
+
+def test_a_frame_has_not_any_number_of_columns(tmp_path: Path, golden: Golden) -> None:
+    """Each would be in every row."""
+    of = trial(values={f"key{number}": 1 for number in range(SWEPT_MAX + 1)})
+    run = stored(tmp_path / "run", [record(of=of)], experiment(points=[of]))
+    with golden.raises(RecordError):
+        frames([run])

@@ -437,6 +437,16 @@ def test_data_without_end_is_not_unpacked(
         read_run(tmp_path / "report.html")
 
 
+def test_a_page_without_end_is_not_read(
+    tmp_path: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor one that is larger than any report."""
+    monkeypatch.setattr("udpbench.report.embedded_data.MOST_PAGE_BYTES", 100)
+    (tmp_path / "report.html").write_bytes(spoiled([{"schema": 1, "x": "y" * 1000}]))
+    with golden.raises(RecordError):
+        read_run(tmp_path / "report.html")
+
+
 # --- a figure in it ------------------------------------------------------------------------------
 
 

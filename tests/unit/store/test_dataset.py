@@ -25,6 +25,7 @@ from udpbench.errors import InputError, RecordError
 from udpbench.records import RunWriter, read_run
 from udpbench.report.document import write
 from udpbench.store import dataset
+from udpbench.store.pairs import differing_facts
 
 pytest.importorskip("pyarrow", reason="pip install 'udpbench[store]'")
 DOCUMENT = Path(__file__).parents[3] / "docs" / "records.md"
@@ -139,6 +140,25 @@ def test_what_cannot_be_read_is_left_out_and_reported(tmp_path: Path, golden: Go
     with golden.raises(RecordError):
         write_runs(folders, tmp_path / "store", campaign="c", pair="p")
     assert 6 == len(read_runs(tmp_path / "store"))
+
+
+def test_a_store_that_declares_too_much_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    """A small file may hold millions of equal rows."""
+    run = run_of(tmp_path / "run", 1000)
+    write_runs([run.folder], tmp_path / "store", campaign="c", pair="p")
+    monkeypatch.setattr(dataset, "MOST_ROWS", 5)
+    with golden.raises(RecordError):
+        read_runs(tmp_path / "store")
+
+
+@pytest.mark.parametrize("hosts", ["[" * 100, "{", '["a"]', '{"left": 1}'])
+def test_hosts_that_are_none_are_reported(hosts: str, golden: Golden) -> None:
+    """The column is JSON of whoever wrote the store."""
+    trials = pd.DataFrame({"pair": ["p"], "hosts": [hosts]})
+    with golden.raises(RecordError):
+        differing_facts(trials)
 
 
 def test_an_object_store_gets_whole_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
