@@ -95,7 +95,8 @@ def read_lines(
 ) -> Iterator[tuple[int, dict[str, Any] | None, int]]:
     """Yield number, object and bytes of each line of a file; a torn last line has no object.
 
-    Opened as by ``open_regular``. Raises OSError if the file is not regular or too large, DamagedLine for its content.
+    Opened as by ``open_regular``. Raises OSError if the file is not regular or too large,
+    DamagedLine for its content.
     """
     with open_regular(path, folder_fd) as file:
         if os.fstat(file.fileno()).st_size > MOST_BYTES:

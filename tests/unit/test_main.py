@@ -546,13 +546,27 @@ def test_a_reader_who_leaves_is_no_failure(how: list[str], tmp_path: Path) -> No
     assert ("", 1) == (program.stderr.read(), program.wait())
 
 
+WAITING = """
+import os, sys
+
+def wait(event, args):
+    if event == "open" and str(args[0]).endswith("experiment.yaml"):
+        os.read(os.open(os.environ["PIPE"], os.O_RDONLY), 1)
+
+sys.addaudithook(wait)
+"""
+"""What waits for us as the program reads its experiment."""
+
+
 def test_ctrl_c_prints_no_traceback(tmp_path: Path) -> None:
     """Whenever it comes, be it while modules are loaded, the program ends with 130 and no word."""
-    pipe = tmp_path / "experiment.yaml"
+    pipe, experiment_file = tmp_path / "pipe", tmp_path / "experiment.yaml"
     os.mkfifo(pipe)
-    program = process("plan", str(pipe))
+    experiment_file.touch()
+    (tmp_path / "sitecustomize.py").write_text(WAITING)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "PIPE": str(pipe)}
+    program = process("plan", str(experiment_file), env=env)
     try:
-        # It opens the pipe once it reads the experiment, and then waits for us.
         deadline = time.monotonic() + 20
         while (fd := _opened(pipe)) is None:
             assert time.monotonic() < deadline, "udpbench never read the experiment"
