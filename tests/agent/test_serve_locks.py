@@ -219,10 +219,14 @@ def test_any_death_frees(kind: str, tmp_path: Path, prefix: str) -> None:
 
 
 @contextmanager
-def forged(prefix: str, user: int, run: str = "forged\x1b[2J") -> Iterator[None]:
+def forged(
+    prefix: str, user: int, run: str = "forged\x1b[2J", opened_by: int = 0
+) -> Iterator[None]:
     """Hold by a socket of another user's what a run would."""
     note = Note("machine", Host().netns(), 1, run)
+    os.seteuid(opened_by)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        os.seteuid(0)
         listener.bind(f"\0{prefix}00/{note.name}")
         os.seteuid(user)  # the kernel notes who listens
         listener.listen()
@@ -234,7 +238,8 @@ def forged(prefix: str, user: int, run: str = "forged\x1b[2J") -> Iterator[None]
 def test_root_believes_no_socket(tmp_path: Path, prefix: str) -> None:
     """Not even root's: but a user's is told, by what the kernel says of it alone."""
     locks = Locks(Elsewhere(tmp_path), "own", True, prefix)
-    with forged(prefix, NOBODY), forged(prefix, NOBODY, "of many"):
+    of_user = {"user": NOBODY, "opened_by": NOBODY}
+    with forged(prefix, **of_user), forged(prefix, run="of many", **of_user):
         assert held(locks, BOTH) is None
         assert {"own"} == locks.runs()
         assert (f"a run of user {NOBODY} (pid {ME})",) == locks.others()
@@ -270,6 +275,81 @@ def test_a_user_sees_root(tmp_path: Path, prefix: str, monkeypatch: pytest.Monke
     assert f"the machine is held by run roots (pid {ME})" == held(user, MACHINE)
     monkeypatch.undo()
     root.release()
+
+
+CROWD = 20_000
+CROWDED = f"""
+import os, resource, socket, sys, time
+from pathlib import Path
+from test_serve_locks import Later, Locks
+prefix, folder, listed = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "listed"
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+each = min(most, 4096) - 96
+ready, done = os.pipe(), os.pipe()
+for first in range(0, {CROWD}, each):
+    if os.fork() == 0:
+        os.close(done[1])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (each + 96, each + 96))
+        os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
+        crowd = [socket.socket(socket.AF_UNIX) for _ in range(min(each, {CROWD} - first))]
+        for number, listener in enumerate(crowd, first):
+            listener.bind(f"\\0{{prefix}}{{number}}/machine-1-{{number}}-x")
+            listener.listen()
+        os.write(ready[1], b".")
+        os.read(done[0], 1)
+        os._exit(0)
+os.close(done[0])
+os.close(ready[1])
+for _ in range(0, {CROWD}, each):
+    assert os.read(ready[0], 1) == b"."
+if not listed:
+    import udpbench.agent.locks as module
+    def missing(_prefix):
+        raise OSError(2, "no unix_diag")
+    module.unix_listeners = missing
+host = Later(folder)
+locks = Locks(host, "own", True, prefix)
+locks.take(("machine",), "alone")
+used_ns, longest_ns, told = 0, 0, []
+for _ in range(60):
+    host.ahead_ns += 10**9
+    begun_ns = time.process_time_ns()
+    told += locks.others()
+    spent_ns = time.process_time_ns() - begun_ns
+    used_ns, longest_ns = used_ns + spent_ns, max(longest_ns, spent_ns)
+print(used_ns / 60e9, longest_ns / 1e9, len(told) > 0)
+locks.release()
+"""
+
+
+class Later(Elsewhere):
+    """A host on which a second passes at once."""
+
+    ahead_ns = 0
+
+    def clock_ns(self) -> int:
+        """Return the time there."""
+        return Host().clock_ns() + self.ahead_ns
+
+
+@as_root
+@pytest.mark.parametrize(("listed", "longest_s"), [("listed", 0.1), ("unlisted", 0.4)])
+def test_a_crowd_of_names_costs_no_more_than_two_hundredths_of_the_agents_time(
+    tmp_path: Path, prefix: str, listed: str, longest_s: float
+) -> None:
+    """Of 20,000 listeners of another user, looked at every second; the user is reported."""
+    done = subprocess.run(
+        ("unshare", "--net", sys.executable, "-c", CROWDED, prefix, str(tmp_path), listed),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parent,
+    )
+    assert "" == done.stderr
+    share, longest, told = done.stdout.split()
+    assert 0.02 > float(share)
+    assert longest_s > float(longest)
+    assert "True" == told
 
 
 def test_a_folder_that_others_may_enter_is_refused(

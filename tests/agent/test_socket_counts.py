@@ -191,7 +191,7 @@ def test_the_end_of_an_answer_may_follow_its_sockets() -> None:
     end = HEADER.pack(HEADER.size + 4, NLMSG_DONE, 0, 0, 0) + bytes(4)
     socket_message = HEADER.pack(HEADER.size + 72, 20, 0, 0, 0) + bytes([2]) + bytes(71)
     answers = (end, socket_message + end, socket_message)
-    assert [True, True, False] == [udp_diag._ends(each) for each in answers]
+    assert [True, True, False] == [udp_diag.ends(each) for each in answers]
     assert [0, 1, 1] == [len(udp_diag.parse_sockets(each, {})) for each in answers]
 
 

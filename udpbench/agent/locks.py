@@ -16,13 +16,14 @@ import errno
 import os
 import secrets
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
 from udpbench.agent.host.system import Host
+from udpbench.agent.host.unix_listeners import unix_listeners
 from udpbench.agent.reconnect import CREDENTIALS
 from udpbench.agent.settings.journal import FOLDER, in_use, run_of
 from udpbench.file_lock import lock_file
@@ -34,6 +35,13 @@ RESTORES_S = 10.0
 PREFIX = "udpbench/"
 SUFFIX = ".lock"
 UNIX_SOCKETS = "/proc/thread-self/net/unix"
+LOOK_NS = 5_000_000
+"""Longest look at other users' notes: any user can bind ten thousands of names, and the agent has
+one thread. What is left is looked at next."""
+PAUSE = 99
+"""Pause after a look, as a multiple of its duration: at most 1 % of the agent's time."""
+USERS_MAX = 64
+"""Reported until they are asked for: a user may own a range of user ids (subuid(5))."""
 RUN_NAME_BYTES = 40
 """Longer run names are truncated: an abstract name has at most 107 bytes."""
 QUEUE = 4096
@@ -90,6 +98,9 @@ class Locks:
         self._sockets: dict[Note, socket.socket] = {}
         self._seen: dict[tuple[int, str], str] = {}
         """(user, run) → description; reported once, however many agents the run has here."""
+        self._looking: Optional[Iterator[list[tuple[str, Optional[int]]]]] = None
+        """The rest of a look at other users' notes."""
+        self._due_ns = 0
 
     def take(self, scopes: Collection[Scope], use: Use) -> None:
         """Take all locks that this run needs, or none; raises Held with the run that has one.
@@ -141,12 +152,31 @@ class Locks:
             with self._gate():
                 for note in self._others("machine"):
                     self._seen.setdefault((0, note.run), str(note))
-            # Other users' runs are reported, not waited for; only SO_PEERCRED is trusted.
-            for note, user in self._in_sockets():
-                if note.lock == "machine" and user not in (0, os.geteuid()):
-                    text = f"a run of user {user} (pid {note.pid})"
-                    # Once per user: a user could bind thousands of names.
-                    self._seen.setdefault((user, ""), text)
+            self._look()
+
+    def _look(self) -> None:
+        """Record which other users have a run here, and go on with a long list another time.
+
+        These runs are reported, not waited for; only SO_PEERCRED is trusted.
+        """
+        begun_ns = self._host.clock_ns()
+        if begun_ns < self._due_ns:
+            return
+        self._looking = self._looking or self._names()
+        for names in self._looking:
+            for note, user in self._proven(names, self._is_news):
+                if note.lock == "machine" and self._is_news(user) and len(self._seen) < USERS_MAX:
+                    self._seen[user, ""] = f"a run of user {user} (pid {note.pid})"
+            if self._host.clock_ns() - begun_ns >= LOOK_NS:
+                break
+        else:
+            self._looking = None
+        ended_ns = self._host.clock_ns()
+        self._due_ns = ended_ns + PAUSE * (ended_ns - begun_ns)
+
+    def _is_news(self, user: int) -> bool:
+        """Return whether a user is another one, and none of its runs is recorded yet."""
+        return not _trusts(user) and (user, "") not in self._seen
 
     def others(self) -> tuple[str, ...]:
         """Return the other runs that used the machine since the last call."""
@@ -247,7 +277,8 @@ class Locks:
             yield from self._in_files()
             return
         yield from self._sockets
-        yield from (note for note, user in self._in_sockets() if user in (0, os.geteuid()))
+        for names in self._names():
+            yield from (note for note, user in self._proven(names, _trusts) if _trusts(user))
 
     def _in_files(self) -> Iterator[Note]:
         """Yield the notes of living processes and remove those of dead ones."""
@@ -264,20 +295,41 @@ class Locks:
             finally:
                 os.close(file)
 
-    def _in_sockets(self) -> Iterator[tuple[Note, int]]:
-        """Yield each other note of this namespace with its user id from the kernel.
+    def _names(self) -> Iterator[list[tuple[str, Optional[int]]]]:
+        """Yield the names of all notes of this namespace with their users; None if unknown.
 
-        The kernel prints the NUL of an abstract name as ``@``, and lists connected clients too.
+        The users are the kernel's word, so names that others have bound cost a comparison each. A
+        kernel without unix_diag prints the NUL of an abstract name as ``@``, and lists clients.
         """
-        mark = f"@{self._prefix}"
-        lines = self._host.read_text(UNIX_SOCKETS).splitlines()
-        for name in sorted({line.partition(mark)[2] for line in lines if mark in line}):
+        try:
+            for piece in unix_listeners(self._prefix.encode()):
+                yield [(name.decode(errors="replace"), user) for name, user in piece]
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            mark = f"@{self._prefix}"
+            lines = self._host.read_text(UNIX_SOCKETS).splitlines()
+            for name in sorted({line.partition(mark)[2] for line in lines if mark in line}):
+                yield [(name, None)]
+
+    def _proven(
+        self, names: Iterable[tuple[str, Optional[int]]], wanted: Callable[[int], bool]
+    ) -> Iterator[tuple[Note, int]]:
+        """Yield each other note of the wanted users, with process and user from the kernel."""
+        for name, user in names:
+            if user is not None and not wanted(user):
+                continue
             note = _read(name.partition("/")[2])
             if note is None or note in self._sockets:
                 continue
             owner = _owner(f"\0{self._prefix}{name}")
             if owner is not None:
                 yield Note(note.lock, note.netns, owner[0], note.run), owner[1]
+
+
+def _trusts(user: int) -> bool:
+    """Return whether a user's notes are believed: root's and this user's own."""
+    return user in (0, os.geteuid())
 
 
 def _owner(name: str) -> Optional[tuple[int, int]]:

@@ -61,11 +61,11 @@ def _answer(family: int) -> Iterator[bytes]:
         ended = False
         while not ended:
             datagram = link.recv(ANSWER_BYTES)
-            ended = _ends(datagram)
+            ended = ends(datagram)
             yield datagram
 
 
-def _ends(datagram: bytes) -> bool:
+def ends(datagram: bytes) -> bool:
     """Return whether the answer ends in this datagram, with an error or NLMSG_DONE."""
     last = HEADER.unpack_from(datagram, max(len(datagram) - END_BYTES, 0))
     return HEADER.unpack_from(datagram)[1] == NLMSG_ERROR or last[:2] == (END_BYTES, NLMSG_DONE)

@@ -1,0 +1,65 @@
+"""The listening Unix sockets of this network namespace from sock_diag, with the user of each.
+
+Any user can bind as many abstract names as it may open files, so the answer is read piece by piece:
+a caller may stop after any socket and go on later. Read-only.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+
+from udpbench.agent.host.genetlink import (
+    ANSWER_BYTES,
+    DUMP,
+    HEADER,
+    NLMSG_ERROR,
+    REQUEST,
+    attributes,
+    unsigned,
+)
+from udpbench.agent.host.udp_diag import NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, ends
+
+ASKED = struct.Struct("=BBHIIIII")
+"""struct unix_diag_req (include/uapi/linux/unix_diag.h)"""
+MESSAGE_BYTES = 16
+"""Of struct unix_diag_msg."""
+UDIAG_SHOW_NAME, UDIAG_SHOW_UID = 0x01, 0x40  # the latter since Linux 5.3
+UNIX_DIAG_NAME, UNIX_DIAG_UID = 0, 7
+LISTENING = 1 << 10
+"""TCP_LISTEN, also of Unix sockets."""
+
+
+def unix_listeners(prefix: bytes) -> Iterator[list[tuple[bytes, int]]]:
+    """Yield the rest of each abstract name that begins with a prefix, with the socket's user.
+
+    In pieces as they are read, of some hundred sockets. OSError ENOENT if the kernel has no
+    unix_diag (CONFIG_UNIX_DIAG).
+    """
+    show = UDIAG_SHOW_NAME | UDIAG_SHOW_UID
+    asked = ASKED.pack(socket.AF_UNIX, 0, 0, LISTENING, 0, show, 0, 0)
+    header = HEADER.pack(HEADER.size + len(asked), SOCK_DIAG_BY_FAMILY, REQUEST | DUMP, 0, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as link:
+        link.send(header + asked)
+        ended = False
+        while not ended:
+            datagram = link.recv(ANSWER_BYTES)
+            ended = ends(datagram)
+            yield list(_listeners(datagram, b"\0" + prefix))
+
+
+def _listeners(datagram: bytes, start: bytes) -> Iterator[tuple[bytes, int]]:
+    at = 0
+    while at + HEADER.size <= len(datagram):
+        size_bytes, kind = HEADER.unpack_from(datagram, at)[:2]
+        message = datagram[at + HEADER.size : at + size_bytes]
+        if kind == NLMSG_ERROR:
+            code = -struct.unpack_from("=i", message)[0]
+            raise OSError(code, "this kernel does not list Unix sockets (unix_diag)")
+        if start in message:
+            known = dict(attributes(message[MESSAGE_BYTES:]))
+            name = known.get(UNIX_DIAG_NAME, b"")
+            if name.startswith(start) and UNIX_DIAG_UID in known:
+                yield name[len(start) :], unsigned(known[UNIX_DIAG_UID])
+        at += max(-(-size_bytes // 4) * 4, HEADER.size)
