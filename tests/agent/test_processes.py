@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import psutil
@@ -345,3 +346,9 @@ def test_a_thread_that_waits_for_a_cpu_is_runnable(tmp_path: Path) -> None:
     assert not any_runnable(machine, (7, 8))
     machine.put("/proc/9/stat", "9 (napi/receive0-5) R 2 0 0 0")
     assert any_runnable(machine, (7, 8, 9))
+
+
+def test_of_another_process_a_record_has_name_and_times_alone() -> None:
+    """Neither its user, nor its command line, environment or sockets."""
+    times = {"cpu_ns", "children_cpu_ns", "by_cpu_ns"}
+    assert {"pid", "name", "whose", "cpus", *times} == {item.name for item in fields(Process)}

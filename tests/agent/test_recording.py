@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import socket
 import struct
 from dataclasses import asdict, replace
@@ -18,8 +19,10 @@ from udpbench.agent import recording
 from udpbench.agent.anonymity import Names, bare_iptables, bare_ruleset
 from udpbench.agent.counters.snapshot import snapshot
 from udpbench.agent.host.facts import facts
+from udpbench.agent.host.inspection import udp_ports
 from udpbench.agent.host.system import Done, Host, NapiInstance
 from udpbench.agent.recording import FILES, TAKEN, UNTAKEN, RecordingHost, plain, record_tree
+from udpbench.protocol import RecordedTree
 
 MAC = "1c:34:da:4a:33:dd"
 FILE = {
@@ -28,7 +31,31 @@ FILE = {
     "/sys/class/net/corp-lan0/mtu": "1500",
     "/proc/sys/kernel/random/boot_id": "6ab1c5d0-1234-4000-8000-000000000001",
     "/proc/irq/40/smp_affinity_list": "0-1",
-    "/proc/thread-self/net/udp": "sl local\n 905: 1E00090A:FF78 0100090A:10E1 01 x x x 0 0 1",
+    "/proc/thread-self/net/udp": (
+        "sl local\n 905: 1E00090A:FF78 0100090A:10E1 01 0:7C00 x x 4242 0 777001 2 ffff8881 31"
+        "\n 906: 1E00090A:0035 00000000:0000 07 0:0 x x 4242 0 777002 2 ffff8882 0"
+        "\n 907: 0100007F:0035 00000000:0000 07 0:0 x x 4243 0 777003 2 ffff8883 0"
+    ),
+    "/proc/thread-self/net/udp6": "sl local",
+    "/etc/os-release": 'ID=corpos\nPRETTY_NAME="Debian"\nHOME_URL="https://intra/"\nIMAGE_ID="7-x"',
+}
+HELD = (
+    *("/etc/os-release", "/proc/cpuinfo", "/proc/interrupts", "/proc/softirqs", "/proc/stat"),
+    "/proc/irq/.*",
+    "/proc/sys/kernel/random/boot_id",
+    "/proc/sys/net/(core|ipv4|ipv4/conf/(all|lo)|netfilter)/[a-z0-9_]+",
+    "/proc/thread-self/net/(netstat|snmp6?|softnet_stat|stat/(nf_conntrack|rt_cache)|udp6?)",
+    "/sys/class/net/lo/([a-z_]+|(statistics|queues)/.*)",
+    "/sys/devices/system/(clocksource|cpu|node)/.*",
+    "/sys/kernel/mm/transparent_hugepage/enabled",
+)
+"""All files that a recording may hold; a further one is added here, and in docs/commands.md."""
+ANSWERED = {
+    *("affinity", "features", "firewall_rules", "firewall_tables", "hostname", "index"),
+    *("is_stopped", "is_wall_synchronised", "is_xdp_generic", "kernel", "knows_napis", "link"),
+    *("link_statistics", "mac_statistics", "name_of", "napis", "process_names", "program"),
+    *("qdiscs", "queue_napis", "queue_statistics", "read_text", "rtnl", "run", "statistics"),
+    *("tcx_programs", "xdp_features", "xdp_program"),
 }
 
 
@@ -111,13 +138,34 @@ def test_a_recording_tells_nothing_of_whose_host_it_is(tmp_path: Path) -> None:
     """No name, address, serial number, process, rule or key of hashing is left in it."""
     tree = record_tree(SecretHost(tmp_path), "left", "corp-lan0", {"bpf": False})
     text = json.dumps(asdict(tree))
-    secrets = ("corp", "db7", "secret", "192.0.2", MAC, "deadbeef", "1E00090A", "6ab1c5d0")
+    secrets = ("corp", "db7", "secret", "192.0.2", MAC, "deadbeef", "1E00090A", "6ab1c5d0", "4242", "77700")
     assert [] == [secret for secret in secrets if secret in text]
     assert ("net0", "02:00:00:00:00:01") == (
         tree.interface,
         tree.files["/sys/class/net/net0/address"],
     )
     assert {"bpf": False} == tree.capabilities
+
+
+def test_of_others_sockets_a_recording_has_the_ports_alone(tmp_path: Path) -> None:
+    """Neither users nor inodes, peers, queues or drops, nor how many sockets share a port."""
+    files = record_tree(SecretHost(tmp_path), "left", "corp-lan0", {}).files
+    row = " 00000000:0000 07 00000000:00000000 00:00000000 00000000 0 0 0 0 0 0"
+    assert ["sl local", f"0: 00000000:0035{row}", f"0: 00000000:FF78{row}"] == (
+        files["/proc/thread-self/net/udp"].splitlines()
+    )
+    assert (53, 65400) == udp_ports(RecordedHost(RecordedTree("lo", files, {}, {}, {})))
+    assert 'PRETTY_NAME="Debian"' == files["/etc/os-release"]
+
+
+def test_a_recording_holds_nothing_that_is_not_listed() -> None:
+    """Of this host: each file and each answer is of a kind in these lists."""
+    tree = record_tree(Host(), "left", "lo", {})
+    held = re.compile("|".join(f"(?:{pattern})" for pattern in HELD))
+    assert [] == sorted(path for path in tree.files if held.fullmatch(path) is None)
+    assert set() == {key.split()[0] for key in tree.answers} - ANSWERED
+    named = tree.answers["process_names"]["value"]["items"]
+    assert {"irqbalance"} >= {name for _, name in named}
 
 
 def test_what_was_recorded_can_be_asked_again(tmp_path: Path) -> None:

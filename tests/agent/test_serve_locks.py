@@ -238,8 +238,8 @@ def forged(
 def test_root_believes_no_socket(tmp_path: Path, prefix: str) -> None:
     """Not even root's: but a user's is told, by what the kernel says of it alone."""
     locks = Locks(Elsewhere(tmp_path), "own", True, prefix)
-    of_user = {"user": NOBODY, "opened_by": NOBODY}
-    with forged(prefix, **of_user), forged(prefix, run="of many", **of_user):
+    of_many = forged(prefix, NOBODY, "of many", opened_by=NOBODY)
+    with forged(prefix, NOBODY, opened_by=NOBODY), of_many:
         assert held(locks, BOTH) is None
         assert {"own"} == locks.runs()
         assert (f"a run of user {NOBODY} (pid {ME})",) == locks.others()

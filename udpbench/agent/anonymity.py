@@ -23,8 +23,10 @@ VERSION_OR_IPV4 = re.compile(
 """A version of ``ethtool -i`` may look like an address."""
 IPV6 = re.compile(r"(?<![0-9a-fA-F:.])[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}(?![0-9a-fA-F:.])")
 UUID = re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE)
-SOCKET_ADDRESS = re.compile(r"\b(?:[0-9A-F]{8}|[0-9A-F]{32})(?=:[0-9A-F]{4}\b)")
-"""In /proc/net/udp and udp6."""
+LOCAL_PORT = re.compile(r"^ *\d+: ([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4}) ", re.MULTILINE)
+"""In /proc/net/udp and udp6, after the address."""
+SYSTEM_NAME = re.compile(r"^PRETTY_NAME=.*$", re.MULTILINE)
+"""All that facts take from os-release(5), which may name a site's own image."""
 HASH_KEY = re.compile(r"(?<=hash key:\n)[0-9a-f:]{11,}")
 """Of ``ethtool -x``: a sender who knows it can direct all packets to one queue."""
 SERIAL = re.compile(r"^Serial\s*:.*\n?", re.MULTILINE)
@@ -73,8 +75,10 @@ class Names:
         """Return a file's text with every name and address replaced."""
         if path == "/proc/cpuinfo":
             text = SERIAL.sub("", text)
+        if path == "/etc/os-release":
+            text = "".join(SYSTEM_NAME.findall(text)[:1])
         if SOCKET_FILES.search(path):
-            text = SOCKET_ADDRESS.sub(lambda match: "0" * len(match.group()), text)
+            text = bare_sockets(text)
         return self.text(text)
 
     def data(self, data: Any) -> Any:
@@ -141,6 +145,19 @@ def _any_of(names: Iterable[str], flags: int = 0) -> Optional[re.Pattern[str]]:
     longest = sorted(map(re.escape, names), key=len, reverse=True)
     pattern = rf"(?<![\w-])(?:{'|'.join(longest)})(?![\w])"
     return re.compile(pattern, flags) if longest else None
+
+
+def bare_sockets(text: str) -> str:
+    """Return /proc/net/udp or udp6 reduced to its header and a line for each bound port.
+
+    Whose sockets they are, how many and with whom they speak is their users' business.
+    """
+    ports = {(port, "0" * len(address)) for address, port in LOCAL_PORT.findall(text)}
+    lines = [
+        f"0: {none}:{port} {none}:0000 07 00000000:00000000 00:00000000 00000000 0 0 0 0 0 0"
+        for port, none in sorted(ports)
+    ]
+    return "\n".join([*text.splitlines()[:1], *lines])
 
 
 def bare_ruleset(text: str) -> str:
